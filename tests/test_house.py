@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import ast
 import graphlib
+import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -60,3 +63,13 @@ def test_no_function_is_too_long() -> None:
                 described = 0 if docstring is None else (docstring.end_lineno or 0) - docstring.lineno + 1
                 lines = (node.end_lineno or 0) - node.lineno + 1 - described
                 assert lines <= MAX_FUNCTION_LINES, f"{name}.{node.name} has {lines} lines"
+
+
+def test_a_job_passes_at_most_six_files_on_each_of_its_ways() -> None:
+    root = SOURCE.parent.parent
+    shown = subprocess.run(
+        [sys.executable, "-m", "benchmarks.ways"], cwd=root, capture_output=True, text=True, check=True
+    ).stdout
+    ways = {way: int(number) for way, number in re.findall(r"(?m)^(\w+): (\d+) files", shown)}
+    assert ways.keys() == {"enqueue", "claim", "complete"}
+    assert max(ways.values()) <= 6, shown

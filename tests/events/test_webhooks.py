@@ -32,9 +32,9 @@ from ojster.events.subscription import Subscription
 from ojster.events.webhook_sender import EndpointResponse, Refused, WebhookSender, is_public, sign
 from ojster.events.webhook_worker import WebhookWorker
 from ojster.events.webhooks import JOB_TYPE, QUEUE
-from ojster.jobs.admission import admit
 from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.new_job import read_job
+from ojster.jobs.push import admit
 from ojster.jobs.queries import Page
 from ojster.server.application import Application
 from ojster.service import Service

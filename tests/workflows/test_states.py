@@ -268,7 +268,7 @@ def test_states_are_assigned_only_by_the_functions_that_check_them() -> None:
     }
     assert places == {
         "storage/transaction.py:move",
-        "jobs/admission.py:_new_row",  # the first state, which `_insert` checks
+        "jobs/push.py:_new_row",  # the first state, which `_insert` checks
         "workflows/states.py:change_node",
         "workflows/states.py:change_workflow",
         "workflows/views.py:_show_job",  # how a step is shown

@@ -20,7 +20,6 @@ from ojster.fleet.unrunnable import Unrunnable
 from ojster.fleet.worker_rule import WorkerRule
 from ojster.fleet.workers import Heartbeat, HeartbeatResponse, Worker
 from ojster.insight.task_values import TaskFilter, TaskRun, TaskStatistics
-from ojster.jobs.admission import Pushed
 from ojster.jobs.bulk import Action
 from ojster.jobs.bulk_service import Sweep
 from ojster.jobs.checkpoints import NewCheckpoint
@@ -30,6 +29,7 @@ from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.history import Entry
 from ojster.jobs.job_types import JobTypeDefaults
 from ojster.jobs.messages import Acknowledgement, FailureReport, Progress, Release
+from ojster.jobs.push import Pushed
 from ojster.jobs.queries import JobPage, Page
 from ojster.jobs.transitions import ChangedJob
 from ojster.queues.queues import Queue, QueueStatistics

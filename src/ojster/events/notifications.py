@@ -20,9 +20,9 @@ from ojster.core.references import Unresolvable, parse_reference
 from ojster.core.tenant import called, qualify
 from ojster.events.channel import MAX_SUBJECT_LENGTH, Channel, Message, Notify
 from ojster.events.webhooks import RETRY
-from ojster.jobs.admission import admit
 from ojster.jobs.job_json import to_json
 from ojster.jobs.new_job import read_job
+from ojster.jobs.push import admit
 from ojster.storage.transaction import Transaction
 
 QUEUE: Final = "ojster.notifications"

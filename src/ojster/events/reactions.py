@@ -34,9 +34,9 @@ from ojster.events.notifications import notify
 from ojster.events.reaction_rules import Action, Collect, Enqueue, StartWorkflow, reactions_of
 from ojster.insight.task_history import record_all
 from ojster.insight.task_values import Record
-from ojster.jobs.admission import admit
 from ojster.jobs.job_types import defaults_by_type, with_defaults
 from ojster.jobs.new_job import NewJob, read_job
+from ojster.jobs.push import admit
 from ojster.storage.transaction import Later, Transaction, TryAgain
 from ojster.workflows.creation import create
 from ojster.workflows.definition import START_MEMBERS, check_params, read_start

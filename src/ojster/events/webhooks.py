@@ -20,8 +20,8 @@ from ojster.core.errors import NotFound, OjsterError
 from ojster.core.events import SOURCE, describe_event
 from ojster.core.ids import new_id
 from ojster.events.subscription import Subscription, active_subscriptions, decode_subscription
-from ojster.jobs.admission import admit
 from ojster.jobs.new_job import NewJob, read_job
+from ojster.jobs.push import admit
 from ojster.storage.transaction import Transaction
 
 QUEUE: Final = "ojster.webhooks"

@@ -19,11 +19,10 @@ from ojster.core.errors import Conflict, OjsterError
 from ojster.core.job import Job
 from ojster.core.states import FINISHED, JobState
 from ojster.jobs import interventions
-from ojster.jobs.admission import Pushed, admit
 from ojster.jobs.extension import settle
 from ojster.jobs.idempotency import Key, Reply, recall, remember
 from ojster.jobs.new_job import NewJob
-from ojster.jobs.push import find_room, push
+from ojster.jobs.push import Pushed, admit, find_room, push
 from ojster.jobs.transitions import ChangedJob
 from ojster.storage.transaction import Later, Transaction
 

@@ -16,7 +16,6 @@ import msgspec
 from ojster.core.errors import BatchTooLarge, InvalidRequest, OjsterError
 from ojster.core.json_objects import read_members
 from ojster.core.refusals import CancellationRequested
-from ojster.jobs.admission import Pushed
 from ojster.jobs.bulk import Action, Bulk, NotExecuted, Outcome
 from ojster.jobs.bulk_wire import (
     BatchAnswer,
@@ -33,6 +32,7 @@ from ojster.jobs.filters import filter_of
 from ojster.jobs.idempotency import Key, Reply
 from ojster.jobs.job_json import to_json
 from ojster.jobs.new_job import NewJob
+from ojster.jobs.push import Pushed
 from ojster.jobs.wire import (
     BATCH,
     BULK,

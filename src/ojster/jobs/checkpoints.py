@@ -100,13 +100,11 @@ def clear(tx: Transaction, ids: Sequence[str]) -> list[bool | OjsterError]:
 
 
 def give_checkpoints(tx: Transaction, jobs: Sequence[Job]) -> None:
-    """Add the saved states to jobs that are handed out.
+    """Add their saved states to jobs that are handed out and have one.
 
     Spec: ojs-durable-execution 6.1
     """
-    begun = {job.seq: job for job in jobs if job.checkpoint_number}
-    if not begun:
-        return
+    begun = {job.seq: job for job in jobs}
     for seq, state in tx.execute(
         f"SELECT seq, state FROM checkpoints WHERE seq {tx.among}", (tx.integers(sorted(begun)),)
     ):

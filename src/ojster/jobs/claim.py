@@ -222,7 +222,8 @@ def _hand_out(tx: Transaction, started: list[Job]) -> None:
     tx.start_jobs(started)
     if limited := [job for job in started if job.reacts & ENQUEUE_TTL]:
         end_waits(tx, limited)
-    give_checkpoints(tx, started)
+    if begun := [job for job in started if job.checkpoint_number]:
+        give_checkpoints(tx, begun)
     if again := [job for job in started if job.progress is not None]:
         clear_progress(tx, again)
     for give in life(tx).start:

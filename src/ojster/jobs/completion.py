@@ -57,7 +57,7 @@ def acknowledge(tx: Transaction, acknowledgements: Sequence[Acknowledgement]) ->
             results.append(refusal)
             continue
         result = ack.result
-        if ack.says_more:
+        if ack.append or ack.changes is not None or ack.result_file is not None:
             try:
                 with tx.savepoint():
                     result = _carry_out(tx, job, ack)

@@ -18,7 +18,6 @@ from ojster.core.tenant import called, qualify
 from ojster.jobs.names import read_type, refuse_reserved
 from ojster.jobs.new_job import NewJob, read_job, read_owner
 from ojster.jobs.options_wire import AT_TOP, options_of
-from ojster.storage.database import Database
 from ojster.storage.memory import Remembered
 from ojster.storage.transaction import Transaction
 
@@ -129,17 +128,6 @@ def _read(tx: Transaction) -> Mapping[str, Defaults]:
 
 defaults_by_type: Final = Remembered[Mapping[str, Defaults]](_read)
 """The defaults of the job types that have some, by the stored name of the type."""
-
-
-def read_all(tx: Transaction, requests: Sequence[None]) -> list[Mapping[str, Defaults]]:
-    """Return the defaults by job type, for each request."""
-    return [defaults_by_type(tx) for _ in requests]
-
-
-async def known_defaults(database: Database) -> Mapping[str, Defaults]:
-    """Return the defaults by job type, outside of transactions."""
-    known = defaults_by_type.known(database.memory)
-    return await database.read(read_all, None) if known is None else known
 
 
 def with_defaults(

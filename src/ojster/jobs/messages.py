@@ -41,11 +41,6 @@ class Acknowledgement(msgspec.Struct, frozen=True):
     changes: Changes | None = None
     result_file: str | None = None
 
-    @property
-    def says_more(self) -> bool:
-        """Whether it says more than the result."""
-        return self.changes is not None or bool(self.append) or self.result_file is not None
-
 
 class FailureReport(msgspec.Struct, frozen=True):
     """A worker's report that an attempt has failed."""

@@ -24,8 +24,8 @@ from ojster.events.channel import Notify
 from ojster.jobs.capability_attributes import read_attributes
 from ojster.jobs.deadlines import deadlines_of
 from ojster.jobs.names import VERSION_PATTERN, kind, read_type, refuse_reserved, string
-from ojster.jobs.options import JobOptions
-from ojster.jobs.options_wire import options_of
+from ojster.jobs.options import DEFAULT_OPTIONS, JobOptions
+from ojster.jobs.options_wire import AT_TOP, options_of
 from ojster.jobs.uniqueness import UniquePolicy, fingerprint
 from ojster.queues.rate_limit import RateLimitPolicy
 from ojster.workflows.wait import Wait
@@ -152,10 +152,10 @@ def read_job(
     if (version := members.pop("specversion", None)) is not None:
         _check_version(bytes(version))
     if options is None:
-        options = options_of(options_raw, members)
+        options = _options(options_raw, members)
     scheduled_at = None if options.scheduled_at is None else options.scheduled_at.at(now)
     expires_at = None if options.expires_at is None else options.expires_at.at(now)
-    latest_start, deadline_bits = deadlines_of(options, expires_at, now)
+    latest_start, deadline_bits = _deadlines(options, expires_at, now)
     envelope = b'{"specversion":"1.0","id":"%b","type":"%b","args":%b,"meta":%b%b%b%b}' % (
         id.encode(),
         type.encode(),
@@ -194,6 +194,16 @@ def read_job(
         wait=attributes.wait,
         notices=attributes.notices,
     )
+
+
+def _options(raw: msgspec.Raw | None, members: Members) -> JobOptions:
+    return DEFAULT_OPTIONS if raw is None and AT_TOP.isdisjoint(members) else options_of(raw, members)
+
+
+def _deadlines(options: JobOptions, expires_at: int | None, now: int) -> tuple[int | None, int]:
+    if options.enqueue_ttl is None and options.total_timeout is None:
+        return expires_at, 0
+    return deadlines_of(options, expires_at, now)
 
 
 def _check_size(envelope: bytes, largest: int) -> None:

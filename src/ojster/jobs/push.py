@@ -1,16 +1,34 @@
-"""Push of jobs: tenant limits, backpressure, insertion.
+"""Push of jobs: tenant limits, backpressure, checks of ids and unique keys, insertion.
 
-Spec: ojs-core 7.1 (PUSH)
+Spec: ojs-core 7.1 (PUSH), ojs-unique-jobs
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ojster.core.errors import OjsterError
-from ojster.jobs.admission import Pushed, admit
+import msgspec
+
+from ojster.core.errors import Duplicate, OjsterError
+from ojster.core.job import Job
+from ojster.core.reacts import LOOKUP_BIT
+from ojster.core.states import JOB_STATES, JobState
+from ojster.core.timestamps import format_timestamp
 from ojster.jobs.extension import Group, life, settle
-from ojster.storage.transaction import Later, Transaction
+from ojster.jobs.new_job import NewJob
+from ojster.jobs.transitions import cancel_job
+from ojster.jobs.versions import version_number
+from ojster.storage.transaction import JOB_COLUMNS, Later, Transaction
+
+
+class Pushed:
+    """Result of a push: the stored job, or, with ``existing``, the job that it duplicates."""
+
+    __slots__ = ("existing", "job")
+
+    def __init__(self, job: Job, existing: bool = False) -> None:
+        self.job = job
+        self.existing = existing
 
 
 def push(tx: Transaction, groups: Sequence[Group]) -> list[list[Pushed] | OjsterError | Later]:
@@ -33,3 +51,165 @@ def find_room(tx: Transaction, groups: Sequence[Group]) -> list[OjsterError | No
 
 def _without(groups: Sequence[Group], refusals: Sequence[OjsterError | None]) -> list[Group]:
     return [group for group, refusal in zip(groups, refusals, strict=True) if refusal is None]
+
+
+def admit(tx: Transaction, groups: Sequence[Group]) -> list[list[Pushed] | OjsterError | Later]:
+    """Insert groups of jobs; for each group, return its jobs, or the error that kept all of them out."""
+    given = [job.id for group in groups for job in group if job.id_is_given]
+    taken = set(tx.find_jobs(given)) if given else set()
+    keys = {job.unique_key for group in groups for job in group if job.unique_key is not None}
+    held = tx.lock_keys(keys)
+    results: list[list[Pushed] | OjsterError | Later] = []
+    waiting: list[Job] = []
+    for group in groups:
+        if held and any(job.unique_key in held for job in group):
+            results.append(Later("Another open transaction pushes a job with the same unique key. Retry later."))
+            continue
+        try:
+            if given:
+                _check_ids(group, taken)
+            if keys and any(job.unique_key for job in group):
+                _insert(tx, waiting)
+                waiting = []
+                results.append(_push_unique(tx, group))
+            else:
+                jobs = [_new_row(tx, new) for new in group]
+                waiting += jobs
+                results.append([Pushed(job) for job in jobs])
+        except OjsterError as refusal:
+            results.append(refusal)
+        else:
+            if given:
+                taken.update(job.id for job in group if job.id_is_given)
+    _insert(tx, waiting)
+    return results
+
+
+def _check_ids(group: Group, taken: set[str]) -> None:
+    seen: set[str] = set()
+    for index, new in enumerate(group):
+        if new.id_is_given:
+            if new.id in taken or new.id in seen:
+                raise Duplicate(
+                    f"A job with the id {new.id} already exists. Use another id.", existing_job_id=new.id, index=index
+                )
+            seen.add(new.id)
+
+
+def _new_row(tx: Transaction, new: NewJob, scheduled_at: int | None = None) -> Job:
+    """Return the job to store, in its initial state."""
+    now = tx.now
+    if scheduled_at is None:
+        scheduled_at = new.scheduled_at
+    job = Job(0, new.id, new.type, new.queue, "available", new.priority, 0, new.max_attempts, now)
+    job.expires_at = new.expires_at
+    job.timeout = new.timeout
+    job.lease = new.lease
+    job.unique_key = new.unique_key
+    job.cron_name = new.cron_name
+    job.exclusive_key = new.exclusive_key
+    job.node = new.node
+    job.tenant = new.tenant
+    if new.version is not None:
+        job.version = version_number(msgspec.json.decode(new.version))
+    job.needs = new.needs
+    job.reacts = new.reacts if new.node is None else new.reacts & ~LOOKUP_BIT  # lookups of steps are already resolved
+    job.envelope = new.envelope if scheduled_at == new.scheduled_at else _scheduled(new.envelope, scheduled_at or now)
+    if new.wait is not None:
+        job.state = "pending"
+        job.hold = "delay" if new.wait.ends_by_time else "complete"
+        job.due_at = new.wait.due(now, now)
+    elif new.pending:
+        job.state = "pending"
+        job.due_at = new.expires_at
+    elif scheduled_at is not None and scheduled_at > now:
+        job.state = "scheduled"
+        job.due_at = scheduled_at
+    else:
+        job.enqueued_at = now
+        job.due_at = new.expires_at
+    for admit_one in life(tx).admit:
+        admit_one(tx, new, job)
+    return job
+
+
+def _scheduled(envelope: bytes, scheduled_at: int) -> bytes:
+    """Return the envelope of a job that keeps the time of the job which it replaces."""
+    members = msgspec.json.decode(envelope, type=dict[str, msgspec.Raw])
+    return msgspec.json.encode(members | {"scheduled_at": format_timestamp(scheduled_at)})
+
+
+def _insert(tx: Transaction, jobs: Sequence[Job]) -> None:
+    if not jobs:
+        return
+    tx.insert_jobs(jobs)
+    for job in jobs:
+        tx.count(job.queue, job.tenant, job.state, 1)
+        JOB_STATES.check(None, job.state)
+        job.moved = (None, job.state)
+        if job.due_at is not None:
+            tx.expect(job.due_at)
+        if job.state == "available":
+            tx.make_fetchable(job)
+            tx.emit("job.enqueued", job)
+        elif job.state == "scheduled":
+            tx.emit("job.scheduled", job, scheduled_at=job.due_at)
+        else:
+            tx.emit("job.pending", job)
+        if job.reacts:
+            tx.note_event(job, "on_creation")
+            if job.node is not None:
+                tx.note_event(job, "on_unblock")
+    tx.ensure_queues({job.queue for job in jobs})
+
+
+def _push_unique(tx: Transaction, group: Group) -> list[Pushed]:
+    if len(group) == 1:
+        return [_push_one_unique(tx, group[0], 0)]
+    with tx.savepoint():
+        return [_push_one_unique(tx, new, index) for index, new in enumerate(group)]
+
+
+def _push_one_unique(tx: Transaction, new: NewJob, index: int) -> Pushed:
+    """Insert a job unless its unique key is taken. Check and insert are one transaction, so uniqueness is strict."""
+    policy = new.unique
+    scheduled_at = None
+    if policy is not None and (others := _duplicates(tx, new)):
+        newest = others[0]
+        match policy.on_conflict:
+            case "ignore":
+                tx.envelopes([newest])
+                return Pushed(newest, existing=True)
+            case "reject":
+                raise Duplicate(
+                    f"A job with the same unique key already exists: {newest.id} ({newest.state}). Retry when it ends.",
+                    existing_job_id=newest.id,
+                    existing_job_state=newest.state,
+                    unique_key=new.unique_key,
+                    index=index,
+                )
+            case "replace_except_schedule" if newest.state == JobState.SCHEDULED:
+                scheduled_at = newest.due_at
+        for other in others:
+            cancel_job(tx, other)
+    job = _new_row(tx, new, scheduled_at)
+    _insert(tx, [job])
+    return Pushed(job)
+
+
+def _duplicates(tx: Transaction, new: NewJob) -> list[Job]:
+    """Return the jobs that the new one duplicates, newest first."""
+    policy = new.unique
+    assert policy is not None
+    # Lock only jobs that will be replaced, because claims skip locked jobs.
+    lock = tx.for_update if policy.on_conflict.startswith("replace") else ""
+    rows = tx.execute(
+        f"SELECT {JOB_COLUMNS} FROM jobs WHERE unique_key = :key ORDER BY seq DESC" + lock,
+        {"key": new.unique_key},
+    )
+    jobs = [Job(*row) for row in rows]
+    return [
+        job
+        for job in jobs
+        if job.state in policy.states and (policy.period is None or job.created_at + policy.period > tx.now)
+    ]

@@ -23,7 +23,6 @@ from ojster.core.json_objects import Members
 from ojster.core.refusals import JobDropped
 from ojster.core.timestamps import format_timestamp
 from ojster.core.wire import Json
-from ojster.jobs.admission import Pushed
 from ojster.jobs.bulk import Action
 from ojster.jobs.bulk_service import Sweep
 from ojster.jobs.bulk_wire import BatchAnswer
@@ -33,6 +32,7 @@ from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.history import Entry
 from ojster.jobs.messages import Acknowledgement, FailureReport, Progress, Release
 from ojster.jobs.middleware import EnqueueMiddleware, through_middleware
+from ojster.jobs.push import Pushed
 from ojster.jobs.queries import JobPage, Page
 from ojster.jobs.record_wire import HistoryAnswer, read_entry
 from ojster.jobs.transitions import ChangedJob

@@ -20,7 +20,6 @@ from ojster.core.refusals import JobDropped
 from ojster.core.states import FINISHED, JobState
 from ojster.core.timestamps import format_timestamp
 from ojster.jobs import answer_wire
-from ojster.jobs.admission import Pushed
 from ojster.jobs.answer_wire import (
     AdjustedAnswer,
     ChangedJobAnswer,
@@ -43,6 +42,7 @@ from ojster.jobs.interventions import Adjustment
 from ojster.jobs.job_json import to_json
 from ojster.jobs.messages import Holder, Progress
 from ojster.jobs.new_job import NewJob
+from ojster.jobs.push import Pushed
 from ojster.jobs.queries import Page
 from ojster.jobs.wire import (
     ADJUSTMENT,

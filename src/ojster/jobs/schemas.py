@@ -19,6 +19,7 @@ from ojster.core.refusals import SchemaViolation
 from ojster.core.tenant import NOBODY, called, qualify, split
 from ojster.jobs.names import string
 from ojster.jobs.new_job import NewJob
+from ojster.storage.memory import Remembered
 from ojster.storage.transaction import Transaction
 
 
@@ -181,18 +182,21 @@ def no_schema(type: str, version: str | None = None) -> NotFound:
 
 
 class Catalogue:
-    """Schemas as compiled checks, for one process. A schema is compiled on first use."""
+    """Schemas as compiled checks, for one process. A schema is compiled on first use.
+
+    Attributes
+    ----------
+    by_type:
+        The schemas of each job type, the latest version first.
+    """
 
     def __init__(self, schemas: Sequence[Schema]) -> None:
-        self._by_type: dict[str, list[Schema]] = {}
+        self.by_type: dict[str, list[Schema]] = {}
         self._by_uri: dict[tuple[str, str], Schema] = {}
         for schema in schemas:
-            self._by_type.setdefault(schema.type, []).append(schema)
+            self.by_type.setdefault(schema.type, []).append(schema)
             self._by_uri[split(schema.type)[0], schema.uri] = schema
         self._checks: dict[Schema, Check] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._by_type)
 
     def schema_with_uri(self, tenant: str, uri: str) -> Schema | None:
         """Return the schema of a tenant with a URI, or else the one for all tenants, if there is one."""
@@ -208,7 +212,7 @@ class Catalogue:
         InvalidRequest
             The type has schemas, and the version is malformed.
         """
-        known = self._by_type.get(type)
+        known = self.by_type.get(type)
         if not known:
             return None
         if version is None:
@@ -223,6 +227,15 @@ class Catalogue:
         if schema not in self._checks:
             self._checks[schema] = compile_schema(msgspec.json.decode(schema.body))
         return self._checks[schema](args)
+
+
+def _read_catalogue(tx: Transaction) -> Catalogue:
+    (found,) = list_schemas(tx, [None])
+    return Catalogue(found)
+
+
+registered: Final = Remembered[Catalogue](_read_catalogue)
+"""The registered schemas."""
 
 
 def schema_uri(members: Members) -> str | None:

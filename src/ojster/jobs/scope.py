@@ -16,6 +16,7 @@ from ojster.jobs import queries
 from ojster.jobs.authorship import find_creators
 from ojster.jobs.code import carries_code
 from ojster.jobs.messages import Holder
+from ojster.jobs.names import RESERVED_QUEUE_PREFIX, refuse_reserved
 from ojster.storage.call import Operation
 from ojster.storage.database import Database
 
@@ -99,6 +100,14 @@ class Scope:
                 "The tenant is missing. Name it with the header X-OJS-Tenant or in 'meta.tenant_id'.",
                 field="meta.tenant_id",
             )
+
+    def check_new(self, tenant: str, queue: str) -> None:
+        """Raise the refusal of a new job: its tenant is missing, or the caller may not push to its queue."""
+        self.check_tenant(tenant)
+        if self.access is not None:
+            self.access.check_queue(queue)
+        if queue.startswith(RESERVED_QUEUE_PREFIX):
+            refuse_reserved(queue)
 
     def with_worker(self, message: M) -> M:
         """Return a worker's message with the worker's stored name."""

@@ -22,7 +22,6 @@ from ojster.core.states import FINISHED as FINISHED_STATES
 from ojster.core.tenant import DEFAULT_TENANT, qualify
 from ojster.events.reaction_rules import ATTRIBUTE as REACTIONS
 from ojster.jobs import checkpoints, completion, interventions, job_types, progress, queries, schemas
-from ojster.jobs.admission import Pushed
 from ojster.jobs.authorship import sign
 from ojster.jobs.checkpoints import Checkpoint, NewCheckpoint
 from ojster.jobs.claim import NoJobsAllowed, claim
@@ -34,15 +33,12 @@ from ojster.jobs.history import Entry, Lineage, purge_history, read_history, tra
 from ojster.jobs.leases import LeaseReport, unnamed
 from ojster.jobs.messages import Acknowledgement, FailureReport, Progress, Release
 from ojster.jobs.middleware import EnqueueMiddleware, through_middleware
-from ojster.jobs.names import refuse_reserved
 from ojster.jobs.new_job import NewJob, read_job
-from ojster.jobs.push import push
+from ojster.jobs.push import Pushed, push
 from ojster.jobs.queries import JobPage, Page
-from ojster.jobs.schemas import Catalogue, check_args, schema_uri
 from ojster.jobs.scope import CapabilityService, Scope, accepted
 from ojster.jobs.transitions import ChangedJob
 from ojster.storage.call import LongPoll, Operation
-from ojster.storage.memory import Local
 from ojster.storage.parked import choosy
 from ojster.storage.wakeups import FINISHED, job_topic
 
@@ -60,18 +56,8 @@ IDLE_PAUSE: Final = 1.0
 """Maximum delay of an empty answer to a worker that may take no jobs, in seconds; prevents a busy loop."""
 
 
-class _KnownCatalogue:
-    """The registered schemas, as this process has read them."""
-
-    def __init__(self) -> None:
-        self.version = -1
-        self.catalogue = Catalogue(())
-
-
 _MAY_CARRY_CODE: Final = frozenset({"type", CODE_ATTRIBUTE, REACTIONS})
 """Members of a job that say whether it, or a job that follows it, carries code."""
-
-_catalogue: Final = Local[_KnownCatalogue](_KnownCatalogue)
 
 
 class JobService(CapabilityService):
@@ -108,9 +94,9 @@ class JobService(CapabilityService):
         members = await self.complete(members)
         if self.scope.access is not None:
             self.scope.check_code({name: members[name] for name in _MAY_CARRY_CODE & members.keys()})
-        catalogue = await self.schemas()
+        catalogue = await self.database.remembered(schemas.registered)
         args = members.get("args", msgspec.Raw(b"null"))
-        uri = schema_uri(members)
+        uri = schemas.schema_uri(members) if "schema" in members else None
         settings = self.database.settings
         job = read_job(
             members,
@@ -119,15 +105,13 @@ class JobService(CapabilityService):
             tenant=self.scope.tenant,
             otherwise=settings.default_tenant,
         )
-        self.scope.check_tenant(job.tenant)
+        self.scope.check_new(job.tenant, job.queue)
         if self.scope.access is not None:
             job.envelope = sign(job.envelope, self.scope.who)
-            self.scope.access.check_queue(job.queue)
             if brings_reactions and job.reacts & ANY_EVENT:
                 self.scope.access.need_all_queues("A reaction")
-        refuse_reserved(job.queue)
-        if catalogue or uri is not None:
-            job.warnings = check_args(catalogue, job, args, uri)
+        if catalogue.by_type or uri is not None:
+            job.warnings = schemas.check_args(catalogue, job, args, uri)
         if job.reacts:
             await self.check(job)
         return job
@@ -147,7 +131,7 @@ class JobService(CapabilityService):
         """Run the enqueue middleware on a job, add the defaults of its type, and apply the rules of its queue."""
         if self.middleware:
             members = await through_middleware(self.middleware, members)
-        if known := await job_types.known_defaults(self.database):
+        if known := await self.database.remembered(job_types.defaults_by_type):
             otherwise = self.database.settings.default_tenant
             members = job_types.with_defaults(known, members, self.scope.tenant, otherwise)
         for complete in self._life.complete:
@@ -158,15 +142,6 @@ class JobService(CapabilityService):
     def changes_requests(self) -> bool:
         """Whether ``complete`` may change a request."""
         return bool(self.middleware) or any(self._life.complete)
-
-    async def schemas(self) -> Catalogue:
-        """Return the registered schemas, cached until the process hears of a configuration change."""
-        known, memory = _catalogue.of(self.database.memory), self.database.memory
-        if known.version != memory.version:
-            version = memory.version
-            known.catalogue = Catalogue(await self.database.read(schemas.list_schemas, None))
-            known.version = version
-        return known.catalogue
 
     async def push(self, jobs: Sequence[NewJob]) -> list[Pushed]:
         """Insert jobs, all or none (PUSH).

@@ -7,14 +7,13 @@ Spec: ojs-admin-api 6.6
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
 
 from ojster.queues.limits import limit_queue
-from ojster.queues.rules import Rules, queue_rules
-from ojster.storage.database import Database
+from ojster.queues.rules import Rules
 from ojster.storage.system import FORGOTTEN, drop
 from ojster.storage.transaction import Transaction
 
@@ -81,23 +80,9 @@ def configure(tx: Transaction, changes: Sequence[Configuration]) -> list[None]:
     return [None for _ in changes]
 
 
-def rules(tx: Transaction, requests: Sequence[None]) -> list[Mapping[str, Rules]]:
-    """Return the rules of the queues that have any, for each request."""
-    known = queue_rules(tx)
-    return [known for _ in requests]
-
-
 def configured_retention(tx: Transaction, requests: Sequence[None]) -> list[dict[str, QueueRetention]]:
     """Return the retention of the queues that configure one, for each request."""
     rows = tx.execute("SELECT name, config FROM queues WHERE config IS NOT NULL")
     found = {name: _decode(config).retention for name, config in rows}
     kept = {name: retention for name, retention in found.items() if retention != QueueRetention()}
     return [kept for _ in requests]
-
-
-async def resource_rules(database: Database) -> Mapping[str, Rules]:
-    """Return the rules of queues that set resource defaults or limits of jobs."""
-    known = queue_rules.known(database.memory)
-    if known is None:
-        known = await database.read(rules, None)
-    return {queue: one for queue, one in known.items() if one.are_about_resources} if known else known

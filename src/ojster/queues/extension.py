@@ -30,11 +30,10 @@ from ojster.queues.claim_policies import (
     QueueLimitPolicy,
     ResourceBudgetPolicy,
 )
-from ojster.queues.configuration import resource_rules
 from ojster.queues.limits import block, free_limits, limit_queue, open_limits, register, unmark
 from ojster.queues.pool import pools_by_name
 from ojster.queues.rate_limit import Rate
-from ojster.queues.rules import queue_rules
+from ojster.queues.rules import queue_rules, resource_rules
 from ojster.storage.transaction import Transaction
 
 _POLICIES: Final = (
@@ -57,7 +56,7 @@ class QueueExtension(Extension):
 
     async def complete(self, scope: Scope, members: Members) -> Members:
         """Apply the resource defaults and limits of the job's queue."""
-        rules = await resource_rules(scope.database)
+        rules = await scope.database.remembered(resource_rules)
         if rules and (queue := queue_of(members)) in rules:
             members = rules[queue].apply(members, queue)
         return members

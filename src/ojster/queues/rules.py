@@ -105,6 +105,14 @@ queue_rules: Final = Remembered[Mapping[str, Rules]](_read_rules, in_callers={})
 """The rules of the queues that have some, by queue."""
 
 
+def _about_resources(tx: Transaction) -> Mapping[str, Rules]:
+    return {queue: rules for queue, rules in queue_rules(tx).items() if rules.are_about_resources}
+
+
+resource_rules: Final = Remembered[Mapping[str, Rules]](_about_resources, in_callers={})
+"""Those of them that set resource defaults or limits of jobs."""
+
+
 def queue_bounds(tx: Transaction) -> Mapping[str, Bound]:
     """Return the depth bounds of the queues that have one."""
     rules = queue_rules(tx).items()

@@ -14,7 +14,7 @@ from ojster.core.events import Event
 from ojster.core.settings import Settings
 from ojster.core.timestamps import system_clock
 from ojster.storage.call import LongPoll, Operation
-from ojster.storage.memory import Memory
+from ojster.storage.memory import Memory, Remembered
 from ojster.storage.transaction import Effects
 from ojster.storage.wakeups import DUE, EVENTS, FINISHED, WORKFLOWS, Wakeups, job_topic, worker_topic, workflow_topic
 
@@ -109,6 +109,11 @@ class Database(ABC):
     async def read(self, operation: Operation[A, R], argument: A) -> R:
         """Run a transaction function that only reads, for one argument."""
         return (await self.read_many(operation, (argument,)))[0]
+
+    async def remembered(self, value: Remembered[R]) -> R:
+        """Return a remembered value, outside of transactions."""
+        known = value.known(self.memory)
+        return await self.read(value.for_each, None) if known is None else known
 
     async def order_events(self) -> None:
         """Assign positions to all visible events, where the database does not assign them on insert."""

@@ -6,7 +6,7 @@ again after the process hears of a change. A ``Local`` value belongs to the proc
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 T = TypeVar("T")
@@ -74,6 +74,10 @@ class Remembered(Generic[T]):
                 memory.values[self] = known
         value: T = known
         return value
+
+    def for_each(self, tx: Holder, requests: Sequence[None]) -> list[T]:
+        """Return the value for each request: the transaction function of ``Database.remembered``."""
+        return [self(tx) for _ in requests]
 
     def known(self, memory: Memory) -> T | None:
         """Return the value if this process has read it since the last change."""

@@ -20,9 +20,9 @@ from ojster.core.job import NODE_BITS, Job
 from ojster.core.json_objects import read_members
 from ojster.core.references import Unresolvable, resolve
 from ojster.core.states import JobState
-from ojster.jobs.admission import admit
 from ojster.jobs.expiration import kept_until
 from ojster.jobs.new_job import NewJob, read_job
+from ojster.jobs.push import admit
 from ojster.storage.transaction import Later, Transaction, TryAgain
 from ojster.workflows.conditions import InvalidCondition, evaluate
 from ojster.workflows.graph import Graph, Workflow, WorkflowState

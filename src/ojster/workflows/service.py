@@ -17,7 +17,7 @@ from ojster.core.turns import in_turns, read_aside
 from ojster.jobs.failure import Failure
 from ojster.jobs.new_job import read_job
 from ojster.jobs.queries import no_workflow
-from ojster.jobs.schemas import Catalogue, check_args, schema_uri
+from ojster.jobs.schemas import Catalogue, check_args, registered, schema_uri
 from ojster.jobs.scope import CapabilityService, Scope, accepted
 from ojster.jobs.service import MAX_WAIT_SECONDS, JobService
 from ojster.jobs.transitions import ChangedJob
@@ -103,7 +103,7 @@ class WorkflowService(CapabilityService):
             new = msgspec.structs.replace(new, **definition.of(new.params, own, new.tenant))
         if self._jobs.changes_requests:
             await self._complete_steps(new)
-        if catalogue := await self._jobs.schemas():
+        if (catalogue := await self.scope.database.remembered(registered)).by_type:
             await _check_steps(catalogue, new)
         async for job in in_turns(new.plan.jobs.values()):
             await self._jobs.check(job)
