@@ -174,3 +174,15 @@ async def test_a_workflow_whose_creation_stops_in_the_middle_is_deleted(flow: Wo
 
     assert await flow.engine.database.read(count, None) == 0
     assert (await flow.create(chain(job("a")) | {"id": new.id})).id == new.id
+
+
+async def test_conditions_that_take_long_are_evaluated_in_several_transactions(flow: WorkflowBench) -> None:
+    conditions = [f"'{number}'.matches('[02468]$')" for number in range(300)]
+    await flow.create(group(*(job("work", n, **{"if": condition}) for n, condition in enumerate(conditions))))
+    started = await work_off(flow)
+    assert 0 < len(started) < 150
+    await start_all(flow)
+    assert sorted(started + await work_off(flow)) == list(range(0, 300, 2))
+    info = await flow.look()
+    assert info.state == "completed"
+    assert [step.state for step in info.walk() if step.path == "1"] == ["skipped"]

@@ -11,7 +11,7 @@ T = TypeVar("T")
 ITEMS_PER_TURN: Final = 100
 """Number of items after which other tasks of the event loop run."""
 
-LARGE_BYTES: Final = 100_000
+LARGE_BYTES: Final = 16_000
 """Size of JSON, in bytes, from which on it is read in a thread."""
 
 

@@ -8,6 +8,7 @@ size of the workflow.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
@@ -42,7 +43,7 @@ from ojster.workflows.node import (
 from ojster.workflows.plan_values import Spec
 from ojster.workflows.planner import MAX_MAP_ELEMENTS
 from ojster.workflows.results import Outcome, outcomes
-from ojster.workflows.starting import MAX_STARTS, defer_starts, most_starts
+from ojster.workflows.starting import CONDITION_SECONDS, MAX_STARTS, defer_starts, most_starts
 from ojster.workflows.states import change_node, change_workflow
 from ojster.workflows.step_values import StepValues
 
@@ -91,6 +92,8 @@ class Advance:
         """How many nodes may still be started in this transaction."""
         self._rooms: dict[int, int] = {}
         """How many of each workflow, by its ``seq``."""
+        self._seconds = 0.0
+        """How long the conditions in this transaction have taken."""
         self._deferred: dict[int, int] = {}
         """The containers whose children from a position on are to be started later, by node id."""
 
@@ -291,6 +294,8 @@ class Advance:
         known = self._known_to(ready)
         for node in ready:
             workflow, spec = graph.workflow_of(node), graph.specs[node.id]
+            if self._is_for_later(node, spec):
+                continue
             graph.touch(node)
             if workflow.held_at is not None:
                 change_node(node, NodeState.READY)
@@ -331,7 +336,22 @@ class Advance:
             step = values.known[node.workflow << NODE_BITS | spec.compensates]
             if step.state != NodeState.COMPLETED:
                 return False
-        return spec.condition is None or evaluate(spec.condition, values.for_condition())
+        if spec.condition is None:
+            return True
+        began = time.perf_counter()
+        try:
+            return evaluate(spec.condition, values.for_condition())
+        finally:
+            self._seconds += time.perf_counter() - began
+
+    def _is_for_later(self, node: Node, spec: Spec) -> bool:
+        """Leave a node to a later transaction if the conditions of this one have taken too long already."""
+        if spec.condition is None or self._seconds < CONDITION_SECONDS or node.state != NodeState.WAITING:
+            return False
+        container = self.graph.parent_of(node)
+        if container is not None:
+            self._defer(container, node.position)
+        return container is not None
 
     def _block(self, node: Node, workflow: Workflow) -> None:
         change_node(node, NodeState.BLOCKED)

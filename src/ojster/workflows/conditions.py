@@ -1,38 +1,39 @@
 """Conditions of steps, in the Common Expression Language (CEL), over results and parameters.
 
-CEL has no side effects, and its library limits depth and iterations. What one iteration may cost is limited here,
-because conditions are evaluated inside transactions, for which all callers wait: ``_check_macros`` and ``_Sizes``.
+Conditions are evaluated inside transactions, for which all callers wait. One that certainly takes no time, by the
+length of its text and the size of its values, is evaluated at once; ``condition_process`` evaluates the others.
 The library is an extra: ``pip install 'ojster[conditions]'``.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ojster.core.errors import Unsupported
+from ojster.workflows.condition_process import MAX_BYTES, MAX_SECONDS, Answer, ConditionProcess
 
 if TYPE_CHECKING:
     from cel_expr_python import cel
 
 LONGEST_CONDITION: Final = 10_000
+"""Maximum length of a condition, in characters."""
 
 MAX_DATA_SIZE: Final = 300_000
 """Maximum size of the values that a condition refers to: characters, and 8 for each value."""
 
-MAX_ITERATED_SIZE: Final = 50_000_000
-"""Maximum product of the longest list and the size of the values, if each iteration may look at all of them."""
+MAX_INSTANT_LENGTH: Final = 1_000
+"""Maximum length of a condition that is compiled at once, in characters."""
 
-MAX_MATCHED_ELEMENTS: Final = 2_000
-"""Maximum length of a list whose elements are matched with a regular expression."""
+MAX_INSTANT_MACROS: Final = 5
+"""Maximum number of list macros in it; each is compiled to a loop."""
 
-MAX_SUMS_IN_MACROS: Final = 4
-"""Maximum number of ``+`` in list macros: each can double the size of a value."""
-
-MAX_MATCHES: Final = 20
-"""Maximum number of regular expressions in a condition."""
+MAX_INSTANT_WORK: Final = 5_000_000
+"""Maximum estimate of the work of a condition that is evaluated at once: about 3 ms."""
 
 _STRING: Final = r""""(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'"""
 _STEPS: Final = re.compile(
@@ -40,14 +41,12 @@ _STEPS: Final = re.compile(
 )
 """Matches strings, which are ignored, and ``steps`` with an optional step name after it."""
 
-_BRACKETS: Final = re.compile(_STRING + r"|(\.\s*(?:all|exists|exists_one|map|filter)\s*\()|([(\[{])|([)\]}])")
-"""Matches strings, which are ignored; the start of a list macro; other opening brackets; closing brackets."""
-
-
 _LITERALS: Final = re.compile(_STRING)
+_MACROS: Final = re.compile(r"\.\s*(?:all|exists|exists_one|map|filter)\s*\(")
+_OPERANDS: Final = re.compile(r"\w+|\"\"")
 _MATCHES: Final = re.compile(r"\bmatches\s*\(")
-_MATCHES_LITERAL: Final = re.compile(r"\bmatches\s*\((?:[^()\"']*,)?\s*(?:" + _STRING + r")\s*\)")
-_NAMES: Final = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
+
+_process: Final = ConditionProcess()
 
 
 class InvalidCondition(ValueError):
@@ -73,63 +72,21 @@ def check_condition(text: str, names: Iterable[str] = ()) -> frozenset[str]:
     """
     if len(text) > LONGEST_CONDITION:
         raise InvalidCondition(f"The condition is longer than {LONGEST_CONDITION} characters.")
-    program = _compile(text, frozenset(names))
-    kind = str(program.return_type())
+    kind = _type_of(text, frozenset(names))
     if kind not in ("BOOL", "DYN"):
         raise InvalidCondition(f"The condition {text!r:.80} is of type {kind.lower()}; it must be true or false.")
     found = {match[1] or match[2] or match[3] for match in _STEPS.finditer(text) if match[0].startswith("steps")}
     if None in found:
         raise InvalidCondition("A condition must name each step that it refers to: steps.NAME or steps['NAME'].")
-    _check_macros(text)
     return frozenset(name for name in found if name is not None)
 
 
-def _check_macros(text: str) -> None:
-    """Reject what could take long: nested list macros, and in macros many sums and computed regular expressions."""
-    bodies = _macro_bodies(text)
-    if sum(_LITERALS.sub('""', body).count("+") for body in bodies) > MAX_SUMS_IN_MACROS:
-        raise InvalidCondition(f"Macros such as 'map' and 'exists' can have at most {MAX_SUMS_IN_MACROS} '+' in all.")
-    if any(len(_MATCHES.findall(body)) > len(_MATCHES_LITERAL.findall(body)) for body in bodies):
-        raise InvalidCondition("Inside a macro, the regular expression of 'matches' must be a string literal.")
-    if len(_MATCHES.findall(text)) > MAX_MATCHES:
-        raise InvalidCondition(f"A condition can have at most {MAX_MATCHES} regular expressions.")
-
-
-def _macro_bodies(text: str) -> list[str]:
-    """Return the arguments of each list macro in a condition.
-
-    Raises
-    ------
-    InvalidCondition
-        Macros are nested.
-    """
-    open_brackets: list[int | None] = []
-    bodies: list[str] = []
-    for match in _BRACKETS.finditer(text):
-        if match[1]:
-            if any(start is not None for start in open_brackets):
-                raise InvalidCondition("Macros such as 'map' and 'exists' cannot be nested.")
-            open_brackets.append(match.end())
-        elif match[2]:
-            open_brackets.append(None)
-        elif match[3] and open_brackets and (start := open_brackets.pop()) is not None:
-            bodies.append(text[start : match.start()])
-    return bodies
-
-
 class _Shape(NamedTuple):
-    """What the list macros of a condition do: refer to values outside of the list, and match regular expressions."""
+    """The number of operands and of list macros of a condition, and whether it adds, which makes lists longer."""
 
-    looks_outside: bool
-    matches: bool
-
-
-@lru_cache(maxsize=1024)
-def _shape_of(text: str, names: frozenset[str]) -> _Shape:
-    outside = {"steps", "params", *names}
-    bodies = [_LITERALS.sub('""', body) for body in _macro_bodies(text)]
-    looks = any(not outside.isdisjoint(_NAMES.findall(body)) for body in bodies)
-    return _Shape(looks, any(_MATCHES.search(body) for body in bodies))
+    operands: int
+    macros: int
+    adds: bool
 
 
 class _Sizes:
@@ -161,17 +118,29 @@ class _Sizes:
             return float(value)
         return value
 
-    def check(self, shape: _Shape) -> None:
-        """Raise ``InvalidCondition`` if a condition of this shape would take too long with these values."""
-        what = None
-        if self.size > MAX_DATA_SIZE:
-            what = f"It refers to values of {self.size} bytes; at most {MAX_DATA_SIZE} are allowed."
-        elif shape.matches and self.longest > MAX_MATCHED_ELEMENTS:
-            what = f"It may match {self.longest} elements; at most {MAX_MATCHED_ELEMENTS} are allowed."
-        elif shape.looks_outside and self.longest * self.size > MAX_ITERATED_SIZE:
-            what = f"It may look at values of {self.size} bytes for each of {self.longest} elements."
-        if what is not None:
-            raise InvalidCondition(f"The condition takes too much work. {what} Let the step before compute it.")
+
+@lru_cache(maxsize=1024)
+def _shape_of(text: str) -> _Shape | None:
+    """Return the shape of a condition; ``None``: it may take long with any values."""
+    bare = _LITERALS.sub('""', text)
+    macros = len(_MACROS.findall(bare))
+    if len(text) > MAX_INSTANT_LENGTH or macros > MAX_INSTANT_MACROS or _MATCHES.search(bare):
+        return None
+    return _Shape(len(_OPERANDS.findall(bare)), macros, "+" in bare)
+
+
+def _is_instant(text: str, sizes: _Sizes) -> bool:
+    """Return whether a condition takes no time with values of these sizes.
+
+    No value is larger than all operands together, no operation looks at more than that, and each list macro repeats
+    what is in it for each element.
+    """
+    shape = _shape_of(text)
+    if shape is None:
+        return False
+    longest = max(sizes.longest, shape.operands) * (shape.operands if shape.adds else 1)
+    repeated: int = (longest + 1) ** shape.macros
+    return shape.operands**2 * (sizes.size + len(text)) * repeated <= MAX_INSTANT_WORK
 
 
 def evaluate(text: str, values: Mapping[str, Any]) -> bool:
@@ -190,29 +159,77 @@ def evaluate(text: str, values: Mapping[str, Any]) -> bool:
     names = frozenset(values) - {"steps", "params"}
     sizes = _Sizes()
     data = {name: sizes.copy(value) for name, value in values.items()}
-    sizes.check(_shape_of(text, names))
-    try:
-        answer = _compile(text, names).eval(data=data).value()
-    except RuntimeError as error:
-        raise InvalidCondition(f"The condition {text!r:.80} cannot be evaluated: {_first_line(error)}") from None
+    if sizes.size > MAX_DATA_SIZE:
+        raise _too_much(text, f"It refers to values of {sizes.size} bytes; at most {MAX_DATA_SIZE} are allowed.")
+    answer = _evaluate_at_once(text, names, data) if _is_instant(text, sizes) else _ask(text, names, data).value
     if not isinstance(answer, bool):
         shown = answer if answer is not None else "an error. Does it refer to a missing value?"
         raise InvalidCondition(f"The condition {text!r:.80} is neither true nor false, but {shown!s:.200}")
     return answer
 
 
+def _evaluate_at_once(text: str, names: frozenset[str], data: Mapping[str, Any]) -> object:
+    try:
+        return _compile(text, names).eval(data=data).value()
+    except RuntimeError as error:
+        raise _no_value(text, str(error)) from None
+
+
+def _type_of(text: str, names: frozenset[str]) -> str:
+    if _shape_of(text) is None:
+        return _ask(text, names).type
+    return str(_compile(text, names).return_type())
+
+
+def _ask(text: str, names: frozenset[str], *data: Any) -> Answer:
+    """Compile a condition, or evaluate it, within limits of time and memory."""
+    _require_library()
+    if not hasattr(os, "fork"):
+        raise _too_much(text, "On this system, conditions are limited to what certainly takes no time.")
+    answer = _process.ask(text, _variables(names), *data)
+    if answer.invalid is not None:
+        raise _invalid(text, answer.invalid)
+    if answer.error is not None:
+        raise _no_value(text, answer.error)
+    if answer.exceeded == "time":
+        raise _too_much(text, f"It takes more than {MAX_SECONDS * 1000:g} ms of processor time.")
+    if answer.exceeded is not None:
+        raise _too_much(text, f"It takes more than {MAX_BYTES >> 20} MiB of memory.")
+    return answer
+
+
 @lru_cache(maxsize=1024)
 def _compile(text: str, names: frozenset[str]) -> cel.Expression:
-    try:
-        from cel_expr_python import cel
-    except ImportError:
-        raise Unsupported("Conditions ('if') need an extra on this server: pip install 'ojster[conditions]'.") from None
-    environment = cel.NewEnv(variables=dict.fromkeys(("steps", "params", *names), cel.Type.DYN))
+    _require_library()
+    from cel_expr_python import cel
+
+    environment = cel.NewEnv(variables=dict.fromkeys(_variables(names), cel.Type.DYN))
     try:
         return environment.compile(text)
     except RuntimeError as error:
-        raise InvalidCondition(f"The condition {text!r:.80} is invalid: {_first_line(error)}") from None
+        raise _invalid(text, str(error)) from None
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0].removeprefix("INVALID_ARGUMENT: ").removeprefix("ERROR: ")
+def _require_library() -> None:
+    if find_spec("cel_expr_python") is None:
+        raise Unsupported("Conditions ('if') need an extra on this server: pip install 'ojster[conditions]'.")
+
+
+def _variables(names: frozenset[str]) -> frozenset[str]:
+    return names | {"steps", "params"}
+
+
+def _invalid(text: str, why: str) -> InvalidCondition:
+    return InvalidCondition(f"The condition {text!r:.80} is invalid: {_first_line(why)}")
+
+
+def _no_value(text: str, why: str) -> InvalidCondition:
+    return InvalidCondition(f"The condition {text!r:.80} cannot be evaluated: {_first_line(why)}")
+
+
+def _too_much(text: str, why: str) -> InvalidCondition:
+    return InvalidCondition(f"The condition {text!r:.80} takes too much work. {why} Let the step before compute it.")
+
+
+def _first_line(error: str) -> str:
+    return error.partition("\n")[0].removeprefix("INVALID_ARGUMENT: ").removeprefix("ERROR: ")

@@ -25,6 +25,9 @@ MAX_STARTS_WITH_LARGE_PARAMS: Final = 32
 SMALL_PARAMS: Final = 4_096
 """Size of a workflow's parameters, in bytes, up to which jobs with references to them are not large."""
 
+CONDITION_SECONDS: Final = 0.02
+"""Time that conditions may take in one transaction, in seconds. Further steps with conditions wait for the next one."""
+
 _COLUMNS: Final[dict[str, ColumnType]] = {
     "node": "bigint",
     "workflow": "bigint",
