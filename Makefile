@@ -8,7 +8,7 @@ RUNS := $(VENV)/.runs
 
 PYTEST ?=
 
-.PHONY: help install demo test quick thorough lint check coverage format bench bench-peers conformance dist clean
+.PHONY: help install demo test quick thorough lint check coverage format bench bench-peers chaos conformance dist clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -62,6 +62,9 @@ bench: $(READY) ## Measure, beside what the raw parts can do: a table, and bench
 
 bench-peers: $(READY) ## Measure the same job through other task queues, in environments of their own
 	$(BIN)/python -m benchmarks.peers
+
+chaos: $(READY) ## Kill servers and workers under load, KILLS times (200) on each database, and judge what was lost
+	$(BIN)/python -m tests.chaos --kills $(or $(KILLS),200)
 
 conformance: $(READY) ## Run the Open Job Spec conformance suite, if SUITE says where its runner is
 	$(BIN)/python -m tests.conformance.run $(SUITE)

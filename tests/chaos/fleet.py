@@ -12,12 +12,16 @@ import sys
 import time
 from pathlib import Path
 
+import msgspec
+
 from ojster.app import App
 from ojster.client.client import HttpClient
 from ojster.core.errors import OjsterError
 from ojster.core.job import Job
+from ojster.core.json_objects import read_members
 from ojster.job_options import JobOptions, Retry, request_of
 from ojster.jobs.queries import Page
+from tests.chaos.nursery import Child, Nursery
 from tests.postgres import free_port
 
 CLIENTS = 6
@@ -62,15 +66,20 @@ class Fleet:
         Directory of the handlers and logs.
     database:
         URL of the database.
+    nursery:
+        Starts the processes, which then have no skew; ``None``: each is started as usual.
+    handlers:
+        Source of the application.
     """
 
-    def __init__(self, folder: Path, database: str) -> None:
+    def __init__(self, folder: Path, database: str, nursery: Nursery | None = None, handlers: str = HANDLERS) -> None:
         self.folder = folder
         self.database = database
-        (folder / "chaos_handlers.py").write_text(HANDLERS)
+        self._nursery = nursery
+        (folder / "chaos_handlers.py").write_text(handlers)
         (folder / "sitecustomize.py").write_text(SKEW)
         self.ports: dict[str, int] = {}
-        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.processes: dict[str, subprocess.Popen[bytes] | Child] = {}
         self._commands: dict[str, tuple[tuple[str, ...], int]] = {}
         self.kills = 0
 
@@ -78,7 +87,7 @@ class Fleet:
         """Start a server with its clock shifted by ``skew`` seconds (default 0)."""
         self.ports[name] = free_port()
         where = ("--database", database or self.database, "--port", str(self.ports[name]))
-        self._start(name, ("serve", *where, "--heartbeat-timeout", "PT3S"), skew)
+        self._start(name, ("serve", *where, "--heartbeat-timeout", "PT3S", "--max-losses", "1000"), skew)
 
     def worker(self, name: str, url: str, *, skew: int = 0) -> None:
         """Start a worker with leases of two seconds; ``url`` is the URL of a database or the name of a server."""
@@ -123,24 +132,41 @@ class Fleet:
 
     def _start(self, name: str, command: tuple[str, ...], skew: int) -> None:
         self._commands[name] = (command, skew)
-        with (self.folder / f"{name}.log").open("ab") as log:
+        arguments, log = [*command, "--log-level", "warning"], self.folder / f"{name}.log"
+        environment = {"PYTHONPATH": str(self.folder), "SKEW_SECONDS": str(skew), "LEDGER": str(self.folder / "ledger")}
+        if self._nursery is not None:
+            self.processes[name] = self._nursery.start(arguments, environment, log)
+            return
+        with log.open("ab") as output:
             self.processes[name] = subprocess.Popen(
-                [sys.executable, "-m", "ojster", *command, "--log-level", "warning"],
-                stdout=log,
-                stderr=log,
-                env=os.environ | {"PYTHONPATH": str(self.folder), "SKEW_SECONDS": str(skew)},
+                [sys.executable, "-m", "ojster", *arguments], stdout=output, stderr=output, env=os.environ | environment
             )
 
 
 class Load:
-    """Clients that push single jobs and batches, and record the ids of acknowledged pushes."""
+    """Clients that push single jobs and batches, and record the ids of acknowledged pushes.
 
-    def __init__(self, fleet: Fleet, servers: list[str], *, direct: float = 0.2) -> None:
+    Parameters
+    ----------
+    direct:
+        Share of the pushes that go to the database instead of a server.
+    pause:
+        Longest pause of a client between two pushes, in seconds.
+    workflows:
+        Share of the pushes that are workflows with a callback.
+    """
+
+    def __init__(
+        self, fleet: Fleet, servers: list[str], *, direct: float = 0.2, pause: float = 0.03, workflows: float = 0.0
+    ) -> None:
         self.acknowledged: set[str] = set()
+        self.workflows: set[str] = set()
         self.refused = 0
         self._fleet = fleet
         self._stop = asyncio.Event()
         self._direct = direct
+        self._pause = pause
+        self._share = workflows
         self._tasks = [asyncio.create_task(self._push(seed, servers[seed % len(servers)])) for seed in range(CLIENTS)]
 
     async def stop(self) -> None:
@@ -159,13 +185,24 @@ class Load:
             number += count
             try:
                 client = app.client() if chance.random() < self._direct else http
+                if chance.random() < self._share:
+                    self.workflows.add((await client.workflows.create(read_members(_with_callback(number)))).id)
+                    continue
                 self.acknowledged.update(pushed.job.id for pushed in await client.jobs.enqueue(requests))
             except OjsterError:
                 self.refused += 1
-            await asyncio.sleep(chance.random() * 0.03)
+            finally:
+                await asyncio.sleep(chance.random() * self._pause)
         with contextlib.suppress(OjsterError):
             await http.close()
         await app.aclose()
+
+
+def _with_callback(number: int) -> bytes:
+    jobs = [{"type": "work", "args": [number]}, {"type": "work.thread", "args": [number]}]
+    callbacks = {"on_complete": {"type": "callback", "args": [number]}}
+    options = msgspec.Raw(OPTIONS.to_wire())
+    return msgspec.json.encode({"type": "batch", "jobs": jobs, "callbacks": callbacks, "options": options})
 
 
 async def settle(database: str, acknowledged: set[str], seconds: float = 120) -> dict[str, Job]:

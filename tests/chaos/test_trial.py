@@ -1,0 +1,59 @@
+"""A short trial of ``make chaos``, and a ledger that shows each kind of fault."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ojster.storage.open import migrate_database
+from tests.chaos.__main__ import trial
+from tests.chaos.ledger import judge, read
+from tests.chaos.nursery import Nursery
+from tests.postgres import PostgresServer
+
+
+@pytest.fixture
+def nursery(tmp_path: Path) -> Iterator[Nursery]:
+    made = Nursery(tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.mark.anyio
+@pytest.mark.thorough
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+async def test_nothing_is_lost_or_done_twice_at_a_time(kind: str, tmp_path: Path, nursery: Nursery) -> None:
+    server = PostgresServer(fsync="on") if kind == "postgres" else None
+    try:
+        if server is not None:
+            server.start()
+            migrate_database(server.url)
+        figures = await trial(tmp_path, nursery, kills=100, postgres=server, seed=7, pause=0.2, every=40)
+    finally:
+        if server is not None:
+            server.remove()
+    assert figures.wrong == []
+    assert figures.kills >= 100
+    assert figures.acknowledged > 100
+    assert figures.workflows > 0
+    assert figures.runs > figures.jobs, "some kills met a job before it was acknowledged, or some jobs were retried"
+
+
+@pytest.mark.parametrize(
+    ("lines", "wrong"),
+    [
+        (["start a 1 10", "end a 1 20"], []),
+        (["start a 1 10", "start a 2 30", "end a 2 40"], []),
+        (["start a 1 10", "fail a 1 20", "start a 1 30", "end a 1 40"], []),
+        (["start a 1 10", "fail a 1 20"], ["a is completed, but no run of it succeeded"]),
+        ([], ["a is completed, but no run of it succeeded"]),
+        (["start a 1 10", "end a 1 20", "start b 1 30"], ["b was run and is not completed"]),
+        (["start a 1 10", "start a 2 15", "end a 1 20", "end a 2 40"], ["a ran twice at the same time"]),
+    ],
+)
+def test_the_ledger_tells_what_is_wrong(lines: list[str], wrong: list[str], tmp_path: Path) -> None:
+    (tmp_path / "ledger").write_text("\n".join(lines))
+    assert judge(read(tmp_path / "ledger"), ["a"]).wrong == wrong
