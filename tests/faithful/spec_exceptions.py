@@ -112,6 +112,7 @@ EXCEPTIONS: Final[dict[str, str]] = {
     "event.json#/properties/type/enum:scheduling.*": MORE_EVENTS,
     "event.json#/properties/type/enum:schema.registered": OWN_EVENTS,
     "event.json#/properties/type/enum:tenant.*": MORE_EVENTS,
+    "event.json#/properties/type/enum:token.*": OWN_EVENTS,
     "event.json#/properties/type/enum:webhook.*": MORE_EVENTS,
     "event.json#/properties/type/enum:worker.disabled": OWN_EVENTS,
     "event.json#/properties/type/enum:workflow.*": "ojs-workflows has more events, and Ojster those of its own kinds",
