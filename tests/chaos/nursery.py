@@ -32,10 +32,10 @@ class Child:
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
-        self._handle = os.pidfd_open(pid)
+        self._handle: int | None = os.pidfd_open(pid)
 
     def send_signal(self, number: int) -> None:
-        if self.poll() is None:
+        if self.poll() is None and self._handle is not None:
             signal.pidfd_send_signal(self._handle, number)
 
     def kill(self) -> None:
@@ -43,10 +43,22 @@ class Child:
 
     def poll(self) -> int | None:
         """Return ``None`` while the process runs, and 0 after its end."""
-        return 0 if select.select([self._handle], [], [], 0)[0] else None
+        return 0 if self._ends(0) else None
 
     def wait(self) -> None:
-        select.select([self._handle], [], [])
+        self._ends(None)
+
+    def _ends(self, milliseconds: int | None) -> bool:
+        """Return whether the process ends within a time; ``None``: wait for it."""
+        if self._handle is None:
+            return True
+        waiting = select.poll()
+        waiting.register(self._handle, select.POLLIN)
+        if not waiting.poll(milliseconds):
+            return False
+        os.close(self._handle)
+        self._handle = None
+        return True
 
 
 class Nursery:
