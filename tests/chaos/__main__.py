@@ -56,7 +56,7 @@ async def trial(
         await fleet.ready()
         load = Load(fleet, list(fleet.ports), pause=0.2, workflows=0.1)
         while fleet.kills < kills:
-            name = chance.choice(names)
+            name = chance.choices(names, [0.2 if name in fleet.ports else 1.0 for name in names])[0]
             await asyncio.to_thread(fleet.kill, name)
             await asyncio.sleep(chance.random() * pause)
             fleet.revive(name)

@@ -12,10 +12,25 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import NoReturn
 
 import msgspec
+
+from ojster.capabilities import all_extensions
+from ojster.server.routes import routes_of
+
+PRELOADED = (
+    "ojster.cli.main",
+    "ojster.cli.serve",
+    "ojster.cli.worker",
+    "ojster.server.run",
+    "ojster.storage.postgres.database",
+    "ojster.storage.sqlite.database",
+    "ojster.worker.worker",
+    "uvicorn",
+)
 
 
 class Start(msgspec.Struct):
@@ -85,7 +100,10 @@ class Nursery:
 
 def main() -> None:
     """Start what the lines of the input say; answer each with a process id."""
-
+    for module in PRELOADED:
+        import_module(module)
+    routes_of()  # imports the modules of all capabilities
+    all_extensions()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # ended children leave no zombies
     for line in sys.stdin.buffer:
         order = msgspec.json.decode(line, type=Start)
