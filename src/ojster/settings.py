@@ -63,6 +63,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     largest_workflow:
         Maximum size of the jobs of a workflow in which references were replaced by values, all together; 256 MiB by
         default.
+    largest_storage:
+        Maximum size of all files of a workspace that has no limit of its own; 100 GiB by default.
     largest_batch:
         Maximum number of jobs in one request; 1,000 by default.
     most_generations:
@@ -100,6 +102,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     heartbeat_timeout: Seconds = timedelta(seconds=30)
     largest_job: int = 1_048_576
     largest_workflow: int = 268_435_456
+    largest_storage: int = 107_374_182_400
     largest_batch: int = 1_000
     most_generations: int = 100
     most_losses: int = 10

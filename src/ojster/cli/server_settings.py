@@ -23,6 +23,14 @@ _OPTIONS: Final = (
         help="Maximum size of the jobs of a workflow in which references were replaced, all together.",
     ),
     click.option(
+        "--max-file-bytes",
+        "largest_storage",
+        type=click.IntRange(1024),
+        default=107_374_182_400,
+        show_default=True,
+        help="Maximum size of all files of a workspace that has no limit of its own.",
+    ),
+    click.option(
         "--default-lease",
         type=LimitedDuration(),
         default="PT30M",

@@ -109,7 +109,7 @@ class ResultFiles(CapabilityService):
             return item
         try:
             file = await self._files.keep(item.result, NewFile(content_type=JSON, job_id=item.job_id))
-        except (BackendUnavailable, NotFound) as error:
+        except (BackendUnavailable, NotFound, PayloadTooLarge) as error:
             log.warning("result of job %s stays in the database, storing it as a file failed: %s", item.job_id, error)
             return item
         return msgspec.structs.replace(item, result=None, result_file=file.id)

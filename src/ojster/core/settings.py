@@ -29,6 +29,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     heartbeat_timeout: int = 30 * SECOND
     largest_job: int = 1_048_576
     largest_workflow: int = 268_435_456
+    largest_storage: int = 107_374_182_400
     largest_batch: int = 1_000
     most_generations: int = 100
     most_losses: int = 10

@@ -17,6 +17,7 @@ from ojster.core.ids import new_id
 from ojster.core.tenant import NOBODY
 from ojster.core.timestamps import format_timestamp
 from ojster.files.file import File, FileRef, NewFile
+from ojster.files.usage import add_bytes, refuse_bytes
 from ojster.jobs.leases import check_holder
 from ojster.jobs.messages import Holder
 from ojster.jobs.queries import find_owners, no_job
@@ -67,7 +68,9 @@ def create_files(tx: Transaction, creations: Sequence[Creation]) -> list[File | 
             except OjsterError as refusal:
                 results.append(refusal)
                 continue
-        results.append(_known_by_hash(tx, tenant, one.new) or _begin(tx, tenant, one))
+        known = _known_by_hash(tx, tenant, one.new)
+        no_room = None if known is not None or one.new.size is None else refuse_bytes(tx, tenant, one.new.size)
+        results.append(known or no_room or _begin(tx, tenant, one))
     return results
 
 
@@ -156,14 +159,21 @@ def add_pieces(tx: Transaction, pieces: Sequence[Piece]) -> list[File | OjsterEr
     """Record pieces that are in the store; return each file, or ``Conflict`` if another upload has changed it."""
     results: list[File | OjsterError] = []
     for piece in pieces:
-        rows = tx.execute(
-            "UPDATE files SET stored = stored + :size, touched_at = :now "
-            f"WHERE id = :id AND state = 'uploading' AND stored = :start RETURNING {_COLUMNS}",
-            {"size": piece.size, "now": tx.now, "id": piece.file_id, "start": piece.start},
+        found = tx.execute(
+            f"SELECT tenant FROM files WHERE id = :id AND state = 'uploading' AND stored = :start{tx.for_update}",
+            {"id": piece.file_id, "start": piece.start},
         )
-        if not rows:
+        if not found:
             results.append(_gone_on(piece.file_id))
             continue
+        if refusal := refuse_bytes(tx, found[0][0], piece.size):
+            results.append(refusal)
+            continue
+        add_bytes(tx, found[0][0], piece.size)
+        rows = tx.execute(
+            f"UPDATE files SET stored = stored + :size, touched_at = :now WHERE id = :id RETURNING {_COLUMNS}",
+            {"size": piece.size, "now": tx.now, "id": piece.file_id},
+        )
         tx.execute(
             "INSERT INTO file_pieces (file, start, size, sha256, piece) VALUES (:id, :start, :size, :sha256, :piece)",
             {
@@ -232,12 +242,13 @@ def reset_uploads(tx: Transaction, refused: Sequence[Finish]) -> list[list[str] 
     results: list[list[str] | OjsterError] = []
     for one in refused:
         rows = tx.execute(
-            "UPDATE files SET stored = 0 WHERE id = :id AND state = 'uploading' AND stored = :size RETURNING id",
+            "UPDATE files SET stored = 0 WHERE id = :id AND state = 'uploading' AND stored = :size RETURNING tenant",
             {"id": one.file_id, "size": one.size},
         )
         if not rows:
             results.append(_gone_on(one.file_id))
             continue
+        add_bytes(tx, rows[0][0], -one.size)
         pieces = tx.execute("DELETE FROM file_pieces WHERE file = :id RETURNING piece", {"id": one.file_id})
         results.append([piece for (piece,) in pieces])
     return results
@@ -337,8 +348,10 @@ def count_forgettable_files(tx: Transaction, requests: Sequence[None]) -> list[i
 
 def erase_files(tx: Transaction, ids: Sequence[str]) -> list[None]:
     """Delete the records of files after their pieces."""
-    for table, column in (("file_pieces", "file"), ("files", "id")):
-        tx.execute_many(f"DELETE FROM {table} WHERE {column} = ?", [(id,) for id in ids])
+    for id in ids:
+        tx.execute("DELETE FROM file_pieces WHERE file = :id", {"id": id})
+        for tenant, stored in tx.execute("DELETE FROM files WHERE id = :id RETURNING tenant, stored", {"id": id}):
+            add_bytes(tx, tenant, -stored)
     return [None for _ in ids]
 
 

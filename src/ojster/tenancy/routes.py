@@ -43,7 +43,10 @@ from ojster.tenancy.wire import (
     TenantStatisticsAnswer,
 )
 
-_LIMITS: Final = ("max_concurrency", "max_queue_depth", "max_scheduled")
+MAX_SAFE_INTEGER: Final = 2**53 - 1
+"""The largest integer that every JSON parser reads exactly."""
+
+_LIMITS: Final = ("max_concurrency", "max_queue_depth", "max_scheduled", "max_file_bytes")
 
 
 async def list_tenants(exchange: HttpRequest) -> Answer:
@@ -70,6 +73,7 @@ async def show_tenant_stats(exchange: HttpRequest) -> Answer:
         "max_concurrency": found.count("active"),
         "max_queue_depth": found.depth,
         "max_scheduled": found.count("scheduled"),
+        "max_file_bytes": found.file_bytes,
     }
     shown = TenantStatisticsAnswer(
         tenant_id=shown_tenant(tenant.id),
@@ -164,8 +168,9 @@ def _limits(body: TenantLimitsBody, tenant: str) -> dict[str, Any]:
     members: dict[str, Any] = {}
     for name in _LIMITS:
         if (value := getattr(body, name)) is not UNSET:
-            if value is not None and value > MAX_LIMIT:
-                raise InvalidRequest(f"{name!r} is {value}. Use at most {MAX_LIMIT}.", field=name)
+            most = MAX_SAFE_INTEGER if name == "max_file_bytes" else MAX_LIMIT
+            if value is not None and value > most:
+                raise InvalidRequest(f"{name!r} is {value}. Use at most {most}.", field=name)
             members[name] = value
     if (rate := body.max_enqueue_rate) is not UNSET:
         members["max_enqueue_rate"] = None if rate is None else parse_rate(rate, "max_enqueue_rate")
@@ -181,7 +186,11 @@ def _summary(found: TenantOverview) -> TenantInfo:
         tenant_id=shown_tenant(tenant.id),
         configured=found.is_configured,
         limits=TenantLimitsInfo(
-            tenant.max_concurrency, tenant.max_queue_depth, tenant.max_scheduled, show_rate(tenant.max_enqueue_rate)
+            tenant.max_concurrency,
+            tenant.max_queue_depth,
+            tenant.max_scheduled,
+            show_rate(tenant.max_enqueue_rate),
+            tenant.max_file_bytes,
         ),
         fairness_weight=tenant.weight,
         priority_boost=tenant.boost,

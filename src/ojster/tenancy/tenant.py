@@ -25,6 +25,8 @@ class Tenant(msgspec.Struct, frozen=True):
         Maximum number of available and scheduled jobs, over all queues.
     max_scheduled:
         Maximum number of scheduled jobs.
+    max_file_bytes:
+        Maximum size of all its files, in bytes; ``None``: the server's default.
     weight:
         Share of the workers, relative to the weights of other tenants.
     boost:
@@ -44,6 +46,7 @@ class Tenant(msgspec.Struct, frozen=True):
     max_enqueue_rate: Rate | None = None
     max_queue_depth: int | None = None
     max_scheduled: int | None = None
+    max_file_bytes: int | None = None
     weight: float = 1
     boost: int = 0
     quota: Literal["hard", "soft"] = "hard"

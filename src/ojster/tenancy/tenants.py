@@ -43,6 +43,8 @@ class TenantOverview(msgspec.Struct, frozen=True):
         Its work in the last ``THROUGHPUT_MINUTES`` minutes, and in the last day.
     effective_share, actual_share:
         Share of all work that its weight entitles it to while all tenants have jobs, and its share of the recent work.
+    file_bytes:
+        Size of its files, in bytes.
     noise:
         Measures by which the tenant stands out from the others.
     """
@@ -55,6 +57,7 @@ class TenantOverview(msgspec.Struct, frozen=True):
     effective_share: float = 0.0
     actual_share: float = 0.0
     noise: tuple[str, ...] = ()
+    file_bytes: int = 0
 
     def count(self, *states: str) -> int:
         """Return the number of its jobs in these states, or in all states if none is given."""
@@ -79,6 +82,7 @@ def list_tenants(tx: Transaction, requests: Sequence[None]) -> list[list[TenantO
             queues[NOBODY].add(queue, state, -jobs)  # the counts of the queue include them
     if NOBODY not in configured and not queues[NOBODY].total:
         del queues[NOBODY]
+    file_bytes: dict[str, int] = dict(tx.execute("SELECT tenant, bytes FROM file_usage"))
     recent, day = (_by_tenant(tx, minutes) for minutes in (THROUGHPUT_MINUTES, A_DAY))
     plain = [
         TenantOverview(
@@ -87,6 +91,7 @@ def list_tenants(tx: Transaction, requests: Sequence[None]) -> list[list[TenantO
             queues[tenant].queues,
             recent.get(tenant, Work()),
             day.get(tenant, Work()),
+            file_bytes=file_bytes.get(tenant, 0),
         )
         for tenant in sorted(queues)
     ]

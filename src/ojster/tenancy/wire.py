@@ -34,6 +34,7 @@ class TenantLimitsBody(Struct):
     max_enqueue_rate: dict[str, Json] | UnsetType | None = UNSET
     max_queue_depth: Annotated[int, Meta(ge=0)] | UnsetType | None = UNSET
     max_scheduled: Annotated[int, Meta(ge=0)] | UnsetType | None = UNSET
+    max_file_bytes: Annotated[int, Meta(ge=0)] | UnsetType | None = UNSET
     fairness_weight: TenantWeight | UnsetType = UNSET
     reason: str | None = None
 
@@ -143,6 +144,7 @@ class TenantLimitsInfo(Struct, omit_defaults=True):
     max_queue_depth: Count | None = None
     max_scheduled: Count | None = None
     max_enqueue_rate: RateBody | None = None
+    max_file_bytes: Count | None = None
 
 
 class TenantCountsBody(JobCountsBody, kw_only=True):
