@@ -20,6 +20,7 @@ from ojster.server import authentication
 from ojster.server.application import Application
 from ojster.server.permissions import OPERATIONS as NEEDED
 from ojster.server.permissions import PUBLIC
+from ojster.server.proxies import TrustedProxies
 from ojster.server.routes import routes_of
 from tests.conftest import Bench, Http
 from tests.tenancy.world import BASE, MARKER, World, call, tries
@@ -467,6 +468,28 @@ async def test_a_flood_of_bad_tokens_costs_little_and_shuts_nobody_out(
         last = await door.http("GET", path, headers={"Authorization": f"{known['Authorization']}{number}"})
     assert (last.status_code, "Too many wrong secrets" in last.text) == (429, True)
     assert len(checks) == authentication.MAX_CHECKS
+
+
+async def test_an_address_sends_so_many_wrong_tokens_and_others_are_not_affected(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(authentication, "CHECKS_PER_SECOND_OF_ADDRESS", 0.0)
+    monkeypatch.setattr(authentication, "MAX_CHECKS_OF_ADDRESS", 5)
+    app = Application(bench.engine, guarded=True, proxies=TrustedProxies(["127.0.0.1"]))
+    _, shown = await bench.engine.tokens.create("good", [Grant(Role.VIEWER)])
+    _, fresh = await bench.engine.tokens.create("fresh", [Grant(Role.VIEWER)])
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://guarded") as client:
+
+        async def look(token: str, address: str) -> int:
+            headers = {"Authorization": f"Bearer {token}", "X-Forwarded-For": address}
+            return (await client.get(f"{BASE}/jobs", headers=headers)).status_code
+
+        assert await look(shown, "2001:db8::1") == 200
+        answers = [await look(f"ojster_{number:012x}_secret", f"2001:db8::{number:x}") for number in range(6)]
+        assert answers == [401, 401, 401, 401, 429, 429], "a network is one address, and the good token was one of five"
+        assert await look(shown, "2001:db8::1") == 200, "a token that is known to be good is not counted"
+        assert await look(fresh, "2001:db8::1") == 429
+        assert await look(fresh, "2001:db8:0:1::1") == 200
 
 
 async def test_an_expired_token_is_refused_before_its_secret_is_checked(

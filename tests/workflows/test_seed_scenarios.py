@@ -15,7 +15,7 @@ from ojster.core.errors import Conflict, InvalidRequest, InvalidWorkflow, NotFou
 from ojster.core.ids import new_id
 from ojster.fleet.workers import Heartbeat
 from ojster.jobs.messages import Acknowledgement
-from ojster.server.authentication import Authenticator
+from ojster.server.authentication import Authenticator, Credentials
 from tests.workflows.bench import WorkflowBench, batch, chain, graph, group, job, ref
 
 pytestmark = pytest.mark.anyio
@@ -610,9 +610,9 @@ async def test_s91_a_worker_that_is_silent_for_a_while_keeps_its_job(flow: Workf
 async def test_s96_registering_a_worker_needs_a_token_where_tokens_are_required(flow: WorkflowBench) -> None:
     door = Authenticator(flow.engine)
     with pytest.raises(Unauthenticated):
-        await door.admit(None, None)
+        await door.admit(Credentials(None, None))
     _, shown = await flow.engine.tokens.create("fleet", [Grant(Role.WORKER)])
-    _, access = await door.admit(f"Bearer {shown}", None)
+    _, access = await door.admit(Credentials(f"Bearer {shown}", None))
     access.need(Operation.DEQUEUE)
 
 

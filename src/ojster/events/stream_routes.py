@@ -91,7 +91,7 @@ async def follow_progress(exchange: HttpRequest) -> Answer:
 
     Spec: ojs-progress 7.2
     """
-    exchange.feed.check(exchange.address)
+    exchange.feed.check(exchange.caller_address())
     present = await exchange.engine.events.last()
     job = await exchange.engine.jobs.find(exchange.path["id"])
     return Answer(headers=_HEADERS, content_type=_SSE, stream=_progress(exchange, job, present))
@@ -100,7 +100,7 @@ async def follow_progress(exchange: HttpRequest) -> Answer:
 async def _progress(exchange: HttpRequest, job: Job, after: int) -> AsyncGenerator[bytes, None]:
     channel = Channel(f"job:{job.id}", tenant=exchange.engine.scope.tenant)
     find = exchange.engine.jobs.find
-    with exchange.feed.admit(exchange.address):
+    with exchange.feed.admit(exchange.caller_address()):
         yield b"retry: %d\n\n" % RECONNECT_MS
         if job.state not in FINISHED:
             if job.progress is not None:
@@ -134,7 +134,7 @@ _ENDS: Final = {"completed": "completed", "discarded": "failed", "cancelled": "c
 
 
 def _stream(exchange: HttpRequest, channel: str, begin: tuple[int, bool], job: Job | None = None) -> Answer:
-    exchange.feed.check(exchange.address)
+    exchange.feed.check(exchange.caller_address())
     types = frozenset(filter(None, exchange.query.get("event_types", "").split(",")))
     followed = Channel(channel, types, exchange.engine.scope.tenant)
     return Answer(headers=_HEADERS, content_type=_SSE, stream=_pieces(exchange, followed, begin, job))
@@ -145,7 +145,7 @@ async def _pieces(
 ) -> AsyncGenerator[bytes, None]:
     loop = asyncio.get_running_loop()
     after, is_unknown = begin
-    with exchange.feed.admit(exchange.address):
+    with exchange.feed.admit(exchange.caller_address()):
         yield b"retry: %d\n\n" % RECONNECT_MS
         if is_unknown:
             yield _line(gap(channel.name, exchange.engine.database.clock()))

@@ -20,6 +20,7 @@ from ojster.core.timestamps import format_timestamp
 from ojster.events.streams import ALL, Channel, Feed, StreamEvent, gap, id_to_number
 from ojster.jobs.names import check_queue_name
 from ojster.jobs.scope import Caller
+from ojster.server.authentication import Credentials
 from ojster.server.request import Services
 from ojster.service import Service
 
@@ -62,14 +63,15 @@ async def serve_websocket(
         check(socket.headers.raw)
         feed, tenant = services.feed, socket.headers.get("x-ojs-tenant")
         watch: AbstractContextManager[object] = nullcontext()
+        peer = socket.client.host if socket.client else ""
+        address = services.proxies.address_of(peer, ",".join(socket.headers.getlist("x-forwarded-for")) or None)
         if services.authenticator is not None:
-            authorization = socket.headers.get("authorization")
-            engine, access = await services.authenticator.admit(authorization, tenant)
+            caller = Credentials(socket.headers.get("authorization"), tenant, lambda: address)
+            engine, access = await services.authenticator.admit(caller)
             access.need(Operation.INSPECT)
-            watch = services.authenticator.watch(authorization, tenant)
+            watch = services.authenticator.watch(caller)
         elif tenant is not None:
             engine = engine.as_(Caller(check_tenant(tenant)))
-        address = socket.client.host if socket.client else ""
         feed.check(address)
         with feed.admit(address), watch:
             await _Connection(socket, engine, feed).serve()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -25,6 +25,7 @@ from ojster.core.tenant import check_tenant, shown_tenant
 from ojster.core.timestamps import format_timestamp
 from ojster.jobs.scope import Caller
 from ojster.server.oidc import OidcVerifier
+from ojster.server.proxies import address_group
 from ojster.server.throttle import Throttle
 from ojster.service import Service
 from ojster.storage.transaction import Transaction
@@ -43,7 +44,32 @@ MAX_CHECKS: Final = 20
 CHECKS_PER_SECOND: Final = 2.0
 """Number of slow checks that a token id may ask for each second, in the long run."""
 
+MAX_CHECKS_OF_ADDRESS: Final = 200
+"""Number of unverified tokens that callers at one address may send in a row."""
+
+CHECKS_PER_SECOND_OF_ADDRESS: Final = 10.0
+"""Number of unverified tokens that callers at one address may send each second, in the long run."""
+
 _BEARER: Final = "bearer "
+
+
+class Credentials(NamedTuple):
+    """Who calls, by its own word.
+
+    Parameters
+    ----------
+    authorization:
+        The ``Authorization`` header.
+    tenant:
+        The workspace that the caller names. ``None``: all workspaces for a token with a global role, otherwise the
+        token's only workspace.
+    address:
+        Returns the address of the caller; empty if it is unknown.
+    """
+
+    authorization: str | None
+    tenant: str | None
+    address: Callable[[], str] = str
 
 
 class _Known(msgspec.Struct, frozen=True):
@@ -112,16 +138,8 @@ class Authenticator:
         self._throttle = Throttle()
         self._use_recorded_at: dict[str, int] = {}
 
-    async def admit(self, authorization: str | None, tenant: str | None) -> tuple[Service, Access]:
+    async def admit(self, caller: Credentials) -> tuple[Service, Access]:
         """Return the engine in the caller's tenant scope, and the caller's permissions.
-
-        Parameters
-        ----------
-        authorization:
-            The ``Authorization`` header.
-        tenant:
-            The workspace that the caller names. ``None``: all workspaces for a token with a global role, otherwise the
-            token's only workspace.
 
         Raises
         ------
@@ -131,10 +149,12 @@ class Authenticator:
             The workspace is not public, and the token has no role in it.
         InvalidRequest
             The workspace name is malformed, or it is missing and the token is valid in several workspaces.
+        TooManyTokens
+            The address, or the token, has sent too many wrong secrets.
         """
         known = await self._look_up()
-        token = await self._identify(authorization, known)
-        place = None if tenant is None else check_tenant(tenant)
+        token = await self._identify(caller, known)
+        place = None if caller.tenant is None else check_tenant(caller.tenant)
         if place is None and not token.is_global:
             place = token.only_tenant
             if place is None:
@@ -148,14 +168,14 @@ class Authenticator:
         access = Access(token.name, operations, token.queues)
         return self._engine.as_(Caller(place, access)), access
 
-    def watch(self, authorization: str | None, tenant: str | None) -> Watch:
+    def watch(self, caller: Credentials) -> Watch:
         """Return a context that is cancelled when the caller is no longer admitted, and raises the refusal."""
 
         async def until_refused() -> OjsterError:
             while True:
                 await asyncio.sleep(RECHECK_SECONDS)
                 try:
-                    await self.admit(authorization, tenant)
+                    await self.admit(caller)
                 except BackendUnavailable:
                     continue  # nobody can tell
                 except OjsterError as refusal:
@@ -173,7 +193,8 @@ class Authenticator:
             known = self._known = _Known(version, tokens, tenants)
         return known
 
-    async def _identify(self, authorization: str | None, known: _Known) -> Token:
+    async def _identify(self, caller: Credentials, known: _Known) -> Token:
+        authorization = caller.authorization
         if authorization is None or not authorization[: len(_BEARER)].lower() == _BEARER:
             raise Unauthenticated(
                 "The request has no token. Send a token as 'Authorization: Bearer ojster_…'; "
@@ -191,6 +212,11 @@ class Authenticator:
             if token is None or token.hash != slow or now >= until:
                 token = None  # revoked, rotated or expired
         if token is None:
+            address = address_group(caller.address())
+            if address and not self._throttle.allows(
+                f"from {address}", MAX_CHECKS_OF_ADDRESS, CHECKS_PER_SECOND_OF_ADDRESS
+            ):
+                raise TooManyTokens("Too many wrong tokens were sent from this address. Try again in some seconds.")
             token = await self._look_at(shown, quick, known, now)
         if now >= self._use_recorded_at.get(token.id, 0) + MIN_TOKEN_USE_INTERVAL_US:
             self._use_recorded_at[token.id] = now
@@ -235,7 +261,7 @@ _NO_TOKEN: Final = Token("", "", b"", (), 0)
 
 
 class TooManyTokens(OjsterError):
-    """Too many wrong secrets were sent for one token."""
+    """Too many wrong secrets were sent for one token, or from one address."""
 
     code = "rate_limited"
     status = 429

@@ -123,7 +123,7 @@ class Endpoint:
         """Return a context that ends when the caller's token is revoked or expires."""
         if self._doorkeeper is None or not self._needs:
             return nullcontext()
-        return self._doorkeeper.watch(*exchange.credentials())
+        return self._doorkeeper.watch(exchange.credentials())
 
     def exchange(
         self, headers: Sequence[Header], query_string: bytes, path: Mapping[str, str], receive: Receive
@@ -166,7 +166,7 @@ class Endpoint:
     async def _guarded(self, authenticator: Authenticator, exchange: HttpRequest) -> Answer:
         """Authenticate and authorize the caller, and handle the request; write refusals to the audit log."""
         try:
-            exchange.engine, access = await authenticator.admit(*exchange.credentials())
+            exchange.engine, access = await authenticator.admit(exchange.credentials())
             if exchange.engine.scope.tenant is not None and not self._is_for_tenants:
                 raise Forbidden("This endpoint concerns all workspaces. Use a global token, and no X-OJS-Tenant.")
             access.need(*self._needs)
@@ -206,7 +206,7 @@ class Endpoint:
                 operation=self._name,
                 object=shown_object(exchange.path.values()),
                 outcome="success" if refusal is None else "failure",
-                source_ip=exchange.caller_address,
+                source_ip=exchange.caller_address(),
                 correlation_id=exchange.request_id,
                 tenant=scope.tenant,
                 refusal=None if refusal is None else refusal.code,

@@ -4,10 +4,23 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Sequence
+from typing import Final
 
 from ojster.core.errors import InvalidRequest
 
+IPV6_PREFIX: Final = 64
+"""Length of the prefix that one customer of a provider has at least."""
+
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+def address_group(address: str) -> str:
+    """Return the address, or of an IPv6 address the network that one customer of a provider has."""
+    try:
+        known = ipaddress.ip_address(address)
+    except ValueError:
+        return address
+    return address if known.version == 4 else str(ipaddress.ip_network((known, IPV6_PREFIX), strict=False))
 
 
 class TrustedProxies:

@@ -32,7 +32,7 @@ from ojster.jobs.new_job import SPEC_VERSION
 from ojster.jobs.scope import Caller
 from ojster.server.answer import MEDIA_TYPE, PLAIN_JSON, Answer, Header
 from ojster.server.audit_trail import AuditTrail
-from ojster.server.authentication import Authenticator
+from ojster.server.authentication import Authenticator, Credentials
 from ojster.server.browser_guard import BrowserGuard
 from ojster.server.compression import decompress
 from ojster.server.proxies import TrustedProxies
@@ -308,11 +308,11 @@ class HttpRequest:
         """Return a request header by its lower-case name; ``None`` if it is missing."""
         return next((value.decode("latin-1") for known, value in self.headers if known == name), None)
 
-    def credentials(self) -> tuple[str | None, str | None]:
-        """Return the ``Authorization`` header, and the workspace that the request names."""
-        return self.header(b"authorization"), None if self.tenant is None else self.tenant.decode("latin-1")
+    def credentials(self) -> Credentials:
+        """Return who calls, by its own word."""
+        tenant = None if self.tenant is None else self.tenant.decode("latin-1")
+        return Credentials(self.header(b"authorization"), tenant, self.caller_address)
 
-    @property
     def caller_address(self) -> str:
         """The address of the caller, as trusted proxies have passed it on; empty if unknown."""
         if self._services is None:
