@@ -8,7 +8,7 @@ RUNS := $(VENV)/.runs
 
 PYTEST ?=
 
-.PHONY: help install demo test quick thorough lint check coverage format bench bench-peers chaos conformance dist clean
+.PHONY: help install demo test quick thorough fuzz lint check coverage format bench bench-peers chaos conformance dist clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -40,6 +40,12 @@ quick: $(READY) ## Run the tests that take no longer than a few seconds
 
 thorough: $(READY) ## Run the tests that take minutes: thousands of random workflows, and the engine on more databases
 	$(BIN)/pytest -m thorough --dist load
+
+fuzz: $(READY) ## Feed the parsers and a server random input for some minutes
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[fuzz]'
+	$(BIN)/python -m tests.fuzz parsers --seconds 30
+	$(BIN)/python -m tests.fuzz http --seconds 120
+	$(BIN)/python -m tests.fuzz http --seconds 120 --roles
 
 lint: $(READY) ## Check format, lint, imports and types
 	$(BIN)/ruff format --check .
