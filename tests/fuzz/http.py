@@ -131,7 +131,9 @@ class HttpFuzzer:
             self._tell(Call("", "server", ""), "hang", "the server has ended", self._server.news()[-500:])
 
     def _make(self, call: Call, caller: Caller) -> None:
-        query = [(name, value) for name, value in parse_qsl(call.query, True) if name not in WAITS]
+        given = parse_qsl(call.query, True)
+        query = [(name, value) for name, value in given if name not in WAITS]
+        call.may_succeed = call.may_succeed or len(query) < len(given)
         headers = caller.headers | call.headers
         if caller.role is not None and self._rng.random() < 0.3:
             headers["X-OJS-Tenant"] = self._rng.choice(("acme", "acme:web", "beta", "*", "_default", "acme:", "beta:x"))
