@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-import logging
 import random
 from collections.abc import Iterator
 from functools import cache
@@ -102,8 +101,6 @@ class _App:
 
 @cache
 def _config() -> uvicorn.Config:
-    for name in ("uvicorn.error", "ojster.server.protocol"):
-        logging.getLogger(name).setLevel(logging.ERROR)
     config = uvicorn.Config(
         cast("Any", _App()), http=QuickHttpProtocol, ws="websockets-sansio", lifespan="off", log_config=None
     )
@@ -118,7 +115,13 @@ def feed_connection(data: bytes) -> None:
     for _ in range(2):
         pieces = list(_cut(data, rng))
         cut = _loop().run_until_complete(_answers_to(pieces))
-        need(whole == cut, f"the same answers however it is cut: {whole} and {cut} for {[len(one) for one in pieces]}")
+        same = _decided(whole, data) == _decided(cut, data)
+        need(same, f"the same answers however it is cut: {whole} and {cut} for {[len(one) for one in pieces]}")
+
+
+def _decided(answers: list[tuple[int, bytes]], data: bytes) -> list[tuple[int, bytes]]:
+    """Return the answers without the refusal of a head that is not complete: it may come as soon, or when time is up."""
+    return answers[:-1] if answers and answers[-1][0] == 400 and not data.endswith(b"\r\n\r\n") else answers
 
 
 def _cut(data: bytes, rng: random.Random) -> Iterator[bytes]:

@@ -12,6 +12,7 @@ import faulthandler
 import gc
 import importlib
 import importlib.util
+import logging
 import random
 import resource
 import sys
@@ -164,6 +165,8 @@ def guided(atheris: ModuleType, probe: Probe, seeds: list[bytes], seconds: float
 
 def main() -> None:
     """Run the target named on the command line."""
+    for name in ("uvicorn.error", "ojster.server.protocol"):
+        logging.getLogger(name).setLevel(logging.ERROR)  # each refused request is logged
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz.running", description=__doc__)
     parser.add_argument("target")
     parser.add_argument("out", type=Path)

@@ -19,6 +19,7 @@ import msgspec
 from ojster.core.errors import InvalidRequest, OjsterError, Unsupported
 from ojster.core.json_schema import Check, compile_schema
 from ojster.core.parsing import read_value
+from ojster.core.short_cache import cache_short
 
 PREFIX: Final = "ext_agent_"
 
@@ -189,7 +190,7 @@ def read_agent(members: Mapping[str, msgspec.Raw]) -> Agent:
     return _read(tuple(sorted(given.items())))
 
 
-@lru_cache(maxsize=1024)
+@cache_short(1024)
 def _read(given: tuple[tuple[str, bytes], ...]) -> Agent:
     values = {name.removeprefix(PREFIX): read_value(raw, name) for name, raw in given if name not in SYSTEM_MANAGED}
     agent = {name: value for name, value in values.items() if value is not None}

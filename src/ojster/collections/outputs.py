@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -30,6 +30,7 @@ from ojster.core.job import Job
 from ojster.core.reacts import COLLECTS_BIT
 from ojster.core.reacts import JobEvent as Event
 from ojster.core.references import Reference, Unresolvable, follow, parse_reference, replace_lookups, resolve
+from ojster.core.short_cache import cache_short
 from ojster.events.reaction_rules import Collect, reactions_of
 from ojster.jobs.failure import Failure
 from ojster.jobs.job_json import to_json
@@ -170,7 +171,7 @@ def filled(template: str, see: Resolver) -> str:
     )
 
 
-@lru_cache(maxsize=1024)
+@cache_short(1024)
 def _parsed(template: str) -> tuple[list[str], list[Reference]]:
     """Return the literal parts of a template, and the references between them."""
     parts = _FIELD.split(template)

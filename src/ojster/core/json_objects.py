@@ -128,7 +128,11 @@ def _no_number(text: str) -> int:
 def _check_names_and_surrogates(raw: bytes, what: str) -> None:
     """Run the slow, exact check, for the few bodies that may have a name twice or a lone surrogate."""
     try:
-        value = json.loads(raw, object_pairs_hook=_object, parse_int=_no_number, parse_float=_no_number)
+        text = raw.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidPayload(f"{what} is not encoded in UTF-8: {error}.") from None
+    try:
+        value = json.loads(text, object_pairs_hook=_object, parse_int=_no_number, parse_float=_no_number)
     except RecursionError:
         raise _too_deep(what) from None
     if isinstance(value, _Object) and value.repeated is not None:

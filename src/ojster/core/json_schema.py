@@ -6,13 +6,15 @@ The validator is jsonschema-rs, an extra: ``pip install ojster[schemas]``.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any, Final
 
+import msgspec
+
 from ojster.core.errors import InvalidRequest, Unsupported
-from ojster.core.schema_cost import MAX_COST, SchemaCost, TooComplex
+from ojster.core.schema_cost import MAX_COST, SchemaCost, TooComplex, has_array_of_items
 
 MAX_REPORTED_VIOLATIONS: Final = 20
 """Maximum number of violations of a schema that are reported."""
@@ -47,8 +49,8 @@ def parse_version(given: Any) -> Version:
 def compile_schema(schema: Any) -> Check:
     """Return the check for a schema: draft 2020-12, unless its ``$schema`` names another.
 
-    Without ``$schema``, a schema that is invalid in draft 2020-12 is tried as draft 2019-09, in which ``items`` may be
-    an array (later ``prefixItems``). Nothing is fetched from the network, and patterns are matched in linear time.
+    Without ``$schema``, a schema whose ``items`` is an array (later ``prefixItems``) is of draft 2019-09, any other of
+    draft 2020-12. Nothing is fetched from the network, and patterns are matched in linear time.
 
     Raises
     ------
@@ -70,12 +72,14 @@ def compile_schema(schema: Any) -> Check:
     named = isinstance(schema, dict) and "$schema" in schema
     makers: list[Any] = [jsonschema_rs.validator_for]
     if not named:
-        makers = [jsonschema_rs.Draft202012Validator, jsonschema_rs.Draft201909Validator]
+        makers = [jsonschema_rs.Draft202012Validator]
+        if has_array_of_items(schema):
+            makers.append(jsonschema_rs.Draft201909Validator)
     problem = ""
     for make in makers:
         try:
             validator = make(schema, validate_formats=True, offline=True, pattern_options=jsonschema_rs.RegexOptions())
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, OverflowError) as error:
             problem = problem or str(error).split("\n\n")[0]
         else:
             return partial(_violations, validator, cost)
@@ -131,7 +135,7 @@ def breaking_changes(old: Any, new: Any, where: str = "args") -> list[str]:
         limit, former = new.get(name), old.get(name)
         if limit is not None and (former is None or (limit < former if widens else limit > former)):
             found.append(f"{name} of {where} was narrowed to {limit}.")
-    if "enum" in new and (gone := [value for value in old.get("enum", [None]) if value not in new["enum"]]):
+    if "enum" in new and (gone := _removed(old.get("enum", [None]), new["enum"])):
         found.append(f"Values of {where} were removed: {', '.join(map(repr, gone))[:200]}.")
     if "pattern" in new and new["pattern"] != old.get("pattern"):
         found.append(f"The pattern of {where} was changed.")
@@ -142,6 +146,16 @@ def breaking_changes(old: Any, new: Any, where: str = "args") -> list[str]:
     if isinstance(old.get("items"), Mapping) and isinstance(new.get("items"), Mapping):
         found += breaking_changes(old["items"], new["items"], f"{where}[]")
     return found
+
+
+def _removed(old: Sequence[Any], new: Sequence[Any]) -> list[Any]:
+    """Return the values of a list that another lacks."""
+    kept = {_key(value) for value in new}
+    return [value for value in old if _key(value) not in kept]
+
+
+def _key(value: Any) -> object:
+    return value if isinstance(value, str | int | float | None) else msgspec.json.encode(value, order="deterministic")
 
 
 _BOUNDS: Final = {

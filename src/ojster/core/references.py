@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
 
 from ojster.core.ids import is_segment
+from ojster.core.short_cache import cache_short
 
 STEP_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_\-]*|\d+")
 ITEM: Final = "item"
@@ -70,7 +70,7 @@ def may_hold_references(raw: bytes | msgspec.Raw) -> bool:
     return b'"$ref"' in text or b'"$lookup"' in text or b"\\u0024" in text
 
 
-@lru_cache(maxsize=4096)
+@cache_short(4096)
 def parse_reference(text: str) -> Reference:
     """Return the parsed form of a reference.
 

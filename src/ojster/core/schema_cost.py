@@ -29,7 +29,17 @@ _IN_PLACE_LISTS: Final = frozenset({"allOf", "anyOf", "oneOf"})
 _ELEMENTS: Final = frozenset({"items", "additionalItems", "contains", "unevaluatedItems"})
 _VALUES: Final = frozenset({"additionalProperties", "unevaluatedProperties"})
 _REFERENCES: Final = frozenset({"$ref", "$dynamicRef", "$recursiveRef"})
+_UNEVALUATED: Final = frozenset({"unevaluatedItems", "unevaluatedProperties"})
+"""Keywords for which validators look at the subschemas beside them once more."""
+
 _HOLDS_DEFINITIONS: Final = frozenset({"$defs", "definitions"})
+
+
+def has_array_of_items(schema: Any) -> bool:
+    """Return whether a part of a schema has ``items`` as an array, and none has ``prefixItems``, which replaced it."""
+    return any(isinstance(node.get("items"), list) for node in _nodes(schema)) and not any(
+        "prefixItems" in node for node in _nodes(schema)
+    )
 
 
 class TooComplex(ValueError):
@@ -55,6 +65,8 @@ class SchemaCost:
             self.parts = self._weigh(schema)
         except RecursionError:
             raise TooComplex("its parts are nested too deeply") from None
+        if self._is_recursive and any(not _UNEVALUATED.isdisjoint(node) for node in _nodes(schema)):
+            raise TooComplex("it refers to itself, which 'unevaluatedProperties' and 'unevaluatedItems' do not go with")
         if self.parts > MAX_PARTS:
             raise TooComplex(f"with its references replaced, it has more than {MAX_PARTS} parts")
 
@@ -76,13 +88,16 @@ class SchemaCost:
         if id(node) in self._open:
             self._is_recursive = True
             return 1
+        if node is not self._root and isinstance(node.get("$id"), str):
+            raise TooComplex("only the whole schema may have an '$id'")
         self._open.add(id(node))
+        looks = 1 + len(_UNEVALUATED & node.keys())
         weight = 1
         for name, value in node.items():
             if name in _HOLDS_DEFINITIONS:
                 continue
             subschemas = list(self.subschemas(name, value))
-            weight += sum(map(self._weigh, subschemas)) if subschemas else _own_parts(name, value)
+            weight += looks * sum(map(self._weigh, subschemas)) if subschemas else _own_parts(name, value)
             if name == "patternProperties" and isinstance(value, dict):
                 weight += sum(map(len, value))
             if weight > MAX_PARTS:

@@ -14,6 +14,12 @@ from ojster.core.errors import InvalidRequest
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
+_NAIVE_EPOCH: Final = datetime(1970, 1, 1)
+
+FIRST: Final = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
+LAST: Final = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
+"""The first and the last time that can be shown, in microseconds since the epoch."""
+
 _Zoned = Annotated[datetime, msgspec.Meta(tz=True)]
 
 
@@ -41,7 +47,10 @@ def parse_timestamp(text: str) -> int:
         raise InvalidRequest(
             f"{text[:64]!r} {wrong}; write it like '2026-03-15T09:30:00Z' or '2026-03-15T09:30:00+02:00'."
         ) from None
-    return (moment - _EPOCH) // _MICROSECOND
+    micros: int = (moment - _EPOCH) // _MICROSECOND
+    if not FIRST <= micros <= LAST:
+        raise InvalidRequest(f"{text[:64]!r} is not in the years 1 to 9999 of UTC.")
+    return micros
 
 
 def parse_moment(text: str, now: int) -> int:
@@ -67,7 +76,7 @@ def format_timestamp(micros: int) -> str:
 
 @lru_cache(maxsize=256)
 def _whole_seconds(seconds: int) -> str:
-    return (_EPOCH + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%S")
+    return (_NAIVE_EPOCH + timedelta(seconds=seconds)).isoformat()
 
 
 def format_optional(at: int | None) -> str | None:

@@ -6,7 +6,7 @@ Spec: ojs-events 8
 from __future__ import annotations
 
 import re
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -18,8 +18,8 @@ _MAX_LENGTH: Final = 128
 
 
 class _Meta(msgspec.Struct, frozen=True):
-    trace_id: Any = None
-    traceparent: Any = None
+    trace_id: msgspec.Raw = msgspec.Raw(b"null")
+    traceparent: msgspec.Raw = msgspec.Raw(b"null")
 
 
 class _Envelope(msgspec.Struct):
@@ -41,7 +41,13 @@ def trace_id_of(envelope: bytes) -> str | None:
 
 
 def _trace_id(meta: _Meta) -> str | None:
-    if isinstance(meta.trace_id, str) and 0 < len(meta.trace_id) <= _MAX_LENGTH:
-        return meta.trace_id
-    found = _TRACEPARENT.fullmatch(meta.traceparent) if isinstance(meta.traceparent, str) else None
+    trace_id, traceparent = _text(meta.trace_id), _text(meta.traceparent)
+    if 0 < len(trace_id) <= _MAX_LENGTH:
+        return trace_id
+    found = _TRACEPARENT.fullmatch(traceparent)
     return None if found is None else found[1]
+
+
+def _text(raw: msgspec.Raw) -> str:
+    """Return a text; the empty one for other values."""
+    return msgspec.json.decode(raw, type=str) if bytes(raw)[:1] == b'"' else ""

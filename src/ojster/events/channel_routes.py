@@ -43,6 +43,6 @@ _TAG: Final = "Notifications"
 
 ROUTES: Final = (
     Route("GET", f"{BASE}/channels", list_channels, _TAG, answer=ChannelsAnswer),
-    Route("PUT", f"{BASE}/channels/{{name}}", put_channel, _TAG, ChannelBody, ChannelAnswer),
+    Route("PUT", f"{BASE}/channels/{{name}}", put_channel, _TAG, ChannelBody, ChannelAnswer, more=(201,)),
     Route("DELETE", f"{BASE}/channels/{{name}}", delete_channel, _TAG, answer=DeletedAnswer),
 )

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
@@ -17,6 +16,7 @@ from ojster.collections.items import INTERNAL, Matching, check_collection_name, 
 from ojster.core.durations import DAY, HOUR, MINUTE, WEEK
 from ojster.core.errors import InvalidRequest
 from ojster.core.reacts import BITS, COLLECTS_BIT, SKIPS, JobEvent
+from ojster.core.short_cache import cache_short
 from ojster.events.channel import Notify
 from ojster.insight.task_values import Record, Skip, SkipIfChanged, SkipIfUnchanged
 
@@ -99,7 +99,7 @@ def read_reactions(raw: bytes | msgspec.Raw) -> Reactions:
     return _read_reactions(bytes(raw))
 
 
-@lru_cache(maxsize=1024)
+@cache_short(1024)
 def _read_reactions(raw: bytes) -> Reactions:
     """Parse reactions, with a cache: jobs of a type mostly have the same."""
     try:

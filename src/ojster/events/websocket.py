@@ -111,7 +111,7 @@ class _Connection:
     async def _execute_command(self, text: str) -> None:
         try:
             order = _read_order(text)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             await self._send_error("invalid_request", f"The message is malformed: {error}.")
             return
         try:

@@ -140,7 +140,7 @@ def _answer(file: File, status: int = 200) -> Answer:
 _TAG: Final = "Files"
 
 ROUTES: Final = (
-    Route("POST", f"{BASE}/files", create_file, _TAG, FileBody, FileAnswer, status=201),
+    Route("POST", f"{BASE}/files", create_file, _TAG, FileBody, FileAnswer, status=201, more=(200,)),
     Route(
         "PUT",
         f"{BASE}/files",
@@ -148,11 +148,12 @@ ROUTES: Final = (
         _TAG,
         answer=FileAnswer,
         status=201,
+        more=(200,),
         query=("filename", "sha256", "job_id", "worker_id", "attempt"),
     ),
     Route("GET", f"{BASE}/files", list_files, _TAG, answer=FilesAnswer, query=("limit", "before")),
     Route("GET", f"{BASE}/files/{{id}}", show_file, _TAG, answer=FileAnswer, query=("job_id",)),
     Route("PATCH", f"{BASE}/files/{{id}}", write_file, _TAG, answer=FileAnswer),
-    Route("GET", f"{BASE}/files/{{id}}/content", read_file, _TAG),
+    Route("GET", f"{BASE}/files/{{id}}/content", read_file, _TAG, more=(206,)),
     Route("DELETE", f"{BASE}/files/{{id}}", delete_file, _TAG, answer=DeletedFileAnswer),
 )

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -16,6 +15,7 @@ from ojster.core.durations import SECOND
 from ojster.core.errors import InvalidRequest
 from ojster.core.parsing import read_value
 from ojster.core.refusals import ResourcesRefused
+from ojster.core.short_cache import cache_short
 from ojster.fleet.requirements import ALIASES, COMPARISONS, MAX_CONDITIONS, MAX_FACT_LENGTH, Condition, Needs, text_of
 from ojster.jobs.code import ATTRIBUTE, CODE_CAPABILITY
 
@@ -113,7 +113,7 @@ def read_resources(members: Mapping[str, msgspec.Raw]) -> Resources:
     return _read(tuple(sorted(given.items())), ATTRIBUTE in members)
 
 
-@lru_cache(maxsize=1024)
+@cache_short(1024)
 def _read(given: tuple[tuple[str, bytes], ...], carries_code: bool) -> Resources:
     values = {name.removeprefix(PREFIX): read_value(raw, name) for name, raw in given}
     ml = {name: value for name, value in values.items() if value is not None}

@@ -199,9 +199,9 @@ ROUTES: Final = (
         answer=EventPage,
         query=("types", "queues", "job_types", "after", "limit"),
     ),
-    Route("GET", f"{BASE}/health", health, "Server", answer=HealthAnswer),
+    Route("GET", f"{BASE}/health", health, "Server", answer=HealthAnswer, more=(503,)),
     Route("GET", f"{BASE}/ping", ping, "Server", answer=PingAnswer),
-    Route("GET", "/health", health, "Server", answer=HealthAnswer),
-    Route("GET", "/ready", ready, "Server", answer=ReadyAnswer),
+    Route("GET", "/health", health, "Server", answer=HealthAnswer, more=(503,)),
+    Route("GET", "/ready", ready, "Server", answer=ReadyAnswer, more=(503,)),
     Route("GET", "/ojs/manifest", manifest, "Server", answer=ManifestAnswer),
 )

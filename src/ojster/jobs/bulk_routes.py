@@ -216,9 +216,9 @@ def _bulk_endpoint(action: Action, style: _AnswerFormat, name: str, doc: str) ->
                 "Select the jobs with 'job_ids'.",
                 field="mode",
             )
-        if not body.filter:
-            raise InvalidRequest("'filter' is empty, which would select all jobs. Add a condition.", field="filter")
         chosen = filter_of(body.filter)
+        if chosen == JobFilter():
+            raise InvalidRequest("'filter' is empty, which would select all jobs. Add a condition.", field="filter")
         reply = await exchange.engine.bulk.answer_once(key, lambda: _swept(exchange, action, chosen, style))
         return Answer(reply.body, reply.status)
 
@@ -306,12 +306,26 @@ delete_batch: Final = _bulk_endpoint(Action.DELETE, _BATCH, "delete_batch", _DEL
 def _steering_route(style: _AnswerFormat, family: str, action: Action, doc: str) -> Route:
     answer = BatchAnswer if style is _BATCH else BulkChangedAnswer
     handler = _bulk_endpoint(action, style, f"{action}_{family}", doc)
-    return Route("POST", f"{BASE}/jobs/{family}/{action}", handler, "Bulk", BulkSteeringBody, answer, large=True)
+    return Route(
+        "POST", f"{BASE}/jobs/{family}/{action}", handler, "Bulk", BulkSteeringBody, answer, more=(207, 422), large=True
+    )
 
 
 ROUTES: Final = (
-    Route("POST", f"{BASE}/jobs/batch", enqueue_batch, "Bulk", BatchSchema, EnqueuedBatchAnswer, 201, large=True),
-    Route("POST", f"{BASE}/jobs/bulk", enqueue_bulk, "Bulk", BulkSchema, BulkEnqueuedAnswer, 201, large=True),
+    Route(
+        "POST",
+        f"{BASE}/jobs/batch",
+        enqueue_batch,
+        "Bulk",
+        BatchSchema,
+        EnqueuedBatchAnswer,
+        201,
+        (200, 207, 422),
+        large=True,
+    ),
+    Route(
+        "POST", f"{BASE}/jobs/bulk", enqueue_bulk, "Bulk", BulkSchema, BulkEnqueuedAnswer, 201, (207, 422), large=True
+    ),
     *(
         _steering_route(style, family, action, doc)
         for family, style in (("batch", _BATCH), ("bulk", _BULK))

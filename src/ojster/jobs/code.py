@@ -7,6 +7,7 @@ to run code get it. This module validates the source and never runs it.
 from __future__ import annotations
 
 import ast
+import json
 import symtable
 import warnings
 from typing import Final
@@ -30,7 +31,8 @@ _DATA: Final = frozenset({"args", "params", "meta", "metadata", "properties", "o
 
 def carries_code(request: bytes | msgspec.Raw) -> bool:
     """Return whether a request makes a job that carries code: itself, as a step at any depth, or by a reaction."""
-    waiting = [msgspec.json.decode(request)]
+    # Numbers are read as texts: they say nothing, and may be out of range.
+    waiting = [json.loads(bytes(request), parse_int=str, parse_float=str)]
     while waiting:
         one = waiting.pop()
         if isinstance(one, list):

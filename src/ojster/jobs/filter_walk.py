@@ -173,7 +173,7 @@ async def batches(database: Database, chosen: JobFilter, size: int) -> AsyncIter
 
 
 class _Meta(msgspec.Struct):
-    meta: dict[str, Any]
+    meta: dict[str, msgspec.Raw]
 
 
 _meta_of: Final = msgspec.json.Decoder(_Meta).decode
@@ -181,4 +181,11 @@ _meta_of: Final = msgspec.json.Decoder(_Meta).decode
 
 def _has(envelope: bytes, wanted: dict[str, Any]) -> bool:
     meta = _meta_of(envelope).meta
-    return all(name in meta and meta[name] == value for name, value in wanted.items())
+    return all(name in meta and _is(meta[name], value) for name, value in wanted.items())
+
+
+def _is(raw: msgspec.Raw, wanted: Any) -> bool:
+    try:
+        return bool(msgspec.json.decode(raw) == wanted)
+    except msgspec.DecodeError:
+        return False  # a number out of range, which nothing is equal to

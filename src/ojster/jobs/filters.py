@@ -27,11 +27,11 @@ def filter_of(given: Mapping[str, Any]) -> JobFilter:
     members: dict[str, Any] = {}
     implied: list[str] = []
     for name, value in given.items():
-        if value is None:
-            continue
         known = _MEMBERS.get(name)
         if known is None:
             raise InvalidRequest(f"The filter has no member {name[:40]!r}. Use {', '.join(_MEMBERS)}.", field=name)
+        if value is None:
+            continue
         target, read, state = known
         if target in members:
             raise InvalidRequest(f"The filter sets {target!r} twice; remove {name!r}.", field=name)

@@ -11,6 +11,7 @@ import msgspec
 
 from ojster.core.errors import Duplicate, OjsterError
 from ojster.core.job import Job
+from ojster.core.parsing import read_value
 from ojster.core.reacts import LOOKUP_BIT
 from ojster.core.states import JOB_STATES, JobState
 from ojster.core.timestamps import format_timestamp
@@ -111,7 +112,7 @@ def _new_row(tx: Transaction, new: NewJob, scheduled_at: int | None = None) -> J
     job.node = new.node
     job.tenant = new.tenant
     if new.version is not None:
-        job.version = version_number(msgspec.json.decode(new.version))
+        job.version = version_number(read_value(new.version, "version"))
     job.needs = new.needs
     job.reacts = new.reacts if new.node is None else new.reacts & ~LOOKUP_BIT  # lookups of steps are already resolved
     job.envelope = new.envelope if scheduled_at == new.scheduled_at else _scheduled(new.envelope, scheduled_at or now)

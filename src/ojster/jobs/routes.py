@@ -336,7 +336,7 @@ async def job_page(exchange: HttpRequest, chosen: JobFilter) -> Answer:
 
 
 ROUTES: Final = (
-    Route("POST", f"{BASE}/jobs", enqueue, "Jobs", EnqueueBody, EnqueuedAnswer, 201),
+    Route("POST", f"{BASE}/jobs", enqueue, "Jobs", EnqueueBody, EnqueuedAnswer, 201, (200,)),
     Route("GET", f"{BASE}/jobs", list_jobs, "Jobs", None, JobPageAnswer, query=("state", "queue", "type", *PAGE)),
     Route("GET", f"{BASE}/jobs/{{id}}", show_job, "Jobs", None, JobAnswer, query=("wait_ms",)),
     Route("GET", f"{BASE}/jobs/{{id}}/result", show_result, "Jobs", answer=ResultAnswer, query=("wait", "timeout")),

@@ -13,6 +13,7 @@ import msgspec
 
 from ojster.core.errors import InvalidRequest
 from ojster.core.json_schema import Version, compile_schema, parse_version
+from ojster.core.parsing import read_value
 from ojster.core.tenant import NOBODY, called, split
 from ojster.core.timestamps import format_timestamp
 from ojster.jobs import record_wire, schemas
@@ -54,7 +55,7 @@ async def _register(exchange: HttpRequest, body: SchemaBody, type: str | None, v
     if given is msgspec.UNSET:
         raise InvalidRequest("'schema' is missing. Send a JSON Schema.", field="schema")
     name = read_type(encode(type))
-    compile_schema(msgspec.json.decode(given))
+    compile_schema(read_value(given, "schema"))
     mode = exchange.engine.database.settings.schema_mode if body.mode is None else body.mode
     uri = None if body.uri is None else schemas.check_uri(body.uri)
     named = exchange.engine.scope.named(name)

@@ -15,6 +15,7 @@ import msgspec
 from ojster.core.errors import Duplicate, InvalidRequest, NotFound, OjsterError
 from ojster.core.json_objects import Members
 from ojster.core.json_schema import Check, Version, breaking_changes, compile_schema, parse_version
+from ojster.core.parsing import read_value
 from ojster.core.refusals import SchemaViolation
 from ojster.core.tenant import NOBODY, called, qualify, split
 from ojster.jobs.names import string
@@ -270,11 +271,11 @@ def check_args(catalogue: Catalogue, job: NewJob, args: msgspec.Raw, uri: str | 
         if schema is None:
             return (f"The arguments were not validated: no schema is registered under {uri}.",)
     else:
-        version = None if job.version is None else msgspec.json.decode(job.version)
+        version = None if job.version is None else read_value(job.version, "version")
         schema = catalogue.schema_of(qualify(job.tenant, job.type), version) or catalogue.schema_of(job.type, version)
     if schema is None:
         return ()
-    wrong = catalogue.violations(schema, msgspec.json.decode(args))
+    wrong = catalogue.violations(schema, read_value(args, "args"))
     if wrong and schema.mode is Mode.STRICT:
         raise SchemaViolation(
             f"Job arguments do not match the schema of {job.type}@{schema.name}.", validation_errors=wrong

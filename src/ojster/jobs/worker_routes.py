@@ -381,7 +381,7 @@ ROUTES: Final = (
     Route("POST", f"{BASE}/jobs/{{id}}/nack", fail_job, "Workers", NackJobBody, FailedAnswer),
     Route("POST", f"{BASE}/jobs/{{id}}/release", release_job, "Workers", ReleaseJobBody, ReleasedAnswer, large=True),
     Route("GET", f"{BASE}/workers", list_workers, "Workers", answer=WorkersAnswer),
-    Route("GET", f"{BASE}/workers/{{id}}/health", check_worker, "Workers", answer=WorkerInfo),
+    Route("GET", f"{BASE}/workers/{{id}}/health", check_worker, "Workers", answer=WorkerInfo, more=(503,)),
     Route("POST", f"{BASE}/workers/{{id}}/directive", direct_worker, "Workers", DirectiveBody, WorkerAnswer),
     Route("DELETE", f"{BASE}/workers/{{id}}", remove_worker, "Workers", answer=RemovedWorkerAnswer, query=("lost",)),
 )

@@ -94,7 +94,7 @@ async def show_dispatched(exchange: HttpRequest) -> Answer:
 ROUTES: Final = (
     Route("GET", f"{BASE}/admin/pools", list_pools, "Operators", answer=PoolsAnswer),
     Route("GET", f"{BASE}/admin/pools/{{name}}", show_one_pool, "Operators", answer=PoolAnswer),
-    Route("PUT", f"{BASE}/admin/pools/{{name}}", put_pool, "Operators", PoolBody, PoolAnswer),
+    Route("PUT", f"{BASE}/admin/pools/{{name}}", put_pool, "Operators", PoolBody, PoolAnswer, more=(201,)),
     Route("DELETE", f"{BASE}/admin/pools/{{name}}", delete_pool, "Operators", answer=DeletedAnswer),
     Route("GET", f"{BASE}/admin/scheduling/stats", show_dispatched, "Operators", answer=DispatchedAnswer),
 )

@@ -105,7 +105,7 @@ ROUTES: Final = tuple(
     for base in (f"{BASE}/cron", f"{BASE}/crons")  # the second is what the specification's admin interface asks for
     for route in (
         Route("GET", base, list_crons, _TAG, answer=CronsAnswer, query=("enabled", *PAGE)),
-        Route("POST", base, register_cron, _TAG, CronBody, CronAnswer, status=201),
+        Route("POST", base, register_cron, _TAG, CronBody, CronAnswer, status=201, more=(200,)),
         Route("GET", f"{base}/{{name}}", show_one_cron, _TAG, answer=CronAnswer),
         Route("PATCH", f"{base}/{{name}}", switch_cron, _TAG, CronPatchBody, CronAnswer),
         Route("DELETE", f"{base}/{{name}}", unregister_cron, _TAG, answer=DeletedCronAnswer),

@@ -48,7 +48,10 @@ def _operation(route: Route) -> dict[str, Any]:
         "summary": text.split(".")[0] + ".",
         "description": text.replace("``", "`"),
         "responses": {
-            str(route.status): {"description": "Success.", "content": {_MEDIA: {"schema": _schema(route.answer)}}},
+            **{
+                str(status): {"description": "Success.", "content": {_MEDIA: {"schema": _schema_at(status, route)}}}
+                for status in (route.status, *route.more)
+            },
             "default": {"description": "Error.", "content": {_MEDIA: {"schema": _schema(ErrorAnswer)}}},
         },
     }
@@ -65,6 +68,12 @@ def _operation(route: Route) -> dict[str, Any]:
             "content": {_MEDIA: {"schema": _schema(route.body)}},
         }
     return operation
+
+
+def _schema_at(status: int, route: Route) -> dict[str, Any]:
+    """Return the schema of the answers with a status: with one of an error, they may also be errors."""
+    answer = _schema(route.answer)
+    return answer if status < 400 else {"anyOf": [answer, _schema(ErrorAnswer)]}
 
 
 def _schema(kind: Any) -> dict[str, Any]:

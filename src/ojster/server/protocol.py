@@ -43,7 +43,10 @@ _ONCE: Final = frozenset(
 )
 """Headers that a request must not have twice: a proxy and this server could follow different ones."""
 
-_UPGRADE: Final = re.compile(rb"\r\nUpgrade:[^\r\n]*", re.IGNORECASE)
+_UPGRADE: Final = re.compile(rb"(?<=[^\r\n])\r\nUpgrade:[^\r\n]*", re.IGNORECASE)
+
+_BEGINS_HTTP: Final = re.compile(rb"[\r\n]*(?:[A-Z]{1,20}(?: |$)|$)")
+"""Matches the beginning of what may become a request; anything else is refused at once."""
 
 _WEBSOCKET: Final = (b"GET /ojs/v1/ws ", b"GET /ojs/v1/ws?")
 """The first bytes of requests that may open a WebSocket."""
@@ -125,6 +128,10 @@ class QuickHttpProtocol(HttpToolsProtocol):
     _query: bytes
     _is_reading = False
     """Whether a request has been received in part."""
+    _held = b""
+    """The first part of a request head that is not complete."""
+    _last: InvalidRequest | None = None
+    """What is wrong with the bytes after the last request, until that is answered."""
     _head_size = 0
     """Bytes received of the current request head; 0 if the head is complete."""
     _complaint: str | None = None
@@ -157,6 +164,14 @@ class QuickHttpProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse received bytes. Limit the head size and ignore upgrades to unsupported protocols."""
+        if self._last is not None:
+            return
+        if not self._is_reading:
+            data = self._held + data
+            self._held = b""
+            if b"\r\n\r\n" not in data and len(data) <= MAX_HEAD_BYTES and _BEGINS_HTTP.match(data):
+                self._hold(data)
+                return
         if not self._is_reading and b"pgrade:" in data[:MAX_HEAD_BYTES] and not self._may_upgrade(data):
             head, end, rest = data.partition(b"\r\n\r\n")
             data = _UPGRADE.sub(b"", head, count=1) + end + rest
@@ -171,6 +186,12 @@ class QuickHttpProtocol(HttpToolsProtocol):
             self._head_size += len(data)
             if self._head_size > MAX_HEAD_BYTES:
                 self._refuse(InvalidRequest(f"The request head exceeds {MAX_HEAD_BYTES} bytes. Shorten it."), 431)
+
+    def _hold(self, data: bytes) -> None:
+        """Hold back a part of a head until the rest of it comes, since an upgrade is looked for in the whole."""
+        self._held = data
+        if self._patience is None:
+            self._patience = self.loop.call_later(HEAD_SECONDS, self._lose_patience)
 
     def handle_websocket_upgrade(self) -> None:
         """Leave the connection to the WebSocket protocol."""
@@ -188,10 +209,14 @@ class QuickHttpProtocol(HttpToolsProtocol):
         self._patience = None
         if self.transport.is_closing():
             return
-        if not self._is_reading or getattr(self.cycle, "response_started", False):
+        if not (self._is_reading or self._held) or getattr(self.cycle, "response_started", False):
             self.transport.close()  # it has sent nothing, or has its answer already
-        elif self._head_size or (self._received < HEAD_SECONDS * SLOWEST_BODY and not self.flow.read_paused):
-            what = "head" if self._head_size else "body"
+        elif (
+            self._head_size
+            or self._held
+            or (self._received < HEAD_SECONDS * SLOWEST_BODY and not self.flow.read_paused)
+        ):
+            what = "head" if self._head_size or self._held else "body"
             self._refuse(InvalidRequest(f"The request {what} came too slowly. Send it again, faster."), 408)
         else:
             self._received = 0
@@ -300,8 +325,21 @@ class QuickHttpProtocol(HttpToolsProtocol):
             self.transport.close()
 
     def send_400_response(self, msg: str) -> None:
-        """Reject malformed HTTP with the usual error body."""
-        self._refuse(InvalidRequest(self._complaint or msg), 400)
+        """Reject malformed HTTP with the usual error body, after the answers to the requests before it."""
+        refusal = InvalidRequest(self._complaint or msg)
+        is_in_a_body = self._is_reading and not self._head_size
+        if self.is_idle or is_in_a_body:
+            self._refuse(refusal, 400)
+        else:
+            self._last = refusal
+            self.flow.pause_reading()
+
+    def on_response_complete(self) -> None:
+        """Go on with the next request, or reject what followed the last one."""
+        if self._last is None or self.pipeline:
+            super().on_response_complete()
+        elif not self.transport.is_closing():
+            self._refuse(self._last, 400)
 
     def _refuse(self, error: InvalidRequest, status: int) -> None:
         request_id = new_id()

@@ -40,6 +40,8 @@ class Route(msgspec.Struct, frozen=True):
     body: Any = None
     answer: Any = None
     status: int = 200
+    more: tuple[int, ...] = ()
+    """Further statuses with the same answer."""
     query: tuple[str, ...] = ()
     large: bool = False
     """Whether the body may contain many jobs."""

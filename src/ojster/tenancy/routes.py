@@ -220,7 +220,7 @@ ROUTES: Final = (
         answer=ItemPageAnswer,
         query=("state", "queue", "type", *NUMBERED_PAGE),
     ),
-    Route("PUT", f"{_TENANTS}/{{id}}", put_tenant, _TAG, TenantBody, TenantInfo),
+    Route("PUT", f"{_TENANTS}/{{id}}", put_tenant, _TAG, TenantBody, TenantInfo, more=(201,)),
     Route("PUT", f"{_TENANTS}/{{id}}/limits", limit_tenant, _TAG, TenantLimitsBody, TenantInfo),
     Route("DELETE", f"{_TENANTS}/{{id}}", delete_tenant, _TAG, answer=DeletedTenantAnswer),
 )

@@ -42,6 +42,11 @@ _STEPS: Final = re.compile(
 """Matches strings, which are ignored, and ``steps`` with an optional step name after it."""
 
 _LITERALS: Final = re.compile(_STRING)
+_ODD: Final = re.compile(r'"""|\'\'\'|//|(?<!\w)(?:[bB][rR]|[rR][bB]?)(?=["\'])|' + _STRING)
+"""Matches strings, and what makes it hard to tell where strings end: comments, triple quotes and raw strings."""
+
+_ODD_MARKS: Final = ("//", '"""', "'''")
+
 _MACROS: Final = re.compile(r"\.\s*(?:all|exists|exists_one|map|filter)\s*\(")
 _OPERANDS: Final = re.compile(r"\w+|\"\"")
 _MATCHES: Final = re.compile(r"\bmatches\s*\(")
@@ -72,6 +77,10 @@ def check_condition(text: str, names: Iterable[str] = ()) -> frozenset[str]:
     """
     if len(text) > LONGEST_CONDITION:
         raise InvalidCondition(f"The condition is longer than {LONGEST_CONDITION} characters.")
+    if _is_odd(text):
+        raise InvalidCondition(
+            "A condition has neither comments nor triple quotes nor raw strings. Write plain strings."
+        )
     kind = _type_of(text, frozenset(names))
     if kind not in ("BOOL", "DYN"):
         raise InvalidCondition(f"The condition {text!r:.80} is of type {kind.lower()}; it must be true or false.")
@@ -79,6 +88,10 @@ def check_condition(text: str, names: Iterable[str] = ()) -> frozenset[str]:
     if None in found:
         raise InvalidCondition("A condition must name each step that it refers to: steps.NAME or steps['NAME'].")
     return frozenset(name for name in found if name is not None)
+
+
+def _is_odd(text: str) -> bool:
+    return any(match[0] in _ODD_MARKS or match[0][0] in "bBrR" for match in _ODD.finditer(text))
 
 
 class _Shape(NamedTuple):
@@ -115,7 +128,10 @@ class _Sizes:
             self.longest = max(self.longest, len(value))
             return [self.copy(inner) for inner in value]
         if isinstance(value, int) and not -(2**63) <= value < 2**63:
-            return float(value)
+            try:
+                return float(value)
+            except OverflowError:
+                raise InvalidCondition("The condition refers to an integer that is too large for a number.") from None
         return value
 
 
@@ -124,7 +140,7 @@ def _shape_of(text: str) -> _Shape | None:
     """Return the shape of a condition; ``None``: it may take long with any values."""
     bare = _LITERALS.sub('""', text)
     macros = len(_MACROS.findall(bare))
-    if len(text) > MAX_INSTANT_LENGTH or macros > MAX_INSTANT_MACROS or _MATCHES.search(bare):
+    if len(text) > MAX_INSTANT_LENGTH or macros > MAX_INSTANT_MACROS or _MATCHES.search(bare) or _is_odd(text):
         return None
     return _Shape(len(_OPERANDS.findall(bare)), macros, "+" in bare)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import graphlib
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
 
 import msgspec
 
@@ -22,6 +23,20 @@ from ojster.workflows.plan_members import (
     Problem,
 )
 from ojster.workflows.plan_values import Plan, Spec
+
+MAX_COMPARED_PROMISES: Final = 200_000
+"""Maximum number of pairs of a lookup and a promised item that are compared in one request."""
+
+Promise = tuple[int, str, str | None]
+"""A promised item: number of the node, name and category."""
+
+Matches = tuple[str | None, ...]
+"""What a lookup matches, as far as promises tell."""
+
+
+def matches_of(lookup: Lookup) -> Matches:
+    """Return what a lookup matches: lookups with the same find the same promises."""
+    return lookup.name, lookup.name_startswith, lookup.name_endswith, lookup.name_contains, lookup.category
 
 
 class Pending(msgspec.Struct):
@@ -81,7 +96,7 @@ class PlanOrder:
         self.before: dict[int, dict[int, None]] = {}
         self.dependency_names: dict[int, list[str]] = {}
         self.pending: list[Pending] = []
-        self.promised: list[tuple[int, str, str | None]] = []
+        self.promised: list[Promise] = []
         self.extended: Node | None = None
         self.sought: list[tuple[int, Lookup, str]] = []
         self.crosses = False
@@ -218,11 +233,33 @@ class PlanOrder:
                     self.problems.append(Problem(pending.path, f"There is no step {name!r:.60} before this one."))
                 else:
                     pending.spec.names[name] = number
-        for consumer, lookup, path in self.sought:
-            for producer, name, category in self.promised:
-                if producer != consumer and lookup.may_match(name, category):
-                    self.put_in_order_across(consumer, producer, name, path)
+        self._follow_promises()
         self._refuse_cycles()
+
+    def _follow_promises(self) -> None:
+        """Let steps start after those that promise what they look up."""
+        by_name: dict[str, list[Promise]] = {}
+        patterns: list[Promise] = []
+        for promise in self.promised:
+            if "{" in promise[1]:
+                patterns.append(promise)
+            else:
+                by_name.setdefault(promise[1], []).append(promise)
+        compared, ordered = 0, set[tuple[int, int]]()
+        different = {(consumer, matches_of(lookup)): (lookup, path) for consumer, lookup, path in self.sought}
+        for (consumer, _), (lookup, path) in different.items():
+            promises = self.promised if lookup.name is None else [*by_name.get(lookup.name, ()), *patterns]
+            compared += len(promises)
+            if compared > MAX_COMPARED_PROMISES:
+                self.problems.append(
+                    Problem(path, f"Lookups are compared with more than {MAX_COMPARED_PROMISES} promised items in all.")
+                )
+                return
+            for producer, name, category in promises:
+                pair = (consumer, producer)
+                if producer != consumer and pair not in ordered and lookup.may_match(name, category):
+                    ordered.add(pair)
+                    self.put_in_order_across(consumer, producer, name, path)
 
     def _refuse_cycles(self) -> None:
         """Refuse steps that wait for each other, directly or through the containers around them."""

@@ -94,7 +94,7 @@ def parse_postgres_url(url: str) -> PostgresUrl:
         given = conninfo_to_dict(rest)
         defaults = DEFAULTS | (PRIMARY if "," in f"{given.get('host', '')}{given.get('hostaddr', '')}" else {})
         conninfo = make_conninfo(rest, **{name: value for name, value in defaults.items() if name not in given})
-    except psycopg.Error as error:
+    except (psycopg.Error, UnicodeError) as error:
         # libpq's message may contain a part of the password.
         reason = "escape all special characters of the password." if "***" in shown else str(error).strip()
         raise InvalidRequest(f"The database URL {shown!r} cannot be parsed: {reason}") from None
@@ -109,7 +109,7 @@ def parse_postgres_url(url: str) -> PostgresUrl:
             f"isolation, in the database URL, must be one of {', '.join(ISOLATIONS)}, not {isolation!r}."
         )
     connections = ours.get("connections", "3")
-    if not connections.isdecimal() or not 1 <= int(connections) <= MAX_CONNECTIONS:
+    if not connections.isdecimal() or len(connections) > 4 or not 1 <= int(connections) <= MAX_CONNECTIONS:
         raise InvalidRequest(
             f"connections, in the database URL, must be a number from 1 to {MAX_CONNECTIONS}, not {connections!r}."
         )
