@@ -120,7 +120,7 @@ def feed_connection(data: bytes) -> None:
 
 
 def _decided(answers: list[tuple[int, bytes]], data: bytes) -> list[tuple[int, bytes]]:
-    """Return the answers without the refusal of a head that is not complete: it may come as soon, or when time is up."""
+    """Return the answers without the refusal of a head that is not complete, which may come when time is up."""
     return answers[:-1] if answers and answers[-1][0] == 400 and not data.endswith(b"\r\n\r\n") else answers
 
 

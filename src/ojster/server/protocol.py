@@ -164,7 +164,7 @@ class QuickHttpProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse received bytes. Limit the head size and ignore upgrades to unsupported protocols."""
-        if self._last is not None:
+        if self._last is not None or self.transport.is_closing():
             return
         if not self._is_reading:
             data = self._held + data
@@ -233,7 +233,6 @@ class QuickHttpProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """Choose the fast path or uvicorn's path for a request."""
-        self._head_size = 0
         self._check_single()
         path, _, self._query = self.url.partition(b"?")
         endpoint = self._direct.get((self.parser.get_method(), path))
@@ -245,6 +244,7 @@ class QuickHttpProtocol(HttpToolsProtocol):
             self._head = self.headers
             self._parts = []
             self.cycle = cast("Any", _Cycle())
+        self._head_size = 0
         if not self.parser.should_upgrade():
             self.headers = []  # for trailers, which never become headers
 
