@@ -8,7 +8,7 @@ RUNS := $(VENV)/.runs
 
 PYTEST ?=
 
-.PHONY: help install demo test quick thorough fuzz lint check coverage format bench bench-peers chaos conformance dist clean
+.PHONY: help install demo test quick thorough fuzz lint check coverage format bench bench-peers chaos conformance dist sbom lock clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -18,13 +18,19 @@ $(VENV)/pyvenv.cfg:
 		{ echo "Ojster needs Python 3.11 or newer; say which with: make PYTHON=python3.12"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
-$(READY): pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+PIP = python -m pip install --disable-pip-version-check
+# What is installed is what was locked: each file has one of the hashes in requirements/.
+LOCKED = $(PIP) --require-hashes -r
+
+$(READY): pyproject.toml requirements/dev.txt | $(VENV)/pyvenv.cfg
+	$(BIN)/$(LOCKED) requirements/dev.txt --quiet
+	$(BIN)/$(PIP) --quiet --no-deps -e .
 	@touch $(READY) $(RUNS)
 
-$(RUNS): pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
+$(RUNS): pyproject.toml requirements/run.txt | $(VENV)/pyvenv.cfg
 	@echo "Installing Ojster and what it needs to run into $(VENV), once:"
-	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e .
+	$(BIN)/$(LOCKED) requirements/run.txt
+	$(BIN)/$(PIP) --no-deps -e .
 	@touch $(RUNS)
 
 install: $(READY) ## Install Ojster and its tools into .venv
@@ -42,7 +48,7 @@ thorough: $(READY) ## Run the tests that take minutes: thousands of random workf
 	$(BIN)/pytest -m thorough --dist load
 
 fuzz: $(READY) ## Feed the parsers and a server random input for some minutes
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[fuzz]'
+	$(BIN)/$(LOCKED) requirements/fuzz.txt --quiet
 	$(BIN)/python -m tests.fuzz parsers --seconds 30
 	$(BIN)/python -m tests.fuzz http --seconds 120
 	$(BIN)/python -m tests.fuzz http --seconds 120 --roles
@@ -79,10 +85,32 @@ dist: $(READY) ## Build the packages as a release does, and try the wheel in an 
 	rm -rf dist
 	$(BIN)/python -m build --quiet
 	$(PYTHON) -m venv dist/try
-	dist/try/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt dist/*.whl
+	dist/try/bin/$(LOCKED) requirements/run.txt --quiet
+	dist/try/bin/$(PIP) --quiet --no-deps dist/*.whl
 	dist/try/bin/ojster --version
 	rm -rf dist/try
 	ls dist
+
+sbom: ## Write a bill of materials and the licences of all that a user installs to dist/
+	rm -rf dist/bill && mkdir -p dist
+	$(PYTHON) -m venv dist/bill
+	dist/bill/bin/$(LOCKED) requirements/all.txt --quiet
+	$(PYTHON) -m venv dist/tools
+	dist/tools/bin/$(PIP) --quiet cyclonedx-bom pip-licenses
+	dist/tools/bin/cyclonedx-py environment --pyproject pyproject.toml --of JSON -o dist/sbom.cdx.json dist/bill/bin/python
+	dist/tools/bin/pip-licenses --python=dist/bill/bin/python --with-urls --format=markdown --output-file=dist/licences.md
+	rm -rf dist/bill dist/tools
+	ls dist
+
+lock: | $(VENV)/pyvenv.cfg ## Write requirements/ anew, from pyproject.toml and the versions in constraints.txt
+	$(BIN)/$(PIP) --quiet uv
+	$(BIN)/$(LOCK) -o requirements/run.txt
+	$(BIN)/$(LOCK) --extra all -o requirements/all.txt
+	$(BIN)/$(LOCK) --extra dev -o requirements/dev.txt
+	$(BIN)/$(LOCK) --extra dev --extra fuzz -o requirements/fuzz.txt
+
+LOCK = uv pip compile --quiet --universal --generate-hashes --python-version 3.11 --no-header --no-annotate \
+	--no-emit-index-url -c constraints.txt pyproject.toml
 
 clean: ## Remove what was installed and built
 	rm -rf $(VENV) .peers dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache htmlcov .coverage
