@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 import time
@@ -15,6 +16,7 @@ import pytest
 from ojster.app import App
 from ojster.core.errors import BackendUnavailable
 from ojster.core.events import EventFilter
+from ojster.events.streams import Feed
 from ojster.insight.readiness import why_not_ready
 from ojster.jobs.claim_policy import Claim
 from ojster.jobs.messages import Acknowledgement
@@ -164,3 +166,40 @@ def until(holds: Callable[[], bool]) -> None:
             pass
         time.sleep(0.03)
     raise AssertionError("it never holds")
+
+
+async def test_followers_are_told_of_the_events_that_a_crash_has_lost(primary: PostgresServer) -> None:
+    service = Service(open_database(primary.url, migrate=True))
+    service.database.records_events = True
+    feed = Feed(service)
+
+    async def push() -> None:
+        while True:
+            try:
+                await service.jobs.enqueue([request()])
+                return
+            except BackendUnavailable:
+                await asyncio.sleep(0.05)
+
+    await push()
+    begin = await service.events.last()
+    following = feed.follow(begin, 5.0)
+    news = asyncio.ensure_future(anext(following))
+    await asyncio.sleep(0.2)
+    await push()
+    batch = await news
+    assert ([event[0] for _, event in batch.events], batch.is_whole) == (["job.enqueued"], True)
+    await asyncio.to_thread(primary.stop, "immediate")
+    await asyncio.to_thread(primary.start)
+    await push()
+    found: list[str] = []
+    while not found:
+        batch = await anext(following)
+        found = [event[0] for _, event in batch.events]
+    assert (found, batch.is_whole) == (["job.enqueued"], False)
+    late = await service.events.last()
+    assert (await service.events.read_on(late)).is_whole
+    stretch = await service.events.read_on(begin)
+    assert (len(stretch.events), stretch.is_whole) == (1, False)
+    await following.aclose()  # type: ignore[attr-defined]
+    await service.close()

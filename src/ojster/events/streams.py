@@ -256,6 +256,8 @@ class Feed:
                         log.warning("cannot read the event log, retrying: %s", error, exc_info=trace)
                         await asyncio.sleep(POLL_INTERVAL_SECONDS)
                         continue
+                    if not stretch.is_whole:
+                        self._forget_before(stretch.events)
                     if stretch.events:
                         self._remember(stretch.events)
                     if not stretch.more:
@@ -272,6 +274,12 @@ class Feed:
             self._since = self._numbers[surplus - 1]
             del self._numbers[:surplus], self._events[:surplus]
         self._ring()
+
+    def _forget_before(self, events: list[tuple[int, Event]]) -> None:
+        """Let followers read the log themselves from where events were lost, so that each is told."""
+        self._numbers, self._events = [], []
+        if events:
+            self._since = events[0][0] - 1
 
     def _ring(self) -> None:
         self._news.set()

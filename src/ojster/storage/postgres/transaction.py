@@ -190,13 +190,20 @@ _EVENTS: Final = (
 )
 
 
-_LAST_POSITION: Final = "SELECT coalesce(max(position), 0) FROM event_batches WHERE position IS NOT NULL"
+# A crash of PostgreSQL empties the unlogged table of events. The position after it is left out, which tells followers.
+_LOST_EVENTS: Final = (
+    "(SELECT count(*) FROM event_positions WHERE NOT EXISTS (SELECT 1 FROM event_batches WHERE position IS NOT NULL))"
+)
+
+
+_LAST_POSITION: Final = f"SELECT coalesce(max(last), 0) + {_LOST_EVENTS} FROM event_positions"
 
 
 _ORDER_EVENTS: Final = (
     "WITH waiting AS MATERIALIZED (SELECT seq, row_number() OVER (ORDER BY seq) AS place FROM event_batches "
     "WHERE position IS NULL ORDER BY seq LIMIT 10000), "
-    "given AS (INSERT INTO event_positions AS known (id, last) SELECT 1, count(*) FROM waiting HAVING count(*) > 0 "
+    "given AS (INSERT INTO event_positions AS known (id, last) "
+    f"SELECT 1, count(*) + {_LOST_EVENTS} FROM waiting HAVING count(*) > 0 "
     "ON CONFLICT (id) DO UPDATE SET last = known.last + excluded.last RETURNING last) "
     "UPDATE event_batches SET position = given.last - (SELECT count(*) FROM waiting) + waiting.place "
     "FROM waiting, given WHERE event_batches.seq = waiting.seq"
