@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 
 import pytest
 
 from ojster import App, JobContext, Retry, Worker, chain
+from ojster.worker import execution
 
 pytestmark = pytest.mark.anyio
 
@@ -97,3 +99,38 @@ async def test_a_timeout_does_not_end_the_cleanup_of_a_cancelled_handler(app: Ap
     finally:
         worker.stop(0)
         await working
+
+
+async def test_two_attempts_of_a_job_never_run_at_the_same_time_in_one_process(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(execution, "OVERLAP_DELAY_SECONDS", 0.05)
+    loop = asyncio.get_running_loop()
+    begun, may_end = asyncio.Event(), threading.Event()
+    running: list[int] = []
+    overlaps: list[int] = []
+
+    @app.job("stubborn")
+    def stubborn(context: JobContext) -> int:
+        overlaps.extend(running)
+        running.append(context.attempt)
+        if context.attempt == 1:
+            loop.call_soon_threadsafe(begun.set)
+            may_end.wait(LIMIT)
+        running.remove(context.attempt)
+        return context.attempt
+
+    retry = Retry(max_attempts=2, initial_interval=0.01, jitter=False)
+    handle = await stubborn.using(retry=retry, timeout=1).aenqueue()
+    worker = Worker(app, concurrency=4)
+    working = asyncio.create_task(worker.run())
+    async with asyncio.timeout(LIMIT):
+        await begun.wait()
+        while [entry.type for entry in await app.client().jobs.history(handle.id)].count("job.attempt_started") < 3:
+            await asyncio.sleep(0.02)  # it was claimed again, and handed back
+        assert running == [1]
+        may_end.set()
+        assert await handle.aresult() == 2
+    assert overlaps == []
+    worker.stop()
+    await working

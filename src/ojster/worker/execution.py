@@ -7,6 +7,7 @@ import concurrent.futures.thread
 import contextlib
 import contextvars
 import json
+import logging
 import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -35,6 +36,9 @@ from ojster.worker.code import CodeRunner
 from ojster.worker.company import Company
 from ojster.worker.loop_watch import LoopWatch
 
+log = logging.getLogger(__name__)
+
+
 _INTERNAL_FRAMES: Final = (str(Path(__file__).parent), concurrent.futures.thread.__file__, middleware.__file__)
 """Path prefixes of frames left out of backtraces, because they are the same for every job."""
 
@@ -43,6 +47,10 @@ MAX_INLINE_RESULT_BYTES: Final = 1_048_576
 
 Ending = Acknowledgement | FailureReport | Release
 """The outcome of an attempt, ready to be sent."""
+
+
+OVERLAP_DELAY_SECONDS: Final = 5.0
+"""Delay of an attempt while the handler of an earlier one still runs in this process, in seconds."""
 
 
 class Executor:
@@ -80,6 +88,8 @@ class Executor:
         self.abandoned = 0
         self._on_room = on_thread_freed
         self._company = Company(on_thread_freed)
+        self._runs: set[str] = set()
+        """Ids of the jobs whose handlers run here, also after their attempts have ended."""
         self._is_careful = False
         """Whether to fetch one job at a time, because the last ones were to begin alone."""
         self.watch = LoopWatch()
@@ -116,12 +126,18 @@ class Executor:
     async def run(self, context: JobContext) -> Ending:
         """Run a job to its end, alone at first if its worker has died before.
 
+        If the handler of an earlier attempt still runs here, such as a thread beyond its timeout, hand the job back.
+
         Raises
         ------
         asyncio.CancelledError
             The worker cancelled the attempt; the worker then decides what happens to the job.
         """
         job = context.job
+        if job.id in self._runs:
+            log.info("job %s waits: an earlier attempt of it still runs here", job.id)
+            return Release(job.id, context.worker_id, job.attempt, delay=round(OVERLAP_DELAY_SECONDS * 1e6))
+        self._runs.add(job.id)
         place = await self._company.join(suspect=self._begins_alone(job))
         try:
             with tracing.running(job, context.meta, context.worker_id) as run:
@@ -130,6 +146,8 @@ class Executor:
                 return ending
         finally:
             self._company.leave(place)
+            if context.thread_ended is None or context.thread_ended.is_set():
+                self._runs.discard(job.id)
 
     def _begins_alone(self, job: Job) -> bool:
         """Return whether a worker has died while a job ran, and it could take this one along, too."""
@@ -242,6 +260,7 @@ class Executor:
 
         def ended() -> None:
             self.abandoned -= 1
+            self._runs.discard(context.job.id)
             thread_ended.set()
             self._on_room()
 
