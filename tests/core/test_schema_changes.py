@@ -53,3 +53,57 @@ def test_changes_are_found_at_every_depth() -> None:
 @pytest.mark.parametrize(("old", "new"), [(True, {"maximum": 1}), ({"maximum": 1}, True), (True, False)])
 def test_schemas_that_are_booleans_are_not_compared(old: Any, new: Any) -> None:
     assert breaking_changes(old, new) == []
+
+
+CHANGES: list[tuple[Any, Any, list[str]]] = [
+    ({}, {}, []),
+    ({"type": "string"}, {}, []),
+    ({}, {"type": "string"}, ["The type of args was narrowed to string."]),
+    ({"type": "string"}, {"type": ["string", "null"]}, []),
+    ({"type": ["string", "null"]}, {"type": "string"}, ["The type of args was narrowed to string."]),
+    ({"type": "string"}, {"type": ["null", "array"]}, ["The type of args was narrowed to array or null."]),
+    ({"type": "integer"}, {"type": "number"}, []),
+    ({"type": "number"}, {"type": "integer"}, ["The type of args was narrowed to integer."]),
+    ({"required": ["a"]}, {"required": ["a"]}, []),
+    ({"required": ["a", "b"]}, {"required": ["a"]}, []),
+    (
+        {"required": ["a"]},
+        {"required": ["c", "a", "b"]},
+        ["Required field 'b' was added to args.", "Required field 'c' was added to args."],
+    ),
+    ({"required": None}, {"required": ["a"]}, ["Required field 'a' was added to args."]),
+    ({"properties": {"a": {}}}, {"properties": {"a": {}, "b": {}}}, []),
+    (
+        {"properties": {"b": {}, "a": {}, "c": {}}},
+        {"properties": {"c": {}}},
+        ["Field 'a' was removed from args.", "Field 'b' was removed from args."],
+    ),
+    ({"properties": {"a": {}}}, {"properties": None}, ["Field 'a' was removed from args."]),
+    ({}, {"additionalProperties": False}, ["Additional fields of args are forbidden now."]),
+    ({"additionalProperties": {}}, {"additionalProperties": False}, ["Additional fields of args are forbidden now."]),
+    ({"additionalProperties": False}, {"additionalProperties": False}, []),
+    ({"additionalProperties": False}, {}, []),
+    ({"additionalProperties": False}, {"additionalProperties": True}, []),
+    ({"maximum": 0}, {"maximum": 0}, []),
+    ({"maximum": 1}, {"maximum": 0}, ["maximum of args was narrowed to 0."]),
+    ({"enum": ["a"]}, {"enum": ["b", "a"]}, []),
+    ({}, {"enum": ["a"]}, ["Values of args were removed: None."]),
+    ({"enum": ["a"]}, {}, []),
+    (
+        {"properties": {"a": {"maximum": 2}, "b": {"maximum": 2}}},
+        {"properties": {"a": {"maximum": 1}, "b": {"maximum": 1}}},
+        ["maximum of args.a was narrowed to 1.", "maximum of args.b was narrowed to 1."],
+    ),
+    ({"items": {"maximum": 2}}, {"items": {"maximum": 1}}, ["maximum of args[] was narrowed to 1."]),
+    ({"items": {"maximum": 2}}, {"items": True}, []),
+    ({"items": [{"maximum": 2}]}, {"prefixItems": [{"maximum": 1}]}, ["maximum of args[0] was narrowed to 1."]),
+    ({"prefixItems": [{}, {"maximum": 2}]}, {"prefixItems": [{}, {"maximum": 1}, {}]}, [
+        "maximum of args[1] was narrowed to 1."
+    ]),
+    ({"prefixItems": [{"maximum": 2}]}, {"prefixItems": []}, []),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("old", "new", "expected"), CHANGES, ids=[str(n) for n in range(len(CHANGES))])
+def test_a_change_breaks_if_it_may_make_a_job_invalid(old: Any, new: Any, expected: list[str]) -> None:
+    assert breaking_changes(old, new) == expected

@@ -6,13 +6,15 @@ from typing import Any
 
 import pytest
 
+from ojster.core.access import Access, Operation
 from ojster.core.errors import NotFound
 from ojster.core.json_objects import read_members
 from ojster.jobs.history import MAX_HISTORY_ENTRIES, Entry
 from ojster.jobs.messages import Release
+from ojster.jobs.scope import Caller
 from ojster.schedules.retention import forget
 from ojster.service import Service
-from tests.conftest import START, Bench
+from tests.conftest import START, Bench, request
 
 pytestmark = pytest.mark.anyio
 
@@ -160,3 +162,144 @@ async def test_what_a_job_says_of_its_parents_is_kept(engine: Service, bench: Be
     (pushed,) = await engine.jobs.enqueue([members])
     found = await engine.jobs.lineage(pushed.job.id)
     assert (found.parent_id, found.root_id, found.workflow_id, found.children) == (parent, parent, None, {})
+
+
+# What the entries say
+
+
+WORKER = {"type": "worker", "id": "w"}
+SYSTEM = {"type": "system"}
+CLIENT = {"type": "client"}
+
+
+def seconds(entry: Entry) -> float:
+    return (entry.at - START) / 1e6
+
+
+async def test_each_entry_of_a_failed_attempt_says_who_did_what(bench: Bench) -> None:
+    job = await bench.push(retry={"max_attempts": 1})
+    held = await bench.fetch_one(worker_id="w")
+    bench.clock.advance(2)
+    await bench.fail(held, "Broken")
+    created, active, started, failed, moved, discarded = await told(bench, job.id)
+    assert (created.actor, created.is_estimated) == (CLIENT, False)
+    assert (active.data, active.actor) == ({"from": "available", "to": "active"}, WORKER)
+    assert (started.data, started.actor) == ({"worker_id": "w", "attempt": 1}, WORKER)
+    error = {"type": "Broken", "message": "it failed", "code": "handler_error", "retryable": True}
+    assert failed.data == {"error": error, "attempt": 1, "will_retry": False}
+    assert (moved.data, moved.actor) == ({"from": "active", "to": "discarded"}, SYSTEM)
+    assert (discarded.data, discarded.actor) == ({"total_attempts": 1, "last_error": error}, SYSTEM)
+    assert [seconds(entry) for entry in (active, started, failed, moved, discarded)] == [0, 0, 2, 2, 2]
+
+
+async def test_a_completed_attempt_says_who_did_what(bench: Bench) -> None:
+    job = await bench.push()
+    held = await bench.fetch_one(worker_id="w")
+    bench.clock.advance(2)
+    await bench.ack(held)
+    *_, completed, moved = await told(bench, job.id)
+    assert (completed.data, completed.actor) == ({"duration_ms": 2_000, "attempt": 1}, WORKER)
+    assert (moved.data, moved.actor) == ({"from": "active", "to": "completed"}, WORKER)
+    assert (seconds(completed), seconds(moved)) == (2, 2)
+
+
+async def test_a_worker_without_a_name_is_the_system(bench: Bench) -> None:
+    job = await bench.push(retry={"max_attempts": 1})
+    await bench.fail(await bench.fetch_one())
+    (failed,) = [entry for entry in await told(bench, job.id) if entry.type == "job.attempt_failed"]
+    assert failed.actor == SYSTEM
+
+
+async def test_a_scheduled_job_becomes_available_when_it_did(bench: Bench) -> None:
+    job = await bench.push(scheduled_at="+PT10S")
+    assert words(await told(bench, job.id)) == ["created"]
+    await bench.run_due(12)
+    _, moved = await told(bench, job.id)
+    assert (moved.data, moved.actor) == ({"from": "scheduled", "to": "available"}, SYSTEM)
+    assert (seconds(moved), moved.is_estimated) == (12, False)
+    await bench.fail(await bench.fetch_one(worker_id="w"))
+    _, moved, *_ = await told(bench, job.id)
+    assert (seconds(moved), moved.is_estimated) == (10, True)
+
+
+async def test_a_job_that_was_due_when_it_was_pushed_was_never_scheduled(bench: Bench) -> None:
+    for scheduled_at in ("+PT0S", "2020-01-01T00:00:00Z"):
+        job = await bench.push(scheduled_at=scheduled_at)
+        assert words(await told(bench, job.id)) == ["created"]
+
+
+async def test_the_caller_who_cancels_is_named(bench: Bench) -> None:
+    job = await bench.push()
+    owner = bench.engine.as_(Caller(None, Access("ada", frozenset(Operation))))
+    await owner.jobs.cancel(job.id)
+    _, moved, cancelled = await told(bench, job.id)
+    ada = {"type": "client", "id": "ada"}
+    assert (moved.data, moved.actor) == ({"from": "available", "to": "cancelled"}, ada)
+    assert (cancelled.data, cancelled.actor) == ({"reason": None}, ada)
+    (pushed,) = await owner.jobs.enqueue([request()])
+    assert (await told(bench, pushed.job.id))[0].actor == ada
+
+
+async def test_an_expired_job_is_discarded_by_the_system(bench: Bench) -> None:
+    job = await bench.push(expires_at="+PT5S")
+    await bench.run_due(6)
+    _, moved, discarded = await told(bench, job.id)
+    assert (moved.data, moved.actor) == ({"from": "available", "to": "discarded"}, SYSTEM)
+    assert (discarded.type, discarded.data["total_attempts"]) == ("job.discarded", 0)
+
+
+async def test_an_attempt_that_fails_is_retried_or_not(bench: Bench) -> None:
+    job = await bench.push(retry={"max_attempts": 2, "initial_interval": "PT1S", "jitter": False})
+    await bench.fail(await bench.fetch_one(worker_id="w"))
+    (failed,) = [entry for entry in await told(bench, job.id) if entry.type == "job.attempt_failed"]
+    assert failed.data["will_retry"] is True
+    await bench.run_due(2)
+    held = await bench.fetch_one(worker_id="v")
+    started = [entry for entry in await told(bench, job.id) if entry.type == "job.attempt_started"]
+    assert [(entry.data, seconds(entry)) for entry in started] == [
+        ({"worker_id": "w", "attempt": 1}, 0), ({"worker_id": "v", "attempt": 2}, 2),
+    ]  # fmt: skip
+    await bench.ack(held)
+    assert words(await told(bench, job.id))[-3:] == ["attempt_started", "attempt_completed", "active>completed"]
+
+
+async def test_a_suspended_job_tells_of_its_attempt_once(bench: Bench) -> None:
+    job = await bench.push()
+    held = await bench.fetch_one(worker_id="w")
+    bench.clock.advance(1)
+    await bench.engine.jobs.release([Release(held.id, "w", 1, then="wait")])
+    bench.clock.advance(1)
+    await bench.engine.workflows.activate(job.id, b"7")
+    entries = await told(bench, job.id)
+    assert words(entries).count("attempt_started") == 1
+    assert (await bench.find(job)).state in ("completed", "available")
+
+
+async def test_what_happened_at_the_moment_of_a_purge_is_purged(bench: Bench) -> None:
+    job = await bench.push()
+    assert await bench.engine.jobs.purge_history(job.id) == 1
+    assert await told(bench, job.id) == []
+    assert await bench.engine.jobs.purge_history(job.id) == 0
+    bench.clock.advance(1)
+    await bench.engine.jobs.cancel(job.id)
+    assert words(await told(bench, job.id)) == ["available>cancelled", "cancelled"]
+
+
+async def test_the_successors_of_a_job_are_a_tree(bench: Bench) -> None:
+    steps = b"""[{"id": "a", "type": "a", "args": []},
+        {"id": "b", "type": "b", "args": [], "depends_on": ["a"]},
+        {"id": "c", "type": "c", "args": [], "depends_on": ["a"]},
+        {"id": "d", "type": "d", "args": [], "depends_on": ["b", "c"]}]"""
+    await bench.engine.workflows.create(read_members(b'{"type": "graph", "steps": %b}' % steps))
+    ids: dict[str, str] = {}
+    while jobs := await bench.fetch(count=5):
+        for job in jobs:
+            ids[job.type] = job.id
+            await bench.ack(job)
+    found = {name: await bench.engine.jobs.lineage(id) for name, id in ids.items()}
+    last: dict[str, Any] = {ids["d"]: {}}
+    assert found["a"].children == {ids["b"]: last, ids["c"]: last}
+    assert (found["d"].parents, found["d"].parent_id, found["d"].root_id) == (
+        [ids["b"], ids["c"]], ids["b"], ids["a"],
+    )  # fmt: skip
+    assert (found["a"].parents, found["a"].parent_id, found["a"].root_id) == ([], None, ids["a"])

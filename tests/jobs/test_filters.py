@@ -1,0 +1,150 @@
+"""Filters of jobs: what each member means, which values it takes, and which jobs match."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from ojster.core.errors import InvalidRequest
+from ojster.jobs.filter_walk import JobFilter, batches
+from ojster.jobs.filters import filter_of
+from tests.conftest import START, Bench, request
+
+AT = "1970-01-01T00:00:05Z"
+MOMENT = 5_000_000
+
+READ: list[tuple[dict[str, Any], JobFilter]] = [
+    ({}, JobFilter()),
+    ({"type": None, "state": None}, JobFilter()),
+    ({"type": "a.*"}, JobFilter(type="a.*")),
+    ({"job_type": "a"}, JobFilter(type="a")),
+    ({"queue": "q"}, JobFilter(queue="q")),
+    ({"state": "active"}, JobFilter(states=("active",))),
+    ({"state": "active,pending,active"}, JobFilter(states=("active", "pending"))),
+    ({"states": ["active", "active", "pending"]}, JobFilter(states=("active", "pending"))),
+    ({"error_type": "E*"}, JobFilter(error_type="E*")),
+    ({"priority": 0}, JobFilter(priority=0)),
+    ({"priority": 2**31}, JobFilter(priority=2**31)),
+    ({"priority": -(2**31)}, JobFilter(priority=-(2**31))),
+    ({"meta": {"a": 1}}, JobFilter(meta={"a": 1})),
+    ({"since": AT}, JobFilter(created_after=MOMENT)),
+    ({"until": AT}, JobFilter(created_before=MOMENT)),
+    ({"created_after": AT}, JobFilter(created_after=MOMENT)),
+    ({"created_before": AT}, JobFilter(created_before=MOMENT)),
+    ({"enqueued_after": AT}, JobFilter(enqueued_after=MOMENT)),
+    ({"enqueued_before": AT}, JobFilter(enqueued_before=MOMENT)),
+    ({"finished_after": AT}, JobFilter(finished_after=MOMENT)),
+    ({"finished_before": AT}, JobFilter(finished_before=MOMENT)),
+    ({"older_than": AT}, JobFilter(finished_before=MOMENT)),
+    ({"completed_after": AT}, JobFilter(states=("completed",), finished_after=MOMENT)),
+    ({"completed_before": AT}, JobFilter(states=("completed",), finished_before=MOMENT)),
+    ({"cancelled_after": AT}, JobFilter(states=("cancelled",), finished_after=MOMENT)),
+    ({"cancelled_before": AT}, JobFilter(states=("cancelled",), finished_before=MOMENT)),
+    ({"discarded_after": AT}, JobFilter(states=("discarded",), finished_after=MOMENT)),
+    ({"discarded_before": AT}, JobFilter(states=("discarded",), finished_before=MOMENT)),
+    (
+        {"completed_after": AT, "cancelled_before": AT},
+        JobFilter(states=("completed", "cancelled"), finished_after=MOMENT, finished_before=MOMENT),
+    ),
+    ({"completed_after": AT, "state": "discarded"}, JobFilter(states=("discarded",), finished_after=MOMENT)),
+]
+
+
+@pytest.mark.parametrize(("given", "expected"), READ, ids=[str(n) for n in range(len(READ))])
+def test_each_member_of_a_filter_is_read(given: dict[str, Any], expected: JobFilter) -> None:
+    assert filter_of(given) == expected
+
+
+REFUSED: list[tuple[dict[str, Any], str, str]] = [
+    ({"colour": "red"}, "colour", "The filter has no member 'colour'. Use type, job_type, queue, state, states"),
+    ({"type": "a", "job_type": "b"}, "job_type", "The filter sets 'type' twice; remove 'job_type'."),
+    ({"older_than": AT, "completed_before": AT}, "completed_before", "The filter sets 'finished_before' twice"),
+    ({"type": ""}, "type", "'type' of the filter must be a non-empty string, not ''."),
+    ({"type": 5}, "type", "not 5."),
+    ({"type": "a\0"}, "type", "must be a non-empty string"),
+    ({"queue": "A"}, "queue", "The queue name 'A' is invalid"),
+    ({"queue": 5}, "queue", "'queue' of the filter must be a non-empty string, not 5."),
+    ({"state": ""}, "state", "Unknown state ''."),
+    ({"state": "active,asleep"}, "state", "Unknown state 'asleep'. Use scheduled, "),
+    ({"state": []}, "state", "'state' of the filter must be a state or a non-empty array of states."),
+    ({"states": {"active": 1}}, "states", "'states' of the filter must be a state or a non-empty array of states."),
+    ({"states": [5]}, "states", "Unknown state 5."),
+    ({"states": [[]]}, "states", "Unknown state []."),
+    ({"priority": True}, "priority", "'priority' of the filter must be an integer, not True."),
+    ({"priority": "5"}, "priority", "not '5'."),
+    ({"priority": 1.0}, "priority", "not 1.0."),
+    ({"priority": 2**31 + 1}, "priority", "'priority' of the filter must be an integer, not 2147483649."),
+    ({"priority": -(2**31) - 1}, "priority", "'priority' of the filter must be an integer"),
+    ({"since": "soon"}, "since", "'since' of the filter: 'soon' is not an RFC 3339 time stamp"),
+    ({"since": 5}, "since", "'since' of the filter must be a non-empty string, not 5."),
+    ({"meta": {}}, "meta", "'meta' of the filter must be an object with at least one member."),
+    ({"meta": []}, "meta", "'meta' of the filter must be an object with at least one member."),
+]
+
+
+@pytest.mark.parametrize(("given", "field", "reason"), REFUSED, ids=[str(n) for n in range(len(REFUSED))])
+def test_a_member_that_makes_no_sense_is_refused_with_its_name(given: dict[str, Any], field: str, reason: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        filter_of(given)
+    assert refused.value.details == {"field": field}
+    assert reason in refused.value.message
+
+
+CHOSEN: list[tuple[JobFilter, str]] = [
+    (JobFilter(), "abcd"),
+    (JobFilter(states=("available",)), "bc"),
+    (JobFilter(states=("cancelled", "discarded")), "ad"),
+    (JobFilter(queue="q"), "c"),
+    (JobFilter(except_queues=("q", "p")), "abd"),
+    (JobFilter(tenant=""), "abd"),
+    (JobFilter(tenant="acme"), "c"),
+    (JobFilter(except_tenants=("acme", "beta")), "abd"),
+    (JobFilter(type="t.b"), "b"),
+    (JobFilter(type="t.*"), "abc"),
+    (JobFilter(type="t*"), "abcd"),
+    (JobFilter(error_type="Smtp*"), "d"),
+    (JobFilter(error_type="Smtp"), ""),
+    (JobFilter(dead=True), "d"),
+    (JobFilter(dead=False), "abc"),
+    (JobFilter(priority=5), "b"),
+    (JobFilter(created_after=START), "bcd"),
+    (JobFilter(created_before=START + 1_000_000), "a"),
+    (JobFilter(enqueued_after=START + 1_000_000), "cd"),
+    (JobFilter(enqueued_before=START + 1_000_000), "a"),
+    (JobFilter(finished_after=START + 4_000_000), "d"),
+    (JobFilter(finished_before=START + 5_000_000), "a"),
+    (JobFilter(meta={"n": 1}), "ab"),
+    (JobFilter(meta={"n": 1, "m": None}), "b"),
+    (JobFilter(meta={"n": None}), ""),
+    (JobFilter(has_own_expiration=True), "d"),
+    (JobFilter(has_own_expiration=False, states=("cancelled", "discarded")), "a"),
+    (JobFilter(states=("available",), type="t.*", tenant="acme", queue="q"), "c"),
+]
+
+
+@pytest.mark.anyio
+async def test_a_filter_chooses_the_jobs_that_it_describes(bench: Bench) -> None:
+    """Four jobs, one second apart; a second later the first is cancelled, and then the last becomes a dead letter."""
+    jobs = [await bench.push("t.a", meta={"n": 1})]
+    bench.clock.advance(1)
+    jobs.append(await bench.push("t.b", priority=5, meta={"n": 1, "m": None}))
+    bench.clock.advance(1)
+    jobs.append(await bench.push("t.c", queue="q", meta={"tenant_id": "acme"}))
+    bench.clock.advance(1)
+    retry = {"max_attempts": 1, "on_exhaustion": "dead_letter"}
+    kept = request("td", queue="d", retry=retry) | {"expiration_delay": msgspec.Raw(b'"PT1H"')}
+    jobs += [pushed.job for pushed in await bench.engine.jobs.enqueue([kept])]
+    bench.clock.advance(1)
+    await bench.engine.jobs.cancel(jobs[0].id)
+    bench.clock.advance(1)
+    await bench.fail(await bench.fetch_one("d"), "SmtpError")
+    names = {job.id: name for job, name in zip(jobs, "abcd", strict=True)}
+    for chosen, expected in CHOSEN:
+        walked = [id async for some in batches(bench.engine.database, chosen, 2) for id in some]
+        assert "".join(names[id] for id in walked) == expected, chosen
+        if not chosen.meta:
+            page = await bench.engine.jobs.select(chosen)
+            assert "".join(sorted(names[job.id] for job in page.jobs)) == expected, chosen
+            assert page.total == len(expected), chosen
