@@ -62,6 +62,7 @@ EXCEPTIONS: Final[dict[str, str]] = {
     "openapi.yaml#/components/schemas/Workflow/properties/type/enum:*": OWN_CONTAINERS,
     "openapi.yaml#/paths/~1ojs~1v1~1admin~1queues/get/responses/200/*/schema/type": ADMIN_LIST,
     "openapi.yaml#/paths/~1ojs~1v1~1admin~1workers/get/responses/200/*/schema/type": ADMIN_LIST,
+    "openapi.yaml#/components/schemas/NackResponse/properties/state/enum:available": "`requeue` hands it back",
     "openapi.yaml#/components/schemas/OJSError/properties/code/enum:AGENT_*": MORE_CODES,
     "openapi.yaml#/components/schemas/OJSError/properties/code/enum:QUEUE_FULL": SUITE,
     "openapi.yaml#/components/schemas/OJSError/properties/code/enum:TENANT_LIMIT_EXCEEDED": MORE_CODES,

@@ -97,7 +97,8 @@ class SchemaCost:
             if name in _HOLDS_DEFINITIONS:
                 continue
             subschemas = list(self.subschemas(name, value))
-            weight += looks * sum(map(self._weigh, subschemas)) if subschemas else _own_parts(name, value)
+            times = 1 if name in _UNEVALUATED else looks
+            weight += times * sum(map(self._weigh, subschemas)) if subschemas else _own_parts(name, value)
             if name == "patternProperties" and isinstance(value, dict):
                 weight += sum(map(len, value))
             if weight > MAX_PARTS:
