@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from types import FrameType
 
@@ -54,14 +55,21 @@ def dev(
     server = subprocess.Popen(server_command, env=environment, stdin=subprocess.PIPE)
     one = subprocess.Popen(worker_command, env=environment, stdin=subprocess.PIPE)
 
-    def stop(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
+    stopping = threading.Event()
 
+    def stop(number: int, frame: FrameType | None) -> None:
+        stopping.set()  # an exception could be lost where nothing can be raised
+
+    signal.signal(signal.SIGINT, stop)
     signal.signal(signal.SIGTERM, stop)
     console.print(f"[bold]http://127.0.0.1:{port}[/]  the API is described at /docs")
     try:
         for changes in watch(
-            *(folders or (Path.cwd(),)), watch_filter=PythonFilter(), rust_timeout=1000, yield_on_timeout=True
+            *(folders or (Path.cwd(),)),
+            watch_filter=PythonFilter(),
+            stop_event=stopping,
+            rust_timeout=1000,
+            yield_on_timeout=True,
         ):
             if server.poll() is not None:
                 errors.print(f"the server exited with status {server.returncode}")
@@ -70,7 +78,6 @@ def dev(
                 console.print(f"[bold]reload[/]  {Path(next(iter(changes))[1]).name} has changed")
                 _stop_process(one)
                 one = subprocess.Popen(worker_command, env=environment, stdin=subprocess.PIPE)
-    except KeyboardInterrupt:
         console.print("stopping")
     finally:
         _stop_process(one)
