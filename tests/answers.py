@@ -41,8 +41,8 @@ def check_all_answers(patch: pytest.MonkeyPatch) -> None:
     """Check every answer of every server in this process."""
     answer_of = Endpoint._answer
 
-    async def checked(self: Endpoint, exchange: HttpRequest) -> Answer:
-        answer = await answer_of(self, exchange)
+    async def checked(self: Endpoint, request: HttpRequest) -> Answer:
+        answer = await answer_of(self, request)
         check_answer(self._handler, answer)
         return answer
 

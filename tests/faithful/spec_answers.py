@@ -350,8 +350,8 @@ def _check_answers(patch: pytest.MonkeyPatch, check: SpecAnswers) -> None:
         routes[made] = route
         return made
 
-    async def answer(self: Endpoint, exchange: HttpRequest) -> Answer:
-        given = await answer_of(self, exchange)
+    async def answer(self: Endpoint, request: HttpRequest) -> Answer:
+        given = await answer_of(self, request)
         if (route := routes.get(self)) is not None:
             check.check(route, given)
         return given

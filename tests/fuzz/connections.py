@@ -77,9 +77,9 @@ class _Transport(asyncio.Transport):
         self._protocol = protocol
 
 
-async def _echo(exchange: HttpRequest) -> Answer:
+async def _echo(request: HttpRequest) -> Answer:
     """Answer with a hash of the request's body."""
-    body = await exchange.optional_body()
+    body = await request.optional_body()
     return Answer(encode({"size": len(body), "body": hashlib.sha256(body).hexdigest()[:8]}))
 
 

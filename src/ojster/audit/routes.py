@@ -24,16 +24,16 @@ _FILTERS: Final = ("principal", "tenant", "event", "operation", "object", "outco
 _AFTER: Final = re.compile(r"([0-9]{1,18}):([0-9a-f]{64}|)")
 
 
-async def list_audit_entries(exchange: HttpRequest) -> Answer:
+async def list_audit_entries(request: HttpRequest) -> Answer:
     """List the entries of the audit log, the newest first. All parameters are optional, and must hold together."""
-    query = exchange.query
+    query = request.query
     limit, offset, before = page_of(query, default=100, largest=1_000)
     if offset:
         raise InvalidRequest("The audit log has no offset. Go on with its 'next_cursor'.", field="offset")
-    now = exchange.engine.database.clock()
+    now = request.engine.database.clock()
     since, until = (parse_moment(query[name], now) if name in query else None for name in ("since", "until"))
     wanted = {name: query[name] for name in _FILTERS if name in query}
-    found = await exchange.engine.audit.select(
+    found = await request.engine.audit.select(
         AuditQuery(since=since, until=until, before=before, limit=limit + 1, **wanted)
     )
     has_more = len(found) > limit
@@ -41,12 +41,12 @@ async def list_audit_entries(exchange: HttpRequest) -> Answer:
     return Answer(encode(AuditAnswer([show_entry(one) for one in found[:limit]], page)))
 
 
-async def verify_audit_log(exchange: HttpRequest) -> Answer:
+async def verify_audit_log(request: HttpRequest) -> Answer:
     """Check that no entry of the audit log is missing and none was changed, from the beginning or ``after`` one.
 
     ``after`` is the number and the hash of an entry, ``17:9f86…``, as an earlier check has returned it.
     """
-    after = exchange.query.get("after")
+    after = request.query.get("after")
     start = Position()
     if after is not None:
         parts = _AFTER.fullmatch(after)
@@ -55,7 +55,7 @@ async def verify_audit_log(exchange: HttpRequest) -> Answer:
                 "'after' must be the number and the hash of an entry, as in '17:9f86…'.", field="after"
             )
         start = Position(int(parts[1]), parts[2])
-    return Answer(encode(VerifiedAnswer(show_check(await exchange.engine.audit.verify(start)))))
+    return Answer(encode(VerifiedAnswer(show_check(await request.engine.audit.verify(start)))))
 
 
 _PATH: Final = f"{BASE}/admin/audit"

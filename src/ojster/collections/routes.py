@@ -26,45 +26,45 @@ from ojster.server.request import HttpRequest
 from ojster.server.route import BASE, Route
 
 
-async def create_collection(exchange: HttpRequest) -> Answer:
+async def create_collection(request: HttpRequest) -> Answer:
     """Create a named collection."""
-    body = await exchange.read(COLLECTION)
-    made = await exchange.engine.collections.create(body.name, body.description)
+    body = await request.read(COLLECTION)
+    made = await request.engine.collections.create(body.name, body.description)
     return Answer(encode(CollectionAnswer(made)), 201)
 
 
-async def list_collections(exchange: HttpRequest) -> Answer:
+async def list_collections(request: HttpRequest) -> Answer:
     """List the named collections with their numbers of items."""
-    return Answer(encode(CollectionsAnswer(await exchange.engine.collections.all())))
+    return Answer(encode(CollectionsAnswer(await request.engine.collections.all())))
 
 
-async def delete_collection(exchange: HttpRequest) -> Answer:
+async def delete_collection(request: HttpRequest) -> Answer:
     """Delete a named collection with its history. A collection with items requires ``force=true``."""
-    name = exchange.path["name"]
-    await exchange.engine.collections.delete(name, force=exchange.query.get("force") == "true")
+    name = request.path["name"]
+    await request.engine.collections.delete(name, force=request.query.get("force") == "true")
     return Answer(encode(DeletedAnswer(name)))
 
 
-async def add_item(exchange: HttpRequest) -> Answer:
+async def add_item(request: HttpRequest) -> Answer:
     """Add an item to a collection under a unique name, or with ``replace`` in place of an existing item.
 
     With ``job_id``, use the named collection of that job's workspace.
     """
-    body = await exchange.read(ITEM)
+    body = await request.read(ITEM)
     data = b"null" if body.data is UNSET else bytes(body.data)
     item = NewItem(body.name, data, body.category, body.replace, body.file, body.filename, body.content_type)
     return Answer(
-        encode(ItemAnswer(await exchange.engine.collections.add(_where(exchange, body.worker_id, body.attempt), item))),
+        encode(ItemAnswer(await request.engine.collections.add(_where(request, body.worker_id, body.attempt), item))),
         201,
     )
 
 
-async def list_items(exchange: HttpRequest) -> Answer:
+async def list_items(request: HttpRequest) -> Answer:
     """List the items of a collection in the order of addition; with ``history=true`` also removed and replaced items.
 
     ``data`` is a JSON object whose members and values an item's data must contain. The answer has at most 1,001 items.
     """
-    query = exchange.query
+    query = request.query
     data: dict[str, Json] = {}
     if "data" in query:
         try:
@@ -73,28 +73,28 @@ async def list_items(exchange: HttpRequest) -> Answer:
             raise InvalidRequest("'data' must be a JSON object.", field="data") from None
     name, start, end, part, category = (query.get(name) for name in ITEM_QUERY[:5])
     lookup = Lookup("", name, start, end, part, category, data)
-    found = await exchange.engine.collections.items(_where(exchange), lookup, history=query.get("history") == "true")
+    found = await request.engine.collections.items(_where(request), lookup, history=query.get("history") == "true")
     return Answer(encode(ItemsAnswer(found)))
 
 
-async def show_item(exchange: HttpRequest) -> Answer:
+async def show_item(request: HttpRequest) -> Answer:
     """Show an item of a collection."""
-    name = exchange.path["item"]
-    found = await exchange.engine.collections.items(_where(exchange), Lookup("", name))
+    name = request.path["item"]
+    found = await request.engine.collections.items(_where(request), Lookup("", name))
     if not found:
         raise NotFound(f"The collection has no item {name!r}.", resource_type="item", resource_id=name)
     return Answer(encode(ItemAnswer(found[0])))
 
 
-async def remove_item(exchange: HttpRequest) -> Answer:
+async def remove_item(request: HttpRequest) -> Answer:
     """Remove an item from a collection. Its history keeps the item."""
-    item = await exchange.engine.collections.remove(_where(exchange), exchange.path["item"])
+    item = await request.engine.collections.remove(_where(request), request.path["item"])
     return Answer(encode(ItemAnswer(item)))
 
 
-def _where(exchange: HttpRequest, worker_id: str | None = None, attempt: int | None = None) -> Where:
-    path = exchange.path
-    job_id = path.get("job") if "name" not in path else exchange.query.get("job_id")
+def _where(request: HttpRequest, worker_id: str | None = None, attempt: int | None = None) -> Where:
+    path = request.path
+    job_id = path.get("job") if "name" not in path else request.query.get("job_id")
     holder = None if job_id is None else Holder(job_id, worker_id, attempt)
     return Where(path.get("name"), path.get("id"), job_id, holder)
 

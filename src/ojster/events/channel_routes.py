@@ -13,30 +13,30 @@ from ojster.server.request import HttpRequest
 from ojster.server.route import BASE, Route
 
 
-async def put_channel(exchange: HttpRequest) -> Answer:
+async def put_channel(request: HttpRequest) -> Answer:
     """Create or replace a channel. Only this answer contains the secret that signs the calls of a webhook."""
-    body = await exchange.read(CHANNEL)
+    body = await request.read(CHANNEL)
     secret = None
     if body.method == "webhook" and body.url is not None:
-        await exchange.sender.check(body.url)
+        await request.sender.check(body.url)
         secret = body.secret or new_secret()
-    name, to, cc = exchange.path["name"], tuple(body.to), tuple(body.cc)
-    now = exchange.engine.database.clock()
+    name, to, cc = request.path["name"], tuple(body.to), tuple(body.cc)
+    now = request.engine.database.clock()
     channel = Channel(name, body.method, body.sender, to, cc, body.subject, body.url, secret, now)
-    is_new = await exchange.engine.events.put_channel(channel)
+    is_new = await request.engine.events.put_channel(channel)
     return Answer(encode(ChannelAnswer(show_channel(channel, secret))), 201 if is_new else 200)
 
 
-async def list_channels(exchange: HttpRequest) -> Answer:
+async def list_channels(request: HttpRequest) -> Answer:
     """List the channels, without their secrets."""
-    found = await exchange.engine.events.channels()
+    found = await request.engine.events.channels()
     return Answer(encode(ChannelsAnswer([show_channel(one) for one in found])))
 
 
-async def delete_channel(exchange: HttpRequest) -> Answer:
+async def delete_channel(request: HttpRequest) -> Answer:
     """Delete a channel and drop its pending notifications."""
-    await exchange.engine.events.delete_channel(exchange.path["name"])
-    return Answer(encode(DeletedAnswer(exchange.path["name"])))
+    await request.engine.events.delete_channel(request.path["name"])
+    return Answer(encode(DeletedAnswer(request.path["name"])))
 
 
 _TAG: Final = "Notifications"

@@ -43,69 +43,69 @@ GRACE_MS: Final = 5_000
 """Grace period announced to clients before connections close at shutdown, in milliseconds."""
 
 
-async def follow_job(exchange: HttpRequest) -> Answer:
+async def follow_job(request: HttpRequest) -> Answer:
     """Stream the events of a job until it is finished, as server-sent events, optionally by ``event_types``."""
-    after = await _begin(exchange)
-    job = await exchange.engine.jobs.find(exchange.path["id"])
-    return _stream(exchange, f"job:{job.id}", after, job)
+    after = await _begin(request)
+    job = await request.engine.jobs.find(request.path["id"])
+    return _stream(request, f"job:{job.id}", after, job)
 
 
-async def follow_queue(exchange: HttpRequest) -> Answer:
+async def follow_queue(request: HttpRequest) -> Answer:
     """Stream the events of a queue as server-sent events, optionally by ``event_types``."""
-    name = check_queue_name(exchange.path["name"])
-    await exchange.engine.queues.statistics(name)
-    return _stream(exchange, f"queue:{name}", await _begin(exchange))
+    name = check_queue_name(request.path["name"])
+    await request.engine.queues.statistics(name)
+    return _stream(request, f"queue:{name}", await _begin(request))
 
 
-async def follow_all(exchange: HttpRequest) -> Answer:
+async def follow_all(request: HttpRequest) -> Answer:
     """Stream all events as server-sent events, optionally by ``event_types``.
 
     With ``channel=job:ID`` or ``channel=queue:NAME``, which official SDKs send, only those of a job or a queue.
     """
-    kind, _, name = exchange.query.get("channel", "").partition(":")
+    kind, _, name = request.query.get("channel", "").partition(":")
     match kind:
         case "job":
-            exchange.path = {"id": name}
-            return await follow_job(exchange)
+            request.path = {"id": name}
+            return await follow_job(request)
         case "queue":
-            exchange.path = {"name": name}
-            return await follow_queue(exchange)
+            request.path = {"name": name}
+            return await follow_queue(request)
         case "" | "all":
-            return _stream(exchange, ALL, await _begin(exchange))
-    message = f"There is no channel {exchange.query['channel'][:80]!r}. Use 'job:ID' or 'queue:NAME'."
+            return _stream(request, ALL, await _begin(request))
+    message = f"There is no channel {request.query['channel'][:80]!r}. Use 'job:ID' or 'queue:NAME'."
     raise InvalidRequest(message, field="channel")
 
 
-async def _begin(exchange: HttpRequest) -> tuple[int, bool]:
+async def _begin(request: HttpRequest) -> tuple[int, bool]:
     """Return the number of the event to start after, and whether the client's last event id is unknown."""
-    last_id = exchange.header(b"last-event-id") or exchange.query.get("last_event_id")
-    present = await exchange.engine.events.last()
+    last_id = request.header(b"last-event-id") or request.query.get("last_event_id")
+    present = await request.engine.events.last()
     if not last_id:
         return present, False
     number = id_to_number(last_id)
     return (present, True) if number is None or number > present else (number, False)
 
 
-async def follow_progress(exchange: HttpRequest) -> Answer:
+async def follow_progress(request: HttpRequest) -> Answer:
     """Stream the progress of a job, beginning with the last, until the job is finished, as server-sent events.
 
     Spec: ojs-progress 7.2
     """
-    exchange.feed.check(exchange.caller_address())
-    present = await exchange.engine.events.last()
-    job = await exchange.engine.jobs.find(exchange.path["id"])
-    return Answer(headers=_HEADERS, content_type=_SSE, stream=_progress(exchange, job, present))
+    request.feed.check(request.caller_address())
+    present = await request.engine.events.last()
+    job = await request.engine.jobs.find(request.path["id"])
+    return Answer(headers=_HEADERS, content_type=_SSE, stream=_progress(request, job, present))
 
 
-async def _progress(exchange: HttpRequest, job: Job, after: int) -> AsyncGenerator[bytes, None]:
-    channel = Channel(f"job:{job.id}", tenant=exchange.engine.scope.tenant)
-    find = exchange.engine.jobs.find
-    with exchange.feed.admit(exchange.caller_address()):
+async def _progress(request: HttpRequest, job: Job, after: int) -> AsyncGenerator[bytes, None]:
+    channel = Channel(f"job:{job.id}", tenant=request.engine.scope.tenant)
+    find = request.engine.jobs.find
+    with request.feed.admit(request.caller_address()):
         yield b"retry: %d\n\n" % RECONNECT_MS
         if job.state not in FINISHED:
             if job.progress is not None:
                 yield _progress_line("progress", job)
-            async for piece in exchange.feed.follow(after, PATIENCE):
+            async for piece in request.feed.follow(after, PATIENCE):
                 told = [event for number, event in piece.events if channel.tell(number, event) is not None]
                 for type, at, *_, more, _ in told:
                     if type == "job.progress":
@@ -133,28 +133,28 @@ _ENDS: Final = {"completed": "completed", "discarded": "failed", "cancelled": "c
 """Names of the last event of a stream of progress, by the state of the job."""
 
 
-def _stream(exchange: HttpRequest, channel: str, begin: tuple[int, bool], job: Job | None = None) -> Answer:
-    exchange.feed.check(exchange.caller_address())
-    types = frozenset(filter(None, exchange.query.get("event_types", "").split(",")))
-    followed = Channel(channel, types, exchange.engine.scope.tenant)
-    return Answer(headers=_HEADERS, content_type=_SSE, stream=_pieces(exchange, followed, begin, job))
+def _stream(request: HttpRequest, channel: str, begin: tuple[int, bool], job: Job | None = None) -> Answer:
+    request.feed.check(request.caller_address())
+    types = frozenset(filter(None, request.query.get("event_types", "").split(",")))
+    followed = Channel(channel, types, request.engine.scope.tenant)
+    return Answer(headers=_HEADERS, content_type=_SSE, stream=_pieces(request, followed, begin, job))
 
 
 async def _pieces(
-    exchange: HttpRequest, channel: Channel, begin: tuple[int, bool], job: Job | None
+    request: HttpRequest, channel: Channel, begin: tuple[int, bool], job: Job | None
 ) -> AsyncGenerator[bytes, None]:
     loop = asyncio.get_running_loop()
     after, is_unknown = begin
-    with exchange.feed.admit(exchange.caller_address()):
+    with request.feed.admit(request.caller_address()):
         yield b"retry: %d\n\n" % RECONNECT_MS
         if is_unknown:
-            yield _line(gap(channel.name, exchange.engine.database.clock()))
+            yield _line(gap(channel.name, request.engine.database.clock()))
         if job is not None and job.state in FINISHED:
-            async for one in _rest(exchange, channel, after, job):
+            async for one in _rest(request, channel, after, job):
                 yield _line(one)
             return
         quiet_since = loop.time()
-        async for piece in exchange.feed.follow(after, PATIENCE):
+        async for piece in request.feed.follow(after, PATIENCE):
             if not piece.is_whole:
                 yield _line(gap(channel.name, piece.events[0][1][1] if piece.events else None))
             lines = [_line(told) for number, event in piece.events if (told := channel.tell(number, event)) is not None]
@@ -169,11 +169,11 @@ async def _pieces(
         yield _line(StreamEvent("server.shutdown", {"reason": "the server stops", "grace_period_ms": GRACE_MS}))
 
 
-async def _rest(exchange: HttpRequest, channel: Channel, after: int, job: Job) -> AsyncGenerator[StreamEvent, None]:
+async def _rest(request: HttpRequest, channel: Channel, after: int, job: Job) -> AsyncGenerator[StreamEvent, None]:
     """Yield a finished job's events after an event; if its last event is not among them, also its final state."""
     ended = False
     while not ended:
-        stretch = await exchange.engine.events.read_on(after)
+        stretch = await request.engine.events.read_on(after)
         for number, event in stretch.events:
             after = number
             ended = ended or channel.ends_with(event)

@@ -37,51 +37,51 @@ from ojster.server.request import HttpRequest
 from ojster.server.route import BASE, NUMBERED_PAGE, PAGE, Route
 
 
-async def create_subscription(exchange: HttpRequest) -> Answer:
+async def create_subscription(request: HttpRequest) -> Answer:
     """Subscribe to events. Only this answer and rotations contain the secret that signs deliveries."""
-    body = await exchange.read(SUBSCRIPTION)
-    await exchange.sender.check(body.url)
+    body = await request.read(SUBSCRIPTION)
+    await request.sender.check(body.url)
     chosen = body.filter or EventFilterBody()
     subscription = Subscription(
         id=f"sub_{new_id()}",
         url=body.url,
         events=_events(body.events),
         secret=body.secret or webhooks.new_secret(),
-        created_at=exchange.engine.database.clock(),
+        created_at=request.engine.database.clock(),
         active=body.active,
         queues=tuple(chosen.queues),
         job_types=tuple(chosen.job_types),
         metadata=body.metadata,
-        tenant=exchange.engine.scope.tenant,
+        tenant=request.engine.scope.tenant,
     )
-    await exchange.engine.scope.do(webhooks.subscribe, subscription)
+    await request.engine.scope.do(webhooks.subscribe, subscription)
     shown = wire.show_subscription(subscription)
     shown.secret = subscription.secret
     return _answer(shown, 201)
 
 
-async def list_subscriptions(exchange: HttpRequest) -> Answer:
+async def list_subscriptions(request: HttpRequest) -> Answer:
     """List the subscriptions, oldest first."""
-    engine = exchange.engine
+    engine = request.engine
     found = await engine.scope.look(webhooks.list_subscriptions, None)
     shown = [wire.show_subscription(one) for one in found if engine.scope.tenant in (None, one.tenant)]
-    limit, offset, _ = page_of(exchange.query, default=200)
+    limit, offset, _ = page_of(request.query, default=200)
     pagination = offset_pagination(len(shown), limit, offset)
     return Answer(encode(wire.SubscriptionsAnswer(shown[offset : offset + limit], pagination)))
 
 
-async def show_subscription(exchange: HttpRequest) -> Answer:
+async def show_subscription(request: HttpRequest) -> Answer:
     """Show a subscription, without its secret."""
-    return _answer(wire.show_subscription(await _find(exchange)))
+    return _answer(wire.show_subscription(await _find(request)))
 
 
-async def change_subscription(exchange: HttpRequest) -> Answer:
+async def change_subscription(request: HttpRequest) -> Answer:
     """Change a subscription. Omitted members keep their values."""
-    body = await exchange.read(SUBSCRIPTION_PATCH)
-    await _find(exchange)
+    body = await request.read(SUBSCRIPTION_PATCH)
+    await _find(request)
     members: dict[str, Any] = {}
     if body.url is not UNSET:
-        await exchange.sender.check(body.url)
+        await request.sender.check(body.url)
         members["url"] = body.url
     if body.events is not UNSET:
         members["events"] = _events(body.events)
@@ -92,81 +92,81 @@ async def change_subscription(exchange: HttpRequest) -> Answer:
     if body.filter is not UNSET:
         chosen = body.filter or EventFilterBody()
         members |= {"queues": tuple(chosen.queues), "job_types": tuple(chosen.job_types)}
-    changed = await exchange.engine.scope.do(webhooks.change_subscriptions, Change(exchange.path["id"], members))
+    changed = await request.engine.scope.do(webhooks.change_subscriptions, Change(request.path["id"], members))
     return _answer(wire.show_subscription(changed))
 
 
-async def delete_subscription(exchange: HttpRequest) -> Answer:
+async def delete_subscription(request: HttpRequest) -> Answer:
     """Delete a subscription and drop its pending deliveries."""
-    await _find(exchange)
-    gone = await exchange.engine.scope.do(webhooks.unsubscribe, exchange.path["id"])
+    await _find(request)
+    gone = await request.engine.scope.do(webhooks.unsubscribe, request.path["id"])
     return Answer(encode(wire.DeletedSubscriptionAnswer(gone.id)))
 
 
-async def rotate_secret(exchange: HttpRequest) -> Answer:
+async def rotate_secret(request: HttpRequest) -> Answer:
     """Give a subscription a new secret; for a day, deliveries are signed with both."""
-    await _find(exchange)
-    changed = await exchange.engine.scope.do(webhooks.change_subscriptions, Change(exchange.path["id"], rotate=True))
+    await _find(request)
+    changed = await request.engine.scope.do(webhooks.change_subscriptions, Change(request.path["id"], rotate=True))
     shown = wire.show_subscription(changed)
     shown.secret, shown.former_secret_expires_at = changed.secret, format_timestamp(changed.former_until)
     return _answer(shown)
 
 
-async def test_subscription(exchange: HttpRequest) -> Answer:
+async def test_subscription(request: HttpRequest) -> Answer:
     """Send the event ``webhook.test`` now, and return the endpoint's answer."""
-    engine = exchange.engine
-    subscription = await _find(exchange)
+    engine = request.engine
+    subscription = await _find(request)
     data = {"subscription_id": subscription.id}
     event = ("webhook.test", engine.database.clock(), subscription.id, None, None, data, subscription.tenant or "")
     described = describe_event(event, f"evt_{new_id()}", SOURCE)
     try:
-        answered = await exchange.sender.send(subscription, described, f"del_{new_id()}")
+        answered = await request.sender.send(subscription, described, f"del_{new_id()}")
     except (Refused, httpx.HTTPError, OSError, TimeoutError) as error:
         return Answer(encode(wire.WebhookTestAnswer(False, error=str(error) or type(error).__name__)))
     milliseconds = round(answered.seconds * 1000)
     return Answer(encode(wire.WebhookTestAnswer(answered.succeeded, answered.status, milliseconds, answered.body)))
 
 
-async def _find(exchange: HttpRequest) -> Subscription:
-    id, engine = exchange.path["id"], exchange.engine
+async def _find(request: HttpRequest) -> Subscription:
+    id, engine = request.path["id"], request.engine
     found = await engine.scope.look(webhooks.find_subscriptions, id)
     if engine.scope.tenant not in (None, found.tenant):
         raise webhooks.no_subscription(id)
     return found
 
 
-async def list_deliveries(exchange: HttpRequest) -> Answer:
+async def list_deliveries(request: HttpRequest) -> Answer:
     """List deliveries, newest first; with ``state`` only those that are pending, delivered or dead."""
-    page = numbered_page(exchange.query)
-    state = exchange.query.get("state")
+    page = numbered_page(request.query)
+    state = request.query.get("state")
     if state is not None and state not in _STATES:
         raise InvalidRequest(f"Unknown state {state[:40]!r}. Use one of {', '.join(_STATES)}.", field="state")
     states = _STATES[state] if state else ()
-    found = await exchange.engine.jobs.select(
+    found = await request.engine.jobs.select(
         JobFilter(states=states, queue=webhooks.QUEUE), Page(page.size, page.offset)
     )
     items = [_delivery(job) for job in found.jobs]
     return Answer(encode(wire.DeliveriesAnswer(items, numbered_pagination(page, found.total))))
 
 
-async def show_delivery(exchange: HttpRequest) -> Answer:
+async def show_delivery(request: HttpRequest) -> Answer:
     """Show a delivery with its event and the errors of its attempts."""
-    job = await _find_delivery(exchange)
+    job = await _find_delivery(request)
     shown = _delivery(job)
     shown.event, shown.errors = job.args[1], _decoded(job.errors) or []
     return Answer(encode(shown))
 
 
-async def retry_delivery(exchange: HttpRequest) -> Answer:
+async def retry_delivery(request: HttpRequest) -> Answer:
     """Retry a delivery that has failed or was cancelled."""
-    job = await _find_delivery(exchange)
-    again = await exchange.engine.scope.do(interventions.revive, job.id)
+    job = await _find_delivery(request)
+    again = await request.engine.scope.do(interventions.revive, job.id)
     return Answer(encode(wire.RetriedDeliveryAnswer(f"del_{again.id}")))
 
 
-async def _find_delivery(exchange: HttpRequest) -> Job:
-    id = exchange.path["id"].removeprefix("del_")
-    job = await exchange.engine.jobs.find(id)
+async def _find_delivery(request: HttpRequest) -> Job:
+    id = request.path["id"].removeprefix("del_")
+    job = await request.engine.jobs.find(id)
     if job.queue != webhooks.QUEUE:
         raise NotFound(f"There is no delivery {id}.", resource_type="webhook_delivery", resource_id=id)
     return job

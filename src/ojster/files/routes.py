@@ -32,57 +32,57 @@ class RangeNotSatisfiable(InvalidRequest):
         return {"Content-Range": f"bytes */{self.details['size']}"}
 
 
-async def create_file(exchange: HttpRequest) -> Answer:
+async def create_file(request: HttpRequest) -> Answer:
     """Start an upload. If the workspace already has a file with that ``sha256`` and size, return it with 200."""
-    body = await exchange.read(FILE)
-    file = await exchange.engine.files.create(
+    body = await request.read(FILE)
+    file = await request.engine.files.create(
         NewFile(body.size, body.sha256, body.content_type, body.filename, body.job_id, body.worker_id, body.attempt)
     )
     return _answer(file, 200 if file.complete else 201)
 
 
-async def put_file(exchange: HttpRequest) -> Answer:
+async def put_file(request: HttpRequest) -> Answer:
     """Upload a file in one request: the body is its content, and ``Content-Type`` is stored."""
-    query = exchange.query
-    content_type = exchange.content_type.decode("latin-1") or OCTET_STREAM
+    query = request.query
+    content_type = request.content_type.decode("latin-1") or OCTET_STREAM
     attempt = whole(query, "attempt", 0, 0) if "attempt" in query else None
     job_id, worker_id = query.get("job_id"), query.get("worker_id")
     new = NewFile(None, query.get("sha256"), content_type, query.get("filename"), job_id, worker_id, attempt)
-    file = await exchange.engine.files.create(new)
+    file = await request.engine.files.create(new)
     if not file.complete:
-        file = await exchange.engine.files.write(file.id, 0, _pieces(exchange))
+        file = await request.engine.files.write(file.id, 0, _pieces(request))
         return _answer(file, 201)
     return _answer(file)
 
 
-async def write_file(exchange: HttpRequest) -> Answer:
+async def write_file(request: HttpRequest) -> Answer:
     """Resume an upload: the body is the content from byte ``Upload-Offset`` on.
 
     If the offset does not match, the answer is 409 with the right one in ``details.offset``.
     """
-    await exchange.engine.files.find(exchange.path["id"])
-    offset = exchange.header(b"upload-offset") or ""
+    await request.engine.files.find(request.path["id"])
+    offset = request.header(b"upload-offset") or ""
     if not (offset.isascii() and offset.isdigit() and len(offset) < 16):
         raise InvalidRequest("The header Upload-Offset is no number. Send the current offset.", field="Upload-Offset")
-    file = await exchange.engine.files.write(exchange.path["id"], int(offset), _pieces(exchange))
+    file = await request.engine.files.write(request.path["id"], int(offset), _pieces(request))
     return _answer(file)
 
 
-async def show_file(exchange: HttpRequest) -> Answer:
+async def show_file(request: HttpRequest) -> Answer:
     """Show a file or the progress of its upload; with ``job_id``, only if it belongs to that job's workspace."""
-    return _answer(await exchange.engine.files.find(exchange.path["id"], exchange.query.get("job_id")))
+    return _answer(await request.engine.files.find(request.path["id"], request.query.get("job_id")))
 
 
-async def list_files(exchange: HttpRequest) -> Answer:
+async def list_files(request: HttpRequest) -> Answer:
     """List files, newest first, at most 200; with ``before``, only files created before that one."""
-    query = exchange.query
-    found = await exchange.engine.files.select(whole(query, "limit", 50, 1), query.get("before"))
+    query = request.query
+    found = await request.engine.files.select(whole(query, "limit", 50, 1), query.get("before"))
     return Answer(encode(FilesAnswer(found)))
 
 
-async def read_file(exchange: HttpRequest) -> Answer:
+async def read_file(request: HttpRequest) -> Answer:
     """Return the content of a file, or the part in ``Range``. The content is verified while it is read."""
-    file = (await exchange.engine.files.find(exchange.path["id"])).ref
+    file = (await request.engine.files.find(request.path["id"])).ref
     tag = f'"{file.sha256}"'
     headers: list[Header] = [
         (b"etag", tag.encode()),
@@ -90,31 +90,31 @@ async def read_file(exchange: HttpRequest) -> Answer:
         (b"repr-digest", b"sha-256=:%b:" % base64.b64encode(bytes.fromhex(file.sha256))),
         (b"content-disposition", f"attachment; filename*=UTF-8''{quote(file.filename or file.id)}".encode()),
     ]
-    known = (exchange.header(b"if-none-match") or "").replace("W/", "").split(",")
+    known = (request.header(b"if-none-match") or "").replace("W/", "").split(",")
     if tag in map(str.strip, known):
         return Answer(b"", 304, headers)
     wanted = None
-    if exchange.header(b"if-range") in (None, tag):
+    if request.header(b"if-range") in (None, tag):
         try:
-            wanted = range_of(exchange.header(b"range"), file.size)
+            wanted = range_of(request.header(b"range"), file.size)
         except InvalidRequest as refusal:
             raise RangeNotSatisfiable(refusal.message, **refusal.details) from None
     start, end = wanted or (0, file.size)
     headers.append((b"content-length", b"%d" % (end - start)))
     if wanted is not None:
         headers.append((b"content-range", f"bytes {start}-{end - 1}/{file.size}".encode()))
-    content = await exchange.engine.files.read(file.id, start, end)
+    content = await request.engine.files.read(file.id, start, end)
     return Answer(b"", 200 if wanted is None else 206, headers, file.content_type.encode(), _closing(content))
 
 
-async def delete_file(exchange: HttpRequest) -> Answer:
+async def delete_file(request: HttpRequest) -> Answer:
     """Delete a file that no collection item refers to."""
-    await exchange.engine.files.delete(exchange.path["id"])
-    return Answer(encode(DeletedFileAnswer(exchange.path["id"])))
+    await request.engine.files.delete(request.path["id"])
+    return Answer(encode(DeletedFileAnswer(request.path["id"])))
 
 
-async def _pieces(exchange: HttpRequest) -> AsyncIterator[bytes]:
-    async for some in exchange.pieces():
+async def _pieces(request: HttpRequest) -> AsyncIterator[bytes]:
+    async for some in request.pieces():
         if some is None:
             raise UploadInterruptedError
         yield some

@@ -25,16 +25,16 @@ from ojster.server.request import HttpRequest
 from ojster.server.route import NUMBERED_PAGE, Route
 
 
-async def list_unrunnable(exchange: HttpRequest) -> Answer:
+async def list_unrunnable(request: HttpRequest) -> Answer:
     """List the kinds of waiting jobs that no registered worker can run, with the reasons."""
-    return Answer(encode(UnrunnableAnswer(await exchange.engine.fleet.unrunnable())))
+    return Answer(encode(UnrunnableAnswer(await request.engine.fleet.unrunnable())))
 
 
-async def list_admin_workers(exchange: HttpRequest) -> Answer:
+async def list_admin_workers(request: HttpRequest) -> Answer:
     """List the workers, most recently seen first, with counts by state."""
-    page = numbered_page(exchange.query)
-    found = await exchange.engine.fleet.all()
-    shown = [show_worker(worker, stale=_is_stale(exchange, worker)) for worker in found]
+    page = numbered_page(request.query)
+    found = await request.engine.fleet.all()
+    shown = [show_worker(worker, stale=_is_stale(request, worker)) for worker in found]
     counts = WorkerCountsBody(len(found))
     for one in shown:
         state = one.state if one.state in ("running", "stale") else "quiet"
@@ -43,30 +43,30 @@ async def list_admin_workers(exchange: HttpRequest) -> Answer:
     return Answer(encode(AdminWorkersAnswer(items, counts, numbered_pagination(page, len(found)))))
 
 
-def _is_stale(exchange: HttpRequest, worker: Worker) -> bool:
-    database = exchange.engine.database
+def _is_stale(request: HttpRequest, worker: Worker) -> bool:
+    database = request.engine.database
     return database.clock() - worker.last_seen_at > database.settings.heartbeat_timeout
 
 
-async def show_admin_worker(exchange: HttpRequest) -> Answer:
+async def show_admin_worker(request: HttpRequest) -> Answer:
     """Show a worker and the jobs that it runs."""
-    worker = await exchange.engine.fleet.find(exchange.path["id"])
-    held = await exchange.engine.scope.look(workers.held_jobs, worker.id)
-    shown = show_worker(worker, stale=_is_stale(exchange, worker))
+    worker = await request.engine.fleet.find(request.path["id"])
+    held = await request.engine.scope.look(workers.held_jobs, worker.id)
+    shown = show_worker(worker, stale=_is_stale(request, worker))
     shown.jobs = [summary(job) for job in held]
     return Answer(encode(shown))
 
 
-async def quiet_worker(exchange: HttpRequest) -> Answer:
+async def quiet_worker(request: HttpRequest) -> Answer:
     """Quiet a worker: after its next heartbeat it claims no more jobs, and finishes those that it has."""
-    worker = await exchange.engine.fleet.direct(exchange.path["id"], "quiet")
-    return Answer(encode(show_worker(worker, stale=_is_stale(exchange, worker))))
+    worker = await request.engine.fleet.direct(request.path["id"], "quiet")
+    return Answer(encode(show_worker(worker, stale=_is_stale(request, worker))))
 
 
-async def deregister_worker(exchange: HttpRequest) -> Answer:
+async def deregister_worker(request: HttpRequest) -> Answer:
     """Remove a worker that has missed its heartbeats, and make its jobs available again."""
-    await exchange.engine.scope.do(workers.deregister, exchange.path["id"])
-    return Answer(encode(DeregisteredWorkerAnswer(exchange.path["id"])))
+    await request.engine.scope.do(workers.deregister, request.path["id"])
+    return Answer(encode(DeregisteredWorkerAnswer(request.path["id"])))
 
 
 ROUTES: Final = (

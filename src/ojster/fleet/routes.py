@@ -14,27 +14,27 @@ from ojster.server.request import HttpRequest
 from ojster.server.route import BASE, Route
 
 
-async def list_worker_rules(exchange: HttpRequest) -> Answer:
+async def list_worker_rules(request: HttpRequest) -> Answer:
     """List the worker rules, including those of absent workers."""
-    return Answer(encode(WorkerRulesAnswer([show_rule(rule) for rule in await exchange.engine.fleet.rules()])))
+    return Answer(encode(WorkerRulesAnswer([show_rule(rule) for rule in await request.engine.fleet.rules()])))
 
 
-async def change_worker_rule(exchange: HttpRequest) -> Answer:
+async def change_worker_rule(request: HttpRequest) -> Answer:
     """Set whether a worker gets jobs, of which types, and what it provides. Omitted members keep their values.
 
     The rule overrides what the worker reports, and also applies to later workers with this id. A disabled worker gives
     its jobs back.
     """
-    body = await exchange.read(WORKER_RULE)
+    body = await request.read(WORKER_RULE)
     given = {name: value for name in body.__struct_fields__ if (value := getattr(body, name)) is not UNSET}
-    rule = await exchange.engine.fleet.change_rule(exchange.path["id"], read_rule_members(given))
+    rule = await request.engine.fleet.change_rule(request.path["id"], read_rule_members(given))
     return Answer(encode(WorkerRuleAnswer(show_rule(rule))))
 
 
-async def forget_worker_rule(exchange: HttpRequest) -> Answer:
+async def forget_worker_rule(request: HttpRequest) -> Answer:
     """Delete the rule of a worker."""
-    await exchange.engine.fleet.forget_rule(exchange.path["id"])
-    return Answer(encode(DeletedRuleAnswer(exchange.path["id"])))
+    await request.engine.fleet.forget_rule(request.path["id"])
+    return Answer(encode(DeletedRuleAnswer(request.path["id"])))
 
 
 _RULES: Final = f"{BASE}/admin/worker-rules"

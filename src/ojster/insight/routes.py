@@ -46,9 +46,9 @@ _MAX_HISTORY_STEPS: Final = 10_000
 """Maximum number of steps in the statistics history."""
 
 
-async def show_stats(exchange: HttpRequest) -> Answer:
+async def show_stats(request: HttpRequest) -> Answer:
     """Show system totals: queues, workers, jobs by state, throughput and uptime."""
-    engine = exchange.engine
+    engine = request.engine
     queues = await engine.scope.look(overview.list_overviews, None)
     jobs = dict.fromkeys((state.value for state in JobState), 0)
     for one in queues:
@@ -59,9 +59,9 @@ async def show_stats(exchange: HttpRequest) -> Answer:
     return Answer(encode(SystemAnswer(len(queues), workers, JobCountsBody(**jobs), throughput(recent), uptime)))
 
 
-async def show_history(exchange: HttpRequest) -> Answer:
+async def show_history(request: HttpRequest) -> Answer:
     """Show the statistics history in steps of ``period`` (1m, 5m, 1h, 1d), of one ``queue`` or of all."""
-    query, now = exchange.query, exchange.engine.database.clock()
+    query, now = request.query, request.engine.database.clock()
     period = query.get("period", "5m")
     if period not in _PERIODS:
         raise InvalidRequest(f"'period' is one of {', '.join(_PERIODS)}, not {period[:20]!r}.", field="period")
@@ -71,7 +71,7 @@ async def show_history(exchange: HttpRequest) -> Answer:
     if (until - since) // (step * MINUTE) > _MAX_HISTORY_STEPS:
         raise InvalidRequest(f"The range has over {_MAX_HISTORY_STEPS} steps. Use a longer 'period'.", field="since")
     queue = check_queue_name(query["queue"]) if "queue" in query else None
-    steps = await exchange.engine.scope.look(statistics.history, Span(since, until, step, queue))
+    steps = await request.engine.scope.look(statistics.history, Span(since, until, step, queue))
     data = [
         HistoryStepBody(
             format_timestamp(at),
@@ -88,27 +88,27 @@ async def show_history(exchange: HttpRequest) -> Answer:
     return Answer(encode(StatisticsHistoryAnswer(period, data)))
 
 
-async def maintain(exchange: HttpRequest) -> Answer:
+async def maintain(request: HttpRequest) -> Answer:
     """Enable or disable maintenance mode, in which workers claim no jobs and schedules create none."""
-    body = await exchange.read(MAINTENANCE)
-    now = exchange.engine.database.clock()
+    body = await request.read(MAINTENANCE)
+    now = request.engine.database.clock()
     estimate = body.estimated_duration or body.duration
     duration = None if estimate is None else parse_duration(estimate)
     wish = Maintenance(now, body.reason, None if duration is None else now + duration) if body.enabled else None
-    return _maintenance(await exchange.engine.scope.do(system.maintain, wish))
+    return _maintenance(await request.engine.scope.do(system.maintain, wish))
 
 
-async def prune(exchange: HttpRequest) -> Answer:
+async def prune(request: HttpRequest) -> Answer:
     """Delete all data past its retention now, instead of with the next maintenance task. ``dry_run``: only count it."""
-    raw = await exchange.optional_body()
-    body = exchange.decode(raw, PRUNE) if raw else PruneBody()
-    done = await exchange.engine.maintenance.prune(dry_run=body.dry_run)
+    raw = await request.optional_body()
+    body = request.decode(raw, PRUNE) if raw else PruneBody()
+    done = await request.engine.maintenance.prune(dry_run=body.dry_run)
     return Answer(encode(PruneAnswer(done, body.dry_run)))
 
 
-async def show_maintenance(exchange: HttpRequest) -> Answer:
+async def show_maintenance(request: HttpRequest) -> Answer:
     """Show whether maintenance mode is enabled."""
-    return _maintenance(await exchange.engine.scope.look(system.find_maintenance, None))
+    return _maintenance(await request.engine.scope.look(system.find_maintenance, None))
 
 
 def _maintenance(found: Maintenance | None) -> Answer:
@@ -119,9 +119,9 @@ def _maintenance(found: Maintenance | None) -> Answer:
     return Answer(encode(shown))
 
 
-async def show_system_config(exchange: HttpRequest) -> Answer:
+async def show_system_config(request: HttpRequest) -> Answer:
     """Show the settings of this server."""
-    database = exchange.engine.database
+    database = request.engine.database
     settings = database.settings
     retention: dict[str, str | int | None] = {
         name: None if age is None else format_duration(age)

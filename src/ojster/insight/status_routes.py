@@ -36,26 +36,26 @@ from ojster.workflows.node import MAX_NODES
 from ojster.workflows.planner import MAX_LEVELS
 
 
-async def list_events(exchange: HttpRequest) -> Answer:
+async def list_events(request: HttpRequest) -> Answer:
     """List recent events, oldest first, optionally by ``types``, ``queues`` and ``job_types``."""
-    query = exchange.query
+    query = request.query
     limit, _, _ = page_of(query, default=100, largest=MAX_EVENTS_PER_PAGE)
     after = query.get("after", "evt_0").removeprefix("evt_")
     if not (after.isascii() and after.isdigit() and len(after) < 19):
         raise InvalidRequest("The parameter 'after' must be the id of an event.", field="after")
     filters = {name: tuple(filter(None, query.get(name, "").split(","))) for name in ("types", "queues", "job_types")}
     chosen = EventFilter(int(after), filters["types"], filters["queues"], filters["job_types"], limit)
-    page = await exchange.engine.events.select(chosen)
+    page = await request.engine.events.select(chosen)
     return Answer(encode(page))
 
 
-async def health(exchange: HttpRequest) -> Answer:
+async def health(request: HttpRequest) -> Answer:
     """Show the health of the server and its database. Answers 503 if the database does not respond."""
-    database = exchange.engine.database
+    database = request.engine.database
     started = time.perf_counter()
     backend = BackendBody(database.kind, "ok")
     try:
-        await asyncio.wait_for(exchange.engine.jobs.count("default"), timeout=5)
+        await asyncio.wait_for(request.engine.jobs.count("default"), timeout=5)
         backend.latency_ms = round((time.perf_counter() - started) * 1000)
     except (OjsterError, TimeoutError) as error:
         backend.status, backend.error = "unhealthy", str(error) or "no answer within 5 seconds"
@@ -64,9 +64,9 @@ async def health(exchange: HttpRequest) -> Answer:
     return Answer(encode(shown), 200 if healthy else 503)
 
 
-async def ready(exchange: HttpRequest) -> Answer:
+async def ready(request: HttpRequest) -> Answer:
     """Show whether the server accepts jobs. Answers 503 during shutdown, or if the database cannot be written."""
-    database = exchange.engine.database
+    database = request.engine.database
     if database.draining:
         return Answer(encode(ReadyAnswer("stopping")), 503)
     if (reason := await why_not_ready(database)) is not None:
@@ -74,18 +74,18 @@ async def ready(exchange: HttpRequest) -> Answer:
     return Answer(encode(ReadyAnswer("ready")))
 
 
-async def ping(exchange: HttpRequest) -> Answer:
+async def ping(request: HttpRequest) -> Answer:
     """Measure the latency of the database. Answers 503 if it does not respond within 5 seconds."""
     try:
-        seconds = await asyncio.wait_for(exchange.engine.ping(), timeout=5)
+        seconds = await asyncio.wait_for(request.engine.ping(), timeout=5)
     except TimeoutError:
         raise BackendUnavailable("The database did not respond within 5 s. Try again later.") from None
     return Answer(encode(PingAnswer("pong", "up", round(seconds * 1000, 3), os.getpid())))
 
 
-async def manifest(exchange: HttpRequest) -> Answer:
+async def manifest(request: HttpRequest) -> Answer:
     """Show the server's implementation, capabilities and extensions."""
-    settings = exchange.engine.database.settings
+    settings = request.engine.database.settings
     details: dict[str, Json] = {
         "max_batch_size": settings.largest_batch,
         "max_job_bytes": settings.largest_job,
@@ -118,7 +118,7 @@ async def manifest(exchange: HttpRequest) -> Answer:
         implementation=ImplementationBody("ojster", __version__, "python"),
         conformance_level=4,
         protocols=["http", "sse", *(["websocket"] if _has("websockets") else [])],
-        backend=exchange.engine.database.kind,
+        backend=request.engine.database.kind,
         capabilities=dict.fromkeys(_CAPABILITIES, True) | {"schema_validation": _has("jsonschema_rs")},
         capability_details=details,
         extensions=[one.name for one in _EXTENSIONS],

@@ -14,18 +14,18 @@ from ojster.server.request import HttpRequest
 from ojster.server.route import BASE, Route
 
 
-async def list_runs(exchange: HttpRequest) -> Answer:
+async def list_runs(request: HttpRequest) -> Answer:
     """List recorded runs, latest first: the last success, the last failure and the latest few runs of each task."""
-    return Answer(encode(TaskRunsAnswer(await exchange.engine.tasks.runs(_filter(exchange)))))
+    return Answer(encode(TaskRunsAnswer(await request.engine.tasks.runs(_filter(request)))))
 
 
-async def list_statistics(exchange: HttpRequest) -> Answer:
+async def list_statistics(request: HttpRequest) -> Answer:
     """List the success and failure counts and the durations of tasks, by type, subject and context."""
-    return Answer(encode(TaskStatisticsAnswer(await exchange.engine.tasks.statistics(_filter(exchange)))))
+    return Answer(encode(TaskStatisticsAnswer(await request.engine.tasks.statistics(_filter(request)))))
 
 
-def _filter(exchange: HttpRequest) -> TaskFilter:
-    query = exchange.query
+def _filter(request: HttpRequest) -> TaskFilter:
+    query = request.query
     outcome = query.get("outcome")
     if outcome is not None and outcome not in list(Outcome):
         raise InvalidRequest(f"'outcome' must be one of {', '.join(Outcome)}, not {outcome[:40]!r}.", field="outcome")

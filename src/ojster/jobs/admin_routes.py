@@ -55,13 +55,13 @@ JOB_FILTER_PARAMETERS: Final = ("queue", "state", "type", "error_type", "since",
 _SORTS: Final = ("created_at", "scheduled_at", "priority")
 
 
-async def search_jobs(exchange: HttpRequest) -> Answer:
+async def search_jobs(request: HttpRequest) -> Answer:
     """Search jobs by ``queue``, ``state``, ``type``, ``error_type``, ``since`` and ``until``, sorted by ``sort``."""
-    return await _job_list(exchange, {})
+    return await _job_list(request, {})
 
 
-async def _job_list(exchange: HttpRequest, more: Mapping[str, Any]) -> Answer:
-    query = exchange.query
+async def _job_list(request: HttpRequest, more: Mapping[str, Any]) -> Answer:
+    query = request.query
     page = numbered_page(query)
     sort, order = query.get("sort", "created_at"), query.get("order", "desc")
     if sort not in _SORTS or order not in ("asc", "desc"):
@@ -70,7 +70,7 @@ async def _job_list(exchange: HttpRequest, more: Mapping[str, Any]) -> Answer:
     if more:
         chosen = msgspec.structs.replace(chosen, **more)
     wanted = Page(page.size, page.offset, sort=sort, ascending=order == "asc")
-    found = await exchange.engine.jobs.select(chosen, wanted)
+    found = await request.engine.jobs.select(chosen, wanted)
     items = [summary(job) for job in found.jobs]
     return Answer(encode(ItemPageAnswer(items, numbered_pagination(page, found.total))))
 
@@ -93,9 +93,9 @@ def summary(job: Job) -> dict[str, msgspec.Raw]:
     return {name: value for name, value in _members(job).items() if name in _SUMMARY}
 
 
-async def inspect_job(exchange: HttpRequest) -> Answer:
+async def inspect_job(request: HttpRequest) -> Answer:
     """Show a job with its envelope, errors and timestamps."""
-    return Answer(encode(_detail(await exchange.engine.jobs.find(exchange.path["id"]))))
+    return Answer(encode(_detail(await request.engine.jobs.find(request.path["id"]))))
 
 
 def _detail(job: Job) -> dict[str, Json]:
@@ -108,25 +108,25 @@ def _detail(job: Job) -> dict[str, Json]:
     return shown
 
 
-async def cancel_admin_job(exchange: HttpRequest) -> Answer:
+async def cancel_admin_job(request: HttpRequest) -> Answer:
     """Cancel an unfinished job."""
-    steered = await exchange.engine.jobs.cancel(exchange.path["id"])
+    steered = await request.engine.jobs.cancel(request.path["id"])
     return Answer(encode(CancelledAnswer(steered.job.id, steered.job.state, steered.before)))
 
 
-async def retry_admin_job(exchange: HttpRequest) -> Answer:
+async def retry_admin_job(request: HttpRequest) -> Answer:
     """Run a discarded or cancelled job again, with attempts and errors reset."""
-    job = await exchange.engine.scope.do(interventions.revive, exchange.path["id"])
+    job = await request.engine.scope.do(interventions.revive, request.path["id"])
     return Answer(encode(RetriedAnswer(job.id, job.state, job.attempt)))
 
 
 def _sweep_endpoint(action: Action, doc: str) -> Handler:
-    async def sweep(exchange: HttpRequest) -> Answer:
-        body = await exchange.read(CONFIRMED_FILTER)
+    async def sweep(request: HttpRequest) -> Answer:
+        body = await request.read(CONFIRMED_FILTER)
         check_confirmed(body.confirm)
         if not body.filter:
             raise InvalidRequest("'filter' is empty, which would select all jobs. Add a condition.", field="filter")
-        return Answer(encode(show_sweep(await exchange.engine.bulk.sweep(action, filter_of(body.filter)))))
+        return Answer(encode(show_sweep(await request.engine.bulk.sweep(action, filter_of(body.filter)))))
 
     sweep.__name__ = f"{action}_admin_jobs"
     sweep.__doc__ = doc
@@ -139,23 +139,23 @@ def check_confirmed(confirm: bool) -> None:
         raise InvalidRequest('"confirm" is not true. Send "confirm": true, as this cannot be undone.', field="confirm")
 
 
-async def list_admin_dead_letters(exchange: HttpRequest) -> Answer:
+async def list_admin_dead_letters(request: HttpRequest) -> Answer:
     """List the dead letters, with the same filters as the job search."""
-    return await _job_list(exchange, {"dead": True})
+    return await _job_list(request, {"dead": True})
 
 
-async def show_dead_letter(exchange: HttpRequest) -> Answer:
+async def show_dead_letter(request: HttpRequest) -> Answer:
     """Show a dead letter with its envelope and errors."""
-    job = await exchange.engine.jobs.find(exchange.path["id"])
+    job = await request.engine.jobs.find(request.path["id"])
     if not job.dead:
         raise NotFound(f"Job {job.id} is not a dead letter.", resource_type="dead_letter_job", resource_id=job.id)
     return Answer(encode(_detail(job)))
 
 
-async def count_dead_letters(exchange: HttpRequest) -> Answer:
+async def count_dead_letters(request: HttpRequest) -> Answer:
     """Show dead letter counts, by queue and error type, and their retention."""
-    found = await exchange.engine.scope.look(overview.count_dead_letters, exchange.engine.scope.tenant)
-    retention = exchange.engine.database.settings.retention
+    found = await request.engine.scope.look(overview.count_dead_letters, request.engine.scope.tenant)
+    retention = request.engine.database.settings.retention
     age = None if retention.dead_letter is None else format_duration(retention.dead_letter)
     shown = DeadLetterStatisticsAnswer(
         found.total,
@@ -168,21 +168,21 @@ async def count_dead_letters(exchange: HttpRequest) -> Answer:
     return Answer(encode(shown))
 
 
-async def retry_dead_letters(exchange: HttpRequest) -> Answer:
+async def retry_dead_letters(request: HttpRequest) -> Answer:
     """Run all dead letters that match a filter again, with attempts and errors reset."""
-    return Answer(encode(show_sweep(await exchange.engine.bulk.sweep(Action.RETRY, await _dead_letters(exchange)))))
+    return Answer(encode(show_sweep(await request.engine.bulk.sweep(Action.RETRY, await _dead_letters(request)))))
 
 
-async def purge_dead_letters(exchange: HttpRequest) -> Answer:
+async def purge_dead_letters(request: HttpRequest) -> Answer:
     """Delete dead letters permanently: all, those that match ``filter``, or those ``older_than`` a time."""
-    found = await exchange.engine.bulk.sweep(Action.DELETE, await _dead_letters(exchange))
+    found = await request.engine.bulk.sweep(Action.DELETE, await _dead_letters(request))
     shown = show_sweep(found)
     shown.purged_count = found.succeeded
     return Answer(encode(shown))
 
 
-async def _dead_letters(exchange: HttpRequest) -> JobFilter:
-    body = await exchange.read(DEAD_LETTERS)
+async def _dead_letters(request: HttpRequest) -> JobFilter:
+    body = await request.read(DEAD_LETTERS)
     check_confirmed(body.confirm)
     given = dict(body.filter or {})
     if body.older_than is not None:
@@ -191,15 +191,15 @@ async def _dead_letters(exchange: HttpRequest) -> JobFilter:
     return msgspec.structs.replace(chosen, dead=True, states=(JobState.DISCARDED.value,))
 
 
-async def delete_admin_dead_letter(exchange: HttpRequest) -> Answer:
+async def delete_admin_dead_letter(request: HttpRequest) -> Answer:
     """Delete a discarded job permanently."""
-    await exchange.engine.jobs.delete_dead(exchange.path["id"])
+    await request.engine.jobs.delete_dead(request.path["id"])
     return Answer(b"", 204)
 
 
-async def retry_admin_dead_letter(exchange: HttpRequest) -> Answer:
+async def retry_admin_dead_letter(request: HttpRequest) -> Answer:
     """Run a discarded job again, with attempts and errors reset."""
-    job = await revive(exchange)
+    job = await revive(request)
     return Answer(encode(_detail(job)))
 
 

@@ -154,23 +154,23 @@ class _BulkFormat:
         return BulkItemBody(index, action.past, job_id=entry.job_id)
 
 
-async def enqueue_bulk(exchange: HttpRequest) -> Answer:
+async def enqueue_bulk(request: HttpRequest) -> Answer:
     """Enqueue several jobs independently, or with ``atomicity: atomic`` all or none, and return a result for each."""
-    raw = await exchange.body()
-    body = exchange.decode(raw, BULK)
-    return await push_jobs(exchange, raw, body.jobs, _mode_of(body) or "partial", body.idempotency_key, _BulkFormat())
+    raw = await request.body()
+    body = request.decode(raw, BULK)
+    return await push_jobs(request, raw, body.jobs, _mode_of(body) or "partial", body.idempotency_key, _BulkFormat())
 
 
-async def enqueue_batch(exchange: HttpRequest) -> Answer:
+async def enqueue_batch(request: HttpRequest) -> Answer:
     """Enqueue several jobs, all or none, or with ``mode: partial`` independently.
 
     With a ``mode``, the answer has a result for each job. Without it, the answer has the jobs, or the first error.
     """
-    raw = await exchange.body()
-    body = exchange.decode(raw, BATCH)
+    raw = await request.body()
+    body = request.decode(raw, BATCH)
     mode = _mode_of(body)
     style = _JobsFormat() if mode is None else _BatchFormat()
-    return await push_jobs(exchange, raw, body.jobs, mode or "atomic", body.idempotency_key, style)
+    return await push_jobs(request, raw, body.jobs, mode or "atomic", body.idempotency_key, style)
 
 
 def _mode_of(body: BatchBody | BulkBody | BulkSteeringBody) -> str | None:
@@ -181,34 +181,34 @@ def _mode_of(body: BatchBody | BulkBody | BulkSteeringBody) -> str | None:
 
 
 async def push_jobs(
-    exchange: HttpRequest, raw: bytes, jobs: Sequence[msgspec.Raw], mode: str, key: str | None, style: _AnswerFormat
+    request: HttpRequest, raw: bytes, jobs: Sequence[msgspec.Raw], mode: str, key: str | None, style: _AnswerFormat
 ) -> Answer:
     """Enqueue several jobs, and format the answer with ``style``."""
-    check_size(exchange, jobs, "jobs")
+    check_size(request, jobs, "jobs")
     items: list[NewJob | str | OjsterError] = []
     for index, job in enumerate(jobs):
         try:
-            items.append(await exchange.engine.jobs.prepare(read_members(job, "The job")))
+            items.append(await request.engine.jobs.prepare(read_members(job, "The job")))
         except OjsterError as refusal:
             refusal.message = f"The job at index {index} is invalid: {refusal.message}"
             refusal.details["index"] = index
             items.append(refusal)
-    return await _perform(exchange, Action.ENQUEUE, items, mode, _key(exchange, Action.ENQUEUE, key, raw, style), style)
+    return await _perform(request, Action.ENQUEUE, items, mode, _key(request, Action.ENQUEUE, key, raw, style), style)
 
 
 def _bulk_endpoint(action: Action, style: _AnswerFormat, name: str, doc: str) -> Handler:
     """Return an endpoint that performs ``action`` on existing jobs, selected by ids or by a filter."""
 
-    async def steer(exchange: HttpRequest) -> Answer:
-        raw = await exchange.body()
-        body = exchange.decode(raw, BULK_STEERING)
+    async def steer(request: HttpRequest) -> Answer:
+        raw = await request.body()
+        body = request.decode(raw, BULK_STEERING)
         if (body.job_ids is None) == (body.filter is None):
             raise InvalidRequest("Exactly one of 'job_ids' and 'filter' is required.", field="job_ids")
-        key = _key(exchange, action, body.idempotency_key, raw, style)
+        key = _key(request, action, body.idempotency_key, raw, style)
         mode = _mode_of(body) or "partial"
         if body.job_ids is not None:
-            check_size(exchange, body.job_ids, "job_ids")
-            return await _perform(exchange, action, body.job_ids, mode, key, style)
+            check_size(request, body.job_ids, "job_ids")
+            return await _perform(request, action, body.job_ids, mode, key, style)
         assert body.filter is not None
         if mode == "atomic":
             raise InvalidRequest(
@@ -219,7 +219,7 @@ def _bulk_endpoint(action: Action, style: _AnswerFormat, name: str, doc: str) ->
         chosen = filter_of(body.filter)
         if chosen == JobFilter():
             raise InvalidRequest("'filter' is empty, which would select all jobs. Add a condition.", field="filter")
-        reply = await exchange.engine.bulk.answer_once(key, lambda: _swept(exchange, action, chosen, style))
+        reply = await request.engine.bulk.answer_once(key, lambda: _swept(request, action, chosen, style))
         return Answer(reply.body, reply.status)
 
     steer.__name__ = name
@@ -227,8 +227,8 @@ def _bulk_endpoint(action: Action, style: _AnswerFormat, name: str, doc: str) ->
     return steer
 
 
-async def _swept(exchange: HttpRequest, action: Action, chosen: JobFilter, style: _AnswerFormat) -> Reply:
-    found = await exchange.engine.bulk.sweep(action, chosen)
+async def _swept(request: HttpRequest, action: Action, chosen: JobFilter, style: _AnswerFormat) -> Reply:
+    found = await request.engine.bulk.sweep(action, chosen)
     entries = [_Entry(job_id, refusal) for job_id, refusal in found.items]
     reply = style.answer(action, entries, _Totals(found.matched, found.succeeded), atomic=False)
     told = any(isinstance(refusal, CancellationRequested) for _, refusal in found.items)
@@ -236,7 +236,7 @@ async def _swept(exchange: HttpRequest, action: Action, chosen: JobFilter, style
 
 
 async def _perform(
-    exchange: HttpRequest,
+    request: HttpRequest,
     action: Action,
     items: Sequence[NewJob | str | OjsterError],
     mode: str,
@@ -250,7 +250,7 @@ async def _perform(
         succeeded = sum(entry.refusal is None for entry in entries)
         return style.answer(action, entries, _Totals(len(entries), succeeded), atomic)
 
-    reply = await exchange.engine.bulk.perform(Bulk(action, items, atomic, answer, key))
+    reply = await request.engine.bulk.perform(Bulk(action, items, atomic, answer, key))
     return Answer(reply.body, reply.status, ((b"x-ojs-batch-size", b"%d" % len(items)),))
 
 
@@ -261,7 +261,7 @@ def _entry(outcome: Outcome, item: NewJob | str | OjsterError) -> _Entry:
     return _Entry(job_id, outcome if isinstance(outcome, OjsterError) else None)
 
 
-def check_size(exchange: HttpRequest, items: Sequence[Any], name: str) -> None:
+def check_size(request: HttpRequest, items: Sequence[Any], name: str) -> None:
     """Check that a request has at least one job and at most ``largest_batch``.
 
     Raises
@@ -271,7 +271,7 @@ def check_size(exchange: HttpRequest, items: Sequence[Any], name: str) -> None:
     BatchTooLarge
         The request has too many jobs.
     """
-    most = exchange.engine.database.settings.largest_batch
+    most = request.engine.database.settings.largest_batch
     if not items:
         raise InvalidRequest(f"{name!r} must not be empty.", field=name)
     if len(items) > most:
@@ -282,8 +282,8 @@ def check_size(exchange: HttpRequest, items: Sequence[Any], name: str) -> None:
         )
 
 
-def _key(exchange: HttpRequest, action: Action, in_body: str | None, raw: bytes, style: _AnswerFormat) -> Key | None:
-    key = exchange.header(b"idempotency-key") or in_body
+def _key(request: HttpRequest, action: Action, in_body: str | None, raw: bytes, style: _AnswerFormat) -> Key | None:
+    key = request.header(b"idempotency-key") or in_body
     if key is None:
         return None
     if not 0 < len(key) <= MAX_KEY_CHARS or not key.isprintable():

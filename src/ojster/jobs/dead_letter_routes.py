@@ -22,34 +22,34 @@ from ojster.server.request import HttpRequest
 from ojster.server.route import BASE, PAGE, Route
 
 
-async def list_dead_letters(exchange: HttpRequest) -> Answer:
+async def list_dead_letters(request: HttpRequest) -> Answer:
     """List the dead letters (kept jobs with exhausted retries), newest first, optionally only some."""
-    query = exchange.query
+    query = request.query
     given = {name: query[name] for name in _FILTERS if name in query}
     chosen = msgspec.structs.replace(filter_of(given), dead=True)
-    return await job_page(exchange, chosen)
+    return await job_page(request, chosen)
 
 
-async def retry_dead_letter(exchange: HttpRequest) -> Answer:
+async def retry_dead_letter(request: HttpRequest) -> Answer:
     """Run a discarded job again with attempts and errors reset; ``override`` replaces arguments or options."""
-    job = await revive(exchange)
+    job = await revive(request)
     at = format_timestamp(job.enqueued_at or 0).encode()
     return Answer(b'{"job":%b,"re_enqueued_at":"%b"}' % (to_json(job), at))
 
 
-async def revive(exchange: HttpRequest) -> Job:
+async def revive(request: HttpRequest) -> Job:
     """Run the discarded job in the path again, with the overrides of the optional body."""
-    id, raw = exchange.path["id"], await exchange.body()
-    override = exchange.decode(raw, DEAD_LETTER_RETRY).override if raw.strip() else None
+    id, raw = request.path["id"], await request.body()
+    override = request.decode(raw, DEAD_LETTER_RETRY).override if raw.strip() else None
     if override is None:
-        return await exchange.engine.jobs.retry_dead(id)
+        return await request.engine.jobs.retry_dead(id)
     revival = DeadLetterRetry(id, override.args, override.queue, override.meta, override.retry)
-    return await exchange.engine.jobs.retry_dead(id, revival)
+    return await request.engine.jobs.retry_dead(id, revival)
 
 
-async def delete_dead_letter(exchange: HttpRequest) -> Answer:
+async def delete_dead_letter(request: HttpRequest) -> Answer:
     """Delete a discarded job permanently."""
-    job = await exchange.engine.jobs.delete_dead(exchange.path["id"])
+    job = await request.engine.jobs.delete_dead(request.path["id"])
     return Answer(encode(DeletedJobAnswer(job.id)))
 
 

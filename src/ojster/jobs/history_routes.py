@@ -18,30 +18,30 @@ LARGEST_PAGE: Final = 1_000
 """Maximum number of history entries in one answer."""
 
 
-async def show_history(exchange: HttpRequest) -> Answer:
+async def show_history(request: HttpRequest) -> Answer:
     """Show the execution history of a job, oldest entry first."""
-    limit, offset, after = page_of(exchange.query, largest=LARGEST_PAGE)
-    entries = await exchange.engine.jobs.history(exchange.path["id"])
+    limit, offset, after = page_of(request.query, largest=LARGEST_PAGE)
+    entries = await request.engine.jobs.history(request.path["id"])
     begin = offset if after is None else after
     end = begin + limit
     shown = HistoryAnswer(
-        [show_entry(entry, exchange.path["id"], number) for number, entry in enumerate(entries[begin:end], begin)],
+        [show_entry(entry, request.path["id"], number) for number, entry in enumerate(entries[begin:end], begin)],
         len(entries),
         str(end) if end < len(entries) else None,
     )
-    clamped = int(exchange.query.get("limit") or 0) > LARGEST_PAGE
+    clamped = int(request.query.get("limit") or 0) > LARGEST_PAGE
     return Answer(encode(shown), headers=((b"x-ojs-limit-clamped", b"true"),) if clamped else ())
 
 
-async def purge_history(exchange: HttpRequest) -> Answer:
+async def purge_history(request: HttpRequest) -> Answer:
     """Delete the execution history of a job up to now."""
-    deleted = await exchange.engine.jobs.purge_history(exchange.path["id"])
+    deleted = await request.engine.jobs.purge_history(request.path["id"])
     return Answer(encode(PurgedHistoryAnswer(deleted)))
 
 
-async def show_lineage(exchange: HttpRequest) -> Answer:
+async def show_lineage(request: HttpRequest) -> Answer:
     """Show the predecessors and successors of a job in its workflow."""
-    return Answer(encode(record_wire.show_lineage(await exchange.engine.jobs.lineage(exchange.path["id"]))))
+    return Answer(encode(record_wire.show_lineage(await request.engine.jobs.lineage(request.path["id"]))))
 
 
 _TAG: Final = "History"

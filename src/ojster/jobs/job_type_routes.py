@@ -19,31 +19,31 @@ from ojster.server.request import HttpRequest
 from ojster.server.route import BASE, PAGE, Route
 
 
-async def list_job_types(exchange: HttpRequest) -> Answer:
+async def list_job_types(request: HttpRequest) -> Answer:
     """List the job types that have defaults, by type."""
-    limit, offset, _ = page_of(exchange.query)
-    found = await exchange.engine.job_types.all()
+    limit, offset, _ = page_of(request.query)
+    found = await request.engine.job_types.all()
     shown = [show_job_type(one) for one in found[offset : offset + limit]]
     return Answer(encode(JobTypesAnswer(shown, offset_pagination(len(found), limit, offset))))
 
 
-async def show_one_job_type(exchange: HttpRequest) -> Answer:
+async def show_one_job_type(request: HttpRequest) -> Answer:
     """Show the defaults of a job type."""
-    return Answer(encode(JobTypeAnswer(show_job_type(await exchange.engine.job_types.find(exchange.path["type"])))))
+    return Answer(encode(JobTypeAnswer(show_job_type(await request.engine.job_types.find(request.path["type"])))))
 
 
-async def put_job_type(exchange: HttpRequest) -> Answer:
+async def put_job_type(request: HttpRequest) -> Answer:
     """Set the defaults of a job type: members that its jobs have if their requests leave them out."""
-    raw = await exchange.body()
-    exchange.decode(raw, JOB_TYPE)
-    one = await exchange.engine.job_types.put(exchange.path["type"], read_members(raw))
+    raw = await request.body()
+    request.decode(raw, JOB_TYPE)
+    one = await request.engine.job_types.put(request.path["type"], read_members(raw))
     return Answer(encode(JobTypeAnswer(show_job_type(one))))
 
 
-async def delete_job_type(exchange: HttpRequest) -> Answer:
+async def delete_job_type(request: HttpRequest) -> Answer:
     """Delete the defaults of a job type. Jobs that have them keep them."""
-    await exchange.engine.job_types.delete(exchange.path["type"])
-    return Answer(encode(DeletedJobTypeAnswer(exchange.path["type"])))
+    await request.engine.job_types.delete(request.path["type"])
+    return Answer(encode(DeletedJobTypeAnswer(request.path["type"])))
 
 
 _PATH: Final = f"{BASE}/job-types"

@@ -69,14 +69,14 @@ from ojster.workflows.notes import NewNote
 from ojster.workflows.wire import NOTE, RESUME, NoteBody, ResumeBody
 
 
-async def enqueue(exchange: HttpRequest) -> Answer:
+async def enqueue(request: HttpRequest) -> Answer:
     """Enqueue a job, or return the existing one with 200 if the uniqueness policy finds a duplicate."""
-    engine = exchange.engine
+    engine = request.engine
     try:
-        job = await engine.jobs.prepare(await exchange.members())
+        job = await engine.jobs.prepare(await request.members())
     except JobDropped:
         return Answer(b'{"dropped":true}')
-    (pushed,) = await _push_or_block(exchange, job)
+    (pushed,) = await _push_or_block(request, job)
     if pushed.existing:
         return Answer(b'{"job":%b,"deduplicated":true}' % to_json(pushed.job))
     told: dict[str, str] = {}
@@ -100,13 +100,13 @@ PUSH_RETRY_SECONDS: Final = 0.1
 """Interval between attempts to push into a full queue, in seconds."""
 
 
-async def _push_or_block(exchange: HttpRequest, job: NewJob) -> list[Pushed]:
+async def _push_or_block(request: HttpRequest, job: NewJob) -> list[Pushed]:
     """Push a job. If its queue is full with strategy ``block``, retry until ``OJS-Block-Timeout`` has passed.
 
     Spec: ojs-backpressure 5.2
     """
     wait = 0.0
-    if (text := exchange.header(b"ojs-block-timeout")) is not None:
+    if (text := request.header(b"ojs-block-timeout")) is not None:
         try:
             wait = min(MAX_BLOCK_SECONDS, max(0.0, float(text)))
         except ValueError:
@@ -115,27 +115,27 @@ async def _push_or_block(exchange: HttpRequest, job: NewJob) -> list[Pushed]:
     deadline = loop.time() + wait
     while True:
         try:
-            return await exchange.engine.jobs.push((job,))
+            return await request.engine.jobs.push((job,))
         except QueueFull as full:
-            if full.details["strategy"] != "block" or loop.time() >= deadline or exchange.engine.database.draining:
+            if full.details["strategy"] != "block" or loop.time() >= deadline or request.engine.database.draining:
                 raise
         await asyncio.sleep(PUSH_RETRY_SECONDS)
 
 
-async def show_job(exchange: HttpRequest) -> Answer:
+async def show_job(request: HttpRequest) -> Answer:
     """Show a job. With ``wait_ms``, answer when the job is finished or the time has passed."""
-    wait = wait_ms(exchange.query)
-    engine, job_id = exchange.engine, exchange.path["id"]
+    wait = wait_ms(request.query)
+    engine, job_id = request.engine, request.path["id"]
     job = await engine.jobs.wait_for(job_id, wait) if wait else await engine.jobs.find(job_id)
     return Answer(b'{"job":%b}' % to_json(job))
 
 
-async def show_result(exchange: HttpRequest) -> Answer:
+async def show_result(request: HttpRequest) -> Answer:
     """Show the result of a job. With ``wait=true``, wait ``timeout`` seconds (30) for it; answers 408 if there is none.
 
     Spec: ojs-results 8
     """
-    query, engine, job_id = exchange.query, exchange.engine, exchange.path["id"]
+    query, engine, job_id = request.query, request.engine, request.path["id"]
     seconds = min(whole(query, "timeout", 30, 0), 60)
     waits = query.get("wait") == "true"
     job = await engine.jobs.wait_for(job_id, seconds) if waits else await engine.jobs.find(job_id)
@@ -147,10 +147,10 @@ async def show_result(exchange: HttpRequest) -> Answer:
     return Answer(encode(ResultAnswer(job_id=job_id, **msgspec.structs.asdict(shown))), headers=headers)
 
 
-async def show_results(exchange: HttpRequest) -> Answer:
+async def show_results(request: HttpRequest) -> Answer:
     """Show the results of several jobs."""
-    body = await exchange.read(RESULTS)
-    found = await asyncio.gather(*map(exchange.engine.jobs.find, body.ids), return_exceptions=True)
+    body = await request.read(RESULTS)
+    found = await asyncio.gather(*map(request.engine.jobs.find, body.ids), return_exceptions=True)
     shown = {}
     for job_id, job in zip(body.ids, found, strict=True):
         if isinstance(job, Job):
@@ -160,40 +160,40 @@ async def show_results(exchange: HttpRequest) -> Answer:
     return Answer(encode(JobResultsAnswer(shown)))
 
 
-async def cancel_job(exchange: HttpRequest) -> Answer:
+async def cancel_job(request: HttpRequest) -> Answer:
     """Cancel an unfinished job."""
-    changed = await exchange.engine.jobs.cancel(exchange.path["id"])
+    changed = await request.engine.jobs.cancel(request.path["id"])
     shown = show_changed(changed)
     shown.cancelled_at = format_timestamp(changed.job.finished_at or 0)
     return Answer(encode(ChangedJobAnswer(shown)))
 
 
-async def adjust_job(exchange: HttpRequest) -> Answer:
+async def adjust_job(request: HttpRequest) -> Answer:
     """Set the ``priority`` of a waiting job, or raise or lower it by ``priority_adjustment``.
 
     Only administrators may raise it.
     """
-    body = await exchange.read(ADJUSTMENT)
+    body = await request.read(ADJUSTMENT)
     if (body.priority is None) == (body.priority_adjustment is None):
         raise InvalidRequest("Exactly one of 'priority' and 'priority_adjustment' is required.", field="priority")
-    change = Adjustment(exchange.path["id"], body.priority_adjustment or 0, body.priority)
-    done = await exchange.engine.jobs.adjust(change)
+    change = Adjustment(request.path["id"], body.priority_adjustment or 0, body.priority)
+    done = await request.engine.jobs.adjust(change)
     job = done.job
     return Answer(
         encode(AdjustedAnswer(job.id, job.priority, done.previous_priority, done.by, msgspec.Raw(to_json(job))))
     )
 
 
-async def activate_job(exchange: HttpRequest) -> Answer:
+async def activate_job(request: HttpRequest) -> Answer:
     """Activate a pending job: make it available, or, if it is suspended, resume it with a ``result`` or ``error``."""
-    data, failure, _ = await read_resumption(exchange)
-    changed = await exchange.engine.workflows.activate(exchange.path["id"], data, failure)
+    data, failure, _ = await read_resumption(request)
+    changed = await request.engine.workflows.activate(request.path["id"], data, failure)
     shown = show_changed(changed)
     shown.activated_at = format_timestamp(changed.job.enqueued_at or 0)
     return Answer(encode(ChangedJobAnswer(shown)))
 
 
-async def read_resumption(exchange: HttpRequest) -> tuple[bytes | None, Failure | None, str | None]:
+async def read_resumption(request: HttpRequest) -> tuple[bytes | None, Failure | None, str | None]:
     """Read the optional body of a resumption, and return its result, its failure and the path of its step.
 
     The result is JSON. Each value is ``None`` if the body does not contain it.
@@ -205,7 +205,7 @@ async def read_resumption(exchange: HttpRequest) -> tuple[bytes | None, Failure 
     PayloadTooLarge
         The result is larger than the largest job.
     """
-    body = exchange.decode(await exchange.optional_body() or b"{}", RESUME)
+    body = request.decode(await request.optional_body() or b"{}", RESUME)
     failure = None
     if body.error is not None:
         if body.result is not msgspec.UNSET:
@@ -214,61 +214,61 @@ async def read_resumption(exchange: HttpRequest) -> tuple[bytes | None, Failure 
         failure = msgspec.structs.replace(parse_failure(error), retryable=False)
     if body.result is not msgspec.UNSET:
         read_value(body.result, "result")
-        if len(body.result) > (largest := exchange.engine.database.settings.largest_job):
+        if len(body.result) > (largest := request.engine.database.settings.largest_job):
             raise PayloadTooLarge(f"The result has {len(body.result)} bytes (limit {largest}). Send less.")
     return None if body.result is msgspec.UNSET else bytes(body.result), failure, body.step
 
 
-async def note_job(exchange: HttpRequest) -> Answer:
+async def note_job(request: HttpRequest) -> Answer:
     """Add a note to a job: any JSON value."""
-    job_id, body = exchange.path["id"], await read_note(exchange)
+    job_id, body = request.path["id"], await read_note(request)
     holder = Holder(job_id, body.worker_id, body.attempt)
-    made = await exchange.engine.workflows.add_note(NewNote(bytes(body.note), job_id=job_id, holder=holder))
+    made = await request.engine.workflows.add_note(NewNote(bytes(body.note), job_id=job_id, holder=holder))
     return Answer(encode(NoteAnswer(made)), 201)
 
 
-async def read_note(exchange: HttpRequest) -> NoteBody:
+async def read_note(request: HttpRequest) -> NoteBody:
     """Return the body with a note, which is valid JSON."""
-    body = await exchange.read(NOTE)
+    body = await request.read(NOTE)
     read_value(body.note, "note")
     return body
 
 
-async def list_job_notes(exchange: HttpRequest) -> Answer:
+async def list_job_notes(request: HttpRequest) -> Answer:
     """List the notes of a job, oldest first."""
-    return Answer(encode(NotesAnswer(await exchange.engine.workflows.notes_of_job(exchange.path["id"]))))
+    return Answer(encode(NotesAnswer(await request.engine.workflows.notes_of_job(request.path["id"]))))
 
 
-async def report_progress(exchange: HttpRequest) -> Answer:
+async def report_progress(request: HttpRequest) -> Answer:
     """Report the progress of a job, and extend its lease. For a job that is not active, nothing changes."""
-    return await _report(exchange, exchange.path["id"], await exchange.read(PROGRESS))
+    return await _report(request, request.path["id"], await request.read(PROGRESS))
 
 
-async def report_worker_progress(exchange: HttpRequest) -> Answer:
+async def report_worker_progress(request: HttpRequest) -> Answer:
     """Report the progress of the job ``job_id``, as the official SDKs do."""
-    body = await exchange.read(WORKER_PROGRESS)
-    return await _report(exchange, body.job_id, body)
+    body = await request.read(WORKER_PROGRESS)
+    return await _report(request, body.job_id, body)
 
 
-async def _report(exchange: HttpRequest, job_id: str, body: ProgressBody) -> Answer:
+async def _report(request: HttpRequest, job_id: str, body: ProgressBody) -> Answer:
     fraction = body.progress if body.percentage is None else body.percentage / 100
     if fraction is None and body.data is None:
         raise InvalidRequest("The report has neither 'progress' nor 'data'. Send one of them.", field="progress")
     clamped = None if fraction is None else min(1.0, max(0.0, fraction))
     data = None if body.data is None else encode(body.data)
     item = Progress(job_id, clamped, body.message, body.worker_id, body.attempt, data)
-    job = await exchange.engine.jobs.report(item)
+    job = await request.engine.jobs.report(item)
     if job.state == JobState.ACTIVE and body.checkpoint is not msgspec.UNSET and bytes(body.checkpoint) != b"null":
         read_value(body.checkpoint, "checkpoint")
         checkpoint = NewCheckpoint(job_id, bytes(body.checkpoint), job.worker_id, job.attempt)
         with contextlib.suppress(Conflict):  # the job has ended meanwhile
-            await exchange.engine.jobs.save_checkpoint(checkpoint)
+            await request.engine.jobs.save_checkpoint(checkpoint)
     return _progress(job)
 
 
-async def show_progress(exchange: HttpRequest) -> Answer:
+async def show_progress(request: HttpRequest) -> Answer:
     """Show the progress of a job."""
-    return _progress(await exchange.engine.jobs.find(exchange.path["id"]))
+    return _progress(await request.engine.jobs.find(request.path["id"]))
 
 
 def _progress(job: Job) -> Answer:
@@ -281,11 +281,11 @@ def _progress(job: Job) -> Answer:
     return Answer(encode(ProgressAnswer(job_id=job.id, state=job.state, **shown)), headers=headers)
 
 
-async def account_agent(exchange: HttpRequest) -> Answer:
+async def account_agent(request: HttpRequest) -> Answer:
     """Record token usage of an agent's job. Answers 429 if the remaining budget is too small for an estimated call."""
-    body = await exchange.read(AGENT_USAGE)
+    body = await request.read(AGENT_USAGE)
     item = Account(
-        exchange.path["id"],
+        request.path["id"],
         body.tokens,
         body.estimated,
         body.is_estimate,
@@ -294,40 +294,40 @@ async def account_agent(exchange: HttpRequest) -> Answer:
         body.worker_id,
         body.attempt,
     )
-    state = await exchange.engine.agents.account(item)
+    state = await request.engine.agents.account(item)
     return Answer(encode(AgentUsageAnswer(item.job_id, state.tokens_used, state.budget, state.left, state)))
 
 
-async def save_checkpoint(exchange: HttpRequest) -> Answer:
+async def save_checkpoint(request: HttpRequest) -> Answer:
     """Save a checkpoint for the job's next attempt, at most 1 MiB, in place of the previous one."""
-    body = await exchange.read(CHECKPOINT)
+    body = await request.read(CHECKPOINT)
     read_value(body.state, "state")
-    item = NewCheckpoint(exchange.path["id"], bytes(body.state), body.worker_id, body.attempt)
-    return Answer(encode(show_checkpoint(await exchange.engine.jobs.save_checkpoint(item))))
+    item = NewCheckpoint(request.path["id"], bytes(body.state), body.worker_id, body.attempt)
+    return Answer(encode(show_checkpoint(await request.engine.jobs.save_checkpoint(item))))
 
 
-async def find_checkpoint(exchange: HttpRequest) -> Answer:
+async def find_checkpoint(request: HttpRequest) -> Answer:
     """Show the checkpoint of a job."""
-    return Answer(encode(show_checkpoint(await exchange.engine.jobs.find_checkpoint(exchange.path["id"]))))
+    return Answer(encode(show_checkpoint(await request.engine.jobs.find_checkpoint(request.path["id"]))))
 
 
-async def clear_checkpoint(exchange: HttpRequest) -> Answer:
+async def clear_checkpoint(request: HttpRequest) -> Answer:
     """Delete the checkpoint of a job."""
-    existed = await exchange.engine.jobs.clear_checkpoint(exchange.path["id"])
-    return Answer(encode(DeletedCheckpointAnswer(exchange.path["id"], existed)))
+    existed = await request.engine.jobs.clear_checkpoint(request.path["id"])
+    return Answer(encode(DeletedCheckpointAnswer(request.path["id"], existed)))
 
 
-async def list_jobs(exchange: HttpRequest) -> Answer:
+async def list_jobs(request: HttpRequest) -> Answer:
     """List jobs, newest first, optionally by ``state``, ``queue`` and ``type``, which may end in ``*``."""
-    query = exchange.query
+    query = request.query
     chosen = filter_of({name: query.get(name) for name in ("state", "queue", "type")})
-    return await job_page(exchange, chosen)
+    return await job_page(request, chosen)
 
 
-async def job_page(exchange: HttpRequest, chosen: JobFilter) -> Answer:
+async def job_page(request: HttpRequest, chosen: JobFilter) -> Answer:
     """Return the page of matching jobs that the query parameters select."""
-    limit, offset, before = page_of(exchange.query)
-    page = await exchange.engine.jobs.select(chosen, Page(limit, offset, before))
+    limit, offset, before = page_of(request.query)
+    page = await request.engine.jobs.select(chosen, Page(limit, offset, before))
     shown = [to_json(job) for job in page.jobs]
     fitting = number_that_fits(shown)
     next_before = page.next_before if fitting == len(shown) else page.jobs[fitting - 1].seq

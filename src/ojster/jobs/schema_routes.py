@@ -34,21 +34,21 @@ from ojster.server.request import HttpRequest
 from ojster.server.route import BASE, PAGE, Route
 
 
-async def register_schema(exchange: HttpRequest) -> Answer:
+async def register_schema(request: HttpRequest) -> Answer:
     """Register a JSON Schema for the arguments of a job type, as a new version."""
-    body = await exchange.read(SCHEMA)
-    schema = await _register(exchange, body, body.job_type or body.type, body.version)
+    body = await request.read(SCHEMA)
+    schema = await _register(request, body, body.job_type or body.type, body.version)
     return Answer(encode(_registered(schema) if body.uri is None else _by_uri(schema)), 201)
 
 
-async def put_schema(exchange: HttpRequest) -> Answer:
+async def put_schema(request: HttpRequest) -> Answer:
     """Register a JSON Schema for the arguments of the job type in the path, as a new version."""
-    body = await exchange.read(SCHEMA)
-    schema = await _register(exchange, body, exchange.path["type"], exchange.path["version"])
+    body = await request.read(SCHEMA)
+    schema = await _register(request, body, request.path["type"], request.path["version"])
     return Answer(encode(_registered(schema)), 201)
 
 
-async def _register(exchange: HttpRequest, body: SchemaBody, type: str | None, version: int | str | None) -> Schema:
+async def _register(request: HttpRequest, body: SchemaBody, type: str | None, version: int | str | None) -> Schema:
     if type is None or version is None:
         raise InvalidRequest("'job_type' or 'version' is missing. Send both.", field="job_type")
     given = body.args_schema if body.schema is msgspec.UNSET else body.schema
@@ -56,48 +56,48 @@ async def _register(exchange: HttpRequest, body: SchemaBody, type: str | None, v
         raise InvalidRequest("'schema' is missing. Send a JSON Schema.", field="schema")
     name = read_type(encode(type))
     compile_schema(read_value(given, "schema"))
-    mode = exchange.engine.database.settings.schema_mode if body.mode is None else body.mode
+    mode = request.engine.database.settings.schema_mode if body.mode is None else body.mode
     uri = None if body.uri is None else schemas.check_uri(body.uri)
-    named = exchange.engine.scope.named(name)
+    named = request.engine.scope.named(name)
     schema = Schema(named, parse_version(version), str(version), Mode(mode), bytes(given), given_uri=uri)
-    return await exchange.engine.scope.do(schemas.register_schemas, schema)
+    return await request.engine.scope.do(schemas.register_schemas, schema)
 
 
-async def show_latest_schema(exchange: HttpRequest) -> Answer:
+async def show_latest_schema(request: HttpRequest) -> Answer:
     """Show the latest schema of a job type, or the schema with a URI."""
-    if _is_uri(exchange):
-        return Answer(encode(_by_uri(await _find_by_uri(exchange))))
-    found = await _versions(exchange)
+    if _is_uri(request):
+        return Answer(encode(_by_uri(await _find_by_uri(request))))
+    found = await _versions(request)
     if not found:
-        raise no_schema(exchange.path["type"])
+        raise no_schema(request.path["type"])
     return Answer(encode(_registered(found[0])))
 
 
-async def show_schema(exchange: HttpRequest) -> Answer:
+async def show_schema(request: HttpRequest) -> Answer:
     """Show a version of the schema of a job type."""
-    version = parse_version(exchange.path["version"])
-    found = await _versions(exchange)
+    version = parse_version(request.path["version"])
+    found = await _versions(request)
     for schema in found:
         if schema.version == version:
             return Answer(encode(_registered(schema)))
-    raise no_schema(exchange.path["type"], exchange.path["version"])
+    raise no_schema(request.path["type"], request.path["version"])
 
 
-async def list_schema_versions(exchange: HttpRequest) -> Answer:
+async def list_schema_versions(request: HttpRequest) -> Answer:
     """List the schema versions of a job type, latest first."""
-    found = await _versions(exchange)
+    found = await _versions(request)
     if not found:
-        raise no_schema(exchange.path["type"])
+        raise no_schema(request.path["type"])
     versions = [
         SchemaVersionBody(show_version(one), format_timestamp(one.created_at), one is found[0]) for one in found
     ]
-    return Answer(encode(SchemaVersionsAnswer(exchange.path["type"], versions)))
+    return Answer(encode(SchemaVersionsAnswer(request.path["type"], versions)))
 
 
-async def list_schemas(exchange: HttpRequest) -> Answer:
+async def list_schemas(request: HttpRequest) -> Answer:
     """List all schemas by job type, latest version first."""
-    engine = exchange.engine
-    limit, offset, _ = page_of(exchange.query)
+    engine = request.engine
+    limit, offset, _ = page_of(request.query)
     found = [
         one for one in await engine.scope.look(schemas.list_schemas, None) if engine.scope.sees(split(one.type)[0])
     ]
@@ -105,31 +105,31 @@ async def list_schemas(exchange: HttpRequest) -> Answer:
     return Answer(encode(SchemasAnswer(shown, offset_pagination(len(found), limit, offset))))
 
 
-async def delete_schema(exchange: HttpRequest) -> Answer:
+async def delete_schema(request: HttpRequest) -> Answer:
     """Delete a version of the schema of a job type."""
-    return await _delete(exchange, _type(exchange), parse_version(exchange.path["version"]))
+    return await _delete(request, _type(request), parse_version(request.path["version"]))
 
 
-async def delete_schema_with_uri(exchange: HttpRequest) -> Answer:
+async def delete_schema_with_uri(request: HttpRequest) -> Answer:
     """Delete the schema with a URI. Jobs that name it are not affected."""
-    if not _is_uri(exchange):
-        message = f"{exchange.path['type'][:80]!r} is not a URI. Name the version, too: DELETE /schemas/TYPE/VERSION."
+    if not _is_uri(request):
+        message = f"{request.path['type'][:80]!r} is not a URI. Name the version, too: DELETE /schemas/TYPE/VERSION."
         raise InvalidRequest(message, field="uri")
-    schema = await _find_by_uri(exchange)
-    return await _delete(exchange, schema.type, schema.version)
+    schema = await _find_by_uri(request)
+    return await _delete(request, schema.type, schema.version)
 
 
-async def _delete(exchange: HttpRequest, type: str, version: Version) -> Answer:
-    found = await exchange.engine.scope.do(schemas.delete_schemas, (type, version))
+async def _delete(request: HttpRequest, type: str, version: Version) -> Answer:
+    found = await request.engine.scope.do(schemas.delete_schemas, (type, version))
     return Answer(encode(DeletedSchemaAnswer(called(found.type), show_version(found), found.uri)))
 
 
-def _is_uri(exchange: HttpRequest) -> bool:
-    return ":" in exchange.path["type"]
+def _is_uri(request: HttpRequest) -> bool:
+    return ":" in request.path["type"]
 
 
-async def _find_by_uri(exchange: HttpRequest) -> Schema:
-    engine, uri = exchange.engine, exchange.path["type"]
+async def _find_by_uri(request: HttpRequest) -> Schema:
+    engine, uri = request.engine, request.path["type"]
     found = await engine.scope.look(schemas.find_by_uri, (engine.scope.tenant or NOBODY, uri))
     if found is None:
         raise no_schema(uri)
@@ -143,12 +143,12 @@ def _by_uri(schema: Schema) -> SchemaAnswer:
     return shown
 
 
-def _type(exchange: HttpRequest) -> str:
-    return exchange.engine.scope.named(exchange.path["type"])
+def _type(request: HttpRequest) -> str:
+    return request.engine.scope.named(request.path["type"])
 
 
-async def _versions(exchange: HttpRequest) -> list[Schema]:
-    return await exchange.engine.scope.look(schemas.list_schemas, _type(exchange))
+async def _versions(request: HttpRequest) -> list[Schema]:
+    return await request.engine.scope.look(schemas.list_schemas, _type(request))
 
 
 def _registered(schema: Schema) -> SchemaAnswer:

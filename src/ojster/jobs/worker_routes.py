@@ -73,9 +73,9 @@ from ojster.workflows.property_values import Changes
 from ojster.workflows.wire import ChangesBody, PropertiesBody
 
 
-async def fetch(exchange: HttpRequest) -> Answer:
+async def fetch(request: HttpRequest) -> Answer:
     """Claim jobs for a worker. With ``wait_ms``, wait up to that time if no job is available."""
-    body = await exchange.read(FETCH)
+    body = await request.read(FETCH)
     if body.capabilities and body.worker_id is None:
         raise InvalidRequest(
             "'worker_id' is missing. It is required with 'capabilities', to track the resources in use.",
@@ -83,7 +83,7 @@ async def fetch(exchange: HttpRequest) -> Answer:
         )
     for queue in body.queues:
         refuse_reserved(queue)
-    request = Claim(
+    claim = Claim(
         queues=tuple([check_queue_name(name) for name in body.queues]),
         count=body.count,
         worker_id=body.worker_id,
@@ -93,12 +93,12 @@ async def fetch(exchange: HttpRequest) -> Answer:
         types=None if body.job_types is None else types_of(body.job_types),
     )
     if not body.wait_ms:
-        jobs = await exchange.engine.jobs.fetch(request)
+        jobs = await request.engine.jobs.fetch(claim)
     else:
-        jobs = await _fetch_until_disconnect(exchange, request, body.wait_ms / 1000)
+        jobs = await _fetch_until_disconnect(request, claim, body.wait_ms / 1000)
     shown = [to_json(job) for job in jobs]
     fitting = number_that_fits(shown)
-    exchange.engine.jobs.give_back(jobs[fitting:])
+    request.engine.jobs.give_back(jobs[fitting:])
     return Answer(b'{"jobs":[%b]}' % b",".join(shown[:fitting]))
 
 
@@ -113,10 +113,10 @@ _DISCONNECT_LOOP_ITERATIONS: Final = 3
 """Number of event-loop iterations until a closed connection is noticed: read, close, report."""
 
 
-async def _fetch_until_disconnect(exchange: HttpRequest, request: Claim, wait: float) -> list[Job]:
+async def _fetch_until_disconnect(request: HttpRequest, claim: Claim, wait: float) -> list[Job]:
     """Fetch jobs with a long poll that ends when the worker disconnects; its jobs are given back."""
-    fetching = asyncio.create_task(exchange.engine.jobs.fetch(request, wait))
-    gone = asyncio.create_task(exchange.gone())
+    fetching = asyncio.create_task(request.engine.jobs.fetch(claim, wait))
+    gone = asyncio.create_task(request.gone())
     try:
         await asyncio.wait((fetching, gone), return_when=asyncio.FIRST_COMPLETED)
         if not fetching.done():
@@ -125,7 +125,7 @@ async def _fetch_until_disconnect(exchange: HttpRequest, request: Claim, wait: f
         for _ in range(_DISCONNECT_LOOP_ITERATIONS if jobs else 0):
             await asyncio.sleep(0)
         if gone.done():
-            exchange.engine.jobs.give_back(jobs)
+            request.engine.jobs.give_back(jobs)
             return []
         return jobs
     finally:
@@ -133,13 +133,13 @@ async def _fetch_until_disconnect(exchange: HttpRequest, request: Claim, wait: f
         gone.cancel()
 
 
-async def acknowledge(exchange: HttpRequest) -> Answer:
+async def acknowledge(request: HttpRequest) -> Answer:
     """Complete a job."""
-    return await _acknowledge(exchange, await exchange.read(ACK))
+    return await _acknowledge(request, await request.read(ACK))
 
 
-async def _acknowledge(exchange: HttpRequest, body: AckBody) -> Answer:
-    (outcome,) = await exchange.engine.jobs.acknowledge((_acknowledgement(body),))
+async def _acknowledge(request: HttpRequest, body: AckBody) -> Answer:
+    (outcome,) = await request.engine.jobs.acknowledge((_acknowledgement(body),))
     if isinstance(outcome, OjsterError):
         raise outcome
     return Answer(_completed(outcome))
@@ -165,34 +165,34 @@ def _completed(job: Job) -> bytes:
     ).encode()
 
 
-async def acknowledge_job(exchange: HttpRequest) -> Answer:
+async def acknowledge_job(request: HttpRequest) -> Answer:
     """Complete the job in the path."""
-    body = await exchange.read(ACK_JOB)
-    given = AckBody(job_id=exchange.path["id"], **msgspec.structs.asdict(body))
-    return await _acknowledge(exchange, given)
+    body = await request.read(ACK_JOB)
+    given = AckBody(job_id=request.path["id"], **msgspec.structs.asdict(body))
+    return await _acknowledge(request, given)
 
 
-async def acknowledge_batch(exchange: HttpRequest) -> Answer:
+async def acknowledge_batch(request: HttpRequest) -> Answer:
     """Complete several jobs. Each acknowledgement is accepted or refused independently."""
-    body = await exchange.read(ACK_BATCH)
-    outcomes = await exchange.engine.jobs.acknowledge([_acknowledgement(ack) for ack in body.acks])
+    body = await request.read(ACK_BATCH)
+    outcomes = await request.engine.jobs.acknowledge([_acknowledgement(ack) for ack in body.acks])
     return _batch(outcomes, _completed)
 
 
-async def fail(exchange: HttpRequest) -> Answer:
+async def fail(request: HttpRequest) -> Answer:
     """Report that a job failed, or hand it back with ``requeue``."""
-    return await _fail(exchange, await exchange.read(NACK))
+    return await _fail(request, await request.read(NACK))
 
 
-async def fail_job(exchange: HttpRequest) -> Answer:
+async def fail_job(request: HttpRequest) -> Answer:
     """Report that the job in the path failed, or hand it back with ``requeue``."""
-    body = await exchange.read(NACK_JOB)
-    given = NackBody(job_id=exchange.path["id"], **msgspec.structs.asdict(body))
-    return await _fail(exchange, given)
+    body = await request.read(NACK_JOB)
+    given = NackBody(job_id=request.path["id"], **msgspec.structs.asdict(body))
+    return await _fail(request, given)
 
 
-async def _fail(exchange: HttpRequest, body: NackBody) -> Answer:
-    engine = exchange.engine
+async def _fail(request: HttpRequest, body: NackBody) -> Answer:
+    engine = request.engine
     if body.requeue:
         (outcome,) = await engine.jobs.release((_requeue(body),))
     else:
@@ -202,10 +202,10 @@ async def _fail(exchange: HttpRequest, body: NackBody) -> Answer:
     return Answer(encode(show_failed(outcome)))
 
 
-async def fail_batch(exchange: HttpRequest) -> Answer:
+async def fail_batch(request: HttpRequest) -> Answer:
     """Report several failures, or hand several jobs back. Each report is accepted or refused independently."""
-    body = await exchange.read(NACK_BATCH)
-    engine = exchange.engine
+    body = await request.read(NACK_BATCH)
+    engine = request.engine
     failed = [_failure_report(one) for one in body.nacks if not one.requeue]
     released = [_requeue(one) for one in body.nacks if one.requeue]
     failures, releases = await asyncio.gather(engine.jobs.fail(failed), engine.jobs.release(released))
@@ -227,29 +227,29 @@ def _requeue(body: NackBody) -> Release:
     return Release(body.job_id, body.worker_id, body.attempt, body.delay_ms * 1000, changes=changes)
 
 
-async def release(exchange: HttpRequest) -> Answer:
+async def release(request: HttpRequest) -> Answer:
     """Release a job: requeue it, suspend it, retry its workflow, or skip the rest of the workflow."""
-    return await _release(exchange, await exchange.read(RELEASE))
+    return await _release(request, await request.read(RELEASE))
 
 
-async def release_job(exchange: HttpRequest) -> Answer:
+async def release_job(request: HttpRequest) -> Answer:
     """Release the job in the path: requeue it, suspend it, retry its workflow, or skip the rest of the workflow."""
-    body = await exchange.read(RELEASE_JOB)
-    return await _release(exchange, ReleaseBody(job_id=exchange.path["id"], **msgspec.structs.asdict(body)))
+    body = await request.read(RELEASE_JOB)
+    return await _release(request, ReleaseBody(job_id=request.path["id"], **msgspec.structs.asdict(body)))
 
 
-async def _release(exchange: HttpRequest, body: ReleaseBody) -> Answer:
-    (outcome,) = await exchange.engine.jobs.release((_as_release(body),))
+async def _release(request: HttpRequest, body: ReleaseBody) -> Answer:
+    (outcome,) = await request.engine.jobs.release((_as_release(body),))
     if isinstance(outcome, OjsterError):
         raise outcome
     return Answer(encode(show_released(outcome)))
 
 
-async def release_batch(exchange: HttpRequest) -> Answer:
+async def release_batch(request: HttpRequest) -> Answer:
     """Release several jobs. Each release is accepted or refused independently."""
-    body = await exchange.read(RELEASE_BATCH)
+    body = await request.read(RELEASE_BATCH)
     return _batch(
-        await exchange.engine.jobs.release([_as_release(one) for one in body.releases]), _encoded(show_released)
+        await request.engine.jobs.release([_as_release(one) for one in body.releases]), _encoded(show_released)
     )
 
 
@@ -283,11 +283,11 @@ def _batch(outcomes: Sequence[Job | OjsterError], show: Callable[[Job], bytes]) 
     return Answer(b'{"results":[%b]}' % b",".join(results))
 
 
-async def heartbeat(exchange: HttpRequest) -> Answer:
+async def heartbeat(request: HttpRequest) -> Answer:
     """Record a worker's heartbeat, extend the leases of its jobs, and return the server's directive."""
-    body = await exchange.read(HEARTBEAT)
+    body = await request.read(HEARTBEAT)
     read_provided(body.capabilities)  # reject malformed capabilities
-    engine = exchange.engine
+    engine = request.engine
     active = body.active_jobs if isinstance(body.active_jobs, list) else body.active_job_ids
     pulse = await engine.fleet.beat(
         Heartbeat(
@@ -335,34 +335,34 @@ MAX_HANDLERS: Final = 1_000
 """Maximum number of handlers read from a heartbeat; more are ignored."""
 
 
-async def list_workers(exchange: HttpRequest) -> Answer:
+async def list_workers(request: HttpRequest) -> Answer:
     """List the workers that send heartbeats."""
-    return Answer(encode(WorkersAnswer([show_worker(worker) for worker in await exchange.engine.fleet.all()])))
+    return Answer(encode(WorkersAnswer([show_worker(worker) for worker in await request.engine.fleet.all()])))
 
 
-async def check_worker(exchange: HttpRequest) -> Answer:
+async def check_worker(request: HttpRequest) -> Answer:
     """Show whether a worker accepts jobs. Answers 503 if it does not.
 
     Spec: ojs-graceful-shutdown 8.1
     """
-    worker = await exchange.engine.fleet.find(exchange.path["id"])
+    worker = await request.engine.fleet.find(request.path["id"])
     return Answer(encode(show_worker(worker)), 200 if worker.state == "running" else 503)
 
 
-async def direct_worker(exchange: HttpRequest) -> Answer:
+async def direct_worker(request: HttpRequest) -> Answer:
     """Set the directive that a worker gets with its next heartbeat: ``running``, ``quiet`` or ``terminate``."""
-    body = await exchange.read(DIRECTIVE)
-    worker = await exchange.engine.fleet.direct(exchange.path["id"], body.directive)
+    body = await request.read(DIRECTIVE)
+    worker = await request.engine.fleet.direct(request.path["id"], body.directive)
     return Answer(encode(WorkerAnswer(show_worker(worker))))
 
 
-async def remove_worker(exchange: HttpRequest) -> Answer:
+async def remove_worker(request: HttpRequest) -> Answer:
     """Remove a worker that has stopped, and make its jobs available again.
 
     ``lost=true`` means that it did not stop cleanly; the attempts of its jobs then count.
     """
-    await exchange.engine.fleet.leave(exchange.path["id"], lost=exchange.query.get("lost") == "true")
-    return Answer(encode(RemovedWorkerAnswer(exchange.path["id"])))
+    await request.engine.fleet.leave(request.path["id"], lost=request.query.get("lost") == "true")
+    return Answer(encode(RemovedWorkerAnswer(request.path["id"])))
 
 
 ROUTES: Final = (

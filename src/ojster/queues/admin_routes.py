@@ -50,18 +50,18 @@ from ojster.server.request import HttpRequest
 from ojster.server.route import NUMBERED_PAGE, Route
 
 
-async def list_admin_queues(exchange: HttpRequest) -> Answer:
+async def list_admin_queues(request: HttpRequest) -> Answer:
     """List the queues with their job counts by state, throughput and latency."""
-    page = numbered_page(exchange.query)
-    found = await exchange.engine.scope.look(overview.list_overviews, None)
+    page = numbered_page(request.query)
+    found = await request.engine.scope.look(overview.list_overviews, None)
     items = [AdminQueueBody(**_members(one)) for one in found[page.offset : page.offset + page.size]]
     return Answer(encode(AdminQueuesAnswer(items, numbered_pagination(page, len(found)))))
 
 
-async def show_admin_queue(exchange: HttpRequest) -> Answer:
+async def show_admin_queue(request: HttpRequest) -> Answer:
     """Show a queue with its counts, throughput, latency and configuration."""
-    name = check_queue_name(exchange.path["name"])
-    found = await exchange.engine.scope.look(overview.show_queues, name)
+    name = check_queue_name(request.path["name"])
+    found = await request.engine.scope.look(overview.show_queues, name)
     if found is None:
         raise NotFound(f"There is no queue {name!r}.", resource_type="queue", resource_id=name)
     shown = QueueDetailAnswer(
@@ -86,56 +86,56 @@ def _members(one: QueueOverview) -> dict[str, Any]:
     }
 
 
-async def pause_admin_queue(exchange: HttpRequest) -> Answer:
+async def pause_admin_queue(request: HttpRequest) -> Answer:
     """Pause a queue: workers cannot claim its jobs, but clients can still enqueue."""
-    queue = await exchange.engine.queues.pause(exchange.path["name"])
+    queue = await request.engine.queues.pause(request.path["name"])
     return Answer(encode(QueuePausedAnswer(queue.name, True, format_optional(queue.paused_at))))
 
 
-async def resume_admin_queue(exchange: HttpRequest) -> Answer:
+async def resume_admin_queue(request: HttpRequest) -> Answer:
     """Resume a paused queue, so that workers can claim its jobs."""
-    queue = await exchange.engine.queues.resume(exchange.path["name"])
+    queue = await request.engine.queues.resume(request.path["name"])
     return Answer(encode(QueuePausedAnswer(queue.name, False)))
 
 
-async def show_queue_config(exchange: HttpRequest) -> Answer:
+async def show_queue_config(request: HttpRequest) -> Answer:
     """Show the configuration of a queue."""
-    return Answer(encode(await queue_configuration(exchange, check_queue_name(exchange.path["name"]))))
+    return Answer(encode(await queue_configuration(request, check_queue_name(request.path["name"]))))
 
 
-async def configure_queue(exchange: HttpRequest) -> Answer:
+async def configure_queue(request: HttpRequest) -> Answer:
     """Change the configuration of a queue, which need not exist. Omitted members keep their values."""
-    name = check_queue_name(exchange.path["name"])
-    body = await exchange.read(QUEUE_CONFIG)
-    await exchange.engine.scope.do(configuration.configure, configuration_of(name, body))
-    return Answer(encode(await queue_configuration(exchange, name)))
+    name = check_queue_name(request.path["name"])
+    body = await request.read(QUEUE_CONFIG)
+    await request.engine.scope.do(configuration.configure, configuration_of(name, body))
+    return Answer(encode(await queue_configuration(request, name)))
 
 
-async def limit_admin_queue(exchange: HttpRequest) -> Answer:
+async def limit_admin_queue(request: HttpRequest) -> Answer:
     """Replace the concurrency limit and the rate limits of a queue. An empty body removes all limits."""
-    name = check_queue_name(exchange.path["name"])
-    limits = parse_limits(msgspec.to_builtins(await exchange.read(QUEUE_LIMIT)), "rate_limit")
-    await exchange.engine.scope.do(configuration.configure, Configuration(name, msgspec.structs.asdict(limits)))
-    return Answer(encode(await queue_configuration(exchange, name)))
+    name = check_queue_name(request.path["name"])
+    limits = parse_limits(msgspec.to_builtins(await request.read(QUEUE_LIMIT)), "rate_limit")
+    await request.engine.scope.do(configuration.configure, Configuration(name, msgspec.structs.asdict(limits)))
+    return Answer(encode(await queue_configuration(request, name)))
 
 
-async def queue_configuration(exchange: HttpRequest, name: str) -> QueueConfigurationAnswer:
+async def queue_configuration(request: HttpRequest, name: str) -> QueueConfigurationAnswer:
     """Return the configuration of a queue."""
-    found = await exchange.engine.scope.look(overview.show_queues, name)
+    found = await request.engine.scope.look(overview.show_queues, name)
     if found is None:
         raise NotFound(f"There is no queue {name!r}.", resource_type="queue", resource_id=name)
     return QueueConfigurationAnswer(name, show_configuration(found.overview.queue.limits, found.config))
 
 
-async def purge_queue(exchange: HttpRequest) -> Answer:
+async def purge_queue(request: HttpRequest) -> Answer:
     """Delete finished jobs of a queue in some ``states``; with ``older_than`` only those finished before it."""
-    name = check_queue_name(exchange.path["name"])
-    body = await exchange.read(PURGE)
+    name = check_queue_name(request.path["name"])
+    body = await request.read(PURGE)
     check_confirmed(body.confirm)
     if not body.states:
         raise InvalidRequest("'states' is empty. Name at least one state of finished jobs.", field="states")
     chosen = filter_of({"queue": name, "states": list(body.states), "older_than": body.older_than})
-    found = await exchange.engine.bulk.sweep(Action.DELETE, chosen)
+    found = await request.engine.bulk.sweep(Action.DELETE, chosen)
     return Answer(encode(PurgedAnswer(found.succeeded, found.failed, body.states)))
 
 

@@ -22,42 +22,42 @@ from ojster.server.request import HttpRequest
 from ojster.server.route import BASE, NUMBERED_PAGE, Route
 
 
-async def list_rate_limits(exchange: HttpRequest) -> Answer:
+async def list_rate_limits(request: HttpRequest) -> Answer:
     """List the rate limits by key, with their current usage."""
-    page = numbered_page(exchange.query)
-    found, total = await exchange.engine.scope.look(
-        limit_views.list_limits, (exchange.engine.scope.tenant or "", page.size, page.offset)
+    page = numbered_page(request.query)
+    found, total = await request.engine.scope.look(
+        limit_views.list_limits, (request.engine.scope.tenant or "", page.size, page.offset)
     )
     return Answer(encode(LimitPageAnswer([show_limit(one) for one in found], numbered_pagination(page, total))))
 
 
-async def show_rate_limit(exchange: HttpRequest) -> Answer:
+async def show_rate_limit(request: HttpRequest) -> Answer:
     """Show the limits of a key and their current usage."""
-    return await _shown(exchange, exchange.path["key"])
+    return await _shown(request, request.path["key"])
 
 
-async def override_rate_limit(exchange: HttpRequest) -> Answer:
+async def override_rate_limit(request: HttpRequest) -> Answer:
     """Override the limits of a key until ``expires_at``, or until the override is deleted."""
-    key = check_key(exchange.path["key"])
-    body = await exchange.read(RATE_LIMIT_OVERRIDE)
+    key = check_key(request.path["key"])
+    body = await request.read(RATE_LIMIT_OVERRIDE)
     given = parse_limits(msgspec.to_builtins(body), "override")
     if given == Limits():
         raise InvalidRequest("The override is empty. Set 'concurrency', 'rate' or 'throttle'.", field="concurrency")
     until = None if body.expires_at is None else parse_timestamp(body.expires_at)
-    if until is not None and until <= exchange.engine.database.clock():
+    if until is not None and until <= request.engine.database.clock():
         raise InvalidRequest("'expires_at' is in the past. Use a later time.", field="expires_at")
-    await exchange.engine.scope.do(limits.override, Override(exchange.engine.scope.named(key), given, until))
-    return await _shown(exchange, key)
+    await request.engine.scope.do(limits.override, Override(request.engine.scope.named(key), given, until))
+    return await _shown(request, key)
 
 
-async def restore_rate_limit(exchange: HttpRequest) -> Answer:
+async def restore_rate_limit(request: HttpRequest) -> Answer:
     """Delete the override of a key, so that the limits in its jobs apply again."""
-    await exchange.engine.scope.do(limits.override, Override(exchange.engine.scope.named(exchange.path["key"]), None))
-    return await _shown(exchange, exchange.path["key"])
+    await request.engine.scope.do(limits.override, Override(request.engine.scope.named(request.path["key"]), None))
+    return await _shown(request, request.path["key"])
 
 
-async def _shown(exchange: HttpRequest, key: str) -> Answer:
-    state = await exchange.engine.scope.look(limit_views.show_limits, exchange.engine.scope.named(key))
+async def _shown(request: HttpRequest, key: str) -> Answer:
+    state = await request.engine.scope.look(limit_views.show_limits, request.engine.scope.named(key))
     return Answer(encode(show_limit(state)))
 
 

@@ -30,52 +30,52 @@ from ojster.server.request import HttpRequest
 from ojster.server.route import BASE, PAGE, Route, location
 
 
-async def list_queues(exchange: HttpRequest) -> Answer:
+async def list_queues(request: HttpRequest) -> Answer:
     """List all queues, by name."""
-    limit, offset, _ = page_of(exchange.query)
-    queues = await exchange.engine.queues.all()
+    limit, offset, _ = page_of(request.query)
+    queues = await request.engine.queues.all()
     shown = [show_queue(queue) for queue in queues[offset : offset + limit]]
     return Answer(encode(QueuesAnswer(shown, offset_pagination(len(queues), limit, offset))))
 
 
-async def queue_statistics(exchange: HttpRequest) -> Answer:
+async def queue_statistics(request: HttpRequest) -> Answer:
     """Show a queue with its job counts by state and its statistics for the last hour."""
-    found = await exchange.engine.queues.statistics(check_queue_name(exchange.path["name"]))
-    return Answer(encode(show_statistics(found, exchange.engine.database.clock())))
+    found = await request.engine.queues.statistics(check_queue_name(request.path["name"]))
+    return Answer(encode(show_statistics(found, request.engine.database.clock())))
 
 
-async def pause_queue(exchange: HttpRequest) -> Answer:
+async def pause_queue(request: HttpRequest) -> Answer:
     """Pause a queue: workers cannot claim its jobs, but clients can still enqueue."""
-    queue = await exchange.engine.queues.pause(exchange.path["name"])
+    queue = await request.engine.queues.pause(request.path["name"])
     return Answer(encode(QueueAnswer(show_queue(queue), "paused")))
 
 
-async def resume_queue(exchange: HttpRequest) -> Answer:
+async def resume_queue(request: HttpRequest) -> Answer:
     """Resume a paused queue, so that workers can claim its jobs."""
-    queue = await exchange.engine.queues.resume(exchange.path["name"])
+    queue = await request.engine.queues.resume(request.path["name"])
     return Answer(encode(QueueAnswer(show_queue(queue), "active")))
 
 
-async def create_queue(exchange: HttpRequest) -> Answer:
+async def create_queue(request: HttpRequest) -> Answer:
     """Create a queue with its configuration, before it has jobs. A push creates its queue as well."""
-    body = await exchange.read(NEW_QUEUE)
+    body = await request.read(NEW_QUEUE)
     name = check_queue_name(body.name)
     change = configuration_of(name, body.config or body)
-    queue = await exchange.engine.queues.create(name)
+    queue = await request.engine.queues.create(name)
     if change != Configuration(name):
-        await exchange.engine.scope.do(configure, change)
-    made = await queue_configuration(exchange, name)
+        await request.engine.scope.do(configure, change)
+    made = await queue_configuration(request, name)
     shown = show_queue(queue)
     answer = QueueCreatedAnswer(name, shown.status, made.configuration, shown.created_at, shown)
     return Answer(encode(answer), 201, headers=(location("queues", name),))
 
 
-async def delete_queue(exchange: HttpRequest) -> Answer:
+async def delete_queue(request: HttpRequest) -> Answer:
     """Delete a queue and its configuration; ``strategy`` says what becomes of jobs that wait in it."""
-    raw = await exchange.body()
-    body = exchange.decode(raw, QUEUE_DELETION) if raw else QueueDeletionBody()
-    name = check_queue_name(exchange.path["name"])
-    changed = await exchange.engine.queues.delete(name, body.strategy, body.target_queue)
+    raw = await request.body()
+    body = request.decode(raw, QUEUE_DELETION) if raw else QueueDeletionBody()
+    name = check_queue_name(request.path["name"])
+    changed = await request.engine.queues.delete(name, body.strategy, body.target_queue)
     target = UNSET if body.target_queue is None else body.target_queue
     return Answer(encode(QueueDeletedAnswer(name, body.strategy, changed, target_queue=target)))
 

@@ -29,25 +29,25 @@ from ojster.server.request import HttpRequest
 from ojster.server.route import BASE, PAGE, Route, location
 
 
-async def list_crons(exchange: HttpRequest) -> Answer:
+async def list_crons(request: HttpRequest) -> Answer:
     """List the cron jobs by name; with ``enabled=true`` or ``enabled=false`` only the enabled or disabled ones."""
-    limit, offset, _ = page_of(exchange.query)
-    enabled = exchange.query.get("enabled")
+    limit, offset, _ = page_of(request.query)
+    enabled = request.query.get("enabled")
     wanted = None if enabled is None else enabled == "true"
-    crons, total = await exchange.engine.schedules.page(wanted, limit, offset)
+    crons, total = await request.engine.schedules.page(wanted, limit, offset)
     shown = [show_cron(cron) for cron in crons]
     return Answer(encode(CronsAnswer(shown, shown, total, offset_pagination(total, limit, offset))))
 
 
-async def register_cron(exchange: HttpRequest) -> Answer:
+async def register_cron(request: HttpRequest) -> Answer:
     """Register a cron job, or update the existing one with that name."""
-    raw = await exchange.body()
-    body = exchange.decode(raw, CRON)
+    raw = await request.body()
+    body = request.decode(raw, CRON)
     expression = body.expression or body.cron
     if not expression:
         raise InvalidRequest("The cron job has no 'expression'. Add one, such as '0 9 * * *'.", field="expression")
     CronSchedule(expression, body.timezone)
-    cron, is_new = await exchange.engine.schedules.register(
+    cron, is_new = await request.engine.schedules.register(
         Cron(
             name=body.name,
             expression=expression,
@@ -76,20 +76,20 @@ def _template(body: CronBody, members: Members) -> bytes:
     return encode(others | {"type": job.type, "args": job.args, "meta": meta, "options": options})
 
 
-async def show_one_cron(exchange: HttpRequest) -> Answer:
+async def show_one_cron(request: HttpRequest) -> Answer:
     """Show a cron job."""
-    return Answer(_cron_answer(await exchange.engine.schedules.find(exchange.path["name"])))
+    return Answer(_cron_answer(await request.engine.schedules.find(request.path["name"])))
 
 
-async def switch_cron(exchange: HttpRequest) -> Answer:
+async def switch_cron(request: HttpRequest) -> Answer:
     """Enable or disable a cron job."""
-    body = await exchange.read(CRON_PATCH)
-    return Answer(_cron_answer(await exchange.engine.schedules.switch(exchange.path["name"], body.enabled)))
+    body = await request.read(CRON_PATCH)
+    return Answer(_cron_answer(await request.engine.schedules.switch(request.path["name"], body.enabled)))
 
 
-async def unregister_cron(exchange: HttpRequest) -> Answer:
+async def unregister_cron(request: HttpRequest) -> Answer:
     """Remove a cron job. The jobs that it has created remain."""
-    cron = await exchange.engine.schedules.unregister(exchange.path["name"])
+    cron = await request.engine.schedules.unregister(request.path["name"])
     return Answer(encode(DeletedCronAnswer(called(cron.name), show_cron(cron))))
 
 

@@ -244,29 +244,29 @@ class Application:
             refusal = MethodNotAllowed(f"{request.url.path} does not support {request.method}.")
         else:
             refusal = NotFound(f"The path {request.url.path} does not exist.", resource_type="path")
-        exchange = HttpRequest(self.engine, self._largest_body, request.headers.raw, b"", {}, request.receive)
-        answer = refuse(refusal, exchange.request_id)
+        refused = HttpRequest(self.engine, self._largest_body, request.headers.raw, b"", {}, request.receive)
+        answer = refuse(refusal, refused.request_id)
         common = {name.decode(): value.decode() for name, value in COMMON_HEADERS}
-        headers = {**common, "X-Request-Id": exchange.request_id, **dict(error.headers or {})}
+        headers = {**common, "X-Request-Id": refused.request_id, **dict(error.headers or {})}
         return Response(answer.body, answer.status, headers, "application/openjobspec+json")
 
     async def _follow_by_socket(self, socket: WebSocket) -> None:
         await serve_websocket(socket, self.engine, self._services, self._socket_guard.check)
 
-    async def _show_metrics(self, exchange: HttpRequest) -> Answer:
+    async def _show_metrics(self, request: HttpRequest) -> Answer:
         return Answer(await self.metrics.render(self.engine), content_type=b"text/plain")
 
-    async def _show_openapi(self, exchange: HttpRequest) -> Answer:
+    async def _show_openapi(self, request: HttpRequest) -> Answer:
         return Answer(encode(self._described), content_type=b"application/json")
 
-    async def _show_docs(self, exchange: HttpRequest) -> Answer:
+    async def _show_docs(self, request: HttpRequest) -> Answer:
         return api_page.page()
 
-    async def _start_docs(self, exchange: HttpRequest) -> Answer:
+    async def _start_docs(self, request: HttpRequest) -> Answer:
         return api_page.start_script()
 
     def _asset(self, name: str) -> Callable[[HttpRequest], Awaitable[Answer]]:
-        async def show(exchange: HttpRequest) -> Answer:
+        async def show(request: HttpRequest) -> Answer:
             return api_page.asset(name)
 
         return show

@@ -94,7 +94,7 @@ class Endpoint:
         self._query = terms.query
         self._needs = terms.needs
         self._is_audited = terms.is_audited
-        self._doorkeeper = None if services is None else services.authenticator
+        self._authenticator = None if services is None else services.authenticator
         self._guard = None if services is None else services.guard
         self._trail = None if services is None else services.trail
         self._is_for_tenants = terms.is_for_tenants
@@ -106,10 +106,10 @@ class Endpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, as ASGI has it."""
-        exchange = self.exchange(scope["headers"], scope["query_string"], path_parameters(scope), receive)
-        exchange.address = (scope.get("client") or ("",))[0]
-        answer = await self.answer(exchange)
-        headers = [*COMMON_HEADERS, *answer.all_headers(exchange.request_id)]
+        request = self.request_of(scope["headers"], scope["query_string"], path_parameters(scope), receive)
+        request.address = (scope.get("client") or ("",))[0]
+        answer = await self.answer(request)
+        headers = [*COMMON_HEADERS, *answer.all_headers(request.request_id)]
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
         if answer.stream is not None and scope["method"] == "HEAD":
             await answer.stream.aclose()
@@ -117,97 +117,97 @@ class Endpoint:
         elif answer.stream is None:
             await send({"type": "http.response.body", "body": answer.body})
         else:
-            await send_stream(answer.stream, exchange.gone(), send, self._watch(exchange))
+            await send_stream(answer.stream, request.gone(), send, self._watch(request))
 
-    def _watch(self, exchange: HttpRequest) -> AbstractContextManager[object]:
+    def _watch(self, request: HttpRequest) -> AbstractContextManager[object]:
         """Return a context that ends when the caller's token is revoked or expires."""
-        if self._doorkeeper is None or not self._needs:
+        if self._authenticator is None or not self._needs:
             return nullcontext()
-        return self._doorkeeper.watch(exchange.credentials())
+        return self._authenticator.watch(request.credentials())
 
-    def exchange(
+    def request_of(
         self, headers: Sequence[Header], query_string: bytes, path: Mapping[str, str], receive: Receive
     ) -> HttpRequest:
         """Create the ``HttpRequest`` of a request to this endpoint."""
         return HttpRequest(self._engine, self.max_body_bytes, headers, query_string, path, receive, self._services)
 
-    async def answer(self, exchange: HttpRequest) -> Answer:
+    async def answer(self, request: HttpRequest) -> Answer:
         """Handle a request, and count it."""
         started = time.perf_counter()
-        with tracing.serving(self._name, exchange.trace_headers()) if tracing.ENABLED else nullcontext():
-            answer = await self._answer(exchange)
-        if exchange.prefers_plain_json and answer.content_type is MEDIA_TYPE:
+        with tracing.serving(self._name, request.trace_headers()) if tracing.ENABLED else nullcontext():
+            answer = await self._answer(request)
+        if request.prefers_plain_json and answer.content_type is MEDIA_TYPE:
             answer.content_type = PLAIN_JSON
         self._metrics.count_request(self._name, answer.status, time.perf_counter() - started)
         return answer
 
-    async def _answer(self, exchange: HttpRequest) -> Answer:
+    async def _answer(self, request: HttpRequest) -> Answer:
         try:
             if self._guard is not None:
-                self._guard.check(exchange.headers)
-            if exchange.version:
-                exchange.check_version()
+                self._guard.check(request.headers)
+            if request.version:
+                request.check_version()
             if self._query is not None:
-                exchange.check_query(self._query)
-            if self._doorkeeper is not None and self._needs:
-                return await self._guarded(self._doorkeeper, exchange)
-            if exchange.tenant is not None:
-                exchange.confine(self._is_for_tenants)
+                request.check_query(self._query)
+            if self._authenticator is not None and self._needs:
+                return await self._guarded(self._authenticator, request)
+            if request.tenant is not None:
+                request.confine(self._is_for_tenants)
             if self._trail is None or not self._is_audited:
-                return await self._handler(exchange)
-            return await self._audited(self._trail, exchange)
+                return await self._handler(request)
+            return await self._audited(self._trail, request)
         except OjsterError as error:
-            return refuse(error, exchange.request_id)
+            return refuse(error, request.request_id)
         except Exception:
-            log.exception("%s failed (request %s)", self._name, exchange.request_id)
-            why = f"Internal server error. Search the server log for {exchange.request_id}."
-            return refuse(BackendError(why), exchange.request_id)
+            log.exception("%s failed (request %s)", self._name, request.request_id)
+            why = f"Internal server error. Search the server log for {request.request_id}."
+            return refuse(BackendError(why), request.request_id)
 
-    async def _guarded(self, authenticator: Authenticator, exchange: HttpRequest) -> Answer:
+    async def _guarded(self, authenticator: Authenticator, request: HttpRequest) -> Answer:
         """Authenticate and authorize the caller, and handle the request; write refusals to the audit log."""
         try:
-            exchange.engine, access = await authenticator.admit(exchange.credentials())
-            if exchange.engine.scope.tenant is not None and not self._is_for_tenants:
+            request.engine, access = await authenticator.admit(request.credentials())
+            if request.engine.scope.tenant is not None and not self._is_for_tenants:
                 raise Forbidden("This endpoint concerns all workspaces. Use a global token, and no X-OJS-Tenant.")
             access.need(*self._needs)
-            with self._watch(exchange):
+            with self._watch(request):
                 if self._trail is None or not self._is_audited:
-                    return await self._handler(exchange)
-                return await self._audited(self._trail, exchange)
+                    return await self._handler(request)
+                return await self._audited(self._trail, request)
         except (Unauthenticated, Forbidden) as error:
             if self._trail is not None:
                 event: Event = "auth.refused" if isinstance(error, Unauthenticated) else "access.denied"
-                await self._tell(self._trail, event, exchange, error)
+                await self._tell(self._trail, event, request, error)
             raise
 
-    async def _audited(self, trail: AuditTrail, exchange: HttpRequest) -> Answer:
+    async def _audited(self, trail: AuditTrail, request: HttpRequest) -> Answer:
         """Handle the request, and write to the audit log what became of it before it is answered."""
         try:
-            answer = await self._handler(exchange)
+            answer = await self._handler(request)
         except Forbidden:
             raise  # whoever lacks a role is told apart
         except OjsterError as error:
-            await self._tell(trail, "access.used", exchange, error)
+            await self._tell(trail, "access.used", request, error)
             raise
-        await self._tell(trail, "access.used", exchange)
+        await self._tell(trail, "access.used", request)
         return answer
 
     async def _tell(
-        self, trail: AuditTrail, event: Event, exchange: HttpRequest, refusal: OjsterError | None = None
+        self, trail: AuditTrail, event: Event, request: HttpRequest, refusal: OjsterError | None = None
     ) -> None:
-        detail: dict[str, Any] = dict(exchange.path)
-        if not exchange.path and exchange.known_body:  # the path does not tell what the request concerns
-            detail["request"] = shown_request(exchange.known_body)
-        scope = exchange.engine.scope
+        detail: dict[str, Any] = dict(request.path)
+        if not request.path and request.known_body:  # the path does not tell what the request concerns
+            detail["request"] = shown_request(request.known_body)
+        scope = request.engine.scope
         await trail.tell(
             AuditEvent(
                 event=event,
                 principal=scope.who or ("anyone" if event == "access.used" else "unknown"),
                 operation=self._name,
-                object=shown_object(exchange.path.values()),
+                object=shown_object(request.path.values()),
                 outcome="success" if refusal is None else "failure",
-                source_ip=exchange.caller_address(),
-                correlation_id=exchange.request_id,
+                source_ip=request.caller_address(),
+                correlation_id=request.request_id,
                 tenant=scope.tenant,
                 refusal=None if refusal is None else refusal.code,
                 detail=detail,

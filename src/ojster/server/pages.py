@@ -119,9 +119,9 @@ def numbered(handler: Handler) -> Handler:
     """
 
     @wraps(handler)
-    async def answer(exchange: HttpRequest) -> Answer:
-        found = await handler(exchange)
-        if "page" in exchange.query:
+    async def answer(request: HttpRequest) -> Answer:
+        found = await handler(request)
+        if "page" in request.query:
             found.body = _with_items(found.body)
         return found
 

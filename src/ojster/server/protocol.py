@@ -297,14 +297,14 @@ class QuickHttpProtocol(HttpToolsProtocol):
 
     async def _answer(self, endpoint: Endpoint, cycle: _Cycle, headers: list[Header], query: bytes) -> None:
         try:
-            exchange = endpoint.exchange(headers, query, {}, cycle.receive)
-            exchange.address = self.client[0] if self.client else ""
-            answer = await endpoint.answer(exchange)
+            request = endpoint.request_of(headers, query, {}, cycle.receive)
+            request.address = self.client[0] if self.client else ""
+            answer = await endpoint.answer(request)
             if self.flow.write_paused:
                 await self.flow.drain()
             self.is_known = self.is_known or answer.status < 400
             if not cycle.disconnected:
-                self._write(answer, exchange.request_id, cycle.keep_alive)
+                self._write(answer, request.request_id, cycle.keep_alive)
         except Exception:
             log.exception("cannot answer a request")
             self.transport.close()

@@ -49,25 +49,25 @@ MAX_SAFE_INTEGER: Final = 2**53 - 1
 _LIMITS: Final = ("max_concurrency", "max_queue_depth", "max_scheduled", "max_file_bytes")
 
 
-async def list_tenants(exchange: HttpRequest) -> Answer:
+async def list_tenants(request: HttpRequest) -> Answer:
     """List the tenants that are configured or have jobs, by name, with limits, job counts, throughput and noise."""
-    page = numbered_page(exchange.query)
-    found = await exchange.engine.scope.look(tenants.list_tenants, None)
+    page = numbered_page(request.query)
+    found = await request.engine.scope.look(tenants.list_tenants, None)
     items = [_summary(one) for one in found[page.offset : page.offset + page.size]]
     return Answer(encode(TenantsAnswer(items, items, numbered_pagination(page, len(found)))))
 
 
-async def show_tenant(exchange: HttpRequest) -> Answer:
+async def show_tenant(request: HttpRequest) -> Answer:
     """Show a tenant with its limits and its job counts in each queue."""
-    found = await _find(exchange)
+    found = await _find(request)
     shown = _summary(found)
     shown.queues = found.queues
     return Answer(encode(shown))
 
 
-async def show_tenant_stats(exchange: HttpRequest) -> Answer:
+async def show_tenant_stats(request: HttpRequest) -> Answer:
     """Show the statistics of a tenant: jobs, throughput, usage of its limits, and its share."""
-    found = await _find(exchange)
+    found = await _find(request)
     tenant = found.tenant
     current = {
         "max_concurrency": found.count("active"),
@@ -93,48 +93,48 @@ async def show_tenant_stats(exchange: HttpRequest) -> Answer:
     return Answer(encode(shown))
 
 
-async def list_tenant_jobs(exchange: HttpRequest) -> Answer:
+async def list_tenant_jobs(request: HttpRequest) -> Answer:
     """List the jobs of a tenant, newest first, optionally by ``state``, ``queue`` and ``type``."""
-    page, tenant = numbered_page(exchange.query), _id(exchange)
-    chosen = filter_of({name: exchange.query.get(name) for name in ("state", "queue", "type")})
-    found = await exchange.engine.as_(Caller(tenant)).jobs.select(chosen, Page(page.size, page.offset))
+    page, tenant = numbered_page(request.query), _id(request)
+    chosen = filter_of({name: request.query.get(name) for name in ("state", "queue", "type")})
+    found = await request.engine.as_(Caller(tenant)).jobs.select(chosen, Page(page.size, page.offset))
     items = b",".join([to_json(job) for job in found.jobs])
     return Answer(b'{"items":[%b],"pagination":%b}' % (items, encode(numbered_pagination(page, found.total))))
 
 
-async def put_tenant(exchange: HttpRequest) -> Answer:
+async def put_tenant(request: HttpRequest) -> Answer:
     """Create or replace the configuration of a tenant. Omitted limits do not apply."""
-    change = _change(_id(exchange), await exchange.read(TENANT))
-    is_new = await exchange.engine.scope.do(tenants.put_tenants, change)
-    return Answer(encode(_summary(await _find(exchange))), 201 if is_new else 200)
+    change = _change(_id(request), await request.read(TENANT))
+    is_new = await request.engine.scope.do(tenants.put_tenants, change)
+    return Answer(encode(_summary(await _find(request))), 201 if is_new else 200)
 
 
-async def limit_tenant(exchange: HttpRequest) -> Answer:
+async def limit_tenant(request: HttpRequest) -> Answer:
     """Change limits of a tenant, with a ``reason``. ``null`` removes a limit; omitted members keep their values."""
-    tenant = _id(exchange)
-    body = await exchange.read(TENANT_LIMITS)
+    tenant = _id(request)
+    body = await request.read(TENANT_LIMITS)
     members = _limits(body, tenant)
     if body.fairness_weight is not UNSET:
         members["weight"] = body.fairness_weight
     if not members:
         raise InvalidRequest(f"No limit is set. Set {', '.join(map(repr, _LIMITS))} or 'max_enqueue_rate'.")
-    await exchange.engine.scope.do(tenants.put_tenants, TenantChange(tenant, members, False, body.reason))
-    return Answer(encode(_summary(await _find(exchange))))
+    await request.engine.scope.do(tenants.put_tenants, TenantChange(tenant, members, False, body.reason))
+    return Answer(encode(_summary(await _find(request))))
 
 
-async def delete_tenant(exchange: HttpRequest) -> Answer:
+async def delete_tenant(request: HttpRequest) -> Answer:
     """Delete the configuration of a tenant. Its jobs remain."""
-    tenant = _id(exchange)
-    await exchange.engine.scope.do(tenants.delete_tenants, tenant)
+    tenant = _id(request)
+    await request.engine.scope.do(tenants.delete_tenants, tenant)
     return Answer(encode(DeletedTenantAnswer(shown_tenant(tenant))))
 
 
-def _id(exchange: HttpRequest) -> str:
-    return check_tenant(exchange.path["id"])
+def _id(request: HttpRequest) -> str:
+    return check_tenant(request.path["id"])
 
 
-async def _find(exchange: HttpRequest) -> TenantOverview:
-    return await exchange.engine.scope.look(tenants.show_tenants, _id(exchange))
+async def _find(request: HttpRequest) -> TenantOverview:
+    return await request.engine.scope.look(tenants.show_tenants, _id(request))
 
 
 def read_tenants(raw: bytes) -> list[TenantChange]:

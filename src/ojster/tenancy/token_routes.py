@@ -31,33 +31,33 @@ Spec: ojs-security 12.5
 """
 
 
-async def create_token(exchange: HttpRequest) -> Answer:
+async def create_token(request: HttpRequest) -> Answer:
     """Create a token. Only this answer contains the secret that callers send."""
-    body = await exchange.read(TOKEN)
-    engine = exchange.engine
+    body = await request.read(TOKEN)
+    engine = request.engine
     expires_at = None if body.expires_at is None else parse_moment(body.expires_at, engine.database.clock())
     grants = [read_grant(one.role, one.tenant) for one in body.grants]
     token, secret = await engine.tokens.create(body.name, grants, body.queues, expires_at)
     return Answer(encode(TokenAnswer(show_token(token, secret))), 201)
 
 
-async def list_tokens(exchange: HttpRequest) -> Answer:
+async def list_tokens(request: HttpRequest) -> Answer:
     """List the tokens, oldest first, with their grants and the time of last use, accurate to the hour."""
-    return Answer(encode(TokensAnswer([show_token(token) for token in await exchange.engine.tokens.all()])))
+    return Answer(encode(TokensAnswer([show_token(token) for token in await request.engine.tokens.all()])))
 
 
-async def rotate_token(exchange: HttpRequest) -> Answer:
+async def rotate_token(request: HttpRequest) -> Answer:
     """Give a token a new secret, shown only in this answer. The old one stays valid for ``grace`` (default one day)."""
-    raw = await exchange.optional_body()
-    body = exchange.decode(raw, TOKEN_ROTATION) if raw else TokenRotationBody()
+    raw = await request.optional_body()
+    body = request.decode(raw, TOKEN_ROTATION) if raw else TokenRotationBody()
     grace = DEFAULT_GRACE if body.grace is None else parse_duration(body.grace)
-    token, secret = await exchange.engine.tokens.rotate(exchange.path["id"], grace)
+    token, secret = await request.engine.tokens.rotate(request.path["id"], grace)
     return Answer(encode(TokenAnswer(show_token(token, secret))))
 
 
-async def revoke_token(exchange: HttpRequest) -> Answer:
+async def revoke_token(request: HttpRequest) -> Answer:
     """Revoke a token."""
-    token = await exchange.engine.tokens.revoke(exchange.path["id"])
+    token = await request.engine.tokens.revoke(request.path["id"])
     return Answer(encode(RevokedTokenAnswer(show_token(token))))
 
 

@@ -17,56 +17,56 @@ from ojster.workflows.definitions import Deletion, Named
 from ojster.workflows.wire import DefinitionBody
 
 
-async def create_definition(exchange: HttpRequest) -> Answer:
+async def create_definition(request: HttpRequest) -> Answer:
     """Create a workflow definition: a name, and the members that all its workflows share."""
-    members = await exchange.members()
+    members = await request.members()
     if "name" not in members:
         raise InvalidRequest("The definition has no 'name'. Add one.", field="name", validation="required")
     try:
         name = msgspec.json.decode(members["name"], type=str)
     except msgspec.ValidationError:
         raise InvalidRequest("The 'name' of a definition must be a string.", field="name") from None
-    made = await exchange.engine.definitions.create(name, members)
+    made = await request.engine.definitions.create(name, members)
     return _answer(made, 201, (location("definitions", called(made.name)),))
 
 
-async def list_definitions(exchange: HttpRequest) -> Answer:
+async def list_definitions(request: HttpRequest) -> Answer:
     """List the latest version of each definition, sorted by name, or only of the one called ``name``.
 
     With ``metadata``, a JSON object, only those whose metadata has its members.
     """
-    limit, offset, _ = page_of(exchange.query)
-    found = await exchange.engine.definitions.all()
-    if (name := exchange.query.get("name")) is not None:
+    limit, offset, _ = page_of(request.query)
+    found = await request.engine.definitions.all()
+    if (name := request.query.get("name")) is not None:
         found = [one for one in found if called(one.name) == name]
-    if wanted := object_of(exchange.query, "metadata"):
+    if wanted := object_of(request.query, "metadata"):
         found = [one for one in found if has_metadata(one, wanted)]
     shown = [show_definition(one) for one in found[offset : offset + limit]]
     return Answer(encode(DefinitionsAnswer(shown, offset_pagination(len(found), limit, offset))))
 
 
-async def show_latest(exchange: HttpRequest) -> Answer:
+async def show_latest(request: HttpRequest) -> Answer:
     """Show the latest version of a definition."""
-    return _answer(await exchange.engine.definitions.find(Named(exchange.path["name"])))
+    return _answer(await request.engine.definitions.find(Named(request.path["name"])))
 
 
-async def show_version(exchange: HttpRequest) -> Answer:
+async def show_version(request: HttpRequest) -> Answer:
     """Show one version of a definition."""
-    version = exchange.path["version"]
+    version = request.path["version"]
     if not (version.isascii() and version.isdigit() and len(version) < 10):
         raise InvalidRequest("The version in the path is not a number. Use digits.", field="version")
-    return _answer(await exchange.engine.definitions.find(Named(exchange.path["name"], int(version))))
+    return _answer(await request.engine.definitions.find(Named(request.path["name"], int(version))))
 
 
-async def update_definition(exchange: HttpRequest) -> Answer:
+async def update_definition(request: HttpRequest) -> Answer:
     """Add a new version to a definition, unless it equals the latest version."""
-    return _answer(await exchange.engine.definitions.update(exchange.path["name"], await exchange.members()))
+    return _answer(await request.engine.definitions.update(request.path["name"], await request.members()))
 
 
-async def delete_definition(exchange: HttpRequest) -> Answer:
+async def delete_definition(request: HttpRequest) -> Answer:
     """Delete a definition; with ``force=true`` even if it has unfinished workflows, which continue to run."""
-    name = exchange.path["name"]
-    await exchange.engine.definitions.delete(Deletion(name, exchange.query.get("force") == "true"))
+    name = request.path["name"]
+    await request.engine.definitions.delete(Deletion(name, request.query.get("force") == "true"))
     return Answer(encode(DeletedAnswer(name)))
 
 

@@ -48,21 +48,21 @@ from ojster.workflows.wire import (
 from ojster.workflows.workflows import Review
 
 
-async def create_workflow(exchange: HttpRequest) -> Answer:
+async def create_workflow(request: HttpRequest) -> Answer:
     """Create a workflow: a chain, a group, a batch, a saga, a graph or a map, with arbitrary nesting."""
-    info = await exchange.engine.workflows.create(await exchange.members())
+    info = await request.engine.workflows.create(await request.members())
     return _workflow(info, 201, (location("workflows", info.id),))
 
 
-async def show_workflow(exchange: HttpRequest) -> Answer:
+async def show_workflow(request: HttpRequest) -> Answer:
     """Show a workflow with all its steps, or without them if ``steps=false``.
 
     With ``wait_ms``, answer when the workflow has finished or the time has passed. With ``version`` too, answer as soon
     as its version differs.
     """
-    query = exchange.query
-    info = await exchange.engine.workflows.show(
-        exchange.path["id"],
+    query = request.query
+    info = await request.engine.workflows.show(
+        request.path["id"],
         wait=wait_ms(query),
         version=whole(query, "version", 0, 0) if "version" in query else None,
         steps=query.get("steps") != "false",
@@ -70,12 +70,12 @@ async def show_workflow(exchange: HttpRequest) -> Answer:
     return _workflow(info)
 
 
-async def list_workflows(exchange: HttpRequest) -> Answer:
+async def list_workflows(request: HttpRequest) -> Answer:
     """List workflows without their steps, newest first, optionally by state, type, name, definition or target.
 
     With ``params``, a JSON object, only those whose parameters have its members. ``total`` then counts this page.
     """
-    query = exchange.query
+    query = request.query
     state = query.get("state")
     if state is not None and state not in WORKFLOW_STATES:
         raise InvalidRequest(
@@ -89,7 +89,7 @@ async def list_workflows(exchange: HttpRequest) -> Answer:
     params = object_of(query, "params")
     if params and offset:
         raise InvalidRequest("A list by 'params' has no offset. Go on with its 'next_cursor'.", field="offset")
-    page = await exchange.engine.workflows.select(
+    page = await request.engine.workflows.select(
         WorkflowFilter(
             state,
             query.get("type"),
@@ -107,105 +107,101 @@ async def list_workflows(exchange: HttpRequest) -> Answer:
     return Answer(encode(WorkflowsAnswer(page.workflows, shown)))
 
 
-async def cancel_workflow(exchange: HttpRequest) -> Answer:
+async def cancel_workflow(request: HttpRequest) -> Answer:
     """Cancel a workflow. Steps that have not started never start; active jobs may finish.
 
     With ``active=cancel``, active jobs are cancelled, too; ``active=finish`` is the default.
     """
-    active = exchange.query.get("active", "finish")
+    active = request.query.get("active", "finish")
     if active not in ("finish", "cancel"):
         raise InvalidRequest("The parameter 'active' must be 'finish' or 'cancel'.", field="active")
-    info = await exchange.engine.workflows.cancel(exchange.path["id"], stop_active=active == "cancel")
+    info = await request.engine.workflows.cancel(request.path["id"], stop_active=active == "cancel")
     return Answer(encode(CancelledWorkflowAnswer(show_cancelled(info))))
 
 
-async def retry_workflow(exchange: HttpRequest) -> Answer:
+async def retry_workflow(request: HttpRequest) -> Answer:
     """Retry the unsuccessful steps of a finished workflow."""
-    return _workflow(await exchange.engine.workflows.retry(exchange.path["id"]))
+    return _workflow(await request.engine.workflows.retry(request.path["id"]))
 
 
-async def hold_workflow(exchange: HttpRequest) -> Answer:
+async def hold_workflow(request: HttpRequest) -> Answer:
     """Hold a workflow: none of its steps starts until it is released."""
-    return _workflow(await exchange.engine.workflows.hold(exchange.path["id"]))
+    return _workflow(await request.engine.workflows.hold(request.path["id"]))
 
 
-async def release_workflow(exchange: HttpRequest) -> Answer:
+async def release_workflow(request: HttpRequest) -> Answer:
     """Release a held workflow."""
-    return _workflow(await exchange.engine.workflows.release(exchange.path["id"]))
+    return _workflow(await request.engine.workflows.release(request.path["id"]))
 
 
-async def resume_workflow(exchange: HttpRequest) -> Answer:
+async def resume_workflow(request: HttpRequest) -> Answer:
     """Resume the suspended job of a workflow with a ``result`` or an ``error``."""
-    data, failure, step = await read_resumption(exchange)
-    item = WorkflowResumption(exchange.path["id"], step, data, failure)
-    return _workflow(await exchange.engine.workflows.resume(item))
+    data, failure, step = await read_resumption(request)
+    item = WorkflowResumption(request.path["id"], step, data, failure)
+    return _workflow(await request.engine.workflows.resume(item))
 
 
-async def show_status(exchange: HttpRequest) -> Answer:
+async def show_status(request: HttpRequest) -> Answer:
     """Show the results of ended steps, by branch and in the order in which they ended, and the current steps."""
-    status = await exchange.engine.workflows.status(exchange.path["id"])
+    status = await request.engine.workflows.status(request.path["id"])
     return Answer(encode(WorkflowStatusAnswer(status)))
 
 
-async def show_workflow_progress(exchange: HttpRequest) -> Answer:
+async def show_workflow_progress(request: HttpRequest) -> Answer:
     """Show the progress of a workflow, from 0 to 1, and of its jobs."""
-    info = await exchange.engine.workflows.show(exchange.path["id"])
+    info = await request.engine.workflows.show(request.path["id"])
     return Answer(encode(show_progress(info)), headers=((b"cache-control", b"no-cache"),))
 
 
-async def show_statistics(exchange: HttpRequest) -> Answer:
+async def show_statistics(request: HttpRequest) -> Answer:
     """Count workflows by state and by age, in four disjoint time ranges."""
-    statistics = await exchange.engine.workflows.statistics(exchange.query.get("definition"))
+    statistics = await request.engine.workflows.statistics(request.query.get("definition"))
     return Answer(encode(WorkflowStatisticsAnswer(statistics)))
 
 
-async def show_properties(exchange: HttpRequest) -> Answer:
+async def show_properties(request: HttpRequest) -> Answer:
     """Show the shared properties of a workflow, each with its version."""
-    return Answer(encode(PropertiesAnswer(await exchange.engine.workflows.properties(exchange.path["id"]))))
+    return Answer(encode(PropertiesAnswer(await request.engine.workflows.properties(request.path["id"]))))
 
 
-async def change_properties(exchange: HttpRequest) -> Answer:
+async def change_properties(request: HttpRequest) -> Answer:
     """Change the shared properties of a workflow, all or none. Answers 409 if an ``expected`` version differs."""
-    body = await exchange.read(PROPERTIES)
+    body = await request.read(PROPERTIES)
     changes = Changes(body.set, tuple(body.delete), body.expected)
-    item = PropertyChange(exchange.path["id"], changes, body.job_id, body.worker_id, body.attempt)
-    return Answer(encode(PropertiesAnswer(await exchange.engine.workflows.change_properties(item))))
+    item = PropertyChange(request.path["id"], changes, body.job_id, body.worker_id, body.attempt)
+    return Answer(encode(PropertiesAnswer(await request.engine.workflows.change_properties(item))))
 
 
-async def note_workflow(exchange: HttpRequest) -> Answer:
+async def note_workflow(request: HttpRequest) -> Answer:
     """Add a note to a workflow: any JSON value."""
-    item = NewNote(bytes((await read_note(exchange)).note), workflow_id=exchange.path["id"])
-    return Answer(encode(NoteAnswer(await exchange.engine.workflows.add_note(item))), 201)
+    item = NewNote(bytes((await read_note(request)).note), workflow_id=request.path["id"])
+    return Answer(encode(NoteAnswer(await request.engine.workflows.add_note(item))), 201)
 
 
-async def list_workflow_notes(exchange: HttpRequest) -> Answer:
+async def list_workflow_notes(request: HttpRequest) -> Answer:
     """List the notes of a workflow and its jobs, oldest first."""
-    return Answer(encode(NotesAnswer(await exchange.engine.workflows.notes(exchange.path["id"]))))
+    return Answer(encode(NotesAnswer(await request.engine.workflows.notes(request.path["id"]))))
 
 
-async def review_step(exchange: HttpRequest) -> Answer:
+async def review_step(request: HttpRequest) -> Answer:
     """Approve or reject a step that waits for an approval, or add a note to it."""
-    body = await exchange.read(REVIEW)
-    path = exchange.path
+    body = await request.read(REVIEW)
+    path = request.path
     return _workflow(
-        await exchange.engine.workflows.review_step(
+        await request.engine.workflows.review_step(
             Review(path["id"], path["step"], body.action, body.notes, body.author)
         )
     )
 
 
-async def cancel_step(exchange: HttpRequest) -> Answer:
+async def cancel_step(request: HttpRequest) -> Answer:
     """Cancel a step with all steps inside it, including active jobs."""
-    return _workflow(
-        await exchange.engine.workflows.cancel_step(StepAddress(exchange.path["id"], exchange.path["step"]))
-    )
+    return _workflow(await request.engine.workflows.cancel_step(StepAddress(request.path["id"], request.path["step"])))
 
 
-async def retry_step(exchange: HttpRequest) -> Answer:
+async def retry_step(request: HttpRequest) -> Answer:
     """Run a failed or cancelled step again, with what was cancelled because of it; the other steps go on."""
-    return _workflow(
-        await exchange.engine.workflows.retry_step(StepAddress(exchange.path["id"], exchange.path["step"]))
-    )
+    return _workflow(await request.engine.workflows.retry_step(StepAddress(request.path["id"], request.path["step"])))
 
 
 def _workflow(info: WorkflowInfo, status: int = 200, headers: Sequence[tuple[bytes, bytes]] = ()) -> Answer:
