@@ -16,8 +16,6 @@ from ojster.client.caller_push import CallerPush
 from ojster.client.event_loop_thread import EventLoopThread
 from ojster.client.interface import Client
 from ojster.codec import Codec, Codecs
-from ojster.collections.handles import SharedCollection
-from ojster.collections.items import Where
 from ojster.core.errors import InvalidRequest
 from ojster.core.job import Job
 from ojster.core.json_objects import Members
@@ -421,36 +419,6 @@ class App(WorkflowCalls):
         if self._scoped is None or self._scoped[0] is not engine or self._scoped[1].scope.tenant != self.tenant:
             self._scoped = engine, engine.as_(Caller(self.tenant))
         return self._scoped[1]
-
-    def collection(self, name: str) -> SharedCollection:
-        """Return a named collection. Its existence is checked on first use.
-
-        Parameters
-        ----------
-        name:
-            Name of the collection.
-
-        Returns
-        -------
-        SharedCollection
-            The collection.
-        """
-        return SharedCollection(self.client, Where(name), self._event_loop_thread.call)
-
-    def collection_of(self, workflow_id: str) -> SharedCollection:
-        """Return the collection of a workflow; its jobs call it ``internal``.
-
-        Parameters
-        ----------
-        workflow_id:
-            Id of the workflow.
-
-        Returns
-        -------
-        SharedCollection
-            The collection.
-        """
-        return SharedCollection(self.client, Where(workflow_id=workflow_id), self._event_loop_thread.call)
 
     def find(self, job_id: str) -> JobHandle[Any]:
         """Return the handle of an existing job.

@@ -1,4 +1,4 @@
-"""What an application does with workflows: defines, starts and finds them."""
+"""What an application does with workflows and what they hand on: defines, starts and finds them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import msgspec
 from ojster import tracing
 from ojster.client.event_loop_thread import EventLoopThread
 from ojster.client.interface import Client
+from ojster.collections.handles import SharedCollection
+from ojster.collections.items import Where
 from ojster.core.errors import Duplicate, NotFound
 from ojster.core.values import to_json
 from ojster.job_options import policy_to_wire
@@ -27,7 +29,7 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 class WorkflowCalls:
-    """The part of ``App`` that is about workflows."""
+    """The part of ``App`` that is about workflows and collections."""
 
     _event_loop_thread: EventLoopThread
 
@@ -189,6 +191,36 @@ class WorkflowCalls:
             The workflow.
         """
         return AsyncRun(self, await self._show(workflow_id))
+
+    def collection(self, name: str) -> SharedCollection:
+        """Return a named collection. Its existence is checked on first use.
+
+        Parameters
+        ----------
+        name:
+            Name of the collection.
+
+        Returns
+        -------
+        SharedCollection
+            The collection.
+        """
+        return SharedCollection(self.client, Where(name), self._event_loop_thread.call)
+
+    def collection_of(self, workflow_id: str) -> SharedCollection:
+        """Return the collection of a workflow; its jobs call it ``internal``.
+
+        Parameters
+        ----------
+        workflow_id:
+            Id of the workflow.
+
+        Returns
+        -------
+        SharedCollection
+            The collection.
+        """
+        return SharedCollection(self.client, Where(workflow_id=workflow_id), self._event_loop_thread.call)
 
     async def _show(self, workflow_id: str) -> WorkflowInfo:
         return await self.client().workflows.show(workflow_id)
