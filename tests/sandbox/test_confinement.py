@@ -188,7 +188,7 @@ def body(job):
 
 
 def _left() -> list[psutil.Process]:
-    return [p for p in psutil.Process().children(recursive=True) if "child.py" in " ".join(_command(p))]
+    return [p for p in psutil.Process().children(recursive=True) if "/child.py" in " ".join(_command(p))]
 
 
 def _command(process: psutil.Process) -> list[str]:
