@@ -637,3 +637,13 @@ async def test_a_worker_appends_no_steps_with_code(door: GuardedServer) -> None:
     assert (await door.http("POST", f"{BASE}/definitions", definition, headers=owner)).status_code == 201
     started = await door.http("POST", f"{BASE}/workflows", {"definition": "d"}, headers=contributor)
     assert started.status_code == 201
+
+
+async def test_a_token_for_some_queues_retries_no_job_of_others_as_an_administrator(door: GuardedServer) -> None:
+    headers = await door.token(Grant(Role.OWNER), queues=("other",))
+    everything = await door.token(Grant(Role.OWNER))
+    job = await door.bench.push(queue="mail")
+    await call(door.http, "DELETE", f"{BASE}/jobs/{job.id}", headers=everything)
+    path = f"{BASE}/admin/jobs/{job.id}/retry"
+    assert (await door.http("POST", path, {}, headers=headers)).status_code == 403
+    assert (await door.http("POST", path, {}, headers=everything)).status_code == 200

@@ -116,6 +116,7 @@ async def cancel_admin_job(request: HttpRequest) -> Answer:
 
 async def retry_admin_job(request: HttpRequest) -> Answer:
     """Run a discarded or cancelled job again, with attempts and errors reset."""
+    await request.engine.scope.check_job(request.path["id"])
     job = await request.engine.scope.do(interventions.revive, request.path["id"])
     return Answer(encode(RetriedAnswer(job.id, job.state, job.attempt)))
 
@@ -124,9 +125,10 @@ def _sweep_endpoint(action: Action, doc: str) -> Handler:
     async def sweep(request: HttpRequest) -> Answer:
         body = await request.read(CONFIRMED_FILTER)
         check_confirmed(body.confirm)
-        if not body.filter:
+        chosen = filter_of(body.filter or {})
+        if chosen == JobFilter():
             raise InvalidRequest("'filter' is empty, which would select all jobs. Add a condition.", field="filter")
-        return Answer(encode(show_sweep(await request.engine.bulk.sweep(action, filter_of(body.filter)))))
+        return Answer(encode(show_sweep(await request.engine.bulk.sweep(action, chosen))))
 
     sweep.__name__ = f"{action}_admin_jobs"
     sweep.__doc__ = doc
