@@ -64,12 +64,11 @@ def test_the_matrix_has_all_endpoints() -> None:
 
 @pytest.mark.parametrize("role", list(Role))
 async def test_an_endpoint_asks_for_the_role_and_the_workspace(bench: Bench, http: Http, role: Role) -> None:
+    tokens = {granted: await headers_of(bench, Grant(role, granted)) for granted in {place[0] for place in PLACES}}
     for (granted, named, is_reached), route in itertools.product(PLACES, GUARDED):
         if route.streams:
             continue  # a stream that is granted has no end; the next test has those that are refused
-        headers = await _cached(bench, role, granted)
-        if named is not None:
-            headers |= {"X-OJS-Tenant": named}
+        headers = tokens[granted] if named is None else tokens[granted] | {"X-OJS-Tenant": named}
         answer = await http(route.method, path_of(route.path), {}, headers=headers)
         what = f"{role} of {granted} in {named}: {route.method} {route.path}: {answer.status_code} {answer.text[:200]}"
         assert answer.status_code not in (401, 500), what
@@ -85,16 +84,6 @@ async def test_an_endpoint_asks_for_the_role_and_the_workspace(bench: Bench, htt
             assert answer.status_code == 403, what
 
 
-_HEADERS: dict[tuple[int, Role, str | None], dict[str, str]] = {}
-
-
-async def _cached(bench: Bench, role: Role, tenant: str | None) -> dict[str, str]:
-    key = (id(bench.engine), role, tenant)
-    if key not in _HEADERS:
-        _HEADERS[key] = await headers_of(bench, Grant(role, tenant))
-    return dict(_HEADERS[key])
-
-
 async def test_a_stream_is_refused_like_any_endpoint(bench: Bench, http: Http) -> None:
     streams = [route for route in GUARDED if route.streams]
     assert streams
@@ -107,7 +96,7 @@ async def test_a_stream_is_refused_like_any_endpoint(bench: Bench, http: Http) -
 
 
 async def bad_tokens(bench: Bench) -> Mapping[str, str | None]:
-    """Return credentials that are worth nothing, by what is wrong with them."""
+    """Return invalid credentials, by what is wrong with them."""
     everything = [Grant(role) for role in Role]
     tokens = bench.engine.tokens
     good, shown = await tokens.create("good", everything)

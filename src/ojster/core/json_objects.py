@@ -159,9 +159,17 @@ def with_plain_numbers(value: Any) -> Any:
     return value
 
 
-_canonical: Final = msgspec.json.Encoder(order="deterministic").encode
+_encode_in_order: Final = msgspec.json.Encoder(order="deterministic").encode
+
+MAX_SAFE_INTEGER: Final = 2**53 - 1
+"""The largest integer that every JSON parser reads exactly."""
+
+
+def canonical_json(value: Any) -> bytes:
+    """Return JSON that is the same for values that are equal as JSON: 1 and 1.0 are, 1 and true are not."""
+    return _encode_in_order(with_plain_numbers(value))
 
 
 def is_same_json(one: Any, other: Any) -> bool:
-    """Return whether two values are equal as JSON: 1 and 1.0 are, 1 and true are not."""
-    return _canonical(with_plain_numbers(one)) == _canonical(with_plain_numbers(other))
+    """Return whether two values are equal as JSON."""
+    return canonical_json(one) == canonical_json(other)

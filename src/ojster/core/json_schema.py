@@ -11,9 +11,8 @@ from functools import partial
 from itertools import islice
 from typing import Any, Final
 
-import msgspec
-
 from ojster.core.errors import InvalidRequest, Unsupported
+from ojster.core.json_objects import canonical_json
 from ojster.core.schema_cost import MAX_COST, SchemaCost, TooComplex, has_array_of_items
 
 MAX_REPORTED_VIOLATIONS: Final = 20
@@ -155,7 +154,7 @@ def _removed(old: Sequence[Any], new: Sequence[Any]) -> list[Any]:
 
 
 def _key(value: Any) -> object:
-    return value if isinstance(value, str | int | float | None) else msgspec.json.encode(value, order="deterministic")
+    return value if isinstance(value, str | int | float | None) else canonical_json(value)
 
 
 _BOUNDS: Final = {

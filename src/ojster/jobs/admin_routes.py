@@ -31,7 +31,7 @@ from ojster.jobs.bulk import Action
 from ojster.jobs.bulk_wire import SweepAnswer, show_sweep
 from ojster.jobs.dead_letter_routes import revive
 from ojster.jobs.filter_walk import JobFilter
-from ojster.jobs.filters import filter_of
+from ojster.jobs.filters import filter_of, narrowing_filter_of
 from ojster.jobs.job_json import retry_policy, to_json
 from ojster.jobs.policy_wire import show_retry_policy
 from ojster.jobs.queries import Page
@@ -125,9 +125,7 @@ def _sweep_endpoint(action: Action, doc: str) -> Handler:
     async def sweep(request: HttpRequest) -> Answer:
         body = await request.read(CONFIRMED_FILTER)
         check_confirmed(body.confirm)
-        chosen = filter_of(body.filter or {})
-        if chosen == JobFilter():
-            raise InvalidRequest("'filter' is empty, which would select all jobs. Add a condition.", field="filter")
+        chosen = narrowing_filter_of(body.filter)
         return Answer(encode(show_sweep(await request.engine.bulk.sweep(action, chosen))))
 
     sweep.__name__ = f"{action}_admin_jobs"

@@ -28,7 +28,7 @@ from ojster.jobs.bulk_wire import (
     EnqueuedBatchAnswer,
 )
 from ojster.jobs.filter_walk import JobFilter
-from ojster.jobs.filters import filter_of
+from ojster.jobs.filters import narrowing_filter_of
 from ojster.jobs.idempotency import Key, Reply
 from ojster.jobs.job_json import to_json
 from ojster.jobs.new_job import NewJob
@@ -216,9 +216,7 @@ def _bulk_endpoint(action: Action, style: _AnswerFormat, name: str, doc: str) ->
                 "Select the jobs with 'job_ids'.",
                 field="mode",
             )
-        chosen = filter_of(body.filter)
-        if chosen == JobFilter():
-            raise InvalidRequest("'filter' is empty, which would select all jobs. Add a condition.", field="filter")
+        chosen = narrowing_filter_of(body.filter)
         reply = await request.engine.bulk.answer_once(key, lambda: _swept(request, action, chosen, style))
         return Answer(reply.body, reply.status)
 

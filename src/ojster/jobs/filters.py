@@ -42,6 +42,20 @@ def filter_of(given: Mapping[str, Any]) -> JobFilter:
     return JobFilter(**members)
 
 
+def narrowing_filter_of(given: Mapping[str, Any] | None) -> JobFilter:
+    """Return the filter with these members; refuse one that selects all jobs, such as one of nothing but nulls.
+
+    Raises
+    ------
+    InvalidRequest
+        It has no condition, or a member is malformed or unknown.
+    """
+    chosen = filter_of(given or {})
+    if chosen == JobFilter():
+        raise InvalidRequest("'filter' is empty, which would select all jobs. Add a condition.", field="filter")
+    return chosen
+
+
 def _text(name: str, value: Any) -> str:
     if not isinstance(value, str) or not value or "\0" in value:
         raise InvalidRequest(f"{name!r} of the filter must be a non-empty string, not {value!r:.40}.", field=name)

@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import hashlib
 import unicodedata
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 import msgspec
 import rfc8785
 
 from ojster.core.errors import InvalidRequest
+from ojster.core.json_objects import MAX_SAFE_INTEGER
 from ojster.core.states import UNFINISHED, JobState
 
 Conflict = Literal["reject", "replace", "replace_except_schedule", "ignore"]
-
-_SAFE_INTEGER: Final = 2**53 - 1
 
 
 class UniquePolicy(msgspec.Struct, frozen=True):
@@ -77,6 +76,6 @@ def _canonical(value: Any) -> Any:
         return {unicodedata.normalize("NFC", key): _canonical(member) for key, member in value.items()}
     if isinstance(value, list):
         return [_canonical(member) for member in value]
-    if isinstance(value, int) and not isinstance(value, bool) and abs(value) > _SAFE_INTEGER:
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) > MAX_SAFE_INTEGER:
         return {"\u0000integer": str(value)}
     return value

@@ -45,7 +45,7 @@ _ONCE: Final = frozenset(
 
 _UPGRADE: Final = re.compile(rb"(?<=[^\r\n])\r\nUpgrade:[^\r\n]*", re.IGNORECASE)
 
-_BEGINS_HTTP: Final = re.compile(rb"[\r\n]*(?:[A-Z]{1,20}(?: |$)|$)")
+_BEGINS_HTTP: Final = re.compile(rb"[\r\n]*[A-Z]{1,20}(?: |$)")
 """Matches the beginning of what may become a request; anything else is refused at once."""
 
 _WEBSOCKET: Final = (b"GET /ojs/v1/ws ", b"GET /ojs/v1/ws?")

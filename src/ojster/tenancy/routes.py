@@ -11,6 +11,7 @@ import msgspec
 from msgspec import UNSET
 
 from ojster.core.errors import InvalidRequest
+from ojster.core.json_objects import MAX_SAFE_INTEGER
 from ojster.core.states import JobState
 from ojster.core.tenant import NOBODY, check_tenant, shown_tenant
 from ojster.core.timestamps import format_timestamp
@@ -42,9 +43,6 @@ from ojster.tenancy.wire import (
     TenantsAnswer,
     TenantStatisticsAnswer,
 )
-
-MAX_SAFE_INTEGER: Final = 2**53 - 1
-"""The largest integer that every JSON parser reads exactly."""
 
 _LIMITS: Final = ("max_concurrency", "max_queue_depth", "max_scheduled", "max_file_bytes")
 

@@ -349,9 +349,10 @@ class Advance:
         if spec.condition is None or self._seconds < CONDITION_SECONDS or node.state != NodeState.WAITING:
             return False
         container = self.graph.parent_of(node)
-        if container is not None:
-            self._defer(container, node.position)
-        return container is not None
+        if container is None:
+            return False
+        self._defer(container, node.position)
+        return True
 
     def _block(self, node: Node, workflow: Workflow) -> None:
         change_node(node, NodeState.BLOCKED)
