@@ -328,7 +328,9 @@ class QuickHttpProtocol(HttpToolsProtocol):
         """Reject malformed HTTP with the usual error body, after the answers to the requests before it."""
         refusal = InvalidRequest(self._complaint or msg)
         is_in_a_body = self._is_reading and not self._head_size
-        if self.is_idle or is_in_a_body:
+        if is_in_a_body and getattr(self.cycle, "response_started", False):
+            self.transport.close()  # the request has its answer already
+        elif self.is_idle or is_in_a_body:
             self._refuse(refusal, 400)
         else:
             self._last = refusal
