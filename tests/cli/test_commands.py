@@ -73,6 +73,8 @@ def test_a_job_is_pushed_listed_shown_and_cancelled(ojster: Ojster) -> None:
     assert [job["id"] for job in listed["jobs"]] == [id]
     assert id in ojster("jobs", "list")
     assert ojster.json("jobs", "cancel", id)["previous_state"] == "available"
+    pushed = ojster.json("push", "email.send", "--queue", "mail")
+    assert (pushed["queue"], pushed["state"], pushed["attempt"]) == ("mail", "available", 0)
 
 
 def test_selected_jobs_are_cancelled_and_deleted_together(ojster: Ojster) -> None:

@@ -91,7 +91,7 @@ async def test_a_fetch_says_which_jobs_and_for_how_long(client: Client, bench: B
 
 async def test_a_fetch_shares_queues_by_weight(client: Client) -> None:
     await client.jobs.enqueue([request(queue=queue) for queue in ("a", "b") for _ in range(8)])
-    sharing = Sharing("weighted", (("a", 1), ("b", 3)))
+    sharing = Sharing("weighted", (("a", 0.5), ("b", 1.5)))
     jobs = await client.jobs.fetch(Claim(("a", "b"), 8, "w", sharing=sharing))
     assert [job.queue for job in jobs].count("b") == 6
     plain = await client.jobs.fetch(Claim(("a", "b"), 6, "w", sharing=Sharing()))

@@ -581,3 +581,49 @@ async def test_a_request_has_at_most_as_many_jobs_as_the_settings_say(http: Http
     assert refused.json()["error"]["details"] == {"limit": 2, "max_batch_size": 2}
     empty = await http("POST", f"{BASE}/jobs/batch", {"jobs": []})
     assert (empty.status_code, empty.json()["error"]["details"]) == (400, {"field": "jobs"})
+
+
+async def test_an_id_is_taken_once_also_within_a_request(http: Http) -> None:
+    id = (await http.push())["id"]
+    other = id[:-1] + ("0" if id[-1] != "0" else "1")
+    twice = [{"type": "a", "args": [], "id": other}] * 2
+    body = await ok(http, "POST", "/jobs/bulk", {"jobs": twice}, 207)
+    assert [item["status"] for item in body["items"]] == ["created", "failed"]
+    assert body["items"][1]["error"]["code"] == "duplicate"
+    assert body["items"][1]["error"]["details"]["existing_job_id"] == other
+    refused = await http("POST", f"{BASE}/jobs/batch", {"jobs": [twice[0] | {"id": id}]})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (409, "duplicate")
+
+
+async def test_a_report_changes_the_properties_of_its_workflow(http: Http) -> None:
+    steps = [{"type": "a", "args": []} for _ in range(3)]
+    made = await ok(http, "POST", "/workflows", {"type": "chain", "steps": steps, "properties": {"old": 1}}, 201)
+    where = f"/workflows/{made['workflow']['id']}/properties"
+    changes = {"set": {"n": 1}, "delete": ["old"]}
+    (job,) = await http.fetch(worker_id="w")
+    report = {"job_id": job["id"], "worker_id": "w"}
+    await ok(http, "POST", "/workers/release", report | {"properties": changes})
+    assert {name: one["value"] for name, one in (await ok(http, "GET", where))["properties"].items()} == {"n": 1}
+    (job,) = await http.fetch(worker_id="w")
+    await ok(http, "POST", "/workers/ack", report | {"properties": {"set": {"n": 2}}})
+    assert (await ok(http, "GET", where))["properties"]["n"]["value"] == 2
+
+
+async def test_a_queue_is_purged_only_if_that_is_confirmed(http: Http) -> None:
+    id = (await http.push(options={"queue": "q"}))["id"]
+    await ok(http, "DELETE", f"/jobs/{id}")
+    for body in ({"states": ["cancelled"]}, {"states": ["cancelled"], "confirm": False}):
+        refused = await http("DELETE", f"{ADMIN}/queues/q/jobs", body)
+        assert refused.json()["error"]["details"] == {"field": "confirm"}
+    await ok(http, "DELETE", "/admin/queues/q/jobs", {"states": ["cancelled"], "confirm": True})
+    assert (await http("GET", f"{BASE}/jobs/{id}")).status_code == 404
+
+
+async def test_long_values_are_cut_in_messages(http: Http) -> None:
+    wait = {"OJS-Block-Timeout": "x" * 41}
+    refused = await http("POST", f"{BASE}/jobs", {"type": "a", "args": []}, headers=wait)
+    assert refused.json()["error"]["message"].endswith(f"not {'x' * 40!r}.")
+    refused = await http("POST", f"{BASE}/jobs/bulk/cancel", {"filter": {"x" * 41: 1}})
+    assert f"has no member {'x' * 40!r}." in refused.json()["error"]["message"]
+    refused = await http("POST", f"{BASE}/workers/fetch", {"queues": ["ojster." + "x" * 80]})
+    assert f"Queue {'ojster.' + 'x' * 73!r} is reserved" in refused.json()["error"]["message"]

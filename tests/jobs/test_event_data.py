@@ -157,3 +157,11 @@ async def test_a_long_message_is_cut_in_events_and_a_long_type_where_it_is_searc
     (_, data), *_ = await since(bench, job, "job.failed")
     assert data["error"]["message"] == "m" * 1_000
     assert (await bench.find(job)).error_type == "T" + "t" * (MAX_ERROR_TYPE_LENGTH - 1)
+
+
+async def test_a_job_that_is_cancelled_while_it_waits_for_its_retry_did_not_run_meanwhile(bench: Bench) -> None:
+    job = await bench.push()
+    await bench.fail(await bench.fetch_one())
+    bench.clock.advance(0.1)
+    await bench.engine.jobs.cancel(job.id)
+    assert await since(bench, job, "job.cancelled") == [("job.cancelled", {"previous_state": "retryable"})]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ojster.core.event_metrics import EventMetric, EventMetrics
+from ojster.core.event_metrics import DURATION_BUCKETS, QUEUE_TIME_BUCKETS, EventMetric, EventMetrics
 from ojster.jobs.metrics import EVENT_METRICS
 
 BOTH = ("q", "t")
@@ -74,3 +74,13 @@ def test_a_metric_may_want_a_member_to_have_a_value() -> None:
 def test_a_metric_of_several_events_is_one_metric() -> None:
     names = [metric.name for metric in EventMetrics([EVENT_METRICS]).all()]
     assert len(names) == len(set(names)) == 15
+
+
+def test_the_buckets_are_those_of_the_specification() -> None:
+    assert DURATION_BUCKETS == (
+        0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0,
+    )  # fmt: skip
+    assert QUEUE_TIME_BUCKETS == (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0, 1800.0, 3600.0)
+    (duration,) = [one for one in EVENT_METRICS["job.completed"] if one.milliseconds]
+    (waited,) = EVENT_METRICS["job.started"]
+    assert (duration.buckets, waited.buckets) == (DURATION_BUCKETS, QUEUE_TIME_BUCKETS)

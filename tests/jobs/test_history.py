@@ -240,6 +240,27 @@ async def test_the_caller_who_cancels_is_named(bench: Bench) -> None:
     assert (await told(bench, pushed.job.id))[0].actor == ada
 
 
+async def test_a_job_that_is_cancelled_before_it_is_due_never_was_available(bench: Bench) -> None:
+    job = await bench.push(delay_until="+PT10S")
+    await bench.engine.jobs.cancel(job.id)
+    assert words(await told(bench, job.id)) == ["created", "scheduled>cancelled", "cancelled"]
+
+
+async def test_the_history_of_a_scheduled_job_says_nothing_of_the_future(bench: Bench) -> None:
+    job = await bench.push(delay_until="+PT10S")
+    await bench.engine.jobs.adjust_priority(job.id, 5)
+    assert words(await told(bench, job.id)) == ["created"]
+    await bench.run_due(11)
+    assert words(await told(bench, job.id)) == ["created", "scheduled>available"]
+
+
+async def test_a_deleted_dead_letter_leaves_no_history(bench: Bench) -> None:
+    job = await bench.push(retry={"max_attempts": 1, "on_exhaustion": "dead_letter"})
+    await bench.fail(await bench.fetch_one())
+    await bench.engine.jobs.delete_dead(job.id)
+    assert await bench.run(rows, None) == 0
+
+
 async def test_an_expired_job_is_discarded_by_the_system(bench: Bench) -> None:
     job = await bench.push(expires_at="+PT5S")
     await bench.run_due(6)

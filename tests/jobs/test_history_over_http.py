@@ -68,3 +68,14 @@ async def test_a_lineage_is_a_tree(http: Http) -> None:
 async def test_the_history_of_an_unknown_job_is_not_found(http: Http, method: str, path: str) -> None:
     response = await http(method, f"{BASE}/jobs/0190a0b0-0000-7000-8000-000000000000/{path}")
     assert response.status_code == 404
+
+
+async def test_a_time_that_was_not_recorded_is_marked(http: Http, bench: Bench) -> None:
+    job = await http.push(options={"scheduled_at": "+PT10S"})
+    await bench.run_due(12)
+    await http.fetch(worker_id="w")
+    error = {"message": "no"}
+    await http("POST", f"{BASE}/workers/nack", {"job_id": job["id"], "worker_id": "w", "error": error})
+    created, moved, *_ = (await http("GET", f"{BASE}/jobs/{job['id']}/history")).json()["events"]
+    assert moved["metadata"] == {"reconstructed": True}
+    assert "metadata" not in created

@@ -543,6 +543,16 @@ async def test_a_token_for_some_queues_reaches_no_job_of_others(door: GuardedSer
     assert (await door.http("GET", "/ojs/v1/jobs?queue=shop.mail", headers=token)).status_code == 200
 
 
+async def test_a_token_for_some_queues_counts_only_their_dead_letters(door: GuardedServer) -> None:
+    for queue in ("secret", "shop.mail"):
+        await door.bench.push(queue=queue, retry={"max_attempts": 1, "on_exhaustion": "dead_letter"})
+        await door.bench.fail(await door.bench.fetch_one(queue))
+    token = await door.token(Grant(Role.OWNER), queues=("shop.*",))
+    answer = await door.http("GET", "/ojs/v1/admin/dead-letter/stats", headers=token)
+    shown = answer.json()
+    assert (shown["total"], shown["by_queue"]) == (1, {"shop.mail": 1}), answer.text
+
+
 async def test_a_token_for_some_queues_makes_no_token_for_others(door: GuardedServer) -> None:
     limited = await door.token(Grant(Role.OWNER), queues=("shop.*", "mail"))
     strong, _ = await door.bench.engine.tokens.create("strong", [Grant(Role.OWNER)])

@@ -13,6 +13,7 @@ from rich.segment import Segment
 from rich.text import Text
 
 from ojster.core.job import Job
+from ojster.core.json_objects import read_members
 from ojster.core.printable import printable
 from ojster.core.timestamps import format_timestamp
 from ojster.jobs.job_json import to_json
@@ -152,8 +153,9 @@ JOB_COLUMNS: Final = ("id", "type", "queue", "state", "attempt", "created", "err
 
 
 def job_json(job: Job) -> msgspec.Raw:
-    """Return a job as JSON."""
-    return msgspec.Raw(to_json(job) if job.seq else job.envelope)
+    """Return a job as JSON. What a server has answered is complete; what a database keeps lacks the columns."""
+    is_answer = "state" in read_members(job.envelope, "The job")
+    return msgspec.Raw(job.envelope if is_answer else to_json(job))
 
 
 def timestamp_json(moment: int | None) -> str | None:

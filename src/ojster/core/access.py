@@ -180,6 +180,10 @@ class Access(msgspec.Struct, frozen=True):
         """Check that ``admin`` is allowed; raises as ``need``."""
         self.need(Operation.ADMIN)
 
+    def covers(self, queue: str) -> bool:
+        """Return whether the token covers a queue: whether it is limited to no queues, or to this one among others."""
+        return not self.queues or any(_matches(queue, pattern) for pattern in self.queues)
+
     def check_queue(self, queue: str) -> None:
         """Check that the token covers a queue.
 
@@ -190,7 +194,7 @@ class Access(msgspec.Struct, frozen=True):
 
         Spec: ojs-security 7.1
         """
-        if self.queues and not any(_matches(queue, pattern) for pattern in self.queues):
+        if not self.covers(queue):
             raise Forbidden(f"The token {self.who!r} is limited to the queues {', '.join(self.queues)}, not {queue!r}.")
 
     def need_all_queues(self, what: str) -> None:

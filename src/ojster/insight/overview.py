@@ -13,6 +13,7 @@ import msgspec
 from ojster.core.wire import ThroughputBody
 from ojster.insight.statistics import Work, work_by_queue
 from ojster.jobs.queries import count_jobs
+from ojster.jobs.scope import Scope
 from ojster.jobs.waiting import oldest_waiting
 from ojster.queues.configuration import QueueConfig, read_config
 from ojster.queues.queues import Queue, find_queue, list_queues
@@ -90,21 +91,22 @@ class DeadLetters(msgspec.Struct, frozen=True):
     newest_at: int | None
 
 
-def count_dead_letters(tx: Transaction, tenants: Sequence[str | None]) -> list[DeadLetters]:
-    """Return the dead letter counts of each tenant, or of all tenants (``None``).
+def count_dead_letters(tx: Transaction, scopes: Sequence[Scope]) -> list[DeadLetters]:
+    """Return the counts of the dead letters that each scope sees.
 
     Spec: ojs-dead-letter 10.1
     """
-    return [_count_dead_letters(tx, tenant) for tenant in tenants]
+    return [_count_dead_letters(tx, scope) for scope in scopes]
 
 
-def _count_dead_letters(tx: Transaction, tenant: str | None) -> DeadLetters:
-    where = "" if tenant is None else "AND tenant = :tenant "
-    rows: list[Any] = tx.execute(
+def _count_dead_letters(tx: Transaction, scope: Scope) -> DeadLetters:
+    where = "" if scope.tenant is None else "AND tenant = :tenant "
+    found: list[Any] = tx.execute(
         "SELECT queue, coalesce(error_type, 'Unknown'), count(*), min(finished_at), max(finished_at) FROM jobs "
         f"WHERE dead = 1 {where}GROUP BY 1, 2 ORDER BY 1, 2",
-        {"tenant": tenant},
+        {"tenant": scope.tenant},
     )
+    rows = [row for row in found if scope.covers(row[0])]
     by_queue: dict[str, int] = {}
     by_error: dict[str, int] = {}
     for queue, error, jobs, _, _ in rows:

@@ -46,7 +46,7 @@ def list_letters(url: str, queue: str | None, type: str | None, limit: int, as_j
 def retry_letters(
     job_ids: tuple[str, ...], retry_all: bool, queue: str | None, type: str | None, url: str, as_json: bool
 ) -> None:
-    """Retry dead letters as new jobs, without their earlier attempts and errors."""
+    """Retry dead letters with all their attempts; earlier errors stay in their history."""
     if bool(job_ids) == retry_all:
         raise click.UsageError("Give either job ids or --all.")
 

@@ -107,10 +107,12 @@ def _entries(job: Job, noted: Sequence[_Noted]) -> Iterator[Entry]:
     created = {"queue": job.queue, "type": job.type, "args_size_bytes": size}
     yield Entry("job.created", job.created_at, created, _client(facts.created_by))
     planned = parse_timestamp(facts.scheduled_at) if facts.scheduled_at else None
-    if planned is not None and planned > job.created_at and (noted or job.enqueued_at is not None):
-        at = planned if noted or job.enqueued_at is None else job.enqueued_at
+    moves = [data["from"] for _, _, data in noted if "from" in data]
+    was_due = JobState.SCHEDULED not in moves and (bool(moves) or job.enqueued_at is not None)
+    if was_due and planned is not None and planned > job.created_at:
+        at = planned if moves or job.enqueued_at is None else job.enqueued_at
         moved = {"from": "scheduled", "to": "available"}
-        yield Entry("job.state_changed", at, moved, _SYSTEM, is_estimated=bool(noted))
+        yield Entry("job.state_changed", at, moved, _SYSTEM, is_estimated=bool(moves))
     begun: set[int] = set()
     for place, (at, type, data) in enumerate(noted):
         attempt, started_at = int(data.get("attempt") or 0), data.get("started_at")

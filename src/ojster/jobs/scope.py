@@ -77,6 +77,10 @@ class Scope:
         """Return whether the caller can read what belongs to a tenant."""
         return self.tenant is None or self.tenant == tenant
 
+    def covers(self, queue: str) -> bool:
+        """Return whether the caller is limited to no queues, or to this one among others."""
+        return self.access is None or self.access.covers(queue)
+
     def for_all(self, what: str) -> None:
         """Raise ``Forbidden`` if the caller is limited to one tenant.
 

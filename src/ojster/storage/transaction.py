@@ -88,12 +88,16 @@ _NOT_IN_HISTORY: Final = frozenset(
         "job.checkpointed",
         "job.noted",
         "dead_letter.added",
+        "dead_letter.deleted",
     }
 )
-"""Job events that are not kept in the history: they show in the job's row, or are too frequent."""
+"""Job events that are not kept in the history: they show in the job's row, are too frequent, or end with the job."""
 
-_USUAL_STATES: Final = frozenset({None, "scheduled"})
-"""Previous states that make a transition too ordinary for the history: a new job, or a scheduled job that is due."""
+
+def _is_ordinary(data: Mapping[str, Any]) -> bool:
+    """Return whether a change of state is left out of the history: of a new job, or of a scheduled one that is due."""
+    before = data.get("from", "")
+    return before is None or (before == "scheduled" and data["to"] == "available")
 
 
 def _circumstances(job: Job, data: Mapping[str, Any]) -> dict[str, Any]:
@@ -238,7 +242,7 @@ class Transaction(ABC):
         if job.reacts & TRACED:
             self.load_traced([job])
             data["trace_id"] = trace_id_of(job.envelope)
-        if job.seq and type not in _NOT_IN_HISTORY and data.get("from", "") not in _USUAL_STATES:
+        if job.seq and type not in _NOT_IN_HISTORY and not _is_ordinary(data):
             self.effects.history.append((job.seq, type, data | _circumstances(job, data)))
         self.effects.events.append((type, self.now, job.id, job.queue, job.type, data, job.tenant))
 
