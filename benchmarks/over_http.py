@@ -114,7 +114,8 @@ async def _latencies(url: str) -> list[float]:
     app = App(url)
 
     @app.job("noop")
-    async def noop(n: int) -> None: ...
+    async def noop(n: int) -> int:
+        return n
 
     await (await noop.aenqueue(0)).aresult(30)
     found = []

@@ -53,6 +53,7 @@ def checks_of(url: str) -> list[Check]:
             ("integrity", lambda: _integrity(path)),
             ("disk", lambda: _disk(path.parent)),
             ("sharing", _file_sharing),
+            ("clock", lambda: _file_clock(path)),
         ]
     if url.startswith(("postgresql://", "postgres://")):
         from ojster.storage.postgres.url import parse_postgres_url
@@ -105,6 +106,22 @@ def _forced_write(file: int) -> None:
 
 def _file_sharing() -> Finding:
     return True, "any number of processes on this machine can share the file; use PostgreSQL for more machines"
+
+
+def _file_clock(path: Path) -> Finding:
+    from ojster.storage.sqlite.clock import SteadyClock
+    from ojster.storage.sqlite.notifier import meeting_place
+
+    clock = SteadyClock(meeting_place(path).with_suffix(".clock"))
+    behind = clock.behind
+    clock.close()
+    if abs(behind) < MAX_CLOCK_SKEW_SECONDS:
+        return True, "the processes on the file follow this machine's clock"
+    where = "behind" if behind > 0 else "ahead of"
+    return False, (
+        f"the machine's clock was set: the processes on the file are {abs(behind):.1f} s {where} it and catch up "
+        "by 100 ms a second; stop all of them, then start them again, to follow it at once"
+    )
 
 
 class _Postgres:

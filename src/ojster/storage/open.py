@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 from ojster.core.errors import InvalidRequest
 from ojster.core.settings import Settings
-from ojster.core.timestamps import system_clock
 from ojster.storage.database import POSTGRES, SQLITE, Database, without_password
 
 
@@ -26,8 +25,8 @@ def open_database(
         ``sqlite:///relative.db``, ``sqlite:////absolute.db``, ``sqlite:///:memory:`` or
         ``postgresql://user@host/database``, as libpq understands it.
     clock:
-        Function that returns the time in microseconds since the epoch. Default: the machine's clock with SQLite, the
-        server's clock with PostgreSQL.
+        Function that returns the time in microseconds since the epoch. Default: with SQLite the
+        machine's clock, but without its jumps; with PostgreSQL the server's clock.
     synchronous:
         ``FULL`` survives a power loss. ``NORMAL`` is faster, but survives only a crash of the process (SQLite), or may
         lose the last commits (PostgreSQL).
@@ -53,7 +52,7 @@ def open_database(
     elif url.startswith(SQLITE):
         from ojster.storage.sqlite.database import SqliteDatabase
 
-        database = SqliteDatabase(url.removeprefix(SQLITE), settings, clock or system_clock, synchronous)
+        database = SqliteDatabase(url.removeprefix(SQLITE), settings, clock, synchronous)
     else:
         raise InvalidRequest(
             f"The database URL {without_password(url)!r} must be like 'sqlite:///jobs.db' or "

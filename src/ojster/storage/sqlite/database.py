@@ -18,12 +18,14 @@ import apsw
 from ojster.core.errors import BackendUnavailable
 from ojster.core.job import Job
 from ojster.core.settings import Settings
+from ojster.core.timestamps import system_clock
 from ojster.storage.call import LongPoll, Operation
 from ojster.storage.database import Database, topics_of
 from ojster.storage.dispatcher import Dispatcher
 from ojster.storage.memory import Memory
 from ojster.storage.migrations import refuse_newer, scripts
-from ojster.storage.sqlite.notifier import SocketNotifier
+from ojster.storage.sqlite.clock import SteadyClock
+from ojster.storage.sqlite.notifier import SocketNotifier, meeting_place
 from ojster.storage.transaction import (
     JOB_COLUMNS,
     JOB_COLUMNS_OF_J,
@@ -253,8 +255,12 @@ class SqliteDatabase(Database):
 
     kind = "sqlite"
 
-    def __init__(self, path: str, settings: Settings, clock: Callable[[], int], synchronous: str = "FULL") -> None:
-        super().__init__(settings, clock)
+    def __init__(
+        self, path: str, settings: Settings, clock: Callable[[], int] | None = None, synchronous: str = "FULL"
+    ) -> None:
+        super().__init__(settings, clock or system_clock)
+        self._steadies_clock = clock is None
+        self._steady_clock: SteadyClock | None = None
         if synchronous not in ("FULL", "NORMAL"):
             raise ValueError(f"synchronous must be FULL or NORMAL, not {synchronous!r}")
         self.path = path
@@ -268,6 +274,9 @@ class SqliteDatabase(Database):
 
     def open(self) -> None:
         writer = self._connect()
+        if self._steadies_clock:
+            place = None if self._in_memory else meeting_place(Path(self.path))
+            self.clock = self._steady_clock = SteadyClock(place and place.with_suffix(".clock"))
         try:
             self.schema_version = migrate(writer)
         except apsw.Error as error:
@@ -295,6 +304,8 @@ class SqliteDatabase(Database):
             self._checkpointer.join()
         if self._doorbell is not None:
             self._doorbell.close()
+        if self._steady_clock is not None:
+            self._steady_clock.close()
         for connection in self._connections:
             connection.close()
 

@@ -49,12 +49,7 @@ class SocketNotifier:
 
     def __init__(self, path: Path, on_ring: Callable[[Sequence[str]], None]) -> None:
         self._on_ring = on_ring
-        name = sha256(str(path.resolve()).encode()).hexdigest()[:16]
-        mine = _short_folder() / f"ojster-{os.getuid()}"
-        mine.mkdir(exist_ok=True, mode=0o700)
-        if mine.stat().st_uid != os.getuid():
-            raise BackendUnavailable(f"The folder {mine} belongs to another user; remove it, or set TMPDIR.")
-        self._folder = mine / name
+        self._folder = meeting_place(path)
         self._address = self._folder / f"{os.getpid()}-{id(self):x}"
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._bind()
@@ -119,6 +114,21 @@ class SocketNotifier:
             if message == _STOP:
                 return
             self._on_ring(message.decode().split("\n"))
+
+
+def meeting_place(path: Path) -> Path:
+    """Return where in the temporary folder this user's processes on a database file meet. Its parent folder exists.
+
+    Raises
+    ------
+    BackendUnavailable
+        The parent folder belongs to another user.
+    """
+    mine = _short_folder() / f"ojster-{os.getuid()}"
+    mine.mkdir(exist_ok=True, mode=0o700)
+    if mine.stat().st_uid != os.getuid():
+        raise BackendUnavailable(f"The folder {mine} belongs to another user; remove it, or set TMPDIR.")
+    return mine / sha256(str(path.resolve()).encode()).hexdigest()[:16]
 
 
 def _short_folder() -> Path:
