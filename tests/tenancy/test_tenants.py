@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from typing import Any
 
+import msgspec
 import pytest
 
 from ojster.core.errors import InvalidRequest, InvalidWorkflow, NotFound, TenantLimitExceeded, TenantMissing
@@ -38,6 +39,10 @@ async def push(bench: Bench, **numbers: int) -> None:
 
 async def say(bench: Bench, tenant: str, **members: Any) -> None:
     await bench.engine.scope.do(tenants.put_tenants, TenantChange(tenant, members))
+
+
+def pushed_in_window(tx: Any, requests: Any) -> list[int]:
+    return [tx.execute("SELECT window_used FROM tenants")[0][0]]
 
 
 def owners(jobs: list[Job]) -> str:
@@ -295,6 +300,26 @@ async def test_a_workflow_over_the_depth_limit_is_refused_whole(bench: Bench) ->
     with pytest.raises(TenantLimitExceeded):
         await bench.engine.as_(Caller("a")).workflows.create(read_members(body))
     assert (await bench.engine.jobs.select()).total == 0
+
+
+async def test_what_a_workflow_adds_to_itself_counts_towards_the_limits_of_its_tenant(bench: Bench) -> None:
+    acme = bench.engine.as_(Caller("acme"))
+    await say(bench, "acme", max_queue_depth=10, max_enqueue_rate=Rate(100, 60_000_000))
+
+    async def run(elements: int) -> tuple[str, str | None]:
+        step = b'{"type": "map", "over": %b, "do": {"type": "a", "args": []}}' % str([1] * elements).encode()
+        info = await acme.workflows.create(read_members(b'{"type": "chain", "steps": [%b]}' % step))
+        shown = next((await acme.workflows.show(info.id)).walk())
+        return shown.state, msgspec.json.decode(shown.error)["code"] if isinstance(shown.error, msgspec.Raw) else None
+
+    assert await run(11) == ("failed", "TENANT_LIMIT_EXCEEDED")
+    assert await run(9) == ("active", None)
+    (held,) = await bench.fetch(count=1)
+    (refused,) = await acme.jobs.acknowledge([Acknowledgement(held.id, append=(b'{"type": "b", "args": []}',) * 3)])
+    assert isinstance(refused, TenantLimitExceeded)
+    (taken,) = await acme.jobs.acknowledge([Acknowledgement(held.id, append=(b'{"type": "b", "args": []}',) * 2)])
+    assert isinstance(taken, Job)
+    assert await bench.run(pushed_in_window, None) == 11, "nine elements and two steps"
 
 
 # Statistics and configuration

@@ -99,6 +99,25 @@ def check_tenant_limits(tx: Transaction, groups: Sequence[Sequence[NewJob]]) -> 
     return results
 
 
+def charge_growth(tx: Transaction, tenant: str, jobs: int) -> None:
+    """Count the jobs that a running workflow adds to itself towards the limits of its tenant.
+
+    They use up the pushes of the window, but are not refused for it: a workflow cannot be told to come again later.
+
+    Raises
+    ------
+    TenantLimitExceeded
+        The tenant would have more waiting jobs than it may.
+    """
+    if (limits := tenants_by_id(tx).get(tenant)) is None or not jobs:
+        return
+    allowance = _Allowance(tx, limits)
+    if refusal := allowance.refusal(jobs, 0, can_wait=False):
+        raise refusal
+    allowance.use(jobs, 0)
+    allowance.close()
+
+
 class _Allowance:
     """Jobs that a tenant may still push. Its row stays locked until the transaction ends."""
 
@@ -119,15 +138,16 @@ class _Allowance:
         counts = counts_of_tenant(tx, tenant.id)
         self._depth, self._scheduled = _count(counts, DEPTH_STATES), _count(counts, ("scheduled",))
 
-    def refusal(self, jobs: int, scheduled: int) -> TenantLimitExceeded | None:
+    def refusal(self, jobs: int, scheduled: int, *, can_wait: bool = True) -> TenantLimitExceeded | None:
         """Return the error if ``jobs`` more jobs, ``scheduled`` of them for later, exceed a limit; else ``None``.
 
-        A tenant with a soft quota only causes the event ``tenant.limit_exceeded``.
+        A tenant with a soft quota only causes the event ``tenant.limit_exceeded``. Jobs that cannot wait for the next
+        window are not refused for their rate.
         """
         tenant, now = self._tenant, self._tx.now
         if not tenant.limits_pushes:
             return None
-        rate = tenant.max_enqueue_rate
+        rate = tenant.max_enqueue_rate if can_wait else None
         opens_in = 0 if rate is None else self._window[0] + rate.period - now
         for name, current, wanted, most, wait in (
             ("max_queue_depth", self._depth, jobs, tenant.max_queue_depth, None),

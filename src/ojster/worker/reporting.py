@@ -18,6 +18,7 @@ from ojster.core.errors import (
     InvalidWorkflow,
     OjsterError,
     PayloadTooLarge,
+    TenantLimitExceeded,
 )
 from ojster.jobs.failure import Failure
 from ojster.jobs.messages import Acknowledgement, FailureReport, Progress, Release
@@ -37,8 +38,9 @@ _KINDS: Final[dict[type[OjsterError], str]] = {
     InvalidWorkflow: "InvalidSteps",
     InvalidRequest: "InvalidSteps",
     InvalidPayload: "InvalidResult",
+    TenantLimitExceeded: "TenantLimitExceeded",
 }
-"""Failure types of jobs with an outcome that the server can never accept, by error."""
+"""Failure types of jobs with an outcome that the server does not accept, by error."""
 
 
 class Reporter:
@@ -83,9 +85,7 @@ class Reporter:
                 if stale:  # based on properties that other jobs changed meanwhile: run them again
                     await self._call_until_answered(client.jobs.release, stale)
                 unacceptable = [
-                    FailureReport(
-                        item.job_id, Failure(_KINDS[type(error)], error.message, retryable=False), self._worker_id
-                    )
+                    FailureReport(item.job_id, _failure(error), self._worker_id)
                     for item, error in refused
                     if type(error) in _KINDS
                 ]
@@ -129,6 +129,12 @@ class Reporter:
                 refusal,
             )
         return refused
+
+
+def _failure(refusal: OjsterError) -> Failure:
+    """Return the failure of a job whose outcome was refused. It runs again if that may be accepted the next time."""
+    may_be_accepted = isinstance(refusal, TenantLimitExceeded)
+    return Failure(_KINDS[type(refusal)], refusal.message, retryable=None if may_be_accepted else False)
 
 
 async def send_progress(client: Client, item: Progress) -> None:

@@ -11,6 +11,7 @@ from ojster.collections.contents import promise
 from ojster.core.errors import InvalidRequest
 from ojster.core.job import NODE_BITS, Job
 from ojster.storage.transaction import Transaction
+from ojster.tenancy.quotas import charge_growth
 from ojster.workflows.advance import Advance
 from ojster.workflows.graph import Graph
 from ojster.workflows.node import TWO_PART, Followed, Kind, Node
@@ -29,6 +30,8 @@ def grow(tx: Transaction, job: Job, steps: Sequence[bytes]) -> None:
         The job has no workflow, or its container does not accept steps.
     InvalidWorkflow
         The steps are invalid.
+    TenantLimitExceeded
+        The tenant would have more waiting jobs than it may.
     """
     if job.node is None:
         raise InvalidRequest(f"The job {job.id} belongs to no workflow. Only workflow jobs can append steps.")
@@ -62,6 +65,7 @@ def grow(tx: Transaction, job: Job, steps: Sequence[bytes]) -> None:
         last=_by_number(siblings[-1]) if container.kind == Kind.CHAIN else None,
         level=_level_of(graph, container),
     )
+    charge_growth(tx, workflow.tenant, len(planner.plan.jobs))
     add_defaults(tx, planner.plan, workflow.tenant)
     added = graph.plant(planner.plan, workflow)
     promise(tx, workflow.seq, planner.plan.promises)

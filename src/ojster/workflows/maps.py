@@ -16,6 +16,7 @@ from ojster.collections.contents import promise
 from ojster.core.errors import PayloadTooLarge
 from ojster.core.references import INDEX
 from ojster.storage.transaction import ColumnType, Transaction
+from ojster.tenancy.quotas import charge_growth
 from ojster.workflows.graph import Graph
 from ojster.workflows.node import MAX_NODES, Kind, Node
 from ojster.workflows.plan_defaults import add_defaults
@@ -44,14 +45,18 @@ def begin_map(graph: Graph, node: Node, spec: Spec, elements: Sequence[msgspec.R
     ------
     PayloadTooLarge
         The workflow would have too many nodes.
+    TenantLimitExceeded
+        The tenant would have more waiting jobs than it may.
     """
     node.total = node.unfinished = len(elements)
     if not elements:
         return
     workflow = graph.workflow_of(node)
-    nodes_of_one = len(_plan(graph, node, spec, elements[:1], 0)[0].nodes)
+    (plan,) = _plan(graph, node, spec, elements[:1], 0)
+    nodes_of_one = len(plan.nodes)
     if (nodes := workflow.nodes + nodes_of_one * len(elements)) > MAX_NODES:
         raise PayloadTooLarge(f"The workflow would have {nodes} nodes; at most {MAX_NODES} are allowed.")
+    charge_growth(graph.tx, workflow.tenant, len(plan.jobs) * len(elements))
     may_be_large = bool(spec.names) or len(workflow.params) > SMALL_PARAMS
     unit_size = max(1, ELEMENTS_AT_ONCE // nodes_of_one)
     now = unit_size if may_be_large else max(1, NODES_AT_ONCE // nodes_of_one)
