@@ -50,5 +50,7 @@ async def why_not_ready(database: Database) -> str | None:
 
 
 def _write(tx: Transaction, calls: Sequence[None]) -> list[None]:
+    if (full := tx.refuse_growth()) is not None:
+        raise full
     note(tx, _ROW, new_id())  # another value each time: SQLite does not write what is there already
     return list(calls)

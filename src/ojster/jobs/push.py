@@ -42,7 +42,9 @@ def push(tx: Transaction, groups: Sequence[Group]) -> list[list[Pushed] | Ojster
 
 
 def find_room(tx: Transaction, groups: Sequence[Group]) -> list[OjsterError | None]:
-    """Return the error for each group of jobs for which its tenant or its queue has no capacity, else ``None``."""
+    """Return the error for each group of jobs for which disk, tenant or queue have no capacity, else ``None``."""
+    if (full := tx.refuse_growth()) is not None:
+        return [full for _ in groups]
     refusals: list[OjsterError | None] = [None for _ in groups]
     for refuse in life(tx).refuse_push:
         more = iter(refuse(tx, _without(groups, refusals)))

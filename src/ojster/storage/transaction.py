@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from ojster.core.errors import BackendUnavailable
+from ojster.core.errors import BackendUnavailable, OjsterError
 from ojster.core.events import Event
 from ojster.core.job import Job
 from ojster.core.reacts import BITS, TRACED, JobEvent
@@ -231,6 +231,10 @@ class Transaction(ABC):
         self.memory = memory
         self.memory_version = memory.version
         self.effects = Effects()
+
+    def refuse_growth(self) -> OjsterError | None:
+        """Return why the database must not grow, so that there is room for the end of what it has; ``None``: it may."""
+        return None
 
     # What has happened
 

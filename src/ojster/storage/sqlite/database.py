@@ -26,6 +26,7 @@ from ojster.storage.memory import Memory
 from ojster.storage.migrations import refuse_newer, scripts
 from ojster.storage.sqlite.clock import SteadyClock
 from ojster.storage.sqlite.notifier import SocketNotifier, meeting_place
+from ojster.storage.sqlite.room import Room
 from ojster.storage.transaction import (
     JOB_COLUMNS,
     JOB_COLUMNS_OF_J,
@@ -121,9 +122,15 @@ class SqliteTransaction(Transaction):
         memory: Memory,
         *,
         records_events: bool = False,
+        room: Room | None = None,
     ) -> None:
         super().__init__(now, settings, memory, records_events=records_events)
+        self._connection = connection
+        self._room = room
         self._cursor = connection.cursor()
+
+    def refuse_growth(self) -> BackendUnavailable | None:
+        return None if self._room is None else self._room.refusal(self._connection)
 
     select_available = _SELECT_AVAILABLE
     among = "IN carray(?)"
@@ -266,6 +273,7 @@ class SqliteDatabase(Database):
         self.path = path
         self._in_memory = path in ("", ":memory:")
         self._synchronous = synchronous
+        self._room = None if self._in_memory else Room(Path(path).absolute().parent)
         self._connections: list[apsw.Connection] = []
         self._checkpoint_wanted = threading.Event()
         self._checkpointing = threading.Lock()
@@ -309,8 +317,10 @@ class SqliteDatabase(Database):
         for connection in self._connections:
             connection.close()
 
-    def run_many(self, operation: Operation[A, R], arguments: Sequence[A]) -> Future[Sequence[R]]:
-        return self._writer.run(operation, arguments)
+    def run_many(
+        self, operation: Operation[A, R], arguments: Sequence[A], weight: int | None = None
+    ) -> Future[Sequence[R]]:
+        return self._writer.run(operation, arguments, weight=weight)
 
     def run_or_park(self, operation: Operation[A, R], argument: A, patience: LongPoll) -> Future[Sequence[R]]:
         return self._writer.run(operation, (argument,), patience)
@@ -354,6 +364,7 @@ class SqliteDatabase(Database):
                     self.settings,
                     self.memory,
                     records_events=self.records_events,
+                    room=self._room,
                 )
                 yield tx
                 tx.write_effects()
@@ -384,6 +395,8 @@ class SqliteDatabase(Database):
 
     def _on_commit(self, connection: apsw.Connection, name: str, pages: int) -> int:
         self._log_pages = pages
+        if self._room is not None:
+            self._room.log_pages = pages
         if pages >= CHECKPOINT_PAGES:
             self._checkpoint_wanted.set()
         return apsw.SQLITE_OK

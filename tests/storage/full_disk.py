@@ -1,0 +1,43 @@
+"""Fill the disk of a folder with jobs, end and delete some of them, and print what happened as JSON."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from typing import Any
+
+from ojster.core.errors import OjsterError
+from ojster.insight.readiness import why_not_ready
+from ojster.jobs.bulk import Action
+from ojster.jobs.claim_policy import Claim
+from ojster.jobs.filter_walk import JobFilter
+from ojster.jobs.messages import Acknowledgement
+from ojster.service import Service
+from ojster.storage.open import open_database
+from tests.conftest import request
+
+ENDED = 2_000
+
+
+async def fill(folder: str) -> dict[str, Any]:
+    """Return the refusal of a job, whether jobs could be ended and deleted then, and whether one was pushed again."""
+    service = Service(open_database(f"sqlite:///{folder}/jobs.db"))
+    told: dict[str, Any] = {}
+    try:
+        while True:
+            await service.jobs.enqueue([request(args=["x" * 2000]) for _ in range(20)])
+    except OjsterError as refusal:
+        told["refusal"] = refusal.message
+    told["ready"] = await why_not_ready(service.database)
+    for _ in range(ENDED // 100):
+        jobs = await service.jobs.fetch(Claim(("default",), 100, "w"))
+        await service.jobs.acknowledge([Acknowledgement(job.id, b"1") for job in jobs])
+    told["deleted"] = (await service.bulk.sweep(Action.DELETE, JobFilter(queue="default"))).succeeded
+    told["pushed"] = [pushed.job.state for pushed in await service.jobs.enqueue([request()])]
+    await service.close()
+    return told
+
+
+if __name__ == "__main__":
+    print(json.dumps(asyncio.run(fill(sys.argv[1]))))
