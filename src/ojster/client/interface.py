@@ -42,6 +42,7 @@ from ojster.workflows.notes import NewNote, Note
 from ojster.workflows.properties import Properties, PropertyChange
 from ojster.workflows.selection import WorkflowFilter
 from ojster.workflows.status import WorkflowStatistics, WorkflowStatus
+from ojster.workflows.step_pages import StepFilter, StepPage
 from ojster.workflows.steps import StepAddress
 from ojster.workflows.suspensions import WorkflowResumption
 from ojster.workflows.workflows import Review
@@ -142,6 +143,9 @@ class WorkflowCalls(Protocol):
         With ``wait``, first wait at most so many seconds until the workflow has finished or, if ``version`` is given,
         until its version differs from ``version``.
         """
+
+    async def steps(self, chosen: StepFilter) -> StepPage:
+        """Return a page of the steps of a workflow, containers among them."""
 
     async def select(self, chosen: WorkflowFilter) -> WorkflowPage:
         """Return a page of workflows without their steps."""

@@ -17,6 +17,7 @@ from ojster.workflows.info import StepInfo, WorkflowInfo
 from ojster.workflows.notes import Note
 from ojster.workflows.properties import Properties
 from ojster.workflows.status import WorkflowStatistics, WorkflowStatus
+from ojster.workflows.step_pages import StepRow
 
 
 class WorkflowAnswer(Struct):
@@ -55,6 +56,13 @@ class WorkflowsAnswer(Struct):
 
     workflows: list[WorkflowInfo]
     pagination: PaginationBody
+
+
+class StepsAnswer(Struct):
+    """A page of the steps of a workflow. ``next_cursor`` begins the next page; ``null``: this is the last one."""
+
+    steps: list[StepRow]
+    next_cursor: str | None
 
 
 class StepProgressBody(Struct):

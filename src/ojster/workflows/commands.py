@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import getpass
 import sys
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final, get_args
 
 import click
 import msgspec
-from rich.console import Group
-from rich.live import Live
-from rich.progress_bar import ProgressBar
-from rich.table import Table
 from rich.text import Text
-from rich.tree import Tree
 
 from ojster.cli.options import ask, done, examples, with_json, with_url
 from ojster.cli.output import ago, console, print_json, print_table
@@ -25,10 +19,9 @@ from ojster.core.json_objects import read_members
 from ojster.core.settings import Settings
 from ojster.core.timestamps import parse_timestamp
 from ojster.jobs.failure import Failure
-from ojster.workflows.drawing import MARKS, draw
+from ojster.workflows.drawing import draw
 from ojster.workflows.graph import WORKFLOW_STATES
-from ojster.workflows.handle import MAX_WATCH_POLL_SECONDS
-from ojster.workflows.info import StepInfo, WorkflowInfo
+from ojster.workflows.info import WorkflowInfo
 from ojster.workflows.notes import NewNote
 from ojster.workflows.plan import read_workflow
 from ojster.workflows.plan_rules import CONTAINERS
@@ -36,29 +29,12 @@ from ojster.workflows.preview import preview
 from ojster.workflows.properties import PropertyChange
 from ojster.workflows.property_values import Changes
 from ojster.workflows.selection import WorkflowFilter
+from ojster.workflows.step_pages import MOST_STEPS, STEP_STATES, StepFilter
 from ojster.workflows.steps import StepAddress
 from ojster.workflows.suspensions import WorkflowResumption
+from ojster.workflows.tree import MAX_SHOWN_CHILDREN, follow, shown_state
 from ojster.workflows.wait import WaitingFor
 from ojster.workflows.workflows import Review
-
-STYLES: Final = {
-    "waiting": "bright_black",
-    "blocked": "bold magenta",
-    "held": "magenta",
-    "pending": "blue",
-    "running": "bold yellow",
-    "compensating": "bold yellow",
-    "active": "bold yellow",
-    "completed": "green",
-    "failed": "bold red",
-    "compensated": "yellow",
-    "cancelled": "bright_black",
-    "retried": "yellow",
-    "skipped": "bright_black",
-}
-
-MAX_SHOWN_CHILDREN: Final = 40
-"""Maximum number of children of a container shown without ``--all``; completed and waiting ones are left out first."""
 
 ID: Final = "019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f"
 
@@ -155,7 +131,7 @@ def list_workflows(url: str, as_json: bool, param: tuple[str, ...], **chosen: An
                 one.id,
                 one.name,
                 one.type,
-                _state(one.state, ", ".join([*(["held"] if one.held else []), *one.waiting_for])),
+                shown_state(one.state, ", ".join([*(["held"] if one.held else []), *one.waiting_for])),
                 one.metadata.get("job_count"),
                 one.metadata.get("completed_count"),
                 one.metadata.get("failed_count"),
@@ -319,11 +295,11 @@ def status(workflow_id: str, url: str, as_json: bool) -> None:
         print_json(found)
         return
     info = found.workflow
-    console.print(Text.assemble((info.name or info.type, "bold"), "  ", _state(info.state)))
+    console.print(Text.assemble((info.name or info.type, "bold"), "  ", shown_state(info.state)))
     for branch, results in found.results.items():
         console.print(f"{branch}:", style="bright_black")
         for one in results:
-            line = Text.assemble("  ", (one.path, "bold"), f" {one.name} ", _state(one.state))
+            line = Text.assemble("  ", (one.path, "bold"), f" {one.name} ", shown_state(one.state))
             shown = one.error if one.error is not msgspec.UNSET else one.result
             if shown is not msgspec.UNSET:
                 line.append(f"  {bytes(shown).decode()}"[:100])
@@ -333,8 +309,33 @@ def status(workflow_id: str, url: str, as_json: bool) -> None:
             f" until {current.deadline}" if current.deadline else f" on {current.worker_id}" * bool(current.worker_id)
         )
         waits = "" if current.waiting_for is None else f" for a {current.waiting_for}"
-        parts = (current.path, "bold"), f" {current.name} ", _state(current.state), waits, more
+        parts = (current.path, "bold"), f" {current.name} ", shown_state(current.state), waits, more
         console.print(Text.assemble("now: ", *parts))
+
+
+@workflows.command(
+    "steps",
+    epilog=examples(f"ojster workflows steps {ID} --state failed", f"ojster workflows steps {ID} --limit 1000 --json"),
+)
+@click.argument("workflow_id")
+@with_url
+@click.option("--state", "-s", type=click.Choice(sorted(STEP_STATES)), help="Only steps in this state.")
+@click.option("--after", type=click.IntRange(0), default=0, help="Go on after this number, which a page ends with.")
+@click.option(
+    "--limit", "-n", type=click.IntRange(1, MOST_STEPS), default=100, show_default=True, help="Maximum number to list."
+)
+@with_json
+def show_steps(workflow_id: str, url: str, state: str | None, after: int, limit: int, as_json: bool) -> None:
+    """List the steps of a workflow, in the order of their creation."""
+    chosen = StepFilter(workflow_id, state, after, limit)
+    page = ask(url, lambda client: client.workflows.steps(chosen))
+    if as_json:
+        print_json({"steps": page.steps, "next_after": page.next_after})
+        return
+    rows = [(one.path, one.type, one.job_state or one.state, one.job_id, one.attempt) for one in page.steps]
+    print_table(("step", "type", "state", "job", "# attempt"), rows, "There are no such steps.")
+    if page.next_after is not None:
+        click.echo(f"There are more: --after {page.next_after}", err=True)
 
 
 @workflows.command("stats", epilog=examples("ojster workflows stats", "ojster workflows stats --definition gist"))
@@ -403,96 +404,3 @@ def show_properties(workflow_id: str, url: str, values: tuple[str, ...], names: 
 
 
 # Output
-
-
-def follow(
-    url: str,
-    begin: Callable[[Client], Awaitable[WorkflowInfo]],
-    *,
-    watch: bool,
-    as_json: bool,
-    whole: bool,
-    makes: bool,
-) -> int:
-    """Run ``begin`` to get a workflow, show it once or until it finishes, and return the exit code."""
-
-    async def look(client: Client) -> WorkflowInfo:
-        info = await begin(client)
-        if not watch or info.finished:
-            return info
-        if as_json or not console.is_terminal:
-            return await _until_finished(client, info)
-        with Live(console=console, refresh_per_second=12, get_renderable=lambda: _render(info, whole)):
-            while not info.finished:
-                info = await client.workflows.show(info.id, wait=MAX_WATCH_POLL_SECONDS, version=info.version)
-        return info
-
-    info = ask(url, look, makes=makes)
-    if as_json:
-        print_json(info)
-    elif not (watch and console.is_terminal):
-        console.print(_render(info, whole))
-    return int(watch and info.state != "completed")
-
-
-async def _until_finished(client: Client, info: WorkflowInfo) -> WorkflowInfo:
-    while not info.finished:
-        info = await client.workflows.show(info.id, wait=30.0)
-        await asyncio.sleep(0)
-    return info
-
-
-def _render(info: WorkflowInfo, whole: bool) -> Group:
-    """Return a workflow as a progress bar and a tree of its steps."""
-    jobs, ended = info.metadata.get("job_count", 0), 0
-    for name in ("completed_count", "failed_count", "cancelled_count"):
-        ended += info.metadata.get(name, 0)
-    head = Table.grid(padding=(0, 2))
-    bar = ProgressBar(total=max(1, jobs), completed=jobs if info.finished else ended, width=24)
-    head.add_row(bar, Text(f"{ended}/{jobs} jobs", style="bright_black"), Text(info.id, style="bright_black"))
-    label = Text.assemble((info.name or info.type, "bold"), "  ", _state(info.state, "held" if info.held else ""))
-    if info.error is not None:
-        label.append(f"  {info.error.message}", style="red")
-    tree = Tree(label, guide_style="bright_black")
-    _add_steps(tree, info.children, whole)
-    return Group(head, tree)
-
-
-def _add_steps(tree: Tree, steps: Iterable[StepInfo], whole: bool) -> None:
-    steps = list(steps)
-    shown = steps
-    if not whole and len(steps) > MAX_SHOWN_CHILDREN:
-        interesting = [step for step in steps if step.state not in ("completed", "waiting")]
-        shown = (interesting or steps)[:MAX_SHOWN_CHILDREN]
-    for step in shown:
-        _add_steps(tree.add(_line(step)), step.children, whole)
-    if len(shown) < len(steps):
-        left = len(steps) - len(shown)
-        tree.add(Text(f"… and {left} more (--all)", style="bright_black"))
-
-
-def _line(step: StepInfo) -> Text:
-    style = STYLES.get(step.state, "")
-    line = Text.assemble((f"{MARKS[step.state]} ", style), (step.path.rpartition(".")[2], "bold"), " ")
-    if step.label != step.id:
-        line.append(f"{step.label} ", style="" if step.children else "cyan")
-    elif step.type not in CONTAINERS:
-        line.append(f"{step.type} ", style="cyan")
-    line.append(step.state, style=style)
-    if step.attempt and step.attempt > 1:
-        line.append(f" attempt {step.attempt}/{step.max_attempts}", style="yellow")
-    if step.progress is not msgspec.UNSET:
-        progress = msgspec.json.decode(step.progress)
-        line.append(f" {progress.get('progress', 0):.0%} {progress.get('message') or ''}", style="yellow")
-    if step.on_hold or step.stopping:
-        line.append("  suspended" if step.on_hold else "  stopping", style="magenta")
-    if step.state == "blocked":
-        line.append(f"  approve or reject {step.path}", style="magenta")
-    if step.error is not msgspec.UNSET and step.state == "failed":
-        error = msgspec.json.decode(step.error) or {}
-        line.append(f"  {error.get('message', '')}"[:100], style="red")
-    return line
-
-
-def _state(state: str, more: str = "") -> Text:
-    return Text(f"{state} ({more})" if more else state, style=STYLES.get(state, ""))

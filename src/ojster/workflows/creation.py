@@ -75,7 +75,7 @@ def create(tx: Transaction, requests: Sequence[NewWorkflow]) -> list[str | Ojste
     return results
 
 
-NODES_AT_ONCE: Final = 1_000
+NODES_AT_ONCE: Final = 200
 """Maximum number of nodes that a transaction creates for one workflow; larger ones are created in steps."""
 
 ABANDONED_AFTER: Final = MINUTE
@@ -155,6 +155,8 @@ def _abandoned() -> OjsterError:
 
 def _refusal(tx: Transaction, new: NewWorkflow) -> OjsterError | None:
     """Return why a workflow cannot be created, or ``None``."""
+    if (full := tx.refuse_growth()) is not None:
+        return full
     for (state,) in tx.execute("SELECT state FROM workflows WHERE id = :id", {"id": new.id}) if new.id_is_given else ():
         if state == FORGOTTEN:
             return BackendUnavailable(f"A workflow with the id {new.id} is being created or deleted. Try again later.")

@@ -16,9 +16,10 @@ from ojster.core.json_objects import Members, read_members
 from ojster.core.wire import Json
 from ojster.workflow import start_request
 from ojster.workflows import answer_wire
-from ojster.workflows.commands import follow, parameter, read_file
+from ojster.workflows.commands import parameter, read_file
 from ojster.workflows.definition import Definition
 from ojster.workflows.definitions import Deletion, Named
+from ojster.workflows.tree import follow
 
 
 @click.group(

@@ -184,6 +184,8 @@ class WorkflowInfo(msgspec.Struct, omit_defaults=True):
         Number of steps in its outermost container, and how many of them have completed.
     steps, jobs, callbacks, compensations, on_error, on_cancel:
         Its steps, by role, and its branches.
+    steps_omitted:
+        Whether it has too many steps to be shown with it; they are listed in pages.
     params:
         Values of its parameters, as JSON.
     result, error:
@@ -236,6 +238,7 @@ class WorkflowInfo(msgspec.Struct, omit_defaults=True):
     compensations: list[StepInfo] = []
     on_error: StepInfo | None = None
     on_cancel: StepInfo | None = None
+    steps_omitted: bool = False
     params: msgspec.Raw | UnsetType = UNSET
     result: msgspec.Raw | UnsetType = UNSET
     error: WorkflowError | None = None

@@ -116,3 +116,9 @@ class NewWorkflow(msgspec.Struct):
     previous_attempt: str | None = None
     created_by: str | None = None
     """The name of its creator's token, if it is known."""
+
+    @property
+    def weight(self) -> int:
+        """Work that its creation makes, in jobs: its nodes, and the elements of its maps by their size."""
+        elements = sum(len(spec.over) for spec in self.plan.specs if spec.over is not UNSET)
+        return len(self.plan.nodes) + elements // 200

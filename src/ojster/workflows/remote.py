@@ -23,6 +23,7 @@ from ojster.workflows.answer_wire import (
     NoteAnswer,
     NotesAnswer,
     PropertiesAnswer,
+    StepsAnswer,
     WorkflowStatisticsAnswer,
     WorkflowStatusAnswer,
 )
@@ -31,6 +32,7 @@ from ojster.workflows.notes import NewNote, Note
 from ojster.workflows.properties import Properties, PropertyChange
 from ojster.workflows.selection import WorkflowFilter
 from ojster.workflows.status import WorkflowStatistics, WorkflowStatus
+from ojster.workflows.step_pages import StepFilter, StepPage
 from ojster.workflows.steps import StepAddress
 from ojster.workflows.suspensions import WorkflowResumption
 from ojster.workflows.wire import NoteBody, PropertiesBody, ReviewBody
@@ -80,6 +82,15 @@ class RemoteWorkflows(RemoteCapability):
             query["version"] = version
         path = f"/workflows/{quote(workflow_id, safe='')}?{httpx.QueryParams(query)}"
         return _workflow(await self._connection.call("GET", path, wait=wait))
+
+    async def steps(self, chosen: StepFilter) -> StepPage:
+        """Return a page of the steps of a workflow."""
+        query: dict[str, Any] = {"limit": chosen.limit, "cursor": chosen.after}
+        if chosen.state is not None:
+            query["state"] = chosen.state
+        path = f"/workflows/{quote(chosen.workflow_id, safe='')}/steps?{httpx.QueryParams(query)}"
+        answer = await self._connection.ask(StepsAnswer, "GET", path)
+        return StepPage(answer.steps, None if answer.next_cursor is None else int(answer.next_cursor))
 
     async def select(self, chosen: WorkflowFilter) -> WorkflowPage:
         """Return a page of workflows."""

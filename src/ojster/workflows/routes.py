@@ -19,6 +19,7 @@ from ojster.workflows.answer_wire import (
     NoteAnswer,
     NotesAnswer,
     PropertiesAnswer,
+    StepsAnswer,
     WorkflowAnswer,
     WorkflowProgressAnswer,
     WorkflowsAnswer,
@@ -33,8 +34,10 @@ from ojster.workflows.notes import NewNote
 from ojster.workflows.properties import PropertyChange
 from ojster.workflows.property_values import Changes
 from ojster.workflows.selection import WorkflowFilter
+from ojster.workflows.step_pages import DEFAULT_STEPS, MOST_STEPS, STEP_STATES, StepFilter
 from ojster.workflows.steps import StepAddress
 from ojster.workflows.suspensions import WorkflowResumption
+from ojster.workflows.views import MOST_SHOWN_STEPS
 from ojster.workflows.waiting import WAITING_FOR
 from ojster.workflows.wire import (
     PROPERTIES,
@@ -55,7 +58,7 @@ async def create_workflow(request: HttpRequest) -> Answer:
 
 
 async def show_workflow(request: HttpRequest) -> Answer:
-    """Show a workflow with all its steps, or without them if ``steps=false``.
+    """Show a workflow with its steps; without them if it has more than 1,000, or if ``steps=false``.
 
     With ``wait_ms``, answer when the workflow has finished or the time has passed. With ``version`` too, answer as soon
     as its version differs.
@@ -66,8 +69,25 @@ async def show_workflow(request: HttpRequest) -> Answer:
         wait=wait_ms(query),
         version=whole(query, "version", 0, 0) if "version" in query else None,
         steps=query.get("steps") != "false",
+        most_steps=MOST_SHOWN_STEPS,
     )
     return _workflow(info)
+
+
+async def list_steps(request: HttpRequest) -> Answer:
+    """List the steps of a workflow as a flat list, containers among them, optionally only those in one state.
+
+    A workflow of more than 1,000 steps is shown without them; this list has them in pages.
+    """
+    query = request.query
+    state = query.get("state")
+    if state is not None and state not in STEP_STATES:
+        raise InvalidRequest(
+            f"Unknown step state {state[:40]!r}. Use one of {', '.join(sorted(STEP_STATES))}.", field="state"
+        )
+    limit, _, after = page_of(query, default=DEFAULT_STEPS, largest=MOST_STEPS)
+    page = await request.engine.workflows.steps(StepFilter(request.path["id"], state, after or 0, limit))
+    return Answer(encode(StepsAnswer(page.steps, None if page.next_after is None else str(page.next_after))))
 
 
 async def list_workflows(request: HttpRequest) -> Answer:
@@ -234,6 +254,14 @@ ROUTES: Final = (
         "Workflows",
         answer=WorkflowStatisticsAnswer,
         query=("definition",),
+    ),
+    Route(
+        "GET",
+        f"{BASE}/workflows/{{id}}/steps",
+        list_steps,
+        "Workflows",
+        answer=StepsAnswer,
+        query=("state", "limit", "cursor"),
     ),
     Route("GET", f"{BASE}/workflows/{{id}}/status", show_status, "Workflows", answer=WorkflowStatusAnswer),
     Route("GET", f"{BASE}/workflows/{{id}}/properties", show_properties, "Workflows", answer=PropertiesAnswer),

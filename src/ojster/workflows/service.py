@@ -37,6 +37,7 @@ from ojster.workflows.properties import Properties, PropertyChange
 from ojster.workflows.property_values import check_changes
 from ojster.workflows.selection import WorkflowFilter, list_workflows
 from ojster.workflows.status import WorkflowStatistics, WorkflowStatus
+from ojster.workflows.step_pages import StepFilter, StepPage, list_steps
 from ojster.workflows.steps import StepAddress
 from ojster.workflows.suspensions import Resumption, WorkflowResumption
 from ojster.workflows.views import WorkflowCounts, WorkflowRequest
@@ -60,12 +61,12 @@ class WorkflowService(CapabilityService):
 
     async def _check_workflow(self, workflow_id: str) -> None:
         if self.scope.tenant is not None:
-            await self._workflow(WorkflowRequest(workflow_id, steps=False))
+            await self._workflow(WorkflowRequest(workflow_id, 0))
 
     async def _check_author(self, workflow_id: str) -> None:
         """Raise ``Forbidden`` if the caller may not cancel a workflow or its steps."""
         if self.scope.cancels_only_own:
-            found = await self._workflow(WorkflowRequest(workflow_id, steps=False))
+            found = await self._workflow(WorkflowRequest(workflow_id, 0))
             accepted(self.scope.refuse_foreign(f"The workflow {workflow_id}", found.created_by))
 
     async def prepare(self, members: Members) -> NewWorkflow:
@@ -101,12 +102,13 @@ class WorkflowService(CapabilityService):
         new.created_by = self.scope.who
         if definition is not None:
             new = msgspec.structs.replace(new, **definition.of(new.params, own, new.tenant))
-        if self._jobs.changes_requests:
+        if self._jobs.middleware or await self._jobs.completers():
             await self._complete_steps(new)
         if (catalogue := await self.scope.database.remembered(registered)).by_type:
             await _check_steps(catalogue, new)
         async for job in in_turns(new.plan.jobs.values()):
-            await self._jobs.check(job)
+            if job.reacts:
+                await self._jobs.check(job)
         return new
 
     async def _from_definition(self, members: Members) -> tuple[Members, Start]:
@@ -149,7 +151,7 @@ class WorkflowService(CapabilityService):
         Spec: ojs-workflows 11.1
         """
         (workflow_id,) = await self.create_many([await self.prepare(members)])
-        return await self.show(workflow_id)
+        return await self.show(workflow_id, most_steps=views.MOST_SHOWN_STEPS)
 
     async def create_many(self, new: Sequence[NewWorkflow]) -> list[str]:
         """Create prepared workflows, small ones together; return their ids.
@@ -161,17 +163,24 @@ class WorkflowService(CapabilityService):
         """
         if any(len(one.plan.nodes) > creation.NODES_AT_ONCE for one in new):
             return [await self._create_in_steps(one) for one in new]
-        return [accepted(one) for one in await self.database.run_many(creation.create, new)]
+        weight = sum(one.weight for one in new)
+        return [accepted(one) for one in await self.database.run_many(creation.create, new, weight)]
 
     async def _create_in_steps(self, new: NewWorkflow) -> str:
         """Create a large workflow in several transactions, and return its id."""
         seq = accepted(await self.database.run(creation.begin, new))
         for part in creation.parts_of(new.plan):
-            accepted(await self.database.run(creation.plant, (seq, part)))
-        return accepted(await self.database.run(creation.finish, (seq, new)))
+            accepted(await self.database.run(creation.plant, (seq, part), creation.NODES_AT_ONCE))
+        return accepted(await self.database.run(creation.finish, (seq, new), creation.NODES_AT_ONCE))
 
     async def show(
-        self, workflow_id: str, *, wait: float = 0.0, version: int | None = None, steps: bool = True
+        self,
+        workflow_id: str,
+        *,
+        wait: float = 0.0,
+        version: int | None = None,
+        steps: bool = True,
+        most_steps: int | None = None,
     ) -> WorkflowInfo:
         """Return a workflow, if wanted after waiting for its end or a change.
 
@@ -183,6 +192,8 @@ class WorkflowService(CapabilityService):
             With ``wait``: stop waiting too when the workflow has another version.
         steps:
             Whether to include the steps.
+        most_steps:
+            Number of steps up to which they are included; ``None``, the default: all.
 
         Raises
         ------
@@ -194,11 +205,11 @@ class WorkflowService(CapabilityService):
         with self.database.wakeups.waiter(workflow_topic(workflow_id), WORKFLOWS) as waiter:
             while True:
                 waiter.arm()
-                head = await self._workflow(WorkflowRequest(workflow_id, steps=False))
+                head = await self._workflow(WorkflowRequest(workflow_id, 0))
                 left = deadline - loop.time()
                 changed = version is not None and head.version != version
                 if head.finished or changed or left <= 0 or self.database.draining:
-                    return await self._workflow(WorkflowRequest(workflow_id)) if steps else head
+                    return await self._workflow(WorkflowRequest(workflow_id, most_steps)) if steps else head
                 await waiter.wait(left)
 
     async def _workflow(self, request: WorkflowRequest) -> WorkflowInfo:
@@ -206,6 +217,19 @@ class WorkflowService(CapabilityService):
         found = await self.database.read(views.show_workflows, request)
         if found is None:
             raise no_workflow(request.id)
+        return found
+
+    async def steps(self, chosen: StepFilter) -> StepPage:
+        """Return a page of the steps of a workflow, containers among them, in the order of their creation.
+
+        Raises
+        ------
+        NotFound
+            The workflow does not exist.
+        """
+        found = await self.database.read(list_steps, msgspec.structs.replace(chosen, tenant=self.scope.tenant))
+        if found is None:
+            raise no_workflow(chosen.workflow_id)
         return found
 
     async def select(self, chosen: WorkflowFilter) -> WorkflowPage:

@@ -16,7 +16,7 @@ from ojster.workflows.graph import Workflow
 MAX_STARTS: Final = 3_000
 """Maximum number of nodes that a transaction for many callers starts."""
 
-MAX_STARTS_OF_WORKFLOW: Final = 500
+MAX_STARTS_OF_WORKFLOW: Final = 250
 """Maximum number of nodes of one workflow that a transaction starts."""
 
 MAX_STARTS_WITH_LARGE_PARAMS: Final = 32

@@ -20,12 +20,18 @@ from ojster.storage.transaction import Transaction
 from ojster.workflows.graph import FINAL_STATES, NODE_COLUMNS_OF_N, WORKFLOW_COLUMNS, WORKFLOW_STATES, Workflow
 from ojster.workflows.info import ReviewInfo, StepInfo, WorkflowError, WorkflowInfo
 from ojster.workflows.node import ENDED, MAX_NODES, TWO_PART, Kind, Node, NodeState, place_of
-from ojster.workflows.plan_values import read_spec
+from ojster.workflows.plan_values import Spec, read_spec
 from ojster.workflows.results import outcomes
 from ojster.workflows.wait import WaitingFor
 
 MAX_WORKFLOW_ERRORS: Final = 100
 """Maximum number of failed steps listed in a workflow's error."""
+
+MOST_SHOWN_STEPS: Final = 1_000
+"""Number of steps up to which a workflow is shown whole, unless the caller asks for another."""
+
+_FAILED: Final = frozenset({"failed", "compensated", "compensating"})
+"""States of workflows that have an error."""
 
 _encode: Final = msgspec.json.Encoder().encode
 _decode: Final = msgspec.json.decode
@@ -38,10 +44,13 @@ _LISTS: Final = {Kind.GROUP: "jobs", Kind.MAP: "jobs", Kind.BATCH: "jobs"}
 
 
 class WorkflowRequest(msgspec.Struct, frozen=True):
-    """A request to show a workflow, with or without its steps. ``tenant``: the caller's tenant; ``None``: any."""
+    """A request to show a workflow. ``tenant``: the caller's tenant; ``None``: any.
+
+    ``most_steps`` is the number of steps, containers among them, up to which it is shown with its steps. ``None``: any.
+    """
 
     id: str
-    steps: bool = True
+    most_steps: int | None = MOST_SHOWN_STEPS
     tenant: str | None = None
 
 
@@ -79,8 +88,27 @@ def show_workflows(tx: Transaction, requests: Sequence[WorkflowRequest]) -> list
             found.append(None)
             continue
         workflow = Workflow(*rows[0])
-        found.append(_View(tx, workflow).info() if request.steps else summary_of(workflow))
+        if request.most_steps is None or workflow.nodes <= request.most_steps:
+            found.append(_View(tx, workflow).info())
+        else:
+            found.append(_without_steps(tx, workflow) if request.most_steps else summary_of(workflow))
     return found
+
+
+def _without_steps(tx: Transaction, workflow: Workflow) -> WorkflowInfo:
+    """Return a workflow that has too many steps to be shown with it, with its result or error."""
+    info = summary_of(workflow)
+    info.steps_omitted = True
+    if workflow.state == "completed":
+        ((main,),) = tx.execute(
+            "SELECT id FROM nodes WHERE parent = :root ORDER BY position LIMIT 1", {"root": workflow.root}
+        )
+        info.result = msgspec.Raw(outcomes(tx, [main])[main].result or b"null")
+    elif workflow.state in _FAILED and info.error is None:
+        info.error = WorkflowError(
+            "step_failed", f"{workflow.failed} jobs failed. List the steps in the state 'failed'."
+        )
+    return info
 
 
 def workflow_rows(tx: Transaction, where: str, parameters: dict[str, Any]) -> list[tuple[Any, ...]]:
@@ -179,7 +207,7 @@ class _View:
             setattr(info, branch.name or "", self._step(branch, branch.name or "", gone))
         if main.state == NodeState.COMPLETED:
             info.result = msgspec.Raw(outcomes(self._tx, [main.id])[main.id].result or b"null")
-        if workflow.state in ("failed", "compensated", "compensating"):
+        if workflow.state in _FAILED:
             info.error = self._error(main, info.error)
         elif workflow.state == "cancelled" and info.error is None and (error := self._error(main, None)).errors:
             info.error = error
@@ -253,7 +281,7 @@ class _View:
             index=node.position,
             path=path,
             type=node.kind,
-            state=_shown_state(node, above),
+            state=shown_state(node, above),
             id=node.name,
             name=spec.display_name,
             step=spec.step,
@@ -295,9 +323,7 @@ class _View:
         else:
             shown.job_id = node.job_id
         if row is None:
-            request = self._specs[node.id].request
-            assert request is not msgspec.UNSET
-            shown.type = _decode(request, type=_Typed).type
+            shown.type = job_type_of(self._specs[node.id])
             return
         type, queue, state, attempt, most, started_at, progress, result, hold, errors = row
         shown.type, shown.queue, shown.attempt, shown.max_attempts = type, queue, attempt, most
@@ -371,18 +397,24 @@ class _Typed(msgspec.Struct):
     type: str = ""
 
 
+def job_type_of(spec: Spec) -> str:
+    """Return the type of the job of a step."""
+    assert spec.request is not msgspec.UNSET
+    return _decode(spec.request, type=_Typed).type
+
+
 def _join(place: str, name: str) -> str:
     return f"{place}.{name}" if place else name
 
 
-_DISPLAY_STATES: Final = {NodeState.READY.value: "held", NodeState.STARTED.value: "active"}
+DISPLAY_STATES: Final[dict[str, str]] = {NodeState.READY.value: "held", NodeState.STARTED.value: "active"}
 
 
-def _shown_state(node: Node, above: str | None) -> str:
+def shown_state(node: Node, above: str | None) -> str:
     """Return the displayed state of a node. A node that has not ended takes the end of the container in ``above``."""
     if above is not None and node.state not in ENDED:
         return "skipped" if above == NodeState.SKIPPED else "cancelled"
-    return _DISPLAY_STATES.get(node.state, node.state)
+    return DISPLAY_STATES.get(node.state, node.state)
 
 
 assert MAX_NODES == 1 << NODE_BITS

@@ -1,0 +1,160 @@
+"""The steps of a workflow as a list in pages: for workflows that are too large to be shown whole."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from ojster.core.ids import is_workflow_id
+from ojster.core.timestamps import format_optional
+from ojster.storage.transaction import Transaction
+from ojster.workflows.graph import NODE_COLUMNS, NODE_COLUMNS_OF_N, Workflow
+from ojster.workflows.node import TWO_PART, Kind, Node, NodeState, place_of
+from ojster.workflows.plan_values import read_spec
+from ojster.workflows.views import DISPLAY_STATES, job_type_of, shown_state, workflow_rows
+
+DEFAULT_STEPS: Final = 100
+"""Number of steps in a page, unless the caller asks for another."""
+
+MOST_STEPS: Final = 1_000
+"""Maximum number of steps in a page, and of a workflow that is shown with its steps over HTTP."""
+
+STEP_STATES: Final[dict[str, str]] = {DISPLAY_STATES.get(state, state): state.value for state in NodeState}
+"""The shown states of steps, and how they are stored."""
+
+_JOB_COLUMNS: Final = "j.type, j.queue, j.state, j.attempt, j.errors"
+
+_raw_list: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
+
+
+class StepFilter(msgspec.Struct, frozen=True):
+    """Which steps of a workflow to list, by number, from after ``after`` on; ``state`` is ``None`` for all."""
+
+    workflow_id: str
+    state: str | None = None
+    after: int = 0
+    limit: int = DEFAULT_STEPS
+    tenant: str | None = None
+
+
+class StepRow(msgspec.Struct, omit_defaults=True):
+    """A step in a list.
+
+    Parameters
+    ----------
+    path:
+        Where it is: the names or positions of the containers around it and its own, joined by dots.
+    kind, type:
+        ``job``, ``gate`` or a kind of container; and for jobs the job type.
+    state, job_state:
+        Its state, and that of its job while it runs.
+    total, completed:
+        For a container: number of steps in it, and how many of them have completed.
+    error:
+        Why it failed, as JSON.
+    """
+
+    path: str
+    kind: str
+    type: str
+    state: str
+    job_state: str | None = None
+    job_id: str | None = None
+    queue: str | None = None
+    attempt: int | None = None
+    total: int | None = None
+    completed: int | None = None
+    started_at: str | None = None
+    completed_at: str | None = None
+    error: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+
+class StepPage(msgspec.Struct, frozen=True):
+    """A page of steps, and after which number the next page begins; ``None``: it is the last one."""
+
+    steps: list[StepRow]
+    next_after: int | None
+
+
+def list_steps(tx: Transaction, filters: Sequence[StepFilter]) -> list[StepPage | None]:
+    """Return a page of steps for each filter; ``None``: there is no such workflow."""
+    return [_page(tx, chosen) for chosen in filters]
+
+
+def _page(tx: Transaction, chosen: StepFilter) -> StepPage | None:
+    found = workflow_rows(tx, "id = :id", {"id": chosen.workflow_id}) if is_workflow_id(chosen.workflow_id) else []
+    if not found or chosen.tenant not in (None, (workflow := Workflow(*found[0])).tenant):
+        return None
+    width = len(Node.__struct_fields__)
+    root, last = workflow.numbers
+    rows = tx.execute(
+        f"SELECT {NODE_COLUMNS_OF_N}, {_JOB_COLUMNS} FROM nodes AS n LEFT JOIN jobs AS j ON j.id = n.job_id "
+        f"WHERE n.id > :after AND n.id <= :last {'AND n.state = :state ' if chosen.state else ''}"
+        "ORDER BY n.id LIMIT :limit",
+        {
+            "after": root + chosen.after,
+            "last": last,
+            "limit": chosen.limit + 1,
+            "state": STEP_STATES.get(chosen.state or "", chosen.state),
+        },
+    )
+    page = rows[: chosen.limit]
+    nodes = [Node(*row[:width]) for row in page]
+    known = _with_containers(tx, nodes)
+    numbers = tx.integers([node.id for node in nodes])
+    specs: dict[int, bytes] = dict(tx.execute(f"SELECT id, spec FROM node_specs WHERE id {tx.among}", (numbers,)))
+    steps: list[StepRow] = []
+    for node, row in zip(nodes, page, strict=True):
+        if _is_first_part(node, known):
+            continue
+        step = _show(node, row[width:], known, specs[node.id])
+        if chosen.state in (None, step.state):
+            steps.append(step)
+    return StepPage(steps, nodes[-1].id - root if len(rows) > chosen.limit else None)
+
+
+def _is_first_part(node: Node, known: Mapping[int, Node]) -> bool:
+    """Return whether a node is shown as the container around it: the steps of a batch or saga, or of the workflow."""
+    container = known[node.parent or 0]
+    if container.parent is None and not node.position:
+        return True
+    return container.kind in TWO_PART and container.kind != Kind.FALLBACK and not node.position
+
+
+def _with_containers(tx: Transaction, nodes: Sequence[Node]) -> dict[int, Node]:
+    """Return nodes by id, with all the containers around them."""
+    known = {node.id: node for node in nodes}
+    while missing := {node.parent for node in known.values() if node.parent is not None} - known.keys():
+        rows = tx.execute(f"SELECT {NODE_COLUMNS} FROM nodes WHERE id {tx.among}", (tx.integers(sorted(missing)),))
+        known |= {row[0]: Node(*row) for row in rows}
+    return known
+
+
+def _show(node: Node, job: Sequence[Any], known: Mapping[int, Node], spec: bytes) -> StepRow:
+    above = known.get(node.parent or 0)
+    while above is not None and not above.has_ended:
+        above = known.get(above.parent or 0)
+    row = StepRow(
+        path=place_of(node, lambda inner: known[inner.parent or 0]),
+        kind=node.kind,
+        type=node.kind,
+        state=shown_state(node, above.state if above is not None else None),
+        started_at=format_optional(node.started_at),
+        completed_at=format_optional(node.finished_at),
+        error=msgspec.UNSET if node.error is None else msgspec.Raw(node.error),
+    )
+    if node.kind != Kind.JOB:
+        row.total, row.completed = node.total, node.completed
+        return row
+    type, queue, state, attempt, errors = job if node.started_at is not None else (None,) * 5
+    if type is None:
+        row.type = job_type_of(read_spec(spec))
+        return row
+    row.type, row.queue, row.attempt, row.job_id = type, queue, attempt, node.job_id
+    if node.state == NodeState.STARTED:
+        row.job_state = state
+    if errors is not None and node.state != NodeState.COMPLETED:
+        row.error = _raw_list(errors)[-1]
+    return row

@@ -1,0 +1,91 @@
+"""Steps of workflows in pages, and workflows that are shown without their steps because there are too many."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from ojster.core.errors import NotFound
+from ojster.jobs.messages import Acknowledgement
+from ojster.jobs.scope import Caller
+from ojster.workflows.step_pages import StepFilter
+from tests.conftest import Bench, Http
+from tests.workflows.bench import WorkflowBench
+from tests.workflows.driver import every_step
+
+pytestmark = pytest.mark.anyio
+
+NESTED = {
+    "type": "chain",
+    "steps": [
+        {"type": "a", "args": []},
+        {"type": "group", "id": "both", "jobs": [{"type": "b", "args": []}, {"type": "c", "args": [], "id": "see"}]},
+        {"type": "saga", "steps": [{"type": "d", "args": [], "compensate": {"type": "undo", "args": []}}]},
+        {"type": "map", "over": [1, 2], "do": {"type": "e", "args": []}},
+    ],
+    "on_error": {"type": "tell", "args": []},
+}
+
+
+async def test_each_step_is_listed_once_with_the_path_and_state_that_the_whole_view_has(flow: WorkflowBench) -> None:
+    await flow.create(NESTED)
+    (first,) = await flow.take()
+    await flow.ack(first)
+    await flow.take()
+    found, after = [], 0
+    while True:
+        page = await flow.engine.workflows.steps(StepFilter(flow.id, after=after, limit=2))
+        found += page.steps
+        assert len(page.steps) <= 2
+        if page.next_after is None:
+            break
+        after = page.next_after
+    whole = {step.path: step for step in every_step(await flow.look())}
+    listed = {step.path: step for step in found}
+    assert len(listed) == len(found)
+    assert whole.keys() <= listed.keys(), "and the containers around compensations, which have no view"
+    for path, step in whole.items():
+        row = listed[path]
+        shown = {"active": "pending"}.get(row.state, row.state) if row.job_state == "available" else row.state
+        assert (row.type, shown, row.started_at is None) == (step.type, step.state, step.state == "waiting"), path
+
+
+async def test_steps_are_found_by_their_state(flow: WorkflowBench) -> None:
+    await flow.create({"type": "group", "jobs": [{"type": one, "args": []} for one in "abc"]})
+    await flow.work("b")
+    (failed,) = (await flow.engine.workflows.steps(StepFilter(flow.id, "failed"))).steps
+    assert (failed.path, failed.type, failed.kind) == ("1", "b", "job")
+    assert isinstance(failed.error, msgspec.Raw)
+    assert msgspec.json.decode(failed.error)["message"] == "it went wrong"
+    assert [step.type for step in (await flow.engine.workflows.steps(StepFilter(flow.id, "completed"))).steps] == [
+        "a",
+        "c",
+    ]
+
+
+async def test_a_workflow_of_another_tenant_has_no_steps(flow: WorkflowBench) -> None:
+    await flow.create({"type": "chain", "steps": [{"type": "a", "args": []}], "metadata": {"tenant_id": "one"}})
+    assert (await flow.engine.as_(Caller("one")).workflows.steps(StepFilter(flow.id))).steps
+    for id in (flow.id, "no-id"):
+        with pytest.raises(NotFound):
+            await flow.engine.as_(Caller("two")).workflows.steps(StepFilter(id))
+
+
+async def test_a_large_workflow_is_answered_without_its_steps_but_with_its_end(http: Http, bench: Bench) -> None:
+    body = {"type": "group", "jobs": [{"type": "a", "args": []}] * 1_001}
+    shown = (await http("POST", "/ojs/v1/workflows", body)).json()["workflow"]
+    assert (shown["steps_omitted"], "jobs" in shown) == (True, False)
+    path = f"/ojs/v1/workflows/{shown['id']}"
+    first = (await http("GET", f"{path}/steps?limit=1000")).json()
+    second = (await http("GET", f"{path}/steps?limit=1000&cursor={first['next_cursor']}")).json()
+    paths = [step["path"] for step in first["steps"] + second["steps"]]
+    assert (paths, second["next_cursor"]) == ([str(number) for number in range(1_001)], None)
+    assert (await http("GET", f"{path}/steps?state=nonsense")).status_code == 400
+    while jobs := await bench.fetch(count=500):
+        await bench.fail(jobs[0], retryable=False)
+        await bench.engine.jobs.acknowledge([Acknowledgement(job.id, b"1") for job in jobs[1:]])
+        await bench.run_all_due()
+    ended = (await http("GET", path)).json()["workflow"]
+    assert (ended["state"], ended["error"]["code"]) == ("failed", "step_failed")
+    few = (await http("GET", f"{path}/steps?state=failed")).json()["steps"]
+    assert len(few) == ended["metadata"]["failed_count"]
