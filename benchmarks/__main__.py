@@ -14,7 +14,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import backlog, bulk, files, floors, in_process, over_http, workflows
+from benchmarks import backlog, bombs, bulk, files, floors, in_process, over_http, workflows
 from benchmarks.figure import Figure
 from benchmarks.stores import PostgresStore, SqliteStore, Store
 from ojster.version import __version__
@@ -81,6 +81,7 @@ def _measure(stores: list[Store], folder: Path, chosen: argparse.Namespace) -> I
         yield from over_http.run(store, folder, chosen)
         yield from workflows.run(store, chosen)
         yield from bulk.run(store, chosen)
+        yield from bombs.run(store, chosen)
         yield from backlog.run(store, chosen)
     yield from files.run(folder, chosen)
 

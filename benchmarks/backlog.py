@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import time
 from collections.abc import Iterator
+from statistics import median
 from typing import Any
 
 import apsw
+import httpx
 import psycopg
 
 from benchmarks.figure import Figure
@@ -33,6 +36,7 @@ def run(store: Store, chosen: argparse.Namespace) -> Iterator[Figure]:
     with ojster(url) as server:
         server.load("enqueue", 16, 1.0)
         full = _measure(server, chosen.seconds)
+        slow = _looks(server)
         memory = server.megabytes
     for name, rate in full.items():
         yield Figure(
@@ -42,6 +46,9 @@ def run(store: Store, chosen: argparse.Namespace) -> Iterator[Figure]:
             floor_name="empty",
             least_share=0.9,
         )
+    for name, milliseconds in slow.items():
+        label = f"{store.name}: {name}, with {chosen.backlog:,} waiting and as many finished"
+        yield Figure(label, milliseconds, "ms", most=MOST_MS)
     yield Figure(f"{store.name}: memory of the server with all these jobs", memory, "MiB")
 
 
@@ -51,6 +58,32 @@ def _measure(server: Server, seconds: float) -> dict[str, float]:
         "whole jobs, single calls": server.load("whole1", 64, seconds)["rate"] / 3,
         "whole jobs, by 100": server.load("whole100", 4, seconds)["rate"] / 3 * 100,
     }
+
+
+LOOKS = {
+    "list of queues": "/admin/queues",
+    "list of jobs": "/jobs?limit=200",
+    "list of finished jobs of a type": "/jobs?limit=200&state=completed&type=email.*",
+    "dead letters": "/dead-letter?limit=200",
+    "statistics": "/admin/stats",
+}
+
+MOST_MS = 50
+"""Median time of a look at the whole database, in milliseconds, that is the goal."""
+
+
+def _looks(server: Server) -> dict[str, float]:
+    """Return the median time of each call that shows what there is, in milliseconds."""
+    found: dict[str, float] = {}
+    with httpx.Client(base_url=f"http://127.0.0.1:{server.port}/ojs/v1", timeout=60) as client:
+        for name, path in LOOKS.items():
+            times = []
+            for _ in range(11):
+                started = time.perf_counter()
+                client.get(path).raise_for_status()
+                times.append((time.perf_counter() - started) * 1000)
+            found[name] = median(times)
+    return found
 
 
 def _fill(url: str, count: int) -> None:

@@ -14,7 +14,8 @@ class Figure:
     """A measured value, and the floor that was measured in the same run.
 
     ``value`` and ``floor`` are in ``unit``. ``floor`` is the value of the comparison named by ``floor_name``. A goal is
-    a share of it, so that it means the same on any machine: ``least_share`` is the minimum of ``value / floor``.
+    a share of it, so that it means the same on any machine: ``least_share`` is the minimum of ``value / floor``. Only
+    what users feel has an absolute goal: ``most``, the maximum of ``value``.
     """
 
     name: str
@@ -23,10 +24,13 @@ class Figure:
     floor: float | None = None
     floor_name: str = ""
     least_share: float | None = None
+    most: float | None = None
 
     @property
     def misses(self) -> bool:
-        """Whether the figure misses its minimum share of the floor."""
+        """Whether the figure misses its goal."""
+        if self.most is not None and self.value > self.most:
+            return True
         return self.least_share is not None and bool(self.floor) and self.value / (self.floor or 1) < self.least_share
 
     @property

@@ -10,6 +10,7 @@ import pytest
 
 from ojster.core.errors import BackendError, BackendUnavailable
 from ojster.storage.database import Database
+from ojster.storage.inbox import Inbox
 from ojster.storage.transaction import Transaction
 
 pytestmark = pytest.mark.anyio
@@ -49,6 +50,29 @@ async def test_a_call_that_fails_does_not_spoil_its_neighbours(
 
     assert await database.read(names_of, None) == ["good1", "good2"]
     assert "bad1 is bad" in caplog.text
+
+
+def test_few_jobs_pass_many() -> None:
+    inbox: Inbox[str] = Inbox(1, 1000)
+    inbox.put([("many", 1000), ("few", 2), ("more", 500), ("one", 1), ("wake", 0)])
+    taken = []
+    for late in ("late", "later", ""):
+        taken.append(inbox.take())
+        inbox.finish()
+        if late:
+            inbox.put([(late, 1)])
+    taken.append(inbox.take())
+    assert taken == [["many"], ["few", "one", "wake", "late"], ["more"], ["later"]]
+
+
+def test_no_take_is_larger_than_it_may_be() -> None:
+    inbox: Inbox[int] = Inbox(1, 100)
+    inbox.put([(number, 40) for number in range(5)] + [(5, 4000)])
+    taken = []
+    for _ in range(4):
+        taken.append(inbox.take())
+        inbox.finish()
+    assert taken == [[5], [0, 1], [2, 3], [4]]
 
 
 async def test_two_loops_may_use_one_database(database: Database) -> None:

@@ -16,6 +16,7 @@ import msgspec
 from ojster.core.errors import BatchTooLarge, InvalidRequest, OjsterError
 from ojster.core.json_objects import read_members
 from ojster.core.refusals import CancellationRequested
+from ojster.core.turns import in_turns, read_aside
 from ojster.jobs.bulk import Action, Bulk, NotExecuted, Outcome
 from ojster.jobs.bulk_wire import (
     BatchAnswer,
@@ -157,7 +158,7 @@ class _BulkFormat:
 async def enqueue_bulk(request: HttpRequest) -> Answer:
     """Enqueue several jobs independently, or with ``atomicity: atomic`` all or none, and return a result for each."""
     raw = await request.body()
-    body = request.decode(raw, BULK)
+    body = await read_aside(len(raw), request.decode, raw, BULK)
     return await push_jobs(request, raw, body.jobs, _mode_of(body) or "partial", body.idempotency_key, _BulkFormat())
 
 
@@ -167,7 +168,7 @@ async def enqueue_batch(request: HttpRequest) -> Answer:
     With a ``mode``, the answer has a result for each job. Without it, the answer has the jobs, or the first error.
     """
     raw = await request.body()
-    body = request.decode(raw, BATCH)
+    body = await read_aside(len(raw), request.decode, raw, BATCH)
     mode = _mode_of(body)
     style = _JobsFormat() if mode is None else _BatchFormat()
     return await push_jobs(request, raw, body.jobs, mode or "atomic", body.idempotency_key, style)
@@ -186,7 +187,7 @@ async def push_jobs(
     """Enqueue several jobs, and format the answer with ``style``."""
     check_size(request, jobs, "jobs")
     items: list[NewJob | str | OjsterError] = []
-    for index, job in enumerate(jobs):
+    async for index, job in in_turns(enumerate(jobs)):
         try:
             items.append(await request.engine.jobs.prepare(read_members(job, "The job")))
         except OjsterError as refusal:

@@ -80,7 +80,7 @@ class BulkService(CapabilityService):
                 refusals |= await self.scope.refuse_cancellation([id for id in ids if refusals[id] is None])
             items = [(refusals[item] or item) if isinstance(item, str) else item for item in bulk.items]
             bulk = msgspec.structs.replace(bulk, items=items, key=self._key(bulk.key), by=self.scope.who)
-        return accepted(await self.database.run(bulks.perform, bulk))
+        return accepted(await self.database.run(bulks.perform, bulk, len(bulk.items)))
 
     def _key(self, key: Key | None) -> Key | None:
         return None if key is None else msgspec.structs.replace(key, operation=self.scope.named(key.operation))
@@ -139,7 +139,8 @@ class BulkService(CapabilityService):
         found = Sweep(action)
         chosen = msgspec.structs.replace(self._theirs(chosen), states=states)
         async for ids in batches(self.database, chosen, SWEEP_BATCH_SIZE):
-            found.add(await self.database.run(bulks.perform_batch, SweepBatch(action, ids, states, self.scope.who)))
+            batch = SweepBatch(action, ids, states, self.scope.who)
+            found.add(await self.database.run(bulks.perform_batch, batch, len(ids)))
         if not quietly:
             await self.database.run(bulks.conclude, Summary(action, found.matched, found.succeeded))
         return found

@@ -47,14 +47,18 @@ class Due(msgspec.Struct, frozen=True):
     has_more: bool = False
 
 
+Completer = Callable[[Members], Members]
+"""Returns an enqueue request with what it leaves out, or raises its refusal."""
+
+
 class Extension:
     """What a capability adds to the life of a job. Every method here does nothing."""
 
     # Push
 
-    async def complete(self, scope: Scope, members: Members) -> Members:
-        """Return an enqueue request, completed and checked as operators want."""
-        return members
+    async def completer(self, scope: Scope) -> Completer | None:
+        """Return what completes and checks enqueue requests as operators want; ``None``: nothing."""
+        return None
 
     async def check(self, scope: Scope, new: NewJob) -> None:
         """Check what the reactions of a new job refer to, or raise its refusal; called for jobs with reactions."""
@@ -166,7 +170,7 @@ class Life:
             )
 
         self.refuse_push = overriding("refuse_push")
-        self.complete = overriding("complete")
+        self.completer = overriding("completer")
         self.check = overriding("check")
         self.selects = overriding("selects")
         self.admit = overriding("admit")

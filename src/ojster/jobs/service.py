@@ -20,6 +20,7 @@ from ojster.core.json_objects import Members
 from ojster.core.reacts import ANY_EVENT
 from ojster.core.states import FINISHED as FINISHED_STATES
 from ojster.core.tenant import DEFAULT_TENANT, qualify
+from ojster.core.turns import in_turns
 from ojster.events.reaction_rules import ATTRIBUTE as REACTIONS
 from ojster.jobs import checkpoints, completion, interventions, job_types, progress, queries, schemas
 from ojster.jobs.authorship import sign
@@ -27,7 +28,7 @@ from ojster.jobs.checkpoints import Checkpoint, NewCheckpoint
 from ojster.jobs.claim import NoJobsAllowed, claim
 from ojster.jobs.claim_policy import Claim
 from ojster.jobs.code import ATTRIBUTE as CODE_ATTRIBUTE
-from ojster.jobs.extension import life
+from ojster.jobs.extension import Completer, life
 from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.history import Entry, Lineage, purge_history, read_history, trace_lineage
 from ojster.jobs.leases import LeaseReport, unnamed
@@ -131,17 +132,18 @@ class JobService(CapabilityService):
         """Run the enqueue middleware on a job, add the defaults of its type, and apply the rules of its queue."""
         if self.middleware:
             members = await through_middleware(self.middleware, members)
-        if known := await self.database.remembered(job_types.defaults_by_type):
-            otherwise = self.database.settings.default_tenant
-            members = job_types.with_defaults(known, members, self.scope.tenant, otherwise)
-        for complete in self._life.complete:
-            members = await complete(self.scope, members)
+        for complete in await self.completers():
+            members = complete(members)
         return members
 
-    @property
-    def changes_requests(self) -> bool:
-        """Whether ``complete`` may change a request."""
-        return bool(self.middleware) or any(self._life.complete)
+    async def completers(self) -> list[Completer]:
+        """Return what adds the defaults of job types, and applies the rules of queues, where there are any."""
+        found: list[Completer] = []
+        if known := await self.database.remembered(job_types.defaults_by_type):
+            otherwise = self.database.settings.default_tenant
+            found.append(lambda members: job_types.with_defaults(known, members, self.scope.tenant, otherwise))
+        of_extensions = [await completer(self.scope) for completer in self._life.completer]
+        return found + [complete for complete in of_extensions if complete is not None]
 
     async def push(self, jobs: Sequence[NewJob]) -> list[Pushed]:
         """Insert jobs, all or none (PUSH).
@@ -151,11 +153,11 @@ class JobService(CapabilityService):
         Duplicate
             An id or a unique key is taken.
         """
-        return accepted(await self.database.run(push, jobs))
+        return accepted(await self.database.run(push, jobs, len(jobs)))
 
     async def enqueue(self, requests: Sequence[Members]) -> list[Pushed]:
         """Prepare and push jobs, all or none."""
-        return await self.push([await self.prepare(members) for members in requests])
+        return await self.push([await self.prepare(members) async for members in in_turns(requests)])
 
     async def fetch(self, request: Claim, wait: float = 0.0) -> list[Job]:
         """Hand out jobs (FETCH). If there are none, wait for one: ``wait`` seconds, at most ``MAX_WAIT_SECONDS``."""

@@ -11,7 +11,7 @@ from ojster.core.job import Job
 from ojster.core.json_objects import Members
 from ojster.core.timestamps import parse_timestamp
 from ojster.jobs.claim_policy import NO_OBSTACLES, ClaimPolicy, Obstacles
-from ojster.jobs.extension import Due, Extension, Group
+from ojster.jobs.extension import Completer, Due, Extension, Group
 from ojster.jobs.failure import Failure
 from ojster.jobs.new_job import NewJob
 from ojster.jobs.options_wire import queue_of
@@ -54,12 +54,15 @@ class QueueExtension(Extension):
         """Refuse jobs beyond the depth bounds of their queues."""
         return make_room(tx, groups)
 
-    async def complete(self, scope: Scope, members: Members) -> Members:
-        """Apply the resource defaults and limits of the job's queue."""
+    async def completer(self, scope: Scope) -> Completer | None:
+        """Return what applies the resource defaults and limits of a job's queue."""
         rules = await scope.database.remembered(resource_rules)
-        if rules and (queue := queue_of(members)) in rules:
-            members = rules[queue].apply(members, queue)
-        return members
+
+        def complete(members: Members) -> Members:
+            queue = queue_of(members)
+            return rules[queue].apply(members, queue) if queue in rules else members
+
+        return complete if rules else None
 
     def admit(self, tx: Transaction, new: NewJob, job: Job) -> None:
         """Refuse a job whose type its queue does not take; register the limits that a job names."""

@@ -28,8 +28,9 @@ class ScheduleService(CapabilityService):
         self.scope.need_all_queues("A cron job")
         members = read_members(item.template, "The cron job's template")
         self.scope.check_code(item.template)
-        for complete in life.of(self.database.memory).complete:
-            await complete(self.scope, dict(members))
+        for completer in life.of(self.database.memory).completer:
+            if (complete := await completer(self.scope)) is not None:
+                complete(dict(members))
         largest = self.database.settings.largest_job
         refuse_reserved(read_job(members, self.database.clock(), largest=largest, tenant=self.scope.tenant).queue)
         item = msgspec.structs.replace(item, name=self.scope.named(item.name))

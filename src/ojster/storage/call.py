@@ -63,15 +63,22 @@ class Call:
         "port",
         "postponed_at",
         "results",
+        "weight",
     )
 
     def __init__(
-        self, port: Port, operation: Operation[Any, Any], arguments: Sequence[Any], patience: LongPoll | None
+        self,
+        port: Port,
+        operation: Operation[Any, Any],
+        arguments: Sequence[Any],
+        patience: LongPoll | None,
+        weight: int | None = None,
     ) -> None:
         self.port = port
         self.operation = operation
         self.arguments = arguments
         self.patience = patience
+        self.weight = len(arguments) if weight is None else weight
         self.future: asyncio.Future[Sequence[Any]] = port.loop.create_future()
         self.results: Sequence[Any] = ()
         self.empty_results: Sequence[Any] = ()

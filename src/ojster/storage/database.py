@@ -83,8 +83,10 @@ class Database(ABC):
         """Finish the accepted calls, and disconnect."""
 
     @abstractmethod
-    def run_many(self, operation: Operation[A, R], arguments: Sequence[A]) -> Future[Sequence[R]]:
-        """Run a transaction function that may write."""
+    def run_many(
+        self, operation: Operation[A, R], arguments: Sequence[A], weight: int | None = None
+    ) -> Future[Sequence[R]]:
+        """Run a transaction function that may write. ``weight``: see ``Dispatcher.run``."""
 
     @abstractmethod
     def read_many(self, operation: Operation[A, R], arguments: Sequence[A]) -> Future[Sequence[R]]:
@@ -102,9 +104,9 @@ class Database(ABC):
     def answer_parked(self) -> None:
         """Answer all parked calls now with their empty results."""
 
-    async def run(self, operation: Operation[A, R], argument: A) -> R:
-        """Run a transaction function that may write, for one argument."""
-        return (await self.run_many(operation, (argument,)))[0]
+    async def run(self, operation: Operation[A, R], argument: A, weight: int = 1) -> R:
+        """Run a transaction function that may write, for one argument. ``weight``: see ``Dispatcher.run``."""
+        return (await self.run_many(operation, (argument,), weight))[0]
 
     async def read(self, operation: Operation[A, R], argument: A) -> R:
         """Run a transaction function that only reads, for one argument."""

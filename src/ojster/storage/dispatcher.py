@@ -130,9 +130,19 @@ class Dispatcher:
         return self._inbox.busy
 
     def run(
-        self, operation: Operation[A, R], arguments: Sequence[A], patience: LongPoll | None = None
+        self,
+        operation: Operation[A, R],
+        arguments: Sequence[A],
+        patience: LongPoll | None = None,
+        weight: int | None = None,
     ) -> asyncio.Future[Sequence[R]]:
         """Run ``operation`` for ``arguments``, merged with other waiting calls; return a future of the running loop.
+
+        Parameters
+        ----------
+        weight:
+            Amount of work: about the number of jobs that are written. Large calls let small ones pass. ``None``, the
+            default: the number of arguments.
 
         Raises
         ------
@@ -148,7 +158,7 @@ class Dispatcher:
         if port is None:
             self._ports = {known: port for known, port in self._ports.items() if not known.is_closed()}
             port = self._ports[loop] = _LoopCalls(loop, self)
-        call = Call(port, operation, arguments, patience)
+        call = Call(port, operation, arguments, patience, weight)
         if patience is not None and patience.queues:
             call.future.add_done_callback(lambda _: self._room.forget(call))
         port.put(call)
@@ -158,7 +168,7 @@ class Dispatcher:
         """Accept the calls of one turn of an event loop. Called by ``_LoopCalls``."""
         with self._closing:
             if not self._closed:
-                self._inbox.put([(call, len(call.arguments)) for call in calls])
+                self._inbox.put([(call, call.weight) for call in calls])
                 return
         for call in calls:
             call.error = BackendUnavailable("The database is closed.")

@@ -2,6 +2,8 @@
 
 Merged calls are cheap, so a second thread joins only if much work waits, or if items have waited too long because the
 first thread is busy. If every free thread took items at once, the same calls would make many small transactions.
+
+A large item is taken alone, in turn with all small ones, so that a small one waits for one large one at most.
 """
 
 from __future__ import annotations
@@ -18,6 +20,10 @@ JOIN_SIZE: Final = 100
 
 JOIN_AFTER_SECONDS: Final = 0.02
 """Time in seconds after which another thread takes waiting items, however few."""
+
+
+LARGE: Final = 50
+"""Size from which on an item is large."""
 
 
 class Inbox(Generic[T]):
@@ -37,6 +43,10 @@ class Inbox(Generic[T]):
         self._changed = threading.Condition(threading.Lock())
         self._items: list[tuple[T, int]] = []
         self._size = 0
+        self._large = 0
+        """Number of large items."""
+        self._took_large = False
+        """Whether the last ``take`` was of a large item."""
         self._since = 0.0
         self.busy = 0
         """Number of threads that have taken items and not called ``finish``."""
@@ -51,6 +61,7 @@ class Inbox(Generic[T]):
                 self._since = time.monotonic()
             self._items += items
             self._size += sum(size for _, size in items)
+            self._large += sum(size >= LARGE for _, size in items)
             if not self.busy or not self._watched or self._urgent():
                 self._changed.notify()
 
@@ -62,6 +73,8 @@ class Inbox(Generic[T]):
 
     def take(self) -> list[T]:
         """Wait for items and return the oldest: all, or a share if much work waits and other threads are free.
+
+        Large items are returned alone, in turn with the others.
 
         An empty list means that the inbox is closed.
         """
@@ -77,18 +90,39 @@ class Inbox(Generic[T]):
                     self._changed.wait()
             share = max(JOIN_SIZE, self._size // (self._threads - self.busy))
             self.busy += 1
-            count = size = 0
-            for _, one in self._items:
-                if count and size + one > min(share, self._most):
-                    break
-                count += 1
-                size += one
-            taken = [item for item, _ in self._items[:count]]
-            del self._items[:count]
-            self._size -= size
+            taken = self._first_large() if self._is_turn_of_large() else self._first_small(min(share, self._most))
             if self._items:
                 self._changed.notify()
             return taken
+
+    def _is_turn_of_large(self) -> bool:
+        self._took_large = self._large > 0 and (self._large == len(self._items) or not self._took_large)
+        return self._took_large
+
+    def _first_large(self) -> list[T]:
+        place = next(place for place, (_, size) in enumerate(self._items) if size >= LARGE)
+        item, size = self._items.pop(place)
+        self._large -= 1
+        self._size -= size
+        return [item]
+
+    def _first_small(self, most: int) -> list[T]:
+        """Take the oldest items that are not large, up to a total size, and at least one."""
+        taken: list[T] = []
+        kept: list[tuple[T, int]] = []
+        size = place = 0
+        for place, (item, one) in enumerate(self._items, 1):
+            if one >= LARGE:
+                kept.append((item, one))
+                continue
+            if taken and size + one > most:
+                place -= 1
+                break
+            taken.append(item)
+            size += one
+        self._items[:place] = kept
+        self._size -= size
+        return taken
 
     def finish(self) -> None:
         """Mark the taken items as done."""

@@ -133,8 +133,10 @@ class PostgresDatabase(Database):
         for lane in self._lanes:
             lane.disconnect()
 
-    def run_many(self, operation: Operation[A, R], arguments: Sequence[A]) -> Future[Sequence[R]]:
-        return self._writer.run(operation, arguments)
+    def run_many(
+        self, operation: Operation[A, R], arguments: Sequence[A], weight: int | None = None
+    ) -> Future[Sequence[R]]:
+        return self._writer.run(operation, arguments, weight=weight)
 
     def run_or_park(self, operation: Operation[A, R], argument: A, patience: LongPoll) -> Future[Sequence[R]]:
         return self._writer.run(operation, (argument,), patience)
