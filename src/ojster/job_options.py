@@ -382,9 +382,10 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
         return _encode(members)
 
 
-def error_type(kind: type[BaseException]) -> str:
-    """Return the error type of an exception class: its ``error_type``, or its name."""
-    return getattr(kind, "error_type", None) or kind.__name__
+def error_type(error: type[BaseException] | BaseException) -> str:
+    """Return the error type of an exception or its class: its ``error_type``, or the name of the class."""
+    kind = error if isinstance(error, type) else type(error)
+    return getattr(error, "error_type", None) or kind.__name__
 
 
 def request_of(type: str, args: Sequence[Any], options: JobOptions = JobOptions()) -> Members:  # noqa: B008

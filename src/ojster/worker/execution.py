@@ -294,7 +294,7 @@ def failure_of(error: BaseException) -> Failure:
         until = to_timestamp(datetime.now(UTC) + timedelta(seconds=error.delay), "delay")
     return Failure(
         rate_limit_until=until,
-        type=clean(error_type(kind)),
+        type=clean(error_type(error)),
         message=clean(str(error) or kind.__name__),
         code=error.code if isinstance(error, Outcome) else "handler_error",
         retryable=error.retryable if isinstance(error, Outcome) else None,

@@ -1,0 +1,79 @@
+"""Tests of the shop: ``python manage.py test``."""
+
+from datetime import timedelta
+
+from django.db import connection, transaction
+from django.test import TestCase, TransactionTestCase
+from django.utils import timezone
+
+from ojster.django.backend import backends
+from ojster.testing import JobTester
+from shop.models import Order
+from shop.tasks import OutOfStock, ship, tell
+
+
+class Shipping(TransactionTestCase):
+    """Tasks that run, with Django's test database and the jobs in memory."""
+
+    def setUp(self) -> None:
+        self.jobs = self.enterContext(JobTester(backends()[0].app))
+
+    def tearDown(self) -> None:
+        connection.close()
+
+    def test_a_placed_order_is_shipped(self) -> None:
+        answer = self.client.post("/orders/7")
+        assert answer.status_code == 202
+        result = ship.get_result(answer.json()["task"])
+        assert (result.status, result.attempts, result.args) == ("READY", 0, [7])
+        self.jobs.drain()
+        result.refresh()
+        assert (result.status, result.return_value) == ("SUCCESSFUL", "order 7 is shipped")
+        assert result.attempts == 1
+        assert Order.objects.get(number=7).shipped_at is not None
+
+    def test_a_task_of_a_transaction_that_fails_never_was(self) -> None:
+        Order.objects.create(number=7)
+        with self.assertRaisesMessage(Exception, ""), transaction.atomic():
+            ship.enqueue(8)
+            Order.objects.create(number=7)
+        assert self.jobs.all() == []
+
+    def test_a_coroutine_gets_its_context_and_named_arguments(self) -> None:
+        Order.objects.create(number=7)
+        result = tell.enqueue(7, name="Ada")
+        assert (result.task.queue_name, result.task.priority) == ("mail", 5)
+        self.jobs.drain()
+        result.refresh()
+        assert result.return_value == {"told": "Ada", "attempt": 1}
+
+    def test_a_task_that_fails_is_tried_again_and_tells_why(self) -> None:
+        result = ship.enqueue(-1)
+        self.jobs.drain(check=False)
+        result.refresh()
+        assert (result.status, result.attempts, len(result.errors)) == ("FAILED", 3, 3)
+        assert result.errors[0].exception_class is OutOfStock
+        assert "order -1" in result.errors[0].traceback
+        with self.assertRaises(ValueError):
+            result.return_value  # noqa: B018
+
+    def test_a_task_runs_later_and_by_priority(self) -> None:
+        later = ship.using(run_after=timezone.now() + timedelta(hours=1)).enqueue(1)
+        ship.using(priority=-10).enqueue(2)
+        ship.using(priority=10).enqueue(3)
+        assert [job.args[0] for job in self.jobs.all()] == [[1], [2], [3]]
+        self.jobs.drain()
+        assert ship.get_result(later.id).status == "READY"
+        self.jobs.advance(3601)
+        self.jobs.drain()
+        assert ship.get_result(later.id).status == "SUCCESSFUL"
+
+
+class Enqueueing(TestCase):
+    """Tasks that are enqueued in the transaction of a test."""
+
+    def test_an_order_enqueues_a_task_with_its_transaction(self) -> None:
+        with JobTester(backends()[0].app) as jobs:
+            with self.captureOnCommitCallbacks(execute=True):
+                self.client.post("/orders/7")
+            jobs.assert_enqueued("shop.tasks.ship")

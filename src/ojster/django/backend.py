@@ -1,0 +1,349 @@
+"""The backend: Django's tasks are jobs, and their results are read from the jobs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import cached_property, partial
+from inspect import iscoroutinefunction
+from pathlib import Path
+from traceback import format_exception
+from typing import Any, Final
+from urllib.parse import quote
+
+import msgspec
+from asgiref.sync import sync_to_async
+from django.core import checks
+from django.core.exceptions import ImproperlyConfigured
+from django.db import close_old_connections, connections, transaction
+from django.utils import timezone
+from django.utils.module_loading import import_string
+
+from ojster.app import App
+from ojster.context import JobContext
+from ojster.core.errors import InvalidRequest, NotFound
+from ojster.core.job import Job
+from ojster.core.states import JobState
+from ojster.django.tasks_api import BaseTaskBackend, InvalidTask, TaskResultDoesNotExist, base, signals, tasks
+from ojster.job_info import JobInfo, info_of
+from ojster.job_options import JobOptions, Retry, request_of
+from ojster.jobs.names import TYPE_PATTERN, check_queue_name
+
+META: Final = "django_task"
+"""Member of a job's metadata: the path of the task's function."""
+
+OPTIONS: Final = frozenset({"url", "database", "max_attempts", "timeout", "token"})
+"""The options of the backend in ``TASKS``."""
+
+_STATUSES: Final[dict[str, str]] = {
+    JobState.ACTIVE: "RUNNING",
+    JobState.COMPLETED: "SUCCESSFUL",
+    JobState.DISCARDED: "FAILED",
+    JobState.CANCELLED: "FAILED",
+}
+
+
+class OjsterBackend(BaseTaskBackend):
+    """A backend for ``TASKS``.
+
+    ``OPTIONS`` may have
+
+    * ``url``: the database or server of the jobs. By default they are in Django's own database if that is PostgreSQL,
+      and beside it, in a file whose name ends in ``.jobs``, if it is SQLite.
+    * ``database``: the alias of Django's database, ``"default"`` by default.
+    * ``max_attempts``: how often a task is tried, 3 by default; ``timeout``: maximum run time of an attempt in seconds,
+      the server's default by default; ``token``: for a server that requires one.
+
+    A task that is enqueued in a transaction of Django is enqueued with it: in the same transaction if the jobs are in
+    the same database, or else after the commit.
+    """
+
+    supports_defer = True
+    supports_async_task = True
+    supports_get_result = True
+    supports_priority = True
+
+    def __init__(self, alias: str, params: Mapping[str, Any]) -> None:
+        super().__init__(alias, params)
+        if unknown := sorted(self.options.keys() - OPTIONS):
+            raise ImproperlyConfigured(
+                f"TASKS[{alias!r}]['OPTIONS'] has the unknown option {unknown[0]!r}. Use {', '.join(sorted(OPTIONS))}."
+            )
+        self.database: str = self.options.get("database", "default")
+        self.queue_names: list[str] = list(dict.fromkeys(params.get("QUEUES") or [tasks.DEFAULT_TASK_QUEUE_NAME]))
+        """The queues in ``TASKS``, in that order, in which workers serve them."""
+        self._paths: dict[str, str] = {}
+
+    # The application with the jobs
+
+    @property
+    def url(self) -> str:
+        """The URL of the jobs. Tests have other databases than settings, so it is asked for each time."""
+        given: str | None = self.options.get("url")
+        return given or _url_beside(connections[self.database].settings_dict)
+
+    @property
+    def shares_database(self) -> bool:
+        """Whether jobs can be written in a transaction of Django."""
+        return "url" not in self.options and connections[self.database].vendor == "postgresql"
+
+    @cached_property
+    def _app(self) -> App:
+        self._known_url = self.url
+        app = App(self._known_url, token=self.options.get("token"))
+        app.thread_middleware.append(_in_thread)
+        app.execution_middleware.append(partial(_on_loop, app))
+        return app
+
+    @property
+    def app(self) -> App:
+        """The application with the jobs, and with a handler for each task that was imported."""
+        app, url = self._app, self.url
+        if app.url == self._known_url != url:  # Django's tests have begun or ended, which have another database
+            app.close()
+            app.url = self._known_url = url
+        return app
+
+    # Tasks
+
+    def validate_task(self, task: Any) -> None:
+        """Check a task, and register its handler."""
+        super().validate_task(task)
+        try:
+            check_queue_name(task.queue_name)
+        except InvalidRequest as error:
+            raise InvalidTask(error.message) from None
+        self._register(task)
+
+    def _register(self, task: Any) -> str:
+        """Return the job type of a task, for which there is a handler then."""
+        path = f"{task.func.__module__}.{task.func.__qualname__}"
+        type = job_type_of(path)
+        known = self._paths.setdefault(type, path)
+        if known != path:
+            raise InvalidTask(f"The tasks {known} and {path} have the same job type {type!r}. Rename one of them.")
+        if type not in self._app.handlers:
+            declare = self._app.job(type, queue=task.queue_name)
+            declare(_async_handler(self, path) if iscoroutinefunction(task.func) else _handler(self, path))
+        return type
+
+    def enqueue(self, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Enqueue a task, with the transaction of Django if there is one."""
+        self.validate_task(task)
+        result = base.TaskResult(
+            task=task, id="", status=base.TaskResultStatus.READY, enqueued_at=timezone.now(), started_at=None,
+            finished_at=None, last_attempted_at=None, args=list(args), kwargs=dict(kwargs), backend=self.alias,
+            errors=[], worker_ids=[],
+        )  # fmt: skip
+        options = JobOptions(
+            queue=task.queue_name,
+            priority=task.priority,
+            scheduled_at=task.run_after,
+            timeout=self.options.get("timeout"),
+            retry=Retry(max_attempts=self.options.get("max_attempts", 3)),
+            meta={META: f"{task.func.__module__}.{task.func.__qualname__}"},
+        )
+        members = request_of(self._register(task), [result.args, result.kwargs], options)
+        object.__setattr__(result, "id", msgspec.json.decode(members["id"]))
+        app, connection = self.app, connections[self.database]
+        if not connection.in_atomic_block:
+            self._push(app, members, result)
+        elif self.shares_database and app.url == self._known_url:
+            app._enqueue_in(connection, [members])
+            signals.task_enqueued.send(type(self), task_result=result)
+        else:
+            transaction.on_commit(partial(self._push, app, members, result), using=self.database)
+        return result
+
+    def _push(self, app: App, members: dict[str, msgspec.Raw], result: Any) -> None:
+        app._event_loop_thread.call(app.client().jobs.enqueue([members]))
+        signals.task_enqueued.send(type(self), task_result=result)
+
+    def get_result(self, result_id: str) -> Any:
+        """Return the result of a task."""
+        try:
+            info = self.app.find(result_id).info
+        except (NotFound, InvalidRequest):
+            raise TaskResultDoesNotExist(result_id) from None
+        if META not in info.meta:
+            raise TaskResultDoesNotExist(f"The job {result_id} is not of a task.")
+        return self.result_of(info)
+
+    def result_of(self, info: JobInfo) -> Any:
+        """Return the result of a task as Django shows it."""
+        task = import_string(info.meta[META])
+        run_after = info.next_at if info.state == JobState.SCHEDULED else None
+        result = base.TaskResult(
+            task=task.using(priority=info.priority, queue_name=info.queue, run_after=run_after, backend=self.alias),
+            id=info.id,
+            status=base.TaskResultStatus(_STATUSES.get(info.state, "READY")),
+            enqueued_at=info.created_at,
+            started_at=info.started_at,
+            finished_at=info.finished_at,
+            last_attempted_at=info.started_at,
+            args=info.args[0],
+            kwargs=info.args[1],
+            backend=self.alias,
+            errors=[_error_of(error) for error in info.errors],
+            worker_ids=[info.worker_id or ""] * info.attempt,
+        )
+        object.__setattr__(result, "_return_value", info.result)
+        return result
+
+    def check(self, **more: Any) -> Iterable[checks.CheckMessage]:
+        """Check the settings; called by ``manage.py check``."""
+        from django.apps import apps
+
+        if not apps.is_installed("ojster.django"):
+            yield checks.Warning(
+                "'ojster.django' is not in INSTALLED_APPS.",
+                hint="Add it, for 'manage.py ojster' and so that 'manage.py migrate' creates the tables of the jobs.",
+                id="ojster.W001",
+            )
+        for queue in sorted(self.queues):
+            try:
+                check_queue_name(queue)
+            except InvalidRequest as error:
+                yield checks.Error(f"TASKS[{self.alias!r}]['QUEUES']: {error.message}", id="ojster.E001")
+        try:
+            self.app  # noqa: B018  (it checks the URL)
+        except (InvalidRequest, ImproperlyConfigured) as error:
+            yield checks.Error(f"TASKS[{self.alias!r}]: {error}", id="ojster.E002")
+
+
+def backends() -> list[OjsterBackend]:
+    """Return the backends in ``TASKS`` that are of this class."""
+    return [one for one in tasks.task_backends.all() if isinstance(one, OjsterBackend)]
+
+
+def job_type_of(path: str) -> str:
+    """Return the job type of a task: the path of its function, with other characters than a type may have replaced.
+
+    >>> job_type_of("shop.tasks.send_mail"), job_type_of("Shop.tasks._send")
+    ('shop.tasks.send_mail', 'shop.tasks.x_send')
+    """
+    parts = [re.sub(r"[^a-z0-9_]", "_", part.lower()) for part in path.split(".")]
+    type = ".".join(part if part[:1].isalpha() else f"x{part}" for part in parts)
+    assert TYPE_PATTERN.fullmatch(type), type
+    return type
+
+
+def _url_beside(settings: Mapping[str, Any]) -> str:
+    """Return the URL of jobs in or beside a database of Django."""
+    engine, name = settings["ENGINE"], str(settings["NAME"])
+    if engine.endswith((".postgresql", ".postgis")):
+        user, password = quote(settings["USER"] or "", safe=""), quote(settings["PASSWORD"] or "", safe="")
+        login = f"{user}:{password}@" if password else f"{user}@" if user else ""
+        host, port = quote(settings["HOST"] or "", safe=""), settings["PORT"]
+        address = f"{host}:{port}" if port else host
+        if host.startswith("%2F"):  # a folder with a socket
+            return f"postgresql://{login}/{quote(name, safe='')}?host={host}" + (f"&port={port}" if port else "")
+        return f"postgresql://{login}{address}/{quote(name, safe='')}"
+    if engine.endswith((".sqlite3", ".spatialite")):
+        if name == ":memory:" or "mode=memory" in name:
+            return "sqlite:///:memory:"
+        return f"sqlite:///{Path(name).absolute()}.jobs"
+    raise ImproperlyConfigured(
+        f"The database engine {engine!r} cannot hold jobs. Name another database or a server in "
+        "TASKS[…]['OPTIONS']['url']."
+    )
+
+
+# Handlers
+
+
+def _handler(backend: OjsterBackend, path: str) -> Callable[..., Any]:
+    """Return the handler of a task with a plain function."""
+
+    def run(context: JobContext, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        task, result, args = _begin(backend, context, path, args)
+        try:
+            value = task.func(*args, **kwargs)
+        except Exception as error:
+            raise _end(result, error) from None
+        _end(result, None)
+        return value
+
+    return run
+
+
+def _async_handler(backend: OjsterBackend, path: str) -> Callable[..., Any]:
+    """Return the handler of a task with a coroutine function."""
+
+    async def run(context: JobContext, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        task, result, args = await sync_to_async(_begin)(backend, context, path, args)
+        try:
+            value = await task.func(*args, **kwargs)
+        except Exception as error:
+            raise await sync_to_async(_end)(result, error) from None
+        await sync_to_async(_end)(result, None)
+        return value
+
+    return run
+
+
+def _begin(backend: OjsterBackend, context: JobContext, path: str, args: list[Any]) -> tuple[Any, Any, list[Any]]:
+    """Tell Django that a task begins; return the task, its result until now, and the arguments of its function."""
+    task = import_string(path)
+    result = backend.result_of(info_of(context.job))
+    signals.task_started.send(type(backend), task_result=result)
+    return task, result, [base.TaskContext(task_result=result), *args] if task.takes_context else args
+
+
+def _end(result: Any, error: Exception | None) -> Exception:
+    """Tell Django that a task has ended; return its error, with its path as the type."""
+    status = base.TaskResultStatus.SUCCESSFUL if error is None else base.TaskResultStatus.FAILED
+    object.__setattr__(result, "status", status)
+    object.__setattr__(result, "finished_at", timezone.now())
+    if error is None:
+        error = Exception()
+    else:
+        path = f"{type(error).__module__}.{type(error).__qualname__}"
+        traceback = "".join(format_exception(error))
+        result.errors.append(base.TaskError(exception_class_path=path, traceback=traceback))
+        if type(error).__module__ != "builtins" and not hasattr(error, "error_type"):
+            error.error_type = path  # type: ignore[attr-defined]
+    signals.task_finished.send(OjsterBackend, task_result=result)
+    return error
+
+
+class TaskFailed(Exception):
+    """Stands for an exception whose class is not known: the job was cancelled, or failed outside of its function."""
+
+
+def _error_of(error: Mapping[str, Any]) -> Any:
+    """Return the error of an attempt as Django shows it."""
+    name = str(error.get("type") or "")
+    path = name if "." in name else f"builtins.{name}"
+    try:
+        is_error = issubclass(import_string(path), BaseException)
+    except (ImportError, TypeError):
+        is_error = False
+    lines = [*(error.get("backtrace") or ()), f"{name}: {error.get('message')}"]
+    return base.TaskError(
+        exception_class_path=path if is_error else f"{TaskFailed.__module__}.{TaskFailed.__qualname__}",
+        traceback="\n".join(lines),
+    )
+
+
+# Connections of Django in workers
+
+
+def _in_thread(job: Job, call_next: Callable[[], Any]) -> Any:
+    """Close connections that have become unusable, before and after a handler, as Django does around a request."""
+    close_old_connections()
+    try:
+        return call_next()
+    finally:
+        close_old_connections()
+
+
+async def _on_loop(app: App, context: JobContext, call_next: Callable[[], Awaitable[Any]]) -> Any:
+    handler = app.handlers.get(context.job.type)
+    if handler is None or not handler.is_async:  # a plain handler closes those of its thread
+        return await call_next()
+    await sync_to_async(close_old_connections)()
+    try:
+        return await call_next()
+    finally:
+        await sync_to_async(close_old_connections)()

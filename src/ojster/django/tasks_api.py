@@ -1,0 +1,17 @@
+"""The names of ``django.tasks``, or of the package ``django-tasks`` where Django is older than 6."""
+
+from __future__ import annotations
+
+try:
+    import django.tasks as tasks
+    from django.tasks import base, signals
+    from django.tasks.backends.base import BaseTaskBackend
+    from django.tasks.exceptions import InvalidTask, TaskResultDoesNotExist
+except ImportError:
+    import django_tasks as tasks
+    from django_tasks import base, signals
+    from django_tasks.backends.base import BaseTaskBackend
+    from django_tasks.exceptions import InvalidTaskError as InvalidTask
+    from django_tasks.exceptions import TaskResultDoesNotExist
+
+__all__ = ["BaseTaskBackend", "InvalidTask", "TaskResultDoesNotExist", "base", "signals", "tasks"]

@@ -1,0 +1,135 @@
+"""Tasks of Django: the example with its tests, and its commands and transactions on both databases."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+import pytest
+
+from ojster.storage.postgres.url import parse_postgres_url
+
+EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "django"
+
+Manage = Callable[..., str]
+
+ENQUEUE = """
+import json
+from django.db import transaction
+from shop.models import Order
+from shop.tasks import ship, tell
+ids = {}
+with transaction.atomic():
+    Order.objects.create(number=1)
+    ids["kept"] = ship.enqueue(1).id
+    ids["told"] = tell.enqueue(1, name="Ada").id
+try:
+    with transaction.atomic():
+        ids["lost"] = ship.enqueue(2).id
+        raise KeyError
+except KeyError:
+    pass
+ids["failing"] = ship.enqueue(-1).id
+print(json.dumps(ids))
+"""
+
+RESULTS = """
+import json, sys
+from shop.models import Order
+from ojster.django.tasks_api import tasks, TaskResultDoesNotExist
+found = {}
+for name, id in IDS.items():
+    try:
+        result = tasks.default_task_backend.get_result(id)
+    except TaskResultDoesNotExist:
+        found[name] = None
+        continue
+    errors = [error.exception_class_path for error in result.errors]
+    found[name] = [result.status, result.attempts, result._return_value, errors]
+found["shipped"] = Order.objects.exclude(shipped_at=None).count()
+print(json.dumps(found))
+"""
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def settings(request: pytest.FixtureRequest) -> Iterator[dict[str, str]]:
+    """The environment of the shop, for SQLite or for a new database of PostgreSQL."""
+    if request.param == "sqlite":
+        yield {}
+        return
+    parsed = parse_postgres_url(request.getfixturevalue("postgres_url"))
+    name = f"shop_{uuid4().hex[:12]}"
+    with psycopg.connect(parsed.conninfo, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+        info = connection.info
+        yield {
+            "DATABASE_NAME": name,
+            "DATABASE_HOST": info.host,
+            "DATABASE_PORT": str(info.port),
+            "DATABASE_USER": info.user,
+        }
+        connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture
+def manage(settings: dict[str, str], tmp_path: Path) -> Manage:
+    """Run a command of ``manage.py`` in a copy of the example, with a database of its own; return what it prints."""
+    shutil.copytree(EXAMPLE, tmp_path / "shop", ignore=shutil.ignore_patterns("*.sqlite3*"))
+    env = os.environ | settings
+
+    def run(*command: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "manage.py", *command],
+            cwd=tmp_path / "shop",
+            env=env,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    return run
+
+
+def test_the_tests_of_the_example_pass(manage: Manage) -> None:
+    manage("test")
+
+
+def test_tasks_are_enqueued_with_their_transaction_and_run_by_a_worker(manage: Manage) -> None:
+    manage("migrate")
+    ids = json.loads(manage("shell", "-v", "0", "-c", ENQUEUE))
+    manage("ojster", "worker", "--until-empty")
+    found: dict[str, Any] = json.loads(manage("shell", "-v", "0", "-c", f"IDS = {ids}\n{RESULTS}"))
+    assert found["kept"] == ["SUCCESSFUL", 1, "order 1 is shipped", []]
+    assert found["told"] == ["SUCCESSFUL", 1, {"told": "Ada", "attempt": 1}, []]
+    assert (found["lost"], found["shipped"]) == (None, 1)
+    assert found["failing"] == ["READY", 1, None, ["shop.tasks.OutOfStock"]]
+    listed = json.loads(manage("ojster", "jobs", "list", "--json"))
+    assert listed["total"] == 3
+
+
+@pytest.mark.parametrize(
+    ("settings_of_tasks", "said"),
+    [
+        ({"QUEUES": ["default", "mail", "Mail Queue"]}, "ojster.E001"),
+        ({"OPTIONS": {"url": "mysql://jobs"}}, "neither a database"),
+        ({"OPTIONS": {"uri": "sqlite:///jobs.db"}}, "unknown option 'uri'"),
+    ],
+)
+def test_wrong_settings_are_named(settings_of_tasks: dict[str, Any], said: str, tmp_path: Path) -> None:
+    backend = {"BACKEND": "ojster.django.backend.OjsterBackend"} | settings_of_tasks
+    (tmp_path / "wrong.py").write_text(f"from shop.settings import *\nTASKS = {{'default': {backend!r}}}\n")
+    env = os.environ | {"PYTHONPATH": f"{EXAMPLE}:{tmp_path}", "DJANGO_SETTINGS_MODULE": "wrong"}
+    command = [sys.executable, "-m", "django", "check"]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert said in done.stderr
