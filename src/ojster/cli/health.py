@@ -16,6 +16,9 @@ log = logging.getLogger(__name__)
 MAX_AGE_SECONDS: Final = 30.0
 """Age from which a health file tells of a worker that hangs, in seconds: six heartbeats."""
 
+PROBE_SECONDS: Final = 5.0
+"""Time in which a server must say that it is ready, in seconds."""
+
 
 def touch(file: Path) -> None:
     """Set the time of a health file to now, on the clock of this machine; what prevents it is logged."""
@@ -38,18 +41,22 @@ def age_of(file: Path) -> float | None:
         "ojster worker myapp:app --health-file /tmp/healthy",
         "ojster healthy /tmp/healthy",
         "ojster healthy /tmp/healthy --max-age 60",
+        "ojster healthy http://127.0.0.1:8080",
     )
 )
-@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.argument("file", metavar="FILE|URL")
 @click.option(
     "--max-age", type=click.FloatRange(1), default=MAX_AGE_SECONDS, show_default=True, help="Oldest sign, in seconds."
 )
-def healthy(file: Path, max_age: float) -> int:
-    """Check that a worker is well, by its --health-file: for the probes of Kubernetes and Docker.
+def healthy(file: str, max_age: float) -> int:
+    """Check that a worker is well, by its --health-file, or that a server is ready, by its URL: for probes.
 
-    Exits with 0 if its last heartbeat was answered within --max-age seconds, otherwise with 1.
+    Exits with 0 if the worker's last heartbeat was answered within --max-age seconds, or if the server can write to its
+    database; otherwise with 1.
     """
-    age = age_of(file)
+    if file.startswith(("http://", "https://")):
+        return _ready(file)
+    age = age_of(Path(file))
     if age is None:
         click.echo(f"{file} does not exist: the worker has not started, or has stopped.", err=True)
         return 1
@@ -58,3 +65,15 @@ def healthy(file: Path, max_age: float) -> int:
         return 1
     click.echo(f"The last heartbeat was {age:.0f} seconds ago.")
     return 0
+
+
+def _ready(url: str) -> int:
+    import httpx
+
+    try:
+        answer = httpx.get(f"{url.rstrip('/')}/ready", timeout=PROBE_SECONDS)
+    except httpx.HTTPError as error:
+        click.echo(f"The server at {url} does not answer: {error}", err=True)
+        return 1
+    click.echo(answer.text, err=not answer.is_success)
+    return 0 if answer.is_success else 1

@@ -10,6 +10,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from ojster.core.event_metrics import DURATION_BUCKETS, QUEUE_AND_TYPE, QUEUE_TIME_BUCKETS, EventMetric
 from ojster.core.states import JobState
 from ojster.jobs.queries import count_dead_letters
+from ojster.jobs.waiting import count_waits
 
 if TYPE_CHECKING:
     from ojster.service import Service
@@ -65,4 +66,10 @@ async def families(service: Service) -> Iterator[Metric]:
     dead = GaugeMetricFamily("ojs_dead_letters", "Dead letters of a queue.", labels=["queue"])
     for queue, number in (await service.database.read(count_dead_letters, None)).items():
         dead.add_metric([queue], number)
-    return iter((jobs, busy, dead))
+    oldest = GaugeMetricFamily(
+        "ojs_queue_oldest_seconds", "Time for which the next job of a queue has been available.", labels=["queue"]
+    )
+    waiting = tuple(queue for queue, states in counts.items() if states.get(JobState.AVAILABLE, 0))
+    for queue, seconds in (await service.database.read(count_waits, waiting)).items():
+        oldest.add_metric([queue], seconds)
+    return iter((jobs, busy, dead, oldest))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
+from ojster.core.durations import SECOND
 from ojster.core.tenant import NOBODY
 from ojster.storage.transaction import AVAILABLE_CONDITIONS, Transaction
 
@@ -36,3 +38,11 @@ def oldest_waiting(tx: Transaction, queue: str) -> int | None:
                 {"queue": queue, "tenant": tenant},
             )
     return min((at for (at,) in moments if at is not None), default=None)
+
+
+def count_waits(tx: Transaction, calls: Sequence[Sequence[str]]) -> list[dict[str, float]]:
+    """Return for each call how long the next jobs of its queues have been available, in seconds, by queue."""
+    return [
+        {queue: (tx.now - at) / SECOND for queue in queues if (at := oldest_waiting(tx, queue)) is not None}
+        for queues in calls
+    ]
