@@ -163,6 +163,8 @@ def test_a_server_and_workers_run_as_one_service(commands: Commands, app: App) -
     health = f"http://127.0.0.1:{port}/ojs/v1/health"
     with commands.running("run", "mine:app", "--port", str(port)) as process:
         until(lambda: answers(health))
+        ready = commands.run("healthy", f"http://127.0.0.1:{port}")
+        assert (ready.returncode, '"ready"' in ready.stdout) == (0, True), ready.stderr
         (handle,) = enqueue(app, 1)
         worker = handle.result(30)
         (server,) = [child for child in process.children() if child.pid != worker]
@@ -170,6 +172,8 @@ def test_a_server_and_workers_run_as_one_service(commands: Commands, app: App) -
         until(lambda: not answers(health))
         until(lambda: answers(health))
         assert enqueue(app, 1)[0].result(30) == worker
+    gone = commands.run("healthy", f"http://127.0.0.1:{port}")
+    assert (gone.returncode, "does not answer" in gone.stderr) == (1, True)
 
 
 def test_workers_that_are_quiet_stay_quiet_when_they_are_replaced(commands: Commands, app: App) -> None:
