@@ -1,0 +1,226 @@
+"""Jobs and transactions of SQLAlchemy, wherever the jobs are: after the commit, or through an outbox.
+
+If the jobs are in the PostgreSQL database of the session, neither is needed: ``send.enqueue_in(session, …)`` makes a
+job a part of the transaction.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from typing import Final, ParamSpec, TypeVar
+
+import msgspec
+from sqlalchemy import BigInteger, Column, Connection, Engine, LargeBinary, MetaData, String, Table, event, select
+from sqlalchemy import delete as delete_rows
+from sqlalchemy import insert as insert_rows
+from sqlalchemy.orm import Session
+
+from ojster.app import App
+from ojster.core.errors import BackendUnavailable, Duplicate, OjsterError
+from ojster.core.ids import new_id
+from ojster.core.json_objects import Members, read_members
+from ojster.job_type import JobType
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+log = logging.getLogger(__name__)
+
+MOST_AT_ONCE: Final = 200
+"""Number of jobs that the relay of an outbox enqueues in one transaction."""
+
+PAUSE_SECONDS: Final = 0.5
+"""Pause of a relay that has found nothing, in seconds."""
+
+
+def enqueue_after_commit(session: Session, job: JobType[P, R], *args: P.args, **kwargs: P.kwargs) -> str:
+    """Enqueue a job when the transaction of a session has committed; if it is rolled back, there is no job.
+
+    The job is lost if the process dies, or the server cannot be reached, between the commit and the enqueue: the error
+    is logged. An ``Outbox`` loses nothing.
+
+    Parameters
+    ----------
+    session:
+        A session; of an ``AsyncSession``, its ``sync_session``.
+    job:
+        The declared job, perhaps with options: ``send.using(queue="mail")``.
+    args, kwargs:
+        Arguments of the handler.
+
+    Returns
+    -------
+    str
+        The id that the job will have.
+
+    Raises
+    ------
+    TypeError
+        The handler does not take these arguments.
+    """
+    id, request = _with_id(job.request(args, kwargs))
+    app = job.app
+
+    is_over = False
+
+    def forget(ended: Session) -> None:
+        nonlocal is_over
+        is_over = True
+
+    def push(committed: Session) -> None:
+        if is_over:
+            return
+        try:
+            app._event_loop_thread.call(app.client().jobs.enqueue([request]))
+        except OjsterError:
+            log.exception("the job %s was not enqueued after the commit", id)
+
+    event.listen(session, "after_rollback", forget, once=True)
+    event.listen(session, "after_commit", push, once=True)
+    return id
+
+
+class Outbox:
+    """A table for jobs that are to be enqueued: it is written in the transaction of your data, and a relay empties it.
+
+    Each job is enqueued exactly once, whatever dies: the relay deletes a row after the server has taken the job, and a
+    job that it sends twice has the same id both times.
+
+    Parameters
+    ----------
+    app:
+        The application with the jobs.
+    metadata:
+        The metadata to which the table is added, so that ``metadata.create_all`` and Alembic create it.
+    name:
+        Name of the table; ``ojster_outbox`` by default.
+
+    Examples
+    --------
+    >>> from ojster import App
+    >>> from ojster.sqlalchemy import Outbox
+    >>> from sqlalchemy import MetaData, create_engine
+    >>> app = App("sqlite:///:memory:")
+    >>> @app.job("order.ship")
+    ... def ship(order: int) -> None: ...
+    >>> outbox = Outbox(app, metadata := MetaData())
+    >>> engine = create_engine("sqlite://")
+    >>> metadata.create_all(engine)
+    >>> with engine.begin() as connection:
+    ...     id = outbox.add(connection, ship, 42)
+    >>> outbox.relay(engine), app.find(id).job.args
+    (1, [42])
+    >>> app.close()
+    """
+
+    def __init__(self, app: App, metadata: MetaData, name: str = "ojster_outbox") -> None:
+        self.app = app
+        self.table = Table(
+            name,
+            metadata,
+            Column("id", String(36), primary_key=True),
+            Column("request", LargeBinary, nullable=False),
+            Column("created_at", BigInteger, nullable=False),
+        )
+
+    def add(self, session: Session | Connection, job: JobType[P, R], *args: P.args, **kwargs: P.kwargs) -> str:
+        """Write a job into the outbox, in the transaction of a session or connection.
+
+        Parameters
+        ----------
+        session:
+            A session or connection; of an ``AsyncSession``, its ``sync_session``.
+        job:
+            The declared job, perhaps with options.
+        args, kwargs:
+            Arguments of the handler.
+
+        Returns
+        -------
+        str
+            The id that the job will have.
+
+        Raises
+        ------
+        TypeError
+            The handler does not take these arguments.
+        """
+        id, request = _with_id(job.request(args, kwargs))
+        row = {"id": id, "request": msgspec.json.encode(request), "created_at": time.time_ns() // 1_000}
+        session.execute(insert_rows(self.table), row)
+        return id
+
+    def relay(self, engine: Engine, most: int = MOST_AT_ONCE) -> int:
+        """Enqueue the oldest jobs of the outbox, and delete them from it.
+
+        Parameters
+        ----------
+        engine:
+            The engine of the database with the table.
+        most:
+            Maximum number of jobs; 200 by default.
+
+        Returns
+        -------
+        int
+            The number of jobs that are no longer in the outbox.
+
+        Raises
+        ------
+        BackendUnavailable
+            The server cannot be reached: the jobs stay.
+        """
+        table = self.table
+        with engine.begin() as connection:
+            oldest = select(table.c.id, table.c.request).order_by(table.c.created_at, table.c.id).limit(most)
+            rows = connection.execute(oldest.with_for_update(skip_locked=True)).all()
+            if rows:
+                self.app._event_loop_thread.call(self._push([bytes(row.request) for row in rows]))
+                connection.execute(delete_rows(table).where(table.c.id.in_([row.id for row in rows])))
+        return len(rows)
+
+    def run(self, engine: Engine) -> None:
+        """Relay for ever, and wait for the server whenever it is away. For a process or thread of its own.
+
+        Parameters
+        ----------
+        engine:
+            The engine of the database with the table.
+        """
+        while True:
+            try:
+                moved = self.relay(engine)
+            except BackendUnavailable as error:
+                log.warning("the outbox waits for the server: %s", error)
+                moved = 0
+            if moved < MOST_AT_ONCE:
+                time.sleep(PAUSE_SECONDS)
+
+    async def _push(self, requests: Sequence[bytes]) -> None:
+        try:
+            await self.app.client().jobs.enqueue([read_members(request, "The job") for request in requests])
+        except BackendUnavailable:
+            raise
+        except OjsterError:  # one of them is refused: the others must not wait for it
+            await asyncio.gather(*[self._push_one(request) for request in requests])
+
+    async def _push_one(self, request: bytes) -> None:
+        try:
+            await self.app.client().jobs.enqueue([read_members(request, "The job")])
+        except BackendUnavailable:
+            raise
+        except Duplicate:  # an earlier relay has enqueued it, or a unique job exists
+            return
+        except OjsterError as refusal:
+            if refusal.retryable:
+                raise BackendUnavailable(f"A job of the outbox is refused for now: {refusal}") from refusal
+            log.error("a job of the outbox was refused, and is dropped: %s: %s", refusal, request.decode())
+
+
+def _with_id(request: Members) -> tuple[str, Members]:
+    """Return a request with an id, and the id."""
+    id = new_id()
+    return id, {"id": msgspec.Raw(msgspec.json.encode(id)), **request}

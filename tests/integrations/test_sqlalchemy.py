@@ -1,0 +1,106 @@
+"""Jobs after the commit of a session of SQLAlchemy, and through an outbox."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import sqlalchemy
+from sqlalchemy.orm import Session
+
+from ojster import App
+from ojster.core.errors import BackendUnavailable
+from ojster.sqlalchemy import Outbox, enqueue_after_commit
+from ojster.testing import JobTester
+
+metadata = sqlalchemy.MetaData()
+app = App("http://127.0.0.1:1")  # nobody listens there
+outbox = Outbox(app, metadata)
+
+
+@app.job("order.ship", retry=2)
+def ship(order: int) -> int:
+    return order
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[sqlalchemy.Engine]:
+    engine = sqlalchemy.create_engine(f"sqlite:///{tmp_path / 'orders.db'}")
+    metadata.create_all(engine)
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def jobs() -> Iterator[JobTester]:
+    with JobTester(app) as tester:
+        yield tester
+
+
+def test_a_job_is_enqueued_after_the_commit(engine: sqlalchemy.Engine, jobs: JobTester) -> None:
+    with Session(engine) as session, session.begin():
+        id = enqueue_after_commit(session, ship.using(queue="mail"), 7)
+        assert jobs.all() == []
+    (job,) = jobs.all()
+    assert (job.id, job.queue, job.args) == (id, "mail", [7])
+
+
+def test_a_job_of_a_transaction_that_is_rolled_back_never_was(engine: sqlalchemy.Engine, jobs: JobTester) -> None:
+    with Session(engine) as session:
+        enqueue_after_commit(session, ship, 7)
+        session.execute(sqlalchemy.text("SELECT 1"))
+        session.rollback()
+        enqueue_after_commit(session, ship, 8)
+        session.execute(sqlalchemy.text("SELECT 1"))
+        session.commit()
+        session.execute(sqlalchemy.text("SELECT 1"))
+        session.commit()
+    assert [job.args for job in jobs.all()] == [[8]], "once, and not again with later transactions"
+
+
+def test_wrong_arguments_are_refused_before_anything_is_written(engine: sqlalchemy.Engine) -> None:
+    with engine.begin() as connection, pytest.raises(TypeError):
+        outbox.add(connection, ship, "seven")  # type: ignore[arg-type]
+
+
+def test_the_outbox_keeps_jobs_until_the_server_has_them(
+    engine: sqlalchemy.Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    with engine.begin() as connection:
+        ids = [outbox.add(connection, ship, number) for number in range(5)]
+    with engine.connect() as connection:
+        outbox.add(connection, ship, 99)
+        connection.rollback()
+    with pytest.raises(BackendUnavailable):
+        outbox.relay(engine)
+    with JobTester(app) as jobs:
+        assert [outbox.relay(engine, 3), outbox.relay(engine), outbox.relay(engine)] == [3, 2, 0]
+        assert [job.id for job in jobs.all()] == ids
+        assert jobs.drain().attempts == 5
+
+
+def test_a_job_that_is_relayed_twice_is_enqueued_once(engine: sqlalchemy.Engine, jobs: JobTester) -> None:
+    with engine.begin() as connection:
+        outbox.add(connection, ship, 1)
+        outbox.add(connection, ship, 2)
+    with engine.connect() as connection:
+        rows = connection.execute(sqlalchemy.select(outbox.table)).all()
+    outbox.relay(engine, 1)
+    with engine.begin() as connection:  # as if the relay had died before its commit
+        connection.execute(sqlalchemy.insert(outbox.table), rows[0]._asdict())
+    assert outbox.relay(engine) == 2
+    assert [job.args for job in jobs.all()] == [[1], [2]]
+
+
+def test_a_job_that_is_never_taken_does_not_stop_the_others(
+    engine: sqlalchemy.Engine, jobs: JobTester, caplog: pytest.LogCaptureFixture
+) -> None:
+    with engine.begin() as connection:
+        bad = outbox.add(connection, ship, 1)
+        outbox.add(connection, ship, 2)
+        wrong = {"request": b'{"id":"%b","type":"NO TYPE","args":[]}' % bad.encode()}
+        connection.execute(sqlalchemy.update(outbox.table).where(outbox.table.c.id == bad), wrong)
+    assert outbox.relay(engine) == 2
+    assert [job.args for job in jobs.all()] == [[2]]
+    assert bad in caplog.text
