@@ -8,7 +8,7 @@ RUNS := $(VENV)/.runs
 
 PYTEST ?=
 
-.PHONY: help install demo test quick thorough fuzz lint check coverage format bench bench-peers chaos conformance dist sbom lock clean
+.PHONY: help install demo test quick thorough fuzz fuzz-quick lint check coverage format bench bench-peers chaos conformance dist sbom lock clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -52,6 +52,12 @@ fuzz: $(READY) ## Feed the parsers and a server random input for some minutes
 	$(BIN)/python -m tests.fuzz parsers --seconds 30
 	$(BIN)/python -m tests.fuzz http --seconds 120
 	$(BIN)/python -m tests.fuzz http --seconds 120 --roles
+
+fuzz-quick: $(READY) ## Feed the parsers the same random input each time, for some seconds each
+	$(BIN)/python -m tests.fuzz parsers --by-chance --seed 1 --inputs 3000 --seconds 60 $(QUICK_TARGETS)
+
+QUICK_TARGETS = job bulk filters code workflow definition condition references templates schema cron durations timestamps \
+	postgres_url names access query headers
 
 lint: $(READY) ## Check format, lint, imports and types
 	$(BIN)/ruff format --check .

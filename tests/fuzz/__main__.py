@@ -15,6 +15,7 @@ def main() -> None:
     parsers = kinds.add_parser("parsers", help="feed random inputs to the parsers")
     parsers.add_argument("targets", nargs="*", metavar="TARGET", help="parsers to fuzz (default: all)")
     parsers.add_argument("--seconds", type=float, default=60, help="time for each parser (default 60)")
+    parsers.add_argument("--inputs", type=int, help="maximum number of inputs for each parser, with --by-chance")
     parsers.add_argument("--by-chance", action="store_true", help="use no atheris, although it is installed")
     parsers.add_argument("--seed", type=int, default=0, help="for the same inputs again, with --by-chance")
     parsers.add_argument("--list", action="store_true", help="only show the names of the parsers")
@@ -50,7 +51,7 @@ def _fuzz_parsers(chosen: argparse.Namespace, report: Report) -> None:
         print("\n".join(TARGETS))
         return
     names = chosen.targets or list(TARGETS)
-    fuzz_parsers(names, chosen.seconds, by_chance=chosen.by_chance, seed=chosen.seed, report=report)
+    fuzz_parsers(names, chosen.seconds, by_chance=chosen.by_chance, most=chosen.inputs, seed=chosen.seed, report=report)
 
 
 if __name__ == "__main__":

@@ -127,13 +127,13 @@ def _peak() -> int:
     return size if sys.platform == "darwin" else size << 10
 
 
-def by_chance(probe: Probe, seeds: list[bytes], seconds: float, rng: random.Random) -> None:
-    """Run changed inputs for some seconds, more often changes of those that were accepted."""
+def by_chance(probe: Probe, seeds: list[bytes], seconds: float, most: int | None, rng: random.Random) -> None:
+    """Run changed inputs for some seconds, at most so many, more often changes of those that were accepted."""
     pool = list(seeds)
     for seed in seeds:
         probe(seed)
     end = time.monotonic() + seconds
-    while time.monotonic() < end:
+    while time.monotonic() < end and (most is None or probe.executions < most):
         data = mutate(rng.choice(pool), seeds, rng)
         if probe(data) and len(data) < 4_000:
             pool.append(data)
@@ -171,6 +171,7 @@ def main() -> None:
     parser.add_argument("target")
     parser.add_argument("out", type=Path)
     parser.add_argument("--seconds", type=float, default=10)
+    parser.add_argument("--inputs", type=int)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--by-chance", action="store_true")
     chosen = parser.parse_args()
@@ -190,7 +191,7 @@ def main() -> None:
         folder = chosen.out.with_suffix(".corpus")
         folder.mkdir(exist_ok=True)
         guided(atheris, probe, target.seeds(), chosen.seconds, folder)
-    by_chance(probe, target.seeds(), chosen.seconds, random.Random(chosen.seed))
+    by_chance(probe, target.seeds(), chosen.seconds, chosen.inputs, random.Random(chosen.seed))
     probe.write(Outcome(executions=probe.executions, engine=f"chance, {probe.accepted} accepted"))
 
 

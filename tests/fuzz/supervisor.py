@@ -23,12 +23,14 @@ ROOT: Final = Path(__file__).parents[2]
 _read: Final = msgspec.json.Decoder(Outcome).decode
 
 
-def fuzz_parsers(names: Sequence[str], seconds: float, *, by_chance: bool, seed: int, report: Report) -> None:
-    """Fuzz targets for some seconds each, and add what is found to a report."""
+def fuzz_parsers(
+    names: Sequence[str], seconds: float, *, by_chance: bool, most: int | None, seed: int, report: Report
+) -> None:
+    """Fuzz targets for some seconds each, by chance with at most so many inputs, and add what is found to a report."""
     for name in names:
         with tempfile.TemporaryDirectory(prefix="ojster-fuzz-") as folder:
             started = time.monotonic()
-            run = _Run(name, Path(folder), by_chance=by_chance)
+            run = _Run(name, Path(folder), by_chance=by_chance, most=most)
             report.add_all(run.findings(seconds, seed))
             spent = time.monotonic() - started
             print(f"{name:14} {run.executions:9} inputs in {spent:4.0f} s ({run.engine})", flush=True)
@@ -37,13 +39,14 @@ def fuzz_parsers(names: Sequence[str], seconds: float, *, by_chance: bool, seed:
 class _Run:
     """The run of one target. After an input that hangs, the target is started again."""
 
-    def __init__(self, name: str, folder: Path, *, by_chance: bool) -> None:
+    def __init__(self, name: str, folder: Path, *, by_chance: bool, most: int | None) -> None:
         self.executions = 0
         self.engine = "none"
         self._is_killed = False
         self._name = name
         self._out = folder / "findings"
         self._by_chance = by_chance
+        self._most = most
 
     def findings(self, seconds: float, seed: int) -> list[Finding]:
         """Run the target for some seconds; return what was found."""
@@ -65,6 +68,7 @@ class _Run:
         self._input.unlink(missing_ok=True)
         command = [sys.executable, "-m", "tests.fuzz.running", self._name, str(self._out)]
         command += [f"--seconds={seconds}", f"--seed={seed}", *["--by-chance"] * self._by_chance]
+        command += [] if self._most is None else [f"--inputs={self._most}"]
         with self._out.with_suffix(".log").open("wb") as log:
             process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log)
             why = self._watch(process, seconds)
