@@ -24,6 +24,7 @@ from ojster.jobs.bulk import Action
 from ojster.jobs.bulk_service import Sweep
 from ojster.jobs.checkpoints import NewCheckpoint
 from ojster.jobs.claim_policy import Claim
+from ojster.jobs.explanation import Explanation
 from ojster.jobs.failure import Failure
 from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.history import Entry
@@ -89,6 +90,9 @@ class JobCalls(Protocol):
 
     async def history(self, job_id: str) -> list[Entry]:
         """Return a job's history, oldest entry first."""
+
+    async def explain(self, job_id: str) -> Explanation:
+        """Return why a job waits."""
 
     async def retry_dead(self, job_id: str) -> Job:
         """Run a discarded job again."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from ojster.core.job import Job
 from ojster.fleet.abilities import kind_of
@@ -13,9 +13,11 @@ from ojster.fleet.claim_policies import (
     IdlePolicy,
     MatchingPolicy,
 )
+from ojster.fleet.unrunnable import why_unrunnable
 from ojster.fleet.workers import reap_silent_workers
 from ojster.jobs.claim_policy import NO_OBSTACLES, Claim, ClaimPolicy, Obstacles
 from ojster.jobs.extension import Due, Extension
+from ojster.jobs.reason import Reason
 from ojster.storage.memory import Memory
 from ojster.storage.transaction import Transaction
 
@@ -34,6 +36,11 @@ class FleetExtension(Extension):
     def selects(self, memory: Memory, request: Claim) -> str | None:
         """Return a name for what a worker that provides something, or is limited to some types, can take."""
         return kind_of(memory, request)
+
+    def why_waiting(self, tx: Transaction, job: Job) -> Iterable[Reason]:
+        """Return what the present workers lack that a job requires, if none of them can run it."""
+        if reasons := why_unrunnable(tx, job):
+            yield Reason("no_worker", f"No worker can run it: {'; '.join(reasons)}.")
 
     def claim_policies(self) -> Sequence[tuple[type[ClaimPolicy], Obstacles]]:
         """Leave out idle workers, and jobs that a worker cannot run."""

@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from ojster.core.job import Job
 from ojster.core.tenant import TENANT_NAMES_RANGE
 from ojster.fleet.abilities import PLAIN, Abilities, decode_abilities, worker_rules_by_id
 from ojster.fleet.matching import find_needs
@@ -53,6 +54,12 @@ def list_unrunnable(tx: Transaction, requests: Sequence[None]) -> list[list[Unru
     found = [*_with_needs(tx, present), *_without_needs(tx, present)]
     found.sort(key=lambda one: (one.queue, one.type or "", one.job_id))
     return [found[:MAX_UNRUNNABLE_GROUPS] for _ in requests]
+
+
+def why_unrunnable(tx: Transaction, job: Job) -> list[str]:
+    """Return what the closest of the present workers lacks for a job; an empty list if one of them can run it."""
+    needs = None if job.needs is None else find_needs(tx, job.needs, job.seq)
+    return _reasons(_Present(tx).of(job.queue), job.type, job.version, needs) or []
 
 
 class _Present:

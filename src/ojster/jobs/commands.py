@@ -195,6 +195,20 @@ def delete_jobs(url: str, as_json: bool, **given: Any) -> int:
     return _sweep(Action.DELETE, url, as_json, **given)
 
 
+@jobs.command("explain", epilog=examples("ojster jobs explain 019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f"))
+@click.argument("job_id")
+@with_url
+@with_json
+def explain_job(job_id: str, url: str, as_json: bool) -> None:
+    """Say why a job waits: a pause, a limit, no worker that can run it, its turn, or a time."""
+    found = ask(url, lambda client: client.jobs.explain(job_id))
+    if as_json:
+        print_json(found)
+        return
+    for reason in found.reasons:
+        click.echo(reason.message + (f" Until {reason.until}." if reason.until and reason.code == "limit" else ""))
+
+
 @jobs.command("history", epilog=examples("ojster jobs history 019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f"))
 @click.argument("job_id")
 @with_url

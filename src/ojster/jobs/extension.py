@@ -20,6 +20,7 @@ from ojster.jobs.claim_policy import STEPS, Claim, ClaimPolicy, Obstacles
 from ojster.jobs.failure import Failure
 from ojster.jobs.messages import Acknowledgement, EndOfAttempt, Release
 from ojster.jobs.new_job import NewJob
+from ojster.jobs.reason import Reason
 from ojster.jobs.scope import Scope
 from ojster.storage.memory import Local, Memory
 from ojster.storage.transaction import Transaction
@@ -152,6 +153,10 @@ class Extension:
         """
         return None
 
+    def why_waiting(self, tx: Transaction, job: Job) -> Iterable[Reason]:
+        """Return why an available job is not handed out."""
+        return ()
+
     def claim_policies(self) -> Sequence[tuple[type[ClaimPolicy], Obstacles]]:
         """Return the policies that decide which jobs are handed out, and what shows that each is in use."""
         return ()
@@ -194,6 +199,7 @@ class Life:
         self.refuse_end = overriding("refuse_end")
         self.release = overriding("release")
         self.start = overriding("start")
+        self.why_waiting = overriding("why_waiting")
         policies = [policy for one in extensions for policy in one.claim_policies()]
         self.claim_policies = tuple(policy for policy, _ in policies)
         self.claim_steps = {

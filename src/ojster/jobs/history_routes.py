@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from ojster.jobs import record_wire
+from ojster.jobs.explanation import Explanation
 from ojster.jobs.record_wire import HistoryAnswer, PurgedHistoryAnswer, show_entry
 from ojster.server.answer import Answer, encode
 from ojster.server.pages import page_of
@@ -44,10 +45,16 @@ async def show_lineage(request: HttpRequest) -> Answer:
     return Answer(encode(record_wire.show_lineage(await request.engine.jobs.lineage(request.path["id"]))))
 
 
+async def explain_job(request: HttpRequest) -> Answer:
+    """Say why a job waits: a pause, a limit, no worker that can run it, its turn, or a time."""
+    return Answer(encode(await request.engine.jobs.explain(request.path["id"])))
+
+
 _TAG: Final = "History"
 
 ROUTES: Final = (
     Route("GET", f"{BASE}/jobs/{{id}}/history", show_history, _TAG, answer=HistoryAnswer, query=("limit", "cursor")),
+    Route("GET", f"{BASE}/jobs/{{id}}/explanation", explain_job, _TAG, answer=Explanation),
     Route("DELETE", f"{BASE}/jobs/{{id}}/history", purge_history, _TAG, answer=PurgedHistoryAnswer),
     Route("GET", f"{BASE}/jobs/{{id}}/lineage", show_lineage, _TAG, answer=record_wire.LineageAnswer),
 )

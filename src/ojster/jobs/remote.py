@@ -28,6 +28,7 @@ from ojster.jobs.bulk_service import Sweep
 from ojster.jobs.bulk_wire import BatchAnswer
 from ojster.jobs.checkpoints import NewCheckpoint
 from ojster.jobs.claim_policy import Claim
+from ojster.jobs.explanation import Explanation
 from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.history import Entry
 from ojster.jobs.messages import Acknowledgement, FailureReport, Progress, Release
@@ -116,6 +117,10 @@ class RemoteJobs(RemoteCapability):
         """Return the events of a job, oldest first."""
         path = f"/jobs/{quote(job_id, safe='')}/history?limit=1000"
         return [read_entry(shown) for shown in (await self._connection.ask(HistoryAnswer, "GET", path)).events]
+
+    async def explain(self, job_id: str) -> Explanation:
+        """Return why a job waits."""
+        return await self._connection.ask(Explanation, "GET", f"/jobs/{quote(job_id, safe='')}/explanation")
 
     async def retry_dead(self, job_id: str) -> Job:
         """Retry a discarded job."""

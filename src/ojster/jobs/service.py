@@ -28,6 +28,7 @@ from ojster.jobs.checkpoints import Checkpoint, NewCheckpoint
 from ojster.jobs.claim import NoJobsAllowed, claim
 from ojster.jobs.claim_policy import Claim
 from ojster.jobs.code import ATTRIBUTE as CODE_ATTRIBUTE
+from ojster.jobs.explanation import Explanation, explain
 from ojster.jobs.extension import Completer, life
 from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.history import Entry, Lineage, purge_history, read_history, trace_lineage
@@ -328,6 +329,17 @@ class JobService(CapabilityService):
         """
         await self.scope.check_job(job_id)
         return accepted(await self.database.read(read_history, job_id))
+
+    async def explain(self, job_id: str) -> Explanation:
+        """Return why a job waits.
+
+        Raises
+        ------
+        NotFound
+            The job does not exist.
+        """
+        await self.scope.check_job(job_id)
+        return accepted(await self.database.read(explain, job_id))
 
     async def purge_history(self, job_id: str) -> int:
         """Delete the history of a job; return the number of deleted entries.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from ojster.core.durations import SECOND
@@ -15,6 +15,7 @@ from ojster.jobs.extension import Completer, Due, Extension, Group
 from ojster.jobs.failure import Failure
 from ojster.jobs.new_job import NewJob
 from ojster.jobs.options_wire import queue_of
+from ojster.jobs.reason import Reason
 from ojster.jobs.scope import Scope
 from ojster.queues.backpressure import make_room
 from ojster.queues.claim_policies import (
@@ -30,6 +31,7 @@ from ojster.queues.claim_policies import (
     QueueLimitPolicy,
     ResourceBudgetPolicy,
 )
+from ojster.queues.explanation import why_held_back
 from ojster.queues.limits import block, free_limits, limit_queue, open_limits, register, unmark
 from ojster.queues.pool import pools_by_name
 from ojster.queues.rate_limit import Rate
@@ -93,6 +95,10 @@ class QueueExtension(Extension):
     def due(self, tx: Transaction, *, in_maintenance: bool) -> Due:
         """Wake the queues of limits that have room again."""
         return Due(open_limits(tx))
+
+    def why_waiting(self, tx: Transaction, job: Job) -> Iterable[Reason]:
+        """Return whether maintenance, a pause or a limit keeps a job from starting."""
+        return why_held_back(tx, job)
 
     def claim_policies(self) -> Sequence[tuple[type[ClaimPolicy], Obstacles]]:
         """Limit and order what the queues hand out."""

@@ -193,9 +193,7 @@ def names_a_database(url: str) -> bool:
 def without_password(url: str) -> str:
     """Return a URL with its secrets replaced by ``***``, for logs and errors."""
     hidden = re.sub(r"(?is)(password|secret)\s*=\s*('[^']*'|[^\s&]+)", r"\1=***", url)
-    place, mark, query = re.sub(r"(?s)(?<=/)([^:/?#]*):[^/].*@|(?<=/)([^:/?#]*):@", r"\1\2:***@", hidden).partition(
-        "?"
-    )
+    place, mark, query = re.sub(r"(?s)(?<=/)([^:/?#]*):[^/].*@|(?<=/)([^:/?#]*):@", r"\1\2:***@", hidden).partition("?")
     pairs = [pair.partition("=") for pair in query.split("&")]
     shown = [f"{name}=***" if _SECRET.search(unquote(name)) else name + equals + value for name, equals, value in pairs]
     return place + mark + "&".join(shown)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from ojster.core.errors import OjsterError
 from ojster.core.job import Job
+from ojster.core.tenant import shown_tenant
 from ojster.jobs.claim_policy import ClaimPolicy, Obstacles
 from ojster.jobs.extension import Extension, Group
+from ojster.jobs.reason import Reason
 from ojster.storage.transaction import Transaction
 from ojster.tenancy.claim_policy import TENANTS_WAIT, TenantPolicy
-from ojster.tenancy.quotas import check_tenant_limits, free_tenants
+from ojster.tenancy.quotas import check_tenant_limits, free_tenants, is_busy
+from ojster.tenancy.tenant import tenants_by_id
 
 
 class TenancyExtension(Extension):
@@ -24,6 +27,12 @@ class TenancyExtension(Extension):
         """Wake fetches for tenants that have room again."""
         if tenants := {job.tenant for job in jobs if job.tenant}:
             free_tenants(tx, tenants)
+
+    def why_waiting(self, tx: Transaction, job: Job) -> Iterable[Reason]:
+        """Return whether as many jobs of the tenant run as may run at once."""
+        if job.tenant and is_busy(tx, job.tenant):
+            most = tenants_by_id(tx)[job.tenant].max_concurrency
+            yield Reason("tenant", f"As many jobs of the tenant {shown_tenant(job.tenant)!r} run as may run at once: {most}.")
 
     def claim_policies(self) -> Sequence[tuple[type[ClaimPolicy], Obstacles]]:
         """Serve tenants in turn, each within its limit."""

@@ -45,6 +45,12 @@ def tenant_capacities(tx: Transaction, tenants: Set[str]) -> dict[str, int]:
     return rooms
 
 
+def is_busy(tx: Transaction, tenant: str) -> bool:
+    """Return whether as many jobs of a tenant run as may run at once. Nothing is locked."""
+    limits = tenants_by_id(tx).get(tenant)
+    return limits is not None and limits.max_concurrency is not None and not _room(tx, tenant, limits.max_concurrency)
+
+
 def _room(tx: Transaction, tenant: str, most: int) -> int:
     return max(0, most - _count(counts_of_tenant(tx, tenant), (JobState.ACTIVE.value,)))
 

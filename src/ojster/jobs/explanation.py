@@ -1,0 +1,88 @@
+"""Why a job waits: what each capability says of it, in the words of an operator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import msgspec
+
+from ojster.core.errors import OjsterError
+from ojster.core.job import Job
+from ojster.core.states import FINISHED, JobState
+from ojster.core.tenant import called
+from ojster.core.timestamps import format_timestamp
+from ojster.jobs.extension import life
+from ojster.jobs.queries import no_job
+from ojster.jobs.reason import Reason
+from ojster.storage.transaction import Transaction
+
+MAX_COUNTED: Final = 10_000
+"""Number of jobs before a job that are counted; more are said to be at least so many."""
+
+
+class Explanation(msgspec.Struct, frozen=True):
+    """Why a job is in its state: the reasons, the most important first."""
+
+    job_id: str
+    state: str
+    reasons: list[Reason]
+
+
+def explain(tx: Transaction, ids: Sequence[str]) -> list[Explanation | OjsterError]:
+    """Return for each job why it waits, or ``NotFound``."""
+    jobs = tx.find_jobs(ids)
+    return [_explain(tx, jobs[id]) if id in jobs else no_job(id) for id in ids]
+
+
+def _explain(tx: Transaction, job: Job) -> Explanation:
+    reasons = list(_of_state(job))
+    if job.state == JobState.AVAILABLE:
+        reasons += [reason for why_waiting in life(tx).why_waiting for reason in why_waiting(tx, job)]
+        reasons += _of_exclusion(tx, job)
+        reasons.append(_of_turn(tx, job, is_next=not reasons))
+    return Explanation(job.id, job.state, reasons)
+
+
+def _of_state(job: Job) -> Iterator[Reason]:
+    due = None if job.due_at is None else format_timestamp(job.due_at)
+    match job.state:
+        case JobState.SCHEDULED:
+            yield Reason("scheduled", f"It is scheduled for {due}.", until=due)
+        case JobState.RETRYABLE:
+            message = f"Attempt {job.attempt} of {job.max_attempts} failed; the next one is at {due}."
+            yield Reason("retry", message, until=due)
+        case JobState.PENDING if job.started_at is not None:
+            yield Reason("suspended", "It is suspended until somebody resumes it.", until=due)
+        case JobState.PENDING:
+            yield Reason("pending", "It waits for an approval: activate it.")
+        case JobState.ACTIVE:
+            worker = "a worker" if job.worker_id is None else f"the worker {called(job.worker_id)!r}"
+            message = f"It runs on {worker}, attempt {job.attempt} of {job.max_attempts}; its lease ends at {due}."
+            yield Reason("active", message, until=due)
+        case state if state in FINISHED:
+            yield Reason("finished", f"It is {state} and runs no more, unless it is retried.")
+
+
+def _of_exclusion(tx: Transaction, job: Job) -> Iterator[Reason]:
+    if job.exclusive_key is None:
+        return
+    query = "SELECT id FROM jobs WHERE exclusive_key = :key AND state = 'active' LIMIT 1"
+    for (other,) in tx.execute(query, {"key": job.exclusive_key}):
+        yield Reason("exclusive", f"The job {other} runs, beside which it may not run.")
+
+
+def _of_turn(tx: Transaction, job: Job, *, is_next: bool) -> Reason:
+    """Return how many jobs are before it in its queue."""
+    ((before,),) = tx.execute(
+        "SELECT count(*) FROM (SELECT 1 FROM jobs WHERE queue = :queue AND state = 'available' AND tenant = :tenant "
+        "AND (priority > :priority OR (priority = :priority AND seq < :seq)) LIMIT :most) AS before",
+        {"queue": job.queue, "tenant": job.tenant, "priority": job.priority, "seq": job.seq, "most": MAX_COUNTED},
+    )
+    if before:
+        shown = f"{before:,}" if before < MAX_COUNTED else f"At least {before:,}"
+        noun = "job" if before == 1 else "jobs"
+        return Reason("turn", f"{shown} {noun} of its queue {'is' if before == 1 else 'are'} before it.")
+    if is_next:
+        return Reason("next", "It is the next job of its queue: it waits for a worker that is free.")
+    return Reason("turn", "It is the next job of its queue.")

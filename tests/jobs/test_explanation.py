@@ -1,0 +1,89 @@
+"""Why a job waits, as each capability says it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ojster.core.errors import NotFound
+from ojster.jobs.messages import Release
+from ojster.jobs.scope import Caller
+from ojster.tenancy import tenants
+from ojster.tenancy.tenants import TenantChange
+from tests.conftest import Bench, Http
+
+pytestmark = pytest.mark.anyio
+
+WORKER = {"worker_id": "w", "queues": ["default"], "state": "running"}
+
+
+async def codes(bench: Bench, job: Any) -> list[str]:
+    return [reason.code for reason in (await bench.engine.jobs.explain(job.id)).reasons]
+
+
+async def present(http: Http, **more: Any) -> None:
+    """Let a worker be there that takes jobs of the default queue."""
+    answer = await http("POST", "/ojs/v1/workers/heartbeat", WORKER | more)
+    assert answer.status_code == 200, answer.text
+
+
+async def test_the_state_of_a_job_may_be_the_reason(bench: Bench) -> None:
+    later = await bench.push(delay_until="+PT10S")
+    assert await codes(bench, later) == ["scheduled"]
+    job = await bench.push(retry={"max_attempts": 2, "initial_interval": "PT1S", "jitter": False})
+    held = await bench.fetch_one(worker_id="w")
+    (active,) = (await bench.engine.jobs.explain(job.id)).reasons
+    assert (active.code, "'w'" in active.message, "attempt 1 of 2" in active.message) == ("active", True, True)
+    await bench.fail(held)
+    (retry,) = (await bench.engine.jobs.explain(job.id)).reasons
+    assert (retry.code, retry.until) == ("retry", "2027-01-15T08:00:01.000000Z")
+    await bench.run_due(2)
+    again = await bench.fetch_one(worker_id="w")
+    await bench.engine.jobs.release([Release(again.id, "w", again.attempt, then="wait")])
+    assert await codes(bench, job) == ["suspended"]
+    await bench.engine.jobs.cancel(job.id)
+    assert await codes(bench, job) == ["finished"]
+
+
+async def test_a_job_waits_for_a_worker_and_for_its_turn(bench: Bench, http: Http) -> None:
+    first, second = await bench.push(priority=5), await bench.push()
+    (why, _) = (await bench.engine.jobs.explain(first.id)).reasons
+    assert (why.code, why.message) == ("no_worker", "No worker can run it: no worker takes jobs of this queue.")
+    await present(http)
+    assert await codes(bench, first) == ["next"]
+    (turn,) = (await bench.engine.jobs.explain(second.id)).reasons
+    assert (turn.code, turn.message) == ("turn", "1 job of its queue is before it.")
+
+
+async def test_pauses_maintenance_and_limits_hold_jobs_back(bench: Bench, http: Http) -> None:
+    await present(http)
+    job = await bench.push(rate_limit={"key": "api", "concurrency": 1})
+    other = await bench.push(rate_limit={"key": "api", "concurrency": 1})
+    await bench.fetch_one()
+    (limit, _) = (await bench.engine.jobs.explain(other.id)).reasons
+    assert (limit.code, "'api'" in limit.message, "at once" in limit.message) == ("limit", True, True)
+    assert await codes(bench, job) == ["active"]
+    await http("POST", "/ojs/v1/queues/default/pause")
+    await http("POST", "/ojs/v1/admin/maintenance", {"enabled": True})
+    found = await codes(bench, other)
+    assert found[-3:] == ["paused", "limit", "turn"]
+
+
+async def test_a_tenant_may_run_no_more(bench: Bench, http: Http) -> None:
+    await present(http)
+    await bench.engine.scope.do(tenants.put_tenants, TenantChange("acme", {"max_concurrency": 1}))
+    await bench.push(meta={"tenant_id": "acme"})
+    waits = await bench.push(meta={"tenant_id": "acme"})
+    await bench.fetch_one()
+    (why, _) = (await bench.engine.jobs.explain(waits.id)).reasons
+    assert (why.code, why.message) == ("tenant", "As many jobs of the tenant 'acme' run as may run at once: 1.")
+
+
+async def test_only_who_may_see_a_job_is_told(bench: Bench, http: Http) -> None:
+    job = await bench.push(meta={"tenant_id": "acme"})
+    for view, id in ((bench.engine.as_(Caller("beta")), job.id), (bench.engine, "none")):
+        with pytest.raises(NotFound):
+            await view.jobs.explain(id)
+    answer = await http("GET", f"/ojs/v1/jobs/{job.id}/explanation")
+    assert (answer.status_code, answer.json()["state"]) == (200, "available")
