@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, Final
 
@@ -19,6 +20,7 @@ OWN: Final = (
     CommandPlace("healthy", "health:healthy", "Check that a worker is well, for probes."),
     CommandPlace("dev", "dev:dev", "Run a server and a worker that reload."),
     CommandPlace("demo", "demo:demo", "Run a set of jobs on a new database, and show them live."),
+    CommandPlace("mcp", "mcp:mcp", "Let an assistant look at the jobs (Model Context Protocol)."),
     CommandPlace("migrate", "maintenance:migrate", "Migrate the database schema to the current version."),
     CommandPlace("doctor", "maintenance:doctor", "Check the health and the speed of the database or the server."),
     CommandPlace("prune", "maintenance:prune", "Delete what is past its retention now."),
@@ -76,10 +78,9 @@ def cli() -> None:
     """
 
 
-def _run() -> int:
-    """Run the command, and return its exit code."""
+def _run(arguments: Sequence[str] | None, name: str) -> int:
     try:
-        result: Any = cli(standalone_mode=False)
+        result: Any = cli(arguments, prog_name=name, standalone_mode=False)
     except OjsterError as error:
         from ojster.cli.exit_codes import report  # here, because its libraries would slow down help
 
@@ -89,10 +90,18 @@ def _run() -> int:
     return result if isinstance(result, int) else 0
 
 
-def main() -> None:
-    """Run the command, and exit with its code."""
+def main(arguments: Sequence[str] | None = None, name: str = "ojster") -> None:
+    """Run a command, and exit with its code.
+
+    Parameters
+    ----------
+    arguments:
+        The command with its arguments; ``None``, the default: those of the process.
+    name:
+        The name of the program, for help.
+    """
     try:
-        sys.exit(_run())
+        sys.exit(_run(arguments, name))
     except click.exceptions.Abort:
         sys.exit(130)
     except click.ClickException as error:

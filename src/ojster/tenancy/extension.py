@@ -32,7 +32,9 @@ class TenancyExtension(Extension):
         """Return whether as many jobs of the tenant run as may run at once."""
         if job.tenant and is_busy(tx, job.tenant):
             most = tenants_by_id(tx)[job.tenant].max_concurrency
-            yield Reason("tenant", f"As many jobs of the tenant {shown_tenant(job.tenant)!r} run as may run at once: {most}.")
+            yield Reason(
+                "tenant", f"As many jobs of the tenant {shown_tenant(job.tenant)!r} run as may run at once: {most}."
+            )
 
     def claim_policies(self) -> Sequence[tuple[type[ClaimPolicy], Obstacles]]:
         """Serve tenants in turn, each within its limit."""

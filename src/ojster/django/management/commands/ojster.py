@@ -9,7 +9,7 @@ from typing import Any, Final
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from ojster.app import URL_VARIABLE
-from ojster.cli.main import cli
+from ojster.cli.main import main
 from ojster.django.backend import backends
 
 WITH_APP: Final = frozenset({"worker", "run", "dev"})
@@ -38,4 +38,4 @@ class Command(BaseCommand):
             arguments = [APP, *arguments]
         if command == "worker" and not any(one.startswith(("--queues", "-q")) for one in arguments):
             arguments += ["--queues", ",".join(found[0].queue_names)]
-        cli.main([command, *arguments], prog_name="manage.py ojster")
+        main([command, *arguments], "manage.py ojster")
