@@ -144,7 +144,7 @@ CAPABILITIES: Final = (
         "schedules",
         "ScheduleExtension",
         ("routes",),
-        (CommandPlace("cron", "commands:cron", "List, add, enable, disable and remove cron jobs."),),
+        (CommandPlace("cron", "commands:cron", "List, add, run, enable, disable and remove cron jobs."),),
     ),
     Capability(
         "events",

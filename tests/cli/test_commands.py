@@ -242,6 +242,8 @@ def test_cron_jobs_are_added_switched_and_removed(ojster: Ojster) -> None:
     assert "report.build" in ojster("cron", "list")
     assert ojster.json("cron", "disable", "c")["next_run_at"] is None
     assert ojster.json("cron", "enable", "c")["next_run_at"]
+    assert ojster.json("cron", "run", "c")["type"] == "report.build"
+    assert "no worker" in ojster("jobs", "explain", ojster.json("jobs", "list")["jobs"][0]["id"])
     ojster("cron", "remove", "c")
     assert ojster.json("cron", "list") == {"crons": []}
     assert "fields" in ojster("cron", "add", "c", "nonsense", "a", expect=1)

@@ -39,6 +39,20 @@ async def test_a_cron_job_fires_when_it_is_due_and_says_so(bench: Bench) -> None
     assert "cron.triggered" in (await bench.events())
 
 
+async def test_a_cron_job_runs_now_on_demand_and_later_as_before(bench: Bench) -> None:
+    registered, _ = await bench.engine.schedules.register(cron(enabled=False))
+    bench.clock.advance(5)
+    made = await bench.engine.schedules.trigger("c")
+    await bench.engine.schedules.trigger("c")  # although the first has not ended
+    assert (made.type, made.cron_name, made.state) == ("cron.job", "c", "available")
+    found = await bench.engine.schedules.find("c")
+    assert (found.run_count, found.last_run_at, found.next_run_at) == (2, bench.clock.now, registered.next_run_at)
+    assert not found.enabled
+    assert len(await bench.fetch("q", count=5)) == 2
+    with pytest.raises(NotFound):
+        await bench.engine.schedules.trigger("none")
+
+
 async def test_missed_occurrences_are_made_up_for_once(bench: Bench) -> None:
     await bench.engine.schedules.register(cron(overlap_policy="allow"))
     await bench.run_due(after=600.5)

@@ -20,6 +20,7 @@ OWN: Final = (
     CommandPlace("healthy", "health:healthy", "Check that a worker is well, for probes."),
     CommandPlace("dev", "dev:dev", "Run a server and a worker that reload."),
     CommandPlace("demo", "demo:demo", "Run a set of jobs on a new database, and show them live."),
+    CommandPlace("completion", "completion:completion", "Complete commands and options in the shell."),
     CommandPlace("mcp", "mcp:mcp", "Let an assistant look at the jobs (Model Context Protocol)."),
     CommandPlace("migrate", "maintenance:migrate", "Migrate the database schema to the current version."),
     CommandPlace("doctor", "maintenance:doctor", "Check the health and the speed of the database or the server."),

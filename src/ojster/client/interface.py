@@ -272,6 +272,9 @@ class ScheduleCalls(Protocol):
     async def switch(self, name: str, enabled: bool) -> Cron:
         """Enable or disable a cron job."""
 
+    async def trigger(self, name: str) -> Job:
+        """Enqueue the job of a cron job now."""
+
     async def unregister(self, name: str) -> Cron:
         """Remove a cron job."""
 

@@ -8,7 +8,7 @@ import click
 import msgspec
 
 from ojster.cli.options import ask, done, examples, with_json, with_url
-from ojster.cli.output import ago, print_json, print_table, timestamp_json
+from ojster.cli.output import ago, job_json, print_json, print_table, timestamp_json
 from ojster.core.timestamps import format_timestamp, system_clock
 from ojster.jobs.commands import _argument
 from ojster.schedules.cron import Cron
@@ -19,7 +19,7 @@ from ojster.schedules.cron_expression import OVERLAP_POLICIES, OverlapPolicy
     epilog=examples("ojster cron list", "ojster cron add nightly '0 3 * * *' cleanup --timezone Europe/Berlin")
 )
 def cron() -> None:
-    """List, show, add, enable, disable and remove cron jobs."""
+    """List, show, add, run, enable, disable and remove cron jobs."""
 
 
 @cron.command("list", epilog=examples("ojster cron list"))
@@ -109,6 +109,16 @@ def add_cron(
     registered, is_new = ask(url, lambda client: client.schedules.register(one), makes=True)
     verb = "registered" if is_new else "updated"
     done(f"{name} is {verb} and runs next {ago(registered.next_run_at)}.", as_json, _shown(registered))
+
+
+@cron.command("run", epilog=examples("ojster cron run daily-report"))
+@click.argument("name")
+@with_url
+@with_json
+def run_cron(name: str, url: str, as_json: bool) -> None:
+    """Enqueue the job of a cron job now; its next run stays as it is."""
+    job = ask(url, lambda client: client.schedules.trigger(name))
+    done(job.id, as_json, job_json(job))
 
 
 @cron.command("enable", epilog=examples("ojster cron enable daily-report"))

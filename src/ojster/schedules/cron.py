@@ -178,6 +178,27 @@ def fire_due(tx: Transaction) -> int | None:
     return next_run_at  # type: ignore[no-any-return]  # a column of integers
 
 
+def trigger(tx: Transaction, names: Sequence[str]) -> list[Job | OjsterError]:
+    """Enqueue the job of each cron job now, enabled or not and whatever runs already; its next run stays as it is."""
+    return [_trigger(tx, name) for name in names]
+
+
+def _trigger(tx: Transaction, name: str) -> Job | OjsterError:
+    cron = _find(tx, name, tx.for_update)
+    if cron is None:
+        return _no_cron(name)
+    (pushed,) = push(tx, [[_new_job(tx, cron, tx.now)]])
+    if isinstance(pushed, Later):
+        raise TryAgain(pushed.message)
+    if isinstance(pushed, OjsterError):
+        return pushed
+    job = pushed[0].job
+    facts = _facts(cron, tx.now) | {"job_id": job.id, "job_type": job.type, "run_count": cron.run_count + 1}
+    tx.emit_about("cron.triggered", cron.name, **facts, manual=True)
+    _write(tx, msgspec.structs.replace(cron, last_run_at=tx.now, run_count=cron.run_count + 1))
+    return job
+
+
 def _fire(tx: Transaction, cron: Cron) -> None:
     scheduled_for = cron.next_run_at or tx.now
     # Lock only jobs that are to be cancelled: a fetch skips locked jobs, and is not notified when they are free.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from urllib.parse import quote
 
-from ojster.client.connection import RemoteCapability
+from ojster.client.connection import RemoteCapability, job_of
+from ojster.core.job import Job
 from ojster.schedules.cron import Cron
 from ojster.schedules.wire import (
     CronAnswer,
@@ -27,6 +28,10 @@ class RemoteSchedules(RemoteCapability):
     async def switch(self, name: str, enabled: bool) -> Cron:
         """Enable or disable a cron job."""
         return read_cron((await self._connection.ask(CronAnswer, "PATCH", _path(name), CronPatchBody(enabled))).cron)
+
+    async def trigger(self, name: str) -> Job:
+        """Enqueue the job of a cron job now."""
+        return job_of((await self._connection.call("POST", f"{_path(name)}/trigger"))["job"])
 
     async def unregister(self, name: str) -> Cron:
         """Remove a cron job."""

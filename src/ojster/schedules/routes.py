@@ -10,6 +10,8 @@ from typing import Final
 from ojster.core.errors import InvalidRequest
 from ojster.core.json_objects import Members, read_members
 from ojster.core.tenant import called
+from ojster.jobs.answer_wire import JobAnswer
+from ojster.jobs.job_json import to_json
 from ojster.schedules.cron import Cron
 from ojster.schedules.cron_expression import CronSchedule
 from ojster.schedules.wire import (
@@ -87,6 +89,12 @@ async def switch_cron(request: HttpRequest) -> Answer:
     return Answer(_cron_answer(await request.engine.schedules.switch(request.path["name"], body.enabled)))
 
 
+async def trigger_cron(request: HttpRequest) -> Answer:
+    """Enqueue the job of a cron job now, enabled or not; its next run stays as it is."""
+    job = await request.engine.schedules.trigger(request.path["name"])
+    return Answer(b'{"job":%b}' % to_json(job), 201)
+
+
 async def unregister_cron(request: HttpRequest) -> Answer:
     """Remove a cron job. The jobs that it has created remain."""
     cron = await request.engine.schedules.unregister(request.path["name"])
@@ -108,6 +116,7 @@ ROUTES: Final = tuple(
         Route("POST", base, register_cron, _TAG, CronBody, CronAnswer, status=201, more=(200,)),
         Route("GET", f"{base}/{{name}}", show_one_cron, _TAG, answer=CronAnswer),
         Route("PATCH", f"{base}/{{name}}", switch_cron, _TAG, CronPatchBody, CronAnswer),
+        Route("POST", f"{base}/{{name}}/trigger", trigger_cron, _TAG, answer=JobAnswer, status=201),
         Route("DELETE", f"{base}/{{name}}", unregister_cron, _TAG, answer=DeletedCronAnswer),
     )
 )

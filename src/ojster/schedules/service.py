@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from ojster.core.job import Job
 from ojster.core.json_objects import read_members
 from ojster.jobs.extension import life
 from ojster.jobs.names import refuse_reserved
@@ -45,6 +46,19 @@ class ScheduleService(CapabilityService):
             There is no such cron job.
         """
         return accepted(await self.database.run(cron.switch, (self.scope.named(name), enabled)))
+
+    async def trigger(self, name: str) -> Job:
+        """Enqueue the job of a cron job now, enabled or not; its next run stays as it is.
+
+        Raises
+        ------
+        NotFound
+            There is no such cron job.
+        Forbidden
+            The caller is limited to certain queues.
+        """
+        self.scope.need_all_queues("A cron job")
+        return accepted(await self.database.run(cron.trigger, self.scope.named(name)))
 
     async def unregister(self, name: str) -> cron.Cron:
         """Remove a cron job.

@@ -43,6 +43,8 @@ OPERATIONS: Final[dict[str, tuple[Operation, ...]]] = {
     "POST /workflows": _ENQUEUE,
     "POST /cron": _ENQUEUE,
     "POST /crons": _ENQUEUE,
+    "POST /cron/{name}/trigger": _ENQUEUE,
+    "POST /crons/{name}/trigger": _ENQUEUE,
     "PUT /job-types/{type}": _ENQUEUE,
     "POST /workers/fetch": _DEQUEUE,
     "POST /workers/ack": _DEQUEUE,
