@@ -14,7 +14,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import backlog, bombs, bulk, files, floors, in_process, over_http, workflows
+from benchmarks import backlog, bombs, bulk, files, floors, in_process, over_http, streams, workflows
 from benchmarks.figure import Figure
 from benchmarks.stores import PostgresStore, SqliteStore, Store
 from ojster.version import __version__
@@ -82,6 +82,7 @@ def _measure(stores: list[Store], folder: Path, chosen: argparse.Namespace) -> I
         yield from workflows.run(store, chosen)
         yield from bulk.run(store, chosen)
         yield from bombs.run(store, chosen)
+        yield from streams.run(store, chosen)
         yield from backlog.run(store, chosen)
     yield from files.run(folder, chosen)
 

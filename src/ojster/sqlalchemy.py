@@ -9,17 +9,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, ParamSpec, TypeVar
 
 import msgspec
 from sqlalchemy import BigInteger, Column, Connection, Engine, LargeBinary, MetaData, String, Table, event, select
 from sqlalchemy import delete as delete_rows
 from sqlalchemy import insert as insert_rows
-from sqlalchemy.orm import Session
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session, SessionTransaction
 
 from ojster.app import App
-from ojster.core.errors import BackendUnavailable, Duplicate, OjsterError
+from ojster.core.errors import BackendUnavailable, Duplicate, InvalidRequest, OjsterError, PayloadTooLarge
 from ojster.core.ids import new_id
 from ojster.core.json_objects import Members, read_members
 from ojster.job_type import JobType
@@ -31,6 +32,9 @@ log = logging.getLogger(__name__)
 
 MOST_AT_ONCE: Final = 200
 """Number of jobs that the relay of an outbox enqueues in one transaction."""
+
+_PENDING: Final = "ojster.pending"
+"""The key of a session's jobs that wait for its commit, in ``Session.info``."""
 
 PAUSE_SECONDS: Final = 0.5
 """Pause of a relay that has found nothing, in seconds."""
@@ -62,25 +66,45 @@ def enqueue_after_commit(session: Session, job: JobType[P, R], *args: P.args, **
         The handler does not take these arguments.
     """
     id, request = _with_id(job.request(args, kwargs))
-    app = job.app
+    if session.get_transaction() is None:
+        session.begin()
+    if _PENDING not in session.info:
+        session.info[_PENDING] = []
+        event.listen(session, "after_commit", _push)
+        event.listen(session, "after_soft_rollback", _forget)
+        event.listen(session, "after_transaction_end", _clear)
+    transaction = session.get_nested_transaction() or session.get_transaction()
+    session.info[_PENDING].append((transaction, job.app, id, request))
+    return id
 
-    is_over = False
 
-    def forget(ended: Session) -> None:
-        nonlocal is_over
-        is_over = True
-
-    def push(committed: Session) -> None:
-        if is_over:
-            return
+def _push(session: Session) -> None:
+    """Enqueue the jobs of a session whose outermost transaction has committed."""
+    if session.get_nested_transaction() is not None:
+        return  # a savepoint was released, whose jobs the outer transaction may still roll back
+    for _, app, id, request in session.info[_PENDING]:
         try:
             app._event_loop_thread.call(app.client().jobs.enqueue([request]))
         except OjsterError:
             log.exception("the job %s was not enqueued after the commit", id)
 
-    event.listen(session, "after_rollback", forget, once=True)
-    event.listen(session, "after_commit", push, once=True)
-    return id
+
+def _forget(session: Session, previous: SessionTransaction) -> None:
+    """Forget the jobs of a transaction or savepoint that was rolled back."""
+    session.info[_PENDING] = [one for one in session.info[_PENDING] if previous not in _around(one[0])]
+
+
+def _around(transaction: SessionTransaction | None) -> Iterator[SessionTransaction]:
+    """Yield a transaction and those around it."""
+    while transaction is not None:
+        yield transaction
+        transaction = transaction.parent
+
+
+def _clear(session: Session, transaction: SessionTransaction) -> None:
+    """Forget what is left when the outermost transaction has ended, however it did."""
+    if transaction.parent is None:
+        session.info[_PENDING] = []
 
 
 class Outbox:
@@ -193,8 +217,8 @@ class Outbox:
         while True:
             try:
                 moved = self.relay(engine)
-            except BackendUnavailable as error:
-                log.warning("the outbox waits for the server: %s", error)
+            except (BackendUnavailable, DBAPIError) as error:
+                log.warning("the outbox waits for the server or its database: %s", error)
                 moved = 0
             if moved < MOST_AT_ONCE:
                 time.sleep(PAUSE_SECONDS)
@@ -214,10 +238,10 @@ class Outbox:
             raise
         except Duplicate:  # an earlier relay has enqueued it, or a unique job exists
             return
-        except OjsterError as refusal:
-            if refusal.retryable:
-                raise BackendUnavailable(f"A job of the outbox is refused for now: {refusal}") from refusal
+        except (InvalidRequest, PayloadTooLarge) as refusal:
             log.error("a job of the outbox was refused, and is dropped: %s: %s", refusal, request.decode())
+        except OjsterError as refusal:  # such as a token that has expired
+            raise BackendUnavailable(f"A job of the outbox is refused for now: {refusal}") from refusal
 
 
 def _with_id(request: Members) -> tuple[str, Members]:

@@ -15,6 +15,7 @@ from uuid import uuid4
 import psycopg
 import pytest
 
+from ojster.django.backend import _url_beside
 from ojster.storage.postgres.url import parse_postgres_url
 
 EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "django"
@@ -133,3 +134,10 @@ def test_wrong_settings_are_named(settings_of_tasks: dict[str, Any], said: str, 
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     assert done.returncode != 0
     assert said in done.stderr
+
+
+def test_the_connection_of_the_jobs_is_as_safe_as_django_s() -> None:
+    given = {"ENGINE": "django.db.backends.postgresql", "NAME": "shop", "USER": "ada", "PASSWORD": "a/b"}
+    given |= {"HOST": "db", "PORT": ""}
+    url = _url_beside(given | {"OPTIONS": {"sslmode": "verify-full", "sslrootcert": "/etc/ca.pem", "pool": True}})
+    assert url == "postgresql://ada:a%2Fb@/shop?host=db&sslmode=verify-full&sslrootcert=%2Fetc%2Fca.pem"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import sqlalchemy
 from sqlalchemy.orm import Session
 
 from ojster import App
-from ojster.core.errors import BackendUnavailable
+from ojster.core.errors import BackendUnavailable, Unauthenticated
 from ojster.sqlalchemy import Outbox, enqueue_after_commit
 from ojster.testing import JobTester
 
@@ -57,6 +58,42 @@ def test_a_job_of_a_transaction_that_is_rolled_back_never_was(engine: sqlalchemy
         session.execute(sqlalchemy.text("SELECT 1"))
         session.commit()
     assert [job.args for job in jobs.all()] == [[8]], "once, and not again with later transactions"
+
+
+def test_savepoints_decide_only_about_their_own_jobs(engine: sqlalchemy.Engine, jobs: JobTester) -> None:
+    with Session(engine) as session:
+        with session.begin():
+            enqueue_after_commit(session, ship, 1)
+            with session.begin_nested() as savepoint:
+                enqueue_after_commit(session, ship, 2)
+                savepoint.rollback()
+            with session.begin_nested():
+                enqueue_after_commit(session, ship, 3)
+            assert jobs.all() == []
+        with contextlib.suppress(KeyError), session.begin(), session.begin_nested():
+            enqueue_after_commit(session, ship, 4)
+            raise KeyError
+        enqueue_after_commit(session, ship, 5)
+        session.close()
+        session.execute(sqlalchemy.text("SELECT 1"))
+        session.commit()
+    assert [job.args for job in jobs.all()] == [[1], [3]]
+
+
+def test_an_expired_token_empties_no_outbox(engine: sqlalchemy.Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    with engine.begin() as connection:
+        outbox.add(connection, ship, 1)
+
+    async def refuse(requests: object) -> None:
+        raise Unauthenticated("The token has expired.")
+
+    with JobTester(app) as jobs:
+        monkeypatch.setattr(type(app.client().jobs), "enqueue", lambda self, requests: refuse(requests))
+        with pytest.raises(BackendUnavailable):
+            outbox.relay(engine)
+        monkeypatch.undo()
+        assert outbox.relay(engine) == 1
+        assert len(jobs.all()) == 1
 
 
 def test_wrong_arguments_are_refused_before_anything_is_written(engine: sqlalchemy.Engine) -> None:

@@ -94,7 +94,7 @@ def _reading(call: _Call) -> Sequence[Callable[..., Awaitable[str]]]:
     ) -> str:
         """List jobs, newest first. Those in the state discarded have failed for good. A type may end in '*'."""
         chosen = JobFilter(states=() if state is None else (state,), queue=queue, type=type)
-        return await call(lambda client: client.jobs.select(chosen, Page(min(limit, MOST))))
+        return await call(lambda client: client.jobs.select(chosen, Page(max(1, min(limit, MOST)))))
 
     async def show_job(job_id: str) -> str:
         """Show a job: arguments, state, attempts, errors with backtraces, result."""
@@ -123,16 +123,16 @@ def _reading(call: _Call) -> Sequence[Callable[..., Awaitable[str]]]:
     async def list_dead_letters(queue: str | None = None, type: str | None = None, limit: int = 20) -> str:
         """List dead letters: jobs that failed for good and are kept, newest first."""
         chosen = JobFilter(dead=True, queue=queue, type=type)
-        return await call(lambda client: client.jobs.select(chosen, Page(min(limit, MOST))))
+        return await call(lambda client: client.jobs.select(chosen, Page(max(1, min(limit, MOST)))))
 
     async def list_workflows(state: str | None = None, name: str | None = None, limit: int = 20) -> str:
         """List workflows, newest first. A state is one of pending, running, completed, failed and cancelled."""
-        chosen = WorkflowFilter(state=state, name=name, limit=min(limit, MOST))
+        chosen = WorkflowFilter(state=state, name=name, limit=max(1, min(limit, MOST)))
         return await call(lambda client: client.workflows.select(chosen))
 
     async def list_steps(workflow_id: str, state: str | None = None, after: int = 0) -> str:
         """List the steps of a workflow, 100 at a time, for example those in the state failed, active or waiting."""
-        return await call(lambda client: client.workflows.steps(StepFilter(workflow_id, state, after, MOST)))
+        return await call(lambda client: client.workflows.steps(StepFilter(workflow_id, state, max(0, after), MOST)))
 
     return (
         list_jobs, show_job, explain_job, list_queues, show_queue, list_workers, unrunnable_jobs, list_dead_letters,

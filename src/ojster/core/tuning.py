@@ -9,8 +9,8 @@ from typing import Final
 GC_THRESHOLD: Final = 50_000
 """Allocations between two garbage collections, in objects; Python's default of 700 is for small programs."""
 
-SWITCH_INTERVAL: Final = 0.0001
-"""Maximum time a thread keeps others from running Python, in seconds: a fiftieth of Python's default, at which the
+SWITCH_INTERVAL: Final = 0.0002
+"""Maximum time a thread keeps others from running Python, in seconds: a twenty-fifth of Python's default, at which the
 writer's thread would starve while the event loop is busy. See docs/adr/0004-sqlite-through-apsw.md.
 """
 

@@ -27,7 +27,7 @@ Atomicity = Literal["atomic", "partial"]
 FairnessStrategy = Literal["strict", "round-robin", "weighted", "least-loaded"]
 
 
-Weight = Annotated[int, Meta(ge=1, le=1_000_000)] | Annotated[float, Meta(gt=0, le=1_000_000)]
+Weight = Annotated[int, Meta(ge=1, le=1_000_000)] | Annotated[float, Meta(ge=0.001, le=1_000_000)]
 
 
 Tokens = Annotated[int, Meta(ge=0, le=10**12)]

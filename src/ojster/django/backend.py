@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
 from functools import cached_property, partial
 from inspect import iscoroutinefunction
 from pathlib import Path
 from traceback import format_exception
 from typing import Any, Final
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import msgspec
 from asgiref.sync import sync_to_async
+from django.conf import settings
 from django.core import checks
 from django.core.exceptions import ImproperlyConfigured
 from django.db import close_old_connections, connections, transaction
 from django.utils import timezone
-from django.utils.module_loading import import_string
+from django.utils.module_loading import autodiscover_modules, import_string
 
 from ojster.app import App
 from ojster.context import JobContext
@@ -29,11 +32,17 @@ from ojster.job_info import JobInfo, info_of
 from ojster.job_options import JobOptions, Retry, request_of
 from ojster.jobs.names import TYPE_PATTERN, check_queue_name
 
-META: Final = "django_task"
-"""Member of a job's metadata: the path of the task's function."""
-
 OPTIONS: Final = frozenset({"url", "database", "max_attempts", "timeout", "token"})
 """The options of the backend in ``TASKS``."""
+
+LIBPQ_OPTIONS: Final = frozenset(
+    {
+        "application_name", "channel_binding", "connect_timeout", "gssencmode", "keepalives", "keepalives_count",
+        "keepalives_idle", "keepalives_interval", "options", "passfile", "require_auth", "service", "sslcert", "sslcrl",
+        "sslkey", "sslmode", "sslnegotiation", "sslrootcert", "target_session_attrs", "tcp_user_timeout",
+    }
+)  # fmt: skip
+"""Options of Django's connection that the connection of the jobs needs, too."""
 
 _STATUSES: Final[dict[str, str]] = {
     JobState.ACTIVE: "RUNNING",
@@ -70,7 +79,8 @@ class OjsterBackend(BaseTaskBackend):
                 f"TASKS[{alias!r}]['OPTIONS'] has the unknown option {unknown[0]!r}. Use {', '.join(sorted(OPTIONS))}."
             )
         self.database: str = self.options.get("database", "default")
-        self.queue_names: list[str] = list(dict.fromkeys(params.get("QUEUES") or [tasks.DEFAULT_TASK_QUEUE_NAME]))
+        queues = params.get("QUEUES") or [tasks.DEFAULT_TASK_QUEUE_NAME]
+        self.queue_names: list[str] = list(dict.fromkeys(queues))
         """The queues in ``TASKS``, in that order, in which workers serve them."""
         self._paths: dict[str, str] = {}
 
@@ -131,17 +141,16 @@ class OjsterBackend(BaseTaskBackend):
         """Enqueue a task, with the transaction of Django if there is one."""
         self.validate_task(task)
         result = base.TaskResult(
-            task=task, id="", status=base.TaskResultStatus.READY, enqueued_at=timezone.now(), started_at=None,
-            finished_at=None, last_attempted_at=None, args=list(args), kwargs=dict(kwargs), backend=self.alias,
-            errors=[], worker_ids=[],
+            task=task, id="", status=base.TaskResultStatus.READY, enqueued_at=_shown_time(datetime.now(UTC)),
+            started_at=None, finished_at=None, last_attempted_at=None, args=list(args), kwargs=dict(kwargs),
+            backend=self.alias, errors=[], worker_ids=[],
         )  # fmt: skip
         options = JobOptions(
             queue=task.queue_name,
             priority=task.priority,
-            scheduled_at=task.run_after,
+            scheduled_at=_with_zone(task.run_after),
             timeout=self.options.get("timeout"),
             retry=Retry(max_attempts=self.options.get("max_attempts", 3)),
-            meta={META: f"{task.func.__module__}.{task.func.__qualname__}"},
         )
         members = request_of(self._register(task), [result.args, result.kwargs], options)
         object.__setattr__(result, "id", msgspec.json.decode(members["id"]))
@@ -165,22 +174,24 @@ class OjsterBackend(BaseTaskBackend):
             info = self.app.find(result_id).info
         except (NotFound, InvalidRequest):
             raise TaskResultDoesNotExist(result_id) from None
-        if META not in info.meta:
-            raise TaskResultDoesNotExist(f"The job {result_id} is not of a task.")
+        if info.type not in self._paths:
+            autodiscover_modules("tasks")
+        if info.type not in self._paths or len(info.args) != 2:
+            raise TaskResultDoesNotExist(f"The job {result_id} is of no task that is known here.")
         return self.result_of(info)
 
     def result_of(self, info: JobInfo) -> Any:
         """Return the result of a task as Django shows it."""
-        task = import_string(info.meta[META])
-        run_after = info.next_at if info.state == JobState.SCHEDULED else None
+        task = import_string(self._paths[info.type])  # what a job names itself is not imported
+        run_after = _shown_time(info.next_at) if info.state == JobState.SCHEDULED else None
         result = base.TaskResult(
             task=task.using(priority=info.priority, queue_name=info.queue, run_after=run_after, backend=self.alias),
             id=info.id,
             status=base.TaskResultStatus(_STATUSES.get(info.state, "READY")),
-            enqueued_at=info.created_at,
-            started_at=info.started_at,
-            finished_at=info.finished_at,
-            last_attempted_at=info.started_at,
+            enqueued_at=_shown_time(info.created_at),
+            started_at=_shown_time(info.started_at),
+            finished_at=_shown_time(info.finished_at),
+            last_attempted_at=_shown_time(info.started_at),
             args=info.args[0],
             kwargs=info.args[1],
             backend=self.alias,
@@ -228,17 +239,16 @@ def job_type_of(path: str) -> str:
     return type
 
 
-def _url_beside(settings: Mapping[str, Any]) -> str:
+def _url_beside(given: Mapping[str, Any]) -> str:
     """Return the URL of jobs in or beside a database of Django."""
-    engine, name = settings["ENGINE"], str(settings["NAME"])
+    engine, name = given["ENGINE"], str(given["NAME"])
     if engine.endswith((".postgresql", ".postgis")):
-        user, password = quote(settings["USER"] or "", safe=""), quote(settings["PASSWORD"] or "", safe="")
+        user, password = quote(given["USER"] or "", safe=""), quote(given["PASSWORD"] or "", safe="")
         login = f"{user}:{password}@" if password else f"{user}@" if user else ""
-        host, port = quote(settings["HOST"] or "", safe=""), settings["PORT"]
-        address = f"{host}:{port}" if port else host
-        if host.startswith("%2F"):  # a folder with a socket
-            return f"postgresql://{login}/{quote(name, safe='')}?host={host}" + (f"&port={port}" if port else "")
-        return f"postgresql://{login}{address}/{quote(name, safe='')}"
+        more = {"host": given["HOST"], "port": given["PORT"]}
+        more |= {name: value for name, value in given.get("OPTIONS", {}).items() if name in LIBPQ_OPTIONS}
+        query = urlencode({name: value for name, value in more.items() if value not in (None, "")})
+        return f"postgresql://{login}/{quote(name, safe='')}" + (f"?{query}" if query else "")
     if engine.endswith((".sqlite3", ".spatialite")):
         if name == ":memory:" or "mode=memory" in name:
             return "sqlite:///:memory:"
@@ -260,7 +270,8 @@ def _handler(backend: OjsterBackend, path: str) -> Callable[..., Any]:
         try:
             value = task.func(*args, **kwargs)
         except Exception as error:
-            raise _end(result, error) from None
+            _end(result, error)
+            raise
         _end(result, None)
         return value
 
@@ -275,7 +286,8 @@ def _async_handler(backend: OjsterBackend, path: str) -> Callable[..., Any]:
         try:
             value = await task.func(*args, **kwargs)
         except Exception as error:
-            raise await sync_to_async(_end)(result, error) from None
+            await sync_to_async(_end)(result, error)
+            raise
         await sync_to_async(_end)(result, None)
         return value
 
@@ -290,21 +302,28 @@ def _begin(backend: OjsterBackend, context: JobContext, path: str, args: list[An
     return task, result, [base.TaskContext(task_result=result), *args] if task.takes_context else args
 
 
-def _end(result: Any, error: Exception | None) -> Exception:
-    """Tell Django that a task has ended; return its error, with its path as the type."""
+def _end(result: Any, error: Exception | None) -> None:
+    """Tell Django that a task has ended. The error gets its path as its type, so that its class is found again."""
     status = base.TaskResultStatus.SUCCESSFUL if error is None else base.TaskResultStatus.FAILED
     object.__setattr__(result, "status", status)
-    object.__setattr__(result, "finished_at", timezone.now())
-    if error is None:
-        error = Exception()
-    else:
+    object.__setattr__(result, "finished_at", _shown_time(datetime.now(UTC)))
+    if error is not None:
         path = f"{type(error).__module__}.{type(error).__qualname__}"
         traceback = "".join(format_exception(error))
         result.errors.append(base.TaskError(exception_class_path=path, traceback=traceback))
         if type(error).__module__ != "builtins" and not hasattr(error, "error_type"):
-            error.error_type = path  # type: ignore[attr-defined]
+            with suppress(Exception):  # some refuse new attributes
+                error.error_type = path  # type: ignore[attr-defined]
     signals.task_finished.send(OjsterBackend, task_result=result)
-    return error
+
+
+def _with_zone(moment: datetime | None) -> datetime | None:
+    return moment if moment is None or timezone.is_aware(moment) else timezone.make_aware(moment)
+
+
+def _shown_time(moment: datetime | None) -> datetime | None:
+    """Return a time as Django wants it: without a time zone if ``USE_TZ`` is false."""
+    return moment if moment is None or settings.USE_TZ else timezone.make_naive(moment)
 
 
 class TaskFailed(Exception):

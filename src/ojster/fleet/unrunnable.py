@@ -59,7 +59,11 @@ def list_unrunnable(tx: Transaction, requests: Sequence[None]) -> list[list[Unru
 def why_unrunnable(tx: Transaction, job: Job) -> list[str]:
     """Return what the closest of the present workers lacks for a job; an empty list if one of them can run it."""
     needs = None if job.needs is None else find_needs(tx, job.needs, job.seq)
-    return _reasons(_Present(tx).of(job.queue), job.type, job.version, needs) or []
+    workers = _Present(tx).of(job.queue)
+    active = "SELECT 1 FROM job_counts WHERE queue = :queue AND state = 'active' AND jobs > 0"
+    if not workers and tx.execute(active, {"queue": job.queue}):
+        return []  # there are workers that send no heartbeats
+    return _reasons(workers, job.type, job.version, needs) or []
 
 
 class _Present:

@@ -39,8 +39,8 @@ async def why_not_ready(database: Database) -> str | None:
     last = _last.of(database.memory)
     if time.monotonic() - last.at > MAX_AGE_SECONDS:
         try:
-            await asyncio.wait_for(database.run(_write, None), TIMEOUT_SECONDS)
-            last.reason = None
+            full = await asyncio.wait_for(database.run(_write, None), TIMEOUT_SECONDS)
+            last.reason = None if full is None else full.message
         except TimeoutError:
             last.reason = f"The database has not written a row within {TIMEOUT_SECONDS:g} seconds."
         except OjsterError as error:
@@ -49,8 +49,8 @@ async def why_not_ready(database: Database) -> str | None:
     return last.reason
 
 
-def _write(tx: Transaction, calls: Sequence[None]) -> list[None]:
-    if (full := tx.refuse_growth()) is not None:
-        raise full
-    note(tx, _ROW, new_id())  # another value each time: SQLite does not write what is there already
-    return list(calls)
+def _write(tx: Transaction, calls: Sequence[None]) -> list[OjsterError | None]:
+    full = tx.refuse_growth()  # returned, not raised: other calls share the transaction
+    if full is None:
+        note(tx, _ROW, new_id())  # another value each time: SQLite does not write what is there already
+    return [full for _ in calls]

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from ojster.core.job import Job
+from ojster.core.tenant import called
 from ojster.core.timestamps import format_optional
 from ojster.jobs.reason import Reason
 from ojster.queues.gates import Gate
@@ -36,6 +37,6 @@ def why_held_back(tx: Transaction, job: Job) -> Iterator[Reason]:
             continue
         gate = Gate(tx, limit, count_active(tx, key))
         if gate.strategy is not None:
-            of = f"the queue {job.queue!r}" if key.startswith(QUEUE_PREFIX) else f"{key!r}"
+            of = f"the queue {job.queue!r}" if key.startswith(QUEUE_PREFIX) else f"{called(key)!r}"
             message = f"The limit of {of} is reached: {_WORDS[gate.strategy]}."
             yield Reason("limit", message, until=format_optional(gate.opens_at))

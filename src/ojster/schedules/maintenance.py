@@ -20,6 +20,7 @@ from ojster.jobs.filter_walk import WINDOW, JobFilter, batches
 from ojster.jobs.scope import CapabilityService, Scope
 from ojster.schedules import retention
 from ojster.schedules.due import run_due
+from ojster.storage.inbox import LARGE
 from ojster.storage.transaction import Transaction
 from ojster.storage.wakeups import DUE
 
@@ -33,9 +34,6 @@ MAX_RECONNECT_PAUSE_SECONDS: Final = 2.0
 
 OUTAGE_GRACE_SECONDS: Final = 5.0
 """Grace period after a database outage, in seconds, in which no lease expires, so that workers can report first."""
-
-DUE_WEIGHT: Final = 200
-"""Work of a transaction for what is due, in jobs: it lets calls for few jobs pass."""
 
 WALK_INTERVAL_SECONDS: Final = 600.0
 """Interval of walks over all jobs, for queues and tenants with their own retention, and over files, in seconds."""
@@ -80,7 +78,7 @@ class Maintenance(CapabilityService):
                 database.next_due = None
                 delay = MAX_MAINTENANCE_PAUSE_SECONDS
                 try:
-                    due = await database.run(run_due, None, DUE_WEIGHT)
+                    due = await database.run(run_due, None, LARGE)
                     database.next_due = due
                     if due is not None:
                         delay = min(MAX_MAINTENANCE_PAUSE_SECONDS, max(0.0, (due - database.clock()) / 1e6))

@@ -182,6 +182,8 @@ def draw_workflow(workflow_id: str | None, file: Path | None, svg: bool, url: st
         info = preview(wire)
     else:
         info = ask(url, lambda client: client.workflows.show(workflow_id or ""))
+        if info.steps_omitted:
+            raise click.ClickException("It has too many steps to be drawn. List them: ojster workflows steps.")
     click.echo(draw(info, "svg" if svg else "mermaid"), nl=False)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -21,6 +21,7 @@ from ojster.jobs.schemas import Catalogue, check_args, registered, schema_uri
 from ojster.jobs.scope import CapabilityService, Scope, accepted
 from ojster.jobs.service import MAX_WAIT_SECONDS, JobService
 from ojster.jobs.transitions import ChangedJob
+from ojster.storage.inbox import LARGE
 from ojster.storage.wakeups import WORKFLOWS, workflow_topic
 from ojster.workflows import cancellation, creation, notes, properties, restart, status, suspensions, views, workflows
 from ojster.workflows.definition import OF_DEFINITIONS, START_MEMBERS, Start, check_params, read_start
@@ -42,6 +43,9 @@ from ojster.workflows.steps import StepAddress
 from ojster.workflows.suspensions import Resumption, WorkflowResumption
 from ojster.workflows.views import WorkflowCounts, WorkflowRequest
 from ojster.workflows.workflows import Review
+
+SMALL_WEIGHT: Final = 50
+"""Weight of workflows up to which their creation shares a transaction with other calls."""
 
 
 class WorkflowService(CapabilityService):
@@ -163,15 +167,16 @@ class WorkflowService(CapabilityService):
         """
         if any(len(one.plan.nodes) > creation.NODES_AT_ONCE for one in new):
             return [await self._create_in_steps(one) for one in new]
-        weight = sum(one.weight for one in new)
+        is_small = sum(one.weight for one in new) <= SMALL_WEIGHT
+        weight = len(new) if is_small else LARGE
         return [accepted(one) for one in await self.database.run_many(creation.create, new, weight)]
 
     async def _create_in_steps(self, new: NewWorkflow) -> str:
         """Create a large workflow in several transactions, and return its id."""
         seq = accepted(await self.database.run(creation.begin, new))
         for part in creation.parts_of(new.plan):
-            accepted(await self.database.run(creation.plant, (seq, part), creation.NODES_AT_ONCE))
-        return accepted(await self.database.run(creation.finish, (seq, new), creation.NODES_AT_ONCE))
+            accepted(await self.database.run(creation.plant, (seq, part), LARGE))
+        return accepted(await self.database.run(creation.finish, (seq, new), LARGE))
 
     async def show(
         self,

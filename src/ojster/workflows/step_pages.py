@@ -26,6 +26,13 @@ STEP_STATES: Final[dict[str, str]] = {DISPLAY_STATES.get(state, state): state.va
 
 _JOB_COLUMNS: Final = "j.type, j.queue, j.state, j.attempt, j.errors"
 
+_WHERE: Final = {
+    "": "",
+    "skipped": "AND n.state NOT IN ('completed', 'failed', 'cancelled', 'compensated') ",
+    "cancelled": "AND n.state NOT IN ('completed', 'failed', 'skipped', 'compensated') ",
+}
+"""SQL for states that a step may have because a container around it has ended: what is not so is left out later."""
+
 _raw_list: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
@@ -91,7 +98,7 @@ def _page(tx: Transaction, chosen: StepFilter) -> StepPage | None:
     root, last = workflow.numbers
     rows = tx.execute(
         f"SELECT {NODE_COLUMNS_OF_N}, {_JOB_COLUMNS} FROM nodes AS n LEFT JOIN jobs AS j ON j.id = n.job_id "
-        f"WHERE n.id > :after AND n.id <= :last {'AND n.state = :state ' if chosen.state else ''}"
+        f"WHERE n.id > :after AND n.id <= :last {_WHERE.get(chosen.state or '', 'AND n.state = :state ')}"
         "ORDER BY n.id LIMIT :limit",
         {
             "after": root + chosen.after,

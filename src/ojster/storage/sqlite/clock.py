@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
+from weakref import WeakSet
 
 from ojster.core.timestamps import system_clock
 
@@ -87,6 +88,7 @@ class SteadyClock:
         self._file: int | None = None
         if path is not None:
             self._file, is_first = _open_shared(path)
+            _open_clocks.add(self)
             if not is_first and (theirs := self._read()) is not None:
                 self._course = theirs
                 self._follow(now)
@@ -108,11 +110,17 @@ class SteadyClock:
         """Leave the file to the other processes; the last one removes it."""
         if self._file is None or self._path is None:
             return
+        file, self._file = self._file, None
         with contextlib.suppress(OSError):
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # refused while others have it
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # refused while others have it
             self._path.unlink()
-        os.close(self._file)
-        self._file = None
+        os.close(file)
+
+    def leave_to_parent(self) -> None:
+        """Close the file in a forked child, which would keep the lock after the end of its parent."""
+        file, self._file = self._file, None
+        if file is not None:
+            os.close(file)
 
     def _follow(self, now: int) -> None:
         """Make the machine's clock the goal."""
@@ -137,15 +145,27 @@ class SteadyClock:
         )
 
     def _read(self) -> _Course | None:
-        if self._file is None:
+        if (file := self._file) is None:
             return None
-        stored = os.pread(self._file, _FORMAT.size, 0)
+        stored = os.pread(file, _FORMAT.size, 0)
         return _Course(*_FORMAT.unpack(stored)) if len(stored) == _FORMAT.size else None
 
     def _write(self) -> None:
         self._written = self._course
-        if self._file is not None:
-            os.pwrite(self._file, _FORMAT.pack(*self._course), 0)
+        if (file := self._file) is not None:
+            os.pwrite(file, _FORMAT.pack(*self._course), 0)
+
+
+_open_clocks: Final = WeakSet[SteadyClock]()
+
+
+def _leave_to_parent() -> None:
+    for clock in list(_open_clocks):
+        clock.leave_to_parent()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 def _open_shared(path: Path) -> tuple[int, bool]:

@@ -38,6 +38,8 @@ class Room:
         """Return why the file must not grow, or ``None`` if it may. Pages that it does not use count as free."""
         disk = os.statvfs(self._folder)
         reserve = int(min(RESERVE_BYTES, RESERVE_SHARE * disk.f_blocks * disk.f_frsize))
+        if not reserve:
+            return None  # the file system does not say how large it is
         free = disk.f_bavail * disk.f_frsize - self.log_pages * PAGE_BYTES
         if free >= reserve:
             return None
