@@ -20,7 +20,7 @@ $(VENV)/pyvenv.cfg:
 
 PIP = python -m pip install --disable-pip-version-check
 # What is installed is what was locked: each file has one of the hashes in requirements/.
-LOCKED = $(PIP) --require-hashes -r
+LOCKED = $(PIP) --require-hashes --no-deps -r
 
 $(READY): pyproject.toml requirements/dev.txt | $(VENV)/pyvenv.cfg
 	$(BIN)/$(LOCKED) requirements/dev.txt --quiet
