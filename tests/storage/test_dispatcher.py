@@ -54,7 +54,7 @@ async def test_a_call_that_fails_does_not_spoil_its_neighbours(
 
 def test_few_jobs_pass_many() -> None:
     inbox: Inbox[str] = Inbox(1, 1000)
-    inbox.put([("many", 1000), ("few", 2), ("more", 500), ("one", 1), ("wake", 0)])
+    inbox.put([("many", 1000), ("few", 2), ("more", 700), ("one", 1), ("wake", 0)])
     taken = []
     for late in ("late", "later", ""):
         taken.append(inbox.take())

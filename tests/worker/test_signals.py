@@ -128,7 +128,7 @@ def test_sigtstp_pauses_and_sigcont_resumes(processes: Processes) -> None:
     first = processes.push("echo", 1)
     processes.until(lambda: processes.find(first).state == "completed")
     worker.send_signal(signal.SIGTSTP)
-    processes.until(lambda: "is quiet" in processes.log.read_text())
+    processes.until(lambda: "the state quiet" in processes.log.read_text())
     second = processes.push("echo", 2)
     time.sleep(0.3)
     assert processes.find(second).state == "available"

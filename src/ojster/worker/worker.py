@@ -239,7 +239,7 @@ class Worker:
 
     def _become(self, state: State) -> None:
         if self.state != "terminate" and state != self.state:
-            log.info("worker %s is told to %s", self.id, state)
+            log.info("worker %s is in the state %s now", self.id, state)
             self.state = state
             self._news.set()
             if self._fetching is not None and state != "running":
