@@ -51,7 +51,7 @@ async def _follow(server: Server) -> tuple[list[float], float]:
     for number in range(FOLLOWERS):
         address = f"127.0.0.{2 + number // PER_ADDRESS}"
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port, local_addr=(address, 0))
-        writer.write(b"GET /ojs/v1/events/stream?event_types=job.enqueued HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        writer.write(b"GET /ojs/v1/events/stream HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
         status = await reader.readline()
         if b" 200 " not in status:
             raise RuntimeError(f"stream {number} was refused: {status.decode()}")
@@ -79,5 +79,5 @@ async def _follow(server: Server) -> tuple[list[float], float]:
 
 async def _listen(reader: asyncio.StreamReader, heard: asyncio.Semaphore) -> None:
     while line := await reader.readline():
-        if line.startswith(b"event: job.enqueued"):
+        if line.startswith(b"event: job.state_changed"):
             heard.release()
