@@ -109,10 +109,9 @@ def _file_sharing() -> Finding:
 
 
 def _file_clock(path: Path) -> Finding:
-    from ojster.storage.sqlite.clock import SteadyClock
-    from ojster.storage.sqlite.notifier import meeting_place
+    from ojster.storage.sqlite.clock import SteadyClock, clock_file
 
-    clock = SteadyClock(meeting_place(path).with_suffix(".clock"))
+    clock = SteadyClock(clock_file(path))
     behind = clock.behind
     clock.close()
     if abs(behind) < MAX_CLOCK_SKEW_SECONDS:

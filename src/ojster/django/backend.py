@@ -125,9 +125,9 @@ class OjsterBackend(BaseTaskBackend):
             raise InvalidTask(error.message) from None
         self._register(task)
 
-    def _register(self, task: Any) -> str:
-        """Return the job type of a task, for which there is a handler then."""
-        path = f"{task.func.__module__}.{task.func.__qualname__}"
+    def _register(self, task: Any) -> None:
+        """Let workers have a handler for a task."""
+        path = _path_of(task.func)
         type = job_type_of(path)
         known = self._paths.setdefault(type, path)
         if known != path:
@@ -135,7 +135,6 @@ class OjsterBackend(BaseTaskBackend):
         if type not in self._app.handlers:
             declare = self._app.job(type, queue=task.queue_name)
             declare(_async_handler(self, path) if iscoroutinefunction(task.func) else _handler(self, path))
-        return type
 
     def enqueue(self, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Enqueue a task, with the transaction of Django if there is one."""
@@ -152,7 +151,7 @@ class OjsterBackend(BaseTaskBackend):
             timeout=self.options.get("timeout"),
             retry=Retry(max_attempts=self.options.get("max_attempts", 3)),
         )
-        members = request_of(self._register(task), [result.args, result.kwargs], options)
+        members = request_of(job_type_of(_path_of(task.func)), [result.args, result.kwargs], options)
         object.__setattr__(result, "id", msgspec.json.decode(members["id"]))
         app, connection = self.app, connections[self.database]
         if not connection.in_atomic_block:
@@ -225,6 +224,11 @@ class OjsterBackend(BaseTaskBackend):
 def backends() -> list[OjsterBackend]:
     """Return the backends in ``TASKS`` that are of this class."""
     return [one for one in tasks.task_backends.all() if isinstance(one, OjsterBackend)]
+
+
+def _path_of(named: Any) -> str:
+    """Return the path by which Django imports a function or class."""
+    return f"{named.__module__}.{named.__qualname__}"
 
 
 def job_type_of(path: str) -> str:
@@ -308,7 +312,7 @@ def _end(result: Any, error: Exception | None) -> None:
     object.__setattr__(result, "status", status)
     object.__setattr__(result, "finished_at", _shown_time(datetime.now(UTC)))
     if error is not None:
-        path = f"{type(error).__module__}.{type(error).__qualname__}"
+        path = _path_of(type(error))
         traceback = "".join(format_exception(error))
         result.errors.append(base.TaskError(exception_class_path=path, traceback=traceback))
         if type(error).__module__ != "builtins" and not hasattr(error, "error_type"):
@@ -340,7 +344,7 @@ def _error_of(error: Mapping[str, Any]) -> Any:
         is_error = False
     lines = [*(error.get("backtrace") or ()), f"{name}: {error.get('message')}"]
     return base.TaskError(
-        exception_class_path=path if is_error else f"{TaskFailed.__module__}.{TaskFailed.__qualname__}",
+        exception_class_path=path if is_error else _path_of(TaskFailed),
         traceback="\n".join(lines),
     )
 

@@ -22,7 +22,7 @@ from ojster.jobs.extension import settle
 from ojster.jobs.job_types import defaults_by_type, with_defaults
 from ojster.jobs.new_job import NewJob, read_job
 from ojster.jobs.options_wire import queue_of
-from ojster.jobs.push import push
+from ojster.jobs.push import Pushed, push
 from ojster.jobs.transitions import cancel_job
 from ojster.queues.rules import queue_rules
 from ojster.schedules.cron_expression import CronSchedule, OverlapPolicy
@@ -187,12 +187,9 @@ def _trigger(tx: Transaction, name: str) -> Job | OjsterError:
     cron = _find(tx, name, tx.for_update)
     if cron is None:
         return _no_cron(name)
-    (pushed,) = push(tx, [[_new_job(tx, cron, tx.now)]])
-    if isinstance(pushed, Later):
-        raise TryAgain(pushed.message)
-    if isinstance(pushed, OjsterError):
-        return pushed
-    job = pushed[0].job
+    job = _push(tx, cron, tx.now)
+    if isinstance(job, OjsterError):
+        return job
     facts = _facts(cron, tx.now) | {"job_id": job.id, "job_type": job.type, "run_count": cron.run_count + 1}
     tx.emit_about("cron.triggered", cron.name, **facts, manual=True)
     _write(tx, msgspec.structs.replace(cron, last_run_at=tx.now, run_count=cron.run_count + 1))
@@ -213,18 +210,13 @@ def _fire(tx: Transaction, cron: Cron) -> None:
             for job in unfinished:
                 cancel_job(tx, job)
             settle(tx)
-        try:
-            (pushed,) = push(tx, [[_new_job(tx, cron, scheduled_for)]])
-        except OjsterError as error:
-            pushed = error
-        if isinstance(pushed, Later):
-            raise TryAgain(pushed.message)
-        if isinstance(pushed, OjsterError):
-            log.warning("the cron job %s did not fire: %s", cron.name, pushed)
-            facts |= {"reason": pushed.code, "message": pushed.message}
+        made = _push(tx, cron, scheduled_for)
+        if isinstance(made, OjsterError):
+            log.warning("the cron job %s did not fire: %s", cron.name, made)
+            facts |= {"reason": made.code, "message": made.message}
         else:
             fired = True
-            facts |= {"job_id": pushed[0].job.id, "job_type": pushed[0].job.type}
+            facts |= {"job_id": made.id, "job_type": made.type}
     facts["run_count"] = cron.run_count + fired
     tx.emit_about("cron.triggered" if fired else "cron.skipped", cron.name, **facts)
     schedule = cron.schedule
@@ -245,6 +237,18 @@ def _fire(tx: Transaction, cron: Cron) -> None:
             next_run_at=next_run_at,
         ),
     )
+
+
+def _push(tx: Transaction, cron: Cron, scheduled_for: int) -> Job | OjsterError:
+    """Push the job of an occurrence; return it, or why it is refused."""
+    pushed: list[Pushed] | OjsterError
+    try:
+        (pushed,) = push(tx, [[_new_job(tx, cron, scheduled_for)]])
+    except OjsterError as refusal:
+        pushed = refusal
+    if isinstance(pushed, Later):
+        raise TryAgain(pushed.message)
+    return pushed if isinstance(pushed, OjsterError) else pushed[0].job
 
 
 def _facts(cron: Cron, scheduled_for: int) -> dict[str, Any]:

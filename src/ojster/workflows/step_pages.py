@@ -7,19 +7,18 @@ from typing import Any, Final
 
 import msgspec
 
-from ojster.core.ids import is_workflow_id
 from ojster.core.timestamps import format_optional
 from ojster.storage.transaction import Transaction
-from ojster.workflows.graph import NODE_COLUMNS, NODE_COLUMNS_OF_N, Workflow
+from ojster.workflows.graph import NODE_COLUMNS, NODE_COLUMNS_OF_N
 from ojster.workflows.node import TWO_PART, Kind, Node, NodeState, place_of
 from ojster.workflows.plan_values import read_spec
-from ojster.workflows.views import DISPLAY_STATES, job_type_of, shown_state, workflow_rows
+from ojster.workflows.views import DISPLAY_STATES, find_visible, job_type_of, shown_state
 
 DEFAULT_STEPS: Final = 100
 """Number of steps in a page, unless the caller asks for another."""
 
 MOST_STEPS: Final = 1_000
-"""Maximum number of steps in a page, and of a workflow that is shown with its steps over HTTP."""
+"""Maximum number of steps in a page."""
 
 STEP_STATES: Final[dict[str, str]] = {DISPLAY_STATES.get(state, state): state.value for state in NodeState}
 """The shown states of steps, and how they are stored."""
@@ -91,8 +90,8 @@ def list_steps(tx: Transaction, filters: Sequence[StepFilter]) -> list[StepPage 
 
 
 def _page(tx: Transaction, chosen: StepFilter) -> StepPage | None:
-    found = workflow_rows(tx, "id = :id", {"id": chosen.workflow_id}) if is_workflow_id(chosen.workflow_id) else []
-    if not found or chosen.tenant not in (None, (workflow := Workflow(*found[0])).tenant):
+    workflow = find_visible(tx, chosen.workflow_id, chosen.tenant)
+    if workflow is None:
         return None
     width = len(Node.__struct_fields__)
     root, last = workflow.numbers

@@ -83,16 +83,21 @@ def show_workflows(tx: Transaction, requests: Sequence[WorkflowRequest]) -> list
     """Return each workflow, or ``None`` if it does not exist or belongs to another tenant."""
     found: list[WorkflowInfo | None] = []
     for request in requests:
-        rows = workflow_rows(tx, "id = :id", {"id": request.id}) if is_workflow_id(request.id) else []
-        if not rows or request.tenant not in (None, Workflow(*rows[0]).tenant):
+        workflow = find_visible(tx, request.id, request.tenant)
+        if workflow is None:
             found.append(None)
-            continue
-        workflow = Workflow(*rows[0])
-        if request.most_steps is None or workflow.nodes <= request.most_steps:
+        elif request.most_steps is None or workflow.nodes <= request.most_steps:
             found.append(_View(tx, workflow).info())
         else:
             found.append(_without_steps(tx, workflow) if request.most_steps else summary_of(workflow))
     return found
+
+
+def find_visible(tx: Transaction, id: str, tenant: str | None) -> Workflow | None:
+    """Return a workflow of a tenant, of any if that is ``None``; ``None`` if there is none with this id."""
+    rows = workflow_rows(tx, "id = :id", {"id": id}) if is_workflow_id(id) else []
+    workflow = Workflow(*rows[0]) if rows else None
+    return workflow if workflow is not None and tenant in (None, workflow.tenant) else None
 
 
 def _without_steps(tx: Transaction, workflow: Workflow) -> WorkflowInfo:

@@ -20,6 +20,7 @@ from typing import Final, NamedTuple
 from weakref import WeakSet
 
 from ojster.core.timestamps import system_clock
+from ojster.storage.sqlite.notifier import meeting_place
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +60,11 @@ class _Course(NamedTuple):
             return self.goal
         done = max(0, now - self.since) // SLOWNESS
         return self.goal if done >= abs(way) else self.offset + (done if way > 0 else -done)
+
+
+def clock_file(path: Path) -> Path:
+    """Return the file in which the processes on a database file share the course of their clock."""
+    return meeting_place(path).with_suffix(".clock")
 
 
 class SteadyClock:

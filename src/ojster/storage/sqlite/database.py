@@ -24,8 +24,8 @@ from ojster.storage.database import Database, topics_of
 from ojster.storage.dispatcher import Dispatcher
 from ojster.storage.memory import Memory
 from ojster.storage.migrations import refuse_newer, scripts
-from ojster.storage.sqlite.clock import SteadyClock
-from ojster.storage.sqlite.notifier import SocketNotifier, meeting_place
+from ojster.storage.sqlite.clock import SteadyClock, clock_file
+from ojster.storage.sqlite.notifier import SocketNotifier
 from ojster.storage.sqlite.room import Room
 from ojster.storage.transaction import (
     JOB_COLUMNS,
@@ -283,8 +283,7 @@ class SqliteDatabase(Database):
     def open(self) -> None:
         writer = self._connect()
         if self._steadies_clock:
-            place = None if self._in_memory else meeting_place(Path(self.path))
-            self.clock = self._steady_clock = SteadyClock(place and place.with_suffix(".clock"))
+            self.clock = self._steady_clock = SteadyClock(None if self._in_memory else clock_file(Path(self.path)))
         try:
             self.schema_version = migrate(writer)
         except apsw.Error as error:
