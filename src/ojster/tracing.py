@@ -2,15 +2,15 @@
 
 A job carries the W3C trace context of its producer in its ``meta``. The span of its run links to the producer's span
 and is not its child, because hours may lie between them. Without OpenTelemetry (the extra ``otel``) or a configured
-provider, nothing is recorded, at almost no cost.
+provider, nothing is done that could be noticed: a job then carries only what its producer's context holds already.
 
 Spec: ojs-distributed-tracing
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Final
 
 import msgspec
@@ -33,40 +33,48 @@ CARRIED: Final = ("traceparent", "tracestate", "baggage")
 """The headers that a job carries in its ``meta``."""
 
 
+_NOTHING_CARRIED: Final = nullcontext[dict[str, str]]({})
+
+
 def _tracer() -> Any:
     return trace.get_tracer(SCOPE, __version__)
 
 
-@contextmanager
-def enqueuing(queue: str, type: str, count: int = 1) -> Iterator[dict[str, str]]:
-    """Record that jobs are enqueued; yield the headers that the jobs have to carry.
+def _records() -> bool:
+    """Return whether a provider is configured, so that spans lead somewhere."""
+    return ENABLED and not isinstance(
+        trace.get_tracer_provider(), (trace.ProxyTracerProvider, trace.NoOpTracerProvider)
+    )
+
+
+def _has_context() -> bool:
+    """Return whether there is anything for jobs to carry: a provider, or what the caller has put in its context."""
+    return ENABLED and (bool(contexts.get_current()) or _records())
+
+
+def enqueuing(queue: str, type: str, count: int = 1) -> AbstractContextManager[dict[str, str]]:
+    """Record that jobs are enqueued; the context yields the headers that the jobs have to carry.
 
     Parameters
     ----------
     count:
         The number of jobs.
     """
-    if not ENABLED:
-        yield {}
-        return
+    if not _has_context():
+        return _NOTHING_CARRIED
     attributes = {"messaging.system": "ojs", "ojs.job.type": type, "ojs.job.queue": queue}
     name = f"{queue} enqueue"
     if count != 1:
         name += "_batch"
         attributes["messaging.batch.message_count"] = str(count)
-    with _producing(name, attributes) as carried:
-        yield carried
+    return _producing(name, attributes)
 
 
-@contextmanager
-def starting(type: str) -> Iterator[dict[str, str]]:
-    """Record that a workflow is started; yield the headers that its jobs have to carry."""
-    if not ENABLED:
-        yield {}
-        return
-    attributes = {"messaging.system": "ojs", "ojs.workflow.type": type}
-    with _producing("ojs.workflow.start", attributes) as carried:
-        yield carried
+def starting(type: str) -> AbstractContextManager[dict[str, str]]:
+    """Record that a workflow is started; the context yields the headers that its jobs have to carry."""
+    if not _has_context():
+        return _NOTHING_CARRIED
+    return _producing("ojs.workflow.start", {"messaging.system": "ojs", "ojs.workflow.type": type})
 
 
 @contextmanager
@@ -108,10 +116,10 @@ class Run:
 @contextmanager
 def running(job: Job, meta: Mapping[str, Any], worker_id: str | None) -> Iterator[Run]:
     """Record that a job runs. Spans of its handler belong to this span; the baggage is that of the producer."""
-    if not ENABLED:
+    carrier = {key: value for key in CARRIED if isinstance(value := meta.get(key), str)}
+    if not ENABLED or not (carrier or _records()):
         yield Run(None, job)
         return
-    carrier = {key: value for key in CARRIED if isinstance(value := meta.get(key), str)}
     origin = propagate.extract(carrier, context=contexts.Context()) if carrier else None
     links = [Link(trace.get_current_span(origin).get_span_context())] if origin is not None else []
     attributes: dict[str, Any] = {
@@ -146,12 +154,12 @@ class _OfWorkflow(msgspec.Struct):
 _workflow_of: Final = msgspec.json.Decoder(_OfWorkflow).decode
 
 
-@contextmanager
-def serving(operation: str, headers: Mapping[str, str]) -> Iterator[None]:
+def serving(operation: str, headers: Callable[[], Mapping[str, str]]) -> AbstractContextManager[object]:
     """Record that a server handles a request, as part of the trace in its headers."""
-    if not ENABLED:
-        yield
-        return
-    parent = propagate.extract(headers)
-    with _tracer().start_as_current_span(f"ojs.{operation}", context=parent, kind=SpanKind.SERVER):
-        yield
+    if not _records():
+        return _NOTHING_CARRIED
+    parent = propagate.extract(headers())
+    span: AbstractContextManager[object] = _tracer().start_as_current_span(
+        f"ojs.{operation}", context=parent, kind=SpanKind.SERVER
+    )
+    return span

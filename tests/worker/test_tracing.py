@@ -31,6 +31,7 @@ def exporter(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(kept))
     monkeypatch.setattr(trace, "get_tracer", provider.get_tracer)
+    monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
     yield kept
     provider.shutdown()
 
@@ -155,3 +156,34 @@ async def test_a_server_continues_the_trace_of_a_request(
     span = named(exporter, "ojs.enqueue")
     assert span.kind is SpanKind.SERVER
     assert f"{place_of(span).trace_id:032x}" == parent.split("-")[1]
+
+
+async def test_without_a_provider_no_span_is_begun(app: App, http: Http, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("a span was begun")
+
+    monkeypatch.setattr(trace, "get_tracer", refuse)
+
+    @app.job("plain")
+    def plain() -> None: ...
+
+    handle = await plain.aenqueue()
+    await work(app)
+    assert (await handle.arefresh()).state == "completed"
+    await http.push(type="plain", args=[])
+
+
+async def test_without_a_provider_jobs_carry_what_their_producer_has_in_its_context(app: App) -> None:
+    found: list[object] = []
+
+    @app.job("plain")
+    def plain() -> None:
+        found.append(baggage.get_baggage("customer"))
+
+    token = attach(baggage.set_baggage("customer", "acme"))
+    try:
+        await plain.aenqueue()
+    finally:
+        detach(token)
+    await work(app)
+    assert found == ["acme"]

@@ -134,7 +134,7 @@ class Endpoint:
     async def answer(self, request: HttpRequest) -> Answer:
         """Handle a request, and count it."""
         started = time.perf_counter()
-        with tracing.serving(self._name, request.trace_headers()) if tracing.ENABLED else nullcontext():
+        with tracing.serving(self._name, request.trace_headers):
             answer = await self._answer(request)
         if request.prefers_plain_json and answer.content_type is MEDIA_TYPE:
             answer.content_type = PLAIN_JSON
