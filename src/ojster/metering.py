@@ -80,8 +80,10 @@ class _Meter:
             self._use(provider)
         if not self._record:
             return
-        for metric, labels, value in self._events.measure(events):
-            self._record[metric.name](value, dict(zip(metric.labels, labels, strict=True)))
+        for metric, labels, values in self._events.measure(events):
+            attributes = dict(zip(metric.labels, labels, strict=True))
+            for value in values:
+                self._record[metric.name](value, attributes)
 
     def _use(self, provider: metrics.MeterProvider) -> None:
         """Create the instruments, unless the provider is one of the API's own, which record nothing."""

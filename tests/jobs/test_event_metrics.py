@@ -52,7 +52,19 @@ def test_each_event_of_a_job_is_measured(
     type: str, data: dict[str, Any], expected: dict[str, tuple[tuple[str, ...], float]]
 ) -> None:
     found = EventMetrics([EVENT_METRICS]).measure([(type, 0, "j", "q", "t", data, "")])
-    assert {metric.name: (labels, value) for metric, labels, value in found} == expected
+    assert {metric.name: (labels, value) for metric, labels, (value,) in found} == expected
+
+
+def test_events_that_are_alike_are_measured_together() -> None:
+    data = {"to": "completed", "duration_ms": 20}
+    events = [("job.completed", 0, str(number), "q", "t", data, "") for number in range(3)]
+    found = EventMetrics([EVENT_METRICS]).measure([*events, ("job.completed", 0, "4", "other", "t", data, "")])
+    assert [(metric.name, labels[0], list(values)) for metric, labels, values in found] == [
+        ("ojs.job.completed", "q", [3.0]),
+        ("ojs.job.duration", "q", [0.02] * 3),
+        ("ojs.job.completed", "other", [1.0]),
+        ("ojs.job.duration", "other", [0.02]),
+    ]
 
 
 def test_a_metric_has_the_labels_that_it_declares() -> None:

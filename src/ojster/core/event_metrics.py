@@ -47,12 +47,12 @@ class EventMetric(NamedTuple):
     buckets: tuple[float, ...] = ()
 
 
-Measurement = tuple[EventMetric, tuple[str, ...], float]
-"""A metric, the values of its labels, and 1 for a counter or a number of seconds for a histogram."""
+Measurement = tuple[EventMetric, tuple[str, ...], Sequence[float]]
+"""A metric, the values of its labels, and what is added to it: a number to a counter, seconds to a histogram."""
 
 
 class EventMetrics:
-    """The metrics of all capabilities, by type of event."""
+    """The metrics of all capabilities, by type of event. Events that are alike are measured together."""
 
     def __init__(self, declared: Iterable[Mapping[str, tuple[EventMetric, ...]]]) -> None:
         self._by_type = {type: metrics for one in declared for type, metrics in one.items()}
@@ -63,25 +63,31 @@ class EventMetrics:
 
     def measure(self, events: Sequence[Event]) -> Iterator[Measurement]:
         """Yield what a transaction's events add to the metrics."""
+        alike: dict[tuple[str, str | None, str | None, str | None], list[Event]] = {}
         for event in events:
-            data = event[5]
-            for metric in self._by_type.get(event[0], ()):
-                if metric.only is not None and data.get(metric.only[0], _ABSENT) != metric.only[1]:
-                    continue
-                if metric.milliseconds is None:
-                    value = 1.0
-                elif (duration := data.get(metric.milliseconds)) is not None:
-                    value = duration / 1000
-                else:
-                    continue
-                labels = metric.labels
-                if labels is QUEUE_AND_TYPE:  # those of most events
-                    yield metric, (event[3] or "", event[4] or ""), value
-                else:
-                    yield metric, tuple([_label(name, event) for name in labels]), value
+            if event[0] in self._by_type:
+                alike.setdefault((event[0], event[3], event[4], event[5].get("to")), []).append(event)
+        for (type, *_), group in alike.items():
+            for metric in self._by_type[type]:
+                for part in (group,) if _SHARED.issuperset(metric.labels) else [(event,) for event in group]:
+                    if values := _values(metric, part):
+                        yield metric, tuple([_label(name, part[0]) for name in metric.labels]), values
 
+
+_SHARED: Final = frozenset({"queue", "type", "job_type", "state"})
+"""Labels that events which are measured together have in common."""
 
 _ABSENT: Final = object()
+
+
+def _values(metric: EventMetric, events: Sequence[Event]) -> Sequence[float]:
+    """Return what events add to a metric."""
+    if metric.only is not None:
+        name, wanted = metric.only
+        events = [event for event in events if event[5].get(name, _ABSENT) == wanted]
+    if (name_of_ms := metric.milliseconds) is None:
+        return (float(len(events)),) if events else ()
+    return [ms / 1000 for event in events if (ms := event[5].get(name_of_ms)) is not None]
 
 
 def _label(name: str, event: Event) -> str:
