@@ -27,6 +27,7 @@ class _Envelope(msgspec.Struct):
 
 
 _read_meta: Final = msgspec.json.Decoder(_Meta).decode
+_read_text: Final = msgspec.json.Decoder(str).decode
 _read_envelope: Final = msgspec.json.Decoder(_Envelope).decode
 
 
@@ -41,13 +42,12 @@ def trace_id_of(envelope: bytes) -> str | None:
 
 
 def _trace_id(meta: _Meta) -> str | None:
-    trace_id, traceparent = _text(meta.trace_id), _text(meta.traceparent)
-    if 0 < len(trace_id) <= _MAX_LENGTH:
+    if 0 < len(trace_id := _text(meta.trace_id)) <= _MAX_LENGTH:
         return trace_id
-    found = _TRACEPARENT.fullmatch(traceparent)
+    found = _TRACEPARENT.fullmatch(_text(meta.traceparent))
     return None if found is None else found[1]
 
 
 def _text(raw: msgspec.Raw) -> str:
     """Return a text; the empty one for other values."""
-    return msgspec.json.decode(raw, type=str) if bytes(raw)[:1] == b'"' else ""
+    return _read_text(raw) if bytes(raw)[:1] == b'"' else ""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from copy import copy
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -142,11 +142,9 @@ def _perform(tx: Transaction, bulk: Bulk) -> Reply | OjsterError | Later:
 
 def _do(tx: Transaction, bulk: Bulk) -> list[Outcome | Later]:
     wanted = [(place, item) for place, item in enumerate(bulk.items) if not isinstance(item, OjsterError)]
-    outcomes: list[Outcome | Later] = [
-        item if isinstance(item, OjsterError) else _not_executed() for item in bulk.items
-    ]
     if bulk.atomic and len(wanted) < len(bulk.items):
-        return outcomes
+        return [item if isinstance(item, OjsterError) else _not_executed() for item in bulk.items]
+    outcomes: list[Any] = list(bulk.items)
     if bulk.action is Action.ENQUEUE:
         jobs = [item for _, item in wanted if isinstance(item, NewJob)]
         for (place, _), result in zip(wanted, _push(tx, jobs, bulk.atomic), strict=True):

@@ -187,9 +187,10 @@ async def push_jobs(
     """Enqueue several jobs, and format the answer with ``style``."""
     check_size(request, jobs, "jobs")
     items: list[NewJob | str | OjsterError] = []
+    preparation = await request.engine.jobs.preparation()
     async for index, job in in_turns(enumerate(jobs)):
         try:
-            items.append(await request.engine.jobs.prepare(read_members(job, "The job")))
+            items.append(await preparation.job(read_members(job, "The job")))
         except OjsterError as refusal:
             refusal.message = f"The job at index {index} is invalid: {refusal.message}"
             refusal.details["index"] = index

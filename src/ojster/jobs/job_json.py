@@ -100,14 +100,14 @@ def _values(job: Job) -> bytes:
         body += b',"outcome":"%b"' % outcome.encode()
     if job.superseded_by is not None:
         body += b',"superseded_by":"%b"' % job.superseded_by.encode()
-    for name, value in (
-        (b"result", job.result),
-        (b"parent_results", job.parent_results),
-        (b"checkpoint", job.checkpoint),
-        (b"resumed", job.resumed),
-    ):
-        if value is not None:
-            body += b',"%b":%b' % (name, value)
+    if job.result is not None:
+        body += b',"result":' + job.result
+    if job.parent_results is not None:
+        body += b',"parent_results":' + job.parent_results
+    if job.checkpoint is not None:
+        body += b',"checkpoint":' + job.checkpoint
+    if job.resumed is not None:
+        body += b',"resumed":' + job.resumed
     if job.agent is not None:
         body += decode_state(job.agent).to_json()
     return body

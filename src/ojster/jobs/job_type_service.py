@@ -40,7 +40,7 @@ class JobTypeService(CapabilityService):
         item, job = job_types.read_defaults(type, members, largest=self.database.settings.largest_job)
         job.tenant = self.scope.tenant or ""
         if job.reacts:
-            await self._jobs.check(job)
+            await (await self._jobs.preparation()).check(job)
         item = msgspec.structs.replace(item, type=self.scope.named(item.type))
         return _for_its_tenant(await self.database.run(job_types.put_defaults, item))
 

@@ -11,10 +11,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from ojster.core import access
-from ojster.core.errors import (
-    BackendUnavailable,
-    OjsterError,
-)
+from ojster.core.errors import BackendUnavailable, OjsterError
 from ojster.core.job import Job
 from ojster.core.json_objects import Members
 from ojster.core.reacts import ANY_EVENT
@@ -46,20 +43,98 @@ from ojster.storage.wakeups import FINISHED, job_topic
 
 log = logging.getLogger(__name__)
 
-
 W = TypeVar("W", bound=LeaseReport)
-
 
 MAX_WAIT_SECONDS: Final = 60.0
 """Maximum long-poll wait, in seconds."""
 
-
 IDLE_PAUSE: Final = 1.0
 """Maximum delay of an empty answer to a worker that may take no jobs, in seconds; prevents a busy loop."""
 
+_NULL: Final = msgspec.Raw(b"null")
 
 _MAY_CARRY_CODE: Final = frozenset({"type", CODE_ATTRIBUTE, REACTIONS})
 """Members of a job that say whether it, or a job that follows it, carries code."""
+
+
+class Preparation:
+    """Turns requests into jobs that can be pushed: what is the same for all jobs of a request is looked up once.
+
+    Parameters
+    ----------
+    completers:
+        What adds the defaults of job types, and applies the rules of queues, where there are any.
+    catalogue:
+        The registered schemas.
+    """
+
+    def __init__(
+        self,
+        scope: Scope,
+        middleware: Sequence[EnqueueMiddleware],
+        completers: Sequence[Completer],
+        catalogue: schemas.Catalogue,
+    ) -> None:
+        self._scope = scope
+        self._middleware = middleware
+        self._completers = completers
+        self._catalogue = catalogue
+        self._now = scope.database.clock()
+
+    @property
+    def changes_requests(self) -> bool:
+        """Whether ``complete`` may change a request."""
+        return bool(self._middleware or self._completers)
+
+    async def job(self, members: Members) -> NewJob:
+        """Run the enqueue middleware over a request, and return the job that it describes.
+
+        Raises
+        ------
+        InvalidRequest, InvalidPolicy, PayloadTooLarge
+            The request is malformed.
+        """
+        scope = self._scope
+        brings_reactions = REACTIONS in members  # those of its type are an owner's
+        if self.changes_requests:
+            members = await self.complete(members)
+        if scope.access is not None:
+            scope.check_code({name: members[name] for name in _MAY_CARRY_CODE & members.keys()})
+        args = members.get("args", _NULL)
+        uri = schemas.schema_uri(members) if "schema" in members else None
+        settings = scope.database.settings
+        job = read_job(
+            members, self._now, largest=settings.largest_job, tenant=scope.tenant, otherwise=settings.default_tenant
+        )
+        scope.check_new(job.tenant, job.queue)
+        if scope.access is not None:
+            job.envelope = sign(job.envelope, scope.who)
+            if brings_reactions and job.reacts & ANY_EVENT:
+                scope.access.need_all_queues("A reaction")
+        if self._catalogue.by_type or uri is not None:
+            job.warnings = schemas.check_args(self._catalogue, job, args, uri)
+        if job.reacts & ANY_EVENT:
+            await self.check(job)
+        return job
+
+    async def complete(self, members: Members) -> Members:
+        """Run the enqueue middleware on a job, add the defaults of its type, and apply the rules of its queue."""
+        if self._middleware:
+            members = await through_middleware(self._middleware, members)
+        for complete in self._completers:
+            members = complete(members)
+        return members
+
+    async def check(self, job: NewJob) -> None:
+        """Check what the reactions of a job refer to, such as channels.
+
+        Raises
+        ------
+        InvalidRequest, Forbidden
+            It does not exist, or the caller may not use it.
+        """
+        for check in life.of(self._scope.database.memory).check:
+            await check(self._scope, job)
 
 
 class JobService(CapabilityService):
@@ -85,66 +160,18 @@ class JobService(CapabilityService):
         self._life = life.of(self.database.memory)
 
     async def prepare(self, members: Members) -> NewJob:
-        """Run the enqueue middleware over a request, and return the job that it describes.
+        """Run the enqueue middleware over a request, and return the job that it describes. See ``Preparation.job``."""
+        return await (await self.preparation()).job(members)
 
-        Raises
-        ------
-        InvalidRequest, InvalidPolicy, PayloadTooLarge
-            The request is malformed.
-        """
-        brings_reactions = REACTIONS in members  # those of its type are an owner's
-        members = await self.complete(members)
-        if self.scope.access is not None:
-            self.scope.check_code({name: members[name] for name in _MAY_CARRY_CODE & members.keys()})
+    async def preparation(self) -> Preparation:
+        """Look up what is the same for all jobs of a request."""
         catalogue = await self.database.remembered(schemas.registered)
-        args = members.get("args", msgspec.Raw(b"null"))
-        uri = schemas.schema_uri(members) if "schema" in members else None
-        settings = self.database.settings
-        job = read_job(
-            members,
-            self.database.clock(),
-            largest=settings.largest_job,
-            tenant=self.scope.tenant,
-            otherwise=settings.default_tenant,
-        )
-        self.scope.check_new(job.tenant, job.queue)
-        if self.scope.access is not None:
-            job.envelope = sign(job.envelope, self.scope.who)
-            if brings_reactions and job.reacts & ANY_EVENT:
-                self.scope.access.need_all_queues("A reaction")
-        if catalogue.by_type or uri is not None:
-            job.warnings = schemas.check_args(catalogue, job, args, uri)
-        if job.reacts:
-            await self.check(job)
-        return job
-
-    async def check(self, job: NewJob) -> None:
-        """Check what the reactions of a job refer to, such as channels.
-
-        Raises
-        ------
-        InvalidRequest, Forbidden
-            It does not exist, or the caller may not use it.
-        """
-        for check in self._life.check:
-            await check(self.scope, job)
-
-    async def complete(self, members: Members) -> Members:
-        """Run the enqueue middleware on a job, add the defaults of its type, and apply the rules of its queue."""
-        if self.middleware:
-            members = await through_middleware(self.middleware, members)
-        for complete in await self.completers():
-            members = complete(members)
-        return members
-
-    async def completers(self) -> list[Completer]:
-        """Return what adds the defaults of job types, and applies the rules of queues, where there are any."""
-        found: list[Completer] = []
+        completers: list[Completer | None] = []
         if known := await self.database.remembered(job_types.defaults_by_type):
             otherwise = self.database.settings.default_tenant
-            found.append(lambda members: job_types.with_defaults(known, members, self.scope.tenant, otherwise))
-        of_extensions = [await completer(self.scope) for completer in self._life.completer]
-        return found + [complete for complete in of_extensions if complete is not None]
+            completers.append(lambda members: job_types.with_defaults(known, members, self.scope.tenant, otherwise))
+        completers += [await completer(self.scope) for completer in self._life.completer]
+        return Preparation(self.scope, self.middleware, list(filter(None, completers)), catalogue)
 
     async def push(self, jobs: Sequence[NewJob]) -> list[Pushed]:
         """Insert jobs, all or none (PUSH).
@@ -158,7 +185,8 @@ class JobService(CapabilityService):
 
     async def enqueue(self, requests: Sequence[Members]) -> list[Pushed]:
         """Prepare and push jobs, all or none."""
-        return await self.push([await self.prepare(members) async for members in in_turns(requests)])
+        preparation = await self.preparation()
+        return await self.push([await preparation.job(members) async for members in in_turns(requests)])
 
     async def fetch(self, request: Claim, wait: float = 0.0) -> list[Job]:
         """Hand out jobs (FETCH). If there are none, wait for one: ``wait`` seconds, at most ``MAX_WAIT_SECONDS``."""

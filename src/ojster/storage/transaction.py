@@ -244,7 +244,8 @@ class Transaction(ABC):
             data["from"], data["to"] = job.moved
             job.moved = None
         if job.reacts & TRACED:
-            self.load_traced([job])
+            if job.envelope == b"{}":
+                self.envelopes([job])
             data["trace_id"] = trace_id_of(job.envelope)
         if job.seq and type not in _NOT_IN_HISTORY and not _is_ordinary(data):
             self.effects.history.append((job.seq, type, data | _circumstances(job, data)))

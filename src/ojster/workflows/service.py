@@ -19,7 +19,7 @@ from ojster.jobs.new_job import read_job
 from ojster.jobs.queries import no_workflow
 from ojster.jobs.schemas import Catalogue, check_args, registered, schema_uri
 from ojster.jobs.scope import CapabilityService, Scope, accepted
-from ojster.jobs.service import MAX_WAIT_SECONDS, JobService
+from ojster.jobs.service import MAX_WAIT_SECONDS, JobService, Preparation
 from ojster.jobs.transitions import ChangedJob
 from ojster.storage.inbox import LARGE
 from ojster.storage.wakeups import WORKFLOWS, workflow_topic
@@ -106,13 +106,14 @@ class WorkflowService(CapabilityService):
         new.created_by = self.scope.who
         if definition is not None:
             new = msgspec.structs.replace(new, **definition.of(new.params, own, new.tenant))
-        if self._jobs.middleware or await self._jobs.completers():
-            await self._complete_steps(new)
+        preparation = await self._jobs.preparation()
+        if preparation.changes_requests:
+            await self._complete_steps(new, preparation)
         if (catalogue := await self.scope.database.remembered(registered)).by_type:
             await _check_steps(catalogue, new)
         async for job in in_turns(new.plan.jobs.values()):
             if job.reacts:
-                await self._jobs.check(job)
+                await preparation.check(job)
         return new
 
     async def _from_definition(self, members: Members) -> tuple[Members, Start]:
@@ -128,12 +129,12 @@ class WorkflowService(CapabilityService):
         start = msgspec.structs.replace(start, definition=found.name, definition_version=found.version)
         return found.members | own, start
 
-    async def _complete_steps(self, new: NewWorkflow) -> None:
+    async def _complete_steps(self, new: NewWorkflow, preparation: Preparation) -> None:
         """Run the middleware and the queue rules on the jobs of a workflow, as ``prepare`` does for a job."""
         async for node, spec in in_turns(zip(new.plan.nodes, new.plan.specs, strict=True)):
             if spec.request is not msgspec.UNSET:
                 given = read_members(spec.request, "The step")
-                members = await self._jobs.complete(dict(given))
+                members = await preparation.complete(dict(given))
                 if members == given:
                     continue
                 spec.request = msgspec.Raw(msgspec.json.encode(members))
