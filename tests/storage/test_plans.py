@@ -15,7 +15,7 @@ import pytest
 
 from ojster.fleet import matching
 from ojster.queues import gates
-from ojster.storage.sqlite import database
+from ojster.storage.sqlite import statements as known
 from ojster.storage.sqlite.database import migrate
 from ojster.storage.transaction import PLAIN, WITH_LIMIT, WITH_NEEDS
 from tests.storage.statements import Recorded, having, live
@@ -45,11 +45,11 @@ HOT = {
     "keys of limits": Hot("INDEX jobs_limited (queue=? AND tenant=? AND limit_key>?)", (gates._HEADS,)),
     "active jobs of a limit": Hot("INDEX jobs_limit (limit_key=?", (gates._ACTIVE, "SELECT count(*)")),
     "active jobs with requirements": Hot("COVERING INDEX jobs_needing_active (queue=?", (matching._ACTIVE,)),
-    "start jobs": Hot("SEARCH jobs USING INTEGER PRIMARY KEY (rowid=?)", (database._START_JOBS,)),
-    "complete jobs": Hot("SEARCH jobs USING INTEGER PRIMARY KEY (rowid=?)", (database._COMPLETE_JOBS,)),
-    "lock jobs": Hot("jobs_id (id=?)", (database._LOCK_JOBS,)),
-    "lock one job": Hot("jobs_id (id=?)", (database._LOCK_JOB,)),
-    "find jobs": Hot("jobs_id (id=?)", (database._FIND_JOBS,)),
+    "start jobs": Hot("SEARCH jobs USING INTEGER PRIMARY KEY (rowid=?)", (known.START_JOBS,)),
+    "complete jobs": Hot("SEARCH jobs USING INTEGER PRIMARY KEY (rowid=?)", (known.COMPLETE_JOBS,)),
+    "lock jobs": Hot("jobs_id (id=?)", (known.LOCK_JOBS,)),
+    "lock one job": Hot("jobs_id (id=?)", (known.LOCK_JOB,)),
+    "find jobs": Hot("jobs_id (id=?)", (known.FIND_JOBS,)),
     "due jobs": Hot("jobs_due (state=? AND due_at<?)", ("FROM jobs", "due_at <= :now", "LIMIT"), ("node IS NULL",)),
     "expired jobs": Hot("jobs_due (state=? AND due_at<?)", ("FROM jobs", "due_at <= :now", "node IS NULL")),
     "next due job": Hot("jobs_due (state=?", ("SELECT min(due_at) FROM jobs",)),
@@ -121,6 +121,12 @@ def test_a_hot_query_with_an_order_needs_no_sorting(connection: apsw.Connection,
     hot = HOT[what]
     for sql in having(seen, *hot.words, "ORDER BY", without=hot.without):
         assert "TEMP B-TREE" not in " | ".join(plan_of(connection, seen, sql)), sql
+
+
+def test_changes_of_many_rows_find_each_by_its_key(connection: apsw.Connection) -> None:
+    changes = known.change("nodes", ("id", "state"), 3)
+    plan = [row[3] for row in connection.execute("EXPLAIN QUERY PLAN " + changes, (1, "a", 2, "b", 3, "c"))]
+    assert plan[-1] == "SEARCH nodes USING INTEGER PRIMARY KEY (rowid=?)"
 
 
 DELETES_ITEMS = "DELETE FROM collection_items WHERE collection IN"

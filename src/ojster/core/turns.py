@@ -9,6 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Final, TypeVar
 
+from ojster.core.tuning import long_work
+
 T = TypeVar("T")
 
 ITEMS_PER_TURN: Final = 20
@@ -39,7 +41,8 @@ async def read_aside(size: int, read: Callable[..., T], *args: Any) -> T:
     """Return ``read(*args)``, which reads JSON of a size in bytes: in a thread if that is large."""
     if size < LARGE_BYTES:
         return read(*args)
-    return await asyncio.get_running_loop().run_in_executor(_reader.executor, partial(read, *args))
+    with long_work():
+        return await asyncio.get_running_loop().run_in_executor(_reader.executor, partial(read, *args))
 
 
 async def in_turns(items: Iterable[T]) -> AsyncIterator[T]:

@@ -16,10 +16,11 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final, TypeVar
 
 from ojster.core.errors import BackendError, BackendUnavailable, OjsterError
+from ojster.core.tuning import long_work
 from ojster.storage.call import Call, LongPoll, Operation, Port
 from ojster.storage.inbox import Inbox
 from ojster.storage.parked import ParkedCalls
@@ -35,6 +36,9 @@ OpenTransaction = Callable[[], AbstractContextManager[Transaction]]
 
 MAX_ARGUMENTS: Final = 1_000
 """Maximum number of arguments in one transaction, to bound the duration of each call."""
+
+LONG_WORK: Final = 200
+"""Weight of a call from which on threads take turns more often while it runs."""
 
 MAX_TRIES: Final = 12
 """Maximum number of runs of a transaction that the database rolls back."""
@@ -206,7 +210,9 @@ class Dispatcher:
         rung = {queue: UNKNOWN_COUNT for queues in rings if queues is not None for queue in queues}
         calls = [item for item in items if isinstance(item, Call)]
         if calls or rung:
-            self._execute(transaction, calls, rung)
+            is_long = any(call.weight >= LONG_WORK for call in calls)
+            with long_work() if is_long else nullcontext():
+                self._execute(transaction, calls, rung)
 
     def _execute(
         self, transaction: OpenTransaction, calls: list[Call], rung: Mapping[str, int], tries: int = MAX_TRIES

@@ -43,7 +43,7 @@ from ojster.workflows.node import (
 from ojster.workflows.plan_values import Spec
 from ojster.workflows.planner import MAX_MAP_ELEMENTS
 from ojster.workflows.results import Outcome, outcomes
-from ojster.workflows.starting import CONDITION_SECONDS, MAX_STARTS, defer_starts, most_starts
+from ojster.workflows.starting import CONDITION_SECONDS, Starts
 from ojster.workflows.states import change_node, change_workflow
 from ojster.workflows.step_values import StepValues
 
@@ -83,34 +83,32 @@ class Advance:
         self.tx = graph.tx
         self._ended: list[Node] = []
         self._ready: list[Node] = []
+        self._opened: dict[int, dict[int, int]] = {}
+        """The containers that have started, by workflow and id, each with the first position to start."""
         self._jobs: dict[int, Job] = {}
         """Ended jobs, by node id."""
         self._admitted: list[tuple[Node, NewJob]] = []
         self.resolved = 0
         """The bytes of jobs with resolved references in this transaction."""
-        self._room = MAX_STARTS
-        """How many nodes may still be started in this transaction."""
-        self._rooms: dict[int, int] = {}
-        """How many of each workflow, by its ``seq``."""
+        self._starts = Starts()
         self._seconds = 0.0
         """How long the conditions in this transaction have taken."""
-        self._deferred: dict[int, int] = {}
-        """The containers whose children from a position on are to be started later, by node id."""
 
     def go(self) -> None:
         """Propagate changes until nothing changes, and write them.
 
         Other workflows are advanced too, if a new job replaced (and so cancelled) one of their jobs.
         """
-        while self._ended or self._ready or self._admitted:
+        while self._ended or self._ready or self._opened or self._admitted:
             if self._ended:
                 self._spread()
             elif self._ready:
                 self._begin()
+            elif self._opened:
+                self._open()
             else:
                 self._enqueue()
-        defer_starts(self.tx, self._deferred, self.graph.workflows)
-        self._deferred = {}
+        self._starts.write(self.tx, self.graph.workflows)
         self.graph.write()
         advance(self.tx)
 
@@ -179,30 +177,18 @@ class Advance:
         container = self.graph.parent_of(node)
         if container is not None and container.state != NodeState.STARTED:
             return  # decided when the container starts, if it ever does
-        if container is not None and self._room_of(node) <= 0:
-            self._defer(container, node.position)
+        if container is not None and not self._starts.room_of(self.graph.workflow_of(node)):
+            self._starts.defer(container.id, node.position)
             return
         match decide(node):
             case Decision.START:
                 self._ready.append(node)
                 if container is not None:
-                    self._room -= 1
-                    self._rooms[node.workflow] -= 1
+                    self._starts.take(node.workflow)
             case Decision.SKIP:
                 self.end(node, NodeState.SKIPPED)
             case Decision.CANCEL:
                 self.end(node, NodeState.CANCELLED, error=_UPSTREAM)
-
-    def _room_of(self, node: Node) -> int:
-        """Return how many more nodes of the workflow of a node may be started in this transaction."""
-        workflow = self.graph.workflow_of(node)
-        if workflow.seq not in self._rooms:
-            self._rooms[workflow.seq] = most_starts(workflow)
-        return min(self._room, self._rooms[workflow.seq])
-
-    def _defer(self, container: Node, position: int) -> None:
-        """Start the children of a container from a position on in later transactions."""
-        self._deferred[container.id] = min(position, self._deferred.get(container.id, position))
 
     def close(self, containers: Sequence[Node]) -> None:
         """End containers that have no unfinished children."""
@@ -351,7 +337,7 @@ class Advance:
         container = self.graph.parent_of(node)
         if container is None:
             return False
-        self._defer(container, node.position)
+        self._starts.defer(container.id, node.position)
         return True
 
     def _block(self, node: Node, workflow: Workflow) -> None:
@@ -385,12 +371,21 @@ class Advance:
 
     def start_children(self, container: Node, first: int = 0) -> None:
         """Start the children of a started container that wait for nothing, from a position on; many in steps."""
-        room = max(self._room_of(container), 0)
-        children = self.graph.first_children(container, first, room + 1)
-        for child in children[:room]:
-            self._decide(child)
-        for child in children[room:]:
-            self._defer(container, child.position)
+        self._opened.setdefault(container.workflow, {})[container.id] = first
+
+    def _open(self) -> None:
+        """Start the children of started containers, as many as there is room for; the others are for later."""
+        opened, self._opened = self._opened, {}
+        for seq, containers in opened.items():
+            positions = dict(sorted(containers.items()))
+            room = self._starts.room_of(self.graph.workflows[seq])
+            children = self.graph.first_children(positions, room + 1)
+            for child in children[:room]:
+                self._decide(child)
+            for left in children[room:]:
+                for id, first in positions.items():
+                    if id >= (left.parent or 0):
+                        self._starts.defer(id, left.position if id == left.parent else first)
 
     def _note_compensation(self, node: Node) -> None:
         """Set the workflow to ``compensating`` when the compensation of its main saga starts."""

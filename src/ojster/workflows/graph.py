@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from operator import attrgetter
 from typing import Any, Final
@@ -34,6 +34,9 @@ class WorkflowState:
 
 
 _FINAL: Final = ("completed", "failed", "cancelled", "retried", "compensated")
+CHILDREN_AT_ONCE: Final = 500
+"""Number of nodes in containers whose children are read together."""
+
 WORKFLOW_STATES: Final = ("pending", "running", "compensating", *_FINAL)
 FINAL_STATES: Final = frozenset(_FINAL)
 
@@ -289,26 +292,46 @@ class Graph:
                 found[node.parent or 0].insert(0, node)
         return found
 
-    def first_children(self, container: Node, first: int, limit: int) -> list[Node]:
-        """Return the children of a container that can be decided: they wait for nothing that matters any more.
+    def first_children(self, containers: Mapping[int, int], limit: int) -> list[Node]:
+        """Return the children of containers that can be decided: they wait for nothing that matters any more.
 
         Parameters
         ----------
-        first:
-            The position from which on to look.
+        containers:
+            Ids of containers in ascending order, each with the position from which on to look.
         limit:
             Maximum number of children.
         """
         if self._touched:
             self.write_nodes()  # the condition below must find what has changed
-        condition = " AND position >= ? AND state = 'waiting' AND (waiting = 0 OR unmet > 0)"
-        found = self._children(container, condition, first, limit=limit)
-        can_start = [
-            child
-            for child in found
-            if child.position >= first and child.state == NodeState.WAITING and (not child.waiting or child.unmet)
-        ]
-        return can_start[:limit]
+        found: list[Node] = []
+        for group, first in self._alike(containers):
+            found += [child for id in group for child in self._new_children.get(id, ()) if child.position >= first]
+            if stored := [id for id in group if id not in self._new]:
+                rows = self.tx.execute(
+                    f"SELECT {NODE_COLUMNS} FROM nodes WHERE parent {self.tx.among} AND position >= ? "
+                    "AND state = 'waiting' AND (waiting = 0 OR unmet > 0) ORDER BY parent, position LIMIT ?",
+                    (self.tx.integers(stored), first, limit),
+                )
+                found += [self._add(Node(*row)) for row in rows]
+            found = [node for node in found if node.state == NodeState.WAITING and (not node.waiting or node.unmet)]
+            if len(found) >= limit:
+                break
+        return sorted(found, key=lambda child: (child.parent, child.position))[:limit]
+
+    def _alike(self, containers: Mapping[int, int]) -> Iterator[tuple[list[int], int]]:
+        """Yield groups of containers of the same position whose children are read together, because they are few."""
+        group: list[int] = []
+        size = position = 0
+        for id, first in containers.items():
+            number = self.nodes[id].total
+            if group and (first != position or size + number > CHILDREN_AT_ONCE):
+                yield group, position
+                group, size = [], 0
+            group.append(id)
+            size, position = size + number, first
+        if group:
+            yield group, position
 
     def named_children(self, container: Node, *names: str) -> list[Node]:
         """Return the children of a container that have one of these names or positions."""
@@ -322,13 +345,12 @@ class Graph:
         """Return the children of a container that have a name, and its last one."""
         return self._children(container, " AND (name IS NOT NULL OR position = ?)", container.total - 1)
 
-    def _children(self, container: Node, condition: str = "", *parameters: Any, limit: int | None = None) -> list[Node]:
+    def _children(self, container: Node, condition: str = "", *parameters: Any) -> list[Node]:
         fresh = self._new_children.get(container.id, [])
         if container.id in self._new:
             return fresh
         rows = self.tx.execute(
-            f"SELECT {NODE_COLUMNS} FROM nodes WHERE parent = ?{condition} ORDER BY position"
-            + ("" if limit is None else f" LIMIT {limit}"),
+            f"SELECT {NODE_COLUMNS} FROM nodes WHERE parent = ?{condition} ORDER BY position",
             (container.id, *parameters),
         )
         return [self._add(Node(*row)) for row in rows] + fresh
@@ -414,14 +436,8 @@ class Graph:
             for target in targets
         ]
         tx.insert_rows("node_edges", _EDGE, edges)
-        for pile in (
-            self._touched,
-            self._ended_jobs,
-            self._new,
-            self._new_edges,
-            self._new_promised,
-            self._new_children,
-        ):
+        piles = (self._touched, self._ended_jobs, self._new, self._new_edges, self._new_promised, self._new_children)
+        for pile in piles:
             pile.clear()
 
     def write(self) -> None:

@@ -42,6 +42,36 @@ def most_starts(workflow: Workflow) -> int:
     return MAX_STARTS_OF_WORKFLOW if len(workflow.params) <= SMALL_PARAMS else MAX_STARTS_WITH_LARGE_PARAMS
 
 
+class Starts:
+    """How many nodes a transaction may still start, and what is left for later ones."""
+
+    def __init__(self) -> None:
+        self._room = MAX_STARTS
+        self._rooms: dict[int, int] = {}
+        """The room of each workflow, by its ``seq``."""
+        self._deferred: dict[int, int] = {}
+        """The containers whose children from a position on are to be started later, by node id."""
+
+    def room_of(self, workflow: Workflow) -> int:
+        """Return how many more nodes of a workflow may be started."""
+        room = self._rooms.setdefault(workflow.seq, most_starts(workflow))
+        return max(min(self._room, room), 0)
+
+    def take(self, seq: int) -> None:
+        """Note that a node of a workflow, given by its ``seq``, starts."""
+        self._room -= 1
+        self._rooms[seq] -= 1
+
+    def defer(self, container: int, position: int) -> None:
+        """Leave the children of a container, given by its id, from a position on to later transactions."""
+        self._deferred[container] = min(position, self._deferred.get(container, position))
+
+    def write(self, tx: Transaction, workflows: Mapping[int, Workflow]) -> None:
+        """Note what is left for later transactions."""
+        deferred, self._deferred = self._deferred, {}
+        defer_starts(tx, deferred, workflows)
+
+
 def defer_starts(tx: Transaction, positions: Mapping[int, int], workflows: Mapping[int, Workflow]) -> None:
     """Note that children of containers, from a position on, are to be started later.
 

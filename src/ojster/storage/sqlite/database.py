@@ -10,6 +10,7 @@ from array import array
 from asyncio import Future
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -27,9 +28,22 @@ from ojster.storage.migrations import refuse_newer, scripts
 from ojster.storage.sqlite.clock import SteadyClock, clock_file
 from ojster.storage.sqlite.notifier import SocketNotifier
 from ojster.storage.sqlite.room import Room
+from ojster.storage.sqlite.statements import (
+    COMPLETE_JOBS,
+    FIND_JOBS,
+    INSERT_PAYLOADS,
+    JOB_NAMES,
+    LOCK_JOB,
+    LOCK_JOBS,
+    RECORD,
+    SELECT_AVAILABLE,
+    START_JOBS,
+    STATEMENTS,
+    change,
+    insertion,
+    parts_of,
+)
 from ojster.storage.transaction import (
-    JOB_COLUMNS,
-    JOB_COLUMNS_OF_J,
     ColumnType,
     Parameters,
     Row,
@@ -66,49 +80,11 @@ load that leaves background checkpoints no pause."""
 CACHE_KIB: Final = 32 * 1024
 """Maximum page cache of each connection, in KiB."""
 
-INSERT_SIZES: Final = (128, 32, 8, 1)
-"""Numbers of rows per INSERT, largest first. A statement for many rows delays other threads once, not per row."""
-
 KEEP_EVENTS: Final = 64 * 1024 * 1024
 """Size of the recorded events to keep, in bytes."""
 
 TRIM_EVENTS: Final = 4 * 1024 * 1024
 """Size of new events, in bytes, after which the oldest are deleted."""
-
-_RECORD: Final = (
-    "INSERT INTO event_batches (at, total, events) VALUES "
-    "(?, ? + coalesce((SELECT total FROM event_batches ORDER BY seq DESC LIMIT 1), 0), ?) RETURNING total"
-)
-
-_INSERT_JOBS: Final = {
-    size: (
-        "INSERT INTO jobs (seq, id, type, queue, state, priority, max_attempts, created_at, enqueued_at, expires_at, "
-        "due_at, timeout, lease, unique_key, cron_name, exclusive_key, node, limit_key, tenant, version, needs, agent, "
-        "reacts, hold) VALUES " + ", ".join(["(" + ", ".join("?" * 24) + ")"] * size)
-    )
-    for size in INSERT_SIZES
-}
-_INSERT_PAYLOADS: Final = "INSERT INTO payloads (seq, envelope) SELECT ?1 + rowid - 1, value FROM carray(?2)"
-_START_JOBS: Final = (
-    "UPDATE jobs SET state = 'active', attempt = attempt + 1, started_at = ?, due_at = ?, worker_id = ? "
-    "WHERE seq IN carray(?)"
-)
-_COMPLETE_JOBS: Final = (
-    "UPDATE jobs SET state = 'completed', finished_at = ?, due_at = NULL, result = ? WHERE seq IN carray(?)"
-)
-_SELECT_AVAILABLE: Final = (
-    f"SELECT {JOB_COLUMNS_OF_J}, p.envelope FROM jobs AS j JOIN payloads AS p ON p.seq = j.seq "
-    "WHERE j.queue = ? AND j.tenant = ? AND j.state = 'available' AND {kind} "
-    "AND (j.due_at IS NULL OR j.due_at > ?) "
-    "AND (j.exclusive_key IS NULL OR NOT EXISTS "
-    "(SELECT 1 FROM jobs AS other WHERE other.exclusive_key = j.exclusive_key AND other.state = 'active')) "
-    "ORDER BY j.priority DESC, j.seq LIMIT ?"
-)
-_LOCK_JOBS: Final = f"SELECT {JOB_COLUMNS} FROM jobs WHERE id IN carray(?)"
-_LOCK_JOB: Final = f"SELECT {JOB_COLUMNS} FROM jobs WHERE id = ?"
-_FIND_JOBS: Final = (
-    f"SELECT {JOB_COLUMNS_OF_J}, p.envelope FROM jobs AS j JOIN payloads AS p ON p.seq = j.seq WHERE j.id IN carray(?)"
-)
 
 
 class SqliteTransaction(Transaction):
@@ -132,20 +108,23 @@ class SqliteTransaction(Transaction):
     def refuse_growth(self) -> BackendUnavailable | None:
         return None if self._room is None else self._room.refusal(self._connection)
 
-    select_available = _SELECT_AVAILABLE
+    select_available = SELECT_AVAILABLE
     among = "IN carray(?)"
 
     def integers(self, values: Collection[int]) -> Any:
         return apsw.carray(array("q", values or (-1,)))
 
     def insert_rows(self, table: str, columns: Mapping[str, ColumnType], rows: Sequence[Sequence[Any]]) -> None:
-        marks = ", ".join("?" * len(columns))
-        self.execute_many(f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks})", rows)
+        self._insert(table, tuple(columns), rows)
+
+    def _insert(self, table: str, names: tuple[str, ...], rows: Sequence[Sequence[Any]]) -> None:
+        for part in parts_of(rows):
+            self._cursor.execute(insertion(table, names, len(part)), list(chain.from_iterable(part)))
 
     def update_rows(self, table: str, columns: Mapping[str, ColumnType], rows: Sequence[Sequence[Any]]) -> None:
-        key, *others = columns
-        changes = ", ".join(f"{name} = ?{place}" for place, name in enumerate(others, 2))
-        self.execute_many(f"UPDATE {table} SET {changes} WHERE {key} = ?1", rows)
+        names = tuple(columns)
+        for part in parts_of(rows):
+            self._cursor.execute(change(table, names, len(part)), list(chain.from_iterable(part)))
 
     def execute(self, sql: str, parameters: Parameters = ()) -> list[Row]:
         return self._cursor.execute(sql, parameters).fetchall()
@@ -157,9 +136,8 @@ class SqliteTransaction(Transaction):
     def insert_jobs(self, jobs: Sequence[Job]) -> None:
         (last,) = self.execute("SELECT max(seq) FROM jobs")[0]
         first = (last or 0) + 1
-        values: list[Any] = []
-        for seq, job in enumerate(jobs, first):
-            values += (
+        rows = [
+            (
                 seq,
                 job.id,
                 job.type,
@@ -185,19 +163,17 @@ class SqliteTransaction(Transaction):
                 job.reacts,
                 job.hold,
             )
-        start, width = 0, len(values) // len(jobs)
-        for size in INSERT_SIZES:
-            while len(values) - start >= size * width:
-                self._cursor.execute(_INSERT_JOBS[size], values[start : start + size * width])
-                start += size * width
-        self._cursor.execute(_INSERT_PAYLOADS, (first, apsw.carray(tuple([job.envelope for job in jobs]))))
+            for seq, job in enumerate(jobs, first)
+        ]
+        self._insert("jobs", JOB_NAMES, rows)
+        self._cursor.execute(INSERT_PAYLOADS, (first, apsw.carray(tuple([job.envelope for job in jobs]))))
 
     def start_jobs(self, jobs: Sequence[Job]) -> None:
         alike: dict[tuple[Any, ...], list[int]] = {}
         for job in jobs:
             alike.setdefault((job.started_at, job.due_at, job.worker_id), []).append(job.seq)
         for values, seqs in alike.items():
-            self._cursor.execute(_START_JOBS, (*values, apsw.carray(array("q", seqs))))
+            self._cursor.execute(START_JOBS, (*values, apsw.carray(array("q", seqs))))
 
     def complete_jobs(self, jobs: Sequence[Job]) -> None:
         alike: dict[tuple[Any, ...], list[int]] = {}
@@ -207,7 +183,7 @@ class SqliteTransaction(Transaction):
             super().complete_jobs(jobs)
             return
         for values, seqs in alike.items():
-            self._cursor.execute(_COMPLETE_JOBS, (*values, apsw.carray(array("q", seqs))))
+            self._cursor.execute(COMPLETE_JOBS, (*values, apsw.carray(array("q", seqs))))
 
     def lock_keys(self, keys: Iterable[str]) -> Set[str]:
         return frozenset()  # no other transaction writes
@@ -217,17 +193,17 @@ class SqliteTransaction(Transaction):
         if not ids:
             return {}
         if len(ids) == 1:
-            return {row[1]: Job(*row) for row in self.execute(_LOCK_JOB, ids)}
-        return {row[1]: Job(*row) for row in self.execute(_LOCK_JOBS, (apsw.carray(tuple(ids)),))}
+            return {row[1]: Job(*row) for row in self.execute(LOCK_JOB, ids)}
+        return {row[1]: Job(*row) for row in self.execute(LOCK_JOBS, (apsw.carray(tuple(ids)),))}
 
     def find_jobs(self, ids: Sequence[str]) -> dict[str, Job]:
         ids = _without_nul(ids)
         if not ids:
             return {}
-        return {row[1]: Job(*row) for row in self.execute(_FIND_JOBS, (apsw.carray(tuple(ids)),))}
+        return {row[1]: Job(*row) for row in self.execute(FIND_JOBS, (apsw.carray(tuple(ids)),))}
 
     def record_events(self, events: bytes) -> None:
-        ((total,),) = self.execute(_RECORD, (self.now, len(events), events))
+        ((total,),) = self.execute(RECORD, (self.now, len(events), events))
         if total // TRIM_EVENTS != (total - len(events)) // TRIM_EVENTS:
             self.execute("DELETE FROM event_batches WHERE total < ?", (total - KEEP_EVENTS,))
 
@@ -340,7 +316,7 @@ class SqliteDatabase(Database):
         try:
             if not self._in_memory:
                 _create(Path(self.path))
-            connection = apsw.Connection(self.path, statementcachesize=200)
+            connection = apsw.Connection(self.path, statementcachesize=STATEMENTS)
             connection.set_busy_timeout(BUSY_TIMEOUT)
             _refuse_foreign(connection, self.path)
             _use_write_ahead_log(connection)

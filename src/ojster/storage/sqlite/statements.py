@@ -1,0 +1,99 @@
+"""SQL of the SQLite storage: what hot paths say, and statements for many rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import Final, TypeVar
+
+from ojster.storage.transaction import JOB_COLUMNS, JOB_COLUMNS_OF_J
+
+T = TypeVar("T")
+
+STATEMENTS: Final = 400
+"""Number of statements that each connection keeps prepared."""
+
+ROWS_AT_ONCE: Final = (128, 64, 32, 16, 8, 4, 2, 1)
+"""Numbers of rows per statement, largest first. After each statement, the writer waits for its turn in the
+interpreter, which the event loop shares: a statement for many rows waits once, not once for each."""
+
+RECORD: Final = (
+    "INSERT INTO event_batches (at, total, events) VALUES "
+    "(?, ? + coalesce((SELECT total FROM event_batches ORDER BY seq DESC LIMIT 1), 0), ?) RETURNING total"
+)
+
+JOB_NAMES: Final = (
+    "seq",
+    "id",
+    "type",
+    "queue",
+    "state",
+    "priority",
+    "max_attempts",
+    "created_at",
+    "enqueued_at",
+    "expires_at",
+    "due_at",
+    "timeout",
+    "lease",
+    "unique_key",
+    "cron_name",
+    "exclusive_key",
+    "node",
+    "limit_key",
+    "tenant",
+    "version",
+    "needs",
+    "agent",
+    "reacts",
+    "hold",
+)
+"""The columns of a new job."""
+
+INSERT_PAYLOADS: Final = "INSERT INTO payloads (seq, envelope) SELECT ?1 + rowid - 1, value FROM carray(?2)"
+START_JOBS: Final = (
+    "UPDATE jobs SET state = 'active', attempt = attempt + 1, started_at = ?, due_at = ?, worker_id = ? "
+    "WHERE seq IN carray(?)"
+)
+COMPLETE_JOBS: Final = (
+    "UPDATE jobs SET state = 'completed', finished_at = ?, due_at = NULL, result = ? WHERE seq IN carray(?)"
+)
+SELECT_AVAILABLE: Final = (
+    f"SELECT {JOB_COLUMNS_OF_J}, p.envelope FROM jobs AS j JOIN payloads AS p ON p.seq = j.seq "
+    "WHERE j.queue = ? AND j.tenant = ? AND j.state = 'available' AND {kind} "
+    "AND (j.due_at IS NULL OR j.due_at > ?) "
+    "AND (j.exclusive_key IS NULL OR NOT EXISTS "
+    "(SELECT 1 FROM jobs AS other WHERE other.exclusive_key = j.exclusive_key AND other.state = 'active')) "
+    "ORDER BY j.priority DESC, j.seq LIMIT ?"
+)
+LOCK_JOBS: Final = f"SELECT {JOB_COLUMNS} FROM jobs WHERE id IN carray(?)"
+LOCK_JOB: Final = f"SELECT {JOB_COLUMNS} FROM jobs WHERE id = ?"
+FIND_JOBS: Final = (
+    f"SELECT {JOB_COLUMNS_OF_J}, p.envelope FROM jobs AS j JOIN payloads AS p ON p.seq = j.seq WHERE j.id IN carray(?)"
+)
+
+
+def parts_of(rows: Sequence[T]) -> Iterator[Sequence[T]]:
+    """Divide rows into parts of the sizes in ``ROWS_AT_ONCE``."""
+    start = 0
+    for size in ROWS_AT_ONCE:
+        while len(rows) - start >= size:
+            yield rows[start : start + size]
+            start += size
+
+
+@lru_cache(maxsize=STATEMENTS)
+def insertion(table: str, names: Sequence[str], number: int) -> str:
+    """Return the statement that inserts a number of rows."""
+    row = f"({', '.join('?' * len(names))})"
+    return f"INSERT INTO {table} ({', '.join(names)}) VALUES {', '.join([row] * number)}"
+
+
+@lru_cache(maxsize=STATEMENTS)
+def change(table: str, names: Sequence[str], number: int) -> str:
+    """Return the statement that changes a number of rows, which the first of the columns finds."""
+    key, *others = names
+    row = f"({', '.join('?' * len(names))})"
+    changes = ", ".join(f"{name} = changed.column{place}" for place, name in enumerate(others, 2))
+    values = ", ".join([row] * number)
+    return f"UPDATE {table} SET {changes} FROM (VALUES {values}) AS changed WHERE {table}.{key} = changed.column1"
