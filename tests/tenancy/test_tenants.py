@@ -322,6 +322,31 @@ async def test_what_a_workflow_adds_to_itself_counts_towards_the_limits_of_its_t
     assert await bench.run(pushed_in_window, None) == 11, "nine elements and two steps"
 
 
+async def test_maps_that_begin_together_share_the_depth_limit_of_their_tenant(bench: Bench) -> None:
+    acme = bench.engine.as_(Caller("acme"))
+    await say(bench, "acme", max_queue_depth=20)
+    step = b'{"type": "map", "over": [1, 2, 3, 4, 5, 6, 7, 8], "do": {"type": "a", "args": []}}'
+    info = await acme.workflows.create(read_members(b'{"type": "group", "jobs": [%b, %b, %b]}' % (step, step, step)))
+    shown = await acme.workflows.show(info.id)
+    states = [step.state for step in shown.walk() if step.type == "map"]
+    assert sorted(states) == ["active", "active", "failed"]
+
+
+async def test_elements_of_maps_that_are_no_jobs_yet_count_towards_the_depth_limit(bench: Bench) -> None:
+    acme = bench.engine.as_(Caller("acme"))
+    await say(bench, "acme", max_queue_depth=1_000)
+    over = str([1] * 900).encode()
+    step = b'{"type": "map", "over": %b, "do": {"type": "a", "args": []}}' % over
+    info = await acme.workflows.create(read_members(b'{"type": "chain", "steps": [%b]}' % step))
+    assert (await acme.jobs.select()).total < 300, "most elements are still to come"
+    await acme.jobs.enqueue([request() for _ in range(100)])
+    with pytest.raises(TenantLimitExceeded) as refused:
+        await acme.jobs.enqueue([request()])
+    assert refused.value.details["current"] == 1_000
+    await acme.workflows.cancel(info.id)
+    await acme.jobs.enqueue([request()])
+
+
 # Statistics and configuration
 
 

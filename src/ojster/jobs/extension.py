@@ -68,6 +68,10 @@ class Extension:
         """Return for each group of jobs why it must not be pushed, or ``None``."""
         return [None for _ in groups]
 
+    def announced(self, tx: Transaction, tenant: str) -> int:
+        """Return the number of a tenant's jobs that do not exist yet, but count towards its limits."""
+        return 0
+
     def admit(self, tx: Transaction, new: NewJob, job: Job) -> None:
         """Complete the row of a job that is about to be inserted, or raise its refusal."""
 
@@ -178,6 +182,7 @@ class Life:
         self.completer = overriding("completer")
         self.check = overriding("check")
         self.selects = overriding("selects")
+        self.announced = overriding("announced")
         self.admit = overriding("admit")
         self.stop = overriding("stop")
         self.enqueued = overriding("enqueued")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from typing import Any, Final, Literal
@@ -131,6 +131,8 @@ class Effects:
         """Ids of jobs that finished."""
         self.ended: list[Job] = []
         """Finished jobs of workflows that are still to be advanced: see ``ojster.workflows.advance``."""
+        self.growth: Counter[str] = Counter()
+        """Number of jobs by tenant that workflows have added to themselves."""
         self.reactions: list[tuple[Job, JobEvent]] = []
         """Jobs and events with reactions that are still to be carried out."""
         self.collected: set[str] = set()

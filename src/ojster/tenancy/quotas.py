@@ -16,6 +16,7 @@ from typing import Final
 from ojster.core.errors import TenantLimitExceeded
 from ojster.core.states import JobState
 from ojster.core.tenant import called, shown_tenant
+from ojster.jobs.extension import life
 from ojster.jobs.new_job import NewJob
 from ojster.jobs.queries import counts_of_tenant
 from ojster.storage.transaction import Transaction
@@ -105,10 +106,15 @@ def check_tenant_limits(tx: Transaction, groups: Sequence[Sequence[NewJob]]) -> 
     return results
 
 
-def charge_growth(tx: Transaction, tenant: str, jobs: int) -> None:
+def charge_growth(tx: Transaction, tenant: str, jobs: int, at_once: int) -> None:
     """Count the jobs that a running workflow adds to itself towards the limits of its tenant.
 
     They use up the pushes of the window, but are not refused for it: a workflow cannot be told to come again later.
+
+    Parameters
+    ----------
+    at_once:
+        How many of the jobs this transaction creates. Extensions know the others: see ``Extension.announced``.
 
     Raises
     ------
@@ -120,6 +126,7 @@ def charge_growth(tx: Transaction, tenant: str, jobs: int) -> None:
     allowance = _Allowance(tx, limits)
     if refusal := allowance.refusal(jobs, 0, can_wait=False):
         raise refusal
+    tx.effects.growth[tenant] += at_once
     allowance.use(jobs, 0)
     allowance.close()
 
@@ -143,6 +150,8 @@ class _Allowance:
             self._window = (tx.now, 0) if tx.now - started_at >= rate.period else (started_at, used)
         counts = counts_of_tenant(tx, tenant.id)
         self._depth, self._scheduled = _count(counts, DEPTH_STATES), _count(counts, ("scheduled",))
+        self._depth += tx.effects.growth[tenant.id]
+        self._depth += sum(announced(tx, tenant.id) for announced in life(tx).announced)
 
     def refusal(self, jobs: int, scheduled: int, *, can_wait: bool = True) -> TenantLimitExceeded | None:
         """Return the error if ``jobs`` more jobs, ``scheduled`` of them for later, exceed a limit; else ``None``.

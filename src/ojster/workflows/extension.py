@@ -20,6 +20,7 @@ from ojster.workflows.claim_policy import StoppedWorkflowPolicy
 from ojster.workflows.due import process_due_workflows
 from ojster.workflows.expansion import expand_maps, start_deferred
 from ojster.workflows.growth import grow
+from ojster.workflows.maps import count_announced
 from ojster.workflows.orchestrator_request import ORCHESTRATE_TYPE
 from ojster.workflows.properties import refusal_of_changes
 from ojster.workflows.results import add_parent_results
@@ -31,6 +32,10 @@ from ojster.workflows.suspensions import SUSPENDED, add_resume_data, end_suspens
 
 class WorkflowExtension(Extension):
     """Steps of workflows: their order, their results, and their suspension."""
+
+    def announced(self, tx: Transaction, tenant: str) -> int:
+        """Return the number of jobs that the elements of a tenant's maps become later."""
+        return count_announced(tx, tenant)
 
     def admit(self, tx: Transaction, new: NewJob, job: Job) -> None:
         """Let one orchestrator at a time run in each workflow."""

@@ -65,7 +65,8 @@ def grow(tx: Transaction, job: Job, steps: Sequence[bytes]) -> None:
         last=_by_number(siblings[-1]) if container.kind == Kind.CHAIN else None,
         level=_level_of(graph, container),
     )
-    charge_growth(tx, workflow.tenant, len(planner.plan.jobs))
+    jobs = len(planner.plan.jobs)
+    charge_growth(tx, workflow.tenant, jobs, jobs)
     add_defaults(tx, planner.plan, workflow.tenant)
     added = graph.plant(planner.plan, workflow)
     promise(tx, workflow.seq, planner.plan.promises)

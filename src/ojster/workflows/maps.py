@@ -35,6 +35,8 @@ _COLUMNS: Final[dict[str, ColumnType]] = {
     "start": "bigint",
     "number": "bigint",
     "elements": "bytea",
+    "tenant": "text",
+    "jobs": "bigint",
 }
 
 
@@ -56,15 +58,17 @@ def begin_map(graph: Graph, node: Node, spec: Spec, elements: Sequence[msgspec.R
     nodes_of_one = len(plan.nodes)
     if (nodes := workflow.nodes + nodes_of_one * len(elements)) > MAX_NODES:
         raise PayloadTooLarge(f"The workflow would have {nodes} nodes; at most {MAX_NODES} are allowed.")
-    charge_growth(graph.tx, workflow.tenant, len(plan.jobs) * len(elements))
+    jobs_of_one = len(plan.jobs)
     may_be_large = bool(spec.names) or len(workflow.params) > SMALL_PARAMS
     unit_size = max(1, ELEMENTS_AT_ONCE // nodes_of_one)
     now = unit_size if may_be_large else max(1, NODES_AT_ONCE // nodes_of_one)
+    charge_growth(graph.tx, workflow.tenant, jobs_of_one * len(elements), jobs_of_one * min(now, len(elements)))
     plant_elements(graph, node, spec, elements[:now], 0)
     rows = []
     for start in range(now, len(elements), unit_size):
         unit = elements[start : start + unit_size]
-        rows.append((node.id, start, len(unit), msgspec.json.encode(unit)))
+        jobs = jobs_of_one * len(unit)
+        rows.append((node.id, start, len(unit), msgspec.json.encode(unit), workflow.tenant, jobs))
     if rows:
         graph.tx.insert_rows("map_elements", _COLUMNS, rows)
         graph.tx.expect(graph.tx.now)
@@ -114,6 +118,15 @@ def park_map(tx: Transaction, node: Node) -> bool:
     tx.execute("UPDATE map_elements SET parked = 1 WHERE node = :node", {"node": node.id})
     node.unfinished -= int(missing)
     return True
+
+
+def count_announced(tx: Transaction, tenant: str) -> int:
+    """Return the number of jobs that the elements of a tenant's maps become for which there are no nodes yet."""
+    ((jobs,),) = tx.execute(
+        "SELECT coalesce(sum(jobs), 0) FROM map_elements WHERE tenant = :tenant AND parked = 0 AND tenant <> ''",
+        {"tenant": tenant},
+    )
+    return int(jobs)
 
 
 def go_on_with_map(tx: Transaction, node: Node) -> None:
