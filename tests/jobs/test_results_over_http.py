@@ -9,6 +9,7 @@ import asyncio
 
 import pytest
 
+from ojster.jobs import routes
 from tests.conftest import Bench, Http
 
 pytestmark = pytest.mark.anyio
@@ -58,6 +59,21 @@ async def test_several_results_are_shown_at_once(bench: Bench, http: Http) -> No
         done.id: {"state": "completed", "result": "ok"},
         open_.id: {"state": "available", "result": None},
     }
+
+
+async def test_results_beyond_what_an_answer_holds_are_left_to_the_next_request(
+    bench: Bench, http: Http, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(routes, "LARGEST_LIST", 100)
+    monkeypatch.setattr(routes, "RESULTS_AT_ONCE", 2)
+    ids = []
+    for _ in range(5):
+        ids.append((await bench.push()).id)
+        await bench.ack(await bench.fetch_one(), b'"%b"' % (b"x" * 60))
+    first = (await http("POST", "/ojs/v1/jobs/results", {"ids": ids})).json()
+    assert (list(first["results"]), first["omitted"]) == (ids[:2], ids[2:])
+    rest = (await http("POST", "/ojs/v1/jobs/results", {"ids": first["omitted"][:2]})).json()
+    assert (list(rest["results"]), "omitted" in rest) == (ids[2:4], False)
 
 
 @pytest.mark.parametrize("ids", [[], ["x"] * 1_001, "x", [1]])

@@ -170,6 +170,8 @@ class JobResultsAnswer(Struct):
     """The results of jobs, by id. Jobs that do not exist are missing."""
 
     results: dict[str, ResultBody]
+    omitted: list[str] | UnsetType = UNSET
+    """The ids that are left to the next request, because the answer would be too large; missing if there are none."""
 
 
 class CheckpointInfo(Struct):

@@ -60,7 +60,7 @@ from ojster.jobs.wire import (
 from ojster.queues import limit_views
 from ojster.queues.backpressure import pressures
 from ojster.queues.rules import may_be_bounded
-from ojster.server.answer import Answer, encode, number_that_fits
+from ojster.server.answer import LARGEST_LIST, Answer, encode, number_that_fits
 from ojster.server.pages import page_of, pagination, wait_ms, whole
 from ojster.server.request import HttpRequest
 from ojster.server.route import BASE, PAGE, Route, location
@@ -147,17 +147,28 @@ async def show_result(request: HttpRequest) -> Answer:
     return Answer(encode(ResultAnswer(job_id=job_id, **msgspec.structs.asdict(shown))), headers=headers)
 
 
+RESULTS_AT_ONCE: Final = 16
+"""Number of jobs that are read together for their results, each of which may be large."""
+
+
 async def show_results(request: HttpRequest) -> Answer:
-    """Show the results of several jobs."""
+    """Show the results of several jobs; ids are ``omitted`` once the answer has ``LARGEST_LIST`` bytes."""
     body = await request.read(RESULTS)
-    found = await asyncio.gather(*map(request.engine.jobs.find, body.ids), return_exceptions=True)
-    shown = {}
-    for job_id, job in zip(body.ids, found, strict=True):
-        if isinstance(job, Job):
-            shown[job_id] = answer_wire.show_result(job)
-        elif not isinstance(job, NotFound):
-            raise job
-    return Answer(encode(JobResultsAnswer(shown)))
+    answer = JobResultsAnswer({})
+    size = 0
+    for start in range(0, len(body.ids), RESULTS_AT_ONCE):
+        if size > LARGEST_LIST:
+            answer.omitted = body.ids[start:]
+            break
+        ids = body.ids[start : start + RESULTS_AT_ONCE]
+        found = await asyncio.gather(*map(request.engine.jobs.find, ids), return_exceptions=True)
+        for job_id, job in zip(ids, found, strict=True):
+            if isinstance(job, Job):
+                answer.results[job_id] = answer_wire.show_result(job)
+                size += len(job.result or b"") + len(job.errors or b"")
+            elif not isinstance(job, NotFound):
+                raise job
+    return Answer(encode(answer))
 
 
 async def cancel_job(request: HttpRequest) -> Answer:
