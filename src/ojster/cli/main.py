@@ -19,6 +19,7 @@ OWN: Final = (
     CommandPlace("run", "run:run", "Run a server and workers of an application together."),
     CommandPlace("healthy", "health:healthy", "Check that a worker is well, for probes."),
     CommandPlace("dev", "dev:dev", "Run a server and a worker that reload."),
+    CommandPlace("top", "top:top", "Show queues, workers and running jobs live."),
     CommandPlace("demo", "demo:demo", "Run a set of jobs on a new database, and show them live."),
     CommandPlace("completion", "completion:completion", "Complete commands and options in the shell."),
     CommandPlace("mcp", "mcp:mcp", "Let an assistant look at the jobs (Model Context Protocol)."),

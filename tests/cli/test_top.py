@@ -1,0 +1,99 @@
+"""``ojster top``: what it shows, and how it ends."""
+
+from __future__ import annotations
+
+import io
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+from rich.console import Console
+
+from ojster import App
+from ojster.cli.top import Look, look, show
+from ojster.fleet.workers import Heartbeat
+from ojster.jobs.claim_policy import Claim
+from ojster.queues.queues import Queue, QueueStatistics
+from tests.conftest import Bench, request
+
+pytestmark = pytest.mark.anyio
+
+
+def shown(before: Look, now: Look) -> str:
+    console = Console(width=160, record=True, file=io.StringIO())
+    console.print(show(before, now))
+    return re.sub(r" +", " ", console.export_text())
+
+
+async def test_it_shows_queues_workers_running_jobs_and_what_nobody_can_run(bench: Bench) -> None:
+    await bench.engine.fleet.beat(Heartbeat("worker-1", queues=("mail",), concurrency=4))
+    await bench.engine.jobs.enqueue([request("send", queue="mail"), request("send", queue="mail")])
+    await bench.engine.jobs.enqueue([request("build", queue="reports")])
+    await bench.engine.queues.pause("reports")
+    (job,) = await bench.engine.jobs.fetch(Claim(("mail",), 1, "worker-1"))
+    now = await look(bench.engine)
+    text = shown(now, now)
+    assert "2 jobs wait, 1 run; 1 workers with room for 4." in text
+    assert "mail 1 · 1 · · ·" in text
+    assert "reports 1 · · · · · paused" in text
+    assert "worker-1 running 0/4 mail" in text
+    assert f"{job.id} send mail 1" in text
+    assert "reports 1 no worker takes jobs of this queue" in text
+
+
+async def test_it_says_at_once_that_no_worker_takes_the_jobs(bench: Bench) -> None:
+    await bench.push()
+    now = await look(bench.engine)
+    assert "1 jobs wait, 0 run; 0 workers with room for 0. No worker takes them." in shown(now, now)
+
+
+def test_rates_are_those_between_two_looks() -> None:
+    queue = QueueStatistics(Queue("mail", 0), {}, enqueued=9, completed=10, failed=1, waited=0, ran=0)
+    before = Look(100.0, [queue], [], [], [])
+    later = msgspec.structs.replace(queue, completed=20, failed=0)
+    assert "· 5.0 \n" in shown(before, Look(102.0, [later], [], [], [])), "an hour's sum that shrinks is no rate"
+
+
+def test_it_follows_until_it_is_interrupted(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'jobs.db'}"
+    app = App(url)
+
+    @app.job("late")
+    def late() -> None: ...
+
+    late.enqueue()
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ojster", "top", "--interval", "0.1", "--url", url],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env=os.environ | {"TERM": "xterm", "COLUMNS": "120", "LINES": "30"},
+    )
+    os.close(theirs)
+    seen = b""
+
+    def read_until(word: bytes) -> None:
+        nonlocal seen
+        ends = time.monotonic() + 30
+        while word not in seen and time.monotonic() < ends:
+            seen += os.read(ours, 65_536)
+        assert word in seen
+
+    try:
+        read_until(b"Queues")
+        late.using(queue="arrives").enqueue()
+        read_until(b"arrives")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+        app.close()
+        os.close(ours)
