@@ -12,7 +12,7 @@ import msgspec
 from ojster.context import JobContext
 from ojster.job_class import Runs, RunsAsync, handler_of_class, type_of_class
 from ojster.job_handle import Application
-from ojster.job_options import JobOptions, JobOptionsDict
+from ojster.job_options import JobOptions, JobOptionsDict, with_changes
 from ojster.job_type import Declare, DeclaredJob, JobType
 from ojster.jobs.names import read_type
 from ojster.jobs.versions import ANY, parse_handled
@@ -131,7 +131,7 @@ class JobDecorator:
             name = read_type(_encode(default if type is None or callable(type) else type))
             check_free(name, handlers, function)
             declared: DeclaredJob[..., Any, ..., Any] = DeclaredJob(
-                self._app, name, function, JobOptions(**options), process
+                self._app, name, function, with_changes(JobOptions(), options), process
             )
             declared.handled = parse_handled(name, versions)
             handlers[name] = declared

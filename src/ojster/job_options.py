@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, Literal, TypedDict
@@ -386,6 +387,23 @@ def error_type(error: type[BaseException] | BaseException) -> str:
     """Return the error type of an exception or its class: its ``error_type``, or the name of the class."""
     kind = error if isinstance(error, type) else type(error)
     return getattr(error, "error_type", None) or kind.__name__
+
+
+def with_changes(options: JobOptions, changes: Mapping[str, Any]) -> JobOptions:
+    """Return options with changes.
+
+    Raises
+    ------
+    TypeError
+        An option does not exist.
+    """
+    known = JobOptions.__struct_fields__
+    for name in changes:
+        if name not in known:
+            meant = difflib.get_close_matches(name, known, 1)
+            hint = f"Did you mean {meant[0]!r}?" if meant else f"The options are {', '.join(known)}."
+            raise TypeError(f"There is no option {name!r}. {hint}")
+    return msgspec.structs.replace(options, **changes)
 
 
 def request_of(type: str, args: Sequence[Any], options: JobOptions = JobOptions()) -> Members:  # noqa: B008

@@ -34,7 +34,7 @@ from ojster.fleet import ml_resources
 from ojster.injection import needs_of
 from ojster.job_class import Runs, RunsAsync
 from ojster.job_handle import Application, JobHandle, T_co
-from ojster.job_options import JobOptions, JobOptionsDict
+from ojster.job_options import JobOptions, JobOptionsDict, with_changes
 from ojster.jobs.names import DEFAULT_QUEUE
 from ojster.jobs.options_wire import read_options
 from ojster.jobs.versions import Handled
@@ -112,6 +112,20 @@ class JobType(Generic[P, R]):
         self._type_json = msgspec.Raw(_encode(type))
         self._set_options(options)
 
+    def _not_json(self, args: Sequence[Any], error: TypeError) -> TypeError:
+        """Return the error for arguments that JSON cannot hold; it names the first of them."""
+        names = list(self.signature.parameters)[int(self.takes_context) :]
+        for place, value in enumerate(args):
+            try:
+                to_json(value)
+            except TypeError as found:
+                name = names[place] if place < len(names) else names[-1]
+                return TypeError(
+                    f"{self.type}: the argument {name!r} cannot be stored as JSON: {found}. "
+                    "Pass numbers, texts, lists, dicts or dataclasses, or an id by which the handler finds the object."
+                )
+        return error
+
     def _set_options(self, options: JobOptions) -> None:
         self.options = options
         self._options_json = msgspec.Raw(options.to_wire())
@@ -156,7 +170,7 @@ class JobType(Generic[P, R]):
         InvalidRequest
             An option is malformed.
         """
-        changed = msgspec.structs.replace(self.options, **options)
+        changed = with_changes(self.options, options)
         copied = copy.copy(self)
         copied._set_options(changed)
         return copied
@@ -382,7 +396,10 @@ class JobType(Generic[P, R]):
             args = bound.args[1:] if self.takes_context else bound.args
         elif not self._min_args <= len(args) <= self._max_args:
             self.signature.bind(*(((), *args) if self.takes_context else args))  # raises TypeError with the reason
-        encoded = to_json(list(args))
+        try:
+            encoded = to_json(list(args))
+        except TypeError as error:
+            raise self._not_json(args, error) from None
         self.types.check(encoded, len(args))
         meta = self._meta_json
         if carried:

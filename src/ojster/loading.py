@@ -40,6 +40,13 @@ def _import(name: str) -> ModuleType:
         if error.name is not None and name.startswith(error.name):
             raise InvalidRequest(f"No module {name!r} in {os.getcwd()}. Check the name.") from None
         raise
+    except ImportError as error:
+        if "partially initialized" not in str(error):
+            raise
+        raise InvalidRequest(
+            f"{name!r} cannot be imported, because modules import each other in a circle: {error}. Create the App in a "
+            "module that imports none of those with its jobs, and name them with --include."
+        ) from error
 
 
 def load_app(where: str, include: Sequence[str] = ()) -> App:
@@ -74,9 +81,17 @@ def _app_in(module: ModuleType, module_name: str, name: str) -> App:
     if name:
         found = getattr(module, name, None)
         if not isinstance(found, App):
-            raise InvalidRequest(f"{module_name!r} has no App named {name!r}.")
+            raise InvalidRequest(f"{module_name!r} has no App named {name!r}. {_apps_of(module)}")
         return found
     apps = [value for value in vars(module).values() if isinstance(value, App)]
     if len(apps) != 1:
-        raise InvalidRequest(f"{module_name!r} has {len(apps)} Apps, not one. Use {module_name}:NAME.")
+        raise InvalidRequest(
+            f"{module_name!r} has {len(apps)} Apps, not one. {_apps_of(module)} Name one: {module_name}:NAME."
+        )
     return apps[0]
+
+
+def _apps_of(module: ModuleType) -> str:
+    """Return a sentence about the applications that a module has."""
+    names = [name for name, value in vars(module).items() if isinstance(value, App)]
+    return f"It has {', '.join(names)}." if names else f"Create one in {module.__file__}: app = App(…)."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import difflib
 import logging
 import os
 import signal
@@ -29,6 +30,7 @@ from ojster.cli.worker_options import (
 from ojster.cli.worker_processes import Process, with_processes
 from ojster.core.tenant import check_tenant
 from ojster.core.tuning import tune_interpreter
+from ojster.jobs.names import DEFAULT_QUEUE
 from ojster.loading import load_app
 from ojster.queues.fairness import Sharing
 from ojster.sandbox.sandbox import NotConfined, Sandbox
@@ -120,7 +122,10 @@ def worker(
     SIGCONT: fetch again.
     """
     if app is None and (code is None or url is None):
-        raise click.UsageError("Without an APP, a worker needs --url and --code-tasks.")
+        raise click.UsageError(
+            "The APP is missing, whose jobs the worker runs: name its module, such as 'ojster worker shop.jobs:app'. "
+            "A worker without one needs --url and --code-tasks."
+        )
     loaded = _application(app, include, url, tenant, migrate)
     try:
         one = Worker(
@@ -198,6 +203,10 @@ async def _work(one: Worker, process: Process, until_empty: bool) -> int:
         one.concurrency,
         ", ".join(one.queues),
     )
+    named = {declared.options.queue or DEFAULT_QUEUE for declared in one.app.handlers.values()}
+    for queue in set(one.queues) - named:
+        if meant := difflib.get_close_matches(queue, named, 1, 0.7):
+            log.warning("no handler names the queue %r; did you mean %r?", queue, meant[0])
     try:
         await one.run(until_empty=until_empty)
     finally:

@@ -163,7 +163,10 @@ class Connection:
 
     def unreachable(self, error: Exception) -> BackendUnavailable:
         """Return the error for a failed connection."""
-        return BackendUnavailable(f"The server {self.url} cannot be reached: {error or type(error).__name__}.")
+        return BackendUnavailable(
+            f"The server {self.url} cannot be reached: {error or type(error).__name__}. "
+            "Check the URL, and that the server runs (ojster serve)."
+        )
 
 
 def _tls() -> ssl.SSLContext:

@@ -19,7 +19,7 @@ def _to_builtin(value: Any) -> Any:
     """Return a pydantic model as values that JSON has; pydantic itself is not needed for that."""
     if hasattr(type(value), "__pydantic_serializer__"):
         return value.model_dump(mode="json", by_alias=True)
-    raise TypeError(f"Encoding objects of type {type(value).__name__} is unsupported")
+    raise TypeError(f"there is no JSON for an object of type {type(value).__name__}")
 
 
 _encode: Final = msgspec.json.Encoder(enc_hook=_to_builtin).encode
