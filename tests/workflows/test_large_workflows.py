@@ -13,6 +13,7 @@ from ojster.core.json_objects import read_members
 from ojster.jobs.scope import accepted
 from ojster.schedules import retention
 from ojster.workflows import creation, starting
+from ojster.workflows import graph as graphs
 from ojster.workflows.plan_values import NewWorkflow
 from ojster.workflows.selection import WorkflowFilter
 from ojster.workflows.starting import MAX_STARTS_OF_WORKFLOW
@@ -120,6 +121,26 @@ async def test_small_containers_in_a_large_one_start_together(flow: WorkflowBenc
     await flow.create(group(*[chain(job("a", number), job("b", number)) for number in range(1_000)]))
     assert len(await start_all(flow)) < 20
     assert await available(flow) == 1_000
+
+
+async def test_nested_containers_start_each_job_once_whatever_is_read_together(
+    flow: WorkflowBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(graphs, "CHILDREN_AT_ONCE", 7)
+
+    def nested(level: int, first: int) -> dict[str, Any]:
+        if not level:
+            return chain(job("work", 2 * first), job("work", 2 * first + 1))
+        return group(nested(level - 1, first), nested(level - 1, first + 2 ** (level - 1)))
+
+    await flow.create(nested(8, 0))
+    done: list[int] = []
+    while not (await flow.look()).finished:
+        await start_all(flow)
+        done += (found := await work_off(flow))
+        assert found, "something can always be done"
+    assert sorted(done) == list(range(512))
+    assert await flow.state() == "completed"
 
 
 async def test_many_large_workflows_take_turns(flow: WorkflowBench) -> None:

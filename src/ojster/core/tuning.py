@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
 import threading
 from collections.abc import Iterator
@@ -34,6 +35,10 @@ class _LongWork:
 
     def __init__(self) -> None:
         self.is_tuned = False
+        self.renew()
+
+    def renew(self) -> None:
+        """Forget all work: a forked process has none, and a thread of its parent may have had the lock."""
         self._lock = threading.Lock()
         self._number = 0
 
@@ -57,3 +62,6 @@ class _LongWork:
 
 long_work: Final = _LongWork()
 """Lets threads take turns more often while a block runs that takes long."""
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=long_work.renew)

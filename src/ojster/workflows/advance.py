@@ -371,7 +371,8 @@ class Advance:
 
     def start_children(self, container: Node, first: int = 0) -> None:
         """Start the children of a started container that wait for nothing, from a position on; many in steps."""
-        self._opened.setdefault(container.workflow, {})[container.id] = first
+        opened = self._opened.setdefault(container.workflow, {})
+        opened[container.id] = min(first, opened.get(container.id, first))
 
     def _open(self) -> None:
         """Start the children of started containers, as many as there is room for; the others are for later."""
