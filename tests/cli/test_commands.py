@@ -264,7 +264,9 @@ def test_a_worker_runs_until_its_queues_are_empty(ojster: Ojster) -> None:
     assert ojster.json("jobs", "show", good)["result"] == 42
     listed = ojster.json("dead-letter", "list")
     assert [job["id"] for job in listed["jobs"]] == [bad]
-    assert "ValueError: no" in ojster("dead-letter", "list")
+    assert "ValueError: no" in ojster("dead-letter", "list", "--error-type", "Value*")
+    assert ojster.json("dead-letter", "list", "--error-type", "KeyError")["total"] == 0
+    assert ojster.json("dead-letter", "retry", "--all", "--error-type", "KeyError")["retried"] == []
     assert ojster.json("dead-letter", "retry", "--all")["retried"] == [bad]
     ojster("worker", "jobs_of_mine:app", "--until-empty")
     ojster("dead-letter", "delete", bad)

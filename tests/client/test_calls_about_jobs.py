@@ -9,7 +9,7 @@ import pytest
 
 from ojster.client.interface import Client
 from ojster.core.durations import SECOND
-from ojster.core.errors import Conflict, Duplicate, NotFound, OjsterError
+from ojster.core.errors import Conflict, Duplicate, InvalidRequest, NotFound, OjsterError
 from ojster.core.ids import new_id
 from ojster.core.job import Job
 from ojster.core.json_objects import Members
@@ -61,6 +61,12 @@ async def test_dead_letters_are_selected_without_other_jobs(client: Client, benc
     assert ([job.id for job in page.jobs], page.total) == ([ids[3], ids[1]], 2)
     assert [job.id for job in (await client.jobs.select(JobFilter(dead=True, queue="q"))).jobs] == [ids[3]]
     assert (await client.jobs.select(JobFilter(queue="q"))).total == 2
+    for dead, wanted in ((True, 2), (None, 4)):
+        assert (await client.jobs.select(JobFilter(dead=dead, error_type="E"))).total == wanted
+        assert (await client.jobs.select(JobFilter(dead=dead, error_type="Other*"))).total == 0
+    if not isinstance(client, Service):
+        with pytest.raises(InvalidRequest, match="by states, queue, type"):
+            await client.jobs.select(JobFilter(priority=3))
     first = await client.jobs.select(JobFilter(dead=True), Page(1))
     assert ([job.id for job in first.jobs], first.total) == ([ids[3]], 2)
     assert first.next_before is not None

@@ -105,13 +105,22 @@ def jobs() -> None:
 @click.option("--state", "-s", type=click.Choice(STATES), help="Only jobs in this state.")
 @click.option("--queue", "-q", help="Only jobs of this queue.")
 @click.option("--type", "-t", help="Only jobs of this type; it may end in '*'.")
+@click.option("--error-type", help="Only jobs with a last error of this type; it may end in '*'.")
 @click.option(
     "--limit", "-n", type=click.IntRange(1, 200), default=20, show_default=True, help="Maximum number to list."
 )
 @with_json
-def list_jobs(url: str, state: str | None, queue: str | None, type: str | None, limit: int, as_json: bool) -> None:
+def list_jobs(
+    url: str,
+    state: str | None,
+    queue: str | None,
+    type: str | None,
+    error_type: str | None,
+    limit: int,
+    as_json: bool,
+) -> None:
     """List jobs, newest first."""
-    chosen = JobFilter(states=(state,) if state else (), queue=queue, type=type)
+    chosen = JobFilter(states=(state,) if state else (), queue=queue, type=type, error_type=error_type)
     page = ask(url, lambda client: client.jobs.select(chosen, Page(limit)))
     print_page(page, as_json, "There are no such jobs.")
 

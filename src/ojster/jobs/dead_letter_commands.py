@@ -20,13 +20,16 @@ def dead_letter() -> None:
 @with_url
 @click.option("--queue", "-q", help="Only jobs of this queue.")
 @click.option("--type", "-t", help="Only jobs of this type; it may end in '*'.")
+@click.option("--error-type", help="Only jobs with a last error of this type; it may end in '*'.")
 @click.option(
     "--limit", "-n", type=click.IntRange(1, 200), default=20, show_default=True, help="Maximum number to list."
 )
 @with_json
-def list_letters(url: str, queue: str | None, type: str | None, limit: int, as_json: bool) -> None:
+def list_letters(
+    url: str, queue: str | None, type: str | None, error_type: str | None, limit: int, as_json: bool
+) -> None:
     """List dead letters: failed jobs that are kept for inspection and retry."""
-    chosen = JobFilter(dead=True, queue=queue, type=type)
+    chosen = JobFilter(dead=True, queue=queue, type=type, error_type=error_type)
     page = ask(url, lambda client: client.jobs.select(chosen, Page(limit)))
     print_page(page, as_json, "There are no dead letters.")
 
@@ -34,30 +37,38 @@ def list_letters(url: str, queue: str | None, type: str | None, limit: int, as_j
 @dead_letter.command(
     "retry",
     epilog=examples(
-        "ojster dead-letter retry 019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f", "ojster dead-letter retry --all --queue email"
+        "ojster dead-letter retry 019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f",
+        "ojster dead-letter retry --all --queue email",
+        "ojster dead-letter retry --all --error-type 'Smtp*'",
     ),
 )
 @click.argument("job_ids", nargs=-1)
-@click.option("--all", "retry_all", is_flag=True, help="Retry all that match --queue and --type.")
+@click.option("--all", "retry_all", is_flag=True, help="Retry all that match the other options.")
 @click.option("--queue", "-q", help="With --all: only jobs of this queue.")
 @click.option("--type", "-t", help="With --all: only jobs of this type; it may end in '*'.")
+@click.option("--error-type", help="With --all: only jobs with a last error of this type; it may end in '*'.")
 @with_url
 @with_json
 def retry_letters(
-    job_ids: tuple[str, ...], retry_all: bool, queue: str | None, type: str | None, url: str, as_json: bool
+    job_ids: tuple[str, ...],
+    retry_all: bool,
+    queue: str | None,
+    type: str | None,
+    error_type: str | None,
+    url: str,
+    as_json: bool,
 ) -> None:
     """Retry dead letters with all their attempts; earlier errors stay in their history."""
     if bool(job_ids) == retry_all:
         raise click.UsageError("Give either job ids or --all.")
+    chosen = JobFilter(dead=True, queue=queue, type=type, error_type=error_type)
 
     async def retry(client: Client) -> list[str]:
         ids = list(job_ids)
         if retry_all:
             before = None
             while True:
-                page = await client.jobs.select(
-                    JobFilter(dead=True, queue=queue, type=type), Page(LARGEST_PAGE, before=before)
-                )
+                page = await client.jobs.select(chosen, Page(LARGEST_PAGE, before=before))
                 ids += [job.id for job in page.jobs]
                 before = page.next_before
                 if before is None:

@@ -16,7 +16,7 @@ from ojster.client.connection import (
     list_of,
     paging,
 )
-from ojster.core.errors import Duplicate, OjsterError
+from ojster.core.errors import Duplicate, InvalidRequest, OjsterError
 from ojster.core.ids import new_id
 from ojster.core.job import Job
 from ojster.core.json_objects import Members
@@ -107,8 +107,18 @@ class RemoteJobs(RemoteCapability):
         return job_of(answer["job"])
 
     async def select(self, chosen: JobFilter = JobFilter(), page: Page = Page()) -> JobPage:  # noqa: B008  (frozen)
-        """Return a page of jobs, filtered by states, queue, type and dead letters."""
-        query = paging(page) | {"state": ",".join(chosen.states), "queue": chosen.queue, "type": chosen.type}
+        """Return a page of jobs, filtered by states, queue, type, type of the last error, and dead letters.
+
+        Raises
+        ------
+        InvalidRequest
+            The filter has another condition, which lists of servers do not have.
+        """
+        states, queue, type, error_type = chosen.states, chosen.queue, chosen.type, chosen.error_type
+        dead = True if chosen.dead else None
+        if chosen != JobFilter(states=states, queue=queue, type=type, error_type=error_type, dead=dead):
+            raise InvalidRequest("A server lists jobs by states, queue, type, error type and dead letters alone.")
+        query = paging(page) | {"state": ",".join(states), "queue": queue, "type": type, "error_type": error_type}
         path = "/dead-letter" if chosen.dead else "/jobs"
         answer, total, before = await self._connection.list_page(path, query)
         return JobPage([job_of(raw) for raw in list_of(answer["jobs"])], total, before)

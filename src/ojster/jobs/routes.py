@@ -329,9 +329,12 @@ async def clear_checkpoint(request: HttpRequest) -> Answer:
 
 
 async def list_jobs(request: HttpRequest) -> Answer:
-    """List jobs, newest first, optionally by ``state``, ``queue`` and ``type``, which may end in ``*``."""
+    """List jobs, newest first, optionally by ``state``, ``queue``, ``type`` and ``error_type``.
+
+    The last two may end in ``*``.
+    """
     query = request.query
-    chosen = filter_of({name: query.get(name) for name in ("state", "queue", "type")})
+    chosen = filter_of({name: query.get(name) for name in _FILTERS})
     return await job_page(request, chosen)
 
 
@@ -346,9 +349,12 @@ async def job_page(request: HttpRequest, chosen: JobFilter) -> Answer:
     return Answer(b'{"jobs":[%b],"pagination":%b}' % (b",".join(shown[:fitting]), described))
 
 
+_FILTERS: Final = ("state", "queue", "type", "error_type")
+"""Query parameters that select jobs."""
+
 ROUTES: Final = (
     Route("POST", f"{BASE}/jobs", enqueue, "Jobs", EnqueueBody, EnqueuedAnswer, 201, (200,)),
-    Route("GET", f"{BASE}/jobs", list_jobs, "Jobs", None, JobPageAnswer, query=("state", "queue", "type", *PAGE)),
+    Route("GET", f"{BASE}/jobs", list_jobs, "Jobs", None, JobPageAnswer, query=(*_FILTERS, *PAGE)),
     Route("GET", f"{BASE}/jobs/{{id}}", show_job, "Jobs", None, JobAnswer, query=("wait_ms",)),
     Route("GET", f"{BASE}/jobs/{{id}}/result", show_result, "Jobs", answer=ResultAnswer, query=("wait", "timeout")),
     Route("POST", f"{BASE}/jobs/results", show_results, "Jobs", ResultsBody, JobResultsAnswer),
