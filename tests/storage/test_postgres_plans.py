@@ -69,8 +69,8 @@ FINISHED = FILL.format(state="completed", due="NULL", finished="n", count=5000)
 AVAILABLE = FILL.format(state="available", due="NULL", finished="NULL", count=5000)
 ACTIVE = FILL.format(state="active", due="n", finished="NULL", count=5000)
 
-SITUATIONS = {  # to the planner, an empty table is a new table of unknown size
-    "empty": "TRUNCATE jobs",
+SITUATIONS = {  # to the planner, an empty table without statistics is a new table of unknown size
+    "empty": "DELETE FROM pg_statistic WHERE starelid = 'jobs'::regclass; TRUNCATE jobs",
     "many finished": f"{FINISHED}; ANALYZE jobs",
     "many waiting, unknown to the planner": f"{FINISHED}; ANALYZE jobs; {AVAILABLE}",
     "many active, unknown to the planner": f"{FINISHED}; ANALYZE jobs; {ACTIVE}",
