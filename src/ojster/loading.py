@@ -94,4 +94,8 @@ def _app_in(module: ModuleType, module_name: str, name: str) -> App:
 def _apps_of(module: ModuleType) -> str:
     """Return a sentence about the applications that a module has."""
     names = [name for name, value in vars(module).items() if isinstance(value, App)]
-    return f"It has {', '.join(names)}." if names else f"Create one in {module.__file__}: app = App(…)."
+    return (
+        f"It has {', '.join(names)}."
+        if names
+        else f"Create one in {getattr(module, '__file__', None) or module.__name__}: app = App(…)."
+    )

@@ -55,10 +55,22 @@ async def test_it_says_at_once_that_no_worker_takes_the_jobs(bench: Bench) -> No
 
 
 def test_rates_are_those_between_two_looks() -> None:
-    queue = QueueStatistics(Queue("mail", 0), {}, enqueued=9, completed=10, failed=1, waited=0, ran=0)
+    queue = QueueStatistics(Queue("mail", 0), {"completed": 10, "discarded": 3}, 9, 10, 1, waited=0, ran=0)
     before = Look(100.0, [queue], [], [], [])
-    later = msgspec.structs.replace(queue, completed=20, failed=0)
-    assert "· 5.0 \n" in shown(before, Look(102.0, [later], [], [], [])), "an hour's sum that shrinks is no rate"
+    later = msgspec.structs.replace(queue, counts={"completed": 20, "discarded": 1})
+    text = shown(before, Look(102.0, [later], [], [], []))
+    assert re.search(r"mail .* 5\.0 *\n", text), "jobs that were deleted are no rate"
+
+
+async def test_a_queue_that_is_deleted_meanwhile_is_left_out(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    await bench.push()
+    queues = await bench.engine.queues.all()
+
+    async def stale() -> list[Queue]:
+        return [*queues, Queue("gone", 0)]
+
+    monkeypatch.setattr(bench.engine.queues, "all", stale)
+    assert [one.queue.name for one in (await look(bench.engine)).queues] == ["default"]
 
 
 def test_it_follows_until_it_is_interrupted(tmp_path: Path) -> None:

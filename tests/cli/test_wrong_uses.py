@@ -69,6 +69,7 @@ def newcomer(tmp_path: Path) -> Newcomer:
         (("worker", "sop:app"), 1, ("No module 'sop'", "Check the name")),
         (("worker", "shop:ap"), 1, ("'shop' has no App named 'ap'", "It has app.")),
         (("worker", "empty"), 1, ("0 Apps", "Create one in", "empty.py")),
+        (("worker", "sys:app"), 1, ("'sys' has no App named 'app'", "Create one in sys")),
         (("worker", "jobs:app"), 1, ("import each other in a circle", "jobs.py", "--include")),
         (("worker", "shop", "--until-empty", "-q", "mial"), 0, ("no handler names the queue 'mial'", "mean 'mail'")),
         (("push", "mail", "x", "--delay", "soon"), 2, ("--delay", "'soon' is not a valid float")),

@@ -332,6 +332,24 @@ async def test_maps_that_begin_together_share_the_depth_limit_of_their_tenant(be
     assert sorted(states) == ["active", "active", "failed"]
 
 
+async def test_elements_that_have_become_jobs_count_once(bench: Bench) -> None:
+    acme = bench.engine.as_(Caller("acme"))
+    await say(bench, "acme", max_queue_depth=30)
+    unique = {"keys": ["type"], "on_conflict": "ignore"}
+    await acme.jobs.enqueue([request("u", unique=unique)])
+    steps = [
+        {"id": "m1", "type": "map", "over": [1] * 10, "do": {"type": "a", "args": []}},
+        {"id": "u", "type": "u", "args": [], "options": {"unique": unique}},
+        {"id": "m2", "type": "map", "over": [1] * 10, "do": {"type": "a", "args": []}, "depends_on": ["u"]},
+    ]
+    info = await acme.workflows.create(read_members(msgspec.json.encode({"type": "graph", "steps": steps})))
+    shown = await acme.workflows.show(info.id)
+    assert [step.state for step in shown.walk() if step.type == "map"] == ["active", "active"]
+    await acme.jobs.enqueue([request() for _ in range(9)])
+    with pytest.raises(TenantLimitExceeded):
+        await acme.jobs.enqueue([request()])
+
+
 async def test_elements_of_maps_that_are_no_jobs_yet_count_towards_the_depth_limit(bench: Bench) -> None:
     acme = bench.engine.as_(Caller("acme"))
     await say(bench, "acme", max_queue_depth=1_000)

@@ -143,6 +143,23 @@ async def test_nested_containers_start_each_job_once_whatever_is_read_together(
     assert await flow.state() == "completed"
 
 
+@pytest.mark.parametrize("behind", [False, True])
+@pytest.mark.parametrize("is_first", [False, True])
+async def test_a_step_starts_once_if_what_it_waits_for_ends_while_its_container_starts(
+    flow: WorkflowBench, behind: bool, is_first: bool
+) -> None:
+    """The edge is that of a promised item: it leads into another container."""
+    more: dict[str, Any] = {"depends_on": ["first"]} if behind else {}
+    promising = job("a", id="promising", provides=["x"], **{"if": "1 > 2"}, **more)
+    waiting = job("b", {"$lookup": {"collection": "internal"}})
+    container = group(waiting, job("free"), id="container", **more)
+    steps = [promising, container] if is_first else [container, promising]
+    await flow.create(graph(*([job("first", id="first")] if behind else []), *steps))
+    done = await flow.work()
+    assert sorted(done) == sorted(["free", "b", *(["first"] if behind else [])])
+    assert await flow.state() == "completed"
+
+
 async def test_many_large_workflows_take_turns(flow: WorkflowBench) -> None:
     ids = [(await flow.create(group(*steps(1_100)))).id for _ in range(3)]
     await flow.run_due()

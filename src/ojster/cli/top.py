@@ -18,6 +18,7 @@ from rich.text import Text
 from ojster.cli.options import ask, examples, with_url
 from ojster.cli.output import ago, console, state_text
 from ojster.client.interface import Client
+from ojster.core.errors import NotFound
 from ojster.core.job import Job
 from ojster.core.states import JobState
 from ojster.core.timestamps import system_clock
@@ -93,7 +94,13 @@ async def look(client: Client) -> Look:
         client.jobs.select(JobFilter(states=(JobState.ACTIVE.value,)), Page(MAX_LOOKED_AT)),
         client.fleet.unrunnable(),
     )
-    statistics = await asyncio.gather(*[client.queues.statistics(queue.name) for queue in queues])
+    answers = await asyncio.gather(*[client.queues.statistics(queue.name) for queue in queues], return_exceptions=True)
+    statistics = []
+    for answer in answers:
+        if isinstance(answer, QueueStatistics):
+            statistics.append(answer)
+        elif not isinstance(answer, NotFound):  # a queue may be deleted in between
+            raise answer
     running = sorted(page.jobs, key=lambda job: job.started_at or 0)[:MAX_RUNNING]
     return Look(time.monotonic(), statistics, workers, running, unrunnable)
 
@@ -128,18 +135,19 @@ def _summary(now: Look) -> Text:
 
 
 def _queues(before: Look, now: Look) -> Table:
-    table = _table("Queues", "queue", *(f"# {state}" for state in SHOWN_STATES), "# done/s", "# failed/s", "")
+    table = _table("Queues", "queue", *(f"# {state}" for state in SHOWN_STATES), "# completed/s", "# discarded/s", "")
     seconds = max(now.at - before.at, 0.001)
     known = {one.queue.name: one for one in before.queues}
     for one in now.queues:
         old = known.get(one.queue.name, one)
-        rates = [
-            max(0, after - ago) / seconds for after, ago in ((one.completed, old.completed), (one.failed, old.failed))
+        ended = [
+            max(0, one.counts.get(state, 0) - old.counts.get(state, 0))
+            for state in (JobState.COMPLETED, JobState.DISCARDED)
         ]
         table.add_row(
             Text(one.queue.name),
             *(_number(one.counts.get(state, 0), state) for state in SHOWN_STATES),
-            *(f"{rate:.1f}" if rate else "" for rate in rates),
+            *(f"{jobs / seconds:.1f}" if jobs else "" for jobs in ended),
             Text("paused", style="yellow") if one.queue.paused_at else "",
         )
     return table

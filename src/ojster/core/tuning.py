@@ -41,6 +41,8 @@ class _LongWork:
         """Forget all work: a forked process has none, and a thread of its parent may have had the lock."""
         self._lock = threading.Lock()
         self._number = 0
+        if self.is_tuned:
+            sys.setswitchinterval(SWITCH_INTERVAL)
 
     @contextmanager
     def __call__(self) -> Iterator[None]:

@@ -132,7 +132,7 @@ class Effects:
         self.ended: list[Job] = []
         """Finished jobs of workflows that are still to be advanced: see ``ojster.workflows.advance``."""
         self.growth: Counter[str] = Counter()
-        """Number of jobs by tenant that workflows have added to themselves."""
+        """Number of jobs by tenant that workflows have added to themselves and that are not pushed yet."""
         self.reactions: list[tuple[Job, JobEvent]] = []
         """Jobs and events with reactions that are still to be carried out."""
         self.collected: set[str] = set()
@@ -192,7 +192,7 @@ class Effects:
 _LISTS: Final = ("finished", "ended", "reactions", "events", "history")
 """Effects that are only appended to, or replaced as a whole."""
 
-_COPIED: Final = ("opened", "collected", "workflows", "told_workers", "counts")
+_COPIED: Final = ("opened", "collected", "workflows", "told_workers", "counts", "growth")
 """Effects that ``mark`` copies."""
 
 

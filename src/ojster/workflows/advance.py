@@ -177,6 +177,9 @@ class Advance:
         container = self.graph.parent_of(node)
         if container is not None and container.state != NodeState.STARTED:
             return  # decided when the container starts, if it ever does
+        first = self._opened.get(node.workflow, {}).get(node.parent or 0)
+        if first is not None and node.position >= first:
+            return  # decided with the other children of its container: see ``_open``
         if container is not None and not self._starts.room_of(self.graph.workflow_of(node)):
             self._starts.defer(container.id, node.position)
             return
@@ -442,6 +445,7 @@ class Advance:
         """Enqueue the jobs of nodes, all at once."""
         admitted, self._admitted = self._admitted, []
         results = admit(self.tx, [[job] for _, job in admitted])
+        self.tx.effects.growth.clear()  # from now on, they count as jobs
         for (node, job), result in zip(admitted, results, strict=True):
             if isinstance(result, Later):
                 raise TryAgain(result.message)

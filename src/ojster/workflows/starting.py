@@ -68,6 +68,7 @@ class Starts:
 
     def write(self, tx: Transaction, workflows: Mapping[int, Workflow]) -> None:
         """Note what is left for later transactions."""
+        tx.effects.growth.clear()  # as steps that wait for others, these count when they are jobs
         deferred, self._deferred = self._deferred, {}
         defer_starts(tx, deferred, workflows)
 
