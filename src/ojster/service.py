@@ -97,7 +97,7 @@ class Service:
     @cached_property
     def job_types(self) -> JobTypeService:
         """Defaults of job types."""
-        return JobTypeService(self.scope, self.jobs)
+        return JobTypeService(self.scope)
 
     @cached_property
     def bulk(self) -> BulkService:

@@ -8,22 +8,12 @@ from ojster.core.json_objects import Members
 from ojster.core.tenant import called, split
 from ojster.jobs import job_types
 from ojster.jobs.job_types import JobTypeDefaults
-from ojster.jobs.scope import CapabilityService, Scope
-from ojster.jobs.service import JobService
+from ojster.jobs.scope import CapabilityService
+from ojster.jobs.service import check_references
 
 
 class JobTypeService(CapabilityService):
-    """Calls about the defaults of job types.
-
-    Parameters
-    ----------
-    jobs:
-        Checks what their reactions refer to.
-    """
-
-    def __init__(self, scope: Scope, jobs: JobService) -> None:
-        super().__init__(scope)
-        self._jobs = jobs
+    """Calls about the defaults of job types."""
 
     async def put(self, type: str, members: Members) -> JobTypeDefaults:
         """Set the defaults of a job type, which replace earlier ones.
@@ -40,7 +30,7 @@ class JobTypeService(CapabilityService):
         item, job = job_types.read_defaults(type, members, largest=self.database.settings.largest_job)
         job.tenant = self.scope.tenant or ""
         if job.reacts:
-            await (await self._jobs.preparation()).check(job)
+            await check_references(self.scope, job)
         item = msgspec.structs.replace(item, type=self.scope.named(item.type))
         return _for_its_tenant(await self.database.run(job_types.put_defaults, item))
 

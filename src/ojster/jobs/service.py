@@ -52,7 +52,6 @@ IDLE_PAUSE: Final = 1.0
 """Maximum delay of an empty answer to a worker that may take no jobs, in seconds; prevents a busy loop."""
 
 _NULL: Final = msgspec.Raw(b"null")
-
 _MAY_CARRY_CODE: Final = frozenset({"type", CODE_ATTRIBUTE, REACTIONS})
 """Members of a job that say whether it, or a job that follows it, carries code."""
 
@@ -78,7 +77,7 @@ class Preparation:
         self._scope = scope
         self._middleware = middleware
         self._completers = completers
-        self._catalogue = catalogue
+        self.catalogue = catalogue
         self._now = scope.database.clock()
 
     @property
@@ -111,10 +110,10 @@ class Preparation:
             job.envelope = sign(job.envelope, scope.who)
             if brings_reactions and job.reacts & ANY_EVENT:
                 scope.access.need_all_queues("A reaction")
-        if self._catalogue.by_type or uri is not None:
-            job.warnings = schemas.check_args(self._catalogue, job, args, uri)
+        if self.catalogue.by_type or uri is not None:
+            job.warnings = schemas.check_args(self.catalogue, job, args, uri)
         if job.reacts & ANY_EVENT:
-            await self.check(job)
+            await check_references(scope, job)
         return job
 
     async def complete(self, members: Members) -> Members:
@@ -125,16 +124,17 @@ class Preparation:
             members = complete(members)
         return members
 
-    async def check(self, job: NewJob) -> None:
-        """Check what the reactions of a job refer to, such as channels.
 
-        Raises
-        ------
-        InvalidRequest, Forbidden
-            It does not exist, or the caller may not use it.
-        """
-        for check in life.of(self._scope.database.memory).check:
-            await check(self._scope, job)
+async def check_references(scope: Scope, job: NewJob) -> None:
+    """Check what the reactions of a job refer to, such as channels.
+
+    Raises
+    ------
+    InvalidRequest, Forbidden
+        It does not exist, or the caller may not use it.
+    """
+    for check in life.of(scope.database.memory).check:
+        await check(scope, job)
 
 
 class JobService(CapabilityService):

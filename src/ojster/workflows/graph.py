@@ -34,11 +34,11 @@ class WorkflowState:
 
 
 _FINAL: Final = ("completed", "failed", "cancelled", "retried", "compensated")
-CHILDREN_AT_ONCE: Final = 500
-"""Number of nodes in containers whose children are read together."""
-
 WORKFLOW_STATES: Final = ("pending", "running", "compensating", *_FINAL)
 FINAL_STATES: Final = frozenset(_FINAL)
+
+CHILDREN_AT_ONCE: Final = 500
+"""Number of nodes in containers whose children are read together."""
 
 
 class Workflow(msgspec.Struct, gc=False):
@@ -306,15 +306,15 @@ class Graph:
             self.write_nodes()  # the condition below must find what has changed
         found: list[Node] = []
         for group, first in self._alike(containers):
-            found += [child for id in group for child in self._new_children.get(id, ()) if child.position >= first]
+            looked = [child for id in group for child in self._new_children.get(id, ()) if child.position >= first]
             if stored := [id for id in group if id not in self._new]:
                 rows = self.tx.execute(
                     f"SELECT {NODE_COLUMNS} FROM nodes WHERE parent {self.tx.among} AND position >= ? "
                     "AND state = 'waiting' AND (waiting = 0 OR unmet > 0) ORDER BY parent, position LIMIT ?",
                     (self.tx.integers(stored), first, limit),
                 )
-                found += [self._add(Node(*row)) for row in rows]
-            found = [node for node in found if node.state == NodeState.WAITING and (not node.waiting or node.unmet)]
+                looked += [self._add(Node(*row)) for row in rows]
+            found += [node for node in looked if node.state == NodeState.WAITING and (not node.waiting or node.unmet)]
             if len(found) >= limit:
                 break
         return sorted(found, key=lambda child: (child.parent, child.position))[:limit]

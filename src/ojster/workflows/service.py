@@ -17,9 +17,9 @@ from ojster.core.turns import in_turns, read_aside
 from ojster.jobs.failure import Failure
 from ojster.jobs.new_job import read_job
 from ojster.jobs.queries import no_workflow
-from ojster.jobs.schemas import Catalogue, check_args, registered, schema_uri
+from ojster.jobs.schemas import Catalogue, check_args, schema_uri
 from ojster.jobs.scope import CapabilityService, Scope, accepted
-from ojster.jobs.service import MAX_WAIT_SECONDS, JobService, Preparation
+from ojster.jobs.service import MAX_WAIT_SECONDS, JobService, Preparation, check_references
 from ojster.jobs.transitions import ChangedJob
 from ojster.storage.inbox import LARGE
 from ojster.storage.wakeups import WORKFLOWS, workflow_topic
@@ -109,11 +109,11 @@ class WorkflowService(CapabilityService):
         preparation = await self._jobs.preparation()
         if preparation.changes_requests:
             await self._complete_steps(new, preparation)
-        if (catalogue := await self.scope.database.remembered(registered)).by_type:
-            await _check_steps(catalogue, new)
+        if preparation.catalogue.by_type:
+            await _check_steps(preparation.catalogue, new)
         async for job in in_turns(new.plan.jobs.values()):
             if job.reacts:
-                await preparation.check(job)
+                await check_references(self.scope, job)
         return new
 
     async def _from_definition(self, members: Members) -> tuple[Members, Start]:
