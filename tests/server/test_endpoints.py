@@ -301,6 +301,12 @@ async def test_prometheus_sees_jobs_and_requests(http: Http, clock: Clock) -> No
     assert 'ojs_http_requests_total{endpoint="enqueue",status="201"} 1.0' in response.text
 
 
+async def test_each_operation_has_an_id_of_its_own(http: Http) -> None:
+    paths = (await http("GET", "/openapi.json")).json()["paths"]
+    ids = [operation["operationId"] for methods in paths.values() for operation in methods.values()]
+    assert len(set(ids)) == len(ids)
+
+
 async def test_the_openapi_document_describes_every_route(http: Http) -> None:
     described = (await http("GET", "/openapi.json")).json()
     assert described["openapi"] == "3.1.0"

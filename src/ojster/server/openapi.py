@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import Any
 
 import msgspec
 
 from ojster.core.wire import ErrorAnswer
-from ojster.server.route import Route
+from ojster.server.route import BASE, Route
 from ojster.version import __version__
 
 _PARAMETER = re.compile(r"\{(\w+)\}")
@@ -25,8 +25,11 @@ def document(routes: Iterable[Route]) -> dict[str, Any]:
     types.append(ErrorAnswer)
     _, components = msgspec.json.schema_components(types, ref_template=_REF)
     paths: dict[str, dict[str, Any]] = {}
+    taken: set[str] = set()
     for route in routes:
-        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route)
+        id = _operation_id(route, taken)
+        taken.add(id)
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, id)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -40,10 +43,19 @@ def document(routes: Iterable[Route]) -> dict[str, Any]:
     }
 
 
-def _operation(route: Route) -> dict[str, Any]:
+def _operation_id(route: Route, taken: Container[str]) -> str:
+    """Return the id of an operation, which no other has: its handler's name or, if others share that, its path."""
+    name = route.handler.__name__
+    if name not in taken:
+        return name
+    words = re.findall(r"[a-z0-9]+", route.path.removeprefix(BASE).lower())
+    return "_".join([route.method.lower(), *words])
+
+
+def _operation(route: Route, id: str) -> dict[str, Any]:
     text = inspect.cleandoc(route.handler.__doc__ or "")
     operation: dict[str, Any] = {
-        "operationId": route.handler.__name__,
+        "operationId": id,
         "tags": [route.tag],
         "summary": text.split(".")[0] + ".",
         "description": text.replace("``", "`"),
