@@ -11,9 +11,10 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 from ojster.core.tenant import called
 from ojster.core.timestamps import format_timestamp, parse_timestamp
-from ojster.core.wire import Json, PaginationBody, Timestamp
+from ojster.core.wire import Count, Json, PaginationBody, Timestamp
 from ojster.workflows.definition import Definition
 from ojster.workflows.info import StepInfo, WorkflowInfo
+from ojster.workflows.levels import LevelStep
 from ojster.workflows.notes import Note
 from ojster.workflows.properties import Properties
 from ojster.workflows.status import WorkflowStatistics, WorkflowStatus
@@ -62,6 +63,14 @@ class StepsAnswer(Struct):
     """A page of the steps of a workflow. ``next_cursor`` begins the next page; ``null``: this is the last one."""
 
     steps: list[StepRow]
+    next_cursor: str | None
+
+
+class LevelAnswer(Struct):
+    """The steps in a container. ``next_cursor`` begins the next page; ``null``: this is the last one."""
+
+    steps: list[LevelStep]
+    total: Count
     next_cursor: str | None
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from ojster.core.errors import InvalidRequest
+from ojster.core.errors import InvalidRequest, NotFound
 from ojster.jobs.routes import read_note, read_resumption
 from ojster.server.answer import Answer, encode
 from ojster.server.pages import object_of, page_of, pagination, wait_ms, whole
@@ -16,6 +16,7 @@ from ojster.server.request import HttpRequest
 from ojster.server.route import BASE, PAGE, Route, location
 from ojster.workflows.answer_wire import (
     CancelledWorkflowAnswer,
+    LevelAnswer,
     NoteAnswer,
     NotesAnswer,
     PropertiesAnswer,
@@ -30,6 +31,9 @@ from ojster.workflows.answer_wire import (
 )
 from ojster.workflows.graph import WORKFLOW_STATES
 from ojster.workflows.info import WorkflowInfo
+from ojster.workflows.levels import DEFAULT_STEPS as DEFAULT_LEVEL
+from ojster.workflows.levels import MOST_STEPS as MOST_LEVEL
+from ojster.workflows.levels import LevelRequest, show_levels
 from ojster.workflows.notes import NewNote
 from ojster.workflows.properties import PropertyChange
 from ojster.workflows.property_values import Changes
@@ -88,6 +92,26 @@ async def list_steps(request: HttpRequest) -> Answer:
     limit, _, after = page_of(query, default=DEFAULT_STEPS, largest=MOST_STEPS)
     page = await request.engine.workflows.steps(StepFilter(request.path["id"], state, after or 0, limit))
     return Answer(encode(StepsAnswer(page.steps, None if page.next_after is None else str(page.next_after))))
+
+
+async def show_level(request: HttpRequest) -> Answer:
+    """Show one level of a workflow's graph: the steps in the container with the number ``of``, by default the workflow.
+
+    Each step says which others of the page it follows. Containers are shown without what is in them, so that a picture
+    of any workflow begins at once.
+    """
+    query = request.query
+    limit = min(whole(query, "limit", DEFAULT_LEVEL, 1), MOST_LEVEL)
+    asked = LevelRequest(
+        request.path["id"], whole(query, "of", 0, 0), whole(query, "cursor", -1, 0), limit, request.engine.scope.tenant
+    )
+    level = await request.engine.scope.look(show_levels, asked)
+    if level is None:
+        raise NotFound(
+            f"There is no workflow {request.path['id']} with a container {asked.number}.", resource_type="workflow"
+        )
+    cursor = None if level.next_after is None else str(level.next_after)
+    return Answer(encode(LevelAnswer(level.steps, level.total, cursor)))
 
 
 async def list_workflows(request: HttpRequest) -> Answer:
@@ -254,6 +278,14 @@ ROUTES: Final = (
         "Workflows",
         answer=WorkflowStatisticsAnswer,
         query=("definition",),
+    ),
+    Route(
+        "GET",
+        f"{BASE}/workflows/{{id}}/graph",
+        show_level,
+        "Workflows",
+        answer=LevelAnswer,
+        query=("of", "limit", "cursor"),
     ),
     Route(
         "GET",

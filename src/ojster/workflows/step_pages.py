@@ -23,7 +23,11 @@ MOST_STEPS: Final = 1_000
 STEP_STATES: Final[dict[str, str]] = {DISPLAY_STATES.get(state, state): state.value for state in NodeState}
 """The shown states of steps, and how they are stored."""
 
-_JOB_COLUMNS: Final = "j.type, j.queue, j.state, j.attempt, j.errors"
+SELECT_STEPS: Final = (
+    f"SELECT {NODE_COLUMNS_OF_N}, j.type, j.queue, j.state, j.attempt, j.errors "
+    "FROM nodes AS n LEFT JOIN jobs AS j ON j.id = n.job_id"
+)
+"""Reads nodes, the columns of ``Node`` first, with what is shown of their jobs."""
 
 _WHERE: Final = {
     "": "",
@@ -93,12 +97,10 @@ def _page(tx: Transaction, chosen: StepFilter) -> StepPage | None:
     workflow = find_visible(tx, chosen.workflow_id, chosen.tenant)
     if workflow is None:
         return None
-    width = len(Node.__struct_fields__)
     root, last = workflow.numbers
+    in_state = _WHERE.get(chosen.state or "", "AND n.state = :state ")
     rows = tx.execute(
-        f"SELECT {NODE_COLUMNS_OF_N}, {_JOB_COLUMNS} FROM nodes AS n LEFT JOIN jobs AS j ON j.id = n.job_id "
-        f"WHERE n.id > :after AND n.id <= :last {_WHERE.get(chosen.state or '', 'AND n.state = :state ')}"
-        "ORDER BY n.id LIMIT :limit",
+        f"{SELECT_STEPS} WHERE n.id > :after AND n.id <= :last {in_state}ORDER BY n.id LIMIT :limit",
         {
             "after": root + chosen.after,
             "last": last,
@@ -107,18 +109,22 @@ def _page(tx: Transaction, chosen: StepFilter) -> StepPage | None:
         },
     )
     page = rows[: chosen.limit]
-    nodes = [Node(*row[:width]) for row in page]
+    steps = [step for _, step in describe(tx, page) if chosen.state in (None, step.state)]
+    return StepPage(steps, page[-1][0] - root if len(rows) > chosen.limit else None)
+
+
+def describe(tx: Transaction, rows: Sequence[Sequence[Any]]) -> list[tuple[Node, StepRow]]:
+    """Return the nodes in rows of ``SELECT_STEPS``, and how they are shown; without those shown as their container."""
+    width = len(Node.__struct_fields__)
+    nodes = [Node(*row[:width]) for row in rows]
     known = _with_containers(tx, nodes)
     numbers = tx.integers([node.id for node in nodes])
     specs: dict[int, bytes] = dict(tx.execute(f"SELECT id, spec FROM node_specs WHERE id {tx.among}", (numbers,)))
-    steps: list[StepRow] = []
-    for node, row in zip(nodes, page, strict=True):
-        if _is_first_part(node, known):
-            continue
-        step = _show(node, row[width:], known, specs[node.id])
-        if chosen.state in (None, step.state):
-            steps.append(step)
-    return StepPage(steps, nodes[-1].id - root if len(rows) > chosen.limit else None)
+    return [
+        (node, _show(node, row[width:], known, specs[node.id]))
+        for node, row in zip(nodes, rows, strict=True)
+        if not _is_first_part(node, known)
+    ]
 
 
 def _is_first_part(node: Node, known: Mapping[int, Node]) -> bool:

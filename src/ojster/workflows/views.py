@@ -23,6 +23,7 @@ from ojster.workflows.node import ENDED, MAX_NODES, TWO_PART, Kind, Node, NodeSt
 from ojster.workflows.plan_values import Spec, read_spec
 from ojster.workflows.results import outcomes
 from ojster.workflows.wait import WaitingFor
+from ojster.workflows.waiting import find_waits
 
 MAX_WORKFLOW_ERRORS: Final = 100
 """Maximum number of failed steps listed in a workflow's error."""
@@ -89,7 +90,7 @@ def show_workflows(tx: Transaction, requests: Sequence[WorkflowRequest]) -> list
         elif request.most_steps is None or workflow.nodes <= request.most_steps:
             found.append(_View(tx, workflow).info())
         else:
-            found.append(_without_steps(tx, workflow) if request.most_steps else summary_of(workflow))
+            found.append(_without_steps(tx, workflow) if request.most_steps else _summary(tx, workflow))
     return found
 
 
@@ -100,9 +101,15 @@ def find_visible(tx: Transaction, id: str, tenant: str | None) -> Workflow | Non
     return workflow if workflow is not None and tenant in (None, workflow.tenant) else None
 
 
+def _summary(tx: Transaction, workflow: Workflow) -> WorkflowInfo:
+    """Return a workflow without its steps, with what they wait for."""
+    waits = find_waits(tx, [workflow.seq]) if workflow.finished_at is None else {}
+    return summary_of(workflow, waits.get(workflow.seq, ()))
+
+
 def _without_steps(tx: Transaction, workflow: Workflow) -> WorkflowInfo:
     """Return a workflow that has too many steps to be shown with it, with its result or error."""
-    info = summary_of(workflow)
+    info = _summary(tx, workflow)
     info.steps_omitted = True
     if workflow.state == "completed":
         ((main,),) = tx.execute(
