@@ -16,6 +16,7 @@ from ojster.core.events import SOURCE
 from ojster.core.job import Job
 from ojster.core.states import FINISHED
 from ojster.core.timestamps import format_timestamp
+from ojster.events.changes import Changes
 from ojster.events.streams import ALL, Channel, StreamEvent, gap, id_to_number
 from ojster.jobs.names import check_queue_name
 from ojster.server.answer import Answer, encode
@@ -74,6 +75,31 @@ async def follow_all(request: HttpRequest) -> Answer:
             return _stream(request, ALL, await _begin(request))
     message = f"There is no channel {request.query['channel'][:80]!r}. Use 'job:ID' or 'queue:NAME'."
     raise InvalidRequest(message, field="channel")
+
+
+async def follow_changes(request: HttpRequest) -> Answer:
+    """Stream what has changed, as server-sent events: at most one each second, however much happens.
+
+    For pages that read again what they show. An event ``changes`` has the numbers of events by kind (``job``,
+    ``workflow``, ``queue``, ``worker``, ``cron`` and others), and the ids of the first jobs and workflows.
+    """
+    request.feed.check(request.caller_address())
+    after, is_unknown = await _begin(request)
+    return Answer(headers=_HEADERS, content_type=_SSE, stream=_changes(request, after, is_lost=is_unknown))
+
+
+async def _changes(request: HttpRequest, after: int, *, is_lost: bool) -> AsyncGenerator[bytes, None]:
+    tenant, covers = request.engine.scope.tenant, request.engine.scope.covers
+    with request.feed.admit(request.caller_address()):
+        yield b"retry: %d\n\n" % RECONNECT_MS
+        changes = Changes(tenant, covers, is_lost=is_lost)
+        async for piece in request.feed.follow(after, PATIENCE):
+            changes.add(piece)
+            if changes:
+                yield _line(changes.take())
+                await asyncio.sleep(CHANGES_EVERY)
+            elif not piece.events:
+                yield b":heartbeat\n\n"
 
 
 async def _begin(request: HttpRequest) -> tuple[int, bool]:
@@ -192,6 +218,9 @@ def _line(told: StreamEvent) -> bytes:
     return b"%bevent: %b\ndata: %b\n\n" % (id, told.name.encode(), encode(told.data))
 
 
+CHANGES_EVERY: Final = 1.0
+"""Interval between two events of a stream of changes, in seconds."""
+
 _TAG: Final = "Events"
 _QUERY: Final = ("event_types", "last_event_id")
 
@@ -199,5 +228,6 @@ ROUTES: Final = (
     Route("GET", f"{BASE}/jobs/{{id}}/events", follow_job, _TAG, query=_QUERY, streams=True),
     Route("GET", f"{BASE}/jobs/{{id}}/progress/stream", follow_progress, _TAG, streams=True),
     Route("GET", f"{BASE}/queues/{{name}}/events", follow_queue, _TAG, query=_QUERY, streams=True),
+    Route("GET", f"{BASE}/events/changes", follow_changes, _TAG, query=("last_event_id",), streams=True),
     Route("GET", f"{BASE}/events/stream", follow_all, _TAG, query=(*_QUERY, "channel"), streams=True),
 )
