@@ -262,12 +262,14 @@ class Bench:
         (done,) = await self.engine.jobs.acknowledge([Acknowledgement(job.id, result, job.worker_id, job.attempt)])
         return accepted(done)
 
-    async def fail(self, job: Job, type: str = "SomeError", code: str = "handler_error", **more: Any) -> Job:
+    async def fail(
+        self, job: Job, type: str = "SomeError", code: str = "handler_error", message: str = "it failed", **more: Any
+    ) -> Job:
         from ojster.jobs.failure import Failure
         from ojster.jobs.messages import FailureReport
         from ojster.jobs.scope import accepted
 
-        report = FailureReport(job.id, Failure(type, "it failed", code, **more), job.worker_id, job.attempt)
+        report = FailureReport(job.id, Failure(type, message, code, **more), job.worker_id, job.attempt)
         (done,) = await self.engine.jobs.fail([report])
         return accepted(done)
 

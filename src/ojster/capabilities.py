@@ -110,7 +110,7 @@ CAPABILITIES: Final = (
     Capability(
         "insight",
         "TaskHistoryExtension",
-        ("status_routes", "routes", "task_routes"),
+        ("status_routes", "routes", "survey_routes", "task_routes"),
         (CommandPlace("tasks", "commands:tasks", "Show the recorded runs of tasks."),),
         is_optional=False,
     ),

@@ -14,6 +14,7 @@ from typing import Final
 from ojster.core.errors import BackendUnavailable, InvalidRequest, OjsterError
 from ojster.core.events import MAX_EVENTS_PER_PAGE, EventFilter, EventPage
 from ojster.core.wire import Json
+from ojster.events.log import NUMBERS_PER_BATCH
 from ojster.insight.readiness import why_not_ready
 from ojster.insight.wire import (
     BackendBody,
@@ -35,15 +36,23 @@ from ojster.version import __version__
 from ojster.workflows.node import MAX_NODES
 from ojster.workflows.planner import MAX_LEVELS
 
+RECENT_TRANSACTIONS: Final = 200
+"""Number of transactions whose events are recent."""
+
 
 async def list_events(request: HttpRequest) -> Answer:
-    """List recent events, oldest first, optionally by ``types``, ``queues`` and ``job_types``."""
+    """List recent events, oldest first, optionally by ``types``, ``queues`` and ``job_types``.
+
+    ``recent=true`` begins with those of the last ``RECENT_TRANSACTIONS`` transactions that are kept.
+    """
     query = request.query
     limit, _, _ = page_of(query, default=100, largest=MAX_EVENTS_PER_PAGE)
     after = query.get("after", "evt_0").removeprefix("evt_")
     if not (after.isascii() and after.isdigit() and len(after) < 19):
         raise InvalidRequest("The parameter 'after' must be the id of an event.", field="after")
     filters = {name: tuple(filter(None, query.get(name, "").split(","))) for name in ("types", "queues", "job_types")}
+    if query.get("recent") == "true":
+        after = str(max(int(after), await request.engine.events.last() - RECENT_TRANSACTIONS * NUMBERS_PER_BATCH))
     chosen = EventFilter(int(after), filters["types"], filters["queues"], filters["job_types"], limit)
     page = await request.engine.events.select(chosen)
     return Answer(encode(page))
@@ -197,7 +206,7 @@ ROUTES: Final = (
         list_events,
         "Server",
         answer=EventPage,
-        query=("types", "queues", "job_types", "after", "limit"),
+        query=("types", "queues", "job_types", "after", "recent", "limit"),
     ),
     Route("GET", f"{BASE}/health", health, "Server", answer=HealthAnswer, more=(503,)),
     Route("GET", f"{BASE}/ping", ping, "Server", answer=PingAnswer),

@@ -7,6 +7,8 @@ from typing import Literal
 from msgspec import UNSET, Struct, UnsetType
 
 from ojster.core.wire import Count, JobCountsBody, Json, ThroughputBody, Timestamp
+from ojster.insight.attention import Finding
+from ojster.insight.failures import FailureGroup
 from ojster.insight.task_values import TaskRun, TaskStatistics
 
 
@@ -172,3 +174,38 @@ class TaskStatisticsAnswer(Struct):
     """Statistics of tasks."""
 
     statistics: list[TaskStatistics]
+
+
+class FacetValueBody(Struct):
+    """A value of a facet, and the number of jobs that have it."""
+
+    value: str
+    jobs: Count
+
+
+class FacetsAnswer(Struct):
+    """Numbers of jobs by state, queue, type and error type, the most frequent values first.
+
+    If ``is_complete`` is false, types and errors were counted among the ``examined`` newest jobs.
+    """
+
+    facets: dict[str, list[FacetValueBody]]
+    examined: Count
+    is_complete: bool
+
+
+class FailuresAnswer(Struct):
+    """Failures in groups, the largest first.
+
+    If ``is_complete`` is false, there are more than the ``examined`` jobs, or more groups.
+    """
+
+    groups: list[FailureGroup]
+    examined: Count
+    is_complete: bool
+
+
+class AttentionAnswer(Struct):
+    """What needs the attention of an operator, the worst first."""
+
+    findings: list[Finding]

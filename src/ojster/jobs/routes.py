@@ -331,7 +331,7 @@ async def clear_checkpoint(request: HttpRequest) -> Answer:
 async def list_jobs(request: HttpRequest) -> Answer:
     """List jobs, newest first, optionally by ``state``, ``queue``, ``type`` and ``error_type``.
 
-    The last two may end in ``*``.
+    The last two may end in ``*``. ``since`` and ``until`` bound the time at which jobs were created.
     """
     query = request.query
     chosen = filter_of({name: query.get(name) for name in _FILTERS})
@@ -349,7 +349,7 @@ async def job_page(request: HttpRequest, chosen: JobFilter) -> Answer:
     return Answer(b'{"jobs":[%b],"pagination":%b}' % (b",".join(shown[:fitting]), described))
 
 
-_FILTERS: Final = ("state", "queue", "type", "error_type")
+_FILTERS: Final = ("state", "queue", "type", "error_type", "since", "until")
 """Query parameters that select jobs."""
 
 ROUTES: Final = (

@@ -10,6 +10,7 @@ from typing import Final
 from ojster.core.errors import InvalidRequest
 from ojster.core.json_objects import Members, read_members
 from ojster.core.tenant import called
+from ojster.core.timestamps import format_timestamp
 from ojster.jobs.answer_wire import JobAnswer
 from ojster.jobs.job_json import to_json
 from ojster.schedules.cron import Cron
@@ -20,13 +21,14 @@ from ojster.schedules.wire import (
     CronAnswer,
     CronBody,
     CronPatchBody,
+    CronPreviewAnswer,
     CronsAnswer,
     DeletedCronAnswer,
     JobTemplateBody,
     show_cron,
 )
 from ojster.server.answer import Answer, encode
-from ojster.server.pages import offset_pagination, page_of
+from ojster.server.pages import offset_pagination, page_of, whole
 from ojster.server.request import HttpRequest
 from ojster.server.route import BASE, PAGE, Route, location
 
@@ -101,6 +103,21 @@ async def unregister_cron(request: HttpRequest) -> Answer:
     return Answer(encode(DeletedCronAnswer(called(cron.name), show_cron(cron))))
 
 
+async def preview_cron(request: HttpRequest) -> Answer:
+    """Show the next runs of an ``expression`` in a ``timezone`` (default UTC), at most ``count`` (default 5)."""
+    query = request.query
+    if not (expression := query.get("expression")):
+        raise InvalidRequest("The parameter 'expression' is missing.", field="expression")
+    schedule = CronSchedule(expression, query.get("timezone", "UTC"))
+    runs: list[str] = []
+    at: int | None = request.engine.database.clock()
+    for _ in range(min(whole(query, "count", 5, 1), MAX_PREVIEWED)):
+        if at is None or (at := schedule.next_after(at)) is None:
+            break
+        runs.append(format_timestamp(at))
+    return Answer(encode(CronPreviewAnswer(runs)))
+
+
 def _cron_answer(cron: Cron) -> bytes:
     shown = show_cron(cron)
     return encode(CronAnswer(shown, shown))
@@ -108,15 +125,28 @@ def _cron_answer(cron: Cron) -> bytes:
 
 _TAG: Final = "Cron jobs"
 
-ROUTES: Final = tuple(
-    route
-    for base in (f"{BASE}/cron", f"{BASE}/crons")  # the second is what the specification's admin interface asks for
-    for route in (
-        Route("GET", base, list_crons, _TAG, answer=CronsAnswer, query=("enabled", *PAGE)),
-        Route("POST", base, register_cron, _TAG, CronBody, CronAnswer, status=201, more=(200,)),
-        Route("GET", f"{base}/{{name}}", show_one_cron, _TAG, answer=CronAnswer),
-        Route("PATCH", f"{base}/{{name}}", switch_cron, _TAG, CronPatchBody, CronAnswer),
-        Route("POST", f"{base}/{{name}}/trigger", trigger_cron, _TAG, answer=JobAnswer, status=201),
-        Route("DELETE", f"{base}/{{name}}", unregister_cron, _TAG, answer=DeletedCronAnswer),
-    )
+MAX_PREVIEWED: Final = 100
+"""Maximum number of runs that a preview shows."""
+
+ROUTES: Final = (
+    Route(
+        "GET",
+        f"{BASE}/cron-preview",
+        preview_cron,
+        _TAG,
+        answer=CronPreviewAnswer,
+        query=("expression", "timezone", "count"),
+    ),
+    *(
+        route
+        for base in (f"{BASE}/cron", f"{BASE}/crons")  # the second is what the specification's admin interface asks for
+        for route in (
+            Route("GET", base, list_crons, _TAG, answer=CronsAnswer, query=("enabled", *PAGE)),
+            Route("POST", base, register_cron, _TAG, CronBody, CronAnswer, status=201, more=(200,)),
+            Route("GET", f"{base}/{{name}}", show_one_cron, _TAG, answer=CronAnswer),
+            Route("PATCH", f"{base}/{{name}}", switch_cron, _TAG, CronPatchBody, CronAnswer),
+            Route("POST", f"{base}/{{name}}/trigger", trigger_cron, _TAG, answer=JobAnswer, status=201),
+            Route("DELETE", f"{base}/{{name}}", unregister_cron, _TAG, answer=DeletedCronAnswer),
+        )
+    ),
 )

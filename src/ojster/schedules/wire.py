@@ -97,6 +97,12 @@ class CronAnswer(Struct):
     cron_job: CronInfo
 
 
+class CronPreviewAnswer(Struct):
+    """The next runs of a cron expression; an empty list if it has none."""
+
+    runs: list[Timestamp]
+
+
 class DeletedCronAnswer(Struct):
     """A cron job that was removed."""
 

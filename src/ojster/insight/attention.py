@@ -1,0 +1,193 @@
+"""What needs the attention of an operator: findings, the worst first, each with the place where it can be mended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final, Literal
+
+import msgspec
+
+from ojster.core.durations import HOUR, MINUTE, SECOND
+from ojster.core.tenant import TENANT_NAMES_RANGE, called
+from ojster.core.timestamps import format_timestamp
+from ojster.fleet.unrunnable import list_unrunnable
+from ojster.insight.overview import LATENCY_MINUTES
+from ojster.insight.statistics import Work, work_by_queue
+from ojster.jobs.queries import count_jobs
+from ojster.jobs.waiting import oldest_waiting
+from ojster.queues.queues import list_queues
+from ojster.storage.system import find_maintenance
+from ojster.storage.transaction import Transaction
+from ojster.workflows.wait import WaitingFor
+from ojster.workflows.waiting import waits_for
+
+SLOW_US: Final = 5 * MINUTE
+"""Time after which the oldest job of a queue waits too long, in microseconds."""
+
+OVERDUE_US: Final = MINUTE
+"""Time after which a cron job that has not fired is overdue, in microseconds."""
+
+MANY_FAILURES: Final = 0.2
+"""Share of failed attempts in the last hour that is worth a look."""
+
+FEW_ATTEMPTS: Final = 20
+"""Number of attempts from which on their share of failures means something."""
+
+MAX_PER_KIND: Final = 20
+"""Number of findings of one kind that are shown."""
+
+Level = Literal["error", "warning", "notice"]
+
+_LEVELS: Final[dict[Level, int]] = {"error": 0, "warning": 1, "notice": 2}
+
+
+class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Something that needs attention.
+
+    Parameters
+    ----------
+    kind:
+        ``maintenance``, ``full``, ``waiting``, ``unrunnable``, ``dead``, ``failing``, ``paused``, ``silent``,
+        ``overdue`` or ``people``.
+    level:
+        ``error``: jobs do not run, or are lost to their users; ``warning``: they may be soon; ``notice``: somebody
+        meant it, or is asked.
+    message:
+        What it is, in words.
+    subject:
+        The name or id of the queue, worker, cron job or job that it is about.
+    count:
+        Number of jobs or workflows concerned.
+    since:
+        When it began, RFC 3339, if that is known.
+    """
+
+    kind: str
+    level: Level
+    message: str
+    subject: str | None = None
+    count: int | None = None
+    since: str | None = None
+
+
+def find_attention(tx: Transaction, requests: Sequence[None]) -> list[list[Finding]]:
+    """Return all findings, the worst first, for each request."""
+    found = [finding for look in _LOOKS for finding in look(tx)]
+    found.sort(key=lambda one: _LEVELS[one.level])
+    return [found for _ in requests]
+
+
+def _maintenance(tx: Transaction) -> Iterator[Finding]:
+    (known,) = find_maintenance(tx, (None,))
+    if known is not None:
+        why = f": {known.reason}" if known.reason else ""
+        message = f"Maintenance mode is on{why}. Workers get no jobs, and schedules create none."
+        yield Finding("maintenance", "warning", message, since=format_timestamp(known.enabled_at))
+
+
+def _queues(tx: Transaction) -> Iterator[Finding]:
+    """Look at each queue: whether it is paused, and whether its jobs wait too long."""
+    (queues,) = list_queues(tx, (None,))
+    (counts,) = count_jobs(tx, (None,))
+    paused = slow = 0
+    for queue in queues:
+        waiting = counts.get(queue.name, {}).get("available", 0)
+        if queue.paused_at is not None and paused < MAX_PER_KIND:
+            paused += 1
+            message = f"The queue {queue.name} is paused. {_jobs(waiting)} wait in it."
+            yield Finding("paused", "notice", message, queue.name, waiting, format_timestamp(queue.paused_at))
+        elif waiting and slow < MAX_PER_KIND:
+            at = oldest_waiting(tx, queue.name)
+            if at is not None and tx.now - at > SLOW_US:
+                slow += 1
+                message = f"The oldest of {_jobs(waiting)} in the queue {queue.name} waits too long."
+                yield Finding("waiting", "error", message, queue.name, waiting, format_timestamp(at))
+
+
+def _unrunnable(tx: Transaction) -> Iterator[Finding]:
+    (groups,) = list_unrunnable(tx, (None,))
+    for one in groups[:MAX_PER_KIND]:
+        what = "" if one.type is None else f" of type {one.type}"
+        message = f"No worker can run {_jobs(one.jobs)}{what} in the queue {one.queue}: {'; '.join(one.reasons)}."
+        yield Finding("unrunnable", "error", message, one.job_id, one.jobs)
+
+
+def _dead_letters(tx: Transaction) -> Iterator[Finding]:
+    rows = tx.execute(
+        "SELECT queue, count(*), min(finished_at) FROM jobs "
+        "WHERE state = 'discarded' AND dead = 1 AND finished_at > :since GROUP BY queue ORDER BY 2 DESC LIMIT :most",
+        {"since": tx.now - HOUR, "most": MAX_PER_KIND},
+    )
+    for queue, number, at in rows:
+        message = f"{_jobs(number)} of the queue {queue} became dead letters in the last hour."
+        yield Finding("dead", "error", message, queue, number, format_timestamp(at))
+
+
+def _failing(tx: Transaction) -> Iterator[Finding]:
+    work: dict[str, Work] = work_by_queue(tx, LATENCY_MINUTES)
+    failing = [
+        (name, done)
+        for name, done in work.items()
+        if done.processed >= FEW_ATTEMPTS and done.failed > MANY_FAILURES * done.processed
+    ]
+    for name, done in sorted(failing, key=lambda one: -one[1].failed)[:MAX_PER_KIND]:
+        share = round(100 * done.failed / done.processed)
+        message = f"{share} % of the attempts in the queue {name} failed in the last hour."
+        yield Finding("failing", "warning", message, name, done.failed)
+
+
+def _silent_workers(tx: Transaction) -> Iterator[Finding]:
+    rows = tx.execute(
+        "SELECT id, last_seen_at, active_jobs FROM workers WHERE last_seen_at < :before "
+        "ORDER BY last_seen_at LIMIT :most",
+        {"before": tx.now - tx.settings.heartbeat_timeout // 2, "most": MAX_PER_KIND},
+    )
+    for id, at, active in rows:
+        seconds = (tx.now - at) // SECOND
+        message = f"The worker {called(id)} was last heard {seconds} s ago. It holds {_jobs(active)}."
+        yield Finding("silent", "warning", message, called(id), active, format_timestamp(at))
+
+
+def _overdue(tx: Transaction) -> Iterator[Finding]:
+    rows = tx.execute(
+        "SELECT name, next_run_at FROM crons WHERE enabled = 1 AND next_run_at < :before "
+        "AND NOT (name >= :tenants AND name < :end) ORDER BY next_run_at LIMIT :most",
+        {
+            "before": tx.now - OVERDUE_US,
+            "tenants": TENANT_NAMES_RANGE[0],
+            "end": TENANT_NAMES_RANGE[1],
+            "most": MAX_PER_KIND,
+        },
+    )
+    for name, at in rows:
+        message = f"The cron job {name} should have fired and has not. Is a server running?"
+        yield Finding("overdue", "error", message, name, since=format_timestamp(at))
+
+
+def _people(tx: Transaction) -> Iterator[Finding]:
+    asked: tuple[tuple[WaitingFor, str], ...] = (("gate", "an approval"), ("form", "an answer"))
+    for what, message in asked:
+        ((number,),) = tx.execute(f"SELECT count(*) FROM workflows WHERE {waits_for(what)}")
+        if number:
+            wait = "waits" if number == 1 else "wait"
+            yield Finding("people", "notice", f"{_many(number, 'workflow')} {wait} for {message}.", what, number)
+
+
+_LOOKS: Final = (
+    _maintenance,
+    _queues,
+    _unrunnable,
+    _dead_letters,
+    _failing,
+    _silent_workers,
+    _overdue,
+    _people,
+)
+
+
+def _jobs(number: int) -> str:
+    return _many(number, "job")
+
+
+def _many(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"

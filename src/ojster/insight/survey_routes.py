@@ -1,0 +1,58 @@
+"""Endpoints that survey many jobs at once: facets, failures in groups, and what needs attention."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ojster.insight.attention import Finding, find_attention
+from ojster.insight.facets import FacetQuestion, count_facets
+from ojster.insight.failures import FailureQuestion, group_failures
+from ojster.insight.readiness import why_not_ready
+from ojster.insight.wire import AttentionAnswer, FacetsAnswer, FacetValueBody, FailuresAnswer
+from ojster.jobs.filters import filter_of
+from ojster.server.admin import ADMIN, TAG
+from ojster.server.answer import Answer, encode
+from ojster.server.request import HttpRequest
+from ojster.server.route import BASE, Route
+
+_FACETS: Final = ("state", "queue", "type", "error_type")
+_FAILURES: Final = ("queue", "type", "error_type")
+
+
+async def show_facets(request: HttpRequest) -> Answer:
+    """Count jobs by ``state``, ``queue``, ``type`` and ``error_type``, each under the other conditions.
+
+    Jobs by state and queue are exact without the last two conditions, which may end in ``*``. Everything else is
+    counted among the newest jobs, so that the answer comes as quickly with millions of jobs.
+    """
+    query, scope = request.query, request.engine.scope
+    chosen = filter_of({name: query.get(name) for name in _FACETS})
+    found = await scope.look(count_facets, FacetQuestion(chosen, scope))
+    shown = {name: [FacetValueBody(value, jobs) for value, jobs in values] for name, values in found.values.items()}
+    return Answer(encode(FacetsAnswer(shown, found.examined, found.is_complete)))
+
+
+async def show_failures(request: HttpRequest) -> Answer:
+    """Group jobs that gave up, and jobs that wait for another attempt, by type, error type and message.
+
+    Messages that differ in numbers, ids and quoted values are one group.
+    """
+    query, scope = request.query, request.engine.scope
+    chosen = filter_of({name: query.get(name) for name in _FAILURES})
+    found = await scope.look(group_failures, FailureQuestion(chosen, scope))
+    return Answer(encode(FailuresAnswer(found.groups, found.examined, found.is_complete)))
+
+
+async def show_attention(request: HttpRequest) -> Answer:
+    """Show what needs the attention of an operator, the worst first; an empty list if all is well."""
+    findings = await request.engine.scope.look(find_attention, None)
+    if (reason := await why_not_ready(request.engine.database)) is not None:
+        findings.insert(0, Finding("full", "error", f"The database takes no new jobs: {reason}"))
+    return Answer(encode(AttentionAnswer(findings)))
+
+
+ROUTES: Final = (
+    Route("GET", f"{BASE}/job-facets", show_facets, "Jobs", answer=FacetsAnswer, query=_FACETS),
+    Route("GET", f"{BASE}/failures", show_failures, "Jobs", answer=FailuresAnswer, query=_FAILURES),
+    Route("GET", f"{ADMIN}/attention", show_attention, TAG, answer=AttentionAnswer),
+)

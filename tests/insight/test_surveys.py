@@ -1,0 +1,195 @@
+"""Facets, failures in groups, and what needs attention."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ojster.insight import facets, failures
+from ojster.insight.failures import MAX_PATTERN, pattern_of
+from tests.conftest import Bench, Http
+
+pytestmark = pytest.mark.anyio
+
+V1 = "/ojs/v1"
+
+
+async def ask(http: Http, path: str, **more: Any) -> Any:
+    answer = await http("GET", f"{V1}{path}", **more)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def counts(answer: Any, name: str) -> dict[str, int]:
+    return {one["value"]: one["jobs"] for one in answer["facets"][name]}
+
+
+async def test_each_facet_is_counted_under_the_other_conditions(http: Http, bench: Bench) -> None:
+    for type, queue in (("a", "mail"), ("a", "mail"), ("b", "mail"), ("a", "other")):
+        await bench.push(type, queue=queue)
+    await bench.fail(await bench.fetch_one("mail"), type="Down")
+    every = await ask(http, "/job-facets")
+    assert counts(every, "state") == {"available": 3, "retryable": 1}
+    assert counts(every, "queue") == {"mail": 3, "other": 1}
+    assert counts(every, "type") == {"a": 3, "b": 1}
+    assert counts(every, "error_type") == {"Down": 1}
+    assert (every["examined"], every["is_complete"]) == (4, True)
+    of_a = await ask(http, "/job-facets?type=a&queue=mail")
+    assert counts(of_a, "type") == {"a": 2, "b": 1}, "its own condition does not count"
+    assert counts(of_a, "queue") == {"mail": 2, "other": 1}
+    assert counts(of_a, "state") == {"available": 1, "retryable": 1}
+    assert counts(await ask(http, "/job-facets?type=b*"), "queue") == {"mail": 1}
+
+
+async def test_jobs_by_state_are_exact_and_types_those_of_the_newest(
+    http: Http, bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(facets, "MAX_EXAMINED", 3)
+    for type in ("old", "old", "new", "new", "new"):
+        await bench.push(type)
+    answer = await ask(http, "/job-facets")
+    assert counts(answer, "state") == {"available": 5}
+    assert counts(answer, "type") == {"new": 3}
+    assert (answer["examined"], answer["is_complete"]) == (3, False)
+
+
+async def test_a_tenant_sees_its_own_facets_and_failures(http: Http, bench: Bench) -> None:
+    acme = {"X-OJS-Tenant": "acme"}
+    await http.push(type="mine", meta={"tenant_id": "acme"})
+    await http.push(type="other")
+    answer = await ask(http, "/job-facets", headers=acme)
+    assert counts(answer, "type") == {"mine": 1}
+    assert counts(answer, "state") == {"available": 1}
+    for job in await bench.fetch("default", count=2):
+        await bench.fail(job)
+    assert [one["type"] for one in (await ask(http, "/failures", headers=acme))["groups"]] == ["mine"]
+    assert (await ask(http, "/failures", headers={"X-OJS-Tenant": "beta"}))["groups"] == []
+
+
+async def test_failures_with_like_messages_are_one_group(http: Http, bench: Bench) -> None:
+    for number in range(3):
+        await bench.push("invoice.import", number, retry={"max_attempts": 1})
+    for number, job in enumerate(await bench.fetch("default", count=3)):
+        bench.clock.advance(60)
+        await bench.fail(job, type="Missing", message=f"invoice {number} of 'c{number}' is missing")
+    await bench.push("mail.send")
+    await bench.fail(await bench.fetch_one("default"), type="Down", message="the server is down")
+    answer = await ask(http, "/failures")
+    assert [(one["type"], one["error_type"], one["pattern"]) for one in answer["groups"]] == [
+        ("invoice.import", "Missing", "invoice … of … is missing"),
+        ("mail.send", "Down", "the server is down"),
+    ]
+    first, second = answer["groups"]
+    assert (first["discarded"], first["retrying"], sum(first["trend"])) == (3, 0, 3)
+    assert first["message"] == "invoice 2 of 'c2' is missing", "the example is the last one"
+    assert first["first_at"] < first["last_at"]
+    assert (second["discarded"], second["retrying"], second["queues"]) == (0, 1, ["default"])
+    assert [one["type"] for one in (await ask(http, "/failures?type=mail.*"))["groups"]] == ["mail.send"]
+    assert answer["is_complete"] is True
+
+
+async def test_more_failures_than_are_looked_at_are_said_to_be_incomplete(
+    http: Http, bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(failures, "MAX_EXAMINED", 2)
+    for _ in range(3):
+        await bench.push(retry={"max_attempts": 1})
+    for job in await bench.fetch("default", count=3):
+        await bench.fail(job)
+    answer = await ask(http, "/failures")
+    assert (answer["examined"], answer["is_complete"]) == (2, False)
+
+
+@pytest.mark.parametrize(
+    ("message", "pattern"),
+    [
+        ("cannot reach 10.0.0.7:5432", "cannot reach …"),
+        ("job 01a20ec4-7faa-7644-b149-e9c90e0bccb9 is gone", "job … is gone"),
+        ("KeyError: 'user_17'\nand more", "KeyError: …"),
+        ("object at 0x7f3a2c", "object at …"),
+        ("no customer", "no customer"),
+        ("", ""),
+    ],
+)
+def test_what_differs_between_messages_is_left_out(message: str, pattern: str) -> None:
+    assert pattern_of(message) == pattern
+
+
+@given(st.text(max_size=1000))
+def test_every_message_has_a_short_pattern_in_one_line(message: str) -> None:
+    pattern = pattern_of(message)
+    assert len(pattern) <= MAX_PATTERN
+    assert "\n" not in pattern
+
+
+async def kinds(http: Http) -> list[tuple[str, str | None]]:
+    answer = await ask(http, "/admin/attention")
+    return [(one["kind"], one.get("subject")) for one in answer["findings"]]
+
+
+async def test_nothing_needs_attention_at_first(http: Http) -> None:
+    assert await kinds(http) == []
+
+
+async def test_what_needs_attention_is_found_with_the_worst_first(http: Http, bench: Bench) -> None:
+    waiting = await bench.push(queue="alone")
+    await http("POST", f"{V1}/queues/alone/pause")
+    assert await kinds(http) == [("unrunnable", waiting.id), ("paused", "alone")]
+    await http("POST", f"{V1}/queues/alone/resume")
+    bench.clock.advance(600)
+    assert ("waiting", "alone") in await kinds(http)
+    await bench.ack(await bench.fetch_one("alone"))
+    assert await kinds(http) == []
+    await http("POST", f"{V1}/admin/system/maintenance", {"enabled": True, "reason": "a new disk"})
+    assert await kinds(http) == [("maintenance", None)]
+
+
+async def test_dead_letters_and_many_failures_are_found(http: Http, bench: Bench) -> None:
+    for _ in range(20):
+        await bench.push(queue="bad", retry={"max_attempts": 1}, dead_letter=True)
+    for job in await bench.fetch("bad", count=20):
+        await bench.fail(job)
+    found = await kinds(http)
+    assert ("failing", "bad") in found
+    bench.clock.advance(7_200)
+    assert ("failing", "bad") not in await kinds(http), "what was long ago is over"
+
+
+async def test_a_cron_job_that_does_not_fire_and_a_worker_that_is_silent_are_found(http: Http, bench: Bench) -> None:
+    body = {"name": "nightly", "expression": "* * * * *", "type": "x", "args": []}
+    assert (await http("POST", f"{V1}/crons", body)).status_code == 201
+    assert (await http("POST", f"{V1}/workers/heartbeat", {"worker_id": "w1"})).status_code == 200
+    bench.clock.advance(200)
+    assert {("overdue", "nightly"), ("silent", "w1")} <= set(await kinds(http))
+
+
+async def test_workflows_that_wait_for_people_are_found(http: Http) -> None:
+    gate = {"id": "go", "type": "x", "args": [], "manual": True}
+    assert (await http("POST", f"{V1}/workflows", {"type": "graph", "steps": [gate]})).status_code == 201
+    assert ("people", "gate") in await kinds(http)
+
+
+async def test_the_next_runs_of_an_expression_are_shown(http: Http) -> None:
+    path = "/cron-preview?expression=0+9+*+*+*&timezone=Europe/Berlin&count=2"
+    runs = (await ask(http, path))["runs"]
+    assert [run[11:16] for run in runs] == ["08:00", "08:00"]
+    for wrong in ("expression=nonsense", "timezone=UTC", "expression=0+9+*+*+*&timezone=Mars", "expression=*&count=0"):
+        assert (await http("GET", f"{V1}/cron-preview?{wrong}")).status_code in (400, 422), wrong
+
+
+async def test_jobs_are_selected_by_the_time_of_their_creation(http: Http, bench: Bench) -> None:
+    old = await bench.push()
+    bench.clock.advance(3_600)
+    new = await bench.push()
+    since = (await ask(http, f"/jobs/{new.id}"))["job"]["created_at"][:19] + "Z"
+    assert [job["id"] for job in (await ask(http, f"/jobs?until={since}"))["jobs"]] == [old.id]
+
+
+async def test_recent_events_are_those_of_the_last_transactions(http: Http, bench: Bench) -> None:
+    await ask(http, "/events")  # from now on they are recorded
+    await bench.push()
+    events = (await ask(http, "/events?recent=true"))["events"]
+    assert "job.enqueued" in [event["type"] for event in events]
