@@ -168,6 +168,18 @@ class Authenticator:
         access = Access(token.name, operations, token.queues)
         return self._engine.as_(Caller(place, access)), access
 
+    async def identify(self, caller: Credentials) -> Token:
+        """Return the token of a caller, whatever it may do.
+
+        Raises
+        ------
+        Unauthenticated
+            The token is missing, malformed, revoked or expired.
+        TooManyTokens
+            The address, or the token, has sent too many wrong secrets.
+        """
+        return await self._identify(caller, await self._look_up())
+
     def watch(self, caller: Credentials) -> Watch:
         """Return a context that is cancelled when the caller is no longer admitted, and raises the refusal."""
 

@@ -15,6 +15,8 @@ from ojster.core.access import Operation
 PUBLIC: Final = frozenset(
     {
         "/",
+        "/dashboard",
+        "/dashboard/{path:path}",
         "/docs",
         "/docs/start.js",
         "/docs/swagger-ui-bundle.js",
@@ -23,6 +25,7 @@ PUBLIC: Final = frozenset(
         "/ojs/manifest",
         "/openapi.json",
         "/ready",
+        "/session",
     }
 )
 """Paths that need no token."""
@@ -31,13 +34,14 @@ _ENQUEUE: Final = (Operation.ENQUEUE,)
 _DEQUEUE: Final = (Operation.DEQUEUE,)
 _CANCEL: Final = (Operation.CANCEL,)
 _ADMIN: Final = (Operation.ADMIN,)
+_INSPECT: Final = (Operation.INSPECT,)
 _CANCEL_OR_DEQUEUE: Final = (Operation.CANCEL, Operation.DEQUEUE)
 _MAKE: Final = (Operation.ENQUEUE, Operation.DEQUEUE, Operation.CANCEL)
 
 OPERATIONS: Final[dict[str, tuple[Operation, ...]]] = {
     "GET /ping": tuple(Operation),
     "POST /jobs": _ENQUEUE,
-    "POST /jobs/results": (Operation.INSPECT,),
+    "POST /jobs/results": _INSPECT,
     "POST /jobs/batch": _ENQUEUE,
     "POST /jobs/bulk": _ENQUEUE,
     "POST /workflows": _ENQUEUE,
@@ -96,6 +100,11 @@ OPERATIONS: Final[dict[str, tuple[Operation, ...]]] = {
     "POST /workflows/{id}/resume": _CANCEL,
     "POST /workflows/{id}/steps/{step}/cancel": _CANCEL,
     "POST /workflows/{id}/steps/{step}/retry": _CANCEL,
+    "GET /admin/attention": _INSPECT,
+    "GET /admin/stats": _INSPECT,
+    "GET /admin/stats/history": _INSPECT,
+    "GET /admin/unrunnable": _INSPECT,
+    "GET /admin/system/maintenance": _INSPECT,
     "GET /webhooks/subscriptions": _ADMIN,
     "GET /webhooks/subscriptions/{id}": _ADMIN,
     "GET /webhooks/deliveries": _ADMIN,

@@ -30,6 +30,7 @@ from ojster.events.streams import Feed
 from ojster.events.webhook_sender import WebhookSender
 from ojster.jobs.new_job import SPEC_VERSION
 from ojster.jobs.scope import Caller
+from ojster.server import session
 from ojster.server.answer import MEDIA_TYPE, PLAIN_JSON, Answer, Header
 from ojster.server.audit_trail import AuditTrail
 from ojster.server.authentication import Authenticator, Credentials
@@ -182,6 +183,11 @@ class HttpRequest:
         assert self._services is not None, "the request belongs to no endpoint"
         return self._services.feed
 
+    @property
+    def authenticator(self) -> Authenticator | None:
+        """What checks tokens; ``None``: callers need none."""
+        return None if self._services is None else self._services.authenticator
+
     def check_version(self) -> None:
         """Reject a request for a specification version that this server does not support.
 
@@ -309,9 +315,12 @@ class HttpRequest:
         return next((value.decode("latin-1") for known, value in self.headers if known == name), None)
 
     def credentials(self) -> Credentials:
-        """Return who calls, by its own word."""
+        """Return who calls, by its own word: a header or, from pages of the server, the cookie of a session."""
         tenant = None if self.tenant is None else self.tenant.decode("latin-1")
-        return Credentials(self.header(b"authorization"), tenant, self.caller_address)
+        authorization = self.header(b"authorization")
+        if authorization is None and (token := session.token_of(self.headers)) is not None:
+            authorization = f"Bearer {token}"
+        return Credentials(authorization, tenant, self.caller_address)
 
     def caller_address(self) -> str:
         """The address of the caller, as trusted proxies have passed it on; empty if unknown."""

@@ -219,7 +219,43 @@ class DeletedTenantAnswer(Struct):
     deleted: Literal[True] = True
 
 
+class SessionBody(Struct):
+    """The token with which a browser logs in: of Ojster, or of the OpenID Connect provider."""
+
+    token: Annotated[str, Meta(min_length=1, max_length=4_000)]
+
+
+class SessionAnswer(Struct):
+    """Who the caller of a server is.
+
+    Parameters
+    ----------
+    needs_token:
+        Whether callers need a token at all.
+    is_known:
+        Whether the caller has a valid one, or needs none.
+    who:
+        The name of its token.
+    operations:
+        What it may do: in its only workspace, or in all.
+    tenants:
+        The workspaces to which its token is limited; ``None``: all.
+    is_global:
+        Whether it may see what concerns all workspaces.
+    """
+
+    needs_token: bool
+    is_known: bool
+    who: str | None
+    operations: list[str]
+    tenants: list[str] | None
+    is_global: bool
+
+
 TOKEN: Final = msgspec.json.Decoder(TokenBody)
+
+
+SESSION: Final = msgspec.json.Decoder(SessionBody)
 
 
 TOKEN_ROTATION: Final = msgspec.json.Decoder(TokenRotationBody)
