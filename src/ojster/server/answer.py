@@ -83,4 +83,6 @@ class Answer:
     def _security(self) -> Sequence[Header]:
         if self.content_type is MEDIA_TYPE or self.content_type is PLAIN_JSON:
             return ()  # browsers do not run JSON
+        if any(name == b"content-security-policy" for name, _ in self.headers):
+            return ()
         return _PAGE_SECURITY if self.content_type.startswith(b"text/html") else _SECURITY

@@ -29,7 +29,7 @@ from ojster.events.webhook_sender import WebhookSender
 from ojster.events.webhook_worker import WebhookWorker
 from ojster.events.websocket import serve_websocket
 from ojster.metering import observed_depth
-from ojster.server import api_page, openapi
+from ojster.server import api_page, dashboard_page, openapi
 from ojster.server.answer import Answer, encode
 from ojster.server.audit_trail import AuditTrail
 from ojster.server.authentication import Authenticator
@@ -201,7 +201,9 @@ class Application:
             Route("GET", "/metrics", self._show_metrics, "Server"),
             Route("GET", "/openapi.json", self._show_openapi, "Server"),
             Route("GET", "/docs", self._show_docs, "Server"),
-            Route("GET", "/", self._show_docs, "Server"),
+            Route("GET", "/", dashboard_page.show_root, "Server"),
+            Route("GET", "/dashboard", dashboard_page.show_dashboard, "Server"),
+            Route("GET", "/dashboard/{path:path}", dashboard_page.show_dashboard, "Server"),
             Route("GET", "/docs/start.js", self._start_docs, "Server"),
             *(Route("GET", f"/docs/{name}", self._asset(name), "Server") for name in self._assets()),
         ]

@@ -1,0 +1,104 @@
+import { useCallback, useEffect, useRef, useState } from "preact/hooks";
+import { type ApiError } from "./client";
+import { type Changes, type Kind, listen } from "./live";
+
+export interface Loaded<T> {
+  data: T | undefined;
+  error: ApiError | undefined;
+  isLoading: boolean;
+  reload: () => void;
+}
+
+interface Liveness {
+  /** Kinds of events after which the data is read again. */
+  kinds?: Kind[];
+  /** Read again only if the change concerns this job or workflow. */
+  id?: string;
+  /** While it returns true, changes wait. */
+  isHeld?: () => boolean;
+}
+
+const MAX_KEPT = 100;
+const kept = new Map<string, unknown>();
+
+function keep(key: string, value: unknown): void {
+  kept.delete(key);
+  kept.set(key, value);
+  if (kept.size > MAX_KEPT) kept.delete(kept.keys().next().value as string);
+}
+
+/** Forgets what was read, as after a login. */
+export function forgetAll(): void {
+  kept.clear();
+}
+
+function concerns(changes: Changes, live: Liveness): boolean {
+  if (changes.is_lost) return true;
+  if (!live.kinds?.some((kind) => changes.kinds[kind])) return false;
+  return live.id === undefined || changes.ids === null || changes.ids.includes(live.id);
+}
+
+/** Data of the server: what was read before is shown at once, and read again when it changes. */
+export function useData<T>(key: string | null, load: () => Promise<T>, live: Liveness = {}): Loaded<T> {
+  const [, redraw] = useState(0);
+  const state = useRef<{ key: string | null; data?: T; error?: ApiError; isLoading: boolean; run: number }>({
+    key: null,
+    isLoading: false,
+    run: 0,
+  });
+  const loader = useRef(load);
+  loader.current = load;
+  const liveness = useRef(live);
+  liveness.current = live;
+  if (state.current.key !== key) {
+    state.current = {
+      key,
+      data: key === null ? undefined : (kept.get(key) as T | undefined),
+      isLoading: key !== null,
+      run: state.current.run + 1,
+    };
+  }
+
+  const read = useCallback(async () => {
+    const current = state.current;
+    if (current.key === null) return;
+    const run = ++current.run;
+    try {
+      const data = await loader.current();
+      if (state.current !== current || current.run !== run) return;
+      current.data = data;
+      current.error = undefined;
+      keep(current.key, data);
+    } catch (error) {
+      if (state.current !== current || current.run !== run) return;
+      current.error = error as ApiError;
+    }
+    current.isLoading = false;
+    redraw((count) => count + 1);
+  }, []);
+
+  useEffect(() => {
+    void read();
+  }, [key, read]);
+
+  const isLive = (live.kinds?.length ?? 0) > 0;
+  useEffect(() => {
+    if (!isLive || key === null) return;
+    let timer = 0;
+    const later = (): void => {
+      timer = 0;
+      if (liveness.current.isHeld?.()) timer = window.setTimeout(later, 500);
+      else void read();
+    };
+    const stop = listen((changes) => {
+      if (!timer && concerns(changes, liveness.current)) timer = window.setTimeout(later, 0);
+    });
+    return () => {
+      stop();
+      window.clearTimeout(timer);
+    };
+  }, [key, isLive, read]);
+
+  const { data, error, isLoading } = state.current;
+  return { data, error, isLoading, reload: () => void read() };
+}

@@ -1,0 +1,83 @@
+/** When each step of a workflow ran. */
+import { useRef } from "preact/hooks";
+import type { Schemas } from "../api/client";
+import { duration } from "../ui/format";
+import { Button, Empty } from "../ui/parts";
+import { colourOf } from "../ui/states";
+import { savePng, saveSvg } from "./export";
+
+type Row = Schemas["StepRow"];
+
+const ROW = 24;
+const LABELS = 240;
+const WIDTH = 1_040;
+const TOP = 30;
+
+export function Gantt({ rows, name }: { rows: Row[]; name: string }) {
+  const svg = useRef<SVGSVGElement>(null);
+  const begun = rows.filter((row) => row.started_at);
+  if (!begun.length) return <Empty icon="clock" title="No step has begun" />;
+  const start = Math.min(...begun.map((row) => Date.parse(row.started_at ?? "")));
+  const end = Math.max(...begun.map((row) => (row.completed_at ? Date.parse(row.completed_at) : Date.now())), start + 1);
+  const x = (at: number): number => LABELS + ((at - start) / (end - start)) * (WIDTH - LABELS - 80);
+  const height = TOP + begun.length * ROW + 8;
+  const ticks = [0, 0.25, 0.5, 0.75, 1].map((share) => start + share * (end - start));
+  const save = (how: typeof saveSvg | typeof savePng): void => {
+    if (svg.current) void how(svg.current, WIDTH, height, `${name} timeline`);
+  };
+  return (
+    <>
+      <div class="more" style={{ borderTop: 0 }}>
+        <span>
+          {begun.length} steps in {duration(end - start)}
+        </span>
+        <span style={{ marginLeft: "auto" }} />
+        <Button isSmall icon="download" onClick={() => save(saveSvg)}>
+          SVG
+        </Button>
+        <Button isSmall icon="download" onClick={() => save(savePng)}>
+          PNG
+        </Button>
+      </div>
+      <div class="gantt" tabIndex={0} role="group" aria-label="Timeline">
+        <svg ref={svg} width={WIDTH} height={height} role="img" aria-label={`Timeline of ${begun.length} steps`}>
+          <g>
+            {ticks.map((at) => (
+              <g key={at}>
+                <line x1={x(at)} x2={x(at)} y1={TOP - 6} y2={height} style={{ stroke: "var(--line)" }} />
+                <text x={x(at)} y={16} text-anchor="middle" style={{ fill: "var(--ink-3)", fontSize: "11px" }}>
+                  {duration(at - start)}
+                </text>
+              </g>
+            ))}
+            {begun.map((row, place) => {
+              const from = Date.parse(row.started_at ?? "");
+              const to = row.completed_at ? Date.parse(row.completed_at) : Date.now();
+              const y = TOP + place * ROW;
+              const depth = row.path ? row.path.split(".").length - 1 : 0;
+              return (
+                <g key={row.path}>
+                  <title>{`${row.path}: ${row.state}, ${duration(to - from)}`}</title>
+                  <text x={8 + Math.min(depth, 6) * 12} y={y + 15} style={{ fill: "var(--ink)", fontSize: "12px" }}>
+                    {(row.path.length > 34 ? `…${row.path.slice(-33)}` : row.path) || row.type}
+                  </text>
+                  <rect
+                    x={x(from)}
+                    y={y + (row.kind === "job" ? 4 : 8)}
+                    width={Math.max(2, x(to) - x(from))}
+                    height={row.kind === "job" ? 14 : 6}
+                    rx={3}
+                    style={{ fill: `var(--${colourOf(row.state)})` }}
+                  />
+                  <text x={Math.min(x(to) + 6, WIDTH - 72)} y={y + 15} style={{ fill: "var(--ink-3)", fontSize: "11px" }}>
+                    {duration(to - from)}
+                  </text>
+                </g>
+              );
+            })}
+          </g>
+        </svg>
+      </div>
+    </>
+  );
+}

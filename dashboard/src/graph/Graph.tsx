@@ -1,0 +1,316 @@
+/** The live picture of a workflow: fold, pan, zoom, search, follow, export. Only what can be seen is drawn. */
+import { useCallback, useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { useData } from "../api/use";
+import { compact } from "../ui/format";
+import { pathOf } from "../ui/icons";
+import { Button, Shown } from "../ui/parts";
+import { colourOf, STATES } from "../ui/states";
+import { savePng, saveSvg } from "./export";
+import { type Arrow, type Box, layout, LEAF, type More } from "./layout";
+import { type Levels, readAgain, readFirst, readLevel, stateOf, type Step, titleOf } from "./model";
+
+interface View {
+  x: number;
+  y: number;
+  scale: number;
+}
+
+const MARGIN = 16;
+const SCALES = { least: 0.05, most: 2.5 };
+const READABLE = 0.45;
+
+export function Graph(props: { id: string; name: string; chosen: string | null; choose: (step: Step) => void }) {
+  const levels = useRef<Levels | null>(null);
+  const load = async (): Promise<Levels> => {
+    levels.current = levels.current ? await readAgain(props.id, levels.current) : await readFirst(props.id);
+    return levels.current;
+  };
+  const data = useData(`graph ${props.id}`, load, { kinds: ["workflow", "job"], id: props.id });
+  const fold = async (step: Step): Promise<void> => {
+    const number = step.number ?? 0;
+    const next = new Map(levels.current ?? data.data);
+    if (!next.delete(number)) next.set(number, await readLevel(props.id, number));
+    levels.current = next;
+    data.reload();
+  };
+  const more = async (of: number): Promise<void> => {
+    const next = new Map(levels.current ?? data.data);
+    next.set(of, await readLevel(props.id, of, (next.get(of)?.steps.length ?? 0) + 500));
+    levels.current = next;
+    data.reload();
+  };
+  return (
+    <Shown of={data} rows={8}>
+      {(shown) => (
+        <Canvas
+          levels={shown}
+          name={props.name}
+          chosen={props.chosen}
+          choose={props.choose}
+          fold={(step) => void fold(step)}
+          more={(of) => void more(of)}
+        />
+      )}
+    </Shown>
+  );
+}
+
+function Canvas(props: {
+  levels: Levels;
+  name: string;
+  chosen: string | null;
+  choose: (step: Step) => void;
+  fold: (step: Step) => void;
+  more: (of: number) => void;
+}) {
+  const picture = useMemo(() => layout(props.levels), [props.levels]);
+  const place = useRef<HTMLDivElement>(null);
+  const svg = useRef<SVGSVGElement>(null);
+  const [view, setView] = useState<View | null>(null);
+  const [size, setSize] = useState({ width: 800, height: 480 });
+  const [wanted, setWanted] = useState("");
+  const [isFollowing, setFollowing] = useState(false);
+  const drag = useRef<{ x: number; y: number; view: View; isMoving: boolean } | null>(null);
+
+  const fit = useCallback((): void => {
+    const box = place.current;
+    if (!box) return;
+    const { clientWidth: width, clientHeight: height } = box;
+    const whole = Math.min((width - 2 * MARGIN) / picture.width, (height - 2 * MARGIN) / picture.height, 1);
+    const scale = Math.max(SCALES.least, Math.max(whole, Math.min(READABLE, 1)));
+    const x = Math.max(MARGIN, (width - picture.width * scale) / 2);
+    const y = Math.max(MARGIN, (height - picture.height * scale) / 2);
+    setView({ x, y, scale });
+  }, [picture.width, picture.height]);
+  useEffect(() => {
+    if (!view && picture.width) fit();
+  }, [view, picture, fit]);
+  useEffect(() => {
+    const box = place.current;
+    if (!box) return;
+    const watch = new ResizeObserver(() => setSize({ width: box.clientWidth, height: box.clientHeight }));
+    watch.observe(box);
+    const wheel = (event: WheelEvent): void => {
+      if (!event.ctrlKey && !event.metaKey && Math.abs(event.deltaY) < 1) return;
+      event.preventDefault();
+      const area = box.getBoundingClientRect();
+      zoom(Math.exp(-event.deltaY / 400), event.clientX - area.left, event.clientY - area.top);
+    };
+    box.addEventListener("wheel", wheel, { passive: false });
+    return () => {
+      watch.disconnect();
+      box.removeEventListener("wheel", wheel);
+    };
+  }, []);
+  const zoom = (factor: number, x = size.width / 2, y = size.height / 2): void => {
+    setView((known) => {
+      if (!known) return known;
+      const scale = Math.min(SCALES.most, Math.max(SCALES.least, known.scale * factor));
+      const ratio = scale / known.scale;
+      return { scale, x: x - (x - known.x) * ratio, y: y - (y - known.y) * ratio };
+    });
+  };
+  const show = (box: Box): void => {
+    setView((known) => {
+      const scale = Math.max(known?.scale ?? 1, 0.6);
+      return { scale, x: size.width / 2 - (box.x + box.width / 2) * scale, y: size.height / 2 - (box.y + LEAF.height / 2) * scale };
+    });
+  };
+  const active = isFollowing ? picture.boxes.find((box) => !box.isOpen && ["active", "blocked", "pending"].includes(box.step.state)) : undefined;
+  useEffect(() => {
+    if (active) show(active);
+  }, [active?.step.number]);
+
+  const looked = wanted.trim().toLowerCase();
+  const isFound = (step: Step): boolean => looked !== "" && `${step.path} ${step.type}`.toLowerCase().includes(looked);
+  const seek = (event: Event): void => {
+    event.preventDefault();
+    const hit = picture.boxes.find((box) => isFound(box.step));
+    if (hit) show(hit);
+  };
+  const down = (event: PointerEvent): void => {
+    if (view) drag.current = { x: event.clientX, y: event.clientY, view, isMoving: false };
+  };
+  const move = (event: PointerEvent): void => {
+    const begun = drag.current;
+    if (!begun) return;
+    const dx = event.clientX - begun.x;
+    const dy = event.clientY - begun.y;
+    if (!begun.isMoving && Math.hypot(dx, dy) < 4) return;
+    if (!begun.isMoving) place.current?.setPointerCapture(event.pointerId);
+    begun.isMoving = true;
+    setView({ ...begun.view, x: begun.view.x + dx, y: begun.view.y + dy });
+  };
+  const press = (event: KeyboardEvent): void => {
+    const steps: Record<string, [number, number]> = { ArrowLeft: [60, 0], ArrowRight: [-60, 0], ArrowUp: [0, 60], ArrowDown: [0, -60] };
+    const step = steps[event.key];
+    if (event.key === "+") zoom(1.25);
+    else if (event.key === "-") zoom(0.8);
+    else if (step) setView((known) => known && { ...known, x: known.x + step[0], y: known.y + step[1] });
+    else return;
+    event.preventDefault();
+  };
+  const shown = view ?? { x: MARGIN, y: MARGIN, scale: 1 };
+  const isSeen = (x: number, y: number, width: number, height: number): boolean =>
+    (x + width) * shown.scale + shown.x > -50 &&
+    x * shown.scale + shown.x < size.width + 50 &&
+    (y + height) * shown.scale + shown.y > -50 &&
+    y * shown.scale + shown.y < size.height + 50;
+  const export_ = (how: typeof saveSvg | typeof savePng): void => {
+    if (svg.current) void how(svg.current, picture.width + 2 * MARGIN, picture.height + 2 * MARGIN, props.name);
+  };
+  return (
+    <>
+      <form class="more" style={{ borderTop: 0 }} onSubmit={seek} role="search">
+        <label>
+          <span class="hidden">Find a step</span>
+          <input class="input" placeholder="Find a step" value={wanted} onInput={(event) => setWanted(event.currentTarget.value)} />
+        </label>
+        <label class="check">
+          <input type="checkbox" checked={isFollowing} onChange={(event) => setFollowing(event.currentTarget.checked)} /> Follow what runs
+        </label>
+        <span style={{ marginLeft: "auto" }} />
+        <Button isSmall icon="download" onClick={() => export_(saveSvg)}>
+          SVG
+        </Button>
+        <Button isSmall icon="download" onClick={() => export_(savePng)}>
+          PNG
+        </Button>
+      </form>
+      <div
+        class={`canvas ${drag.current?.isMoving ? "moving" : ""}`}
+        ref={place}
+        tabIndex={0}
+        role="group"
+        style={{ height: `${Math.max(220, Math.min(760, picture.height + 120))}px` }}
+        aria-label="The workflow's graph. Arrow keys move it, plus and minus zoom."
+        onPointerDown={down}
+        onPointerMove={move}
+        onPointerUp={() => (drag.current = null)}
+        onPointerCancel={() => (drag.current = null)}
+        onKeyDown={press}
+      >
+        <svg ref={svg}>
+          <defs>
+            <marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">
+              <path d="M0 0L8 4L0 8z" style={{ fill: "var(--line-strong)" }} />
+            </marker>
+          </defs>
+          <g data-view="" transform={`translate(${shown.x} ${shown.y}) scale(${shown.scale})`}>
+            {picture.boxes
+              .filter((box) => box.isOpen && isSeen(box.x, box.y, box.width, box.height))
+              .map((box) => (
+                <Node key={box.step.number} box={box} {...props} isFound={isFound(box.step)} />
+              ))}
+            {picture.arrows.map((arrow, number) => {
+              const first = arrow.points[0];
+              const last = arrow.points.at(-1);
+              if (!first || !last || !isSeen(first.x, Math.min(first.y, last.y), last.x - first.x, Math.abs(last.y - first.y))) return null;
+              return <path key={number} class={`graph-edge ${arrow.isSide ? "side" : ""}`} d={curve(arrow)} marker-end="url(#tip)" />;
+            })}
+            {picture.boxes
+              .filter((box) => !box.isOpen && isSeen(box.x, box.y, box.width, box.height))
+              .map((box) => (
+                <Node key={box.step.number} box={box} {...props} isFound={isFound(box.step)} />
+              ))}
+            {picture.more.map((more) => (
+              <MoreButton key={more.of} more={more} load={props.more} />
+            ))}
+          </g>
+        </svg>
+        <div class="graph-tools">
+          <Button isSmall icon="plus" aria-label="Larger" onClick={() => zoom(1.25)} />
+          <Button isSmall icon="minus" aria-label="Smaller" onClick={() => zoom(0.8)} />
+          <Button isSmall icon="fit" aria-label="Show all" onClick={fit} />
+        </div>
+      </div>
+    </>
+  );
+}
+
+function curve(arrow: Arrow): string {
+  const [first, ...rest] = arrow.points;
+  const last = rest.at(-1);
+  if (!first || !last) return "";
+  const bend = Math.max(12, (last.x - first.x) / 2);
+  return `M${first.x} ${first.y}C${first.x + bend} ${first.y} ${last.x - bend} ${last.y} ${last.x} ${last.y}`;
+}
+
+function Node(props: { box: Box; chosen: string | null; isFound: boolean; choose: (step: Step) => void; fold: (step: Step) => void }) {
+  const { box } = props;
+  const { step } = box;
+  const state = stateOf(step);
+  const colour = colourOf(state);
+  const icon = STATES[state]?.icon ?? "dot";
+  const title = titleOf(step);
+  const under = step.is_container
+    ? `${step.kind}, ${compact(step.completed ?? 0)} of ${compact(step.total ?? 0)}`
+    : title === step.type
+      ? step.path
+      : step.type;
+  const share = step.total ? (step.completed ?? 0) / step.total : 0;
+  const open = (): void => (step.is_container ? props.fold(step) : props.choose(step));
+  const press = (event: KeyboardEvent): void => {
+    if (event.key !== "Enter" && event.key !== " ") return;
+    event.preventDefault();
+    event.stopPropagation();
+    open();
+  };
+  return (
+    <g
+      class={`graph-node ${props.chosen === step.path ? "chosen" : ""} ${props.isFound ? "found" : ""}`}
+      transform={`translate(${box.x} ${box.y})`}
+      tabIndex={0}
+      role="button"
+      aria-label={`${step.path}, ${step.type}, ${state}${step.is_container ? (box.isOpen ? ", fold" : ", unfold") : ""}`}
+      onClick={open}
+      onKeyDown={press}
+    >
+      <title>{`${step.path}: ${step.type}, ${state}`}</title>
+      <rect
+        class="box"
+        width={box.width}
+        height={box.height}
+        rx={step.kind === "gate" ? 20 : 8}
+        stroke-dasharray={box.isOpen ? "4 3" : undefined}
+        style={{ fill: box.isOpen ? "transparent" : `var(--${colour}-soft)`, stroke: `var(--${colour})` }}
+      />
+      <g transform="translate(9 8) scale(0.9)" style={{ stroke: `var(--${colour})`, fill: "none", strokeWidth: 1.7 }}>
+        <path d={pathOf(icon)} />
+      </g>
+      <text x="29" y="19" style={{ fill: "var(--ink)", fontSize: "13px", fontWeight: 600 }}>
+        {clipped(title, 22)}
+      </text>
+      <text x={box.isOpen ? box.width - 10 : 29} y={box.isOpen ? 19 : 35} text-anchor={box.isOpen ? "end" : "start"} style={{ fill: "var(--ink-2)", fontSize: "11px" }}>
+        {clipped(under, 26)}
+      </text>
+      {step.is_container && !box.isOpen && (
+        <>
+          <rect x="0" y={box.height - 4} width={box.width} height="4" style={{ fill: "var(--grey-soft)" }} />
+          <rect x="0" y={box.height - 4} width={box.width * share} height="4" style={{ fill: `var(--${colour})` }} />
+        </>
+      )}
+    </g>
+  );
+}
+
+function MoreButton({ more, load }: { more: More; load: (of: number) => void }) {
+  return (
+    <g
+      class="graph-node"
+      transform={`translate(${more.x} ${more.y})`}
+      tabIndex={0}
+      role="button"
+      aria-label={`Show more: ${more.left} steps are left`}
+      onClick={() => load(more.of)}
+      onKeyDown={(event) => event.key === "Enter" && load(more.of)}
+    >
+      <rect class="box" width={LEAF.width} height={30} rx={15} style={{ fill: "var(--surface)", stroke: "var(--accent)" }} />
+      <text x={LEAF.width / 2} y={19} text-anchor="middle" style={{ fill: "var(--accent)", fontSize: "12px" }}>
+        {compact(more.left)} more
+      </text>
+    </g>
+  );
+}
+
+const clipped = (text: string, most: number): string => (text.length > most ? `${text.slice(0, most - 1)}…` : text);

@@ -1,0 +1,75 @@
+/** What a picture of a workflow knows: levels of steps, read when they are unfolded. */
+import { accepted, client, query, type Schemas } from "../api/client";
+
+export type Step = Schemas["LevelStep"];
+
+/** The state of a step as people see it: that of its job while it has one, and "blocked" if it waits for somebody. */
+export function stateOf(step: { state: string; job_state?: string | null }): string {
+  if (step.state !== "active" || !step.job_state) return step.state;
+  return step.job_state === "pending" ? "blocked" : step.job_state;
+}
+
+/** What a step is called: its name or, if it has none, its type. */
+export function titleOf(step: { path: string; type: string }): string {
+  const name = step.path.split(".").at(-1) ?? step.path;
+  return /^\d*$/.test(name) ? step.type : name;
+}
+
+export interface Level {
+  steps: Step[];
+  total: number;
+  cursor: string | null;
+}
+
+/** Levels by the number of their container, 0 for the workflow. */
+export type Levels = ReadonlyMap<number, Level>;
+
+const AT_ONCE = 60;
+/** Steps that are unfolded by themselves when a picture begins. */
+const UNFOLDED = 120;
+
+export async function readLevel(id: string, of: number, most = AT_ONCE): Promise<Level> {
+  const steps: Step[] = [];
+  let cursor: string | null = null;
+  for (;;) {
+    const limit = Math.min(500, most - steps.length);
+    const answer: Schemas["LevelAnswer"] = await accepted(
+      client.GET("/ojs/v1/workflows/{id}/graph", { params: { path: { id }, query: query({ of, limit, cursor }) } }),
+    );
+    steps.push(...answer.steps);
+    cursor = answer.next_cursor;
+    if (cursor === null || steps.length >= most) return { steps, total: answer.total, cursor };
+  }
+}
+
+/** The first levels of a workflow: small containers are unfolded until there is enough to see. */
+export async function readFirst(id: string): Promise<Levels> {
+  const levels = new Map<number, Level>();
+  let room = UNFOLDED;
+  let waiting = [0];
+  while (waiting.length) {
+    const read = await Promise.all(waiting.map(async (number) => [number, await readLevel(id, number)] as const));
+    const next: number[] = [];
+    for (const [number, level] of read) {
+      levels.set(number, level);
+      room -= level.steps.length;
+      for (const step of level.steps) {
+        const size = step.total ?? 0;
+        if (step.is_container && size <= 16 && size <= room) {
+          next.push(step.number ?? 0);
+          room -= size;
+        }
+      }
+    }
+    waiting = next;
+  }
+  return levels;
+}
+
+/** The levels that are shown, read again. */
+export async function readAgain(id: string, levels: Levels): Promise<Levels> {
+  const read = await Promise.all(
+    [...levels].map(async ([number, level]) => [number, await readLevel(id, number, Math.max(AT_ONCE, level.steps.length))] as const),
+  );
+  return new Map(read);
+}

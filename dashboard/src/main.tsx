@@ -1,0 +1,95 @@
+import { render } from "preact";
+import { useCallback, useEffect, useState } from "preact/hooks";
+import { Route, Router, Switch } from "wouter-preact";
+import { BASE, onUnknownCaller, useTenant } from "./api/client";
+import { readSession, type Session, SessionContext } from "./api/session";
+import { forgetAll } from "./api/use";
+import { Login } from "./pages/Login";
+import { AdminPage } from "./pages/Admin";
+import { CollectionPage, CollectionsPage } from "./pages/Collections";
+import { ErrorsPage } from "./pages/Errors";
+import { EventsPage } from "./pages/Events";
+import { JobPage } from "./pages/Job";
+import { JobsPage } from "./pages/Jobs";
+import { OverviewPage } from "./pages/Overview";
+import { QueuePage } from "./pages/Queue";
+import { QueuesPage } from "./pages/Queues";
+import { SchedulesPage } from "./pages/Schedules";
+import { WorkersPage } from "./pages/Workers";
+import { ComparePage, WorkflowPage } from "./pages/Workflow";
+import { WorkflowsPage } from "./pages/Workflows";
+import { DialogHost } from "./ui/dialogs";
+import { Empty, Page, Problem } from "./ui/parts";
+import { Shell } from "./ui/shell";
+import "./styles/tokens.css";
+import "./styles/base.css";
+import "./styles/parts.css";
+
+function App() {
+  const [session, setSession] = useState<Session | null>(null);
+  const [error, setError] = useState<Error | null>(null);
+  const read = useCallback(() => {
+    readSession().then(
+      (found) => {
+        setError(null);
+        setSession(found);
+      },
+      (problem: Error) => {
+        setError(problem);
+        window.setTimeout(read, 3_000);
+      },
+    );
+  }, []);
+  useEffect(() => {
+    read();
+    onUnknownCaller(() => setSession((known) => known && { ...known, is_known: false }));
+  }, [read]);
+  const begin = (found: Session): void => {
+    forgetAll();
+    useTenant(null);
+    setSession(found);
+  };
+  if (!session) return <div class="login">{error ? <Problem error={error} retry={read} /> : null}</div>;
+  if (!session.is_known) return <Login begin={begin} />;
+  return (
+    <SessionContext.Provider value={session}>
+      <DialogHost>
+        <Router base={BASE.pathname.replace(/\/$/, "")}>
+          <Shell session={session} end={begin}>
+            <Switch>
+              <Route path="/" component={OverviewPage} />
+              <Route path="/jobs" component={JobsPage} />
+              <Route path="/jobs/:id">{({ id }) => <JobPage id={id} key={id} />}</Route>
+              <Route path="/workflows" component={WorkflowsPage} />
+              <Route path="/workflows/:id/compare/:other">
+                {({ id, other }) => <ComparePage id={id} other={other} key={id + other} />}
+              </Route>
+              <Route path="/workflows/:id">{({ id }) => <WorkflowPage id={id} key={id} />}</Route>
+              <Route path="/queues" component={QueuesPage} />
+              <Route path="/queues/:name">{({ name }) => <QueuePage name={decodeURIComponent(name)} key={name} />}</Route>
+              <Route path="/workers" component={WorkersPage} />
+              <Route path="/schedules" component={SchedulesPage} />
+              <Route path="/errors" component={ErrorsPage} />
+              <Route path="/events" component={EventsPage} />
+              <Route path="/collections" component={CollectionsPage} />
+              <Route path="/collections/:name">
+                {({ name }) => <CollectionPage name={decodeURIComponent(name)} key={name} />}
+              </Route>
+              <Route path="/admin" component={AdminPage} />
+              <Route>
+                <Page title="No such page">
+                  <Empty title="There is nothing at this address" icon="search">
+                    Press Ctrl-K to find a job, a queue or a workflow.
+                  </Empty>
+                </Page>
+              </Route>
+            </Switch>
+          </Shell>
+        </Router>
+      </DialogHost>
+    </SessionContext.Provider>
+  );
+}
+
+const place = document.getElementById("app");
+if (place) render(<App />, place);

@@ -1,0 +1,321 @@
+import { useState } from "preact/hooks";
+import { accepted, client, query, type Schemas } from "../api/client";
+import { useMay } from "../api/session";
+import { useData } from "../api/use";
+import { Dialog, useDialogs } from "../ui/dialogs";
+import { compact, exact, Time } from "../ui/format";
+import { Json } from "../ui/json";
+import { Button, Copy, Empty, Facts, Page, Shown, Table, Tabs } from "../ui/parts";
+
+type Tab = "tenants" | "tokens" | "audit" | "system";
+
+const ROLES = ["viewer", "contributor", "producer", "worker", "coder", "owner"] as const;
+
+export function AdminPage() {
+  const [tab, setTab] = useState<Tab>("system");
+  const may = useMay();
+  const tabs: [Tab, string][] = [["system", "Server"]];
+  if (may("admin")) tabs.push(["tenants", "Workspaces"], ["tokens", "Tokens"], ["audit", "Audit log"]);
+  return (
+    <Page title="Settings">
+      <section class="card">
+        <Tabs label="Settings" tabs={tabs} chosen={tab} choose={setTab} />
+        {tab === "system" && <System />}
+        {tab === "tenants" && <Tenants />}
+        {tab === "tokens" && <Tokens />}
+        {tab === "audit" && <Audit />}
+      </section>
+    </Page>
+  );
+}
+
+function System() {
+  const may = useMay();
+  const { act } = useDialogs();
+  const maintenance = useData("maintenance", () => accepted(client.GET("/ojs/v1/admin/system/maintenance")), { kinds: ["system"] });
+  const settings = useData(may("admin") ? "settings" : null, () => accepted(client.GET("/ojs/v1/admin/system/config")));
+  const set = (enabled: boolean, reason?: string): Promise<unknown> =>
+    accepted(client.POST("/ojs/v1/admin/system/maintenance", { body: { enabled, reason: reason || null } })).then(maintenance.reload);
+  const change = async (isOn: boolean): Promise<void> => {
+    await act(
+      async (reason) => {
+        await set(!isOn, reason);
+        return isOn ? "Workers get jobs again." : "Workers get no jobs until you turn maintenance off.";
+      },
+      isOn
+        ? undefined
+        : {
+            title: "Turn maintenance on?",
+            text: "Workers get no jobs, and schedules create none, until it is turned off. Jobs can still be pushed, and those that run go on.",
+            action: "Turn it on",
+            isDangerous: true,
+            field: { label: "Reason, for others" },
+          },
+      () => set(isOn),
+    );
+  };
+  return (
+    <div class="body stack">
+      <Shown of={maintenance} rows={1}>
+        {(data) => (
+          <div class="head">
+            <h2>Maintenance</h2>
+            <span>{data.enabled ? `On${data.reason ? `: ${data.reason}` : ""}` : "Off"}</span>
+            {may("admin") && (
+              <Button icon={data.enabled ? "play" : "pause"} kind={data.enabled ? "main" : undefined} onClick={() => void change(data.enabled)}>
+                {data.enabled ? "Turn off" : "Turn on"}
+              </Button>
+            )}
+          </div>
+        )}
+      </Shown>
+      {may("admin") && (
+        <Shown of={settings}>
+          {(data) => (
+            <Facts
+              facts={[
+                ["Database", `${data.backend}, schema ${data.schema_version}`],
+                ["Lease of a job", data.default_visibility_timeout],
+                ["Silence of a worker", data.heartbeat_timeout],
+                ["Largest job", `${compact(data.max_job_bytes)} bytes`],
+                ["Largest batch", compact(data.max_batch_size)],
+                ["Retention", <Json value={data.retention} label="the retention" />],
+              ]}
+            />
+          )}
+        </Shown>
+      )}
+    </div>
+  );
+}
+
+function Tenants() {
+  const tenants = useData("tenants", () => accepted(client.GET("/ojs/v1/admin/tenants", { params: { query: { per_page: "100" } } })), {
+    kinds: ["job"],
+  });
+  const { act } = useDialogs();
+  const limit = async (tenant: Schemas["TenantInfo"]): Promise<void> => {
+    const isDone = await act(
+      async (text) => {
+        const most = text.trim() === "" ? null : Number(text);
+        if (most !== null && !Number.isInteger(most)) throw new Error(`${text} is no whole number.`);
+        const body = { ...tenant.limits, max_concurrency: most } as Schemas["TenantLimitsBody"];
+        await accepted(client.PUT("/ojs/v1/admin/tenants/{id}/limits", { params: { path: { id: tenant.tenant_id } }, body }));
+        return `The limit of ${tenant.tenant_id} was changed.`;
+      },
+      {
+        title: `Limit ${tenant.tenant_id}`,
+        text: `So many of its jobs run at once, in all queues. Now: ${tenant.limits.max_concurrency ?? "no limit"}.`,
+        action: "Change it",
+        field: { label: "Jobs at once; empty: no limit" },
+      },
+    );
+    if (isDone) tenants.reload();
+  };
+  return (
+    <Shown of={tenants} rows={6}>
+      {(data) => (
+        <Table
+          label="Workspaces"
+          rows={data.tenants}
+          keyOf={(tenant) => tenant.tenant_id}
+          empty={<Empty title="No workspaces">A tenant begins with its first job: the header X-OJS-Tenant names it.</Empty>}
+          columns={[
+            { label: "Workspace", className: "grow", cell: (tenant) => <b>{tenant.tenant_id}</b> },
+            { label: "Waiting", className: "num", cell: (tenant) => compact(tenant.jobs.available ?? 0) },
+            { label: "Running", className: "num", cell: (tenant) => `${compact(tenant.jobs.active ?? 0)}${tenant.limits.max_concurrency ? ` of ${tenant.limits.max_concurrency}` : ""}` },
+            { label: "Dead", className: "num wide", cell: (tenant) => compact(tenant.jobs.discarded ?? 0) },
+            { label: "Done in 24 h", className: "num wide", cell: (tenant) => compact(tenant.jobs.completed_24h ?? 0) },
+            { label: "Weight", className: "num wide", cell: (tenant) => tenant.fairness_weight },
+            {
+              label: "",
+              className: "num",
+              cell: (tenant) => (
+                <Button isSmall aria-label={`Limit ${tenant.tenant_id}`} onClick={() => void limit(tenant)}>
+                  Limit
+                </Button>
+              ),
+            },
+          ]}
+        />
+      )}
+    </Shown>
+  );
+}
+
+function Tokens() {
+  const tokens = useData("tokens", () => accepted(client.GET("/ojs/v1/admin/tokens")));
+  const [secret, setSecret] = useState<string | null>(null);
+  const [isMaking, setMaking] = useState(false);
+  const { act } = useDialogs();
+  const rotate = async (id: string, name: string): Promise<void> => {
+    await act(
+      async () => {
+        const made = await accepted(client.POST("/ojs/v1/admin/tokens/{id}/rotate", { params: { path: { id } } }));
+        setSecret(made.token.secret ?? null);
+      },
+      { title: `Rotate ${name}?`, text: "It gets a new secret. The old one stays valid for one day.", action: "Rotate it" },
+    );
+    tokens.reload();
+  };
+  const revoke = async (id: string, name: string): Promise<void> => {
+    await act(
+      async () => {
+        await accepted(client.DELETE("/ojs/v1/admin/tokens/{id}", { params: { path: { id } } }));
+        return `${name} was revoked.`;
+      },
+      { title: `Revoke ${name}?`, text: "Whoever uses it is refused at once. This cannot be undone.", action: "Revoke it", isDangerous: true },
+    );
+    tokens.reload();
+  };
+  return (
+    <>
+      <div class="more" style={{ borderTop: 0 }}>
+        <Button icon="plus" kind="main" onClick={() => setMaking(true)}>
+          New token
+        </Button>
+      </div>
+      <Shown of={tokens} rows={4}>
+        {(data) => (
+          <Table
+            label="Tokens"
+            rows={data.tokens}
+            keyOf={(token) => token.id}
+            empty={<Empty title="No tokens">Without any, only callers on this machine are served, and need none.</Empty>}
+            columns={[
+              { label: "Token", className: "grow", cell: (token) => <b>{token.name}</b> },
+              { label: "May", cell: (token) => token.grants.map((one) => `${one.role}${one.tenant && one.tenant !== "*" ? ` in ${one.tenant}` : ""}`).join(", ") },
+              { label: "Queues", className: "wide", cell: (token) => token.queues.join(", ") || "all" },
+              { label: "Used", className: "num wide", cell: (token) => <Time at={token.last_used_at} /> },
+              { label: "Expires", className: "num wide", cell: (token) => (token.expires_at ? <Time at={token.expires_at} /> : "never") },
+              {
+                label: "",
+                className: "num nowrap",
+                cell: (token) => (
+                  <>
+                    <Button isSmall aria-label={`Rotate ${token.name}`} onClick={() => void rotate(token.id, token.name)}>
+                      Rotate
+                    </Button>{" "}
+                    <Button isSmall kind="danger" aria-label={`Revoke ${token.name}`} onClick={() => void revoke(token.id, token.name)}>
+                      Revoke
+                    </Button>
+                  </>
+                ),
+              },
+            ]}
+          />
+        )}
+      </Shown>
+      {isMaking && (
+        <NewToken
+          close={() => setMaking(false)}
+          made={(shown) => {
+            setMaking(false);
+            setSecret(shown);
+            tokens.reload();
+          }}
+        />
+      )}
+      {secret !== null && (
+        <Dialog label="The token's secret" close={() => setSecret(null)}>
+          <div class="inside">
+            <h2>Keep this secret</h2>
+            <p>It is shown only now.</p>
+            <code>{secret}</code>
+            <div class="buttons">
+              <Copy text={secret} label="Copy the secret" />
+              <Button kind="main" onClick={() => setSecret(null)}>
+                I have it
+              </Button>
+            </div>
+          </div>
+        </Dialog>
+      )}
+    </>
+  );
+}
+
+function NewToken({ close, made }: { close: () => void; made: (secret: string) => void }) {
+  const [name, setName] = useState("");
+  const [role, setRole] = useState<(typeof ROLES)[number]>("viewer");
+  const [tenant, setTenant] = useState("");
+  const { act } = useDialogs();
+  const save = async (event: Event): Promise<void> => {
+    event.preventDefault();
+    await act(async () => {
+      const grants = [{ role, tenant: tenant.trim() || "*" }];
+      const done = await accepted(client.POST("/ojs/v1/admin/tokens", { body: { name, grants, queues: [] } }));
+      made(done.token.secret ?? "");
+    });
+  };
+  return (
+    <Dialog label="New token" close={close}>
+      <form onSubmit={(event) => void save(event)}>
+        <h2>New token</h2>
+        <label class="field">
+          <span>Name</span>
+          <input class="input" value={name} onInput={(event) => setName(event.currentTarget.value)} required />
+        </label>
+        <label class="field">
+          <span>Role</span>
+          <select class="input" value={role} onChange={(event) => setRole(event.currentTarget.value as typeof role)}>
+            {ROLES.map((one) => (
+              <option key={one}>{one}</option>
+            ))}
+          </select>
+        </label>
+        <label class="field">
+          <span>Workspace; empty: all</span>
+          <input class="input" value={tenant} onInput={(event) => setTenant(event.currentTarget.value)} />
+        </label>
+        <div class="buttons">
+          <Button onClick={close}>Leave</Button>
+          <Button type="submit" kind="main">
+            Make it
+          </Button>
+        </div>
+      </form>
+    </Dialog>
+  );
+}
+
+function Audit() {
+  const [cursors, setCursors] = useState<string[]>([]);
+  const cursor = cursors.at(-1);
+  const entries = useData(`audit ${cursor ?? ""}`, () =>
+    accepted(client.GET("/ojs/v1/admin/audit", { params: { query: query({ limit: 50, cursor }) } })),
+  );
+  return (
+    <Shown of={entries} rows={8}>
+      {(data) => (
+        <>
+          <Table
+            label="Audit log"
+            rows={data.entries}
+            keyOf={(entry) => String(entry.number)}
+            empty={<Empty title="The audit log is empty" />}
+            columns={[
+              { label: "When", cell: (entry) => <span class="nowrap">{exact(entry.timestamp)}</span> },
+              { label: "Who", cell: (entry) => entry.principal },
+              { label: "What", className: "grow", cell: (entry) => `${entry.operation}${entry.object ? ` ${entry.object}` : ""}` },
+              { label: "Outcome", cell: (entry) => entry.refusal ?? entry.outcome },
+              { label: "From", className: "wide", cell: (entry) => entry.source_ip },
+            ]}
+          />
+          <div class="more">
+            <Button isSmall disabled={!cursors.length} onClick={() => setCursors(cursors.slice(0, -1))}>
+              Newer
+            </Button>
+            <Button
+              isSmall
+              disabled={!data.pagination.has_more}
+              onClick={() => setCursors([...cursors, data.pagination.next_cursor ?? ""])}
+            >
+              Older
+            </Button>
+          </div>
+        </>
+      )}
+    </Shown>
+  );
+}

@@ -1,0 +1,124 @@
+import { useLocation, useSearch } from "wouter-preact";
+import { accepted, client, query, type Schemas } from "../api/client";
+import { useMay } from "../api/session";
+import { useData } from "../api/use";
+import { useDialogs } from "../ui/dialogs";
+import { compact, number, Time } from "../ui/format";
+import { Icon } from "../ui/icons";
+import { Button, Card, Empty, JobLink, Page, Shown, Spark, Table } from "../ui/parts";
+import { steer } from "./Jobs";
+
+type Group = Schemas["FailureGroup"];
+
+export function ErrorsPage() {
+  const [, go] = useLocation();
+  const parameters = new URLSearchParams(useSearch());
+  const chosen = { queue: parameters.get("queue"), type: parameters.get("type") };
+  const failures = useData(
+    `failures ${JSON.stringify(chosen)}`,
+    () => accepted(client.GET("/ojs/v1/failures", { params: { query: query(chosen) } })),
+    { kinds: ["job"] },
+  );
+  const may = useMay();
+  const { act } = useDialogs();
+  const change = async (group: Group, action: "retry" | "delete"): Promise<void> => {
+    const filter = query({ state: "discarded", type: group.type, error_type: group.error_type, queue: chosen.queue });
+    const isRetry = action === "retry";
+    const size = group.discarded ?? 0;
+    await act(
+      () => steer(action, { filter }),
+      {
+        title: isRetry ? `Retry ${group.type} after ${group.error_type}?` : `Delete ${group.type} after ${group.error_type}?`,
+        text: isRetry
+          ? `All jobs of this type that gave up with this error, ${number(size)} of them with this message, run again with all their attempts. Mend the cause before.`
+          : `All jobs of this type that gave up with this error, ${number(size)} of them with this message, are deleted with their arguments. This cannot be undone.`,
+        action: isRetry ? "Retry them" : "Delete them",
+        isDangerous: !isRetry,
+        word: isRetry ? undefined : "delete",
+      },
+    );
+    failures.reload();
+  };
+  return (
+    <Page title="Errors" sub="Jobs that gave up, dead letters among them, and jobs that wait for another attempt, by what went wrong.">
+      {(chosen.queue ?? chosen.type) && (
+        <div class="filters">
+          {(["queue", "type"] as const).map(
+            (name) =>
+              chosen[name] && (
+                <button
+                  type="button"
+                  class="chip"
+                  key={name}
+                  onClick={() => go(`/errors?${new URLSearchParams(query({ ...chosen, [name]: null }))}`)}
+                >
+                  {name}: {chosen[name]} <Icon name="cross" />
+                  <span class="hidden">Remove</span>
+                </button>
+              ),
+          )}
+        </div>
+      )}
+      <Card isBare>
+        <Shown of={failures} rows={8}>
+          {(data) => (
+            <>
+              <Table<Group>
+                label="Errors"
+                rows={data.groups}
+                keyOf={(group) => `${group.type} ${group.error_type} ${group.pattern}`}
+                empty={
+                  <Empty icon="check" title="Nothing has failed">
+                    Dead letters and failed attempts would be here, in groups.
+                  </Empty>
+                }
+                columns={[
+                  {
+                    label: "Error",
+                    className: "grow",
+                    cell: (group) => (
+                      <>
+                        <b>{group.error_type}</b> <span class="quiet">in</span> {group.type}
+                        <span class="sub clip" title={group.message}>
+                          {group.pattern || group.message}
+                        </span>
+                      </>
+                    ),
+                  },
+                  { label: "Gave up", className: "num", cell: (group) => compact(group.discarded ?? 0) },
+                  { label: "Retrying", className: "num wide", cell: (group) => compact(group.retrying ?? 0) },
+                  {
+                    label: "Last 24 h",
+                    className: "wider",
+                    cell: (group) => <Spark values={group.trend ?? []} label={`${number((group.trend ?? []).reduce((sum, one) => sum + one, 0))} in the last 24 hours`} />,
+                  },
+                  { label: "First", className: "num wider", cell: (group) => <Time at={group.first_at} /> },
+                  { label: "Last", className: "num wide", cell: (group) => <Time at={group.last_at} /> },
+                  { label: "Example", className: "num wide", cell: (group) => <JobLink id={group.job_id ?? ""} /> },
+                  {
+                    label: "",
+                    className: "num nowrap",
+                    cell: (group) =>
+                      (group.discarded ?? 0) > 0 && (
+                        <>
+                          {may("cancel") && (
+                            <Button isSmall icon="retry" onClick={() => void change(group, "retry")}>
+                              Retry
+                            </Button>
+                          )}{" "}
+                          {may("admin") && (
+                            <Button isSmall icon="trash" kind="danger" aria-label={`Delete ${group.type} after ${group.error_type}`} onClick={() => void change(group, "delete")} />
+                          )}
+                        </>
+                      ),
+                  },
+                ]}
+              />
+              {!data.is_complete && <div class="more">Counted among the newest {number(data.examined)} failures.</div>}
+            </>
+          )}
+        </Shown>
+      </Card>
+    </Page>
+  );
+}

@@ -1,0 +1,202 @@
+import { useState } from "preact/hooks";
+import { Link } from "wouter-preact";
+import { accepted, ApiError, client, query } from "../api/client";
+import { useIsGlobal, useMay } from "../api/session";
+import { useData } from "../api/use";
+import { useDialogs } from "../ui/dialogs";
+import { exact, Time } from "../ui/format";
+import { Button, Empty, Page, Shown, Table, Tabs } from "../ui/parts";
+import { State } from "../ui/states";
+
+type Tab = "feed" | "deliveries" | "webhooks" | "channels";
+
+interface Told {
+  id: string;
+  type: string;
+  time: string;
+  subject: string;
+  data: Record<string, unknown>;
+}
+
+export function EventsPage() {
+  const [tab, setTab] = useState<Tab>("feed");
+  const may = useMay();
+  const isGlobal = useIsGlobal();
+  const tabs: [Tab, string][] = [["feed", "Events"]];
+  if (may("admin") && isGlobal) tabs.push(["deliveries", "Deliveries"], ["webhooks", "Webhooks"], ["channels", "Channels"]);
+  return (
+    <Page title="Events">
+      <section class="card">
+        <Tabs label="What to show" tabs={tabs} chosen={tab} choose={setTab} />
+        {tab === "feed" && <Feed />}
+        {tab === "deliveries" && <Deliveries />}
+        {tab === "webhooks" && <Webhooks />}
+        {tab === "channels" && <Channels />}
+      </section>
+    </Page>
+  );
+}
+
+const SHOWN = 100;
+
+function Feed() {
+  const [kind, setKind] = useState("");
+  const [last, setLast] = useState<string>();
+  const feed = useData(
+    `feed ${kind}`,
+    async () => {
+      const page = await accepted(
+        client.GET("/ojs/v1/events", { params: { query: query({ types: kind, limit: 1000, recent: last ? null : "true", after: last }) } }),
+      );
+      const events = page.events as unknown as Told[];
+      if (page.has_more && page.cursor) setLast(page.cursor);
+      return events.slice(-SHOWN).reverse();
+    },
+    { kinds: ["job", "workflow", "queue", "worker", "cron", "system"] },
+  );
+  return (
+    <>
+      <div class="body filters" style={{ padding: "12px 16px" }}>
+        <label>
+          <span class="hidden">Only events of this type</span>
+          <input class="input" placeholder="Type, as job.failed" value={kind} onChange={(event) => setKind(event.currentTarget.value.trim())} />
+        </label>
+      </div>
+      <Shown of={feed} rows={10}>
+        {(events) => (
+          <Table<Told>
+            label="Events"
+            rows={events}
+            keyOf={(event) => event.id}
+            empty={<Empty icon="events" title="No events" />}
+            columns={[
+              { label: "When", cell: (event) => <span class="nowrap">{exact(event.time)}</span> },
+              { label: "Event", cell: (event) => <b class="nowrap">{event.type}</b> },
+              { label: "Of", className: "grow", cell: (event) => <Subject event={event} /> },
+              { label: "Queue", className: "wide", cell: (event) => String(event.data.queue ?? "") },
+            ]}
+          />
+        )}
+      </Shown>
+    </>
+  );
+}
+
+function Subject({ event }: { event: Told }) {
+  if (event.data.job_id !== undefined) {
+    return <Link href={`/jobs/${String(event.data.job_id)}`}>{String(event.data.job_type ?? event.data.job_id)}</Link>;
+  }
+  if (event.type.startsWith("workflow.")) return <Link href={`/workflows/${event.subject}`}>{event.subject}</Link>;
+  if (event.type.startsWith("queue.")) return <Link href={`/queues/${encodeURIComponent(event.subject)}`}>{event.subject}</Link>;
+  return <>{event.subject}</>;
+}
+
+function Deliveries() {
+  const deliveries = useData("deliveries", () => accepted(client.GET("/ojs/v1/webhooks/deliveries", { params: { query: { per_page: "100" } } })), {
+    kinds: ["webhook", "job"],
+  });
+  const { act } = useDialogs();
+  const redeliver = async (id: string): Promise<void> => {
+    await act(async () => {
+      await accepted(client.POST("/ojs/v1/webhooks/deliveries/{id}/retry", { params: { path: { id } } }));
+      return "It is sent again.";
+    });
+    deliveries.reload();
+  };
+  return (
+    <Shown of={deliveries} rows={8}>
+      {(data) => (
+        <Table
+          label="Deliveries"
+          rows={data.deliveries}
+          keyOf={(one) => one.id}
+          empty={<Empty icon="events" title="Nothing was delivered">Deliveries of webhooks and notifications are listed here.</Empty>}
+          columns={[
+            { label: "Event", className: "grow", cell: (one) => one.event_type ?? "notification" },
+            { label: "State", cell: (one) => <State state={one.state} /> },
+            { label: "Attempts", className: "num", cell: (one) => one.attempts },
+            { label: "Created", className: "num wide", cell: (one) => <Time at={one.created_at} /> },
+            { label: "Next", className: "num wide", cell: (one) => <Time at={one.next_attempt_at} /> },
+            {
+              label: "",
+              className: "num",
+              cell: (one) =>
+                one.state === "dead" && (
+                  <Button isSmall icon="retry" onClick={() => void redeliver(one.id)}>
+                    Send again
+                  </Button>
+                ),
+            },
+          ]}
+        />
+      )}
+    </Shown>
+  );
+}
+
+function Webhooks() {
+  const hooks = useData("webhooks", () => accepted(client.GET("/ojs/v1/webhooks/subscriptions", { params: { query: { limit: "100" } } })));
+  const { act } = useDialogs();
+  const test = async (id: string): Promise<void> => {
+    await act(async () => {
+      const answer = await accepted(client.POST("/ojs/v1/webhooks/subscriptions/{id}/test", { params: { path: { id } } }));
+      return `The test was sent: ${JSON.stringify(answer)}`.slice(0, 200);
+    });
+  };
+  return (
+    <Shown of={hooks} rows={4}>
+      {(data) => (
+        <Table
+          label="Webhooks"
+          rows={data.subscriptions}
+          keyOf={(one) => one.id}
+          empty={<Empty icon="events" title="No webhooks">Make one with POST /ojs/v1/webhooks/subscriptions.</Empty>}
+          columns={[
+            { label: "Address", className: "grow", cell: (one) => <code>{one.url}</code> },
+            { label: "Events", cell: (one) => one.events.join(", ") },
+            { label: "State", cell: (one) => <State state={one.active ? "on" : "off"} /> },
+            { label: "Created", className: "num wide", cell: (one) => <Time at={one.created_at} /> },
+            {
+              label: "",
+              className: "num",
+              cell: (one) => (
+                <Button isSmall onClick={() => void test(one.id)}>
+                  Test
+                </Button>
+              ),
+            },
+          ]}
+        />
+      )}
+    </Shown>
+  );
+}
+
+function Channels() {
+  const channels = useData("channels", async () => {
+    try {
+      return await accepted(client.GET("/ojs/v1/channels"));
+    } catch (error) {
+      if (error instanceof ApiError && error.status === 403) return { channels: [] };
+      throw error;
+    }
+  });
+  return (
+    <Shown of={channels} rows={4}>
+      {(data) => (
+        <Table
+          label="Channels"
+          rows={data.channels}
+          keyOf={(one) => one.name}
+          empty={<Empty icon="events" title="No channels">A channel is a name for a webhook or an e-mail address that reactions tell.</Empty>}
+          columns={[
+            { label: "Channel", className: "grow", cell: (one) => <b>{one.name}</b> },
+            { label: "By", cell: (one) => one.method },
+            { label: "To", cell: (one) => one.url ?? (one.to ?? []).join(", ") },
+            { label: "Created", className: "num wide", cell: (one) => <Time at={one.created_at} /> },
+          ]}
+        />
+      )}
+    </Shown>
+  );
+}

@@ -1,0 +1,328 @@
+import { useRef, useState } from "preact/hooks";
+import { useLocation, useSearch } from "wouter-preact";
+import { accepted, client, query, type Schemas } from "../api/client";
+import { useMay } from "../api/session";
+import { useData } from "../api/use";
+import { between, compact, many, number, tail, Time } from "../ui/format";
+import { useDialogs } from "../ui/dialogs";
+import { Icon } from "../ui/icons";
+import { Button, Card, type Column, Empty, JobLink, Page, Shown, Table } from "../ui/parts";
+import { State } from "../ui/states";
+
+export type Job = Schemas["JobBody"] & { worker_id?: string; progress?: number | { progress?: number; message?: string } };
+
+const FILTERS = ["state", "queue", "type", "error_type", "since"] as const;
+type Filter = (typeof FILTERS)[number];
+type Chosen = Partial<Record<Filter, string>>;
+
+const LABELS: Record<Filter, string> = { state: "State", queue: "Queue", type: "Type", error_type: "Error", since: "Since" };
+const AGES: [string, string][] = [
+  ["", "any time"],
+  ["900", "15 minutes"],
+  ["3600", "1 hour"],
+  ["86400", "24 hours"],
+  ["604800", "7 days"],
+];
+
+/** The filter as the API takes it: an age in seconds becomes a time. */
+function asked(chosen: Chosen): Record<string, string> {
+  const { since, ...others } = chosen;
+  const from = since ? new Date(Date.now() - Number(since) * 1000).toISOString() : undefined;
+  return query({ ...others, since: from });
+}
+
+export function JobsPage() {
+  const [, go] = useLocation();
+  const parameters = new URLSearchParams(useSearch());
+  const chosen: Chosen = Object.fromEntries(
+    FILTERS.flatMap((name) => {
+      const value = parameters.get(name);
+      return value ? [[name, value]] : [];
+    }),
+  );
+  const key = JSON.stringify(chosen);
+  const choose = (change: Chosen): void => {
+    const next = query({ ...chosen, ...change });
+    setCursors([]);
+    go(`/jobs?${new URLSearchParams(next)}`);
+  };
+  const [cursors, setCursors] = useState<string[]>([]);
+  const isPointed = useRef(false);
+  const [isHeld, setHeld] = useState(false);
+  const cursor = cursors.at(-1);
+  const jobs = useData(
+    `jobs ${key} ${cursor ?? ""}`,
+    () => accepted(client.GET("/ojs/v1/jobs", { params: { query: query({ ...asked(chosen), cursor, limit: 50 }) } })),
+    { kinds: ["job"], isHeld: () => isPointed.current },
+  );
+  const { since: _, ...faceted } = chosen;
+  const facets = useData(
+    `facets ${JSON.stringify(faceted)}`,
+    () => accepted(client.GET("/ojs/v1/job-facets", { params: { query: query(faceted) } })),
+    { kinds: ["job"] },
+  );
+  const point = (isInside: boolean): void => {
+    isPointed.current = isInside;
+    setHeld(isInside);
+  };
+  return (
+    <Page title="Jobs">
+      <FilterBar chosen={chosen} choose={choose} types={facets.data?.facets.type ?? []} />
+      <div class="with-facets">
+        <aside class="facets" aria-label="Facets">
+          <Shown of={facets} rows={6}>
+            {(data) => (
+              <>
+                {(["state", "queue", "type", "error_type"] as const).map((name) => {
+                  const values = data.facets[name] ?? [];
+                  if (!values.length) return null;
+                  return (
+                    <section key={name} aria-label={LABELS[name]}>
+                      <h3>{LABELS[name]}</h3>
+                      <ul>
+                        {values.slice(0, 12).map((one) => (
+                          <li key={one.value}>
+                            <button
+                              type="button"
+                              aria-pressed={chosen[name] === one.value}
+                              onClick={() => choose({ [name]: chosen[name] === one.value ? "" : one.value })}
+                              title={one.value}
+                            >
+                              {name === "state" ? <State state={one.value} /> : <span class="name">{one.value}</span>}
+                              <span class="n">{compact(one.jobs)}</span>
+                            </button>
+                          </li>
+                        ))}
+                      </ul>
+                    </section>
+                  );
+                })}
+                {!data.is_complete && (
+                  <p class="quiet">Types and errors are counted among the newest {number(data.examined)} jobs.</p>
+                )}
+              </>
+            )}
+          </Shown>
+        </aside>
+        <div onMouseEnter={() => point(true)} onMouseLeave={() => point(false)} class="stack">
+          <Card isBare>
+            <Shown of={jobs} rows={12}>
+              {(page) => (
+                <JobList
+                  jobs={page.jobs as Job[]}
+                  total={page.pagination.total}
+                  chosen={chosen}
+                  reload={jobs.reload}
+                  isHeld={isHeld}
+                  older={page.pagination.next_cursor ? () => setCursors([...cursors, page.pagination.next_cursor ?? ""]) : undefined}
+                  newer={cursors.length ? () => setCursors(cursors.slice(0, -1)) : undefined}
+                />
+              )}
+            </Shown>
+          </Card>
+        </div>
+      </div>
+    </Page>
+  );
+}
+
+function FilterBar(props: { chosen: Chosen; choose: (change: Chosen) => void; types: Schemas["FacetValueBody"][] }) {
+  const [text, setText] = useState("");
+  const [, go] = useLocation();
+  const submit = (event: Event): void => {
+    event.preventDefault();
+    const given = text.trim();
+    setText("");
+    if (/^[0-9a-f]{8}-[0-9a-f-]{27}$/i.test(given)) go(`/jobs/${given}`);
+    else if (given) props.choose({ type: props.types.some((one) => one.value === given) || given.endsWith("*") ? given : `${given}*` });
+  };
+  return (
+    <form class="filters" onSubmit={submit} role="search">
+      <label>
+        <span class="hidden">Type, the beginning of a type, or the id of a job</span>
+        <input
+          class="input"
+          list="types"
+          placeholder="Type or job id"
+          value={text}
+          onInput={(event) => setText(event.currentTarget.value)}
+        />
+      </label>
+      <datalist id="types">
+        {props.types.map((one) => (
+          <option key={one.value} value={one.value} />
+        ))}
+      </datalist>
+      <label>
+        <span class="hidden">Created within</span>
+        <select class="input" value={props.chosen.since ?? ""} onChange={(event) => props.choose({ since: event.currentTarget.value })}>
+          {AGES.map(([seconds, label]) => (
+            <option value={seconds} key={seconds}>
+              {seconds ? `Last ${label}` : "Any time"}
+            </option>
+          ))}
+        </select>
+      </label>
+      {FILTERS.filter((name) => name !== "since" && props.chosen[name]).map((name) => (
+        <button type="button" class="chip" key={name} onClick={() => props.choose({ [name]: "" })}>
+          {LABELS[name]}: {props.chosen[name]}
+          <Icon name="cross" />
+          <span class="hidden">Remove</span>
+        </button>
+      ))}
+    </form>
+  );
+}
+
+type Act = "retry" | "cancel" | "delete";
+
+const WORDS: Record<Act, { done: string; text: string; isFinal: boolean }> = {
+  retry: { done: "retried", text: "They run again from the beginning, with all their attempts.", isFinal: false },
+  cancel: { done: "cancelled", text: "Those that run are asked to stop; work that they have done stays done.", isFinal: true },
+  delete: { done: "deleted", text: "Their arguments, results and errors are lost. This cannot be undone.", isFinal: true },
+};
+
+export async function steer(action: Act, body: { job_ids?: string[]; filter?: Record<string, unknown> }): Promise<string> {
+  const done = await accepted(
+    action === "retry"
+      ? client.POST("/ojs/v1/jobs/bulk/retry", { body })
+      : action === "cancel"
+        ? client.POST("/ojs/v1/jobs/bulk/cancel", { body })
+        : client.POST("/ojs/v1/jobs/bulk/delete", { body }),
+  );
+  const succeeded = done.retried ?? done.cancelled ?? done.deleted ?? 0;
+  const others = done.total_matched - succeeded;
+  return `${many(succeeded, "job")} ${WORDS[action].done}.${others > 0 ? ` ${number(others)} could not be, in their state.` : ""}`;
+}
+
+function JobList(props: {
+  jobs: Job[];
+  total: number;
+  chosen: Chosen;
+  reload: () => void;
+  isHeld: boolean;
+  older?: () => void;
+  newer?: () => void;
+}) {
+  const { jobs, total } = props;
+  const [picked, setPicked] = useState<ReadonlySet<string>>(new Set());
+  const [isAll, setAll] = useState(false);
+  const may = useMay();
+  const { act } = useDialogs();
+  const here = jobs.filter((job) => picked.has(job.id));
+  const isNarrow = Object.keys(props.chosen).length > 0;
+  const pick = (id: string): void => {
+    const next = new Set(picked);
+    if (!next.delete(id)) next.add(id);
+    setAll(false);
+    setPicked(next);
+  };
+  const apply = async (action: Act): Promise<void> => {
+    const size = isAll ? total : here.length;
+    const words = WORDS[action];
+    const body = isAll ? { filter: asked(props.chosen) } : { job_ids: here.map((job) => job.id) };
+    const isDone = await act(() => steer(action, body), {
+      title: `${action[0]?.toUpperCase()}${action.slice(1)} ${many(size, "job")}?`,
+      text: words.text,
+      action: `${action[0]?.toUpperCase()}${action.slice(1)} ${number(size)}`,
+      isDangerous: words.isFinal,
+      word: action === "delete" && size > 100 ? "delete" : undefined,
+    });
+    if (isDone) {
+      setPicked(new Set());
+      setAll(false);
+      props.reload();
+    }
+  };
+  const columns: Column<Job>[] = [
+    {
+      label: "Pick",
+      className: "pick",
+      cell: (job) => (
+        <input type="checkbox" aria-label={`Pick the job ${tail(job.id)}`} checked={picked.has(job.id)} onChange={() => pick(job.id)} />
+      ),
+    },
+    {
+      label: "Job",
+      className: "grow",
+      cell: (job) => (
+        <>
+          <JobLink id={job.id}>
+            <b class="clip">{job.type}</b>
+          </JobLink>
+          <span class="sub mono">…{tail(job.id)}</span>
+          {job.error && job.state !== "completed" && <span class="sub clip">{errorLine(job.error)}</span>}
+        </>
+      ),
+    },
+    { label: "State", cell: (job) => <State state={job.state} /> },
+    { label: "Queue", className: "wide", cell: (job) => <span class="clip">{job.queue}</span> },
+    { label: "Attempt", className: "wider num", cell: (job) => `${job.attempt} of ${job.max_attempts}` },
+    { label: "Ran", className: "wider num", cell: (job) => (job.started_at ? between(job.started_at, endOf(job)) : "–") },
+    { label: "Created", className: "wide num", cell: (job) => <Time at={job.created_at} /> },
+  ];
+  return (
+    <>
+      {here.length > 0 && (
+        <div class="more" role="group" aria-label="What to do with the picked jobs">
+          <b>{isAll ? `All ${many(total, "job")} that match` : `${many(here.length, "job")} picked`}</b>
+          {!isAll && isNarrow && total > here.length && (
+            <Button isSmall onClick={() => setAll(true)}>
+              Pick all {number(total)} that match
+            </Button>
+          )}
+          {may("cancel") && (
+            <>
+              <Button isSmall icon="retry" onClick={() => void apply("retry")}>
+                Retry
+              </Button>
+              <Button isSmall icon="stop" onClick={() => void apply("cancel")}>
+                Cancel
+              </Button>
+            </>
+          )}
+          {may("admin") && (
+            <Button isSmall icon="trash" kind="danger" onClick={() => void apply("delete")}>
+              Delete
+            </Button>
+          )}
+          <Button isSmall kind="plain" onClick={() => setPicked(new Set())}>
+            Pick none
+          </Button>
+        </div>
+      )}
+      <Table
+        label="Jobs"
+        columns={columns}
+        rows={jobs}
+        keyOf={(job) => job.id}
+        empty={
+          <Empty icon="jobs" title={isNarrow ? "No job matches" : "No jobs yet"}>
+            {isNarrow ? "Remove a condition above." : "Push one with `ojster push`, or from your application."}
+          </Empty>
+        }
+      />
+      <div class="more">
+        <Button isSmall kind="plain" onClick={() => setPicked(new Set(jobs.map((job) => job.id)))} disabled={!jobs.length}>
+          Pick these {jobs.length}
+        </Button>
+        <span>
+          {many(total, "job")} match{total === 1 ? "es" : ""}
+        </span>
+        {props.isHeld && <span>The list waits while you point at it.</span>}
+        <span style={{ marginLeft: "auto" }} />
+        <Button isSmall disabled={!props.newer} onClick={() => props.newer?.()}>
+          Newer
+        </Button>
+        <Button isSmall disabled={!props.older} onClick={() => props.older?.()}>
+          Older
+        </Button>
+      </div>
+    </>
+  );
+}
+
+export const endOf = (job: Job): string | undefined => job.completed_at ?? job.discarded_at ?? job.cancelled_at;
+
+export const errorLine = (error: Record<string, unknown>): string =>
+  `${String(error.type ?? "Error")}: ${String(error.message ?? "")}`;

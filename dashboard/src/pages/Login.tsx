@@ -1,0 +1,48 @@
+import { useState } from "preact/hooks";
+import { logIn, type Session } from "../api/session";
+import { Button, Problem } from "../ui/parts";
+import icon from "../icon.svg";
+
+export function Login({ begin }: { begin: (session: Session) => void }) {
+  const [token, setToken] = useState("");
+  const [error, setError] = useState<Error | null>(null);
+  const [isBusy, setBusy] = useState(false);
+  document.title = "Log in · Ojster";
+  const submit = async (event: Event): Promise<void> => {
+    event.preventDefault();
+    setBusy(true);
+    try {
+      begin(await logIn(token.trim()));
+    } catch (problem) {
+      setError(problem as Error);
+    }
+    setBusy(false);
+  };
+  return (
+    <main class="login">
+      <form onSubmit={(event) => void submit(event)}>
+        <h1 class="brand">
+          <img src={icon} alt="" /> Ojster
+        </h1>
+        {error && <Problem error={error} />}
+        <label class="field">
+          <span>Token</span>
+          <input
+            class="input"
+            type="password"
+            autocomplete="current-password"
+            value={token}
+            onInput={(event) => setToken(event.currentTarget.value)}
+            required
+          />
+          <small>
+            An owner of the server makes one with <code>ojster tokens create NAME --role viewer</code>.
+          </small>
+        </label>
+        <Button type="submit" kind="main" disabled={isBusy}>
+          Log in
+        </Button>
+      </form>
+    </main>
+  );
+}

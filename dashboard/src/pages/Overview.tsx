@@ -1,0 +1,181 @@
+import { Link } from "wouter-preact";
+import { accepted, client, type Schemas } from "../api/client";
+import { useIsGlobal } from "../api/session";
+import { useData } from "../api/use";
+import { compact, duration, since } from "../ui/format";
+import { History } from "../ui/history";
+import { Icon } from "../ui/icons";
+import { Card, Page, Shown } from "../ui/parts";
+import { JOB_STATES, State } from "../ui/states";
+
+type Finding = Schemas["Finding"];
+
+const ICONS = { error: "alert", warning: "alert", notice: "info" } as const;
+const MOST = 12;
+
+/** Where a finding can be mended, and what the way there is called. */
+function placeOf(finding: Finding): [string, string] | null {
+  const subject = encodeURIComponent(finding.subject ?? "");
+  switch (finding.kind) {
+    case "paused":
+    case "waiting":
+    case "failing":
+      return [`/queues/${subject}`, "Open the queue"];
+    case "dead":
+      return [`/errors?queue=${subject}`, "See the errors"];
+    case "unrunnable":
+      return [`/jobs/${subject}`, "See why"];
+    case "silent":
+      return ["/workers", "See the workers"];
+    case "overdue":
+      return ["/schedules", "See the schedules"];
+    case "people":
+      return [`/workflows?waiting_for=${subject}`, "See them"];
+    case "maintenance":
+      return ["/admin", "Settings"];
+    default:
+      return null;
+  }
+}
+
+export function OverviewPage() {
+  const isGlobal = useIsGlobal();
+  const facets = useData("overview-facets", () => accepted(client.GET("/ojs/v1/job-facets")), { kinds: ["job"] });
+  return (
+    <Page title="Overview">
+      {isGlobal && <Attention />}
+      <Shown of={facets}>
+        {(data) => {
+          const counts = new Map((data.facets.state ?? []).map((one) => [one.value, one.jobs]));
+          return (
+            <div class="tiles">
+              {JOB_STATES.map((state) => (
+                <Link class="tile" href={`/jobs?state=${state}`} key={state}>
+                  <b>{compact(counts.get(state) ?? 0)}</b>
+                  <span>
+                    <State state={state} />
+                  </span>
+                </Link>
+              ))}
+            </div>
+          );
+        }}
+      </Shown>
+      {isGlobal && (
+        <div class="columns">
+          <History />
+          <Busy />
+        </div>
+      )}
+    </Page>
+  );
+}
+
+function Attention() {
+  const attention = useData("attention", () => accepted(client.GET("/ojs/v1/admin/attention")), {
+    kinds: ["job", "queue", "worker", "workflow", "cron", "system"],
+  });
+  return (
+    <Shown of={attention} rows={2}>
+      {({ findings }) => {
+        const serious = findings.filter((one) => one.level !== "notice");
+        if (!findings.length) {
+          return (
+            <div class="verdict good" role="status">
+              <Icon name="check" /> All is well: queues move, workers answer, nothing waits for you.
+            </div>
+          );
+        }
+        const title = serious.length
+          ? `${serious.length === 1 ? "One thing needs" : `${serious.length} things need`} attention`
+          : "All is well. Some things wait for somebody";
+        return (
+          <Card title={title} isBare>
+            <ul class="findings">
+              {findings.slice(0, MOST).map((finding) => {
+                const place = placeOf(finding);
+                return (
+                  <li key={`${finding.kind} ${finding.subject ?? ""} ${finding.message}`}>
+                    <span class={`level ${finding.level}`}>
+                      <Icon name={ICONS[finding.level]} />
+                      <span class="hidden">{finding.level}</span>
+                    </span>
+                    <span>
+                      {finding.message}
+                      {finding.since && (
+                        <span class="quiet">
+                          {" "}
+                          For {since(finding.since)}.
+                        </span>
+                      )}
+                    </span>
+                    {place && <Link href={place[0]}>{place[1]}</Link>}
+                  </li>
+                );
+              })}
+            </ul>
+            {findings.length > MOST && <div class="more">{findings.length - MOST} more</div>}
+          </Card>
+        );
+      }}
+    </Shown>
+  );
+}
+
+function Busy() {
+  const queues = useData(
+    "overview-queues",
+    () => accepted(client.GET("/ojs/v1/admin/queues", { params: { query: { per_page: "100" } } })),
+    { kinds: ["job", "queue"] },
+  );
+  const system = useData("overview-system", () => accepted(client.GET("/ojs/v1/admin/stats")), { kinds: ["worker"] });
+  return (
+    <div class="stack">
+      <Shown of={system}>
+        {(data) => (
+          <div class="tiles">
+            <Link class="tile" href="/workers">
+              <b>{compact(data.workers)}</b>
+              <span>workers</span>
+            </Link>
+            <Link class="tile" href="/queues">
+              <b>{compact(data.queues)}</b>
+              <span>queues</span>
+            </Link>
+            <div class="tile">
+              <b>{duration(data.uptime_seconds * 1000)}</b>
+              <span>this server's uptime</span>
+            </div>
+          </div>
+        )}
+      </Shown>
+      <Card title="Busiest queues" isBare>
+        <Shown of={queues}>
+          {({ items }) => (
+            <ul class="findings">
+              {[...items]
+                .sort((a, b) => (b.counts.available ?? 0) + (b.counts.active ?? 0) - (a.counts.available ?? 0) - (a.counts.active ?? 0))
+                .slice(0, 8)
+                .map((queue) => (
+                  <li key={queue.name}>
+                    <span>
+                      <b>{queue.name}</b>
+                      <br />
+                      <span class="quiet">
+                        {compact(queue.counts.available ?? 0)} wait, {compact(queue.counts.active ?? 0)} run,{" "}
+                        {Math.round(queue.throughput.processed_per_minute)}/min
+                      </span>
+                    </span>
+                    <Link href={`/queues/${encodeURIComponent(queue.name)}`} aria-label={`Open the queue ${queue.name}`}>
+                      Open
+                    </Link>
+                  </li>
+                ))}
+              {!items.length && <li class="quiet">No queue has had a job yet.</li>}
+            </ul>
+          )}
+        </Shown>
+      </Card>
+    </div>
+  );
+}

@@ -1,0 +1,247 @@
+import { useState } from "preact/hooks";
+import { Link } from "wouter-preact";
+import { accepted, client, type Schemas } from "../api/client";
+import { useMay } from "../api/session";
+import { useData } from "../api/use";
+import { Dialog, useDialogs } from "../ui/dialogs";
+import { exact, many, number, Time } from "../ui/format";
+import { Button, Card, Empty, Page, Shown, Table } from "../ui/parts";
+import { colourOf, State } from "../ui/states";
+
+type Cron = Schemas["CronInfo"];
+
+const OVERLAPS = ["skip", "allow", "enqueue", "cancel_previous"] as const;
+
+export function SchedulesPage() {
+  const may = useMay();
+  const [isMaking, setMaking] = useState(false);
+  const crons = useData("crons", () => accepted(client.GET("/ojs/v1/crons", { params: { query: { limit: "200" } } })), {
+    kinds: ["cron", "job"],
+  });
+  return (
+    <Page
+      title="Schedules"
+      actions={
+        may("enqueue") && (
+          <Button icon="plus" kind="main" onClick={() => setMaking(true)}>
+            New schedule
+          </Button>
+        )
+      }
+    >
+      <Card isBare>
+        <Shown of={crons} rows={6}>
+          {(data) => <Crons crons={data.crons} reload={crons.reload} />}
+        </Shown>
+      </Card>
+      {isMaking && (
+        <NewCron
+          close={() => setMaking(false)}
+          made={() => {
+            setMaking(false);
+            crons.reload();
+          }}
+        />
+      )}
+    </Page>
+  );
+}
+
+function Crons({ crons, reload }: { crons: Cron[]; reload: () => void }) {
+  const may = useMay();
+  const { act } = useDialogs();
+  const path = (cron: Cron) => ({ params: { path: { name: cron.name } } });
+  const switchIt = async (cron: Cron): Promise<void> => {
+    const set = (enabled: boolean): Promise<unknown> =>
+      accepted(client.PATCH("/ojs/v1/crons/{name}", { ...path(cron), body: { enabled } })).then(reload);
+    await act(
+      async () => {
+        await set(!cron.enabled);
+        return cron.enabled ? `${cron.name} fires no more.` : `${cron.name} fires again.`;
+      },
+      undefined,
+      () => set(cron.enabled),
+    );
+  };
+  const run = async (cron: Cron): Promise<void> => {
+    await act(
+      async () => {
+        const made = await accepted(client.POST("/ojs/v1/crons/{name}/trigger", path(cron)));
+        return `The job ${made.job.id.slice(-12)} was enqueued.`;
+      },
+      { title: `Run ${cron.name} now?`, text: "Its job is enqueued at once. Its next regular run stays as it is.", action: "Run it" },
+    );
+    reload();
+  };
+  const remove = async (cron: Cron): Promise<void> => {
+    await act(
+      async () => {
+        await accepted(client.DELETE("/ojs/v1/crons/{name}", path(cron)));
+        return `${cron.name} was deleted.`;
+      },
+      { title: `Delete ${cron.name}?`, text: "It fires no more, and must be made anew. Its jobs stay.", action: "Delete it", isDangerous: true },
+    );
+    reload();
+  };
+  return (
+    <Table<Cron>
+      label="Schedules"
+      rows={crons}
+      keyOf={(cron) => `${cron.tenant_id} ${cron.name}`}
+      empty={
+        <Empty icon="schedules" title="No schedules yet">
+          Declare one in your application with <code>@app.cron(…)</code>, or make one here.
+        </Empty>
+      }
+      columns={[
+        {
+          label: "Schedule",
+          className: "grow",
+          cell: (cron) => (
+            <>
+              <b>{cron.name}</b>
+              <span class="sub clip">{cron.description ?? cron.type}</span>
+            </>
+          ),
+        },
+        {
+          label: "When",
+          cell: (cron) => (
+            <>
+              <code class="nowrap">{cron.expression}</code>
+              <span class="sub nowrap"> {cron.timezone}</span>
+            </>
+          ),
+        },
+        { label: "State", cell: (cron) => <State state={cron.enabled ? "on" : "off"} /> },
+        { label: "Last runs", className: "wider", cell: (cron) => <Strip type={cron.type} /> },
+        { label: "Runs", className: "num wide", cell: (cron) => number(cron.run_count) },
+        { label: "Last", className: "num wide", cell: (cron) => <Time at={cron.last_run_at} /> },
+        { label: "Next", className: "num", cell: (cron) => (cron.enabled ? <Time at={cron.next_run_at} /> : <span class="quiet">–</span>) },
+        {
+          label: "",
+          className: "num nowrap",
+          cell: (cron) => (
+            <>
+              {may("enqueue") && (
+                <Button isSmall onClick={() => void run(cron)} aria-label={`Run ${cron.name} now`}>
+                  Run now
+                </Button>
+              )}{" "}
+              {may("admin") && (
+                <>
+                  <Button isSmall icon={cron.enabled ? "pause" : "play"} aria-label={`${cron.enabled ? "Pause" : "Resume"} ${cron.name}`} onClick={() => void switchIt(cron)} />{" "}
+                  <Button isSmall icon="trash" kind="danger" aria-label={`Delete ${cron.name}`} onClick={() => void remove(cron)} />
+                </>
+              )}
+            </>
+          ),
+        },
+      ]}
+    />
+  );
+}
+
+/** The outcomes of the last jobs of a type, the oldest first. */
+function Strip({ type }: { type: string }) {
+  const jobs = useData(`strip ${type}`, () => accepted(client.GET("/ojs/v1/jobs", { params: { query: { type, limit: "12" } } })), {
+    kinds: ["cron"],
+  });
+  const states = (jobs.data?.jobs ?? []).map((job) => [job.id, job.state] as const).reverse();
+  if (!states.length) return <span class="quiet">none</span>;
+  return (
+    <Link href={`/jobs?type=${encodeURIComponent(type)}`} class="strip" aria-label={`The last ${many(states.length, "job")}: ${states.map(([, state]) => state).join(", ")}`}>
+      {states.map(([id, state]) => (
+        <i key={id} class={`s-${colourOf(state)}`} title={state} />
+      ))}
+    </Link>
+  );
+}
+
+function NewCron({ close, made }: { close: () => void; made: () => void }) {
+  const [form, setForm] = useState({ name: "", expression: "0 6 * * *", timezone: "UTC", overlap: "skip", type: "", args: "[]", queue: "default" });
+  const { act } = useDialogs();
+  const set = (name: keyof typeof form) => (event: Event) =>
+    setForm({ ...form, [name]: (event.currentTarget as HTMLInputElement | HTMLSelectElement).value });
+  const preview = useData(`preview ${form.expression} ${form.timezone}`, () =>
+    accepted(
+      client.GET("/ojs/v1/cron-preview", { params: { query: { expression: form.expression, timezone: form.timezone } } }),
+    ),
+  );
+  const save = async (event: Event): Promise<void> => {
+    event.preventDefault();
+    const isDone = await act(async () => {
+      let args: unknown[];
+      try {
+        args = JSON.parse(form.args) as unknown[];
+      } catch {
+        throw new Error("The arguments are no JSON array, such as [1, \"two\"].");
+      }
+      const body = {
+        name: form.name,
+        expression: form.expression,
+        timezone: form.timezone,
+        overlap_policy: form.overlap,
+        job_template: { type: form.type, args, options: { queue: form.queue } },
+      };
+      await accepted(client.POST("/ojs/v1/crons", { body: body as unknown as Schemas["CronBody"] }));
+      return `The schedule ${form.name} was made.`;
+    });
+    if (isDone) made();
+  };
+  return (
+    <Dialog label="New schedule" close={close}>
+      <form onSubmit={(event) => void save(event)}>
+        <h2>New schedule</h2>
+        <label class="field">
+          <span>Name</span>
+          <input class="input" value={form.name} onInput={set("name")} required />
+        </label>
+        <label class="field">
+          <span>Cron expression</span>
+          <input class="input mono" value={form.expression} onInput={set("expression")} required />
+        </label>
+        <label class="field">
+          <span>Time zone</span>
+          <input class="input" value={form.timezone} onInput={set("timezone")} required />
+        </label>
+        <div class="field" aria-live="polite">
+          <span>Next runs</span>
+          {preview.error ? (
+            <small>{preview.error.message}</small>
+          ) : (
+            <small>{(preview.data?.runs ?? []).slice(0, 3).map(exact).join(" · ") || "none"}</small>
+          )}
+        </div>
+        <label class="field">
+          <span>Job type</span>
+          <input class="input" value={form.type} onInput={set("type")} required />
+        </label>
+        <label class="field">
+          <span>Arguments, a JSON array</span>
+          <input class="input mono" value={form.args} onInput={set("args")} />
+        </label>
+        <label class="field">
+          <span>Queue</span>
+          <input class="input" value={form.queue} onInput={set("queue")} />
+        </label>
+        <label class="field">
+          <span>If the job before still runs</span>
+          <select class="input" value={form.overlap} onChange={set("overlap")}>
+            {OVERLAPS.map((one) => (
+              <option key={one} value={one}>
+                {one.replace("_", " ")}
+              </option>
+            ))}
+          </select>
+        </label>
+        <div class="buttons">
+          <Button onClick={close}>Leave</Button>
+          <Button type="submit" kind="main">
+            Make it
+          </Button>
+        </div>
+      </form>
+    </Dialog>
+  );
+}

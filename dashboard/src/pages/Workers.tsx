@@ -1,0 +1,151 @@
+import { Link } from "wouter-preact";
+import { accepted, client, type Schemas } from "../api/client";
+import { useIsGlobal, useMay } from "../api/session";
+import { useData } from "../api/use";
+import { useDialogs } from "../ui/dialogs";
+import { between, compact, many, Time } from "../ui/format";
+import { Bar, Button, Card, Empty, JobLink, Page, Shown, Table } from "../ui/parts";
+import { State } from "../ui/states";
+
+type Worker = Schemas["WorkerInfo"];
+
+export function WorkersPage() {
+  const workers = useData("workers", () => accepted(client.GET("/ojs/v1/workers")), { kinds: ["worker", "job"] });
+  const isGlobal = useIsGlobal();
+  return (
+    <Page title="Workers">
+      <Card isBare>
+        <Shown of={workers} rows={6}>
+          {(data) => <WorkerTable workers={data.workers} reload={workers.reload} />}
+        </Shown>
+      </Card>
+      {isGlobal && <Unrunnable />}
+    </Page>
+  );
+}
+
+function WorkerTable({ workers, reload }: { workers: Worker[]; reload: () => void }) {
+  const may = useMay();
+  const { act } = useDialogs();
+  const direct = async (worker: Worker, directive: "running" | "quiet" | "terminate"): Promise<void> => {
+    const path = { params: { path: { id: worker.worker_id } } };
+    const tell = (wanted: string): Promise<unknown> =>
+      accepted(client.POST("/ojs/v1/workers/{id}/directive", { ...path, body: { directive: wanted } }));
+    await act(
+      async () => {
+        await tell(directive);
+        return { running: "It takes jobs again.", quiet: "It finishes its jobs, and takes no others.", terminate: "It stops after its jobs." }[directive];
+      },
+      directive === "terminate"
+        ? {
+            title: "Stop this worker?",
+            text: `Its process ends after ${many(worker.active_jobs, "job")} that it runs. Only whoever started it can start it again.`,
+            action: "Stop it",
+            isDangerous: true,
+          }
+        : undefined,
+      directive === "quiet" ? () => tell("running") : undefined,
+    );
+    reload();
+  };
+  const enable = async (worker: Worker, enabled: boolean): Promise<void> => {
+    const path = { params: { path: { id: worker.worker_id } } };
+    const set = (value: boolean): Promise<unknown> =>
+      accepted(client.PATCH("/ojs/v1/admin/worker-rules/{id}", { ...path, body: { enabled: value } as Schemas["WorkerRuleBody"] }));
+    await act(
+      async () => {
+        await set(enabled);
+        return enabled ? "It gets jobs again." : "It gets no jobs any more, and gave back those that it had.";
+      },
+      enabled
+        ? undefined
+        : { title: "Disable this worker?", text: "It gives back the jobs that it runs, and they begin again elsewhere.", action: "Disable it", isDangerous: true },
+      () => set(!enabled),
+    );
+    reload();
+  };
+  return (
+    <Table<Worker>
+      label="Workers"
+      rows={workers}
+      keyOf={(worker) => worker.worker_id}
+      empty={
+        <Empty icon="workers" title="No worker is there">
+          Start one: <code>ojster worker myapp:app</code>
+        </Empty>
+      }
+      columns={[
+        {
+          label: "Worker",
+          className: "grow",
+          cell: (worker) => (
+            <>
+              <b class="clip">{worker.hostname ?? worker.worker_id}</b>
+              <span class="sub mono clip">{worker.worker_id}</span>
+              {worker.labels.map((label) => (
+                <span class="tag" key={label}>
+                  {label}
+                </span>
+              ))}
+            </>
+          ),
+        },
+        { label: "State", cell: (worker) => <State state={worker.enabled === false ? "disabled" : worker.state} /> },
+        {
+          label: "Busy",
+          cell: (worker) => (
+            <span class="progress">
+              <Bar done={worker.active_jobs} of={worker.concurrency ?? Math.max(1, worker.active_jobs)} label="Places taken" />
+              <span class="num nowrap">
+                {worker.active_jobs}
+                {worker.concurrency ? ` of ${worker.concurrency}` : ""}
+              </span>
+            </span>
+          ),
+        },
+        { label: "Queues", className: "wide", cell: (worker) => <span class="clip">{(worker.queues ?? []).join(", ")}</span> },
+        { label: "Runs since", className: "wider num", cell: (worker) => between(worker.started_at, null) },
+        { label: "Heard", className: "num wide", cell: (worker) => <Time at={worker.last_heartbeat_at} /> },
+        {
+          label: "",
+          className: "num nowrap",
+          cell: (worker) =>
+            may("admin") && (
+              <>
+                <Button isSmall onClick={() => void direct(worker, worker.state === "running" ? "quiet" : "running")}>
+                  {worker.state === "running" ? "Quiet" : "Wake"}
+                </Button>{" "}
+                <Button isSmall onClick={() => void enable(worker, worker.enabled === false)}>
+                  {worker.enabled === false ? "Enable" : "Disable"}
+                </Button>{" "}
+                <Button isSmall kind="danger" onClick={() => void direct(worker, "terminate")}>
+                  Stop
+                </Button>
+              </>
+            ),
+        },
+      ]}
+    />
+  );
+}
+
+function Unrunnable() {
+  const found = useData("unrunnable", () => accepted(client.GET("/ojs/v1/admin/unrunnable")), { kinds: ["worker", "job"] });
+  if (!found.data?.unrunnable.length) return null;
+  return (
+    <Card title="Jobs that no worker can run" isBare>
+      <Table
+        label="Jobs that no worker can run"
+        rows={found.data.unrunnable}
+        keyOf={(one) => one.job_id}
+        columns={[
+          { label: "Queue", className: "mid", cell: (one) => <Link href={`/queues/${encodeURIComponent(one.queue)}`}>{one.queue}</Link> },
+          { label: "Type", cell: (one) => one.type ?? "any" },
+          { label: "Jobs", className: "num", cell: (one) => compact(one.jobs) },
+          { label: "Why", className: "grow", cell: (one) => one.reasons.join(" ") },
+          { label: "Oldest", className: "num", cell: (one) => <JobLink id={one.job_id} /> },
+        ]}
+      />
+    </Card>
+  );
+}

@@ -1,0 +1,514 @@
+import { useState } from "preact/hooks";
+import { Link, useLocation } from "wouter-preact";
+import { accepted, client, query, type Schemas } from "../api/client";
+import { useMay } from "../api/session";
+import { useData } from "../api/use";
+import { Gantt } from "../graph/Gantt";
+import { Graph } from "../graph/Graph";
+import { stateOf, titleOf } from "../graph/model";
+import { Dialog, useDialogs } from "../ui/dialogs";
+import { between, duration, exact, many, Time } from "../ui/format";
+import { Json } from "../ui/json";
+import { Button, Card, Copy, Empty, Facts, JobLink, Page, Shown, Table, Tabs } from "../ui/parts";
+import { type JsonSchema, SchemaForm } from "../ui/schema-form";
+import { State } from "../ui/states";
+import { jobsOf, nameOf, Progress } from "./Workflows";
+
+type Info = Schemas["WorkflowInfo"];
+type Row = Schemas["StepRow"];
+type Tab = "graph" | "timeline" | "steps" | "data" | "notes" | "runs";
+
+const FINAL = new Set(["completed", "failed", "cancelled", "compensated", "retried"]);
+const ROWS = 1_000;
+
+const readSteps = (id: string, state?: string): Promise<Schemas["StepsAnswer"]> =>
+  accepted(client.GET("/ojs/v1/workflows/{id}/steps", { params: { path: { id }, query: query({ limit: ROWS, state }) } }));
+
+export function WorkflowPage({ id }: { id: string }) {
+  const [tab, setTab] = useState<Tab>("graph");
+  const [chosen, setChosen] = useState<Row | null>(null);
+  const live = { kinds: ["workflow" as const, "job" as const], id };
+  const workflow = useData(
+    `workflow ${id}`,
+    () => accepted(client.GET("/ojs/v1/workflows/{id}", { params: { path: { id }, query: query({ steps: "false" }) } })).then((one) => one.workflow),
+    live,
+  );
+  const needsSteps = tab === "timeline" || tab === "steps";
+  const steps = useData(needsSteps ? `steps ${id}` : null, () => readSteps(id), live);
+  return (
+    <Shown of={workflow} rows={10}>
+      {(shown) => (
+        <Page
+          title={nameOf(shown)}
+          badge={<State state={shown.held ? "held" : shown.state} />}
+          sub={
+            <>
+              <span class="mono">{id}</span>
+              <Copy text={id} label="Copy the id" />
+              {shown.target && <>for {shown.target}</>}
+            </>
+          }
+          actions={<Actions workflow={shown} reload={workflow.reload} />}
+        >
+          <Progress workflow={shown} />
+          <Waiting workflow={shown} reload={workflow.reload} />
+          {shown.error && (
+            <div class="problem" role="status">
+              <span>{shown.error.message}</span>
+              <Button isSmall onClick={() => setTab("steps")}>
+                See the steps
+              </Button>
+            </div>
+          )}
+          <section class="card">
+            <Tabs
+              label="About this workflow"
+              tabs={[
+                ["graph", "Graph"],
+                ["timeline", "Timeline"],
+                ["steps", "Steps"],
+                ["data", "Inputs and outputs"],
+                ["notes", "Notes"],
+                ["runs", "Other runs"],
+              ]}
+              chosen={tab}
+              choose={setTab}
+            />
+            {tab === "graph" && <Graph id={id} name={nameOf(shown)} chosen={chosen?.path ?? null} choose={setChosen} />}
+            {tab === "timeline" && <Shown of={steps}>{(data) => <Gantt rows={data.steps} name={nameOf(shown)} />}</Shown>}
+            {tab === "steps" && <Shown of={steps}>{(data) => <Steps rows={data.steps} more={data.next_cursor !== null} choose={setChosen} />}</Shown>}
+            {tab === "data" && <Data workflow={shown} />}
+            {tab === "notes" && <Notes id={id} />}
+            {tab === "runs" && <Runs workflow={shown} />}
+          </section>
+          {chosen && <StepDialog id={id} step={chosen} close={() => setChosen(null)} reload={workflow.reload} />}
+        </Page>
+      )}
+    </Shown>
+  );
+}
+
+function Actions({ workflow, reload }: { workflow: Info; reload: () => void }) {
+  const may = useMay();
+  const { act } = useDialogs();
+  const path = { params: { path: { id: workflow.id } } };
+  const hold = async (isHeld: boolean): Promise<void> => {
+    const set = (held: boolean): Promise<unknown> =>
+      accepted(held ? client.POST("/ojs/v1/workflows/{id}/hold", path) : client.POST("/ojs/v1/workflows/{id}/release", path)).then(reload);
+    await act(
+      async () => {
+        await set(!isHeld);
+        return isHeld ? "Its steps start again." : "No step starts until you release it. Those that run, end.";
+      },
+      undefined,
+      () => set(isHeld),
+    );
+  };
+  const cancel = async (): Promise<void> => {
+    await act(
+      async () => {
+        await accepted(client.POST("/ojs/v1/workflows/{id}/cancel", path));
+        return "The workflow was cancelled.";
+      },
+      {
+        title: `Cancel ${nameOf(workflow)}?`,
+        text: `${many(jobsOf(workflow).of - jobsOf(workflow).done, "job")} of it did not complete yet. Those that wait never start; those that run are asked to stop.`,
+        action: "Cancel it",
+        isDangerous: true,
+      },
+    );
+    reload();
+  };
+  const retry = async (): Promise<void> => {
+    await act(
+      async () => {
+        await accepted(client.POST("/ojs/v1/workflows/{id}/retry", path));
+        return "What had failed runs again.";
+      },
+      { title: "Retry what failed?", text: "Steps that failed or were cancelled run again. Those that completed keep their results.", action: "Retry" },
+    );
+    reload();
+  };
+  if (!may("cancel")) return null;
+  return FINAL.has(workflow.state) ? (
+    workflow.state === "completed" ? null : (
+      <Button icon="retry" kind="main" onClick={() => void retry()}>
+        Retry what failed
+      </Button>
+    )
+  ) : (
+    <>
+      <Button icon={workflow.held ? "play" : "pause"} onClick={() => void hold(workflow.held ?? false)}>
+        {workflow.held ? "Release" : "Hold"}
+      </Button>
+      <Button icon="stop" kind="danger" onClick={() => void cancel()}>
+        Cancel
+      </Button>
+    </>
+  );
+}
+
+/** The steps that wait for a person, with what the person can do. */
+function Waiting({ workflow, reload }: { workflow: Info; reload: () => void }) {
+  const waits = workflow.waiting_for ?? [];
+  const gates = useData(waits.includes("gate") ? `gates ${workflow.id}` : null, () => readSteps(workflow.id, "blocked"), {
+    kinds: ["workflow"],
+    id: workflow.id,
+  });
+  const held = useData(
+    waits.includes("form") || waits.includes("suspension") ? `forms ${workflow.id}` : null,
+    async () => (await readSteps(workflow.id)).steps.filter((step) => step.job_state === "pending"),
+    { kinds: ["workflow", "job"], id: workflow.id },
+  );
+  if (!gates.data?.steps.length && !held.data?.length) return null;
+  return (
+    <Card title="Waits for somebody" isBare>
+      <ul class="findings">
+        {gates.data?.steps.map((step) => <Gate key={step.path} id={workflow.id} step={step} reload={reload} />)}
+        {held.data?.map((step) => <Suspended key={step.path} id={workflow.id} step={step} reload={reload} />)}
+      </ul>
+    </Card>
+  );
+}
+
+function Gate({ id, step, reload }: { id: string; step: Row; reload: () => void }) {
+  const may = useMay();
+  const { act } = useDialogs();
+  const review = async (action: "approve" | "reject"): Promise<void> => {
+    await act(
+      async (notes) => {
+        await accepted(
+          client.POST("/ojs/v1/workflows/{id}/steps/{step}/review", {
+            params: { path: { id, step: step.path } },
+            body: { action, notes: notes || null },
+          }),
+        );
+        return action === "approve" ? `${step.path} was approved.` : `${step.path} was rejected.`;
+      },
+      {
+        title: action === "approve" ? `Approve ${step.path}?` : `Reject ${step.path}?`,
+        text: action === "approve" ? "The steps behind it start." : "The step fails, and what depends on it does not run.",
+        action: action === "approve" ? "Approve it" : "Reject it",
+        isDangerous: action === "reject",
+        field: { label: "Notes, for others" },
+      },
+    );
+    reload();
+  };
+  return (
+    <li>
+      <span>
+        <b>{titleOf(step)}</b> waits for an approval.
+      </span>
+      {may("admin") && (
+        <span class="filters" style={{ marginLeft: "auto" }}>
+          <Button isSmall kind="main" icon="check" onClick={() => void review("approve")}>
+            Approve
+          </Button>
+          <Button isSmall kind="danger" icon="cross" onClick={() => void review("reject")}>
+            Reject
+          </Button>
+        </span>
+      )}
+    </li>
+  );
+}
+
+function Suspended({ id, step, reload }: { id: string; step: Row; reload: () => void }) {
+  const may = useMay();
+  const { act } = useDialogs();
+  const [isOpen, setOpen] = useState(false);
+  const jobId = step.job_id ?? "";
+  const job = useData(isOpen && jobId ? `waiting job ${jobId}` : null, () =>
+    accepted(client.GET("/ojs/v1/jobs/{id}", { params: { path: { id: jobId } } })),
+  );
+  const wait = (job.data?.job as { ojster_wait?: { form?: JsonSchema } } | undefined)?.ojster_wait;
+  const send = async (result: unknown): Promise<void> => {
+    await act(async () => {
+      await accepted(
+        client.POST("/ojs/v1/workflows/{id}/resume", {
+          params: { path: { id } },
+          body: { result, step: step.path } as unknown as Schemas["ResumeBody"],
+        }),
+      );
+      setOpen(false);
+      return `${step.path} goes on.`;
+    });
+    reload();
+  };
+  return (
+    <li>
+      <span>
+        <b>{titleOf(step)}</b> waits for an answer.
+      </span>
+      {may("cancel") && (
+        <span style={{ marginLeft: "auto" }}>
+          <Button isSmall kind="main" onClick={() => setOpen(true)}>
+            Answer
+          </Button>
+        </span>
+      )}
+      {isOpen && job.data && (
+        <Dialog label={`Answer ${step.path}`} close={() => setOpen(false)}>
+          <SchemaForm schema={wait?.form ?? { title: "Result", description: "Handed to the workflow, as JSON." }} action="Send it" send={(value) => void send(value)} close={() => setOpen(false)} />
+        </Dialog>
+      )}
+    </li>
+  );
+}
+
+function Steps({ rows, more, choose }: { rows: Row[]; more: boolean; choose: (row: Row) => void }) {
+  return (
+    <>
+      <Table<Row>
+        label="Steps"
+        rows={rows}
+        keyOf={(row) => row.path}
+        columns={[
+          {
+            label: "Step",
+            className: "grow",
+            cell: (row) => (
+              <Button kind="plain" isSmall onClick={() => choose(row)}>
+                {row.path || row.kind}
+              </Button>
+            ),
+          },
+          { label: "Type", className: "wide", cell: (row) => row.type },
+          { label: "State", cell: (row) => <State state={stateOf(row)} /> },
+          { label: "Done", className: "num wide", cell: (row) => (row.total ? `${row.completed ?? 0} of ${row.total}` : row.attempt ? `attempt ${row.attempt}` : "") },
+          { label: "Took", className: "num", cell: (row) => between(row.started_at, row.completed_at) },
+        ]}
+      />
+      {more && <div class="more">The first {ROWS} steps.</div>}
+    </>
+  );
+}
+
+function StepDialog(props: { id: string; step: Row; close: () => void; reload: () => void }) {
+  const { id, step } = props;
+  const may = useMay();
+  const { act } = useDialogs();
+  const jobId = step.job_id;
+  const job = useData(jobId ? `job ${jobId}` : null, () =>
+    accepted(client.GET("/ojs/v1/jobs/{id}", { params: { path: { id: jobId ?? "" } } })).then((found) => found.job),
+  );
+  const change = async (action: "retry" | "cancel"): Promise<void> => {
+    const path = { params: { path: { id, step: step.path } } };
+    await act(async () => {
+      await accepted(
+        action === "retry"
+          ? client.POST("/ojs/v1/workflows/{id}/steps/{step}/retry", path)
+          : client.POST("/ojs/v1/workflows/{id}/steps/{step}/cancel", path),
+      );
+      return action === "retry" ? `${step.path} runs again.` : `${step.path} was cancelled.`;
+    });
+    props.reload();
+    props.close();
+  };
+  return (
+    <Dialog label={`The step ${step.path}`} close={props.close}>
+      <div class="inside">
+        <div class="head">
+          <h2>{step.path}</h2>
+          <State state={step.state} />
+        </div>
+        <Facts
+          facts={[
+            ["Type", step.type],
+            ["Queue", step.queue],
+            ["Attempt", step.attempt ? String(step.attempt) : null],
+            ["Started", step.started_at && <Time at={step.started_at} />],
+            ["Took", step.started_at ? between(step.started_at, step.completed_at) : null],
+            ["Job", jobId && <JobLink id={jobId} />],
+          ]}
+        />
+        {step.error !== undefined && <Json value={step.error} label="the error" />}
+        {job.data && <Json value={job.data.args} label="its inputs" />}
+        {job.data?.result !== undefined && <Json value={job.data.result} label="its output" />}
+        <div class="buttons">
+          {may("cancel") && (step.state === "failed" || step.state === "cancelled") && (
+            <Button icon="retry" onClick={() => void change("retry")}>
+              Run it again
+            </Button>
+          )}
+          {may("cancel") && ["waiting", "pending", "active", "blocked"].includes(step.state) && (
+            <Button icon="stop" kind="danger" onClick={() => void change("cancel")}>
+              Cancel it
+            </Button>
+          )}
+          <Button kind="main" onClick={props.close}>
+            Close
+          </Button>
+        </div>
+      </div>
+    </Dialog>
+  );
+}
+
+function Data({ workflow }: { workflow: Info }) {
+  const items = useData(`items of ${workflow.id}`, () => accepted(client.GET("/ojs/v1/workflows/{id}/items", { params: { path: { id: workflow.id } } })));
+  return (
+    <div class="body stack">
+      <Facts
+        facts={[
+          ["Definition", workflow.definition && `${workflow.definition}, version ${workflow.definition_version}`],
+          ["Created", <Time at={workflow.created_at} />],
+          ["Started", workflow.started_at && <Time at={workflow.started_at} />],
+          ["Ended", workflow.completed_at && <Time at={workflow.completed_at} />],
+          ["By", workflow.created_by],
+          ["Locks", workflow.locks],
+          ["Attempt", workflow.attempt ? String(workflow.attempt) : null],
+          ["Earlier attempt", workflow.previous_attempt && <Link href={`/workflows/${workflow.previous_attempt}`}>{workflow.previous_attempt}</Link>],
+          ["Next attempt", workflow.next_attempt && <Link href={`/workflows/${workflow.next_attempt}`}>{workflow.next_attempt}</Link>],
+        ]}
+      />
+      <div>
+        <h3>Parameters</h3>
+        <Json value={workflow.params ?? {}} label="the parameters" />
+      </div>
+      {workflow.result !== undefined && (
+        <div>
+          <h3>Result</h3>
+          <Json value={workflow.result} label="the result" />
+        </div>
+      )}
+      {Boolean(items.data?.items.length) && (
+        <Table
+          label="Items"
+          rows={items.data?.items ?? []}
+          keyOf={(item) => String(item.id)}
+          columns={[
+            { label: "Item", cell: (item) => <b>{item.name}</b> },
+            { label: "Content", className: "grow", cell: (item) => <Json value={item.data ?? item.file} label={item.name} /> },
+          ]}
+        />
+      )}
+    </div>
+  );
+}
+
+function Notes({ id }: { id: string }) {
+  const notes = useData(`notes of ${id}`, () => accepted(client.GET("/ojs/v1/workflows/{id}/info", { params: { path: { id } } })), {
+    kinds: ["workflow"],
+    id,
+  });
+  return (
+    <div class="body">
+      <Shown of={notes}>
+        {(data) =>
+          data.notes.length ? (
+            <ol class="log">
+              {data.notes.map((note) => (
+                <li key={note.at}>
+                  <span class="quiet">{exact(note.at)}</span>
+                  <span>{typeof note.note === "string" ? note.note : <Json value={note.note} label="the note" />}</span>
+                </li>
+              ))}
+            </ol>
+          ) : (
+            <Empty title="No notes" />
+          )
+        }
+      </Shown>
+    </div>
+  );
+}
+
+function Runs({ workflow }: { workflow: Info }) {
+  const [, go] = useLocation();
+  const filter = workflow.definition ? { definition: workflow.definition } : { name: workflow.name };
+  const hasOthers = workflow.definition !== null || workflow.name !== null;
+  const runs = useData(hasOthers ? `runs ${JSON.stringify(filter)}` : null, () =>
+    accepted(client.GET("/ojs/v1/workflows", { params: { query: query({ ...filter, limit: 50 }) } })),
+  );
+  if (!hasOthers) return <Empty title="It has no name and no definition, so that no run is like it" />;
+  return (
+    <Shown of={runs}>
+      {(data) => (
+        <Table<Info>
+          label="Other runs"
+          rows={data.workflows.filter((one) => one.id !== workflow.id)}
+          keyOf={(one) => one.id}
+          empty={<Empty title="There is no other run" />}
+          columns={[
+            { label: "Run", className: "grow", cell: (one) => <Link href={`/workflows/${one.id}`} class="mono">…{one.id.slice(-12)}</Link> },
+            { label: "State", cell: (one) => <State state={one.state} /> },
+            { label: "Took", className: "num", cell: (one) => between(one.started_at, one.completed_at) },
+            { label: "Created", className: "num", cell: (one) => <Time at={one.created_at} /> },
+            {
+              label: "",
+              className: "num",
+              cell: (one) => (
+                <Button isSmall onClick={() => go(`/workflows/${workflow.id}/compare/${one.id}`)}>
+                  Compare
+                </Button>
+              ),
+            },
+          ]}
+        />
+      )}
+    </Shown>
+  );
+}
+
+interface Pair {
+  path: string;
+  one?: Row;
+  other?: Row;
+}
+
+const took = (row: Row | undefined): number | null =>
+  row?.started_at && row.completed_at ? Date.parse(row.completed_at) - Date.parse(row.started_at) : null;
+
+export function ComparePage({ id, other }: { id: string; other: string }) {
+  const both = useData(`compare ${id} ${other}`, () => Promise.all([readSteps(id), readSteps(other)]));
+  return (
+    <Page
+      title="Two runs"
+      sub={
+        <>
+          <Link href={`/workflows/${id}`} class="mono">…{id.slice(-12)}</Link> and{" "}
+          <Link href={`/workflows/${other}`} class="mono">…{other.slice(-12)}</Link>, step by step. What differs most comes first.
+        </>
+      }
+    >
+      <Card isBare>
+        <Shown of={both} rows={8}>
+          {([first, second]) => {
+            const pairs = new Map<string, Pair>();
+            for (const row of first.steps) pairs.set(row.path, { path: row.path, one: row });
+            for (const row of second.steps) pairs.set(row.path, { ...(pairs.get(row.path) ?? { path: row.path }), other: row });
+            const weight = (pair: Pair): number =>
+              (pair.one?.state !== pair.other?.state ? 1e12 : 0) + Math.abs((took(pair.one) ?? 0) - (took(pair.other) ?? 0));
+            const rows = [...pairs.values()].sort((a, b) => weight(b) - weight(a));
+            return (
+              <Table<Pair>
+                label="Steps of both runs"
+                rows={rows}
+                keyOf={(pair) => pair.path}
+                columns={[
+                  { label: "Step", className: "grow", cell: (pair) => <b>{pair.path}</b> },
+                  { label: "First", cell: (pair) => (pair.one ? <State state={pair.one.state} /> : <span class="quiet">none</span>) },
+                  { label: "Second", cell: (pair) => (pair.other ? <State state={pair.other.state} /> : <span class="quiet">none</span>) },
+                  { label: "First took", className: "num", cell: (pair) => shownTook(took(pair.one)) },
+                  { label: "Second took", className: "num", cell: (pair) => shownTook(took(pair.other)) },
+                  {
+                    label: "Difference",
+                    className: "num",
+                    cell: (pair) => {
+                      const [a, b] = [took(pair.one), took(pair.other)];
+                      return a === null || b === null ? "–" : `${b >= a ? "+" : "−"}${duration(Math.abs(b - a))}`;
+                    },
+                  },
+                ]}
+              />
+            );
+          }}
+        </Shown>
+      </Card>
+    </Page>
+  );
+}
+
+const shownTook = (milliseconds: number | null): string => (milliseconds === null ? "–" : duration(milliseconds));

@@ -1,0 +1,215 @@
+import { useState } from "preact/hooks";
+import { Link, useLocation, useSearch } from "wouter-preact";
+import { accepted, client, query, type Schemas } from "../api/client";
+import { useMay } from "../api/session";
+import { useData } from "../api/use";
+import { Dialog, useDialogs } from "../ui/dialogs";
+import { between, compact, many, Time } from "../ui/format";
+import { Icon } from "../ui/icons";
+import { Bar, Button, Card, Empty, Page, Segments, Shown, Table } from "../ui/parts";
+import { type JsonSchema, SchemaForm } from "../ui/schema-form";
+import { State } from "../ui/states";
+
+type Info = Schemas["WorkflowInfo"];
+
+const STATES: [string, string][] = [
+  ["", "All"],
+  ["running", "Running"],
+  ["failed", "Failed"],
+  ["completed", "Completed"],
+  ["cancelled", "Cancelled"],
+];
+
+const WAITS: Record<string, string> = {
+  gate: "an approval",
+  form: "an answer",
+  delay: "a time",
+  promise: "an item",
+  suspension: "a resumption",
+};
+
+export const nameOf = (workflow: Info): string => workflow.name ?? workflow.definition ?? workflow.type;
+
+export function WorkflowsPage() {
+  const [, go] = useLocation();
+  const parameters = new URLSearchParams(useSearch());
+  const chosen = {
+    state: parameters.get("state"),
+    definition: parameters.get("definition"),
+    waiting_for: parameters.get("waiting_for"),
+  };
+  const [cursors, setCursors] = useState<string[]>([]);
+  const [isStarting, setStarting] = useState(false);
+  const may = useMay();
+  const cursor = cursors.at(-1);
+  const choose = (change: Partial<typeof chosen>): void => {
+    setCursors([]);
+    go(`/workflows?${new URLSearchParams(query({ ...chosen, ...change }))}`);
+  };
+  const workflows = useData(
+    `workflows ${JSON.stringify(chosen)} ${cursor ?? ""}`,
+    () => accepted(client.GET("/ojs/v1/workflows", { params: { query: query({ ...chosen, cursor, limit: 50 }) } })),
+    { kinds: ["workflow", "job"] },
+  );
+  return (
+    <Page
+      title="Workflows"
+      actions={
+        may("enqueue") && (
+          <Button icon="plus" kind="main" onClick={() => setStarting(true)}>
+            Start one
+          </Button>
+        )
+      }
+    >
+      <div class="filters">
+        <Segments label="State" of={STATES} chosen={chosen.state ?? ""} choose={(state) => choose({ state })} />
+        <label>
+          <span class="hidden">What they wait for</span>
+          <select class="input" value={chosen.waiting_for ?? ""} onChange={(event) => choose({ waiting_for: event.currentTarget.value })}>
+            <option value="">Whatever they wait for</option>
+            {Object.entries(WAITS).map(([kind, label]) => (
+              <option key={kind} value={kind}>
+                Waiting for {label}
+              </option>
+            ))}
+          </select>
+        </label>
+        {chosen.definition && (
+          <button type="button" class="chip" onClick={() => choose({ definition: null })}>
+            Definition: {chosen.definition} <Icon name="cross" />
+            <span class="hidden">Remove</span>
+          </button>
+        )}
+      </div>
+      <Card isBare>
+        <Shown of={workflows} rows={10}>
+          {(data) => (
+            <>
+              <Table<Info>
+                label="Workflows"
+                rows={data.workflows}
+                keyOf={(one) => one.id}
+                empty={
+                  <Empty icon="workflows" title="No workflows">
+                    Start one from a definition, or from your application.
+                  </Empty>
+                }
+                columns={[
+                  {
+                    label: "Workflow",
+                    className: "grow",
+                    cell: (one) => (
+                      <>
+                        <Link href={`/workflows/${one.id}`}>
+                          <b class="clip">{nameOf(one)}</b>
+                        </Link>
+                        <span class="sub clip">
+                          {one.target ? `for ${one.target}, ` : ""}
+                          <span class="mono">…{one.id.slice(-12)}</span>
+                        </span>
+                      </>
+                    ),
+                  },
+                  {
+                    label: "State",
+                    cell: (one) => (
+                      <>
+                        <State state={one.held ? "held" : one.state} />
+                        {(one.waiting_for ?? []).length > 0 && (
+                          <span class="sub nowrap"> waits for {(one.waiting_for ?? []).map((kind) => WAITS[kind]).join(", ")}</span>
+                        )}
+                      </>
+                    ),
+                  },
+                  { label: "Progress", cell: (one) => <Progress workflow={one} /> },
+                  { label: "Took", className: "num wide", cell: (one) => between(one.started_at, one.completed_at ?? one.cancelled_at) },
+                  { label: "Created", className: "num wide", cell: (one) => <Time at={one.created_at} /> },
+                ]}
+              />
+              <div class="more">
+                <span>{many(data.pagination.total, "workflow")}</span>
+                <span style={{ marginLeft: "auto" }} />
+                <Button isSmall disabled={!cursors.length} onClick={() => setCursors(cursors.slice(0, -1))}>
+                  Newer
+                </Button>
+                <Button
+                  isSmall
+                  disabled={!data.pagination.next_cursor}
+                  onClick={() => setCursors([...cursors, data.pagination.next_cursor ?? ""])}
+                >
+                  Older
+                </Button>
+              </div>
+            </>
+          )}
+        </Shown>
+      </Card>
+      {isStarting && <Start close={() => setStarting(false)} />}
+    </Page>
+  );
+}
+
+/** How many jobs of a workflow have completed, and how many there are. */
+export function jobsOf(workflow: Info): { done: number; of: number } {
+  const counts = workflow.metadata as { completed_count?: number; job_count?: number } | undefined;
+  return { done: counts?.completed_count ?? 0, of: counts?.job_count ?? 0 };
+}
+
+export function Progress({ workflow }: { workflow: Info }) {
+  const { done, of } = jobsOf(workflow);
+  return (
+    <span class="progress">
+      <Bar done={done} of={of} isFailed={workflow.state === "failed"} label={`Progress of ${nameOf(workflow)}`} />
+      <span class="num nowrap quiet">
+        {compact(done)}/{compact(of)}
+      </span>
+    </span>
+  );
+}
+
+function Start({ close }: { close: () => void }) {
+  const definitions = useData("definitions", () => accepted(client.GET("/ojs/v1/definitions", { params: { query: { limit: "200" } } })));
+  const [name, setName] = useState("");
+  const [, go] = useLocation();
+  const { act } = useDialogs();
+  const chosen = definitions.data?.definitions.find((one) => one.name === name);
+  const start = async (params: unknown): Promise<void> => {
+    await act(async () => {
+      const body = { definition: name, params } as unknown as Schemas["WorkflowBody"];
+      const made = await accepted(client.POST("/ojs/v1/workflows", { body }));
+      close();
+      go(`/workflows/${made.workflow.id}`);
+      return "The workflow was started.";
+    });
+  };
+  const schema = (chosen?.params_schema ?? { title: "Parameters", type: "object" }) as JsonSchema;
+  return (
+    <Dialog label="Start a workflow" close={close}>
+      <div class="inside">
+        <Shown of={definitions} rows={2}>
+          {(data) =>
+            data.definitions.length ? (
+              <label class="field">
+                <span>Definition</span>
+                <select class="input" value={name} onChange={(event) => setName(event.currentTarget.value)}>
+                  <option value="">Choose one</option>
+                  {data.definitions.map((one) => (
+                    <option key={one.name} value={one.name}>
+                      {one.name} (version {one.version})
+                    </option>
+                  ))}
+                </select>
+              </label>
+            ) : (
+              <Empty icon="workflows" title="No definitions">
+                Save one with <code>ojster definitions put</code>.
+              </Empty>
+            )
+          }
+        </Shown>
+      </div>
+      {chosen && <SchemaForm key={name} schema={schema} action="Start it" send={(value) => void start(value ?? {})} close={close} />}
+    </Dialog>
+  );
+}

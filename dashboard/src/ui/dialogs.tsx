@@ -1,0 +1,150 @@
+/** Questions before actions, and words after them. */
+import { createContext, type ComponentChildren } from "preact";
+import { useContext, useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { Button } from "./parts";
+
+export interface Question {
+  title: string;
+  /** What will happen, to how many, and what cannot be undone. */
+  text: ComponentChildren;
+  action: string;
+  isDangerous?: boolean;
+  /** A word that must be typed first. */
+  word?: string;
+  /** A text to ask for. */
+  field?: { label: string; isRequired?: boolean };
+}
+
+interface Toast {
+  key: number;
+  text: string;
+  undo?: () => Promise<unknown>;
+}
+
+export interface Dialogs {
+  /** Asks; `null` if the answer is no, else the text of the field. */
+  ask: (question: Question) => Promise<string | null>;
+  tell: (text: string, undo?: () => Promise<unknown>) => void;
+  /** Asks if there is a question, acts, and tells what was done or why not. Returns whether it was done. */
+  act: (work: (text: string) => Promise<string | void>, question?: Question, undo?: () => Promise<unknown>) => Promise<boolean>;
+}
+
+const Context = createContext<Dialogs | null>(null);
+
+export function useDialogs(): Dialogs {
+  const dialogs = useContext(Context);
+  if (!dialogs) throw new Error("useDialogs needs DialogHost around it");
+  return dialogs;
+}
+
+export function DialogHost({ children }: { children: ComponentChildren }) {
+  const [asked, setAsked] = useState<{ question: Question; answer: (text: string | null) => void } | null>(null);
+  const [toasts, setToasts] = useState<Toast[]>([]);
+  const dialogs = useMemo<Dialogs>(() => {
+    let last = 0;
+    const ask = (question: Question): Promise<string | null> =>
+      new Promise((resolve) => {
+        setAsked({
+          question,
+          answer: (text) => {
+            setAsked(null);
+            resolve(text);
+          },
+        });
+      });
+    const tell = (text: string, undo?: () => Promise<unknown>): void => {
+      const key = ++last;
+      setToasts((known) => [...known.slice(-3), { key, text, undo }]);
+      window.setTimeout(() => setToasts((known) => known.filter((one) => one.key !== key)), undo ? 10_000 : 5_000);
+    };
+    const act: Dialogs["act"] = async (work, question, undo) => {
+      const text = question ? await ask(question) : "";
+      if (text === null) return false;
+      try {
+        const done = await work(text);
+        if (done) tell(done, undo);
+        return true;
+      } catch (error) {
+        tell((error as Error).message);
+        return false;
+      }
+    };
+    return { ask, tell, act };
+  }, []);
+  const undo = async (toast: Toast): Promise<void> => {
+    setToasts((known) => known.filter((one) => one !== toast));
+    await dialogs.act(async () => {
+      await toast.undo?.();
+      return "Undone.";
+    });
+  };
+  return (
+    <Context.Provider value={dialogs}>
+      {children}
+      {asked && <Asked {...asked} />}
+      <div class="toasts" role="status" aria-live="polite">
+        {toasts.map((toast) => (
+          <div class="toast" key={toast.key}>
+            <span>{toast.text}</span>
+            {toast.undo && (
+              <Button isSmall onClick={() => void undo(toast)}>
+                Undo
+              </Button>
+            )}
+          </div>
+        ))}
+      </div>
+    </Context.Provider>
+  );
+}
+
+export function Dialog(props: { label: string; close: () => void; className?: string; children: ComponentChildren }) {
+  const dialog = useRef<HTMLDialogElement>(null);
+  useEffect(() => {
+    dialog.current?.showModal();
+  }, []);
+  return (
+    <dialog ref={dialog} class={props.className} aria-label={props.label} onClose={props.close} onCancel={props.close}>
+      {props.children}
+    </dialog>
+  );
+}
+
+function Asked({ question, answer }: { question: Question; answer: (text: string | null) => void }) {
+  const [typed, setTyped] = useState("");
+  const [text, setText] = useState("");
+  const isReady = (!question.word || typed === question.word) && (!question.field?.isRequired || text.trim() !== "");
+  return (
+    <Dialog label={question.title} close={() => answer(null)}>
+      <form
+        onSubmit={(event) => {
+          event.preventDefault();
+          if (isReady) answer(text);
+        }}
+      >
+        <h2>{question.title}</h2>
+        <div>{question.text}</div>
+        {question.field && (
+          <label class="field">
+            <span>{question.field.label}</span>
+            <input class="input" value={text} onInput={(event) => setText(event.currentTarget.value)} />
+          </label>
+        )}
+        {question.word && (
+          <label class="field">
+            <span>
+              Type <code>{question.word}</code> to go on
+            </span>
+            <input class="input" value={typed} onInput={(event) => setTyped(event.currentTarget.value)} autocomplete="off" />
+          </label>
+        )}
+        <div class="buttons">
+          <Button onClick={() => answer(null)}>Keep it as it is</Button>
+          <Button type="submit" kind={question.isDangerous ? "main danger" : "main"} disabled={!isReady}>
+            {question.action}
+          </Button>
+        </div>
+      </form>
+    </Dialog>
+  );
+}

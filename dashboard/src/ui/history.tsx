@@ -1,0 +1,112 @@
+/** Throughput and waiting times over time, of all queues or of one. */
+import { useState } from "preact/hooks";
+import { accepted, client, query } from "../api/client";
+import { useData } from "../api/use";
+import { Chart } from "./chart";
+import { number } from "./format";
+import { Card, Segments, Shown } from "./parts";
+import { useTheme } from "./theme";
+
+const RANGES = {
+  "1h": { period: "1m", seconds: 3_600, step: 60 },
+  "6h": { period: "5m", seconds: 21_600, step: 300 },
+  "24h": { period: "5m", seconds: 86_400, step: 300 },
+  "7d": { period: "1h", seconds: 604_800, step: 3_600 },
+  "60d": { period: "1d", seconds: 5_184_000, step: 86_400 },
+} as const;
+
+type Range = keyof typeof RANGES;
+
+export function History({ queue }: { queue?: string }) {
+  const [range, setRange] = useState<Range>("1h");
+  const theme = useTheme();
+  const { period, seconds, step } = RANGES[range];
+  const load = () => {
+    const since = new Date(Date.now() - seconds * 1000).toISOString();
+    return accepted(
+      client.GET("/ojs/v1/admin/stats/history", { params: { query: query({ period, since, queue }) } }),
+    );
+  };
+  const history = useData(`history ${range} ${queue ?? ""}`, load, { kinds: ["job"] });
+  return (
+    <div class="stack">
+      <Card
+        title="Jobs per minute"
+        end={
+          <Segments
+            label="Range"
+            of={(Object.keys(RANGES) as Range[]).map((one): [Range, string] => [one, one])}
+            chosen={range}
+            choose={setRange}
+          />
+        }
+      >
+        <Shown of={history} rows={8}>
+          {({ data }) => {
+            const { times, of } = filled(data, seconds, step);
+            const sum = (name: "completed" | "failed" | "enqueued"): number =>
+              data.reduce((total, one) => total + one[name], 0);
+            const rate = (value: number | null): number | null => (value === null ? null : (60 * value) / step);
+            return (
+              <Chart
+                theme={theme}
+                label={`Jobs per minute in the last ${range}: ${number(sum("completed"))} completed, ${number(sum("failed"))} failed attempts, ${number(sum("enqueued"))} enqueued`}
+                times={times}
+                unit=" a minute"
+                series={[
+                  { label: "completed", colour: "green", values: of((one) => one.completed, 0).map(rate), isFilled: true },
+                  { label: "failed", colour: "red", values: of((one) => one.failed, 0).map(rate), isFilled: true },
+                  { label: "enqueued", colour: "blue", values: of((one) => one.enqueued, 0).map(rate) },
+                ]}
+              />
+            );
+          }}
+        </Shown>
+      </Card>
+      <Card title="Waiting time in milliseconds">
+        <Shown of={history} rows={8}>
+          {({ data }) => {
+            const { times, of } = filled(data, seconds, step);
+            return (
+              <Chart
+                theme={theme}
+                label={`Milliseconds that jobs waited before they began, in the last ${range}`}
+                times={times}
+                unit=" ms"
+                series={[
+                  { label: "half", colour: "green", values: of((one) => one.latency_p50_ms, null) },
+                  { label: "95 %", colour: "amber", values: of((one) => one.latency_p95_ms, null) },
+                  { label: "99 %", colour: "red", values: of((one) => one.latency_p99_ms, null) },
+                ]}
+              />
+            );
+          }}
+        </Shown>
+      </Card>
+    </div>
+  );
+}
+
+interface Step {
+  timestamp: string;
+  completed: number;
+  failed: number;
+  enqueued: number;
+  latency_p50_ms: number;
+  latency_p95_ms: number;
+  latency_p99_ms: number;
+}
+
+/** The steps of a range, with those in which nothing happened. */
+function filled(data: Step[], seconds: number, step: number) {
+  const last = Math.floor(Date.now() / 1000 / step) * step;
+  const times: number[] = [];
+  for (let at = last - seconds + step; at <= last; at += step) times.push(at);
+  const known = new Map(data.map((one) => [Math.round(Date.parse(one.timestamp) / 1000), one]));
+  const of = (value: (one: Step) => number, none: number | null): (number | null)[] =>
+    times.map((at) => {
+      const one = known.get(at);
+      return one ? value(one) : none;
+    });
+  return { times, of };
+}

@@ -1,0 +1,76 @@
+/** A viewer for JSON that copes with large values: what is folded is not drawn, and long lists come in parts. */
+import { useState } from "preact/hooks";
+import { Button, Copy } from "./parts";
+
+const PART = 100;
+const LONGEST = 2_000;
+
+export function Json({ value, label }: { value: unknown; label: string }) {
+  return (
+    <div class="json" tabIndex={0} role="group" aria-label={label}>
+      <Copy text={JSON.stringify(value, null, 2) ?? "null"} label={`Copy ${label}`} />
+      <Value value={value} depth={0} />
+    </div>
+  );
+}
+
+function Value({ value, name, depth }: { value: unknown; name?: string; depth: number }) {
+  const entries = Array.isArray(value)
+    ? value.map((one, place): [string, unknown] => [String(place), one])
+    : value !== null && typeof value === "object"
+      ? Object.entries(value)
+      : null;
+  const key = name === undefined ? null : <span class="key">{name}: </span>;
+  if (entries === null) {
+    return (
+      <div class="leaf">
+        {key}
+        <Leaf value={value} />
+      </div>
+    );
+  }
+  const kind = Array.isArray(value) ? `[${entries.length}]` : `{${entries.length}}`;
+  if (!entries.length) {
+    return (
+      <div class="leaf">
+        {key}
+        {Array.isArray(value) ? "[]" : "{}"}
+      </div>
+    );
+  }
+  return <Branch label={<>{key}{kind}</>} entries={entries} depth={depth} />;
+}
+
+function Branch({ label, entries, depth }: { label: preact.ComponentChildren; entries: [string, unknown][]; depth: number }) {
+  const [isOpen, setOpen] = useState(depth < 2 && entries.length <= PART);
+  const [shown, setShown] = useState(PART);
+  return (
+    <details open={isOpen} onToggle={(event) => setOpen(event.currentTarget.open)}>
+      <summary>{label}</summary>
+      {isOpen && entries.slice(0, shown).map(([name, one]) => <Value key={name} name={name} value={one} depth={depth + 1} />)}
+      {isOpen && entries.length > shown && (
+        <Button isSmall onClick={() => setShown(shown + 10 * PART)}>
+          Show more of {entries.length}
+        </Button>
+      )}
+    </details>
+  );
+}
+
+function Leaf({ value }: { value: unknown }) {
+  const [isWhole, setWhole] = useState(false);
+  if (typeof value !== "string") {
+    return <span class={typeof value === "number" ? "number" : "word"}>{String(value)}</span>;
+  }
+  const text = isWhole || value.length <= LONGEST ? value : `${value.slice(0, LONGEST)}…`;
+  return (
+    <>
+      <span class="string">"{text}"</span>
+      {text !== value && (
+        <Button isSmall onClick={() => setWhole(true)}>
+          Show all {value.length} characters
+        </Button>
+      )}
+    </>
+  );
+}

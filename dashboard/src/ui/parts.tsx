@@ -1,0 +1,248 @@
+/** Small parts that all pages are made of. */
+import type { ComponentChildren, JSX } from "preact";
+import { useState } from "preact/hooks";
+import { Link } from "wouter-preact";
+import type { Loaded } from "../api/use";
+import { Icon, type IconName } from "./icons";
+
+export function Page(props: {
+  title: string;
+  sub?: ComponentChildren;
+  badge?: ComponentChildren;
+  actions?: ComponentChildren;
+  children: ComponentChildren;
+}) {
+  document.title = `${props.title} · Ojster`;
+  return (
+    <div class="page">
+      <div class="head">
+        <h1>{props.title}</h1>
+        {props.badge}
+        {props.actions && <div class="actions">{props.actions}</div>}
+        {props.sub && <p class="sub">{props.sub}</p>}
+      </div>
+      {props.children}
+    </div>
+  );
+}
+
+export function Card(props: { title?: string; end?: ComponentChildren; children: ComponentChildren; isBare?: boolean }) {
+  return (
+    <section class="card" aria-label={props.title}>
+      {props.title && (
+        <header>
+          <h2>{props.title}</h2>
+          {props.end && <div class="end">{props.end}</div>}
+        </header>
+      )}
+      {props.isBare ? props.children : <div class="body">{props.children}</div>}
+    </section>
+  );
+}
+
+type ButtonProps = Omit<JSX.HTMLAttributes<HTMLButtonElement>, "icon"> & {
+  icon?: IconName;
+  kind?: "main" | "danger" | "plain" | "main danger";
+  isSmall?: boolean;
+  disabled?: boolean;
+  type?: "button" | "submit";
+};
+
+export function Button({ icon, kind, isSmall, children, type = "button", ...rest }: ButtonProps) {
+  return (
+    <button type={type} class={`button ${kind ?? ""} ${isSmall ? "small" : ""}`} {...rest}>
+      {icon && <Icon name={icon} />}
+      {children}
+    </button>
+  );
+}
+
+export function Empty({ icon = "info", title, children }: { icon?: IconName; title: string; children?: ComponentChildren }) {
+  return (
+    <div class="empty">
+      <Icon name={icon} />
+      <b>{title}</b>
+      {children && <span>{children}</span>}
+    </div>
+  );
+}
+
+export function Problem({ error, retry }: { error: Error; retry?: () => void }) {
+  return (
+    <div class="problem" role="alert">
+      <Icon name="alert" />
+      <span>{error.message}</span>
+      {retry && (
+        <Button isSmall onClick={retry}>
+          Try again
+        </Button>
+      )}
+    </div>
+  );
+}
+
+/** Shows data that may be on its way: the place is kept, so that nothing jumps when it comes. */
+export function Shown<T>(props: { of: Loaded<T>; rows?: number; children: (data: T) => ComponentChildren }) {
+  const { data, error, reload } = props.of;
+  if (data === undefined && error) return <Problem error={error} retry={reload} />;
+  if (data === undefined) {
+    return (
+      <div class="stack" aria-busy="true" aria-label="Loading">
+        {Array.from({ length: props.rows ?? 3 }, (_, place) => (
+          <div class="skeleton" key={place} />
+        ))}
+      </div>
+    );
+  }
+  return (
+    <>
+      {error && <Problem error={error} retry={reload} />}
+      {props.children(data)}
+    </>
+  );
+}
+
+export interface Column<T> {
+  label: string;
+  cell: (row: T) => ComponentChildren;
+  className?: string;
+}
+
+export function Table<T>(props: {
+  columns: Column<T>[];
+  rows: T[];
+  keyOf: (row: T) => string;
+  label: string;
+  empty?: ComponentChildren;
+}) {
+  if (!props.rows.length) return <>{props.empty ?? <Empty title="Nothing here" />}</>;
+  return (
+    <div class="scroll" tabIndex={0} role="group" aria-label={props.label}>
+      <table aria-label={props.label}>
+        <thead>
+          <tr>
+            {props.columns.map((column) => (
+              <th scope="col" class={column.className} key={column.label}>
+                {column.label || <span class="hidden">Actions</span>}
+              </th>
+            ))}
+          </tr>
+        </thead>
+        <tbody>
+          {props.rows.map((row) => (
+            <tr key={props.keyOf(row)}>
+              {props.columns.map((column) => (
+                <td class={column.className} key={column.label}>
+                  {column.cell(row)}
+                </td>
+              ))}
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </div>
+  );
+}
+
+export function Bar({ done, of, isFailed, label }: { done: number; of: number; isFailed?: boolean; label: string }) {
+  const share = of ? Math.round((100 * done) / of) : 0;
+  return (
+    <span
+      class={`bar ${isFailed ? "failed" : ""}`}
+      role="progressbar"
+      aria-label={label}
+      aria-valuenow={share}
+      aria-valuemin={0}
+      aria-valuemax={100}
+    >
+      <i style={{ width: `${share}%` }} />
+    </span>
+  );
+}
+
+export function Facts({ facts }: { facts: [string, ComponentChildren][] }) {
+  return (
+    <dl class="facts">
+      {facts
+        .filter(([, value]) => value !== null && value !== undefined && value !== "")
+        .map(([name, value]) => (
+          <>
+            <dt>{name}</dt>
+            <dd>{value}</dd>
+          </>
+        ))}
+    </dl>
+  );
+}
+
+export function Tabs<T extends string>(props: { tabs: [T, string][]; chosen: T; choose: (tab: T) => void; label: string }) {
+  const move = (event: KeyboardEvent): void => {
+    const step = event.key === "ArrowRight" ? 1 : event.key === "ArrowLeft" ? -1 : 0;
+    if (!step) return;
+    const place = props.tabs.findIndex(([tab]) => tab === props.chosen);
+    const next = props.tabs[(place + step + props.tabs.length) % props.tabs.length];
+    if (next) props.choose(next[0]);
+  };
+  return (
+    <div class="tabs" role="tablist" aria-label={props.label} onKeyDown={move}>
+      {props.tabs.map(([tab, label]) => (
+        <button
+          type="button"
+          role="tab"
+          key={tab}
+          aria-selected={tab === props.chosen}
+          tabIndex={tab === props.chosen ? 0 : -1}
+          onClick={() => props.choose(tab)}
+        >
+          {label}
+        </button>
+      ))}
+    </div>
+  );
+}
+
+export function Segments<T extends string>(props: { of: [T, string][]; chosen: T; choose: (one: T) => void; label: string }) {
+  return (
+    <div class="segments" role="group" aria-label={props.label}>
+      {props.of.map(([one, label]) => (
+        <button type="button" key={one} aria-pressed={one === props.chosen} onClick={() => props.choose(one)}>
+          {label}
+        </button>
+      ))}
+    </div>
+  );
+}
+
+export function Copy({ text, label = "Copy" }: { text: string; label?: string }) {
+  const [isDone, setDone] = useState(false);
+  const copy = async (): Promise<void> => {
+    await navigator.clipboard.writeText(text);
+    setDone(true);
+    window.setTimeout(() => setDone(false), 1500);
+  };
+  return (
+    <Button kind="plain" isSmall icon={isDone ? "check" : "copy"} aria-label={label} title={label} onClick={() => void copy()} />
+  );
+}
+
+export function JobLink({ id, children }: { id: string; children?: ComponentChildren }) {
+  return (
+    <Link href={`/jobs/${id}`} class={children ? "" : "mono"}>
+      {children ?? id.slice(-12)}
+    </Link>
+  );
+}
+
+/** Small columns: how many of something there were in each hour. */
+export function Spark({ values, label }: { values: number[]; label: string }) {
+  const most = Math.max(1, ...values);
+  const width = 120 / Math.max(1, values.length);
+  return (
+    <svg class="spark" viewBox="0 0 120 24" role="img" aria-label={label}>
+      {values.map((value, place) => {
+        const height = value ? Math.max(2, (22 * value) / most) : 0.6;
+        return <rect key={place} x={place * width} y={24 - height} width={Math.max(1, width - 1)} height={height} />;
+      })}
+    </svg>
+  );
+}

@@ -1,0 +1,174 @@
+import type { ComponentChildren } from "preact";
+import { useEffect, useState } from "preact/hooks";
+import { Link, useLocation } from "wouter-preact";
+import { accepted, client, useTenant } from "../api/client";
+import { type LiveState, pause, watchState } from "../api/live";
+import { logOut, type Session } from "../api/session";
+import { forgetAll, useData } from "../api/use";
+import { useDialogs } from "./dialogs";
+import { compact } from "./format";
+import { Icon, type IconName } from "./icons";
+import { Palette } from "./palette";
+import { Button } from "./parts";
+import { chooseTheme, useTheme } from "./theme";
+import icon from "../icon.svg";
+
+export const PAGES: { path: string; label: string; icon: IconName; isGlobal?: boolean }[] = [
+  { path: "/", label: "Overview", icon: "overview" },
+  { path: "/jobs", label: "Jobs", icon: "jobs" },
+  { path: "/workflows", label: "Workflows", icon: "workflows" },
+  { path: "/errors", label: "Errors", icon: "errors" },
+  { path: "/queues", label: "Queues", icon: "queues" },
+  { path: "/workers", label: "Workers", icon: "workers" },
+  { path: "/schedules", label: "Schedules", icon: "schedules" },
+  { path: "/events", label: "Events", icon: "events" },
+  { path: "/collections", label: "Collections", icon: "collections" },
+  { path: "/admin", label: "Settings", icon: "admin", isGlobal: true },
+];
+
+const LIVE: Record<LiveState, [string, string]> = {
+  off: ["", "Not live"],
+  connecting: ["off", "Connecting…"],
+  on: ["on", "Live"],
+  paused: ["", "Paused"],
+};
+
+export function Shell(props: { session: Session; end: (session: Session) => void; children: ComponentChildren }) {
+  const [location] = useLocation();
+  const [isOpen, setOpen] = useState(false);
+  const [isFinding, setFinding] = useState(false);
+  const [live, setLive] = useState<LiveState>("off");
+  const theme = useTheme();
+  const { act } = useDialogs();
+  const server = useData("manifest", () => accepted(client.GET("/ojs/manifest")));
+  const dead = useData("dead-count", () => accepted(client.GET("/ojs/v1/dead-letter", { params: { query: { limit: "1" } } })), {
+    kinds: ["job"],
+  });
+  useEffect(() => watchState(setLive), []);
+  useEffect(() => setOpen(false), [location]);
+  useEffect(() => {
+    const press = (event: KeyboardEvent): void => {
+      if ((event.ctrlKey || event.metaKey) && event.key.toLowerCase() === "k") {
+        event.preventDefault();
+        setFinding(true);
+      }
+    };
+    window.addEventListener("keydown", press);
+    return () => window.removeEventListener("keydown", press);
+  }, []);
+  const pages = PAGES.filter((page) => !page.isGlobal || props.session.is_global);
+  const isHere = (path: string): boolean => (path === "/" ? location === "/" : `${location}/`.startsWith(`${path}/`));
+  const [liveClass, liveText] = LIVE[live];
+  const deadCount = dead.data?.pagination.total ?? 0;
+  return (
+    <div class="shell">
+      <a class="skip" href="#content">
+        Skip to the content
+      </a>
+      <nav class={`nav ${isOpen ? "open" : ""}`} aria-label="Pages" id="pages">
+        <Link href="/" class="brand">
+          <img src={icon} alt="" /> Ojster
+        </Link>
+        <ul>
+          {pages.map((page) => (
+            <li key={page.path}>
+              <Link href={page.path} aria-current={isHere(page.path) ? "page" : undefined}>
+                <Icon name={page.icon} /> {page.label}
+                {page.path === "/errors" && deadCount > 0 && (
+                  <span class="count">
+                    {compact(deadCount)}
+                    <span class="hidden"> dead letters</span>
+                  </span>
+                )}
+              </Link>
+            </li>
+          ))}
+        </ul>
+        <div class="foot">
+          {props.session.tenants && <span>Workspace: {props.session.tenants.join(", ")}</span>}
+          {props.session.is_global && props.session.needs_token && <TenantChoice />}
+          {props.session.who && (
+            <span>
+              {props.session.who}{" "}
+              <Button
+                kind="plain"
+                isSmall
+                icon="exit"
+                onClick={() => void act(async () => props.end(await logOut()))}
+              >
+                Log out
+              </Button>
+            </span>
+          )}
+          {server.data && (
+            <span>
+              {server.data.implementation.name} {server.data.implementation.version} on {server.data.backend}
+            </span>
+          )}
+        </div>
+      </nav>
+      <div class="work">
+        <header class="top">
+          <Button
+            kind="plain"
+            icon="menu"
+            class="button plain menu"
+            aria-label="Pages"
+            aria-expanded={isOpen}
+            aria-controls="pages"
+            onClick={() => setOpen(!isOpen)}
+          />
+          <button type="button" class="find" onClick={() => setFinding(true)}>
+            <Icon name="search" /> <span>Find a job, queue, workflow …</span>
+            <kbd>Ctrl K</kbd>
+          </button>
+          <span class="space" />
+          <button
+            type="button"
+            class={`button plain live ${liveClass}`}
+            title={live === "paused" ? "Follow changes again" : "Pause"}
+            onClick={() => pause(live !== "paused")}
+          >
+            {liveText}
+          </button>
+          <Button
+            kind="plain"
+            icon="moon"
+            aria-label={theme === "dark" ? "Light colours" : "Dark colours"}
+            title={theme === "dark" ? "Light colours" : "Dark colours"}
+            onClick={() => chooseTheme(theme === "dark" ? "light" : "dark")}
+          />
+        </header>
+        <main id="content" tabIndex={-1}>
+          {props.children}
+        </main>
+      </div>
+      {isFinding && <Palette pages={pages} close={() => setFinding(false)} />}
+    </div>
+  );
+}
+
+function TenantChoice() {
+  const tenants = useData("tenants", () => accepted(client.GET("/ojs/v1/admin/tenants")));
+  const [, go] = useLocation();
+  if (!tenants.data?.tenants.length) return null;
+  return (
+    <label class="field">
+      <span>Workspace</span>
+      <select
+        class="input"
+        onChange={(event) => {
+          useTenant(event.currentTarget.value || null);
+          forgetAll();
+          go("/jobs");
+          go("/");
+        }}
+      >
+        <option value="">All</option>
+        {tenants.data.tenants.map((tenant) => (
+          <option key={tenant.tenant_id}>{tenant.tenant_id}</option>
+        ))}
+      </select>
+    </label>
+  );
+}
