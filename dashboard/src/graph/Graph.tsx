@@ -116,6 +116,22 @@ function Canvas(props: {
       return { scale, x: size.width / 2 - (box.x + box.width / 2) * scale, y: size.height / 2 - (box.y + LEAF.height / 2) * scale };
     });
   };
+  const unfolded = useRef<number | null>(null);
+  const fold = (step: Step): void => {
+    unfolded.current = step.number ?? 0;
+    props.fold(step);
+  };
+  useEffect(() => {
+    const box = picture.boxes.find((one) => one.step.number === unfolded.current);
+    if (!box) return;
+    unfolded.current = null;
+    setView((known) => {
+      if (!known) return known;
+      const [x, y] = [box.x * known.scale + known.x, box.y * known.scale + known.y];
+      const isSeenWhole = x >= 0 && y >= 0 && x < size.width - 100 && y < size.height - 60;
+      return isSeenWhole ? known : { ...known, x: MARGIN - box.x * known.scale, y: MARGIN - box.y * known.scale };
+    });
+  }, [picture]);
   const active = isFollowing ? picture.boxes.find((box) => !box.isOpen && ["active", "blocked", "pending"].includes(box.step.state)) : undefined;
   useEffect(() => {
     if (active) show(active);
@@ -200,7 +216,7 @@ function Canvas(props: {
             {picture.boxes
               .filter((box) => box.isOpen && isSeen(box.x, box.y, box.width, box.height))
               .map((box) => (
-                <Node key={box.step.number} box={box} {...props} isFound={isFound(box.step)} />
+                <Node key={box.step.number} box={box} chosen={props.chosen} choose={props.choose} fold={fold} isFound={isFound(box.step)} />
               ))}
             {picture.arrows.map((arrow, number) => {
               const first = arrow.points[0];
@@ -211,7 +227,7 @@ function Canvas(props: {
             {picture.boxes
               .filter((box) => !box.isOpen && isSeen(box.x, box.y, box.width, box.height))
               .map((box) => (
-                <Node key={box.step.number} box={box} {...props} isFound={isFound(box.step)} />
+                <Node key={box.step.number} box={box} chosen={props.chosen} choose={props.choose} fold={fold} isFound={isFound(box.step)} />
               ))}
             {picture.more.map((more) => (
               <MoreButton key={more.of} more={more} load={props.more} />
@@ -242,12 +258,15 @@ function Node(props: { box: Box; chosen: string | null; isFound: boolean; choose
   const state = stateOf(step);
   const colour = colourOf(state);
   const icon = STATES[state]?.icon ?? "dot";
-  const title = titleOf(step);
-  const under = step.is_container
-    ? `${step.kind}, ${compact(step.completed ?? 0)} of ${compact(step.total ?? 0)}`
-    : title === step.type
-      ? step.path
-      : step.type;
+  const title = clipped(titleOf(step), 22);
+  const under = clipped(
+    step.is_container
+      ? `${step.kind}, ${compact(step.completed ?? 0)} of ${compact(step.total ?? 0)}`
+      : titleOf(step) === step.type
+        ? step.path
+        : step.type,
+    26,
+  );
   const share = step.total ? (step.completed ?? 0) / step.total : 0;
   const open = (): void => (step.is_container ? props.fold(step) : props.choose(step));
   const press = (event: KeyboardEvent): void => {
@@ -260,13 +279,12 @@ function Node(props: { box: Box; chosen: string | null; isFound: boolean; choose
     <g
       class={`graph-node ${props.chosen === step.path ? "chosen" : ""} ${props.isFound ? "found" : ""}`}
       transform={`translate(${box.x} ${box.y})`}
-      tabIndex={0}
+      tabindex={0}
       role="button"
-      aria-label={`${step.path}, ${step.type}, ${state}${step.is_container ? (box.isOpen ? ", fold" : ", unfold") : ""}`}
+      aria-label={`${title} ${under}, ${state}${step.is_container ? (box.isOpen ? ", fold" : ", unfold") : ""}`}
       onClick={open}
       onKeyDown={press}
     >
-      <title>{`${step.path}: ${step.type}, ${state}`}</title>
       <rect
         class="box"
         width={box.width}
@@ -279,10 +297,10 @@ function Node(props: { box: Box; chosen: string | null; isFound: boolean; choose
         <path d={pathOf(icon)} />
       </g>
       <text x="29" y="19" style={{ fill: "var(--ink)", fontSize: "13px", fontWeight: 600 }}>
-        {clipped(title, 22)}
-      </text>
+        {title}
+      </text>{" "}
       <text x={box.isOpen ? box.width - 10 : 29} y={box.isOpen ? 19 : 35} text-anchor={box.isOpen ? "end" : "start"} style={{ fill: "var(--ink-2)", fontSize: "11px" }}>
-        {clipped(under, 26)}
+        {under}
       </text>
       {step.is_container && !box.isOpen && (
         <>
@@ -299,9 +317,9 @@ function MoreButton({ more, load }: { more: More; load: (of: number) => void }) 
     <g
       class="graph-node"
       transform={`translate(${more.x} ${more.y})`}
-      tabIndex={0}
+      tabindex={0}
       role="button"
-      aria-label={`Show more: ${more.left} steps are left`}
+      aria-label={`${compact(more.left)} more steps`}
       onClick={() => load(more.of)}
       onKeyDown={(event) => event.key === "Enter" && load(more.of)}
     >

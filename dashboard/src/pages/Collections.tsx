@@ -11,7 +11,10 @@ import { FileLink } from "./Job";
 
 export function CollectionsPage() {
   const collections = useData("collections", () => accepted(client.GET("/ojs/v1/collections")), { kinds: ["job"] });
-  const files = useData("files", () => accepted(client.GET("/ojs/v1/files", { params: { query: { limit: "100" } } })), { kinds: ["job"] });
+  const server = useData("manifest", () => accepted(client.GET("/ojs/manifest")));
+  const details = server.data?.capability_details as { files?: { store?: boolean } } | undefined;
+  const hasStore = details?.files?.store ?? false;
+  const files = useData(hasStore ? "files" : null, () => accepted(client.GET("/ojs/v1/files", { params: { query: { limit: "100" } } })), { kinds: ["job"] });
   return (
     <Page title="Collections and files">
       <Card title="Collections" isBare>
@@ -42,6 +45,7 @@ export function CollectionsPage() {
           )}
         </Shown>
       </Card>
+      {hasStore && (
       <Card title="Files" isBare>
         <Shown of={files} rows={4}>
           {(data) => (
@@ -65,6 +69,7 @@ export function CollectionsPage() {
           )}
         </Shown>
       </Card>
+      )}
     </Page>
   );
 }

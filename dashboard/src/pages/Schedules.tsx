@@ -124,7 +124,7 @@ function Crons({ crons, reload }: { crons: Cron[]; reload: () => void }) {
           cell: (cron) => (
             <>
               {may("enqueue") && (
-                <Button isSmall onClick={() => void run(cron)} aria-label={`Run ${cron.name} now`}>
+                <Button isSmall onClick={() => void run(cron)} aria-label={`Run now: ${cron.name}`}>
                   Run now
                 </Button>
               )}{" "}

@@ -86,7 +86,7 @@ export function Shell(props: { session: Session; end: (session: Session) => void
         </ul>
         <div class="foot">
           {props.session.tenants && <span>Workspace: {props.session.tenants.join(", ")}</span>}
-          {props.session.is_global && props.session.needs_token && <TenantChoice />}
+          {props.session.is_global && props.session.needs_token && props.session.operations.includes("admin") && <TenantChoice />}
           {props.session.who && (
             <span>
               {props.session.who}{" "}

@@ -27,6 +27,7 @@ from ojster.server.route import NUMBERED_PAGE, Route
 
 async def list_unrunnable(request: HttpRequest) -> Answer:
     """List the kinds of waiting jobs that no registered worker can run, with the reasons."""
+    request.engine.scope.need_view_of_all_queues()
     return Answer(encode(UnrunnableAnswer(await request.engine.fleet.unrunnable())))
 
 

@@ -49,6 +49,7 @@ _MAX_HISTORY_STEPS: Final = 10_000
 async def show_stats(request: HttpRequest) -> Answer:
     """Show system totals: queues, workers, jobs by state, throughput and uptime."""
     engine = request.engine
+    engine.scope.need_view_of_all_queues()
     queues = await engine.scope.look(overview.list_overviews, None)
     jobs = dict.fromkeys((state.value for state in JobState), 0)
     for one in queues:
@@ -61,6 +62,7 @@ async def show_stats(request: HttpRequest) -> Answer:
 
 async def show_history(request: HttpRequest) -> Answer:
     """Show the statistics history in steps of ``period`` (1m, 5m, 1h, 1d), of one ``queue`` or of all."""
+    request.engine.scope.need_view_of_all_queues()
     query, now = request.query, request.engine.database.clock()
     period = query.get("period", "5m")
     if period not in _PERIODS:

@@ -119,6 +119,7 @@ async def manifest(request: HttpRequest) -> Answer:
         },
         "ai_agents": {"level": "standard", "output_schemas": _has("jsonschema_rs")},
         "ml_resources": {"matching": True, "queue_limits": True, "preemption": False},
+        "files": {"store": request.engine.files.has_store},
         "realtime": {"sse": True, "websocket": _has("websockets"), "resumable": True},
     }
     shown = ManifestAnswer(

@@ -45,6 +45,7 @@ async def show_failures(request: HttpRequest) -> Answer:
 
 async def show_attention(request: HttpRequest) -> Answer:
     """Show what needs the attention of an operator, the worst first; an empty list if all is well."""
+    request.engine.scope.need_view_of_all_queues()
     findings = await request.engine.scope.look(find_attention, None)
     if (reason := await why_not_ready(request.engine.database)) is not None:
         findings.insert(0, Finding("full", "error", f"The database takes no new jobs: {reason}"))

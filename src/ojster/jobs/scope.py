@@ -97,6 +97,14 @@ class Scope:
         if self.access is not None:
             self.access.need_all_queues(what)
 
+    def need_view_of_all_queues(self) -> None:
+        """Raise ``Forbidden`` if the caller may see some queues alone. Administrators see all."""
+        access = self.access
+        if access is not None and access.queues and not access.may(Allowed.ADMIN):
+            raise Forbidden(
+                f"This shows all queues; the token {access.who!r} is limited to {', '.join(access.queues)}."
+            )
+
     def check_tenant(self, tenant: str) -> None:
         """Raise ``TenantMissing`` if new jobs need a tenant, and this is none."""
         if not tenant and self.database.settings.tenants == "required":

@@ -52,6 +52,7 @@ from ojster.server.route import NUMBERED_PAGE, Route
 
 async def list_admin_queues(request: HttpRequest) -> Answer:
     """List the queues with their job counts by state, throughput and latency."""
+    request.engine.scope.need_view_of_all_queues()
     page = numbered_page(request.query)
     found = await request.engine.scope.look(overview.list_overviews, None)
     items = [AdminQueueBody(**_members(one)) for one in found[page.offset : page.offset + page.size]]
@@ -60,6 +61,7 @@ async def list_admin_queues(request: HttpRequest) -> Answer:
 
 async def show_admin_queue(request: HttpRequest) -> Answer:
     """Show a queue with its counts, throughput, latency and configuration."""
+    request.engine.scope.need_view_of_all_queues()
     name = check_queue_name(request.path["name"])
     found = await request.engine.scope.look(overview.show_queues, name)
     if found is None:

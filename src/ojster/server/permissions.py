@@ -101,6 +101,8 @@ OPERATIONS: Final[dict[str, tuple[Operation, ...]]] = {
     "POST /workflows/{id}/steps/{step}/cancel": _CANCEL,
     "POST /workflows/{id}/steps/{step}/retry": _CANCEL,
     "GET /admin/attention": _INSPECT,
+    "GET /admin/queues": _INSPECT,
+    "GET /admin/queues/{name}": _INSPECT,
     "GET /admin/stats": _INSPECT,
     "GET /admin/stats/history": _INSPECT,
     "GET /admin/unrunnable": _INSPECT,

@@ -57,10 +57,9 @@ async def _session(request: HttpRequest, credentials: Credentials, headers: list
     tenants = sorted({shown_tenant(one.tenant) for one in token.grants if one.tenant is not None})
     place = None if token.is_global else token.only_tenant
     may = sorted(operation.value for operation in token.operations(place))
-    return Answer(
-        encode(SessionAnswer(True, True, token.name, may, None if token.is_global else tenants, token.is_global)),
-        headers=headers,
-    )
+    is_global = token.is_global and (not token.queues or Operation.ADMIN in token.operations(None))
+    shown = SessionAnswer(True, True, token.name, may, None if token.is_global else tenants, is_global)
+    return Answer(encode(shown), headers=headers)
 
 
 def _check_origin(request: HttpRequest) -> None:

@@ -241,7 +241,7 @@ class SessionAnswer(Struct):
     tenants:
         The workspaces to which its token is limited; ``None``: all.
     is_global:
-        Whether it may see what concerns all workspaces.
+        Whether it may see what concerns all workspaces and all queues.
     """
 
     needs_token: bool

@@ -1,0 +1,317 @@
+"""The pages of the dashboard, in a real browser: what they show, what they do, and who may see it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ojster.core.access import Grant, Role
+from tests.browser import needs_browser
+from tests.conftest import Bench
+from tests.dashboard import data
+from tests.dashboard.conftest import BUILT, Watched
+from tests.server.test_connections import serving
+
+if TYPE_CHECKING:
+    from playwright.async_api import Browser, Page
+
+pytestmark = [pytest.mark.anyio, pytest.mark.slow, needs_browser, BUILT]
+
+AXE = Path(__file__).parent.parent.parent / "dashboard" / "node_modules" / "axe-core" / "axe.min.js"
+
+PAGES = {
+    "": "Overview",
+    "jobs": "Jobs",
+    "jobs?state=completed": "Jobs",
+    "jobs/{done}": "done",
+    "workflows": "Workflows",
+    "workflows/{release}": "Release 4.2",
+    "workflows/{expense}": "Expense 99",
+    "workflows/{import}": "Import",
+    "errors": "Errors",
+    "queues": "Queues",
+    "queues/mail": "mail",
+    "workers": "Workers",
+    "schedules": "Schedules",
+    "events": "Events",
+    "collections": "Collections and files",
+    "admin": "Settings",
+    "nowhere": "No such page",
+}
+
+
+async def open_page(page: Page, server: str, path: str = "", title: str | None = None) -> None:
+    await page.goto(f"{server}/dashboard/{path}")
+    heading = page.get_by_role("heading", level=1)
+    await heading.get_by_text(title or re.compile(".")).first.wait_for()
+    await is_loaded(page)
+
+
+async def is_loaded(page: Page) -> None:
+    """Wait until nothing of a page is on its way any more."""
+    while await page.locator("[aria-busy]").count():
+        await page.locator("[aria-busy]").first.wait_for(state="detached")
+
+
+async def live(bench: Bench, queue: str) -> dict[str, int]:
+    """Return the numbers of jobs in a queue by state, without those that are 0."""
+    counts = (await bench.engine.jobs.count(queue)).get(queue, {})
+    return {state: number for state, number in counts.items() if number}
+
+
+async def faults(page: Page) -> list[str]:
+    """Return what axe-core finds: rules of WCAG 2.2 AA that the page breaks."""
+    await page.evaluate(AXE.read_text())
+    found: Any = await page.evaluate(
+        "axe.run({runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa']}).then(found => found.violations)"
+    )
+    return [f"{one['id']}: {[node['html'][:120] for node in one['nodes'][:3]]}" for one in found]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_each_page_shows_itself_without_a_fault(
+    bench: Bench, server: str, watched: Watched, page: Page, scheme: Any
+) -> None:
+    ids = await data.everything(bench)
+    await page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+    for path, title in PAGES.items():
+        await open_page(page, server, path.format(**ids), title)
+        assert await faults(page) == [], f"{path} ({scheme})"
+        watched.check()
+
+
+async def test_each_page_fits_a_phone(bench: Bench, server: str, page: Page) -> None:
+    ids = await data.everything(bench)
+    await page.set_viewport_size({"width": 390, "height": 800})
+    for path, title in PAGES.items():
+        await open_page(page, server, path.format(**ids), title)
+        width = await page.evaluate("document.scrollingElement.scrollWidth")
+        assert width <= 390, path
+    await page.get_by_role("button", name="Pages").click()
+    await page.get_by_role("link", name="Queues").click()
+    await page.get_by_role("heading", level=1, name="Queues").wait_for()
+
+
+async def test_names_are_text_whatever_they_contain(bench: Bench, server: str, page: Page) -> None:
+    await data.everything(bench)
+    await open_page(page, server, "workflows")
+    for name in data.HARD_NAMES:
+        await page.get_by_text(name, exact=True).first.wait_for()
+    assert await page.title() == "Workflows · Ojster"
+
+
+async def test_a_job_appears_while_one_looks(bench: Bench, server: str, page: Page) -> None:
+    await bench.push("first")
+    await open_page(page, server, "jobs")
+    await page.get_by_text("Live", exact=True).wait_for()
+    await page.mouse.move(5, 5)
+    await bench.push("second.arrives")
+    await page.get_by_role("link", name="second.arrives").wait_for()
+    await page.get_by_role("heading", name="Jobs").wait_for()
+
+
+async def test_a_failing_deployment_is_seen_in_one_group_and_retried(bench: Bench, server: str, page: Page) -> None:
+    await data.failing(bench, 5)
+    await open_page(page, server, "errors")
+    row = page.get_by_role("row").filter(has_text="MissingCustomer")
+    assert await row.count() == 1
+    assert "invoice … has no customer" in await row.inner_text()
+    await row.get_by_role("button", name="Retry").click()
+    dialog = page.get_by_role("dialog")
+    assert "5 of them" in await dialog.inner_text()
+    await dialog.get_by_role("button", name="Retry them").click()
+    await page.get_by_text("5 jobs retried.").wait_for()
+    assert await live(bench, "bad") == {"available": 5}
+    await page.get_by_text("Nothing has failed").wait_for()
+
+
+async def test_a_gate_is_approved_and_a_form_is_answered(bench: Bench, server: str, page: Page) -> None:
+    release, expense = await data.release(bench), await data.expense(bench)
+    await open_page(page, server, f"workflows/{release}")
+    await page.get_by_role("button", name="Approve", exact=True).click()
+    await page.get_by_role("dialog").get_by_label("Notes").fill("looks good")
+    await page.get_by_role("button", name="Approve it").click()
+    await page.get_by_text("approve was approved.").wait_for()
+    (job,) = await bench.fetch("steps")
+    assert job.type == "do.approve"
+    await open_page(page, server, f"workflows/{expense}")
+    await page.get_by_role("button", name="Answer").click()
+    dialog = page.get_by_role("dialog")
+    await dialog.get_by_label("Approved").check()
+    await dialog.get_by_label("Limit").fill("250")
+    await dialog.get_by_label("Why").select_option(label="books")
+    await dialog.get_by_role("button", name="Send it").click()
+    await page.get_by_text("ask goes on.").wait_for()
+    (job,) = await bench.fetch("steps")
+    assert job.parent_results is not None
+    assert b'"limit":250' in job.parent_results
+    assert b'"approved":true' in job.parent_results
+
+
+async def test_a_queue_is_paused_and_the_pause_undone(bench: Bench, server: str, page: Page) -> None:
+    await bench.push(queue="mail")
+    await open_page(page, server, "queues")
+    await page.get_by_role("button", name="Pause the queue mail").click()
+    await page.get_by_text("The queue mail is paused.").wait_for()
+    assert (await bench.engine.queues.statistics("mail")).queue.paused_at is not None
+    await page.get_by_role("button", name="Undo").click()
+    await page.get_by_role("button", name="Pause the queue mail").wait_for()
+    assert (await bench.engine.queues.statistics("mail")).queue.paused_at is None
+
+
+async def test_picked_jobs_are_cancelled_after_a_question_and_not_without(
+    bench: Bench, server: str, page: Page
+) -> None:
+    for number in range(3):
+        await bench.push("mail.send", number)
+    await open_page(page, server, "jobs?type=mail.send")
+    await page.get_by_role("button", name="Pick these 3").click()
+    await page.get_by_role("button", name="Cancel", exact=True).click()
+    await page.get_by_role("dialog").get_by_role("button", name="Keep it as it is").click()
+    assert await live(bench, "default") == {"available": 3}
+    await page.get_by_role("button", name="Cancel", exact=True).click()
+    await page.get_by_role("button", name="Cancel 3").click()
+    await page.get_by_text("3 jobs cancelled.").wait_for()
+    assert await live(bench, "default") == {"cancelled": 3}
+
+
+async def test_all_that_match_are_deleted(bench: Bench, server: str, page: Page) -> None:
+    for number in range(60):
+        await bench.ack((await bench.push("a", number)) and await bench.fetch_one("default"))
+    await bench.push("b")
+    await open_page(page, server, "jobs?state=completed")
+    await page.get_by_role("button", name="Pick these 50").click()
+    await page.get_by_role("button", name="Pick all 60 that match").click()
+    await page.get_by_role("button", name="Delete", exact=True).click()
+    await page.get_by_role("button", name="Delete 60").click()
+    await page.get_by_text("60 jobs deleted.").wait_for()
+    assert await live(bench, "default") == {"available": 1}
+
+
+async def test_a_worker_is_quieted_and_a_schedule_runs_now(bench: Bench, server: str, page: Page) -> None:
+    await data.everything(bench)
+    await open_page(page, server, "workers")
+    await page.get_by_role("row").filter(has_text="host-1").get_by_role("button", name="Quiet").click()
+    await page.get_by_text("It finishes its jobs, and takes no others.").wait_for()
+    (worker,) = await bench.engine.fleet.all()
+    assert worker.directive == "quiet"
+    await open_page(page, server, "schedules")
+    await page.get_by_role("button", name="Run now: nightly").click()
+    await page.get_by_role("button", name="Run it").click()
+    await page.get_by_text("was enqueued").wait_for()
+    page_of_jobs = await page.request.get(f"{server}/ojs/v1/jobs?type=report.build")
+    assert (await page_of_jobs.json())["pagination"]["total"] == 1
+
+
+async def test_a_new_schedule_shows_its_next_runs_before_it_is_made(
+    bench: Bench, server: str, watched: Watched, page: Page
+) -> None:
+    watched.expected = ("Failed to load resource: the server responded with a status of 4",)
+    await open_page(page, server, "schedules")
+    await page.get_by_role("button", name="New schedule").click()
+    await page.get_by_label("Cron expression").fill("61 * * * *")
+    await page.get_by_text("61").nth(0).wait_for()
+    await page.get_by_label("Cron expression").fill("30 4 * * *")
+    await page.get_by_text(re.compile("4:30")).first.wait_for()
+    await page.get_by_label("Name").fill("early")
+    await page.get_by_label("Job type").fill("report.build")
+    await page.get_by_role("button", name="Make it").click()
+    await page.get_by_text("The schedule early was made.").wait_for()
+    assert (await bench.engine.schedules.find("early")).expression == "30 4 * * *"
+
+
+async def test_the_palette_finds_a_queue_by_keyboard(bench: Bench, server: str, page: Page) -> None:
+    await bench.push(queue="mail")
+    await open_page(page, server)
+    await page.keyboard.press("Control+k")
+    await page.get_by_role("combobox").fill("mai")
+    await page.get_by_role("option", name=re.compile("mail")).wait_for()
+    await page.keyboard.press("Enter")
+    await page.get_by_role("heading", level=1, name="mail").wait_for()
+    job = await bench.push("find.me")
+    await page.keyboard.press("Control+k")
+    await page.get_by_role("combobox").fill(job.id)
+    await page.keyboard.press("Enter")
+    await page.get_by_role("heading", level=1, name="find.me").wait_for()
+
+
+async def test_a_container_unfolds_and_a_step_opens_by_keyboard(bench: Bench, server: str, page: Page) -> None:
+    ids = await data.everything(bench)
+    await open_page(page, server, f"workflows/{ids['import']}")
+    await page.get_by_role("button", name=re.compile("^rows group.*unfold")).focus()
+    await page.keyboard.press("Enter")
+    await page.get_by_role("button", name=re.compile("^row.import rows.0")).wait_for()
+    await page.get_by_role("button", name=re.compile("20 more")).wait_for(state="attached")
+    await page.get_by_role("button", name=re.compile("^list do.list")).focus()
+    await page.keyboard.press("Enter")
+    await page.get_by_role("dialog").get_by_text("do.list").wait_for()
+    await page.keyboard.press("Escape")
+    await page.get_by_role("tab", name="Timeline").click()
+    await page.get_by_role("img", name=re.compile("Timeline of")).wait_for()
+
+
+async def test_the_picture_is_saved(bench: Bench, server: str, page: Page) -> None:
+    release = await data.release(bench)
+    await open_page(page, server, f"workflows/{release}")
+    async with page.expect_download() as begun:
+        await page.get_by_role("button", name="SVG").click()
+    saved = Path(await (await begun.value).path()).read_text()
+    assert saved.startswith("<svg")
+    assert "do.deploy" in saved
+    assert "var(" not in re.sub(r'style="[^"]*"', "", saved)
+    async with page.expect_download() as begun:
+        await page.get_by_role("button", name="PNG").click()
+    assert Path(await (await begun.value).path()).read_bytes().startswith(b"\x89PNG")
+
+
+async def test_a_viewer_sees_all_and_can_change_nothing(bench: Bench, watched: Watched, page: Page) -> None:
+    watched.expected = ("Failed to load resource: the server responded with a status of 401",)
+    token, shown = await bench.engine.tokens.create("ada", [Grant(Role.VIEWER)])
+    await data.failing(bench)
+    async with serving(bench.engine, guarded=True) as (_, port):
+        server = f"http://127.0.0.1:{port}"
+        await page.goto(f"{server}/dashboard/errors")
+        await page.get_by_label("Token").fill("ojster_wrong_token")
+        await page.get_by_role("button", name="Log in").click()
+        await page.get_by_text("The token is invalid").wait_for()
+        await page.get_by_label("Token").fill(shown)
+        await page.get_by_role("button", name="Log in").click()
+        await page.get_by_role("row").filter(has_text="MissingCustomer").wait_for()
+        assert await page.get_by_role("button", name="Retry").count() == 0
+        assert await page.evaluate("document.cookie") == "", "no script reads the token"
+        await page.get_by_role("link", name="Overview").click()
+        await page.get_by_text("All is well").wait_for()
+        await bench.engine.tokens.revoke(token.id)
+        await page.get_by_role("link", name="Jobs", exact=True).click()
+        await page.get_by_label("Token").wait_for()
+
+
+async def test_somebody_of_one_workspace_sees_that_alone(bench: Bench, page: Page, watched: Watched) -> None:
+    watched.expected = ("Failed to load resource: the server responded with a status of 401",)
+    _, shown = await bench.engine.tokens.create("eve", [Grant(Role.CONTRIBUTOR, "acme")])
+    await bench.push("of.acme", meta={"tenant_id": "acme"})
+    await bench.push("of.others")
+    async with serving(bench.engine, guarded=True) as (_, port):
+        await page.goto(f"http://127.0.0.1:{port}/dashboard/jobs")
+        await page.get_by_label("Token").fill(shown)
+        await page.get_by_role("button", name="Log in").click()
+        await page.get_by_role("link", name="of.acme").wait_for()
+        assert await page.get_by_text("of.others").count() == 0
+        assert await page.get_by_role("link", name="Settings").count() == 0
+        for name in ("Queues", "Workers", "Schedules", "Errors", "Events", "Workflows", "Collections", "Overview"):
+            await page.get_by_role("link", name=name, exact=True).click()
+            await page.get_by_role("heading", level=1).wait_for()
+            await is_loaded(page)
+            assert await page.get_by_role("alert").count() == 0, name
+
+
+async def test_the_colours_are_those_that_were_chosen(server: str, page: Page, chromium: Browser) -> None:
+    await open_page(page, server)
+    light = await page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
+    await page.get_by_role("button", name="Dark colours").click()
+    assert await page.evaluate("getComputedStyle(document.documentElement).backgroundColor") != light
+    await page.reload()
+    await page.get_by_role("button", name="Light colours").wait_for()
