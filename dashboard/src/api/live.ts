@@ -25,6 +25,8 @@ let source: EventSource | null = null;
 let lastId = "";
 let state: LiveState = "off";
 let isPaused = false;
+/** Whether the connection was open before: what happened since is read again. */
+let isOpened = false;
 
 function become(next: LiveState): void {
   if (next === state) return;
@@ -47,7 +49,11 @@ function open(): void {
   if (lastId) url.searchParams.set("last_event_id", lastId);
   source = new EventSource(url);
   become("connecting");
-  source.onopen = () => become("on");
+  source.onopen = () => {
+    become("on");
+    if (isOpened) for (const tell of [...listeners]) tell({ kinds: {}, queues: [], ids: null, is_lost: true });
+    isOpened = true;
+  };
   source.onerror = () => {
     become("connecting");
     if (source?.readyState === EventSource.CLOSED) {

@@ -18,6 +18,16 @@ interface Liveness {
   isHeld?: () => boolean;
 }
 
+interface Current<T> {
+  key: string | null;
+  data?: T;
+  error?: ApiError;
+  isLoading: boolean;
+  /** Whether an answer is on its way, and whether to ask again when it has come. */
+  isReading: boolean;
+  isAgain: boolean;
+}
+
 const MAX_KEPT = 100;
 const kept = new Map<string, unknown>();
 
@@ -41,11 +51,7 @@ function concerns(changes: Changes, live: Liveness): boolean {
 /** Data of the server: what was read before is shown at once, and read again when it changes. */
 export function useData<T>(key: string | null, load: () => Promise<T>, live: Liveness = {}): Loaded<T> {
   const [, redraw] = useState(0);
-  const state = useRef<{ key: string | null; data?: T; error?: ApiError; isLoading: boolean; run: number }>({
-    key: null,
-    isLoading: false,
-    run: 0,
-  });
+  const state = useRef<Current<T>>({ key: null, isLoading: false, isReading: false, isAgain: false });
   const loader = useRef(load);
   loader.current = load;
   const liveness = useRef(live);
@@ -55,26 +61,34 @@ export function useData<T>(key: string | null, load: () => Promise<T>, live: Liv
       key,
       data: key === null ? undefined : (kept.get(key) as T | undefined),
       isLoading: key !== null,
-      run: state.current.run + 1,
+      isReading: false,
+      isAgain: false,
     };
   }
 
   const read = useCallback(async () => {
     const current = state.current;
     if (current.key === null) return;
-    const run = ++current.run;
-    try {
-      const data = await loader.current();
-      if (state.current !== current || current.run !== run) return;
-      current.data = data;
-      current.error = undefined;
-      keep(current.key, data);
-    } catch (error) {
-      if (state.current !== current || current.run !== run) return;
-      current.error = error as ApiError;
-    }
-    current.isLoading = false;
-    redraw((count) => count + 1);
+    // While an answer is on its way, no other is asked for: a busy server would never be shown.
+    current.isAgain = current.isReading;
+    if (current.isReading) return;
+    current.isReading = true;
+    do {
+      current.isAgain = false;
+      try {
+        const data = await loader.current();
+        if (state.current !== current) return;
+        current.data = data;
+        current.error = undefined;
+        keep(current.key, data);
+      } catch (error) {
+        if (state.current !== current) return;
+        current.error = error as ApiError;
+      }
+      current.isLoading = false;
+      redraw((count) => count + 1);
+    } while (current.isAgain);
+    current.isReading = false;
   }, []);
 
   useEffect(() => {

@@ -1,13 +1,14 @@
 /** The live picture of a workflow: fold, pan, zoom, search, follow, export. Only what can be seen is drawn. */
 import { useCallback, useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { useData } from "../api/use";
+import { useDialogs } from "../ui/dialogs";
 import { compact } from "../ui/format";
 import { pathOf } from "../ui/icons";
 import { Button, Shown } from "../ui/parts";
 import { colourOf, STATES } from "../ui/states";
 import { savePng, saveSvg } from "./export";
 import { type Arrow, type Box, layout, LEAF, type More } from "./layout";
-import { type Levels, readAgain, readFirst, readLevel, stateOf, type Step, titleOf } from "./model";
+import { type Level, type Levels, mainSteps, readAgain, readFirst, readLevel, stateOf, type Step, titleOf } from "./model";
 
 interface View {
   x: number;
@@ -22,22 +23,29 @@ const READABLE = 0.45;
 export function Graph(props: { id: string; name: string; chosen: string | null; choose: (step: Step) => void }) {
   const levels = useRef<Levels | null>(null);
   const load = async (): Promise<Levels> => {
-    levels.current = levels.current ? await readAgain(props.id, levels.current) : await readFirst(props.id);
+    const read = levels.current ? await readAgain(props.id, levels.current) : await readFirst(props.id);
+    // What was folded or unfolded meanwhile stays so.
+    const known = levels.current ?? read;
+    levels.current = new Map([...known].map(([number, level]) => [number, read.get(number) ?? level]));
     return levels.current;
   };
+  const { act } = useDialogs();
   const data = useData(`graph ${props.id}`, load, { kinds: ["workflow", "job"], id: props.id });
-  const fold = async (step: Step): Promise<void> => {
-    const number = step.number ?? 0;
+  const set = (number: number, level: Level | null): void => {
     const next = new Map(levels.current ?? data.data);
-    if (!next.delete(number)) next.set(number, await readLevel(props.id, number));
+    if (level) next.set(number, level);
+    else next.delete(number);
     levels.current = next;
     data.reload();
   };
+  const fold = async (step: Step): Promise<void> => {
+    const number = step.number ?? 0;
+    if (levels.current?.has(number)) set(number, null);
+    else await act(async () => set(number, await readLevel(props.id, number)));
+  };
   const more = async (of: number): Promise<void> => {
-    const next = new Map(levels.current ?? data.data);
-    next.set(of, await readLevel(props.id, of, (next.get(of)?.steps.length ?? 0) + 500));
-    levels.current = next;
-    data.reload();
+    const known = levels.current?.get(of);
+    await act(async () => set(of, await readLevel(props.id, of, (known ? mainSteps(known) : 0) + 500)));
   };
   return (
     <Shown of={data} rows={8}>
@@ -70,6 +78,7 @@ function Canvas(props: {
   const [size, setSize] = useState({ width: 800, height: 480 });
   const [wanted, setWanted] = useState("");
   const [isFollowing, setFollowing] = useState(false);
+  const [isWhole, setWhole] = useState(false);
   const drag = useRef<{ x: number; y: number; view: View; isMoving: boolean } | null>(null);
 
   const fit = useCallback((): void => {
@@ -91,7 +100,7 @@ function Canvas(props: {
     const watch = new ResizeObserver(() => setSize({ width: box.clientWidth, height: box.clientHeight }));
     watch.observe(box);
     const wheel = (event: WheelEvent): void => {
-      if (!event.ctrlKey && !event.metaKey && Math.abs(event.deltaY) < 1) return;
+      if (!event.ctrlKey && !event.metaKey) return; // the page scrolls
       event.preventDefault();
       const area = box.getBoundingClientRect();
       zoom(Math.exp(-event.deltaY / 400), event.clientX - area.left, event.clientY - area.top);
@@ -168,12 +177,16 @@ function Canvas(props: {
   };
   const shown = view ?? { x: MARGIN, y: MARGIN, scale: 1 };
   const isSeen = (x: number, y: number, width: number, height: number): boolean =>
-    (x + width) * shown.scale + shown.x > -50 &&
+    isWhole ||
+    ((x + width) * shown.scale + shown.x > -50 &&
     x * shown.scale + shown.x < size.width + 50 &&
     (y + height) * shown.scale + shown.y > -50 &&
-    y * shown.scale + shown.y < size.height + 50;
-  const export_ = (how: typeof saveSvg | typeof savePng): void => {
-    if (svg.current) void how(svg.current, picture.width + 2 * MARGIN, picture.height + 2 * MARGIN, props.name);
+    y * shown.scale + shown.y < size.height + 50);
+  const export_ = async (how: typeof saveSvg | typeof savePng): Promise<void> => {
+    setWhole(true); // also what is outside of the window
+    await new Promise((resolve) => requestAnimationFrame(() => requestAnimationFrame(resolve)));
+    if (svg.current) await how(svg.current, picture.width + 2 * MARGIN, picture.height + 2 * MARGIN, props.name);
+    setWhole(false);
   };
   return (
     <>
@@ -186,10 +199,10 @@ function Canvas(props: {
           <input type="checkbox" checked={isFollowing} onChange={(event) => setFollowing(event.currentTarget.checked)} /> Follow what runs
         </label>
         <span style={{ marginLeft: "auto" }} />
-        <Button isSmall icon="download" onClick={() => export_(saveSvg)}>
+        <Button isSmall icon="download" onClick={() => void export_(saveSvg)}>
           SVG
         </Button>
-        <Button isSmall icon="download" onClick={() => export_(savePng)}>
+        <Button isSmall icon="download" onClick={() => void export_(savePng)}>
           PNG
         </Button>
       </form>
@@ -199,7 +212,7 @@ function Canvas(props: {
         tabIndex={0}
         role="group"
         style={{ height: `${Math.max(220, Math.min(760, picture.height + 120))}px` }}
-        aria-label="The workflow's graph. Arrow keys move it, plus and minus zoom."
+        aria-label="The workflow's graph. Arrow keys move it, plus and minus zoom, and so does the wheel with Ctrl."
         onPointerDown={down}
         onPointerMove={move}
         onPointerUp={() => (drag.current = null)}
@@ -246,10 +259,15 @@ function Canvas(props: {
 
 function curve(arrow: Arrow): string {
   const [first, ...rest] = arrow.points;
-  const last = rest.at(-1);
-  if (!first || !last) return "";
-  const bend = Math.max(12, (last.x - first.x) / 2);
-  return `M${first.x} ${first.y}C${first.x + bend} ${first.y} ${last.x - bend} ${last.y} ${last.x} ${last.y}`;
+  if (!first) return "";
+  let path = `M${first.x} ${first.y}`;
+  let from = first;
+  for (const to of rest) {
+    const bend = Math.max(6, (to.x - from.x) / 2);
+    path += `C${from.x + bend} ${from.y} ${to.x - bend} ${to.y} ${to.x} ${to.y}`;
+    from = to;
+  }
+  return path;
 }
 
 function Node(props: { box: Box; chosen: string | null; isFound: boolean; choose: (step: Step) => void; fold: (step: Step) => void }) {
@@ -321,7 +339,7 @@ function MoreButton({ more, load }: { more: More; load: (of: number) => void }) 
       role="button"
       aria-label={`${compact(more.left)} more steps`}
       onClick={() => load(more.of)}
-      onKeyDown={(event) => event.key === "Enter" && load(more.of)}
+      onKeyDown={(event) => (event.key === "Enter" || event.key === " ") && load(more.of)}
     >
       <rect class="box" width={LEAF.width} height={30} rx={15} style={{ fill: "var(--surface)", stroke: "var(--accent)" }} />
       <text x={LEAF.width / 2} y={19} text-anchor="middle" style={{ fill: "var(--accent)", fontSize: "12px" }}>

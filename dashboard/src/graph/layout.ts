@@ -99,10 +99,9 @@ function byDagre(steps: Step[], sizeOf: SizeOf): Placed {
   const arrows = graph.edges().map((edge: { v: string; w: string }): Arrow => {
     const from = graph.node(edge.v) as Middle;
     const to = graph.node(edge.w) as Middle;
-    const points = [
-      { x: from.x + from.width / 2, y: from.y },
-      { x: to.x - to.width / 2, y: to.y },
-    ];
+    const { points: way } = graph.edge(edge) as { points: { x: number; y: number }[] };
+    const around = way.length > 3 ? way.slice(1, -1) : []; // the way of a long arrow past the steps between
+    const points = [{ x: from.x + from.width / 2, y: from.y }, ...around, { x: to.x - to.width / 2, y: to.y }];
     return { points, isSide: branches.has(edge.w) };
   });
   const { width, height } = graph.graph() as { width: number; height: number };

@@ -28,17 +28,20 @@ const AT_ONCE = 60;
 /** Steps that are unfolded by themselves when a picture begins. */
 const UNFOLDED = 120;
 
+/** The number of steps of a level without its branches, which come with its first page. */
+export const mainSteps = (level: { steps: Step[] }): number => level.steps.filter((step) => !step.is_branch).length;
+
 export async function readLevel(id: string, of: number, most = AT_ONCE): Promise<Level> {
   const steps: Step[] = [];
   let cursor: string | null = null;
   for (;;) {
-    const limit = Math.min(500, most - steps.length);
+    const limit = Math.min(500, most - mainSteps({ steps }));
     const answer: Schemas["LevelAnswer"] = await accepted(
       client.GET("/ojs/v1/workflows/{id}/graph", { params: { path: { id }, query: query({ of, limit, cursor }) } }),
     );
     steps.push(...answer.steps);
     cursor = answer.next_cursor;
-    if (cursor === null || steps.length >= most) return { steps, total: answer.total, cursor };
+    if (cursor === null || mainSteps({ steps }) >= most) return { steps, total: answer.total, cursor };
   }
 }
 
@@ -69,7 +72,7 @@ export async function readFirst(id: string): Promise<Levels> {
 /** The levels that are shown, read again. */
 export async function readAgain(id: string, levels: Levels): Promise<Levels> {
   const read = await Promise.all(
-    [...levels].map(async ([number, level]) => [number, await readLevel(id, number, Math.max(AT_ONCE, level.steps.length))] as const),
+    [...levels].map(async ([number, level]) => [number, await readLevel(id, number, Math.max(AT_ONCE, mainSteps(level)))] as const),
   );
   return new Map(read);
 }

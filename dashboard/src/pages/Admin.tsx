@@ -130,7 +130,7 @@ function Tenants() {
             {
               label: "",
               className: "num",
-              cell: (tenant) => (
+              cell: (tenant) => tenant.tenant_id !== "_default" && (
                 <Button isSmall aria-label={`Limit ${tenant.tenant_id}`} onClick={() => void limit(tenant)}>
                   Limit
                 </Button>

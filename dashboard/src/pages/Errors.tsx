@@ -10,6 +10,9 @@ import { steer } from "./Jobs";
 
 type Group = Schemas["FailureGroup"];
 
+/** Whether the error has a name that selects it alone: jobs without one, and patterns, cannot be selected. */
+const isNamed = (group: Group): boolean => group.error_type !== "Unknown" && !group.error_type.endsWith("*");
+
 export function ErrorsPage() {
   const [, go] = useLocation();
   const parameters = new URLSearchParams(useSearch());
@@ -99,7 +102,7 @@ export function ErrorsPage() {
                     label: "",
                     className: "num nowrap",
                     cell: (group) =>
-                      (group.discarded ?? 0) > 0 && (
+                      (group.discarded ?? 0) > 0 && isNamed(group) && (
                         <>
                           {may("cancel") && (
                             <Button isSmall icon="retry" onClick={() => void change(group, "retry")}>

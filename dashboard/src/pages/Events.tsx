@@ -1,6 +1,6 @@
 import { useState } from "preact/hooks";
 import { Link } from "wouter-preact";
-import { accepted, ApiError, client, query } from "../api/client";
+import { accepted, ApiError, client, query, type Schemas } from "../api/client";
 import { useIsGlobal, useMay } from "../api/session";
 import { useData } from "../api/use";
 import { useDialogs } from "../ui/dialogs";
@@ -38,19 +38,23 @@ export function EventsPage() {
 }
 
 const SHOWN = 100;
+const MOST_PAGES = 20;
 
 function Feed() {
   const [kind, setKind] = useState("");
-  const [last, setLast] = useState<string>();
   const feed = useData(
     `feed ${kind}`,
     async () => {
-      const page = await accepted(
-        client.GET("/ojs/v1/events", { params: { query: query({ types: kind, limit: 1000, recent: last ? null : "true", after: last }) } }),
-      );
-      const events = page.events as unknown as Told[];
-      if (page.has_more && page.cursor) setLast(page.cursor);
-      return events.slice(-SHOWN).reverse();
+      let events: Told[] = [];
+      let after: string | null = null;
+      for (let pages = 0; pages < MOST_PAGES; pages++) {
+        const asked = query({ types: kind, limit: 1000, recent: after === null ? "true" : null, after });
+        const page: Schemas["EventPage"] = await accepted(client.GET("/ojs/v1/events", { params: { query: asked } }));
+        events = [...events, ...(page.events as unknown as Told[])].slice(-SHOWN);
+        if (!page.has_more) break;
+        after = page.cursor;
+      }
+      return events.reverse();
     },
     { kinds: ["job", "workflow", "queue", "worker", "cron", "system"] },
   );

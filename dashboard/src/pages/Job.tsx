@@ -170,7 +170,7 @@ function Actions({ job, reload }: { job: Job; reload: () => void }) {
           Let it run
         </Button>
       )}
-      {may("cancel") && (job.state === "discarded" || job.state === "cancelled" || job.state === "retryable") && (
+      {may("cancel") && (job.state === "discarded" || job.state === "retryable") && (
         <Button icon="retry" kind="main" onClick={() => void run("retry")}>
           Retry
         </Button>

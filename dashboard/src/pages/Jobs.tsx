@@ -109,6 +109,7 @@ export function JobsPage() {
             <Shown of={jobs} rows={12}>
               {(page) => (
                 <JobList
+                  key={key}
                   jobs={page.jobs as Job[]}
                   total={page.pagination.total}
                   chosen={chosen}
@@ -183,13 +184,16 @@ const WORDS: Record<Act, { done: string; text: string; isFinal: boolean }> = {
 };
 
 export async function steer(action: Act, body: { job_ids?: string[]; filter?: Record<string, unknown> }): Promise<string> {
-  const done = await accepted(
+  const { data, error, response } = await (
     action === "retry"
       ? client.POST("/ojs/v1/jobs/bulk/retry", { body })
       : action === "cancel"
         ? client.POST("/ojs/v1/jobs/bulk/cancel", { body })
-        : client.POST("/ojs/v1/jobs/bulk/delete", { body }),
+        : client.POST("/ojs/v1/jobs/bulk/delete", { body })
   );
+  // A refusal of each job is an answer, too: it says how many were meant.
+  const done = data ?? (error as Schemas["BulkChangedAnswer"] | undefined);
+  if (done?.total_matched === undefined) return accepted(Promise.resolve({ data: "", error, response }));
   const succeeded = done.retried ?? done.cancelled ?? done.deleted ?? 0;
   const others = done.total_matched - succeeded;
   return `${many(succeeded, "job")} ${WORDS[action].done}.${others > 0 ? ` ${number(others)} could not be, in their state.` : ""}`;

@@ -2,7 +2,7 @@ import { Link } from "wouter-preact";
 import { accepted, client, type Schemas } from "../api/client";
 import { useIsGlobal } from "../api/session";
 import { useData } from "../api/use";
-import { compact, duration, since } from "../ui/format";
+import { coarse, compact, since } from "../ui/format";
 import { History } from "../ui/history";
 import { Icon } from "../ui/icons";
 import { Card, Page, Shown } from "../ui/parts";
@@ -48,7 +48,7 @@ export function OverviewPage() {
         {(data) => {
           const counts = new Map((data.facets.state ?? []).map((one) => [one.value, one.jobs]));
           return (
-            <div class="tiles">
+            <div class="tiles states">
               {JOB_STATES.map((state) => (
                 <Link class="tile" href={`/jobs?state=${state}`} key={state}>
                   <b>{compact(counts.get(state) ?? 0)}</b>
@@ -143,7 +143,7 @@ function Busy() {
               <span>queues</span>
             </Link>
             <div class="tile">
-              <b>{duration(data.uptime_seconds * 1000)}</b>
+              <b>{coarse(data.uptime_seconds * 1000)}</b>
               <span>this server's uptime</span>
             </div>
           </div>

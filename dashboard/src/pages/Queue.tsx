@@ -7,7 +7,7 @@ import { useDialogs } from "../ui/dialogs";
 import { compact, duration, many, Time } from "../ui/format";
 import { History } from "../ui/history";
 import { Json } from "../ui/json";
-import { Button, Card, Facts, Page, Shown } from "../ui/parts";
+import { Button, Card, Empty, Facts, Page, Shown } from "../ui/parts";
 import { JOB_STATES, State } from "../ui/states";
 import { switchQueue } from "./Queues";
 
@@ -68,10 +68,15 @@ export function QueuePage({ name }: { name: string }) {
         )
       }
     >
-      <Shown of={queue}>
+      {!isGlobal && (
+        <Empty icon="queues" title="You see the jobs of this queue that are yours">
+          Its settings and its history are for those who see all queues.
+        </Empty>
+      )}
+      {isGlobal && <Shown of={queue}>
         {(data) => (
           <>
-            <div class="tiles">
+            <div class="tiles states">
               {JOB_STATES.map((state) => (
                 <Link class="tile" href={`/jobs?queue=${encodeURIComponent(name)}&state=${state}`} key={state}>
                   <b>{compact(data.counts[state] ?? 0)}</b>
@@ -101,7 +106,7 @@ export function QueuePage({ name }: { name: string }) {
             </div>
           </>
         )}
-      </Shown>
+      </Shown>}
     </Page>
   );
 }

@@ -88,7 +88,7 @@ function AllQueues() {
           )}
         </Shown>
       </Card>
-      <Pools />
+      {may("admin") && <Pools />}
       <Limits />
     </Page>
   );

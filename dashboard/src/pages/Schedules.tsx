@@ -1,6 +1,6 @@
 import { useState } from "preact/hooks";
 import { Link } from "wouter-preact";
-import { accepted, client, type Schemas } from "../api/client";
+import { accepted, client, ofTenant, type Schemas } from "../api/client";
 import { useMay } from "../api/session";
 import { useData } from "../api/use";
 import { Dialog, useDialogs } from "../ui/dialogs";
@@ -50,7 +50,7 @@ export function SchedulesPage() {
 function Crons({ crons, reload }: { crons: Cron[]; reload: () => void }) {
   const may = useMay();
   const { act } = useDialogs();
-  const path = (cron: Cron) => ({ params: { path: { name: cron.name } } });
+  const path = (cron: Cron) => ({ params: { path: { name: cron.name } }, ...ofTenant(cron.tenant_id) });
   const switchIt = async (cron: Cron): Promise<void> => {
     const set = (enabled: boolean): Promise<unknown> =>
       accepted(client.PATCH("/ojs/v1/crons/{name}", { ...path(cron), body: { enabled } })).then(reload);

@@ -1,5 +1,5 @@
 import { Link } from "wouter-preact";
-import { accepted, client, type Schemas } from "../api/client";
+import { accepted, client, ofTenant, type Schemas } from "../api/client";
 import { useIsGlobal, useMay } from "../api/session";
 import { useData } from "../api/use";
 import { useDialogs } from "../ui/dialogs";
@@ -28,7 +28,7 @@ function WorkerTable({ workers, reload }: { workers: Worker[]; reload: () => voi
   const may = useMay();
   const { act } = useDialogs();
   const direct = async (worker: Worker, directive: "running" | "quiet" | "terminate"): Promise<void> => {
-    const path = { params: { path: { id: worker.worker_id } } };
+    const path = { params: { path: { id: worker.worker_id } }, ...ofTenant(worker.tenant_id) };
     const tell = (wanted: string): Promise<unknown> =>
       accepted(client.POST("/ojs/v1/workers/{id}/directive", { ...path, body: { directive: wanted } }));
     await act(
@@ -68,7 +68,7 @@ function WorkerTable({ workers, reload }: { workers: Worker[]; reload: () => voi
     <Table<Worker>
       label="Workers"
       rows={workers}
-      keyOf={(worker) => worker.worker_id}
+      keyOf={(worker) => `${worker.tenant_id ?? ""} ${worker.worker_id}`}
       empty={
         <Empty icon="workers" title="No worker is there">
           Start one: <code>ojster worker myapp:app</code>
@@ -115,9 +115,11 @@ function WorkerTable({ workers, reload }: { workers: Worker[]; reload: () => voi
                 <Button isSmall onClick={() => void direct(worker, worker.state === "running" ? "quiet" : "running")}>
                   {worker.state === "running" ? "Quiet" : "Wake"}
                 </Button>{" "}
-                <Button isSmall onClick={() => void enable(worker, worker.enabled === false)}>
-                  {worker.enabled === false ? "Enable" : "Disable"}
-                </Button>{" "}
+                {worker.tenant_id === undefined && (
+                  <Button isSmall onClick={() => void enable(worker, worker.enabled === false)}>
+                    {worker.enabled === false ? "Enable" : "Disable"}
+                  </Button>
+                )}{" "}
                 <Button isSmall kind="danger" onClick={() => void direct(worker, "terminate")}>
                   Stop
                 </Button>

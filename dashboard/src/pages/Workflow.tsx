@@ -418,7 +418,7 @@ function Notes({ id }: { id: string }) {
 function Runs({ workflow }: { workflow: Info }) {
   const [, go] = useLocation();
   const filter = workflow.definition ? { definition: workflow.definition } : { name: workflow.name };
-  const hasOthers = workflow.definition !== null || workflow.name !== null;
+  const hasOthers = Boolean(workflow.definition ?? workflow.name);
   const runs = useData(hasOthers ? `runs ${JSON.stringify(filter)}` : null, () =>
     accepted(client.GET("/ojs/v1/workflows", { params: { query: query({ ...filter, limit: 50 }) } })),
   );

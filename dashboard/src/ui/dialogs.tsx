@@ -71,6 +71,15 @@ export function DialogHost({ children }: { children: ComponentChildren }) {
     };
     return { ask, tell, act };
   }, []);
+  const shelf = useRef<HTMLDivElement>(null);
+  useEffect(() => {
+    // Above dialogs, too, which are shown over everything else.
+    if (!toasts.length) shelf.current?.hidePopover();
+    else {
+      shelf.current?.hidePopover();
+      shelf.current?.showPopover();
+    }
+  }, [toasts]);
   const undo = async (toast: Toast): Promise<void> => {
     setToasts((known) => known.filter((one) => one !== toast));
     await dialogs.act(async () => {
@@ -82,7 +91,7 @@ export function DialogHost({ children }: { children: ComponentChildren }) {
     <Context.Provider value={dialogs}>
       {children}
       {asked && <Asked {...asked} />}
-      <div class="toasts" role="status" aria-live="polite">
+      <div class="toasts" role="status" aria-live="polite" popover="manual" ref={shelf}>
         {toasts.map((toast) => (
           <div class="toast" key={toast.key}>
             <span>{toast.text}</span>
@@ -101,7 +110,9 @@ export function DialogHost({ children }: { children: ComponentChildren }) {
 export function Dialog(props: { label: string; close: () => void; className?: string; children: ComponentChildren }) {
   const dialog = useRef<HTMLDialogElement>(null);
   useEffect(() => {
-    dialog.current?.showModal();
+    const shown = dialog.current;
+    shown?.showModal();
+    return () => shown?.close(); // gives the focus back
   }, []);
   return (
     <dialog ref={dialog} class={props.className} aria-label={props.label} onClose={props.close} onCancel={props.close}>

@@ -29,7 +29,7 @@ export function bytes(size: number): string {
 }
 
 /** A duration in its largest unit alone. */
-function coarse(milliseconds: number): string {
+export function coarse(milliseconds: number): string {
   const seconds = milliseconds / 1000;
   if (seconds < 60) return `${Math.round(seconds)} s`;
   if (seconds < 3_600) return `${Math.floor(seconds / 60)} min`;

@@ -181,7 +181,10 @@ export function Tabs<T extends string>(props: { tabs: [T, string][]; chosen: T; 
     if (!step) return;
     const place = props.tabs.findIndex(([tab]) => tab === props.chosen);
     const next = props.tabs[(place + step + props.tabs.length) % props.tabs.length];
-    if (next) props.choose(next[0]);
+    if (!next) return;
+    props.choose(next[0]);
+    const list = event.currentTarget as HTMLElement;
+    requestAnimationFrame(() => list.querySelector<HTMLElement>('[aria-selected="true"]')?.focus());
   };
   return (
     <div class="tabs" role="tablist" aria-label={props.label} onKeyDown={move}>

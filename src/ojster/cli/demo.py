@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import socket
@@ -57,10 +58,17 @@ class _DemoJob:
                 console.print(f"{job.type:16} {state:10} attempt {job.attempt}/{job.max_attempts}  {_note(job)}")
 
 
-@click.command(epilog=examples("ojster demo", "ojster demo --keep jobs.db    # and look at it afterwards"))
+@click.command(
+    epilog=examples(
+        "ojster demo",
+        "ojster demo --stay            # until Ctrl-C, with a dashboard to look at",
+        "ojster demo --keep jobs.db    # and look at it afterwards",
+    )
+)
 @click.option("--keep", type=click.Path(dir_okay=False), help="Keep the database in this file.")
+@click.option("--stay", is_flag=True, help="Go on until Ctrl-C, with jobs and workflows that keep coming.")
 @with_json
-def demo(keep: str | None, as_json: bool) -> int:
+def demo(keep: str | None, stay: bool, as_json: bool) -> int:
     """Start a server and a worker on a new database, run a set of jobs, and show them live.
 
     With --json, progress goes to standard error, and the summary is printed as JSON.
@@ -76,6 +84,10 @@ def demo(keep: str | None, as_json: bool) -> int:
                 "and a worker with concurrency 8.\n"
             )
             summary = asyncio.run(_run_jobs(url, Path(folder), console))
+            if stay:
+                console.print(f"\nJobs keep coming. Look at them: [bold]{url}/dashboard/[/]  Ctrl-C ends the demo.")
+                with contextlib.suppress(KeyboardInterrupt):
+                    asyncio.run(_keep_coming(url))
         if not summary["ok"]:
             for name in ("server.log", "worker.log"):
                 console.print(f"[bold]{name}[/]", (Path(folder) / name).read_text()[-2000:], sep="\n", markup=False)
@@ -107,6 +119,12 @@ async def _run_jobs(url: str, folder: Path, console: Console) -> dict[str, Any]:
     finally:
         await app.aclose()
     return _summarize(acts, thumbnails, console, time.monotonic() - started)
+
+
+async def _keep_coming(url: str) -> None:
+    from ojster.cli import demo_traffic
+
+    await demo_traffic.keep_coming(url)
 
 
 async def _act(job: JobType[Any, Any], args: tuple[Any, ...], story: str, ends: str) -> _DemoJob:

@@ -62,7 +62,7 @@ def dev(
 
     signal.signal(signal.SIGINT, stop)
     signal.signal(signal.SIGTERM, stop)
-    console.print(f"[bold]http://127.0.0.1:{port}[/]  the API is described at /docs")
+    console.print(f"[bold]http://127.0.0.1:{port}/dashboard/[/]  the API is described at /docs")
     try:
         for changes in watch(
             *(folders or (Path.cwd(),)),

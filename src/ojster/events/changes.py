@@ -21,12 +21,12 @@ class Changes:
     tenant:
         The tenant of the caller; ``None``: all.
     covers:
-        Whether the caller sees a queue.
+        Whether the caller sees a queue; for ``None``, whether it sees what is of no queue, such as workflows.
     is_lost:
         Whether events were missed before.
     """
 
-    def __init__(self, tenant: str | None, covers: Callable[[str], bool], *, is_lost: bool = False) -> None:
+    def __init__(self, tenant: str | None, covers: Callable[[str | None], bool], *, is_lost: bool = False) -> None:
         self._tenant = tenant
         self._covers = covers
         self._is_lost = is_lost
@@ -45,7 +45,7 @@ class Changes:
             self._last = number
             if self._tenant is not None and tenant not in (self._tenant, ALL_TENANTS):
                 continue
-            if queue is not None and not self._covers(queue):
+            if not self._covers(queue):
                 continue
             self._kinds[type.partition(".")[0]] += 1
             if queue is not None:
@@ -55,8 +55,9 @@ class Changes:
                 if job_type is not None and (workflow := data.get("workflow_id")) is not None:
                     self._ids[workflow] = None
 
-    def take(self) -> StreamEvent:
-        """Return the digest, and begin another."""
+    def take(self, last: int | None = None) -> StreamEvent:
+        """Return the digest, and begin another; ``last``: the number of the event after which the changes begin."""
+        self._last = self._last if last is None else last
         ids = list(self._ids) if len(self._ids) <= MAX_IDS else None
         data = {"kinds": dict(self._kinds), "queues": list(self._queues), "ids": ids, "is_lost": self._is_lost}
         told = StreamEvent("changes", data, number_to_id(self._last) if self._last else None)

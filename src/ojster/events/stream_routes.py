@@ -89,17 +89,25 @@ async def follow_changes(request: HttpRequest) -> Answer:
 
 
 async def _changes(request: HttpRequest, after: int, *, is_lost: bool) -> AsyncGenerator[bytes, None]:
-    tenant, covers = request.engine.scope.tenant, request.engine.scope.covers
+    scope = request.engine.scope
+    sees_all = scope.access is None or not scope.access.queues
+    loop = asyncio.get_running_loop()
     with request.feed.admit(request.caller_address()):
         yield b"retry: %d\n\n" % RECONNECT_MS
-        changes = Changes(tenant, covers, is_lost=is_lost)
+        changes = Changes(
+            scope.tenant, lambda queue: sees_all if queue is None else scope.covers(queue), is_lost=is_lost
+        )
+        yield _line(changes.take(after))  # so that the client knows where to go on, although nothing has happened yet
+        quiet_since = loop.time()
         async for piece in request.feed.follow(after, PATIENCE):
             changes.add(piece)
             if changes:
                 yield _line(changes.take())
                 await asyncio.sleep(CHANGES_EVERY)
-            elif not piece.events:
+                quiet_since = loop.time()
+            elif loop.time() >= quiet_since + PATIENCE:
                 yield b":heartbeat\n\n"
+                quiet_since = loop.time()
 
 
 async def _begin(request: HttpRequest) -> tuple[int, bool]:

@@ -97,6 +97,14 @@ def _with_needs(tx: Transaction, present: _Present) -> list[Unrunnable]:
     return found
 
 
+_LOOKED_AT: Final = " UNION ALL ".join(
+    "SELECT * FROM (SELECT type, version, seq FROM jobs WHERE queue = :queue AND state = 'available' AND needs IS NULL "
+    f"AND limit_key IS {limited} LIMIT :most) AS {name}"
+    for limited, name in (("NULL", "free"), ("NOT NULL", "limited"))
+)
+"""Reads the first jobs of a queue by the indexes of those without a rate limit and of those with one."""
+
+
 def _without_needs(tx: Transaction, present: _Present) -> list[Unrunnable]:
     first, end = TENANT_NAMES_RANGE
     rows = tx.execute(
@@ -104,16 +112,16 @@ def _without_needs(tx: Transaction, present: _Present) -> list[Unrunnable]:
         "AND NOT (queue >= :first AND queue < :end) ORDER BY queue",
         {"first": first, "end": end},
     )
-    found = []
+    found: list[Unrunnable] = []
     for (queue,) in rows:
+        if len(found) >= MAX_UNRUNNABLE_GROUPS:
+            break
         workers = present.of(queue)
         if any(one.takes_all for one in workers):
             continue  # one worker takes all jobs, so the jobs need not be read
         kinds = "type, version" if workers else "NULL, NULL"
-        looked_at = "queue = :queue AND state = 'available' AND needs IS NULL"
         for type, version, jobs, seq in tx.execute(
-            f"SELECT {kinds}, count(*), min(seq) FROM "
-            f"(SELECT type, version, seq FROM jobs WHERE {looked_at} LIMIT :most) AS looked_at"
+            f"SELECT {kinds}, count(*), min(seq) FROM ({_LOOKED_AT}) AS looked_at"
             f"{' GROUP BY type, version' if workers else ''}",
             {"queue": queue, "most": MAX_EXAMINED},
         ):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Iterator, Sequence
 from typing import Final, Literal
 
@@ -12,10 +14,13 @@ from ojster.core.tenant import TENANT_NAMES_RANGE, called
 from ojster.core.timestamps import format_timestamp
 from ojster.fleet.unrunnable import list_unrunnable
 from ojster.insight.overview import LATENCY_MINUTES
+from ojster.insight.readiness import why_not_ready
 from ojster.insight.statistics import Work, work_by_queue
 from ojster.jobs.queries import count_jobs
 from ojster.jobs.waiting import oldest_waiting
 from ojster.queues.queues import list_queues
+from ojster.storage.database import Database
+from ojster.storage.memory import Local
 from ojster.storage.system import find_maintenance
 from ojster.storage.transaction import Transaction
 from ojster.workflows.wait import WaitingFor
@@ -35,6 +40,12 @@ FEW_ATTEMPTS: Final = 20
 
 MAX_PER_KIND: Final = 20
 """Number of findings of one kind that are shown."""
+
+MAX_QUEUES: Final = 500
+"""Number of queues whose oldest job is looked at: those in which most jobs wait."""
+
+MAX_AGE_SECONDS: Final = 2.0
+"""Time for which findings are given again, in seconds, so that many pages cost no more than one."""
 
 Level = Literal["error", "warning", "notice"]
 
@@ -74,7 +85,31 @@ def find_attention(tx: Transaction, requests: Sequence[None]) -> list[list[Findi
     """Return all findings, the worst first, for each request."""
     found = [finding for look in _LOOKS for finding in look(tx)]
     found.sort(key=lambda one: _LEVELS[one.level])
-    return [found for _ in requests]
+    return [list(found) for _ in requests]
+
+
+class _Last:
+    """The last findings, and when they were found, in seconds of the monotonic clock."""
+
+    def __init__(self) -> None:
+        self.at = float("-inf")
+        self.findings: list[Finding] = []
+        self.looking: asyncio.Lock = asyncio.Lock()
+
+
+_last: Final = Local(_Last)
+
+
+async def attention(database: Database) -> list[Finding]:
+    """Return all findings, the worst first. For ``MAX_AGE_SECONDS``, whoever asks gets the same ones."""
+    last = _last.of(database.memory)
+    async with last.looking:
+        if time.monotonic() - last.at > MAX_AGE_SECONDS:
+            last.findings = await database.read(find_attention, None)
+            if (reason := await why_not_ready(database)) is not None:
+                last.findings.insert(0, Finding("full", "error", f"The database takes no new jobs: {reason}"))
+            last.at = time.monotonic()
+    return last.findings
 
 
 def _maintenance(tx: Transaction) -> Iterator[Finding]:
@@ -89,14 +124,15 @@ def _queues(tx: Transaction) -> Iterator[Finding]:
     """Look at each queue: whether it is paused, and whether its jobs wait too long."""
     (queues,) = list_queues(tx, (None,))
     (counts,) = count_jobs(tx, (None,))
+    queues.sort(key=lambda one: -counts.get(one.name, {}).get("available", 0))
     paused = slow = 0
-    for queue in queues:
+    for place, queue in enumerate(queues):
         waiting = counts.get(queue.name, {}).get("available", 0)
         if queue.paused_at is not None and paused < MAX_PER_KIND:
             paused += 1
             message = f"The queue {queue.name} is paused. {_jobs(waiting)} wait in it."
             yield Finding("paused", "notice", message, queue.name, waiting, format_timestamp(queue.paused_at))
-        elif waiting and slow < MAX_PER_KIND:
+        elif waiting and slow < MAX_PER_KIND and place < MAX_QUEUES:
             at = oldest_waiting(tx, queue.name)
             if at is not None and tx.now - at > SLOW_US:
                 slow += 1
@@ -114,13 +150,13 @@ def _unrunnable(tx: Transaction) -> Iterator[Finding]:
 
 def _dead_letters(tx: Transaction) -> Iterator[Finding]:
     rows = tx.execute(
-        "SELECT queue, count(*), min(finished_at) FROM jobs "
+        "SELECT queue, count(*) FROM jobs "
         "WHERE state = 'discarded' AND dead = 1 AND finished_at > :since GROUP BY queue ORDER BY 2 DESC LIMIT :most",
         {"since": tx.now - HOUR, "most": MAX_PER_KIND},
     )
-    for queue, number, at in rows:
+    for queue, number in rows:
         message = f"{_jobs(number)} of the queue {queue} became dead letters in the last hour."
-        yield Finding("dead", "error", message, queue, number, format_timestamp(at))
+        yield Finding("dead", "error", message, queue, number)
 
 
 def _failing(tx: Transaction) -> Iterator[Finding]:
@@ -149,6 +185,8 @@ def _silent_workers(tx: Transaction) -> Iterator[Finding]:
 
 
 def _overdue(tx: Transaction) -> Iterator[Finding]:
+    if find_maintenance(tx, (None,))[0] is not None:
+        return  # none fires meanwhile
     rows = tx.execute(
         "SELECT name, next_run_at FROM crons WHERE enabled = 1 AND next_run_at < :before "
         "AND NOT (name >= :tenants AND name < :end) ORDER BY next_run_at LIMIT :most",

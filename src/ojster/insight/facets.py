@@ -44,7 +44,7 @@ class Facets(msgspec.Struct, frozen=True):
     Parameters
     ----------
     examined:
-        Number of jobs among which was counted; 0 if all jobs of the facet ``state`` and ``queue`` were.
+        Number of jobs among which types and errors were counted.
     is_complete:
         Whether there are no others.
     """
@@ -60,8 +60,9 @@ def count_facets(tx: Transaction, questions: Sequence[FacetQuestion]) -> list[Fa
 
 
 def _count(tx: Transaction, chosen: JobFilter, scope: Scope) -> Facets:
-    found = {key: number for key, number in _newest(tx, scope.tenant).items() if scope.covers(key[1])}
-    examined = sum(found.values())
+    newest = _newest(tx, scope.tenant)
+    examined = sum(newest.values())
+    found = {key: number for key, number in newest.items() if scope.covers(key[1])}
     counts = {name: _counted(found, chosen, place) for place, name in enumerate(FACETS)}
     if chosen.type is None and chosen.error_type is None and scope.tenant != "":
         counts |= _exact(tx, chosen, scope)
@@ -71,11 +72,14 @@ def _count(tx: Transaction, chosen: JobFilter, scope: Scope) -> Facets:
 
 def _newest(tx: Transaction, tenant: str | None) -> dict[_Combination, int]:
     """Return the newest jobs of a tenant, or of all, counted by state, queue, type and error type."""
-    where, parameters = conditions(JobFilter(tenant=tenant))
+    columns = "state, queue, type, error_type"
+    own, parameters = conditions(JobFilter(tenant=tenant))
+    # Jobs without a tenant have no index of their own: they are looked for among the newest of all.
+    inside, outside = ("TRUE", own) if tenant == "" else (own, "TRUE")
     rows = tx.execute(
-        "SELECT state, queue, type, error_type, count(*) FROM "
-        f"(SELECT state, queue, type, error_type FROM jobs WHERE {where} ORDER BY seq DESC LIMIT :most) AS newest "
-        "GROUP BY state, queue, type, error_type",
+        f"SELECT {columns}, count(*) FROM "
+        f"(SELECT {columns}, tenant FROM jobs WHERE {inside} ORDER BY seq DESC LIMIT :most) AS newest "
+        f"WHERE {outside} GROUP BY {columns}",
         parameters | {"most": MAX_EXAMINED},
     )
     return {(state, queue, type, error): number for state, queue, type, error, number in rows}

@@ -17,8 +17,20 @@ from ojster.jobs.filter_walk import JobFilter, conditions
 from ojster.jobs.scope import Scope
 from ojster.storage.transaction import Row, Transaction
 
-MAX_EXAMINED: Final = 5_000
+MAX_EXAMINED: Final = 2_000
 """Number of jobs of each kind that are looked at: dead letters, others that gave up, and those to be retried."""
+
+MAX_OF_TENANT: Final = 20_000
+"""Number of jobs of a tenant, the newest, among which its failures are looked for."""
+
+ROWS_AT_ONCE: Final = 100
+"""Number of jobs whose errors are read at once."""
+
+MAX_MESSAGE: Final = 2_000
+"""Length of the message of a group, in characters."""
+
+UNKNOWN: Final = "Unknown"
+"""What the error of jobs is called that have none."""
 
 MAX_GROUPS: Final = 100
 """Number of groups that are shown, the largest."""
@@ -30,16 +42,17 @@ TREND_HOURS: Final = 24
 """Number of hours of which a group tells how many of its jobs failed in each."""
 
 _VARIABLE: Final = re.compile(
-    r"[0-9a-fA-F]{8}-[0-9a-fA-F-]{27}|0x[0-9a-fA-F]+|'[^']*'|\"[^\"]*\"|\b[0-9a-fA-F]*\d[0-9a-fA-F]*\b|\d+"
+    r"[0-9a-fA-F]{8}-[0-9a-fA-F-]{27}|0x[0-9a-fA-F]+|'[^']*'|\"[^\"]*\"|\b(?=[a-fA-F]*\d)[0-9a-fA-F]++\b|\d+"
 )
 """What differs between messages of the same error: UUIDs, addresses, quoted values and numbers."""
 
 _REPEATED: Final = re.compile(r"…(?:[.:,/-]?…)+")
 """Several of them in a row, such as an address and its port."""
 
-_COLUMNS: Final = "id, type, queue, error_type, errors, finished_at"
+_COLUMNS: Final = "seq, id, type, queue, tenant, error_type, finished_at"
 
-_errors: Final = msgspec.json.Decoder(list[dict[str, Any]]).decode
+_errors: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_entry: Final = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 class FailureQuestion(msgspec.Struct, frozen=True):
@@ -112,36 +125,66 @@ def _group(tx: Transaction, chosen: JobFilter, scope: Scope) -> Failures:
     groups: dict[tuple[str, str, str], FailureGroup] = {}
     examined = 0
     is_complete = True
-    for is_final, rows in _rows(tx, chosen, scope.tenant):
+    patterns: dict[str, str] = {}
+    for is_final, rows, has_all in _rows(tx, chosen, scope.tenant):
         examined += len(rows)
-        is_complete &= len(rows) < MAX_EXAMINED
-        for row in rows:
-            if scope.covers(row[2]):
-                _add(groups, row, tx.now, is_final=is_final)
+        is_complete &= has_all
+        for row, last in _with_errors(tx, [row for row in rows if scope.covers(row[3])]):
+            message = str(last.get("message", ""))
+            if (pattern := patterns.get(message)) is None:
+                pattern = patterns[message] = pattern_of(message)
+            _add(groups, row, last, pattern, tx.now, is_final=is_final)
     ordered = sorted(groups.values(), key=lambda one: (-one.discarded - one.retrying, one.type, one.pattern))
     for one in ordered:
         one.queues.sort()
     return Failures(ordered[:MAX_GROUPS], examined, is_complete and len(ordered) <= MAX_GROUPS)
 
 
-def _rows(tx: Transaction, chosen: JobFilter, tenant: str | None) -> Iterator[tuple[bool, Sequence[Row]]]:
+def _rows(tx: Transaction, chosen: JobFilter, tenant: str | None) -> Iterator[tuple[bool, Sequence[Row], bool]]:
+    """Yield failures without their errors; whether they are final, and whether there are no others of their kind."""
     known = JobFilter(queue=chosen.queue, type=chosen.type, error_type=chosen.error_type, tenant=tenant)
     where, parameters = conditions(known)
-    given = parameters | {"most": MAX_EXAMINED}
-    for is_dead in (1, 0):
-        final = f"state = 'discarded' AND dead = {is_dead} AND finished_at IS NOT NULL"
-        query = f"SELECT {_COLUMNS} FROM jobs WHERE {final} AND {where} ORDER BY finished_at DESC LIMIT :most"
-        yield True, tx.execute(query, given)
-    query = f"SELECT {_COLUMNS} FROM jobs WHERE state = 'retryable' AND due_at IS NOT NULL "
-    yield False, tx.execute(f"{query} AND {where} ORDER BY due_at LIMIT :most", given)
+    given = parameters | {"most": MAX_EXAMINED, "newest": MAX_OF_TENANT}
+    for is_final, found, order in (
+        (True, "state = 'discarded' AND dead = 1", "finished_at DESC"),
+        (True, "state = 'discarded' AND dead = 0", "finished_at DESC"),
+        (False, "state = 'retryable' AND due_at IS NOT NULL", "due_at"),
+    ):
+        window = f"SELECT {_COLUMNS} FROM jobs WHERE {found} ORDER BY {order} LIMIT :most"
+        if tenant:  # its own newest jobs, because those of others could fill the window
+            newest = "SELECT * FROM jobs WHERE tenant = :tenant AND tenant <> '' ORDER BY seq DESC LIMIT :newest"
+            window = f"SELECT {_COLUMNS} FROM ({newest}) AS own WHERE {found} ORDER BY {order} LIMIT :most"
+        ((examined,),) = tx.execute(f"SELECT count(*) FROM ({window}) AS newest", given)
+        rows = tx.execute(f"SELECT * FROM ({window}) AS newest WHERE {where}", given)
+        yield is_final, rows, examined < MAX_EXAMINED
 
 
-def _add(groups: dict[tuple[str, str, str], FailureGroup], row: Row, now: int, *, is_final: bool) -> None:
-    id, type, queue, error_type, errors, finished_at = row
-    last = _errors(errors)[-1] if errors else {}
+def _with_errors(tx: Transaction, rows: Sequence[Row]) -> Iterator[tuple[Row, dict[str, Any]]]:
+    """Yield each row with the last error of its job. Few are read at once: errors can have long backtraces."""
+    for first in range(0, len(rows), ROWS_AT_ONCE):
+        part = rows[first : first + ROWS_AT_ONCE]
+        seqs = tx.integers([row[0] for row in part])
+        errors: dict[int, bytes | None] = dict(
+            tx.execute(f"SELECT seq, errors FROM jobs WHERE seq {tx.among}", (seqs,))
+        )
+        for row in part:
+            known = _errors(errors.get(row[0]) or b"[]")
+            yield row, (_entry(known[-1]) if known else {})
+
+
+def _add(
+    groups: dict[tuple[str, str, str], FailureGroup],
+    row: Row,
+    last: dict[str, Any],
+    pattern: str,
+    now: int,
+    *,
+    is_final: bool,
+) -> None:
+    _, id, type, queue, _, error_type, finished_at = row
     message = str(last.get("message", ""))
     failed_at = str(last.get("occurred_at") or format_timestamp(finished_at or now))
-    key = (type, error_type or "Unknown", pattern_of(message))
+    key = (type, error_type or UNKNOWN, pattern)
     group = groups.get(key)
     if group is None:
         group = groups[key] = FailureGroup(*key, first_at=failed_at, trend=[0] * TREND_HOURS)
@@ -149,7 +192,7 @@ def _add(groups: dict[tuple[str, str, str], FailureGroup], row: Row, now: int, *
     group.retrying += not is_final
     group.first_at = min(group.first_at, failed_at)
     if failed_at >= group.last_at:
-        group.last_at, group.job_id, group.message = failed_at, id, message
+        group.last_at, group.job_id, group.message = failed_at, id, message[:MAX_MESSAGE]
     if queue not in group.queues:
         group.queues.append(queue)
     hours = (now - parse_timestamp(failed_at)) // HOUR

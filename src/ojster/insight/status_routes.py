@@ -36,7 +36,7 @@ from ojster.version import __version__
 from ojster.workflows.node import MAX_NODES
 from ojster.workflows.planner import MAX_LEVELS
 
-RECENT_TRANSACTIONS: Final = 200
+RECENT_TRANSACTIONS: Final = 50
 """Number of transactions whose events are recent."""
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from ojster.insight.attention import Finding, find_attention
+from ojster.insight.attention import attention
 from ojster.insight.facets import FacetQuestion, count_facets
 from ojster.insight.failures import FailureQuestion, group_failures
-from ojster.insight.readiness import why_not_ready
 from ojster.insight.wire import AttentionAnswer, FacetsAnswer, FacetValueBody, FailuresAnswer
 from ojster.jobs.filters import filter_of
 from ojster.server.admin import ADMIN, TAG
@@ -46,10 +45,7 @@ async def show_failures(request: HttpRequest) -> Answer:
 async def show_attention(request: HttpRequest) -> Answer:
     """Show what needs the attention of an operator, the worst first; an empty list if all is well."""
     request.engine.scope.need_view_of_all_queues()
-    findings = await request.engine.scope.look(find_attention, None)
-    if (reason := await why_not_ready(request.engine.database)) is not None:
-        findings.insert(0, Finding("full", "error", f"The database takes no new jobs: {reason}"))
-    return Answer(encode(AttentionAnswer(findings)))
+    return Answer(encode(AttentionAnswer(await attention(request.engine.database))))
 
 
 ROUTES: Final = (

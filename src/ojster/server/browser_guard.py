@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from ojster.core.errors import Forbidden
 from ojster.server.answer import Header
+from ojster.server.session import host_of
 
 LOOPBACK_HOSTS: Final = ("localhost", "127.0.0.1", "::1")
 """Names by which programs on the same machine call a server."""
@@ -70,7 +71,7 @@ class BrowserGuard:
             self._usual.add((b"host", host.encode("latin-1")))
 
     def _may(self, origin: str, host: str) -> bool:
-        return origin in self._origins or "*" in self._origins or urlsplit(origin).netloc.lower() == host.lower() != ""
+        return origin in self._origins or "*" in self._origins or host_of(origin) == host.lower() != ""
 
 
 def _name_of(host: str) -> str:

@@ -15,6 +15,9 @@ from ojster.server.answer import Header
 COOKIE: Final = "ojster_session"
 """Name of the cookie."""
 
+SECURE_COOKIE: Final = f"__Host-{COOKIE}"
+"""Its name where connections are encrypted: browsers take one of that name from the host itself alone."""
+
 SESSION_SECONDS: Final = 12 * 3600
 """Time after which a browser forgets the cookie, in seconds; its token may expire before."""
 
@@ -24,14 +27,17 @@ _LONGEST: Final = 8_192
 
 def token_of(headers: Sequence[Header]) -> str | None:
     """Return the token in the session cookie of a request; ``None`` if it has none, or comes from elsewhere."""
-    found = None
-    for name, value in headers:
-        if name == b"cookie":
-            for part in value.decode("latin-1").split(";"):
-                key, _, token = part.strip().partition("=")
-                if key == COOKIE and 0 < len(token) <= _LONGEST:
-                    found = token
-    return found if found is not None and is_from_own_page(headers) else None
+    cookies = b";".join(value for name, value in headers if name == b"cookie").decode("latin-1")
+    found = dict.fromkeys(
+        token for part in cookies.split(";") if (token := _token_in(part.strip())) and len(token) <= _LONGEST
+    )
+    # Of two different ones, somebody may have planted one from a neighbouring name.
+    return next(iter(found)) if len(found) == 1 and is_from_own_page(headers) else None
+
+
+def _token_in(part: str) -> str:
+    key, _, token = part.partition("=")
+    return token if key in (COOKIE, SECURE_COOKIE) else ""
 
 
 def is_from_own_page(headers: Sequence[Header]) -> bool:
@@ -44,7 +50,15 @@ def is_from_own_page(headers: Sequence[Header]) -> bool:
     if (site := known.get(b"sec-fetch-site")) is not None:
         return site in ("same-origin", "none")
     origin = known.get(b"origin")
-    return origin is None or urlsplit(origin).netloc.lower() == known.get(b"host", "").lower() != ""
+    return origin is None or host_of(origin) == known.get(b"host", "").lower() != ""
+
+
+def host_of(origin: str) -> str:
+    """Return the host and port in an ``Origin`` header; the empty string if it has none."""
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:  # such as "http://["
+        return ""
 
 
 _SAY_WHERE_FROM: Final = frozenset({b"host", b"origin", b"sec-fetch-site"})
@@ -59,5 +73,5 @@ def cookie_for(token: str, *, is_secure: bool) -> Header:
         Whether the browser may send it over encrypted connections alone.
     """
     age = SESSION_SECONDS if token else 0
-    secure = "; Secure" if is_secure else ""
-    return b"set-cookie", f"{COOKIE}={token}; Path=/; Max-Age={age}; HttpOnly; SameSite=Strict{secure}".encode()
+    name, secure = (SECURE_COOKIE, "; Secure") if is_secure else (COOKIE, "")
+    return b"set-cookie", f"{name}={token}; Path=/; Max-Age={age}; HttpOnly; SameSite=Strict{secure}".encode()

@@ -33,8 +33,9 @@ async def log_in(request: HttpRequest) -> Answer:
         raise InvalidRequest("'token' has characters that no token has.", field="token")
     tenant = None if request.tenant is None else request.tenant.decode("latin-1")
     credentials = Credentials(f"Bearer {token}", tenant, request.caller_address)
-    if request.authenticator is not None:
-        await request.authenticator.identify(credentials)
+    if request.authenticator is None:
+        return await _session(request, credentials)
+    await request.authenticator.identify(credentials)
     return await _session(request, credentials, [cookie_for(token, is_secure=_is_secure(request))])
 
 
