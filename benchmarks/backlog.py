@@ -63,6 +63,9 @@ def _measure(server: Server, seconds: float) -> dict[str, float]:
 LOOKS = {
     "list of queues": "/admin/queues",
     "list of jobs": "/jobs?limit=200",
+    "facets of all jobs": "/job-facets",
+    "failures in groups": "/failures",
+    "what needs attention": "/admin/attention",
     "list of finished jobs of a type": "/jobs?limit=200&state=completed&type=email.*",
     "dead letters": "/dead-letter?limit=200",
     "statistics": "/admin/stats",

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import gzip
 import re
+from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
+from fastapi import FastAPI
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
+from ojster.app import App
+from ojster.dashboard import asgi
 from ojster.server import dashboard_page
-from ojster.server.application import Application
-from tests.conftest import Bench, Http
+from tests.conftest import Http
 from tests.dashboard.conftest import BUILT
 
 pytestmark = pytest.mark.anyio
@@ -88,11 +93,31 @@ async def test_a_server_without_the_built_page_says_how_to_build_it(
 
 
 @BUILT
-async def test_it_works_below_a_prefix(bench: Bench) -> None:
-    import httpx
-
-    outer = Starlette(routes=[Mount("/ops", Application(bench.engine))])
+@pytest.mark.parametrize("framework", ["starlette", "fastapi"])
+async def test_it_is_mounted_below_a_prefix_of_another_application(tmp_path: Path, framework: str) -> None:
+    jobs = App(f"sqlite:///{tmp_path}/jobs.db")
+    outer: Any
+    if framework == "starlette":
+        outer = Starlette(routes=[Mount("/ops", asgi(jobs))])
+    else:
+        outer = FastAPI()
+        outer.mount("/ops", asgi(jobs))
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app=outer), base_url="http://x") as client:
-        assert (await client.get("/ops/dashboard/jobs/x")).status_code == 200
+        page = await client.get("/ops/dashboard/jobs/x")
+        assert (page.status_code, '<base href="../">' in page.text) == (200, True)
         assert (await client.get("/ops/ojs/v1/session")).json()["is_known"] is True
-        assert (await client.get("/ops/ojs/v1/jobs")).status_code == 200
+        pushed = await client.post("/ops/ojs/v1/jobs", json={"type": "x", "args": []})
+        assert pushed.status_code == 201
+        foreign = await client.post(
+            "/ops/ojs/v1/jobs", json={"type": "x", "args": []}, headers={"origin": "http://evil.example"}
+        )
+        assert foreign.status_code == 403, "pages of others may not use the login of the application"
+    await jobs.aclose()
+
+
+async def test_a_mounted_dashboard_can_ask_for_tokens(tmp_path: Path) -> None:
+    jobs = App(f"sqlite:///{tmp_path}/jobs.db")
+    outer = Starlette(routes=[Mount("/ops", asgi(jobs, guarded=True))])
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=outer), base_url="http://x") as client:
+        assert (await client.get("/ops/ojs/v1/jobs")).status_code == 401
+    await jobs.aclose()
