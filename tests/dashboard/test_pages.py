@@ -206,6 +206,21 @@ async def test_a_worker_is_quieted_and_a_schedule_runs_now(bench: Bench, server:
     assert (await page_of_jobs.json())["pagination"]["total"] == 1
 
 
+async def test_a_schedule_of_a_workspace_is_meant_and_not_another_of_the_same_name(
+    bench: Bench, server: str, page: Page
+) -> None:
+    for tenant, type in (("", "of.nobody"), ("acme", "of.acme")):
+        body = {"name": "nightly", "expression": "0 3 * * *", "type": type, "args": []}
+        headers = {"X-OJS-Tenant": tenant} if tenant else {}
+        assert (await page.request.post(f"{server}/ojs/v1/crons", data=body, headers=headers)).ok
+    await open_page(page, server, "schedules")
+    await page.get_by_role("row").filter(has_text="of.acme").get_by_role("button", name="Run now").click()
+    await page.get_by_role("button", name="Run it").click()
+    await page.get_by_text("was enqueued").wait_for()
+    (job,) = (await (await page.request.get(f"{server}/ojs/v1/jobs")).json())["jobs"]
+    assert job["type"] == "of.acme"
+
+
 async def test_a_new_schedule_shows_its_next_runs_before_it_is_made(
     bench: Bench, server: str, watched: Watched, page: Page
 ) -> None:

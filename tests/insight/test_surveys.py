@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from ojster.insight import attention, facets, failures
 from ojster.insight.failures import MAX_PATTERN, pattern_of
+from ojster.jobs.filter_walk import JobFilter
+from ojster.jobs.scope import Caller
 from tests.conftest import Bench, Http
 
 pytestmark = pytest.mark.anyio
@@ -199,3 +201,45 @@ async def test_recent_events_are_those_of_the_last_transactions(http: Http, benc
     await bench.push()
     events = (await ask(http, "/events?recent=true"))["events"]
     assert "job.enqueued" in [event["type"] for event in events]
+
+
+class Explained:
+    """A transaction that explains each statement before it runs it."""
+
+    def __init__(self, tx: Any) -> None:
+        self._tx = tx
+        self.scans: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tx, name)
+
+    def execute(self, query: str, parameters: Any = ()) -> Any:
+        for *_, step in self._tx.execute(f"EXPLAIN QUERY PLAN {query}", parameters):
+            if step.startswith("SCAN jobs") and "INDEX" not in step:
+                self.scans.append(query)
+        return self._tx.execute(query, parameters)
+
+
+async def test_no_survey_of_failures_reads_all_jobs(bench: Bench) -> None:
+    if bench.engine.database.kind != "sqlite":
+        pytest.skip("PostgreSQL's planner looks at the size of the tables, which are empty here")
+    for queue in ("a", "b"):
+        await bench.push(queue=queue)
+    scope = bench.engine.scope
+
+    def survey(tx: Any, requests: Any) -> Any:
+        explained: Any = Explained(tx)
+        attention.find_attention(explained, (None,))
+        for chosen in (JobFilter(), JobFilter(type="a*"), JobFilter(queue="a"), JobFilter(error_type="E")):
+            failures.group_failures(explained, (failures.FailureQuestion(chosen, scope),))
+            own = bench.engine.as_(Caller("acme")).scope
+            failures.group_failures(explained, (failures.FailureQuestion(chosen, own),))
+        return [explained.scans for _ in requests]
+
+    assert await bench.run(survey, None) == []
+
+
+async def test_a_message_made_to_be_slow_is_not(bench: Bench) -> None:
+    """Messages of workers are not trusted: with backtracking, this one would take hours."""
+    assert pattern_of(("1" * 100_000 + "g ") * 10).startswith("…")
+    assert failures._VARIABLE.sub("…", "1" * 2_000_000 + "g") == "…g"
