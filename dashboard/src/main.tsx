@@ -1,7 +1,8 @@
 import { render } from "preact";
 import { useCallback, useEffect, useState } from "preact/hooks";
 import { Route, Router, Switch } from "wouter-preact";
-import { BASE, onUnknownCaller, useTenant } from "./api/client";
+import { BASE, chooseWorkspace, onUnknownCaller } from "./api/client";
+import { restart } from "./api/live";
 import { readSession, type Session, SessionContext } from "./api/session";
 import { forgetAll } from "./api/use";
 import { Login } from "./pages/Login";
@@ -28,35 +29,50 @@ import "./styles/parts.css";
 function App() {
   const [session, setSession] = useState<Session | null>(null);
   const [error, setError] = useState<Error | null>(null);
+  const [workspace, setWorkspace] = useState<string | null>(null);
+  const enter = useCallback((name: string | null): void => {
+    chooseWorkspace(name);
+    setWorkspace(name);
+    forgetAll();
+    restart();
+  }, []);
+  const begin = useCallback(
+    (found: Session): void => {
+      const [first, second] = found.is_global ? [] : (found.tenants ?? []);
+      enter(second === undefined ? null : (first ?? null)); // a token of several workspaces has to name one
+      setSession(found);
+      if (second !== undefined) void readSession().then(setSession);
+    },
+    [enter],
+  );
   const read = useCallback(() => {
     readSession().then(
       (found) => {
         setError(null);
-        setSession(found);
+        begin(found);
       },
       (problem: Error) => {
         setError(problem);
         window.setTimeout(read, 3_000);
       },
     );
-  }, []);
+  }, [begin]);
   useEffect(() => {
     read();
     onUnknownCaller(() => setSession((known) => known && { ...known, is_known: false }));
   }, [read]);
-  const begin = (found: Session): void => {
-    forgetAll();
-    useTenant(null);
-    setSession(found);
+  const choose = (name: string | null): void => {
+    enter(name);
+    void readSession().then(setSession); // what one may do differs from workspace to workspace
   };
   if (!session) return <div class="login">{error ? <Problem error={error} retry={read} /> : null}</div>;
   if (!session.is_known) return <Login begin={begin} />;
   return (
-    <SessionContext.Provider value={session}>
+    <SessionContext.Provider value={workspace === null ? session : { ...session, is_global: false }}>
       <DialogHost>
         <Router base={BASE.pathname.replace(/\/$/, "")}>
-          <Shell session={session} end={begin}>
-            <Switch>
+          <Shell session={session} workspace={workspace} choose={choose} end={begin}>
+            <Switch key={workspace}>
               <Route path="/" component={OverviewPage} />
               <Route path="/jobs" component={JobsPage} />
               <Route path="/jobs/:id">{({ id }) => <JobPage id={id} key={id} />}</Route>
@@ -66,14 +82,14 @@ function App() {
               </Route>
               <Route path="/workflows/:id">{({ id }) => <WorkflowPage id={id} key={id} />}</Route>
               <Route path="/queues" component={QueuesPage} />
-              <Route path="/queues/:name">{({ name }) => <QueuePage name={decodeURIComponent(name)} key={name} />}</Route>
+              <Route path="/queues/:name">{({ name }) => <QueuePage name={name} key={name} />}</Route>
               <Route path="/workers" component={WorkersPage} />
               <Route path="/schedules" component={SchedulesPage} />
               <Route path="/errors" component={ErrorsPage} />
               <Route path="/events" component={EventsPage} />
               <Route path="/collections" component={CollectionsPage} />
               <Route path="/collections/:name">
-                {({ name }) => <CollectionPage name={decodeURIComponent(name)} key={name} />}
+                {({ name }) => <CollectionPage name={name} key={name} />}
               </Route>
               <Route path="/admin" component={AdminPage} />
               <Route>

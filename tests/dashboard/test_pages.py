@@ -323,6 +323,30 @@ async def test_somebody_of_one_workspace_sees_that_alone(bench: Bench, page: Pag
             assert await page.get_by_role("alert").count() == 0, name
 
 
+async def test_a_token_of_two_workspaces_shows_one_and_then_the_other(
+    bench: Bench, page: Page, watched: Watched
+) -> None:
+    watched.expected = ("Failed to load resource: the server responded with a status of 401",)
+    grants = [Grant(Role.VIEWER, "acme"), Grant(Role.CONTRIBUTOR, "beta")]
+    _, shown = await bench.engine.tokens.create("eve", grants)
+    for tenant in ("acme", "beta"):
+        await bench.push(f"of.{tenant}", meta={"tenant_id": tenant})
+    async with serving(bench.engine, guarded=True) as (_, port):
+        await page.goto(f"http://127.0.0.1:{port}/dashboard/jobs")
+        await page.get_by_label("Token").fill(shown)
+        await page.get_by_role("button", name="Log in").click()
+        await page.get_by_role("link", name="of.acme").wait_for()
+        assert await page.get_by_role("link", name="of.beta").count() == 0
+        await page.get_by_label("Workspace").select_option("beta")
+        await page.get_by_role("link", name="of.beta").wait_for()
+        assert await page.get_by_role("link", name="of.acme").count() == 0
+        await page.get_by_text("Live", exact=True).wait_for()
+        await bench.push("new.of.beta", meta={"tenant_id": "beta"})
+        await page.get_by_role("link", name="new.of.beta").wait_for()
+        await page.get_by_role("link", name="of.beta", exact=True).click()
+        await page.get_by_role("button", name="Cancel").wait_for()
+
+
 async def test_the_colours_are_those_that_were_chosen(server: str, page: Page, chromium: Browser) -> None:
     await open_page(page, server)
     light = await page.evaluate("getComputedStyle(document.documentElement).backgroundColor")

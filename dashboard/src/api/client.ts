@@ -26,10 +26,13 @@ export const client = createClient<paths>({
 let tenant: string | null = null;
 const unknown = new Set<() => void>();
 
-/** Limits all further calls to one tenant; `null`: to none. */
-export function useTenant(name: string | null): void {
+/** Limits all further calls to one workspace; `null`: to none. */
+export function chooseWorkspace(name: string | null): void {
   tenant = name;
 }
+
+/** The header that names the chosen workspace. */
+export const workspaceHeader = (): Record<string, string> => (tenant === null ? {} : { "X-OJS-Tenant": tenant });
 
 /** Calls a function when the server no longer knows who calls. */
 export function onUnknownCaller(tell: () => void): void {

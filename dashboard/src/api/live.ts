@@ -4,7 +4,7 @@
  * It is open only while somebody looks: a hidden page costs the server nothing. When the page is shown again, it goes on
  * after the last event that it has seen, so that nothing is missed.
  */
-import { ROOT } from "./client";
+import { ROOT, workspaceHeader } from "./client";
 
 export type Kind = "job" | "workflow" | "queue" | "worker" | "cron" | "webhook" | "system";
 export type LiveState = "off" | "connecting" | "on" | "paused";
@@ -19,14 +19,14 @@ export interface Changes {
 
 type Listener = (changes: Changes) => void;
 
+const RETRY_MS = 3_000;
+
 const listeners = new Set<Listener>();
 const watchers = new Set<(state: LiveState) => void>();
-let source: EventSource | null = null;
+let connection: AbortController | null = null;
 let lastId = "";
 let state: LiveState = "off";
 let isPaused = false;
-/** Whether the connection was open before: what happened since is read again. */
-let isOpened = false;
 
 function become(next: LiveState): void {
   if (next === state) return;
@@ -36,36 +36,77 @@ function become(next: LiveState): void {
 
 function update(): void {
   const isWanted = listeners.size > 0 && !document.hidden && !isPaused;
-  if (isWanted && source === null) open();
-  if (!isWanted && source !== null) {
-    source.close();
-    source = null;
+  if (isWanted && connection === null) {
+    connection = new AbortController();
+    void follow(connection.signal);
   }
-  if (!isWanted) become(isPaused ? "paused" : "off");
+  if (!isWanted) {
+    connection?.abort();
+    connection = null;
+    become(isPaused ? "paused" : "off");
+  }
 }
 
-function open(): void {
-  const url = new URL("ojs/v1/events/changes", ROOT);
-  if (lastId) url.searchParams.set("last_event_id", lastId);
-  source = new EventSource(url);
-  become("connecting");
-  source.onopen = () => {
-    become("on");
-    if (isOpened) for (const tell of [...listeners]) tell({ kinds: {}, queues: [], ids: null, is_lost: true });
-    isOpened = true;
-  };
-  source.onerror = () => {
+/** Forgets the connection and where it was, as after the choice of another workspace. */
+export function restart(): void {
+  connection?.abort();
+  connection = null;
+  lastId = "";
+  update();
+}
+
+/** Reads the stream, and connects again when it ends; `fetch`, because an `EventSource` cannot name a workspace. */
+async function follow(signal: AbortSignal): Promise<void> {
+  while (!signal.aborted) {
     become("connecting");
-    if (source?.readyState === EventSource.CLOSED) {
-      source = null;
-      window.setTimeout(update, 5_000);
+    try {
+      const url = new URL("ojs/v1/events/changes", ROOT);
+      const headers = { Accept: "text/event-stream", ...workspaceHeader(), ...(lastId ? { "Last-Event-ID": lastId } : {}) };
+      const answer = await fetch(url, { headers, signal });
+      if (answer.status === 401) return; // the next call of the page asks for a token
+      if (answer.ok && answer.body) {
+        become("on");
+        await read(answer.body, lastId !== "");
+      }
+    } catch {
+      // The server does not answer, or this page has ended the connection.
     }
-  };
-  source.addEventListener("changes", (event) => {
-    if (event.lastEventId) lastId = event.lastEventId;
-    const changes = JSON.parse(event.data as string) as Changes;
-    for (const tell of [...listeners]) tell(changes);
-  });
+    if (!signal.aborted) {
+      become("connecting");
+      await new Promise((resolve) => window.setTimeout(resolve, RETRY_MS));
+    }
+  }
+}
+
+async function read(body: ReadableStream<Uint8Array>, isResumed: boolean): Promise<void> {
+  const reader = body.pipeThrough(new TextDecoderStream() as ReadableWritablePair<string, Uint8Array>).getReader();
+  let text = "";
+  let isFirst = true;
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    const blocks = (text + value).split("\n\n");
+    text = blocks.pop() ?? "";
+    for (const block of blocks) {
+      const fields = new Map(block.split("\n").map((line) => splitOnce(line)));
+      const data = fields.get("data");
+      if (data === undefined) continue;
+      lastId = fields.get("id") ?? lastId;
+      const changes = JSON.parse(data) as Changes;
+      // What happened while the connection was closed is read again.
+      tellAll(isFirst && isResumed ? { ...changes, is_lost: true } : changes);
+      isFirst = false;
+    }
+  }
+}
+
+function splitOnce(line: string): [string, string] {
+  const place = line.indexOf(": ");
+  return place < 0 ? [line, ""] : [line.slice(0, place), line.slice(place + 2)];
+}
+
+function tellAll(changes: Changes): void {
+  for (const tell of [...listeners]) tell(changes);
 }
 
 document.addEventListener("visibilitychange", update);

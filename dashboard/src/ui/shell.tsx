@@ -1,10 +1,10 @@
 import type { ComponentChildren } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import { Link, useLocation } from "wouter-preact";
-import { accepted, client, useTenant } from "../api/client";
+import { accepted, client } from "../api/client";
 import { type LiveState, pause, watchState } from "../api/live";
 import { logOut, type Session } from "../api/session";
-import { forgetAll, useData } from "../api/use";
+import { useData } from "../api/use";
 import { useDialogs } from "./dialogs";
 import { compact } from "./format";
 import { Icon, type IconName } from "./icons";
@@ -33,7 +33,13 @@ const LIVE: Record<LiveState, [string, string]> = {
   paused: ["", "Paused"],
 };
 
-export function Shell(props: { session: Session; end: (session: Session) => void; children: ComponentChildren }) {
+export function Shell(props: {
+  session: Session;
+  workspace: string | null;
+  choose: (workspace: string | null) => void;
+  end: (session: Session) => void;
+  children: ComponentChildren;
+}) {
   const [location] = useLocation();
   const [isOpen, setOpen] = useState(false);
   const [isFinding, setFinding] = useState(false);
@@ -85,8 +91,7 @@ export function Shell(props: { session: Session; end: (session: Session) => void
           ))}
         </ul>
         <div class="foot">
-          {props.session.tenants && <span>Workspace: {props.session.tenants.join(", ")}</span>}
-          {props.session.is_global && props.session.needs_token && props.session.operations.includes("admin") && <TenantChoice />}
+          <Workspace session={props.session} chosen={props.workspace} choose={props.choose} />
           {props.session.who && (
             <span>
               {props.session.who}{" "}
@@ -148,25 +153,20 @@ export function Shell(props: { session: Session; end: (session: Session) => void
   );
 }
 
-function TenantChoice() {
-  const tenants = useData("tenants", () => accepted(client.GET("/ojs/v1/admin/tenants")));
-  const [, go] = useLocation();
-  if (!tenants.data?.tenants.length) return null;
+/** The choice of a workspace: of all that there are, or of those that the token has. */
+function Workspace({ session, chosen, choose }: { session: Session; chosen: string | null; choose: (name: string | null) => void }) {
+  const mayList = session.is_global && session.needs_token && session.operations.includes("admin");
+  const known = useData(mayList ? "workspaces" : null, () => accepted(client.GET("/ojs/v1/admin/tenants")));
+  const names = session.tenants ?? (known.data?.tenants ?? []).map((one) => one.tenant_id);
+  if (session.tenants?.length === 1) return <span>Workspace: {session.tenants[0]}</span>;
+  if (!names.length) return null;
   return (
     <label class="field">
       <span>Workspace</span>
-      <select
-        class="input"
-        onChange={(event) => {
-          useTenant(event.currentTarget.value || null);
-          forgetAll();
-          go("/jobs");
-          go("/");
-        }}
-      >
-        <option value="">All</option>
-        {tenants.data.tenants.map((tenant) => (
-          <option key={tenant.tenant_id}>{tenant.tenant_id}</option>
+      <select class="input" value={chosen ?? ""} onChange={(event) => choose(event.currentTarget.value || null)}>
+        {session.is_global && <option value="">All</option>}
+        {names.map((name) => (
+          <option key={name}>{name}</option>
         ))}
       </select>
     </label>

@@ -7,7 +7,7 @@ from typing import Final
 
 from ojster.core.access import Operation
 from ojster.core.errors import Forbidden, InvalidRequest, Unauthenticated
-from ojster.core.tenant import shown_tenant
+from ojster.core.tenant import check_tenant, shown_tenant
 from ojster.server.answer import Answer, Header, encode
 from ojster.server.authentication import Credentials
 from ojster.server.request import HttpRequest
@@ -56,7 +56,8 @@ async def _session(request: HttpRequest, credentials: Credentials, headers: list
     except Unauthenticated:
         return Answer(encode(SessionAnswer(True, False, None, [], [], False)), headers=headers)
     tenants = sorted({shown_tenant(one.tenant) for one in token.grants if one.tenant is not None})
-    place = None if token.is_global else token.only_tenant
+    named = None if request.tenant is None else check_tenant(request.tenant.decode("latin-1"))
+    place = named if named is not None else (None if token.is_global else token.only_tenant)
     may = sorted(operation.value for operation in token.operations(place))
     is_global = token.is_global and (not token.queues or Operation.ADMIN in token.operations(None))
     shown = SessionAnswer(True, True, token.name, may, None if token.is_global else tenants, is_global)

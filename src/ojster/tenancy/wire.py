@@ -237,7 +237,7 @@ class SessionAnswer(Struct):
     who:
         The name of its token.
     operations:
-        What it may do: in its only workspace, or in all.
+        What it may do: in the workspace that the request names, in its only one, or in all.
     tenants:
         The workspaces to which its token is limited; ``None``: all.
     is_global:
