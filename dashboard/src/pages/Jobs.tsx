@@ -104,7 +104,13 @@ export function JobsPage() {
             )}
           </Shown>
         </aside>
-        <div onMouseEnter={() => point(true)} onMouseLeave={() => point(false)} class="stack">
+        <div
+          class="stack"
+          onPointerEnter={(event) => event.pointerType === "mouse" && point(true)}
+          onPointerLeave={(event) => event.pointerType === "mouse" && point(false)}
+          onFocusIn={() => point(true)}
+          onFocusOut={() => point(false)}
+        >
           <Card isBare>
             <Shown of={jobs} rows={12}>
               {(page) => (
@@ -313,7 +319,7 @@ function JobList(props: {
         <span>
           {many(total, "job")} match{total === 1 ? "es" : ""}
         </span>
-        {props.isHeld && <span>The list waits while you point at it.</span>}
+        {props.isHeld && <span>The list waits while you are in it.</span>}
         <span style={{ marginLeft: "auto" }} />
         <Button isSmall disabled={!props.newer} onClick={() => props.newer?.()}>
           Newer

@@ -295,14 +295,21 @@ function StepDialog(props: { id: string; step: Row; close: () => void; reload: (
   );
   const change = async (action: "retry" | "cancel"): Promise<void> => {
     const path = { params: { path: { id, step: step.path } } };
-    await act(async () => {
+    const question = action === "cancel" && {
+      title: `Cancel ${titleOf(step)}?`,
+      text: "If it runs, its worker is asked to stop it. Steps that need it do not run.",
+      action: "Cancel it",
+      isDangerous: true,
+    };
+    const isDone = await act(async () => {
       await accepted(
         action === "retry"
           ? client.POST("/ojs/v1/workflows/{id}/steps/{step}/retry", path)
           : client.POST("/ojs/v1/workflows/{id}/steps/{step}/cancel", path),
       );
       return action === "retry" ? `${step.path} runs again.` : `${step.path} was cancelled.`;
-    });
+    }, question || undefined);
+    if (!isDone) return;
     props.reload();
     props.close();
   };

@@ -91,7 +91,7 @@ def _asset(name: str, accepted: str) -> Answer:
     plain = _files().get(name)
     if kind is None or plain is None:
         raise NotFound(f"The dashboard has no file {name[:80]!r}. Reload the page.", resource_type="file")
-    codings = {part.partition(";")[0].strip() for part in accepted.split(",")}
+    codings = {part.partition(";")[0].strip() for part in accepted.split(",") if not part.rstrip().endswith(";q=0")}
     for coding, ending in (("br", ".br"), ("gzip", ".gz")):
         if coding in codings and (packed := _files().get(name + ending)) is not None:
             return Answer(packed, headers=[*_FILE_HEADERS, (b"content-encoding", coding.encode())], content_type=kind)
