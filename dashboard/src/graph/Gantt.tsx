@@ -4,6 +4,7 @@ import type { Schemas } from "../api/client";
 import { duration } from "../ui/format";
 import { Button, Empty } from "../ui/parts";
 import { colourOf } from "../ui/states";
+import { titleOf } from "./model";
 import { savePng, saveSvg } from "./export";
 
 type Row = Schemas["StepRow"];
@@ -12,6 +13,14 @@ const ROW = 24;
 const LABELS = 240;
 const WIDTH = 1_040;
 const TOP = 30;
+
+const LONGEST = 34;
+
+/** What a step is called, with its type if that is all it is called by. */
+function labelOf(row: Row): string {
+  const label = titleOf(row) === row.type ? `${row.path} ${row.type}` : row.path;
+  return label.length > LONGEST ? `${label.slice(0, LONGEST - 1)}…` : label;
+}
 
 export function Gantt({ rows, name }: { rows: Row[]; name: string }) {
   const svg = useRef<SVGSVGElement>(null);
@@ -59,7 +68,7 @@ export function Gantt({ rows, name }: { rows: Row[]; name: string }) {
                 <g key={row.path}>
                   <title>{`${row.path}: ${row.state}, ${duration(to - from)}`}</title>
                   <text x={8 + Math.min(depth, 6) * 12} y={y + 15} style={{ fill: "var(--ink)", fontSize: "12px" }}>
-                    {(row.path.length > 34 ? `…${row.path.slice(-33)}` : row.path) || row.type}
+                    {labelOf(row)}
                   </text>
                   <rect
                     x={x(from)}
