@@ -162,6 +162,60 @@ async def test_a_queue_is_paused_and_the_pause_undone(bench: Bench, server: str,
     assert (await bench.engine.queues.statistics("mail")).queue.paused_at is None
 
 
+async def test_a_queue_is_emptied_after_its_name_was_typed(bench: Bench, server: str, page: Page) -> None:
+    for number in range(4):
+        await bench.push("mail.send", number, queue="mail")
+    running = await bench.fetch_one("mail")
+    await open_page(page, server, "queues/mail")
+    await page.get_by_role("button", name="Empty").click()
+    go_on = page.get_by_role("dialog").get_by_role("button", name="Cancel them")
+    assert await go_on.is_disabled()
+    await page.get_by_role("dialog").get_by_role("textbox").fill("mail")
+    await go_on.click()
+    await page.get_by_text("3 jobs cancelled.").wait_for()
+    assert await live(bench, "mail") == {"active": 1, "cancelled": 3}
+    assert (await bench.find(running)).state == "active"
+
+
+async def test_a_queue_that_is_full_is_seen_and_its_limit_changed(bench: Bench, server: str, page: Page) -> None:
+    await bench.push(queue="mail")
+    await open_page(page, server, "queues/mail")
+    await page.get_by_role("button", name="Change").click()
+    await page.get_by_label("JSON").fill('{"backpressure": {"max_depth": 1, "strategy": "reject"}}')
+    await page.get_by_role("button", name="Save").click()
+    await page.get_by_text("The settings were changed.").wait_for()
+    pushed = await page.request.post(
+        f"{server}/ojs/v1/jobs", data={"type": "x", "args": [], "options": {"queue": "mail"}}
+    )
+    assert pushed.status == 429
+
+
+async def test_a_workspace_is_limited(bench: Bench, server: str, page: Page) -> None:
+    await bench.push(meta={"tenant_id": "acme"})
+    await open_page(page, server, "admin")
+    await page.get_by_role("tab", name="Workspaces").click()
+    await page.get_by_role("button", name="Limit acme").click()
+    await page.get_by_role("dialog").get_by_role("textbox").fill("3")
+    await page.get_by_role("button", name="Change it").click()
+    await page.get_by_text("0 of 3").wait_for()
+
+
+async def test_a_token_is_made_shown_once_and_revoked(bench: Bench, server: str, page: Page) -> None:
+    await open_page(page, server, "admin")
+    await page.get_by_role("tab", name="Tokens").click()
+    await page.get_by_role("button", name="New token").click()
+    await page.get_by_label("Name").fill("ada")
+    await page.get_by_role("button", name="Make it").click()
+    await page.get_by_role("dialog").get_by_text(re.compile("^ojster_")).wait_for()
+    await page.get_by_role("button", name="I have it").click()
+    (token,) = await bench.engine.tokens.all()
+    assert token.name == "ada"
+    await page.get_by_role("button", name="Revoke ada").click()
+    await page.get_by_role("button", name="Revoke it").click()
+    await page.get_by_text("ada was revoked.").wait_for()
+    assert await bench.engine.tokens.all() == []
+
+
 async def test_picked_jobs_are_cancelled_after_a_question_and_not_without(
     bench: Bench, server: str, page: Page
 ) -> None:

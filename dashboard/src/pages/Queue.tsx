@@ -4,11 +4,12 @@ import { accepted, client, type Schemas } from "../api/client";
 import { useIsGlobal, useMay } from "../api/session";
 import { useData } from "../api/use";
 import { useDialogs } from "../ui/dialogs";
-import { compact, duration, many, Time } from "../ui/format";
+import { compact, duration, Time } from "../ui/format";
 import { History } from "../ui/history";
 import { Json } from "../ui/json";
 import { Button, Card, Empty, Facts, Page, Shown } from "../ui/parts";
 import { JOB_STATES, State } from "../ui/states";
+import { steer } from "./Jobs";
 import { switchQueue } from "./Queues";
 
 export function QueuePage({ name }: { name: string }) {
@@ -22,19 +23,11 @@ export function QueuePage({ name }: { name: string }) {
   );
   const purge = async (): Promise<void> => {
     await dialogs.act(
-      async () => {
-        const done = await accepted(
-          client.DELETE("/ojs/v1/admin/queues/{name}/jobs", {
-            params: { path: { name } },
-            body: { states: ["available", "scheduled", "retryable", "pending"], confirm: true },
-          }),
-        );
-        return `${many((done as { deleted?: number; purged?: number; purged_count?: number }).purged_count ?? 0, "job")} deleted.`;
-      },
+      () => steer("cancel", { filter: { queue: name, states: WAITING } }),
       {
         title: `Empty the queue ${name}?`,
-        text: `All jobs that wait in it, about ${compact(waiting(queue.data))}, are deleted, and cannot be brought back. Jobs that run are left alone.`,
-        action: "Delete them",
+        text: `All jobs that wait in it, about ${compact(waiting(queue.data))}, are cancelled: they never run. Jobs that run are left alone.`,
+        action: "Cancel them",
         isDangerous: true,
         word: name,
       },
@@ -111,8 +104,10 @@ export function QueuePage({ name }: { name: string }) {
   );
 }
 
+const WAITING = ["available", "scheduled", "retryable", "pending"] as const;
+
 const waiting = (queue: Schemas["QueueDetailAnswer"] | undefined): number =>
-  (["available", "scheduled", "retryable", "pending"] as const).reduce((sum, state) => sum + (queue?.counts[state] ?? 0), 0);
+  WAITING.reduce((sum, state) => sum + (queue?.counts[state] ?? 0), 0);
 
 function Settings(props: { name: string; configuration: Schemas["QueueConfigurationBody"]; reload: () => void }) {
   const [text, setText] = useState<string | null>(null);
