@@ -19,7 +19,7 @@ from tests.fuzz.mutation import encode, mutate, mutate_value
 from tests.fuzz.targets import CORPUS
 
 MEDIA_TYPE: Final = "application/openjobspec+json"
-STREAMS: Final = ("/events", "/progress/stream", "/events/stream", "/ws")
+STREAMS: Final = ("/events", "/progress/stream", "/events/stream", "/events/changes", "/ws")
 """Ends of the paths of endless answers."""
 
 WAITS: Final = ("wait_ms", "wait", "timeout")

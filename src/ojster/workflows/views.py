@@ -23,7 +23,7 @@ from ojster.workflows.node import ENDED, MAX_NODES, TWO_PART, Kind, Node, NodeSt
 from ojster.workflows.plan_values import Spec, read_spec
 from ojster.workflows.results import outcomes
 from ojster.workflows.wait import WaitingFor
-from ojster.workflows.waiting import find_waits
+from ojster.workflows.waiting import waits_of
 
 MAX_WORKFLOW_ERRORS: Final = 100
 """Maximum number of failed steps listed in a workflow's error."""
@@ -103,8 +103,7 @@ def find_visible(tx: Transaction, id: str, tenant: str | None) -> Workflow | Non
 
 def _summary(tx: Transaction, workflow: Workflow) -> WorkflowInfo:
     """Return a workflow without its steps, with what they wait for."""
-    waits = find_waits(tx, [workflow.seq]) if workflow.finished_at is None else {}
-    return summary_of(workflow, waits.get(workflow.seq, ()))
+    return summary_of(workflow, waits_of(tx, workflow.numbers) if workflow.finished_at is None else ())
 
 
 def _without_steps(tx: Transaction, workflow: Workflow) -> WorkflowInfo:

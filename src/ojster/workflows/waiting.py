@@ -63,6 +63,23 @@ def find_waits(tx: Transaction, seqs: Collection[int]) -> dict[int, list[Waiting
     return found
 
 
+_WAITS_OF_ONE: Final = ", ".join(
+    f"EXISTS (SELECT 1 FROM {table} WHERE {condition} AND {node} BETWEEN :first AND :last)"
+    for table, node, condition in (
+        ("nodes AS n", "n.id", "n.state = 'blocked'"),
+        *(("jobs", "node", f"{_SUSPENDED} AND {condition}") for condition in _CONDITIONS.values()),
+        (_PROMISED, "e.target", _WAITS_FOR_PROMISED),
+    )
+)
+
+
+def waits_of(tx: Transaction, numbers: tuple[int, int]) -> list[WaitingFor]:
+    """Return what one workflow waits for, in one statement; ``numbers``: the first and last id of its nodes."""
+    ((*found,),) = tx.execute(f"SELECT {_WAITS_OF_ONE}", {"first": numbers[0], "last": numbers[1]})
+    kinds: tuple[WaitingFor, ...] = ("gate", *_CONDITIONS, "promise")
+    return [what for what, waits in zip(kinds, found, strict=True) if waits]
+
+
 def nodes_that_wait_for_items(tx: Transaction, numbers: tuple[int, int]) -> set[int]:
     """Return the ids of the nodes of a workflow that wait for promised items; ``numbers``: its first and last id."""
     rows = tx.execute(
