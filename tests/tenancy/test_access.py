@@ -70,6 +70,9 @@ def tried(world: World) -> list[tuple[Any, str, Any]]:
 async def test_a_request_without_a_token_reaches_only_public_endpoints(door: GuardedServer) -> None:
     for route, path, body in tried(door.world):
         response = await door.http(route.method, path, body)
+        if (route.method, path) == ("POST", f"{BASE}/session"):
+            assert response.status_code in (400, 401), "whoever logs in shows a token"
+            continue
         if path.removeprefix(BASE) in PUBLIC:
             assert response.status_code == 200, path
             continue
