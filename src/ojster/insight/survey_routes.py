@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from ojster.insight.attention import attention
-from ojster.insight.facets import FacetQuestion, count_facets
+from ojster.insight.facets import FACETS, FacetQuestion, count_facets
 from ojster.insight.failures import FailureQuestion, group_failures
 from ojster.insight.wire import AttentionAnswer, FacetsAnswer, FacetValueBody, FailuresAnswer
 from ojster.jobs.filters import filter_of
@@ -14,7 +14,6 @@ from ojster.server.answer import Answer, encode
 from ojster.server.request import HttpRequest
 from ojster.server.route import BASE, Route
 
-_FACETS: Final = ("state", "queue", "type", "error_type")
 _FAILURES: Final = ("queue", "type", "error_type")
 
 
@@ -25,7 +24,7 @@ async def show_facets(request: HttpRequest) -> Answer:
     counted among the newest jobs, so that the answer comes as quickly with millions of jobs.
     """
     query, scope = request.query, request.engine.scope
-    chosen = filter_of({name: query.get(name) for name in _FACETS})
+    chosen = filter_of({name: query.get(name) for name in FACETS})
     found = await scope.look(count_facets, FacetQuestion(chosen, scope))
     shown = {name: [FacetValueBody(value, jobs) for value, jobs in values] for name, values in found.values.items()}
     return Answer(encode(FacetsAnswer(shown, found.examined, found.is_complete)))
@@ -49,7 +48,7 @@ async def show_attention(request: HttpRequest) -> Answer:
 
 
 ROUTES: Final = (
-    Route("GET", f"{BASE}/job-facets", show_facets, "Jobs", answer=FacetsAnswer, query=_FACETS),
+    Route("GET", f"{BASE}/job-facets", show_facets, "Jobs", answer=FacetsAnswer, query=FACETS),
     Route("GET", f"{BASE}/failures", show_failures, "Jobs", answer=FailuresAnswer, query=_FAILURES),
     Route("GET", f"{ADMIN}/attention", show_attention, TAG, answer=AttentionAnswer),
 )
