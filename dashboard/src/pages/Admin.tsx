@@ -5,7 +5,7 @@ import { useData } from "../api/use";
 import { Dialog, useDialogs } from "../ui/dialogs";
 import { compact, exact, Time } from "../ui/format";
 import { Json } from "../ui/json";
-import { Button, Copy, Empty, Facts, Page, Shown, Table, Tabs } from "../ui/parts";
+import { Button, Copy, Empty, Facts, Page, Shown, Table, Tabs, Turn, usePages } from "../ui/parts";
 
 type Tab = "tenants" | "tokens" | "audit" | "system";
 
@@ -280,8 +280,8 @@ function NewToken({ close, made }: { close: () => void; made: (secret: string) =
 }
 
 function Audit() {
-  const [cursors, setCursors] = useState<string[]>([]);
-  const cursor = cursors.at(-1);
+  const pages = usePages();
+  const { cursor } = pages;
   const entries = useData(`audit ${cursor ?? ""}`, () =>
     accepted(client.GET("/ojs/v1/admin/audit", { params: { query: query({ limit: 50, cursor }) } })),
   );
@@ -303,16 +303,7 @@ function Audit() {
             ]}
           />
           <div class="more">
-            <Button isSmall disabled={!cursors.length} onClick={() => setCursors(cursors.slice(0, -1))}>
-              Newer
-            </Button>
-            <Button
-              isSmall
-              disabled={!data.pagination.has_more}
-              onClick={() => setCursors([...cursors, data.pagination.next_cursor ?? ""])}
-            >
-              Older
-            </Button>
+            <Turn newer={pages.newer} older={pages.older(data.pagination.next_cursor)} />
           </div>
         </>
       )}

@@ -345,6 +345,20 @@ export function FileLink({ id, name, size }: { id: string; name: string; size: n
   );
 }
 
+export function NoteList({ notes }: { notes: Schemas["Note"][] }) {
+  if (!notes.length) return <Empty title="No notes" />;
+  return (
+    <ol class="log">
+      {notes.map((note) => (
+        <li key={note.at}>
+          <span class="quiet">{exact(note.at)}</span>
+          <span>{typeof note.note === "string" ? note.note : <Json value={note.note} label="the note" />}</span>
+        </li>
+      ))}
+    </ol>
+  );
+}
+
 function Notes({ id }: { id: string }) {
   const path = { params: { path: { id } } };
   const notes = useData(`notes of ${id}`, () => accepted(client.GET("/ojs/v1/jobs/{id}/info", path)), { kinds: ["job"], id });
@@ -364,15 +378,7 @@ function Notes({ id }: { id: string }) {
     <Shown of={notes}>
       {(data) => (
         <div class="stack">
-          {!data.notes.length && <Empty title="No notes" />}
-          <ol class="log">
-            {data.notes.map((note) => (
-              <li key={note.at}>
-                <span class="quiet">{exact(note.at)}</span>
-                <span>{typeof note.note === "string" ? note.note : <Json value={note.note} label="the note" />}</span>
-              </li>
-            ))}
-          </ol>
+          <NoteList notes={data.notes} />
           {may("cancel") && (
             <div>
               <Button icon="plus" isSmall onClick={() => void add()}>

@@ -5,8 +5,7 @@ import { useMay } from "../api/session";
 import { useData } from "../api/use";
 import { between, compact, many, number, tail, Time } from "../ui/format";
 import { useDialogs } from "../ui/dialogs";
-import { Icon } from "../ui/icons";
-import { Button, Card, type Column, Empty, JobLink, Page, Shown, Table } from "../ui/parts";
+import { Button, Card, Chip, type Column, Empty, JobLink, Page, Shown, Table, Turn, usePages } from "../ui/parts";
 import { State } from "../ui/states";
 
 export type Job = Schemas["JobBody"] & { worker_id?: string; progress?: number | { progress?: number; message?: string } };
@@ -43,13 +42,13 @@ export function JobsPage() {
   const key = JSON.stringify(chosen);
   const choose = (change: Chosen): void => {
     const next = query({ ...chosen, ...change });
-    setCursors([]);
+    pages.begin();
     go(`/jobs?${new URLSearchParams(next)}`);
   };
-  const [cursors, setCursors] = useState<string[]>([]);
+  const pages = usePages();
   const isPointed = useRef(false);
   const [isHeld, setHeld] = useState(false);
-  const cursor = cursors.at(-1);
+  const { cursor } = pages;
   const jobs = useData(
     `jobs ${key} ${cursor ?? ""}`,
     () => accepted(client.GET("/ojs/v1/jobs", { params: { query: query({ ...asked(chosen), cursor, limit: 50 }) } })),
@@ -121,8 +120,8 @@ export function JobsPage() {
                   chosen={chosen}
                   reload={jobs.reload}
                   isHeld={isHeld}
-                  older={page.pagination.next_cursor ? () => setCursors([...cursors, page.pagination.next_cursor ?? ""]) : undefined}
-                  newer={cursors.length ? () => setCursors(cursors.slice(0, -1)) : undefined}
+                  older={pages.older(page.pagination.next_cursor)}
+                  newer={pages.newer}
                 />
               )}
             </Shown>
@@ -171,11 +170,7 @@ function FilterBar(props: { chosen: Chosen; choose: (change: Chosen) => void; ty
         </select>
       </label>
       {FILTERS.filter((name) => name !== "since" && props.chosen[name]).map((name) => (
-        <button type="button" class="chip" key={name} onClick={() => props.choose({ [name]: "" })}>
-          {LABELS[name]}: {props.chosen[name]}
-          <Icon name="cross" />
-          <span class="hidden">Remove</span>
-        </button>
+        <Chip key={name} label={`${LABELS[name]}: ${props.chosen[name]}`} remove={() => props.choose({ [name]: "" })} />
       ))}
     </form>
   );
@@ -320,13 +315,7 @@ function JobList(props: {
           {many(total, "job")} match{total === 1 ? "es" : ""}
         </span>
         {props.isHeld && <span>The list waits while you are in it.</span>}
-        <span style={{ marginLeft: "auto" }} />
-        <Button isSmall disabled={!props.newer} onClick={() => props.newer?.()}>
-          Newer
-        </Button>
-        <Button isSmall disabled={!props.older} onClick={() => props.older?.()}>
-          Older
-        </Button>
+        <Turn newer={props.newer} older={props.older} />
       </div>
     </>
   );

@@ -7,11 +7,12 @@ import { Gantt } from "../graph/Gantt";
 import { Graph } from "../graph/Graph";
 import { stateOf, titleOf } from "../graph/model";
 import { Dialog, useDialogs } from "../ui/dialogs";
-import { between, duration, exact, many, Time } from "../ui/format";
+import { between, duration, many, Time } from "../ui/format";
 import { Json } from "../ui/json";
 import { Button, Card, Copy, Empty, Facts, JobLink, Page, Shown, Table, Tabs } from "../ui/parts";
 import { type JsonSchema, SchemaForm } from "../ui/schema-form";
 import { State } from "../ui/states";
+import { NoteList } from "./Job";
 import { jobsOf, nameOf, Progress } from "./Workflows";
 
 type Info = Schemas["WorkflowInfo"];
@@ -403,20 +404,7 @@ function Notes({ id }: { id: string }) {
   return (
     <div class="body">
       <Shown of={notes}>
-        {(data) =>
-          data.notes.length ? (
-            <ol class="log">
-              {data.notes.map((note) => (
-                <li key={note.at}>
-                  <span class="quiet">{exact(note.at)}</span>
-                  <span>{typeof note.note === "string" ? note.note : <Json value={note.note} label="the note" />}</span>
-                </li>
-              ))}
-            </ol>
-          ) : (
-            <Empty title="No notes" />
-          )
-        }
+        {(data) => <NoteList notes={data.notes} />}
       </Shown>
     </div>
   );

@@ -5,8 +5,7 @@ import { useMay } from "../api/session";
 import { useData } from "../api/use";
 import { Dialog, useDialogs } from "../ui/dialogs";
 import { between, compact, many, Time } from "../ui/format";
-import { Icon } from "../ui/icons";
-import { Bar, Button, Card, Empty, Page, Segments, Shown, Table } from "../ui/parts";
+import { Bar, Button, Card, Chip, Empty, Page, Segments, Shown, Table, Turn, usePages } from "../ui/parts";
 import { type JsonSchema, SchemaForm } from "../ui/schema-form";
 import { State } from "../ui/states";
 
@@ -38,12 +37,12 @@ export function WorkflowsPage() {
     definition: parameters.get("definition"),
     waiting_for: parameters.get("waiting_for"),
   };
-  const [cursors, setCursors] = useState<string[]>([]);
+  const pages = usePages();
   const [isStarting, setStarting] = useState(false);
   const may = useMay();
-  const cursor = cursors.at(-1);
+  const { cursor } = pages;
   const choose = (change: Partial<typeof chosen>): void => {
-    setCursors([]);
+    pages.begin();
     go(`/workflows?${new URLSearchParams(query({ ...chosen, ...change }))}`);
   };
   const workflows = useData(
@@ -76,10 +75,7 @@ export function WorkflowsPage() {
           </select>
         </label>
         {chosen.definition && (
-          <button type="button" class="chip" onClick={() => choose({ definition: null })}>
-            Definition: {chosen.definition} <Icon name="cross" />
-            <span class="hidden">Remove</span>
-          </button>
+          <Chip label={`Definition: ${chosen.definition}`} remove={() => choose({ definition: null })} />
         )}
       </div>
       <Card isBare>
@@ -129,17 +125,7 @@ export function WorkflowsPage() {
               />
               <div class="more">
                 <span>{many(data.pagination.total, "workflow")}</span>
-                <span style={{ marginLeft: "auto" }} />
-                <Button isSmall disabled={!cursors.length} onClick={() => setCursors(cursors.slice(0, -1))}>
-                  Newer
-                </Button>
-                <Button
-                  isSmall
-                  disabled={!data.pagination.next_cursor}
-                  onClick={() => setCursors([...cursors, data.pagination.next_cursor ?? ""])}
-                >
-                  Older
-                </Button>
+                <Turn newer={pages.newer} older={pages.older(data.pagination.next_cursor)} />
               </div>
             </>
           )}

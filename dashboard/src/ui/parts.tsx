@@ -228,6 +228,42 @@ export function Copy({ text, label = "Copy" }: { text: string; label?: string })
   );
 }
 
+/** A condition that a click removes. */
+export function Chip({ label, remove }: { label: string; remove: () => void }) {
+  return (
+    <button type="button" class="chip" onClick={remove}>
+      {label} <Icon name="cross" />
+      <span class="hidden">Remove</span>
+    </button>
+  );
+}
+
+/** The buttons of a list in pages; without a way, there is no such page. */
+export function Turn({ newer, older }: { newer?: () => void; older?: () => void }) {
+  return (
+    <>
+      <span style={{ marginLeft: "auto" }} />
+      <Button isSmall disabled={!newer} onClick={() => newer?.()}>
+        Newer
+      </Button>
+      <Button isSmall disabled={!older} onClick={() => older?.()}>
+        Older
+      </Button>
+    </>
+  );
+}
+
+/** The place in a list in pages: the cursor of the page that is shown, and the ways to its neighbours. */
+export function usePages() {
+  const [cursors, setCursors] = useState<string[]>([]);
+  return {
+    cursor: cursors.at(-1),
+    begin: () => setCursors([]),
+    newer: cursors.length ? () => setCursors(cursors.slice(0, -1)) : undefined,
+    older: (next: string | null | undefined) => (next ? () => setCursors([...cursors, next]) : undefined),
+  };
+}
+
 export function JobLink({ id, children }: { id: string; children?: ComponentChildren }) {
   return (
     <Link href={`/jobs/${id}`} class={children ? "" : "mono"}>
