@@ -66,7 +66,7 @@ function App() {
     void readSession().then(setSession); // what one may do differs from workspace to workspace
   };
   if (!session) return <div class="login">{error ? <Problem error={error} retry={read} /> : null}</div>;
-  if (!session.is_known) return <Login begin={begin} />;
+  if (!session.is_known) return <Login provider={session.provider} begin={begin} />;
   return (
     <SessionContext.Provider value={workspace === null ? session : { ...session, is_global: false }}>
       <DialogHost>

@@ -81,7 +81,7 @@ CAPABILITIES: Final = (
     Capability(
         "tenancy",
         "TenancyExtension",
-        ("routes", "token_routes", "session_routes"),
+        ("routes", "token_routes", "session_routes", "login_routes"),
         (CommandPlace("tokens", "commands:tokens", "Create, list, rotate and revoke access tokens."),),
         "metrics",
     ),

@@ -5,14 +5,19 @@ from __future__ import annotations
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import pytest
 
 from ojster.core.access import Grant, Role
+from ojster.server.oidc import OidcClient, OidcSettings
 from tests.browser import needs_browser
 from tests.conftest import Bench
 from tests.dashboard import data
 from tests.dashboard.conftest import BUILT, Watched
+from tests.postgres import free_port
+from tests.server import identity_provider
+from tests.server.identity_provider import CLIENT_ID, CLIENT_SECRET
 from tests.server.test_connections import serving
 
 if TYPE_CHECKING:
@@ -356,6 +361,30 @@ async def test_a_viewer_sees_all_and_can_change_nothing(bench: Bench, watched: W
         await bench.engine.tokens.revoke(token.id)
         await page.get_by_role("link", name="Jobs", exact=True).click()
         await page.get_by_label("Token").wait_for()
+
+
+async def test_somebody_logs_in_at_the_identity_provider_and_comes_back_to_the_page(
+    bench: Bench, page: Page, watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched.expected = ("Failed to load resource: the server responded with a status of 401",)
+    monkeypatch.setenv("AUTHLIB_INSECURE_TRANSPORT", "1")  # the provider is on this machine
+    await data.failing(bench)
+    port = free_port()
+    server = f"http://127.0.0.1:{port}"
+    with identity_provider.running() as provider:
+        provider.redirect_url = f"{server}/ojs/v1/session/return"
+        provider.users, provider.user = {"ada": {"groups": "viewer"}}, "ada"
+        client = OidcClient(CLIENT_ID, server, CLIENT_SECRET)
+        settings = OidcSettings(provider.url, CLIENT_ID, "groups", client=client)
+        async with serving(bench.engine, port=port, guarded=True, oidc=settings):
+            await page.goto(f"{server}/dashboard/errors?error_type=MissingCustomer")
+            await page.get_by_role("link", name=f"Log in with {urlsplit(provider.url).netloc}").click()
+            await page.get_by_role("row").filter(has_text="MissingCustomer").wait_for()
+            assert page.url == f"{server}/dashboard/errors?error_type=MissingCustomer"
+            assert await page.evaluate("document.cookie") == "", "no script reads the token"
+            await page.get_by_role("button", name="Log out").click()
+            await page.get_by_label("Token").wait_for()
+            assert await bench.engine.tokens.all() == []
 
 
 async def test_somebody_of_one_workspace_sees_that_alone(bench: Bench, page: Page, watched: Watched) -> None:

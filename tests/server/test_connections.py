@@ -21,12 +21,12 @@ pytestmark = pytest.mark.anyio
 
 
 @asynccontextmanager
-async def serving(engine: Service, **more: Any) -> AsyncIterator[tuple[uvicorn.Server, int]]:
-    """Run a server on a free port, yield the server and its port, and stop the server at the end."""
+async def serving(engine: Service, *, port: int = 0, **more: Any) -> AsyncIterator[tuple[uvicorn.Server, int]]:
+    """Run a server on a port, by default a free one; yield the server and its port, and stop the server at the end."""
     application = Application(engine, **more)
     config = uvicorn.Config(
         application,
-        port=0,
+        port=port,
         log_level="error",
         http=QuickHttpProtocol,
         ws="websockets-sansio",

@@ -245,7 +245,7 @@ async def test_a_checked_token_is_not_checked_again_at_once(
 ) -> None:
     token = provider.token()
     assert await status(http, token) == 200
-    monkeypatch.setattr(OidcVerifier, "_check", None)
+    monkeypatch.setattr(OidcVerifier, "claims", None)
     assert await status(http, token) == 200
 
 

@@ -183,7 +183,11 @@ function Tokens() {
             keyOf={(token) => token.id}
             empty={<Empty title="No tokens">Without any, only callers on this machine are served, and need none.</Empty>}
             columns={[
-              { label: "Token", className: "grow", cell: (token) => <b>{token.name}</b> },
+              { label: "Token", className: "grow", cell: (token) => (
+                <>
+                  <b>{token.name}</b> {token.is_session && <small>logged in</small>}
+                </>
+              ) },
               { label: "May", cell: (token) => token.grants.map((one) => `${one.role}${one.tenant && one.tenant !== "*" ? ` in ${one.tenant}` : ""}`).join(", ") },
               { label: "Queues", className: "wide", cell: (token) => token.queues.join(", ") || "all" },
               { label: "Used", className: "num wide", cell: (token) => <Time at={token.last_used_at} /> },

@@ -1,9 +1,13 @@
 import { useState } from "preact/hooks";
+import { BASE, ROOT } from "../api/client";
 import { logIn, type Session } from "../api/session";
 import { Button, Problem } from "../ui/parts";
 import icon from "../icon.svg";
 
-export function Login({ begin }: { begin: (session: Session) => void }) {
+/** The page that is shown now, as an address relative to the dashboard. */
+const here = (): string => location.pathname.slice(BASE.pathname.length) + location.search;
+
+export function Login({ provider, begin }: { provider: string | null | undefined; begin: (session: Session) => void }) {
   const [token, setToken] = useState("");
   const [error, setError] = useState<Error | null>(null);
   const [isBusy, setBusy] = useState(false);
@@ -25,6 +29,14 @@ export function Login({ begin }: { begin: (session: Session) => void }) {
           <img src={icon} alt="" /> Ojster
         </h1>
         {error && <Problem error={error} />}
+        {provider && (
+          <>
+            <a class="button main" href={`${ROOT.href}ojs/v1/session/login?then=${encodeURIComponent(here())}`}>
+              Log in with {provider}
+            </a>
+            <div class="or">or</div>
+          </>
+        )}
         <label class="field">
           <span>Token</span>
           <input
@@ -39,7 +51,7 @@ export function Login({ begin }: { begin: (session: Session) => void }) {
             An owner of the server makes one with <code>ojster tokens create NAME --role viewer</code>.
           </small>
         </label>
-        <Button type="submit" kind="main" disabled={isBusy}>
+        <Button type="submit" kind={provider ? undefined : "main"} disabled={isBusy}>
           Log in
         </Button>
       </form>

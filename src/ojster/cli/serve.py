@@ -9,6 +9,7 @@ import click
 
 from ojster.app import DEFAULT_URL, URL_VARIABLE
 from ojster.cli.logs import log_to_console, with_logging
+from ojster.cli.oidc_options import with_provider
 from ojster.cli.options import examples, with_migrate, with_wait
 from ojster.cli.server_settings import with_settings
 from ojster.cli.worker_options import ends_with_parent
@@ -17,7 +18,6 @@ from ojster.settings import Settings
 from ojster.storage.open import wait_for_database
 
 if TYPE_CHECKING:
-    from ojster.core.access import Grant
     from ojster.server.oidc import OidcSettings
     from ojster.server.tls import TlsFiles
 
@@ -125,26 +125,7 @@ _FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
     "SQLite file, and none with PostgreSQL.",
 )
 @click.option("--app", metavar="MODULE:APP", help="Application with the orchestrators that this server runs.")
-@click.option(
-    "--oidc-issuer",
-    metavar="URL",
-    help="Accept tokens of this OpenID Connect provider, too: https://login.example.com. Needs ojster[oidc].",
-)
-@click.option("--oidc-audience", metavar="NAME", help="What the tokens of the provider have in 'aud'.")
-@click.option(
-    "--oidc-roles-claim",
-    metavar="CLAIM",
-    default="ojster_roles",
-    show_default=True,
-    help="Claim with the roles: viewer, owner@acme, … or with groups; realm_access.roles names a nested one.",
-)
-@click.option(
-    "--oidc-group",
-    "oidc_groups",
-    multiple=True,
-    metavar="GROUP=ROLE[@WORKSPACE]",
-    help="Role of those who have this value in the claim; repeatable.",
-)
+@with_provider
 @click.option(
     "--forwarded-allow-ips",
     "trusted_proxies",
@@ -184,10 +165,7 @@ def serve(
     smtp: str | None,
     files: str | None,
     app: str | None,
-    oidc_issuer: str | None,
-    oidc_audience: str | None,
-    oidc_roles_claim: str,
-    oidc_groups: tuple[str, ...],
+    oidc: OidcSettings | None,
     trusted_proxies: tuple[str, ...],
     plugins: tuple[str, ...],
 ) -> None:
@@ -199,7 +177,7 @@ def serve(
     from ojster.server.run import serve as serve_forever  # here, because its libraries would slow down other commands
     from ojster.tenancy.routes import read_tenants
 
-    if auth == "off" and oidc_issuer is not None:
+    if auth == "off" and oidc is not None:
         raise click.UsageError("--oidc-issuer accepts tokens, and --auth off asks for none.")
     wait_for_database(database, wait)
     serve_forever(
@@ -216,7 +194,7 @@ def serve(
         allowed_hosts=allowed_hosts,
         max_connections=max_connections,
         trusted_proxies=trusted_proxies,
-        oidc=_provider(oidc_issuer, oidc_audience, oidc_roles_claim, oidc_groups),
+        oidc=oidc,
         log_level=log_level,
         plugins=[load_plugin(plugin) for plugin in plugins],
         trusting=trust_webhooks,
@@ -234,18 +212,3 @@ def _certificates(cert: Path | None, key: Path | None, client_ca: Path | None) -
     if cert is None and (key or client_ca):
         raise click.UsageError("--tls-key and --tls-client-ca need --tls-cert.")
     return None if cert is None else TlsFiles(cert, key, client_ca)
-
-
-def _provider(
-    issuer: str | None, audience: str | None, roles_claim: str, groups: tuple[str, ...]
-) -> OidcSettings | None:
-    """Return the identity provider that the options name."""
-    from ojster.server.oidc import OidcSettings, read_group
-
-    if issuer is None:
-        return None
-    found: dict[str, tuple[Grant, ...]] = {}
-    for text in groups:
-        group, grant = read_group(text)
-        found[group] = (*found.get(group, ()), grant)
-    return OidcSettings(issuer, audience or "", roles_claim, found)

@@ -100,6 +100,8 @@ class Token(msgspec.Struct, frozen=True):
         Time at which it expires; ``None``: never.
     former_hash, former_until:
         Hash of the previous secret, and the time until which that remains valid.
+    session_of:
+        The caller whose browser has it, as its identity provider names it; ``None``: it is no session of a browser.
     """
 
     id: str
@@ -112,6 +114,7 @@ class Token(msgspec.Struct, frozen=True):
     last_used_at: int | None = None
     former_hash: bytes | None = None
     former_until: int = 0
+    session_of: str | None = None
 
     def operations(self, tenant: str | None) -> frozenset[Operation]:
         """Return the operations allowed in a workspace; ``None``: the operations allowed in all workspaces."""

@@ -37,6 +37,7 @@ from ojster.server.browser_guard import BrowserGuard
 from ojster.server.endpoint import COMMON_HEADERS, Endpoint, Terms, refuse
 from ojster.server.metrics import Metrics
 from ojster.server.oidc import OidcSettings, OidcVerifier
+from ojster.server.oidc_login import OidcLogin
 from ojster.server.pages import numbered
 from ojster.server.paths import with_encoded_slashes
 from ojster.server.proxies import TrustedProxies
@@ -139,8 +140,15 @@ class Application:
         verifier = None if oidc is None else OidcVerifier(oidc)
         self._has_provider = verifier is not None
         authenticator = Authenticator(engine, verifier) if guarded else None
+        login = None if oidc is None or oidc.client is None or verifier is None else OidcLogin(oidc, verifier)
         self._services = Services(
-            self.deliverer.sender, Feed(engine), authenticator, guard, AuditTrail(engine), proxies or TrustedProxies()
+            self.deliverer.sender,
+            Feed(engine),
+            authenticator,
+            guard,
+            AuditTrail(engine),
+            proxies or TrustedProxies(),
+            login if guarded else None,
         )
         self._largest_body = max_body_bytes or max(
             32 * engine.database.settings.largest_job, engine.database.settings.largest_batch * 1024
@@ -190,7 +198,7 @@ class Application:
     def _endpoint(self, route: Route) -> Endpoint:
         single = self.engine.database.settings.largest_job + MAX_REQUEST_OVERHEAD_BYTES
         largest = self._largest_body if route.large else min(single, self._largest_body)
-        query = frozenset(route.query) if route.path.startswith(BASE) else None
+        query = frozenset(route.query) if route.path.startswith(BASE) and not route.any_query else None
         terms = Terms(route.is_for_tenants, route.needs, route.is_audited, query)
         handler = numbered(route.handler) if "page" in route.query else route.handler
         return Endpoint(handler, self.engine, self.metrics, largest, self._services, terms)

@@ -10,7 +10,8 @@ import asyncio
 import hashlib
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
@@ -62,6 +63,46 @@ PROVIDER_TIMEOUT_SECONDS: Final = 5.0
 _LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 
 
+class OidcClient(msgspec.Struct, frozen=True):
+    """What a server is at its OpenID Connect provider, so that browsers can log in there.
+
+    Parameters
+    ----------
+    id:
+        The name by which the provider knows the server.
+    public_url:
+        The address at which browsers reach the server: ``https://jobs.example.com``. The provider must allow
+        ``redirect_url``.
+    secret:
+        Its password at the provider; empty: the provider asks for none.
+    scope:
+        What the provider is asked to tell, separated by spaces.
+
+    Raises
+    ------
+    InvalidRequest
+        The address has no ``https``, or the name is empty.
+    """
+
+    id: str
+    public_url: str
+    secret: str = ""
+    scope: str = "openid profile email"
+
+    def __post_init__(self) -> None:
+        if not self.id:
+            raise InvalidRequest("The client id is missing: the name by which the provider knows this server.")
+        if not is_safe(self.public_url):
+            raise InvalidRequest(
+                f"{self.public_url[:100]!r} is no public address. Use one such as https://jobs.example.com."
+            )
+
+    @property
+    def redirect_url(self) -> str:
+        """The address to which the provider sends browsers back."""
+        return f"{self.public_url.rstrip('/')}/ojs/v1/session/return"
+
+
 class OidcSettings(msgspec.Struct, frozen=True):
     """What a server accepts from an OpenID Connect provider.
 
@@ -75,6 +116,8 @@ class OidcSettings(msgspec.Struct, frozen=True):
         The claim with the roles, with dots between the names of nested ones: ``realm_access.roles``.
     groups:
         The roles of those who have a certain value in that claim, such as the name of a group.
+    client:
+        What the server is at the provider; ``None``: browsers cannot log in there.
 
     Raises
     ------
@@ -86,9 +129,10 @@ class OidcSettings(msgspec.Struct, frozen=True):
     audience: str
     roles_claim: str = DEFAULT_ROLES_CLAIM
     groups: Mapping[str, tuple[Grant, ...]] = {}
+    client: OidcClient | None = None
 
     def __post_init__(self) -> None:
-        if not _is_safe(self.issuer):
+        if not is_safe(self.issuer):
             raise InvalidRequest(
                 f"{self.issuer[:100]!r} is no issuer. Use an address such as https://login.example.com."
             )
@@ -96,7 +140,7 @@ class OidcSettings(msgspec.Struct, frozen=True):
             raise InvalidRequest("The audience is missing: the value of 'aud' in tokens for this server.")
 
 
-def _is_safe(url: str) -> bool:
+def is_safe(url: str) -> bool:
     """Return whether nobody on the way can change what comes from an address."""
     parts = urlsplit(url)
     return bool(parts.hostname) and (
@@ -151,6 +195,8 @@ class OidcVerifier:
         self._refreshing = asyncio.Lock()
         self._known: dict[bytes, tuple[Token, float]] = {}
         """Checked tokens, by the SHA-256 of their text, and when each is checked again."""
+        self.document: dict[str, Any] = {}
+        """What the provider says of itself, as last read."""
 
     async def identify(self, text: str) -> Token:
         """Return what a token allows, as a token of this server.
@@ -170,14 +216,15 @@ class OidcVerifier:
         found = self._known.get(quick)
         if found is not None and time.time() < found[1]:
             return found[0]
-        claims = await self._check(text)
-        token = self._token_of(claims)
+        claims = await self.claims(text, self._settings.audience)
+        token = self.token_of(claims)
         if len(self._known) >= MAX_CACHED_TOKENS:
             self._known.clear()
         self._known[quick] = (token, min(float(claims["exp"]), time.time() + MAX_TRUST_SECONDS))
         return token
 
-    async def _check(self, text: str) -> dict[str, Any]:
+    async def claims(self, text: str, audience: str) -> dict[str, Any]:
+        """Return what the provider says in a token for ``audience``. Raises as ``identify`` does."""
         try:
             header = self._jwt.get_unverified_header(text)
             if header.get("alg") not in ALGORITHMS:
@@ -187,7 +234,7 @@ class OidcVerifier:
                 text,
                 key,
                 algorithms=list(ALGORITHMS),
-                audience=self._settings.audience,
+                audience=audience,
                 issuer=self._settings.issuer,
                 leeway=LEEWAY_SECONDS,
                 options={"require": ["exp", "iss", "aud", "sub"]},
@@ -201,9 +248,7 @@ class OidcVerifier:
     async def _key(self, id: str | None) -> jwt.PyJWK:
         key = self._find(id)
         if key is None:
-            async with self._refreshing:
-                if self._find(id) is None and time.monotonic() >= self._refreshed_at + REFRESH_SECONDS:
-                    await self._refresh()
+            await self._refresh_unless(lambda: self._find(id) is not None)
             key = self._find(id)
         if not self._keys:
             raise BackendUnavailable("The identity provider cannot be reached, so that nobody can check the token.")
@@ -216,19 +261,38 @@ class OidcVerifier:
             return next(iter(self._keys.values()))
         return self._keys.get(id)
 
+    async def discover(self) -> Mapping[str, Any]:
+        """Return what the provider says of itself.
+
+        Raises
+        ------
+        BackendUnavailable
+            It cannot be reached, and never was.
+        """
+        await self._refresh_unless(lambda: bool(self.document))
+        if not self.document:
+            raise BackendUnavailable("The identity provider cannot be reached. Try again in some seconds.")
+        return self.document
+
+    async def _refresh_unless(self, is_known: Callable[[], bool]) -> None:
+        async with self._refreshing:
+            if not is_known() and time.monotonic() >= self._refreshed_at + REFRESH_SECONDS:
+                await self._refresh()
+
     async def _refresh(self) -> None:
         """Read the provider's keys; if that fails, those that are known stay."""
         self._refreshed_at = time.monotonic()
         issuer = self._settings.issuer
         try:
             async with httpx.AsyncClient(timeout=PROVIDER_TIMEOUT_SECONDS) as client:
-                found = await _get(client, f"{issuer.rstrip('/')}/.well-known/openid-configuration")
+                found = await get_json(client, f"{issuer.rstrip('/')}/.well-known/openid-configuration")
                 if found.get("issuer") != issuer:
                     raise ValueError(f"it calls itself {found.get('issuer')!r:.100}")
                 place = str(found.get("jwks_uri", ""))
-                if not _is_safe(place):
+                if not is_safe(place):
                     raise ValueError(f"its keys are at {place!r:.100}")
-                keys = (await _get(client, place)).get("keys", [])
+                keys = (await get_json(client, place)).get("keys", [])
+            self.document = found
             self._keys = {one.key_id: one for one in self._usable(keys)}
         except (httpx.HTTPError, httpx.InvalidURL, msgspec.DecodeError, ValueError, TypeError) as error:
             log.warning("cannot read the keys of %s: %s", issuer, str(error) or type(error).__name__)
@@ -245,10 +309,25 @@ class OidcVerifier:
                     log.debug("a key of the provider is of no use: %s", error)
         return usable
 
-    def _token_of(self, claims: dict[str, Any]) -> Token:
+    def has_roles(self, claims: dict[str, Any]) -> bool:
+        """Return whether the provider says anything about the roles of a caller."""
+        return self._roles_in(claims) is not None
+
+    def _roles_in(self, claims: dict[str, Any]) -> Any:
         value: Any = claims
         for name in self._settings.roles_claim.split("."):
             value = value.get(name) if isinstance(value, dict) else None
+        return value
+
+    def token_of(self, claims: dict[str, Any]) -> Token:
+        """Return what a caller with these claims may do, as a token of this server.
+
+        Raises
+        ------
+        Forbidden
+            It has no role.
+        """
+        value = self._roles_in(claims)
         names = [value] if isinstance(value, str) else value if isinstance(value, list) else []
         grants = [grant for name in names if isinstance(name, str) for grant in self._grants(name)]
         who = next((str(claims[name]) for name in _NAMES if claims.get(name)), str(claims["sub"]))
@@ -275,8 +354,14 @@ _NAMES: Final = ("preferred_username", "email", "name")
 """Claims with the name of a caller, the best first."""
 
 
-async def _get(client: httpx.AsyncClient, url: str) -> dict[str, Any]:
-    async with client.stream("GET", url, headers={"Accept-Encoding": "identity"}) as answer:
+async def get_json(client: httpx.AsyncClient, url: str, headers: Mapping[str, str] = {}) -> dict[str, Any]:
+    """Return a JSON object of the provider, of at most ``MAX_ANSWER_BYTES``."""
+    return await read_json(client.stream("GET", url, headers={"Accept-Encoding": "identity", **headers}), url)
+
+
+async def read_json(call: AbstractAsyncContextManager[httpx.Response], url: str) -> dict[str, Any]:
+    """Return the JSON object that a call is answered with, of at most ``MAX_ANSWER_BYTES``."""
+    async with call as answer:
         answer.raise_for_status()
         body = b""
         async for piece in answer.aiter_raw():

@@ -26,6 +26,8 @@ PUBLIC: Final = frozenset(
         "/openapi.json",
         "/ready",
         "/session",
+        "/session/login",
+        "/session/return",
     }
 )
 """Paths that need no token."""

@@ -36,6 +36,7 @@ from ojster.server.audit_trail import AuditTrail
 from ojster.server.authentication import Authenticator, Credentials
 from ojster.server.browser_guard import BrowserGuard
 from ojster.server.compression import decompress
+from ojster.server.oidc_login import OidcLogin
 from ojster.server.proxies import TrustedProxies
 from ojster.service import Service
 
@@ -64,7 +65,7 @@ class Services(NamedTuple):
     """What endpoints need beside the engine: the webhook sender, the event feed, authentication, and a guard.
 
     ``authenticator`` is ``None`` if callers need no token, ``guard`` if any browser may call, ``trail`` if nothing is
-    audited. ``proxies`` are those whose word about addresses counts.
+    audited. ``proxies`` are those whose word about addresses counts. ``login`` sends browsers to an identity provider.
     """
 
     sender: WebhookSender
@@ -73,6 +74,7 @@ class Services(NamedTuple):
     guard: BrowserGuard | None = None
     trail: AuditTrail | None = None
     proxies: TrustedProxies = TrustedProxies()
+    login: OidcLogin | None = None
 
 
 class HttpRequest:
@@ -187,6 +189,21 @@ class HttpRequest:
     def authenticator(self) -> Authenticator | None:
         """What checks tokens; ``None``: callers need none."""
         return None if self._services is None else self._services.authenticator
+
+    @property
+    def login(self) -> OidcLogin | None:
+        """What sends browsers to an identity provider; ``None``: there is none."""
+        return None if self._services is None else self._services.login
+
+    @property
+    def trail(self) -> AuditTrail | None:
+        """The audit log; ``None``: nothing is audited."""
+        return None if self._services is None else self._services.trail
+
+    @property
+    def query_string(self) -> bytes:
+        """The query of the request's address, as it was sent."""
+        return self._query_string
 
     def check_version(self) -> None:
         """Reject a request for a specification version that this server does not support.

@@ -50,6 +50,9 @@ class Route(msgspec.Struct, frozen=True):
     streams: bool = False
     """Whether the response is an endless stream."""
 
+    any_query: bool = False
+    """Whether others choose query parameters, such as an identity provider."""
+
     for_all: bool = False
     """Whether it concerns all tenants, although its path does not say so."""
 

@@ -21,23 +21,43 @@ SECURE_COOKIE: Final = f"__Host-{COOKIE}"
 SESSION_SECONDS: Final = 12 * 3600
 """Time after which a browser forgets the cookie, in seconds; its token may expire before."""
 
+ATTEMPT_COOKIE: Final = "ojster_login"
+"""Name of the cookie of a browser that is at the identity provider."""
+
+SECURE_ATTEMPT_COOKIE: Final = f"__Host-{ATTEMPT_COOKIE}"
+"""Its name where connections are encrypted."""
+
+ATTEMPT_SECONDS: Final = 600
+"""Time within which a browser has to come back from the identity provider, in seconds."""
+
 _LONGEST: Final = 8_192
-"""Maximum length of a token in a cookie, which browsers limit to half of it."""
+"""Maximum length of the value of a cookie, which browsers limit to half of it."""
 
 
 def token_of(headers: Sequence[Header]) -> str | None:
     """Return the token in the session cookie of a request; ``None`` if it has none, or comes from elsewhere."""
+    found = _cookie(headers, (COOKIE, SECURE_COOKIE))
+    return found if found is not None and is_from_own_page(headers) else None
+
+
+def attempt_of(headers: Sequence[Header]) -> str | None:
+    """Return what a browser remembers of a login that it has begun; ``None``: nothing."""
+    return _cookie(headers, (ATTEMPT_COOKIE, SECURE_ATTEMPT_COOKIE))
+
+
+def _cookie(headers: Sequence[Header], names: Sequence[str]) -> str | None:
+    """Return the value of a cookie with one of these names.
+
+    Returns
+    -------
+    str | None
+        ``None``: there is none, or there are two different ones: somebody may have planted one from a neighbouring
+        name.
+    """
     cookies = b";".join(value for name, value in headers if name == b"cookie").decode("latin-1")
-    found = dict.fromkeys(
-        token for part in cookies.split(";") if (token := _token_in(part.strip())) and len(token) <= _LONGEST
-    )
-    # Of two different ones, somebody may have planted one from a neighbouring name.
-    return next(iter(found)) if len(found) == 1 and is_from_own_page(headers) else None
-
-
-def _token_in(part: str) -> str:
-    key, _, token = part.partition("=")
-    return token if key in (COOKIE, SECURE_COOKIE) else ""
+    pairs = (part.strip().partition("=") for part in cookies.split(";"))
+    found = {value for name, _, value in pairs if name in names and 0 < len(value) <= _LONGEST}
+    return found.pop() if len(found) == 1 else None
 
 
 def is_from_own_page(headers: Sequence[Header]) -> bool:
@@ -72,6 +92,19 @@ def cookie_for(token: str, *, is_secure: bool) -> Header:
     is_secure:
         Whether the browser may send it over encrypted connections alone.
     """
-    age = SESSION_SECONDS if token else 0
-    name, secure = (SECURE_COOKIE, "; Secure") if is_secure else (COOKIE, "")
-    return b"set-cookie", f"{name}={token}; Path=/; Max-Age={age}; HttpOnly; SameSite=Strict{secure}".encode()
+    name = SECURE_COOKIE if is_secure else COOKIE
+    return _set_cookie(name, token, SESSION_SECONDS, "Strict", is_secure=is_secure)
+
+
+def attempt_cookie(packed: str, *, is_secure: bool) -> Header:
+    """Return the header that lets a browser remember a login; an empty ``packed`` lets it forget.
+
+    The browser sends it when another site leads it back, which it does not do with the cookie of a session.
+    """
+    name = SECURE_ATTEMPT_COOKIE if is_secure else ATTEMPT_COOKIE
+    return _set_cookie(name, packed, ATTEMPT_SECONDS, "Lax", is_secure=is_secure)
+
+
+def _set_cookie(name: str, value: str, seconds: int, same_site: str, *, is_secure: bool) -> Header:
+    age, secure = seconds if value else 0, "; Secure" if is_secure else ""
+    return b"set-cookie", f"{name}={value}; Path=/; Max-Age={age}; HttpOnly; SameSite={same_site}{secure}".encode()

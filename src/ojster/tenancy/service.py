@@ -6,10 +6,8 @@ import asyncio
 from collections.abc import Sequence
 
 from ojster.core.access import Grant, Token, covers, hash_secret, join_token, new_id, new_secret
-from ojster.core.errors import (
-    Forbidden,
-    InvalidRequest,
-)
+from ojster.core.durations import SECOND
+from ojster.core.errors import Forbidden, InvalidRequest
 from ojster.jobs.scope import CapabilityService
 from ojster.tenancy import tokens
 
@@ -46,6 +44,22 @@ class TokenService(CapabilityService):
         hashed = await asyncio.to_thread(hash_secret, id, secret)
         new = Token(id, name, hashed, tuple(grants), 0, tuple(queues), expires_at)
         return await self.database.run(tokens.create_tokens, new), join_token(id, secret)
+
+    async def begin_session(self, caller: Token, seconds: float) -> tuple[Token, str]:
+        """Store a token for the browser of a caller whom an identity provider knows; return it with its text.
+
+        Parameters
+        ----------
+        caller:
+            Who it is, and what it may do.
+        seconds:
+            Time after which the session ends.
+        """
+        id, secret = new_id(), new_secret()
+        hashed = await asyncio.to_thread(hash_secret, id, secret)
+        expires_at = self.database.clock() + int(seconds * SECOND)
+        new = Token(id, caller.name, hashed, caller.grants, 0, expires_at=expires_at, session_of=caller.id)
+        return await self.database.run(tokens.begin_sessions, new), join_token(id, secret)
 
     def _check_queues(self, queues: Sequence[str]) -> None:
         """Raise ``Forbidden`` if the caller is limited to some queues, and a token would not be limited to them."""

@@ -9,7 +9,7 @@ from ojster.core.access import Operation
 from ojster.core.errors import Forbidden, InvalidRequest, Unauthenticated
 from ojster.core.tenant import check_tenant, shown_tenant
 from ojster.server.answer import Answer, Header, encode
-from ojster.server.authentication import Credentials
+from ojster.server.authentication import Credentials, TooManyTokens
 from ojster.server.request import HttpRequest
 from ojster.server.route import BASE, Route
 from ojster.server.session import cookie_for, is_from_own_page
@@ -40,8 +40,15 @@ async def log_in(request: HttpRequest) -> Answer:
 
 
 async def log_out(request: HttpRequest) -> Answer:
-    """End the session of a browser. Its token stays valid."""
+    """End the session of a browser. A token with which it has logged in stays valid; one made for it is revoked."""
     _check_origin(request)
+    if request.authenticator is not None:
+        try:
+            token = await request.authenticator.identify(request.credentials())
+        except (Unauthenticated, TooManyTokens):
+            token = None
+        if token is not None and token.session_of is not None:
+            await request.engine.tokens.revoke(token.id)
     cookie = cookie_for("", is_secure=_is_secure(request))
     return await _session(request, Credentials(None, None, request.caller_address), [cookie])
 
@@ -51,16 +58,17 @@ async def _session(request: HttpRequest, credentials: Credentials, headers: list
     if request.authenticator is None:
         everything = sorted(operation.value for operation in Operation)
         return Answer(encode(SessionAnswer(False, True, None, everything, None, True)), headers=headers)
+    provider = None if request.login is None else request.login.host
     try:
         token = await request.authenticator.identify(credentials)
     except Unauthenticated:
-        return Answer(encode(SessionAnswer(True, False, None, [], [], False)), headers=headers)
+        return Answer(encode(SessionAnswer(True, False, None, [], [], False, provider)), headers=headers)
     tenants = sorted({shown_tenant(one.tenant) for one in token.grants if one.tenant is not None})
     named = None if request.tenant is None else check_tenant(request.tenant.decode("latin-1"))
     place = named if named is not None else (None if token.is_global else token.only_tenant)
     may = sorted(operation.value for operation in token.operations(place))
     is_global = token.is_global and (not token.queues or Operation.ADMIN in token.operations(None))
-    shown = SessionAnswer(True, True, token.name, may, None if token.is_global else tenants, is_global)
+    shown = SessionAnswer(True, True, token.name, may, None if token.is_global else tenants, is_global, provider)
     return Answer(encode(shown), headers=headers)
 
 

@@ -29,6 +29,9 @@ tokens_by_id: Final = Remembered[Mapping[str, Token]](_read_tokens)
 MIN_TOKEN_USE_INTERVAL_US: Final = HOUR
 """Minimum interval between two updates of a token's ``last_used_at``, in microseconds."""
 
+MAX_SESSIONS: Final = 20
+"""Maximum number of sessions that one caller has at a provider; the oldest end."""
+
 _COLUMNS: Final = "body, last_used_at"
 
 
@@ -42,6 +45,21 @@ def create_tokens(tx: Transaction, tokens: Sequence[Token]) -> list[Token]:
         tx.emit_about("token.created", token.id, token=token.id, name=token.name)
     tx.effects.configured = tx.effects.configured or bool(created)
     return created
+
+
+def begin_sessions(tx: Transaction, tokens: Sequence[Token]) -> list[Token]:
+    """Store the tokens of sessions, and delete those of sessions that are over; return them as ``create_tokens``."""
+    known = [token for token in tokens_by_id(tx).values() if token.session_of is not None]
+    for one in tokens:
+        own = sorted(
+            (token for token in known if token.session_of == one.session_of), key=lambda token: token.created_at
+        )
+        over = {token.id for token in own[: max(0, len(own) - MAX_SESSIONS + 1)]}
+        over.update(token.id for token in known if token.expires_at is not None and token.expires_at <= tx.now)
+        known = [token for token in known if token.id not in over]
+        for id in sorted(over):
+            tx.execute("DELETE FROM tokens WHERE id = :id", {"id": id})
+    return create_tokens(tx, tokens)
 
 
 def list_tokens(tx: Transaction, requests: Sequence[None]) -> list[list[Token]]:

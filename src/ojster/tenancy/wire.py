@@ -84,7 +84,15 @@ class TokenRotationBody(Struct, forbid_unknown_fields=True):
 
 
 class TokenInfo(Struct):
-    """A token, without its hashes. ``secret`` is shown once, when it is made."""
+    """A token, without its hashes.
+
+    Parameters
+    ----------
+    is_session:
+        Whether it was made for a browser that has logged in at an identity provider.
+    secret:
+        Its text, which is shown once, when it is made.
+    """
 
     id: str
     name: str
@@ -93,6 +101,7 @@ class TokenInfo(Struct):
     created_at: Timestamp
     expires_at: Timestamp | None
     last_used_at: Timestamp | None
+    is_session: bool = False
     secret: str | UnsetType = UNSET
 
 
@@ -125,6 +134,7 @@ def show_token(token: Token, secret: str | UnsetType = UNSET) -> TokenInfo:
         created_at=format_timestamp(token.created_at),
         expires_at=format_optional(token.expires_at),
         last_used_at=format_optional(token.last_used_at),
+        is_session=token.session_of is not None,
         secret=secret,
     )
 
@@ -242,6 +252,8 @@ class SessionAnswer(Struct):
         The workspaces to which its token is limited; ``None``: all.
     is_global:
         Whether it may see what concerns all workspaces and all queues.
+    provider:
+        The host of the identity provider where a browser can log in, by way of ``/session/login``; ``None``: none.
     """
 
     needs_token: bool
@@ -250,6 +262,7 @@ class SessionAnswer(Struct):
     operations: list[str]
     tenants: list[str] | None
     is_global: bool
+    provider: str | None = None
 
 
 TOKEN: Final = msgspec.json.Decoder(TokenBody)
