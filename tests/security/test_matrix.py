@@ -59,6 +59,7 @@ def test_the_matrix_has_all_endpoints() -> None:
     assert {route.path for route in ROUTES} - {route.path for route in GUARDED} <= {
         *("/", "/docs", "/docs/start.js", "/docs/swagger-ui-bundle.js", "/docs/swagger-ui.css"),
         *("/health", "/ready", "/openapi.json", "/ojs/manifest", "/ojs/v1/health", "/ojs/v1/session"),
+        *("/ojs/v1/session/login", "/ojs/v1/session/return"),
     }
 
 

@@ -73,6 +73,9 @@ async def test_a_request_without_a_token_reaches_only_public_endpoints(door: Gua
         if (route.method, path) == ("POST", f"{BASE}/session"):
             assert response.status_code in (400, 401), "whoever logs in shows a token"
             continue
+        if path in (f"{BASE}/session/login", f"{BASE}/session/return"):
+            assert response.status_code == 404, "this server has no identity provider"
+            continue
         if path.removeprefix(BASE) in PUBLIC:
             assert response.status_code == 200, path
             continue

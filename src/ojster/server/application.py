@@ -137,18 +137,11 @@ class Application:
         self.metrics = Metrics(capabilities)
         engine.database.on_events.append(self.metrics.count_events)
         self.deliverer = WebhookWorker(engine, WebhookSender(trusting=trusting), smtp)
-        verifier = None if oidc is None else OidcVerifier(oidc)
-        self._has_provider = verifier is not None
-        authenticator = Authenticator(engine, verifier) if guarded else None
-        login = None if oidc is None or oidc.client is None or verifier is None else OidcLogin(oidc, verifier)
+        self._has_provider = oidc is not None
+        authenticator, login = _doors(engine, oidc) if guarded else (None, None)
+        trail, proxies = AuditTrail(engine), proxies or TrustedProxies()
         self._services = Services(
-            self.deliverer.sender,
-            Feed(engine),
-            authenticator,
-            guard,
-            AuditTrail(engine),
-            proxies or TrustedProxies(),
-            login if guarded else None,
+            self.deliverer.sender, Feed(engine), authenticator, guard, trail, proxies, login=login
         )
         self._largest_body = max_body_bytes or max(
             32 * engine.database.settings.largest_job, engine.database.settings.largest_batch * 1024
@@ -284,6 +277,14 @@ class Application:
     @staticmethod
     def _assets() -> Sequence[str]:
         return tuple(api_page.FILES) if api_page.has_viewer() else ()
+
+
+def _doors(engine: Service, oidc: OidcSettings | None) -> tuple[Authenticator, OidcLogin | None]:
+    """Return what checks the tokens of callers, and what lets browsers log in at a provider, if they may."""
+    if oidc is None:
+        return Authenticator(engine), None
+    verifier = OidcVerifier(oidc)
+    return Authenticator(engine, verifier), None if oidc.client is None else OidcLogin(oidc, verifier)
 
 
 def _with_cors(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:
