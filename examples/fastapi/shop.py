@@ -1,15 +1,24 @@
 """A shop with FastAPI: a request enqueues a job, and the page follows it.
 
-fastapi dev shop.py          # the shop, with a worker in the same process
+SHOP_PASSWORD=… fastapi dev shop.py       # the shop, with a worker in the same process, and the dashboard below /ops
 curl -X POST localhost:8000/orders/7
 """
 
 import asyncio
+import hmac
+import os
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Request, Response
+from fastapi.security import HTTPBasic
+from starlette.authentication import AuthCredentials, AuthenticationBackend, AuthenticationError, SimpleUser
+from starlette.middleware.authentication import AuthenticationMiddleware
+from starlette.requests import HTTPConnection
 
 from ojster import App, JobContext
+from ojster.dashboard import asgi
 from ojster.fastapi import job_router, lifespan
+
+PASSWORD = os.environ.get("SHOP_PASSWORD") or os.urandom(16).hex()  # nobody gets in unless one is set
 
 jobs = App("sqlite:///shop.db")
 
@@ -23,8 +32,25 @@ async def ship(context: JobContext, order: int) -> str:
     return f"parcel-{order}"
 
 
+class Operators(AuthenticationBackend):
+    """Those who may see the dashboard; a real shop asks its own login."""
+
+    async def authenticate(self, conn: HTTPConnection) -> tuple[AuthCredentials, SimpleUser]:
+        """Return who it is, or refuse."""
+        known = await HTTPBasic(auto_error=False)(Request(conn.scope))
+        if known is None or not hmac.compare_digest(known.password, PASSWORD):
+            raise AuthenticationError("Log in.")
+        return AuthCredentials(["operator"]), SimpleUser(known.username)
+
+
+def ask_for_password(conn: HTTPConnection, error: Exception) -> Response:
+    """Refuse a caller who is no operator."""
+    return Response(str(error), 401, {"WWW-Authenticate": "Basic"})
+
+
 app = FastAPI(lifespan=lifespan(jobs, worker=True))
 app.include_router(job_router(jobs, types={"order.ship"}), prefix="/jobs")
+app.mount("/ops", AuthenticationMiddleware(asgi(jobs), Operators(), ask_for_password))  # /ops/dashboard/
 
 
 @app.post("/orders/{order}", status_code=202)

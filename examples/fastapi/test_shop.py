@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 from fastapi.testclient import TestClient
-from shop import app, jobs, ship
+from shop import PASSWORD, app, jobs, ship
 
 from ojster.testing import JobTester
 
@@ -32,3 +32,18 @@ def test_the_page_follows_the_order_until_it_is_posted(ojster_jobs: JobTester) -
         assert client.get(placed["job"]).json()["result"] == "parcel-8"
         assert client.delete(placed["job"]).status_code == 409
         assert client.get("/jobs/no-such-job").status_code == 404
+
+
+def test_operators_see_the_dashboard_and_others_do_not(ojster_jobs: JobTester) -> None:
+    client = TestClient(app)
+    order = client.post("/orders/7").json()["job"].removeprefix("/jobs/")
+    assert client.get("/ops/dashboard/").status_code == 401
+    assert client.get("/ops/ojs/v1/jobs", auth=("ada", "wrong")).status_code == 401
+    assert client.delete(f"/ops/ojs/v1/jobs/{order}").status_code == 401
+    operator = ("ada", PASSWORD)
+    page = client.get("/ops/dashboard/jobs/x", auth=operator)
+    assert (page.status_code, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert client.get("/ops/ojs/v1/jobs", auth=operator).json()["jobs"][0]["id"] == order
+    foreign = client.delete(f"/ops/ojs/v1/jobs/{order}", auth=operator, headers={"Origin": "http://evil.example"})
+    assert foreign.status_code == 403
+    assert client.delete(f"/ops/ojs/v1/jobs/{order}", auth=operator).json()["job"]["state"] == "cancelled"

@@ -1,4 +1,7 @@
-"""Jobs in Flask: handlers run in the application's context; ``flask ojster`` runs workers. Needs ``ojster[flask]``."""
+"""Jobs in Flask: handlers in the application's context, ``flask ojster`` for workers, a blueprint with the dashboard.
+
+Needs ``ojster[flask]``.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import click
-from flask import Flask, current_app
+from flask import Blueprint, Flask, current_app, request
 from flask.cli import AppGroup, with_appcontext
+from werkzeug.wrappers import Response
 
 from ojster.app import App
 from ojster.cli.logs import log_to_console
@@ -15,6 +19,7 @@ from ojster.cli.worker import run_worker
 from ojster.cli.worker_processes import Process
 from ojster.context import JobContext
 from ojster.core.job import Job
+from ojster.dashboard import wsgi
 from ojster.worker.worker import DEFAULT_CONCURRENCY, Worker
 
 NAME: Final = "ojster"
@@ -85,6 +90,51 @@ class Ojster:
         with self._app.app_context():
             return await call_next()
 
+
+def dashboard(jobs: App, *, guarded: bool = False) -> Blueprint:
+    """Return a blueprint with the dashboard, which is at ``dashboard/`` below its prefix.
+
+    Everybody who reaches it may do everything, so give it a ``before_request`` that asks for your own login. It
+    protects itself from requests of other sites; exempt it from the check of an extension such as Flask-WTF.
+
+    Parameters
+    ----------
+    jobs:
+        The application with the jobs. It must use a database, not a server.
+    guarded:
+        Whether callers need a token of Ojster instead of your login.
+
+    Examples
+    --------
+    >>> from flask import Flask, abort, session
+    >>> from ojster import App
+    >>> from ojster.flask import dashboard
+    >>> def only_staff() -> None:
+    ...     if not session.get("is_staff"):
+    ...         abort(403)
+    >>> operations = dashboard(App("sqlite:///jobs.db"))
+    >>> _ = operations.before_request(only_staff)
+    >>> app = Flask("shop")
+    >>> app.register_blueprint(operations, url_prefix="/ops")  # at /ops/dashboard/
+    """
+    blueprint = Blueprint("ojster_dashboard", __name__)
+    site = wsgi(jobs, guarded=guarded)
+
+    def serve(path: str = "") -> Response:
+        shown = f"/{path}"
+        prefix = request.path.removesuffix(shown).encode().decode("latin-1")
+        own = {
+            "SCRIPT_NAME": request.environ.get("SCRIPT_NAME", "") + prefix,
+            "PATH_INFO": request.environ["PATH_INFO"].removeprefix(prefix),
+        }
+        return Response.from_app(site, request.environ | own)
+
+    for rule in ("/", "/<path:path>"):
+        blueprint.add_url_rule(rule, "serve", serve, methods=_METHODS)
+    return blueprint
+
+
+_METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 
 commands = AppGroup(NAME, help="Run jobs.")
 

@@ -7,7 +7,8 @@
 import { ROOT, workspaceHeader } from "./client";
 
 export type Kind = "job" | "workflow" | "queue" | "worker" | "cron" | "webhook" | "system";
-export type LiveState = "off" | "connecting" | "on" | "paused";
+/** `slow`: the server cannot stream, so that the page asks again every few seconds. */
+export type LiveState = "off" | "connecting" | "on" | "slow" | "paused";
 
 export interface Changes {
   kinds: Record<string, number>;
@@ -20,6 +21,9 @@ export interface Changes {
 type Listener = (changes: Changes) => void;
 
 const RETRY_MS = 3_000;
+const SLOW_MS = 5_000;
+/** Status of a server that cannot stream. */
+const UNSUPPORTED = 422;
 
 const listeners = new Set<Listener>();
 const watchers = new Set<(state: LiveState) => void>();
@@ -64,6 +68,7 @@ async function follow(signal: AbortSignal): Promise<void> {
       const headers = { Accept: "text/event-stream", ...workspaceHeader(), ...(lastId ? { "Last-Event-ID": lastId } : {}) };
       const answer = await fetch(url, { headers, signal });
       if (answer.status === 401) return; // the next call of the page asks for a token
+      if (answer.status === UNSUPPORTED) return await askAgain(signal);
       if (answer.ok && answer.body) {
         become("on");
         await read(answer.body, lastId !== "");
@@ -75,6 +80,15 @@ async function follow(signal: AbortSignal): Promise<void> {
       become("connecting");
       await new Promise((resolve) => window.setTimeout(resolve, RETRY_MS));
     }
+  }
+}
+
+/** Lets everything be read again every few seconds, until the page is hidden or left. */
+async function askAgain(signal: AbortSignal): Promise<void> {
+  become("slow");
+  while (!signal.aborted) {
+    await new Promise((resolve) => window.setTimeout(resolve, SLOW_MS));
+    if (!signal.aborted) tellAll({ kinds: {}, queues: [], ids: null, is_lost: true });
   }
 }
 

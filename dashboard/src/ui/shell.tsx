@@ -30,6 +30,7 @@ const LIVE: Record<LiveState, [string, string]> = {
   off: ["", "Not live"],
   connecting: ["off", "Connecting…"],
   on: ["on", "Live"],
+  slow: ["on", "Every 5 s"],
   paused: ["", "Paused"],
 };
 

@@ -2,6 +2,7 @@
 
 from datetime import timedelta
 
+from django.contrib.auth.models import User
 from django.db import connection, transaction
 from django.test import TestCase, TransactionTestCase
 from django.utils import timezone
@@ -67,6 +68,50 @@ class Shipping(TransactionTestCase):
         self.jobs.advance(3601)
         self.jobs.drain()
         assert ship.get_result(later.id).status == "SUCCESSFUL"
+
+
+class Dashboard(TransactionTestCase):
+    """The dashboard: for superusers, behind the login of the site."""
+
+    def setUp(self) -> None:
+        self.jobs = self.enterContext(JobTester(backends()[0].app))
+        self.task = ship.enqueue(7)
+
+    def test_a_superuser_sees_the_jobs_and_changes_them(self) -> None:
+        self.client.force_login(User.objects.create_superuser("ada"))
+        page = self.client.get("/ops/dashboard/jobs/x")
+        assert (page.status_code, page["content-type"]) == (200, "text/html; charset=utf-8")
+        assert self.client.get("/ops/").headers["location"] in ("dashboard/", "docs")
+        listed = self.client.get("/ops/ojs/v1/jobs").json()["jobs"]
+        assert [job["type"] for job in listed] == ["shop.tasks.ship"]
+        paused = self.client.post("/ops/ojs/v1/queues/default/pause", content_type="application/json")
+        assert (paused.status_code, paused.json()["status"]) == (200, "paused")
+        assert self.client.get("/ops/ojs/v1/events/changes").status_code == 422
+        cancelled = self.client.delete(f"/ops/ojs/v1/jobs/{self.task.id}")
+        assert (cancelled.status_code, cancelled.json()["job"]["state"]) == (200, "cancelled")
+
+    def test_pages_of_other_sites_cannot_use_the_login(self) -> None:
+        self.client.force_login(User.objects.create_superuser("ada"))
+        foreign = self.client.delete(f"/ops/ojs/v1/jobs/{self.task.id}", headers={"origin": "http://evil.example"})
+        assert foreign.status_code == 403
+        self.task.refresh()
+        assert self.task.status == "READY"
+
+    def test_others_are_sent_to_the_login_and_their_requests_are_refused(self) -> None:
+        answer = self.client.get("/ops/dashboard/")
+        assert (answer.status_code, answer["location"]) == (302, "/admin/login/?next=/ops/dashboard/")
+        assert self.client.get("/ops/ojs/v1/jobs").status_code == 403
+        self.client.force_login(User.objects.create_user("eve", is_staff=True))
+        assert self.client.get("/ops/dashboard/").status_code == 403
+        assert self.client.delete(f"/ops/ojs/v1/jobs/{self.task.id}").status_code == 403
+
+    def test_the_admin_leads_to_it(self) -> None:
+        self.client.force_login(User.objects.create_superuser("ada"))
+        assert "Dashboard" in self.client.get("/admin/").content.decode()
+        assert self.client.get("/admin/ojster/dashboard/")["location"] == "/ops/dashboard/"
+        self.client.force_login(User.objects.create_user("eve", is_staff=True))
+        assert "Dashboard" not in self.client.get("/admin/").content.decode()
+        assert self.client.get("/admin/ojster/dashboard/").status_code == 403
 
 
 class Enqueueing(TestCase):

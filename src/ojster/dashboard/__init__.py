@@ -1,20 +1,32 @@
 """The dashboard: a web page that shows everything and does everything, through the public API alone.
 
-``ojster serve`` has it under ``/dashboard``. ``asgi`` is for applications that mount it behind their own login. Its
-source is in ``dashboard/`` of the repository; what is built from it is in the folder ``assets`` here, and in packages.
+``ojster serve`` has it under ``/dashboard``. ``asgi`` and ``wsgi`` are for applications that mount it behind their own
+login; ``ojster.flask.dashboard`` and ``ojster.django.urls`` do so in their frameworks. Its source is in ``dashboard/``
+of the repository; what is built from it is in the folder ``assets`` here, and in packages.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final
 
+from starlette.responses import JSONResponse
+from starlette.routing import compile_path
+
+from ojster.capabilities import CAPABILITIES
+from ojster.core.errors import InvalidRequest, Unsupported
 from ojster.server.application import Application
 from ojster.server.browser_guard import BrowserGuard
+from ojster.server.routes import routes_of
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from ojster.app import App
+
+WsgiApp = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+"""An application that a WSGI server calls."""
 
 
 def asgi(jobs: App, *, guarded: bool = False) -> ASGIApp:
@@ -47,8 +59,78 @@ def asgi(jobs: App, *, guarded: bool = False) -> ASGIApp:
     known: list[Application] = []
 
     async def serve(scope: Scope, receive: Receive, send: Send) -> None:
-        if not known:  # opened in the loop that serves it
-            known.append(Application(jobs.engine(), guarded=guarded, guard=BrowserGuard(None)))
+        engine = jobs.engine()
+        if not known or known[0].engine is not engine:  # such as one in memory, for a test
+            known[:] = [Application(engine, guarded=guarded, guard=BrowserGuard(None))]
         await known[0](scope, receive, send)
+
+    return serve
+
+
+def wsgi(jobs: App, *, guarded: bool = False) -> WsgiApp:
+    """Return the dashboard and the API that it needs, as a WSGI application to mount in another one.
+
+    It is that of ``asgi``, which runs in a thread of each process. Streams are refused, because each would keep a
+    thread of the server busy; the page reads again every five seconds instead. Needs ``ojster[wsgi]``.
+
+    Parameters
+    ----------
+    jobs:
+        The application whose jobs to show. It must use a database, not a server.
+    guarded:
+        Whether callers need a token of Ojster, as for ``asgi``.
+
+    Raises
+    ------
+    InvalidRequest
+        The library that runs ASGI applications on WSGI servers is not installed.
+
+    Examples
+    --------
+    >>> from ojster import App
+    >>> from ojster.dashboard import wsgi
+    >>> from werkzeug.middleware.dispatcher import DispatcherMiddleware
+    >>> def shop(environ, start_response):
+    ...     start_response("200 OK", [])
+    ...     return [b"Welcome"]
+    >>> site = DispatcherMiddleware(shop, {"/ops": wsgi(App("sqlite:///jobs.db"))})  # at /ops/dashboard/
+    """
+    try:
+        from a2wsgi import ASGIMiddleware
+    except ImportError:
+        raise InvalidRequest("On WSGI, the dashboard needs a library: pip install 'ojster[wsgi]'") from None
+    app = _without_streams(asgi(jobs, guarded=guarded))
+    running: dict[int, WsgiApp] = {}
+
+    def serve(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        # Each process has a thread of its own: those of the process that it was forked from do not run in it.
+        process = os.getpid()
+        if process not in running:
+            made: Any = ASGIMiddleware(app)
+            running.clear()
+            running[process] = made
+        return running[process](environ, start_response)
+
+    return serve
+
+
+_STREAMS: Final = tuple(compile_path(route.path)[0] for route in routes_of(CAPABILITIES) if route.streams)
+"""Patterns of paths whose answers have no end."""
+
+
+def _without_streams(app: Any) -> Any:
+    """Return an application for WSGI: streams are refused, and encoded slashes are read as they were sent."""
+
+    async def serve(scope: Any, receive: Any, send: Any) -> None:
+        environ = scope["wsgi_environ"]
+        own_path = scope["path"].removeprefix(scope["root_path"])
+        if any(pattern.match(own_path) for pattern in _STREAMS):
+            refusal = Unsupported("This server cannot stream, because it speaks WSGI. Ask again instead.")
+            await JSONResponse({"error": refusal.to_wire("")}, refusal.status)(scope, receive, send)
+            return
+        sent = environ.get("REQUEST_URI") or environ.get("RAW_URI") or ""
+        if sent.startswith("/"):
+            scope["raw_path"] = sent.encode("latin-1")
+        await app(scope, receive, send)
 
     return serve

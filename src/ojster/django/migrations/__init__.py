@@ -1,0 +1,1 @@
+"""Migrations of the models of `ojster.django`, which have no tables."""
