@@ -341,6 +341,21 @@ async def test_the_picture_is_saved(bench: Bench, server: str, page: Page) -> No
     assert Path(await (await begun.value).path()).read_bytes().startswith(b"\x89PNG")
 
 
+async def test_what_a_job_type_does_is_shown_over_time(bench: Bench, server: str, page: Page) -> None:
+    for type in ("mail.send", "report.build"):
+        await bench.push(type)
+        job = await bench.fetch_one()
+        bench.clock.advance(2)
+        await bench.ack(job)
+    await open_page(page, server, "jobs?type=mail.send")
+    await page.get_by_role("link", name="Over time").click()
+    await page.get_by_role("img", name="Jobs per minute in the last 1h: 1 completed, 0 failed attempts").wait_for()
+    await page.get_by_role("img", name="Milliseconds that attempts ran").wait_for()
+    await page.get_by_label("Job type").select_option("All types")
+    await page.get_by_role("img", name="Jobs per minute in the last 1h: 2 completed").wait_for()
+    assert page.url == f"{server}/dashboard/"
+
+
 async def test_a_viewer_sees_all_and_can_change_nothing(bench: Bench, watched: Watched, page: Page) -> None:
     watched.expected = ("Failed to load resource: the server responded with a status of 401",)
     token, shown = await bench.engine.tokens.create("ada", [Grant(Role.VIEWER)])

@@ -11,6 +11,7 @@ import pytest
 
 from ojster.core.timestamps import format_timestamp
 from ojster.schedules.retention import forget
+from ojster.storage import memory
 from tests.conftest import Bench, Http
 
 pytestmark = pytest.mark.anyio
@@ -252,6 +253,46 @@ async def test_the_whole_is_shown_in_numbers_and_over_time(http: Http, bench: Be
     assert (await get(http, "/stats/history?queue=nowhere"))["data"] == []
     assert (await http("GET", f"{ADMIN}/stats/history?period=2m")).status_code == 400
     assert (await http("GET", f"{ADMIN}/stats/history?period=1m&since=2001-01-01T00:00:00Z")).status_code == 400
+
+
+async def test_job_types_and_run_times_are_shown_over_time(http: Http, bench: Bench) -> None:
+    for type, seconds, fails in (("mail.send", 2, False), ("mail.send", 4, True), ("report.build", 200, False)):
+        await bench.push(type, queue="work", retry={"max_attempts": 1})
+        bench.clock.advance(1)
+        job = await bench.fetch_one("work")
+        bench.clock.advance(seconds)
+        await (bench.fail(job, type="Bug") if fails else bench.ack(job))
+    (mails,) = (await get(http, "/stats/history?period=1h&type=mail.send"))["data"]
+    assert (mails["completed"], mails["failed"], mails["enqueued"]) == (1, 1, 0)
+    assert 500 <= mails["latency_p50_ms"] <= 1_000
+    assert 1_000 < mails["run_p50_ms"] <= mails["run_p99_ms"] <= 5_000
+    (reports,) = (await get(http, "/stats/history?period=1h&type=report.build"))["data"]
+    assert 30_000 < reports["run_p50_ms"] <= 300_000
+    for all_types in ("", "&queue=work"):
+        (whole,) = (await get(http, f"/stats/history?period=1h{all_types}"))["data"]
+        assert (whole["completed"], whole["failed"], whole["enqueued"]) == (2, 1, 3)
+        assert whole["run_p50_ms"] < 5_000 < whole["run_p99_ms"]
+    bench.clock.advance(3 * 24 * 3600)
+    await bench.run(forget, None)
+    since = format_timestamp(bench.clock.now - 4 * 24 * 3600 * 1_000_000)
+    (kept,) = (await get(http, f"/stats/history?period=1h&type=mail.send&since={since}"))["data"]
+    assert kept | {"timestamp": mails["timestamp"]} == mails, "minutes are summed up to hours"
+    assert (await get(http, "/stats/history?type=nothing"))["data"] == []
+    for wrong in ("type=No Type", "type=x&queue=work"):
+        assert (await http("GET", f"{ADMIN}/stats/history?{wrong}")).status_code == 400
+    assert {queue["name"] for queue in (await get(http, "/queues"))["items"]} == {"work"}, "a type is no queue"
+
+
+async def test_a_process_counts_a_limited_number_of_types(
+    http: Http, bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "MAX_COUNTED_TYPES", 1)
+    for type in ("first", "second", "first"):
+        await bench.push(type)
+        await bench.ack(await bench.fetch_one())
+    assert (await get(http, "/stats/history?type=first"))["data"][0]["completed"] == 2
+    assert (await get(http, "/stats/history?type=second"))["data"] == []
+    assert (await get(http, "/stats/history"))["data"][0]["completed"] == 3
 
 
 async def test_dead_letters_are_counted_found_retried_and_purged(http: Http, bench: Bench) -> None:

@@ -1,7 +1,7 @@
 import { useRef, useState } from "preact/hooks";
-import { useLocation, useSearch } from "wouter-preact";
+import { Link, useLocation, useSearch } from "wouter-preact";
 import { accepted, client, query, type Schemas } from "../api/client";
-import { useMay } from "../api/session";
+import { useIsGlobal, useMay } from "../api/session";
 import { useData } from "../api/use";
 import { between, compact, many, number, tail, Time } from "../ui/format";
 import { useDialogs } from "../ui/dialogs";
@@ -133,6 +133,7 @@ export function JobsPage() {
 }
 
 function FilterBar(props: { chosen: Chosen; choose: (change: Chosen) => void; types: Schemas["FacetValueBody"][] }) {
+  const isGlobal = useIsGlobal();
   const [text, setText] = useState("");
   const [, go] = useLocation();
   const submit = (event: Event): void => {
@@ -172,6 +173,9 @@ function FilterBar(props: { chosen: Chosen; choose: (change: Chosen) => void; ty
       {FILTERS.filter((name) => name !== "since" && props.chosen[name]).map((name) => (
         <Chip key={name} label={`${LABELS[name]}: ${props.chosen[name]}`} remove={() => props.choose({ [name]: "" })} />
       ))}
+      {isGlobal && props.chosen.type && !props.chosen.type.endsWith("*") && (
+        <Link href={`/?type=${encodeURIComponent(props.chosen.type)}`}>Over time</Link>
+      )}
     </form>
   );
 }

@@ -1,4 +1,4 @@
-import { Link } from "wouter-preact";
+import { Link, useLocation, useSearch } from "wouter-preact";
 import { accepted, client, type Schemas } from "../api/client";
 import { useIsGlobal } from "../api/session";
 import { useData } from "../api/use";
@@ -40,6 +40,8 @@ function placeOf(finding: Finding): [string, string] | null {
 
 export function OverviewPage() {
   const isGlobal = useIsGlobal();
+  const [, go] = useLocation();
+  const type = new URLSearchParams(useSearch()).get("type") ?? undefined;
   const facets = useData("overview-facets", () => accepted(client.GET("/ojs/v1/job-facets")), { kinds: ["job"] });
   return (
     <Page title="Overview">
@@ -63,7 +65,11 @@ export function OverviewPage() {
       </Shown>
       {isGlobal && (
         <div class="columns">
-          <History />
+          <History
+            type={type}
+            types={[...new Set([...(type ? [type] : []), ...(facets.data?.facets.type ?? []).map((one) => one.value)])].sort()}
+            choose={(chosen) => go(chosen ? `/?type=${encodeURIComponent(chosen)}` : "/", { replace: true })}
+          />
           <Busy />
         </div>
       )}

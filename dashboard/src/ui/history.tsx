@@ -1,4 +1,4 @@
-/** Throughput and waiting times over time, of all queues or of one. */
+/** Throughput and times of waiting and running over time: of all queues, of one, or of one job type. */
 import { useState } from "preact/hooks";
 import { accepted, client, query } from "../api/client";
 import { useData } from "../api/use";
@@ -17,28 +17,49 @@ const RANGES = {
 
 type Range = keyof typeof RANGES;
 
-export function History({ queue }: { queue?: string }) {
+interface Of {
+  queue?: string;
+  type?: string;
+  /** Job types to choose from. */
+  types?: string[];
+  choose?: (type: string) => void;
+}
+
+export function History({ queue, type, types, choose }: Of) {
   const [range, setRange] = useState<Range>("1h");
   const theme = useTheme();
   const { period, seconds, step } = RANGES[range];
   const load = () => {
     const since = new Date(Date.now() - seconds * 1000).toISOString();
     return accepted(
-      client.GET("/ojs/v1/admin/stats/history", { params: { query: query({ period, since, queue }) } }),
+      client.GET("/ojs/v1/admin/stats/history", { params: { query: query({ period, since, queue, type }) } }),
     );
   };
-  const history = useData(`history ${range} ${queue ?? ""}`, load, { kinds: ["job"] });
+  const history = useData(`history ${range} ${queue ?? ""} ${type ?? ""}`, load, { kinds: ["job"] });
   return (
     <div class="stack">
       <Card
         title="Jobs per minute"
         end={
-          <Segments
-            label="Range"
-            of={(Object.keys(RANGES) as Range[]).map((one): [Range, string] => [one, one])}
-            chosen={range}
-            choose={setRange}
-          />
+          <>
+            {types && types.length > 0 && (
+              <label>
+                <span class="hidden">Job type</span>
+                <select class="input" value={type ?? ""} onChange={(event) => choose?.(event.currentTarget.value)}>
+                  <option value="">All types</option>
+                  {types.map((one) => (
+                    <option key={one}>{one}</option>
+                  ))}
+                </select>
+              </label>
+            )}
+            <Segments
+              label="Range"
+              of={(Object.keys(RANGES) as Range[]).map((one): [Range, string] => [one, one])}
+              chosen={range}
+              choose={setRange}
+            />
+          </>
         }
       >
         <Shown of={history} rows={8}>
@@ -50,42 +71,49 @@ export function History({ queue }: { queue?: string }) {
             return (
               <Chart
                 theme={theme}
-                label={`Jobs per minute in the last ${range}: ${number(sum("completed"))} completed, ${number(sum("failed"))} failed attempts, ${number(sum("enqueued"))} enqueued`}
+                label={`Jobs per minute in the last ${range}: ${number(sum("completed"))} completed, ${number(sum("failed"))} failed attempts${type ? "" : `, ${number(sum("enqueued"))} enqueued`}`}
                 times={times}
                 unit=" a minute"
                 series={[
                   { label: "completed", colour: "green", values: of((one) => one.completed, 0).map(rate), isFilled: true },
                   { label: "failed", colour: "red", values: of((one) => one.failed, 0).map(rate), isFilled: true },
-                  { label: "enqueued", colour: "blue", values: of((one) => one.enqueued, 0).map(rate) },
+                  ...(type ? [] : [{ label: "enqueued", colour: "blue" as const, values: of((one) => one.enqueued, 0).map(rate) }]),
                 ]}
               />
             );
           }}
         </Shown>
       </Card>
-      <Card title="Waiting time in milliseconds">
-        <Shown of={history} rows={8}>
-          {({ data }) => {
-            const { times, of } = filled(data, seconds, step);
-            return (
-              <Chart
-                theme={theme}
-                label={`Milliseconds that jobs waited before they began, in the last ${range}`}
-                times={times}
-                unit=" ms"
-                series={[
-                  { label: "half", colour: "green", values: of((one) => one.latency_p50_ms, null) },
-                  { label: "95 %", colour: "amber", values: of((one) => one.latency_p95_ms, null) },
-                  { label: "99 %", colour: "red", values: of((one) => one.latency_p99_ms, null) },
-                ]}
-              />
-            );
-          }}
-        </Shown>
-      </Card>
+      {TIMES.map(({ title, label, name }) => (
+        <Card title={title} key={name}>
+          <Shown of={history} rows={8}>
+            {({ data }) => {
+              const { times, of } = filled(data, seconds, step);
+              return (
+                <Chart
+                  theme={theme}
+                  label={`${label}, in the last ${range}`}
+                  times={times}
+                  unit=" ms"
+                  series={[
+                    { label: "half", colour: "green", values: of((one) => one[`${name}_p50_ms`], null) },
+                    { label: "95 %", colour: "amber", values: of((one) => one[`${name}_p95_ms`], null) },
+                    { label: "99 %", colour: "red", values: of((one) => one[`${name}_p99_ms`], null) },
+                  ]}
+                />
+              );
+            }}
+          </Shown>
+        </Card>
+      ))}
     </div>
   );
 }
+
+const TIMES = [
+  { name: "latency", title: "Waiting time in milliseconds", label: "Milliseconds that jobs waited before they began" },
+  { name: "run", title: "Run time in milliseconds", label: "Milliseconds that attempts ran until they completed or failed" },
+] as const;
 
 interface Step {
   timestamp: string;
@@ -95,6 +123,9 @@ interface Step {
   latency_p50_ms: number;
   latency_p95_ms: number;
   latency_p99_ms: number;
+  run_p50_ms: number;
+  run_p95_ms: number;
+  run_p99_ms: number;
 }
 
 /** The steps of a range, with those in which nothing happened. */

@@ -30,7 +30,7 @@ from ojster.insight.wire import (
     SystemAnswer,
     SystemConfigurationAnswer,
 )
-from ojster.jobs.names import check_queue_name
+from ojster.jobs.names import check_queue_name, check_type
 from ojster.schedules.wire import MAINTENANCE, PRUNE, MaintenanceBody, PruneBody
 from ojster.server.admin import ADMIN, TAG
 from ojster.server.answer import Answer, encode
@@ -61,7 +61,10 @@ async def show_stats(request: HttpRequest) -> Answer:
 
 
 async def show_history(request: HttpRequest) -> Answer:
-    """Show the statistics history in steps of ``period`` (1m, 5m, 1h, 1d), of one ``queue`` or of all."""
+    """Show the statistics history in steps of ``period`` (1m, 5m, 1h, 1d), of one ``queue``, one ``type``, or all.
+
+    For a type, attempts that have ended are counted, with the time that they had waited; ``enqueued`` is 0.
+    """
     request.engine.scope.need_view_of_all_queues()
     query, now = request.query, request.engine.database.clock()
     period = query.get("period", "5m")
@@ -73,7 +76,10 @@ async def show_history(request: HttpRequest) -> Answer:
     if (until - since) // (step * MINUTE) > _MAX_HISTORY_STEPS:
         raise InvalidRequest(f"The range has over {_MAX_HISTORY_STEPS} steps. Use a longer 'period'.", field="since")
     queue = check_queue_name(query["queue"]) if "queue" in query else None
-    steps = await request.engine.scope.look(statistics.history, Span(since, until, step, queue))
+    type = check_type(query["type"]) if "type" in query else None
+    if queue is not None and type is not None:
+        raise InvalidRequest("Name a queue or a type, not both: a type is counted over all queues.", field="type")
+    steps = await request.engine.scope.look(statistics.history, Span(since, until, step, queue, type))
     data = [
         HistoryStepBody(
             format_timestamp(at),
@@ -84,6 +90,9 @@ async def show_history(request: HttpRequest) -> Answer:
             work.percentile(0.5),
             work.percentile(0.95),
             work.percentile(0.99),
+            work.run_percentile(0.5),
+            work.run_percentile(0.95),
+            work.run_percentile(0.99),
         )
         for at, work in steps
     ]
@@ -151,7 +160,7 @@ ROUTES: Final = (
         show_history,
         TAG,
         answer=StatisticsHistoryAnswer,
-        query=("period", "since", "until", "queue"),
+        query=("period", "since", "until", "queue", "type"),
     ),
     Route("POST", f"{ADMIN}/prune", prune, TAG, PruneBody, PruneAnswer, may_be_empty=True),
     Route("GET", f"{ADMIN}/system/maintenance", show_maintenance, TAG, answer=MaintenanceAnswer),

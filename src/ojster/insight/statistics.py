@@ -1,7 +1,8 @@
 """Statistics of throughput and latency, per minute.
 
-Each transaction adds its work to the row of its queue and minute. Wait times are counted in a few buckets, from which
-percentiles are estimated. After two days, minutes are summed up to hours.
+Each transaction adds its work to the rows of its queue and of its job types for the minute. Times of waiting and
+running are counted in a few buckets, from which percentiles are estimated. After two days, minutes are summed up to
+hours.
 
 Spec: ojs-admin-api 10
 """
@@ -13,8 +14,8 @@ from typing import Any, Final
 
 import msgspec
 
-from ojster.core.tenant import NO_TENANT_END, NO_TENANT_START
-from ojster.storage.tally import SUMS, WAIT_BUCKETS_US
+from ojster.core.tenant import NO_TENANT_END, NO_TENANT_START, name_of_type
+from ojster.storage.tally import BUCKETS_US, SUMS
 from ojster.storage.transaction import Transaction
 
 MINUTES_KEPT: Final = 2 * 24 * 60
@@ -26,7 +27,9 @@ HOURS_KEPT: Final = 60 * 24
 MICROSECONDS_PER_MINUTE: Final = 60_000_000
 
 _OF_QUEUES: Final = f"queue >= '{NO_TENANT_START}' AND "
-"""Leaves out the counts of tenants, which are included in those of the queues."""
+"""Leaves out the counts of tenants and of job types, which are included in those of the queues."""
+
+_NOTHING: Final = (0,) * (len(BUCKETS_US) + 1)
 
 _ADDED: Final = ", ".join(f"CAST(coalesce(sum({name}), 0) AS BIGINT)" for name in SUMS)
 
@@ -34,7 +37,8 @@ _ADDED: Final = ", ".join(f"CAST(coalesce(sum({name}), 0) AS BIGINT)" for name i
 class Work(msgspec.Struct, frozen=True):
     """Totals of a period of work. Durations are sums, in microseconds.
 
-    ``waits`` is a histogram of the wait times of started jobs: up to each of ``WAIT_BUCKETS_US``, and longer.
+    ``waits`` is a histogram of the wait times of started jobs: up to each of ``BUCKETS_US``, and longer; ``runs`` is
+    one of the times that attempts took which have completed or failed.
     """
 
     enqueued: int = 0
@@ -42,7 +46,8 @@ class Work(msgspec.Struct, frozen=True):
     failed: int = 0
     waited: int = 0
     ran: int = 0
-    waits: tuple[int, ...] = (0,) * (len(WAIT_BUCKETS_US) + 1)
+    waits: tuple[int, ...] = _NOTHING
+    runs: tuple[int, ...] = _NOTHING
 
     def __add__(self, other: Work) -> Work:
         return self._with(other, 1)
@@ -58,6 +63,7 @@ class Work(msgspec.Struct, frozen=True):
             self.waited + sign * other.waited,
             self.ran + sign * other.ran,
             tuple(a + sign * b for a, b in zip(self.waits, other.waits, strict=True)),
+            tuple(a + sign * b for a, b in zip(self.runs, other.runs, strict=True)),
         )
 
     @property
@@ -72,19 +78,28 @@ class Work(msgspec.Struct, frozen=True):
 
     def percentile(self, share: float) -> float:
         """Return the percentile of the wait time at ``share`` (0 to 1), in milliseconds, estimated from the buckets."""
-        left = share * self.started
-        below = 0
-        for number, bound in zip(self.waits, (*WAIT_BUCKETS_US, 4 * WAIT_BUCKETS_US[-1]), strict=True):
-            if number and left <= number:
-                return round((below + (bound - below) * left / number) / 1000, 1)
-            left -= number
-            below = bound
-        return 0.0
+        return _percentile(self.waits, share)
+
+    def run_percentile(self, share: float) -> float:
+        """Return the percentile of the run time at ``share`` (0 to 1), in milliseconds, estimated from the buckets."""
+        return _percentile(self.runs, share)
+
+
+def _percentile(numbers: Sequence[int], share: float) -> float:
+    left = share * sum(numbers)
+    below = 0
+    for number, bound in zip(numbers, (*BUCKETS_US, 4 * BUCKETS_US[-1]), strict=True):
+        if number and left <= number:
+            return round((below + (bound - below) * left / number) / 1000, 1)
+        left -= number
+        below = bound
+    return 0.0
 
 
 def _work(row: Sequence[Any]) -> Work:
-    enqueued, completed, failed, waited, ran, *waits = row
-    return Work(enqueued, completed, failed, waited, ran, tuple(waits))
+    enqueued, completed, failed, waited, ran, *times = row
+    waits, runs = times[: len(_NOTHING)], times[len(_NOTHING) :]
+    return Work(enqueued, completed, failed, waited, ran, tuple(waits), tuple(runs))
 
 
 def work_by_queue(tx: Transaction, minutes: int, queue: str | None = None) -> dict[str, Work]:
@@ -108,7 +123,7 @@ def recent_work(tx: Transaction, spans: Sequence[int]) -> list[Work]:
 
 
 class Span(msgspec.Struct, frozen=True):
-    """A period to read statistics of, for one queue or for all (``None``).
+    """A period to read statistics of: for one queue, for one job type, or for all.
 
     ``since`` and ``until`` are in microseconds since the epoch, ``step`` is in minutes.
     """
@@ -117,6 +132,7 @@ class Span(msgspec.Struct, frozen=True):
     until: int
     step: int
     queue: str | None = None
+    type: str | None = None
 
 
 def history(tx: Transaction, spans: Sequence[Span]) -> list[list[tuple[int, Work]]]:
@@ -129,13 +145,14 @@ def history(tx: Transaction, spans: Sequence[Span]) -> list[list[tuple[int, Work
 
 def _history(tx: Transaction, span: Span) -> list[tuple[int, Work]]:
     first, last = span.since // MICROSECONDS_PER_MINUTE, span.until // MICROSECONDS_PER_MINUTE + 1
-    where = _OF_QUEUES if span.queue is None else "queue = :queue AND "
+    name = span.queue if span.type is None else name_of_type(span.type)
+    where = _OF_QUEUES if name is None else "queue = :queue AND "
     steps: dict[int, Work] = {}
     for table, column, unit in (("queue_hours", "hour", 60), ("queue_minutes", "minute", 1)):
         rows = tx.execute(
             f"SELECT {column}, {_ADDED} FROM {table} WHERE {where}{column} >= :first AND {column} < :last "
             f"GROUP BY {column} ORDER BY {column}",
-            {"queue": span.queue, "first": -(-first // unit), "last": -(-last // unit)},
+            {"queue": name, "first": -(-first // unit), "last": -(-last // unit)},
         )
         for at, *sums in rows:
             step = at * unit // span.step

@@ -26,7 +26,10 @@ class SystemAnswer(Struct):
 
 
 class HistoryStepBody(Struct):
-    """The work in one step of the statistics history."""
+    """The work in one step of the statistics history.
+
+    Latencies are times of waiting, runs are times from the start of an attempt until it completed or failed.
+    """
 
     timestamp: Timestamp
     enqueued: Count
@@ -36,6 +39,9 @@ class HistoryStepBody(Struct):
     latency_p50_ms: float
     latency_p95_ms: float
     latency_p99_ms: float
+    run_p50_ms: float
+    run_p95_ms: float
+    run_p99_ms: float
 
 
 class StatisticsHistoryAnswer(Struct):

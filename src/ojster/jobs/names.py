@@ -45,14 +45,18 @@ def refuse_reserved(queue: str) -> None:
 
 @lru_cache(maxsize=4096)
 def read_type(raw: bytes) -> str:
-    """Return the job type that the JSON ``raw`` names.
+    """Return the job type that the JSON ``raw`` names. Raises as ``check_type`` does, and if it is no string."""
+    return check_type(string(raw, "type"))
+
+
+def check_type(value: str) -> str:
+    """Return ``value`` if it is a valid job type.
 
     Raises
     ------
     InvalidRequest
-        It is not a string of lower-case segments separated by dots, or is longer than 255 characters.
+        It is not lower-case segments separated by dots, or is longer than 255 characters.
     """
-    value = string(raw, "type")
     if len(value) > MAX_TYPE_LENGTH or not TYPE_PATTERN.fullmatch(value):
         raise InvalidRequest(
             f"The job type {value[:80]!r} is invalid: it must be segments of lower-case letters, digits, '_' and '-' "

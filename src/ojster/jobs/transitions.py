@@ -26,6 +26,7 @@ from ojster.jobs.extension import life
 from ojster.jobs.failure import Failure, append_failure, clean
 from ojster.jobs.job_json import retry_policy
 from ojster.jobs.retry import RetryPolicy, Verdict, exhausted, judge
+from ojster.storage.tally import Tally, bucket_of
 from ojster.storage.transaction import ColumnType, Transaction
 
 _STATE_COLUMNS: Final[dict[str, ColumnType]] = {
@@ -80,8 +81,10 @@ def fail_attempt(
     policy = retry_policy(job)
     verdict = _verdict(tx, job, failure, policy, loss)
     note_failure(tx, job, failure)
-    for tally in tx.tallies_of(job):
+    bucket = bucket_of(tx.now - (job.started_at or tx.now))
+    for tally in _tallies_of_ended(tx, job):
         tally.failed += 1
+        tally.runs[bucket] += 1
     error = {
         "type": clean(failure.type),
         "message": clean(failure.message[:1000]),
@@ -125,6 +128,19 @@ def fail_attempt(
         next_retry_at=job.due_at,
         error=error,
     )
+
+
+def _tallies_of_ended(tx: Transaction, job: Job) -> Iterable[Tally]:
+    """Return the tallies that count an attempt which has ended.
+
+    That of its type counts now how long it has waited: one row less for each claim.
+    """
+    of_type = tx.tally_of_type(job)
+    if of_type is None:
+        return tx.tallies_of(job)
+    if job.started_at is not None:
+        of_type.count_wait(job.started_at - (job.enqueued_at or job.started_at))
+    return (*tx.tallies_of(job), of_type)
 
 
 def _duration(tx: Transaction, job: Job) -> dict[str, int]:
@@ -229,9 +245,11 @@ def complete_job(tx: Transaction, job: Job, result: bytes | None, ran: int) -> N
     job.finished_at = tx.now
     job.due_at = None
     job.result = result
-    for tally in tx.tallies_of(job):
+    bucket = bucket_of(ran)
+    for tally in _tallies_of_ended(tx, job):
         tally.completed += 1
         tally.ran += ran
+        tally.runs[bucket] += 1
     tx.effects.finished.append(job.id)
     tx.emit("job.completed", job, attempt=job.attempt, duration_ms=ran // 1000)
     if job.reacts:

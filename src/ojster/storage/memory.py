@@ -11,6 +11,9 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 T = TypeVar("T")
 
+MAX_COUNTED_TYPES: Final = 1_000
+"""Maximum number of job types whose work a process counts: callers choose the names, and each has a row a minute."""
+
 _UNSET: Final[Any] = object()
 
 
@@ -30,8 +33,19 @@ class Memory:
         self.is_callers = is_callers
         self.values: dict[Remembered[Any], Any] = {}
         self.locals: dict[Local[Any], Any] = {}
+        self._types: set[str] = set()
         self.finishers: tuple[Callable[[Any], None], ...] = ()
         """What each transaction does before it is committed, and again if more happens in it; takes the transaction."""
+
+    def counts_type(self, type: str) -> bool:
+        """Return whether a job type is counted: the first ``MAX_COUNTED_TYPES`` that the process meets are."""
+        types = self._types
+        if type in types:
+            return True
+        if len(types) >= MAX_COUNTED_TYPES:
+            return False
+        types.add(type)
+        return True
 
     def forget(self) -> None:
         """Read all remembered values again when they are next needed."""

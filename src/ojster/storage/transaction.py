@@ -16,7 +16,7 @@ from ojster.core.job import Job
 from ojster.core.reacts import BITS, TRACED, JobEvent
 from ojster.core.settings import Settings
 from ojster.core.states import JOB_STATES
-from ojster.core.tenant import ALL_TENANTS, called, qualify, split
+from ojster.core.tenant import ALL_TENANTS, called, name_of_type, qualify, split
 from ojster.core.trace import trace_id_of
 from ojster.storage.memory import Memory, Remembered
 from ojster.storage.tally import ADDED, SUMS, Tally
@@ -289,13 +289,12 @@ class Transaction(ABC):
 
     def make_fetchable(self, job: Job) -> None:
         """Record that a job has become available."""
-        available, tallies = self.effects.available, self.effects.tallies
+        available = self.effects.available
         available[job.queue].add(job.id)
-        tallies[job.queue].enqueued += 1
         if job.tenant:
-            theirs = qualify(job.tenant, job.queue)
-            available[theirs].add(job.id)
-            tallies[theirs].enqueued += 1
+            available[qualify(job.tenant, job.queue)].add(job.id)
+        for tally in self.tallies_of(job):
+            tally.enqueued += 1
 
     def make_taken(self, job: Job) -> None:
         """Record that a job is no longer available."""
@@ -310,6 +309,10 @@ class Transaction(ABC):
         if not job.tenant:
             return (tallies[job.queue],)
         return (tallies[job.queue], tallies[qualify(job.tenant, job.queue)])
+
+    def tally_of_type(self, job: Job) -> Tally | None:
+        """Return the tally of a job's type, which counts attempts that have ended; ``None``: it is not counted."""
+        return self.effects.tallies[name_of_type(job.type)] if self.memory.counts_type(job.type) else None
 
     def note_event(self, job: Job, event: JobEvent) -> None:
         """Record an event of a job for its reactions, if it has any to it."""
