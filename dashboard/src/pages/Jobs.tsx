@@ -117,6 +117,7 @@ export function JobsPage() {
                   key={key}
                   jobs={page.jobs as Job[]}
                   total={page.pagination.total}
+                  isComplete={page.pagination.is_complete !== false}
                   chosen={chosen}
                   reload={jobs.reload}
                   isHeld={isHeld}
@@ -207,13 +208,16 @@ export async function steer(action: Act, body: { job_ids?: string[]; filter?: Re
 function JobList(props: {
   jobs: Job[];
   total: number;
+  /** Whether all jobs were examined; else there may be more that match. */
+  isComplete: boolean;
   chosen: Chosen;
   reload: () => void;
   isHeld: boolean;
   older?: () => void;
   newer?: () => void;
 }) {
-  const { jobs, total } = props;
+  const { jobs, total, isComplete } = props;
+  const some = isComplete ? "" : "at least ";
   const [picked, setPicked] = useState<ReadonlySet<string>>(new Set());
   const [isAll, setAll] = useState(false);
   const may = useMay();
@@ -231,11 +235,11 @@ function JobList(props: {
     const words = WORDS[action];
     const body = isAll ? { filter: asked(props.chosen) } : { job_ids: here.map((job) => job.id) };
     const isDone = await act(() => steer(action, body), {
-      title: `${action[0]?.toUpperCase()}${action.slice(1)} ${many(size, "job")}?`,
+      title: `${action[0]?.toUpperCase()}${action.slice(1)} ${isAll ? some : ""}${many(size, "job")}?`,
       text: words.text,
-      action: `${action[0]?.toUpperCase()}${action.slice(1)} ${number(size)}`,
+      action: `${action[0]?.toUpperCase()}${action.slice(1)} ${isAll && !isComplete ? "all" : number(size)}`,
       isDangerous: words.isFinal,
-      word: action === "delete" && size > 100 ? "delete" : undefined,
+      word: action === "delete" && (size > 100 || (isAll && !isComplete)) ? "delete" : undefined,
     });
     if (isDone) {
       setPicked(new Set());
@@ -274,10 +278,11 @@ function JobList(props: {
     <>
       {here.length > 0 && (
         <div class="more" role="group" aria-label="What to do with the picked jobs">
-          <b>{isAll ? `All ${many(total, "job")} that match` : `${many(here.length, "job")} picked`}</b>
-          {!isAll && isNarrow && total > here.length && (
+          <b>{isAll ? `All ${some}${many(total, "job")} that match` : `${many(here.length, "job")} picked`}</b>
+          {!isAll && isNarrow && (total > here.length || !isComplete) && (
             <Button isSmall onClick={() => setAll(true)}>
-              Pick all {number(total)} that match
+              Pick all {some}
+              {number(total)} that match
             </Button>
           )}
           {may("cancel") && (
@@ -306,8 +311,12 @@ function JobList(props: {
         rows={jobs}
         keyOf={(job) => job.id}
         empty={
-          <Empty icon="jobs" title={isNarrow ? "No job matches" : "No jobs yet"}>
-            {isNarrow ? "Remove a condition above." : "Push one with `ojster push`, or from your application."}
+          <Empty icon="jobs" title={!isComplete ? "None of the newer jobs matches" : isNarrow ? "No job matches" : "No jobs yet"}>
+            {!isComplete
+              ? "Older jobs were not examined: go on with them, or remove a condition above."
+              : isNarrow
+                ? "Remove a condition above."
+                : "Push one with `ojster push`, or from your application."}
           </Empty>
         }
       />
@@ -317,6 +326,7 @@ function JobList(props: {
         </Button>
         <span>
           {many(total, "job")} match{total === 1 ? "es" : ""}
+          {!isComplete && " among those examined; older ones follow"}
         </span>
         {props.isHeld && <span>The list waits while you are in it.</span>}
         <Turn newer={props.newer} older={props.older} />

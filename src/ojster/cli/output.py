@@ -168,6 +168,9 @@ def print_page(page: JobPage, as_json: bool, empty: str) -> None:
     if as_json:
         print_json({"jobs": [job_json(job) for job in page.jobs], "total": page.total})
         return
+    if not (page.is_complete or page.jobs):
+        empty = "Among the newest jobs there are none that match; older ones were not examined."
     print_table(JOB_COLUMNS, job_rows(page.jobs), empty)
     if page.total > len(page.jobs):
-        console.print(f"{len(page.jobs)} of {page.total}", style="bright_black")
+        some = "" if page.is_complete else "at least "
+        console.print(f"{len(page.jobs)} of {some}{page.total}", style="bright_black")

@@ -61,6 +61,12 @@ class ErrorAnswer(Struct):
 class PaginationBody(Struct):
     """The position of a page in a list.
 
+    Parameters
+    ----------
+    is_complete:
+        ``false``: so many jobs were examined as one call may; ``total`` counts the matches among them, and the next
+        page goes on with older ones, also if this one has none. Left out otherwise.
+
     Spec: ojs-http-binding 17
     """
 
@@ -69,6 +75,7 @@ class PaginationBody(Struct):
     offset: Count
     has_more: bool
     next_cursor: str | UnsetType = UNSET
+    is_complete: bool | UnsetType = UNSET
 
 
 class NumberedPaginationBody(Struct):

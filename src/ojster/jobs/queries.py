@@ -20,6 +20,8 @@ DEFAULT_PAGE: Final = 50
 """Default number of jobs in a page."""
 LARGEST_PAGE: Final = 200
 """Maximum number of jobs in a page."""
+MAX_EXAMINED: Final = 250_000
+"""Number of jobs, the newest, that are examined for a page by conditions that no index has, such as the type."""
 
 
 class Page(msgspec.Struct, frozen=True):
@@ -33,6 +35,8 @@ class Page(msgspec.Struct, frozen=True):
         ``created_at``, ``scheduled_at`` or ``priority``.
     ascending:
         Whether the smallest value comes first. By default the greatest does.
+    is_bounded:
+        Whether at most ``MAX_EXAMINED`` jobs are examined for the page, if it begins with the newest.
     """
 
     limit: int = DEFAULT_PAGE
@@ -40,17 +44,30 @@ class Page(msgspec.Struct, frozen=True):
     before: int | None = None
     sort: str = "created_at"
     ascending: bool = False
+    is_bounded: bool = False
 
 
 _ORDERS: Final = {"created_at": "seq", "scheduled_at": "due_at", "priority": "priority"}
 
 
 class JobPage(msgspec.Struct, frozen=True):
-    """A page of jobs, the total number of matches, and ``before`` for the next page (``None``: no next page)."""
+    """A page of jobs.
+
+    Parameters
+    ----------
+    total:
+        Number of matches; unless the page is complete, among the jobs that were examined for it.
+    next_before:
+        ``before`` for the next page; ``None``: there is none. A page that is not complete may have fewer jobs than its
+        limit, even none, and a next page.
+    is_complete:
+        Whether all jobs were examined. Otherwise ``MAX_EXAMINED`` were, and the next page goes on with older ones.
+    """
 
     jobs: list[Job]
     total: int
     next_before: int | None
+    is_complete: bool = True
 
 
 def find(tx: Transaction, ids: Sequence[str]) -> list[Job | None]:
@@ -76,8 +93,14 @@ def list_jobs(tx: Transaction, requests: Sequence[tuple[JobFilter, Page]]) -> li
 
 def _page(tx: Transaction, chosen: JobFilter, page: Page) -> JobPage:
     where, parameters = conditions(chosen)
-    total = _count(tx, chosen, where, parameters)
+    if (floor := _floor(tx, chosen, page)) is not None:
+        where, parameters = f"{where} AND seq >= :floor", parameters | {"floor": floor}
     inside = where if page.before is None else f"{where} AND seq < :before"
+    if floor is None:
+        total = _count(tx, chosen, where, parameters)
+    else:
+        counted = tx.execute(f"SELECT count(*) FROM jobs WHERE {inside}", parameters | {"before": page.before})
+        total = int(counted[0][0])
     direction = "ASC" if page.ascending else "DESC"
     column = _ORDERS[page.sort]
     order = f"{{0}}{column} {direction}" + f", {{0}}seq {direction}" * (column != "seq")
@@ -90,19 +113,47 @@ def _page(tx: Transaction, chosen: JobFilter, page: Page) -> JobPage:
     jobs = [Job(*row) for row in rows]
     more = len(jobs) > page.limit
     jobs = jobs[: page.limit]
-    return JobPage(jobs, total, jobs[-1].seq if more else None)
+    return JobPage(jobs, total, jobs[-1].seq if more else floor, floor is None)
+
+
+def _floor(tx: Transaction, chosen: JobFilter, page: Page) -> int | None:
+    """Return the smallest ``seq`` that is examined for a page; ``None``: all are.
+
+    Pages in another order need all matches, and of dead letters there are few. Others are limited if more jobs than
+    ``MAX_EXAMINED`` are in the states and the queue that are asked for.
+    """
+    is_in_order = page.sort == "created_at" and not (page.ascending or page.offset)
+    if not (page.is_bounded and is_in_order) or chosen.dead is not None or _is_counted(chosen):
+        return None
+    if _count_by_state(tx, chosen) <= MAX_EXAMINED:
+        return None
+    ((oldest, newest),) = tx.execute("SELECT (SELECT min(seq) FROM jobs), (SELECT max(seq) FROM jobs)")
+    if oldest is None:
+        return None
+    end = newest + 1 if page.before is None else min(page.before, newest + 1)
+    floor: int = end - MAX_EXAMINED
+    return floor if floor > oldest else None
+
+
+def _is_counted(chosen: JobFilter) -> bool:
+    """Return whether ``job_counts`` has the number of matching jobs."""
+    known = JobFilter(states=chosen.states, queue=chosen.queue, tenant=chosen.tenant)
+    return chosen == known and chosen.tenant != ""
 
 
 def _count(tx: Transaction, chosen: JobFilter, where: str, parameters: dict[str, Any]) -> int:
     """Return the number of matching jobs: from ``job_counts`` if it covers the filter, else by counting."""
-    if chosen == JobFilter(states=chosen.states, queue=chosen.queue, tenant=chosen.tenant) and chosen.tenant != "":
-        where, parameters = conditions(JobFilter(states=chosen.states))
-        names, bounds = _names_of_counts(chosen)
-        query = f"SELECT CAST(coalesce(sum(jobs), 0) AS BIGINT) FROM job_counts WHERE {names} AND {where}"
-        parameters |= bounds
-    else:
-        query = f"SELECT count(*) FROM jobs WHERE {where}"
-    return int(tx.execute(query, parameters)[0][0])
+    if _is_counted(chosen):
+        return _count_by_state(tx, chosen)
+    return int(tx.execute(f"SELECT count(*) FROM jobs WHERE {where}", parameters)[0][0])
+
+
+def _count_by_state(tx: Transaction, chosen: JobFilter) -> int:
+    """Return the number of jobs in the states, the queue and the tenant of a filter, whatever else it asks for."""
+    where, parameters = conditions(JobFilter(states=chosen.states))
+    names, bounds = _names_of_counts(chosen)
+    query = f"SELECT CAST(coalesce(sum(jobs), 0) AS BIGINT) FROM job_counts WHERE {names} AND {where}"
+    return int(tx.execute(query, parameters | bounds)[0][0])
 
 
 def _names_of_counts(chosen: JobFilter) -> tuple[str, dict[str, str]]:

@@ -121,7 +121,8 @@ class RemoteJobs(RemoteCapability):
         query = paging(page) | {"state": ",".join(states), "queue": queue, "type": type, "error_type": error_type}
         path = "/dead-letter" if chosen.dead else "/jobs"
         answer, total, before = await self._connection.list_page(path, query)
-        return JobPage([job_of(raw) for raw in list_of(answer["jobs"])], total, before)
+        is_complete = msgspec.json.decode(answer["pagination"]).get("is_complete", True)
+        return JobPage([job_of(raw) for raw in list_of(answer["jobs"])], total, before, is_complete)
 
     async def history(self, job_id: str) -> list[Entry]:
         """Return the events of a job, oldest first."""

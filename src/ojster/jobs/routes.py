@@ -341,11 +341,11 @@ async def list_jobs(request: HttpRequest) -> Answer:
 async def job_page(request: HttpRequest, chosen: JobFilter) -> Answer:
     """Return the page of matching jobs that the query parameters select."""
     limit, offset, before = page_of(request.query)
-    page = await request.engine.jobs.select(chosen, Page(limit, offset, before))
+    page = await request.engine.jobs.select(chosen, Page(limit, offset, before, is_bounded=True))
     shown = [to_json(job) for job in page.jobs]
     fitting = number_that_fits(shown)
     next_before = page.next_before if fitting == len(shown) else page.jobs[fitting - 1].seq
-    described = encode(pagination(page.total, limit, offset, next_before))
+    described = encode(pagination(page.total, limit, offset, next_before, is_complete=page.is_complete))
     return Answer(b'{"jobs":[%b],"pagination":%b}' % (b",".join(shown[:fitting]), described))
 
 

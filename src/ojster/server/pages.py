@@ -138,13 +138,15 @@ def _with_items(body: bytes) -> bytes:
     return msgspec.json.encode(members | {"items": shown_list})
 
 
-def pagination(total: int, limit: int, offset: int, next_before: int | None) -> PaginationBody:
+def pagination(
+    total: int, limit: int, offset: int, next_before: int | None, *, is_complete: bool = True
+) -> PaginationBody:
     """Return the ``pagination`` object of a list with a cursor; ``next_before``: where the next page begins.
 
     Spec: ojs-http-binding 17.2
     """
     cursor = UNSET if next_before is None else str(next_before)
-    return PaginationBody(total, limit, offset, next_before is not None, cursor)
+    return PaginationBody(total, limit, offset, next_before is not None, cursor, UNSET if is_complete else False)
 
 
 def offset_pagination(total: int, limit: int, offset: int) -> PaginationBody:

@@ -1,0 +1,81 @@
+"""Pages of a long list: so many jobs are examined as one call may, and the next page goes on."""
+
+from __future__ import annotations
+
+import pytest
+
+from ojster.jobs import queries
+from ojster.jobs.filter_walk import JobFilter
+from ojster.jobs.queries import Page
+from tests.conftest import Bench, Http
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(autouse=True)
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queries, "MAX_EXAMINED", 10)
+
+
+async def pushed(bench: Bench, types: str) -> list[str]:
+    """Push jobs of the types ``a``, ``b``, …; return their ids, the newest first."""
+    return [(await bench.push(type)).id for type in types][::-1]
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 50])
+async def test_all_that_match_are_found_by_following_the_cursor(http: Http, bench: Bench, limit: int) -> None:
+    types = "abaaaaaaaaaabaaaaaaaaaaaaaaaaaabba"
+    ids = await pushed(bench, types)
+    wanted = [id for id, type in zip(ids, types[::-1], strict=True) if type == "b"]
+    found: list[str] = []
+    cursor: str | None = ""
+    pages = 0
+    while cursor is not None:
+        answer = (await http("GET", f"/ojs/v1/jobs?type=b&limit={limit}{cursor}")).json()
+        found += [job["id"] for job in answer["jobs"]]
+        position = answer["pagination"]
+        assert position["has_more"] == ("next_cursor" in position)
+        assert len(answer["jobs"]) <= limit
+        cursor = f"&cursor={position['next_cursor']}" if position["has_more"] else None
+        pages += 1
+        assert pages < 20
+    assert found == wanted
+
+
+async def test_a_page_says_whether_all_jobs_were_examined(http: Http, bench: Bench) -> None:
+    await pushed(bench, "b" * 3 + "a" * 30)
+    first = (await http("GET", "/ojs/v1/jobs?type=b")).json()
+    assert (first["jobs"], first["pagination"]["total"], first["pagination"]["is_complete"]) == ([], 0, False)
+    assert first["pagination"]["has_more"] is True
+    frequent = (await http("GET", "/ojs/v1/jobs?type=a&limit=2")).json()["pagination"]
+    assert (frequent["total"], frequent["is_complete"]) == (10, False)
+
+
+async def test_few_jobs_are_examined_at_once(http: Http, bench: Bench) -> None:
+    await pushed(bench, "b" * 3 + "a" * 7)
+    only = (await http("GET", "/ojs/v1/jobs?type=b")).json()["pagination"]
+    assert (only["total"], only["has_more"], "is_complete" in only) == (3, False, False)
+
+
+async def test_few_jobs_of_a_queue_or_state_are_examined_at_once(http: Http, bench: Bench) -> None:
+    await bench.push("b", queue="mail")
+    await pushed(bench, "a" * 30)
+    for condition in ("queue=mail", "state=active"):
+        position = (await http("GET", f"/ojs/v1/jobs?type=b&{condition}")).json()["pagination"]
+        assert (position["has_more"], "is_complete" in position) == (False, False)
+    found = (await http("GET", "/ojs/v1/jobs?type=b&queue=mail")).json()
+    assert found["pagination"]["total"] == 1
+
+
+async def test_lists_with_numbers_and_other_orders_examine_all(http: Http, bench: Bench) -> None:
+    await pushed(bench, "b" * 3 + "a" * 30)
+    assert (await http("GET", "/ojs/v1/admin/jobs?type=b")).json()["pagination"]["total"] == 3
+    assert (await http("GET", "/ojs/v1/jobs?type=b&offset=1")).json()["pagination"]["total"] == 3
+    whole = await bench.engine.jobs.select(JobFilter(type="b"), Page())
+    assert (whole.total, whole.is_complete) == (3, True)
+
+
+async def test_lists_that_are_counted_stay_exact(http: Http, bench: Bench) -> None:
+    await pushed(bench, "a" * 30)
+    position = (await http("GET", "/ojs/v1/jobs?state=available&limit=2")).json()["pagination"]
+    assert (position["total"], "is_complete" in position) == (30, False)
