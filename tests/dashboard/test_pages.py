@@ -301,13 +301,13 @@ async def test_the_palette_finds_a_queue_by_keyboard(bench: Bench, server: str, 
     await bench.push(queue="mail")
     await open_page(page, server)
     await page.keyboard.press("Control+k")
-    await page.get_by_role("combobox").fill("mai")
+    await page.get_by_role("combobox", name="Find a page").fill("mai")
     await page.get_by_role("option", name=re.compile("mail")).wait_for()
     await page.keyboard.press("Enter")
     await page.get_by_role("heading", level=1, name="mail").wait_for()
     job = await bench.push("find.me")
     await page.keyboard.press("Control+k")
-    await page.get_by_role("combobox").fill(job.id)
+    await page.get_by_role("combobox", name="Find a page").fill(job.id)
     await page.keyboard.press("Enter")
     await page.get_by_role("heading", level=1, name="find.me").wait_for()
 
@@ -354,6 +354,36 @@ async def test_what_a_job_type_does_is_shown_over_time(bench: Bench, server: str
     await page.get_by_label("Job type").select_option("All types")
     await page.get_by_role("img", name="Jobs per minute in the last 1h: 2 completed").wait_for()
     assert page.url == f"{server}/dashboard/"
+
+
+async def test_a_step_is_found_wherever_it_is_and_a_late_form_is_answered(
+    bench: Bench, server: str, page: Page
+) -> None:
+    """Also beyond the first thousand steps, and in a container that is folded."""
+    jobs: list[dict[str, Any]] = [{"type": "row.import", "args": []} for _ in range(1_100)]
+    form = {"type": "object", "properties": {"limit": {"type": "integer", "title": "Limit"}}}
+    jobs.append({"type": "mail.send", "args": [], "id": "tell-ada"})
+    rows = {
+        "type": "chain",
+        "steps": [{"type": "file.read", "args": []}, {"type": "group", "id": "rows", "jobs": jobs}],
+    }
+    body = {"type": "group", "jobs": [rows, {"type": "wait", "id": "ask", "form": form}]}
+    made = await page.request.post(f"{server}/ojs/v1/workflows", data=body)
+    await open_page(page, server, f"workflows/{(await made.json())['workflow']['id']}")
+    await page.get_by_placeholder("Find a step").fill("Ada")
+    await page.keyboard.press("Enter")
+    found = page.get_by_role("status", name="Steps that were found")
+    await found.get_by_role("button", name="rows.tell-ada").click()
+    await page.get_by_role("dialog").get_by_text("mail.send").first.wait_for()
+    await page.keyboard.press("Escape")
+    await page.get_by_placeholder("Find a step").fill("nothing like it")
+    await page.keyboard.press("Enter")
+    await page.get_by_text("No step has “nothing like it” in its name or type.").wait_for()
+    await page.get_by_text("waits for an answer").wait_for()
+    await page.get_by_role("button", name="Answer").click()
+    await page.get_by_label("Limit").fill("250")
+    await page.get_by_role("button", name="Send it").click()
+    await page.get_by_text("waits for an answer").wait_for(state="detached")
 
 
 async def test_a_viewer_sees_all_and_can_change_nothing(bench: Bench, watched: Watched, page: Page) -> None:

@@ -8,6 +8,7 @@ import pytest
 from ojster.core.errors import NotFound
 from ojster.jobs.messages import Acknowledgement
 from ojster.jobs.scope import Caller
+from ojster.workflows import step_pages
 from ojster.workflows.step_pages import StepFilter
 from tests.conftest import Bench, Http
 from tests.workflows.bench import WorkflowBench
@@ -89,3 +90,58 @@ async def test_a_large_workflow_is_answered_without_its_steps_but_with_its_end(h
     assert (ended["state"], ended["error"]["code"]) == ("failed", "step_failed")
     few = (await http("GET", f"{path}/steps?state=failed")).json()["steps"]
     assert len(few) == ended["metadata"]["failed_count"]
+
+
+async def found(flow: WorkflowBench, search: str, **more: object) -> list[str]:
+    page = await flow.engine.workflows.steps(StepFilter(flow.id, search=search, **more))  # type: ignore[arg-type]
+    assert page.next_after is None
+    return [step.path for step in page.steps]
+
+
+@pytest.mark.parametrize("has_begun", [False, True])
+async def test_steps_are_found_by_their_name_and_type(flow: WorkflowBench, has_begun: bool) -> None:
+    jobs = [
+        {"type": "mail.send", "args": [], "id": "Tell-Ada"},
+        {"type": "mail.send", "args": ["tell"]},
+        {"type": "report.build", "args": [], "id": "100%_sure"},
+    ]
+    await flow.create({"type": "chain", "steps": [{"type": "group", "id": "Both", "jobs": jobs}]})
+    if has_begun:
+        await flow.take()
+    assert await found(flow, "mail") == ["Both.Tell-Ada", "Both.1"]
+    assert await found(flow, "tell") == ["Both.Tell-Ada"], "arguments do not count"
+    assert await found(flow, "BOTH") == ["Both"], "what is in a container does not count"
+    assert await found(flow, "both.tell-ada") == ["Both.Tell-Ada"]
+    assert await found(flow, "%") == ["Both.100%_sure"]
+    assert await found(flow, "0%_s") == ["Both.100%_sure"]
+    assert await found(flow, "a%d") == await found(flow, "7") == []
+    assert await found(flow, "mail", state="completed") == []
+
+
+async def test_a_search_goes_on_where_it_ended(flow: WorkflowBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step_pages, "MAX_EXAMINED", 8)
+    monkeypatch.setattr(step_pages, "_AT_ONCE", 4)
+    types = ["wanted" if number in (3, 4, 29) else "other" for number in range(30)]
+    await flow.create({"type": "chain", "steps": [{"type": type, "args": []} for type in types]})
+    for limit in (1, 2, 50):
+        paths: list[str] = []
+        after: int | None = 0
+        while after is not None:
+            page = await flow.engine.workflows.steps(StepFilter(flow.id, after=after, limit=limit, search="wanted"))
+            assert len(page.steps) <= limit
+            paths += [step.path for step in page.steps]
+            after = page.next_after
+        assert paths == ["3", "4", "29"]
+
+
+async def test_steps_that_wait_for_an_answer_are_found(flow: WorkflowBench, http: Http) -> None:
+    wait = {"type": "wait", "form": {"type": "object"}}
+    await flow.create(
+        {"type": "group", "jobs": [{"type": "a", "args": []}, wait | {"id": "ask"}, wait | {"id": "too"}]}
+    )
+    await flow.take()
+    listed = (await http("GET", f"/ojs/v1/workflows/{flow.id}/steps?held=true")).json()
+    assert [step["path"] for step in listed["steps"]] == ["ask", "too"]
+    searched = (await http("GET", f"/ojs/v1/workflows/{flow.id}/steps?held=true&search=too")).json()
+    assert [step["path"] for step in searched["steps"]] == ["too"]
+    assert (await http("GET", f"/ojs/v1/workflows/{flow.id}/steps?search={'x' * 201}")).status_code == 400

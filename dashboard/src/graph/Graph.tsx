@@ -1,5 +1,6 @@
 /** The live picture of a workflow: fold, pan, zoom, search, follow, export. Only what can be seen is drawn. */
 import { useCallback, useEffect, useMemo, useRef, useState } from "preact/hooks";
+import type { Schemas } from "../api/client";
 import { useData } from "../api/use";
 import { useDialogs } from "../ui/dialogs";
 import { compact } from "../ui/format";
@@ -7,6 +8,7 @@ import { pathOf } from "../ui/icons";
 import { Button, Shown } from "../ui/parts";
 import { colourOf, STATES } from "../ui/states";
 import { savePng, saveSvg } from "./export";
+import { Found } from "./Found";
 import { type Arrow, type Box, layout, LEAF, type More } from "./layout";
 import { type Level, type Levels, mainSteps, readAgain, readFirst, readLevel, stateOf, type Step, titleOf } from "./model";
 
@@ -20,7 +22,7 @@ const MARGIN = 16;
 const SCALES = { least: 0.05, most: 2.5 };
 const READABLE = 0.45;
 
-export function Graph(props: { id: string; name: string; chosen: string | null; choose: (step: Step) => void }) {
+export function Graph(props: { id: string; name: string; chosen: string | null; choose: (step: Schemas["StepRow"]) => void }) {
   const levels = useRef<Levels | null>(null);
   const load = async (): Promise<Levels> => {
     const read = levels.current ? await readAgain(props.id, levels.current) : await readFirst(props.id);
@@ -51,6 +53,7 @@ export function Graph(props: { id: string; name: string; chosen: string | null; 
     <Shown of={data} rows={8}>
       {(shown) => (
         <Canvas
+          id={props.id}
           levels={shown}
           name={props.name}
           chosen={props.chosen}
@@ -64,10 +67,11 @@ export function Graph(props: { id: string; name: string; chosen: string | null; 
 }
 
 function Canvas(props: {
+  id: string;
   levels: Levels;
   name: string;
   chosen: string | null;
-  choose: (step: Step) => void;
+  choose: (step: Schemas["StepRow"]) => void;
   fold: (step: Step) => void;
   more: (of: number) => void;
 }) {
@@ -77,6 +81,7 @@ function Canvas(props: {
   const [view, setView] = useState<View | null>(null);
   const [size, setSize] = useState({ width: 800, height: 480 });
   const [wanted, setWanted] = useState("");
+  const [sought, setSought] = useState("");
   const [isFollowing, setFollowing] = useState(false);
   const [isWhole, setWhole] = useState(false);
   const drag = useRef<{ x: number; y: number; view: View; isMoving: boolean } | null>(null);
@@ -152,6 +157,7 @@ function Canvas(props: {
     event.preventDefault();
     const hit = picture.boxes.find((box) => isFound(box.step));
     if (hit) show(hit);
+    setSought(looked);
   };
   const down = (event: PointerEvent): void => {
     if (view) drag.current = { x: event.clientX, y: event.clientY, view, isMoving: false };
@@ -206,6 +212,7 @@ function Canvas(props: {
           PNG
         </Button>
       </form>
+      {sought && sought === looked && <Found id={props.id} text={sought} choose={props.choose} />}
       <div
         class={`canvas ${drag.current?.isMoving ? "moving" : ""}`}
         ref={place}

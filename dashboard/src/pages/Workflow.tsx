@@ -22,8 +22,8 @@ type Tab = "graph" | "timeline" | "steps" | "data" | "notes" | "runs";
 const FINAL = new Set(["completed", "failed", "cancelled", "compensated", "retried"]);
 const ROWS = 1_000;
 
-const readSteps = (id: string, state?: string): Promise<Schemas["StepsAnswer"]> =>
-  accepted(client.GET("/ojs/v1/workflows/{id}/steps", { params: { path: { id }, query: query({ limit: ROWS, state }) } }));
+const readSteps = (id: string, only: { state?: string; held?: "true" } = {}): Promise<Schemas["StepsAnswer"]> =>
+  accepted(client.GET("/ojs/v1/workflows/{id}/steps", { params: { path: { id }, query: query({ limit: ROWS, ...only }) } }));
 
 export function WorkflowPage({ id }: { id: string }) {
   const [tab, setTab] = useState<Tab>("graph");
@@ -152,13 +152,13 @@ function Actions({ workflow, reload }: { workflow: Info; reload: () => void }) {
 /** The steps that wait for a person, with what the person can do. */
 function Waiting({ workflow, reload }: { workflow: Info; reload: () => void }) {
   const waits = workflow.waiting_for ?? [];
-  const gates = useData(waits.includes("gate") ? `gates ${workflow.id}` : null, () => readSteps(workflow.id, "blocked"), {
+  const gates = useData(waits.includes("gate") ? `gates ${workflow.id}` : null, () => readSteps(workflow.id, { state: "blocked" }), {
     kinds: ["workflow"],
     id: workflow.id,
   });
   const held = useData(
     waits.includes("form") || waits.includes("suspension") ? `forms ${workflow.id}` : null,
-    async () => (await readSteps(workflow.id)).steps.filter((step) => step.job_state === "pending"),
+    async () => (await readSteps(workflow.id, { held: "true" })).steps,
     { kinds: ["workflow", "job"], id: workflow.id },
   );
   if (!gates.data?.steps.length && !held.data?.length) return null;

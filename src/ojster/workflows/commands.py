@@ -317,19 +317,23 @@ def status(workflow_id: str, url: str, as_json: bool) -> None:
 
 @workflows.command(
     "steps",
-    epilog=examples(f"ojster workflows steps {ID} --state failed", f"ojster workflows steps {ID} --limit 1000 --json"),
+    epilog=examples(f"ojster workflows steps {ID} --state failed", f"ojster workflows steps {ID} --search mail --json"),
 )
 @click.argument("workflow_id")
 @with_url
 @click.option("--state", "-s", type=click.Choice(sorted(STEP_STATES)), help="Only steps in this state.")
+@click.option("--held", is_flag=True, help="Only steps that wait for an answer, a time or a resumption.")
+@click.option("--search", default="", metavar="TEXT", help="Only steps with this text in their name or type.")
 @click.option("--after", type=click.IntRange(0), default=0, help="Go on after this number, which a page ends with.")
 @click.option(
     "--limit", "-n", type=click.IntRange(1, MOST_STEPS), default=100, show_default=True, help="Maximum number to list."
 )
 @with_json
-def show_steps(workflow_id: str, url: str, state: str | None, after: int, limit: int, as_json: bool) -> None:
+def show_steps(
+    workflow_id: str, url: str, state: str | None, held: bool, search: str, after: int, limit: int, as_json: bool
+) -> None:
     """List the steps of a workflow, in the order of their creation."""
-    chosen = StepFilter(workflow_id, state, after, limit)
+    chosen = StepFilter(workflow_id, state, after, limit, is_held=held, search=search)
     page = ask(url, lambda client: client.workflows.steps(chosen))
     if as_json:
         print_json({"steps": page.steps, "next_after": page.next_after})

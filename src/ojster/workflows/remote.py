@@ -88,6 +88,10 @@ class RemoteWorkflows(RemoteCapability):
         query: dict[str, Any] = {"limit": chosen.limit, "cursor": chosen.after}
         if chosen.state is not None:
             query["state"] = chosen.state
+        if chosen.is_held:
+            query["held"] = "true"
+        if chosen.search:
+            query["search"] = chosen.search
         path = f"/workflows/{quote(chosen.workflow_id, safe='')}/steps?{httpx.QueryParams(query)}"
         answer = await self._connection.ask(StepsAnswer, "GET", path)
         return StepPage(answer.steps, None if answer.next_cursor is None else int(answer.next_cursor))

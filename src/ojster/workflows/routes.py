@@ -38,7 +38,7 @@ from ojster.workflows.notes import NewNote
 from ojster.workflows.properties import PropertyChange
 from ojster.workflows.property_values import Changes
 from ojster.workflows.selection import WorkflowFilter
-from ojster.workflows.step_pages import DEFAULT_STEPS, MOST_STEPS, STEP_STATES, StepFilter
+from ojster.workflows.step_pages import DEFAULT_STEPS, MAX_SEARCH_CHARS, MOST_STEPS, STEP_STATES, StepFilter
 from ojster.workflows.steps import StepAddress
 from ojster.workflows.suspensions import WorkflowResumption
 from ojster.workflows.views import MOST_SHOWN_STEPS
@@ -79,9 +79,12 @@ async def show_workflow(request: HttpRequest) -> Answer:
 
 
 async def list_steps(request: HttpRequest) -> Answer:
-    """List the steps of a workflow as a flat list, containers among them, optionally only those in one state.
+    """List the steps of a workflow as a flat list, containers among them.
 
-    A workflow of more than 1,000 steps is shown without them; this list has them in pages.
+    ``state`` leaves those in one state, ``held=true`` those that wait for an answer, a time or a resumption, ``search``
+    those with a text in their name or type, or at the end of their path. A workflow of more than 1,000 steps is shown
+    without them; this list has them in pages. A search examines 10,000 steps at a time: its page may be short, and have
+    a next one.
     """
     query = request.query
     state = query.get("state")
@@ -90,7 +93,13 @@ async def list_steps(request: HttpRequest) -> Answer:
             f"Unknown step state {state[:40]!r}. Use one of {', '.join(sorted(STEP_STATES))}.", field="state"
         )
     limit, _, after = page_of(query, default=DEFAULT_STEPS, largest=MOST_STEPS)
-    page = await request.engine.workflows.steps(StepFilter(request.path["id"], state, after or 0, limit))
+    search = query.get("search", "")
+    if len(search) > MAX_SEARCH_CHARS:
+        raise InvalidRequest(f"'search' has at most {MAX_SEARCH_CHARS} characters.", field="search")
+    chosen = StepFilter(
+        request.path["id"], state, after or 0, limit, is_held=query.get("held") == "true", search=search
+    )
+    page = await request.engine.workflows.steps(chosen)
     return Answer(encode(StepsAnswer(page.steps, None if page.next_after is None else str(page.next_after))))
 
 
@@ -293,7 +302,7 @@ ROUTES: Final = (
         list_steps,
         "Workflows",
         answer=StepsAnswer,
-        query=("state", "limit", "cursor"),
+        query=("state", "held", "search", "limit", "cursor"),
     ),
     Route("GET", f"{BASE}/workflows/{{id}}/status", show_status, "Workflows", answer=WorkflowStatusAnswer),
     Route("GET", f"{BASE}/workflows/{{id}}/properties", show_properties, "Workflows", answer=PropertiesAnswer),

@@ -13,12 +13,22 @@ from ojster.workflows.graph import NODE_COLUMNS, NODE_COLUMNS_OF_N
 from ojster.workflows.node import TWO_PART, Kind, Node, NodeState, place_of
 from ojster.workflows.plan_values import read_spec
 from ojster.workflows.views import DISPLAY_STATES, find_visible, job_type_of, shown_state
+from ojster.workflows.waiting import SUSPENDED
 
 DEFAULT_STEPS: Final = 100
 """Number of steps in a page, unless the caller asks for another."""
 
 MOST_STEPS: Final = 1_000
 """Maximum number of steps in a page."""
+
+MAX_EXAMINED: Final = 10_000
+"""Number of steps after which a search ends with a page that may have fewer than were asked for."""
+
+MAX_SEARCH_CHARS: Final = 200
+"""Maximum length of a text to search for, in characters."""
+
+_AT_ONCE: Final = 2_000
+"""Number of steps that a search reads at once."""
 
 STEP_STATES: Final[dict[str, str]] = {DISPLAY_STATES.get(state, state): state.value for state in NodeState}
 """The shown states of steps, and how they are stored."""
@@ -40,13 +50,29 @@ _raw_list: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
 class StepFilter(msgspec.Struct, frozen=True):
-    """Which steps of a workflow to list, by number, from after ``after`` on; ``state`` is ``None`` for all."""
+    """Which steps of a workflow to list.
+
+    Parameters
+    ----------
+    state:
+        Only steps in this state; ``None``: in any.
+    after:
+        Only steps with greater numbers.
+    limit:
+        Maximum number of steps.
+    is_held:
+        Only steps whose jobs wait for an answer, a time or a resumption.
+    search:
+        Only steps with this text in their name or type, in small or capital letters, or at the end of their path.
+    """
 
     workflow_id: str
     state: str | None = None
     after: int = 0
     limit: int = DEFAULT_STEPS
     tenant: str | None = None
+    is_held: bool = False
+    search: str = ""
 
 
 class StepRow(msgspec.Struct, omit_defaults=True):
@@ -97,20 +123,63 @@ def _page(tx: Transaction, chosen: StepFilter) -> StepPage | None:
     workflow = find_visible(tx, chosen.workflow_id, chosen.tenant)
     if workflow is None:
         return None
-    root, last = workflow.numbers
-    in_state = _WHERE.get(chosen.state or "", "AND n.state = :state ")
-    rows = tx.execute(
-        f"{SELECT_STEPS} WHERE n.id > :after AND n.id <= :last {in_state}ORDER BY n.id LIMIT :limit",
+    root, _ = workflow.numbers
+    if not chosen.search:
+        rows = _rows(tx, chosen, workflow.numbers, chosen.after, chosen.limit + 1)
+        page = rows[: chosen.limit]
+        steps = [step for _, step in describe(tx, page) if chosen.state in (None, step.state)]
+        return StepPage(steps, page[-1][0] - root if len(rows) > chosen.limit else None)
+    found: list[tuple[Node, StepRow]] = []
+    after, examined = chosen.after, 0
+    while examined < MAX_EXAMINED:
+        rows = _rows(tx, chosen, workflow.numbers, after, _AT_ONCE)
+        examined += len(rows)
+        found += [one for one in describe(tx, rows) if chosen.state in (None, one[1].state) and _has(one[1], chosen)]
+        if len(found) > chosen.limit:
+            found = found[: chosen.limit]
+            return StepPage([step for _, step in found], found[-1][0].id - root)
+        if len(rows) < _AT_ONCE:
+            return StepPage([step for _, step in found], None)
+        after = rows[-1][0] - root
+    return StepPage([step for _, step in found], after)
+
+
+def _rows(
+    tx: Transaction, chosen: StepFilter, numbers: tuple[int, int], after: int, limit: int
+) -> list[tuple[Any, ...]]:
+    """Return the rows of steps that may match a filter."""
+    root, last = numbers
+    where = _WHERE.get(chosen.state or "", "AND n.state = :state ")
+    if chosen.is_held:
+        where += f"AND n.id IN (SELECT node FROM jobs WHERE node > :after AND node <= :last AND {SUSPENDED}) "
+    if chosen.search:  # the type of a job that has not begun is in its specification alone: see _has
+        where += (
+            "AND (lower(n.name) LIKE :name ESCAPE '!' OR j.type LIKE :type ESCAPE '!' OR n.kind LIKE :type ESCAPE '!' "
+            "OR (n.started_at IS NULL AND n.kind = 'job')) "
+        )
+    return tx.execute(
+        f"{SELECT_STEPS} WHERE n.id > :after AND n.id <= :last {where}ORDER BY n.id LIMIT :limit",
         {
-            "after": root + chosen.after,
+            "after": root + after,
             "last": last,
-            "limit": chosen.limit + 1,
+            "limit": limit,
             "state": STEP_STATES.get(chosen.state or "", chosen.state),
+            "name": _like(chosen.search.rpartition(".")[2]),
+            "type": _like(chosen.search),
         },
     )
-    page = rows[: chosen.limit]
-    steps = [step for _, step in describe(tx, page) if chosen.state in (None, step.state)]
-    return StepPage(steps, page[-1][0] - root if len(rows) > chosen.limit else None)
+
+
+def _like(text: str) -> str:
+    """Return the pattern of texts that contain ``text``."""
+    return "%" + "".join(f"!{one}" if one in "!%_" else one for one in text.lower()) + "%"
+
+
+def _has(step: StepRow, chosen: StepFilter) -> bool:
+    text, path = chosen.search.lower(), step.path.lower()
+    own = path.rpartition(".")[2]
+    is_named = not own.isdigit()  # else it is called by its position
+    return text in step.type.lower() or (is_named and (text in own or ("." in text and path.endswith(text))))
 
 
 def describe(tx: Transaction, rows: Sequence[Sequence[Any]]) -> list[tuple[Node, StepRow]]:

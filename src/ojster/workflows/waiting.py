@@ -12,7 +12,8 @@ from ojster.workflows.wait import WAIT_TYPE, WaitingFor
 
 WAITING_FOR: Final[tuple[WaitingFor, ...]] = get_args(WaitingFor)
 
-_SUSPENDED: Final = "state = 'pending' AND hold IS NOT NULL AND node IS NOT NULL AND hold <> 'resumed'"
+SUSPENDED: Final = "state = 'pending' AND hold IS NOT NULL AND node IS NOT NULL AND hold <> 'resumed'"
+"""SQL condition of jobs of steps that wait for an answer, a time or a resumption."""
 
 _CONDITIONS: Final[dict[WaitingFor, str]] = {
     "form": f"type = '{WAIT_TYPE}' AND hold <> 'delay'",
@@ -37,7 +38,7 @@ def waits_for(what: WaitingFor) -> str:
         return f"seq IN (SELECT id >> {NODE_BITS} FROM nodes WHERE state = 'blocked')"
     if what == "promise":
         return f"finished_at IS NULL AND {_exists(_PROMISED, 'e.target', _WAITS_FOR_PROMISED, 'workflows.seq')}"
-    return f"seq IN (SELECT node >> {NODE_BITS} FROM jobs WHERE {_SUSPENDED} AND {_CONDITIONS[what]})"
+    return f"seq IN (SELECT node >> {NODE_BITS} FROM jobs WHERE {SUSPENDED} AND {_CONDITIONS[what]})"
 
 
 def find_waits(tx: Transaction, seqs: Collection[int]) -> dict[int, list[WaitingFor]]:
@@ -47,12 +48,12 @@ def find_waits(tx: Transaction, seqs: Collection[int]) -> dict[int, list[Waiting
     gate = _exists("nodes AS n", "n.id", "n.state = 'blocked'")
     for (seq,) in tx.execute(f"SELECT w.seq FROM workflows AS w WHERE w.seq {tx.among} AND {gate}", given):
         found[seq].append("gate")
-    held = _exists("jobs", "node", _SUSPENDED)
+    held = _exists("jobs", "node", SUSPENDED)
     waiting = [
         seq for (seq,) in tx.execute(f"SELECT w.seq FROM workflows AS w WHERE w.seq {tx.among} AND {held}", given)
     ]
     for what, condition in _CONDITIONS.items() if waiting else ():
-        held = _exists("jobs", "node", f"{_SUSPENDED} AND {condition}")
+        held = _exists("jobs", "node", f"{SUSPENDED} AND {condition}")
         query = f"SELECT w.seq FROM workflows AS w WHERE w.seq {tx.among} AND {held}"
         for (seq,) in tx.execute(query, (tx.integers(sorted(waiting)),)):
             found[seq].append(what)
@@ -67,7 +68,7 @@ _WAITS_OF_ONE: Final = ", ".join(
     f"EXISTS (SELECT 1 FROM {table} WHERE {condition} AND {node} BETWEEN :first AND :last)"
     for table, node, condition in (
         ("nodes AS n", "n.id", "n.state = 'blocked'"),
-        *(("jobs", "node", f"{_SUSPENDED} AND {condition}") for condition in _CONDITIONS.values()),
+        *(("jobs", "node", f"{SUSPENDED} AND {condition}") for condition in _CONDITIONS.values()),
         (_PROMISED, "e.target", _WAITS_FOR_PROMISED),
     )
 )
