@@ -386,6 +386,31 @@ async def test_a_step_is_found_wherever_it_is_and_a_late_form_is_answered(
     await page.get_by_text("waits for an answer").wait_for(state="detached")
 
 
+async def test_a_webhook_is_made_turned_off_given_a_new_secret_and_deleted(bench: Bench, page: Page) -> None:
+    async with serving(bench.engine, trusting=True) as (_, port):
+        await open_page(page, f"http://127.0.0.1:{port}", "events")
+        await page.get_by_role("tab", name="Webhooks").click()
+        await page.get_by_role("button", name="New webhook").click()
+        await page.get_by_label("Address").fill("http://127.0.0.1:9/hook")
+        await page.get_by_label("Events").fill("job.failed, workflow.*")
+        await page.get_by_role("button", name="Make it").click()
+        await page.get_by_text("It is shown only now.").wait_for()
+        first = await page.get_by_role("dialog").locator("code").inner_text()
+        await page.get_by_role("button", name="I have it").click()
+        await page.get_by_role("row").filter(has_text="job.failed, workflow.*").wait_for()
+        await page.get_by_role("button", name="Turn off").click()
+        await page.get_by_role("button", name="Undo").click()
+        await page.get_by_role("button", name="Turn off").wait_for()
+        await page.get_by_role("button", name="New secret").click()
+        await page.get_by_role("button", name="Make it").click()
+        await page.get_by_text("It is shown only now.").wait_for()
+        assert await page.get_by_role("dialog").locator("code").inner_text() != first
+        await page.get_by_role("button", name="I have it").click()
+        await page.get_by_role("button", name="Delete http://127.0.0.1:9/hook").click()
+        await page.get_by_role("button", name="Delete it").click()
+        await page.get_by_text("No webhooks").wait_for()
+
+
 async def test_a_viewer_sees_all_and_can_change_nothing(bench: Bench, watched: Watched, page: Page) -> None:
     watched.expected = ("Failed to load resource: the server responded with a status of 401",)
     token, shown = await bench.engine.tokens.create("ada", [Grant(Role.VIEWER)])

@@ -5,7 +5,8 @@ import { useData } from "../api/use";
 import { Dialog, useDialogs } from "../ui/dialogs";
 import { compact, exact, Time } from "../ui/format";
 import { Json } from "../ui/json";
-import { Button, Copy, Empty, Facts, Page, Shown, Table, Tabs, Turn, usePages } from "../ui/parts";
+import { Button, Empty, Facts, Page, Shown, Table, Tabs, Turn, usePages } from "../ui/parts";
+import { Secret } from "../ui/secret";
 
 type Tab = "tenants" | "tokens" | "audit" | "system";
 
@@ -220,21 +221,7 @@ function Tokens() {
           }}
         />
       )}
-      {secret !== null && (
-        <Dialog label="The token's secret" close={() => setSecret(null)}>
-          <div class="inside">
-            <h2>Keep this secret</h2>
-            <p>It is shown only now.</p>
-            <code>{secret}</code>
-            <div class="buttons">
-              <Copy text={secret} label="Copy the secret" />
-              <Button kind="main" onClick={() => setSecret(null)}>
-                I have it
-              </Button>
-            </div>
-          </div>
-        </Dialog>
-      )}
+      {secret !== null && <Secret label="The token's secret" text={secret} close={() => setSecret(null)} />}
     </>
   );
 }

@@ -3,9 +3,10 @@ import { Link } from "wouter-preact";
 import { accepted, ApiError, client, query, type Schemas } from "../api/client";
 import { useIsGlobal, useMay } from "../api/session";
 import { useData } from "../api/use";
-import { useDialogs } from "../ui/dialogs";
+import { Dialog, useDialogs } from "../ui/dialogs";
 import { exact, Time } from "../ui/format";
 import { Button, Empty, Page, Shown, Table, Tabs } from "../ui/parts";
+import { Secret } from "../ui/secret";
 import { State } from "../ui/states";
 
 type Tab = "feed" | "deliveries" | "webhooks" | "channels";
@@ -138,41 +139,144 @@ function Deliveries() {
   );
 }
 
+type Hook = Schemas["SubscriptionInfo"];
+
 function Webhooks() {
   const hooks = useData("webhooks", () => accepted(client.GET("/ojs/v1/webhooks/subscriptions", { params: { query: { limit: "100" } } })));
+  const [isMaking, setMaking] = useState(false);
+  const [secret, setSecret] = useState<string | null>(null);
   const { act } = useDialogs();
+  const told = (hook: Hook): void => {
+    setSecret(hook.secret ?? null);
+    hooks.reload();
+  };
   const test = async (id: string): Promise<void> => {
     await act(async () => {
       const answer = await accepted(client.POST("/ojs/v1/webhooks/subscriptions/{id}/test", { params: { path: { id } } }));
       return `The test was sent: ${JSON.stringify(answer)}`.slice(0, 200);
     });
   };
+  const turn = async ({ id, active }: Hook): Promise<void> => {
+    const set = (isOn: boolean): Promise<unknown> =>
+      accepted(client.PATCH("/ojs/v1/webhooks/subscriptions/{id}", { params: { path: { id } }, body: { active: isOn } })).then(hooks.reload);
+    await act(
+      async () => {
+        await set(!active);
+        return active ? "Nothing is sent there until it is turned on." : "Events are sent there again.";
+      },
+      undefined,
+      () => set(active),
+    );
+  };
+  const rotate = async ({ id, url }: Hook): Promise<void> => {
+    await act(
+      async () => {
+        const answer = await accepted(client.POST("/ojs/v1/webhooks/subscriptions/{id}/rotate-secret", { params: { path: { id } } }));
+        told(answer.subscription);
+      },
+      { title: "Make a new secret?", text: `What is sent to ${url} is signed with both for a day; then with the new one alone.`, action: "Make it" },
+    );
+  };
+  const remove = async ({ id, url }: Hook): Promise<void> => {
+    await act(
+      async () => {
+        await accepted(client.DELETE("/ojs/v1/webhooks/subscriptions/{id}", { params: { path: { id } } }));
+        hooks.reload();
+        return "The webhook was deleted.";
+      },
+      { title: "Delete the webhook?", text: `Nothing is sent to ${url} any more. This cannot be undone.`, action: "Delete it", isDangerous: true },
+    );
+  };
   return (
-    <Shown of={hooks} rows={4}>
-      {(data) => (
-        <Table
-          label="Webhooks"
-          rows={data.subscriptions}
-          keyOf={(one) => one.id}
-          empty={<Empty icon="events" title="No webhooks">Make one with POST /ojs/v1/webhooks/subscriptions.</Empty>}
-          columns={[
-            { label: "Address", className: "grow", cell: (one) => <code>{one.url}</code> },
-            { label: "Events", cell: (one) => one.events.join(", ") },
-            { label: "State", cell: (one) => <State state={one.active ? "on" : "off"} /> },
-            { label: "Created", className: "num wide", cell: (one) => <Time at={one.created_at} /> },
-            {
-              label: "",
-              className: "num",
-              cell: (one) => (
-                <Button isSmall onClick={() => void test(one.id)}>
-                  Test
-                </Button>
-              ),
-            },
-          ]}
+    <>
+      <div class="more" style={{ borderTop: 0 }}>
+        <Button icon="plus" kind="main" onClick={() => setMaking(true)}>
+          New webhook
+        </Button>
+      </div>
+      <Shown of={hooks} rows={4}>
+        {(data) => (
+          <Table
+            label="Webhooks"
+            rows={data.subscriptions}
+            keyOf={(one) => one.id}
+            empty={<Empty icon="events" title="No webhooks">A webhook sends events to an address of yours, signed with a secret.</Empty>}
+            columns={[
+              { label: "Address", className: "grow", cell: (one) => <code>{one.url}</code> },
+              { label: "Events", className: "wide", cell: (one) => one.events.join(", ") },
+              { label: "State", cell: (one) => <State state={one.active ? "on" : "off"} /> },
+              { label: "Created", className: "num wide", cell: (one) => <Time at={one.created_at} /> },
+              {
+                label: "",
+                className: "num nowrap",
+                cell: (one) => (
+                  <>
+                    <Button isSmall onClick={() => void test(one.id)}>
+                      Test
+                    </Button>{" "}
+                    <Button isSmall onClick={() => void turn(one)}>
+                      Turn {one.active ? "off" : "on"}
+                    </Button>{" "}
+                    <Button isSmall onClick={() => void rotate(one)}>
+                      New secret
+                    </Button>{" "}
+                    <Button isSmall icon="trash" kind="danger" aria-label={`Delete ${one.url}`} onClick={() => void remove(one)} />
+                  </>
+                ),
+              },
+            ]}
+          />
+        )}
+      </Shown>
+      {isMaking && (
+        <NewWebhook
+          close={() => setMaking(false)}
+          made={(hook) => {
+            setMaking(false);
+            told(hook);
+          }}
         />
       )}
-    </Shown>
+      {secret !== null && <Secret label="The webhook's secret" text={secret} close={() => setSecret(null)} />}
+    </>
+  );
+}
+
+function NewWebhook({ close, made }: { close: () => void; made: (hook: Hook) => void }) {
+  const [url, setUrl] = useState("");
+  const [events, setEvents] = useState("*");
+  const { act } = useDialogs();
+  const save = async (event: Event): Promise<void> => {
+    event.preventDefault();
+    await act(async () => {
+      const body = { url: url.trim(), events: events.split(",").map((one) => one.trim()), active: true };
+      const answer = await accepted(client.POST("/ojs/v1/webhooks/subscriptions", { body }));
+      made(answer.subscription);
+    });
+  };
+  return (
+    <Dialog label="New webhook" close={close}>
+      <form onSubmit={(event) => void save(event)}>
+        <h2>New webhook</h2>
+        <label class="field">
+          <span>Address</span>
+          <input class="input" type="url" value={url} onInput={(event) => setUrl(event.currentTarget.value)} required />
+        </label>
+        <label class="field">
+          <span>Events</span>
+          <input class="input" value={events} onInput={(event) => setEvents(event.currentTarget.value)} required />
+          <small>
+            Names with commas between them: <code>job.failed, workflow.*</code>; <code>*</code> for all.
+          </small>
+        </label>
+        <div class="buttons">
+          <Button onClick={close}>Leave</Button>
+          <Button type="submit" kind="main">
+            Make it
+          </Button>
+        </div>
+      </form>
+    </Dialog>
   );
 }
 

@@ -1,4 +1,4 @@
-"""What needs the attention of an operator: findings, the worst first, each with the place where it can be mended."""
+"""What needs the attention of an operator: findings, the worst first, each with what it concerns."""
 
 from __future__ import annotations
 

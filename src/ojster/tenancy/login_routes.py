@@ -19,7 +19,10 @@ _PAGE: Final = """<!doctype html>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width">
 <title>Not logged in · Ojster</title>
-<style>body {{ font: 1rem/1.5 system-ui, sans-serif; max-width: 36rem; margin: 4rem auto; padding: 0 1rem }}</style>
+<style>
+:root {{ color-scheme: light dark }}
+body {{ font: 1rem/1.5 system-ui, sans-serif; max-width: 36rem; margin: 4rem auto; padding: 0 1rem }}
+</style>
 <h1>Not logged in</h1>
 <p>{why}</p>
 <p><a href="{dashboard}">Back to the dashboard</a></p>
