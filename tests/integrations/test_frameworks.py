@@ -29,7 +29,7 @@ def app(shared_url: str) -> Iterator[App]:
         yield made
 
 
-@pytest.mark.parametrize("framework", ["fastapi", "flask", "starlette"])
+@pytest.mark.parametrize("framework", ["fastapi", "flask", "starlette", "migrating"])
 def test_the_tests_of_an_example_pass(framework: str, tmp_path: Path) -> None:
     folder = EXAMPLES / framework
     command = [
