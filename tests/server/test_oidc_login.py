@@ -12,6 +12,7 @@ from ojster.audit.entries import AuditQuery
 from ojster.core.access import Grant, Role, Token
 from ojster.core.durations import HOUR
 from ojster.core.errors import InvalidRequest
+from ojster.server import oidc_login
 from ojster.server.application import Application
 from ojster.server.oidc import OidcClient, OidcSettings
 from ojster.server.oidc_login import Attempt
@@ -228,6 +229,19 @@ async def test_a_wrong_password_of_the_server_is_told_as_a_fault(bench: Bench, p
     app = Application(bench.engine, guarded=True, oidc=settings_of(provider, secret="wrong"))
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url=SERVER) as browser:
         await refused(await log_in(browser), 503, "does not answer as it should", bench)
+
+
+async def test_made_up_codes_let_the_server_ask_the_provider_a_limited_number_of_times(
+    browser: httpx.AsyncClient, bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(oidc_login, "MAX_RETURNS_OF_ADDRESS", 2)
+    monkeypatch.setattr(oidc_login, "RETURNS_PER_SECOND_OF_ADDRESS", 0.0)
+    attempt = Attempt("state", "nonce", "verifier", "").pack()
+    statuses = []
+    for _ in range(3):
+        browser.cookies.set(ATTEMPT_COOKIE, attempt)
+        statuses.append((await browser.get(f"{SESSION}/return?code=x&state=state")).status_code)
+    assert statuses == [503, 503, 429]
 
 
 async def test_a_provider_that_is_away_is_told_on_a_page(bench: Bench) -> None:

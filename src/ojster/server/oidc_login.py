@@ -20,7 +20,7 @@ import httpx
 import msgspec
 
 from ojster.core.access import Token
-from ojster.core.errors import BackendUnavailable, InvalidRequest, Unauthenticated
+from ojster.core.errors import BackendUnavailable, InvalidRequest, OjsterError, Unauthenticated
 from ojster.core.printable import printable
 from ojster.server.oidc import (
     PROVIDER_TIMEOUT_SECONDS,
@@ -31,11 +31,25 @@ from ojster.server.oidc import (
     is_safe,
     read_json,
 )
+from ojster.server.proxies import address_group
+from ojster.server.throttle import Throttle
 
 log = logging.getLogger(__name__)
 
 SECRET_BYTES: Final = 32
 """Number of random bytes in a state, a nonce and a proof key."""
+
+MAX_RETURNS: Final = 200
+"""Number of browsers in a row that may come back with a code: the server asks the provider about each."""
+
+RETURNS_PER_SECOND: Final = 20.0
+"""Number of browsers that may come back each second, in the long run."""
+
+MAX_RETURNS_OF_ADDRESS: Final = 20
+"""Number of browsers at one address that may come back in a row."""
+
+RETURNS_PER_SECOND_OF_ADDRESS: Final = 0.5
+"""Number of browsers at one address that may come back each second, in the long run."""
 
 MAX_DESTINATION_CHARS: Final = 1_000
 """Maximum length of the address of a page to go to after the login, in characters."""
@@ -106,6 +120,7 @@ class OidcLogin:
         self.client: OidcClient = settings.client
         self._issuer = settings.issuer
         self._verifier = verifier
+        self._throttle = Throttle()
 
     @property
     def host(self) -> str:
@@ -142,7 +157,7 @@ class OidcLogin:
         )
         return str(url), attempt
 
-    async def finish(self, query: bytes, attempt: Attempt | None) -> Token:
+    async def finish(self, query: bytes, attempt: Attempt | None, address: str) -> Token:
         """Return who has logged in, as a token that is not stored.
 
         Parameters
@@ -151,6 +166,8 @@ class OidcLogin:
             What the provider has added to the address of this server.
         attempt:
             What the browser remembers; ``None``: nothing.
+        address:
+            The address of the browser; empty if unknown.
 
         Raises
         ------
@@ -160,6 +177,8 @@ class OidcLogin:
             The caller has no role.
         BackendUnavailable
             The provider does not answer as it should.
+        TooManyLogins
+            Too many browsers have come back, from this address or at all.
         """
         given = dict(parse_qsl(query.decode("latin-1")))
         if attempt is None or not hmac.compare_digest(given.get("state", "").encode(), attempt.state.encode()):
@@ -169,11 +188,21 @@ class OidcLogin:
         if "error" in given or "code" not in given:
             why = printable((given.get("error_description") or given.get("error") or "no reason given")[:200])
             raise Unauthenticated(f"The provider has refused the login: {why}.")
+        self._limit(address)
         try:
             return await self._caller(given["code"], attempt)
         except (httpx.HTTPError, httpx.InvalidURL, msgspec.DecodeError, ValueError) as error:
             log.warning("cannot finish a login at %s: %s", self._issuer, str(error) or type(error).__name__)
             raise BackendUnavailable("The identity provider does not answer as it should. Log in again.") from None
+
+    def _limit(self, address: str) -> None:
+        """Refuse a browser if the provider would be asked too often: whoever makes up a code costs a call to it."""
+        group = address_group(address)
+        allows = self._throttle.allows
+        if (group and not allows(group, MAX_RETURNS_OF_ADDRESS, RETURNS_PER_SECOND_OF_ADDRESS)) or not allows(
+            "", MAX_RETURNS, RETURNS_PER_SECOND
+        ):
+            raise TooManyLogins("Too many logins are tried. Try again in some seconds.")
 
     async def _caller(self, code: str, attempt: Attempt) -> Token:
         document = await self._verifier.discover()
@@ -197,7 +226,7 @@ class OidcLogin:
         from authlib.oauth2.rfc6749.parameters import prepare_token_request
 
         url = _endpoint(document, "token_endpoint")
-        known = document.get("token_endpoint_auth_methods_supported", ["client_secret_basic"])
+        known = document.get("token_endpoint_auth_methods_supported") or ["client_secret_basic"]
         method = "client_secret_basic" if "client_secret_basic" in known else "client_secret_post"
         body = prepare_token_request(
             "authorization_code", code=code, redirect_uri=self.client.redirect_url, code_verifier=attempt.verifier
@@ -206,6 +235,13 @@ class OidcLogin:
         kind = {"Content-Type": "application/x-www-form-urlencoded", "Accept-Encoding": "identity"}
         uri, headers, content = auth.prepare("POST", url, kind, body)
         return await read_json(http.stream("POST", uri, headers=headers, content=content), url)
+
+
+class TooManyLogins(OjsterError):
+    """Browsers come back from the provider more often than the server asks it."""
+
+    code = "rate_limited"
+    status = 429
 
 
 def _new_secret() -> str:

@@ -9,7 +9,7 @@ from ojster.audit.entries import AuditEvent
 from ojster.core.access import Token
 from ojster.core.errors import BackendUnavailable, Forbidden, NotFound, OjsterError, Unauthenticated
 from ojster.server.answer import Answer
-from ojster.server.oidc_login import Attempt, OidcLogin
+from ojster.server.oidc_login import Attempt, OidcLogin, TooManyLogins
 from ojster.server.request import HttpRequest
 from ojster.server.route import BASE, Route
 from ojster.server.session import SESSION_SECONDS, attempt_cookie, attempt_of, cookie_for
@@ -47,8 +47,8 @@ async def finish_login(request: HttpRequest) -> Answer:
     packed = attempt_of(request.headers)
     attempt = None if packed is None else Attempt.unpack(packed)
     try:
-        caller = await login.finish(request.query_string, attempt)
-    except (Unauthenticated, Forbidden, BackendUnavailable) as error:
+        caller = await login.finish(request.query_string, attempt, request.caller_address())
+    except (Unauthenticated, Forbidden, BackendUnavailable, TooManyLogins) as error:
         await _tell(request, None, error)
         return _failed(login, error)
     token, shown = await request.engine.tokens.begin_session(caller, SESSION_SECONDS)

@@ -6,7 +6,7 @@ import re
 from typing import Final
 
 from ojster.core.access import Operation
-from ojster.core.errors import Forbidden, InvalidRequest, Unauthenticated
+from ojster.core.errors import Forbidden, InvalidRequest, NotFound, Unauthenticated
 from ojster.core.tenant import check_tenant, shown_tenant
 from ojster.server.answer import Answer, Header, encode
 from ojster.server.authentication import Credentials, TooManyTokens
@@ -45,10 +45,10 @@ async def log_out(request: HttpRequest) -> Answer:
     if request.authenticator is not None:
         try:
             token = await request.authenticator.identify(request.credentials())
-        except (Unauthenticated, TooManyTokens):
-            token = None
-        if token is not None and token.session_of is not None:
-            await request.engine.tokens.revoke(token.id)
+            if token.session_of is not None:
+                await request.engine.tokens.revoke(token.id)
+        except (Unauthenticated, TooManyTokens, NotFound):
+            pass  # its session is over already
     cookie = cookie_for("", is_secure=_is_secure(request))
     return await _session(request, Credentials(None, None, request.caller_address), [cookie])
 
