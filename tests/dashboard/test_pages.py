@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from ojster.core.access import Grant, Role
+from ojster.core.durations import SECOND
 from ojster.server.oidc import OidcClient, OidcSettings
 from tests.browser import needs_browser
 from tests.conftest import Bench
@@ -431,6 +432,23 @@ async def test_a_viewer_sees_all_and_can_change_nothing(bench: Bench, watched: W
         await bench.engine.tokens.revoke(token.id)
         await page.get_by_role("link", name="Jobs", exact=True).click()
         await page.get_by_label("Token").wait_for()
+
+
+async def test_a_token_that_expires_while_the_page_is_open_asks_for_another(
+    bench: Bench, watched: Watched, page: Page
+) -> None:
+    watched.expected = ("Failed to load resource: the server responded with a status of 401",)
+    ends = bench.clock.now + 60 * SECOND
+    _, shown = await bench.engine.tokens.create("ada", [Grant(Role.VIEWER)], expires_at=ends)
+    async with serving(bench.engine, guarded=True) as (_, port):
+        await page.goto(f"http://127.0.0.1:{port}/dashboard/jobs")
+        await page.get_by_label("Token").fill(shown)
+        await page.get_by_role("button", name="Log in").click()
+        await page.get_by_text("No jobs yet").wait_for()
+        bench.clock.advance(61)
+        await page.get_by_role("link", name="Errors").click()
+        await page.get_by_label("Token").wait_for()
+        assert page.url.endswith("/dashboard/errors"), "whoever logs in again is where they wanted to be"
 
 
 async def test_somebody_logs_in_at_the_identity_provider_and_comes_back_to_the_page(
