@@ -105,11 +105,11 @@ def wsgi(jobs: App, *, guarded: bool = False) -> WsgiApp:
     def serve(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         # Each process has a thread of its own: those of the process that it was forked from do not run in it.
         process = os.getpid()
-        if process not in running:
+        site = running.get(process)
+        if site is None:
             made: Any = ASGIMiddleware(app)
-            running.clear()
-            running[process] = made
-        return running[process](environ, start_response)
+            site = running.setdefault(process, made)  # several threads may begin at once
+        return site(environ, start_response)
 
     return serve
 
