@@ -38,7 +38,7 @@ class Operators(AuthenticationBackend):
     async def authenticate(self, conn: HTTPConnection) -> tuple[AuthCredentials, SimpleUser]:
         """Return who it is, or refuse."""
         known = await HTTPBasic(auto_error=False)(Request(conn.scope))
-        if known is None or not hmac.compare_digest(known.password, PASSWORD):
+        if known is None or not hmac.compare_digest(known.password.encode(), PASSWORD.encode()):
             raise AuthenticationError("Log in.")
         return AuthCredentials(["operator"]), SimpleUser(known.username)
 

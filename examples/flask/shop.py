@@ -28,7 +28,11 @@ def ship(order: int) -> str:
 def only_operators() -> Response | None:
     """Ask who wants to see the dashboard; a real shop asks its own login."""
     known = request.authorization
-    if known is not None and known.password is not None and hmac.compare_digest(known.password, PASSWORD):
+    if (
+        known is not None
+        and known.password is not None
+        and hmac.compare_digest(known.password.encode(), PASSWORD.encode())
+    ):
         return None
     return Response("Log in.", 401, {"WWW-Authenticate": "Basic"})
 

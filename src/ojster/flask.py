@@ -6,6 +6,7 @@ Needs ``ojster[flask]``.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from io import BytesIO
 from typing import Any, Final
 
 import click
@@ -127,6 +128,8 @@ def dashboard(jobs: App, *, guarded: bool = False) -> Blueprint:
             "SCRIPT_NAME": request.environ.get("SCRIPT_NAME", "") + prefix,
             "PATH_INFO": request.environ["PATH_INFO"].removeprefix(prefix),
         }
+        body = request.get_data()  # what has asked for the login may have read it
+        own |= {"wsgi.input": BytesIO(body), "CONTENT_LENGTH": str(len(body))}
         return Response.from_app(site, request.environ | own)
 
     for rule in ("/", "/<path:path>"):

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import io
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
 from werkzeug.middleware.dispatcher import DispatcherMiddleware
 from werkzeug.serving import make_server
+from werkzeug.test import create_environ
 from werkzeug.wrappers import Response
 
 from ojster.app import App
-from ojster.dashboard import wsgi
+from ojster.dashboard import MAX_BODY_BYTES, WsgiApp, wsgi
 from tests.browser import needs_browser
 from tests.dashboard.conftest import BUILT, Watched
 
@@ -92,6 +94,45 @@ def test_tokens_can_be_asked_for(jobs: App) -> None:
     transport = httpx.WSGITransport(app=wsgi(jobs, guarded=True))
     with httpx.Client(transport=transport, base_url="http://x") as client:
         assert client.get("/ojs/v1/jobs").status_code == 401
+
+
+def asked(site: WsgiApp, **environ: Any) -> tuple[str, bytes]:
+    """Call a WSGI application as a server does; return its status and body."""
+    told: list[str] = []
+    made = create_environ("/ojs/v1/session") | environ
+    body = b"".join(site(made, lambda status, headers, error=None: told.append(status)))
+    return told[0], body
+
+
+def test_a_body_that_ends_too_early_is_refused(jobs: App) -> None:
+    """The thread would wait for the rest for ever."""
+    status, body = asked(
+        wsgi(jobs),
+        REQUEST_METHOD="POST",
+        CONTENT_LENGTH="100",
+        **{"wsgi.input": io.BytesIO(b"{}"), "CONTENT_TYPE": "a"},
+    )
+    assert (status[:3], body) == ("400", b"The request ended before its body was complete.")
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        ({"CONTENT_LENGTH": str(MAX_BODY_BYTES + 1)}, "413"),
+        ({"CONTENT_LENGTH": "many"}, "400"),
+        ({"PATH_INFO": "/ojs/v1/jobs/\xff"}, "400"),
+        ({"QUERY_STRING": "type=\xfc"}, "400"),
+        ({"REQUEST_METHOD": "HEAD"}, "200"),
+    ],
+)
+def test_malformed_requests_are_refused_and_heads_answered(jobs: App, environ: dict[str, str], expected: str) -> None:
+    assert asked(wsgi(jobs), **environ)[0][:3] == expected
+
+
+def test_the_path_that_another_program_has_changed_counts(jobs: App) -> None:
+    changed = {"PATH_INFO": "/ojs/v1/session", "REQUEST_URI": "/ojs/v1/queues%2f?x=%2f"}
+    status, body = asked(wsgi(jobs), **changed)
+    assert (status[:3], b'"is_known":true' in body) == ("200", True)
 
 
 FORKED = """

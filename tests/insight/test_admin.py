@@ -10,6 +10,9 @@ from typing import Any
 import pytest
 
 from ojster.core.timestamps import format_timestamp
+from ojster.jobs.failure import Failure
+from ojster.jobs.messages import Release
+from ojster.jobs.scope import accepted
 from ojster.schedules.retention import forget
 from ojster.storage import memory
 from tests.conftest import Bench, Http
@@ -281,6 +284,23 @@ async def test_job_types_and_run_times_are_shown_over_time(http: Http, bench: Be
     for wrong in ("type=No Type", "type=x&queue=work"):
         assert (await http("GET", f"{ADMIN}/stats/history?{wrong}")).status_code == 400
     assert {queue["name"] for queue in (await get(http, "/queues"))["items"]} == {"work"}, "a type is no queue"
+
+
+@pytest.mark.parametrize("answers", [True, False])
+async def test_the_time_of_a_suspension_is_no_run_time(http: Http, bench: Bench, answers: bool) -> None:
+    await bench.push("ask", retry={"max_attempts": 1})
+    job = await bench.fetch_one()
+    bench.clock.advance(10)
+    accepted((await bench.engine.jobs.release([Release(job.id, job.worker_id, job.attempt, then="wait")]))[0])
+    bench.clock.advance(3 * 3600)
+    failure = None if answers else Failure("NoAnswer", "nobody knew", retryable=False)
+    await bench.engine.workflows.activate(job.id, b"1", failure)
+    since = format_timestamp(bench.clock.now - 4 * 3600 * 1_000_000)
+    steps = (await get(http, f"/stats/history?period=1d&type=ask&since={since}"))["data"]
+    assert sum(step["completed" if answers else "failed"] for step in steps) == 1
+    runs = [step["run_p99_ms"] for step in steps if step["run_p99_ms"]]
+    assert len(runs) == 1
+    assert 5_000 < runs[0] <= 30_000
 
 
 async def test_a_process_counts_a_limited_number_of_types(

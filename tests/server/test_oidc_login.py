@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import httpx
+import msgspec
 import pytest
 
 from ojster.audit.entries import AuditQuery
 from ojster.core.access import Grant, Role, Token
 from ojster.core.durations import HOUR
 from ojster.core.errors import InvalidRequest
-from ojster.server import oidc_login
+from ojster.server import oidc, oidc_login
 from ojster.server.application import Application
-from ojster.server.oidc import OidcClient, OidcSettings
+from ojster.server.oidc import OidcClient, OidcSettings, OidcVerifier
 from ojster.server.oidc_login import Attempt
 from ojster.server.session import ATTEMPT_COOKIE, COOKIE
 from ojster.tenancy.tokens import MAX_SESSIONS
@@ -253,15 +257,107 @@ async def test_a_provider_that_is_away_is_told_on_a_page(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(
-    "then", ["//evil.example.com", "/x", "../../x", "jobs\r\nx: y", "https://evil.example.com/@", "x" * 1001]
+    ("then", "shown"),
+    [
+        ("jobs?search=a..b", "jobs?search=a..b"),
+        ("queues/a(b)@'c", "queues/a(b)@'c"),
+        ("https://evil.example.com/@", "https://evil.example.com/@"),  # below the dashboard: no such page
+        ("//evil.example.com", ""),
+        ("/x", ""),
+        ("../../x", ""),
+        ("a/..\\..", ""),
+        ("jobs\r\nx: y", ""),
+        ("é", ""),
+        ("x" * 1001, ""),
+    ],
 )
-async def test_a_login_leads_to_pages_of_the_dashboard_alone(browser: httpx.AsyncClient, then: str) -> None:
-    answer = await browser.get(f"{SESSION}/login", params={"then": then})
-    if answer.status_code == 303:  # relative to the dashboard, whatever it looks like
-        back = await log_in(browser, then)
-        assert back.headers["location"].startswith(f"{SERVER}/dashboard/")
-    else:
-        assert answer.status_code == 400
+async def test_a_login_leads_to_pages_of_the_dashboard_alone(browser: httpx.AsyncClient, then: str, shown: str) -> None:
+    assert (await log_in(browser, then)).headers["location"] == f"{SERVER}/dashboard/{shown}"
+
+
+async def test_a_cookie_that_was_made_up_adds_nothing_to_the_answer(browser: httpx.AsyncClient) -> None:
+    back = await way_back(browser)
+    known = Attempt.unpack(browser.cookies[ATTEMPT_COOKIE])
+    assert known is not None
+    made_up = msgspec.structs.replace(known, destination="x\r\nX-Injected: yes\r\n\r\n<script>")
+    browser.cookies.clear()
+    answer = await browser.get(back, headers={"cookie": f"{ATTEMPT_COOKIE}={made_up.pack()}"})
+    assert (answer.status_code, answer.headers["location"]) == (303, f"{SERVER}/dashboard/")
+
+
+async def test_where_connections_are_encrypted_no_neighbouring_name_can_plant_a_cookie(
+    bench: Bench, provider: Provider
+) -> None:
+    provider.redirect_url = "https://jobs.example.com/ojs/v1/session/return"
+    settings = settings_of(provider, public_url="HTTPS://jobs.example.com")
+    app = Application(bench.engine, guarded=True, oidc=settings)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url=SERVER) as browser:
+        begun = await browser.get(f"{SESSION}/login")
+        packed = begun.headers["set-cookie"].partition("=")[2].partition(";")[0]
+        planted = {"cookie": f"{ATTEMPT_COOKIE}={packed}"}
+        assert (await browser.get(f"{SESSION}/return?code=x&state=y", headers=planted)).status_code == 401
+        _, shown = await bench.engine.tokens.create("eve", [Grant(Role.VIEWER)])
+        for name, expected in ((COOKIE, 401), (f"__Host-{COOKIE}", 200)):
+            headers = OWN_PAGE | {"cookie": f"{name}={shown}"}
+            assert (await browser.get("/ojs/v1/jobs", headers=headers)).status_code == expected
+
+
+async def test_nested_roles_are_read_from_the_endpoint_about_users(provider: Provider) -> None:
+    settings = OidcSettings(provider.url, CLIENT_ID, "realm_access.roles")
+    verifier = OidcVerifier(settings)
+    token, more = {"sub": "1", "name": "Ada", "realm_access": {}}, {"sub": "1", "realm_access": {"roles": ["viewer"]}}
+    assert not verifier.has_roles(token)
+    merged = verifier.with_roles(token, more | {"name": "Eve"})
+    assert (merged["name"], verifier.has_roles(merged)) == ("Ada", True)
+
+
+async def test_a_provider_that_answers_slowly_stops_nobody(
+    bench: Bench, provider: Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(oidc, "PROVIDER_TIMEOUT_SECONDS", 0.05)
+    async with slow_server() as url:
+        app = Application(
+            bench.engine, guarded=True, oidc=OidcSettings(url, CLIENT_ID, client=OidcClient(CLIENT_ID, SERVER))
+        )
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url=SERVER) as browser:
+            answer = await asyncio.wait_for(browser.get(f"{SESSION}/login"), 5)
+    assert (answer.status_code, "cannot be reached" in answer.text) == (503, True)
+
+
+@asynccontextmanager
+async def slow_server() -> AsyncIterator[str]:
+    """A server that sends the beginning of an answer, and never the rest."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{")
+        await writer.drain()
+        await reader.read()  # until the caller gives up
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"authorization_endpoint": "http://["},
+        {"authorization_endpoint": "http://jobs.example.com"},
+        {"authorization_endpoint": 5},
+        {},
+    ],
+)
+async def test_a_provider_that_describes_itself_badly_is_told_as_a_fault(
+    browser: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, document: dict[str, Any]
+) -> None:
+    async def discover(self: OidcVerifier) -> dict[str, Any]:
+        return document
+
+    monkeypatch.setattr(OidcVerifier, "discover", discover)
+    answer = await browser.get(f"{SESSION}/login")
+    assert (answer.status_code, "no authorization endpoint that can be trusted" in answer.text) == (503, True)
 
 
 async def test_a_server_without_a_client_has_no_login(bench: Bench, provider: Provider) -> None:

@@ -104,6 +104,7 @@ async def test_steps_are_found_by_their_name_and_type(flow: WorkflowBench, has_b
         {"type": "mail.send", "args": [], "id": "Tell-Ada"},
         {"type": "mail.send", "args": ["tell"]},
         {"type": "report.build", "args": [], "id": "100%_sure"},
+        {"type": "report.read", "args": [], "id": "Écoute"},
     ]
     await flow.create({"type": "chain", "steps": [{"type": "group", "id": "Both", "jobs": jobs}]})
     if has_begun:
@@ -113,6 +114,7 @@ async def test_steps_are_found_by_their_name_and_type(flow: WorkflowBench, has_b
     assert await found(flow, "BOTH") == ["Both"], "what is in a container does not count"
     assert await found(flow, "both.tell-ada") == ["Both.Tell-Ada"]
     assert await found(flow, "%") == ["Both.100%_sure"]
+    assert await found(flow, "Écou") == ["Both.Écoute"]
     assert await found(flow, "0%_s") == ["Both.100%_sure"]
     assert await found(flow, "a%d") == await found(flow, "7") == []
     assert await found(flow, "mail", state="completed") == []
@@ -120,7 +122,6 @@ async def test_steps_are_found_by_their_name_and_type(flow: WorkflowBench, has_b
 
 async def test_a_search_goes_on_where_it_ended(flow: WorkflowBench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(step_pages, "MAX_EXAMINED", 8)
-    monkeypatch.setattr(step_pages, "_AT_ONCE", 4)
     types = ["wanted" if number in (3, 4, 29) else "other" for number in range(30)]
     await flow.create({"type": "chain", "steps": [{"type": type, "args": []} for type in types]})
     for limit in (1, 2, 50):

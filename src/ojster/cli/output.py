@@ -166,7 +166,7 @@ def timestamp_json(moment: int | None) -> str | None:
 def print_page(page: JobPage, as_json: bool, empty: str) -> None:
     """Print a page of jobs and the total number of matches, or ``empty`` if there are none."""
     if as_json:
-        print_json({"jobs": [job_json(job) for job in page.jobs], "total": page.total})
+        print_json({"jobs": [job_json(job) for job in page.jobs], "total": page.total, "is_complete": page.is_complete})
         return
     if not (page.is_complete or page.jobs):
         empty = "Among the newest jobs there are none that match; older ones were not examined."

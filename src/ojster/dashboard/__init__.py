@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
+from io import BytesIO
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote
 
 from starlette.responses import JSONResponse
 from starlette.routing import compile_path
 
 from ojster.capabilities import CAPABILITIES
-from ojster.core.errors import InvalidRequest, Unsupported
+from ojster.core.errors import InvalidRequest, OjsterError, PayloadTooLarge, Unsupported
 from ojster.server.application import Application
 from ojster.server.browser_guard import BrowserGuard
 from ojster.server.routes import routes_of
@@ -103,15 +105,42 @@ def wsgi(jobs: App, *, guarded: bool = False) -> WsgiApp:
     running: dict[int, WsgiApp] = {}
 
     def serve(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        if (refusal := _prepare(environ)) is not None:
+            text = str(refusal).encode()
+            start_response(f"{refusal.status} Refused", [("Content-Type", "text/plain; charset=utf-8")])
+            return [text]
         # Each process has a thread of its own: those of the process that it was forked from do not run in it.
         process = os.getpid()
         site = running.get(process)
         if site is None:
             made: Any = ASGIMiddleware(app)
             site = running.setdefault(process, made)  # several threads may begin at once
-        return site(environ, start_response)
+        answer = site(environ, start_response)
+        # Whoever asks for the head alone may not read the answer, which would wait for that.
+        return [b"".join(answer)] if environ["REQUEST_METHOD"] == "HEAD" else answer
 
     return serve
+
+
+MAX_BODY_BYTES: Final = 67_108_864
+"""Maximum size of a request on WSGI, which is read before it is handled."""
+
+
+def _prepare(environ: dict[str, Any]) -> OjsterError | None:
+    """Read the body of a request; return why it is refused, if it is."""
+    length = int(environ.get("CONTENT_LENGTH") or 0) if (environ.get("CONTENT_LENGTH") or "0").isdecimal() else -1
+    if length > MAX_BODY_BYTES:
+        return PayloadTooLarge(f"The request has {length} bytes; at most {MAX_BODY_BYTES} are allowed here.")
+    body = b""
+    while len(body) < length and (piece := environ["wsgi.input"].read(length - len(body))):
+        body += piece
+    environ["wsgi.input"] = BytesIO(body)
+    try:
+        environ["PATH_INFO"].encode("latin-1").decode()
+        environ.get("QUERY_STRING", "").encode("ascii")
+    except UnicodeError:
+        return InvalidRequest("The address of the request is not UTF-8.")
+    return InvalidRequest("The request ended before its body was complete.") if len(body) != length else None
 
 
 _STREAMS: Final = tuple(compile_path(route.path)[0] for route in routes_of(CAPABILITIES) if route.streams)
@@ -129,7 +158,7 @@ def _without_streams(app: Any) -> Any:
             await JSONResponse({"error": refusal.to_wire("")}, refusal.status)(scope, receive, send)
             return
         sent = environ.get("REQUEST_URI") or environ.get("RAW_URI") or ""
-        if sent.startswith("/"):
+        if unquote(sent.partition("?")[0]) == scope["path"]:  # else another program has changed the path since
             scope["raw_path"] = sent.encode("latin-1")
         await app(scope, receive, send)
 

@@ -1,40 +1,33 @@
-"""The dashboard in Django's admin: an entry that leads to it, if the project includes ``ojster.django.urls``."""
+"""The dashboard in Django's admin: an entry that leads to it, if the project includes ``ojster.django.urls``.
+
+It is no model: one without a table would break commands that read all models, such as ``dumpdata``.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 from django.contrib import admin
-from django.core.exceptions import PermissionDenied
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import HttpRequest
 from django.urls import NoReverseMatch, reverse
 
-from ojster.django.models import Dashboard
 from ojster.django.urls import is_superuser
 
+AppList = list[dict[str, Any]]
 
-@admin.register(Dashboard)
-class DashboardAdmin(admin.ModelAdmin):
-    """An entry for those who may see the dashboard."""
 
-    def has_module_permission(self, request: HttpRequest) -> bool:
-        """Whether the entry is shown."""
-        return is_superuser(request.user) and _address() is not None
+def with_dashboard(list_apps: Callable[..., AppList]) -> Callable[..., AppList]:
+    """Return the list of an admin's applications with the dashboard, for those who may see it."""
 
-    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Whether the entry may be opened."""
-        return self.has_module_permission(request)
+    @wraps(list_apps)
+    def listed(request: HttpRequest, app_label: str | None = None) -> AppList:
+        apps = list_apps(request, app_label)
+        address = _address() if app_label is None and is_superuser(request.user) else None
+        return apps if address is None else [*apps, _entry(address)]
 
-    def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Nobody adds a dashboard."""
-        return False
-
-    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
-        """Lead to the dashboard."""
-        address = _address()
-        if address is None or not is_superuser(request.user):
-            raise PermissionDenied
-        return HttpResponseRedirect(address)
+    return listed
 
 
 def _address() -> str | None:
@@ -43,3 +36,11 @@ def _address() -> str | None:
     except NoReverseMatch:
         return None
     return address
+
+
+def _entry(address: str) -> dict[str, Any]:
+    page = {"name": "Dashboard", "object_name": "Dashboard", "admin_url": address, "view_only": True, "perms": {}}
+    return {"name": "Ojster", "app_label": "ojster", "app_url": address, "has_module_perms": True, "models": [page]}
+
+
+admin.site.get_app_list = with_dashboard(admin.site.get_app_list)

@@ -15,7 +15,6 @@ class OjsterConfig(AppConfig):
 
     name = "ojster.django"
     label = "ojster"
-    default_auto_field = "django.db.models.BigAutoField"
     verbose_name = "Ojster"
 
     def ready(self) -> None:

@@ -93,10 +93,13 @@ def list_jobs(tx: Transaction, requests: Sequence[tuple[JobFilter, Page]]) -> li
 
 def _page(tx: Transaction, chosen: JobFilter, page: Page) -> JobPage:
     where, parameters = conditions(chosen)
-    if (floor := _floor(tx, chosen, page)) is not None:
+    is_in_parts = _needs_parts(tx, chosen, page)
+    floor = _floor(tx, page) if is_in_parts else None
+    is_complete = not is_in_parts or (floor is None and page.before is None)
+    if floor is not None:
         where, parameters = f"{where} AND seq >= :floor", parameters | {"floor": floor}
     inside = where if page.before is None else f"{where} AND seq < :before"
-    if floor is None:
+    if is_complete:
         total = _count(tx, chosen, where, parameters)
     else:
         counted = tx.execute(f"SELECT count(*) FROM jobs WHERE {inside}", parameters | {"before": page.before})
@@ -113,20 +116,23 @@ def _page(tx: Transaction, chosen: JobFilter, page: Page) -> JobPage:
     jobs = [Job(*row) for row in rows]
     more = len(jobs) > page.limit
     jobs = jobs[: page.limit]
-    return JobPage(jobs, total, jobs[-1].seq if more else floor, floor is None)
+    return JobPage(jobs, total, jobs[-1].seq if more else floor, is_complete)
 
 
-def _floor(tx: Transaction, chosen: JobFilter, page: Page) -> int | None:
-    """Return the smallest ``seq`` that is examined for a page; ``None``: all are.
+def _needs_parts(tx: Transaction, chosen: JobFilter, page: Page) -> bool:
+    """Return whether a list is too long to be examined at once.
 
-    Pages in another order need all matches, and of dead letters there are few. Others are limited if more jobs than
-    ``MAX_EXAMINED`` are in the states and the queue that are asked for.
+    Pages in another order need all matches, and of dead letters there are few. Others are examined in parts if more
+    jobs than ``MAX_EXAMINED`` are in the states and the queue that are asked for.
     """
     is_in_order = page.sort == "created_at" and not (page.ascending or page.offset)
     if not (page.is_bounded and is_in_order) or chosen.dead is not None or _is_counted(chosen):
-        return None
-    if _count_by_state(tx, chosen) <= MAX_EXAMINED:
-        return None
+        return False
+    return _count_by_state(tx, chosen) > MAX_EXAMINED
+
+
+def _floor(tx: Transaction, page: Page) -> int | None:
+    """Return the smallest ``seq`` that is examined for a page of a long list; ``None``: all that are left."""
     ((oldest, newest),) = tx.execute("SELECT (SELECT min(seq) FROM jobs), (SELECT max(seq) FROM jobs)")
     if oldest is None:
         return None

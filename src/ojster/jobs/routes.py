@@ -341,13 +341,18 @@ async def list_jobs(request: HttpRequest) -> Answer:
 async def job_page(request: HttpRequest, chosen: JobFilter) -> Answer:
     """Return the page of matching jobs that the query parameters select."""
     limit, offset, before = page_of(request.query)
-    page = await request.engine.jobs.select(chosen, Page(limit, offset, before, is_bounded=True))
+    page = await request.engine.jobs.select(
+        chosen, Page(limit, offset, before, is_bounded=request.query.keys().isdisjoint(_NUMBERED))
+    )
     shown = [to_json(job) for job in page.jobs]
     fitting = number_that_fits(shown)
     next_before = page.next_before if fitting == len(shown) else page.jobs[fitting - 1].seq
     described = encode(pagination(page.total, limit, offset, next_before, is_complete=page.is_complete))
     return Answer(b'{"jobs":[%b],"pagination":%b}' % (b",".join(shown[:fitting]), described))
 
+
+_NUMBERED: Final = frozenset({"page", "offset"})
+"""Query parameters of pages that are asked for by their place: each needs all matches, and so does the first."""
 
 _FILTERS: Final = ("state", "queue", "type", "error_type", "since", "until")
 """Query parameters that select jobs."""

@@ -11,12 +11,13 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from enum import Enum
 from operator import attrgetter
 from types import MappingProxyType
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
 from ojster.core.durations import MINUTE, SECOND
 from ojster.core.job import Job
+from ojster.core.outcome import SKIPPED
 from ojster.core.reacts import CANCEL_REQUESTED, KEPT
 from ojster.core.states import FINISHED, JobState
 from ojster.jobs.deadlines import TOTAL_TIMEOUT_ERROR, total_deadline
@@ -81,10 +82,7 @@ def fail_attempt(
     policy = retry_policy(job)
     verdict = _verdict(tx, job, failure, policy, loss)
     note_failure(tx, job, failure)
-    bucket = bucket_of(tx.now - (job.started_at or tx.now))
-    for tally in _tallies_of_ended(tx, job):
-        tally.failed += 1
-        tally.runs[bucket] += 1
+    _count_end(tx, job, "failed", tx.now - (job.started_at or tx.now))
     error = {
         "type": clean(failure.type),
         "message": clean(failure.message[:1000]),
@@ -130,17 +128,38 @@ def fail_attempt(
     )
 
 
-def _tallies_of_ended(tx: Transaction, job: Job) -> Iterable[Tally]:
-    """Return the tallies that count an attempt which has ended.
+def count_run(tx: Transaction, job: Job, ran: int) -> None:
+    """Count that a job ran for ``ran`` microseconds until it was suspended."""
+    _add_run(tx, job, ran, _tallies(tx, job))
 
-    That of its type counts now how long it has waited: one row less for each claim.
-    """
+
+def _count_end(tx: Transaction, job: Job, how: Literal["completed", "failed"], ran: int) -> None:
+    """Count the end of an attempt. One that was suspended has run before, and a skipped one never."""
+    tallies = _tallies(tx, job)
+    if job.state == JobState.ACTIVE and job.hold != SKIPPED:
+        _add_run(tx, job, ran, tallies)
+    for tally in tallies:
+        if how == "completed":
+            tally.completed += 1
+            tally.ran += ran
+        else:
+            tally.failed += 1
+
+
+def _tallies(tx: Transaction, job: Job) -> list[Tally]:
+    """Return the tallies that count a job, that of its type last, if it is counted."""
     of_type = tx.tally_of_type(job)
-    if of_type is None:
-        return tx.tallies_of(job)
-    if job.started_at is not None:
+    return [*tx.tallies_of(job)] if of_type is None else [*tx.tallies_of(job), of_type]
+
+
+def _add_run(tx: Transaction, job: Job, ran: int, tallies: Sequence[Tally]) -> None:
+    """Count a run, and for its type how long it has waited: not when it was claimed, which saves a row."""
+    bucket = bucket_of(ran)
+    for tally in tallies:
+        tally.runs[bucket] += 1
+    of_type = tx.tally_of_type(job)
+    if of_type is not None and job.started_at is not None:
         of_type.count_wait(job.started_at - (job.enqueued_at or job.started_at))
-    return (*tx.tallies_of(job), of_type)
 
 
 def _duration(tx: Transaction, job: Job) -> dict[str, int]:
@@ -241,15 +260,11 @@ def stop_jobs(tx: Transaction, jobs: Sequence[Job]) -> Set[str]:
 
 def complete_job(tx: Transaction, job: Job, result: bytes | None, ran: int) -> None:
     """Complete a job that ran for ``ran`` microseconds. The caller must then call ``write_completed`` to store it."""
+    _count_end(tx, job, "completed", ran)
     tx.move(job, "completed")
     job.finished_at = tx.now
     job.due_at = None
     job.result = result
-    bucket = bucket_of(ran)
-    for tally in _tallies_of_ended(tx, job):
-        tally.completed += 1
-        tally.ran += ran
-        tally.runs[bucket] += 1
     tx.effects.finished.append(job.id)
     tx.emit("job.completed", job, attempt=job.attempt, duration_ms=ran // 1000)
     if job.reacts:

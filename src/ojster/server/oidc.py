@@ -98,6 +98,11 @@ class OidcClient(msgspec.Struct, frozen=True):
             )
 
     @property
+    def is_secure(self) -> bool:
+        """Whether browsers reach the server over encrypted connections."""
+        return urlsplit(self.public_url).scheme == "https"
+
+    @property
     def redirect_url(self) -> str:
         """The address to which the provider sends browsers back."""
         return f"{self.public_url.rstrip('/')}/ojs/v1/session/return"
@@ -142,7 +147,10 @@ class OidcSettings(msgspec.Struct, frozen=True):
 
 def is_safe(url: str) -> bool:
     """Return whether nobody on the way can change what comes from an address."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # such as "http://["
+        return False
     return bool(parts.hostname) and (
         parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in _LOOPBACK)
     )
@@ -269,7 +277,8 @@ class OidcVerifier:
         BackendUnavailable
             It cannot be reached, and never was.
         """
-        await self._refresh_unless(lambda: bool(self.document))
+        if not self.document:
+            await self._refresh_unless(lambda: bool(self.document))
         if not self.document:
             raise BackendUnavailable("The identity provider cannot be reached. Try again in some seconds.")
         return self.document
@@ -284,7 +293,7 @@ class OidcVerifier:
         self._refreshed_at = time.monotonic()
         issuer = self._settings.issuer
         try:
-            async with httpx.AsyncClient(timeout=PROVIDER_TIMEOUT_SECONDS) as client:
+            async with asyncio.timeout(PROVIDER_TIMEOUT_SECONDS), httpx.AsyncClient() as client:
                 found = await get_json(client, f"{issuer.rstrip('/')}/.well-known/openid-configuration")
                 if found.get("issuer") != issuer:
                     raise ValueError(f"it calls itself {found.get('issuer')!r:.100}")
@@ -294,15 +303,15 @@ class OidcVerifier:
                 keys = (await get_json(client, place)).get("keys", [])
             self.document = found
             self._keys = {one.key_id: one for one in self._usable(keys)}
-        except (httpx.HTTPError, httpx.InvalidURL, msgspec.DecodeError, ValueError, TypeError) as error:
+        except (httpx.HTTPError, httpx.InvalidURL, msgspec.DecodeError, TimeoutError, ValueError, TypeError) as error:
             log.warning("cannot read the keys of %s: %s", issuer, str(error) or type(error).__name__)
             if not self._keys:
                 self._refreshed_at -= REFRESH_SECONDS - RETRY_SECONDS
 
-    def _usable(self, keys: list[dict[str, Any]]) -> list[jwt.PyJWK]:
+    def _usable(self, keys: Any) -> list[jwt.PyJWK]:
         usable = []
-        for one in keys:
-            if one.get("use", "sig") == "sig" and one.get("kty") != "oct":
+        for one in keys if isinstance(keys, list) else ():
+            if isinstance(one, dict) and one.get("use", "sig") == "sig" and one.get("kty") != "oct":
                 try:
                     usable.append(self._jwt.PyJWK.from_dict(one))
                 except self._jwt.PyJWTError as error:
@@ -312,6 +321,11 @@ class OidcVerifier:
     def has_roles(self, claims: dict[str, Any]) -> bool:
         """Return whether the provider says anything about the roles of a caller."""
         return self._roles_in(claims) is not None
+
+    def with_roles(self, claims: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
+        """Return the claims of a token with those of the endpoint about users, and with the roles that this tells."""
+        outermost = self._settings.roles_claim.partition(".")[0]
+        return more | {name: value for name, value in claims.items() if name != outermost or name not in more}
 
     def _roles_in(self, claims: dict[str, Any]) -> Any:
         value: Any = claims

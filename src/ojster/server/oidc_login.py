@@ -6,6 +6,7 @@ in a cookie of the browser, so that any server of an installation can receive it
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 import hmac
@@ -45,17 +46,23 @@ MAX_RETURNS: Final = 200
 RETURNS_PER_SECOND: Final = 20.0
 """Number of browsers that may come back each second, in the long run."""
 
-MAX_RETURNS_OF_ADDRESS: Final = 20
+MAX_RETURNS_OF_ADDRESS: Final = 60
 """Number of browsers at one address that may come back in a row."""
 
-RETURNS_PER_SECOND_OF_ADDRESS: Final = 0.5
+RETURNS_PER_SECOND_OF_ADDRESS: Final = 2.0
 """Number of browsers at one address that may come back each second, in the long run."""
 
 MAX_DESTINATION_CHARS: Final = 1_000
 """Maximum length of the address of a page to go to after the login, in characters."""
 
-_DESTINATION: Final = re.compile(r"(?![/.])[\w./?=&%:~,+*\-]*")
-"""Addresses of pages, relative to the dashboard."""
+_DESTINATION: Final = re.compile(r"(?!/)[!-~]*")
+"""Addresses of pages, relative to the dashboard: without spaces, control characters and what is not ASCII."""
+
+
+def checked_destination(text: str) -> str:
+    """Return the address of a page, relative to the dashboard; the overview if it is none."""
+    is_page = len(text) <= MAX_DESTINATION_CHARS and _DESTINATION.fullmatch(text) is not None and "\\" not in text
+    return text if is_page and ".." not in text.partition("?")[0].split("/") else ""
 
 
 class Attempt(msgspec.Struct, frozen=True, array_like=True):
@@ -132,18 +139,14 @@ class OidcLogin:
 
         Raises
         ------
-        InvalidRequest
-            The destination is no page of the dashboard.
         BackendUnavailable
             The provider cannot be reached.
         """
         from authlib.oauth2.rfc6749.parameters import prepare_grant_uri
         from authlib.oauth2.rfc7636 import create_s256_code_challenge
 
-        if len(destination) > MAX_DESTINATION_CHARS or ".." in destination or not _DESTINATION.fullmatch(destination):
-            raise InvalidRequest(f"{destination[:80]!r} is no page of the dashboard.", field="then")
         document = await self._verifier.discover()
-        attempt = Attempt(_new_secret(), _new_secret(), _new_secret(), destination)
+        attempt = Attempt(_new_secret(), _new_secret(), _new_secret(), checked_destination(destination))
         url = prepare_grant_uri(
             _endpoint(document, "authorization_endpoint"),
             client_id=self.client.id,
@@ -191,7 +194,7 @@ class OidcLogin:
         self._limit(address)
         try:
             return await self._caller(given["code"], attempt)
-        except (httpx.HTTPError, httpx.InvalidURL, msgspec.DecodeError, ValueError) as error:
+        except (httpx.HTTPError, httpx.InvalidURL, msgspec.DecodeError, TimeoutError, ValueError) as error:
             log.warning("cannot finish a login at %s: %s", self._issuer, str(error) or type(error).__name__)
             raise BackendUnavailable("The identity provider does not answer as it should. Log in again.") from None
 
@@ -206,7 +209,7 @@ class OidcLogin:
 
     async def _caller(self, code: str, attempt: Attempt) -> Token:
         document = await self._verifier.discover()
-        async with httpx.AsyncClient(timeout=PROVIDER_TIMEOUT_SECONDS) as http:
+        async with asyncio.timeout(PROVIDER_TIMEOUT_SECONDS), httpx.AsyncClient() as http:
             answer = await self._exchange(http, document, code, attempt)
             claims = await self._verifier.claims(str(answer.get("id_token", "")), self.client.id)
             if claims.get("nonce") != attempt.nonce:
@@ -215,7 +218,7 @@ class OidcLogin:
                 token = {"Authorization": f"Bearer {answer.get('access_token', '')}"}
                 more = await get_json(http, _endpoint(document, "userinfo_endpoint"), token)
                 if more.get("sub") == claims["sub"]:  # OpenID Connect Core 5.3.2
-                    claims = more | claims
+                    claims = self._verifier.with_roles(claims, more)
         return self._verifier.token_of(claims)
 
     async def _exchange(
@@ -226,8 +229,9 @@ class OidcLogin:
         from authlib.oauth2.rfc6749.parameters import prepare_token_request
 
         url = _endpoint(document, "token_endpoint")
-        known = document.get("token_endpoint_auth_methods_supported") or ["client_secret_basic"]
-        method = "client_secret_basic" if "client_secret_basic" in known else "client_secret_post"
+        known = document.get("token_endpoint_auth_methods_supported")
+        is_basic = not isinstance(known, list) or not known or "client_secret_basic" in known
+        method = "client_secret_basic" if is_basic else "client_secret_post"
         body = prepare_token_request(
             "authorization_code", code=code, redirect_uri=self.client.redirect_url, code_verifier=attempt.verifier
         )

@@ -22,10 +22,10 @@ _ENCODED: Final = re.compile(rb"%2[fF]")
 
 def with_encoded_slashes(scope: Scope) -> Scope:
     """Return a request whose encoded slashes do not separate the segments of its path."""
-    raw: bytes = scope.get("raw_path") or b""
+    raw: bytes = (scope.get("raw_path") or b"").partition(b"?")[0]
     if b"%2" not in raw or not _ENCODED.search(raw):
         return scope
-    return {**scope, "path": unquote(_ENCODED.sub(_SLASH.encode(), raw.partition(b"?")[0]))}
+    return {**scope, "path": unquote(_ENCODED.sub(_SLASH.encode(), raw))}
 
 
 def path_parameters(scope: Scope) -> dict[str, str]:

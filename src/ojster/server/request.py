@@ -335,8 +335,10 @@ class HttpRequest:
         """Return who calls, by its own word: a header or, from pages of the server, the cookie of a session."""
         tenant = None if self.tenant is None else self.tenant.decode("latin-1")
         authorization = self.header(b"authorization")
-        if authorization is None and (token := session.token_of(self.headers)) is not None:
-            authorization = f"Bearer {token}"
+        if authorization is None:
+            is_secure = self.login is not None and self.login.client.is_secure
+            if (token := session.token_of(self.headers, is_secure=is_secure)) is not None:
+                authorization = f"Bearer {token}"
         return Credentials(authorization, tenant, self.caller_address)
 
     def caller_address(self) -> str:

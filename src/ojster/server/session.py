@@ -34,15 +34,22 @@ _LONGEST: Final = 8_192
 """Maximum length of the value of a cookie, which browsers limit to half of it."""
 
 
-def token_of(headers: Sequence[Header]) -> str | None:
-    """Return the token in the session cookie of a request; ``None`` if it has none, or comes from elsewhere."""
-    found = _cookie(headers, (COOKIE, SECURE_COOKIE))
+def token_of(headers: Sequence[Header], *, is_secure: bool = False) -> str | None:
+    """Return the token in the session cookie of a request; ``None`` if it has none, or comes from elsewhere.
+
+    Parameters
+    ----------
+    is_secure:
+        Whether browsers are known to reach the server over encrypted connections. Otherwise, a cookie counts that a
+        neighbouring name may have planted.
+    """
+    found = _cookie(headers, (SECURE_COOKIE,) if is_secure else (COOKIE, SECURE_COOKIE))
     return found if found is not None and is_from_own_page(headers) else None
 
 
-def attempt_of(headers: Sequence[Header]) -> str | None:
+def attempt_of(headers: Sequence[Header], *, is_secure: bool) -> str | None:
     """Return what a browser remembers of a login that it has begun; ``None``: nothing."""
-    return _cookie(headers, (ATTEMPT_COOKIE, SECURE_ATTEMPT_COOKIE))
+    return _cookie(headers, (SECURE_ATTEMPT_COOKIE if is_secure else ATTEMPT_COOKIE,))
 
 
 def _cookie(headers: Sequence[Header], names: Sequence[str]) -> str | None:

@@ -9,7 +9,7 @@ from ojster.audit.entries import AuditEvent
 from ojster.core.access import Token
 from ojster.core.errors import BackendUnavailable, Forbidden, NotFound, OjsterError, Unauthenticated
 from ojster.server.answer import Answer
-from ojster.server.oidc_login import Attempt, OidcLogin, TooManyLogins
+from ojster.server.oidc_login import Attempt, OidcLogin, TooManyLogins, checked_destination
 from ojster.server.request import HttpRequest
 from ojster.server.route import BASE, Route
 from ojster.server.session import SESSION_SECONDS, attempt_cookie, attempt_of, cookie_for
@@ -37,14 +37,14 @@ async def begin_login(request: HttpRequest) -> Answer:
         url, attempt = await login.begin(request.query.get("then", ""))
     except BackendUnavailable as error:
         return _failed(login, error)
-    cookie = attempt_cookie(attempt.pack(), is_secure=_is_secure(login))
+    cookie = attempt_cookie(attempt.pack(), is_secure=login.client.is_secure)
     return Answer(status=303, headers=[(b"location", url.encode()), cookie, _NOT_STORED], content_type=b"text/plain")
 
 
 async def finish_login(request: HttpRequest) -> Answer:
     """Begin the session of a browser that the identity provider has sent back."""
     login = _login_of(request)
-    packed = attempt_of(request.headers)
+    packed = attempt_of(request.headers, is_secure=login.client.is_secure)
     attempt = None if packed is None else Attempt.unpack(packed)
     try:
         caller = await login.finish(request.query_string, attempt, request.caller_address())
@@ -53,8 +53,9 @@ async def finish_login(request: HttpRequest) -> Answer:
         return _failed(login, error)
     token, shown = await request.engine.tokens.begin_session(caller, SESSION_SECONDS)
     await _tell(request, token)
-    page = f"{login.client.public_url.rstrip('/')}/dashboard/{'' if attempt is None else attempt.destination}"
-    is_secure = _is_secure(login)
+    destination = "" if attempt is None else checked_destination(attempt.destination)  # the cookie may be made up
+    page = f"{login.client.public_url.rstrip('/')}/dashboard/{destination}"
+    is_secure = login.client.is_secure
     cookies = [cookie_for(shown, is_secure=is_secure), attempt_cookie("", is_secure=is_secure)]
     return Answer(status=303, headers=[(b"location", page.encode()), *cookies, _NOT_STORED], content_type=b"text/plain")
 
@@ -71,7 +72,7 @@ def _failed(login: OidcLogin, error: OjsterError) -> Answer:
     """Return a page that says why there is no session: browsers come here by links, and show what they get."""
     dashboard = f"{login.client.public_url.rstrip('/')}/dashboard/"
     page = _PAGE.format(why=escape(error.message), dashboard=escape(dashboard))
-    headers = [_NOT_STORED, attempt_cookie("", is_secure=_is_secure(login))]
+    headers = [_NOT_STORED, attempt_cookie("", is_secure=login.client.is_secure)]
     return Answer(page.encode(), error.status, headers, b"text/html; charset=utf-8")
 
 
@@ -90,10 +91,6 @@ async def _tell(request: HttpRequest, token: Token | None, refusal: OjsterError 
                 refusal=None if refusal is None else refusal.code,
             )
         )
-
-
-def _is_secure(login: OidcLogin) -> bool:
-    return login.client.public_url.startswith("https:")
 
 
 _NOT_STORED: Final = (b"cache-control", b"no-store")

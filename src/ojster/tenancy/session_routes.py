@@ -78,6 +78,8 @@ def _check_origin(request: HttpRequest) -> None:
 
 
 def _is_secure(request: HttpRequest) -> bool:
+    if request.login is not None:
+        return request.login.client.is_secure
     return (request.header(b"origin") or "").startswith("https:")
 
 

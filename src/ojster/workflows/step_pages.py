@@ -22,13 +22,10 @@ MOST_STEPS: Final = 1_000
 """Maximum number of steps in a page."""
 
 MAX_EXAMINED: Final = 10_000
-"""Number of steps after which a search ends with a page that may have fewer than were asked for."""
+"""Number of steps that a search examines for a page, which may have fewer than were asked for."""
 
 MAX_SEARCH_CHARS: Final = 200
 """Maximum length of a text to search for, in characters."""
-
-_AT_ONCE: Final = 2_000
-"""Number of steps that a search reads at once."""
 
 STEP_STATES: Final[dict[str, str]] = {DISPLAY_STATES.get(state, state): state.value for state in NodeState}
 """The shown states of steps, and how they are stored."""
@@ -123,56 +120,57 @@ def _page(tx: Transaction, chosen: StepFilter) -> StepPage | None:
     workflow = find_visible(tx, chosen.workflow_id, chosen.tenant)
     if workflow is None:
         return None
-    root, _ = workflow.numbers
-    if not chosen.search:
-        rows = _rows(tx, chosen, workflow.numbers, chosen.after, chosen.limit + 1)
-        page = rows[: chosen.limit]
-        steps = [step for _, step in describe(tx, page) if chosen.state in (None, step.state)]
-        return StepPage(steps, page[-1][0] - root if len(rows) > chosen.limit else None)
-    found: list[tuple[Node, StepRow]] = []
-    after, examined = chosen.after, 0
-    while examined < MAX_EXAMINED:
-        rows = _rows(tx, chosen, workflow.numbers, after, _AT_ONCE)
-        examined += len(rows)
-        found += [one for one in describe(tx, rows) if chosen.state in (None, one[1].state) and _has(one[1], chosen)]
-        if len(found) > chosen.limit:
-            found = found[: chosen.limit]
-            return StepPage([step for _, step in found], found[-1][0].id - root)
-        if len(rows) < _AT_ONCE:
-            return StepPage([step for _, step in found], None)
-        after = rows[-1][0] - root
-    return StepPage([step for _, step in found], after)
+    root, last = workflow.numbers
+    first = root + chosen.after
+    if chosen.search:
+        return _found(tx, chosen, root, first, last)
+    rows = _rows(tx, chosen, first, last, chosen.limit + 1)
+    page = rows[: chosen.limit]
+    steps = [step for _, step in describe(tx, page) if chosen.state in (None, step.state)]
+    return StepPage(steps, page[-1][0] - root if len(rows) > chosen.limit else None)
 
 
-def _rows(
-    tx: Transaction, chosen: StepFilter, numbers: tuple[int, int], after: int, limit: int
-) -> list[tuple[Any, ...]]:
-    """Return the rows of steps that may match a filter."""
-    root, last = numbers
+def _found(tx: Transaction, chosen: StepFilter, root: int, first: int, last: int) -> StepPage:
+    """Return what a search finds among the next ``MAX_EXAMINED`` steps."""
+    ((last,),) = tx.execute("SELECT max(id) FROM nodes WHERE id >= ? AND id <= ?", (root, last))
+    end = min(last, first + MAX_EXAMINED)
+    shown = describe(tx, _rows(tx, chosen, first, end, MAX_EXAMINED))
+    found = [one for one in shown if chosen.state in (None, one[1].state) and _has(one[1], chosen)]
+    if len(found) > chosen.limit:
+        found = found[: chosen.limit]
+        end = found[-1][0].id
+    return StepPage([step for _, step in found], end - root if end < last else None)
+
+
+def _rows(tx: Transaction, chosen: StepFilter, first: int, last: int, limit: int) -> list[tuple[Any, ...]]:
+    """Return the rows of steps that may match a filter: those after ``first`` up to ``last``."""
     where = _WHERE.get(chosen.state or "", "AND n.state = :state ")
     if chosen.is_held:
         where += f"AND n.id IN (SELECT node FROM jobs WHERE node > :after AND node <= :last AND {SUSPENDED}) "
     if chosen.search:  # the type of a job that has not begun is in its specification alone: see _has
         where += (
-            "AND (lower(n.name) LIKE :name ESCAPE '!' OR j.type LIKE :type ESCAPE '!' OR n.kind LIKE :type ESCAPE '!' "
+            "AND (lower(n.name) LIKE :name ESCAPE '!' OR n.name LIKE :exact_name ESCAPE '!' "
+            "OR j.type LIKE :type ESCAPE '!' OR n.kind LIKE :type ESCAPE '!' "
             "OR (n.started_at IS NULL AND n.kind = 'job')) "
         )
+    name = chosen.search.rpartition(".")[2]
     return tx.execute(
         f"{SELECT_STEPS} WHERE n.id > :after AND n.id <= :last {where}ORDER BY n.id LIMIT :limit",
         {
-            "after": root + after,
+            "after": first,
             "last": last,
             "limit": limit,
             "state": STEP_STATES.get(chosen.state or "", chosen.state),
-            "name": _like(chosen.search.rpartition(".")[2]),
-            "type": _like(chosen.search),
+            "name": _like(name.lower()),
+            "exact_name": _like(name),  # databases know no small letters beyond ASCII
+            "type": _like(chosen.search.lower()),
         },
     )
 
 
 def _like(text: str) -> str:
     """Return the pattern of texts that contain ``text``."""
-    return "%" + "".join(f"!{one}" if one in "!%_" else one for one in text.lower()) + "%"
+    return "%" + "".join(f"!{one}" if one in "!%_" else one for one in text) + "%"
 
 
 def _has(step: StepRow, chosen: StepFilter) -> bool:

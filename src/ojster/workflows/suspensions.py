@@ -23,6 +23,7 @@ from ojster.jobs.transitions import (
     ChangedJob,
     cancel_job,
     complete_job,
+    count_run,
     fail_attempt,
     free,
     make_available,
@@ -105,8 +106,10 @@ def suspend_job(tx: Transaction, job: Job, *, again: bool, deadline: int | None)
         cancel_job(tx, job, by_itself=True)
         return
     free(tx, [job])
+    ran = tx.now - (job.started_at or tx.now)
+    count_run(tx, job, ran)
     for tally in tx.tallies_of(job):
-        tally.ran += tx.now - (job.started_at or tx.now)
+        tally.ran += ran
     attempt = job.attempt
     tx.move(job, JobState.PENDING.value)
     job.hold = SuspensionKind.AGAIN if again else SuspensionKind.COMPLETE

@@ -1,1 +1,0 @@
-"""Migrations of the models of `ojster.django`, which have no tables."""
