@@ -2,7 +2,7 @@ import { useState } from "preact/hooks";
 import { accepted, client, query, type Schemas } from "../api/client";
 import { useMay } from "../api/session";
 import { useData } from "../api/use";
-import { Dialog, useDialogs } from "../ui/dialogs";
+import { NewDialog, useDialogs } from "../ui/dialogs";
 import { compact, exact, Time } from "../ui/format";
 import { Json } from "../ui/json";
 import { Button, Empty, Facts, Page, Shown, Table, Tabs, Turn, usePages } from "../ui/parts";
@@ -231,8 +231,7 @@ function NewToken({ close, made }: { close: () => void; made: (secret: string) =
   const [role, setRole] = useState<(typeof ROLES)[number]>("viewer");
   const [tenant, setTenant] = useState("");
   const { act } = useDialogs();
-  const save = async (event: Event): Promise<void> => {
-    event.preventDefault();
+  const save = async (): Promise<void> => {
     await act(async () => {
       const grants = [{ role, tenant: tenant.trim() || "*" }];
       const done = await accepted(client.POST("/ojs/v1/admin/tokens", { body: { name, grants, queues: [] } }));
@@ -240,33 +239,24 @@ function NewToken({ close, made }: { close: () => void; made: (secret: string) =
     });
   };
   return (
-    <Dialog label="New token" close={close}>
-      <form onSubmit={(event) => void save(event)}>
-        <h2>New token</h2>
-        <label class="field">
-          <span>Name</span>
-          <input class="input" value={name} onInput={(event) => setName(event.currentTarget.value)} required />
-        </label>
-        <label class="field">
-          <span>Role</span>
-          <select class="input" value={role} onChange={(event) => setRole(event.currentTarget.value as typeof role)}>
-            {ROLES.map((one) => (
-              <option key={one}>{one}</option>
-            ))}
-          </select>
-        </label>
-        <label class="field">
-          <span>Workspace; empty: all</span>
-          <input class="input" value={tenant} onInput={(event) => setTenant(event.currentTarget.value)} />
-        </label>
-        <div class="buttons">
-          <Button onClick={close}>Leave</Button>
-          <Button type="submit" kind="main">
-            Make it
-          </Button>
-        </div>
-      </form>
-    </Dialog>
+    <NewDialog label="New token" close={close} save={save}>
+      <label class="field">
+        <span>Name</span>
+        <input class="input" value={name} onInput={(event) => setName(event.currentTarget.value)} required />
+      </label>
+      <label class="field">
+        <span>Role</span>
+        <select class="input" value={role} onChange={(event) => setRole(event.currentTarget.value as typeof role)}>
+          {ROLES.map((one) => (
+            <option key={one}>{one}</option>
+          ))}
+        </select>
+      </label>
+      <label class="field">
+        <span>Workspace; empty: all</span>
+        <input class="input" value={tenant} onInput={(event) => setTenant(event.currentTarget.value)} />
+      </label>
+    </NewDialog>
   );
 }
 

@@ -3,7 +3,7 @@ import { Link } from "wouter-preact";
 import { accepted, ApiError, client, query, type Schemas } from "../api/client";
 import { useIsGlobal, useMay } from "../api/session";
 import { useData } from "../api/use";
-import { Dialog, useDialogs } from "../ui/dialogs";
+import { NewDialog, useDialogs } from "../ui/dialogs";
 import { exact, Time } from "../ui/format";
 import { Button, Empty, Page, Shown, Table, Tabs } from "../ui/parts";
 import { Secret } from "../ui/secret";
@@ -246,8 +246,7 @@ function NewWebhook({ close, made }: { close: () => void; made: (hook: Hook) => 
   const [url, setUrl] = useState("");
   const [events, setEvents] = useState("*");
   const { act } = useDialogs();
-  const save = async (event: Event): Promise<void> => {
-    event.preventDefault();
+  const save = async (): Promise<void> => {
     await act(async () => {
       const body = { url: url.trim(), events: events.split(",").map((one) => one.trim()), active: true };
       const answer = await accepted(client.POST("/ojs/v1/webhooks/subscriptions", { body }));
@@ -255,28 +254,19 @@ function NewWebhook({ close, made }: { close: () => void; made: (hook: Hook) => 
     });
   };
   return (
-    <Dialog label="New webhook" close={close}>
-      <form onSubmit={(event) => void save(event)}>
-        <h2>New webhook</h2>
-        <label class="field">
-          <span>Address</span>
-          <input class="input" type="url" value={url} onInput={(event) => setUrl(event.currentTarget.value)} required />
-        </label>
-        <label class="field">
-          <span>Events</span>
-          <input class="input" value={events} onInput={(event) => setEvents(event.currentTarget.value)} required />
-          <small>
-            Names with commas between them: <code>job.failed, workflow.*</code>; <code>*</code> for all.
-          </small>
-        </label>
-        <div class="buttons">
-          <Button onClick={close}>Leave</Button>
-          <Button type="submit" kind="main">
-            Make it
-          </Button>
-        </div>
-      </form>
-    </Dialog>
+    <NewDialog label="New webhook" close={close} save={save}>
+      <label class="field">
+        <span>Address</span>
+        <input class="input" type="url" value={url} onInput={(event) => setUrl(event.currentTarget.value)} required />
+      </label>
+      <label class="field">
+        <span>Events</span>
+        <input class="input" value={events} onInput={(event) => setEvents(event.currentTarget.value)} required />
+        <small>
+          Names with commas between them: <code>job.failed, workflow.*</code>; <code>*</code> for all.
+        </small>
+      </label>
+    </NewDialog>
   );
 }
 

@@ -3,7 +3,7 @@ import { Link } from "wouter-preact";
 import { accepted, client, ofTenant, type Schemas } from "../api/client";
 import { useMay } from "../api/session";
 import { useData } from "../api/use";
-import { Dialog, useDialogs } from "../ui/dialogs";
+import { NewDialog, useDialogs } from "../ui/dialogs";
 import { exact, many, number, Time } from "../ui/format";
 import { Button, Card, Empty, Page, Shown, Table } from "../ui/parts";
 import { colourOf, State } from "../ui/states";
@@ -168,8 +168,7 @@ function NewCron({ close, made }: { close: () => void; made: () => void }) {
       client.GET("/ojs/v1/cron-preview", { params: { query: { expression: form.expression, timezone: form.timezone } } }),
     ),
   );
-  const save = async (event: Event): Promise<void> => {
-    event.preventDefault();
+  const save = async (): Promise<void> => {
     const isDone = await act(async () => {
       let args: unknown[];
       try {
@@ -190,58 +189,49 @@ function NewCron({ close, made }: { close: () => void; made: () => void }) {
     if (isDone) made();
   };
   return (
-    <Dialog label="New schedule" close={close}>
-      <form onSubmit={(event) => void save(event)}>
-        <h2>New schedule</h2>
-        <label class="field">
-          <span>Name</span>
-          <input class="input" value={form.name} onInput={set("name")} required />
-        </label>
-        <label class="field">
-          <span>Cron expression</span>
-          <input class="input mono" value={form.expression} onInput={set("expression")} required />
-        </label>
-        <label class="field">
-          <span>Time zone</span>
-          <input class="input" value={form.timezone} onInput={set("timezone")} required />
-        </label>
-        <div class="field" aria-live="polite">
-          <span>Next runs</span>
-          {preview.error ? (
-            <small>{preview.error.message}</small>
-          ) : (
-            <small>{(preview.data?.runs ?? []).slice(0, 3).map(exact).join(" · ") || "none"}</small>
-          )}
-        </div>
-        <label class="field">
-          <span>Job type</span>
-          <input class="input" value={form.type} onInput={set("type")} required />
-        </label>
-        <label class="field">
-          <span>Arguments, a JSON array</span>
-          <input class="input mono" value={form.args} onInput={set("args")} />
-        </label>
-        <label class="field">
-          <span>Queue</span>
-          <input class="input" value={form.queue} onInput={set("queue")} />
-        </label>
-        <label class="field">
-          <span>If the job before still runs</span>
-          <select class="input" value={form.overlap} onChange={set("overlap")}>
-            {OVERLAPS.map((one) => (
-              <option key={one} value={one}>
-                {one.replace("_", " ")}
-              </option>
-            ))}
-          </select>
-        </label>
-        <div class="buttons">
-          <Button onClick={close}>Leave</Button>
-          <Button type="submit" kind="main">
-            Make it
-          </Button>
-        </div>
-      </form>
-    </Dialog>
+    <NewDialog label="New schedule" close={close} save={save}>
+      <label class="field">
+        <span>Name</span>
+        <input class="input" value={form.name} onInput={set("name")} required />
+      </label>
+      <label class="field">
+        <span>Cron expression</span>
+        <input class="input mono" value={form.expression} onInput={set("expression")} required />
+      </label>
+      <label class="field">
+        <span>Time zone</span>
+        <input class="input" value={form.timezone} onInput={set("timezone")} required />
+      </label>
+      <div class="field" aria-live="polite">
+        <span>Next runs</span>
+        {preview.error ? (
+          <small>{preview.error.message}</small>
+        ) : (
+          <small>{(preview.data?.runs ?? []).slice(0, 3).map(exact).join(" · ") || "none"}</small>
+        )}
+      </div>
+      <label class="field">
+        <span>Job type</span>
+        <input class="input" value={form.type} onInput={set("type")} required />
+      </label>
+      <label class="field">
+        <span>Arguments, a JSON array</span>
+        <input class="input mono" value={form.args} onInput={set("args")} />
+      </label>
+      <label class="field">
+        <span>Queue</span>
+        <input class="input" value={form.queue} onInput={set("queue")} />
+      </label>
+      <label class="field">
+        <span>If the job before still runs</span>
+        <select class="input" value={form.overlap} onChange={set("overlap")}>
+          {OVERLAPS.map((one) => (
+            <option key={one} value={one}>
+              {one.replace("_", " ")}
+            </option>
+          ))}
+        </select>
+      </label>
+    </NewDialog>
   );
 }

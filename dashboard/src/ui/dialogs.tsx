@@ -121,6 +121,28 @@ export function Dialog(props: { label: string; close: () => void; className?: st
   );
 }
 
+/** A dialog that makes something from what is typed into its fields. */
+export function NewDialog(props: { label: string; close: () => void; save: () => Promise<unknown>; children: ComponentChildren }) {
+  const submit = (event: Event): void => {
+    event.preventDefault();
+    void props.save();
+  };
+  return (
+    <Dialog label={props.label} close={props.close}>
+      <form onSubmit={submit}>
+        <h2>{props.label}</h2>
+        {props.children}
+        <div class="buttons">
+          <Button onClick={props.close}>Leave</Button>
+          <Button type="submit" kind="main">
+            Make it
+          </Button>
+        </div>
+      </form>
+    </Dialog>
+  );
+}
+
 function Asked({ question, answer }: { question: Question; answer: (text: string | null) => void }) {
   const [typed, setTyped] = useState("");
   const [text, setText] = useState("");
