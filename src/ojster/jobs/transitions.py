@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from enum import Enum
 from operator import attrgetter
 from types import MappingProxyType
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
 
@@ -27,7 +27,7 @@ from ojster.jobs.extension import life
 from ojster.jobs.failure import Failure, append_failure, clean
 from ojster.jobs.job_json import retry_policy
 from ojster.jobs.retry import RetryPolicy, Verdict, exhausted, judge
-from ojster.storage.tally import Tally, bucket_of
+from ojster.storage.tally import bucket_of
 from ojster.storage.transaction import ColumnType, Transaction
 
 _STATE_COLUMNS: Final[dict[str, ColumnType]] = {
@@ -82,7 +82,12 @@ def fail_attempt(
     policy = retry_policy(job)
     verdict = _verdict(tx, job, failure, policy, loss)
     note_failure(tx, job, failure)
-    _count_end(tx, job, "failed", tx.now - (job.started_at or tx.now))
+    for tally in tx.tallies_of(job):
+        tally.failed += 1
+    if (of_type := tx.tally_of_type(job)) is not None:
+        of_type.failed += 1
+    if _has_run(job):
+        count_run(tx, job, tx.now - (job.started_at or tx.now))
     error = {
         "type": clean(failure.type),
         "message": clean(failure.message[:1000]),
@@ -129,37 +134,23 @@ def fail_attempt(
 
 
 def count_run(tx: Transaction, job: Job, ran: int) -> None:
-    """Count that a job ran for ``ran`` microseconds until it was suspended."""
-    _add_run(tx, job, ran, _tallies(tx, job))
+    """Count that a job ran for ``ran`` microseconds: until its attempt ended, or until it was suspended.
 
-
-def _count_end(tx: Transaction, job: Job, how: Literal["completed", "failed"], ran: int) -> None:
-    """Count the end of an attempt. One that was suspended has run before, and a skipped one never."""
-    tallies = _tallies(tx, job)
-    if job.state == JobState.ACTIVE and job.hold != SKIPPED:
-        _add_run(tx, job, ran, tallies)
-    for tally in tallies:
-        if how == "completed":
-            tally.completed += 1
-            tally.ran += ran
-        else:
-            tally.failed += 1
-
-
-def _tallies(tx: Transaction, job: Job) -> list[Tally]:
-    """Return the tallies that count a job, that of its type last, if it is counted."""
-    of_type = tx.tally_of_type(job)
-    return [*tx.tallies_of(job)] if of_type is None else [*tx.tallies_of(job), of_type]
-
-
-def _add_run(tx: Transaction, job: Job, ran: int, tallies: Sequence[Tally]) -> None:
-    """Count a run, and for its type how long it has waited: not when it was claimed, which saves a row."""
+    Its type counts now how long it had waited, and not when it was claimed, which saves a row.
+    """
     bucket = bucket_of(ran)
-    for tally in tallies:
+    for tally in tx.tallies_of(job):
         tally.runs[bucket] += 1
     of_type = tx.tally_of_type(job)
-    if of_type is not None and job.started_at is not None:
-        of_type.count_wait(job.started_at - (job.enqueued_at or job.started_at))
+    if of_type is not None:
+        of_type.runs[bucket] += 1
+        if job.started_at is not None:
+            of_type.count_wait(job.started_at - (job.enqueued_at or job.started_at))
+
+
+def _has_run(job: Job) -> bool:
+    """Return whether a job that ends has run since it was claimed: not if it was suspended, or is skipped."""
+    return job.state == "active" and job.hold != SKIPPED
 
 
 def _duration(tx: Transaction, job: Job) -> dict[str, int]:
@@ -260,7 +251,14 @@ def stop_jobs(tx: Transaction, jobs: Sequence[Job]) -> Set[str]:
 
 def complete_job(tx: Transaction, job: Job, result: bytes | None, ran: int) -> None:
     """Complete a job that ran for ``ran`` microseconds. The caller must then call ``write_completed`` to store it."""
-    _count_end(tx, job, "completed", ran)
+    for tally in tx.tallies_of(job):
+        tally.completed += 1
+        tally.ran += ran
+    if (of_type := tx.tally_of_type(job)) is not None:
+        of_type.completed += 1
+        of_type.ran += ran
+    if _has_run(job):
+        count_run(tx, job, ran)
     tx.move(job, "completed")
     job.finished_at = tx.now
     job.due_at = None

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Generic, Protocol, TypeVar
 
+from ojster.core.tenant import name_of_type
+
 T = TypeVar("T")
 
 MAX_COUNTED_TYPES: Final = 1_000
@@ -33,19 +35,19 @@ class Memory:
         self.is_callers = is_callers
         self.values: dict[Remembered[Any], Any] = {}
         self.locals: dict[Local[Any], Any] = {}
-        self._types: set[str] = set()
+        self._types: dict[str, str] = {}
         self.finishers: tuple[Callable[[Any], None], ...] = ()
         """What each transaction does before it is committed, and again if more happens in it; takes the transaction."""
 
-    def counts_type(self, type: str) -> bool:
-        """Return whether a job type is counted: the first ``MAX_COUNTED_TYPES`` that the process meets are."""
-        types = self._types
-        if type in types:
-            return True
-        if len(types) >= MAX_COUNTED_TYPES:
-            return False
-        types.add(type)
-        return True
+    def name_of_counted(self, type: str) -> str | None:
+        """Return under which name a job type is counted; ``None``: it is not.
+
+        The first ``MAX_COUNTED_TYPES`` that the process meets are.
+        """
+        name = self._types.get(type)
+        if name is None and len(self._types) < MAX_COUNTED_TYPES:
+            name = self._types[type] = name_of_type(type)
+        return name
 
     def forget(self) -> None:
         """Read all remembered values again when they are next needed."""

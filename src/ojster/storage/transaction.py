@@ -16,7 +16,7 @@ from ojster.core.job import Job
 from ojster.core.reacts import BITS, TRACED, JobEvent
 from ojster.core.settings import Settings
 from ojster.core.states import JOB_STATES
-from ojster.core.tenant import ALL_TENANTS, called, name_of_type, qualify, split
+from ojster.core.tenant import ALL_TENANTS, called, qualify, split
 from ojster.core.trace import trace_id_of
 from ojster.storage.memory import Memory, Remembered
 from ojster.storage.tally import ADDED, SUMS, Tally
@@ -312,7 +312,8 @@ class Transaction(ABC):
 
     def tally_of_type(self, job: Job) -> Tally | None:
         """Return the tally of a job's type, which counts attempts that have ended; ``None``: it is not counted."""
-        return self.effects.tallies[name_of_type(job.type)] if self.memory.counts_type(job.type) else None
+        name = self.memory.name_of_counted(job.type)
+        return None if name is None else self.effects.tallies[name]
 
     def note_event(self, job: Job, event: JobEvent) -> None:
         """Record an event of a job for its reactions, if it has any to it."""
