@@ -1,8 +1,8 @@
 """A shop with Starlette: a request enqueues a job, and operators with a token of Ojster see the dashboard.
 
 uvicorn shop:app             # the shop, with a dashboard at localhost:8000/ops/dashboard/
-ojster worker --app shop:jobs
-ojster tokens create ada --role owner --database sqlite:///shop.db
+ojster worker shop:jobs
+ojster tokens create ada --role owner --url sqlite:///shop.db
 curl -X POST localhost:8000/orders/7
 """
 

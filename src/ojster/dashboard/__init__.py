@@ -128,7 +128,8 @@ MAX_BODY_BYTES: Final = 67_108_864
 
 def _prepare(environ: dict[str, Any]) -> OjsterError | None:
     """Read the body of a request; return why it is refused, if it is."""
-    length = int(environ.get("CONTENT_LENGTH") or 0) if (environ.get("CONTENT_LENGTH") or "0").isdecimal() else -1
+    given = environ.get("CONTENT_LENGTH") or "0"
+    length = int(given) if given.isdecimal() else -1
     if length > MAX_BODY_BYTES:
         return PayloadTooLarge(f"The request has {length} bytes; at most {MAX_BODY_BYTES} are allowed here.")
     body = b""
