@@ -26,7 +26,7 @@ pytestmark = pytest.mark.anyio
 
 TYPE = JobFilter(type="mail.*")
 
-OF_WHAT_WAITS = ("jobs_needing", "nodes_blocked", "jobs_suspended")
+OF_WHAT_WAITS = ("jobs_needing", "nodes_unapproved", "jobs_suspended")
 """Indexes of what waits for a worker that can run it, an approval or an answer: read as a whole."""
 
 

@@ -15,6 +15,12 @@ WAITING_FOR: Final[tuple[WaitingFor, ...]] = get_args(WaitingFor)
 SUSPENDED: Final = "state = 'pending' AND hold IS NOT NULL AND node IS NOT NULL AND hold <> 'resumed'"
 """SQL condition of jobs of steps that wait for an answer, a time or a resumption."""
 
+_BLOCKED: Final = "n.manual = 1 AND n.approved = 0 AND n.state = 'blocked'"
+"""SQL condition of nodes that wait for their approval, worded as the index of what is not approved.
+
+No index has the state of nodes: PostgreSQL would have to change every index whenever it changes.
+"""
+
 _CONDITIONS: Final[dict[WaitingFor, str]] = {
     "form": f"type = '{WAIT_TYPE}' AND hold <> 'delay'",
     "delay": f"type = '{WAIT_TYPE}' AND hold = 'delay'",
@@ -35,7 +41,7 @@ _WAITS_FOR_PROMISED: Final = (
 def waits_for(what: WaitingFor) -> str:
     """Return the SQL condition that a workflow has a step which waits for something."""
     if what == "gate":
-        return f"seq IN (SELECT id >> {NODE_BITS} FROM nodes WHERE state = 'blocked')"
+        return f"seq IN (SELECT n.id >> {NODE_BITS} FROM nodes AS n WHERE {_BLOCKED})"
     if what == "promise":
         return f"finished_at IS NULL AND {_exists(_PROMISED, 'e.target', _WAITS_FOR_PROMISED, 'workflows.seq')}"
     return f"seq IN (SELECT node >> {NODE_BITS} FROM jobs WHERE {SUSPENDED} AND {_CONDITIONS[what]})"
@@ -45,7 +51,7 @@ def find_waits(tx: Transaction, seqs: Collection[int]) -> dict[int, list[Waiting
     """Return what workflows wait for, by their ``seq``; those that wait for nothing are left out."""
     found: dict[int, list[WaitingFor]] = defaultdict(list)
     given = (tx.integers(sorted(seqs)),)
-    gate = _exists("nodes AS n", "n.id", "n.state = 'blocked'")
+    gate = _exists("nodes AS n", "n.id", _BLOCKED)
     for (seq,) in tx.execute(f"SELECT w.seq FROM workflows AS w WHERE w.seq {tx.among} AND {gate}", given):
         found[seq].append("gate")
     held = _exists("jobs", "node", SUSPENDED)
@@ -67,7 +73,7 @@ def find_waits(tx: Transaction, seqs: Collection[int]) -> dict[int, list[Waiting
 _WAITS_OF_ONE: Final = ", ".join(
     f"EXISTS (SELECT 1 FROM {table} WHERE {condition} AND {node} BETWEEN :first AND :last)"
     for table, node, condition in (
-        ("nodes AS n", "n.id", "n.state = 'blocked'"),
+        ("nodes AS n", "n.id", _BLOCKED),
         *(("jobs", "node", f"{SUSPENDED} AND {condition}") for condition in _CONDITIONS.values()),
         (_PROMISED, "e.target", _WAITS_FOR_PROMISED),
     )
