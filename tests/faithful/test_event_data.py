@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from ojster.core.durations import SECOND
 from ojster.core.events import EventFilter
+from ojster.core.reacts import TRACED
 from ojster.core.timestamps import parse_timestamp
 from ojster.fleet.workers import Heartbeat
 from ojster.jobs.failure import Failure
 from ojster.jobs.messages import FailureReport, Progress
+from ojster.storage.transaction import Transaction
 from tests.conftest import Bench, Http
 
 pytestmark = pytest.mark.anyio
@@ -143,6 +146,27 @@ async def test_every_event_of_a_job_names_its_trace(bench: Bench, meta: dict[str
         event["type"] for event in told
     }
     assert {event["data"].get("trace_id") for event in told} == {TRACE}
+
+
+async def test_a_job_from_before_the_column_of_traces_has_events_with_its_trace(bench: Bench) -> None:
+    job = await bench.push(meta={"trace_id": TRACE})
+    await bench.engine.database.run(_forget_column, job.id)
+    await bench.ack(await bench.fetch_one())
+    page = await bench.engine.events.select(EventFilter(types=("job.started", "job.completed")))
+    assert [event["data"]["trace_id"] for event in page.events] == [TRACE, TRACE]
+
+
+def _forget_column(tx: Transaction, ids: Sequence[str]) -> list[None]:
+    for id in ids:
+        tx.execute("UPDATE jobs SET trace_id = NULL, reacts = :traced WHERE id = :id", {"traced": TRACED, "id": id})
+    return [None for _ in ids]
+
+
+async def test_a_trace_with_a_character_that_no_database_stores_is_not_repeated(bench: Bench) -> None:
+    await bench.push(meta={"trace_id": "a\0b"})
+    await bench.ack(await bench.fetch_one())
+    page = await bench.engine.events.select(EventFilter(limit=1_000))
+    assert not any("trace_id" in event["data"] for event in page.events)
 
 
 async def test_a_job_without_a_trace_has_events_without_one(bench: Bench) -> None:

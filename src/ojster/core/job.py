@@ -81,6 +81,8 @@ class Job(msgspec.Struct, gc=False):
         Bits of the events with reactions, and other flags; 0 by default.
     losses:
         Number of attempts that ended with the death of their worker; 0 by default.
+    trace_id:
+        Id of the trace that it belongs to.
     envelope:
         JSON object of the immutable attributes; ``args`` and ``meta`` decode it.
     moved:
@@ -139,6 +141,7 @@ class Job(msgspec.Struct, gc=False):
     reacts: int = 0
     """Bits of the events with reactions, and other flags: see ``ojster.events.reaction_rules``."""
     losses: int = 0
+    trace_id: str | None = None
     envelope: bytes = b"{}"
     moved: tuple[str | None, str] | None = None
     """Its last state change in this transaction, as (old, new), until an event reports it."""

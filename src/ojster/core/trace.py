@@ -14,7 +14,7 @@ _TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a
 """The value of a W3C ``traceparent``, with the trace id as its group."""
 
 _MAX_LENGTH: Final = 128
-"""Maximum length of a trace id that events repeat, in characters."""
+"""Maximum length of a trace id that events repeat, in characters. Ids with a NUL are not repeated either."""
 
 
 class _Meta(msgspec.Struct, frozen=True):
@@ -31,18 +31,18 @@ _read_text: Final = msgspec.json.Decoder(str).decode
 _read_envelope: Final = msgspec.json.Decoder(_Envelope).decode
 
 
-def has_trace(meta: bytes) -> bool:
-    """Return whether the ``meta`` of a job, as JSON, names its trace."""
-    return b'"trace' in meta and _trace_id(_read_meta(meta)) is not None
+def trace_of_meta(meta: bytes) -> str | None:
+    """Return the id of the trace of a job with this ``meta``: ``trace_id``, or else the one in ``traceparent``."""
+    return _trace_id(_read_meta(meta)) if b'"trace' in meta else None
 
 
-def trace_id_of(envelope: bytes) -> str | None:
-    """Return the id of the trace of a job: ``trace_id``, or else the one in ``traceparent``."""
+def trace_of_envelope(envelope: bytes) -> str | None:
+    """Return the id of the trace of a job with this envelope, as ``trace_of_meta``."""
     return _trace_id(_read_envelope(envelope).meta)
 
 
 def _trace_id(meta: _Meta) -> str | None:
-    if 0 < len(trace_id := _text(meta.trace_id)) <= _MAX_LENGTH:
+    if 0 < len(trace_id := _text(meta.trace_id)) <= _MAX_LENGTH and "\0" not in trace_id:
         return trace_id
     found = _TRACEPARENT.fullmatch(_text(meta.traceparent))
     return None if found is None else found[1]

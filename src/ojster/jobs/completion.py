@@ -40,7 +40,6 @@ def acknowledge(tx: Transaction, acknowledgements: Sequence[Acknowledgement]) ->
     """Complete active jobs; return each job, or the reason why its acknowledgement was refused."""
     now, largest = tx.now, tx.settings.largest_job
     jobs = tx.lock_jobs([ack.job_id for ack in acknowledgements])
-    tx.load_traced(jobs.values())
     results: list[Job | OjsterError] = []
     completed: list[Job] = []
     checks = life(tx).refuse_result
@@ -103,7 +102,6 @@ def _too_large(result: bytes | None, largest: int) -> PayloadTooLarge | None:
 def fail(tx: Transaction, reports: Sequence[FailureReport]) -> list[Job | OjsterError]:
     """Fail attempts; return each job, to be retried or discarded, or the reason why its report was refused."""
     jobs = tx.lock_jobs([report.job_id for report in reports])
-    tx.load_traced(jobs.values())
     lock_with(tx, jobs.values())
     results: list[Job | OjsterError] = []
     for report in reports:

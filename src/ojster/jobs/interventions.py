@@ -49,7 +49,6 @@ def _cancel(tx: Transaction, orders: Sequence[Cancellation], *, active_too: bool
     ids = [one.job_id for one in orders]
     jobs = tx.lock_jobs(ids)
     before = {id: job.state for id, job in jobs.items() if job.state not in FINISHED}
-    tx.load_traced(jobs.values())
     told = set() if active_too else {id for id, state in before.items() if state == JobState.ACTIVE}
     request_cancellation(tx, [jobs[id] for id in told])
     cancel_jobs(tx, [jobs[id] for id in before if id not in told], by={one.job_id: one.by for one in orders})

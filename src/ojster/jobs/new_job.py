@@ -15,11 +15,10 @@ from ojster.core.errors import InvalidRequest, PayloadTooLarge, Unsupported
 from ojster.core.ids import is_job_id, new_id
 from ojster.core.json_objects import Members, check_names, read_members
 from ojster.core.parsing import read_value
-from ojster.core.reacts import TRACED
 from ojster.core.refusals import MetadataTooLarge
 from ojster.core.tenant import check_tenant, qualify, shown_tenant
 from ojster.core.timestamps import format_timestamp
-from ojster.core.trace import has_trace
+from ojster.core.trace import trace_of_meta
 from ojster.events.channel import Notify
 from ojster.jobs.capability_attributes import read_attributes
 from ojster.jobs.deadlines import deadlines_of
@@ -95,6 +94,8 @@ class NewJob(msgspec.Struct, gc=False):
     needs: str | None = None
     """The key of its requirements (``ojster.fleet.requirements``)."""
     agent: Agent | None = None
+    trace_id: str | None = None
+    """The trace that its ``meta`` names."""
     wait: Wait | None = None
     """What a wait step waits for (``ojster.workflows.wait``); ``None`` for other jobs."""
     reacts: int = 0
@@ -190,7 +191,8 @@ def read_job(
         version=members.get("version"),
         needs=attributes.needs,
         agent=attributes.agent,
-        reacts=attributes.reacts | deadline_bits | (TRACED if has_trace(meta) else 0),
+        reacts=attributes.reacts | deadline_bits,
+        trace_id=trace_of_meta(meta),
         wait=attributes.wait,
         notices=attributes.notices,
     )

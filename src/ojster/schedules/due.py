@@ -74,7 +74,6 @@ def _process_due(tx: Transaction, state: str, act: Callable[[Transaction, list[J
     try:
         with tx.savepoint():
             jobs = [Job(*row) for row in rows]
-            tx.load_traced(jobs)
             lock_with(tx, jobs)
             act(tx, jobs)
             settle(tx)

@@ -17,7 +17,7 @@ from ojster.core.reacts import BITS, TRACED, JobEvent
 from ojster.core.settings import Settings
 from ojster.core.states import JOB_STATES
 from ojster.core.tenant import ALL_TENANTS, called, qualify, split
-from ojster.core.trace import trace_id_of
+from ojster.core.trace import trace_of_envelope
 from ojster.storage.memory import Memory, Remembered
 from ojster.storage.tally import ADDED, SUMS, Tally
 
@@ -30,7 +30,7 @@ JOB_COLUMNS = (
     "seq, id, type, queue, state, priority, attempt, max_attempts, created_at, enqueued_at, started_at, finished_at, "
     "expires_at, due_at, timeout, lease, retry_delay, worker_id, unique_key, cron_name, exclusive_key, dead, progress, "
     "result, errors, node, superseded_by, error_type, checkpoint_number, limit_key, tenant, version, "
-    "needs, agent, hold, reacts, losses"
+    "needs, agent, hold, reacts, losses, trace_id"
 )
 """The columns of ``jobs``, in the order of the fields of ``Job``."""
 
@@ -245,13 +245,20 @@ class Transaction(ABC):
         if job.moved is not None:
             data["from"], data["to"] = job.moved
             job.moved = None
-        if job.reacts & TRACED:
-            if job.envelope == b"{}":
-                self.envelopes([job])
-            data["trace_id"] = trace_id_of(job.envelope)
+        if job.trace_id is not None:
+            data["trace_id"] = job.trace_id
+        elif job.reacts & TRACED:
+            data["trace_id"] = self._trace_of(job)
         if job.seq and type not in _NOT_IN_HISTORY and not _is_ordinary(data):
             self.effects.history.append((job.seq, type, data | _circumstances(job, data)))
         self.effects.events.append((type, self.now, job.id, job.queue, job.type, data, job.tenant))
+
+    def _trace_of(self, job: Job) -> str | None:
+        """Return the trace of a job from before the column ``trace_id``, from its ``meta``."""
+        if job.envelope == b"{}":
+            self.envelopes([job])
+        job.trace_id = trace_of_envelope(job.envelope)
+        return job.trace_id
 
     def emit_about(
         self, type: str, subject: str, queue: str | None = None, *, tenant: str | None = None, **data: Any
@@ -423,11 +430,6 @@ class Transaction(ABC):
     @abstractmethod
     def envelopes(self, jobs: Sequence[Job]) -> None:
         """Load the envelopes of jobs."""
-
-    def load_traced(self, jobs: Iterable[Job]) -> None:
-        """Load the missing envelopes of jobs whose events name their trace."""
-        if missing := [job for job in jobs if job.reacts & TRACED and job.envelope == b"{}"]:
-            self.envelopes(missing)
 
     @abstractmethod
     def record_events(self, events: bytes) -> None:

@@ -82,6 +82,7 @@ _NEW_JOB: Final[dict[str, ColumnType]] = {
     "agent": "bytea",
     "reacts": "bigint",
     "hold": "text",
+    "trace_id": "text",
 }
 """Columns of a new job and their types, without the envelope."""
 

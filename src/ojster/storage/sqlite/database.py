@@ -162,6 +162,7 @@ class SqliteTransaction(Transaction):
                 job.agent,
                 job.reacts,
                 job.hold,
+                job.trace_id,
             )
             for seq, job in enumerate(jobs, first)
         ]

@@ -47,6 +47,7 @@ JOB_NAMES: Final = (
     "agent",
     "reacts",
     "hold",
+    "trace_id",
 )
 """The columns of a new job."""
 
