@@ -48,7 +48,7 @@ class SkipPolicy(ClaimPolicy):
                 self.tx.effects.opened.add(queue)  # it, or what is behind it, is looked at in another transaction
                 return False
             if (adopted := adoption_of(self.tx, job)) is not None:
-                begin_workflows(self.tx, [job])
+                begin_workflows(self.tx, [] if job.workflow is None else [job.workflow])
                 skip(self.tx, job, adopted)
                 self._skipped += 1
                 return False

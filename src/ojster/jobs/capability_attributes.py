@@ -44,6 +44,9 @@ class Attributes(msgspec.Struct, frozen=True, gc=False):
 
 _NONE: Final = Attributes()
 
+_OF_STEPS: Final = frozenset({"workflow_id", "workflow_step"})
+"""The attributes that every step of a workflow has."""
+
 
 def read_attributes(type: str, args: bytes, members: Members) -> Attributes:
     """Return what the attributes of capabilities say about a job.
@@ -63,7 +66,7 @@ def read_attributes(type: str, args: bytes, members: Members) -> Attributes:
         An attribute is malformed, or does not go with the type of the job.
     """
     looks_up = b'"$lookup"' in args and "workflow_id" not in members and check_lookups(args)
-    if not members and type not in (CODE_TYPE, WAIT_TYPE):
+    if members.keys() <= _OF_STEPS and type not in (CODE_TYPE, WAIT_TYPE):
         return Attributes(reacts=LOOKUP_BIT) if looks_up else _NONE
     _check_belongs(CODE, CODE_TYPE, type, members, field="type")
     if CODE in members:

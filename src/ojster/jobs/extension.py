@@ -115,6 +115,10 @@ class Extension:
         """Process what is due at ``tx.now``; return when to look again."""
         return Due(None)
 
+    def go_on(self, tx: Transaction) -> bool:
+        """Go on with large work by one step, before anything else in the transaction; return whether more is left."""
+        return False
+
     def end_wait(self, tx: Transaction, job: Job) -> bool:
         """End the wait of a pending job that is due; return ``False`` if it waits for its expiry."""
         return False
@@ -191,6 +195,7 @@ class Life:
         self.last_retry = overriding("last_retry")
         self.lock = overriding("lock")
         self.due = overriding("due")
+        self.go_on = overriding("go_on")
         self.end_wait = overriding("end_wait")
         self.forget = overriding("forget")
         self.forgettable = overriding("forgettable")

@@ -19,7 +19,7 @@ from ojster.jobs.bulk_service import BulkService
 from ojster.jobs.filter_walk import WINDOW, JobFilter, batches
 from ojster.jobs.scope import CapabilityService, Scope
 from ojster.schedules import retention
-from ojster.schedules.due import run_due
+from ojster.schedules.due import go_on, run_due
 from ojster.storage.inbox import LARGE
 from ojster.storage.transaction import Transaction
 from ojster.storage.wakeups import DUE
@@ -37,6 +37,9 @@ OUTAGE_GRACE_SECONDS: Final = 5.0
 
 WALK_INTERVAL_SECONDS: Final = 600.0
 """Interval of walks over all jobs, for queues and tenants with their own retention, and over files, in seconds."""
+
+STEPS_SECONDS: Final = 0.1
+"""Time for which large work goes on in steps before maintenance looks at everything else again, in seconds."""
 
 RETENTION_INTERVAL_SECONDS: Final = 60.0
 """Interval of searches for finished jobs past their retention, in seconds."""
@@ -79,6 +82,8 @@ class Maintenance(CapabilityService):
                 delay = MAX_MAINTENANCE_PAUSE_SECONDS
                 try:
                     due = await database.run(run_due, None, LARGE)
+                    if due is not None and due <= database.clock():
+                        await self._go_on()
                     database.next_due = due
                     if due is not None:
                         delay = min(MAX_MAINTENANCE_PAUSE_SECONDS, max(0.0, (due - database.clock()) / 1e6))
@@ -89,6 +94,18 @@ class Maintenance(CapabilityService):
                     log.error("maintenance failed, retrying in 1 s: %s", error)
                     delay = 1.0
                 await waiter.wait(delay)
+
+    async def _go_on(self) -> None:
+        """Go on with large work that is done in steps, for ``STEPS_SECONDS``. If it fails, ``run_due`` postpones it."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + STEPS_SECONDS
+        try:
+            while loop.time() < until and await self.database.run(go_on, None, LARGE):
+                continue
+        except BackendUnavailable:
+            raise
+        except Exception:
+            log.exception("a step of large work failed")
 
     async def _until_it_answers(self, error: BackendUnavailable) -> None:
         """Wait until the database answers, and then ``OUTAGE_GRACE_SECONDS`` more, so that workers can report first.

@@ -233,6 +233,8 @@ class Transaction(ABC):
         self.memory = memory
         self.memory_version = memory.version
         self.effects = Effects()
+        self.claimed_steps: dict[int, Row] = {}
+        """What a claim has read of the steps of its jobs, by node: see ``ojster.workflows.claimed_steps``."""
 
     def refuse_growth(self) -> OjsterError | None:
         """Return why the database must not grow, so that there is room for the end of what it has; ``None``: it may."""
@@ -273,6 +275,10 @@ class Transaction(ABC):
         self.effects.events.append(
             (type, self.now, name, queue, None, data, (owner or ALL_TENANTS) if tenant is None else tenant)
         )
+
+    def emit_of(self, type: str, id: str, tenant: str, data: dict[str, Any]) -> None:
+        """Record an event of a tenant's resource that is named by its id, with data that has no qualified names."""
+        self.effects.events.append((type, self.now, id, None, None, data, tenant))
 
     def move(self, job: Job, state: str) -> None:
         """Change the state of ``job``, and update the counts of its queue. The row is not written."""
@@ -338,6 +344,10 @@ class Transaction(ABC):
     @abstractmethod
     def execute(self, sql: str, parameters: Parameters = ()) -> list[Row]:
         """Run one statement and return its rows."""
+
+    def execute_together(self, queries: Sequence[tuple[str, Sequence[Any]]]) -> list[list[Row]]:
+        """Run queries with positional parameters, one after another in one message; return the rows of each."""
+        return [self.execute(sql, parameters) for sql, parameters in queries]
 
     @abstractmethod
     def execute_many(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:

@@ -51,7 +51,7 @@ _decode: Final = msgspec.json.decode
 _encode: Final = msgspec.json.Encoder().encode
 _raw_list: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
-_END_OF_JOB: Final = {
+_END_OF_JOB: Final[dict[str, NodeState]] = {
     JobState.COMPLETED: NodeState.COMPLETED,
     JobState.DISCARDED: NodeState.FAILED,
     JobState.CANCELLED: NodeState.CANCELLED,
@@ -65,8 +65,7 @@ def advance(tx: Transaction) -> None:
         ended, tx.effects.ended = tx.effects.ended, []
         nodes = {job.node: job for job in ended if job.node is not None}
         graph = Graph(tx)
-        graph.lock({id >> NODE_BITS for id in nodes})
-        graph.load(nodes)
+        graph.lock_around(nodes)
         run = Advance(graph)
         for id, job in nodes.items():
             node = graph.nodes.get(id)
@@ -112,6 +111,11 @@ class Advance:
         self.graph.write()
         advance(self.tx)
 
+    @property
+    def has_deferred(self) -> bool:
+        """Whether children of containers were left to later transactions."""
+        return self._starts.has_deferred
+
     # Changes from outside
 
     def end_with_job(self, node: Node, job: Job) -> None:
@@ -122,7 +126,7 @@ class Advance:
             workflow.started_at = job.started_at  # the claim skipped the locked workflow
             self.graph.change(workflow)
             emit(self.tx, "workflow.started", workflow, total_steps=workflow.jobs)
-        change_node(node, _END_OF_JOB[JobState(job.state)])
+        change_node(node, _END_OF_JOB[job.state])
         node.finished_at = self.tx.now
         self.graph.touch_ended_job(node)
         self._ended.append(node)
@@ -486,15 +490,8 @@ def emit(tx: Transaction, type: str, workflow: Workflow, **data: Any) -> None:
 
     Spec: ojs-workflows appendix B
     """
-    tx.emit_about(
-        type,
-        workflow.id,
-        tenant=workflow.tenant,
-        workflow_id=workflow.id,
-        workflow_type=workflow.type,
-        workflow_name=workflow.name,
-        **data,
-    )
+    about = {"workflow_id": workflow.id, "workflow_type": workflow.type, "workflow_name": workflow.name}
+    tx.emit_of(type, workflow.id, workflow.tenant, about | data)
 
 
 assert set(_END_OF_JOB.values()) <= ENDED

@@ -6,6 +6,7 @@ from ojster.core.job import Job
 from ojster.jobs.claim_policy import ClaimPolicy, Pipeline
 from ojster.jobs.extension import settle
 from ojster.jobs.transitions import stop_jobs
+from ojster.workflows.claimed_steps import claimed_steps
 
 
 class StoppedWorkflowPolicy(ClaimPolicy):
@@ -17,17 +18,9 @@ class StoppedWorkflowPolicy(ClaimPolicy):
 
     def can_start(self, jobs: list[Job]) -> list[Job]:
         """Leave out such jobs."""
-        nodes = [job.node for job in jobs if job.node is not None]
-        if not nodes:
+        stopped = {step.node for step in claimed_steps(self.tx, jobs) if step.is_stopped}
+        if not stopped:
             return jobs
-        rows = self.tx.execute(
-            "SELECT n.id FROM nodes AS n JOIN workflows AS w ON w.seq = n.id >> 20 "
-            f"WHERE n.id {self.tx.among} AND (n.verdict IS NOT NULL OR w.held_at IS NOT NULL)",
-            (self.tx.integers(nodes),),
-        )
-        if not rows:
-            return jobs
-        stopped = {id for (id,) in rows}
         left_out = stop_jobs(self.tx, [job for job in jobs if job.node in stopped])
         settle(self.tx)
         return [job for job in jobs if job.id not in left_out]

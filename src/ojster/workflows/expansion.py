@@ -23,12 +23,19 @@ BYTES_AT_ONCE: Final = 4 << 20
 _elements_of: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
-def expand_maps(tx: Transaction) -> tuple[int | None, bool]:
-    """Create more children of one map, each map in its turn; return when to go on, and whether that is now."""
+def expand_maps(tx: Transaction, *, waits: bool = False) -> tuple[int | None, bool]:
+    """Create more children of one map, each map in its turn; return when to go on, and whether that is now.
+
+    Parameters
+    ----------
+    waits:
+        Whether to wait for a workflow that another transaction has locked. Only a transaction that has locked nothing
+        yet may wait, because of deadlocks.
+    """
     rows = tx.execute("SELECT node FROM map_elements WHERE parked = 0 ORDER BY start, node LIMIT 1")
     if not rows:
         return None, False
-    graph = _locked(tx, rows[0][0])
+    graph = _locked(tx, rows[0][0], waits=waits)
     if graph is None:
         return tx.now, False  # another transaction has locked the workflow: ``run_due`` tries again soon
     node = graph.nodes[rows[0][0]]
@@ -40,27 +47,31 @@ def expand_maps(tx: Transaction) -> tuple[int | None, bool]:
     return (tx.now, True) if is_left else (None, False)
 
 
-def start_deferred(tx: Transaction) -> tuple[int | None, bool]:
+def start_deferred(tx: Transaction, *, waits: bool = False) -> tuple[int | None, bool]:
     """Start more children of the containers of one workflow, each workflow in its turn.
 
     Return when to go on, and whether that is now. Those of held workflows wait for the release.
+
+    Parameters
+    ----------
+    waits:
+        Whether to wait for the last of the workflows if other transactions have locked them all: see ``expand_maps``.
     """
     rows: Sequence[tuple[int, int]] = tx.execute(
         "SELECT workflow, node FROM deferred_starts WHERE parked = 0 ORDER BY turn, node LIMIT :most",
         {"most": MAX_STARTS_OF_WORKFLOW},
     )
-    for node in dict(rows).values():  # one of each workflow
-        graph = _locked(tx, node)
+    nodes = list(dict(rows).values())  # one of each workflow
+    for node in nodes:
+        graph = _locked(tx, node, waits=waits and node == nodes[-1])
         if graph is not None:
-            _start_more(Advance(graph))
-            break
-    else:  # other transactions have locked these workflows: ``run_due`` tries again soon
-        return (tx.now, False) if rows else (None, False)
-    ((is_left,),) = tx.execute("SELECT EXISTS (SELECT 1 FROM deferred_starts WHERE parked = 0)")
-    return (tx.now, True) if is_left else (None, False)
+            is_left = _start_more(Advance(graph)) or len(nodes) > 1 or len(rows) == MAX_STARTS_OF_WORKFLOW
+            return (tx.now, True) if is_left else (None, False)
+    return (tx.now, False) if rows else (None, False)  # others have locked them: ``run_due`` tries again soon
 
 
-def _start_more(run: Advance) -> None:
+def _start_more(run: Advance) -> bool:
+    """Start more children of containers of the graph's workflow; return whether more of them are left."""
     tx, graph = run.tx, run.graph
     (seq,) = graph.workflows
     rows = tx.execute(  # now that the workflow is locked: before, another transaction may have changed them
@@ -74,12 +85,14 @@ def _start_more(run: Advance) -> None:
         if graph.nodes[id].state == NodeState.STARTED:
             run.start_children(graph.nodes[id], position)
     run.go()
+    return run.has_deferred or len(rows) == MAX_STARTS_OF_WORKFLOW
 
 
-def _locked(tx: Transaction, id: int) -> Graph | None:
+def _locked(tx: Transaction, id: int, *, waits: bool) -> Graph | None:
     """Lock the workflow of a node, and return a graph with the node; ``None`` if another transaction has locked it."""
     seq = id >> NODE_BITS
-    found = tx.execute(f"SELECT {WORKFLOW_COLUMNS} FROM workflows WHERE seq = :seq{tx.skip_locked}", {"seq": seq})
+    lock = tx.for_update if waits else tx.skip_locked
+    found = tx.execute(f"SELECT {WORKFLOW_COLUMNS} FROM workflows WHERE seq = :seq{lock}", {"seq": seq})
     if not found:
         return None
     graph = Graph(tx)

@@ -17,6 +17,7 @@ from ojster.workflows.advance import advance
 from ojster.workflows.beginning import begin_workflows
 from ojster.workflows.cancellation import cancel_with_worker, skip_rest
 from ojster.workflows.claim_policy import StoppedWorkflowPolicy
+from ojster.workflows.claimed_steps import claimed_steps
 from ojster.workflows.due import process_due_workflows
 from ojster.workflows.expansion import expand_maps, start_deferred
 from ojster.workflows.growth import grow
@@ -67,6 +68,12 @@ class WorkflowExtension(Extension):
         next_start, more_starts = start_deferred(tx)
         moments = [at for at in (next_end, next_due, next_map, next_start) if at is not None]
         return Due(min(moments, default=None), more or more_ends or more_maps or more_starts)
+
+    def go_on(self, tx: Transaction) -> bool:
+        """Create more elements of a large map, and start more children of a large container."""
+        _, more_maps = expand_maps(tx, waits=True)
+        _, more_starts = start_deferred(tx, waits=not more_maps)
+        return more_maps or more_starts
 
     def end_wait(self, tx: Transaction, job: Job) -> bool:
         """End a suspension that is due."""
@@ -125,6 +132,8 @@ class WorkflowExtension(Extension):
 
     def start(self, tx: Transaction, jobs: Sequence[Job]) -> None:
         """Note which workflows have begun; give their jobs the results that they ask for, and what resumed them."""
-        begin_workflows(tx, jobs)
-        add_parent_results(tx, jobs)
+        if any(job.node is not None for job in jobs):
+            steps = claimed_steps(tx, jobs)
+            begin_workflows(tx, {step.node >> NODE_BITS for step in steps if not step.has_begun})
+            add_parent_results(tx, jobs, steps)
         add_resume_data(tx, jobs)

@@ -210,6 +210,20 @@ class Graph:
         )
         self.workflows |= {row[0]: Workflow(*row) for row in rows}
 
+    def lock_around(self, ids: Collection[int]) -> None:
+        """Lock the workflows of nodes, and read them, the nodes and their containers: in one message."""
+        among, given = self.tx.among, self.tx.integers(ids)
+        seqs = self.tx.integers(sorted({id >> NODE_BITS for id in ids}))
+        lock = f"SELECT {WORKFLOW_COLUMNS} FROM workflows WHERE seq {among} ORDER BY seq{self.tx.for_update}"
+        read = (
+            f"SELECT {NODE_COLUMNS} FROM nodes WHERE id {among} UNION ALL SELECT {NODE_COLUMNS} FROM nodes "
+            f"WHERE id IN (SELECT parent FROM nodes WHERE id {among})"
+        )
+        workflows, nodes = self.tx.execute_together([(lock, (seqs,)), (read, (given, given))])
+        self.workflows |= {row[0]: Workflow(*row) for row in workflows}
+        for row in nodes:
+            self._add(Node(*row))
+
     def load(self, ids: Iterable[int]) -> None:
         """Read the nodes that are not loaded."""
         if missing := [id for id in dict.fromkeys(ids) if id not in self.nodes]:
@@ -248,7 +262,8 @@ class Graph:
     def followers(self, nodes: Iterable[Node]) -> list[tuple[Node, Node]]:
         """Return the pairs of an ended node and one of its successors, whose containers are loaded.
 
-        A container that ended without having started takes the place of the nodes inside it.
+        A container that ended without having started takes the place of the nodes inside it. Successors that wait for
+        nothing else are loaded with their specifications.
         """
         followed = {node.id: node for node in nodes if node.followed}
         if not followed:
@@ -259,11 +274,16 @@ class Graph:
         pairs = [(source, target) for source in followed for target in self._new_edges.get(source, ())]
         if known := [id for id in followed if id not in self._new]:
             rows = self.tx.execute(
-                f"SELECT e.source, {NODE_COLUMNS_OF_N} FROM node_edges AS e JOIN nodes AS n ON n.id = e.target "
+                f"SELECT e.source, p.spec, {NODE_COLUMNS_OF_N} FROM node_edges AS e JOIN nodes AS n ON n.id = e.target "
+                "LEFT JOIN node_specs AS p ON p.id = n.id AND n.waiting <= 1 "
                 f"WHERE e.source {self.tx.among} ORDER BY e.source, e.target",
                 (self.tx.integers(known),),
             )
-            pairs += [(source, self._add(Node(*row)).id) for source, *row in rows]
+            for source, spec, *row in rows:
+                node = self._add(Node(*row))
+                pairs.append((source, node.id))
+                if spec is not None and node.id not in self.specs:
+                    self.specs[node.id] = read_spec(spec)
         if any(node.followed & ~Followed.HERE for node in followed.values()):
             self.load([parent for _, target in pairs if (parent := self.nodes[target].parent) is not None])
         return [(followed[source], self.nodes[target]) for source, target in pairs]
@@ -308,10 +328,12 @@ class Graph:
         for group, first in self._alike(containers):
             looked = [child for id in group for child in self._new_children.get(id, ()) if child.position >= first]
             if stored := [id for id in group if id not in self._new]:
+                # For one container, the index gives the order; for several, some versions of PostgreSQL sort all.
+                chosen, order = ("= ?", "position") if len(stored) == 1 else (self.tx.among, "parent, position")
                 rows = self.tx.execute(
-                    f"SELECT {NODE_COLUMNS} FROM nodes WHERE parent {self.tx.among} AND position >= ? "
-                    "AND state = 'waiting' AND (waiting = 0 OR unmet > 0) ORDER BY parent, position LIMIT ?",
-                    (self.tx.integers(stored), first, limit),
+                    f"SELECT {NODE_COLUMNS} FROM nodes WHERE parent {chosen} AND position >= ? "
+                    f"AND state = 'waiting' AND (waiting = 0 OR unmet > 0) ORDER BY {order} LIMIT ?",
+                    (stored[0] if len(stored) == 1 else self.tx.integers(stored), first, limit),
                 )
                 looked += [self._add(Node(*row)) for row in rows]
             found += [node for node in looked if node.state == NodeState.WAITING and (not node.waiting or node.unmet)]

@@ -8,7 +8,7 @@ counts of its predecessors and children, so that a decision about a node reads o
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import IntFlag, StrEnum
+from enum import StrEnum
 from typing import Final, Protocol, TypeVar
 
 import msgspec
@@ -90,14 +90,14 @@ ENDED: Final = frozenset(
 SUCCESSFUL: Final = frozenset({NodeState.COMPLETED, NodeState.SKIPPED})
 
 
-class Followed(IntFlag):
-    """Where the successors of a node are, and those of the nodes inside it."""
+class Followed:
+    """Bits: where the successors of a node are, and those of the nodes inside it."""
 
-    HERE = 1
+    HERE: Final = 1
     """In its container."""
-    ELSEWHERE = 2
+    ELSEWHERE: Final = 2
     """In another container. Such edges follow from promised items alone."""
-    INSIDE = 4
+    INSIDE: Final = 4
     """A node inside it has successors outside of it."""
 
 

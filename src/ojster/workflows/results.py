@@ -11,13 +11,14 @@ Spec: ojs-workflows 7
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 
 from ojster.core.job import Job
 from ojster.storage.transaction import Transaction
+from ojster.workflows.claimed_steps import ClaimedStep
 from ojster.workflows.node import TWO_PART, Followed, Inputs, Kind, NodeState
 
 _encode: Final = msgspec.json.Encoder().encode
@@ -26,7 +27,8 @@ _raw_list: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 # Subqueries, because the planner could execute a join in the other direction, as a scan of all jobs.
 _COLUMNS: Final = (
     "n.id, n.parent, n.position, n.kind, n.name, n.state, n.followed, n.total, n.result, n.error, "
-    "(SELECT j.result FROM jobs AS j WHERE j.id = n.job_id), (SELECT j.errors FROM jobs AS j WHERE j.id = n.job_id)"
+    "(SELECT j.result FROM jobs AS j WHERE j.id = n.job_id), "
+    "CASE WHEN n.state <> 'completed' THEN (SELECT j.errors FROM jobs AS j WHERE j.id = n.job_id) END"
 )
 
 
@@ -80,7 +82,7 @@ def _outcome(row: Sequence[Any]) -> Outcome:
     job_result, job_errors = row[10:12]
     if found.result is None:
         found.result = job_result
-    if found.error is None and job_errors is not None and found.state != NodeState.COMPLETED:
+    if found.error is None and job_errors is not None:
         found.error = bytes(_raw_list(job_errors)[-1])
     return found
 
@@ -192,18 +194,14 @@ def array_of(members: Iterable[Outcome]) -> bytes:
 # Inputs of jobs
 
 
-def add_parent_results(tx: Transaction, jobs: Sequence[Job]) -> None:
-    """Add to claimed jobs the results that their nodes request (``parent_results``)."""
-    of_workflows = [job for job in jobs if job.node is not None]
-    if not of_workflows:
-        return
-    nodes = {job.node for job in of_workflows if job.node is not None}
-    sources: dict[int, int] = dict(
-        tx.execute(f"SELECT id, source FROM nodes WHERE source IS NOT NULL AND id {tx.among}", (tx.integers(nodes),))
-    )
-    inputs = _inputs_of(tx, set(sources.values())) if sources else {}
-    for job in of_workflows:
-        job.parent_results = inputs.get(sources.get(job.node or 0, -1), b"[]")
+def add_parent_results(tx: Transaction, jobs: Sequence[Job], steps: Sequence[ClaimedStep]) -> None:
+    """Add to claimed jobs of workflows the results that their steps request (``parent_results``)."""
+    sources = {step.node: step.source for step in steps if step.source is not None}
+    wishes = {step.source: step.inputs for step in steps if step.source is not None and step.inputs is not None}
+    inputs = _inputs_of(tx, wishes) if wishes else {}
+    for job in jobs:
+        if job.node is not None:
+            job.parent_results = inputs.get(sources.get(job.node, -1), b"[]")
 
 
 MAX_STEPS_BEFORE: Final = 100
@@ -224,14 +222,13 @@ _STEPS_BEFORE: Final = {
 """
 
 
-def _inputs_of(tx: Transaction, sources: Collection[int]) -> dict[int, bytes]:
-    """Return the inputs from each source, as JSON.
+def _inputs_of(tx: Transaction, kinds: Mapping[int, Inputs]) -> dict[int, bytes]:
+    """Return the inputs from each source, as JSON; ``kinds``: what each of them requests.
 
     They are an object by name, or an array by index, or an object by index if the first ones are left out.
     """
-    ids = tx.integers(sources)
-    kinds: dict[int, str] = dict(tx.execute(f"SELECT id, inputs FROM nodes WHERE id {tx.among}", (ids,)))
-    given: dict[int, list[Outcome]] = {source: [] for source in sources}
+    ids = tx.integers(kinds)
+    given: dict[int, list[Outcome]] = {source: [] for source in kinds}
     for wish, before in _STEPS_BEFORE.items():
         if wish in kinds.values():
             rows = tx.execute(

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from ojster.core.job import NODE_BITS
-from ojster.storage.transaction import ColumnType, Transaction
+from ojster.storage.transaction import Transaction
 from ojster.workflows.graph import Workflow
 
 MAX_STARTS: Final = 3_000
@@ -28,14 +28,6 @@ SMALL_PARAMS: Final = 4_096
 CONDITION_SECONDS: Final = 0.02
 """Time that conditions may take in one transaction, in seconds. Further steps with conditions wait for the next one."""
 
-_COLUMNS: Final[dict[str, ColumnType]] = {
-    "node": "bigint",
-    "workflow": "bigint",
-    "position": "bigint",
-    "turn": "bigint",
-    "parked": "bigint",
-}
-
 
 def most_starts(workflow: Workflow) -> int:
     """Return how many nodes of a workflow a transaction may start."""
@@ -51,6 +43,8 @@ class Starts:
         """The room of each workflow, by its ``seq``."""
         self._deferred: dict[int, int] = {}
         """The containers whose children from a position on are to be started later, by node id."""
+        self.has_deferred = False
+        """Whether something was left to later transactions."""
 
     def room_of(self, workflow: Workflow) -> int:
         """Return how many more nodes of a workflow may be started."""
@@ -70,6 +64,7 @@ class Starts:
         """Note what is left for later transactions."""
         tx.effects.growth.clear()  # as steps that wait for others, these count when they are jobs
         deferred, self._deferred = self._deferred, {}
+        self.has_deferred = self.has_deferred or bool(deferred)
         defer_starts(tx, deferred, workflows)
 
 
@@ -85,21 +80,16 @@ def defer_starts(tx: Transaction, positions: Mapping[int, int], workflows: Mappi
     """
     if not positions:
         return
-    known: dict[int, int] = dict(
-        tx.execute(f"SELECT node, position FROM deferred_starts WHERE node {tx.among}", (tx.integers(list(positions)),))
+    tx.execute_many(
+        "INSERT INTO deferred_starts (node, workflow, position, turn, parked) VALUES (?, ?, ?, ?, ?) "
+        "ON CONFLICT (node) DO UPDATE SET turn = excluded.turn, parked = excluded.parked, position = "
+        "CASE WHEN excluded.position < deferred_starts.position THEN excluded.position "
+        "ELSE deferred_starts.position END",
+        [
+            (node, node >> NODE_BITS, position, tx.now, int(workflows[node >> NODE_BITS].held_at is not None))
+            for node, position in positions.items()
+        ],
     )
-    forget_deferred(tx, list(known))
-    rows = [
-        (
-            node,
-            node >> NODE_BITS,
-            min(position, known.get(node, position)),
-            tx.now,
-            int(workflows[node >> NODE_BITS].held_at is not None),
-        )
-        for node, position in positions.items()
-    ]
-    tx.insert_rows("deferred_starts", _COLUMNS, rows)
     tx.expect(tx.now)
 
 

@@ -70,8 +70,9 @@ WORKFLOW_STATES: Final = StateMachine(
 
 def change_node(node: Node, state: NodeState) -> None:
     """Change the state of a node; raises ``IllegalTransition`` if the table lacks the transition."""
-    NODE_STATES.check(node.state, state.value)
-    node.state = state.value
+    after = state._value_  # ``value`` is a property, which takes longer
+    NODE_STATES.check(node.state, after)
+    node.state = after
 
 
 def change_workflow(workflow: Workflow, state: str) -> None:

@@ -290,6 +290,12 @@ class Connection:
             self._send(statement, parameters)
         return self.answer() if statement.returns_rows else []
 
+    def execute_together(self, queries: Iterable[tuple[str, Sequence[Value]]]) -> list[list[Row]]:
+        """Send queries at once, and return the rows of each. See ``execute``."""
+        for sql, parameters in queries:
+            self._send(translate(sql, self._schema), parameters)
+        return [self._loaded(result) for result in self._results()]
+
     def send(self, sql: str, parameters: Sequence[Value]) -> None:
         """Send a statement, and discard its rows."""
         statement = translate(sql, self._schema)
@@ -340,10 +346,19 @@ class Connection:
 
     def answer(self) -> list[Row]:
         """Wait for the answers to all sent statements; return the rows of the last statement that returns rows."""
+        wanted = self._results()
+        return self._loaded(wanted[-1]) if wanted else []
+
+    def _loaded(self, rows: PGresult) -> list[Row]:
+        self._rows.set_pgresult(rows)
+        return self._rows.load_rows(0, rows.ntuples, tuple)
+
+    def _results(self) -> list[PGresult]:
+        """Wait for the answers to all sent statements; return those whose rows are wanted."""
         libpq = self._libpq
         failed: PGresult | None = None
         undone = False
-        rows: PGresult | None = None
+        results: list[PGresult] = []
         try:
             libpq.pipeline_sync()
             while libpq.flush():
@@ -357,7 +372,8 @@ class Connection:
                     failed = failed or result
                 else:
                     self.last_command = result.command_status
-                    rows = result if wanted else rows
+                    if wanted:
+                        results.append(result)
                 self._result()  # the end marker of this statement's answers
             self._answers.clear()
             synced = self._result()
@@ -371,10 +387,7 @@ class Connection:
         self._new_names.clear()
         if failed is not None:
             raise _failure(failed, undone=undone)
-        if rows is None:
-            return []
-        self._rows.set_pgresult(rows)
-        return self._rows.load_rows(0, rows.ntuples, tuple)
+        return results
 
     def _result(self) -> PGresult | None:
         libpq = self._libpq

@@ -248,6 +248,9 @@ class PostgresTransaction(Transaction):
     def execute(self, sql: str, parameters: Parameters = ()) -> list[Row]:
         return self._connection.execute(sql, parameters)
 
+    def execute_together(self, queries: Sequence[tuple[str, Sequence[Any]]]) -> list[list[Row]]:
+        return self._connection.execute_together(queries)
+
     def execute_many(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
         self._connection.execute_many(sql, rows)
 

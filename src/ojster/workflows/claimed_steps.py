@@ -1,0 +1,39 @@
+"""What a claim reads of the steps whose jobs it hands out: in one statement, for everything that needs it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from ojster.core.job import Job
+from ojster.storage.transaction import Transaction
+from ojster.workflows.node import Inputs
+
+
+class ClaimedStep(NamedTuple):
+    """A step whose job is handed out."""
+
+    node: int
+    source: int | None
+    """The node with the ``inputs`` that apply to its job: see ``ojster.workflows.node.Node``."""
+    inputs: Inputs | None
+    is_stopped: bool
+    """Whether its workflow is held, or has given it up."""
+    has_begun: bool
+    """Whether its workflow had a job that started."""
+
+
+_STEPS: Final = (
+    "SELECT n.id, n.source, s.inputs, n.verdict IS NOT NULL OR w.held_at IS NOT NULL, w.started_at IS NOT NULL "
+    "FROM nodes AS n JOIN workflows AS w ON w.seq = n.id >> 20 LEFT JOIN nodes AS s ON s.id = n.source WHERE n.id "
+)
+
+
+def claimed_steps(tx: Transaction, jobs: Sequence[Job]) -> list[ClaimedStep]:
+    """Read the steps of jobs. What one policy of a claim has read, the next one gets without another look."""
+    known = tx.claimed_steps
+    nodes = [job.node for job in jobs if job.node is not None]
+    if missing := [node for node in nodes if node not in known]:
+        for row in tx.execute(_STEPS + tx.among, (tx.integers(missing),)):
+            known[row[0]] = row
+    return [ClaimedStep(*known[node]) for node in nodes if node in known]
