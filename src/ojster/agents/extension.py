@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ojster.agents.attributes import OutputSchemaViolation, check_output, decode_state
 from ojster.agents.budgets import begin_task
 from ojster.core.errors import OjsterError
@@ -17,10 +19,11 @@ from ojster.storage.transaction import Transaction
 class AgentExtension(Extension):
     """Agents' tasks: their budgets, and the shape of their results."""
 
-    def admit(self, tx: Transaction, new: NewJob, job: Job) -> None:
-        """Begin the task of an agent."""
-        if new.agent is not None:
-            begin_task(tx, job, new.agent)
+    def admit(self, tx: Transaction, new: Sequence[NewJob], jobs: Sequence[Job]) -> None:
+        """Begin the tasks of agents."""
+        for one, job in zip(new, jobs, strict=True):
+            if one.agent is not None:
+                begin_task(tx, job, one.agent)
 
     def refuse_result(self, tx: Transaction, job: Job, word: Acknowledgement) -> OjsterError | None:
         """Fail an attempt whose result does not have the agreed shape."""

@@ -200,6 +200,7 @@ def _start(tx: Transaction, jobs: list[Job], request: Claim) -> None:
     """Make jobs active, leased to the worker of a claim."""
     now, settings = tx.now, tx.settings
     shown = called(request.worker_id) if request.worker_id else None
+    waits = tx.effects.waits
     for job in jobs:
         tx.move(job, "active")
         job.attempt += 1
@@ -210,8 +211,7 @@ def _start(tx: Transaction, jobs: list[Job], request: Claim) -> None:
         tx.expect(due)
         tx.make_taken(job)
         waited = now - (job.enqueued_at or now)
-        for tally in tx.tallies_of(job):
-            tally.count_wait(waited)
+        waits.append((job.queue, job.tenant, waited))
         tx.emit("job.started", job, attempt=job.attempt, worker_id=shown, wait_ms=waited // 1000)
         if job.reacts:
             tx.note_event(job, "on_assignment")

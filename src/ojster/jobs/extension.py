@@ -72,8 +72,8 @@ class Extension:
         """Return the number of a tenant's jobs that do not exist yet, but count towards its limits."""
         return 0
 
-    def admit(self, tx: Transaction, new: NewJob, job: Job) -> None:
-        """Complete the row of a job that is about to be inserted, or raise its refusal."""
+    def admit(self, tx: Transaction, new: Sequence[NewJob], jobs: Sequence[Job]) -> None:
+        """Complete the rows of new jobs that are about to be inserted, or raise the refusal of them all."""
 
     # Changes of state
 

@@ -76,7 +76,7 @@ def admit(tx: Transaction, groups: Sequence[Group]) -> list[list[Pushed] | Ojste
                 waiting = []
                 results.append(_push_unique(tx, group))
             else:
-                jobs = [_new_row(tx, new) for new in group]
+                jobs = _new_rows(tx, group)
                 waiting += jobs
                 results.append([Pushed(job) for job in jobs])
         except OjsterError as refusal:
@@ -99,8 +99,15 @@ def _check_ids(group: Group, taken: set[str]) -> None:
             seen.add(new.id)
 
 
-def _new_row(tx: Transaction, new: NewJob, scheduled_at: int | None = None) -> Job:
-    """Return the job to store, in its initial state."""
+def _new_rows(tx: Transaction, group: Group, scheduled_at: int | None = None) -> list[Job]:
+    """Return the jobs to store, in their initial states; ``scheduled_at``: the time of the job that they replace."""
+    jobs = [_new_row(tx, new, scheduled_at) for new in group]
+    for admit_all in life(tx).admit:
+        admit_all(tx, group, jobs)
+    return jobs
+
+
+def _new_row(tx: Transaction, new: NewJob, scheduled_at: int | None) -> Job:
     now = tx.now
     if scheduled_at is None:
         scheduled_at = new.scheduled_at
@@ -132,8 +139,6 @@ def _new_row(tx: Transaction, new: NewJob, scheduled_at: int | None = None) -> J
     else:
         job.enqueued_at = now
         job.due_at = new.expires_at
-    for admit_one in life(tx).admit:
-        admit_one(tx, new, job)
     return job
 
 
@@ -196,7 +201,7 @@ def _push_one_unique(tx: Transaction, new: NewJob, index: int) -> Pushed:
                 scheduled_at = newest.due_at
         for other in others:
             cancel_job(tx, other)
-    job = _new_row(tx, new, scheduled_at)
+    (job,) = _new_rows(tx, [new], scheduled_at)
     _insert(tx, [job])
     return Pushed(job)
 

@@ -17,7 +17,6 @@ import msgspec
 
 from ojster.core.durations import MINUTE, SECOND
 from ojster.core.job import Job
-from ojster.core.outcome import SKIPPED
 from ojster.core.reacts import CANCEL_REQUESTED, KEPT
 from ojster.core.states import FINISHED, JobState
 from ojster.jobs.deadlines import TOTAL_TIMEOUT_ERROR, total_deadline
@@ -27,7 +26,6 @@ from ojster.jobs.extension import life
 from ojster.jobs.failure import Failure, append_failure, clean
 from ojster.jobs.job_json import retry_policy
 from ojster.jobs.retry import RetryPolicy, Verdict, exhausted, judge
-from ojster.storage.tally import bucket_of
 from ojster.storage.transaction import ColumnType, Transaction
 
 _STATE_COLUMNS: Final[dict[str, ColumnType]] = {
@@ -82,12 +80,7 @@ def fail_attempt(
     policy = retry_policy(job)
     verdict = _verdict(tx, job, failure, policy, loss)
     note_failure(tx, job, failure)
-    for tally in tx.tallies_of(job):
-        tally.failed += 1
-    if (of_type := tx.tally_of_type(job)) is not None:
-        of_type.failed += 1
-    if _has_run(job):
-        count_run(tx, job, tx.now - (job.started_at or tx.now))
+    tx.note_attempt(job, "failed", tx.now - (job.started_at or tx.now))
     error = {
         "type": clean(failure.type),
         "message": clean(failure.message[:1000]),
@@ -131,26 +124,6 @@ def fail_attempt(
         next_retry_at=job.due_at,
         error=error,
     )
-
-
-def count_run(tx: Transaction, job: Job, ran: int) -> None:
-    """Count that a job ran for ``ran`` microseconds: until its attempt ended, or until it was suspended.
-
-    Its type counts now how long it had waited, and not when it was claimed, which saves a row.
-    """
-    bucket = bucket_of(ran)
-    for tally in tx.tallies_of(job):
-        tally.runs[bucket] += 1
-    of_type = tx.tally_of_type(job)
-    if of_type is not None:
-        of_type.runs[bucket] += 1
-        if job.started_at is not None:
-            of_type.count_wait(job.started_at - (job.enqueued_at or job.started_at))
-
-
-def _has_run(job: Job) -> bool:
-    """Return whether a job that ends has run since it was claimed: not if it was suspended, or is skipped."""
-    return job.state == "active" and job.hold != SKIPPED
 
 
 def _duration(tx: Transaction, job: Job) -> dict[str, int]:
@@ -251,14 +224,7 @@ def stop_jobs(tx: Transaction, jobs: Sequence[Job]) -> Set[str]:
 
 def complete_job(tx: Transaction, job: Job, result: bytes | None, ran: int) -> None:
     """Complete a job that ran for ``ran`` microseconds. The caller must then call ``write_completed`` to store it."""
-    for tally in tx.tallies_of(job):
-        tally.completed += 1
-        tally.ran += ran
-    if (of_type := tx.tally_of_type(job)) is not None:
-        of_type.completed += 1
-        of_type.ran += ran
-    if _has_run(job):
-        count_run(tx, job, ran)
+    tx.note_attempt(job, "completed", ran)
     tx.move(job, "completed")
     job.finished_at = tx.now
     job.due_at = None

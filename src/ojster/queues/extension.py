@@ -66,15 +66,17 @@ class QueueExtension(Extension):
 
         return complete if rules else None
 
-    def admit(self, tx: Transaction, new: NewJob, job: Job) -> None:
-        """Refuse a job whose type its queue does not take; register the limits that a job names."""
-        if (rules := queue_rules(tx).get(new.queue)) is not None:
-            rules.check_type(new.type, new.queue)
-        if new.queue_rate is not None:
-            limit_queue(tx, new.queue, rate=Rate(new.queue_rate, SECOND))
-        if new.limit is not None:
-            job.limit_key = new.limit.key
-            register(tx, new.limit, new.queue)
+    def admit(self, tx: Transaction, new: Sequence[NewJob], jobs: Sequence[Job]) -> None:
+        """Refuse jobs whose types their queues do not take; register the limits that jobs name."""
+        rules = queue_rules(tx)
+        for one, job in zip(new, jobs, strict=True):
+            if one.queue in rules:
+                rules[one.queue].check_type(one.type, one.queue)
+            if one.queue_rate is not None:
+                limit_queue(tx, one.queue, rate=Rate(one.queue_rate, SECOND))
+            if one.limit is not None:
+                job.limit_key = one.limit.key
+                register(tx, one.limit, one.queue)
 
     def enqueued(self, tx: Transaction, jobs: Sequence[Job]) -> None:
         """Take the key of their queue's limits from jobs."""

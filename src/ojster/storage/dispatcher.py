@@ -315,10 +315,11 @@ class Dispatcher:
         self.ring(list({queue for call in calls for queue in _queues_of(call)}))
 
     def _apply(self, tx: Transaction, calls: Sequence[Call]) -> None:
+        """Run calls by operation, in order of arrival; but fetches last, so that they find what others push."""
         alike: dict[Operation[Any, Any], list[Call]] = {}
         for call in calls:
             alike.setdefault(call.operation, []).append(call)
-        for operation, group in alike.items():
+        for operation, group in sorted(alike.items(), key=lambda one: one[1][0].patience is not None):
             if len(group) == 1:
                 group[0].results = operation(tx, group[0].arguments)
                 continue

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from typing import Final
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, Literal
+
+from ojster.core.tenant import qualify
 
 BUCKETS_US: Final = tuple(
     round(milliseconds * 1000)
@@ -21,9 +25,59 @@ SUMS: Final = (
 ADDED: Final = ", ".join(f"{name} = queue_minutes.{name} + excluded.{name}" for name in SUMS)
 
 
-def bucket_of(duration: int) -> int:
-    """Return the number of the bucket in which a duration in microseconds is counted."""
-    return bisect_left(BUCKETS_US, duration)
+EndOfAttempt = Literal["completed", "failed", "suspended"]
+
+Wait = tuple[str, str, int]
+"""Queue and tenant of a job that started, and how long it had waited, in microseconds."""
+
+Attempt = tuple[str, str, str, EndOfAttempt, int, int | None]
+"""Queue, tenant and type of a job, how its attempt ended, how long it ran, in microseconds, and how long the job had
+waited; ``None``: it has not run."""
+
+
+def _spread(durations: Iterable[int]) -> list[int]:
+    """Return how many durations, in microseconds, are in each bucket."""
+    counts = [0] * (len(BUCKETS_US) + 1)
+    for duration in durations:
+        counts[bisect_left(BUCKETS_US, duration)] += 1
+    return counts
+
+
+def add_up(
+    tallies: dict[str, Tally], waits: Sequence[Wait], attempts: Sequence[Attempt], name_of: Callable[[str], str | None]
+) -> None:
+    """Add to tallies, by name, what a transaction has noted job by job.
+
+    The type of a job counts at the end of an attempt how long it had waited, and not when it was claimed: this saves a
+    row in the transaction of the claim.
+
+    Parameters
+    ----------
+    name_of:
+        Returns the name under which a job type is counted; ``None``: it is not.
+    """
+    waits_of: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for queue, tenant, waited in waits:
+        waits_of[queue, tenant].append(waited)
+    for (queue, tenant), some in waits_of.items():
+        for name in _names_of(queue, tenant):
+            tallies[name].count_waits(some)
+    alike: dict[tuple[str, str, str, EndOfAttempt], list[tuple[int, int | None]]] = defaultdict(list)
+    for queue, tenant, type, end, ran, wait in attempts:
+        alike[queue, tenant, type, end].append((ran, wait))
+    for (queue, tenant, type, end), runs in alike.items():
+        names = _names_of(queue, tenant)
+        if (of_type := name_of(type)) is not None:
+            names.append(of_type)
+            tallies[of_type].count_waits([wait for _, wait in runs if wait is not None])
+        buckets = _spread(ran for ran, wait in runs if wait is not None)
+        total = sum(ran for ran, _ in runs)
+        for name in names:
+            tallies[name].count_attempts(end, len(runs), total, buckets)
+
+
+def _names_of(queue: str, tenant: str) -> list[str]:
+    return [queue, qualify(tenant, queue)] if tenant else [queue]
 
 
 class Tally:
@@ -40,10 +94,20 @@ class Tally:
         self.waits = [0] * (len(BUCKETS_US) + 1)
         self.runs = [0] * (len(BUCKETS_US) + 1)
 
-    def count_wait(self, wait: int) -> None:
-        """Count a job that started after waiting ``wait`` microseconds."""
-        self.waited += wait
-        self.waits[bucket_of(wait)] += 1
+    def count_waits(self, waits: Sequence[int]) -> None:
+        """Count jobs that started after waiting for these times, in microseconds."""
+        self.waited += sum(waits)
+        self.waits = [sum(pair) for pair in zip(self.waits, _spread(waits), strict=True)]
+
+    def count_attempts(self, end: EndOfAttempt, number: int, ran: int, buckets: Sequence[int]) -> None:
+        """Count attempts that ended alike: their number, their run time in microseconds, and those in each bucket."""
+        self.runs = [sum(pair) for pair in zip(self.runs, buckets, strict=True)]
+        if end == "failed":
+            self.failed += number
+            return
+        self.ran += ran
+        if end == "completed":
+            self.completed += number
 
     def copy(self) -> Tally:
         """Return an independent copy."""

@@ -13,13 +13,14 @@ import msgspec
 from ojster.core.errors import BackendUnavailable, OjsterError
 from ojster.core.events import Event
 from ojster.core.job import Job
+from ojster.core.outcome import SKIPPED
 from ojster.core.reacts import BITS, TRACED, JobEvent
 from ojster.core.settings import Settings
 from ojster.core.states import JOB_STATES
 from ojster.core.tenant import ALL_TENANTS, called, qualify, split
 from ojster.core.trace import trace_of_envelope
 from ojster.storage.memory import Memory, Remembered
-from ojster.storage.tally import ADDED, SUMS, Tally
+from ojster.storage.tally import ADDED, SUMS, Attempt, EndOfAttempt, Tally, Wait, add_up
 
 Row = tuple[Any, ...]
 Parameters = Mapping[str, Any] | Sequence[Any]
@@ -155,6 +156,9 @@ class Effects:
 
         A tenant's jobs are also counted under the tenant's qualified queue name."""
         self.tallies: dict[str, Tally] = defaultdict(Tally)
+        """Totals by name: see ``ojster.core.tenant.name_of_type``. What is noted below is added at the end."""
+        self.waits: list[Wait] = []
+        self.attempts: list[Attempt] = []
 
     def mark(self) -> dict[str, Any]:
         """Return a mark for ``restore``. Of lists it keeps only the length; other effects are copied."""
@@ -189,7 +193,7 @@ class Effects:
         return queues
 
 
-_LISTS: Final = ("finished", "ended", "reactions", "events", "history")
+_LISTS: Final = ("finished", "ended", "reactions", "events", "history", "waits", "attempts")
 """Effects that are only appended to, or replaced as a whole."""
 
 _COPIED: Final = ("opened", "collected", "workflows", "told_workers", "counts", "growth")
@@ -306,8 +310,9 @@ class Transaction(ABC):
         available[job.queue].add(job.id)
         if job.tenant:
             available[qualify(job.tenant, job.queue)].add(job.id)
-        for tally in self.tallies_of(job):
-            tally.enqueued += 1
+        self.effects.tallies[job.queue].enqueued += 1
+        if job.tenant:
+            self.effects.tallies[qualify(job.tenant, job.queue)].enqueued += 1
 
     def make_taken(self, job: Job) -> None:
         """Record that a job is no longer available."""
@@ -316,17 +321,23 @@ class Transaction(ABC):
         if job.tenant:
             available[qualify(job.tenant, job.queue)].discard(job.id)
 
-    def tallies_of(self, job: Job) -> Iterable[Tally]:
-        """Return the tallies that count a job: its queue's, and its tenant's for the queue."""
-        tallies = self.effects.tallies
-        if not job.tenant:
-            return (tallies[job.queue],)
-        return (tallies[job.queue], tallies[qualify(job.tenant, job.queue)])
+    def note_attempt(self, job: Job, end: EndOfAttempt, ran: int) -> None:
+        """Note that an attempt ends which ran for ``ran`` microseconds, before the job changes its state.
 
-    def tally_of_type(self, job: Job) -> Tally | None:
-        """Return the tally of a job's type, which counts attempts that have ended; ``None``: it is not counted."""
-        name = self.memory.name_of_counted(job.type)
-        return None if name is None else self.effects.tallies[name]
+        A job that was suspended, or is skipped, has not run since it was claimed.
+        """
+        has_run = job.state == "active" and job.hold != SKIPPED and job.started_at is not None
+        waited = (
+            job.started_at - (job.enqueued_at or job.started_at) if has_run and job.started_at is not None else None
+        )
+        self.effects.attempts.append((job.queue, job.tenant, job.type, end, ran, waited))
+
+    def tallied(self) -> dict[str, Tally]:
+        """Return the totals of the transaction by name. Call it once, at its end."""
+        effects = self.effects
+        if effects.waits or effects.attempts:
+            add_up(effects.tallies, effects.waits, effects.attempts, self.memory.name_of_counted)
+        return effects.tallies
 
     def note_event(self, job: Job, event: JobEvent) -> None:
         """Record an event of a job for its reactions, if it has any to it."""
@@ -481,10 +492,10 @@ class Transaction(ABC):
             )
         self.write_history()
         self.write_events()
-        if self.effects.tallies:
+        if tallies := self.tallied():
             minute = self.now // 60_000_000
             self.execute_many(
                 f"INSERT INTO queue_minutes (queue, minute, {', '.join(SUMS)}) "
                 f"VALUES (?, ?{', ?' * len(SUMS)}) ON CONFLICT (queue, minute) DO UPDATE SET {ADDED}",
-                [(queue, minute, *tally.sums()) for queue, tally in self.effects.tallies.items()],
+                [(queue, minute, *tally.sums()) for queue, tally in tallies.items()],
             )

@@ -38,10 +38,11 @@ class WorkflowExtension(Extension):
         """Return the number of jobs that the elements of a tenant's maps become later."""
         return count_announced(tx, tenant)
 
-    def admit(self, tx: Transaction, new: NewJob, job: Job) -> None:
+    def admit(self, tx: Transaction, new: Sequence[NewJob], jobs: Sequence[Job]) -> None:
         """Let one orchestrator at a time run in each workflow."""
-        if new.node is not None and new.type == ORCHESTRATE_TYPE:
-            job.exclusive_key = f"orchestrate:{new.node >> NODE_BITS}"
+        for job in jobs:
+            if job.node is not None and job.type == ORCHESTRATE_TYPE:
+                job.exclusive_key = f"orchestrate:{job.node >> NODE_BITS}"
 
     def stop(self, tx: Transaction, jobs: Sequence[Job]) -> Set[str]:
         """Suspend steps of suspended workflows; cancel those that their workflow has given up."""

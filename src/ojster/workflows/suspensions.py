@@ -23,7 +23,6 @@ from ojster.jobs.transitions import (
     ChangedJob,
     cancel_job,
     complete_job,
-    count_run,
     fail_attempt,
     free,
     make_available,
@@ -107,9 +106,7 @@ def suspend_job(tx: Transaction, job: Job, *, again: bool, deadline: int | None)
         return
     free(tx, [job])
     ran = tx.now - (job.started_at or tx.now)
-    count_run(tx, job, ran)
-    for tally in tx.tallies_of(job):
-        tally.ran += ran
+    tx.note_attempt(job, "suspended", ran)
     attempt = job.attempt
     tx.move(job, JobState.PENDING.value)
     job.hold = SuspensionKind.AGAIN if again else SuspensionKind.COMPLETE

@@ -101,6 +101,22 @@ _INSERT_JOBS: Final = (
 )
 
 
+_SHARED: Final = {name: type for name, type in _NEW_JOB.items() if name not in ("id", "node")}
+"""The columns of a new job that are the same for jobs that are pushed together and are alike."""
+
+
+_shared_values: Final = attrgetter(*_SHARED)
+
+
+_INSERT_ALIKE: Final = (
+    f"WITH given AS MATERIALIZED (SELECT nextval('{{schema}}.jobs_seq_seq') AS seq, job.* "
+    f"FROM {unnest('uuid', 'bigint', 'bytea')} AS job (id, node, envelope)), "
+    f"inserted AS (INSERT INTO jobs (seq, id, node, {', '.join(_SHARED)}) "
+    f"SELECT seq, id, node, {', '.join(f'CAST(? AS {type})' for type in _SHARED.values())} FROM given) "
+    "INSERT INTO payloads (seq, envelope) SELECT seq, envelope FROM given"
+)
+
+
 _START_JOBS: Final = (
     "UPDATE jobs SET state = 'active', attempt = attempt + 1, started_at = started.at, due_at = started.due_at, "
     f"worker_id = started.worker_id FROM {unnest('bigint', 'bigint', 'bigint', 'text')} "
@@ -242,6 +258,7 @@ class PostgresTransaction(Transaction):
         super().__init__(now, settings, memory, records_events=records_events)
         self._connection = connection
         self._insert_jobs = _INSERT_JOBS.format(schema=quoted(schema))
+        self._insert_alike = _INSERT_ALIKE.format(schema=quoted(schema))
         self._slot = slot
         self._locks = f"{schema}/"
 
@@ -286,8 +303,14 @@ class PostgresTransaction(Transaction):
     def insert_jobs(self, jobs: Sequence[Job]) -> None:
         for first in range(0, len(jobs), INSERTED_AT_ONCE):  # the database inserts a part while the next is encoded
             some = jobs[first : first + INSERTED_AT_ONCE]
-            columns = [Array(type, [value(job) for job in some]) for type, value in _NEW_VALUES]
-            self.execute(self._insert_jobs, (*columns, blobs([job.envelope for job in some])))
+            envelopes = blobs([job.envelope for job in some])
+            shared = {_shared_values(job) for job in some}
+            if len(shared) == 1:
+                own = (uuids([job.id for job in some]), ints([job.node for job in some]), envelopes)
+                self.execute(self._insert_alike, (*own, *shared.pop()))
+            else:
+                columns = [Array(type, [value(job) for job in some]) for type, value in _NEW_VALUES]
+                self.execute(self._insert_jobs, (*columns, envelopes))
             self._connection.flush()
 
     def start_jobs(self, jobs: Sequence[Job]) -> None:
@@ -373,5 +396,5 @@ class PostgresTransaction(Transaction):
         self.write_history()
         self.write_events()
         minute = self.now // 60_000_000
-        for queue, tally in sorted(self.effects.tallies.items()):
+        for queue, tally in sorted(self.tallied().items()):
             self.execute(_TALLY, (queue, minute, self._slot, *tally.sums()))

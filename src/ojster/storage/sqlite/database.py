@@ -11,6 +11,7 @@ from asyncio import Future
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from itertools import chain
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -37,10 +38,12 @@ from ojster.storage.sqlite.statements import (
     LOCK_JOBS,
     RECORD,
     SELECT_AVAILABLE,
+    SHARED_NAMES,
     START_JOBS,
     STATEMENTS,
     change,
     insertion,
+    insertion_of_alike,
     parts_of,
 )
 from ojster.storage.transaction import (
@@ -85,6 +88,10 @@ KEEP_EVENTS: Final = 64 * 1024 * 1024
 
 TRIM_EVENTS: Final = 4 * 1024 * 1024
 """Size of new events, in bytes, after which the oldest are deleted."""
+
+
+_other_values: Final = attrgetter(*JOB_NAMES[1:])
+_shared_values: Final = attrgetter(*SHARED_NAMES)
 
 
 class SqliteTransaction(Transaction):
@@ -136,37 +143,14 @@ class SqliteTransaction(Transaction):
     def insert_jobs(self, jobs: Sequence[Job]) -> None:
         (last,) = self.execute("SELECT max(seq) FROM jobs")[0]
         first = (last or 0) + 1
-        rows = [
-            (
-                seq,
-                job.id,
-                job.type,
-                job.queue,
-                job.state,
-                job.priority,
-                job.max_attempts,
-                job.created_at,
-                job.enqueued_at,
-                job.expires_at,
-                job.due_at,
-                job.timeout,
-                job.lease,
-                job.unique_key,
-                job.cron_name,
-                job.exclusive_key,
-                job.node,
-                job.limit_key,
-                job.tenant,
-                job.version,
-                job.needs,
-                job.agent,
-                job.reacts,
-                job.hold,
-                job.trace_id,
-            )
-            for seq, job in enumerate(jobs, first)
-        ]
-        self._insert("jobs", JOB_NAMES, rows)
+        shared = {_shared_values(job) for job in jobs}
+        if len(shared) == 1:
+            (values,) = shared
+            own = [(seq, job.id, job.node) for seq, job in enumerate(jobs, first)]
+            for part in parts_of(own):
+                self._cursor.execute(insertion_of_alike(len(part)), [*values, *chain.from_iterable(part)])
+        else:
+            self._insert("jobs", JOB_NAMES, [(seq, *_other_values(job)) for seq, job in enumerate(jobs, first)])
         self._cursor.execute(INSERT_PAYLOADS, (first, apsw.carray(tuple([job.envelope for job in jobs]))))
 
     def start_jobs(self, jobs: Sequence[Job]) -> None:

@@ -51,6 +51,11 @@ JOB_NAMES: Final = (
 )
 """The columns of a new job."""
 
+OWN_NAMES: Final = ("seq", "id", "node")
+"""Those of the columns of a new job that differ even between jobs that are pushed together and are alike."""
+
+SHARED_NAMES: Final = tuple(name for name in JOB_NAMES if name not in OWN_NAMES)
+
 INSERT_PAYLOADS: Final = "INSERT INTO payloads (seq, envelope) SELECT ?1 + rowid - 1, value FROM carray(?2)"
 START_JOBS: Final = (
     "UPDATE jobs SET state = 'active', attempt = attempt + 1, started_at = ?, due_at = ?, worker_id = ? "
@@ -88,6 +93,17 @@ def insertion(table: str, names: Sequence[str], number: int) -> str:
     """Return the statement that inserts a number of rows."""
     row = f"({', '.join('?' * len(names))})"
     return f"INSERT INTO {table} ({', '.join(names)}) VALUES {', '.join([row] * number)}"
+
+
+@lru_cache(maxsize=STATEMENTS)
+def insertion_of_alike(number: int) -> str:
+    """Return the statement that inserts a number of jobs, given the values that they share, and then their own."""
+    shared = ", ".join(f"?{place}" for place in range(1, len(SHARED_NAMES) + 1))
+    own = f"({', '.join('?' * len(OWN_NAMES))})"
+    return (
+        f"INSERT INTO jobs ({', '.join(SHARED_NAMES + OWN_NAMES)}) "
+        f"SELECT {shared}, own.* FROM (VALUES {', '.join([own] * number)}) AS own"
+    )
 
 
 @lru_cache(maxsize=STATEMENTS)
