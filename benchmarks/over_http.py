@@ -34,6 +34,10 @@ CLIENTS = {"SQLite": {"whole1": 64, "whole100": 4}, "PostgreSQL": {"whole1": 128
 """Number of connections that saturate the server and its database, by store and scenario."""
 
 
+CALLERS = 50
+"""Number of coroutines that enqueue through one client."""
+
+
 def run(store: Store, folder: Path, chosen: argparse.Namespace) -> Iterator[Figure]:
     """Measure enqueues, whole jobs, memory and latency of a server."""
     if chosen.only and chosen.only not in "http enqueue whole jobs latency memory":
@@ -48,6 +52,14 @@ def run(store: Store, folder: Path, chosen: argparse.Namespace) -> Iterator[Figu
             least_share=0.30,
         )
         yield Figure(f"{store.name}: single enqueue over HTTP, 64 connections, p99", single["p99"] * 1000, "ms")
+        raw = server.load("enqueue", CALLERS, chosen.seconds)
+        yield Figure(
+            f"{store.name}: single enqueue by the Python client over HTTP, {CALLERS} callers",
+            uvloop.run(_by_client(f"http://127.0.0.1:{server.port}")),
+            floor=raw["rate"],
+            floor_name="raw load",
+            least_share=0.7,
+        )
         batch = server.load("batch100", 4, chosen.seconds)
         yield Figure(f"{store.name}: enqueue over HTTP in batches of 100", batch["rate"] * 100)
     with ojster(store.fresh()) as server:
@@ -60,6 +72,25 @@ def run(store: Store, folder: Path, chosen: argparse.Namespace) -> Iterator[Figu
     if store.name == "PostgreSQL":
         yield from _two_servers(store, chosen.seconds)
     yield from _across_processes(store, folder)
+
+
+async def _by_client(url: str) -> float:
+    """Return the jobs per second that coroutines of one client enqueue, one at a time each."""
+    app = App(url)
+
+    @app.job("email.send")
+    async def send(to: str, subject: str, more: dict[str, str]) -> None: ...
+
+    async def push(count: int) -> None:
+        for _ in range(count):
+            await send.aenqueue("user@example.com", "welcome", {"locale": "en"})
+
+    await asyncio.gather(*(push(20) for _ in range(CALLERS)))
+    started = time.perf_counter()
+    await asyncio.gather(*(push(400) for _ in range(CALLERS)))
+    rate = 400 * CALLERS / (time.perf_counter() - started)
+    await app.aclose()
+    return rate
 
 
 def _two_servers(store: Store, seconds: float) -> Iterator[Figure]:
