@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
+import aiohttp
 import httpx
 import msgspec
 import pytest
@@ -37,6 +38,7 @@ from ojster.jobs.queries import Page
 from ojster.schedules.cron import Cron
 from ojster.server.application import Application
 from ojster.service import Service
+from tests.client.in_memory import FaultyTransport, InMemoryTransport, answering, connect, to
 from tests.conftest import Clock, request
 
 pytestmark = pytest.mark.anyio
@@ -48,12 +50,7 @@ async def client(request: pytest.FixtureRequest, engine: Service) -> AsyncIterat
         yield engine
         return
     http = HttpClient("http://test")
-    await http._connection.http.aclose()
-    http._connection.http = httpx.AsyncClient(
-        transport=httpx.ASGITransport(app=Application(engine)),
-        base_url="http://test",
-        headers={"Content-Type": "application/json"},
-    )
+    connect(http, InMemoryTransport(to(Application(engine))))
     yield http
     await http.close()
 
@@ -300,26 +297,10 @@ async def test_cron_jobs(client: Client) -> None:
     assert (await client.schedules.unregister("c")).name == "c"
 
 
-class Flaky(httpx.AsyncBaseTransport):
-    """A transport that loses the first ``losses`` responses."""
-
-    def __init__(self, app: Application, losses: int) -> None:
-        self.inner = httpx.ASGITransport(app=app)
-        self.losses = losses
-
-    async def handle_async_request(self, sent: httpx.Request) -> httpx.Response:
-        response = await self.inner.handle_async_request(sent)
-        if self.losses:
-            self.losses -= 1
-            raise httpx.ReadError("the answer was lost")
-        return response
-
-
 @pytest.mark.parametrize("jobs", [1, 3])
 async def test_a_push_whose_answer_is_lost_is_made_once(engine: Service, jobs: int) -> None:
     client = HttpClient("http://test")
-    await client._connection.http.aclose()
-    client._connection.http = httpx.AsyncClient(transport=Flaky(Application(engine), 2), base_url="http://test")
+    connect(client, FaultyTransport(to(Application(engine)), aiohttp.ServerDisconnectedError(), after=True))
     pushed = await client.jobs.enqueue([request("t", number) for number in range(jobs)])
     assert [one.job.args for one in pushed] == [[number] for number in range(jobs)]
     assert (await engine.jobs.count())["default"]["available"] == jobs
@@ -335,9 +316,7 @@ async def test_an_unreachable_server_is_retried_and_then_reported() -> None:
 
 async def test_a_response_without_json_is_reported() -> None:
     client = HttpClient("http://test")
-    await client._connection.http.aclose()
-    transport = httpx.MockTransport(lambda sent: httpx.Response(200, text="<html>hello</html>"))
-    client._connection.http = httpx.AsyncClient(transport=transport, base_url="http://test")
+    connect(client, answering(lambda sent: httpx.Response(200, text="<html>hello</html>")))
     with pytest.raises(OjsterError, match="without JSON"):
         await client.queues.all()
     await client.close()
@@ -346,9 +325,7 @@ async def test_a_response_without_json_is_reported() -> None:
 @pytest.mark.parametrize("content", [b'{"queues":[', b"<html>", b'{"queues":7}', b""])
 async def test_an_answer_that_is_not_what_was_asked_for_is_an_error_of_the_server(content: bytes) -> None:
     client = HttpClient("http://test")
-    await client._connection.http.aclose()
-    transport = httpx.MockTransport(lambda sent: httpx.Response(200, content=content))
-    client._connection.http = httpx.AsyncClient(transport=transport, base_url="http://test")
+    connect(client, answering(lambda sent: httpx.Response(200, content=content)))
     with pytest.raises(BackendError):
         await client.queues.all()
     await client.close()

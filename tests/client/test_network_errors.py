@@ -6,9 +6,9 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator, Iterator
 
-import anyio
-import httpx
+import aiohttp
 import pytest
+from aiohttp.client_reqrep import ConnectionKey
 
 from ojster import App
 from ojster.client.client import HttpClient
@@ -16,68 +16,30 @@ from ojster.core.errors import BackendUnavailable
 from ojster.server.application import Application
 from ojster.service import Service
 from ojster.worker.worker import Worker
+from tests.client.in_memory import FaultyTransport, connect, to
 from tests.conftest import request
 
 pytestmark = pytest.mark.anyio
 
-FAULTS = [
+KEY = ConnectionKey("test", 80, False, True, None, None, None)
+
+FAULTS: list[BaseException] = [
     ConnectionResetError(104, "Connection reset by peer"),  # while TLS begins
     BrokenPipeError(32, "Broken pipe"),
     OSError(107, "Transport endpoint is not connected"),
     TimeoutError("timed out"),
     ssl.SSLError(1, "record layer failure"),
-    anyio.BrokenResourceError(),
-    anyio.ClosedResourceError(),
-    anyio.EndOfStream(),
-    httpx.ConnectError("refused"),
-    httpx.ConnectTimeout("timed out"),
-    httpx.PoolTimeout("no connection"),
-    httpx.WriteError("cut"),
-    httpx.ReadError("cut"),
-    httpx.ReadTimeout("silence"),
-    httpx.RemoteProtocolError("Server disconnected without sending a response."),
-    httpx.LocalProtocolError("state"),
-    httpx.DecodingError("truncated"),
+    aiohttp.ClientConnectorError(KEY, ConnectionRefusedError(111, "refused")),
+    aiohttp.ClientConnectorDNSError(KEY, OSError(-2, "unknown")),
+    aiohttp.ConnectionTimeoutError("timed out"),
+    aiohttp.SocketTimeoutError("silence"),
+    aiohttp.ClientOSError(32, "cut"),
+    aiohttp.ClientConnectionResetError("cut"),
+    aiohttp.ServerDisconnectedError(),
+    aiohttp.ClientPayloadError("truncated"),
 ]
 
-PLACES = ("connecting", "after the request", "in the body")
-
-
-class FaultyTransport(httpx.AsyncBaseTransport):
-    """A transport to an application that breaks at one place, for the next ``times`` requests that match."""
-
-    def __init__(self, app: Application, fault: BaseException, place: str, *, times: int = 2, only: str = "") -> None:
-        self.inner = httpx.ASGITransport(app=app)
-        self.fault, self.place, self.times, self.only = fault, place, times, only
-
-    async def handle_async_request(self, sent: httpx.Request) -> httpx.Response:
-        breaks = self.times > 0 and sent.url.path.endswith(self.only)
-        self.times -= breaks
-        if breaks and self.place == "connecting":
-            raise self.fault
-        response = await self.inner.handle_async_request(sent)
-        if breaks and self.place == "after the request":
-            raise self.fault
-        if breaks:
-            return httpx.Response(response.status_code, headers=response.headers, stream=Broken(self.fault))
-        return response
-
-
-class Broken(httpx.AsyncByteStream):
-    """A body that breaks after its first bytes."""
-
-    def __init__(self, fault: BaseException) -> None:
-        self.fault = fault
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        yield b"{"
-        raise self.fault
-
-
-async def connect(client: HttpClient, transport: httpx.AsyncBaseTransport) -> None:
-    """Let a client use a transport."""
-    await client._connection.http.aclose()
-    client._connection.http = httpx.AsyncClient(transport=transport, base_url="http://test")
+PLACES = ("before the request", "after the request")
 
 
 @pytest.fixture
@@ -95,7 +57,7 @@ async def client() -> AsyncIterator[HttpClient]:
 async def test_a_call_is_retried_after_every_fault(
     engine: Service, client: HttpClient, fault: BaseException, place: str
 ) -> None:
-    await connect(client, FaultyTransport(Application(engine), fault, place, only="/jobs"))
+    connect(client, FaultyTransport(to(Application(engine)), fault, after=place == PLACES[1], only="/jobs"))
     (pushed,) = await client.jobs.enqueue([request("t", 1)])
     assert (await engine.jobs.find(pushed.job.id)).args == [1]
     assert (await engine.jobs.count())["default"]["available"] == 1, "it was made once"
@@ -104,7 +66,7 @@ async def test_a_call_is_retried_after_every_fault(
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: type(fault).__name__)
 async def test_a_fault_that_stays_is_an_unreachable_server(engine: Service, fault: BaseException) -> None:
     client = HttpClient("http://test", patience=0)
-    await connect(client, FaultyTransport(Application(engine), fault, "connecting", times=1000))
+    connect(client, FaultyTransport(to(Application(engine)), fault, after=False, times=1000))
     with pytest.raises(BackendUnavailable, match="http://test cannot be reached"):
         await client.queues.all()
     await client.close()
@@ -131,7 +93,10 @@ async def test_no_outcome_is_lost_when_its_report_breaks(
     (pushed,) = await engine.jobs.enqueue([request("t", 21)])
     client = app.client()
     assert isinstance(client, HttpClient)
-    await connect(client, FaultyTransport(Application(engine), fault, place, times=1, only="/workers/ack/batch"))
+    faulty = FaultyTransport(
+        to(Application(engine)), fault, after=place == PLACES[1], times=1, only="/workers/ack/batch"
+    )
+    connect(client, faulty)
     await asyncio.wait_for(Worker(app).run(until_empty=True), 20)
     job = await engine.jobs.find(pushed.job.id)
     assert (job.state, job.result, job.attempt, job.errors) == ("completed", b"42", 1, None)

@@ -11,6 +11,7 @@ from ojster import App, Retry, Worker
 from ojster.client.client import HttpClient
 from ojster.core.access import Grant, Role
 from ojster.worker.registration import register
+from tests.client.in_memory import InMemoryTransport, connect
 from tests.conftest import Bench, Http
 from tests.tenancy.test_access import GuardedServer, door  # noqa: F401
 
@@ -157,7 +158,7 @@ async def test_a_worker_that_may_not_register_defaults_works_without(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     client = HttpClient("http://test")
-    client._connection.http = door.http.client
+    connect(client, InMemoryTransport(door.http.client))
     door.http.client.headers.update(await door.token(Grant(Role.WORKER)))
     app = App("sqlite:///:memory:")
     app.job("one", queue="a")(print)

@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from ojster import App, BackendUnavailable, InvalidRequest
-from ojster.client import connection
+from ojster.client import transport
 from ojster.server.tls import TlsFiles, TlsRenewal
 from tests.postgres import free_port
 
@@ -126,7 +126,7 @@ def test_clients_that_know_the_authority_are_served(
     (server,) = servers
     with closing(App(server.url)) as app, pytest.raises(BackendUnavailable, match="certificate verify failed"):
         app._event_loop_thread.call(_once(app))
-    monkeypatch.setenv(connection.AUTHORITY_VARIABLE, str(ours.path))
+    monkeypatch.setenv(transport.AUTHORITY_VARIABLE, str(ours.path))
     assert push(server.url)
 
 
@@ -150,13 +150,11 @@ def test_clients_without_a_certificate_of_the_authority_are_refused(
     options = ["--tls-cert", str(certificate), "--tls-key", str(key), "--tls-client-ca", str(ours.path)]
     servers.append(Server(tmp_path, *options))
     (server,) = servers
-    monkeypatch.setenv(connection.AUTHORITY_VARIABLE, str(ours.path))
+    monkeypatch.setenv(transport.AUTHORITY_VARIABLE, str(ours.path))
     (tmp_path / "theirs").mkdir()
     stranger = Authority(tmp_path / "theirs", "theirs").issue("stranger")
     for files, is_served in ((None, False), (stranger, False), (ours.issue("client"), True)):
-        for variable, path in zip(
-            (connection.CERTIFICATE_VARIABLE, connection.KEY_VARIABLE), files or (), strict=False
-        ):
+        for variable, path in zip((transport.CERTIFICATE_VARIABLE, transport.KEY_VARIABLE), files or (), strict=False):
             monkeypatch.setenv(variable, str(path))
         if is_served:
             assert push(server.url)
@@ -182,7 +180,7 @@ def test_files_that_do_not_fit_are_refused(ours: Authority, tmp_path: Path, monk
     ):
         with pytest.raises(InvalidRequest, match="cannot be used"):
             files.context()
-    monkeypatch.setenv(connection.CERTIFICATE_VARIABLE, str(certificate))
+    monkeypatch.setenv(transport.CERTIFICATE_VARIABLE, str(certificate))
     with closing(App("https://localhost:1")) as app, pytest.raises(InvalidRequest, match="OJSTER_TLS_CERT"):
         app._event_loop_thread.call(_once(app))
 

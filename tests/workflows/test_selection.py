@@ -11,6 +11,7 @@ import pytest
 from ojster.client.client import HttpClient
 from ojster.workflows import selection
 from ojster.workflows.selection import WorkflowFilter
+from tests.client.in_memory import InMemoryTransport, connect
 from tests.conftest import Http
 from tests.workflows.bench import WorkflowBench, chain, job
 
@@ -81,7 +82,7 @@ async def test_parameters_are_a_json_object_in_the_query(http: Http, flow: Workf
     refused = await http("GET", path, params={"params": '{"zone":"eu"}', "offset": 10})
     assert "next_cursor" in refused.json()["error"]["message"]
     client = HttpClient("http://test")
-    client._connection.http = http.client
+    connect(client, InMemoryTransport(http.client))
     assert len((await client.workflows.select(WorkflowFilter(params={"zone": "eu"}))).workflows) == 1
 
 

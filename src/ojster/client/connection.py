@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import random
-import ssl
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
+from urllib.parse import urlencode
 
-import anyio
-import httpx
 import msgspec
 
+from ojster.client.transport import NETWORK_ERRORS, Response, Transport
 from ojster.core import errors
 from ojster.core.errors import BackendError, BackendUnavailable, OjsterError
 from ojster.core.job import Job
@@ -28,24 +26,6 @@ T = TypeVar("T")
 
 DEFAULT_RETRY_SECONDS: Final = 10.0
 """Default time for which a call is retried while the server is unreachable, in seconds."""
-
-UNIX: Final = "unix://"
-"""Beginning of the URL of a server that listens at a path: ``unix:///run/ojster.sock``."""
-
-AUTHORITY_VARIABLE: Final = "OJSTER_TLS_CA"
-CERTIFICATE_VARIABLE: Final = "OJSTER_TLS_CERT"
-KEY_VARIABLE: Final = "OJSTER_TLS_KEY"
-"""Environment variables with files in PEM format: authorities of servers beside those of the system, and the client's
-own certificate and key."""
-
-NETWORK_ERRORS: Final = (
-    httpx.RequestError,
-    ConnectionError,
-    anyio.BrokenResourceError,
-    anyio.ClosedResourceError,
-    anyio.EndOfStream,
-)
-"""Errors of a connection. httpx does not map all of them: a reset during the TLS handshake stays as it is, for one."""
 
 _HEADERS: Final = {"Content-Type": "application/openjobspec+json", "Accept": "application/openjobspec+json"}
 _encode: Final = msgspec.json.Encoder().encode
@@ -68,20 +48,11 @@ class Connection:
     ) -> None:
         self.url = url.rstrip("/").removesuffix("/ojs/v1")
         self.patience = patience
-        limits = httpx.Limits(max_connections=100, max_keepalive_connections=20)
-        path = self.url.removeprefix(UNIX) if self.url.startswith(UNIX) else None
-        self.http = httpx.AsyncClient(
-            base_url=self.url if path is None else "http://localhost",
-            headers=_HEADERS | dict(headers or {}),
-            timeout=httpx.Timeout(30.0, connect=5.0),
-            limits=limits,
-            transport=None if path is None else httpx.AsyncHTTPTransport(uds=path, limits=limits),
-            verify=_tls() if self.url.startswith("https://") else True,
-        )
+        self.transport = Transport(self.url, _HEADERS | dict(headers or {}))
 
     async def close(self) -> None:
         """Close the connections."""
-        await self.http.aclose()
+        await self.transport.close()
 
     async def call(
         self,
@@ -131,14 +102,12 @@ class Connection:
         pause = 0.05
         while True:
             try:
-                response = await self.http.request(
-                    method, "/ojs/v1" + path, content=content, timeout=httpx.Timeout(30.0 + wait, connect=5.0)
-                )
-            except (*NETWORK_ERRORS, OSError) as error:
+                response = await self.transport.send(method, "/ojs/v1" + path, content, patience=30.0 + wait)
+            except NETWORK_ERRORS as error:
                 problem = self.unreachable(error)
             else:
-                if response.status_code != 503:
-                    return content_of(response, also)
+                if response.status != 503:
+                    return content_of(response, path, also)
                 problem = BackendUnavailable(f"The server {self.url} is unavailable (503). Retry later.")
             if loop.time() + pause > deadline:
                 raise problem
@@ -155,8 +124,7 @@ class Connection:
 
     async def list_page(self, path: str, query: Mapping[str, Any]) -> tuple[dict[str, msgspec.Raw], int, int | None]:
         """Return a page of a list, the length of the list, and the cursor of the next page."""
-        given = {name: value for name, value in query.items() if value not in (None, "")}
-        answer = await self.call("GET", f"{path}?{httpx.QueryParams(given)}")
+        answer = await self.call("GET", f"{path}?{query_of(query)}")
         page = msgspec.json.decode(answer["pagination"])
         cursor = page.get("next_cursor")
         return answer, page["total"], int(cursor) if cursor else None
@@ -169,27 +137,6 @@ class Connection:
         )
 
 
-def _tls() -> ssl.SSLContext:
-    """Return what a client needs to check servers, and to show its own certificate.
-
-    Raises
-    ------
-    InvalidRequest
-        A file that the environment names cannot be used.
-    """
-    authority, certificate = os.environ.get(AUTHORITY_VARIABLE), os.environ.get(CERTIFICATE_VARIABLE)
-    context = httpx.create_ssl_context()
-    try:
-        if authority:
-            context.load_verify_locations(authority)
-        if certificate:
-            context.load_cert_chain(certificate, os.environ.get(KEY_VARIABLE))
-    except (OSError, ssl.SSLError) as error:
-        names = f"{AUTHORITY_VARIABLE}, {CERTIFICATE_VARIABLE}, {KEY_VARIABLE}"
-        raise errors.InvalidRequest(f"A file in {names} cannot be used: {error}.") from None
-    return context
-
-
 class RemoteCapability:
     """The calls of one capability, made to a server."""
 
@@ -197,12 +144,23 @@ class RemoteCapability:
         self._connection = connection
 
 
-def content_of(response: httpx.Response, also: int | None = None) -> bytes:
-    """Return the content of an answer, or raise the error in it. ``also``: a status that is no error."""
-    if response.is_success or response.status_code == also:
+def query_of(given: Mapping[str, Any]) -> str:
+    """Return a query. Values that are ``None`` or empty are left out, and those of a list repeat their name."""
+    lists = {name: value if isinstance(value, list | tuple) else [value] for name, value in given.items()}
+    pairs = [(name, _shown(value)) for name, values in lists.items() for value in values if value not in (None, "")]
+    return urlencode(pairs)
+
+
+def _shown(value: object) -> object:
+    return str(value).lower() if isinstance(value, bool) else value
+
+
+def content_of(response: Response, path: str, also: int | None = None) -> bytes:
+    """Return the content of the answer of a path, or raise the error in it. ``also``: a status that is no error."""
+    if response.is_success or response.status == also:
         return response.content
-    members = _read_object(response.content, f"{response.request.url} answered {response.status_code}")
-    raise error_of(msgspec.json.decode(members.get("error", b"{}")), response.status_code)
+    members = _read_object(response.content, f"{path} answered {response.status}")
+    raise error_of(msgspec.json.decode(members.get("error", b"{}")), response.status)
 
 
 def _read_object(raw: bytes, what: str) -> Members:

@@ -6,19 +6,13 @@ from collections.abc import AsyncIterator
 from typing import Final
 from urllib.parse import quote, urlencode
 
-import httpx
-
-from ojster.client.connection import (
-    NETWORK_ERRORS,
-    RemoteCapability,
-    content_of,
-    read_answer,
-)
+from ojster.client.connection import RemoteCapability, content_of, read_answer
+from ojster.client.transport import NETWORK_ERRORS, Response
 from ojster.files.file import OCTET_STREAM, File, NewFile
 from ojster.files.wire import FileAnswer, FilesAnswer
 
-_TRANSFER_TIMEOUT: Final = httpx.Timeout(60.0, connect=5.0, read=600.0)
-"""Timeouts of file transfers, in seconds. The server may read the whole file before it answers."""
+_TRANSFER_SECONDS: Final = 600.0
+"""Maximum wait for the next bytes of a file, in seconds. The server may read the whole file before it answers."""
 
 
 class RemoteFiles(RemoteCapability):
@@ -48,12 +42,12 @@ class RemoteFiles(RemoteCapability):
         headers = {"Content-Type": OCTET_STREAM, "Upload-Offset": str(offset)}
         path = f"/ojs/v1/files/{quote(file_id, safe='')}"
         try:
-            response = await self._connection.http.patch(
-                path, content=source, headers=headers, timeout=_TRANSFER_TIMEOUT
+            response = await self._connection.transport.send(
+                "PATCH", path, source, headers=headers, patience=_TRANSFER_SECONDS
             )
         except NETWORK_ERRORS as error:
             raise self._connection.unreachable(error) from None
-        return read_answer(FileAnswer, content_of(response)).file
+        return read_answer(FileAnswer, content_of(response, path)).file
 
     async def read(self, file_id: str, start: int = 0) -> AsyncIterator[bytes]:
         """Return the bytes of a file, from ``start``, as a stream. Not retried."""
@@ -63,13 +57,12 @@ class RemoteFiles(RemoteCapability):
         headers = {"Range": f"bytes={start}-"} if start else {}
         path = f"/ojs/v1/files/{quote(file_id, safe='')}/content"
         try:
-            async with self._connection.http.stream(
-                "GET", path, headers=headers, timeout=_TRANSFER_TIMEOUT
+            async with self._connection.transport.open(
+                "GET", path, headers=headers, patience=_TRANSFER_SECONDS
             ) as response:
-                if not response.is_success:
-                    await response.aread()
-                    content_of(response)
-                async for some in response.aiter_raw():
+                if not response.ok:
+                    content_of(Response(response.status, await response.read()), path)
+                async for some in response.content.iter_any():
                     yield some
         except NETWORK_ERRORS as error:
             raise self._connection.unreachable(error) from None

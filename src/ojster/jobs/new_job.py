@@ -67,6 +67,10 @@ Spec: ojs-core 5.3
 """
 
 
+_SERVER_NAMES: Final = _SYSTEM_NAMES | frozenset(SYSTEM_MANAGED)
+"""The same, with those of agents' tasks."""
+
+
 class NewJob(msgspec.Struct, gc=False):
     """A job that passed validation and can be inserted. Times are microseconds since the epoch."""
 
@@ -264,11 +268,8 @@ def _read_meta(members: Members) -> bytes:
 
 
 def _other_members(members: Members) -> bytes:
-    return b"".join(
-        b",%b:%b" % (_encode(name), bytes(value))
-        for name, value in members.items()
-        if name not in _SYSTEM_NAMES and name not in SYSTEM_MANAGED
-    )
+    others = [b",%b:%b" % (_encode(name), value) for name, value in members.items() if name not in _SERVER_NAMES]
+    return b"".join(others)
 
 
 def _relative_times(options: JobOptions, scheduled_at: int | None, expires_at: int | None) -> bytes:

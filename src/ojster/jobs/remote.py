@@ -10,6 +10,7 @@ import msgspec
 from msgspec import UNSET, Raw
 
 from ojster.client.connection import (
+    Connection,
     RemoteCapability,
     error_of,
     job_of,
@@ -20,7 +21,6 @@ from ojster.core.errors import Duplicate, InvalidRequest, OjsterError
 from ojster.core.ids import new_id
 from ojster.core.job import Job
 from ojster.core.json_objects import Members
-from ojster.core.refusals import JobDropped
 from ojster.core.timestamps import format_timestamp
 from ojster.core.wire import Json
 from ojster.jobs.bulk import Action
@@ -31,6 +31,7 @@ from ojster.jobs.claim_policy import Claim
 from ojster.jobs.explanation import Explanation
 from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.history import Entry
+from ojster.jobs.merged_pushes import MergedPushes
 from ojster.jobs.messages import Acknowledgement, FailureReport, Progress, Release
 from ojster.jobs.middleware import EnqueueMiddleware, through_middleware
 from ojster.jobs.push import Pushed
@@ -66,6 +67,10 @@ class RemoteJobs(RemoteCapability):
 
     middleware: Sequence[EnqueueMiddleware] = ()
 
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection)
+        self._merged = MergedPushes(connection)
+
     async def enqueue(self, requests: Sequence[Members]) -> list[Pushed]:
         """Push jobs, all or none."""
         requests = [await through_middleware(self.middleware, members) for members in requests]
@@ -73,10 +78,7 @@ class RemoteJobs(RemoteCapability):
             members.setdefault("id", msgspec.Raw(_encode(new_id())))
         try:
             if len(requests) == 1:
-                answer = await self._connection.call("POST", "/jobs", requests[0])
-                if "dropped" in answer:
-                    raise JobDropped("Middleware of the server has dropped the job; it was not enqueued.")
-                return [Pushed(job_of(answer["job"]), existing="deduplicated" in answer)]
+                return [await self._merged.push(requests[0])]
             answer = await self._connection.call("POST", "/jobs/batch", {"jobs": requests})
         except Duplicate as refusal:
             ids = [msgspec.json.decode(members["id"], type=str) for members in requests]

@@ -243,7 +243,7 @@ class Graph:
 
     def workflow_of(self, node: Node) -> Workflow:
         """Return the workflow of a node."""
-        return self.workflows[node.workflow]
+        return self.workflows[node.id >> NODE_BITS]
 
     def parent_of(self, node: Node) -> Node | None:
         """Return the container of a node, which must be loaded; ``None`` for the root."""

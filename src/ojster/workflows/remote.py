@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, Final
 from urllib.parse import quote
 
-import httpx
 import msgspec
 
 from ojster.client.connection import (
@@ -13,6 +12,7 @@ from ojster.client.connection import (
     job_of,
     list_of,
     paging,
+    query_of,
 )
 from ojster.core.errors import Duplicate
 from ojster.core.ids import new_id
@@ -80,7 +80,7 @@ class RemoteWorkflows(RemoteCapability):
         query: dict[str, Any] = {"wait_ms": int(min(wait, 60) * 1000), "steps": "true" if steps else "false"}
         if version is not None:
             query["version"] = version
-        path = f"/workflows/{quote(workflow_id, safe='')}?{httpx.QueryParams(query)}"
+        path = f"/workflows/{quote(workflow_id, safe='')}?{query_of(query)}"
         return _workflow(await self._connection.call("GET", path, wait=wait))
 
     async def steps(self, chosen: StepFilter) -> StepPage:
@@ -92,7 +92,7 @@ class RemoteWorkflows(RemoteCapability):
             query["held"] = "true"
         if chosen.search:
             query["search"] = chosen.search
-        path = f"/workflows/{quote(chosen.workflow_id, safe='')}/steps?{httpx.QueryParams(query)}"
+        path = f"/workflows/{quote(chosen.workflow_id, safe='')}/steps?{query_of(query)}"
         answer = await self._connection.ask(StepsAnswer, "GET", path)
         return StepPage(answer.steps, None if answer.next_cursor is None else int(answer.next_cursor))
 
@@ -156,7 +156,7 @@ class RemoteWorkflows(RemoteCapability):
 
     async def statistics(self, definition: str | None = None) -> WorkflowStatistics:
         """Return the number of workflows by state and time of creation."""
-        query = "" if definition is None else f"?{httpx.QueryParams({'definition': definition})}"
+        query = "" if definition is None else f"?{query_of({'definition': definition})}"
         return (await self._connection.ask(WorkflowStatisticsAnswer, "GET", f"/workflows/statistics{query}")).statistics
 
     async def review_step(self, review: Review) -> WorkflowInfo:

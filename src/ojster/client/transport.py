@@ -1,0 +1,157 @@
+"""HTTP requests to one server, made with aiohttp."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import ssl
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Final, NamedTuple
+
+import aiohttp
+from yarl import URL
+
+from ojster.core.errors import InvalidRequest
+
+UNIX: Final = "unix://"
+"""Beginning of the URL of a server that listens at a path: ``unix:///run/ojster.sock``."""
+
+AUTHORITY_VARIABLE: Final = "OJSTER_TLS_CA"
+CERTIFICATE_VARIABLE: Final = "OJSTER_TLS_CERT"
+KEY_VARIABLE: Final = "OJSTER_TLS_KEY"
+"""Environment variables with files in PEM format: authorities of servers beside those of the system, and the client's
+own certificate and key."""
+
+NETWORK_ERRORS: Final = (aiohttp.ClientError, OSError)
+"""Errors of a connection, timeouts among them."""
+
+MAX_CONNECTIONS: Final = 100
+"""Maximum number of connections to the server; further requests wait for one."""
+
+IDLE_SECONDS: Final = 15.0
+"""Time after which an unused connection is closed, in seconds: before servers and proxies close it."""
+
+CONNECT_SECONDS: Final = 5.0
+"""Maximum time for connecting, in seconds."""
+
+
+class Response(NamedTuple):
+    """The answer to a request."""
+
+    status: int
+    content: bytes
+
+    @property
+    def is_success(self) -> bool:
+        """Whether the request has succeeded."""
+        return 200 <= self.status < 300
+
+
+class Transport:
+    """The connections to a server, for one event loop.
+
+    Parameters
+    ----------
+    url:
+        The server.
+    headers:
+        Headers of every request.
+    """
+
+    def __init__(self, url: str, headers: Mapping[str, str]) -> None:
+        self._path = url.removeprefix(UNIX) if url.startswith(UNIX) else None
+        self._base = url if self._path is None else "http://localhost"
+        self._headers = headers
+        self._tls = _tls() if url.startswith("https://") else True
+        self._opened: aiohttp.ClientSession | None = None
+
+    @property
+    def _session(self) -> aiohttp.ClientSession:
+        if self._opened is None or self._opened.closed:
+            limits = {"limit": MAX_CONNECTIONS, "keepalive_timeout": IDLE_SECONDS}
+            connector: aiohttp.BaseConnector
+            if self._path is None:
+                connector = aiohttp.TCPConnector(ssl=self._tls, **limits)  # type: ignore[arg-type]
+            else:
+                connector = aiohttp.UnixConnector(self._path, **limits)  # type: ignore[arg-type]
+            self._opened = aiohttp.ClientSession(
+                connector=connector, headers=self._headers, cookie_jar=aiohttp.DummyCookieJar(), trust_env=True
+            )
+        return self._opened
+
+    async def send(
+        self,
+        method: str,
+        path: str,
+        content: bytes | AsyncIterator[bytes] | None = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+        patience: float = 30.0,
+    ) -> Response:
+        """Make a request, and return its answer.
+
+        Parameters
+        ----------
+        path:
+            Path and query, with their special characters encoded.
+        patience:
+            Maximum wait for the next bytes of the answer, in seconds.
+        """
+        async with self.open(method, path, content, headers=headers, patience=patience) as response:
+            return Response(response.status, await response.read())
+
+    @asynccontextmanager
+    async def open(
+        self,
+        method: str,
+        path: str,
+        content: bytes | AsyncIterator[bytes] | None = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+        patience: float = 30.0,
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """Make a request, and yield its answer, whose body is still to be read. See ``send``."""
+        async with self._session.request(
+            method,
+            URL(self._base + path, encoded=True),
+            data=content,
+            headers=headers,
+            allow_redirects=False,
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=patience),
+        ) as response:
+            yield response
+
+    async def close(self) -> None:
+        """Close the connections."""
+        if self._opened is not None:
+            await self._opened.close()
+
+    def __del__(self) -> None:
+        """Drop the connections of a client that was not closed, without a word: the process may end at any time."""
+        session = getattr(self, "_opened", None)
+        if session is not None and not session.closed and (connector := session.connector) is not None:
+            session.detach()
+            with contextlib.suppress(Exception):  # the event loop may be closed
+                connector.close()
+
+
+def _tls() -> ssl.SSLContext:
+    """Return what a client needs to check servers, and to show its own certificate.
+
+    Raises
+    ------
+    InvalidRequest
+        A file that the environment names cannot be used.
+    """
+    authority, certificate = os.environ.get(AUTHORITY_VARIABLE), os.environ.get(CERTIFICATE_VARIABLE)
+    context = ssl.create_default_context()
+    try:
+        if authority:
+            context.load_verify_locations(authority)
+        if certificate:
+            context.load_cert_chain(certificate, os.environ.get(KEY_VARIABLE))
+    except (OSError, ssl.SSLError) as error:
+        names = f"{AUTHORITY_VARIABLE}, {CERTIFICATE_VARIABLE}, {KEY_VARIABLE}"
+        raise InvalidRequest(f"A file in {names} cannot be used: {error}.") from None
+    return context
