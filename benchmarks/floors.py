@@ -24,7 +24,7 @@ MEASURED_FLOORS: dict[str, float] = {}
 ENVELOPE = b"x" * 330
 
 AVAILABLE = f"j.queue = 'default' AND j.tenant = '' AND j.state = 'available' AND {PLAIN}"
-"""The jobs that a claim looks at, worded as the index of available jobs, which the claim of the floor then uses, too."""
+"""The jobs that a claim looks at, worded as the index of available jobs, so that the floor's claim uses it, too."""
 
 
 def run(stores: Sequence[Store], folder: Path, chosen: argparse.Namespace) -> Iterator[Figure]:

@@ -328,4 +328,6 @@ async def test_an_answer_that_is_not_what_was_asked_for_is_an_error_of_the_serve
     connect(client, answering(lambda sent: httpx.Response(200, content=content)))
     with pytest.raises(BackendError):
         await client.queues.all()
+    with pytest.raises(BackendError):
+        await client.jobs.find("019a0000-0000-7000-8000-000000000000")
     await client.close()

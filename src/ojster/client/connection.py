@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from ojster.client.transport import NETWORK_ERRORS, Response, Transport
+from ojster.client.transport import NETWORK_ERRORS, SHORT_SECONDS, Response, Transport
 from ojster.core import errors
 from ojster.core.errors import BackendError, BackendUnavailable, OjsterError
 from ojster.core.job import Job
@@ -102,7 +102,7 @@ class Connection:
         pause = 0.05
         while True:
             try:
-                response = await self.transport.send(method, "/ojs/v1" + path, content, patience=30.0 + wait)
+                response = await self.transport.send(method, "/ojs/v1" + path, content, patience=SHORT_SECONDS + wait)
             except NETWORK_ERRORS as error:
                 problem = self.unreachable(error)
             else:
@@ -163,9 +163,16 @@ def content_of(response: Response, path: str, also: int | None = None) -> bytes:
     raise error_of(msgspec.json.decode(members.get("error", b"{}")), response.status)
 
 
+class _AnswerMembers(Members):
+    """The members of an answer. One that is missing is an error of the server."""
+
+    def __missing__(self, name: str) -> msgspec.Raw:
+        raise BackendError(f"The server's answer has no member {name!r}.")
+
+
 def _read_object(raw: bytes, what: str) -> Members:
     try:
-        return read_members(raw, "The answer")
+        return _AnswerMembers(read_members(raw, "The answer"))
     except OjsterError as error:
         raise BackendError(f"{what} without JSON: {error}") from None
 

@@ -27,7 +27,11 @@ NETWORK_ERRORS: Final = (aiohttp.ClientError, OSError)
 """Errors of a connection, timeouts among them."""
 
 MAX_CONNECTIONS: Final = 100
-"""Maximum number of connections to the server; further requests wait for one."""
+"""Maximum number of connections to the server for short requests, and for long ones; further requests wait for one."""
+
+SHORT_SECONDS: Final = 30.0
+"""Maximum wait for an answer, in seconds, up to which a request is short. Long ones, such as long polls and transfers,
+have connections of their own, so that an enqueue never waits for them."""
 
 IDLE_SECONDS: Final = 15.0
 """Time after which an unused connection is closed, in seconds: before servers and proxies close it."""
@@ -64,21 +68,22 @@ class Transport:
         self._base = url if self._path is None else "http://localhost"
         self._headers = headers
         self._tls = _tls() if url.startswith("https://") else True
-        self._opened: aiohttp.ClientSession | None = None
+        self._sessions: dict[bool, aiohttp.ClientSession] = {}
+        """The connections for long requests, and those for short ones."""
 
-    @property
-    def _session(self) -> aiohttp.ClientSession:
-        if self._opened is None or self._opened.closed:
+    def _session(self, *, is_long: bool) -> aiohttp.ClientSession:
+        session = self._sessions.get(is_long)
+        if session is None or session.closed:
             limits = {"limit": MAX_CONNECTIONS, "keepalive_timeout": IDLE_SECONDS}
             connector: aiohttp.BaseConnector
             if self._path is None:
                 connector = aiohttp.TCPConnector(ssl=self._tls, **limits)  # type: ignore[arg-type]
             else:
                 connector = aiohttp.UnixConnector(self._path, **limits)  # type: ignore[arg-type]
-            self._opened = aiohttp.ClientSession(
+            session = self._sessions[is_long] = aiohttp.ClientSession(
                 connector=connector, headers=self._headers, cookie_jar=aiohttp.DummyCookieJar(), trust_env=True
             )
-        return self._opened
+        return session
 
     async def send(
         self,
@@ -87,7 +92,7 @@ class Transport:
         content: bytes | AsyncIterator[bytes] | None = None,
         *,
         headers: Mapping[str, str] | None = None,
-        patience: float = 30.0,
+        patience: float = SHORT_SECONDS,
     ) -> Response:
         """Make a request, and return its answer.
 
@@ -109,10 +114,10 @@ class Transport:
         content: bytes | AsyncIterator[bytes] | None = None,
         *,
         headers: Mapping[str, str] | None = None,
-        patience: float = 30.0,
+        patience: float = SHORT_SECONDS,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """Make a request, and yield its answer, whose body is still to be read. See ``send``."""
-        async with self._session.request(
+        async with self._session(is_long=patience > SHORT_SECONDS).request(
             method,
             URL(self._base + path, encoded=True),
             data=content,
@@ -124,16 +129,17 @@ class Transport:
 
     async def close(self) -> None:
         """Close the connections."""
-        if self._opened is not None:
-            await self._opened.close()
+        for session in self._sessions.values():
+            await session.close()
 
     def __del__(self) -> None:
         """Drop the connections of a client that was not closed, without a word: the process may end at any time."""
-        session = getattr(self, "_opened", None)
-        if session is not None and not session.closed and (connector := session.connector) is not None:
-            session.detach()
-            with contextlib.suppress(Exception):  # the event loop may be closed
-                connector.close()
+        for session in getattr(self, "_sessions", {}).values():
+            if not session.closed and (connector := session.connector) is not None:
+                session.detach()
+                closing = connector.close().__await__()
+                with contextlib.suppress(Exception):  # the event loop may be closed
+                    next(closing)  # this closes them; nobody waits until it is confirmed
 
 
 def _tls() -> ssl.SSLContext:
