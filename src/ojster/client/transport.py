@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import ssl
 from collections.abc import AsyncIterator, Mapping
@@ -32,6 +33,9 @@ MAX_CONNECTIONS: Final = 100
 SHORT_SECONDS: Final = 30.0
 """Maximum wait for an answer, in seconds, up to which a request is short. Long ones, such as long polls and transfers,
 have connections of their own, so that an enqueue never waits for them."""
+
+LARGE_BYTES: Final = 1_048_576
+"""Size of a body, in bytes, from which on aiohttp wants it in pieces, so that the event loop can do other things."""
 
 IDLE_SECONDS: Final = 15.0
 """Time after which an unused connection is closed, in seconds: before servers and proxies close it."""
@@ -111,12 +115,14 @@ class Transport:
         self,
         method: str,
         path: str,
-        content: bytes | AsyncIterator[bytes] | None = None,
+        content: bytes | io.BytesIO | AsyncIterator[bytes] | None = None,
         *,
         headers: Mapping[str, str] | None = None,
         patience: float = SHORT_SECONDS,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """Make a request, and yield its answer, whose body is still to be read. See ``send``."""
+        if isinstance(content, bytes) and len(content) > LARGE_BYTES:
+            content = io.BytesIO(content)
         async with self._session(is_long=patience > SHORT_SECONDS).request(
             method,
             URL(self._base + path, encoded=True),
