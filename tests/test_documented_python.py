@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+import ojster
+
 DOCS = Path(__file__).parent.parent / "docs"
 PAGES = ("cookbook.md", "migrating.md")
 """Pages on which the blocks of a section are a whole program. Blocks of other libraries are called ``py``."""
@@ -64,6 +66,13 @@ def test_the_migration_from_celery_shows_the_difference_of_the_examples() -> Non
     difference = "".join(difflib.unified_diff(old, new, before, after, n=2))
     (shown,) = re.findall(r"```diff\n(.*?)```", (DOCS / "migrating.md").read_text(), re.DOTALL)
     assert shown == difference
+
+
+def test_the_site_has_each_page_and_each_public_name() -> None:
+    site = (DOCS.parent / "zensical.toml").read_text()
+    assert {page.name for page in DOCS.glob("*.md")} == set(re.findall(r'= "([a-z-]+\.md)"', site))
+    named = re.findall(r"(?m)^::: ojster\.(\w+)$", (DOCS / "reference.md").read_text())
+    assert sorted(named) == sorted(set(ojster.__all__) - {"__version__"})
 
 
 @pytest.mark.parametrize("index", ["README.md", "llms.txt"])
