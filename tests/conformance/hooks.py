@@ -8,6 +8,7 @@ with ``ojs_validate: true`` in its ``meta``.
 from __future__ import annotations
 
 from ojster.core.errors import InvalidPolicy
+from ojster.core.job import Job
 from ojster.fleet.workers import Heartbeat, HeartbeatResponse
 from ojster.jobs.middleware import Enqueue, JobRequest
 from ojster.jobs.queries import find
@@ -34,8 +35,9 @@ def install(engine: Service) -> None:
         return await enqueue(request)
 
     async def direct(heartbeat: Heartbeat, pulse: HeartbeatResponse) -> str | None:
-        jobs = await engine.database.read_many(find, heartbeat.active_jobs) if heartbeat.active_jobs else ()
-        found = (job.meta.get(_DIRECTIVE) for job in jobs if job is not None)
+        requests = [(id, None) for id in heartbeat.active_jobs]
+        jobs = await engine.database.read_many(find, requests) if requests else ()
+        found = (job.meta.get(_DIRECTIVE) for job in jobs if isinstance(job, Job))
         return next((str(directive) for directive in found if directive), None)
 
     engine.middleware += [note_directive, refuse_marked]

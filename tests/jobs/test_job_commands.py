@@ -103,6 +103,15 @@ def test_push_prints_the_id_or_the_job(ojster: Commands) -> None:
     assert ojster("jobs", "show", job["id"])
 
 
+def test_the_beginning_of_an_id_stands_for_a_job(ojster: Commands) -> None:
+    id = ojster.push()
+    assert ojster.show(id[:12])["id"] == id
+    assert ojster.json("jobs", "prioritize", id[:12], "5")["id"] == id
+    assert id in ojster("jobs", "cancel", id[:12])
+    assert ojster("jobs", "history", id[:12])
+    assert ojster.show(id)["state"] == "cancelled"
+
+
 def test_arguments_are_json_or_else_strings(ojster: Commands) -> None:
     texts = ("5", "[1]", "null", "five", "\ud7ff", "\ue000")
     id = ojster.push("a", *texts)

@@ -14,6 +14,7 @@ from ojster.cli.options import Command, Duration, ask, done, examples, with_json
 from ojster.cli.output import ago, console, job_json, print_json, print_page, print_table, state_text
 from ojster.client.interface import Client
 from ojster.core.errors import InvalidRequest
+from ojster.core.ids import is_job_id
 from ojster.core.states import FINISHED, JobState
 from ojster.core.timestamps import format_timestamp, parse_timestamp, system_clock
 from ojster.job_options import JobOptions, Retry, request_of
@@ -131,6 +132,7 @@ def list_jobs(
 @with_json
 def show_job(job_id: str, url: str, as_json: bool) -> None:
     """Show a job with its arguments, its result and its errors."""
+    job_id = full_id(url, job_id)
     job = ask(url, lambda client: client.jobs.find(job_id))
     if as_json:
         print_json(job_json(job))
@@ -154,6 +156,11 @@ def chooses(command: Command) -> Command:
     ):
         command = option(command)
     return command
+
+
+def full_id(url: str, job_id: str) -> str:
+    """Return the id of a job of which the beginning is given."""
+    return job_id if is_job_id(job_id) else ask(url, lambda client: client.jobs.find(job_id)).id
 
 
 def _sweep(action: Action, url: str, as_json: bool, yes: bool, **given: Any) -> int:
@@ -189,6 +196,7 @@ def cancel_job(job_id: str | None, url: str, as_json: bool, **given: Any) -> int
     """Cancel an unfinished job, or all selected jobs, by default those that are available or scheduled."""
     if job_id is None:
         return _sweep(Action.CANCEL, url, as_json, **given)
+    job_id = full_id(url, job_id)
     steered = ask(url, lambda client: client.jobs.cancel(job_id))
     shown = {"id": job_id, "state": "cancelled", "previous_state": steered.before}
     done(f"{job_id} is cancelled; it was {steered.before}.", as_json, shown)
@@ -210,6 +218,7 @@ def delete_jobs(url: str, as_json: bool, **given: Any) -> int:
 @with_json
 def explain_job(job_id: str, url: str, as_json: bool) -> None:
     """Say why a job waits: a pause, a limit, no worker that can run it, its turn, or a time."""
+    job_id = full_id(url, job_id)
     found = ask(url, lambda client: client.jobs.explain(job_id))
     if as_json:
         print_json(found)
@@ -224,6 +233,7 @@ def explain_job(job_id: str, url: str, as_json: bool) -> None:
 @with_json
 def show_history(job_id: str, url: str, as_json: bool) -> None:
     """Show the events of a job, oldest first."""
+    job_id = full_id(url, job_id)
     entries = ask(url, lambda client: client.jobs.history(job_id))
     if as_json:
         print_json([msgspec.to_builtins(show_entry(entry, job_id, number)) for number, entry in enumerate(entries)])
@@ -250,6 +260,7 @@ def show_history(job_id: str, url: str, as_json: bool) -> None:
 @with_json
 def activate_job(job_id: str, url: str, result: str | None, error: str | None, as_json: bool) -> None:
     """Make a pending job available, or resume a suspended job."""
+    job_id = full_id(url, job_id)
     data, failure = resumption(result, error)
 
     async def activate(client: Client) -> str:
@@ -266,6 +277,7 @@ def activate_job(job_id: str, url: str, result: str | None, error: str | None, a
 @with_json
 def show_notes(job_id: str, url: str, as_json: bool) -> None:
     """Show the notes on a job, oldest first."""
+    job_id = full_id(url, job_id)
     notes = ask(url, lambda client: client.workflows.notes_of_job(job_id))
     if as_json:
         print_json({"notes": notes})
@@ -289,6 +301,7 @@ def retry_job(job_id: str | None, url: str, as_json: bool, **given: Any) -> int:
     """Retry a discarded job as a new job, or all selected jobs that are discarded or retryable."""
     if job_id is None:
         return _sweep(Action.RETRY, url, as_json, **given)
+    job_id = full_id(url, job_id)
 
     async def retry(client: Client) -> None:
         job = await client.jobs.find(job_id)
@@ -308,5 +321,6 @@ def retry_job(job_id: str | None, url: str, as_json: bool, **given: Any) -> int:
 @with_json
 def prioritize_job(job_id: str, by: int, url: str, as_json: bool) -> None:
     """Set the priority of an unfinished job to the priority of its push plus BY."""
+    job_id = full_id(url, job_id)
     job = ask(url, lambda client: client.jobs.adjust_priority(job_id, by))
     done(f"The priority of {job.id} is {job.priority}.", as_json, {"id": job.id, "priority": job.priority})

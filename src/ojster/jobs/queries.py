@@ -10,7 +10,8 @@ from typing import Any, Final
 
 import msgspec
 
-from ojster.core.errors import NotFound
+from ojster.core.errors import Conflict, NotFound, OjsterError
+from ojster.core.ids import ids_beginning_with, is_job_id
 from ojster.core.job import Job
 from ojster.core.tenant import NO_TENANT_END, NO_TENANT_START, called, names_of, qualify
 from ojster.jobs.filter_walk import JobFilter, conditions
@@ -70,10 +71,28 @@ class JobPage(msgspec.Struct, frozen=True):
     is_complete: bool = True
 
 
-def find(tx: Transaction, ids: Sequence[str]) -> list[Job | None]:
-    """Return the job of each id, or ``None``."""
-    found = tx.find_jobs(ids)
-    return [found.get(id) for id in ids]
+def find(tx: Transaction, requests: Sequence[tuple[str, str | None]]) -> list[Job | OjsterError]:
+    """Return the job of each id, or the error.
+
+    The beginning of an id, of at least six characters, stands for the only id of the tenant that begins so; ``None`` as
+    the tenant: of all.
+    """
+    full = [_full_id(tx, id, tenant) for id, tenant in requests]
+    found = tx.find_jobs([id for id in full if isinstance(id, str)])
+    return [id if isinstance(id, OjsterError) else found.get(id) or no_job(id) for id in full]
+
+
+def _full_id(tx: Transaction, id: str, tenant: str | None) -> str | OjsterError:
+    if is_job_id(id) or (bounds := ids_beginning_with(id)) is None:
+        return id
+    condition = "" if tenant is None else " AND tenant = :tenant"
+    rows = tx.execute(
+        f"SELECT id FROM jobs WHERE id BETWEEN :first AND :last{condition} LIMIT 2",
+        {"first": bounds[0], "last": bounds[1]} | ({} if tenant is None else {"tenant": tenant}),
+    )
+    if len(rows) == 2:
+        return Conflict(f"The ids of several jobs begin with {id}. Give more characters.", resource_id=id)
+    return str(rows[0][0]) if rows else id
 
 
 def find_owners(tx: Transaction, requests: Sequence[tuple[str, ...]]) -> list[dict[str, tuple[str, str]]]:

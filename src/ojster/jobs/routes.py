@@ -125,8 +125,10 @@ async def _push_or_block(request: HttpRequest, job: NewJob) -> list[Pushed]:
 async def show_job(request: HttpRequest) -> Answer:
     """Show a job. With ``wait_ms``, answer when the job is finished or the time has passed."""
     wait = wait_ms(request.query)
-    engine, job_id = request.engine, request.path["id"]
-    job = await engine.jobs.wait_for(job_id, wait) if wait else await engine.jobs.find(job_id)
+    jobs = request.engine.jobs
+    job = await jobs.find(request.path["id"])
+    if wait:
+        job = await jobs.wait_for(job.id, wait)
     return Answer(b'{"job":%b}' % to_json(job))
 
 

@@ -315,15 +315,15 @@ class JobService(CapabilityService):
         return accepted(await self.database.run(checkpoints.clear, job_id))
 
     async def find(self, job_id: str) -> Job:
-        """Return a job (INFO).
+        """Return a job (INFO), given by its id, or by the beginning of its id.
 
         Raises
         ------
-        NotFound
-            There is no such job.
+        NotFound, Conflict
+            There is no such job, or several whose ids begin so.
         """
-        job = await self.database.read(queries.find, job_id)
-        if job is None or not self.scope.sees(job.tenant):
+        job = accepted(await self.database.read(queries.find, (job_id, self.scope.tenant)))
+        if not self.scope.sees(job.tenant):
             raise queries.no_job(job_id)
         self.scope.check_queue(job.queue)
         return job

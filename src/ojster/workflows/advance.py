@@ -26,7 +26,7 @@ from ojster.jobs.new_job import NewJob, read_job
 from ojster.jobs.push import admit
 from ojster.storage.transaction import Later, Transaction, TryAgain
 from ojster.workflows.conditions import InvalidCondition, evaluate
-from ojster.workflows.graph import Graph, Workflow, WorkflowState
+from ojster.workflows.graph import Graph
 from ojster.workflows.maps import begin_map, go_on_with_map
 from ojster.workflows.node import (
     ENDED,
@@ -46,6 +46,7 @@ from ojster.workflows.results import Outcome, outcomes
 from ojster.workflows.starting import CONDITION_SECONDS, Starts
 from ojster.workflows.states import change_node, change_workflow
 from ojster.workflows.step_values import StepValues
+from ojster.workflows.stored_workflow import Workflow, WorkflowState
 
 _decode: Final = msgspec.json.decode
 _encode: Final = msgspec.json.Encoder().encode

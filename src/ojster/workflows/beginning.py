@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from ojster.storage.transaction import Transaction
 from ojster.workflows.advance import emit
-from ojster.workflows.graph import WORKFLOW_COLUMNS, Workflow
+from ojster.workflows.stored_workflow import WORKFLOW_COLUMNS, Workflow
 
 
 def begin_workflows(tx: Transaction, seqs: Collection[int]) -> None:

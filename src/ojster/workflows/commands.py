@@ -20,7 +20,6 @@ from ojster.core.settings import Settings
 from ojster.core.timestamps import parse_timestamp
 from ojster.jobs.failure import Failure
 from ojster.workflows.drawing import draw
-from ojster.workflows.graph import WORKFLOW_STATES
 from ojster.workflows.info import WorkflowInfo
 from ojster.workflows.notes import NewNote
 from ojster.workflows.plan import read_workflow
@@ -31,6 +30,7 @@ from ojster.workflows.property_values import Changes
 from ojster.workflows.selection import WorkflowFilter
 from ojster.workflows.step_pages import MOST_STEPS, STEP_STATES, StepFilter
 from ojster.workflows.steps import StepAddress
+from ojster.workflows.stored_workflow import WORKFLOW_STATES
 from ojster.workflows.suspensions import WorkflowResumption
 from ojster.workflows.tree import MAX_SHOWN_CHILDREN, follow, shown_state
 from ojster.workflows.wait import WaitingFor

@@ -12,16 +12,11 @@ from ojster.storage.transaction import Transaction, TryAgain
 from ojster.workflows.advance import Advance, emit
 from ojster.workflows.cancellation import abort
 from ojster.workflows.creation import abandon, launch
-from ojster.workflows.graph import (
-    FORGOTTEN,
-    WORKFLOW_COLUMNS,
-    Graph,
-    Workflow,
-    WorkflowState,
-)
+from ojster.workflows.graph import Graph
 from ojster.workflows.node import NodeState
 from ojster.workflows.retention import MAX_DUE_WORKFLOWS
 from ojster.workflows.states import change_workflow
+from ojster.workflows.stored_workflow import FORGOTTEN, WORKFLOW_COLUMNS, Workflow, WorkflowState
 
 _encode: Final = msgspec.json.Encoder().encode
 

@@ -12,10 +12,11 @@ from ojster.core.job import NODE_BITS
 from ojster.storage.transaction import Transaction
 from ojster.workflows.advance import Advance
 from ojster.workflows.cancellation import abort
-from ojster.workflows.graph import WORKFLOW_COLUMNS, Graph, Workflow
+from ojster.workflows.graph import Graph
 from ojster.workflows.maps import NODES_AT_ONCE, park_map, plant_elements
 from ojster.workflows.node import Node, NodeState
 from ojster.workflows.starting import MAX_STARTS_OF_WORKFLOW, forget_deferred
+from ojster.workflows.stored_workflow import WORKFLOW_COLUMNS, Workflow
 
 BYTES_AT_ONCE: Final = 4 << 20
 """Size of jobs with resolved references after which a transaction creates no more elements, in bytes."""

@@ -12,9 +12,10 @@ from typing import Any, Final
 import msgspec
 
 from ojster.storage.transaction import Transaction
-from ojster.workflows.graph import NODE_COLUMNS, Workflow
+from ojster.workflows.graph import NODE_COLUMNS
 from ojster.workflows.node import TWO_PART, Kind, Node
 from ojster.workflows.step_pages import SELECT_STEPS, StepRow, describe
+from ojster.workflows.stored_workflow import Workflow
 from ojster.workflows.views import find_visible
 
 DEFAULT_STEPS: Final = 100

@@ -15,8 +15,8 @@ from ojster.jobs.leases import check_holder
 from ojster.jobs.messages import Holder
 from ojster.jobs.queries import no_job, no_workflow
 from ojster.storage.transaction import Transaction
-from ojster.workflows.graph import find_workflow
 from ojster.workflows.property_values import MAX_NOTE_BYTES
+from ojster.workflows.stored_workflow import find_workflow
 
 MAX_NOTES: Final = 1_000
 """Maximum number of notes on a job, and on a workflow without those on its jobs."""

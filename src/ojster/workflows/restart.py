@@ -10,12 +10,7 @@ from ojster.core.errors import OjsterError
 from ojster.storage.transaction import Later, Transaction, TryAgain
 from ojster.workflows.advance import Advance, emit
 from ojster.workflows.creation import launch
-from ojster.workflows.graph import (
-    FINAL_STATES,
-    Graph,
-    Workflow,
-    WorkflowState,
-)
+from ojster.workflows.graph import Graph
 from ojster.workflows.maps import forget_elements, go_on_with_map
 from ojster.workflows.node import (
     SUCCESSFUL,
@@ -28,6 +23,7 @@ from ojster.workflows.node import (
 )
 from ojster.workflows.states import change_node, change_workflow
 from ojster.workflows.steps import StepAddress, find_step, steer, wrong_state
+from ojster.workflows.stored_workflow import FINAL_STATES, Workflow, WorkflowState
 from ojster.workflows.targets import refuse_target
 
 

@@ -10,13 +10,9 @@ from ojster.collections.items import key_of_workflow
 from ojster.jobs.interventions import delete_jobs
 from ojster.storage.transaction import Transaction
 from ojster.tenancy.tenant import tenants_retention
-from ojster.workflows.graph import (
-    FORGOTTEN,
-    WORKFLOW_COLUMNS,
-    Workflow,
-    delete_nodes,
-)
+from ojster.workflows.graph import delete_nodes
 from ojster.workflows.states import change_workflow
+from ojster.workflows.stored_workflow import FORGOTTEN, WORKFLOW_COLUMNS, Workflow
 
 MAX_DUE_WORKFLOWS: Final = 100
 """Maximum number of due workflows processed in one transaction."""

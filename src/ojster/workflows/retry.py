@@ -19,12 +19,13 @@ from ojster.workflows.cancellation import abort
 from ojster.workflows.creation import create
 from ojster.workflows.definition import Definition, read_workflow_retry_policy
 from ojster.workflows.definitions import find
-from ojster.workflows.graph import Graph, Workflow, WorkflowState
+from ojster.workflows.graph import Graph
 from ojster.workflows.node import NodeState
 from ojster.workflows.plan import read_workflow
 from ojster.workflows.plan_values import NewWorkflow, read_spec
 from ojster.workflows.states import change_workflow
 from ojster.workflows.stopping import stopped_nodes
+from ojster.workflows.stored_workflow import Workflow, WorkflowState
 
 _encode: Final = msgspec.json.Encoder().encode
 

@@ -29,7 +29,6 @@ from ojster.workflows.answer_wire import (
     show_cancelled,
     show_progress,
 )
-from ojster.workflows.graph import WORKFLOW_STATES
 from ojster.workflows.info import WorkflowInfo
 from ojster.workflows.levels import DEFAULT_STEPS as DEFAULT_LEVEL
 from ojster.workflows.levels import MOST_STEPS as MOST_LEVEL
@@ -40,6 +39,7 @@ from ojster.workflows.property_values import Changes
 from ojster.workflows.selection import WorkflowFilter
 from ojster.workflows.step_pages import DEFAULT_STEPS, MAX_SEARCH_CHARS, MOST_STEPS, STEP_STATES, StepFilter
 from ojster.workflows.steps import StepAddress
+from ojster.workflows.stored_workflow import WORKFLOW_STATES
 from ojster.workflows.suspensions import WorkflowResumption
 from ojster.workflows.views import MOST_SHOWN_STEPS
 from ojster.workflows.waiting import WAITING_FOR

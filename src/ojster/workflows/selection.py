@@ -9,8 +9,8 @@ import msgspec
 
 from ojster.core.json_objects import is_same_json
 from ojster.storage.transaction import Transaction
-from ojster.workflows.graph import Workflow
 from ojster.workflows.info import WorkflowPage
+from ojster.workflows.stored_workflow import Workflow
 from ojster.workflows.views import summary_of, workflow_rows
 from ojster.workflows.wait import WaitingFor
 from ojster.workflows.waiting import find_waits, waits_for

@@ -11,7 +11,7 @@ from typing import Final
 
 from ojster.core.job import NODE_BITS
 from ojster.storage.transaction import Transaction
-from ojster.workflows.graph import Workflow
+from ojster.workflows.stored_workflow import Workflow
 
 MAX_STARTS: Final = 3_000
 """Maximum number of nodes that a transaction for many callers starts."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from ojster.core.state_machine import StateMachine
-from ojster.workflows.graph import FORGOTTEN, Workflow, WorkflowState
 from ojster.workflows.node import ENDED, Node, NodeState
+from ojster.workflows.stored_workflow import FORGOTTEN, Workflow, WorkflowState
 
 _BEFORE_START: Final = frozenset(
     {

@@ -16,9 +16,9 @@ from ojster.core.tenant import called
 from ojster.core.timestamps import format_timestamp
 from ojster.jobs.queries import no_workflow
 from ojster.storage.transaction import Transaction
-from ojster.workflows.graph import WORKFLOW_STATES, Workflow, find_workflow
 from ojster.workflows.info import WorkflowInfo
 from ojster.workflows.node import Kind, NodeState, place_of
+from ojster.workflows.stored_workflow import WORKFLOW_STATES, Workflow, find_workflow
 from ojster.workflows.views import summary_of
 from ojster.workflows.wait import WAIT_TYPE, WaitingFor
 from ojster.workflows.waiting import nodes_that_wait_for_items

@@ -7,10 +7,10 @@ from typing import Any, Final
 import msgspec
 
 from ojster.core.references import Reference, Unresolvable, follow
-from ojster.workflows.graph import Workflow
 from ojster.workflows.node import NodeState
 from ojster.workflows.plan_values import Spec
 from ojster.workflows.results import Outcome
+from ojster.workflows.stored_workflow import Workflow
 
 _decode: Final = msgspec.json.decode
 _encode: Final = msgspec.json.Encoder().encode

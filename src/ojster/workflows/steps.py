@@ -11,12 +11,9 @@ from ojster.core.ids import is_workflow_id
 from ojster.jobs.queries import no_workflow
 from ojster.storage.transaction import Transaction
 from ojster.workflows.advance import Advance
-from ojster.workflows.graph import (
-    FORGOTTEN,
-    Graph,
-    Workflow,
-)
+from ojster.workflows.graph import Graph
 from ojster.workflows.node import TWO_PART, Kind, Node
+from ojster.workflows.stored_workflow import FORGOTTEN, Workflow
 
 
 class StepAddress(msgspec.Struct, frozen=True):

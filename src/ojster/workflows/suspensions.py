@@ -31,10 +31,11 @@ from ojster.jobs.transitions import (
 )
 from ojster.storage.transaction import Transaction
 from ojster.workflows.advance import advance
-from ojster.workflows.graph import Graph, Workflow, find_workflow
+from ojster.workflows.graph import Graph
 from ojster.workflows.node import Kind
 from ojster.workflows.steps import find_step
 from ojster.workflows.stopping import lock_workflows, stopped_nodes
+from ojster.workflows.stored_workflow import Workflow, find_workflow
 from ojster.workflows.wait import ATTRIBUTE, WAIT_TYPE, decode_wait, read_wait
 
 

@@ -17,11 +17,12 @@ from ojster.core.tenant import called
 from ojster.core.timestamps import format_timestamp
 from ojster.jobs.expiration import shown_expiration_delay
 from ojster.storage.transaction import Transaction
-from ojster.workflows.graph import FINAL_STATES, NODE_COLUMNS_OF_N, WORKFLOW_COLUMNS, WORKFLOW_STATES, Workflow
+from ojster.workflows.graph import NODE_COLUMNS_OF_N
 from ojster.workflows.info import ReviewInfo, StepInfo, WorkflowError, WorkflowInfo
 from ojster.workflows.node import ENDED, MAX_NODES, TWO_PART, Kind, Node, NodeState, place_of
 from ojster.workflows.plan_values import Spec, read_spec
 from ojster.workflows.results import outcomes
+from ojster.workflows.stored_workflow import FINAL_STATES, WORKFLOW_COLUMNS, WORKFLOW_STATES, Workflow
 from ojster.workflows.wait import WaitingFor
 from ojster.workflows.waiting import waits_of
 

@@ -1,0 +1,113 @@
+"""A workflow as it is stored, and its states."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from ojster.core.ids import is_workflow_id
+from ojster.core.job import NODE_BITS
+from ojster.storage.transaction import Transaction
+
+
+class WorkflowState:
+    """States of a workflow. Spec: ojs-workflows 8, 14.4"""
+
+    PENDING: Final = "pending"
+    """Waits for its scheduled time."""
+    RUNNING: Final = "running"
+    COMPENSATING: Final = "compensating"
+    COMPLETED: Final = "completed"
+    FAILED: Final = "failed"
+    CANCELLED: Final = "cancelled"
+    RETRIED: Final = "retried"
+    """Runs again as a whole, as another workflow."""
+    COMPENSATED: Final = "compensated"
+
+
+_FINAL: Final = ("completed", "failed", "cancelled", "retried", "compensated")
+WORKFLOW_STATES: Final = ("pending", "running", "compensating", *_FINAL)
+FINAL_STATES: Final = frozenset(_FINAL)
+
+
+class Workflow(msgspec.Struct, gc=False):
+    """A stored workflow. Times are microseconds since the epoch.
+
+    ``finished_at`` is when its last job ended: a cancelled workflow is ``cancelled`` at once, and finished when its
+    active jobs have ended.
+    """
+
+    seq: int
+    id: str
+    type: str
+    name: str | None
+    state: str
+    version: int
+    created_at: int
+    started_at: int | None
+    cancelled_at: int | None
+    finished_at: int | None
+    due_at: int | None
+    scheduled_at: int | None
+    expires_at: int | None
+    timeout: int | None
+    held_at: int | None
+    nodes: int
+    jobs: int
+    completed: int
+    failed: int
+    cancelled: int
+    retries: int
+    params: bytes
+    metadata: bytes
+    error: bytes | None
+    tenant: str
+    definition: str | None = None
+    definition_version: int | None = None
+    target: str | None = None
+    target_key: str | None = None
+    start: bytes | None = None
+    locks: str | None = None
+    on_lost_worker: str | None = None
+    attempt: int = 1
+    previous_attempt: str | None = None
+    next_attempt: str | None = None
+    expiration_delay: int | None = None
+    kept_until: int | None = None
+    created_by: str | None = None
+    cancelled_by: str | None = None
+    resolved_bytes: int = 0
+    """The size of its jobs with resolved references, which is limited (``Settings.largest_workflow``)."""
+
+    @property
+    def root(self) -> int:
+        """The id of its root node."""
+        return self.seq << NODE_BITS
+
+    @property
+    def numbers(self) -> tuple[int, int]:
+        """The first and the last id that its nodes can have."""
+        return self.root, ((self.seq + 1) << NODE_BITS) - 1
+
+
+WORKFLOW_COLUMNS: Final = ", ".join(Workflow.__struct_fields__)
+
+
+FORGOTTEN: Final = "forgotten"
+"""State of a workflow that is hidden from callers: it is being deleted, or its nodes are still being created.
+
+The former has a ``finished_at``.
+"""
+
+
+def find_workflow(tx: Transaction, id: str, *, lock: bool = False) -> Workflow | None:
+    """Return the workflow with an id, if it exists; ``lock``: lock it until the transaction ends."""
+    if not is_workflow_id(id):
+        return None
+    rows = tx.execute(
+        f"SELECT {WORKFLOW_COLUMNS} FROM workflows WHERE id = :id AND state <> '{FORGOTTEN}'"
+        + (tx.for_update if lock else ""),
+        {"id": id},
+    )
+    return Workflow(*rows[0]) if rows else None
