@@ -14,8 +14,8 @@ from ojster.core.events import Event
 from ojster.core.settings import Settings
 from ojster.core.timestamps import system_clock
 from ojster.storage.call import LongPoll, Operation
+from ojster.storage.effects import Effects
 from ojster.storage.memory import Memory, Remembered
-from ojster.storage.transaction import Effects
 from ojster.storage.wakeups import DUE, EVENTS, FINISHED, WORKFLOWS, Wakeups, job_topic, worker_topic, workflow_topic
 
 A = TypeVar("A")

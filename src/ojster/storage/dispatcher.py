@@ -22,9 +22,10 @@ from typing import Any, Final, TypeVar
 from ojster.core.errors import BackendError, BackendUnavailable, OjsterError
 from ojster.core.tuning import long_work
 from ojster.storage.call import Call, LongPoll, Operation, Port
+from ojster.storage.effects import UNKNOWN_COUNT
 from ojster.storage.inbox import Inbox
 from ojster.storage.parked import ParkedCalls
-from ojster.storage.transaction import UNKNOWN_COUNT, Later, Transaction, TryAgain
+from ojster.storage.transaction import Later, Transaction, TryAgain
 
 log = logging.getLogger(__name__)
 

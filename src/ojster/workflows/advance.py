@@ -90,7 +90,7 @@ class Advance:
         self._admitted: list[tuple[Node, NewJob]] = []
         self.resolved = 0
         """The bytes of jobs with resolved references in this transaction."""
-        self._starts = Starts()
+        self.starts = Starts()
         self._seconds = 0.0
         """How long the conditions in this transaction have taken."""
 
@@ -108,14 +108,9 @@ class Advance:
                 self._open()
             else:
                 self._enqueue()
-        self._starts.write(self.tx, self.graph.workflows)
+        self.starts.write(self.tx, self.graph.workflows)
         self.graph.write()
         advance(self.tx)
-
-    @property
-    def has_deferred(self) -> bool:
-        """Whether children of containers were left to later transactions."""
-        return self._starts.has_deferred
 
     # Changes from outside
 
@@ -179,20 +174,23 @@ class Advance:
         self.close(closing)
 
     def _decide(self, node: Node) -> None:
+        decision = decide(node)
+        if decision is Decision.WAIT:
+            return
         container = self.graph.parent_of(node)
         if container is not None and container.state != NodeState.STARTED:
             return  # decided when the container starts, if it ever does
         first = self._opened.get(node.workflow, {}).get(node.parent or 0)
         if first is not None and node.position >= first:
             return  # decided with the other children of its container: see ``_open``
-        if container is not None and not self._starts.room_of(self.graph.workflow_of(node)):
-            self._starts.defer(container.id, node.position)
+        if container is not None and not self.starts.room_of(self.graph.workflow_of(node)):
+            self.starts.defer(container.id, node.position)
             return
-        match decide(node):
+        match decision:
             case Decision.START:
                 self._ready.append(node)
                 if container is not None:
-                    self._starts.take(node.workflow)
+                    self.starts.take(node.workflow)
             case Decision.SKIP:
                 self.end(node, NodeState.SKIPPED)
             case Decision.CANCEL:
@@ -345,7 +343,7 @@ class Advance:
         container = self.graph.parent_of(node)
         if container is None:
             return False
-        self._starts.defer(container.id, node.position)
+        self.starts.defer(container.id, node.position)
         return True
 
     def _block(self, node: Node, workflow: Workflow) -> None:
@@ -387,14 +385,14 @@ class Advance:
         opened, self._opened = self._opened, {}
         for seq, containers in opened.items():
             positions = dict(sorted(containers.items()))
-            room = self._starts.room_of(self.graph.workflows[seq])
+            room = self.starts.room_of(self.graph.workflows[seq])
             children = self.graph.first_children(positions, room + 1)
             for child in children[:room]:
                 self._decide(child)
             for left in children[room:]:
                 for id, first in positions.items():
                     if id >= (left.parent or 0):
-                        self._starts.defer(id, left.position if id == left.parent else first)
+                        self.starts.defer(id, left.position if id == left.parent else first)
 
     def _note_compensation(self, node: Node) -> None:
         """Set the workflow to ``compensating`` when the compensation of its main saga starts."""

@@ -74,6 +74,9 @@ def create(tx: Transaction, requests: Sequence[NewWorkflow]) -> list[str | Ojste
 NODES_AT_ONCE: Final = 200
 """Maximum number of nodes that a transaction creates for one workflow; larger ones are created in steps."""
 
+EDGES_AT_ONCE: Final = 2_000
+"""Maximum number of edges that a transaction creates, which are two numbers each."""
+
 ABANDONED_AFTER: Final = MINUTE
 """Time after which a workflow is deleted to which no nodes are added although it is not complete, in microseconds."""
 
@@ -83,8 +86,8 @@ def parts_of(plan: Plan) -> Iterator[Plan]:
     for start in range(0, len(plan.nodes), NODES_AT_ONCE):
         part = slice(start, start + NODES_AT_ONCE)
         yield Plan(plan.nodes[part], plan.specs[part])
-    for start in range(0, len(plan.edges), NODES_AT_ONCE):
-        edges = plan.edges[start : start + NODES_AT_ONCE]
+    for start in range(0, len(plan.edges), EDGES_AT_ONCE):
+        edges = plan.edges[start : start + EDGES_AT_ONCE]
         yield Plan(edges=edges, promised=plan.promised & set(edges))
 
 

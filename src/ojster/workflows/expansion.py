@@ -86,7 +86,7 @@ def _start_more(run: Advance) -> bool:
         if graph.nodes[id].state == NodeState.STARTED:
             run.start_children(graph.nodes[id], position)
     run.go()
-    return run.has_deferred or len(rows) == MAX_STARTS_OF_WORKFLOW
+    return run.starts.has_deferred or len(rows) == MAX_STARTS_OF_WORKFLOW
 
 
 def _locked(tx: Transaction, id: int, *, waits: bool) -> Graph | None:

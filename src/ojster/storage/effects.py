@@ -1,0 +1,97 @@
+"""What a transaction does besides its rows: collected in memory, and told to others once it is committed."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from typing import Any, Final
+
+from ojster.core.events import Event
+from ojster.core.job import Job
+from ojster.core.reacts import JobEvent
+from ojster.core.tenant import ALL_TENANTS, qualify
+from ojster.storage.tally import Attempt, Tally, Wait
+
+UNKNOWN_COUNT: Final = 1_000_000
+"""Number of fetchable jobs to assume in a queue if it is unknown."""
+
+
+class Effects:
+    """Effects of a transaction: collected in memory, and published to waiters after the commit."""
+
+    def __init__(self) -> None:
+        self.available: dict[str, set[str]] = defaultdict(set)
+        """Ids of jobs that became available and were not claimed in the same transaction, by queue.
+
+        A tenant's jobs are also listed under the tenant's qualified queue name."""
+        self.opened: set[str] = set()
+        """Queues with jobs that may have become claimable: the queue was resumed, or its jobs are no longer blocked."""
+        self.finished: list[str] = []
+        """Ids of jobs that finished."""
+        self.ended: list[Job] = []
+        """Finished jobs of workflows that are still to be advanced: see ``ojster.workflows.advance``."""
+        self.growth: Counter[str] = Counter()
+        """Number of jobs by tenant that workflows have added to themselves and that are not pushed yet."""
+        self.reactions: list[tuple[Job, JobEvent]] = []
+        """Jobs and events with reactions that are still to be carried out."""
+        self.collected: set[str] = set()
+        """Ids of jobs that have already added the items of their ``on_success`` reactions to collections."""
+        self.told = 0
+        """Number of events that were handed to webhook subscribers."""
+        self.workflows: dict[str, None] = {}
+        """Ids of workflows that changed."""
+        self.told_workers: dict[str, None] = {}
+        """Ids of workers that must learn something at once: a job that they run was cancelled, or they got an order."""
+        self.configured = False
+        """Whether the operators' settings changed."""
+        self.due: int | None = None
+        """Earliest time at which work is due, in microseconds since the epoch."""
+        self.events: list[Event] = []
+        self.history: list[tuple[int, str, dict[str, Any]]] = []
+        """History entries of jobs, as ``seq``, event type and data: see ``ojster.jobs.history``."""
+        self.counts: dict[tuple[str, str], int] = defaultdict(int)
+        """Change of the number of jobs, by queue and state.
+
+        A tenant's jobs are also counted under the tenant's qualified queue name."""
+        self.tallies: dict[str, Tally] = defaultdict(Tally)
+        """Totals by name: see ``ojster.core.tenant.name_of_type``. What is noted below is added at the end."""
+        self.waits: list[Wait] = []
+        self.attempts: list[Attempt] = []
+
+    def mark(self) -> dict[str, Any]:
+        """Return a mark for ``restore``. Of lists it keeps only the length; other effects are copied."""
+        lists = {name: (known := getattr(self, name), len(known)) for name in _LISTS}
+        copies = {name: getattr(self, name).copy() for name in _COPIED}
+        return {
+            "lists": lists,
+            "copies": copies,
+            "available": {queue: ids.copy() for queue, ids in self.available.items()},
+            "tallies": {queue: tally.copy() for queue, tally in self.tallies.items()},
+            "configured": self.configured,
+            "due": self.due,
+        }
+
+    def restore(self, mark: dict[str, Any]) -> None:
+        """Undo all changes since ``mark``."""
+        for name, (known, length) in mark["lists"].items():
+            del known[length:]
+            setattr(self, name, known)
+        for name, known in mark["copies"].items():
+            setattr(self, name, known)
+        self.available = defaultdict(set, mark["available"])
+        self.tallies = defaultdict(Tally, mark["tallies"])
+        self.configured, self.due = mark["configured"], mark["due"]
+
+    @property
+    def fetchable(self) -> dict[str, int]:
+        """Queues with newly fetchable jobs, and their number (``UNKNOWN_COUNT`` if unknown)."""
+        queues = {queue: len(ids) for queue, ids in self.available.items() if ids}
+        for queue in self.opened:
+            queues[queue] = queues[qualify(ALL_TENANTS, queue)] = UNKNOWN_COUNT
+        return queues
+
+
+_LISTS: Final = ("finished", "ended", "reactions", "events", "history", "waits", "attempts")
+"""Effects that are only appended to, or replaced as a whole."""
+
+_COPIED: Final = ("opened", "collected", "workflows", "told_workers", "counts", "growth")
+"""Effects that ``mark`` copies."""
