@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import io
 import os
@@ -9,11 +10,13 @@ import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Final, NamedTuple
+from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
+import certifi
 from yarl import URL
 
-from ojster.core.errors import InvalidRequest
+from ojster.core.errors import BackendUnavailable, InvalidRequest
 
 UNIX: Final = "unix://"
 """Beginning of the URL of a server that listens at a path: ``unix:///run/ojster.sock``."""
@@ -39,6 +42,9 @@ LARGE_BYTES: Final = 1_048_576
 
 IDLE_SECONDS: Final = 15.0
 """Time after which an unused connection is closed, in seconds: before servers and proxies close it."""
+
+SLOWEST_BYTES: Final = 50_000
+"""Number of bytes a second that a server takes at least, or the request is given up."""
 
 CONNECT_SECONDS: Final = 5.0
 """Maximum time for connecting, in seconds."""
@@ -69,13 +75,20 @@ class Transport:
 
     def __init__(self, url: str, headers: Mapping[str, str]) -> None:
         self._path = url.removeprefix(UNIX) if url.startswith(UNIX) else None
-        self._base = url if self._path is None else "http://localhost"
+        base = URL(url if self._path is None else "http://localhost")
+        if base.user is not None and "Authorization" in headers:
+            base = base.with_user(None)  # the token is what counts
+        self._base = str(base).rstrip("/")
+        self._proxy = None if self._path is not None else _proxy_of(base)
         self._headers = headers
+        self._closed = False
         self._tls = _tls() if url.startswith("https://") else True
         self._sessions: dict[bool, aiohttp.ClientSession] = {}
         """The connections for long requests, and those for short ones."""
 
     def _session(self, *, is_long: bool) -> aiohttp.ClientSession:
+        if self._closed:
+            raise BackendUnavailable("The client is closed.")
         session = self._sessions.get(is_long)
         if session is None or session.closed:
             limits = {"limit": MAX_CONNECTIONS, "keepalive_timeout": IDLE_SECONDS}
@@ -85,7 +98,7 @@ class Transport:
             else:
                 connector = aiohttp.UnixConnector(self._path, **limits)  # type: ignore[arg-type]
             session = self._sessions[is_long] = aiohttp.ClientSession(
-                connector=connector, headers=self._headers, cookie_jar=aiohttp.DummyCookieJar(), trust_env=True
+                connector=connector, headers=self._headers, cookie_jar=aiohttp.DummyCookieJar()
             )
         return session
 
@@ -107,8 +120,18 @@ class Transport:
         patience:
             Maximum wait for the next bytes of the answer, in seconds.
         """
-        async with self.open(method, path, content, headers=headers, patience=patience) as response:
-            return Response(response.status, await response.read())
+        size = len(content) if isinstance(content, bytes) else 0
+        most = 2 * patience + size / SLOWEST_BYTES
+        async with asyncio.timeout(most) as limit:  # aiohttp has no limit on the time that sending takes
+
+            async def pieces(source: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+                async for piece in source:
+                    yield piece
+                    limit.reschedule(asyncio.get_running_loop().time() + most)
+
+            sent = content if content is None or isinstance(content, bytes) else pieces(content)
+            async with self.open(method, path, sent, headers=headers, patience=patience) as response:
+                return Response(response.status, await response.read())
 
     @asynccontextmanager
     async def open(
@@ -129,12 +152,14 @@ class Transport:
             data=content,
             headers=headers,
             allow_redirects=False,
+            proxy=self._proxy,
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=patience),
         ) as response:
             yield response
 
     async def close(self) -> None:
-        """Close the connections."""
+        """Close the connections; further requests are refused."""
+        self._closed = True
         for session in self._sessions.values():
             await session.close()
 
@@ -148,6 +173,24 @@ class Transport:
                     next(closing)  # this closes them; nobody waits until it is confirmed
 
 
+def _proxy_of(url: URL) -> URL | None:
+    """Return the proxy that the environment names for a server, in ``HTTP_PROXY`` and the like.
+
+    Raises
+    ------
+    InvalidRequest
+        It is no HTTP proxy.
+    """
+    proxies = getproxies()
+    named = proxies.get(url.scheme) or proxies.get("all")
+    if not named or proxy_bypass(url.host or ""):
+        return None
+    proxy = URL(named if "://" in named else f"http://{named}")
+    if proxy.scheme not in ("http", "https"):
+        raise InvalidRequest(f"The proxy {proxy.with_user(None)} of the environment is no HTTP proxy. Set NO_PROXY.")
+    return proxy
+
+
 def _tls() -> ssl.SSLContext:
     """Return what a client needs to check servers, and to show its own certificate.
 
@@ -158,6 +201,7 @@ def _tls() -> ssl.SSLContext:
     """
     authority, certificate = os.environ.get(AUTHORITY_VARIABLE), os.environ.get(CERTIFICATE_VARIABLE)
     context = ssl.create_default_context()
+    context.load_verify_locations(certifi.where())  # for systems that have no authorities
     try:
         if authority:
             context.load_verify_locations(authority)

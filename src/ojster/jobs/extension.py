@@ -115,9 +115,9 @@ class Extension:
         """Process what is due at ``tx.now``; return when to look again."""
         return Due(None)
 
-    def go_on(self, tx: Transaction) -> bool:
-        """Go on with large work by one step, before anything else in the transaction; return whether more is left."""
-        return False
+    def go_on(self, tx: Transaction) -> Due:
+        """Go on with large work by one step; return what is left. Without ``has_more``, others have locked it now."""
+        return Due(None)
 
     def end_wait(self, tx: Transaction, job: Job) -> bool:
         """End the wait of a pending job that is due; return ``False`` if it waits for its expiry."""

@@ -212,10 +212,17 @@ def _revise(tx: Transaction, job: Job, revival: DeadLetterRetry) -> None:
         tx.ensure_queues({revised.queue})
     job.queue, job.max_attempts = revised.queue, revised.max_attempts
     job.envelope = sign(revised.envelope, creator_of(job.envelope))
-    job.needs = revised.needs
+    job.needs, job.trace_id = revised.needs, revised.trace_id
     tx.execute(
-        "UPDATE jobs SET queue = :queue, max_attempts = :max_attempts, needs = :needs WHERE seq = :seq",
-        {"queue": job.queue, "max_attempts": job.max_attempts, "needs": job.needs, "seq": job.seq},
+        "UPDATE jobs SET queue = :queue, max_attempts = :max_attempts, needs = :needs, trace_id = :trace_id "
+        "WHERE seq = :seq",
+        {
+            "queue": job.queue,
+            "max_attempts": job.max_attempts,
+            "needs": job.needs,
+            "trace_id": job.trace_id,
+            "seq": job.seq,
+        },
     )
     tx.execute("UPDATE payloads SET envelope = :envelope WHERE seq = :seq", {"envelope": job.envelope, "seq": job.seq})
 

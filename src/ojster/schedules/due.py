@@ -58,13 +58,13 @@ def run_due(tx: Transaction, requests: Sequence[None]) -> list[int | None]:
     return [next_due for _ in requests]
 
 
-def go_on(tx: Transaction, requests: Sequence[None]) -> list[bool]:
-    """Go on with large work that is done in steps, by one step; return whether more is left.
+def go_on(tx: Transaction, requests: Sequence[None]) -> list[Due]:
+    """Go on with large work that is done in steps, by one step; return what is left.
 
     This is what ``run_due`` does, too, without its look at everything else.
     """
-    left = [step(tx) for step in life(tx).go_on]
-    return [any(left) for _ in requests]
+    left = [due for step in life(tx).go_on if (due := step(tx)).at is not None]
+    return [Due(left[0].at if left else None, any(due.has_more for due in left)) for _ in requests]
 
 
 def _process_due(tx: Transaction, state: str, act: Callable[[Transaction, list[Job]], None]) -> bool:

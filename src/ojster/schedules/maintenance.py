@@ -38,6 +38,9 @@ OUTAGE_GRACE_SECONDS: Final = 5.0
 WALK_INTERVAL_SECONDS: Final = 600.0
 """Interval of walks over all jobs, for queues and tenants with their own retention, and over files, in seconds."""
 
+LOCKED_PAUSE_SECONDS: Final = 0.005
+"""Pause before another step of large work whose workflows others have locked, in seconds."""
+
 STEPS_SECONDS: Final = 0.1
 """Time for which large work goes on in steps before maintenance looks at everything else again, in seconds."""
 
@@ -100,8 +103,9 @@ class Maintenance(CapabilityService):
         loop = asyncio.get_running_loop()
         until = loop.time() + STEPS_SECONDS
         try:
-            while loop.time() < until and await self.database.run(go_on, None, LARGE):
-                continue
+            while loop.time() < until and (left := await self.database.run(go_on, None, LARGE)).at is not None:
+                if not left.has_more:
+                    await asyncio.sleep(LOCKED_PAUSE_SECONDS)
         except BackendUnavailable:
             raise
         except Exception:

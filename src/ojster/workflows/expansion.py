@@ -24,19 +24,12 @@ BYTES_AT_ONCE: Final = 4 << 20
 _elements_of: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
-def expand_maps(tx: Transaction, *, waits: bool = False) -> tuple[int | None, bool]:
-    """Create more children of one map, each map in its turn; return when to go on, and whether that is now.
-
-    Parameters
-    ----------
-    waits:
-        Whether to wait for a workflow that another transaction has locked. Only a transaction that has locked nothing
-        yet may wait, because of deadlocks.
-    """
+def expand_maps(tx: Transaction) -> tuple[int | None, bool]:
+    """Create more children of one map, each map in its turn; return when to go on, and whether that is now."""
     rows = tx.execute("SELECT node FROM map_elements WHERE parked = 0 ORDER BY start, node LIMIT 1")
     if not rows:
         return None, False
-    graph = _locked(tx, rows[0][0], waits=waits)
+    graph = _locked(tx, rows[0][0])
     if graph is None:
         return tx.now, False  # another transaction has locked the workflow: ``run_due`` tries again soon
     node = graph.nodes[rows[0][0]]
@@ -48,15 +41,10 @@ def expand_maps(tx: Transaction, *, waits: bool = False) -> tuple[int | None, bo
     return (tx.now, True) if is_left else (None, False)
 
 
-def start_deferred(tx: Transaction, *, waits: bool = False) -> tuple[int | None, bool]:
+def start_deferred(tx: Transaction) -> tuple[int | None, bool]:
     """Start more children of the containers of one workflow, each workflow in its turn.
 
     Return when to go on, and whether that is now. Those of held workflows wait for the release.
-
-    Parameters
-    ----------
-    waits:
-        Whether to wait for the last of the workflows if other transactions have locked them all: see ``expand_maps``.
     """
     rows: Sequence[tuple[int, int]] = tx.execute(
         "SELECT workflow, node FROM deferred_starts WHERE parked = 0 ORDER BY turn, node LIMIT :most",
@@ -64,7 +52,7 @@ def start_deferred(tx: Transaction, *, waits: bool = False) -> tuple[int | None,
     )
     nodes = list(dict(rows).values())  # one of each workflow
     for node in nodes:
-        graph = _locked(tx, node, waits=waits and node == nodes[-1])
+        graph = _locked(tx, node)
         if graph is not None:
             is_left = _start_more(Advance(graph)) or len(nodes) > 1 or len(rows) == MAX_STARTS_OF_WORKFLOW
             return (tx.now, True) if is_left else (None, False)
@@ -89,11 +77,10 @@ def _start_more(run: Advance) -> bool:
     return run.starts.has_deferred or len(rows) == MAX_STARTS_OF_WORKFLOW
 
 
-def _locked(tx: Transaction, id: int, *, waits: bool) -> Graph | None:
+def _locked(tx: Transaction, id: int) -> Graph | None:
     """Lock the workflow of a node, and return a graph with the node; ``None`` if another transaction has locked it."""
     seq = id >> NODE_BITS
-    lock = tx.for_update if waits else tx.skip_locked
-    found = tx.execute(f"SELECT {WORKFLOW_COLUMNS} FROM workflows WHERE seq = :seq{lock}", {"seq": seq})
+    found = tx.execute(f"SELECT {WORKFLOW_COLUMNS} FROM workflows WHERE seq = :seq{tx.skip_locked}", {"seq": seq})
     if not found:
         return None
     graph = Graph(tx)

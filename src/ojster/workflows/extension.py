@@ -70,11 +70,12 @@ class WorkflowExtension(Extension):
         moments = [at for at in (next_end, next_due, next_map, next_start) if at is not None]
         return Due(min(moments, default=None), more or more_ends or more_maps or more_starts)
 
-    def go_on(self, tx: Transaction) -> bool:
+    def go_on(self, tx: Transaction) -> Due:
         """Create more elements of a large map, and start more children of a large container."""
-        _, more_maps = expand_maps(tx, waits=True)
-        _, more_starts = start_deferred(tx, waits=not more_maps)
-        return more_maps or more_starts
+        next_map, more_maps = expand_maps(tx)
+        next_start, more_starts = start_deferred(tx)
+        is_left = next_map is not None or next_start is not None
+        return Due(tx.now if is_left else None, more_maps or more_starts)
 
     def end_wait(self, tx: Transaction, job: Job) -> bool:
         """End a suspension that is due."""

@@ -77,6 +77,9 @@ class _CallerConnection:
             parameters = [parameters[name] for name in statement.names]
         return self._execute(statement.sql.decode(), list(parameters), statement.returns_rows)
 
+    def execute_together(self, queries: Iterable[tuple[str, Sequence[Value]]]) -> list[list[Row]]:
+        return [self.execute(sql, parameters) for sql, parameters in queries]
+
     def execute_many(self, sql: str, rows: Iterable[Sequence[Value]]) -> None:
         for values in rows:
             self.execute(sql, values)

@@ -292,9 +292,10 @@ class Connection:
 
     def execute_together(self, queries: Iterable[tuple[str, Sequence[Value]]]) -> list[list[Row]]:
         """Send queries at once, and return the rows of each. See ``execute``."""
+        queries = list(queries)
         for sql, parameters in queries:
             self._send(translate(sql, self._schema), parameters)
-        return [self._loaded(result) for result in self._results()]
+        return [self._loaded(result) for result in self._results()[-len(queries) :]]
 
     def send(self, sql: str, parameters: Sequence[Value]) -> None:
         """Send a statement, and discard its rows."""
