@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import aiohttp
 import pytest
 
 from ojster.client.client import HttpClient
-from ojster.core.errors import BackendUnavailable, Duplicate, InvalidRequest, OjsterError
+from ojster.client.transport import Response
+from ojster.core.errors import BackendError, BackendUnavailable, Duplicate, InvalidRequest, OjsterError
 from ojster.core.job import Job
-from ojster.jobs.merged_pushes import MAX_MERGED
+from ojster.jobs.merged_pushes import MAX_MERGED, MAX_SENDERS, MergedPushes
 from ojster.server.application import Application
 from ojster.service import Service
 from tests.client.in_memory import FaultyTransport, InMemoryTransport, connect, to
@@ -102,6 +104,48 @@ async def test_a_caller_that_is_cancelled_takes_its_job_back(client: HttpClient,
     callers[1].cancel()
     await asyncio.gather(*callers, return_exceptions=True)
     assert (await engine.jobs.count())["default"]["available"] == 2
+
+
+async def test_a_caller_that_enqueues_again_at_once_never_waits_for_others(client: HttpClient) -> None:
+    gate = asyncio.Event()
+    transport = client._connection.transport
+    real = transport.send
+
+    async def send(*args: Any, **more: Any) -> Response:
+        answer = await real(*args, **more)
+        await gate.wait()  # so that all requests end in the same turn of the loop
+        return answer
+
+    transport.send = send  # type: ignore[method-assign]
+    callers = []
+    for number in range(MAX_SENDERS):
+        callers.append(asyncio.ensure_future(push(client, "t", number)))
+        await asyncio.sleep(0.01)
+    again = asyncio.ensure_future(_after(callers[0], client))
+    gate.set()
+    await asyncio.wait_for(asyncio.gather(*callers, again), 10)
+
+
+async def _after(first: asyncio.Future[Any], client: HttpClient) -> None:
+    await first
+    await push(client, "t", "again")
+
+
+async def test_callers_of_a_sender_that_fails_are_told(client: HttpClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(self: MergedPushes, members: object, *more: object) -> None:
+        raise RuntimeError("nobody expects this")
+
+    monkeypatch.setattr(MergedPushes, "_send_together", broken)
+    outcomes = await asyncio.wait_for(asyncio.gather(*(push(client, "t", number) for number in range(3))), 10)
+    assert {type(one) for one in outcomes} <= {BackendError, Job}
+    assert BackendError in {type(one) for one in outcomes}
+
+
+async def test_a_closed_client_refuses_calls() -> None:
+    client = HttpClient("http://127.0.0.1:9")
+    await client.close()
+    with pytest.raises(BackendUnavailable, match="closed"):
+        await client.queues.all()
 
 
 async def test_the_server_can_complete_and_refuse_jobs_as_if_they_were_sent_alone(

@@ -13,6 +13,7 @@ from ojster.core.reacts import TRACED
 from ojster.core.timestamps import parse_timestamp
 from ojster.fleet.workers import Heartbeat
 from ojster.jobs.failure import Failure
+from ojster.jobs.interventions import DeadLetterRetry
 from ojster.jobs.messages import FailureReport, Progress
 from ojster.storage.transaction import Transaction
 from tests.conftest import Bench, Http
@@ -160,6 +161,15 @@ def _forget_column(tx: Transaction, ids: Sequence[str]) -> list[None]:
     for id in ids:
         tx.execute("UPDATE jobs SET trace_id = NULL, reacts = :traced WHERE id = :id", {"traced": TRACED, "id": id})
     return [None for _ in ids]
+
+
+async def test_a_job_that_runs_again_with_another_trace_names_that_one(bench: Bench) -> None:
+    job = await bench.push(meta={"trace_id": "old"}, retry={"max_attempts": 1, "on_exhaustion": "dead_letter"})
+    await bench.fail(await bench.fetch_one())
+    await bench.engine.jobs.retry_dead(job.id, DeadLetterRetry(job.id, None, None, {"trace_id": TRACE}, None))
+    await bench.ack(await bench.fetch_one())
+    page = await bench.engine.events.select(EventFilter(types=("job.completed",)))
+    assert [event["data"]["trace_id"] for event in page.events] == [TRACE]
 
 
 async def test_a_trace_with_a_character_that_no_database_stores_is_not_repeated(bench: Bench) -> None:
