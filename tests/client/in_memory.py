@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any
 
 import httpx
 
@@ -52,21 +53,13 @@ class FaultyTransport(InMemoryTransport):
         super().__init__(client)
         self.fault, self.after, self.times, self.only = fault, after, times, only
 
-    async def send(
-        self,
-        method: str,
-        path: str,
-        content: bytes | AsyncIterator[bytes] | None = None,
-        *,
-        headers: Mapping[str, str] | None = None,
-        patience: float = 30.0,
-    ) -> Response:
+    async def send(self, method: str, path: str, *given: Any, **more: Any) -> Response:
         """Make a request, unless it is to break before."""
         breaks = self.times > 0 and path.endswith(self.only)
         self.times -= breaks
         if breaks and not self.after:
             raise self.fault
-        response = await super().send(method, path, content, headers=headers, patience=patience)
+        response = await super().send(method, path, *given, **more)
         if breaks:
             raise self.fault
         return response

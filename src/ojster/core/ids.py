@@ -24,14 +24,14 @@ def is_job_id(text: str) -> bool:
     return JOB_ID.fullmatch(text) is not None
 
 
-SHORTEST: Final = 6
+SHORTEST_BEGINNING: Final = 6
 """Number of characters from which on the beginning of an id may stand for it."""
 
 
 def ids_beginning_with(start: str) -> tuple[str, str] | None:
     """Return the first and the last job id that begin with a text; ``None``: too short a text, or no id begins so."""
     first, last = start + _FIRST_ID[len(start) :], start + _LAST_ID[len(start) :]
-    return (first, last) if len(start) >= SHORTEST and is_job_id(first) else None
+    return (first, last) if len(start) >= SHORTEST_BEGINNING and is_job_id(first) else None
 
 
 _FIRST_ID: Final = "00000000-0000-7000-0000-000000000000"

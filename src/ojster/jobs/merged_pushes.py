@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -30,8 +30,29 @@ _OUTCOMES_OF_REFUSED: Final = 422
 """The status of a request whose jobs were all refused."""
 
 
-Waiting = tuple[Members, asyncio.Future[Pushed], float]
-"""A job, the future of its caller, and the time of the event loop until which it may be tried."""
+class _Waiting(NamedTuple):
+    """A job whose caller waits."""
+
+    members: Members
+    size: int
+    """Size of its members, in bytes."""
+    future: asyncio.Future[Pushed]
+    until: float
+    """Time of the event loop until which it may be tried."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the caller still waits."""
+        return not self.future.done()
+
+    def answer(self, outcome: Pushed | Exception) -> None:
+        """Give the caller the outcome, if it still waits."""
+        if self.future.done():
+            return
+        if isinstance(outcome, Exception):
+            self.future.set_exception(outcome)
+        else:
+            self.future.set_result(outcome)
 
 
 class MergedPushes:
@@ -40,7 +61,7 @@ class MergedPushes:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._waiting: deque[Waiting] = deque()
+        self._waiting: deque[_Waiting] = deque()
         self._senders: set[asyncio.Task[None]] = set()
 
     async def push(self, members: Members) -> Pushed:
@@ -49,85 +70,82 @@ class MergedPushes:
         A unique job is pushed alone, because it may have to wait for another transaction. A caller that is cancelled
         while its job is waiting takes it back; a job that is on its way is made all the same.
         """
-        if any(b'"unique"' in bytes(value) for value in members.values()) or "unique" in members:
+        if "unique" in members or b'"unique"' in bytes(members.get("options", b"")):
             return await push_alone(self._connection, members)
         loop = asyncio.get_running_loop()
         if loop is not self._loop:  # the one before was closed, or is that of the process that was forked
             self._loop, self._waiting, self._senders = loop, deque(), set()
         future: asyncio.Future[Pushed] = loop.create_future()
-        self._waiting.append((members, future, loop.time() + self._connection.patience))
+        size = sum(map(len, members.values()))
+        self._waiting.append(_Waiting(members, size, future, loop.time() + self._connection.patience))
         if len(self._senders) < MAX_SENDERS:
             self._senders.add(loop.create_task(self._send_all()))
         return await future
 
     async def _send_all(self) -> None:
         """Send what waits. A sender that ends is removed in the same step, so that the next caller starts another."""
-        some: list[Waiting] = []
+        some: list[_Waiting] = []
         try:
             while some := self._take():
                 if len(some) == 1 or await self._send_together(some):
-                    await asyncio.gather(*(self._send_alone(*one) for one in some if not one[1].done()))
+                    await asyncio.gather(*(self._send_alone(one) for one in some if one.is_open))
         except BaseException as error:
-            for _, future, _ in some:
-                if not future.done():
-                    future.set_exception(BackendError(f"The job was not sent: {error or type(error).__name__}."))
+            for one in some:
+                one.answer(BackendError(f"The job was not sent: {error or type(error).__name__}."))
             raise
         finally:
             task = asyncio.current_task()
             if task is not None:
                 self._senders.discard(task)
 
-    def _take(self) -> list[Waiting]:
+    def _take(self) -> list[_Waiting]:
         """Take the next jobs whose callers still wait for them."""
-        some: list[Waiting] = []
+        some: list[_Waiting] = []
         size = 0
         while self._waiting and len(some) < MAX_MERGED and size < MAX_MERGED_BYTES:
             one = self._waiting.popleft()
-            if not one[1].done():
+            if one.is_open:
                 some.append(one)
-                size += sum(len(bytes(value)) for value in one[0].values())
+                size += one.size
         return some
 
-    async def _send_together(self, some: list[Waiting]) -> bool:
+    async def _send_together(self, some: list[_Waiting]) -> bool:
         """Send jobs in one request; return whether some are to be sent alone.
 
         These are those that were refused, so that their callers get the refusal of a single job.
         """
-        body: dict[str, Any] = {"mode": "partial", "jobs": [members for members, _, _ in some]}
-        patience = max(0.0, min(until for _, _, until in some) - asyncio.get_running_loop().time())
+        body: dict[str, Any] = {"mode": "partial", "jobs": [one.members for one in some]}
+        patience = _left(min(one.until for one in some))
         try:
             raw = await self._connection.request(
                 "POST", "/jobs/batch", body, also=_OUTCOMES_OF_REFUSED, patience=patience
             )
             answer = read_answer(_Answer, raw)
-            if len(answer.results) != len(some) or sum(one.error is None for one in answer.results) != len(answer.jobs):
+            if len(answer.results) != len(some) or sum(it.error is None for it in answer.results) != len(answer.jobs):
                 raise BackendError("The server's answer does not fit the jobs that were sent.")
         except BackendUnavailable as error:
-            for _, future, _ in some:
-                if not future.done():
-                    future.set_exception(error)
+            for one in some:
+                one.answer(error)
             return False
         except Exception as error:  # whatever it is: alone, each job gets its own outcome
             log.debug("a request for %d jobs failed, and they are sent alone: %s", len(some), error)
             return True
         jobs = iter(answer.jobs)
-        for (_, future, _), outcome in zip(some, answer.results, strict=True):
+        for one, outcome in zip(some, answer.results, strict=True):
             if outcome.error is None:
-                pushed = Pushed(job_of(next(jobs)), existing=outcome.deduplicated)
-                if not future.done():
-                    future.set_result(pushed)
-        return any(not future.done() for _, future, _ in some)
+                one.answer(Pushed(job_of(next(jobs)), existing=outcome.deduplicated))
+        return any(one.is_open for one in some)
 
-    async def _send_alone(self, members: Members, future: asyncio.Future[Pushed], until: float) -> None:
-        patience = max(0.0, until - asyncio.get_running_loop().time())
+    async def _send_alone(self, one: _Waiting) -> None:
         try:
-            pushed = await push_alone(self._connection, members, patience)
+            one.answer(await push_alone(self._connection, one.members, _left(one.until)))
         except Exception as error:
-            if not future.done():
-                future.set_exception(error)
-        else:
-            if not future.done():
-                future.set_result(pushed)
+            one.answer(error)
+
+
+def _left(until: float) -> float:
+    """Return the time that is left until a time of the event loop, in seconds."""
+    return max(0.0, until - asyncio.get_running_loop().time())
 
 
 class _Outcome(msgspec.Struct):

@@ -14,6 +14,7 @@ import msgspec
 from ojster.agents.budgets import Account
 from ojster.agents.wire import AGENT_USAGE, AgentUsageAnswer, AgentUsageBody
 from ojster.core.errors import Conflict, InvalidRequest, NotFound, OjsterError, PayloadTooLarge, QueueFull, WaitTimedOut
+from ojster.core.ids import is_job_id
 from ojster.core.job import Job
 from ojster.core.parsing import read_value
 from ojster.core.refusals import JobDropped
@@ -125,10 +126,10 @@ async def _push_or_block(request: HttpRequest, job: NewJob) -> list[Pushed]:
 async def show_job(request: HttpRequest) -> Answer:
     """Show a job. With ``wait_ms``, answer when the job is finished or the time has passed."""
     wait = wait_ms(request.query)
-    jobs = request.engine.jobs
-    job = await jobs.find(request.path["id"])
-    if wait:
-        job = await jobs.wait_for(job.id, wait)
+    jobs, id = request.engine.jobs, request.path["id"]
+    if wait and not is_job_id(id):
+        id = (await jobs.find(id)).id
+    job = await jobs.wait_for(id, wait) if wait else await jobs.find(id)
     return Answer(b'{"job":%b}' % to_json(job))
 
 

@@ -240,10 +240,9 @@ class Transaction(ABC):
 
         A job that was suspended, or is skipped, has not run since it was claimed.
         """
-        has_run = job.state == "active" and job.hold != SKIPPED and job.started_at is not None
-        waited = (
-            job.started_at - (job.enqueued_at or job.started_at) if has_run and job.started_at is not None else None
-        )
+        waited = None
+        if job.state == "active" and job.hold != SKIPPED and job.started_at is not None:
+            waited = job.started_at - (job.enqueued_at or job.started_at)
         self.effects.attempts.append((job.queue, job.tenant, job.type, end, ran, waited))
 
     def tallied(self) -> dict[str, Tally]:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from ojster.core.job import NODE_BITS
 from ojster.core.references import is_index
 from ojster.jobs.new_job import NewJob
-from ojster.storage.transaction import ColumnType, Transaction
+from ojster.storage.transaction import ColumnType, Row, Transaction
 from ojster.workflows.node import Followed, Kind, Node, NodeState, place_of
 from ojster.workflows.plan_values import Plan, Spec, read_spec
 from ojster.workflows.stored_workflow import WORKFLOW_COLUMNS, Workflow
@@ -120,25 +120,28 @@ class Graph:
 
     def lock(self, seqs: Collection[int]) -> None:
         """Lock workflows against other transactions, and read them."""
-        rows = self.tx.execute(
-            f"SELECT {WORKFLOW_COLUMNS} FROM workflows WHERE seq {self.tx.among} ORDER BY seq{self.tx.for_update}",
-            (self.tx.integers(sorted(seqs)),),
-        )
-        self.workflows |= {row[0]: Workflow(*row) for row in rows}
+        self._add_workflows(self.tx.execute(*self._locking(seqs)))
 
     def lock_around(self, ids: Collection[int]) -> None:
         """Lock the workflows of nodes, and read them, the nodes and their containers: in one message."""
         among, given = self.tx.among, self.tx.integers(ids)
-        seqs = self.tx.integers(sorted({id >> NODE_BITS for id in ids}))
-        lock = f"SELECT {WORKFLOW_COLUMNS} FROM workflows WHERE seq {among} ORDER BY seq{self.tx.for_update}"
         read = (
             f"SELECT {NODE_COLUMNS} FROM nodes WHERE id {among} UNION ALL SELECT {NODE_COLUMNS} FROM nodes "
             f"WHERE id IN (SELECT parent FROM nodes WHERE id {among})"
         )
-        workflows, nodes = self.tx.execute_together([(lock, (seqs,)), (read, (given, given))])
-        self.workflows |= {row[0]: Workflow(*row) for row in workflows}
+        lock = self._locking({id >> NODE_BITS for id in ids})
+        workflows, nodes = self.tx.execute_together([lock, (read, (given, given))])
+        self._add_workflows(workflows)
         for row in nodes:
             self._add(Node(*row))
+
+    def _locking(self, seqs: Collection[int]) -> tuple[str, Sequence[Any]]:
+        """Return the query that locks and reads workflows."""
+        query = f"SELECT {WORKFLOW_COLUMNS} FROM workflows WHERE seq {self.tx.among} ORDER BY seq{self.tx.for_update}"
+        return query, (self.tx.integers(sorted(seqs)),)
+
+    def _add_workflows(self, rows: Iterable[Row]) -> None:
+        self.workflows |= {row[0]: Workflow(*row) for row in rows}
 
     def load(self, ids: Iterable[int]) -> None:
         """Read the nodes that are not loaded."""

@@ -47,6 +47,8 @@ class CallerTransaction(PostgresTransaction):
 
     isolation = "read committed"
 
+    execute_together = Transaction.execute_together
+
     def lock_keys(self, keys: Iterable[str]) -> Set[str]:
         """Wait for locks on keys. Only the caller is blocked, because the connection is its own."""
         names = self.names_of_locks(keys)
@@ -76,9 +78,6 @@ class _CallerConnection:
         if isinstance(parameters, dict):
             parameters = [parameters[name] for name in statement.names]
         return self._execute(statement.sql.decode(), list(parameters), statement.returns_rows)
-
-    def execute_together(self, queries: Iterable[tuple[str, Sequence[Value]]]) -> list[list[Row]]:
-        return [self.execute(sql, parameters) for sql, parameters in queries]
 
     def execute_many(self, sql: str, rows: Iterable[Sequence[Value]]) -> None:
         for values in rows:

@@ -290,9 +290,8 @@ class Connection:
             self._send(statement, parameters)
         return self.answer() if statement.returns_rows else []
 
-    def execute_together(self, queries: Iterable[tuple[str, Sequence[Value]]]) -> list[list[Row]]:
+    def execute_together(self, queries: Sequence[tuple[str, Sequence[Value]]]) -> list[list[Row]]:
         """Send queries at once, and return the rows of each. See ``execute``."""
-        queries = list(queries)
         for sql, parameters in queries:
             self._send(translate(sql, self._schema), parameters)
         return [self._loaded(result) for result in self._results()[-len(queries) :]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
+from functools import cache
 from operator import attrgetter
 from typing import Any, Final, TypeVar
 
@@ -115,6 +116,12 @@ _INSERT_ALIKE: Final = (
     f"SELECT seq, id, node, {', '.join(f'CAST(? AS {type})' for type in _SHARED.values())} FROM given) "
     "INSERT INTO payloads (seq, envelope) SELECT seq, envelope FROM given"
 )
+
+
+@cache
+def _insertions(schema: str) -> tuple[str, str]:
+    """Return the statements that insert jobs, and jobs that are alike, into a schema."""
+    return _INSERT_JOBS.format(schema=quoted(schema)), _INSERT_ALIKE.format(schema=quoted(schema))
 
 
 _START_JOBS: Final = (
@@ -257,8 +264,7 @@ class PostgresTransaction(Transaction):
     ) -> None:
         super().__init__(now, settings, memory, records_events=records_events)
         self._connection = connection
-        self._insert_jobs = _INSERT_JOBS.format(schema=quoted(schema))
-        self._insert_alike = _INSERT_ALIKE.format(schema=quoted(schema))
+        self._insert_jobs, self._insert_alike = _insertions(schema)
         self._slot = slot
         self._locks = f"{schema}/"
 
