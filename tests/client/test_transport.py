@@ -25,9 +25,16 @@ class Server:
         self.requests: list[web.Request] = []
         self.let_go = asyncio.Event()
 
-    async def answer(self, request: web.Request) -> web.Response:
+    async def answer(self, request: web.Request) -> web.StreamResponse:
         """Answer, or wait for ``let_go`` if the query asks for it."""
         self.requests.append(request)
+        if request.path == "/slow":
+            slow = web.StreamResponse()
+            await slow.prepare(request)
+            for _ in range(12):
+                await slow.write(b".")
+                await asyncio.sleep(0.1)
+            return slow
         if "wait_ms" in request.query:
             await self.let_go.wait()
         if request.path.endswith("/moved"):
@@ -79,6 +86,13 @@ async def test_paths_are_sent_as_they_are_encoded(server: tuple[Server, str]) ->
     connections = Transport(url, {})
     await connections.send("GET", "/ojs/v1/queues/a%2Fb?c=d%20e%2B")
     assert made.requests[0].raw_path == "/ojs/v1/queues/a%2Fb?c=d%20e%2B"
+    await connections.close()
+
+
+async def test_an_answer_may_come_slowly_as_long_as_it_comes(server: tuple[Server, str]) -> None:
+    made, url = server
+    connections = Transport(url, {})
+    assert (await connections.send("GET", "/slow", patience=0.3)).content == b"." * 12
     await connections.close()
 
 

@@ -131,6 +131,7 @@ class Transport:
 
             sent = content if content is None or isinstance(content, bytes) else pieces(content)
             async with self.open(method, path, sent, headers=headers, patience=patience) as response:
+                limit.reschedule(None)  # the answer has begun: from now on, each of its pieces has a limit
                 return Response(response.status, await response.read())
 
     @asynccontextmanager
