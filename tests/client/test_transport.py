@@ -90,7 +90,7 @@ async def test_paths_are_sent_as_they_are_encoded(server: tuple[Server, str]) ->
 
 
 async def test_an_answer_may_come_slowly_as_long_as_it_comes(server: tuple[Server, str]) -> None:
-    made, url = server
+    _, url = server
     connections = Transport(url, {})
     assert (await connections.send("GET", "/slow", patience=0.3)).content == b"." * 12
     await connections.close()
