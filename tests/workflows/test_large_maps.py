@@ -155,8 +155,9 @@ class TestBytes:
     async def test_a_workflow_whose_references_stand_for_too_much_fails_with_the_reason(
         self, flow: WorkflowBench
     ) -> None:
-        params = {"big": "x" * 60_000}
-        await flow.create(chain(each(list(range(16_000)), ref("params.big"))) | {"params": params})
+        params = {"big": "x" * 60_000, "other": "y" * 50_000}
+        step = each(list(range(16_000)), ref("params.big"), ref("params.other"))
+        await flow.create(chain(step) | {"params": params})
         await flow.run_all_due()
         await work_off(flow)
         info = await flow.look()

@@ -7,6 +7,7 @@ from typing import Any, Final
 import msgspec
 
 from ojster.core.outcome import SKIPPED, Outcome, outcome_of
+from ojster.core.shared_value import SharedValue
 from ojster.core.states import FINISHED, JobState
 
 NODE_BITS: Final = 20
@@ -143,6 +144,8 @@ class Job(msgspec.Struct, gc=False):
     losses: int = 0
     trace_id: str | None = None
     envelope: bytes = b"{}"
+    shared: SharedValue | None = None
+    """A large value in its envelope that is stored once for its workflow; known while the job is enqueued."""
     moved: tuple[str | None, str] | None = None
     """Its last state change in this transaction, as (old, new), until an event reports it."""
     parent_results: bytes | None = None

@@ -74,7 +74,7 @@ def find_needs(tx: Transaction, key: str, seq: int, envelope: bytes | None = Non
     known = known_requirements(tx)
     if key not in known:
         if envelope is None:
-            rows = tx.execute("SELECT envelope FROM payloads WHERE seq = :seq", {"seq": seq})
+            rows = tx.execute(f"SELECT {tx.envelope} FROM payloads AS p WHERE p.seq = :seq", {"seq": seq})
             if not rows:
                 raise TryAgain(f"Job number {seq} was deleted by another transaction. Run the transaction again.")
             ((envelope,),) = rows

@@ -150,7 +150,7 @@ def _walk(tx: Transaction, step: Step) -> WalkResult:
     looked_at = "(SELECT * FROM jobs WHERE seq > :after AND seq <= :last ORDER BY seq LIMIT :window) AS looked_at"
     if step.chosen.meta:
         found = tx.execute(
-            "SELECT j.id, p.envelope FROM "
+            f"SELECT j.id, {tx.envelope} FROM "
             f"(SELECT seq, id FROM {looked_at} WHERE {where}) AS j "
             "JOIN payloads AS p ON p.seq = j.seq ORDER BY j.seq",
             bounds | parameters,

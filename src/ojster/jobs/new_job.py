@@ -16,6 +16,7 @@ from ojster.core.ids import is_job_id, new_id
 from ojster.core.json_objects import Members, check_names, read_members
 from ojster.core.parsing import read_value
 from ojster.core.refusals import MetadataTooLarge
+from ojster.core.shared_value import SharedValue
 from ojster.core.tenant import check_tenant, qualify, shown_tenant
 from ojster.core.timestamps import format_timestamp
 from ojster.core.trace import trace_of_meta
@@ -100,6 +101,8 @@ class NewJob(msgspec.Struct, gc=False):
     agent: Agent | None = None
     trace_id: str | None = None
     """The trace that its ``meta`` names."""
+    shared: SharedValue | None = None
+    """A large value in its envelope that is stored once for its workflow."""
     wait: Wait | None = None
     """What a wait step waits for (``ojster.workflows.wait``); ``None`` for other jobs."""
     reacts: int = 0

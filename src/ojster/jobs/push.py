@@ -124,6 +124,7 @@ def _new_row(tx: Transaction, new: NewJob, scheduled_at: int | None) -> Job:
         job.version = version_number(read_value(new.version, "version"))
     job.needs = new.needs
     job.trace_id = new.trace_id
+    job.shared = new.shared
     job.reacts = new.reacts if new.node is None else new.reacts & ~LOOKUP_BIT  # lookups of steps are already resolved
     job.envelope = new.envelope if scheduled_at == new.scheduled_at else _scheduled(new.envelope, scheduled_at or now)
     if new.wait is not None:

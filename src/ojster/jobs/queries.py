@@ -127,7 +127,7 @@ def _page(tx: Transaction, chosen: JobFilter, page: Page) -> JobPage:
     column = _ORDERS[page.sort]
     order = f"{{0}}{column} {direction}" + f", {{0}}seq {direction}" * (column != "seq")
     rows = tx.execute(
-        f"SELECT {JOB_COLUMNS_OF_J}, p.envelope FROM "
+        f"SELECT {JOB_COLUMNS_OF_J}, {tx.envelope} FROM "
         f"(SELECT * FROM jobs WHERE {inside} ORDER BY {order.format('')} LIMIT :limit OFFSET :offset) AS j "
         f"JOIN payloads AS p ON p.seq = j.seq ORDER BY {order.format('j.')}",
         parameters | {"before": page.before, "limit": page.limit + 1, "offset": page.offset},

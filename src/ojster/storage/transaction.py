@@ -14,6 +14,7 @@ from ojster.core.job import Job
 from ojster.core.outcome import SKIPPED
 from ojster.core.reacts import BITS, TRACED, JobEvent
 from ojster.core.settings import Settings
+from ojster.core.shared_value import SharedValue
 from ojster.core.states import JOB_STATES
 from ojster.core.tenant import ALL_TENANTS, called, qualify, split
 from ojster.core.trace import trace_of_envelope
@@ -37,6 +38,11 @@ JOB_COLUMNS = (
 JOB_COLUMNS_OF_J: Final = ", ".join("j." + column.strip() for column in JOB_COLUMNS.split(","))
 """``JOB_COLUMNS``, qualified with the table alias ``j``."""
 
+
+Payload = tuple[bytes, bytes | None, int | None]
+"""The stored envelope of a job; the value that was taken from it, by its digest, and from where."""
+
+_SHARE: Final = "INSERT INTO shared_values (digest, workflow, value) VALUES (?, ?, ?) ON CONFLICT (digest) DO NOTHING"
 
 ColumnType = Literal["bigint", "text", "bytea", "uuid"]
 """Type of a column, for ``insert_rows`` and ``update_rows``."""
@@ -140,6 +146,9 @@ class Transaction(ABC):
 
     among = ""
     """Condition to append to an integer column: its value is in the next parameter, which ``integers`` makes."""
+
+    envelope: str
+    """Expression for the whole envelope of a row ``p`` of ``payloads``, with the value that it shares."""
 
     skip_locked = ""
     """Like ``for_update``, but skips rows that another transaction has locked, which then handles them."""
@@ -364,6 +373,20 @@ class Transaction(ABC):
     @abstractmethod
     def envelopes(self, jobs: Sequence[Job]) -> None:
         """Load the envelopes of jobs."""
+
+    def payloads_of(self, jobs: Sequence[Job]) -> list[Payload]:
+        """Store the values that jobs share; return what is left of their envelopes."""
+        values: dict[bytes, SharedValue] = {}
+        payloads: list[Payload] = []
+        for job in jobs:
+            taken = None if job.shared is None else job.shared.taken_from(job.envelope)
+            if job.shared is None or taken is None:
+                payloads.append((job.envelope, None, None))
+            else:
+                values[job.shared.digest] = job.shared
+                payloads.append((taken[0], job.shared.digest, taken[1]))
+        self.execute_many(_SHARE, [(digest, one.workflow, one.value) for digest, one in values.items()])
+        return payloads
 
     @abstractmethod
     def record_events(self, events: bytes) -> None:

@@ -9,20 +9,19 @@ size of the workflow.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET
 
-from ojster.collections.outputs import collect_outputs, finder
+from ojster.collections.outputs import collect_outputs
 from ojster.core.errors import Duplicate, OjsterError, PayloadTooLarge
 from ojster.core.job import NODE_BITS, Job
-from ojster.core.json_objects import read_members
 from ojster.core.references import Unresolvable, resolve
 from ojster.core.states import JobState
 from ojster.jobs.expiration import kept_until
-from ojster.jobs.new_job import NewJob, read_job
+from ojster.jobs.new_job import NewJob
 from ojster.jobs.push import admit
 from ojster.storage.transaction import Later, Transaction, TryAgain
 from ojster.workflows.conditions import InvalidCondition, evaluate
@@ -45,6 +44,7 @@ from ojster.workflows.planner import MAX_MAP_ELEMENTS
 from ojster.workflows.results import Outcome, outcomes
 from ojster.workflows.starting import CONDITION_SECONDS, Starts
 from ojster.workflows.states import change_node, change_workflow
+from ojster.workflows.step_jobs import StepJobs
 from ojster.workflows.step_values import StepValues
 from ojster.workflows.stored_workflow import Workflow, WorkflowState
 
@@ -88,8 +88,7 @@ class Advance:
         self._jobs: dict[int, Job] = {}
         """Ended jobs, by node id."""
         self._admitted: list[tuple[Node, NewJob]] = []
-        self.resolved = 0
-        """The bytes of jobs with resolved references in this transaction."""
+        self.step_jobs = StepJobs(graph)
         self.starts = Starts()
         self._seconds = 0.0
         """How long the conditions in this transaction have taken."""
@@ -292,7 +291,7 @@ class Advance:
             if workflow.held_at is not None:
                 change_node(node, NodeState.READY)
                 continue
-            values = StepValues(workflow, spec, known)
+            values = self.step_jobs.values(workflow, spec, known)
             try:
                 if not self._is_wanted(node, spec, values):
                     self.end(node, NodeState.SKIPPED)
@@ -357,7 +356,7 @@ class Advance:
                 self.end(node, NodeState.COMPLETED, result=node.result or b"null")
                 return
             case Kind.JOB:
-                job = self.graph.jobs.pop(node.id, None) or self._job(node, spec, values)
+                job = self.graph.jobs.pop(node.id, None) or self.step_jobs.make(node, spec, values)
                 job.node = node.id
                 if node.job_id is not None:
                     job.envelope = job.envelope[:-1] + b',"supersedes":"%b"}' % node.job_id.encode()
@@ -402,39 +401,10 @@ class Advance:
             change_workflow(workflow, WorkflowState.COMPENSATING)
             self.graph.change(workflow)
 
-    def _job(self, node: Node, spec: Spec, values: StepValues) -> NewJob:
-        """Return the job of a node, with the references in its arguments resolved."""
-        assert spec.request is not UNSET
-        members = read_members(spec.request, "The step")
-        if spec.has_references:
-            members["args"] = msgspec.Raw(resolve(members["args"], values.look_up, self._finder(node)))
-        tenant = self.graph.workflow_of(node).tenant
-        job = read_job(members, self.tx.now, largest=self.tx.settings.largest_job, tenant=tenant)
-        if spec.has_references:
-            self._charge(self.graph.workflow_of(node), len(job.envelope))
-        return job
-
-    def _charge(self, workflow: Workflow, size: int) -> None:
-        """Count the bytes of a job with resolved references: a reference of a few bytes may stand for megabytes."""
-        most = self.tx.settings.largest_workflow
-        if workflow.resolved_bytes + size > most:
-            raise PayloadTooLarge(
-                f"The references of the workflow {workflow.id} have been replaced by {workflow.resolved_bytes} bytes; "
-                f"at most {most} are allowed. Pass large values as files.",
-                limit=most,
-            )
-        workflow.resolved_bytes += size
-        self.resolved += size
-        self.graph.change(workflow)
-
-    def _finder(self, node: Node) -> Callable[[bytes], bytes]:
-        """Return the function that resolves the lookups of a node."""
-        return finder(self.tx, self.graph.workflow_of(node).tenant, node.workflow)
-
     def _expand(self, node: Node, spec: Spec, values: StepValues) -> None:
         """Create the children of a map, one group of nodes for each element."""
         assert spec.over is not UNSET
-        over = resolve(spec.over, values.look_up, self._finder(node))
+        over = resolve(spec.over, values.look_up, self.step_jobs.finder(node))
         if over.lstrip()[:1] != b"[":
             raise Unresolvable(f"A map needs an array, not {over[:40].decode(errors='replace')}.")
         elements = _raw_list(over)

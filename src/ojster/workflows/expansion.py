@@ -94,7 +94,7 @@ def _expand(run: Advance, node: Node) -> None:
     graph.load_specs([node])
     workflow = graph.workflow_of(node)
     first = workflow.nodes
-    while workflow.nodes - first < NODES_AT_ONCE and run.resolved < BYTES_AT_ONCE and not node.has_ended:
+    while workflow.nodes - first < NODES_AT_ONCE and run.step_jobs.resolved < BYTES_AT_ONCE and not node.has_ended:
         units = tx.execute(
             "SELECT start, elements FROM map_elements WHERE node = :node AND parked = 0 ORDER BY start LIMIT 1",
             {"node": node.id},

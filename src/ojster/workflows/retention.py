@@ -105,7 +105,7 @@ def _forget(tx: Transaction, workflow: Workflow, room: int) -> Counter[str]:
     delete_nodes(tx, [id for (id,) in nodes])
     left -= len(nodes)
     if left > 0:
-        for table in ("workflow_properties", "notes"):
+        for table in ("workflow_properties", "notes", "shared_values"):
             tx.execute(f"DELETE FROM {table} WHERE workflow = :seq", {"seq": workflow.seq})
         delete_items(tx, [key_of_workflow(workflow.seq)])
         tx.execute("DELETE FROM workflows WHERE seq = :seq", {"seq": workflow.seq})

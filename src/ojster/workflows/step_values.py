@@ -7,6 +7,7 @@ from typing import Any, Final
 import msgspec
 
 from ojster.core.references import Reference, Unresolvable, follow
+from ojster.core.shared_value import SHARED_FROM, SharedValue
 from ojster.workflows.node import NodeState
 from ojster.workflows.plan_values import Spec
 from ojster.workflows.results import Outcome
@@ -16,11 +17,18 @@ _decode: Final = msgspec.json.decode
 _encode: Final = msgspec.json.Encoder().encode
 
 
+LargeValues = dict[tuple[int, int | None, str | None, tuple[str, ...]], SharedValue]
+"""The large values that were looked up in a transaction, by workflow, step (``None``: the parameters), and path."""
+
+
 class StepValues:
     """Values for the references and the condition of a node."""
 
-    def __init__(self, workflow: Workflow, spec: Spec, known: dict[int, Outcome]) -> None:
+    def __init__(self, workflow: Workflow, spec: Spec, known: dict[int, Outcome], large: LargeValues) -> None:
         self.known = known
+        self.largest: SharedValue | None = None
+        """The largest of the values that were looked up, if it is one of those that are stored once."""
+        self._large = large
         self._workflow = workflow
         self._spec = spec
 
@@ -34,6 +42,19 @@ class StepValues:
         """
         if reference.root in self._spec.bindings:
             return follow(reference, self._spec.bindings[reference.root])
+        step = None if reference.step is None else self._spec.names[reference.step]
+        where = (self._workflow.seq, step, reference.aspect, reference.path)
+        found = self._large.get(where)
+        if found is None:
+            value = self._value_of(reference)
+            if len(value) < SHARED_FROM:
+                return value
+            found = self._large[where] = SharedValue(self._workflow.seq, value)
+        if self.largest is None or len(found.value) > len(self.largest.value):
+            self.largest = found
+        return found.value
+
+    def _value_of(self, reference: Reference) -> bytes:
         if reference.step is None:
             return follow(reference, self._workflow.params)
         step = self._step(reference.step)

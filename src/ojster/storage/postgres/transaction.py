@@ -102,6 +102,16 @@ _INSERT_JOBS: Final = (
 )
 
 
+_INSERT_PARTS: Final = (
+    f"WITH given AS MATERIALIZED (SELECT nextval('{{schema}}.jobs_seq_seq') AS seq, job.* "
+    f"FROM {unnest(*_NEW_JOB.values(), 'bytea', 'bytea', 'bigint')} "
+    f"AS job ({_NEW_COLUMNS}, envelope, shared, shared_at)), "
+    f"inserted AS (INSERT INTO jobs (seq, {_NEW_COLUMNS}) SELECT seq, {_NEW_COLUMNS} FROM given) "
+    "INSERT INTO payloads (seq, envelope, shared, shared_at) SELECT seq, envelope, shared, shared_at FROM given"
+)
+"""For jobs whose envelopes share values."""
+
+
 _SHARED: Final = {name: type for name, type in _NEW_JOB.items() if name not in ("id", "node")}
 """The columns of a new job that are the same for jobs that are pushed together and are alike."""
 
@@ -119,9 +129,10 @@ _INSERT_ALIKE: Final = (
 
 
 @cache
-def _insertions(schema: str) -> tuple[str, str]:
-    """Return the statements that insert jobs, and jobs that are alike, into a schema."""
-    return _INSERT_JOBS.format(schema=quoted(schema)), _INSERT_ALIKE.format(schema=quoted(schema))
+def _insertions(schema: str) -> tuple[str, str, str]:
+    """Return the statements that insert jobs, jobs that are alike, and those that share values, into a schema."""
+    place = quoted(schema)
+    return _INSERT_JOBS.format(schema=place), _INSERT_ALIKE.format(schema=place), _INSERT_PARTS.format(schema=place)
 
 
 _START_JOBS: Final = (
@@ -140,9 +151,16 @@ _COMPLETE_JOBS: Final = (
 _LOCK_JOBS: Final = f"SELECT {JOB_COLUMNS} FROM jobs WHERE id = ANY(CAST(? AS uuid[])) ORDER BY id FOR UPDATE"
 
 
+_ENVELOPE: Final = (
+    "CASE WHEN p.shared IS NULL THEN p.envelope ELSE substr(p.envelope, 1, CAST(p.shared_at AS integer)) || "
+    "(SELECT v.value FROM shared_values AS v WHERE v.digest = p.shared) || "
+    "substr(p.envelope, CAST(p.shared_at + 1 AS integer)) END"
+)
+
+
 # The envelope is looked up for each row. A join could be planned in the other direction, through all payloads.
 _WITH_ENVELOPE: Final = (
-    f"SELECT {JOB_COLUMNS_OF_J}, (SELECT p.envelope FROM payloads AS p WHERE p.seq = j.seq) FROM jobs AS j "
+    f"SELECT {JOB_COLUMNS_OF_J}, (SELECT {_ENVELOPE} FROM payloads AS p WHERE p.seq = j.seq) FROM jobs AS j "
 )
 
 
@@ -159,7 +177,7 @@ _SELECT_AVAILABLE: Final = _WITH_ENVELOPE + (
 )
 
 
-_ENVELOPES: Final = "SELECT seq, envelope FROM payloads WHERE seq = ANY(CAST(? AS bigint[]))"
+_ENVELOPES: Final = f"SELECT p.seq, {_ENVELOPE} FROM payloads AS p WHERE p.seq = ANY(CAST(? AS bigint[]))"
 
 
 _LOCK_KEYS: Final = (
@@ -243,6 +261,10 @@ _FORGET_EVENTS: Final = (
 )
 
 
+def _columns(jobs: Sequence[Job]) -> list[Array]:
+    return [Array(type, [value(job) for job in jobs]) for type, value in _NEW_VALUES]
+
+
 class PostgresTransaction(Transaction):
     """A transaction on one PostgreSQL connection."""
 
@@ -250,6 +272,7 @@ class PostgresTransaction(Transaction):
     skip_locked = " FOR UPDATE SKIP LOCKED"
     select_available = _SELECT_AVAILABLE
     among = "= ANY(CAST(? AS bigint[]))"
+    envelope = _ENVELOPE
 
     def __init__(
         self,
@@ -264,7 +287,7 @@ class PostgresTransaction(Transaction):
     ) -> None:
         super().__init__(now, settings, memory, records_events=records_events)
         self._connection = connection
-        self._insert_jobs, self._insert_alike = _insertions(schema)
+        self._insert_jobs, self._insert_alike, self._insert_parts = _insertions(schema)
         self._slot = slot
         self._locks = f"{schema}/"
 
@@ -309,14 +332,15 @@ class PostgresTransaction(Transaction):
     def insert_jobs(self, jobs: Sequence[Job]) -> None:
         for first in range(0, len(jobs), INSERTED_AT_ONCE):  # the database inserts a part while the next is encoded
             some = jobs[first : first + INSERTED_AT_ONCE]
-            envelopes = blobs([job.envelope for job in some])
-            shared = {_shared_values(job) for job in some}
-            if len(shared) == 1:
-                own = (uuids([job.id for job in some]), ints([job.node for job in some]), envelopes)
-                self.execute(self._insert_alike, (*own, *shared.pop()))
+            alike = {_shared_values(job) for job in some}
+            if any(job.shared for job in some):
+                envelopes, digests, places = zip(*self.payloads_of(some), strict=True)
+                self.execute(self._insert_parts, (*_columns(some), blobs(envelopes), blobs(digests), ints(places)))
+            elif len(alike) == 1:
+                own = (uuids([job.id for job in some]), ints([job.node for job in some]))
+                self.execute(self._insert_alike, (*own, blobs([job.envelope for job in some]), *alike.pop()))
             else:
-                columns = [Array(type, [value(job) for job in some]) for type, value in _NEW_VALUES]
-                self.execute(self._insert_jobs, (*columns, envelopes))
+                self.execute(self._insert_jobs, (*_columns(some), blobs([job.envelope for job in some])))
             self._connection.flush()
 
     def start_jobs(self, jobs: Sequence[Job]) -> None:

@@ -31,7 +31,9 @@ from ojster.storage.sqlite.notifier import SocketNotifier
 from ojster.storage.sqlite.room import Room
 from ojster.storage.sqlite.statements import (
     COMPLETE_JOBS,
+    ENVELOPE,
     FIND_JOBS,
+    INSERT_PARTS,
     INSERT_PAYLOADS,
     JOB_NAMES,
     LOCK_JOB,
@@ -117,6 +119,7 @@ class SqliteTransaction(Transaction):
 
     select_available = SELECT_AVAILABLE
     among = "IN carray(?)"
+    envelope = ENVELOPE
 
     def integers(self, values: Collection[int]) -> Any:
         return apsw.carray(array("q", values or (-1,)))
@@ -151,7 +154,10 @@ class SqliteTransaction(Transaction):
                 self._cursor.execute(insertion_of_alike(len(part)), [*values, *chain.from_iterable(part)])
         else:
             self._insert("jobs", JOB_NAMES, [(seq, *_other_values(job)) for seq, job in enumerate(jobs, first)])
-        self._cursor.execute(INSERT_PAYLOADS, (first, apsw.carray(tuple([job.envelope for job in jobs]))))
+        if any(job.shared for job in jobs):
+            self.execute_many(INSERT_PARTS, [(seq, *part) for seq, part in enumerate(self.payloads_of(jobs), first)])
+        else:
+            self._cursor.execute(INSERT_PAYLOADS, (first, apsw.carray(tuple([job.envelope for job in jobs]))))
 
     def start_jobs(self, jobs: Sequence[Job]) -> None:
         alike: dict[tuple[Any, ...], list[int]] = {}
@@ -204,7 +210,7 @@ class SqliteTransaction(Transaction):
     def envelopes(self, jobs: Sequence[Job]) -> None:
         if not jobs:
             return
-        query = f"SELECT seq, envelope FROM payloads WHERE seq {self.among}"
+        query = f"SELECT p.seq, {ENVELOPE} FROM payloads AS p WHERE p.seq {self.among}"
         found: dict[int, bytes] = dict(self.execute(query, (self.integers([job.seq for job in jobs]),)))
         for job in jobs:
             job.envelope = found[job.seq]

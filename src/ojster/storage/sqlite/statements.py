@@ -56,7 +56,17 @@ OWN_NAMES: Final = ("seq", "id", "node")
 
 SHARED_NAMES: Final = tuple(name for name in JOB_NAMES if name not in OWN_NAMES)
 
+ENVELOPE: Final = (
+    "CASE WHEN p.shared IS NULL THEN p.envelope ELSE CAST(substr(p.envelope, 1, p.shared_at) || "
+    "(SELECT v.value FROM shared_values AS v WHERE v.digest = p.shared) || "
+    "substr(p.envelope, p.shared_at + 1) AS BLOB) END"
+)
+"""The whole envelope of a row of ``payloads``: two strings of UTF-8 and the value between them."""
+
 INSERT_PAYLOADS: Final = "INSERT INTO payloads (seq, envelope) SELECT ?1 + rowid - 1, value FROM carray(?2)"
+INSERT_PARTS: Final = "INSERT INTO payloads (seq, envelope, shared, shared_at) VALUES (?, ?, ?, ?)"
+"""For jobs whose envelopes share values."""
+
 START_JOBS: Final = (
     "UPDATE jobs SET state = 'active', attempt = attempt + 1, started_at = ?, due_at = ?, worker_id = ? "
     "WHERE seq IN carray(?)"
@@ -65,7 +75,7 @@ COMPLETE_JOBS: Final = (
     "UPDATE jobs SET state = 'completed', finished_at = ?, due_at = NULL, result = ? WHERE seq IN carray(?)"
 )
 SELECT_AVAILABLE: Final = (
-    f"SELECT {JOB_COLUMNS_OF_J}, p.envelope FROM jobs AS j JOIN payloads AS p ON p.seq = j.seq "
+    f"SELECT {JOB_COLUMNS_OF_J}, {ENVELOPE} FROM jobs AS j JOIN payloads AS p ON p.seq = j.seq "
     "WHERE j.queue = ? AND j.tenant = ? AND j.state = 'available' AND {kind} "
     "AND (j.due_at IS NULL OR j.due_at > ?) "
     "AND (j.exclusive_key IS NULL OR NOT EXISTS "
@@ -75,7 +85,7 @@ SELECT_AVAILABLE: Final = (
 LOCK_JOBS: Final = f"SELECT {JOB_COLUMNS} FROM jobs WHERE id IN carray(?)"
 LOCK_JOB: Final = f"SELECT {JOB_COLUMNS} FROM jobs WHERE id = ?"
 FIND_JOBS: Final = (
-    f"SELECT {JOB_COLUMNS_OF_J}, p.envelope FROM jobs AS j JOIN payloads AS p ON p.seq = j.seq WHERE j.id IN carray(?)"
+    f"SELECT {JOB_COLUMNS_OF_J}, {ENVELOPE} FROM jobs AS j JOIN payloads AS p ON p.seq = j.seq WHERE j.id IN carray(?)"
 )
 
 

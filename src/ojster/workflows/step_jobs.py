@@ -1,0 +1,85 @@
+"""The jobs of steps, with the references in their arguments replaced by values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+from msgspec import UNSET
+
+from ojster.collections.outputs import finder
+from ojster.core.errors import PayloadTooLarge
+from ojster.core.json_objects import read_members
+from ojster.core.references import resolve
+from ojster.core.shared_value import SharedValue
+from ojster.jobs.new_job import NewJob, read_job
+from ojster.workflows.graph import Graph
+from ojster.workflows.node import Node
+from ojster.workflows.plan_values import Spec
+from ojster.workflows.results import Outcome
+from ojster.workflows.step_values import LargeValues, StepValues
+from ojster.workflows.stored_workflow import Workflow
+
+
+class StepJobs:
+    """Makes the jobs of steps that start in one transaction.
+
+    Parameters
+    ----------
+    graph:
+        The workflows of the steps.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.resolved = 0
+        """The bytes of jobs with resolved references in this transaction."""
+        self._graph = graph
+        self._large: LargeValues = {}
+        self._stored: set[SharedValue] = set()
+
+    def values(self, workflow: Workflow, spec: Spec, known: dict[int, Outcome]) -> StepValues:
+        """Return the values that a step can refer to; ``known``: the outcomes of earlier steps, by node id."""
+        return StepValues(workflow, spec, known, self._large)
+
+    def make(self, node: Node, spec: Spec, values: StepValues) -> NewJob:
+        """Return the job of a step."""
+        assert spec.request is not UNSET
+        workflow = self._graph.workflow_of(node)
+        members = read_members(spec.request, "The step")
+        if spec.has_references:
+            members["args"] = msgspec.Raw(resolve(members["args"], values.look_up, self.finder(node)))
+        tx = self._graph.tx
+        job = read_job(members, tx.now, largest=tx.settings.largest_job, tenant=workflow.tenant)
+        if spec.has_references:
+            job.shared = values.largest
+            self._count(workflow, job)
+        return job
+
+    def finder(self, node: Node) -> Callable[[bytes], bytes]:
+        """Return the function that resolves the lookups of a step."""
+        return finder(self._graph.tx, self._graph.workflow_of(node).tenant, node.workflow)
+
+    def _is_stored(self, shared: SharedValue) -> bool:
+        """Tell whether the workflow has the value already, by now or with the job that is made."""
+        if shared in self._stored:
+            return True
+        self._stored.add(shared)
+        return bool(
+            self._graph.tx.execute("SELECT 1 FROM shared_values WHERE digest = :digest", {"digest": shared.digest})
+        )
+
+    def _count(self, workflow: Workflow, job: NewJob) -> None:
+        """Count what is stored of a job with resolved references: one of a few bytes may stand for megabytes."""
+        size = len(job.envelope)
+        self.resolved += size
+        if job.shared is not None and self._is_stored(job.shared):
+            size -= len(job.shared.value)
+        most = self._graph.tx.settings.largest_workflow
+        if workflow.resolved_bytes + size > most:
+            raise PayloadTooLarge(
+                f"The references of the workflow {workflow.id} have been replaced by {workflow.resolved_bytes} bytes; "
+                f"at most {most} are allowed. Pass large values as files.",
+                limit=most,
+            )
+        workflow.resolved_bytes += size
+        self._graph.change(workflow)
