@@ -11,6 +11,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ import pytest
 
 from ojster import App, JobHandle
 from ojster.cli.supervisor import Command, Supervisor
+from ojster.server.counts import SharedCounts, add_up
+from tests.postgres import free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.anyio]
 
@@ -220,6 +223,60 @@ def test_a_service_runs_orchestrators_and_shows_no_password(commands: Commands, 
         (worker,) = [line for line in lines if "worker" in line]
         assert not any("://" in word for word in worker)
         until(lambda: answers(f"http://127.0.0.1:{port}/ojs/v1/health"))
+
+
+def requests_counted(url: str) -> int:
+    lines = httpx.get(f"{url}/metrics", timeout=30).text.splitlines()
+    wanted = 'ojs_http_requests_total{endpoint="enqueue",status="201"} '
+    return sum(int(float(line.removeprefix(wanted))) for line in lines if line.startswith(wanted))
+
+
+def requests_written(folder: Path) -> int:
+    """Return how many enqueue requests the processes have noted in their files."""
+    (counts,) = folder.glob("ojster-*")
+    written = add_up(SharedCounts(counts, 0).others()).get("ojs_http_requests", {})
+    return sum(sum(series.buckets) for labels, series in written.items() if labels[0] == "enqueue")
+
+
+def test_processes_of_a_server_share_a_port_and_their_metrics(commands: Commands) -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    commands.environment["TMPDIR"] = str(commands.folder)
+
+    def enqueue_over(connections: int) -> None:
+        with ThreadPoolExecutor(connections) as pool:
+            job = {"type": "who", "args": []}
+            sent = [pool.submit(httpx.post, f"{url}/ojs/v1/jobs", json=job, timeout=30) for _ in range(40)]
+            assert {one.result().status_code for one in sent} == {201}
+
+    with commands.running("serve", "--port", url.rpartition(":")[2], "--processes", "2") as process:
+        until(lambda: answers(f"{url}/ojs/v1/health"))
+        enqueue_over(8)
+        until(lambda: requests_written(commands.folder) == 40)  # one that is killed loses what it has not written
+        before = {child.pid for child in process.children()}
+        os.kill(min(before), signal.SIGKILL)
+        enqueue_over(4)
+        until(lambda: len(process.children()) == 2 and {child.pid for child in process.children()} != before)
+        until(lambda: {requests_counted(url) for _ in range(10)} == {80})
+    assert list(commands.folder.glob("ojster-*")) == []
+
+
+def test_several_processes_at_a_port_in_use_are_refused_once(commands: Commands) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        done = commands.run("serve", "--port", str(port), "--processes", "3")
+    assert (done.returncode, done.stderr.count("is in use by another program")) == (5, 1)
+
+
+def test_processes_of_a_server_share_a_socket_in_the_file_system(commands: Commands) -> None:
+    path = commands.folder / "ojster.sock"
+    with commands.running("serve", "--socket", str(path), "--processes", "2") as process:
+        until(path.exists)
+        with httpx.Client(transport=httpx.HTTPTransport(uds=str(path)), timeout=20) as client:
+            assert client.get("http://ojster/ojs/v1/health").status_code == 200
+        assert len(process.children()) == 2
+    assert not path.exists()
 
 
 async def test_a_machine_that_cannot_start_a_process_does_not_end_the_others(

@@ -81,7 +81,7 @@ def test_the_number_of_series_per_metric_is_bounded() -> None:
     for number in range(MAX_SERIES + 5):
         event: Event = ("rate_limit.exceeded", 0, f"key{number}", None, None, {"strategy": "rate"}, "*")
         metrics.count_events([event])
-    (family,) = [one for one in metrics._counted_events() if one.name == "ojs_rate_limit_exceeded"]
-    totals = [sample for sample in family.samples if sample.name.endswith("_total")]
-    assert len(totals) == MAX_SERIES + 1
-    assert (totals[-1].labels, totals[-1].value) == ({"key": "_other", "strategy": "_other"}, 5.0)
+    series = metrics.counts().series["ojs_rate_limit_exceeded"]
+    assert len(series) == MAX_SERIES + 1
+    (labels, other) = series[-1]
+    assert (labels, other.total) == (("_other", "_other"), 5.0)

@@ -24,6 +24,9 @@ REPLACE: Final = 75
 QUIET_VARIABLE: Final = "OJSTER_START_QUIET"
 """Environment variable of a process that should fetch no jobs until it gets SIGCONT."""
 
+NUMBER_VARIABLE: Final = "OJSTER_PROCESS_NUMBER"
+"""Environment variable with the number of a process among several alike, from 1."""
+
 SETTLED_SECONDS: Final = 10.0
 """A process that has run for so long, in seconds, was started rightly: if it fails, it is started again."""
 
@@ -49,10 +52,11 @@ def let_through() -> None:
 
 
 class Command(NamedTuple):
-    """A command, and variables for its environment."""
+    """A command, variables for its environment, and open files that it takes over, by their numbers."""
 
     words: tuple[str, ...]
     environment: Mapping[str, str] = MappingProxyType({})
+    files: tuple[int, ...] = ()
 
 
 class Supervisor:
@@ -148,7 +152,9 @@ class Supervisor:
         environment = os.environ | command.environment | quiet
         hold_back()
         try:
-            return await asyncio.create_subprocess_exec(*command.words, stdin=asyncio.subprocess.PIPE, env=environment)
+            return await asyncio.create_subprocess_exec(
+                *command.words, stdin=asyncio.subprocess.PIPE, env=environment, pass_fds=command.files
+            )
         except OSError as error:
             log.error("cannot start a process: %s", error.strerror)
             return None

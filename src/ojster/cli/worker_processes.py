@@ -7,14 +7,14 @@ import functools
 import os
 import sys
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import click
 import msgspec
 
 from ojster.cli.logs import log_to_console, with_logging
 from ojster.cli.options import Command as Function
-from ojster.cli.supervisor import Command, Supervisor
+from ojster.cli.supervisor import NUMBER_VARIABLE, Command, Supervisor
 from ojster.worker.children import ChildLimits
 
 
@@ -74,9 +74,6 @@ def _supervise(processes: int, health: Path | None) -> int:
     started = [Command(tuple(command), {NUMBER_VARIABLE: number}) for number in numbers]
     return asyncio.run(Supervisor(started, files, health).run())
 
-
-NUMBER_VARIABLE: Final = "OJSTER_PROCESS_NUMBER"
-"""Environment variable with the number of a worker process among several, from 1."""
 
 _OPTIONS = (
     click.option(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Final
 
 from starlette.applications import Starlette
@@ -34,6 +34,7 @@ from ojster.server.answer import Answer, encode
 from ojster.server.audit_trail import AuditTrail
 from ojster.server.authentication import Authenticator
 from ojster.server.browser_guard import BrowserGuard
+from ojster.server.counts import SharedCounts
 from ojster.server.endpoint import COMMON_HEADERS, Endpoint, Terms, refuse
 from ojster.server.metrics import Metrics
 from ojster.server.oidc import OidcSettings, OidcVerifier
@@ -110,6 +111,8 @@ class Application:
         The OpenID Connect provider whose tokens are accepted, too, if ``guarded``; ``None``: there is none.
     capabilities:
         The capabilities that the application serves; those of the service, unless some are to be left out.
+    shared_counts:
+        What the processes that share its port count together; ``None``: it is the only one.
 
     Spec: ojs-http-binding 20
     """
@@ -129,12 +132,14 @@ class Application:
         proxies: TrustedProxies | None = None,
         oidc: OidcSettings | None = None,
         capabilities: Sequence[Capability] = CAPABILITIES,
+        shared_counts: SharedCounts | None = None,
     ) -> None:
         self.engine = engine
         self._worker = worker
         self._socket_guard = guard or BrowserGuard(None, cors_origins)
         self._tenants = tenants
-        self.metrics = Metrics(capabilities)
+        self.metrics = Metrics(capabilities, shared_counts)
+        self._shared_counts = shared_counts
         engine.database.on_events.append(self.metrics.count_events)
         self.deliverer = WebhookWorker(engine, WebhookSender(trusting=trusting), smtp)
         self._has_provider = oidc is not None
@@ -225,7 +230,10 @@ class Application:
         self.deliverer.start()
         working = None if self._worker is None else asyncio.create_task(self._run(self._worker))
         try:
-            with observed_depth(self.engine.database):
+            async with AsyncExitStack() as stack:
+                stack.enter_context(observed_depth(self.engine.database))
+                if self._shared_counts is not None:
+                    await stack.enter_async_context(self._shared_counts.written(self.metrics.counts))
                 yield
         finally:
             if self._worker is not None and working is not None:

@@ -1,12 +1,17 @@
-"""Whether a server can listen at a port, checked before it opens its database."""
+"""The port of a server: opened, or tried before the server opens its database."""
 
 from __future__ import annotations
 
-import contextlib
 import errno
+import os
 import socket
+from contextlib import ExitStack
+from typing import Final
 
 from ojster.core.errors import BackendUnavailable, InvalidRequest
+
+BACKLOG: Final = 2_048
+"""Number of connections that may wait to be accepted."""
 
 
 def check_port(host: str, port: int) -> None:
@@ -19,17 +24,44 @@ def check_port(host: str, port: int) -> None:
     BackendUnavailable
         The port is in use, or this user may not use it.
     """
+    for one in _bound(host, port):
+        one.close()
+
+
+def listen(host: str, port: int) -> list[socket.socket]:
+    """Return sockets that listen at all addresses of a host; the errors are those of ``check_port``.
+
+    Several processes may accept connections from them.
+    """
+    sockets = _bound(host, port)
+    for one in sockets:
+        one.listen(BACKLOG)
+        one.setblocking(False)
+    return sockets
+
+
+def _bound(host: str, port: int) -> list[socket.socket]:
     try:
         addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError as error:
         raise InvalidRequest(f"The host {host!r} is unknown ({error.strerror}). Check --host.") from None
-    for family, kind, protocol, _, address in addresses:
-        with contextlib.closing(socket.socket(family, kind, protocol)) as one:
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    with ExitStack() as stack:
+        sockets: list[socket.socket] = []
+        for family, kind, protocol, _, address in addresses:
+            one = stack.enter_context(socket.socket(family, kind, protocol))
+            if os.name == "posix":  # on Windows, it would let a port be shared that is in use
+                one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            if port == 0 and sockets:  # the same one at all addresses
+                address = (address[0], sockets[0].getsockname()[1], *address[2:])
             try:
                 one.bind(address)
             except OSError as error:
                 raise _refusal(host, port, error) from None
+            sockets.append(one)
+        stack.pop_all()
+        return sockets
 
 
 def _refusal(host: str, port: int, error: OSError) -> InvalidRequest | BackendUnavailable:

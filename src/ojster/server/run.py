@@ -23,6 +23,7 @@ from ojster.events.mail import read_smtp
 from ojster.files.open import store_for
 from ojster.server.application import Application
 from ojster.server.browser_guard import LOOPBACK_HOSTS, BrowserGuard
+from ojster.server.counts import SharedCounts
 from ojster.server.oidc import OidcSettings
 from ojster.server.port import check_port
 from ojster.server.protocol import MAX_CONNECTIONS, QuickHttpProtocol
@@ -115,6 +116,8 @@ def serve(
     tls: TlsFiles | None = None,
     trusted_proxies: Sequence[str] = (),
     oidc: OidcSettings | None = None,
+    listeners: Sequence[socket.socket] = (),
+    shared_counts: SharedCounts | None = None,
 ) -> None:
     """Serve a database over HTTP until SIGINT or SIGTERM.
 
@@ -150,6 +153,10 @@ def serve(
         Addresses and networks of proxies whose ``X-Forwarded-For`` counts.
     oidc:
         The OpenID Connect provider whose tokens are accepted, too. Callers then need a token.
+    listeners:
+        Accept connections from these sockets, which this process shares with others, instead of opening its own.
+    shared_counts:
+        What these processes count together.
 
     Raises
     ------
@@ -166,13 +173,13 @@ def serve(
     proxies = TrustedProxies(trusted_proxies)
     tune_interpreter()
     store = store_for(url, files)
-    listener = None if unix_socket is None else listen_at(unix_socket)
-    if listener is None:
+    own = [listen_at(unix_socket)] if unix_socket is not None and not listeners else []
+    if unix_socket is None and not listeners:
         check_port(host, port)
     engine = Service(open_database(url, for_engine(settings), synchronous=synchronous, migrate=migrate), store=store)
     for plugin in plugins:
         plugin(engine)
-    is_local = listener is not None or _is_loopback(host)
+    is_local = unix_socket is not None or _is_loopback(host)
     guarded = not is_local or oidc is not None if guarded is None else guarded
     if not guarded and not is_local:
         log.warning("authentication is off (--auth): any client that reaches %s has full access", host)
@@ -182,19 +189,20 @@ def serve(
         trusting=trusting,
         tenants=tenants,
         guarded=guarded,
-        guard=None if guarded or listener is not None else BrowserGuard(_names(host, allowed_hosts), cors_origins),
+        guard=None if guarded or unix_socket is not None else BrowserGuard(_names(host, allowed_hosts), cors_origins),
         smtp=mail_server,
         worker=None if app is None else _worker_of(app, engine, url),
         proxies=proxies,
         oidc=oidc,
+        shared_counts=shared_counts,
     )
     config = _listening(application, host, port, log_level, max_connections, context)
     renewal = None if tls is None or context is None else TlsRenewal(tls, context)
     server = _Server(config, application, renewal)
     try:
-        server.run(sockets=None if listener is None else [listener])
+        server.run(sockets=[*listeners, *own] or None)
     finally:
-        if unix_socket is not None:
+        if unix_socket is not None and own:
             unix_socket.unlink(missing_ok=True)
 
 

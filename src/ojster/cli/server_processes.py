@@ -1,0 +1,95 @@
+"""Options of a server that has several processes, which share the sockets at which it listens."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import os
+import socket
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from ojster.cli.logs import log_to_console
+from ojster.cli.options import Command as Function
+from ojster.cli.supervisor import NUMBER_VARIABLE, Command, Supervisor
+
+log = logging.getLogger("ojster")
+
+SOCKETS_VARIABLE: Final = "OJSTER_SOCKETS"
+"""Environment variable of a process of a server: the numbers of the open files that are its sockets."""
+
+COUNTS_VARIABLE: Final = "OJSTER_COUNTS"
+"""Environment variable of a process of a server: the folder where the processes add up their metrics."""
+
+
+def with_server_processes(function: Function) -> Function:
+    """Add the option ``--processes``; the command gets the sockets of a process as the argument ``listeners``.
+
+    The command that the user starts opens the sockets and supervises the processes, each of which is the same command
+    with ``--supervised``.
+    """
+
+    @functools.wraps(function)
+    def read(*args: Any, processes: int, supervised: bool, **more: Any) -> Any:
+        if supervised:
+            numbers = os.environ.get(SOCKETS_VARIABLE, "").split()
+            listeners = [socket.socket(fileno=int(number)) for number in numbers]
+            return function(*args, listeners=listeners, **more)
+        if processes == 1:
+            return function(*args, listeners=(), **more)
+        if sys.platform == "win32":
+            raise click.UsageError("--processes is not available on Windows, where processes cannot share sockets.")
+        log_to_console(more["log_level"], more["log_format"])
+        return _supervise(processes, more["host"], more["port"], more["unix_socket"])
+
+    command: Function = read
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def _supervise(processes: int, host: str, port: int, path: Path | None) -> int:
+    """Run so many processes of a server; return the exit code."""
+    from ojster.server.port import listen
+    from ojster.server.unix_socket import listen_at
+
+    sockets = listen(host, port) if path is None else [listen_at(path)]
+    try:
+        log.info("%d processes listen at %s", processes, path or _shown(sockets))
+        with tempfile.TemporaryDirectory(prefix="ojster-") as counts:
+            return asyncio.run(Supervisor(_commands(processes, sockets, counts)).run())
+    finally:
+        if path is not None:
+            path.unlink(missing_ok=True)
+
+
+def _commands(processes: int, sockets: Sequence[socket.socket], counts: str) -> list[Command]:
+    name, *arguments = sys.argv[1:]
+    words = (sys.executable, "-m", "ojster", name, "--supervised", "--ends-with-parent", *arguments)
+    files = tuple(one.fileno() for one in sockets)
+    shared = {SOCKETS_VARIABLE: " ".join(map(str, files)), COUNTS_VARIABLE: counts}
+    return [Command(words, shared | {NUMBER_VARIABLE: str(number)}, files) for number in range(1, processes + 1)]
+
+
+def _shown(sockets: Sequence[socket.socket]) -> str:
+    """Return the address and port of sockets."""
+    host, port = sockets[0].getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+_OPTIONS: Final = (
+    click.option(
+        "--processes",
+        type=click.IntRange(1),
+        default=1,
+        show_default=True,
+        help="Number of processes that answer requests, for more than one core. One that dies is started again.",
+    ),
+    click.option("--supervised", is_flag=True, hidden=True),
+)
