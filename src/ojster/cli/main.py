@@ -25,6 +25,7 @@ OWN: Final = (
     CommandPlace("mcp", "mcp:mcp", "Let an assistant look at the jobs (Model Context Protocol)."),
     CommandPlace("migrate", "maintenance:migrate", "Migrate the database schema to the current version."),
     CommandPlace("doctor", "maintenance:doctor", "Check the health and the speed of the database or the server."),
+    CommandPlace("bench", "bench:bench", "Measure what this installation can do."),
     CommandPlace("prune", "maintenance:prune", "Delete what is past its retention now."),
     CommandPlace("backup", "backup:backup", "Save a SQLite database and its files."),
     CommandPlace("restore", "backup:restore", "Restore a backup as a new SQLite database."),

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -14,9 +11,8 @@ from ojster.app import DEFAULT_URL, URL_VARIABLE
 from ojster.cli.logs import log_to_console, with_logging
 from ojster.cli.oidc_options import with_provider
 from ojster.cli.options import examples, with_migrate, with_wait
-from ojster.cli.server_processes import COUNTS_VARIABLE, with_server_processes
+from ojster.cli.server_processes import SharedPort, with_server_processes
 from ojster.cli.server_settings import with_settings
-from ojster.cli.supervisor import NUMBER_VARIABLE
 from ojster.cli.worker_options import ends_with_parent
 from ojster.loading import load_app, load_plugin
 from ojster.settings import Settings
@@ -175,21 +171,19 @@ def serve(
     oidc: OidcSettings | None,
     trusted_proxies: tuple[str, ...],
     plugins: tuple[str, ...],
-    listeners: Sequence[socket.socket],
+    shared: SharedPort,
 ) -> None:
     """Serve jobs over HTTP, according to Open Job Spec 1.0.
 
     SIGTERM or SIGINT stops it: it answers open requests first, for at most 25 seconds. Durations are ISO 8601.
     """
     log_to_console(log_level, log_format)
-    from ojster.server.counts import SharedCounts
     from ojster.server.run import serve as serve_forever  # here, because its libraries would slow down other commands
     from ojster.tenancy.routes import read_tenants
 
     if auth == "off" and oidc is not None:
         raise click.UsageError("--oidc-issuer accepts tokens, and --auth off asks for none.")
     wait_for_database(database, wait)
-    counts, number = os.environ.get(COUNTS_VARIABLE), os.environ.get(NUMBER_VARIABLE, "0")
     serve_forever(
         database,
         host=host,
@@ -211,8 +205,8 @@ def serve(
         smtp=smtp,
         files=files,
         app=None if app is None else load_app(app),
-        listeners=listeners,
-        shared_counts=SharedCounts(Path(counts), int(number)) if listeners and counts else None,
+        listeners=shared.listeners,
+        shared_counts=shared.counts,
         tenants=read_tenants(tenant_file.read_bytes()) if tenant_file else (),
     )
 

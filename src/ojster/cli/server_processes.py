@@ -11,13 +11,16 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
 from ojster.cli.logs import log_to_console
 from ojster.cli.options import Command as Function
 from ojster.cli.supervisor import NUMBER_VARIABLE, Command, Supervisor
+
+if TYPE_CHECKING:
+    from ojster.server.counts import SharedCounts
 
 log = logging.getLogger("ojster")
 
@@ -28,8 +31,15 @@ COUNTS_VARIABLE: Final = "OJSTER_COUNTS"
 """Environment variable of a process of a server: the folder where the processes add up their metrics."""
 
 
+class SharedPort(NamedTuple):
+    """What the processes of a server share; nothing if there is only one."""
+
+    listeners: Sequence[socket.socket] = ()
+    counts: SharedCounts | None = None
+
+
 def with_server_processes(function: Function) -> Function:
-    """Add the option ``--processes``; the command gets the sockets of a process as the argument ``listeners``.
+    """Add the option ``--processes``; the command gets what its process shares as the argument ``shared``.
 
     The command that the user starts opens the sockets and supervises the processes, each of which is the same command
     with ``--supervised``.
@@ -38,11 +48,9 @@ def with_server_processes(function: Function) -> Function:
     @functools.wraps(function)
     def read(*args: Any, processes: int, supervised: bool, **more: Any) -> Any:
         if supervised:
-            numbers = os.environ.get(SOCKETS_VARIABLE, "").split()
-            listeners = [socket.socket(fileno=int(number)) for number in numbers]
-            return function(*args, listeners=listeners, **more)
+            return function(*args, shared=_inherited(), **more)
         if processes == 1:
-            return function(*args, listeners=(), **more)
+            return function(*args, shared=SharedPort(), **more)
         if sys.platform == "win32":
             raise click.UsageError("--processes is not available on Windows, where processes cannot share sockets.")
         log_to_console(more["log_level"], more["log_format"])
@@ -52,6 +60,15 @@ def with_server_processes(function: Function) -> Function:
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
+
+
+def _inherited() -> SharedPort:
+    """Return what the supervisor has given to this process."""
+    from ojster.server.counts import SharedCounts
+
+    numbers = map(int, os.environ[SOCKETS_VARIABLE].split())
+    counts = SharedCounts(Path(os.environ[COUNTS_VARIABLE]), int(os.environ[NUMBER_VARIABLE]))
+    return SharedPort([socket.socket(fileno=number) for number in numbers], counts)
 
 
 def _supervise(processes: int, host: str, port: int, path: Path | None) -> int:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Final
 
 from starlette.applications import Starlette
@@ -139,7 +139,6 @@ class Application:
         self._socket_guard = guard or BrowserGuard(None, cors_origins)
         self._tenants = tenants
         self.metrics = Metrics(capabilities, shared_counts)
-        self._shared_counts = shared_counts
         engine.database.on_events.append(self.metrics.count_events)
         self.deliverer = WebhookWorker(engine, WebhookSender(trusting=trusting), smtp)
         self._has_provider = oidc is not None
@@ -156,9 +155,6 @@ class Application:
         engine.database.records_events = True
         routes = [*known, *self._plain_routes()]
         endpoints = {(route.method, route.path): self._endpoint(route) for route in routes}
-        by_path: dict[str, _Methods] = {}
-        for (method, path), endpoint in endpoints.items():
-            by_path.setdefault(path, _Methods())[method] = endpoint
         # Paths without parameters are looked up at once; Starlette searches for the others.
         streams = {(route.method, route.path) for route in routes if route.streams}
         self._direct = {
@@ -166,16 +162,18 @@ class Application:
         }
         starlette = Starlette(
             routes=[
-                *(StarletteRoute(path, methods, methods=list(methods)) for path, methods in by_path.items()),
+                *(
+                    StarletteRoute(path, methods, methods=list(methods))
+                    for path, methods in _by_path(endpoints).items()
+                ),
                 WebSocketRoute(f"{BASE}/ws", self._follow_by_socket),
             ],
             exception_handlers={HTTPException: self._refuse_path},
             lifespan=self._lifespan,
         )
         starlette.router.redirect_slashes = False
-        self._app: ASGIApp = starlette
+        self._app: ASGIApp = _with_cors(starlette, cors_origins) if cors_origins else starlette
         if cors_origins:
-            self._app = _with_cors(starlette, cors_origins)
             self._direct = {}
         self.direct = {(method.encode(), path.encode()): endpoint for (method, path), endpoint in self._direct.items()}
         """Endpoints that the protocol may call directly, without middleware, by method and path."""
@@ -230,11 +228,9 @@ class Application:
         self.deliverer.start()
         working = None if self._worker is None else asyncio.create_task(self._run(self._worker))
         try:
-            async with AsyncExitStack() as stack:
-                stack.enter_context(observed_depth(self.engine.database))
-                if self._shared_counts is not None:
-                    await stack.enter_async_context(self._shared_counts.written(self.metrics.counts))
-                yield
+            async with self.metrics.shared():
+                with observed_depth(self.engine.database):
+                    yield
         finally:
             if self._worker is not None and working is not None:
                 self._worker.stop(grace=ORCHESTRATOR_GRACE_SECONDS)
@@ -293,6 +289,14 @@ def _doors(engine: Service, oidc: OidcSettings | None) -> tuple[Authenticator, O
         return Authenticator(engine), None
     verifier = OidcVerifier(oidc)
     return Authenticator(engine, verifier), None if oidc.client is None else OidcLogin(oidc, verifier)
+
+
+def _by_path(endpoints: Mapping[tuple[str, str], Endpoint]) -> dict[str, _Methods]:
+    """Return the endpoints of each path, by method."""
+    found: dict[str, _Methods] = {}
+    for (method, path), endpoint in endpoints.items():
+        found.setdefault(path, _Methods())[method] = endpoint
+    return found
 
 
 def _with_cors(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:

@@ -12,6 +12,7 @@ import threading
 import time
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Final
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -89,6 +90,10 @@ class Metrics:
             ((endpoint, str(status)), series) for (endpoint, status), series in self._requests.items()
         ]
         return Counts(counted | {_REQUESTS: requests})
+
+    def shared(self) -> AbstractAsyncContextManager[None]:
+        """Let the processes that share the port see the numbers of this one while the block runs."""
+        return nullcontext() if self._shared is None else self._shared.written(self.counts)
 
     async def render(self, service: Service) -> bytes:
         """Return the metrics in the Prometheus text format."""

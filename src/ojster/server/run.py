@@ -173,9 +173,7 @@ def serve(
     proxies = TrustedProxies(trusted_proxies)
     tune_interpreter()
     store = store_for(url, files)
-    own = [listen_at(unix_socket)] if unix_socket is not None and not listeners else []
-    if unix_socket is None and not listeners:
-        check_port(host, port)
+    own = [] if listeners else _own_socket(host, port, unix_socket)
     engine = Service(open_database(url, for_engine(settings), synchronous=synchronous, migrate=migrate), store=store)
     for plugin in plugins:
         plugin(engine)
@@ -204,6 +202,14 @@ def serve(
     finally:
         if unix_socket is not None and own:
             unix_socket.unlink(missing_ok=True)
+
+
+def _own_socket(host: str, port: int, path: Path | None) -> list[socket.socket]:
+    """Return the socket in the file system; of a port, only check that uvicorn can open it."""
+    if path is not None:
+        return [listen_at(path)]
+    check_port(host, port)
+    return []
 
 
 def _names(host: str, allowed: Sequence[str]) -> set[str] | None:

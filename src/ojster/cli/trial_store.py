@@ -1,0 +1,152 @@
+"""A store for a trial: empty, on the disk or in the database of a real one, and deleted afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+import apsw
+import click
+
+from ojster.storage.database import SQLITE
+
+FORGOTTEN_AFTER: Final = 3_600
+"""Age from which the store of a trial that was killed is deleted by the next trial, in seconds."""
+
+
+class TrialStore:
+    """An empty store.
+
+    Parameters
+    ----------
+    url:
+        Its URL, for ``App``.
+    size:
+        Returns the bytes that it takes on the disk.
+    """
+
+    def __init__(self, url: str, size: Callable[[], int]) -> None:
+        self.url = url
+        self.size = size
+
+
+@contextmanager
+def trial_store(url: str) -> Iterator[TrialStore]:
+    """Make a store beside the one at ``url``, which is not touched, and delete it after the block.
+
+    For a SQLite file, it is a file in the same folder; for PostgreSQL, a schema of the same database.
+
+    Raises
+    ------
+    click.UsageError
+        ``url`` is neither.
+    """
+    if url.startswith(SQLITE) and url != "sqlite:///:memory:":
+        with _file(Path(url.removeprefix(SQLITE))) as store:
+            yield store
+    elif url.startswith(("postgresql://", "postgres://")):
+        with _schema(url) as store:
+            yield store
+    else:
+        raise click.UsageError(
+            f"A trial needs the URL of a SQLite file or a PostgreSQL database, not {url.partition(':')[0]}:…. "
+            "Give that of the server's database."
+        )
+
+
+def prefix_of(url: str) -> str:
+    """Return how the names of the trial stores beside a store begin: files, or schemas of PostgreSQL."""
+    if url.startswith(SQLITE):
+        return f".{Path(url.removeprefix(SQLITE)).name}-trial-"
+    from ojster.storage.postgres.url import parse_postgres_url
+
+    return f"{parse_postgres_url(url).schema[:30]}_trial_"
+
+
+def _name(prefix: str) -> str:
+    return f"{prefix}{int(time.time())}_{secrets.token_hex(3)}"
+
+
+def _is_forgotten(name: str, prefix: str) -> bool:
+    began = name.removeprefix(prefix).partition("_")[0]
+    return began.isdigit() and time.time() - int(began) > FORGOTTEN_AFTER
+
+
+@contextmanager
+def _file(real: Path) -> Iterator[TrialStore]:
+    folder, prefix = real.parent, prefix_of(f"{SQLITE}{real}")
+    if not folder.is_dir():
+        raise click.UsageError(f"The folder {folder} does not exist.")
+    for left in folder.glob(f"{prefix}*"):
+        if _is_forgotten(left.name, prefix):
+            _delete(left)
+    place = folder / _name(prefix)
+
+    def files() -> list[Path]:
+        return list(folder.glob(f"{place.name}*"))
+
+    def size() -> int:
+        with contextlib.closing(apsw.Connection(str(place))) as connection:
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        return place.stat().st_size
+
+    try:
+        yield TrialStore(f"{SQLITE}{place}", size)
+    finally:
+        for file in files():
+            _delete(file)
+
+
+def _delete(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+@contextmanager
+def _schema(url: str) -> Iterator[TrialStore]:
+    import psycopg
+    from psycopg import sql
+
+    from ojster.storage.postgres.url import parse_postgres_url
+
+    prefix = prefix_of(url)
+    name = _name(prefix)
+    with psycopg.connect(parse_postgres_url(url).conninfo, autocommit=True) as connection:
+
+        def drop(schema: str) -> None:
+            connection.execute(sql.SQL("DROP SCHEMA IF EXISTS {} CASCADE").format(sql.Identifier(schema)))
+
+        def size() -> int:
+            row = connection.execute(
+                "SELECT coalesce(sum(pg_total_relation_size(oid)), 0)::bigint FROM pg_class "
+                "WHERE relnamespace = to_regnamespace(%s) AND relkind = 'r'",
+                (name,),
+            ).fetchone()
+            return 0 if row is None else int(row[0])
+
+        known = connection.execute(
+            "SELECT nspname FROM pg_namespace WHERE starts_with(nspname, %s) AND pg_has_role(nspowner, 'USAGE')",
+            (prefix,),
+        ).fetchall()
+        for (left,) in known:
+            if _is_forgotten(left, prefix):
+                drop(left)
+        try:
+            yield TrialStore(_with_schema(url, name), size)
+        finally:
+            drop(name)
+
+
+def _with_schema(url: str, schema: str) -> str:
+    parts = urlsplit(url)
+    query = [(name, value) for name, value in parse_qsl(parts.query, keep_blank_values=True) if name != "schema"]
+    return urlunsplit(parts._replace(query=urlencode([*query, ("schema", schema)])))
