@@ -20,9 +20,8 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.stores import PostgresStore, SqliteStore, Store, schema_of
-from ojster import App, RateLimit, Unique, Worker
+from ojster import App, RateLimit, Unique, Worker, chain, group
 from ojster.core.tuning import tune_interpreter
-from ojster.workflow import chain, group
 
 CALLERS = 50
 

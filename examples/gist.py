@@ -13,10 +13,8 @@ from typing import Any
 
 import httpx
 
-from ojster import App, Duplicate, JobContext, Retry, Wait, Worker
-from ojster.constructs import code, param, result_of
+from ojster import App, Duplicate, JobContext, Retry, Wait, Worker, chain, code, param, result_of
 from ojster.sandbox.sandbox import Sandbox
-from ojster.workflow import chain
 
 app = App()
 GISTS: dict[str, dict[str, Any]] = {}

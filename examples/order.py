@@ -6,9 +6,7 @@ python examples/order.py          # runs the workflow with its own worker and pr
 import asyncio
 import tempfile
 
-from ojster import App, JobContext, Worker
-from ojster.constructs import each, gate, param, result_of, saga
-from ojster.workflow import chain, element, group
+from ojster import App, JobContext, Worker, chain, each, element, gate, group, param, result_of, saga
 
 app = App()
 

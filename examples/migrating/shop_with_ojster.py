@@ -3,8 +3,7 @@
 import logging
 import os
 
-from ojster import App, JobHandle, Retry, Run, chain, group
-from ojster.constructs import result_of
+from ojster import App, JobHandle, Retry, Run, chain, group, result_of
 
 log = logging.getLogger(__name__)
 

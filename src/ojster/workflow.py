@@ -1,5 +1,6 @@
 """Workflows in Python: steps, and the containers that order them.
 
+>>> from ojster import chain, group
 >>> order = chain(validate.s(42), group(charge.s(), reserve.s()), ship.s())
 >>> order = validate.s(42) | (charge.s() & reserve.s()) | ship.s()      # the same
 >>> run = await app.astart(order)
