@@ -30,8 +30,9 @@ def test_a_workflow_is_started_from_a_file_and_steered(ojster: Ojster, tmp_path:
     assert "fetch fetch.data pending" in ojster("workflows", "show", id)
     assert id in ojster("workflows", "list", "--state", "running", "--type", "chain")
     assert ojster.json("workflows", "list", "--name", "other")["workflows"] == []
-    assert "is held" in ojster("workflows", "hold", id)
-    assert "is released" in ojster("workflows", "release", id)
+    assert "is held" in ojster("workflows", "hold", id[:12])
+    assert f"{id} is released" in ojster("workflows", "release", id[:12])
+    assert ojster.json("workflows", "show", id[:8])["id"] == id
     assert "approved" in ojster("workflows", "approve", id, "release", "--notes", "fine", "--as", "ada")
     assert "does not wait for an approval" in ojster("workflows", "reject", id, "release", expect=4)
     assert "noted" in ojster("workflows", "note", id, "release", "--notes", "later")

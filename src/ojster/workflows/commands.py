@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import getpass
 import sys
 from collections.abc import Awaitable, Callable
@@ -12,9 +13,10 @@ import click
 import msgspec
 from rich.text import Text
 
-from ojster.cli.options import ask, done, examples, with_json, with_url
+from ojster.cli.options import Command, ask, done, examples, with_json, with_url
 from ojster.cli.output import ago, console, print_json, print_table
 from ojster.client.interface import Client
+from ojster.core.ids import ids_beginning_with, is_job_id
 from ojster.core.json_objects import read_members
 from ojster.core.settings import Settings
 from ojster.core.timestamps import parse_timestamp
@@ -49,6 +51,22 @@ ID: Final = "019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f"
 )
 def workflows() -> None:
     """Start, list, show, draw, approve, reject, hold, release, resume, retry and cancel workflows."""
+
+
+def takes_workflow(*, required: bool = True) -> Callable[[Command], Command]:
+    """Add the argument ``workflow_id``: an id, or the beginning of one with which no other id begins."""
+
+    def add(function: Command) -> Command:
+        @functools.wraps(function)
+        def call(*args: Any, workflow_id: str | None, url: str, **more: Any) -> Any:
+            if workflow_id is not None and not is_job_id(workflow_id) and ids_beginning_with(workflow_id) is not None:
+                start = workflow_id
+                workflow_id = ask(url, lambda client: client.workflows.show(start, steps=False)).id
+            return function(*args, workflow_id=workflow_id, url=url, **more)
+
+        return click.argument("workflow_id", required=required)(call)
+
+    return add
 
 
 @workflows.command(
@@ -146,7 +164,7 @@ def list_workflows(url: str, as_json: bool, param: tuple[str, ...], **chosen: An
 
 
 @workflows.command(epilog=examples(f"ojster workflows show {ID}", f"ojster workflows show {ID} --watch"))
-@click.argument("workflow_id")
+@takes_workflow()
 @with_url
 @click.option("--watch", "-w", is_flag=True, help="Follow it until it finishes; exit with 1 unless it completes.")
 @click.option("--all", "whole", is_flag=True, help=f"Show all steps, not just {MAX_SHOWN_CHILDREN} per container.")
@@ -166,7 +184,7 @@ def show(workflow_id: str, url: str, watch: bool, whole: bool, as_json: bool) ->
         "ojster workflows draw --file nightly.yaml --svg > nightly.svg",
     ),
 )
-@click.argument("workflow_id", required=False)
+@takes_workflow(required=False)
 @click.option(
     "--file", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Draw the workflow in this file."
 )
@@ -189,7 +207,7 @@ def draw_workflow(workflow_id: str | None, file: Path | None, svg: bool, url: st
 
 def _add_review_command(name: str, action: Any, verb: str, help: str) -> None:
     @workflows.command(name, help=help, epilog=examples(f"ojster workflows {name} {ID} release --notes 'because'"))
-    @click.argument("workflow_id")
+    @takes_workflow()
     @click.argument("step")
     @with_url
     @click.option("--notes", "-m", help="Text of the note.")
@@ -209,7 +227,7 @@ def _add_workflow_command(
     name: str, call: Callable[[Client, str], Awaitable[WorkflowInfo]], verb: str, help: str
 ) -> None:
     @workflows.command(name, help=help, epilog=examples(f"ojster workflows {name} {ID}"))
-    @click.argument("workflow_id")
+    @takes_workflow()
     @with_url
     @with_json
     def command(workflow_id: str, url: str, as_json: bool) -> None:
@@ -228,7 +246,7 @@ _add_workflow_command(
 @workflows.command(
     epilog=examples(f"ojster workflows retry {ID}", f"ojster workflows retry {ID} --step build.2   # while others run")
 )
-@click.argument("workflow_id")
+@takes_workflow()
 @with_url
 @click.option("--step", help="Retry only the step with this path, and what was cancelled because of it.")
 @with_json
@@ -244,7 +262,7 @@ def retry(workflow_id: str, url: str, step: str | None, as_json: bool) -> None:
 @workflows.command(
     epilog=examples(f"ojster workflows cancel {ID}", f"ojster workflows cancel {ID} --step build.2   # only that")
 )
-@click.argument("workflow_id")
+@takes_workflow()
 @with_url
 @click.option("--step", help="Cancel only the step with this path and all steps inside it, active jobs too.")
 @click.option("--active", is_flag=True, help="Cancel active jobs, too. By default they may finish.")
@@ -265,7 +283,7 @@ def cancel(workflow_id: str, url: str, step: str | None, active: bool, as_json: 
         f"ojster workflows resume {ID} --step deploy.wait --error 'the ticket was closed'",
     )
 )
-@click.argument("workflow_id")
+@takes_workflow()
 @with_url
 @click.option("--result", help="Result to resume it with: JSON, otherwise a string.")
 @click.option("--error", help="Error to resume it with instead; the step fails without a retry.")
@@ -287,7 +305,7 @@ def resumption(result: str | None, error: str | None) -> tuple[bytes | None, Fai
 
 
 @workflows.command(epilog=examples(f"ojster workflows status {ID}"))
-@click.argument("workflow_id")
+@takes_workflow()
 @with_url
 @with_json
 def status(workflow_id: str, url: str, as_json: bool) -> None:
@@ -319,7 +337,7 @@ def status(workflow_id: str, url: str, as_json: bool) -> None:
     "steps",
     epilog=examples(f"ojster workflows steps {ID} --state failed", f"ojster workflows steps {ID} --search mail --json"),
 )
-@click.argument("workflow_id")
+@takes_workflow()
 @with_url
 @click.option("--state", "-s", type=click.Choice(sorted(STEP_STATES)), help="Only steps in this state.")
 @click.option("--held", is_flag=True, help="Only steps that wait for an answer, a time or a resumption.")
@@ -365,7 +383,7 @@ def show_statistics(url: str, definition: str | None, as_json: bool) -> None:
 @workflows.command(
     "info", epilog=examples(f"ojster workflows info {ID}", f"ojster workflows info {ID} --add 'looked at'")
 )
-@click.argument("workflow_id")
+@takes_workflow()
 @with_url
 @click.option("--add", help="Note to add: JSON, otherwise a string.")
 @with_json
@@ -389,7 +407,7 @@ def show_notes(workflow_id: str, url: str, add: str | None, as_json: bool) -> No
         f"ojster workflows properties {ID}", f"ojster workflows properties {ID} --set tries=0 --delete lock"
     ),
 )
-@click.argument("workflow_id")
+@takes_workflow()
 @with_url
 @click.option("--set", "values", multiple=True, metavar="NAME=VALUE", help="Set a property; JSON or a string.")
 @click.option("--delete", "names", multiple=True, metavar="NAME", help="Delete a property; repeatable.")

@@ -12,6 +12,7 @@ import msgspec
 from ojster.core.errors import (
     InvalidRequest,
 )
+from ojster.core.ids import ids_beginning_with, is_job_id
 from ojster.core.json_objects import Members, read_members
 from ojster.core.turns import in_turns, read_aside
 from ojster.jobs.failure import Failure
@@ -192,6 +193,8 @@ class WorkflowService(CapabilityService):
 
         Parameters
         ----------
+        workflow_id:
+            Its id, or the beginning of one, of at least six characters, with which no other id begins.
         wait:
             Maximum wait for the end of the workflow, in seconds, at most ``MAX_WAIT_SECONDS``.
         version:
@@ -205,7 +208,11 @@ class WorkflowService(CapabilityService):
         ------
         NotFound
             The workflow does not exist.
+        Conflict
+            The ids of several workflows begin so.
         """
+        if not is_job_id(workflow_id) and ids_beginning_with(workflow_id) is not None:
+            workflow_id = accepted(await self.database.read(views.full_ids, (workflow_id, self.scope.tenant)))
         loop = asyncio.get_running_loop()
         deadline = loop.time() + min(wait, MAX_WAIT_SECONDS)
         with self.database.wakeups.waiter(workflow_topic(workflow_id), WORKFLOWS) as waiter:

@@ -9,7 +9,8 @@ from typing import Any, Final
 import msgspec
 
 from ojster.core.durations import HOUR
-from ojster.core.ids import is_workflow_id
+from ojster.core.errors import Conflict, OjsterError
+from ojster.core.ids import ids_beginning_with, is_workflow_id
 from ojster.core.job import NODE_BITS
 from ojster.core.outcome import SKIPPED, Outcome, outcome_of
 from ojster.core.states import FINISHED
@@ -100,6 +101,27 @@ def find_visible(tx: Transaction, id: str, tenant: str | None) -> Workflow | Non
     rows = workflow_rows(tx, "id = :id", {"id": id}) if is_workflow_id(id) else []
     workflow = Workflow(*rows[0]) if rows else None
     return workflow if workflow is not None and tenant in (None, workflow.tenant) else None
+
+
+def full_ids(tx: Transaction, requests: Sequence[tuple[str, str | None]]) -> list[str | OjsterError]:
+    """Return the id of the only workflow of a tenant (``None``: of all) whose id is, or begins with, each text.
+
+    A text with which no id begins, or that is too short for a beginning, is returned as it is.
+    """
+    return [_full_id(tx, id, tenant) for id, tenant in requests]
+
+
+def _full_id(tx: Transaction, id: str, tenant: str | None) -> str | OjsterError:
+    bounds = ids_beginning_with(id)
+    if bounds is None or find_visible(tx, id, tenant) is not None:
+        return id
+    where, parameters = "id BETWEEN :first AND :last", {"first": bounds[0], "last": bounds[1]}
+    if tenant is not None:
+        where, parameters = f"{where} AND tenant = :tenant", parameters | {"tenant": tenant}
+    found = [Workflow(*row).id for row in workflow_rows(tx, f"{where} LIMIT 2", parameters)]
+    if len(found) > 1:
+        return Conflict(f"The ids of several workflows begin with {id}. Give more characters.", resource_id=id)
+    return found[0] if found else id
 
 
 def _summary(tx: Transaction, workflow: Workflow) -> WorkflowInfo:
