@@ -10,11 +10,13 @@ import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from ojster.cli.health import MAX_AGE_SECONDS, age_of, touch
+from ojster.cli.signals import on_signals
 
 log = logging.getLogger(__name__)
 
@@ -89,10 +91,10 @@ class Supervisor:
 
     async def run(self) -> int:
         """Run the processes; return the first exit code that is not 0, or 0."""
-        loop = asyncio.get_running_loop()
-        for name in _PASSED_ON:
-            if (number := getattr(signal, name, None)) is not None:
-                loop.add_signal_handler(number, self._pass_on, number)
+        numbers = {name: getattr(signal, name) for name in _PASSED_ON if hasattr(signal, name)}
+        on_signals(
+            asyncio.get_running_loop(), {name: partial(self._pass_on, number) for name, number in numbers.items()}
+        )
         for file in (*self._health, *([] if self._all_healthy is None else [self._all_healthy])):
             file.unlink(missing_ok=True)  # that of a supervisor that was killed
         watching = asyncio.create_task(self._watch_health())

@@ -6,7 +6,6 @@ import asyncio
 import difflib
 import logging
 import os
-import signal
 import sys
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
@@ -18,6 +17,7 @@ import click
 from ojster.app import URL_VARIABLE, App
 from ojster.cli.health import touch
 from ojster.cli.options import examples, with_migrate, with_wait
+from ojster.cli.signals import on_signals
 from ojster.cli.supervisor import QUIET_VARIABLE, REPLACE, let_through
 from ojster.cli.worker_options import (
     ends_with_parent,
@@ -183,15 +183,15 @@ async def _work(one: Worker, process: Process, until_empty: bool) -> int:
     one.on_end = lambda *_: recycling.count()
     if process.health is not None:
         one.on_beat = partial(touch, process.health)
-    loop = asyncio.get_running_loop()
     log = logging.getLogger("ojster")
-    for number, order in (
-        (signal.SIGTERM, one.stop),
-        (signal.SIGINT, lambda: one.stop(grace=0)),
-        (signal.SIGTSTP, one.quiet),
-        (signal.SIGCONT, one.resume),
-    ):
-        loop.add_signal_handler(number, order)
+    orders = {
+        "SIGTERM": one.stop,
+        "SIGBREAK": one.stop,  # Windows
+        "SIGINT": lambda: one.stop(grace=0),
+        "SIGTSTP": one.quiet,
+        "SIGCONT": one.resume,
+    }
+    on_signals(asyncio.get_running_loop(), orders)
     let_through()
     if os.environ.pop(QUIET_VARIABLE, None):
         one.quiet()

@@ -52,6 +52,8 @@ def with_processes(function: Function) -> Function:
             if more["identity"] is not None:
                 more["identity"] = _numbered(more["identity"], number)
             return function(*args, process=Process(limits, _numbered(health_file, number)), **more)
+        if sys.platform == "win32":
+            raise click.UsageError("--processes, --max-jobs and --max-memory need signals that Windows does not have.")
         return _supervise(processes, health_file)
 
     command: Function = read

@@ -5,10 +5,10 @@ from __future__ import annotations
 import importlib.util
 import ipaddress
 import logging
-import resource
 import signal
 import socket
 import ssl
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -229,6 +229,10 @@ def _worker_of(app: App, service: Service, url: str) -> Worker:
 
 def _most_connections(wanted: int) -> int:
     """Return how many connections this process may have; let it open more files if it needs them."""
+    if sys.platform == "win32":  # it has no such limit
+        return wanted
+    import resource
+
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     files = wanted + OTHER_FILES if most == resource.RLIM_INFINITY else min(wanted + OTHER_FILES, most)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(files, resource.getrlimit(resource.RLIMIT_NOFILE)[0]), most))

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from typing import Final
 
 from ojster.core.errors import InvalidRequest
 from ojster.core.settings import Settings
 from ojster.storage.database import POSTGRES, SQLITE, Database, without_password
+
+MEMORY: Final = f"{SQLITE}:memory:"
 
 
 def open_database(
@@ -40,6 +44,11 @@ def open_database(
     BackendUnavailable
         The database cannot be opened.
     """
+    if sys.platform == "win32" and url != MEMORY:
+        raise InvalidRequest(
+            f"{without_password(url)} cannot be opened on Windows, which lacks system calls that databases need here. "
+            "Use the URL of a server (http://…), or run this in WSL."
+        )
     database: Database
     if url.startswith(POSTGRES):
         try:

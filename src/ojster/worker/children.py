@@ -244,6 +244,9 @@ class ChildPool:
         return await self._start()
 
     async def _start(self) -> _Child:
+        if sys.platform == "win32":
+            message = "Child processes need system calls that Windows lacks. Run the handler in a thread, or in WSL."
+            raise ChildCrashed(Failure("Unsupported", message, retryable=False))
         ours, theirs = socket.socketpair()
         lifeline, end = os.pipe()  # not inheritable: only this process has the end that it keeps
         try:

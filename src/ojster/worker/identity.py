@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
+import sys
 from pathlib import Path
 from typing import Final
 
 from ojster.core.ids import new_id
+
+if sys.platform == "win32":
+    import msvcrt
+
+    def _lock(file: int) -> None:
+        try:
+            msvcrt.locking(file, msvcrt.LK_NBLCK, 1)
+        except OSError as error:
+            raise BlockingIOError from error
+
+else:
+    import fcntl
+
+    def _lock(file: int) -> None:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
 
 _ID: Final = re.compile(r"[A-Za-z0-9_.\-]{1,200}")
 
@@ -34,9 +50,9 @@ class Identity:
     """
 
     def __init__(self, path: Path) -> None:
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)  # no child process inherits it
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(self._file)
             found = os.read(self._file, 1_000).decode(errors="replace").strip()
             if found and not _ID.fullmatch(found):
                 raise IdentityTaken(f"{path} contains {found[:40]!r}, not a worker id. Use another file.")

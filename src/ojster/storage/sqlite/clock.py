@@ -9,10 +9,10 @@ temporary folder in which they meet.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import logging
 import os
 import struct
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +21,9 @@ from weakref import WeakSet
 
 from ojster.core.timestamps import system_clock
 from ojster.storage.sqlite.notifier import meeting_place
+
+if sys.platform != "win32":
+    import fcntl
 
 log = logging.getLogger(__name__)
 
