@@ -15,6 +15,31 @@ from ojster.testing import JobTester
 from shop.models import Order
 from shop.tasks import OutOfStock, ship, tell
 
+try:
+    from django.tasks import TaskResult, task
+    from django.tasks.signals import task_finished
+except ImportError:  # Django 5.2 with the package django-tasks
+    from django_tasks import TaskResult, task
+    from django_tasks.signals import task_finished
+
+
+@task
+def leave() -> None:
+    """Fail as a program does that ends."""
+    raise SystemExit("enough")
+
+
+@task
+def build() -> object:
+    """Return what is no JSON."""
+    return print
+
+
+@task
+async def abuild() -> object:
+    """Return what is no JSON, from a coroutine."""
+    return print
+
 
 class Shipping(TransactionTestCase):
     """Tasks that run, with Django's test database and the jobs in memory."""
@@ -58,8 +83,25 @@ class Shipping(TransactionTestCase):
         assert (result.status, result.attempts, len(result.errors)) == ("FAILED", 3, 3)
         assert result.errors[0].exception_class is OutOfStock
         assert "order -1" in result.errors[0].traceback
+        assert result.errors[0].traceback.startswith("Traceback (most recent call last):\n  File ")
+        assert result.errors[0].traceback.endswith("OutOfStock: order -1\n")
         with self.assertRaises(ValueError):
             result.return_value  # noqa: B018
+
+    def test_a_task_that_leaves_or_returns_what_is_no_json_fails_as_django_s_own_do(self) -> None:
+        for one, error in ((leave, SystemExit), (build, TypeError), (abuild, TypeError)):
+            finished: list[str] = []
+
+            def note(task_result: TaskResult, finished: list[str] = finished, **more: object) -> None:
+                finished.append(task_result.status)
+
+            task_finished.connect(note)
+            result = one.enqueue()
+            self.jobs.drain(check=False)
+            task_finished.disconnect(note)
+            result.refresh()
+            assert (result.status, result.errors[0].exception_class) == ("FAILED", error)
+            assert finished == ["FAILED"] * 3
 
     def test_a_task_runs_later_and_by_priority(self) -> None:
         later = ship.using(run_after=timezone.now() + timedelta(hours=1)).enqueue(1)

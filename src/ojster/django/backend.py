@@ -27,6 +27,7 @@ from ojster.context import JobContext
 from ojster.core.errors import InvalidRequest, NotFound
 from ojster.core.job import Job
 from ojster.core.states import JobState
+from ojster.core.values import to_json
 from ojster.django.tasks_api import BaseTaskBackend, InvalidTask, TaskResultDoesNotExist, base, signals, tasks
 from ojster.job_info import JobInfo, info_of
 from ojster.job_options import JobOptions, Retry, request_of
@@ -266,6 +267,10 @@ def _url_beside(given: Mapping[str, Any]) -> str:
 # Handlers
 
 
+FAILURES: Final = (Exception, SystemExit)
+"""What a task fails with; a result that JSON cannot represent is a ``TypeError``."""
+
+
 def _handler(backend: OjsterBackend, path: str) -> Callable[..., Any]:
     """Return the handler of a task with a plain function."""
 
@@ -273,7 +278,8 @@ def _handler(backend: OjsterBackend, path: str) -> Callable[..., Any]:
         task, result, args = _begin(backend, context, path, args)
         try:
             value = task.func(*args, **kwargs)
-        except Exception as error:
+            to_json(value)
+        except FAILURES as error:
             _end(result, error)
             raise
         _end(result, None)
@@ -289,7 +295,8 @@ def _async_handler(backend: OjsterBackend, path: str) -> Callable[..., Any]:
         task, result, args = await sync_to_async(_begin)(backend, context, path, args)
         try:
             value = await task.func(*args, **kwargs)
-        except Exception as error:
+            to_json(value)
+        except FAILURES as error:
             await sync_to_async(_end)(result, error)
             raise
         await sync_to_async(_end)(result, None)
@@ -306,7 +313,7 @@ def _begin(backend: OjsterBackend, context: JobContext, path: str, args: list[An
     return task, result, [base.TaskContext(task_result=result), *args] if task.takes_context else args
 
 
-def _end(result: Any, error: Exception | None) -> None:
+def _end(result: Any, error: Exception | SystemExit | None) -> None:
     """Tell Django that a task has ended. The error gets its path as its type, so that its class is found again."""
     status = base.TaskResultStatus.SUCCESSFUL if error is None else base.TaskResultStatus.FAILED
     object.__setattr__(result, "status", status)
@@ -317,7 +324,7 @@ def _end(result: Any, error: Exception | None) -> None:
         result.errors.append(base.TaskError(exception_class_path=path, traceback=traceback))
         if type(error).__module__ != "builtins" and not hasattr(error, "error_type"):
             with suppress(Exception):  # some refuse new attributes
-                error.error_type = path  # type: ignore[attr-defined]
+                error.error_type = path  # type: ignore[union-attr]
     signals.task_finished.send(OjsterBackend, task_result=result)
 
 
@@ -342,7 +349,10 @@ def _error_of(error: Mapping[str, Any]) -> Any:
         is_error = issubclass(import_string(path), BaseException)
     except (ImportError, TypeError):
         is_error = False
-    lines = [*(error.get("backtrace") or ()), f"{name}: {error.get('message')}"]
+    frames = error.get("backtrace") or ()
+    begin = ["Traceback (most recent call last):"] if frames else []
+    shown = name.removeprefix("builtins.")
+    lines = [*begin, *(frame.rstrip("\n") for frame in frames), f"{shown}: {error.get('message')}", ""]
     return base.TaskError(
         exception_class_path=path if is_error else _path_of(TaskFailed),
         traceback="\n".join(lines),

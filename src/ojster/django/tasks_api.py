@@ -9,9 +9,11 @@ try:
     from django.tasks.exceptions import InvalidTask, TaskResultDoesNotExist
 except ImportError:
     import django_tasks as tasks
-    from django_tasks import base, signals
+    from django_tasks import base, exceptions, signals
     from django_tasks.backends.base import BaseTaskBackend
-    from django_tasks.exceptions import InvalidTaskError as InvalidTask
     from django_tasks.exceptions import TaskResultDoesNotExist
+
+    # Versions after 0.12 have the name of Django.
+    InvalidTask = getattr(exceptions, "InvalidTask", None) or exceptions.InvalidTaskError
 
 __all__ = ["BaseTaskBackend", "InvalidTask", "TaskResultDoesNotExist", "base", "signals", "tasks"]
