@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from contextvars import ContextVar
@@ -23,6 +22,7 @@ from ojster.files.file import JSON, may_refer
 from ojster.files.transfer import restore, restore_json, upload
 from ojster.jobs.checkpoints import NewCheckpoint
 from ojster.jobs.messages import Holder, Progress
+from ojster.stop_signal import StopSignal
 from ojster.workflows.notes import NewNote
 from ojster.workflows.property_values import Changes
 from ojster.workflows.shared_properties import SharedProperties, run_from_thread
@@ -94,7 +94,7 @@ class JobContext:
         self._send = send
         self._extend = extend
         self._loop = loop
-        self._stopped = threading.Event()
+        self._stop = StopSignal()
         self.thread_ended: asyncio.Event | None = None
         """Set when the function returns; ``None`` unless it still runs in a thread although its attempt has ended."""
         self.time_limit: asyncio.Timeout | None = None
@@ -311,7 +311,7 @@ class JobContext:
 
         Asynchronous handlers are cancelled then; synchronous handlers must check this property.
         """
-        return self._stopped.is_set()
+        return self._stop.is_set
 
     def wait_cancelled(self, seconds: float) -> bool:
         """Sleep in a synchronous handler, at most until the handler should stop.
@@ -326,11 +326,11 @@ class JobContext:
         bool
             Whether the handler should stop.
         """
-        return self._stopped.wait(seconds)
+        return self._stop.wait(seconds)
 
     def stop(self) -> None:
         """Signal the handler to stop. The worker calls it."""
-        self._stopped.set()
+        self._stop.set()
 
     def lift_timeout(self) -> None:
         """Let the handler clean up: its timeout must not cancel it again. The worker calls it."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +10,7 @@ import msgspec
 from ojster.context import JobContext
 from ojster.core.job import Job
 from ojster.core.values import to_json
+from ojster.stop_signal import StopSignal
 
 
 class FakeContext(JobContext):
@@ -75,7 +75,7 @@ class FakeContext(JobContext):
         self.changes = None
         self.time_limit = None
         self.thread_ended = None
-        self._stopped = threading.Event()
+        self._stop = StopSignal()
         self._restored = restored
         self.progress_reports: list[tuple[float, str | None]] = []
         self.checkpoints: list[Any] = []

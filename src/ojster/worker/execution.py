@@ -158,10 +158,13 @@ class Executor:
     async def _run(self, context: JobContext) -> Ending:
         job = context.job
         worker_id = context.worker_id
-        timeout = job.timeout / 1e6 if job.timeout else None
+        limit: asyncio.Timeout | None = None
         try:
-            async with asyncio.timeout(timeout) as limit:
-                context.time_limit = limit
+            if job.timeout:
+                async with asyncio.timeout(job.timeout / 1e6) as limit:
+                    context.time_limit = limit
+                    result = await self._call(context)
+            else:
                 result = await self._call(context)
             appended = tuple(context.appended)
             encoded, file = _to_json(job.type, result), None
@@ -173,8 +176,9 @@ class Executor:
             release = released.release(job.id, worker_id, job.attempt)
             return msgspec.structs.replace(release, changes=context.changes)
         except TimeoutError as error:
-            if limit.expired():
-                failure = Failure("timeout", f"The job ran longer than {timeout:g} seconds.", code="timeout")
+            if job.timeout and limit is not None and limit.expired():
+                message = f"The job ran longer than {job.timeout / 1e6:g} seconds."
+                failure = Failure("timeout", message, code="timeout")
             else:
                 failure = failure_of(error)
             return FailureReport(job.id, failure, worker_id, job.attempt)
