@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import subprocess
 import sys
 import time
@@ -193,13 +194,57 @@ async def test_followers_are_told_of_the_events_that_a_crash_has_lost(primary: P
     await asyncio.to_thread(primary.start)
     await push()
     found: list[str] = []
+    wholes: list[bool] = []
     while not found:
         batch = await anext(following)
         found = [event[0] for _, event in batch.events]
-    assert (found, batch.is_whole) == (["job.enqueued"], False)
+        wholes.append(batch.is_whole)
+    assert (found, wholes.count(False)) == (["job.enqueued"], 1), "the loss is told, and told once"
     late = await service.events.last()
     assert (await service.events.read_on(late)).is_whole
     stretch = await service.events.read_on(begin)
     assert (len(stretch.events), stretch.is_whole) == (1, False)
     await following.aclose()  # type: ignore[attr-defined]
+    await service.close()
+
+
+async def test_a_follower_who_resumes_before_anything_new_has_happened_is_told_of_lost_events(
+    primary: PostgresServer,
+) -> None:
+    service = Service(open_database(primary.url, migrate=True))
+    service.database.records_events = True
+    await service.jobs.enqueue([request()])
+    ((seen, _),) = (await service.events.read_on(0)).events
+    await asyncio.to_thread(primary.stop, "immediate")
+    await asyncio.to_thread(primary.start)
+    feed = Feed(service)  # as of another server, or of one without followers meanwhile
+    while True:
+        with contextlib.suppress(BackendUnavailable):
+            assert not (await service.events.read_on(seen)).is_whole
+            break
+    following = feed.follow(seen, 5.0)
+    batch = await anext(following)
+    assert (batch.events, batch.is_whole) == ([], False)
+    await service.jobs.enqueue([request()])
+    batch = await anext(following)
+    assert ([event[0] for _, event in batch.events], batch.is_whole) == (["job.enqueued"], True)
+    await following.aclose()  # type: ignore[attr-defined]
+    await service.close()
+
+
+async def test_a_follower_is_told_even_if_a_standby_lacks_the_events_that_it_has_seen(primary: PostgresServer) -> None:
+    """The positions of new events must not be those of lost ones."""
+    service = Service(open_database(primary.url, migrate=True))
+    service.database.records_events = True
+    for _ in range(5):
+        await service.jobs.enqueue([request()])
+        seen = (await service.events.read_on(0)).events[-1][0]
+    with psycopg.connect(primary.url, autocommit=True) as connection:  # as if the last transactions were lost
+        connection.execute("UPDATE ojster.event_positions SET last = 2")
+        connection.execute("TRUNCATE ojster.event_batches")
+    for _ in range(6):
+        await service.jobs.enqueue([request()])
+        await service.events.last()
+    stretch = await service.events.read_on(seen)
+    assert (len(stretch.events), stretch.is_whole) == (6, False)
     await service.close()

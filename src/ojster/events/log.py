@@ -82,11 +82,15 @@ def _last_of(position: int) -> int:
 def _stretch(tx: Transaction, after: int) -> Stretch:
     position = after // NUMBERS_PER_BATCH
     rows = tx.event_batches(position, MAX_BATCHES_PER_READ)
+    last = position
+    if not rows:  # a crash has emptied the log, or there were no events yet
+        last = tx.last_position()
+        rows = tx.event_batches(position, MAX_BATCHES_PER_READ)  # some may have come meanwhile
     events = [
         (number, event)
         for here, body in rows
         for number, event in enumerate(decode_events(body), here * NUMBERS_PER_BATCH)
         if number > after
     ]
-    is_whole = rows[0][0] <= position + 1 if rows else after <= _last_of(tx.last_position())
+    is_whole = rows[0][0] <= position + 1 if rows else position == last
     return Stretch(events, len(rows) == MAX_BATCHES_PER_READ, is_whole)

@@ -247,17 +247,17 @@ class Feed:
                     waiter.arm()
                     try:
                         if not begun.is_set():
-                            self._since = self._until = await self._engine.events.last()
-                            self._numbers, self._events = [], []
+                            self._begin_after(await self._engine.events.last())
                             begun.set()
                         stretch = await self._engine.events.read_on(self._until)
+                        if not stretch.is_whole:
+                            events = stretch.events
+                            self._begin_after(events[0][0] - 1 if events else await self._engine.events.last())
                     except Exception as error:  # whatever it is, or the followers would wait for ever
                         trace = None if isinstance(error, BackendUnavailable) else error
                         log.warning("cannot read the event log, retrying: %s", error, exc_info=trace)
                         await asyncio.sleep(POLL_INTERVAL_SECONDS)
                         continue
-                    if not stretch.is_whole:
-                        self._forget_before(stretch.events)
                     if stretch.events:
                         self._remember(stretch.events)
                     if not stretch.more:
@@ -275,11 +275,11 @@ class Feed:
             del self._numbers[:surplus], self._events[:surplus]
         self._ring()
 
-    def _forget_before(self, events: list[tuple[int, Event]]) -> None:
-        """Let followers read the log themselves from where events were lost, so that each is told."""
+    def _begin_after(self, number: int) -> None:
+        """Keep only events after a number: followers before it read the log themselves, and are told what was lost."""
+        self._since = self._until = number
         self._numbers, self._events = [], []
-        if events:
-            self._since = events[0][0] - 1
+        self._ring()
 
     def _ring(self) -> None:
         self._news.set()

@@ -232,9 +232,12 @@ _EVENTS: Final = (
 )
 
 
-# A crash of PostgreSQL empties the unlogged table of events. The position after it is left out, which tells followers.
+# A crash of PostgreSQL, or the promotion of a standby, empties the unlogged table of events. Positions after it are
+# left out, which tells followers: so many that it also tells those whose last position is unknown to a standby that
+# lacks the last transactions.
 _LOST_EVENTS: Final = (
-    "(SELECT count(*) FROM event_positions WHERE NOT EXISTS (SELECT 1 FROM event_batches WHERE position IS NOT NULL))"
+    "(SELECT 100000 * count(*) FROM event_positions "
+    "WHERE NOT EXISTS (SELECT 1 FROM event_batches WHERE position IS NOT NULL))"
 )
 
 
