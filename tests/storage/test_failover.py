@@ -21,8 +21,10 @@ from ojster.events.streams import Feed
 from ojster.insight.readiness import why_not_ready
 from ojster.jobs.claim_policy import Claim
 from ojster.jobs.messages import Acknowledgement
+from ojster.schedules.maintenance import OUTAGE_GRACE_SECONDS
 from ojster.service import Service
 from ojster.storage.open import migrate_database, open_database, wait_for_database
+from ojster.worker.reporting import LONGEST_PAUSE
 from tests.conftest import request
 from tests.postgres import PostgresServer, free_port
 
@@ -248,3 +250,8 @@ async def test_a_follower_is_told_even_if_a_standby_lacks_the_events_that_it_has
     stretch = await service.events.read_on(seen)
     assert (len(stretch.events), stretch.is_whole) == (6, False)
     await service.close()
+
+
+def test_workers_report_what_they_have_finished_before_leases_end_after_an_outage() -> None:
+    """A pause between two tries is up to half longer by chance."""
+    assert 1.5 * LONGEST_PAUSE < OUTAGE_GRACE_SECONDS

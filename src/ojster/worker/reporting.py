@@ -30,8 +30,9 @@ log = logging.getLogger(__name__)
 MAX_REPORTED_OUTCOMES: Final = 500
 """Maximum number of outcomes sent in one call."""
 
-LONGEST_PAUSE: Final = 5.0
-"""Maximum delay before a retry to reach the server, in seconds."""
+LONGEST_PAUSE: Final = 2.0
+"""Maximum delay before a retry to reach the server, in seconds, or by chance half more. It is short, so that workers
+report what they finished during an outage before leases end again (``OUTAGE_GRACE_SECONDS``)."""
 
 _KINDS: Final[dict[type[OjsterError], str]] = {
     PayloadTooLarge: "ResultTooLarge",
