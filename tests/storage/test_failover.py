@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -24,6 +26,7 @@ from ojster.jobs.messages import Acknowledgement
 from ojster.schedules.maintenance import OUTAGE_GRACE_SECONDS
 from ojster.service import Service
 from ojster.storage.open import migrate_database, open_database, wait_for_database
+from ojster.storage.postgres import notifier
 from ojster.worker.reporting import LONGEST_PAUSE
 from tests.conftest import request
 from tests.postgres import PostgresServer, free_port
@@ -255,3 +258,72 @@ async def test_a_follower_is_told_even_if_a_standby_lacks_the_events_that_it_has
 def test_workers_report_what_they_have_finished_before_leases_end_after_an_outage() -> None:
     """A pause between two tries is up to half longer by chance."""
     assert 1.5 * LONGEST_PAUSE < OUTAGE_GRACE_SECONDS
+
+
+async def test_a_process_is_not_deaf_for_ever_if_the_database_hangs(
+    primary: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that hangs keeps its connections open; a connection to the one that has taken its place is needed."""
+    monkeypatch.setattr(notifier, "HEARTBEAT", 0.2)
+    monkeypatch.setattr(notifier, "ANSWER_SECONDS", 0.5)
+    service = Service(open_database(primary.url, migrate=True))
+    listening = "SELECT pid FROM pg_stat_activity WHERE query LIKE '%clock_timestamp%'"
+    try:
+        with psycopg.connect(primary.url, autocommit=True) as connection:
+
+            def listeners() -> set[int]:
+                return {pid for (pid,) in connection.execute(f"{listening} AND pid <> pg_backend_pid()").fetchall()}
+
+            until(lambda: len(listeners()) > 0)
+            hanging = listeners()
+            for pid in hanging:
+                os.kill(pid, signal.SIGSTOP)
+            try:
+                until(lambda: bool(listeners() - hanging))
+            finally:
+                for pid in hanging:
+                    os.kill(pid, signal.SIGCONT)
+    finally:
+        await service.close()
+
+
+@pytest.mark.timeout(60)
+async def test_a_primary_that_hangs_is_left_when_a_standby_was_promoted(
+    primary: PostgresServer, standby: PostgresServer
+) -> None:
+    """Its connections stay open, and say nothing; those that were not in use, too."""
+    migrate_database(primary.url)
+    catch_up(primary, standby)
+    hosts = f"127.0.0.1:{primary.port},127.0.0.1:{standby.port}"
+    service = Service(open_database(f"postgresql://postgres@{hosts}/postgres"))
+    for number in range(20):  # opens all connections
+        await asyncio.gather(*(service.jobs.enqueue([request("t", number)]) for _ in range(3)))
+        await service.jobs.select()
+    with psycopg.connect(primary.url, autocommit=True) as connection:
+        rows = connection.execute("SELECT pid FROM pg_stat_activity WHERE application_name = 'ojster'").fetchall()
+    pids = [int((primary.data / "postmaster.pid").read_text().split()[0]), *(pid for (pid,) in rows)]
+    try:
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        pushing = asyncio.create_task(pushed_at_last(service))
+        await asyncio.sleep(0.5)
+        await asyncio.to_thread(standby.promote)
+        began = time.monotonic()
+        await pushing
+        for _ in range(20):
+            await asyncio.gather(*(pushed_at_last(service) for _ in range(3)))
+            await service.jobs.select()
+        assert time.monotonic() - began < 20
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+        await service.close()
+
+
+async def pushed_at_last(service: Service) -> None:
+    """Push a job, as often as the database is unavailable."""
+    while True:
+        with contextlib.suppress(BackendUnavailable):
+            await service.jobs.enqueue([request()])
+            return
+        await asyncio.sleep(0.1)

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import secrets
+import time
 from asyncio import Future
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,7 +21,7 @@ from ojster.storage.call import LongPoll, Operation
 from ojster.storage.database import Database, topics_of
 from ojster.storage.dispatcher import Dispatcher
 from ojster.storage.postgres.clock import ServerClock
-from ojster.storage.postgres.notifier import PostgresNotifier, messages
+from ojster.storage.postgres.notifier import ListeningConnection, PostgresNotifier, messages
 from ojster.storage.postgres.pipeline import (
     Connection,
     ConnectionLost,
@@ -92,10 +93,14 @@ class PostgresDatabase(Database):
         self._server_clock = ServerClock()
         super().__init__(settings, clock or self._server_clock)
         self.url = parse_postgres_url(url)
+        self.conninfo = self.url.conninfo
+        """The URL's, beginning with the host that was the primary the last time."""
         self._session = PLANNER_SETTINGS | ({"synchronous_commit": "off"} if synchronous == "NORMAL" else {})
         self._migrates = migrate
         self._begin = f"BEGIN ISOLATION LEVEL {self.url.isolation.upper()}"
         self._closed = False
+        self._suspected_until = 0.0
+        """Connections that were opened before are not used any more: since then, one of them was lost."""
 
     def open(self) -> None:
         try:
@@ -112,7 +117,7 @@ class PostgresDatabase(Database):
         self._lanes = [*lanes, reader]
         listening = listen_conninfo(self.url)
         self._notifier = PostgresNotifier(
-            lambda: self._connect(listening),
+            lambda: self._connect(listening, ListeningConnection),
             channel_of(self.url.schema),
             self.heed,
             self._look_around,
@@ -164,8 +169,10 @@ class PostgresDatabase(Database):
     def wake_parked_fetches(self, queues: Sequence[str]) -> None:
         self._writer.ring(queues)
 
-    def _connect(self, conninfo: str | None = None) -> psycopg.Connection:
-        return psycopg.connect(conninfo or self.url.conninfo, autocommit=True, prepare_threshold=None)
+    def _connect(
+        self, conninfo: str | None = None, kind: type[psycopg.Connection] = psycopg.Connection
+    ) -> psycopg.Connection:
+        return kind.connect(conninfo or self.url.conninfo, autocommit=True, prepare_threshold=None)
 
     def _look_around(self, connection: psycopg.Connection) -> None:
         """Refresh the clock, the settings and all waiters, in case notifications were missed."""
@@ -173,6 +180,11 @@ class PostgresDatabase(Database):
         self.memory.forget()
         self._writer.wake_all_parked()
         self.wakeups.wake_all()
+
+    def suspect(self, moment: float) -> None:
+        """A connection is lost that was in use since a moment: do not try the others, which are older, one by one."""
+        self._suspected_until = max(self._suspected_until, moment)
+        self._notifier.check()
 
     def _unavailable(self, error: Exception) -> BackendUnavailable:
         return BackendUnavailable(f"The database {self.url.shown} cannot be used: {' '.join(str(error).split())}")
@@ -185,6 +197,8 @@ class _TransactionConnection:
         self._database = database
         self._slot = slot % SLOTS
         self._connection: Connection | None = None
+        self._opened_at = 0.0
+        self._began_at = 0.0
 
     @contextmanager
     def write(self) -> Iterator[Transaction]:
@@ -206,7 +220,7 @@ class _TransactionConnection:
             if connection.last_command != b"COMMIT":
                 raise TryAgain("The database has rolled the transaction back.")
         except ConnectionLost as error:
-            self.disconnect()
+            self._lose()
             if committing and not error.undone:
                 message = f"The connection was lost during a commit. Check whether the change was made: {error}"
                 raise BackendUnavailable(message) from error
@@ -236,7 +250,7 @@ class _TransactionConnection:
         try:
             yield self._transaction(connection)
         except ConnectionLost as error:
-            self.disconnect()
+            self._lose()
             raise TryAgain(str(error), lost=True) from error
         except BaseException:
             self._roll_back()
@@ -264,6 +278,12 @@ class _TransactionConnection:
             records_events=database.records_events,
         )
 
+    def _lose(self) -> None:
+        if self._connection is not None:
+            self._database.conninfo = self._connection.conninfo
+        self.disconnect()
+        self._database.suspect(self._began_at)
+
     def disconnect(self) -> None:
         """Close the connection; the next transaction opens another."""
         if self._connection is not None:
@@ -271,12 +291,17 @@ class _TransactionConnection:
             self._connection = None
 
     def _connected(self) -> Connection:
+        self._began_at = time.monotonic()
+        if self._opened_at < self._database._suspected_until:
+            self.disconnect()
         if self._connection is None:
+            self._opened_at = self._began_at
             url = self._database.url
             try:
                 self._connection = Connection(
-                    url.conninfo, url.schema, self._database._session, prepares=not url.pooled
+                    self._database.conninfo, url.schema, self._database._session, prepares=not url.pooled
                 )
+                self._database.conninfo = self._connection.conninfo
             except psycopg.OperationalError as error:
                 raise self._database._unavailable(error) from error
         return self._connection

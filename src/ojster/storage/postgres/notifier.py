@@ -14,13 +14,16 @@ import secrets
 import select
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from collections.abc import Callable, Generator, Iterable, Sequence
+from typing import Any, Final, TypeVar
 
 import psycopg
 from psycopg import sql
+from psycopg.waiting import Ready, Wait
 
 log = logging.getLogger(__name__)
+
+R = TypeVar("R")
 
 HEARTBEAT: Final = 15.0
 """Interval at which the connection is tested and missed notifications are looked for, in seconds."""
@@ -34,6 +37,9 @@ PEER_TIMEOUT_SECONDS: Final = 3 * HEARTBEAT
 DISCOVERY_SECONDS: Final = 2.0
 """Time after the start, in seconds, in which notifications are sent even if no other process was heard."""
 
+ANSWER_SECONDS: Final = 5.0
+"""Maximum wait for an answer, in seconds, before the connection counts as lost."""
+
 MERGE_PAUSE_SECONDS: Final = 0.001
 """Pause after a notification, in seconds, in which further topics are merged."""
 
@@ -45,6 +51,31 @@ MAX_NOTIFICATION_BYTES: Final = 7_500
 
 _HELLO: Final = "hello"
 _HERE: Final = "here"
+
+
+class ListeningConnection(psycopg.Connection):
+    """A connection that gives up a server that does not answer. Otherwise a process would be deaf for as long as its
+    former primary hangs, although another has been promoted.
+    """
+
+    def wait(self, gen: Generator[int, Any, R], *_: Any, **__: Any) -> R:
+        """Run the steps of a statement; wait at most ``ANSWER_SECONDS`` for each."""
+        try:
+            wanted = next(gen)
+            while True:
+                poll = select.poll()
+                poll.register(
+                    self.pgconn.socket,
+                    (select.POLLIN if wanted & Wait.R else 0) | (select.POLLOUT if wanted & Wait.W else 0),
+                )
+                if not (found := poll.poll(ANSWER_SECONDS * 1000)):
+                    self.close()
+                    raise psycopg.OperationalError(f"The database has not answered for {ANSWER_SECONDS:g} seconds.")
+                events = found[0][1]
+                wanted = gen.send(Ready.R * bool(events & ~select.POLLOUT) | Ready.W * bool(events & select.POLLOUT))
+        except StopIteration as end:
+            answer: R = end.value
+            return answer
 
 
 class PostgresNotifier:
@@ -88,7 +119,7 @@ class PostgresNotifier:
         self._topics: dict[str, None] = {}
         self._heard_at = float("-inf")
         self._new_until = time.monotonic() + DISCOVERY_SECONDS
-        self._met_peer = False
+        self._in_doubt = False
         self._wake_reader, self._wake_writer = os.pipe()
         os.set_blocking(self._wake_reader, False)
         self._closing = False
@@ -108,6 +139,11 @@ class PostgresNotifier:
         """Send topics to every other process. Costs nothing if there is none."""
         if topics and self.has_peers:
             self._queue_topics(topics)
+
+    def check(self) -> None:
+        """Test the connection now, and look for missed notifications: another connection is lost."""
+        self._in_doubt = True
+        self._wake_thread()
 
     def close(self) -> None:
         """Send the remaining topics, and stop the thread."""
@@ -167,8 +203,8 @@ class PostgresNotifier:
                 return
             poll.poll(max(0.0, next_beat - time.monotonic()) * 1000)
             self._listen(connection)
-            if self._met_peer:  # which may have committed before it knew of this process
-                self._met_peer = False
+            if self._in_doubt:  # which may have committed before it knew of this process
+                self._in_doubt = False
                 next_beat = 0.0
 
     def _listen(self, connection: psycopg.Connection) -> None:
@@ -184,7 +220,7 @@ class PostgresNotifier:
         sender, _, rest = message.partition("\n")
         if sender == self.name:
             return
-        self._met_peer = self._met_peer or time.monotonic() - self._heard_at > PEER_TIMEOUT_SECONDS
+        self._in_doubt = self._in_doubt or time.monotonic() - self._heard_at > PEER_TIMEOUT_SECONDS
         self._heard_at = time.monotonic()
         topics = rest.split("\n")
         if _HELLO in topics:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 import select
 import struct
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any, Final, NamedTuple
@@ -24,10 +25,14 @@ from psycopg.adapt import AdaptersMap, Loader, Transformer
 from psycopg.pq.abc import PGresult
 
 from ojster.core.errors import InvalidRequest
+from ojster.storage.postgres.reachable import successor, with_first
 from ojster.storage.transaction import ColumnType, Parameters, Row, TryAgain
 
 ANSWER_TIMEOUT_SECONDS: Final = 60.0
 """Maximum wait for an answer, in seconds, before the connection counts as lost."""
+
+DOUBT_SECONDS: Final = 2.0
+"""Time without an answer, in seconds, after which another server is looked for that has become the primary."""
 
 _UUID_OID: Final = 2950
 _INT8_OID: Final = 20
@@ -234,6 +239,8 @@ class Connection:
         self, conninfo: str, schema: str, settings: Mapping[str, str] | None = None, *, prepares: bool = True
     ) -> None:
         self._owner = psycopg.connect(conninfo, autocommit=True, prepare_threshold=None)
+        self._conninfo = conninfo
+        self._successor: str | None = None
         self._settings = dict(settings or {})
         if prepares and self._settings:
             calls = ", ".join(["set_config(%s, %s, false)"] * len(self._settings))
@@ -257,6 +264,11 @@ class Connection:
         self._rows = Transformer(_CONTEXT)
         self.last_command: bytes | None = None
         """Command tag of the last successful statement."""
+
+    @property
+    def conninfo(self) -> str:
+        """Connection string that begins with the primary: the host of this connection, or the one promoted since."""
+        return self._successor or with_first(self._conninfo, self._owner)
 
     @property
     def in_transaction(self) -> bool:
@@ -397,8 +409,13 @@ class Connection:
         return libpq.get_result()
 
     def _wait(self, poll: select.poll) -> None:
-        if not poll.poll(ANSWER_TIMEOUT_SECONDS * 1000):
-            raise ConnectionLost(f"The database has not answered for {ANSWER_TIMEOUT_SECONDS:g} seconds.")
+        deadline = time.monotonic() + ANSWER_TIMEOUT_SECONDS
+        while not poll.poll(DOUBT_SECONDS * 1000):
+            if time.monotonic() >= deadline:
+                raise ConnectionLost(f"The database has not answered for {ANSWER_TIMEOUT_SECONDS:g} seconds.")
+            self._successor = successor(self._owner, self._conninfo)
+            if self._successor is not None:
+                raise ConnectionLost("The database does not answer, and another server has become the primary.")
         self._libpq.consume_input()
 
 

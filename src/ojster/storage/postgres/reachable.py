@@ -1,4 +1,4 @@
-"""Waiting for a database that is away, such as one that is being restarted."""
+"""Waiting for a database that is away, such as one that is being restarted, and finding one that has moved."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import time
 from typing import Final
 
 import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from ojster.storage.postgres.url import PostgresUrl
 
@@ -49,3 +50,34 @@ def wait_until_reachable(url: PostgresUrl, seconds: float) -> None:
             pause = min(pause * 2, MAX_PAUSE_SECONDS)
         else:
             return
+
+
+def successor(connection: psycopg.Connection, conninfo: str) -> str | None:
+    """Return a connection string that begins with the present primary, if that is another than a connection's server.
+
+    A server that hangs may keep its connections open for hours, although a standby has been promoted.
+    """
+    if "," not in conninfo or "load_balance_hosts" in conninfo:  # hosts among which to choose are poolers
+        return None
+    try:
+        with psycopg.connect(
+            conninfo, autocommit=True, connect_timeout=2, target_session_attrs="read-write", prepare_threshold=None
+        ) as other:
+            is_same = (other.info.hostaddr, other.info.port) == (connection.info.hostaddr, connection.info.port)
+            return None if is_same else with_first(conninfo, other)
+    except psycopg.Error:
+        return None
+
+
+def with_first(conninfo: str, found: psycopg.Connection) -> str:
+    """Return a connection string that begins with the host that was found to be the primary.
+
+    The next connection then does not wait first for one that hangs.
+    """
+    parts = conninfo_to_dict(conninfo)
+    hosts, ports = str(parts.get("host") or "").split(","), str(parts.get("port") or "5432").split(",")
+    if len(hosts) == 1 or "hostaddr" in parts:
+        return conninfo
+    places = list(zip(hosts, ports * len(hosts) if len(ports) == 1 else ports, strict=True))
+    places.sort(key=lambda place: place != (found.info.host, str(found.info.port)))
+    return make_conninfo(conninfo, host=",".join(host for host, _ in places), port=",".join(port for _, port in places))

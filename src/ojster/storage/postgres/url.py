@@ -23,8 +23,9 @@ DEFAULTS: Final = {
 }
 """Default parameters for libpq, which the URL can override. They detect a broken connection within 30 seconds."""
 
-PRIMARY: Final = {"target_session_attrs": "read-write"}
-"""Default parameters of a URL with several hosts: it leads to the one that accepts writes."""
+PRIMARY: Final = {"target_session_attrs": "read-write", "connect_timeout": "3"}
+"""Default parameters of a URL with several hosts: it leads to the one that accepts writes, and soon past one that
+hangs."""
 
 ISOLATIONS: Final = ("read committed", "serializable")
 """Supported isolation levels. At "repeatable read", a transaction would not see rows inserted by another one that it
