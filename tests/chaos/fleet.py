@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import msgspec
@@ -89,10 +90,10 @@ class Fleet:
         where = ("--database", database or self.database, "--port", str(self.ports[name]))
         self._start(name, ("serve", *where, "--heartbeat-timeout", "PT3S", "--max-losses", "1000"), skew)
 
-    def worker(self, name: str, url: str, *, skew: int = 0) -> None:
-        """Start a worker with leases of two seconds; ``url`` is the URL of a database or the name of a server."""
+    def worker(self, name: str, url: str, *, skew: int = 0, queues: str = "default", lease: str = "2") -> None:
+        """Start a worker with leases of ``lease`` seconds; ``url`` is the URL of a database or the name of a server."""
         url = self.url_of(url) if url in self.ports else url
-        self._start(name, ("worker", "chaos_handlers:app", "--url", url, "--lease", "2"), skew)
+        self._start(name, ("worker", "chaos_handlers:app", "--url", url, "--lease", lease, "--queues", queues), skew)
 
     def url_of(self, server: str) -> str:
         return f"http://127.0.0.1:{self.ports[server]}"
@@ -211,7 +212,9 @@ async def settle(database: str, acknowledged: set[str], seconds: float = 120) ->
     engine = app.engine()
     deadline = time.monotonic() + seconds
     while True:
-        counts = (await engine.jobs.count()).get("default", {})
+        counts: Counter[str] = Counter()
+        for states in (await engine.jobs.count()).values():
+            counts.update(states)
         unfinished = {state: n for state, n in counts.items() if n and state != "completed"}
         if not unfinished and counts:
             break
