@@ -1,8 +1,9 @@
-"""Measure all peers in one run (``python -m benchmarks.peers``), print a table, write ``peers.md`` and ``peers.json``.
+"""Measure task queues (``python -m benchmarks.peers``), print a table, and write ``peers.md`` and ``peers.json``.
 
-Each peer gets its own virtual environment in ``.peers``, with the newest versions at its installation. Peers on Redis
-need ``redis-server`` on the path; PostgreSQL comes with the development dependencies. Redis runs without persistence,
-as is usual for task queues; PostgreSQL and SQLite are durable.
+Each peer is installed into ``.peers`` at the first run: those in Python into virtual environments of their own, in the
+newest versions; those in Go, Node and Rust with ``go``, ``npm`` and ``cargo``, if they are on the path. Peers on Redis
+need ``redis-server``; PostgreSQL comes with the development dependencies. The rounds alternate: the first round of all
+peers, then the second one of all, so a slow minute of the machine meets all of them.
 """
 
 from __future__ import annotations
@@ -10,176 +11,121 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import shutil
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import psycopg
 from rich.console import Console
-from rich.table import Table
-from tests.postgres import PostgresServer, free_port
+from tests.postgres import PostgresServer
+
+from benchmarks.peers.catalog import PEERS, ROOT, Peer
+from benchmarks.peers.installing import CannotInstall, Installed, install
+from benchmarks.peers.servers import Missing, postgres, store_of
+from benchmarks.peers.table import Round, Row, report
 
 HERE = Path(__file__).parent
-ROOT = HERE.parent.parent
 
 
-@dataclass
-class Peer:
-    """One row of the table: the driver module, the packages to install, and the store of the jobs."""
-
-    name: str
-    module: str
-    packages: tuple[str, ...]
-    durable: bool
-    store: str
-    environment: dict[str, str] = field(default_factory=dict)
-
-
-PEERS = (
-    Peer("Ojster", "with_ojster", (f"{ROOT}[postgres]",), True, "PostgreSQL"),
-    Peer("Ojster", "with_ojster", (f"{ROOT}[postgres]",), True, "SQLite", {"PEERS_OJSTER": "sqlite"}),
-    Peer("PgQueuer", "with_pgqueuer", ("pgqueuer[asyncpg]", "uvloop"), True, "PostgreSQL"),
-    Peer("Procrastinate", "with_procrastinate", ("procrastinate", "psycopg[binary,pool]"), True, "PostgreSQL"),
-    Peer("Huey", "with_huey", ("huey", "redis"), True, "SQLite", {"PEERS_HUEY": "sqlite"}),
-    Peer("Huey", "with_huey", ("huey", "redis"), False, "Redis"),
-    Peer("taskiq", "with_taskiq", ("taskiq", "taskiq-redis", "uvloop"), False, "Redis"),
-    Peer("Dramatiq", "with_dramatiq", ("dramatiq[redis]",), False, "Redis"),
-    Peer("Celery", "with_celery", ("celery[redis]",), False, "Redis"),
-    Peer("RQ", "with_rq", ("rq",), False, "Redis"),
-)
+class Failed(Exception):
+    """A round failed; the text says why."""
 
 
 def main() -> int:
     """Measure the chosen peers; return the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__)
-    parser.add_argument("--only", metavar="WORD", help="Measure only peers with WORD in their name")
-    parser.add_argument("--jobs", type=int, default=20_000, help="Number of jobs per round (default 20000)")
-    parser.add_argument("--rounds", type=int, default=3, help="Number of rounds; the median is reported (default 3)")
-    chosen = parser.parse_args()
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 150)
+    chosen = _arguments()
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 220)
     folder = ROOT / ".peers"
     folder.mkdir(exist_ok=True)
-    rows = []
-    with redis(folder) as redis_port, postgres() as server:
-        for peer in PEERS:
-            if chosen.only and chosen.only.lower() not in peer.name.lower():
-                continue
-            if peer.store == "Redis" and redis_port is None:
-                console.print(f"{peer.name}: skipped, no redis-server on the path")
-                continue
-            try:
-                figures = measure(peer, folder, server, redis_port or 0, chosen)
-            except (subprocess.CalledProcessError, ValueError, psycopg.Error) as error:
-                console.print(f"{peer.name} on {peer.store}: skipped, {error}")
-                continue
-            rows.append((peer, figures))
-            console.print(f"{peer.name} on {peer.store}: {figures['processed']:,.0f}/s", style="bright_black")
-    report(console, rows)
+    wanted = [peer for peer in PEERS if not chosen.only or chosen.only.lower() in peer.label.lower()]
+    installed = _install_all(console, wanted, folder)
+    rounds: dict[str, list[Round]] = {label: [] for label in installed}
+    with postgres() as server:
+        for number in range(1, chosen.rounds + 1):
+            for peer in wanted:
+                if peer.label not in installed:
+                    continue
+                try:
+                    figures = measure(peer, installed[peer.label], server, folder, chosen, rounds[peer.label])
+                except (Failed, Missing, psycopg.Error) as error:
+                    console.print(f"{peer.label}: left out, {error}")
+                    del installed[peer.label]
+                    continue
+                rounds[peer.label].append(figures)
+                console.print(f"round {number}, {peer.label}: {_best(figures)}", style="bright_black")
+    rows = [Row(peer, installed[peer.label].versions, rounds[peer.label]) for peer in wanted if peer.label in installed]
+    report(console, rows, rounds=chosen.rounds, jobs=chosen.jobs, seconds=chosen.seconds, warm_up=chosen.warm_up)
     return 0
 
 
-def measure(peer: Peer, folder: Path, server: PostgresServer, redis_port: int, chosen: Any) -> dict[str, Any]:
-    """Install a peer if needed, measure it, and return its figures."""
-    home = folder / peer.module
-    python = home / "bin" / "python"
-    if not python.exists():
-        subprocess.run([sys.executable, "-m", "venv", home], check=True)
-        subprocess.run([python, "-m", "pip", "install", "--quiet", *peer.packages], check=True)
-    database = f"{peer.module}_{peer.store.lower()}"
-    with psycopg.connect(server.tcp_url, autocommit=True) as connection:
-        connection.execute(f"DROP DATABASE IF EXISTS {database} WITH (FORCE)".encode())
-        connection.execute(f"CREATE DATABASE {database}".encode())
-        connection.execute("CHECKPOINT")
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__)
+    parser.add_argument("--only", metavar="WORD", help="Measure only peers with WORD in their name or store")
+    parser.add_argument("--jobs", type=int, help="Number of jobs to enqueue, and in the first backlog (default 20000)")
+    parser.add_argument("--rounds", type=int, help="Number of rounds; the median is reported (default 3)")
+    parser.add_argument("--seconds", type=float, help="Length of the window, in seconds (default 4)")
+    parser.add_argument("--warm-up", type=float, help="Time before the window, in seconds (default 1)")
+    parser.add_argument(
+        "--quick", action="store_true", help="2000 jobs, 1 round, 1 s after 0.3 s, if not said otherwise"
+    )
+    chosen = parser.parse_args()
+    usual = {"jobs": 2000, "rounds": 1, "seconds": 1.0, "warm_up": 0.3} if chosen.quick else {}
+    usual = {"jobs": 20_000, "rounds": 3, "seconds": 4.0, "warm_up": 1.0} | usual
+    for name, value in usual.items():
+        if getattr(chosen, name) is None:
+            setattr(chosen, name, value)
+    return chosen
+
+
+def _install_all(console: Console, peers: Sequence[Peer], folder: Path) -> dict[str, Installed]:
+    installed = {}
+    for peer in peers:
+        try:
+            installed[peer.label] = install(peer, folder)
+        except CannotInstall as error:
+            console.print(f"{peer.label}: left out, {error}")
+    return installed
+
+
+def measure(
+    peer: Peer, installed: Installed, server: PostgresServer, folder: Path, chosen: Any, before: Sequence[Round]
+) -> Round:
+    """Run one round of a peer and return its figures; the rounds before say how large its backlogs must be."""
     work = folder / "work"
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir()
-    environment = os.environ | peer.environment
-    environment |= {
-        "PYTHONPATH": str(HERE),
-        "PEERS_FOLDER": str(work),
-        "PEERS_REDIS_PORT": str(redis_port),
-        "PEERS_POSTGRES": server.tcp_url.rpartition("/")[0] + "/" + database,
-        "PEERS_JOBS": str(chosen.jobs),
-        "PEERS_ROUNDS": str(chosen.rounds),
-    }
-    done = subprocess.run(
-        [python, "driver.py", peer.module], cwd=HERE, env=environment, capture_output=True, text=True, check=False
-    )
+    backlogs: dict[str, int] = {}
+    for one in before:
+        backlogs |= {name: window["backlog"] for name, window in one["processed"].items() if window}
+    with store_of(peer, server, work) as store:
+        environment = os.environ | peer.variables | store
+        environment |= {
+            "PYTHONPATH": str(HERE),
+            "PEERS_PROGRAM": json.dumps(installed.program),
+            "PEERS_FOLDER": str(work),
+            "PEERS_JOBS": str(chosen.jobs),
+            "PEERS_SECONDS": str(chosen.seconds),
+            "PEERS_WARM_UP": str(chosen.warm_up),
+            "PEERS_BACKLOGS": json.dumps(backlogs),
+        }
+        command = [str(installed.python), "driver.py", peer.module]
+        done = subprocess.run(command, cwd=HERE, env=environment, capture_output=True, text=True, check=False)
     if done.returncode or not done.stdout.strip():
-        raise ValueError(f"the driver failed: {done.stderr.strip()[-600:]}")
-    figures: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-    listed = subprocess.run([python, "-m", "pip", "freeze"], capture_output=True, text=True, check=True).stdout
-    names = {package.partition("[")[0].lower() for package in peer.packages}
-    figures["versions"] = [line for line in listed.splitlines() if line.partition("==")[0].lower() in names]
+        log = work / "workers.log"
+        said = log.read_text(errors="replace").strip()[-300:] if log.exists() else ""
+        raise Failed(f"the driver failed: {done.stderr.strip()[-600:]} {said}")
+    figures: Round = json.loads(done.stdout.strip().splitlines()[-1])
     return figures
 
 
-def report(console: Console, rows: list[tuple[Peer, dict[str, Any]]]) -> None:
-    """Print the table and write it to ``peers.md`` and ``peers.json``."""
-    table = Table(title="A no-op job through each task queue", title_justify="left", header_style="bold")
-    heads = ("", "kept in", "enqueued", "in bulk", "processed", "with", "start p50", "start p99")
-    for head in heads:
-        table.add_column(head, justify="left" if head in ("", "kept in", "with") else "right", no_wrap=True)
-    lines = ["| " + " | ".join(heads) + " |", "|---|---|--:|--:|--:|---|--:|--:|"]
-    for peer, figures in rows:
-        store = peer.store + ("" if peer.durable else " (nothing on disk)")
-        cells = [peer.name, store, _rate(figures["enqueue"]), _rate(figures["bulk"]), _rate(figures["processed"])]
-        cells += [figures["setting"], _ms(figures["p50"]), _ms(figures["p99"])]
-        table.add_row(*cells)
-        lines.append("| " + " | ".join(cells) + " |")
-    console.print(table)
-    machine = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
-    versions = ", ".join(sorted({one for _, figures in rows for one in figures["versions"] if "@" not in one}))
-    day = time.strftime("%Y-%m-%d", time.gmtime())
-    (HERE / "peers.md").write_text("\n".join([*lines, "", f"{day}, {machine}. {versions}.", ""]))
-    found = [{"name": peer.name, "store": peer.store, "durable": peer.durable, **figures} for peer, figures in rows]
-    for one in found:
-        one["versions"] = [version for version in one["versions"] if "@" not in version]
-    (HERE / "peers.json").write_text(json.dumps({"day": day, "machine": machine, "peers": found}, indent=2) + "\n")
-
-
-def _rate(value: float | None) -> str:
-    return "-" if value is None else f"{value:,.0f}/s"
-
-
-def _ms(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1f} ms"
-
-
-@contextmanager
-def redis(folder: Path) -> Iterator[int | None]:
-    """Run Redis without persistence; yield its port, or ``None`` if ``redis-server`` is not on the path."""
-    command = shutil.which("redis-server")
-    if command is None:
-        yield None
-        return
-    port = free_port()
-    options = ("--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", str(folder))
-    process = subprocess.Popen([command, *options], stdout=subprocess.DEVNULL)
-    time.sleep(0.5)
-    try:
-        yield port
-    finally:
-        process.terminate()
-        process.wait()
-
-
-@contextmanager
-def postgres() -> Iterator[PostgresServer]:
-    """Run a PostgreSQL server with its default settings."""
-    server = PostgresServer()
-    server.start()
-    try:
-        yield server
-    finally:
-        server.remove()
+def _best(figures: Round) -> str:
+    found = ((name, window) for name, window in figures["processed"].items() if window)
+    return (
+        "; ".join(f"{name} {one['rate']:,.0f}/s, {one.get('cpu', 0):,.0f} µs" for name, one in found) or "nothing ran"
+    )
 
 
 if __name__ == "__main__":

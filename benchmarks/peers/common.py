@@ -1,4 +1,4 @@
-"""Code shared by several peers: addresses of Redis and PostgreSQL, and concurrent producers."""
+"""Code shared by several peers: addresses of Redis and PostgreSQL, worker settings, and concurrent producers."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import asyncio
 import os
 import socket
 import sys
-from collections.abc import Awaitable, Callable
+import threading
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 REDIS_PORT = int(os.environ.get("PEERS_REDIS_PORT", "6379"))
 REDIS = f"redis://127.0.0.1:{REDIS_PORT}/0"
@@ -17,6 +19,16 @@ POSTGRES = os.environ.get("PEERS_POSTGRES", "")
 PYTHON = sys.executable
 BIN = Path(sys.executable).parent
 
+PRODUCERS = 50
+"""Number of concurrent callers that enqueue jobs one by one, in one process."""
+
+
+class Workers(NamedTuple):
+    """One setting of the workers: the commands that start them, and the number of processes that will run jobs."""
+
+    commands: Sequence[Sequence[str]]
+    processes: int
+
 
 def flush() -> None:
     """Delete all keys in Redis."""
@@ -25,7 +37,7 @@ def flush() -> None:
         connection.recv(64)
 
 
-async def run_concurrently(call: Callable[[], Awaitable[object]], count: int, producers: int) -> None:
+async def run_concurrently(call: Callable[[], Awaitable[object]], count: int, producers: int = PRODUCERS) -> None:
     """Make ``count`` calls from ``producers`` concurrent coroutines."""
     left = count
 
@@ -36,3 +48,18 @@ async def run_concurrently(call: Callable[[], Awaitable[object]], count: int, pr
             await call()
 
     await asyncio.gather(*(produce() for _ in range(producers)))
+
+
+def run_in_threads(call: Callable[[], object], count: int, producers: int = PRODUCERS) -> None:
+    """Make ``count`` calls from ``producers`` threads."""
+    shares = [count // producers + (number < count % producers) for number in range(producers)]
+
+    def produce(share: int) -> None:
+        for _ in range(share):
+            call()
+
+    threads = [threading.Thread(target=produce, args=(share,)) for share in shares]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()

@@ -1,6 +1,7 @@
 """Cross-process counts of the jobs that have run, and their latencies, recorded inside the job for every peer.
 
-Uses only the standard library, because the workers of every peer import it in their own virtual environments.
+Uses only the standard library, because the workers of every peer import it in their own virtual environments. Programs
+in other languages write the same files: the count of a process to the slot that ``PEERS_SLOT`` names, and latencies.
 """
 
 from __future__ import annotations
@@ -48,6 +49,11 @@ def note(enqueued_at: float) -> None:
 def total() -> int:
     """Return the number of jobs that have run."""
     return int(sum(struct.unpack_from(f"<{PROCESSES}q", (FOLDER / "count").read_bytes(), 8)))
+
+
+def processes() -> int:
+    """Return the number of processes that have run a job."""
+    return sum(count > 0 for count in struct.unpack_from(f"<{PROCESSES}q", (FOLDER / "count").read_bytes(), 8))
 
 
 def latencies() -> list[float]:

@@ -2,7 +2,7 @@
 
 import counter
 from celery import Celery, group
-from common import BIN, REDIS, flush
+from common import BIN, REDIS, Workers, flush
 
 app = Celery("with_celery", broker=REDIS)
 app.conf.update(
@@ -43,4 +43,7 @@ def worker(*options):
 
 
 clear = flush
-WORKERS = {"2 processes": worker("-P", "prefork", "-c", "2"), "4 threads": worker("-P", "threads", "-c", "4")}
+WORKERS = {
+    "2 processes": Workers(worker("-P", "prefork", "-c", "2"), 2),
+    "4 threads": Workers(worker("-P", "threads", "-c", "4"), 1),
+}

@@ -2,7 +2,7 @@
 
 import counter
 import dramatiq
-from common import BIN, REDIS, flush
+from common import BIN, REDIS, Workers, flush
 from dramatiq.brokers.redis import RedisBroker
 
 dramatiq.set_broker(RedisBroker(url=REDIS))
@@ -33,4 +33,4 @@ def worker(processes, threads):
 
 bulk = None
 clear = flush
-WORKERS = {"2 processes of 8 threads": worker(2, 8), "2 processes of 2 threads": worker(2, 2)}
+WORKERS = {"2 processes of 8 threads": Workers(worker(2, 8), 2), "2 processes of 2 threads": Workers(worker(2, 2), 2)}

@@ -3,7 +3,7 @@
 import os
 
 import counter
-from common import BIN, REDIS_PORT, flush
+from common import BIN, REDIS_PORT, Workers, flush
 from huey import RedisHuey, SqliteHuey
 
 on_file = os.environ.get("PEERS_HUEY") == "sqlite"
@@ -42,4 +42,4 @@ def worker(kind, count):
 
 
 bulk = None
-WORKERS = {"4 threads": worker("thread", 4), "2 processes": worker("process", 2)}
+WORKERS = {"4 threads": Workers(worker("thread", 4), 1), "2 processes": Workers(worker("process", 2), 2)}

@@ -7,7 +7,7 @@ import apsw
 import counter
 import psycopg
 import uvloop
-from common import BIN, POSTGRES, run_concurrently
+from common import BIN, POSTGRES, Workers, run_concurrently
 
 from ojster import App
 
@@ -30,7 +30,7 @@ loop = uvloop.new_event_loop() if __name__ == "with_ojster" else asyncio.new_eve
 
 
 def enqueue(count):
-    loop.run_until_complete(run_concurrently(lambda: add.aenqueue(1, 2), count, 50))
+    loop.run_until_complete(run_concurrently(lambda: add.aenqueue(1, 2), count))
 
 
 def bulk(count):
@@ -62,4 +62,4 @@ def worker(concurrency):
     return [str(BIN / "ojster"), "worker", "with_ojster:app", "--concurrency", str(concurrency), "--log-level", "error"]
 
 
-WORKERS = {"1 process": [worker(500)], "2 processes": [worker(500)] * 2}
+WORKERS = {"1 process": Workers([worker(500)], 1), "2 processes": Workers([worker(500)] * 2, 2)}

@@ -6,7 +6,7 @@ from datetime import timedelta
 import asyncpg
 import counter
 import uvloop
-from common import POSTGRES, PYTHON, run_concurrently
+from common import POSTGRES, PYTHON, Workers, run_concurrently
 from pgqueuer import PgQueuer
 from pgqueuer.db import AsyncpgPoolDriver
 from pgqueuer.queries import Queries
@@ -47,7 +47,7 @@ pool, queries = loop.run_until_complete(connect())
 
 
 def enqueue(count):
-    loop.run_until_complete(run_concurrently(lambda: queries.enqueue("add", b'{"a":1,"b":2}'), count, 10))
+    loop.run_until_complete(run_concurrently(lambda: queries.enqueue("add", b'{"a":1,"b":2}'), count))
 
 
 def bulk(count):
@@ -68,7 +68,7 @@ def worker(batch):
 
 
 WORKERS = {
-    "1 process, batches of 200": [worker(200)],
-    "2 processes, batches of 200": [worker(200)] * 2,
-    "1 process, batches of 10": [worker(10)],
+    "1 process, batches of 200": Workers([worker(200)], 1),
+    "2 processes, batches of 200": Workers([worker(200)] * 2, 2),
+    "1 process, batches of 10": Workers([worker(10)], 1),
 }

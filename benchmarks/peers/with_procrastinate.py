@@ -6,7 +6,7 @@ import sys
 import counter
 import procrastinate
 import psycopg
-from common import POSTGRES, PYTHON, run_concurrently
+from common import POSTGRES, PYTHON, Workers, run_concurrently
 
 MAX_ROUND_JOBS = 5000
 app = procrastinate.App(connector=procrastinate.PsycopgConnector(conninfo=POSTGRES, min_size=4, max_size=20))
@@ -40,7 +40,7 @@ except procrastinate.exceptions.ConnectorException:
 
 
 def enqueue(count):
-    loop.run_until_complete(run_concurrently(lambda: add.defer_async(a=1, b=2), count, 10))
+    loop.run_until_complete(run_concurrently(lambda: add.defer_async(a=1, b=2), count))
 
 
 def bulk(count):
@@ -58,4 +58,4 @@ def clear():
 
 
 worker = [PYTHON, "with_procrastinate.py"]
-WORKERS = {"1 process, 30 at once": [worker], "2 processes, 30 at once": [worker] * 2}
+WORKERS = {"1 process, 30 at once": Workers([worker], 1), "2 processes, 30 at once": Workers([worker] * 2, 2)}

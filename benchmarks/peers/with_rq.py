@@ -1,7 +1,7 @@
 """RQ on Redis: results not kept, one or two ``SimpleWorker`` processes, which do not fork."""
 
 import counter
-from common import BIN, REDIS, REDIS_PORT, flush
+from common import BIN, REDIS, REDIS_PORT, Workers, flush
 from redis import Redis
 from rq import Queue
 
@@ -36,4 +36,5 @@ def worker(kind):
 
 
 clear = flush
-WORKERS = {"2 simple workers": [worker("rq.SimpleWorker")] * 2, "1 simple worker": [worker("rq.SimpleWorker")]}
+simple = worker("rq.SimpleWorker")
+WORKERS = {"2 simple workers": Workers([simple] * 2, 2), "1 simple worker": Workers([simple], 1)}

@@ -3,7 +3,7 @@
 import asyncio
 
 import counter
-from common import BIN, REDIS, flush, run_concurrently
+from common import BIN, REDIS, Workers, flush, run_concurrently
 from taskiq_redis import RedisStreamBroker
 
 broker = RedisStreamBroker(url=REDIS)
@@ -23,7 +23,7 @@ loop = asyncio.new_event_loop()
 
 
 def enqueue(count):
-    loop.run_until_complete(run_concurrently(lambda: add.kiq(1, 2), count, 50))
+    loop.run_until_complete(run_concurrently(lambda: add.kiq(1, 2), count))
 
 
 def probe_once(now):
@@ -41,4 +41,4 @@ def worker(processes):
 
 
 bulk = None
-WORKERS = {"2 processes": worker(2), "1 process": worker(1)}
+WORKERS = {"2 processes": Workers(worker(2), 2), "1 process": Workers(worker(1), 1)}

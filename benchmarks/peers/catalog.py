@@ -1,0 +1,85 @@
+"""The task queues that are compared: where each keeps its jobs, how it is installed, and its settings."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+ROOT = Path(__file__).parent.parent.parent
+
+Store = Literal["PostgreSQL", "SQLite", "Redis"]
+Toolchain = Literal["python", "node", "go", "cargo"]
+
+KEPT: Mapping[Store, str] = {
+    "PostgreSQL": "PostgreSQL, each commit",
+    "SQLite": "SQLite, each commit",
+    "Redis": "Redis, each second",
+}
+"""What is on disk when: every commit is synced, or (``appendfsync everysec``) all commands, once a second."""
+
+
+@dataclass(frozen=True)
+class Peer:
+    """One row of the table.
+
+    Parameters
+    ----------
+    name, store:
+        Name of the task queue, and where it keeps its jobs.
+    module:
+        The driver module ``with_…``.
+    packages:
+        Packages of the virtual environment in which the driver runs.
+    environment:
+        Environment variables of the driver and the workers.
+    toolchain:
+        What installs the peer.
+    source:
+        Folder of a program in another language, or its file in ``node``.
+    settings:
+        Settings of the workers of such a program: the number of processes, and the arguments of ``work``.
+    """
+
+    name: str
+    store: Store
+    module: str
+    packages: Sequence[str] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    toolchain: Toolchain = "python"
+    source: str = ""
+    settings: Mapping[str, tuple[int, Sequence[str]]] = field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        """Name and store."""
+        return f"{self.name} on {self.store}"
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """Environment variables of the driver, with the settings of a program."""
+        return {**self.environment, "PEERS_SETTINGS": json.dumps(dict(self.settings))}
+
+
+def _program(
+    name: str, store: Store, toolchain: Toolchain, source: str, settings: Mapping[str, tuple[int, Sequence[str]]]
+) -> Peer:
+    return Peer(name, store, "with_program", toolchain=toolchain, source=source, settings=settings)
+
+
+OJSTER = ("-e", f"{ROOT}[postgres]")
+
+PEERS = (
+    Peer("Ojster", "PostgreSQL", "with_ojster", OJSTER),
+    Peer("Ojster", "SQLite", "with_ojster", OJSTER, {"PEERS_OJSTER": "sqlite"}),
+    Peer("PgQueuer", "PostgreSQL", "with_pgqueuer", ("pgqueuer[asyncpg]", "uvloop")),
+    Peer("Procrastinate", "PostgreSQL", "with_procrastinate", ("procrastinate", "psycopg[binary,pool]")),
+    Peer("Huey", "SQLite", "with_huey", ("huey", "redis"), {"PEERS_HUEY": "sqlite"}),
+    Peer("Huey", "Redis", "with_huey", ("huey", "redis")),
+    Peer("taskiq", "Redis", "with_taskiq", ("taskiq", "taskiq-redis", "uvloop")),
+    Peer("Dramatiq", "Redis", "with_dramatiq", ("dramatiq[redis]",)),
+    Peer("Celery", "Redis", "with_celery", ("celery[redis]",)),
+    Peer("RQ", "Redis", "with_rq", ("rq",)),
+)
