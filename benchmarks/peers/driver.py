@@ -5,8 +5,7 @@ A module ``with_…`` declares the jobs ``add`` (counts itself) and ``probe`` (r
 * ``enqueue(count)``: enqueues ``count`` jobs, one call per job; may return the time it took, in seconds,
 * ``bulk(count)``: enqueues ``count`` jobs with the bulk call of the peer, or ``None`` if it has none,
 * ``probe_once(now)``: enqueues a probe; ``clear()``: empties the queue,
-* ``WORKERS``: the settings of the workers by name, each a ``common.Workers``; the first one runs the probes,
-* ``MAX_ROUND_JOBS`` (optional): the maximum number of jobs to enqueue one by one.
+* ``WORKERS``: the settings of the workers by name, each a ``common.Workers``; the first one runs the probes.
 """
 
 from __future__ import annotations
@@ -40,6 +39,7 @@ STORE_PROCESSES = [int(process) for process in os.environ.get("PEERS_STORE_PROCE
 SETTLE: list[str] = json.loads(os.environ.get("PEERS_SETTLE", "[]"))
 """Command that brings the database to rest after jobs were enqueued; none if empty."""
 
+MAX_ENQUEUE_SECONDS = 6
 MAX_BACKLOG = 1_000_000
 MAX_SHARE = 0.8
 """The window ends, at the latest, when this share of the backlog is done."""
@@ -51,11 +51,11 @@ def main() -> None:
     """Measure a peer and print its figures as JSON."""
     peer: Any = importlib.import_module(sys.argv[1])
     peer.clear()
-    enqueued = rate(peer.enqueue, min(JOBS, getattr(peer, "MAX_ROUND_JOBS", JOBS)), warm_up=500)
+    enqueued = rate(peer.enqueue, warm_up=500)
     bulk = None
     if peer.bulk is not None:
         peer.clear()
-        bulk = rate(peer.bulk, JOBS, warm_up=1000)
+        bulk = rate(peer.bulk, warm_up=1000)
     processed = {}
     for name, workers in peer.WORKERS.items():
         processed[name] = steady(peer, workers, BACKLOGS.get(name, JOBS))
@@ -69,12 +69,16 @@ def main() -> None:
     os._exit(0)  # some peers leave threads running
 
 
-def rate(work: Callable[[int], float | None], count: int, warm_up: int) -> float:
-    """Return the operations per second of ``work(count)``, after ``work(warm_up)``."""
-    work(min(warm_up, count))
-    started = time.perf_counter()
-    taken = work(count) or time.perf_counter() - started
-    return count / taken
+def rate(work: Callable[[int], float | None], warm_up: int) -> float:
+    """Return the jobs per second of ``work(count)`` after ``work(warm_up)``; a slow peer enqueues fewer than others."""
+
+    def measure(count: int) -> float:
+        started = time.perf_counter()
+        taken = work(count) or time.perf_counter() - started
+        return count / taken
+
+    expected = measure(warm_up) * MAX_ENQUEUE_SECONDS
+    return measure(min(JOBS, max(1000, int(expected / 1000) * 1000)))
 
 
 def steady(peer: Any, workers: Workers, backlog: int) -> dict[str, float] | None:

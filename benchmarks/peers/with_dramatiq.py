@@ -2,7 +2,7 @@
 
 import counter
 import dramatiq
-from common import BIN, REDIS, Workers, flush
+from common import BIN, REDIS, Workers, flush, run_in_threads
 from dramatiq.brokers.redis import RedisBroker
 
 dramatiq.set_broker(RedisBroker(url=REDIS))
@@ -19,8 +19,7 @@ def probe(enqueued_at):
 
 
 def enqueue(count):
-    for _ in range(count):
-        add.send(1, 2)
+    run_in_threads(lambda: add.send(1, 2), count)
 
 
 def probe_once(now):

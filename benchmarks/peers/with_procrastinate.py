@@ -8,7 +8,6 @@ import procrastinate
 import psycopg
 from common import POSTGRES, PYTHON, Workers, run_concurrently
 
-MAX_ROUND_JOBS = 5000
 app = procrastinate.App(connector=procrastinate.PsycopgConnector(conninfo=POSTGRES, min_size=4, max_size=20))
 
 

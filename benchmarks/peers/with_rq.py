@@ -5,7 +5,6 @@ from common import BIN, REDIS, REDIS_PORT, Workers, flush
 from redis import Redis
 from rq import Queue
 
-MAX_ROUND_JOBS = 5000
 queue = Queue(connection=Redis(port=REDIS_PORT))
 
 

@@ -1,10 +1,11 @@
-// pg-boss on PostgreSQL: batches, the next one at once after a full one, and LISTEN/NOTIFY for idle workers.
+// pg-boss on PostgreSQL: batches, the next one at once after a full one; with PEERS_NOTIFY, idle workers are notified.
 
 import { PgBoss } from "pg-boss";
 import pg from "pg";
 import { main, note, POSTGRES, tick } from "./common.mjs";
 
-const options = { connectionString: POSTGRES, max: 20, useListenNotify: true };
+const notify = Boolean(process.env.PEERS_NOTIFY);
+const options = { connectionString: POSTGRES, max: 20, useListenNotify: notify };
 let started;
 
 async function boss() {
@@ -21,7 +22,7 @@ await main({
   clear: async () => {
     const made = await boss();
     for (const name of ["add", "probe"]) {
-      if (!(await made.getQueue(name))) await made.createQueue(name, { notify: true });
+      if (!(await made.getQueue(name))) await made.createQueue(name, { notify });
     }
     const client = new pg.Client({ connectionString: POSTGRES });
     await client.connect();
@@ -32,9 +33,8 @@ await main({
   probe: async (at) => (await boss()).send("probe", { at }),
   work: async ([batchSize, localConcurrency]) => {
     const made = await boss();
-    const common = { pollingIntervalSeconds: 0.5, localConcurrency: Number(localConcurrency) };
-    const batches = { ...common, batchSize: Number(batchSize), burstWhenBatchFull: true };
-    await made.work("add", batches, async (jobs) => jobs.forEach(() => tick()));
-    await made.work("probe", common, async (jobs) => jobs.forEach((job) => note(job.data.at)));
+    const options = { pollingIntervalSeconds: 0.5, batchSize: Number(batchSize), burstWhenBatchFull: true };
+    await made.work("add", { ...options, localConcurrency: Number(localConcurrency) }, async (jobs) => jobs.forEach(tick));
+    await made.work("probe", options, async (jobs) => jobs.forEach((job) => note(job.data.at)));
   },
 });
