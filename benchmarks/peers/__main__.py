@@ -1,9 +1,10 @@
-"""Measure task queues (``python -m benchmarks.peers``), print a table, and write ``peers.md`` and ``peers.json``.
+"""Measure task queues (``python -m benchmarks.peers``), print tables, and write them beside this file.
 
 Each peer is installed into ``.peers`` at the first run: those in Python into virtual environments of their own, in the
 newest versions; those in Go, Node and Rust with ``go``, ``npm`` and ``cargo``, if they are on the path. Peers on Redis
 need ``redis-server``; PostgreSQL comes with the development dependencies. The rounds alternate: the first round of all
-peers, then the second one of all, so a slow minute of the machine meets all of them.
+peers, then the second one of all, so a slow minute of the machine meets all of them. Results: ``peers.md`` and
+``peers.json`` of the queues, ``workflows.md`` and ``workflows.json`` of the workflows.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ import psycopg
 from rich.console import Console
 from tests.postgres import PostgresServer
 
-from benchmarks.peers.catalog import PEERS, ROOT, Peer
+from benchmarks.peers.catalog import PEERS, ROOT, WORKFLOW_PEERS, Peer
 from benchmarks.peers.installing import CannotInstall, Installed, install
 from benchmarks.peers.servers import Missing, postgres, store_of
-from benchmarks.peers.table import Round, Row, report
+from benchmarks.peers.table import QUEUES, WORKFLOWS, Kind, Round, Row, report
 
 HERE = Path(__file__).parent
 
@@ -40,30 +41,40 @@ def main() -> int:
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 220)
     folder = ROOT / ".peers"
     folder.mkdir(exist_ok=True)
-    wanted = [peer for peer in PEERS if not chosen.only or chosen.only.lower() in peer.label.lower()]
-    installed = _install_all(console, wanted, folder)
+    for kind, peers in ((QUEUES, PEERS), (WORKFLOWS, WORKFLOW_PEERS)):
+        if chosen.part in (None, kind.file):
+            wanted = [peer for peer in peers if not chosen.only or chosen.only.lower() in peer.label.lower()]
+            measure_all(console, kind, wanted, folder, chosen)
+    return 0
+
+
+def measure_all(console: Console, kind: Kind, peers: Sequence[Peer], folder: Path, chosen: Any) -> None:
+    """Install the peers, measure them in alternating rounds, and report."""
+    installed = _install_all(console, peers, folder)
     rounds: dict[str, list[Round]] = {label: [] for label in installed}
     with postgres() as server:
         for number in range(1, chosen.rounds + 1):
-            for peer in wanted:
+            for peer in peers:
                 if peer.label not in installed:
                     continue
                 try:
-                    figures = measure(peer, installed[peer.label], server, folder, chosen, rounds[peer.label])
+                    figures = measure(kind, peer, installed[peer.label], server, folder, chosen, rounds[peer.label])
                 except (Failed, Missing, psycopg.Error) as error:
                     console.print(f"{peer.label}: left out, {error}")
                     del installed[peer.label]
                     continue
                 rounds[peer.label].append(figures)
-                console.print(f"round {number}, {peer.label}: {_best(figures)}", style="bright_black")
-    rows = [Row(peer, installed[peer.label].versions, rounds[peer.label]) for peer in wanted if peer.label in installed]
-    report(console, rows, rounds=chosen.rounds, jobs=chosen.jobs, seconds=chosen.seconds, warm_up=chosen.warm_up)
-    return 0
+                console.print(f"round {number}, {peer.label}: {_brief(figures)}", style="bright_black")
+    rows = [Row(peer, installed[peer.label].versions, rounds[peer.label]) for peer in peers if peer.label in installed]
+    if rows:
+        names = ("rounds", "jobs", "seconds", "warm_up")
+        report(console, kind, rows, {name: getattr(chosen, name) for name in names})
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__)
     parser.add_argument("--only", metavar="WORD", help="Measure only peers with WORD in their name or store")
+    parser.add_argument("--part", choices=(QUEUES.file, WORKFLOWS.file), help="Measure this part alone (default both)")
     parser.add_argument("--jobs", type=int, help="Number of jobs to enqueue, and in the first backlog (default 20000)")
     parser.add_argument("--rounds", type=int, help="Number of rounds; the median is reported (default 3)")
     parser.add_argument("--seconds", type=float, help="Length of the window, in seconds (default 4)")
@@ -91,14 +102,20 @@ def _install_all(console: Console, peers: Sequence[Peer], folder: Path) -> dict[
 
 
 def measure(
-    peer: Peer, installed: Installed, server: PostgresServer, folder: Path, chosen: Any, before: Sequence[Round]
+    kind: Kind,
+    peer: Peer,
+    installed: Installed,
+    server: PostgresServer,
+    folder: Path,
+    chosen: Any,
+    before: Sequence[Round],
 ) -> Round:
     """Run one round of a peer and return its figures; the rounds before say how large its backlogs must be."""
     work = folder / "work"
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir()
     backlogs: dict[str, int] = {}
-    for one in before:
+    for one in before if kind is QUEUES else ():
         backlogs |= {name: window["backlog"] for name, window in one["processed"].items() if window}
     with store_of(peer, server, work) as store:
         environment = os.environ | peer.variables | store
@@ -107,11 +124,12 @@ def measure(
             "PEERS_PROGRAM": json.dumps(installed.program),
             "PEERS_FOLDER": str(work),
             "PEERS_JOBS": str(chosen.jobs),
+            "PEERS_CHAINS": str(min(1000, chosen.jobs // 5)),
             "PEERS_SECONDS": str(chosen.seconds),
             "PEERS_WARM_UP": str(chosen.warm_up),
             "PEERS_BACKLOGS": json.dumps(backlogs),
         }
-        command = [str(installed.python), "driver.py", peer.module]
+        command = [str(installed.python), "driver.py" if kind is QUEUES else "workflow_driver.py", peer.module]
         done = subprocess.run(command, cwd=HERE, env=environment, capture_output=True, text=True, check=False)
     if done.returncode or not done.stdout.strip():
         log = work / "workers.log"
@@ -121,11 +139,15 @@ def measure(
     return figures
 
 
-def _best(figures: Round) -> str:
-    found = ((name, window) for name, window in figures["processed"].items() if window)
-    return (
-        "; ".join(f"{name} {one['rate']:,.0f}/s, {one.get('cpu', 0):,.0f} µs" for name, one in found) or "nothing ran"
+def _brief(figures: Round) -> str:
+    """Return the main figures of each setting, in one line."""
+    found = ((name, window) for name, window in figures.get("processed", figures).items() if window)
+    names = (("rate", "/s"), ("cpu", " µs"), ("chains", " steps/s"), ("fan_out", " wide steps/s"), ("step_ms", " ms"))
+    texts = (
+        f"{name} " + ", ".join(f"{window[one]:,.0f}{unit}" for one, unit in names if window.get(one))
+        for name, window in found
     )
+    return "; ".join(texts) or "nothing ran"
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -71,6 +71,29 @@ def _program(
 
 OJSTER = ("-e", f"{ROOT}[postgres]")
 
+BULLMQ = _program(
+    "BullMQ (Node)",
+    "Redis",
+    "node",
+    "bullmq.mjs",
+    {
+        "1 process, 100 at once": (1, ["100"]),
+        "1 process, 500 at once": (1, ["500"]),
+        "2 processes, 100 at once": (2, ["100"]),
+    },
+)
+
+PG_BOSS = _program(
+    "pg-boss (Node)",
+    "PostgreSQL",
+    "node",
+    "pgboss.mjs",
+    {
+        "1 process, batches of 1,000": (1, ["1000", "2"]),
+        "2 processes, batches of 1,000": (2, ["1000", "1"]),
+    },
+)
+
 PEERS = (
     Peer("Ojster", "PostgreSQL", "with_ojster", OJSTER),
     Peer("Ojster", "SQLite", "with_ojster", OJSTER, {"PEERS_OJSTER": "sqlite"}),
@@ -94,16 +117,8 @@ PEERS = (
         "graphile.mjs",
         {"1 process, 24 at once": (1, ["24"]), "2 processes, 24 at once": (2, ["24"])},
     ),
-    _program(
-        "pg-boss (Node)",
-        "PostgreSQL",
-        "node",
-        "pgboss.mjs",
-        {
-            "1 process, batches of 1,000": (1, ["1000", "2"]),
-            "2 processes, batches of 1,000": (2, ["1000", "1"]),
-        },
-    ),
+    PG_BOSS,
+    replace(PG_BOSS, name="pg-boss (Node), notified", environment={"PEERS_NOTIFY": "1"}),
     Peer("Huey", "SQLite", "with_huey", ("huey", "redis"), {"PEERS_HUEY": "sqlite"}),
     _program(
         "apalis (Rust)",
@@ -117,19 +132,17 @@ PEERS = (
         },
     ),
     Peer("Huey", "Redis", "with_huey", ("huey", "redis")),
-    _program(
-        "BullMQ (Node)",
-        "Redis",
-        "node",
-        "bullmq.mjs",
-        {
-            "1 process, 100 at once": (1, ["100"]),
-            "1 process, 500 at once": (1, ["500"]),
-            "2 processes, 100 at once": (2, ["100"]),
-        },
-    ),
+    BULLMQ,
     Peer("taskiq", "Redis", "with_taskiq", ("taskiq", "taskiq-redis", "uvloop")),
     Peer("Dramatiq", "Redis", "with_dramatiq", ("dramatiq[redis]",)),
     Peer("Celery", "Redis", "with_celery", ("celery[redis]",)),
     Peer("RQ", "Redis", "with_rq", ("rq",)),
+)
+
+WORKFLOW_PEERS = (
+    Peer("Ojster", "PostgreSQL", "with_ojster", OJSTER),
+    Peer("Ojster", "SQLite", "with_ojster", OJSTER, {"PEERS_OJSTER": "sqlite"}),
+    Peer("DBOS", "PostgreSQL", "with_dbos", ("dbos",)),
+    BULLMQ,
+    Peer("Celery", "Redis", "with_celery", ("celery[redis]",), {"PEERS_WORKFLOWS": "1"}),
 )

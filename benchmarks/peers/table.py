@@ -1,4 +1,4 @@
-"""The table of all peers: on the terminal, in ``peers.md``, and with all figures in ``peers.json``."""
+"""The tables of all peers: on the terminal, as Markdown, and with all figures as JSON."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import json
 import os
 import platform
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
@@ -21,13 +21,14 @@ HERE = Path(__file__).parent
 Round = dict[str, Any]
 """The figures of one round of a peer, as the driver prints them."""
 
-HEADS = ("", "kept in", "enqueued", "in bulk", "processed", "with", "CPU per job", "start p50", "start p99")
 LEFT = ("", "kept in", "with")
+"""Columns with text."""
 
 NOTES = """\
 Medians of {rounds} rounds, with the lowest and the highest in brackets. Jobs are no-ops.
 
-* *Enqueued*: one call per job, 50 concurrent callers in one process; *in bulk*: 1,000 jobs per call.
+* *Enqueued*: one call per job, 50 concurrent callers in one process (one caller for Huey, Celery and RQ, whose blocking
+  clients are no faster with more); *in bulk*: 1,000 jobs per call.
 * *Processed*: in {seconds:g} s in the middle of a backlog, after all worker processes had run for {warm_up:g} s; the
   best setting of those tried.
 * *CPU per job*: user and system time of the workers and the database in the same {seconds:g} s.
@@ -37,78 +38,118 @@ Medians of {rounds} rounds, with the lowest and the highest in brackets. Jobs ar
 {day}, {machine}. {versions}.
 """
 
+WORKFLOW_NOTES = """\
+Medians of {rounds} rounds, with the lowest and the highest in brackets, from the first call until the last step has
+run, on workers that have run workflows before; the best setting of those tried. Steps are no-ops.
 
-class Row:
-    """One peer and its rounds."""
+* *Chains of 5*: steps of 1,000 chains (200 with Celery and DBOS), one call per chain.
+* *Fan-out*: 1,000 steps at the same time and a final one.
+* *Step of a chain*: time of one step of a single chain of 200.
 
-    def __init__(self, peer: Peer, versions: Sequence[str], rounds: Sequence[Round]) -> None:
-        self.peer = peer
-        self.versions = versions
-        self.rounds = rounds
-
-    @property
-    def best(self) -> str | None:
-        """The setting with the highest median rate."""
-        found = {name: _median(self.windows(name, "rate")) or 0.0 for name in self.rounds[0]["processed"]}
-        best = max(found, key=lambda name: found[name])
-        return best if found[best] else None
-
-    def windows(self, setting: str, figure: str) -> list[float]:
-        """Return a figure of the windows with a setting, by round."""
-        windows = [one["processed"][setting] for one in self.rounds if one["processed"].get(setting)]
-        return [window[figure] for window in windows if figure in window]
-
-    def cells(self) -> list[str]:
-        """Return the texts of the row."""
-        best = self.best
-        rates = self.windows(best, "rate") if best else []
-        cpu = _median(self.windows(best, "cpu")) if best else None
-        return [
-            self.peer.name,
-            KEPT[self.peer.store],
-            _spread(one["enqueue"] for one in self.rounds),
-            _spread(one["bulk"] for one in self.rounds),
-            _spread(rates),
-            best or "-",
-            "-" if cpu is None else f"{cpu:,.0f} µs",
-            _ms(one.get("p50") for one in self.rounds),
-            _ms(one.get("p99") for one in self.rounds),
-        ]
-
-    def json(self) -> dict[str, Any]:
-        """Return all figures."""
-        return {
-            "name": self.peer.name,
-            "store": self.peer.store,
-            "kept": KEPT[self.peer.store],
-            "versions": self.versions,
-            "setting": self.best,
-            "rounds": self.rounds,
-        }
+{day}, {machine}. {versions}.
+"""
 
 
-def report(console: Console, rows: Sequence[Row], **conditions: Any) -> None:
-    """Print the table and write it to ``peers.md`` and ``peers.json``."""
-    table = Table(title="A no-op job through each task queue", title_justify="left", header_style="bold")
-    for head in HEADS:
+class Row(NamedTuple):
+    """One peer, the versions of its packages, and its rounds."""
+
+    peer: Peer
+    versions: Sequence[str]
+    rounds: Sequence[Round]
+
+
+class Kind(NamedTuple):
+    """What is measured: the name of the files, the title, the notes, and the columns."""
+
+    file: str
+    title: str
+    notes: str
+    heads: Sequence[str]
+
+    def cells(self, row: Row) -> list[str]:
+        """Return the texts of a row, without the first two."""
+        return _queue_cells(row.rounds) if self is QUEUES else _workflow_cells(row.rounds)
+
+
+QUEUES = Kind(
+    "peers",
+    "A no-op job through each task queue",
+    NOTES,
+    ("", "kept in", "enqueued", "in bulk", "processed", "with", "CPU per job", "start p50", "start p99"),
+)
+WORKFLOWS = Kind(
+    "workflows",
+    "Workflows of no-op steps",
+    WORKFLOW_NOTES,
+    ("", "kept in", "chains of 5", "fan-out of 1,000", "step of a chain", "with"),
+)
+
+
+def _queue_cells(rounds: Sequence[Round]) -> list[str]:
+    settings = [one["processed"] for one in rounds]
+    best = _best(settings, "rate")
+    cpu = _known(settings, best, "cpu")
+    return [
+        _spread(one["enqueue"] for one in rounds),
+        _spread(one["bulk"] for one in rounds),
+        _spread(_known(settings, best, "rate")),
+        best,
+        f"{median(cpu):,.0f} µs" if cpu else "-",
+        _ms(one.get("p50") for one in rounds),
+        _ms(one.get("p99") for one in rounds),
+    ]
+
+
+def _workflow_cells(rounds: Sequence[Round]) -> list[str]:
+    best = _best(rounds, "chains")
+    chains, fan_out = _known(rounds, best, "chains"), _known(rounds, best, "fan_out")
+    return [_spread(chains), _spread(fan_out), _ms(_known(rounds, best, "step_ms")), best]
+
+
+def _best(rounds: Sequence[Round], figure: str) -> str:
+    """Return the setting with the highest median of a figure."""
+    found = {setting: _known(rounds, setting, figure) for setting in rounds[0]}
+    best = max(found, key=lambda setting: median(found[setting] or [0]))
+    return best if found[best] else "-"
+
+
+def _known(rounds: Sequence[Round], setting: str, figure: str) -> list[float]:
+    """Return a figure of a setting in all rounds that have it."""
+    values = ((one.get(setting) or {}).get(figure) for one in rounds)
+    return [value for value in values if value is not None]
+
+
+def report(console: Console, kind: Kind, rows: Sequence[Row], conditions: Mapping[str, Any]) -> None:
+    """Print a table and write it to its two files."""
+    table = Table(title=kind.title, title_justify="left", header_style="bold")
+    for head in kind.heads:
         table.add_column(head, justify="left" if head in LEFT else "right", no_wrap=True)
-    lines = ["| " + " | ".join(HEADS) + " |", "|" + "|".join("---" if head in LEFT else "--:" for head in HEADS) + "|"]
+    rules = ("---" if head in LEFT else "--:" for head in kind.heads)
+    lines = ["| " + " | ".join(kind.heads) + " |", "|" + "|".join(rules) + "|"]
     for row in rows:
-        cells = row.cells()
+        cells = [row.peer.name, KEPT[row.peer.store], *kind.cells(row)]
         table.add_row(*cells)
         lines.append("| " + " | ".join(cells) + " |")
     console.print(table)
-    conditions["machine"] = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
-    conditions["day"] = time.strftime("%Y-%m-%d", time.gmtime())
+    facts = {
+        **conditions,
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
+        "day": time.strftime("%Y-%m-%d", time.gmtime()),
+    }
     versions = ", ".join(sorted({version for row in rows for version in row.versions}, key=str.lower))
-    lines += ["", NOTES.format(versions=versions, **conditions)]
-    (HERE / "peers.md").write_text("\n".join(lines))
-    found = {**conditions, "peers": [row.json() for row in rows]}
-    (HERE / "peers.json").write_text(json.dumps(found, indent=1) + "\n")
-
-
-def _median(values: Sequence[float]) -> float | None:
-    return median(values) if values else None
+    lines += ["", kind.notes.format(versions=versions, **facts)]
+    (HERE / f"{kind.file}.md").write_text("\n".join(lines))
+    facts["peers"] = [
+        {
+            "name": row.peer.name,
+            "store": row.peer.store,
+            "kept": KEPT[row.peer.store],
+            "versions": row.versions,
+            "rounds": row.rounds,
+        }
+        for row in rows
+    ]
+    (HERE / f"{kind.file}.json").write_text(json.dumps(facts, indent=1) + "\n")
 
 
 def _spread(values: Iterable[float | None]) -> str:

@@ -1,10 +1,13 @@
-"""Celery on Redis: results ignored, prefetch multiplier 128."""
+"""Celery on Redis: results ignored, prefetch multiplier 128; with PEERS_WORKFLOWS, results in Redis for chords."""
+
+import os
 
 import counter
-from celery import Celery, group
+from celery import Celery, chain, chord, group
 from common import BIN, REDIS, Workers, flush
 
-app = Celery("with_celery", broker=REDIS)
+MAX_CHAINS = 200
+app = Celery("with_celery", broker=REDIS, backend=REDIS if os.environ.get("PEERS_WORKFLOWS") else None)
 app.conf.update(
     task_ignore_result=True,
     worker_prefetch_multiplier=128,
@@ -15,6 +18,11 @@ app.conf.update(
 
 @app.task
 def add(a, b):
+    counter.tick()
+
+
+@app.task(ignore_result=False)  # a chord counts the results of its members
+def member(a, b):
     counter.tick()
 
 
@@ -31,6 +39,15 @@ def enqueue(count):
 def bulk(count):
     for _ in range(count // 1000):
         group(add.s(1, 2) for _ in range(1000)).apply_async()
+
+
+def start_chains(count, length):
+    for _ in range(count):
+        chain(add.si(1, 2) for _ in range(length)).apply_async()
+
+
+def start_fan_out(width):
+    chord((member.si(1, 2) for _ in range(width)), add.si(1, 2)).apply_async()
 
 
 def probe_once(now):

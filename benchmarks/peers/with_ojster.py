@@ -9,7 +9,7 @@ import psycopg
 import uvloop
 from common import BIN, POSTGRES, Workers, run_concurrently
 
-from ojster import App
+from ojster import App, chain, group
 
 on_file = os.environ.get("PEERS_OJSTER") == "sqlite"
 url = f"sqlite:///{counter.FOLDER}/ojster.db" if on_file else POSTGRES
@@ -36,6 +36,15 @@ def enqueue(count):
 def bulk(count):
     for _ in range(count // 1000):
         loop.run_until_complete(add.aenqueue_many([(1, 2)] * 1000))
+
+
+def start_chains(count, length):
+    steps = chain(add.s(1, 2) for _ in range(length))
+    loop.run_until_complete(run_concurrently(lambda: app.astart(steps), count))
+
+
+def start_fan_out(width):
+    loop.run_until_complete(app.astart(chain(group(add.s(1, 2) for _ in range(width)), add.s(1, 2))))
 
 
 def probe_once(now):

@@ -2,7 +2,8 @@
 
 ``PEERS_PROGRAM`` is its command as a JSON list, ``PEERS_SETTINGS`` its settings: the number of processes and the
 arguments of ``work``, by name. ``enqueue COUNT PRODUCERS`` and ``bulk COUNT`` warm up, then print the time in seconds;
-``probe`` enqueues a probe for each line of its input.
+``probe`` enqueues a probe for each line of its input. ``workflows`` starts, for each line, ``chains COUNT LENGTH
+PRODUCERS`` or ``fanOut WIDTH``.
 """
 
 import json
@@ -14,7 +15,7 @@ from common import PRODUCERS, Workers
 
 PROGRAM = json.loads(os.environ["PEERS_PROGRAM"])
 SETTINGS = json.loads(os.environ["PEERS_SETTINGS"])
-_prober = None
+_talking = {}
 
 
 def run(*arguments):
@@ -36,12 +37,22 @@ def bulk(count):
     return float(run("bulk", count))
 
 
+def tell(command, line):
+    if command not in _talking:
+        _talking[command] = subprocess.Popen([*PROGRAM, command], stdin=subprocess.PIPE, text=True, bufsize=1)
+    _talking[command].stdin.write(f"{line}\n")
+
+
 def probe_once(now):
-    global _prober
-    if _prober is None:
-        _prober = subprocess.Popen([*PROGRAM, "probe"], stdin=subprocess.PIPE)
-    _prober.stdin.write(b"\n")
-    _prober.stdin.flush()
+    tell("probe", "")
+
+
+def start_chains(count, length):
+    tell("workflows", f"chains {count} {length} {PRODUCERS}")
+
+
+def start_fan_out(width):
+    tell("workflows", f"fanOut {width}")
 
 
 WORKERS = {

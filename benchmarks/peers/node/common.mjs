@@ -47,7 +47,7 @@ async function seconds(work) {
   return (performance.now() - started) / 1000;
 }
 
-async function concurrently(call, total, producers) {
+export async function concurrently(call, total, producers) {
   let left = total;
   const produce = async () => {
     while (left > 0) {
@@ -62,7 +62,7 @@ async function inBatches(bulk, total) {
   for (let left = total; left > 0; left -= BATCH) await bulk(Math.min(left, BATCH));
 }
 
-/** Run the command of the command line with a peer: { clear, enqueue, bulk, probe, work }. */
+/** Run the command of the command line with a peer: { clear, enqueue, bulk, probe, work, chains, fanOut }. */
 export async function main(peer) {
   const [command, ...rest] = process.argv.slice(2);
   const total = Number(rest[0]);
@@ -79,6 +79,11 @@ export async function main(peer) {
   } else if (command === "bulk") {
     await inBatches(peer.bulk, WARM_UP);
     console.log(await seconds(() => inBatches(peer.bulk, total)));
+  } else if (command === "workflows") {
+    for await (const line of createInterface({ input: process.stdin })) {
+      const [shape, ...numbers] = line.split(" ");
+      await peer[shape](...numbers.map(Number));
+    }
   } else if (command === "probe") {
     for await (const _ of createInterface({ input: process.stdin })) await peer.probe(now());
   }
