@@ -35,7 +35,7 @@ def chain(length):
 
 @DBOS.workflow()
 def member():
-    step()
+    counter.tick()
 
 
 @DBOS.workflow()
