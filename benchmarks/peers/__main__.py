@@ -116,7 +116,7 @@ def measure(
     work.mkdir()
     backlogs: dict[str, int] = {}
     for one in before if kind is QUEUES else ():
-        backlogs |= {name: window["backlog"] for name, window in one["processed"].items() if window}
+        backlogs |= {name: window["enough"] for name, window in one["processed"].items() if window}
     with store_of(peer, server, work) as store:
         environment = os.environ | peer.variables | store
         environment |= {

@@ -33,7 +33,7 @@ SECONDS = float(os.environ.get("PEERS_SECONDS", "4"))
 """Length of the window in which jobs and processor time are counted, in seconds."""
 
 BACKLOGS: dict[str, int] = json.loads(os.environ.get("PEERS_BACKLOGS", "{}"))
-"""Sizes of the backlogs, by setting, that were large enough in a round before."""
+"""Sizes of the backlogs, by setting, that are enough by the figures of a round before."""
 
 STORE_PROCESSES = [int(process) for process in os.environ.get("PEERS_STORE_PROCESSES", "").split()]
 SETTLE: list[str] = json.loads(os.environ.get("PEERS_SETTLE", "[]"))
@@ -119,6 +119,7 @@ def window(peer: Any, workers: Workers, backlog: int) -> tuple[dict[str, float] 
             needed = math.ceil(speed * (begun.time - first + SECONDS) / MAX_SHARE * 1.3 / 1000) * 1000
             return None, max(needed, backlog * 2)
         figures = {"rate": jobs / seconds, "jobs": jobs, "seconds": seconds, "backlog": backlog}
+        figures["enough"] = min(backlog, math.ceil(ended.jobs * 2 / 1000) * 1000)
         if jobs:
             figures["workers_cpu"] = (ended.workers - begun.workers) / jobs * 1e6
             figures["store_cpu"] = (ended.store - begun.store) / jobs * 1e6

@@ -33,8 +33,9 @@ await main({
   probe: async (at) => (await boss()).send("probe", { at }),
   work: async ([batchSize, localConcurrency]) => {
     const made = await boss();
-    const options = { pollingIntervalSeconds: 0.5, batchSize: Number(batchSize), burstWhenBatchFull: true };
-    await made.work("add", { ...options, localConcurrency: Number(localConcurrency) }, async (jobs) => jobs.forEach(tick));
-    await made.work("probe", options, async (jobs) => jobs.forEach((job) => note(job.data.at)));
+    const batches = { pollingIntervalSeconds: 0.5, batchSize: Number(batchSize), burstWhenBatchFull: true };
+    const concurrent = { ...batches, localConcurrency: Number(localConcurrency) };
+    await made.work("add", concurrent, async (jobs) => jobs.forEach(tick));
+    await made.work("probe", batches, async (jobs) => jobs.forEach((job) => note(job.data.at)));
   },
 });
