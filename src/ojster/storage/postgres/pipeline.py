@@ -25,7 +25,7 @@ from psycopg.adapt import AdaptersMap, Loader, Transformer
 from psycopg.pq.abc import PGresult
 
 from ojster.core.errors import InvalidRequest
-from ojster.storage.postgres.reachable import successor, with_first
+from ojster.storage.postgres.reachable import birth_of, successor, with_first
 from ojster.storage.transaction import ColumnType, Parameters, Row, TryAgain
 
 ANSWER_TIMEOUT_SECONDS: Final = 60.0
@@ -240,6 +240,7 @@ class Connection:
     ) -> None:
         self._owner = psycopg.connect(conninfo, autocommit=True, prepare_threshold=None)
         self._conninfo = conninfo
+        self._birth = birth_of(self._owner, conninfo)
         self._successor: str | None = None
         self._settings = dict(settings or {})
         if prepares and self._settings:
@@ -413,7 +414,7 @@ class Connection:
         while not poll.poll(DOUBT_SECONDS * 1000):
             if time.monotonic() >= deadline:
                 raise ConnectionLost(f"The database has not answered for {ANSWER_TIMEOUT_SECONDS:g} seconds.")
-            self._successor = successor(self._owner, self._conninfo)
+            self._successor = successor(self._birth, self._conninfo)
             if self._successor is not None:
                 raise ConnectionLost("The database does not answer, and another server has become the primary.")
         self._libpq.consume_input()

@@ -52,19 +52,31 @@ def wait_until_reachable(url: PostgresUrl, seconds: float) -> None:
             return
 
 
-def successor(connection: psycopg.Connection, conninfo: str) -> str | None:
-    """Return a connection string that begins with the present primary, if that is another than a connection's server.
+def birth_of(connection: psycopg.Connection, conninfo: str) -> object:
+    """Return when the server of a connection was started, if its connection string has several hosts."""
+    if "," not in conninfo:
+        return None
+    return connection.execute("SELECT pg_postmaster_start_time()").fetchone()
 
-    A server that hangs may keep its connections open for hours, although a standby has been promoted.
+
+def successor(birth: object, conninfo: str) -> str | None:
+    """Return a connection string that begins with the present primary, if that is another server than one.
+
+    A server that hangs may keep its connections open for hours, although a standby has been promoted. Several hosts
+    may also be poolers of one server, which is then only slow.
+
+    Parameters
+    ----------
+    birth:
+        When the one was started; ``None``: there is no other.
     """
-    if "," not in conninfo or "load_balance_hosts" in conninfo:  # hosts among which to choose are poolers
+    if birth is None:
         return None
     try:
         with psycopg.connect(
             conninfo, autocommit=True, connect_timeout=2, target_session_attrs="read-write", prepare_threshold=None
         ) as other:
-            is_same = (other.info.hostaddr, other.info.port) == (connection.info.hostaddr, connection.info.port)
-            return None if is_same else with_first(conninfo, other)
+            return None if birth_of(other, conninfo) == birth else with_first(conninfo, other)
     except psycopg.Error:
         return None
 
