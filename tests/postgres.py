@@ -1,6 +1,6 @@
 """A real PostgreSQL server for tests and benchmarks. Runs the binaries of a Python package, without Docker or root.
 
-If ``OJSTER_TEST_POSTGRES`` is set (a URL without a query), tests use that server.
+If ``OJSTER_TEST_POSTGRES`` is set (a URL with a query, such as ``?sslmode=disable``), tests use that server.
 """
 
 from __future__ import annotations

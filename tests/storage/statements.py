@@ -12,6 +12,8 @@ from typing import Any
 from unittest.mock import patch
 
 import apsw
+import psycopg
+import pytest
 
 from ojster.core.durations import DAY, HOUR, SECOND
 from ojster.core.json_objects import read_members
@@ -164,3 +166,9 @@ def having(seen: Mapping[str, Any], *words: str, without: tuple[str, ...] = ()) 
     )
     assert found, f"the engine executes no statement with {words}: say by what it is known now"
     return found
+
+
+def skip_without_generic_plans(connection: psycopg.Connection) -> None:
+    """Skip a test that looks at the plans of prepared statements, which older versions do not show."""
+    if connection.info.server_version < 160_000:
+        pytest.skip("EXPLAIN (GENERIC_PLAN) needs PostgreSQL 16")

@@ -20,7 +20,7 @@ from ojster.storage.postgres.pipeline import translate
 from ojster.storage.postgres.url import parse_postgres_url
 from ojster.storage.transaction import PLAIN, WITH_LIMIT, WITH_NEEDS
 from tests.conftest import empty
-from tests.storage.statements import Recorded, having, live
+from tests.storage.statements import Recorded, having, live, skip_without_generic_plans
 
 CLAIM = "ORDER BY j.priority DESC"
 
@@ -89,6 +89,7 @@ def seen(postgres_tables: str) -> Recorded:
 def connection(request: pytest.FixtureRequest, seen: Recorded, postgres_url: str) -> Iterator[psycopg.Connection]:
     parsed = parse_postgres_url(postgres_url)
     with psycopg.connect(parsed.conninfo, options=f"-c search_path={parsed.schema}") as opened:
+        skip_without_generic_plans(opened)
         for name, value in PLANNER_SETTINGS.items():
             opened.execute("SELECT set_config(%s, %s, true)", (name, value))
         for statement in SITUATIONS[request.param].split("; "):

@@ -26,7 +26,7 @@ from ojster.storage.postgres.url import parse_postgres_url
 from ojster.workflows.node import Inputs
 from ojster.workflows.results import _COLUMNS, _STEPS_BEFORE
 from tests.conftest import Clock
-from tests.storage.statements import Recorded, having, recorded_on_postgres
+from tests.storage.statements import Recorded, having, recorded_on_postgres, skip_without_generic_plans
 
 pytestmark = pytest.mark.anyio
 
@@ -149,6 +149,7 @@ async def scans_of(postgres_url: str, clock: Clock, said: Recorded, known: str) 
     await engine.close()
     parsed = parse_postgres_url(postgres_url)
     with psycopg.connect(parsed.conninfo, options=f"-c search_path={parsed.schema}") as connection:
+        skip_without_generic_plans(connection)
         for name, value in PLANNER_SETTINGS.items():
             connection.execute("SELECT set_config(%s, %s, true)", (name, value))
         tables = ", ".join(sorted(LARGE)).encode()

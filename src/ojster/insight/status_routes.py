@@ -101,6 +101,7 @@ async def manifest(request: HttpRequest) -> Answer:
         "rate_limiting": {"strategies": ["concurrency", "rate", "throttle"], "window": "fixed"},
         "bulk_operations": {"atomicity": ["atomic", "partial"], "filters": True, "idempotency_keys": True},
         "checkpoints": {"max_bytes": MAX_CHECKPOINT_BYTES},
+        "acknowledgement": {"fetch": True},
         "release": {"then": ["queue", "wait", "retry", "skip"]},
         "multi_tenancy": {"isolation": "shared queues with turns", "tenants": settings.tenants},
         "unique_jobs": {"strength": "strong", "mechanism": "check and insert in one transaction"},

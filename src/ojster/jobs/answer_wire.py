@@ -228,6 +228,8 @@ class AcknowledgedAnswer(Struct):
     completed_at: Timestamp
     job: JobSummaryBody
     acknowledged: Literal[True] = True
+    jobs: list[JobBody] | UnsetType = UNSET
+    fetch_error: dict[str, Json] | UnsetType = UNSET
 
 
 class FailedAnswer(Struct):
@@ -284,6 +286,13 @@ class ResultsAnswer(Struct):
     """The outcome of each item of a batch: as of a single call, or an ``error``."""
 
     results: list[dict[str, Json]]
+
+
+class AckedBatchAnswer(ResultsAnswer):
+    """The outcome of each acknowledgement, and the jobs that were asked for as well."""
+
+    jobs: list[JobBody] | UnsetType = UNSET
+    fetch_error: dict[str, Json] | UnsetType = UNSET
 
 
 # Operators

@@ -124,10 +124,23 @@ class AckBody(AckJobBody, kw_only=True):
     job_id: str
 
 
+class AckAndFetchBody(AckBody, kw_only=True):
+    """Acknowledges a job as completed; ``fetch``: asks for more jobs, in the same transaction."""
+
+    fetch: FetchBody | None = None
+
+
+class AckJobAndFetchBody(AckJobBody, kw_only=True):
+    """Acknowledges the job in the path as completed; ``fetch``: asks for more jobs, in the same transaction."""
+
+    fetch: FetchBody | None = None
+
+
 class AckBatchBody(Struct):
-    """Several acknowledgements; each is accepted or rejected on its own."""
+    """Several acknowledgements; each is accepted or rejected on its own. ``fetch``: asks for more jobs as well."""
 
     acks: Annotated[list[AckBody], Meta(max_length=1000)]
+    fetch: FetchBody | None = None
 
 
 class NackJobBody(Struct):
@@ -270,10 +283,10 @@ class DeadLettersBody(Struct):
 FETCH: Final = msgspec.json.Decoder(FetchBody)
 
 
-ACK: Final = msgspec.json.Decoder(AckBody)
+ACK: Final = msgspec.json.Decoder(AckAndFetchBody)
 
 
-ACK_JOB: Final = msgspec.json.Decoder(AckJobBody)
+ACK_JOB: Final = msgspec.json.Decoder(AckJobAndFetchBody)
 
 
 ACK_BATCH: Final = msgspec.json.Decoder(AckBatchBody)

@@ -29,6 +29,7 @@ from ojster.fleet.requirements import read_provided
 from ojster.fleet.wire import DIRECTIVE, HEARTBEAT, DirectiveBody, HandlerBody, HeartbeatBody
 from ojster.fleet.workers import Heartbeat
 from ojster.jobs.answer_wire import (
+    AckedBatchAnswer,
     AcknowledgedAnswer,
     FailedAnswer,
     JobsAnswer,
@@ -54,8 +55,9 @@ from ojster.jobs.wire import (
     RELEASE,
     RELEASE_BATCH,
     RELEASE_JOB,
+    AckAndFetchBody,
     AckBatchBody,
-    AckBody,
+    AckJobAndFetchBody,
     AckJobBody,
     FetchBody,
     NackBatchBody,
@@ -76,6 +78,24 @@ from ojster.workflows.wire import ChangesBody, PropertiesBody
 async def fetch(request: HttpRequest) -> Answer:
     """Claim jobs for a worker. With ``wait_ms``, wait up to that time if no job is available."""
     body = await request.read(FETCH)
+    claim = _claim_of(body)
+    if not body.wait_ms:
+        jobs = await request.engine.jobs.fetch(claim)
+    else:
+        jobs = await _fetch_until_disconnect(request, claim, body.wait_ms / 1000)
+    return Answer(b'{"jobs":%b}' % _shown(request, jobs))
+
+
+def _shown(request: HttpRequest, jobs: list[Job]) -> bytes:
+    """Return claimed jobs as JSON, as many as fit into an answer; the others are given back."""
+    shown = [to_json(job) for job in jobs]
+    fitting = number_that_fits(shown)
+    request.engine.jobs.give_back(jobs[fitting:])
+    return b"[%b]" % b",".join(shown[:fitting])
+
+
+def _claim_of(body: FetchBody) -> Claim:
+    """Return what a worker asks for."""
     if body.capabilities and body.worker_id is None:
         raise InvalidRequest(
             "'worker_id' is missing. It is required with 'capabilities', to track the resources in use.",
@@ -83,7 +103,7 @@ async def fetch(request: HttpRequest) -> Answer:
         )
     for queue in body.queues:
         refuse_reserved(queue)
-    claim = Claim(
+    return Claim(
         queues=tuple([check_queue_name(name) for name in body.queues]),
         count=body.count,
         worker_id=body.worker_id,
@@ -92,14 +112,6 @@ async def fetch(request: HttpRequest) -> Answer:
         provided=None if body.capabilities is None else read_provided(body.capabilities),
         types=None if body.job_types is None else types_of(body.job_types),
     )
-    if not body.wait_ms:
-        jobs = await request.engine.jobs.fetch(claim)
-    else:
-        jobs = await _fetch_until_disconnect(request, claim, body.wait_ms / 1000)
-    shown = [to_json(job) for job in jobs]
-    fitting = number_that_fits(shown)
-    request.engine.jobs.give_back(jobs[fitting:])
-    return Answer(b'{"jobs":[%b]}' % b",".join(shown[:fitting]))
 
 
 def _sharing(body: FetchBody) -> Sharing:
@@ -134,22 +146,59 @@ async def _fetch_until_disconnect(request: HttpRequest, claim: Claim, wait: floa
 
 
 async def acknowledge(request: HttpRequest) -> Answer:
-    """Complete a job."""
-    return await _acknowledge(request, await request.read(ACK))
+    """Complete a job. With ``fetch``, claim further ones in the same transaction."""
+    body = await request.read(ACK)
+    return await _acknowledge(request, _acknowledgement(body.job_id, body), body.fetch)
 
 
-async def _acknowledge(request: HttpRequest, body: AckBody) -> Answer:
-    (outcome,) = await request.engine.jobs.acknowledge((_acknowledgement(body),))
+async def _acknowledge(request: HttpRequest, item: Acknowledgement, wanted: FetchBody | None) -> Answer:
+    (outcome,), fetched = await _acknowledge_and_fetch(request, [item], wanted)
     if isinstance(outcome, OjsterError):
+        if isinstance(fetched, list):
+            request.engine.jobs.give_back(fetched)
         raise outcome
-    return Answer(_completed(outcome))
+    return Answer(_completed(outcome)[:-1] + _members_of(request, fetched) + b"}")
 
 
-def _acknowledgement(body: AckBody) -> Acknowledgement:
+async def _acknowledge_and_fetch(
+    request: HttpRequest, items: list[Acknowledgement], wanted: FetchBody | None
+) -> tuple[list[Job | OjsterError], list[Job] | OjsterError | None]:
+    """Complete jobs and claim what a worker wants, after that, in the same transaction.
+
+    Return the outcomes, and the jobs or why there are none; ``None``: none are wanted.
+    """
+    jobs = request.engine.jobs
+    if wanted is None:
+        return await jobs.acknowledge(items), None
+    if wanted.wait_ms:
+        raise InvalidRequest(
+            "'fetch.wait_ms' must be 0: an acknowledgement is answered at once.", field="fetch.wait_ms"
+        )
+    claim = _claim_of(wanted)
+    outcomes, fetched = await asyncio.gather(jobs.acknowledge(items), jobs.fetch(claim), return_exceptions=True)
+    if isinstance(outcomes, BaseException):
+        if isinstance(fetched, list):
+            jobs.give_back(fetched)
+        raise outcomes
+    if isinstance(fetched, BaseException) and not isinstance(fetched, OjsterError):
+        raise fetched
+    return outcomes, fetched
+
+
+def _members_of(request: HttpRequest, fetched: list[Job] | OjsterError | None) -> bytes:
+    """Return the members of an answer for the jobs that were asked for with an acknowledgement."""
+    if fetched is None:
+        return b""
+    if isinstance(fetched, OjsterError):
+        return b',"jobs":[],"fetch_error":%b' % encode(fetched.to_wire())
+    return b',"jobs":%b' % _shown(request, fetched)
+
+
+def _acknowledgement(job_id: str, body: AckJobBody) -> Acknowledgement:
     result = None if body.result is UNSET else bytes(body.result)
     appended = tuple(map(bytes, body.append))
     changes = changes_of(body.properties)
-    return Acknowledgement(body.job_id, result, body.worker_id, body.attempt, appended, changes, body.result_file)
+    return Acknowledgement(job_id, result, body.worker_id, body.attempt, appended, changes, body.result_file)
 
 
 def changes_of(body: ChangesBody | PropertiesBody | None) -> Changes | None:
@@ -166,17 +215,17 @@ def _completed(job: Job) -> bytes:
 
 
 async def acknowledge_job(request: HttpRequest) -> Answer:
-    """Complete the job in the path."""
+    """Complete the job in the path. With ``fetch``, claim further ones in the same transaction."""
     body = await request.read(ACK_JOB)
-    given = AckBody(job_id=request.path["id"], **msgspec.structs.asdict(body))
-    return await _acknowledge(request, given)
+    return await _acknowledge(request, _acknowledgement(request.path["id"], body), body.fetch)
 
 
 async def acknowledge_batch(request: HttpRequest) -> Answer:
-    """Complete several jobs. Each acknowledgement is accepted or refused independently."""
+    """Complete several jobs, each accepted or refused independently. With ``fetch``, claim further ones after that."""
     body = await request.read(ACK_BATCH)
-    outcomes = await request.engine.jobs.acknowledge([_acknowledgement(ack) for ack in body.acks])
-    return _batch(outcomes, _completed)
+    items = [_acknowledgement(ack.job_id, ack) for ack in body.acks]
+    outcomes, fetched = await _acknowledge_and_fetch(request, items, body.fetch)
+    return _batch(outcomes, _completed, _members_of(request, fetched))
 
 
 async def fail(request: HttpRequest) -> Answer:
@@ -275,12 +324,12 @@ def _encoded(show: Callable[[Job], msgspec.Struct]) -> Callable[[Job], bytes]:
     return lambda job: encode(show(job))
 
 
-def _batch(outcomes: Sequence[Job | OjsterError], show: Callable[[Job], bytes]) -> Answer:
+def _batch(outcomes: Sequence[Job | OjsterError], show: Callable[[Job], bytes], members: bytes = b"") -> Answer:
     results = [
         encode({"error": outcome.to_wire()}) if isinstance(outcome, OjsterError) else show(outcome)
         for outcome in outcomes
     ]
-    return Answer(b'{"results":[%b]}' % b",".join(results))
+    return Answer(b'{"results":[%b]%b}' % (b",".join(results), members))
 
 
 async def heartbeat(request: HttpRequest) -> Answer:
@@ -367,8 +416,10 @@ async def remove_worker(request: HttpRequest) -> Answer:
 
 ROUTES: Final = (
     Route("POST", f"{BASE}/workers/fetch", fetch, "Workers", FetchBody, JobsAnswer),
-    Route("POST", f"{BASE}/workers/ack", acknowledge, "Workers", AckBody, AcknowledgedAnswer, large=True),
-    Route("POST", f"{BASE}/workers/ack/batch", acknowledge_batch, "Workers", AckBatchBody, ResultsAnswer, large=True),
+    Route("POST", f"{BASE}/workers/ack", acknowledge, "Workers", AckAndFetchBody, AcknowledgedAnswer, large=True),
+    Route(
+        "POST", f"{BASE}/workers/ack/batch", acknowledge_batch, "Workers", AckBatchBody, AckedBatchAnswer, large=True
+    ),
     Route("POST", f"{BASE}/workers/nack", fail, "Workers", NackBody, FailedAnswer),
     Route("POST", f"{BASE}/workers/nack/batch", fail_batch, "Workers", NackBatchBody, ResultsAnswer, large=True),
     Route("POST", f"{BASE}/workers/release", release, "Workers", ReleaseBody, ReleasedAnswer, large=True),
@@ -377,7 +428,15 @@ ROUTES: Final = (
     ),
     Route("POST", f"{BASE}/workers/heartbeat", heartbeat, "Workers", HeartbeatBody, HeartbeatAnswer),
     Route("POST", f"{BASE}/workers/beat", heartbeat, "Workers", HeartbeatBody, HeartbeatAnswer),
-    Route("POST", f"{BASE}/jobs/{{id}}/ack", acknowledge_job, "Workers", AckJobBody, AcknowledgedAnswer, large=True),
+    Route(
+        "POST",
+        f"{BASE}/jobs/{{id}}/ack",
+        acknowledge_job,
+        "Workers",
+        AckJobAndFetchBody,
+        AcknowledgedAnswer,
+        large=True,
+    ),
     Route("POST", f"{BASE}/jobs/{{id}}/nack", fail_job, "Workers", NackJobBody, FailedAnswer),
     Route("POST", f"{BASE}/jobs/{{id}}/release", release_job, "Workers", ReleaseJobBody, ReleasedAnswer, large=True),
     Route("GET", f"{BASE}/workers", list_workers, "Workers", answer=WorkersAnswer),
