@@ -116,6 +116,22 @@ def test_a_hot_query_uses_its_index(connection: apsw.Connection, seen: Recorded,
         assert not whole_scans(sql, plan), sql
 
 
+ELSEWHERE = {"jobs_discarded", "jobs_suspended", "jobs_tenant", "jobs_node"}
+"""Indexes of jobs whose statements are in ``test_survey_plans.py``; the last one in ``test_workflow_plans.py``."""
+
+
+def test_each_index_of_jobs_serves_a_statement(connection: apsw.Connection, seen: Recorded) -> None:
+    """Docs: adr/0023-each-index-has-its-query.md."""
+    names = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE tbl_name = 'jobs'")} - {
+        "jobs"
+    }
+    plans = [plan_of(connection, seen, sql) for sql in seen if sql.startswith(("SELECT", "WITH", "UPDATE", "DELETE"))]
+    used = {name for plan in plans for line in plan for name in re.findall(r"INDEX (jobs_\w+)", line)}
+    assert names - used <= ELSEWHERE
+    record = (Path(__file__).parents[2] / "docs/adr/0023-each-index-has-its-query.md").read_text()
+    assert names == set(re.findall(r"(?m)^\| `(jobs_\w+)`", record)), "the decision names each index"
+
+
 @pytest.mark.parametrize("what", NOT_SORTED)
 def test_a_hot_query_with_an_order_needs_no_sorting(connection: apsw.Connection, seen: Recorded, what: str) -> None:
     hot = HOT[what]
