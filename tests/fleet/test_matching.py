@@ -263,7 +263,7 @@ async def test_a_worker_that_waits_for_its_own_gpu_is_told_when_it_is_free(bench
 async def test_unreadable_requirements_do_not_block_other_jobs(bench: Bench) -> None:
     strange, plain = await push(bench, members_of(gpu_count=1), members_of())
     garbled = b'{"type":"train","args":[],"ext_ml_gpu_count":"many"}'
-    change = "UPDATE payloads SET envelope = :envelope WHERE seq = (SELECT seq FROM jobs WHERE id = :id)"
+    change = "UPDATE payloads SET stored = :envelope WHERE seq = (SELECT seq FROM jobs WHERE id = :id)"
 
     def garble(tx: Transaction, requests: Sequence[None]) -> list[None]:
         tx.execute(change, {"envelope": garbled, "id": strange})

@@ -74,7 +74,7 @@ async def test_maintenance_skips_a_job_that_it_cannot_read(bench: Bench, caplog:
     def spoil(tx: Transaction, ids: Sequence[str]) -> list[None]:
         for id in ids:
             tx.execute(
-                "UPDATE payloads SET envelope = :bad WHERE seq = (SELECT seq FROM jobs WHERE id = :id)",
+                "UPDATE payloads SET stored = :bad WHERE seq = (SELECT seq FROM jobs WHERE id = :id)",
                 {"bad": b'{"retry": 7}', "id": id},
             )
         return [None for _ in ids]

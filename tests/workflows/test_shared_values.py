@@ -24,10 +24,17 @@ async def stored(flow: WorkflowBench) -> tuple[int, int, int]:
 
     def count(tx: Any, requests: Any) -> list[Any]:
         ((values, size),) = tx.execute("SELECT count(*), coalesce(sum(length(value)), 0) FROM shared_values")
-        ((envelopes,),) = tx.execute("SELECT coalesce(sum(length(envelope)), 0) FROM payloads")
+        ((envelopes,),) = tx.execute("SELECT coalesce(sum(length(stored)), 0) FROM payloads")
         return [(int(values), int(size), int(envelopes)) for _ in requests]
 
     return await flow.engine.database.read(count, None)
+
+
+async def resolved_bytes(flow: WorkflowBench) -> int:
+    def look(tx: Any, requests: Any) -> list[int]:
+        return [int(tx.execute("SELECT resolved_bytes FROM workflows")[0][0]) for _ in requests]
+
+    return await flow.engine.database.read(look, None)
 
 
 async def test_a_large_parameter_is_stored_once_and_every_job_has_it(flow: WorkflowBench) -> None:
@@ -64,6 +71,17 @@ async def test_the_largest_of_several_values_is_shared(flow: WorkflowBench) -> N
     values, size, _ = await stored(flow)
     assert (values, size) == (1, len(msgspec.json.encode(LARGE)))
     assert all(one.args == [LARGE, OTHER] for one in await flow.fetch(count=5))
+
+
+async def test_a_value_that_is_only_in_a_lookup_is_neither_shared_nor_counted(flow: WorkflowBench) -> None:
+    wanted = {"$lookup": ref("params.wanted")}
+    params = {"wanted": {"collection": "internal", "name_contains": "a" * 20_000}}
+    await flow.create(group(*[job("work", number, wanted) for number in range(20)], params=params))
+    await flow.run_all_due()
+    jobs = await flow.fetch(count=20)
+    assert all(one.args[1] == [] for one in jobs)
+    assert (await stored(flow))[0] == 0
+    assert 0 < await resolved_bytes(flow) < 20_000
 
 
 async def test_small_values_stay_in_their_jobs(flow: WorkflowBench) -> None:

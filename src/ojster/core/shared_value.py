@@ -28,6 +28,8 @@ class SharedValue:
     def __init__(self, workflow: int, value: bytes) -> None:
         self.workflow = workflow
         self.value = value
+        self.is_stored = False
+        """Whether the workflow has it already, by an earlier transaction or an earlier job of this one."""
 
     @cached_property
     def digest(self) -> bytes:

@@ -224,7 +224,7 @@ def _revise(tx: Transaction, job: Job, revival: DeadLetterRetry) -> None:
             "seq": job.seq,
         },
     )
-    tx.execute("UPDATE payloads SET envelope = :envelope WHERE seq = :seq", {"envelope": job.envelope, "seq": job.seq})
+    tx.execute("UPDATE payloads SET stored = :envelope WHERE seq = :seq", {"envelope": job.envelope, "seq": job.seq})
 
 
 def retry(tx: Transaction, ids: Sequence[str]) -> list[Job | OjsterError]:

@@ -383,7 +383,8 @@ class Transaction(ABC):
             if job.shared is None or taken is None:
                 payloads.append((job.envelope, None, None))
             else:
-                values[job.shared.digest] = job.shared
+                if not job.shared.is_stored:
+                    values[job.shared.digest] = job.shared
                 payloads.append((taken[0], job.shared.digest, taken[1]))
         self.execute_many(_SHARE, [(digest, one.workflow, one.value) for digest, one in values.items()])
         return payloads

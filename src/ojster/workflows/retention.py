@@ -84,7 +84,7 @@ def deletable_workflows(tx: Transaction) -> list[tuple[str, dict[str, Any]]]:
 
 
 def _forget(tx: Transaction, workflow: Workflow, room: int) -> Counter[str]:
-    """Delete a workflow in parts: first its jobs, then its nodes, then itself, at most ``room`` rows in this call.
+    """Delete a workflow in parts: its jobs, its nodes, the values that they shared, and itself; at most ``room`` rows.
 
     The first call hides the workflow. Return the numbers of deleted ``rows``, ``jobs`` and ``workflows``.
     """
@@ -104,10 +104,22 @@ def _forget(tx: Transaction, workflow: Workflow, room: int) -> Counter[str]:
     )
     delete_nodes(tx, [id for (id,) in nodes])
     left -= len(nodes)
+    values = _forget_values(tx, workflow, left)
+    left -= values
     if left > 0:
-        for table in ("workflow_properties", "notes", "shared_values"):
+        for table in ("workflow_properties", "notes"):
             tx.execute(f"DELETE FROM {table} WHERE workflow = :seq", {"seq": workflow.seq})
         delete_items(tx, [key_of_workflow(workflow.seq)])
         tx.execute("DELETE FROM workflows WHERE seq = :seq", {"seq": workflow.seq})
-    rows = len(jobs) + len(nodes) + (left > 0)
+    rows = len(jobs) + len(nodes) + values + (left > 0)
     return Counter(rows=rows, jobs=len(jobs), workflows=int(left > 0))
+
+
+def _forget_values(tx: Transaction, workflow: Workflow, room: int) -> int:
+    """Delete at most ``room`` values that the jobs of a workflow shared; return how many."""
+    rows = tx.execute(
+        "SELECT digest FROM shared_values WHERE workflow = :seq LIMIT :room",
+        {"seq": workflow.seq, "room": max(room, 0)},
+    )
+    tx.execute_many("DELETE FROM shared_values WHERE digest = ?", rows)
+    return len(rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 import msgspec
@@ -36,9 +37,16 @@ class StepJobs:
         self._graph = graph
         self._large: LargeValues = {}
         self._stored: set[SharedValue] = set()
+        self._resolved_of: Counter[int] = Counter()
 
     def values(self, workflow: Workflow, spec: Spec, known: dict[int, Outcome]) -> StepValues:
-        """Return the values that a step can refer to; ``known``: the outcomes of earlier steps, by node id."""
+        """Return the values that a step can refer to.
+
+        Parameters
+        ----------
+        known:
+            The outcomes of earlier steps, by node id.
+        """
         return StepValues(workflow, spec, known, self._large)
 
     def make(self, node: Node, spec: Spec, values: StepValues) -> NewJob:
@@ -51,7 +59,8 @@ class StepJobs:
         tx = self._graph.tx
         job = read_job(members, tx.now, largest=tx.settings.largest_job, tenant=workflow.tenant)
         if spec.has_references:
-            job.shared = values.largest
+            if values.largest is not None and values.largest.value in job.envelope:  # not only in a lookup
+                job.shared = values.largest
             self._count(workflow, job)
         return job
 
@@ -60,22 +69,23 @@ class StepJobs:
         return finder(self._graph.tx, self._graph.workflow_of(node).tenant, node.workflow)
 
     def _is_stored(self, shared: SharedValue) -> bool:
-        """Tell whether the workflow has the value already, by now or with the job that is made."""
+        """Tell whether the workflow has the value already, or will have it with an earlier job of this transaction."""
         if shared in self._stored:
             return True
-        self._stored.add(shared)
-        return bool(
-            self._graph.tx.execute("SELECT 1 FROM shared_values WHERE digest = :digest", {"digest": shared.digest})
-        )
+        rows = self._graph.tx.execute("SELECT 1 FROM shared_values WHERE digest = :digest", {"digest": shared.digest})
+        shared.is_stored = bool(rows)
+        return shared.is_stored
 
     def _count(self, workflow: Workflow, job: NewJob) -> None:
         """Count what is stored of a job with resolved references: one of a few bytes may stand for megabytes."""
         size = len(job.envelope)
         self.resolved += size
-        if job.shared is not None and self._is_stored(job.shared):
-            size -= len(job.shared.value)
+        shared = job.shared
+        if shared is not None:
+            size -= len(shared.value) if self._is_stored(shared) else 0
         most = self._graph.tx.settings.largest_workflow
-        if workflow.resolved_bytes + size > most:
+        self._resolved_of[workflow.seq] += len(job.envelope)  # in memory, also what is stored only once
+        if workflow.resolved_bytes + size > most or self._resolved_of[workflow.seq] > most:
             raise PayloadTooLarge(
                 f"The references of the workflow {workflow.id} have been replaced by {workflow.resolved_bytes} bytes; "
                 f"at most {most} are allowed. Pass large values as files.",
@@ -83,3 +93,5 @@ class StepJobs:
             )
         workflow.resolved_bytes += size
         self._graph.change(workflow)
+        if shared is not None:
+            self._stored.add(shared)

@@ -98,7 +98,7 @@ _INSERT_JOBS: Final = (
     f"WITH given AS MATERIALIZED (SELECT nextval('{{schema}}.jobs_seq_seq') AS seq, job.* "
     f"FROM {unnest(*_NEW_JOB.values(), 'bytea')} AS job ({_NEW_COLUMNS}, envelope)), "
     f"inserted AS (INSERT INTO jobs (seq, {_NEW_COLUMNS}) SELECT seq, {_NEW_COLUMNS} FROM given) "
-    "INSERT INTO payloads (seq, envelope) SELECT seq, envelope FROM given"
+    "INSERT INTO payloads (seq, stored) SELECT seq, envelope FROM given"
 )
 
 
@@ -107,7 +107,7 @@ _INSERT_PARTS: Final = (
     f"FROM {unnest(*_NEW_JOB.values(), 'bytea', 'bytea', 'bigint')} "
     f"AS job ({_NEW_COLUMNS}, envelope, shared, shared_at)), "
     f"inserted AS (INSERT INTO jobs (seq, {_NEW_COLUMNS}) SELECT seq, {_NEW_COLUMNS} FROM given) "
-    "INSERT INTO payloads (seq, envelope, shared, shared_at) SELECT seq, envelope, shared, shared_at FROM given"
+    "INSERT INTO payloads (seq, stored, shared, shared_at) SELECT seq, envelope, shared, shared_at FROM given"
 )
 """For jobs whose envelopes share values."""
 
@@ -124,7 +124,7 @@ _INSERT_ALIKE: Final = (
     f"FROM {unnest('uuid', 'bigint', 'bytea')} AS job (id, node, envelope)), "
     f"inserted AS (INSERT INTO jobs (seq, id, node, {', '.join(_SHARED)}) "
     f"SELECT seq, id, node, {', '.join(f'CAST(? AS {type})' for type in _SHARED.values())} FROM given) "
-    "INSERT INTO payloads (seq, envelope) SELECT seq, envelope FROM given"
+    "INSERT INTO payloads (seq, stored) SELECT seq, envelope FROM given"
 )
 
 
@@ -152,9 +152,9 @@ _LOCK_JOBS: Final = f"SELECT {JOB_COLUMNS} FROM jobs WHERE id = ANY(CAST(? AS uu
 
 
 _ENVELOPE: Final = (
-    "CASE WHEN p.shared IS NULL THEN p.envelope ELSE substr(p.envelope, 1, CAST(p.shared_at AS integer)) || "
+    "CASE WHEN p.shared IS NULL THEN p.stored ELSE substr(p.stored, 1, CAST(p.shared_at AS integer)) || "
     "(SELECT v.value FROM shared_values AS v WHERE v.digest = p.shared) || "
-    "substr(p.envelope, CAST(p.shared_at + 1 AS integer)) END"
+    "substr(p.stored, CAST(p.shared_at + 1 AS integer)) END"
 )
 
 

@@ -57,14 +57,14 @@ OWN_NAMES: Final = ("seq", "id", "node")
 SHARED_NAMES: Final = tuple(name for name in JOB_NAMES if name not in OWN_NAMES)
 
 ENVELOPE: Final = (
-    "CASE WHEN p.shared IS NULL THEN p.envelope ELSE CAST(substr(p.envelope, 1, p.shared_at) || "
+    "CASE WHEN p.shared IS NULL THEN p.stored ELSE CAST(substr(p.stored, 1, p.shared_at) || "
     "(SELECT v.value FROM shared_values AS v WHERE v.digest = p.shared) || "
-    "substr(p.envelope, p.shared_at + 1) AS BLOB) END"
+    "substr(p.stored, p.shared_at + 1) AS BLOB) END"
 )
 """The whole envelope of a row of ``payloads``: two strings of UTF-8 and the value between them."""
 
-INSERT_PAYLOADS: Final = "INSERT INTO payloads (seq, envelope) SELECT ?1 + rowid - 1, value FROM carray(?2)"
-INSERT_PARTS: Final = "INSERT INTO payloads (seq, envelope, shared, shared_at) VALUES (?, ?, ?, ?)"
+INSERT_PAYLOADS: Final = "INSERT INTO payloads (seq, stored) SELECT ?1 + rowid - 1, value FROM carray(?2)"
+INSERT_PARTS: Final = "INSERT INTO payloads (seq, stored, shared, shared_at) VALUES (?, ?, ?, ?)"
 """For jobs whose envelopes share values."""
 
 START_JOBS: Final = (

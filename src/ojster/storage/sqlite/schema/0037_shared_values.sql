@@ -8,3 +8,5 @@ CREATE TABLE shared_values (
 CREATE INDEX shared_values_workflow ON shared_values (workflow);
 ALTER TABLE payloads ADD COLUMN shared BLOB;
 ALTER TABLE payloads ADD COLUMN shared_at INTEGER;
+-- A process of the former version, which would not put envelopes together, fails instead of handing out what is left.
+ALTER TABLE payloads RENAME COLUMN envelope TO stored;
