@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
+from ojster.core.job import Job
+from ojster.core.json_objects import read_members
+from ojster.jobs.claim_policy import Claim
+from ojster.jobs.messages import Acknowledgement
+from ojster.jobs.scope import Caller
 from tests.conftest import Bench, Http
 
 pytestmark = pytest.mark.anyio
@@ -90,3 +96,23 @@ async def test_a_fetch_that_is_refused_does_not_undo_the_acknowledgement(http: H
 async def test_the_manifest_says_that_it_can(http: Http) -> None:
     details = (await http("GET", "/ojs/manifest")).json()["capability_details"]
     assert details["acknowledgement"] == {"fetch": True}
+
+
+async def test_a_caller_of_a_tenant_gets_its_next_step_as_well(bench: Bench) -> None:
+    """What a caller may do is looked up first, so that both parts still come together."""
+    mine = bench.engine.as_(Caller("acme"))
+    steps = [{"type": "step", "args": [number]} for number in range(4)]
+    await mine.workflows.create(read_members(msgspec.json.encode({"type": "chain", "steps": steps})))
+    claim = Claim(("default",), 1, "w")
+    (job,) = await mine.jobs.fetch(claim)
+    seen = [job.args[0]]
+    while True:
+        item = Acknowledgement(job.id, None, "w", job.attempt)
+        (outcome,), jobs = await mine.jobs.acknowledge_and_fetch([item], claim)
+        assert isinstance(outcome, Job)
+        if not jobs:
+            break
+        assert isinstance(jobs, list)
+        (job,) = jobs
+        seen.append(job.args[0])
+    assert seen == [0, 1, 2, 3]

@@ -163,7 +163,7 @@ async def _acknowledge(request: HttpRequest, item: Acknowledgement, wanted: Fetc
 async def _acknowledge_and_fetch(
     request: HttpRequest, items: list[Acknowledgement], wanted: FetchBody | None
 ) -> tuple[list[Job | OjsterError], list[Job] | OjsterError | None]:
-    """Complete jobs and claim what a worker wants, after that, in the same transaction.
+    """Complete jobs and claim what a worker wants after that, usually in the same transaction.
 
     Return the outcomes, and the jobs or why there are none; ``None``: none are wanted.
     """
@@ -174,15 +174,7 @@ async def _acknowledge_and_fetch(
         raise InvalidRequest(
             "'fetch.wait_ms' must be 0: an acknowledgement is answered at once.", field="fetch.wait_ms"
         )
-    claim = _claim_of(wanted)
-    outcomes, fetched = await asyncio.gather(jobs.acknowledge(items), jobs.fetch(claim), return_exceptions=True)
-    if isinstance(outcomes, BaseException):
-        if isinstance(fetched, list):
-            jobs.give_back(fetched)
-        raise outcomes
-    if isinstance(fetched, BaseException) and not isinstance(fetched, OjsterError):
-        raise fetched
-    return outcomes, fetched
+    return await jobs.acknowledge_and_fetch(items, _claim_of(wanted))
 
 
 def _members_of(request: HttpRequest, fetched: list[Job] | OjsterError | None) -> bytes:
