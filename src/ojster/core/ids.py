@@ -34,6 +34,9 @@ def ids_beginning_with(start: str) -> tuple[str, str] | None:
     return (first, last) if len(start) >= SHORTEST_BEGINNING and is_job_id(first) else None
 
 
+MOST_IDS_COMPARED: Final = 10_000
+"""Number of ids with a beginning that are looked at for one of a tenant; beyond it, more characters are needed."""
+
 _FIRST_ID: Final = "00000000-0000-7000-0000-000000000000"
 _LAST_ID: Final = "ffffffff-ffff-7fff-ffff-ffffffffffff"
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from ojster.core.errors import Conflict, NotFound, OjsterError
-from ojster.core.ids import ids_beginning_with, is_job_id
+from ojster.core.ids import MOST_IDS_COMPARED, ids_beginning_with, is_job_id
 from ojster.core.job import Job
 from ojster.core.tenant import NO_TENANT_END, NO_TENANT_START, called, names_of, qualify
 from ojster.jobs.filter_walk import JobFilter, conditions
@@ -85,10 +85,12 @@ def find(tx: Transaction, requests: Sequence[tuple[str, str | None]]) -> list[Jo
 def _full_id(tx: Transaction, id: str, tenant: str | None) -> str | OjsterError:
     if is_job_id(id) or (bounds := ids_beginning_with(id)) is None:
         return id
-    condition = "" if tenant is None else " AND tenant = :tenant"
+    condition = "" if tenant is None else "WHERE tenant = :tenant "
     rows = tx.execute(
-        f"SELECT id FROM jobs WHERE id BETWEEN :first AND :last{condition} LIMIT 2",
-        {"first": bounds[0], "last": bounds[1]} | ({} if tenant is None else {"tenant": tenant}),
+        "SELECT id FROM (SELECT id, tenant FROM jobs WHERE id BETWEEN :first AND :last ORDER BY id LIMIT :most) "
+        f"AS near {condition}LIMIT 2",
+        {"first": bounds[0], "last": bounds[1], "most": MOST_IDS_COMPARED}
+        | ({} if tenant is None else {"tenant": tenant}),
     )
     if len(rows) == 2:
         return Conflict(f"The ids of several jobs begin with {id}. Give more characters.", resource_id=id)

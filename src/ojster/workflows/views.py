@@ -10,7 +10,7 @@ import msgspec
 
 from ojster.core.durations import HOUR
 from ojster.core.errors import Conflict, OjsterError
-from ojster.core.ids import ids_beginning_with, is_workflow_id
+from ojster.core.ids import MOST_IDS_COMPARED, ids_beginning_with, is_workflow_id
 from ojster.core.job import NODE_BITS
 from ojster.core.outcome import SKIPPED, Outcome, outcome_of
 from ojster.core.states import FINISHED
@@ -115,10 +115,14 @@ def _full_id(tx: Transaction, id: str, tenant: str | None) -> str | OjsterError:
     bounds = ids_beginning_with(id)
     if bounds is None or find_visible(tx, id, tenant) is not None:
         return id
-    where, parameters = "id BETWEEN :first AND :last", {"first": bounds[0], "last": bounds[1]}
-    if tenant is not None:
-        where, parameters = f"{where} AND tenant = :tenant", parameters | {"tenant": tenant}
-    found = [Workflow(*row).id for row in workflow_rows(tx, f"{where} LIMIT 2", parameters)]
+    condition = "" if tenant is None else "WHERE tenant = :tenant "
+    rows = tx.execute(
+        "SELECT id FROM (SELECT id, tenant FROM workflows WHERE id BETWEEN :first AND :last AND state <> 'forgotten' "
+        f"ORDER BY id LIMIT :most) AS near {condition}LIMIT 2",
+        {"first": bounds[0], "last": bounds[1], "most": MOST_IDS_COMPARED}
+        | ({} if tenant is None else {"tenant": tenant}),
+    )
+    found = [str(found_id) for (found_id,) in rows]
     if len(found) > 1:
         return Conflict(f"The ids of several workflows begin with {id}. Give more characters.", resource_id=id)
     return found[0] if found else id
