@@ -11,10 +11,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import psycopg
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 
 from ojster.app import App
 from ojster.core.errors import BackendUnavailable
@@ -27,6 +29,7 @@ from ojster.schedules.maintenance import OUTAGE_GRACE_SECONDS
 from ojster.service import Service
 from ojster.storage.open import migrate_database, open_database, wait_for_database
 from ojster.storage.postgres import notifier
+from ojster.storage.postgres.reachable import with_first
 from ojster.worker.reporting import LONGEST_PAUSE
 from tests.conftest import request
 from tests.postgres import PostgresServer, free_port
@@ -327,3 +330,20 @@ async def pushed_at_last(service: Service) -> None:
             await service.jobs.enqueue([request()])
             return
         await asyncio.sleep(0.1)
+
+
+@pytest.mark.parametrize(
+    ("conninfo", "reordered"),
+    [
+        ("host=a,b", "host=b,a"),
+        ("host=a,b port=,", "host=b,a port=,"),
+        ("host=a,b port=5555,5432", "host=b,a port=5432,5555"),
+        ("host=a,b port=5555,", "host=b,a port=,5555"),
+        ("host=a,b port=5432", "host=b,a port=5432,5432"),
+        ("host=a", "host=a"),
+        ("host=a,b hostaddr=192.0.2.1,192.0.2.2", "host=a,b hostaddr=192.0.2.1,192.0.2.2"),
+    ],
+)
+def test_the_primary_is_the_first_of_the_hosts_that_are_tried_next(conninfo: str, reordered: str) -> None:
+    found = SimpleNamespace(info=SimpleNamespace(host="b", port=5432))
+    assert conninfo_to_dict(with_first(conninfo, found)) == conninfo_to_dict(reordered)  # type: ignore[arg-type]

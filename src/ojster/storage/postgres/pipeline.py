@@ -240,7 +240,11 @@ class Connection:
     ) -> None:
         self._owner = psycopg.connect(conninfo, autocommit=True, prepare_threshold=None)
         self._conninfo = conninfo
-        self._birth = birth_of(self._owner, conninfo)
+        try:
+            self._birth = birth_of(self._owner, conninfo)
+        except BaseException:
+            self._owner.close()
+            raise
         self._successor: str | None = None
         self._settings = dict(settings or {})
         if prepares and self._settings:
@@ -411,7 +415,9 @@ class Connection:
 
     def _wait(self, poll: select.poll) -> None:
         deadline = time.monotonic() + ANSWER_TIMEOUT_SECONDS
-        while not poll.poll(DOUBT_SECONDS * 1000):
+        doubt = DOUBT_SECONDS
+        while not poll.poll(doubt * 1000):
+            doubt *= 2  # a primary that is only slow should not get many connections more
             if time.monotonic() >= deadline:
                 raise ConnectionLost(f"The database has not answered for {ANSWER_TIMEOUT_SECONDS:g} seconds.")
             self._successor = successor(self._birth, self._conninfo)

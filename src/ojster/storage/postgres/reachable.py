@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from typing import Final
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from ojster.storage.postgres.notifier import ListeningConnection
 from ojster.storage.postgres.url import PostgresUrl
 
 log = logging.getLogger(__name__)
@@ -59,6 +61,9 @@ def birth_of(connection: psycopg.Connection, conninfo: str) -> object:
     return connection.execute("SELECT pg_postmaster_start_time()").fetchone()
 
 
+DEFAULT_PORT: Final = 5432
+
+
 def successor(birth: object, conninfo: str) -> str | None:
     """Return a connection string that begins with the present primary, if that is another server than one.
 
@@ -73,7 +78,7 @@ def successor(birth: object, conninfo: str) -> str | None:
     if birth is None:
         return None
     try:
-        with psycopg.connect(
+        with ListeningConnection.connect(
             conninfo, autocommit=True, connect_timeout=2, target_session_attrs="read-write", prepare_threshold=None
         ) as other:
             return None if birth_of(other, conninfo) == birth else with_first(conninfo, other)
@@ -87,9 +92,11 @@ def with_first(conninfo: str, found: psycopg.Connection) -> str:
     The next connection then does not wait first for one that hangs.
     """
     parts = conninfo_to_dict(conninfo)
-    hosts, ports = str(parts.get("host") or "").split(","), str(parts.get("port") or "5432").split(",")
-    if len(hosts) == 1 or "hostaddr" in parts:
+    hosts, ports = str(parts.get("host") or "").split(","), str(parts.get("port") or "").split(",")
+    if len(hosts) == 1 or "hostaddr" in parts or len(ports) not in (1, len(hosts)):
         return conninfo
-    places = list(zip(hosts, ports * len(hosts) if len(ports) == 1 else ports, strict=True))
-    places.sort(key=lambda place: place != (found.info.host, str(found.info.port)))
-    return make_conninfo(conninfo, host=",".join(host for host, _ in places), port=",".join(port for _, port in places))
+    places = list(zip(hosts, ports if len(ports) > 1 else ports * len(hosts), strict=True))
+    here = (found.info.host, found.info.port)
+    places.sort(key=lambda place: (place[0], int(place[1] or os.environ.get("PGPORT") or DEFAULT_PORT)) != here)
+    port = {"port": ",".join(port for _, port in places)} if "port" in parts else {}
+    return make_conninfo(conninfo, host=",".join(host for host, _ in places), **port)
