@@ -15,6 +15,7 @@ import click
 import psycopg
 import pytest
 
+from ojster.cli import trial_store as trial_store_module
 from ojster.cli.bench import conclusions
 from ojster.cli.trial import RUN, Bounds, Reading, Trial
 from ojster.cli.trial_store import FORGOTTEN_AFTER, prefix_of, trial_store
@@ -26,7 +27,11 @@ FORGOTTEN = int(time.time()) - FORGOTTEN_AFTER - 60
 def left_at(url: str) -> list[str]:
     """Return the names of the trial stores beside the one at a URL."""
     if url.startswith("sqlite"):
-        return sorted(path.name for path in Path(url.removeprefix("sqlite:///")).parent.glob(f"{prefix_of(url)}*"))
+        return sorted(
+            path.name
+            for path in Path(url.removeprefix("sqlite:///")).parent.iterdir()
+            if path.name.startswith(prefix_of(url))
+        )
     with psycopg.connect(parse_postgres_url(url).conninfo) as connection:
         query = "SELECT nspname FROM pg_namespace WHERE starts_with(nspname, %s) ORDER BY 1"
         return [name for (name,) in connection.execute(query, (prefix_of(url),))]
@@ -35,12 +40,13 @@ def left_at(url: str) -> list[str]:
 def leave(url: str, began: int) -> str:
     """Leave a store as a trial does that was killed; return its name."""
     if url.startswith("sqlite"):
-        path = Path(url.removeprefix("sqlite:///")).parent / f"{prefix_of(url)}{began}_abc"
+        path = Path(url.removeprefix("sqlite:///")).parent / f"{prefix_of(url)}{began}_abcdef"
         path.touch()
         return path.name
-    name = f"{prefix_of(url)}{began}_abc"
+    name = f"{prefix_of(url)}{began}_abcdef"
     with psycopg.connect(parse_postgres_url(url).conninfo) as connection:
         connection.execute(f"CREATE SCHEMA {name}".encode())
+        connection.execute(f"COMMENT ON SCHEMA {name} IS '{trial_store_module._MARK}'".encode())
     return name
 
 
@@ -70,6 +76,34 @@ def test_stores_of_trials_that_were_killed_are_deleted_after_an_hour(shared_url:
         if not shared_url.startswith("sqlite"):
             with psycopg.connect(parse_postgres_url(shared_url).conninfo) as connection:
                 connection.execute(f"DROP SCHEMA {fresh}".encode())
+
+
+def test_what_only_looks_like_the_store_of_a_trial_is_never_deleted(shared_url: str) -> None:
+    names = [f"{prefix_of(shared_url)}{rest}" for rest in ("1", "7_acme", "2024_q1", f"{FORGOTTEN}_abcdef_more")]
+    if shared_url.startswith("sqlite"):
+        folder = Path(shared_url.removeprefix("sqlite:///")).parent
+        for name in names:
+            (folder / name).touch()
+        with trial_store(shared_url):
+            assert set(names) <= set(left_at(shared_url))
+        return
+    names.append(f"{prefix_of(shared_url)}{FORGOTTEN}_abcdef")  # it has no mark
+    with psycopg.connect(parse_postgres_url(shared_url).conninfo, autocommit=True) as connection:
+        for name in names:
+            connection.execute(f'CREATE SCHEMA "{name}"'.encode())
+        try:
+            with trial_store(shared_url):
+                assert set(names) <= set(left_at(shared_url))
+        finally:
+            for name in names:
+                connection.execute(f'DROP SCHEMA "{name}"'.encode())
+
+
+def test_a_file_whose_name_is_a_pattern_is_left_clean(tmp_path: Path) -> None:
+    with trial_store(f"sqlite:///{tmp_path}/jobs[1].db") as store:
+        Path(store.url.removeprefix("sqlite:///")).touch()
+        assert len(list(tmp_path.iterdir())) == 1
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:8080", "sqlite:///:memory:", "sqlite:////no/such/folder/jobs.db"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -49,23 +50,25 @@ SECONDS_OF_A_DAY: Final = 86_400
     type=click.FloatRange(0.1, 600),
     default=3.0,
     show_default=True,
-    help="Maximum time of each of the eight measurements.",
+    help="Maximum time for which jobs are enqueued in each measurement; they are all run.",
 )
 @click.option(
     "--jobs",
     type=click.IntRange(1_000, 1_000_000),
     default=20_000,
     show_default=True,
-    help="Maximum number of jobs in each of them.",
+    help="Maximum number of jobs in each measurement.",
 )
 @with_json
 def bench(database: str, seconds: float, jobs: int, as_json: bool) -> None:
     """Measure what this installation can do, and say what limits it.
 
     The jobs do nothing, and are in a store of their own: a file beside the SQLite file, or a schema in the PostgreSQL
-    database, which is deleted at the end. Other users of the disk or the database notice the load for about half a
+    database, which is deleted at the end. Other users of the disk or the database notice the load, usually for half a
     minute.
     """
+    if sys.platform == "win32":
+        raise click.UsageError("Databases cannot be opened on Windows. Run this on the server's machine, or in WSL.")
     import uvloop  # here, because it would slow down help
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that it deletes the store

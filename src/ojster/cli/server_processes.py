@@ -17,7 +17,7 @@ import click
 
 from ojster.cli.logs import log_to_console
 from ojster.cli.options import Command as Function
-from ojster.cli.supervisor import NUMBER_VARIABLE, Command, Supervisor
+from ojster.cli.supervisor import NUMBER_VARIABLE, Command, Supervisor, let_through
 
 if TYPE_CHECKING:
     from ojster.server.counts import SharedCounts
@@ -66,6 +66,7 @@ def _inherited() -> SharedPort:
     """Return what the supervisor has given to this process."""
     from ojster.server.counts import SharedCounts
 
+    let_through()
     numbers = map(int, os.environ[SOCKETS_VARIABLE].split())
     counts = SharedCounts(Path(os.environ[COUNTS_VARIABLE]), int(os.environ[NUMBER_VARIABLE]))
     return SharedPort([socket.socket(fileno=number) for number in numbers], counts)
@@ -80,10 +81,18 @@ def _supervise(processes: int, host: str, port: int, path: Path | None) -> int:
     try:
         log.info("%d processes listen at %s", processes, path or _shown(sockets))
         with tempfile.TemporaryDirectory(prefix="ojster-") as counts:
-            return asyncio.run(Supervisor(_commands(processes, sockets, counts)).run())
+            commands = _commands(processes, sockets, counts)
+            return asyncio.run(Supervisor(commands, on_stop=lambda: _close(sockets)).run())
     finally:
+        _close(sockets)
         if path is not None:
             path.unlink(missing_ok=True)
+
+
+def _close(sockets: Sequence[socket.socket]) -> None:
+    """Close sockets, so that new callers go elsewhere while the processes answer their last requests."""
+    for one in sockets:
+        one.close()
 
 
 def _commands(processes: int, sockets: Sequence[socket.socket], counts: str) -> list[Command]:

@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -75,14 +75,21 @@ class Supervisor:
         The health files of the processes; none by default.
     all_healthy:
         The file that is touched as long as all of them are fresh; ``None``, the default: none.
+    on_stop:
+        Called when the processes are told to end.
     """
 
     def __init__(
-        self, commands: Sequence[Command], health: Sequence[Path] = (), all_healthy: Path | None = None
+        self,
+        commands: Sequence[Command],
+        health: Sequence[Path] = (),
+        all_healthy: Path | None = None,
+        on_stop: Callable[[], object] = lambda: None,
     ) -> None:
         self._commands = commands
         self._health = health
         self._all_healthy = all_healthy
+        self._on_stop = on_stop
         self._running: dict[int, asyncio.subprocess.Process] = {}
         self._stopping = asyncio.Event()
         self._began: dict[int, float] = {}
@@ -109,6 +116,7 @@ class Supervisor:
     def _pass_on(self, number: signal.Signals) -> None:
         if number.name in _ENDING:
             self._stopping.set()
+            self._on_stop()
         self._quiet = number.name == "SIGTSTP" or (self._quiet and number.name != "SIGCONT")
         for process in self._running.values():
             with contextlib.suppress(ProcessLookupError):
@@ -155,7 +163,11 @@ class Supervisor:
         hold_back()
         try:
             return await asyncio.create_subprocess_exec(
-                *command.words, stdin=asyncio.subprocess.PIPE, env=environment, pass_fds=command.files
+                *command.words,
+                stdin=asyncio.subprocess.PIPE,
+                env=environment,
+                pass_fds=command.files,
+                process_group=0,  # else a Ctrl-C in the terminal would reach it twice
             )
         except OSError as error:
             log.error("cannot start a process: %s", error.strerror)

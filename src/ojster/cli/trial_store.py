@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import secrets
 import shutil
 import time
@@ -10,14 +11,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import quote
 
 import apsw
 import click
 
 from ojster.storage.database import SQLITE
 
-FORGOTTEN_AFTER: Final = 3_600
+FORGOTTEN_AFTER: Final = 86_400
 """Age from which the store of a trial that was killed is deleted by the next trial, in seconds."""
 
 
@@ -75,8 +76,16 @@ def _name(prefix: str) -> str:
 
 
 def _is_forgotten(name: str, prefix: str) -> bool:
-    began = name.removeprefix(prefix).partition("_")[0]
-    return began.isdigit() and time.time() - int(began) > FORGOTTEN_AFTER
+    """Tell whether something is what a trial has left: nothing else is ever deleted."""
+    found = _OWN_NAME.fullmatch(name.removeprefix(prefix)) if name.startswith(prefix) else None
+    return found is not None and time.time() - int(found[1]) > FORGOTTEN_AFTER
+
+
+_OWN_NAME: Final = re.compile(r"(\d{10})_[0-9a-f]{6}(-\w+)?")
+"""What follows the prefix in the name of a trial's store, and of the files beside one of SQLite."""
+
+_MARK: Final = "The store of a trial of ojster bench; it may be deleted."
+"""Comment on each schema of a trial."""
 
 
 @contextmanager
@@ -84,13 +93,13 @@ def _file(real: Path) -> Iterator[TrialStore]:
     folder, prefix = real.parent, prefix_of(f"{SQLITE}{real}")
     if not folder.is_dir():
         raise click.UsageError(f"The folder {folder} does not exist.")
-    for left in folder.glob(f"{prefix}*"):
+    for left in folder.iterdir():
         if _is_forgotten(left.name, prefix):
             _delete(left)
     place = folder / _name(prefix)
 
     def files() -> list[Path]:
-        return list(folder.glob(f"{place.name}*"))
+        return [file for file in folder.iterdir() if file.name.startswith(place.name)]
 
     def size() -> int:
         with contextlib.closing(apsw.Connection(str(place))) as connection:
@@ -134,19 +143,16 @@ def _schema(url: str) -> Iterator[TrialStore]:
             return 0 if row is None else int(row[0])
 
         known = connection.execute(
-            "SELECT nspname FROM pg_namespace WHERE starts_with(nspname, %s) AND pg_has_role(nspowner, 'USAGE')",
-            (prefix,),
+            "SELECT nspname FROM pg_namespace WHERE pg_has_role(nspowner, 'USAGE') "
+            "AND obj_description(oid, 'pg_namespace') = %s",
+            (_MARK,),
         ).fetchall()
         for (left,) in known:
             if _is_forgotten(left, prefix):
                 drop(left)
         try:
-            yield TrialStore(_with_schema(url, name), size)
+            connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(name)))
+            connection.execute(sql.SQL("COMMENT ON SCHEMA {} IS {}").format(sql.Identifier(name), sql.Literal(_MARK)))
+            yield TrialStore(f"{url}{'&' if '?' in url else '?'}schema={quote(name)}", size)
         finally:
             drop(name)
-
-
-def _with_schema(url: str, schema: str) -> str:
-    parts = urlsplit(url)
-    query = [(name, value) for name, value in parse_qsl(parts.query, keep_blank_values=True) if name != "schema"]
-    return urlunsplit(parts._replace(query=urlencode([*query, ("schema", schema)])))

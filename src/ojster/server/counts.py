@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 from collections.abc import AsyncIterator, Callable, Iterable
 from itertools import accumulate
@@ -16,6 +17,8 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
+
+log = logging.getLogger("ojster")
 
 SECONDS_BETWEEN_WRITES: Final = 1.0
 """Time after which a process writes its numbers again, in seconds."""
@@ -30,6 +33,8 @@ class Series(msgspec.Struct):
     def add(self, other: Series) -> None:
         """Add the numbers of another process."""
         self.total += other.total
+        if len(self.buckets) != len(other.buckets):  # of another version, which was replaced
+            return
         self.buckets = [mine + theirs for mine, theirs in zip(self.buckets, other.buckets, strict=True)]
 
     def cumulated(self, bounds: Iterable[float]) -> list[tuple[str, int]]:
@@ -92,14 +97,20 @@ class SharedCounts:
         async def keep_writing() -> None:
             while True:
                 await asyncio.sleep(SECONDS_BETWEEN_WRITES)
-                self.write(count())
+                self._try_to_write(count())
 
         writing = asyncio.create_task(keep_writing())
         try:
             yield
         finally:
             writing.cancel()
-            self.write(count())
+            self._try_to_write(count())
+
+    def _try_to_write(self, mine: Counts) -> None:
+        try:
+            self.write(mine)
+        except OSError as error:
+            log.warning("cannot write metrics for the other processes at this port: %s", error)
 
     @staticmethod
     def _read(file: Path) -> Counts:

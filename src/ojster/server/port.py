@@ -34,9 +34,14 @@ def listen(host: str, port: int) -> list[socket.socket]:
     Several processes may accept connections from them.
     """
     sockets = _bound(host, port)
-    for one in sockets:
-        one.listen(BACKLOG)
-        one.setblocking(False)
+    try:
+        for one in sockets:
+            one.listen(BACKLOG)
+            one.setblocking(False)
+    except OSError as error:
+        for one in sockets:
+            one.close()
+        raise _refusal(host, port, error) from None
     return sockets
 
 
@@ -47,7 +52,7 @@ def _bound(host: str, port: int) -> list[socket.socket]:
         raise InvalidRequest(f"The host {host!r} is unknown ({error.strerror}). Check --host.") from None
     with ExitStack() as stack:
         sockets: list[socket.socket] = []
-        for family, kind, protocol, _, address in addresses:
+        for family, kind, protocol, _, address in dict.fromkeys(addresses):
             one = stack.enter_context(socket.socket(family, kind, protocol))
             if os.name == "posix":  # on Windows, it would let a port be shared that is in use
                 one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
