@@ -133,7 +133,7 @@ def _fill_file(path: str, count: int) -> None:
     connection.execute("BEGIN")
     for row, envelope in _jobs(count):
         connection.execute(f"INSERT INTO jobs ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
-        connection.execute("INSERT INTO payloads (seq, envelope) VALUES (?, ?)", (row[0], envelope))
+        connection.execute("INSERT INTO payloads (seq, stored) VALUES (?, ?)", (row[0], envelope))
     for state in ("completed", "available"):
         connection.execute("INSERT INTO job_counts (queue, state, jobs) VALUES ('default', ?, ?)", (state, count))
     connection.execute("INSERT INTO queues (name, created_at) VALUES ('default', 0)")
@@ -149,7 +149,7 @@ def _fill_postgres(url: str, count: int) -> None:
             for row, _ in _jobs(count):
                 copy.write_row(row)
         cursor.execute(
-            "INSERT INTO payloads (seq, envelope) "
+            "INSERT INTO payloads (seq, stored) "
             "SELECT seq, convert_to(replace(%s, '%%b', CAST(id AS TEXT)), 'UTF8') FROM jobs ORDER BY seq",
             (ENVELOPE.decode(),),
         )

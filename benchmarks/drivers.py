@@ -34,7 +34,7 @@ TOTALS = {1: 1_000, 20: 8_000, 100: 20_000, 1_000: 40_000}
 NAMES = "id, type, queue, state, priority, max_attempts, created_at, enqueued_at"
 GATES = "SELECT name FROM queues WHERE paused_at IS NOT NULL OR max_per_second IS NOT NULL"
 AVAILABLE = (
-    f"SELECT {JOB_COLUMNS_OF_J}, p.envelope FROM jobs AS j JOIN payloads AS p ON p.seq = j.seq "
+    f"SELECT {JOB_COLUMNS_OF_J}, p.stored FROM jobs AS j JOIN payloads AS p ON p.seq = j.seq "
     "WHERE j.queue = 'default' AND j.state = 'available' ORDER BY j.priority DESC, j.seq LIMIT ? "
     "FOR UPDATE OF j SKIP LOCKED"
 )
@@ -54,7 +54,7 @@ def insert_statement(schema: str) -> str:
         f"WITH given AS MATERIALIZED (SELECT nextval('{schema}.jobs_seq_seq') AS seq, job.* "
         f"FROM {rows} AS job ({NAMES}, envelope)), "
         f"inserted AS (INSERT INTO jobs (seq, {NAMES}) SELECT seq, {NAMES} FROM given) "
-        "INSERT INTO payloads (seq, envelope) SELECT seq, envelope FROM given"
+        "INSERT INTO payloads (seq, stored) SELECT seq, envelope FROM given"
     )
 
 

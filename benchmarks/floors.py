@@ -97,16 +97,14 @@ class RawSqlite(Raw):
             "VALUES (?, ?, 'email.send', 'default', 'available', 0, 3, ?, ?)",
             rows,
         )
-        connection.executemany(
-            "INSERT INTO payloads (seq, envelope) VALUES (?, ?)", [(row[0], ENVELOPE) for row in rows]
-        )
+        connection.executemany("INSERT INTO payloads (seq, stored) VALUES (?, ?)", [(row[0], ENVELOPE) for row in rows])
         connection.execute("COMMIT")
 
     def claim(self, count: int) -> list[int]:
         connection = self._connection
         connection.execute("BEGIN IMMEDIATE")
         rows = connection.execute(
-            "SELECT j.seq, p.envelope FROM jobs AS j JOIN payloads AS p ON p.seq = j.seq "
+            "SELECT j.seq, p.stored FROM jobs AS j JOIN payloads AS p ON p.seq = j.seq "
             f"WHERE {AVAILABLE} ORDER BY j.priority DESC, j.seq LIMIT ?",
             (count,),
         ).fetchall()
@@ -147,7 +145,7 @@ class RawPostgres(Raw):
             f"WITH given AS MATERIALIZED (SELECT nextval('{self._schema}.jobs_seq_seq') AS seq, job.* "
             f"FROM {rows} AS job ({names}, envelope)), "
             f"inserted AS (INSERT INTO jobs (seq, {names}) SELECT seq, {names} FROM given) "
-            "INSERT INTO payloads (seq, envelope) SELECT seq, envelope FROM given",
+            "INSERT INTO payloads (seq, stored) SELECT seq, envelope FROM given",
             (
                 uuids(ids),
                 *(texts([value] * count) for value in ("email.send", "default", "available")),
@@ -162,7 +160,7 @@ class RawPostgres(Raw):
         connection = self._connection
         connection.execute("BEGIN")
         rows = connection.execute(
-            "SELECT j.seq, (SELECT p.envelope FROM payloads AS p WHERE p.seq = j.seq) FROM jobs AS j "
+            "SELECT j.seq, (SELECT p.stored FROM payloads AS p WHERE p.seq = j.seq) FROM jobs AS j "
             f"WHERE {AVAILABLE} ORDER BY j.priority DESC, j.seq LIMIT ? FOR UPDATE OF j SKIP LOCKED",
             (count,),
         )
