@@ -24,8 +24,8 @@ from ojster.workflows.plan_values import Plan, Spec
 from ojster.workflows.planner import Planner
 from ojster.workflows.starting import SMALL_PARAMS
 
-NODES_AT_ONCE: Final = 200
-"""Number of nodes after which a transaction creates no more elements of a map."""
+NODES_AT_ONCE: Final = 50
+"""Number of nodes after which a transaction creates no more elements of a map, so that nobody else waits long."""
 
 ELEMENTS_AT_ONCE: Final = 16
 """Number of elements that are created at once if their jobs may be large."""
