@@ -228,3 +228,13 @@ def _hand_out(tx: Transaction, started: list[Job]) -> None:
         clear_progress(tx, again)
     for give in life(tx).start:
         give(tx, started)
+
+
+def should_wait(jobs: Sequence[Job]) -> bool:
+    """Whether a fetch should wait: it found no job, and the worker may take jobs."""
+    return not jobs and not isinstance(jobs, NoJobsAllowed)
+
+
+def should_not_wait(jobs: Sequence[Job]) -> bool:
+    """Return ``False``: a fetch without a wait takes what it finds."""
+    return False

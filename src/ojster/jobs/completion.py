@@ -15,8 +15,8 @@ from ojster.core.states import JobState
 from ojster.jobs.ending_attempts import confirm_ends
 from ojster.jobs.extension import life, lock_with, settle
 from ojster.jobs.failure import Failure
-from ojster.jobs.leases import LeaseReport, refusal_of
-from ojster.jobs.messages import Acknowledgement, EndOfAttempt, FailureReport, Release
+from ojster.jobs.leases import refusal_of
+from ojster.jobs.messages import Acknowledgement, EndOfAttempt, FailureReport, LeaseReport, Release
 from ojster.jobs.progress import complete_progress
 from ojster.jobs.transitions import (
     complete_job,

@@ -6,37 +6,16 @@ Spec: ojs-worker-protocol 5
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol, TypeVar
-
-import msgspec
 
 from ojster.core.errors import Conflict, OjsterError
 from ojster.core.job import Job
 from ojster.core.tenant import called
 from ojster.jobs.deadlines import timeout_failure, total_deadline
 from ojster.jobs.failure import Failure
-from ojster.jobs.messages import Holder
+from ojster.jobs.messages import Holder, LeaseReport
 from ojster.jobs.queries import no_job
 from ojster.jobs.transitions import Loss, fail_attempt, fail_lost_attempt
 from ojster.storage.transaction import Transaction
-
-W = TypeVar("W", bound="LeaseReport")
-
-
-class LeaseReport(Protocol):
-    """A worker's report about a job. Worker and attempt are checked if they are given."""
-
-    @property
-    def job_id(self) -> str:
-        """Id of the job."""
-
-    @property
-    def worker_id(self) -> str | None:
-        """Worker that sends the report."""
-
-    @property
-    def attempt(self) -> int | None:
-        """Attempt that the report is about."""
 
 
 def refusal_of(job: Job | None, word: LeaseReport) -> OjsterError | None:
@@ -62,13 +41,6 @@ def refusal_of(job: Job | None, word: LeaseReport) -> OjsterError | None:
             return Conflict(f"{holder}. Send its 'worker_id'.", job_id=job.id)
         return Conflict(f"{holder}, not to {called(word.worker_id)}.", job_id=job.id)
     return None
-
-
-def unnamed(report: W) -> W:
-    """Return a report that names no worker, so that it is refused for a job that is leased to one with a name."""
-    changed: Any = report
-    strict: W = msgspec.structs.replace(changed, worker_id="")
-    return strict
 
 
 def check_holder(tx: Transaction, holder: Holder | None) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal, Protocol, TypeVar
 
 import msgspec
 
@@ -117,3 +117,29 @@ class Progress(msgspec.Struct, frozen=True):
 
 EndOfAttempt = FailureReport | Release
 """The end of an attempt that has not succeeded."""
+
+
+class LeaseReport(Protocol):
+    """A worker's report about a job. Worker and attempt are checked if they are given."""
+
+    @property
+    def job_id(self) -> str:
+        """Id of the job."""
+
+    @property
+    def worker_id(self) -> str | None:
+        """Worker that sends the report."""
+
+    @property
+    def attempt(self) -> int | None:
+        """Attempt that the report is about."""
+
+
+W = TypeVar("W", bound=LeaseReport)
+
+
+def unnamed(report: W) -> W:
+    """Return a report that names no worker, so that it is refused for a job that is leased to one with a name."""
+    changed: Any = report
+    strict: W = msgspec.structs.replace(changed, worker_id="")
+    return strict

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -15,7 +15,7 @@ from ojster.core.tenant import NOBODY, qualify
 from ojster.jobs import queries
 from ojster.jobs.authorship import find_creators
 from ojster.jobs.code import carries_code
-from ojster.jobs.messages import Holder
+from ojster.jobs.messages import Holder, LeaseReport, unnamed
 from ojster.jobs.names import RESERVED_QUEUE_PREFIX, refuse_reserved
 from ojster.storage.call import Operation
 from ojster.storage.database import Database
@@ -25,6 +25,7 @@ R = TypeVar("R")
 
 
 M = TypeVar("M")
+W = TypeVar("W", bound=LeaseReport)
 
 
 class Caller(msgspec.Struct, frozen=True):
@@ -150,6 +151,19 @@ class Scope:
         owners = await self.database.read(queries.find_owners, tuple(ids))
         return [self._refuse_job(id, owners.get(id)) for id in ids]
 
+    async def check_reports(self, items: Sequence[W]) -> tuple[Sequence[W], Sequence[OjsterError | None]]:
+        """Return the reports of workers that the caller may make, and for each report why not, or ``None``.
+
+        Whoever does not administer must name the worker of a job that is leased to one.
+        """
+        if self.access is not None and not self.access.may(Allowed.ADMIN):
+            items = [item if item.worker_id is not None else unnamed(item) for item in items]
+        if not self.is_limited:
+            return items, [None] * len(items)
+        refusals = await self.check_jobs([item.job_id for item in items])
+        checked = zip(items, refusals, strict=True)
+        return [self.with_worker(item) for item, refusal in checked if refusal is None], refusals
+
     def _refuse_job(self, id: str, owner: tuple[str, str] | None) -> OjsterError | None:
         if owner is None or not self.sees(owner[0]):
             return queries.no_job(id)
@@ -227,3 +241,9 @@ def accepted(result: R | OjsterError) -> R:
     if isinstance(result, OjsterError):
         raise result
     return result
+
+
+def merged(refusals: Sequence[OjsterError | None], outcomes: Iterable[R | OjsterError]) -> list[R | OjsterError]:
+    """Return the outcome of each report: its refusal, or else the next of the outcomes."""
+    others = iter(outcomes)
+    return [refusal or next(others) for refusal in refusals]

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -14,27 +14,29 @@ from ojster.core import access
 from ojster.core.errors import BackendUnavailable, OjsterError
 from ojster.core.job import Job
 from ojster.core.json_objects import Members
+from ojster.core.reacts import ANY_EVENT
 from ojster.core.states import FINISHED as FINISHED_STATES
 from ojster.core.tenant import DEFAULT_TENANT, qualify
 from ojster.core.turns import in_turns
+from ojster.events.reaction_rules import ATTRIBUTE as REACTIONS
 from ojster.jobs import checkpoints, completion, interventions, job_types, progress, queries, schemas
+from ojster.jobs.authorship import sign
 from ojster.jobs.checkpoints import Checkpoint, NewCheckpoint
-from ojster.jobs.claim import NoJobsAllowed, claim
+from ojster.jobs.claim import NoJobsAllowed, claim, should_not_wait, should_wait
 from ojster.jobs.claim_policy import Claim
+from ojster.jobs.code import ATTRIBUTE as CODE_ATTRIBUTE
 from ojster.jobs.explanation import Explanation, explain
 from ojster.jobs.extension import Completer, life
 from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.history import Entry, Lineage, purge_history, read_history, trace_lineage
-from ojster.jobs.leases import LeaseReport, unnamed
-from ojster.jobs.messages import Acknowledgement, FailureReport, Progress, Release
-from ojster.jobs.middleware import EnqueueMiddleware
-from ojster.jobs.new_job import NewJob
-from ojster.jobs.preparation import Preparation
+from ojster.jobs.messages import Acknowledgement, FailureReport, LeaseReport, Progress, Release
+from ojster.jobs.middleware import EnqueueMiddleware, through_middleware
+from ojster.jobs.new_job import NewJob, read_job
 from ojster.jobs.push import Pushed, push
 from ojster.jobs.queries import JobPage, Page
-from ojster.jobs.scope import CapabilityService, Scope, accepted
+from ojster.jobs.scope import CapabilityService, Scope, accepted, merged
 from ojster.jobs.transitions import ChangedJob
-from ojster.storage.call import LongPoll, Operation
+from ojster.storage.call import LongPoll, Operation, has_arrived
 from ojster.storage.parked import choosy
 from ojster.storage.wakeups import FINISHED, job_topic
 
@@ -47,6 +49,92 @@ MAX_WAIT_SECONDS: Final = 60.0
 
 IDLE_PAUSE: Final = 1.0
 """Maximum delay of an empty answer to a worker that may take no jobs, in seconds; prevents a busy loop."""
+
+
+_NULL: Final = msgspec.Raw(b"null")
+_MAY_CARRY_CODE: Final = frozenset({"type", CODE_ATTRIBUTE, REACTIONS})
+"""Members of a job that say whether it, or a job that follows it, carries code."""
+
+
+class Preparation:
+    """Turns requests into jobs that can be pushed: what is the same for all jobs of a request is looked up once.
+
+    Parameters
+    ----------
+    completers:
+        What adds the defaults of job types, and applies the rules of queues, where there are any.
+    catalogue:
+        The registered schemas.
+    """
+
+    def __init__(
+        self,
+        scope: Scope,
+        middleware: Sequence[EnqueueMiddleware],
+        completers: Sequence[Completer],
+        catalogue: schemas.Catalogue,
+    ) -> None:
+        self._scope = scope
+        self._middleware = middleware
+        self._completers = completers
+        self.catalogue = catalogue
+        self._now = scope.database.clock()
+
+    @property
+    def changes_requests(self) -> bool:
+        """Whether ``complete`` may change a request."""
+        return bool(self._middleware or self._completers)
+
+    async def job(self, members: Members) -> NewJob:
+        """Run the enqueue middleware over a request, and return the job that it describes.
+
+        Raises
+        ------
+        InvalidRequest, InvalidPolicy, PayloadTooLarge
+            The request is malformed.
+        """
+        scope = self._scope
+        brings_reactions = REACTIONS in members  # those of its type are an owner's
+        if self.changes_requests:
+            members = await self.complete(members)
+        if scope.access is not None:
+            scope.check_code({name: members[name] for name in _MAY_CARRY_CODE & members.keys()})
+        args = members.get("args", _NULL)
+        uri = schemas.schema_uri(members) if "schema" in members else None
+        settings = scope.database.settings
+        job = read_job(
+            members, self._now, largest=settings.largest_job, tenant=scope.tenant, otherwise=settings.default_tenant
+        )
+        scope.check_new(job.tenant, job.queue)
+        if scope.access is not None:
+            job.envelope = sign(job.envelope, scope.who)
+            if brings_reactions and job.reacts & ANY_EVENT:
+                scope.access.need_all_queues("A reaction")
+        if self.catalogue.by_type or uri is not None:
+            job.warnings = schemas.check_args(self.catalogue, job, args, uri)
+        if job.reacts & ANY_EVENT:
+            await check_references(scope, job)
+        return job
+
+    async def complete(self, members: Members) -> Members:
+        """Run the enqueue middleware on a job, add the defaults of its type, and apply the rules of its queue."""
+        if self._middleware:
+            members = await through_middleware(self._middleware, members)
+        for complete in self._completers:
+            members = complete(members)
+        return members
+
+
+async def check_references(scope: Scope, job: NewJob) -> None:
+    """Check what the reactions of a job refer to, such as channels.
+
+    Raises
+    ------
+    InvalidRequest, Forbidden
+        It does not exist, or the caller may not use it.
+    """
+    for check in life.of(scope.database.memory).check:
+        await check(scope, job)
 
 
 class JobService(CapabilityService):
@@ -114,7 +202,7 @@ class JobService(CapabilityService):
             if (kind := selects(self.database.memory, request)) is not None:
                 queues = tuple([choosy(queue, kind) for queue in queues])
                 break
-        patience = LongPoll(queues if waits else (), _should_wait if waits else _should_not_wait, self.give_back)
+        patience = LongPoll(queues if waits else (), should_wait if waits else should_not_wait, self.give_back)
         call = self.database.run_or_park(claim, request, patience)
         try:
             if waits:
@@ -126,7 +214,7 @@ class JobService(CapabilityService):
                 await asyncio.sleep(min(wait, IDLE_PAUSE))
             return jobs
         except asyncio.CancelledError:
-            if _has_arrived(call):
+            if has_arrived(call):
                 self.give_back(call.result()[0])
             call.cancel()
             raise
@@ -165,7 +253,7 @@ class JobService(CapabilityService):
             self.scope.check_code(*(step for item in items for step in item.append))
         if self._shrink is not None:
             items = await self._shrink(items)
-        items, refusals = await self._checked(items)
+        items, refusals = await self.scope.check_reports(items)
         # Both calls reach the dispatcher in the same turn of the loop, which claims after everything else.
         acknowledging = self.database.run_many(completion.acknowledge, items) if items else None
         fetched: list[Job] | OjsterError = []
@@ -179,7 +267,7 @@ class JobService(CapabilityService):
         except BaseException:
             self.give_back(fetched if isinstance(fetched, list) else ())
             raise
-        return _merged(refusals, outcomes), fetched
+        return merged(refusals, outcomes), fetched
 
     async def fail(self, items: Sequence[FailureReport]) -> list[Job | OjsterError]:
         """Fail attempts (FAIL); return each job, or the refusal of its report."""
@@ -191,21 +279,8 @@ class JobService(CapabilityService):
 
     async def _word(self, operation: Operation[W, Job | OjsterError], items: Sequence[W]) -> list[Job | OjsterError]:
         """Apply workers' reports on jobs of the caller's tenant; refuse reports on other jobs."""
-        items, refusals = await self._checked(items)
-        return _merged(refusals, await self.database.run_many(operation, items) if items else ())
-
-    async def _checked(self, items: Sequence[W]) -> tuple[Sequence[W], Sequence[OjsterError | None]]:
-        """Return the reports that the caller may make, and for each report why not, or ``None``.
-
-        Whoever does not administer must name the worker of a job that is leased to one.
-        """
-        if self.scope.access is not None and not self.scope.access.may(access.Operation.ADMIN):
-            items = [item if item.worker_id is not None else unnamed(item) for item in items]
-        if not self.scope.is_limited:
-            return items, [None] * len(items)
-        refusals = await self.scope.check_jobs([item.job_id for item in items])
-        checked = zip(items, refusals, strict=True)
-        return [self.scope.with_worker(item) for item, refusal in checked if refusal is None], refusals
+        items, refusals = await self.scope.check_reports(items)
+        return merged(refusals, await self.database.run_many(operation, items) if items else ())
 
     async def report(self, item: Progress) -> Job:
         """Record the progress of a job.
@@ -422,24 +497,3 @@ class JobService(CapabilityService):
         """
         await self.scope.check_job(job_id)
         return accepted(await self.database.run(interventions.delete_dead, job_id))
-
-
-def _should_wait(jobs: Sequence[Job]) -> bool:
-    """Whether a fetch should wait: it found no job, and the worker may take jobs."""
-    return not jobs and not isinstance(jobs, NoJobsAllowed)
-
-
-def _should_not_wait(jobs: Sequence[Job]) -> bool:
-    """Return ``False``: a fetch without a wait takes what it finds."""
-    return False
-
-
-def _has_arrived(call: asyncio.Future[Any]) -> bool:
-    """Whether a call has its result although its caller was cancelled."""
-    return call.done() and not call.cancelled() and call.exception() is None
-
-
-def _merged(refusals: Sequence[OjsterError | None], outcomes: Sequence[Job | OjsterError]) -> list[Job | OjsterError]:
-    """Return the outcome of each report: its refusal, or else the next of the outcomes."""
-    others = iter(outcomes)
-    return [refusal or next(others) for refusal in refusals]

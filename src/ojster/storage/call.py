@@ -107,3 +107,8 @@ class Call:
             self.future.set_exception(self.error)
         else:
             self.future.set_result(self.results)
+
+
+def has_arrived(call: asyncio.Future[Any]) -> bool:
+    """Whether a call has its result although its caller was cancelled."""
+    return call.done() and not call.cancelled() and call.exception() is None
