@@ -86,6 +86,8 @@ class Job(msgspec.Struct, gc=False):
         Id of the trace that it belongs to.
     envelope:
         JSON object of the immutable attributes; ``args`` and ``meta`` decode it.
+    shared:
+        A large value in the envelope that is stored once for its workflow; known while the job is enqueued.
     moved:
         Last state change in this transaction.
     parent_results, checkpoint, resumed:
