@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import apsw
 
 from ojster.storage.database import SQLITE
+from ojster.storage.open import MEMORY
 from ojster.version import __version__
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def versions() -> Finding:
 
 def checks_of(url: str) -> list[Check]:
     """Return the checks of the database at ``url``; none for a server, which checks its own database."""
-    if url.startswith(SQLITE) and url != "sqlite:///:memory:":
+    if url.startswith(SQLITE) and url != MEMORY:
         path = Path(url.removeprefix(SQLITE))
         return [
             ("file", lambda: _file(path)),

@@ -17,7 +17,7 @@ import click
 
 from ojster.cli.logs import log_to_console
 from ojster.cli.options import Command as Function
-from ojster.cli.supervisor import NUMBER_VARIABLE, Command, Supervisor, let_through
+from ojster.cli.supervisor import NUMBER_VARIABLE, Command, Supervisor, let_through, same_command
 
 if TYPE_CHECKING:
     from ojster.server.counts import SharedCounts
@@ -96,8 +96,7 @@ def _close(sockets: Sequence[socket.socket]) -> None:
 
 
 def _commands(processes: int, sockets: Sequence[socket.socket], counts: str) -> list[Command]:
-    name, *arguments = sys.argv[1:]
-    words = (sys.executable, "-m", "ojster", name, "--supervised", "--ends-with-parent", *arguments)
+    words = same_command()
     files = tuple(one.fileno() for one in sockets)
     shared = {SOCKETS_VARIABLE: " ".join(map(str, files)), COUNTS_VARIABLE: counts}
     return [Command(words, shared | {NUMBER_VARIABLE: str(number)}, files) for number in range(1, processes + 1)]

@@ -61,6 +61,12 @@ class Command(NamedTuple):
     files: tuple[int, ...] = ()
 
 
+def same_command() -> tuple[str, ...]:
+    """Return the command of this process, as one of several processes that it supervises."""
+    name, *arguments = sys.argv[1:]
+    return (sys.executable, "-m", "ojster", name, "--supervised", "--ends-with-parent", *arguments)
+
+
 class Supervisor:
     """Runs one process for each command until all have ended.
 

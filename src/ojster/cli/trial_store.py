@@ -17,6 +17,7 @@ import apsw
 import click
 
 from ojster.storage.database import SQLITE
+from ojster.storage.open import MEMORY
 
 FORGOTTEN_AFTER: Final = 86_400
 """Age from which the store of a trial that was killed is deleted by the next trial, in seconds."""
@@ -49,7 +50,7 @@ def trial_store(url: str) -> Iterator[TrialStore]:
     click.UsageError
         ``url`` is neither.
     """
-    if url.startswith(SQLITE) and url != "sqlite:///:memory:":
+    if url.startswith(SQLITE) and url != MEMORY:
         with _file(Path(url.removeprefix(SQLITE))) as store:
             yield store
     elif url.startswith(("postgresql://", "postgres://")):

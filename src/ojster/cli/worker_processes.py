@@ -14,7 +14,7 @@ import msgspec
 
 from ojster.cli.logs import log_to_console, with_logging
 from ojster.cli.options import Command as Function
-from ojster.cli.supervisor import NUMBER_VARIABLE, Command, Supervisor
+from ojster.cli.supervisor import NUMBER_VARIABLE, Command, Supervisor, same_command
 from ojster.worker.children import ChildLimits
 
 
@@ -69,11 +69,9 @@ def _numbered(file: Path | None, number: str | None) -> Path | None:
 
 def _supervise(processes: int, health: Path | None) -> int:
     """Run so many worker processes; return the exit code."""
-    name, *arguments = sys.argv[1:]
-    command = [sys.executable, "-m", "ojster", name, "--supervised", "--ends-with-parent", *arguments]
     numbers = [str(number) for number in range(1, processes + 1)]
     files = [file for number in numbers if (file := _numbered(health, number)) is not None]
-    started = [Command(tuple(command), {NUMBER_VARIABLE: number}) for number in numbers]
+    started = [Command(same_command(), {NUMBER_VARIABLE: number}) for number in numbers]
     return asyncio.run(Supervisor(started, files, health).run())
 
 

@@ -83,18 +83,28 @@ def find(tx: Transaction, requests: Sequence[tuple[str, str | None]]) -> list[Jo
 
 
 def _full_id(tx: Transaction, id: str, tenant: str | None) -> str | OjsterError:
-    if is_job_id(id) or (bounds := ids_beginning_with(id)) is None:
-        return id
+    return id if is_job_id(id) else only_id_beginning(tx, "jobs", id, tenant)
+
+
+def only_id_beginning(
+    tx: Transaction, table: str, start: str, tenant: str | None, visible: str = "true"
+) -> str | OjsterError:
+    """Return the only id of a tenant (``None``: of all) in a table that begins with a text, or why it is not clear.
+
+    ``visible``: which rows count. If there is none, or the text is too short for a beginning, it is returned as it is.
+    """
+    if (bounds := ids_beginning_with(start)) is None:
+        return start
     condition = "" if tenant is None else "WHERE tenant = :tenant "
     rows = tx.execute(
-        "SELECT id FROM (SELECT id, tenant FROM jobs WHERE id BETWEEN :first AND :last ORDER BY id LIMIT :most) "
-        f"AS near {condition}LIMIT 2",
+        f"SELECT id FROM (SELECT id, tenant FROM {table} WHERE id BETWEEN :first AND :last AND {visible} "
+        f"ORDER BY id LIMIT :most) AS near {condition}LIMIT 2",
         {"first": bounds[0], "last": bounds[1], "most": MOST_IDS_COMPARED}
         | ({} if tenant is None else {"tenant": tenant}),
     )
     if len(rows) == 2:
-        return Conflict(f"The ids of several jobs begin with {id}. Give more characters.", resource_id=id)
-    return str(rows[0][0]) if rows else id
+        return Conflict(f"The ids of several {table} begin with {start}. Give more characters.", resource_id=start)
+    return str(rows[0][0]) if rows else start
 
 
 def find_owners(tx: Transaction, requests: Sequence[tuple[str, ...]]) -> list[dict[str, tuple[str, str]]]:

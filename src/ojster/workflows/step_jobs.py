@@ -32,12 +32,16 @@ class StepJobs:
     """
 
     def __init__(self, graph: Graph) -> None:
-        self.resolved = 0
-        """The bytes of jobs with resolved references in this transaction."""
         self._graph = graph
         self._large: LargeValues = {}
         self._stored: set[SharedValue] = set()
         self._resolved_of: Counter[int] = Counter()
+        """The bytes of jobs with resolved references in this transaction, by workflow."""
+
+    @property
+    def resolved(self) -> int:
+        """The bytes of jobs with resolved references in this transaction."""
+        return self._resolved_of.total()
 
     def values(self, workflow: Workflow, spec: Spec, known: dict[int, Outcome]) -> StepValues:
         """Return the values that a step can refer to.
@@ -79,7 +83,6 @@ class StepJobs:
     def _count(self, workflow: Workflow, job: NewJob) -> None:
         """Count what is stored of a job with resolved references: one of a few bytes may stand for megabytes."""
         size = len(job.envelope)
-        self.resolved += size
         shared = job.shared
         if shared is not None:
             size -= len(shared.value) if self._is_stored(shared) else 0

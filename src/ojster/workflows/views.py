@@ -9,14 +9,15 @@ from typing import Any, Final
 import msgspec
 
 from ojster.core.durations import HOUR
-from ojster.core.errors import Conflict, OjsterError
-from ojster.core.ids import MOST_IDS_COMPARED, ids_beginning_with, is_workflow_id
+from ojster.core.errors import OjsterError
+from ojster.core.ids import is_workflow_id
 from ojster.core.job import NODE_BITS
 from ojster.core.outcome import SKIPPED, Outcome, outcome_of
 from ojster.core.states import FINISHED
 from ojster.core.tenant import called
 from ojster.core.timestamps import format_timestamp
 from ojster.jobs.expiration import shown_expiration_delay
+from ojster.jobs.queries import only_id_beginning
 from ojster.storage.transaction import Transaction
 from ojster.workflows.graph import NODE_COLUMNS_OF_N
 from ojster.workflows.info import ReviewInfo, StepInfo, WorkflowError, WorkflowInfo
@@ -104,28 +105,13 @@ def find_visible(tx: Transaction, id: str, tenant: str | None) -> Workflow | Non
 
 
 def full_ids(tx: Transaction, requests: Sequence[tuple[str, str | None]]) -> list[str | OjsterError]:
-    """Return the id of the only workflow of a tenant (``None``: of all) whose id is, or begins with, each text.
-
-    A text with which no id begins, or that is too short for a beginning, is returned as it is.
-    """
-    return [_full_id(tx, id, tenant) for id, tenant in requests]
-
-
-def _full_id(tx: Transaction, id: str, tenant: str | None) -> str | OjsterError:
-    bounds = ids_beginning_with(id)
-    if bounds is None or find_visible(tx, id, tenant) is not None:
-        return id
-    condition = "" if tenant is None else "WHERE tenant = :tenant "
-    rows = tx.execute(
-        "SELECT id FROM (SELECT id, tenant FROM workflows WHERE id BETWEEN :first AND :last AND state <> 'forgotten' "
-        f"ORDER BY id LIMIT :most) AS near {condition}LIMIT 2",
-        {"first": bounds[0], "last": bounds[1], "most": MOST_IDS_COMPARED}
-        | ({} if tenant is None else {"tenant": tenant}),
-    )
-    found = [str(found_id) for (found_id,) in rows]
-    if len(found) > 1:
-        return Conflict(f"The ids of several workflows begin with {id}. Give more characters.", resource_id=id)
-    return found[0] if found else id
+    """Return the id of the only workflow of a tenant (``None``: of all) whose id is, or begins with, each text."""
+    return [
+        id
+        if find_visible(tx, id, tenant) is not None
+        else only_id_beginning(tx, "workflows", id, tenant, "state <> 'forgotten'")
+        for id, tenant in requests
+    ]
 
 
 def _summary(tx: Transaction, workflow: Workflow) -> WorkflowInfo:

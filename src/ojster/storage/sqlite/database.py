@@ -146,9 +146,9 @@ class SqliteTransaction(Transaction):
     def insert_jobs(self, jobs: Sequence[Job]) -> None:
         (last,) = self.execute("SELECT max(seq) FROM jobs")[0]
         first = (last or 0) + 1
-        shared = {_shared_values(job) for job in jobs}
-        if len(shared) == 1:
-            (values,) = shared
+        alike = {_shared_values(job) for job in jobs}
+        if len(alike) == 1:
+            (values,) = alike
             own = [(seq, job.id, job.node) for seq, job in enumerate(jobs, first)]
             for part in parts_of(own):
                 self._cursor.execute(insertion_of_alike(len(part)), [*values, *chain.from_iterable(part)])
