@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import sys
@@ -15,6 +16,7 @@ from rich.table import Table
 from ojster.app import DEFAULT_URL, URL_VARIABLE
 from ojster.cli.options import examples, with_json
 from ojster.cli.output import console, errors, print_json
+from ojster.cli.signals import on_signals
 from ojster.cli.trial_store import trial_store
 from ojster.storage.database import without_password
 
@@ -75,8 +77,11 @@ def bench(database: str, seconds: float, jobs: int, as_json: bool) -> None:
     load, cores = os.getloadavg()[0], os.cpu_count() or 1
     if load > cores / 2:
         errors.print(f"This machine is busy (load {load:.1f}, {cores} cores): the figures will be too low.")
-    with trial_store(database) as store:
-        readings, bytes_per_job = uvloop.run(_measure(store, seconds, jobs, shows=not as_json))
+    try:
+        with trial_store(database) as store:
+            readings, bytes_per_job = uvloop.run(_measure(store, seconds, jobs, shows=not as_json))
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
     if as_json:
         print_json({"database": without_password(database), "readings": readings, "bytes_per_job": bytes_per_job})
         return
@@ -89,6 +94,10 @@ async def _measure(store: TrialStore, seconds: float, jobs: int, *, shows: bool)
     from ojster.cli.trial import Bounds, Trial  # here, because its libraries would slow down help
     from ojster.core.tuning import tune_interpreter
 
+    task = asyncio.current_task()
+    assert task is not None
+    # Not an exception at any place: it might be in the middle of a transaction.
+    on_signals(asyncio.get_running_loop(), {"SIGTERM": task.cancel, "SIGINT": task.cancel})
     tune_interpreter()
     trial = Trial(store, Bounds(seconds, jobs))
     readings: list[Reading] = []
