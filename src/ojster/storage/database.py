@@ -6,7 +6,7 @@ import contextlib
 import re
 from abc import ABC, abstractmethod
 from asyncio import Future
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, TypeVar
 from urllib.parse import unquote
 
@@ -16,7 +16,17 @@ from ojster.core.timestamps import system_clock
 from ojster.storage.call import LongPoll, Operation
 from ojster.storage.effects import Effects
 from ojster.storage.memory import Memory, Remembered
-from ojster.storage.wakeups import DUE, EVENTS, FINISHED, WORKFLOWS, Wakeups, job_topic, worker_topic, workflow_topic
+from ojster.storage.wakeups import (
+    DUE,
+    EVENTS,
+    FINISHED,
+    WORKFLOWS,
+    Wakeups,
+    job_topic,
+    worker_topic,
+    workflow_end_topic,
+    workflow_topic,
+)
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -132,8 +142,8 @@ class Database(ABC):
             for job_id in effects.finished:
                 wakeups.wake(job_topic(job_id))
         if effects.workflows and wakeups.waits_for("workflow:"):
-            for workflow_id in effects.workflows:
-                wakeups.wake(workflow_topic(workflow_id))
+            for topic in _topics_of_workflows(effects):
+                wakeups.wake(topic)
         for worker_id in effects.told_workers:
             wakeups.wake(worker_topic(worker_id))
         if effects.events:
@@ -176,13 +186,20 @@ def topics_of(effects: Effects) -> list[str]:
     if len(effects.workflows) > MAX_NAMED_IDS:
         topics.append(WORKFLOWS)
     else:
-        topics += map(workflow_topic, effects.workflows)
+        topics += _topics_of_workflows(effects)
     topics += map(worker_topic, effects.told_workers)
     if effects.due is not None:
         topics.append(f"{_DUE}{effects.due}")
     if effects.configured:
         topics.append(_CONFIGURED)
     return topics
+
+
+def _topics_of_workflows(effects: Effects) -> Iterator[str]:
+    for workflow_id, has_ended in effects.workflows.items():
+        yield workflow_topic(workflow_id)
+        if has_ended:
+            yield workflow_end_topic(workflow_id)
 
 
 def names_a_database(url: str) -> bool:

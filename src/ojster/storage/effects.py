@@ -37,8 +37,8 @@ class Effects:
         """Ids of jobs that have already added the items of their ``on_success`` reactions to collections."""
         self.told = 0
         """Number of events that were handed to webhook subscribers."""
-        self.workflows: dict[str, None] = {}
-        """Ids of workflows that changed."""
+        self.workflows: dict[str, bool] = {}
+        """Ids of workflows that changed, each with whether it has ended."""
         self.told_workers: dict[str, None] = {}
         """Ids of workers that must learn something at once: a job that they run was cancelled, or they got an order."""
         self.configured = False

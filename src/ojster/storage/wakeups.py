@@ -28,6 +28,11 @@ def workflow_topic(workflow_id: str) -> str:
     return "workflow:" + workflow_id
 
 
+def workflow_end_topic(workflow_id: str) -> str:
+    """Return the topic of the end of one workflow."""
+    return f"workflow:{workflow_id}:end"
+
+
 def worker_topic(worker_id: str) -> str:
     """Return the topic of what a worker must learn at once."""
     return "worker:" + hashlib.sha256(worker_id.encode()).hexdigest()[:16]  # ids may contain anything

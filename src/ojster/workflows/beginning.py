@@ -29,5 +29,5 @@ def begin_workflows(tx: Transaction, seqs: Collection[int]) -> None:
     )
     for row in begun:
         workflow = Workflow(*row)
-        tx.effects.workflows[workflow.id] = None
+        tx.effects.workflows[workflow.id] = False
         emit(tx, "workflow.started", workflow, total_steps=workflow.jobs)

@@ -94,6 +94,13 @@ _changing_node_row: Final = attrgetter(*_NODE_CHANGING)
 _changing_workflow_row: Final = attrgetter(*_CHANGING)
 
 
+_FOLLOWERS: Final = (
+    f"SELECT e.source, p.spec, {NODE_COLUMNS_OF_N} FROM node_edges AS e JOIN nodes AS n ON n.id = e.target "
+    "LEFT JOIN node_specs AS p ON p.id = n.id AND n.waiting <= 1 "
+    "WHERE e.source {among} ORDER BY e.source, e.target"
+)
+
+
 class Graph:
     """Nodes of locked workflows, which no other transaction changes until this one ends.
 
@@ -115,6 +122,8 @@ class Graph:
         """Those of the new edges that follow from promised items."""
         self._new_children: dict[int, list[Node]] = {}
         self._changed: dict[int, Workflow] = {}
+        self._edges_ahead: dict[int, list[Row]] = {}
+        """Edges that were read before they were asked for, by source. They serve once: others may be added later."""
 
     # Reading
 
@@ -123,14 +132,18 @@ class Graph:
         self._add_workflows(self.tx.execute(*self._locking(seqs)))
 
     def lock_around(self, ids: Collection[int]) -> None:
-        """Lock the workflows of nodes, and read them, the nodes and their containers: in one message."""
+        """Lock the workflows of nodes, and read them, the nodes, their containers and followers: in one message."""
         among, given = self.tx.among, self.tx.integers(ids)
         read = (
             f"SELECT {NODE_COLUMNS} FROM nodes WHERE id {among} UNION ALL SELECT {NODE_COLUMNS} FROM nodes "
             f"WHERE id IN (SELECT parent FROM nodes WHERE id {among})"
         )
         lock = self._locking({id >> NODE_BITS for id in ids})
-        workflows, nodes = self.tx.execute_together([lock, (read, (given, given))])
+        followers = (_FOLLOWERS.format(among=among), (given,))
+        workflows, nodes, edges = self.tx.execute_together([lock, (read, (given, given)), followers])
+        self._edges_ahead = {id: [] for id in ids}
+        for edge in edges:
+            self._edges_ahead[edge[0]].append(edge)
         self._add_workflows(workflows)
         for row in nodes:
             self._add(Node(*row))
@@ -185,24 +198,22 @@ class Graph:
         nothing else are loaded with their specifications.
         """
         followed = {node.id: node for node in nodes if node.followed}
+        ahead, self._edges_ahead = self._edges_ahead, {}
         if not followed:
             return []
         for container in [node for node in followed.values() if node.followed & Followed.INSIDE]:
             if container.started_at is None:
                 followed |= dict.fromkeys((node.id for node in self._followed_inside(container)), container)
         pairs = [(source, target) for source in followed for target in self._new_edges.get(source, ())]
-        if known := [id for id in followed if id not in self._new]:
-            rows = self.tx.execute(
-                f"SELECT e.source, p.spec, {NODE_COLUMNS_OF_N} FROM node_edges AS e JOIN nodes AS n ON n.id = e.target "
-                "LEFT JOIN node_specs AS p ON p.id = n.id AND n.waiting <= 1 "
-                f"WHERE e.source {self.tx.among} ORDER BY e.source, e.target",
-                (self.tx.integers(known),),
-            )
-            for source, spec, *row in rows:
-                node = self._add(Node(*row))
-                pairs.append((source, node.id))
-                if spec is not None and node.id not in self.specs:
-                    self.specs[node.id] = read_spec(spec)
+        stored = [id for id in followed if id not in self._new]
+        edges = [edge for id in stored for edge in ahead.get(id, ())]
+        if missing := [id for id in stored if id not in ahead]:
+            edges += self.tx.execute(_FOLLOWERS.format(among=self.tx.among), (self.tx.integers(missing),))
+        for source, spec, *row in edges:
+            node = self._add(Node(*row))
+            pairs.append((source, node.id))
+            if spec is not None and node.id not in self.specs:
+                self.specs[node.id] = read_spec(spec)
         if any(node.followed & ~Followed.HERE for node in followed.values()):
             self.load([parent for _, target in pairs if (parent := self.nodes[target].parent) is not None])
         return [(followed[source], self.nodes[target]) for source, target in pairs]
@@ -356,7 +367,6 @@ class Graph:
         if workflow.seq not in self._changed:
             self._changed[workflow.seq] = workflow
             workflow.version += 1
-            self.tx.effects.workflows[workflow.id] = None
 
     def write_nodes(self) -> None:
         """Write the changed and the new nodes."""
@@ -388,6 +398,7 @@ class Graph:
         self.tx.update_rows("workflows", _CHANGING, rows)
         for workflow in self._changed.values():
             self.tx.expect(workflow.due_at)
+            self.tx.effects.workflows[workflow.id] = workflow.finished_at is not None
         self._changed.clear()
 
 

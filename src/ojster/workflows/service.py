@@ -23,7 +23,7 @@ from ojster.jobs.scope import CapabilityService, Scope, accepted
 from ojster.jobs.service import MAX_WAIT_SECONDS, JobService, Preparation, check_references
 from ojster.jobs.transitions import ChangedJob
 from ojster.storage.inbox import LARGE
-from ojster.storage.wakeups import WORKFLOWS, workflow_topic
+from ojster.storage.wakeups import WORKFLOWS, workflow_end_topic, workflow_topic
 from ojster.workflows import cancellation, creation, notes, properties, restart, status, suspensions, views, workflows
 from ojster.workflows.definition import OF_DEFINITIONS, START_MEMBERS, Start, check_params, read_start
 from ojster.workflows.definition_service import DefinitionService
@@ -215,7 +215,8 @@ class WorkflowService(CapabilityService):
             workflow_id = accepted(await self.database.read(views.full_ids, (workflow_id, self.scope.tenant)))
         loop = asyncio.get_running_loop()
         deadline = loop.time() + min(wait, MAX_WAIT_SECONDS)
-        with self.database.wakeups.waiter(workflow_topic(workflow_id), WORKFLOWS) as waiter:
+        topic = workflow_end_topic(workflow_id) if version is None else workflow_topic(workflow_id)
+        with self.database.wakeups.waiter(topic, WORKFLOWS) as waiter:
             while True:
                 waiter.arm()
                 head = await self._workflow(WorkflowRequest(workflow_id, 0))

@@ -126,7 +126,7 @@ def _note_change(tx: Transaction, job: Job) -> None:
         rows = tx.execute(
             "UPDATE workflows SET version = version + 1 WHERE seq = :seq RETURNING id", {"seq": job.node >> NODE_BITS}
         )
-        tx.effects.workflows |= {str(id): None for (id,) in rows}
+        tx.effects.workflows |= {str(id): False for (id,) in rows}
 
 
 def activate(tx: Transaction, items: Sequence[Resumption]) -> list[ChangedJob | OjsterError]:
