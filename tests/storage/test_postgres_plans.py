@@ -15,7 +15,7 @@ import pytest
 from ojster.fleet import matching
 from ojster.queues import gates
 from ojster.storage.postgres import transaction
-from ojster.storage.postgres.database import PLANNER_SETTINGS
+from ojster.storage.postgres.database import WRITER_SETTINGS
 from ojster.storage.postgres.pipeline import translate
 from ojster.storage.postgres.url import parse_postgres_url
 from ojster.storage.transaction import PLAIN, WITH_LIMIT, WITH_NEEDS
@@ -90,7 +90,7 @@ def connection(request: pytest.FixtureRequest, seen: Recorded, postgres_url: str
     parsed = parse_postgres_url(postgres_url)
     with psycopg.connect(parsed.conninfo, options=f"-c search_path={parsed.schema}") as opened:
         skip_without_generic_plans(opened)
-        for name, value in PLANNER_SETTINGS.items():
+        for name, value in WRITER_SETTINGS.items():
             opened.execute("SELECT set_config(%s, %s, true)", (name, value))
         for statement in SITUATIONS[request.param].split("; "):
             opened.execute(statement.encode())

@@ -20,7 +20,7 @@ from ojster.schedules.due import run_due
 from ojster.schedules.retention import forget
 from ojster.service import Service
 from ojster.storage.open import open_database
-from ojster.storage.postgres.database import PLANNER_SETTINGS
+from ojster.storage.postgres.database import WRITER_SETTINGS
 from ojster.storage.postgres.pipeline import translate
 from ojster.storage.postgres.url import parse_postgres_url
 from ojster.workflows.node import Inputs
@@ -150,7 +150,7 @@ async def scans_of(postgres_url: str, clock: Clock, said: Recorded, known: str) 
     parsed = parse_postgres_url(postgres_url)
     with psycopg.connect(parsed.conninfo, options=f"-c search_path={parsed.schema}") as connection:
         skip_without_generic_plans(connection)
-        for name, value in PLANNER_SETTINGS.items():
+        for name, value in WRITER_SETTINGS.items():
             connection.execute("SELECT set_config(%s, %s, true)", (name, value))
         tables = ", ".join(sorted(LARGE)).encode()
         # Statistics that autovacuum happened to collect survive TRUNCATE.

@@ -8,7 +8,7 @@ import os
 import secrets
 import time
 from asyncio import Future
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
 from typing import Final, TypeVar
@@ -54,6 +54,11 @@ or their statistics are old. It would then scan whole tables, or a whole index f
 wanted row."""
 
 
+WRITER_SETTINGS: Final = PLANNER_SETTINGS | {"plan_cache_mode": "force_generic_plan"}
+"""Settings of the connections that write. Their few statements are planned once and not again with the values of each
+execution: tests check the plan that serves all values."""
+
+
 ORDERING_TRIES: Final = 50
 """Maximum number of attempts to order events while another transaction does so."""
 
@@ -95,7 +100,7 @@ class PostgresDatabase(Database):
         self.url = parse_postgres_url(url)
         self.conninfo = self.url.conninfo
         """The URL's, beginning with the host that was the primary the last time."""
-        self._session = PLANNER_SETTINGS | ({"synchronous_commit": "off"} if synchronous == "NORMAL" else {})
+        self._durability = {"synchronous_commit": "off"} if synchronous == "NORMAL" else {}
         self._migrates = migrate
         self._begin = f"BEGIN ISOLATION LEVEL {self.url.isolation.upper()}"
         self._closed = False
@@ -110,9 +115,10 @@ class PostgresDatabase(Database):
         except psycopg.Error as error:
             raise self._unavailable(error) from error
         first_slot = secrets.randbelow(SLOTS)
-        lanes = [_TransactionConnection(self, first_slot + number) for number in range(self.url.connections)]
+        session = WRITER_SETTINGS | self._durability
+        lanes = [_TransactionConnection(self, session, first_slot + number) for number in range(self.url.connections)]
         self._writer = Dispatcher([lane.write for lane in lanes], "ojster-writer")
-        reader = _TransactionConnection(self, 0)
+        reader = _TransactionConnection(self, PLANNER_SETTINGS, 0)
         self._reader = Dispatcher([reader.read], "ojster-reader")
         self._lanes = [*lanes, reader]
         listening = listen_conninfo(self.url)
@@ -193,8 +199,9 @@ class PostgresDatabase(Database):
 class _TransactionConnection:
     """One connection, opened on demand, and the transactions on it, one at a time."""
 
-    def __init__(self, database: PostgresDatabase, slot: int) -> None:
+    def __init__(self, database: PostgresDatabase, session: Mapping[str, str], slot: int) -> None:
         self._database = database
+        self._session = session
         self._slot = slot % SLOTS
         self._connection: Connection | None = None
         self._opened_at = 0.0
@@ -299,7 +306,7 @@ class _TransactionConnection:
             url = self._database.url
             try:
                 self._connection = Connection(
-                    self._database.conninfo, url.schema, self._database._session, prepares=not url.pooled
+                    self._database.conninfo, url.schema, self._session, prepares=not url.pooled
                 )
                 self._database.conninfo = self._connection.conninfo
             except psycopg.OperationalError as error:

@@ -192,10 +192,18 @@ _COUNT: Final = (
 )
 
 
-_TALLY: Final = (
-    f"INSERT INTO queue_minutes (queue, minute, slot, {', '.join(SUMS)}) VALUES (?, ?, ?{', ?' * len(SUMS)}) "
-    f"ON CONFLICT (queue, minute, slot) DO UPDATE SET {ADDED}"
-)
+@cache
+def _tally(rows: int) -> str:
+    """Return the statement that adds this number of rows to the totals."""
+    row = f"(?, ?, ?{', ?' * len(SUMS)})"
+    return (
+        f"INSERT INTO queue_minutes (queue, minute, slot, {', '.join(SUMS)}) VALUES {', '.join([row] * rows)} "
+        f"ON CONFLICT (queue, minute, slot) DO UPDATE SET {ADDED}"
+    )
+
+
+TALLIES_AT_ONCE: Final = 4
+"""Maximum number of rows in one statement that adds to totals: each number is a statement of its own."""
 
 
 _FOLD_COUNTS: Final = (
@@ -429,5 +437,8 @@ class PostgresTransaction(Transaction):
         self.write_history()
         self.write_events()
         minute = self.now // 60_000_000
-        for queue, tally in sorted(self.tallied().items()):
-            self.execute(_TALLY, (queue, minute, self._slot, *tally.sums()))
+        tallies = sorted(self.tallied().items())
+        for first in range(0, len(tallies), TALLIES_AT_ONCE):
+            some = tallies[first : first + TALLIES_AT_ONCE]
+            values = [value for queue, tally in some for value in (queue, minute, self._slot, *tally.sums())]
+            self.execute(_tally(len(some)), values)
