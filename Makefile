@@ -8,7 +8,7 @@ RUNS := $(VENV)/.runs
 
 PYTEST ?=
 
-.PHONY: help install dashboard docs demo test quick thorough fuzz fuzz-quick lint check coverage format bench bench-peers chaos conformance dist sbom lock clean
+.PHONY: help install dashboard docs demo test quick thorough fuzz fuzz-quick lint check coverage format abilities bench bench-peers chaos conformance dist sbom lock clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -91,6 +91,9 @@ bench: $(READY) ## Measure, beside what the raw parts can do: a table, and bench
 
 bench-peers: $(READY) ## Measure the same job through other task queues, in environments of their own
 	$(BIN)/python -m benchmarks.peers
+
+abilities: $(READY) ## Run tests on a PostgreSQL that lacks abilities; EACH=1: one ability after the other
+	$(BIN)/python -m tests.abilities $(if $(EACH),--each)
 
 chaos: $(READY) ## Kill servers and workers under load, KILLS times (200) on each database, and judge what was lost
 	$(BIN)/python -m tests.chaos --kills $(or $(KILLS),200)

@@ -99,6 +99,8 @@ def clock() -> Clock:
 
 
 SERVER_VARIABLE = "OJSTER_TEST_POSTGRES"
+LACKING_VARIABLE = "OJSTER_TEST_LACKS"
+"""Abilities that the PostgreSQL of the tests is said to lack: see ``tests.abilities``."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -116,9 +118,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     The commands are run on PostgreSQL only in thorough runs: they make the same calls there.
     """
+    lacking = set(filter(None, os.environ.get(LACKING_VARIABLE, "").split(",")))
     for item in items:
         if _repeats_commands(item):
             item.add_marker(pytest.mark.thorough)
+        for needed in lacking & {name for mark in item.iter_markers("needs") for name in mark.args}:
+            item.add_marker(pytest.mark.skip(f"{needed} is lacking"))
     fewer = [item for item in items if not _repeats_over_http(item)]
     config.hook.pytest_deselected(items=[item for item in items if _repeats_over_http(item)])
     items[:] = fewer
@@ -139,6 +144,8 @@ def _repeats_over_http(item: pytest.Item) -> bool:
 def postgres_tables(worker_id: str) -> str:
     """The URL of a PostgreSQL schema with all tables, one per test process."""
     url = f"{os.environ[SERVER_VARIABLE]}&schema=tests_{worker_id}"
+    if lacking := os.environ.get(LACKING_VARIABLE):
+        url += f"&lacks={lacking}"
     open_database(url, migrate=True).close()
     return url
 

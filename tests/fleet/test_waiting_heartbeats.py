@@ -55,6 +55,7 @@ async def test_a_job_that_began_after_the_heartbeat_ends_the_wait_too(bench: Ben
         assert (await waiting).woken
 
 
+@pytest.mark.needs("notifications")
 async def test_completions_and_the_cancellation_of_others_jobs_do_not_end_the_wait(bench: Bench) -> None:
     for _ in range(3):
         await bench.push()

@@ -303,6 +303,7 @@ class TestManyServers:
 class TestCallersTransactionsThatStayOpen:
     """NoJobsAllowed else waits for them, but who wants the same unique key."""
 
+    @pytest.mark.needs("skip-locked")
     async def test_servers_continue(self, postgres_url: str, engines: list[Service], guest: psycopg.Connection) -> None:
         app = App(postgres_url)
 
@@ -342,6 +343,7 @@ class TestCallersTransactionsThatStayOpen:
         assert rows == 1
         await app.aclose()
 
+    @pytest.mark.needs("skip-locked")
     async def test_chores_do_not_spin_on_a_row_that_somebody_holds(
         self, postgres_url: str, engines: list[Service], guest: psycopg.Connection
     ) -> None:
@@ -370,6 +372,7 @@ class TestCallersTransactionsThatStayOpen:
         await app.aclose()
 
 
+@pytest.mark.needs("planner-settings")
 async def test_a_pooler_in_transaction_mode_keeps_nothing_on_a_connection(postgres_url: str) -> None:
     """The engine uses no prepared statements, session settings or LISTEN, which a pooler would lose."""
     engine = Service(open_database(postgres_url + "&pooler=transaction"))

@@ -131,12 +131,17 @@ class _Postgres:
         self._url = url
 
     def server(self) -> Finding:
+        from ojster.storage.postgres.database import version_of
+        from ojster.storage.postgres.url import with_lacks
+
         with self._connection() as connection:
             version = connection.info.parameter_status("server_version")
+            lacks = with_lacks(self._url, version_of(connection)).lacks
             median = _median_ms(lambda: connection.execute("SELECT 1"), 20)
             encrypted = "TLS" if connection.pgconn.ssl_in_use else "no TLS"
             old = connection.info.server_version < 130000
             words = f"PostgreSQL {version} at {self._url.shown}, {encrypted}, a round trip takes {median:.2f} ms"
+            words += f", without {', '.join(sorted(lacks))}" if lacks else ""
             return not old, words + ("; upgrade it to 13 or later" if old else "")
 
     def schema(self) -> Finding:
@@ -225,15 +230,19 @@ class _Postgres:
         return abs(skew) < MAX_CLOCK_SKEW_SECONDS, words + "; servers use the database's clock"
 
     def wakeups(self) -> Finding:
-        from ojster.storage.postgres.database import LISTEN_VARIABLE, listen_conninfo
-        from ojster.storage.postgres.notifier import HEARTBEAT_WITHOUT_LISTEN
+        from ojster.storage.postgres.database import LISTEN_VARIABLE, listen_conninfo, version_of
+        from ojster.storage.postgres.notifier import FIRST_POLL_SECONDS, MAX_POLL_SECONDS
+        from ojster.storage.postgres.url import with_lacks
 
-        conninfo = listen_conninfo(self._url)
+        with self._connection() as connection:
+            url = with_lacks(self._url, version_of(connection))
+        conninfo = listen_conninfo(url)
         if conninfo is None:
-            return False, (
-                f"LISTEN fails behind a transaction pooler: processes poll every {HEARTBEAT_WITHOUT_LISTEN:g} s; "
-                f"set {LISTEN_VARIABLE} to a URL that bypasses the pooler"
-            )
+            polls = f"processes look for work every {FIRST_POLL_SECONDS:g} to {MAX_POLL_SECONDS:g} s"
+            if "notifications" in url.lacks:
+                return True, f"the database has no LISTEN: {polls}"
+            bypass = f"set {LISTEN_VARIABLE} to a URL that bypasses the pooler"
+            return False, f"LISTEN fails behind a transaction pooler: {polls}; {bypass}"
         with self._connection(conninfo) as connection:
             connection.execute("LISTEN ojster_doctor")
             started = time.perf_counter()

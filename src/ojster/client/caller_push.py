@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ojster.capabilities import all_extensions
 from ojster.client.event_loop_thread import EventLoopThread
@@ -19,6 +19,9 @@ from ojster.jobs.scope import accepted
 from ojster.settings import Settings, for_engine
 from ojster.storage.database import POSTGRES, without_password
 from ojster.storage.transaction import Later, Transaction
+
+if TYPE_CHECKING:
+    from ojster.storage.postgres.url import PostgresUrl
 
 
 class Pushing(Protocol):
@@ -41,26 +44,26 @@ class CallerPush:
         """Push jobs on a synchronous connection."""
         from ojster.storage.postgres import caller_transaction
 
-        schema = self._schema()
+        url = self._database_url()
         if not requests:
             return []
         execute = caller_transaction.executes(connection)
         thread = self._app._event_loop_thread
         prepared = thread.call(self._prepare(requests)) if self._app.enqueue_middleware else requests
         return caller_transaction.run_in_caller_transaction(
-            execute, lambda tx: self._push(tx, prepared), for_engine(self._app.settings), schema
+            execute, lambda tx: self._push(tx, prepared), for_engine(self._app.settings), url
         )
 
     async def apush(self, connection: Any, requests: Sequence[Members]) -> list[Job]:
         """Push jobs on an asynchronous or a synchronous connection."""
         from ojster.storage.postgres import caller_transaction
 
-        schema = self._schema()
+        url = self._database_url()
         if not requests:
             return []
         prepared = await self._prepare(requests)
         return await caller_transaction.run_in_caller_transaction_async(
-            connection, lambda tx: self._push(tx, prepared), for_engine(self._app.settings), schema
+            connection, lambda tx: self._push(tx, prepared), for_engine(self._app.settings), url
         )
 
     async def _prepare(self, requests: Sequence[Members]) -> list[Members]:
@@ -87,8 +90,8 @@ class CallerPush:
         assert not isinstance(pushed, Later), "the caller's transaction waits for keys itself"
         return [one.job for one in accepted(pushed)]
 
-    def _schema(self) -> str:
-        """Return the schema of the application's tables, for use in a caller's transaction."""
+    def _database_url(self) -> PostgresUrl:
+        """Return the parsed URL of the application's database, for use in a caller's transaction."""
         if not self._app.url.startswith(POSTGRES):
             raise InvalidRequest(
                 "Enqueueing in the caller's transaction requires an App with a PostgreSQL URL, not "
@@ -96,4 +99,4 @@ class CallerPush:
             )
         from ojster.storage.postgres.url import parse_postgres_url
 
-        return parse_postgres_url(self._app.url).schema
+        return parse_postgres_url(self._app.url)

@@ -21,11 +21,13 @@ from ojster.core.errors import InvalidRequest, NotInTransaction
 from ojster.core.settings import Settings
 from ojster.storage.database import topics_of
 from ojster.storage.memory import Memory
+from ojster.storage.postgres.abilities import slots_of
 from ojster.storage.postgres.clock import NOW
 from ojster.storage.postgres.database import channel_of
 from ojster.storage.postgres.notifier import messages
 from ojster.storage.postgres.pipeline import Array, Value, texts, translate, unnest
 from ojster.storage.postgres.transaction import SLOTS, PostgresTransaction
+from ojster.storage.postgres.url import PostgresUrl, with_lacks
 from ojster.storage.transaction import Parameters, Row, Transaction
 
 R = TypeVar("R")
@@ -57,7 +59,9 @@ class CallerTransaction(PostgresTransaction):
                 f"Unique jobs cannot be enqueued at the isolation level {self.isolation!r}: the transaction cannot see "
                 "jobs that others have just enqueued. Use 'read committed'."
             )
-        if names:
+        if names and "advisory-locks" in self._lacks:
+            self.lock_slots(slots_of(names).values(), self.for_update)
+        elif names:
             self.execute(_LOCK_KEYS, (texts(names),))
         return frozenset()
 
@@ -69,12 +73,12 @@ class CallerTransaction(PostgresTransaction):
 class _CallerConnection:
     """A caller's connection, with the methods that ``PostgresTransaction`` needs."""
 
-    def __init__(self, execute: Execute, schema: str) -> None:
+    def __init__(self, execute: Execute, url: PostgresUrl) -> None:
         self._execute = execute
-        self._schema = schema
+        self._url = url
 
     def execute(self, sql: str, parameters: Parameters = ()) -> list[Row]:
-        statement = translate(sql, self._schema)
+        statement = translate(sql, self._url.schema, self._url.lacks)
         if isinstance(parameters, dict):
             parameters = [parameters[name] for name in statement.names]
         return self._execute(statement.sql.decode(), list(parameters), statement.returns_rows)
@@ -91,19 +95,22 @@ class _CallerConnection:
 
 
 def run_in_caller_transaction(
-    execute: Execute, function: Callable[[Transaction], R], settings: Settings, schema: str
+    execute: Execute, function: Callable[[Transaction], R], settings: Settings, url: PostgresUrl
 ) -> R:
     """Run a transaction function in a caller's transaction, and notify other processes when it commits."""
-    guest: Any = _CallerConnection(execute, schema)
-    ((now, isolation),) = guest.execute(f"SELECT {NOW}, current_setting('transaction_isolation')")
+    look = f"SELECT {NOW}, current_setting('transaction_isolation'), version()"
+    ((now, isolation, version),) = execute(look, (), True)
+    url = with_lacks(url, version)
+    guest: Any = _CallerConnection(execute, url)
     slot = SLOTS + secrets.randbits(62)  # a slot of its own blocks no other transaction; maintenance folds it
-    tx = CallerTransaction(guest, int(now), settings, Memory(is_callers=True), schema, slot, records_events=True)
+    tx = CallerTransaction(guest, int(now), settings, Memory(is_callers=True), url, slot, records_events=True)
     tx.isolation = isolation
     result = function(tx)
     tx.write_effects()
-    if topics := topics_of(tx.effects):
+    topics = topics_of(tx.effects)
+    if topics and "notifications" not in url.lacks:
         for message in messages("guest", topics):
-            guest.execute("SELECT pg_notify(?, ?)", (channel_of(schema), message))
+            guest.execute("SELECT pg_notify(?, ?)", (channel_of(url.schema), message))
     return result
 
 
@@ -142,7 +149,7 @@ def executes(connection: Any) -> Execute:
 
 
 async def run_in_caller_transaction_async(
-    connection: Any, function: Callable[[Transaction], R], settings: Settings, schema: str
+    connection: Any, function: Callable[[Transaction], R], settings: Settings, url: PostgresUrl
 ) -> R:
     """Run a transaction function in a caller's transaction, on an asynchronous or a synchronous connection.
 
@@ -159,7 +166,7 @@ async def run_in_caller_transaction_async(
     """
     if _is_of(connection, "sqlalchemy") and hasattr(connection, "run_sync"):
         result: R = await connection.run_sync(
-            lambda inner: run_in_caller_transaction(_sqlalchemy(inner), function, settings, schema)
+            lambda inner: run_in_caller_transaction(_sqlalchemy(inner), function, settings, url)
         )
         return result
     if isinstance(connection, psycopg.AsyncConnection):
@@ -173,13 +180,13 @@ async def run_in_caller_transaction_async(
         if hasattr(connection, "in_atomic_block"):  # another thread would get another connection
             raise TypeError("Django's connection belongs to its thread: use sync_to_async(job.enqueue_in).")
         execute = executes(connection)
-        return await _to_the_end(asyncio.to_thread(run_in_caller_transaction, execute, function, settings, schema))
+        return await _to_the_end(asyncio.to_thread(run_in_caller_transaction, execute, function, settings, url))
     loop = asyncio.get_running_loop()
 
     def call(sql: str, values: Sequence[Value], returns_rows: bool) -> list[Row]:
         return asyncio.run_coroutine_threadsafe(later(sql, values, returns_rows), loop).result()
 
-    return await _to_the_end(asyncio.to_thread(run_in_caller_transaction, call, function, settings, schema))
+    return await _to_the_end(asyncio.to_thread(run_in_caller_transaction, call, function, settings, url))
 
 
 async def _to_the_end(work: Awaitable[R]) -> R:

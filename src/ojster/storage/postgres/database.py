@@ -29,7 +29,7 @@ from ojster.storage.postgres.pipeline import (
 )
 from ojster.storage.postgres.schema import check_schema
 from ojster.storage.postgres.transaction import SLOTS, PostgresTransaction
-from ojster.storage.postgres.url import PostgresUrl, parse_postgres_url
+from ojster.storage.postgres.url import PostgresUrl, parse_postgres_url, with_lacks
 from ojster.storage.transaction import (
     Transaction,
     TryAgain,
@@ -110,15 +110,17 @@ class PostgresDatabase(Database):
     def open(self) -> None:
         try:
             with self._connect() as connection:
+                self.url = with_lacks(self.url, version_of(connection))
                 self.schema_version = check_schema(connection, self.url, migrate=self._migrates)
                 self._server_clock.measure(connection)
         except psycopg.Error as error:
             raise self._unavailable(error) from error
         first_slot = secrets.randbelow(SLOTS)
-        session = WRITER_SETTINGS | self._durability
+        plans, writes = (PLANNER_SETTINGS, WRITER_SETTINGS) if "planner-settings" not in self.url.lacks else ({}, {})
+        session = writes | self._durability
         lanes = [_TransactionConnection(self, session, first_slot + number) for number in range(self.url.connections)]
         self._writer = Dispatcher([lane.write for lane in lanes], "ojster-writer")
-        reader = _TransactionConnection(self, PLANNER_SETTINGS, 0)
+        reader = _TransactionConnection(self, plans, 0)
         self._reader = Dispatcher([reader.read], "ojster-reader")
         self._lanes = [*lanes, reader]
         listening = listen_conninfo(self.url)
@@ -127,6 +129,7 @@ class PostgresDatabase(Database):
             channel_of(self.url.schema),
             self.heed,
             self._look_around,
+            self._look_for_work,
             self._writer.wake_all_parked,
             listens=listening is not None,
         )
@@ -184,6 +187,10 @@ class PostgresDatabase(Database):
         """Refresh the clock, the settings and all waiters, in case notifications were missed."""
         self._server_clock.measure(connection)
         self.memory.forget()
+        self._look_for_work()
+
+    def _look_for_work(self) -> None:
+        """Run parked calls again, and let all waiters look."""
         self._writer.wake_all_parked()
         self.wakeups.wake_all()
 
@@ -280,7 +287,7 @@ class _TransactionConnection:
             database.clock(),
             database.settings,
             database.memory,
-            database.url.schema,
+            database.url,
             self._slot,
             records_events=database.records_events,
         )
@@ -306,7 +313,11 @@ class _TransactionConnection:
             url = self._database.url
             try:
                 self._connection = Connection(
-                    self._database.conninfo, url.schema, self._session, prepares=not url.pooled
+                    self._database.conninfo,
+                    url.schema,
+                    self._session,
+                    url.lacks,
+                    prepares=not url.pooled,
                 )
                 self._database.conninfo = self._connection.conninfo
             except psycopg.OperationalError as error:
@@ -329,8 +340,18 @@ class _TransactionConnection:
             self.disconnect()
 
 
+def version_of(connection: psycopg.Connection) -> str:
+    """Return what a database calls itself."""
+    ((version,),) = connection.execute("SELECT version()").fetchall()
+    return str(version)
+
+
 def listen_conninfo(url: PostgresUrl) -> str | None:
-    """Return the conninfo for LISTEN; ``None`` if only a pooler in transaction mode is known, where LISTEN fails."""
+    """Return the conninfo for LISTEN; ``None`` if it fails: the database lacks it, or only a pooler in transaction mode
+    is known.
+    """
+    if "notifications" in url.lacks:
+        return None
     other = os.environ.get(LISTEN_VARIABLE)
     if other:
         try:

@@ -28,8 +28,14 @@ R = TypeVar("R")
 HEARTBEAT: Final = 15.0
 """Interval at which the connection is tested and missed notifications are looked for, in seconds."""
 
-HEARTBEAT_WITHOUT_LISTEN: Final = 1.0
-"""Interval where LISTEN is impossible (behind a pooler in transaction mode), in seconds."""
+FIRST_POLL_SECONDS: Final = 0.1
+"""Where LISTEN is impossible: interval after this process has done something, in seconds; doubled each time after."""
+
+MAX_POLL_SECONDS: Final = 2.0
+"""Where LISTEN is impossible: longest interval, in seconds."""
+
+MIN_LOOK_SECONDS: Final = 1.0
+"""Where LISTEN is impossible: shortest interval at which settings and the clock are read again, too, in seconds."""
 
 PEER_TIMEOUT_SECONDS: Final = 3 * HEARTBEAT
 """Time without a notification from another process, in seconds, after which none is sent."""
@@ -88,11 +94,13 @@ class PostgresNotifier:
     channel:
         Channel of the processes that share the tables.
     listens:
-        Whether the connection can LISTEN; false behind a pooler in transaction mode.
+        Whether the connection can LISTEN. If not, missed notifications are looked for often: other processes send none.
     on_ring:
         Called in the notifier's thread with the topics of a notification.
     on_gap:
         Called in the notifier's thread, with a connection to use, when notifications may have been missed.
+    on_poll:
+        Called in the notifier's thread, more often, to look for work where no notifications arrive.
     on_disconnect:
         Called in the notifier's thread after each failed attempt to connect and each lost connection.
     """
@@ -103,6 +111,7 @@ class PostgresNotifier:
         channel: str,
         on_ring: Callable[[Sequence[str]], None],
         on_gap: Callable[[psycopg.Connection], None],
+        on_poll: Callable[[], None],
         on_disconnect: Callable[[], None],
         *,
         listens: bool = True,
@@ -111,9 +120,10 @@ class PostgresNotifier:
         self.channel = channel
         self._on_ring = on_ring
         self._on_gap = on_gap
+        self._on_poll = on_poll
         self._on_deaf = on_disconnect
         self._listens = listens
-        self._interval = HEARTBEAT if listens else HEARTBEAT_WITHOUT_LISTEN
+        self._interval = HEARTBEAT if listens else FIRST_POLL_SECONDS
         self.name = f"{os.getpid()}-{secrets.token_hex(4)}"
         self._lock = threading.Lock()
         self._topics: dict[str, None] = {}
@@ -133,12 +143,16 @@ class PostgresNotifier:
     def has_peers(self) -> bool:
         """Whether another process was heard recently, or may not have had time to answer."""
         now = time.monotonic()
-        return now - self._heard_at < PEER_TIMEOUT_SECONDS or now < self._new_until
+        return self._listens and (now - self._heard_at < PEER_TIMEOUT_SECONDS or now < self._new_until)
 
     def ring(self, topics: Sequence[str]) -> None:
         """Send topics to every other process. Costs nothing if there is none."""
         if topics and self.has_peers:
             self._queue_topics(topics)
+        elif topics and not self._listens:  # others may soon answer in kind
+            was_slow, self._interval = self._interval > 2 * FIRST_POLL_SECONDS, FIRST_POLL_SECONDS
+            if was_slow:
+                self.check()
 
     def check(self) -> None:
         """Test the connection now, and look for missed notifications: another connection is lost."""
@@ -191,11 +205,17 @@ class PostgresNotifier:
         poll = select.poll()
         poll.register(connection.fileno(), select.POLLIN)
         poll.register(self._wake_reader, select.POLLIN)
-        next_beat = 0.0
+        next_beat = next_look = 0.0
         while True:
             if (now := time.monotonic()) >= next_beat:
-                self._on_gap(connection)
+                if self._listens or now >= next_look:
+                    self._on_gap(connection)
+                    next_look = now + MIN_LOOK_SECONDS
+                else:
+                    self._on_poll()
                 next_beat = now + self._interval
+                if not self._listens:
+                    self._interval = min(MAX_POLL_SECONDS, 2 * self._interval)
                 if now - self._heard_at < PEER_TIMEOUT_SECONDS:
                     self._queue_topics([_HERE])
             self._send(connection)

@@ -25,6 +25,7 @@ from psycopg.adapt import AdaptersMap, Loader, Transformer
 from psycopg.pq.abc import PGresult
 
 from ojster.core.errors import InvalidRequest
+from ojster.storage.postgres.abilities import NOTHING, Lacks, without
 from ojster.storage.postgres.reachable import birth_of, successor, with_first
 from ojster.storage.transaction import ColumnType, Parameters, Row, TryAgain
 
@@ -44,7 +45,7 @@ _TABLES: Final = (
     "workflows|nodes|node_specs|node_edges|node_reviews|idempotency_keys|checkpoints|rate_limits|queue_hours|system|schemas|webhooks|"
     "pools|tenants|event_positions|job_history|definitions|resumptions|workflow_properties|notes|tokens|worker_rules|collections|collection_items|channels|"
     "files|file_pieces|file_usage|task_runs|task_statistics|job_inputs|ending_attempts|job_types|map_elements|audit_log|deferred_starts|"
-    "shared_values"
+    "shared_values|key_locks"
 )
 _TABLE: Final = re.compile(rf"\b(FROM|JOIN|INTO|UPDATE)\s+({_TABLES})\b")
 _PARAMETER: Final = re.compile(r"(?<![:\w]):([a-z]\w*)|\?")
@@ -87,12 +88,13 @@ class Statement(NamedTuple):
 
 
 @cache
-def translate(sql: str, schema: str) -> Statement:
+def translate(sql: str, schema: str, lacks: Lacks = NOTHING) -> Statement:
     """Translate a statement of the engine's dialect (``:name`` or ``?``) to numbered parameters and qualified tables.
 
     Tables are qualified instead of setting a search path, because neither a pooler nor a caller's own connection would
-    keep one.
+    keep one. What the database lacks is left out.
     """
+    sql = without(sql, lacks)
     names: list[str] = []
     positions = 0
 
@@ -225,6 +227,8 @@ class Connection:
         Schema of the tables.
     settings:
         Server settings of this connection.
+    lacks:
+        What the database lacks.
     prepares:
         Whether to prepare statements, and to apply the settings, once per connection. Use false behind a pooler in
         transaction mode, where neither lasts.
@@ -236,7 +240,13 @@ class Connection:
     """
 
     def __init__(
-        self, conninfo: str, schema: str, settings: Mapping[str, str] | None = None, *, prepares: bool = True
+        self,
+        conninfo: str,
+        schema: str,
+        settings: Mapping[str, str] | None = None,
+        lacks: Lacks = NOTHING,
+        *,
+        prepares: bool = True,
     ) -> None:
         self._owner = psycopg.connect(conninfo, autocommit=True, prepare_threshold=None)
         self._conninfo = conninfo
@@ -256,6 +266,7 @@ class Connection:
         self._libpq.enter_pipeline_mode()
         self._libpq.notice_handler = None
         self._schema = schema
+        self._lacks = lacks
         self._names: dict[bytes, bytes] | None = {} if prepares else None
         self._prepared = 0
         self._new_names: list[bytes] = []
@@ -289,7 +300,10 @@ class Connection:
         if self._names is None and self._settings:
             calls = ", ".join(["set_config(?, ?, true)"] * len(self._settings))
             values = [part for pair in self._settings.items() for part in pair]
-            self._send(translate(f"SELECT {calls}", self._schema), values)
+            self._send(self._translated(f"SELECT {calls}"), values)
+
+    def _translated(self, sql: str) -> Statement:
+        return translate(sql, self._schema, self._lacks)
 
     def execute(self, sql: str, parameters: Parameters = ()) -> list[Row]:
         """Send a statement; if it returns rows, wait for them.
@@ -301,7 +315,7 @@ class Connection:
         ConnectionLost
             The connection is lost.
         """
-        statement = translate(sql, self._schema)
+        statement = self._translated(sql)
         if isinstance(parameters, dict):
             self._send(statement, [parameters[name] for name in statement.names])
         else:
@@ -311,17 +325,17 @@ class Connection:
     def execute_together(self, queries: Sequence[tuple[str, Sequence[Value]]]) -> list[list[Row]]:
         """Send queries at once, and return the rows of each. See ``execute``."""
         for sql, parameters in queries:
-            self._send(translate(sql, self._schema), parameters)
+            self._send(self._translated(sql), parameters)
         return [self._loaded(result) for result in self._results()[-len(queries) :]]
 
     def send(self, sql: str, parameters: Sequence[Value]) -> None:
         """Send a statement, and discard its rows."""
-        statement = translate(sql, self._schema)
+        statement = self._translated(sql)
         self._send(statement._replace(returns_rows=False), parameters)
 
     def execute_many(self, sql: str, rows: Iterable[Sequence[Value]]) -> None:
         """Send a statement once for each row of positional parameters."""
-        statement = translate(sql, self._schema)
+        statement = self._translated(sql)
         for values in rows:
             self._send(statement, values)
 

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import random
+import time
+from collections.abc import Sequence
+from typing import Final
+
 import psycopg
 from psycopg import sql
 
 from ojster.core.errors import BackendUnavailable
 from ojster.storage.migrations import refuse_newer, scripts
+from ojster.storage.postgres.abilities import migration_without
 from ojster.storage.postgres.url import PostgresUrl
+
+MIGRATION_TRIES: Final = 20
+"""Maximum number of tries to migrate where processes cannot lock each other out, and the first to commit wins."""
 
 
 def check_schema(connection: psycopg.Connection, url: PostgresUrl, *, migrate: bool) -> int:
@@ -33,19 +42,35 @@ def check_schema(connection: psycopg.Connection, url: PostgresUrl, *, migrate: b
             f"The database {url.shown} {there} (schema {url.schema!r}): run `ojster migrate --database URL` once, "
             "or start with --migrate."
         )
-    if version < len(wanted):
-        with connection.transaction():
-            connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", (f"ojster:{url.schema}",))
+    tries = 1 if "advisory-locks" not in url.lacks else MIGRATION_TRIES
+    while version < len(wanted):
+        tries -= 1
+        try:
+            version = _migrate(connection, url, wanted)
+        except psycopg.DatabaseError:  # perhaps another process has migrated at the same time
+            if not tries:
+                raise
+            time.sleep(random.uniform(0.1, 0.5))
             version = schema_version(connection, url.schema)
-            refuse_newer(version, len(wanted))
-            name = sql.Identifier(url.schema)
-            known = connection.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", (url.schema,)).fetchone()
-            if known is None:  # CREATE SCHEMA IF NOT EXISTS needs a right that we may lack
-                connection.execute(sql.SQL("CREATE SCHEMA {}").format(name))
-            connection.execute(sql.SQL("SET LOCAL search_path TO {}").format(name))
-            for number, script in enumerate(wanted[version:], version + 1):
-                connection.execute(script.encode())
-                connection.execute("INSERT INTO migrations (version, applied_at) VALUES (%s, now())", (number,))
+    refuse_newer(version, len(wanted))
+    return version
+
+
+def _migrate(connection: psycopg.Connection, url: PostgresUrl, wanted: Sequence[str]) -> int:
+    """Run the scripts that a schema lacks, in one transaction, and return its version."""
+    with connection.transaction():
+        if "advisory-locks" not in url.lacks:
+            connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", (f"ojster:{url.schema}",))
+        version = schema_version(connection, url.schema)
+        refuse_newer(version, len(wanted))
+        name = sql.Identifier(url.schema)
+        known = connection.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", (url.schema,)).fetchone()
+        if known is None:  # CREATE SCHEMA IF NOT EXISTS needs a right that we may lack
+            connection.execute(sql.SQL("CREATE SCHEMA {}").format(name))
+        connection.execute(sql.SQL("SET LOCAL search_path TO {}").format(name))
+        for number, script in enumerate(wanted[version:], version + 1):
+            connection.execute(migration_without(script, url.lacks).encode())
+            connection.execute("INSERT INTO migrations (version, applied_at) VALUES (%s, now())", (number,))
     return len(wanted)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from functools import cache
@@ -13,6 +14,7 @@ from ojster.core.durations import MINUTE
 from ojster.core.job import Job
 from ojster.core.settings import Settings
 from ojster.storage.memory import Memory
+from ojster.storage.postgres.abilities import slots_of
 from ojster.storage.postgres.pipeline import (
     Array,
     Connection,
@@ -23,6 +25,7 @@ from ojster.storage.postgres.pipeline import (
     unnest,
     uuids,
 )
+from ojster.storage.postgres.url import PostgresUrl
 from ojster.storage.tally import ADDED, SUMS
 from ojster.storage.transaction import (
     JOB_COLUMNS,
@@ -185,6 +188,12 @@ _LOCK_KEYS: Final = (
 )
 
 
+_NEW_SLOTS: Final = f"INSERT INTO key_locks (slot) SELECT slot FROM {unnest('bigint')} AS slot ON CONFLICT DO NOTHING"
+
+
+_LOCK_SLOTS: Final = "SELECT slot FROM key_locks WHERE slot = ANY(CAST(? AS bigint[])) ORDER BY slot"
+
+
 _COUNT: Final = (
     "INSERT INTO job_count_slots (queue, state, slot, jobs) SELECT queue, state, CAST(? AS bigint), jobs "
     f"FROM {unnest('text', 'text', 'bigint')} AS change (queue, state, jobs) "
@@ -206,22 +215,23 @@ TALLIES_AT_ONCE: Final = 4
 """Maximum number of rows in one statement that adds to totals: each number is a statement of its own."""
 
 
-_FOLD_COUNTS: Final = (
-    "WITH folded AS (DELETE FROM job_count_slots WHERE (queue, state, slot) IN (SELECT queue, state, slot "
-    "FROM job_count_slots WHERE slot >= ? LIMIT 1000 FOR UPDATE SKIP LOCKED) RETURNING queue, state, jobs) "
-    "INSERT INTO job_count_slots (queue, state, slot, jobs) "
-    "SELECT queue, state, CAST(? AS bigint), sum(jobs) FROM folded GROUP BY queue, state ORDER BY queue, state "
-    "ON CONFLICT (queue, state, slot) DO UPDATE SET jobs = job_count_slots.jobs + excluded.jobs"
+_TAKE_COUNTS: Final = (
+    "DELETE FROM job_count_slots WHERE (queue, state, slot) IN (SELECT queue, state, slot "
+    "FROM job_count_slots WHERE slot >= ? LIMIT 1000 FOR UPDATE SKIP LOCKED) RETURNING queue, state, jobs"
 )
 
 
-_FOLD_MINUTES: Final = (
-    "WITH folded AS (DELETE FROM queue_minutes WHERE (queue, minute, slot) IN (SELECT queue, minute, slot "
-    "FROM queue_minutes WHERE slot >= ? LIMIT 1000 FOR UPDATE SKIP LOCKED) RETURNING queue, minute, enqueued) "
+_TAKE_MINUTES: Final = (
+    "DELETE FROM queue_minutes WHERE (queue, minute, slot) IN (SELECT queue, minute, slot "
+    "FROM queue_minutes WHERE slot >= ? LIMIT 1000 FOR UPDATE SKIP LOCKED) RETURNING queue, minute, enqueued"
+)
+
+
+_ADD_MINUTES: Final = (
     "INSERT INTO queue_minutes (queue, minute, slot, enqueued, completed, failed, waited, ran) "
-    "SELECT queue, minute, CAST(? AS bigint), sum(enqueued), 0, 0, 0, 0 FROM folded GROUP BY queue, minute "
-    "ORDER BY queue, minute ON CONFLICT (queue, minute, slot) "
-    "DO UPDATE SET enqueued = queue_minutes.enqueued + excluded.enqueued"
+    "SELECT queue, minute, CAST(? AS bigint), enqueued, 0, 0, 0, 0 "
+    f"FROM {unnest('text', 'bigint', 'bigint')} AS folded (queue, minute, enqueued) "
+    "ON CONFLICT (queue, minute, slot) DO UPDATE SET enqueued = queue_minutes.enqueued + excluded.enqueued"
 )
 
 
@@ -272,6 +282,14 @@ _FORGET_EVENTS: Final = (
 )
 
 
+def _summed(rows: Iterable[Row]) -> list[tuple[Any, Any, int]]:
+    """Return rows of two keys and a number, sorted, with the sums of the numbers for each pair of keys."""
+    sums: Counter[tuple[Any, Any]] = Counter()
+    for first, second, number in rows:
+        sums[first, second] += int(number)
+    return sorted((*keys, number) for keys, number in sums.items())
+
+
 def _columns(jobs: Sequence[Job]) -> list[Array]:
     return [Array(type, [value(job) for job in jobs]) for type, value in _NEW_VALUES]
 
@@ -291,16 +309,17 @@ class PostgresTransaction(Transaction):
         now: int,
         settings: Settings,
         memory: Memory,
-        schema: str,
+        url: PostgresUrl,
         slot: int,
         *,
         records_events: bool,
     ) -> None:
         super().__init__(now, settings, memory, records_events=records_events)
         self._connection = connection
-        self._insert_jobs, self._insert_alike, self._insert_parts = _insertions(schema)
+        self._insert_jobs, self._insert_alike, self._insert_parts = _insertions(url.schema)
         self._slot = slot
-        self._locks = f"{schema}/"
+        self._locks = f"{url.schema}/"
+        self._lacks = url.lacks
 
     def execute(self, sql: str, parameters: Parameters = ()) -> list[Row]:
         return self._connection.execute(sql, parameters)
@@ -378,8 +397,21 @@ class PostgresTransaction(Transaction):
 
     def lock_keys(self, keys: Iterable[str]) -> Set[str]:
         names = self.names_of_locks(keys)
-        held = self.execute(_LOCK_KEYS, (texts(names),)) if names else ()
-        return {name.removeprefix(self._locks) for (name,) in held}
+        if not names:
+            return frozenset()
+        if "advisory-locks" in self._lacks:
+            slots = slots_of(names)
+            free = self.lock_slots(slots.values(), self.skip_locked)
+            held = [name for name in names if slots[name] not in free]
+        else:
+            held = [name for (name,) in self.execute(_LOCK_KEYS, (texts(names),))]
+        return {name.removeprefix(self._locks) for name in held}
+
+    def lock_slots(self, slots: Iterable[int], lock: str) -> Set[int]:
+        """Lock rows that stand for keys, and return those that are locked. ``lock``: how."""
+        given = ints(sorted(set(slots)))
+        self.execute(_NEW_SLOTS, (given,))
+        return {slot for (slot,) in self.execute(_LOCK_SLOTS + lock, (given,))}
 
     def names_of_locks(self, keys: Iterable[str]) -> list[str]:
         """Return the sorted names of the advisory locks for keys. They begin with the schema, to be unique."""
@@ -406,8 +438,10 @@ class PostgresTransaction(Transaction):
 
     def tidy(self) -> None:
         """Fold the counts of callers' transactions from slots of their own, and insert the queues they used."""
-        self.execute(_FOLD_COUNTS, (SLOTS, self._slot))
-        self.execute(_FOLD_MINUTES, (SLOTS, self._slot))
+        self._add_counts(_summed(self.execute(_TAKE_COUNTS, (SLOTS,))))
+        if minutes := _summed(self.execute(_TAKE_MINUTES, (SLOTS,))):
+            queues, numbers, enqueued = zip(*minutes, strict=True)
+            self.execute(_ADD_MINUTES, (self._slot, texts(queues), ints(numbers), ints(enqueued)))
         self.execute(_NEW_QUEUES, (self.now,))
 
     def forget_events(self) -> None:
@@ -430,10 +464,7 @@ class PostgresTransaction(Transaction):
         return int(self.execute(_LAST_POSITION)[0][0])
 
     def write_effects(self) -> None:
-        counts = sorted((queue, state, change) for (queue, state), change in self.effects.counts.items() if change)
-        if counts:
-            queues, states, changes = zip(*counts, strict=True)
-            self.execute(_COUNT, (self._slot, texts(queues), texts(states), ints(changes)))
+        self._add_counts(sorted((*key, change) for key, change in self.effects.counts.items() if change))
         self.write_history()
         self.write_events()
         minute = self.now // 60_000_000
@@ -442,3 +473,9 @@ class PostgresTransaction(Transaction):
             some = tallies[first : first + TALLIES_AT_ONCE]
             values = [value for queue, tally in some for value in (queue, minute, self._slot, *tally.sums())]
             self.execute(_tally(len(some)), values)
+
+    def _add_counts(self, counts: Sequence[tuple[str, str, int]]) -> None:
+        """Add to the numbers of jobs, by queue and state."""
+        if counts:
+            queues, states, changes = zip(*counts, strict=True)
+            self.execute(_COUNT, (self._slot, texts(queues), texts(states), ints(changes)))

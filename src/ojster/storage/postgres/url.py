@@ -11,6 +11,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from ojster.core.errors import InvalidRequest
 from ojster.storage.database import without_password
+from ojster.storage.postgres.abilities import NOTHING, Lacks, lacked_by, read_lacks
 
 DEFAULTS: Final = {
     "application_name": "ojster",
@@ -53,6 +54,8 @@ class PostgresUrl(msgspec.Struct, frozen=True):
     pooled:
         Whether a pooler in transaction mode is in front of the database: ``?pooler=transaction``. Statements are then
         not prepared, and LISTEN needs a direct connection (``OJSTER_LISTEN_URL``).
+    lacks:
+        What the database lacks of PostgreSQL's abilities, which Ojster then does without: ``?lacks=``.
     """
 
     conninfo: str
@@ -61,6 +64,12 @@ class PostgresUrl(msgspec.Struct, frozen=True):
     isolation: str = "read committed"
     connections: int = 3
     pooled: bool = False
+    lacks: Lacks = NOTHING
+
+
+def with_lacks(url: PostgresUrl, version: str) -> PostgresUrl:
+    """Return a URL that also says what a database lacks that calls itself so in ``version()``."""
+    return msgspec.structs.replace(url, lacks=url.lacks | lacked_by(version))
 
 
 def parse_postgres_url(url: str) -> PostgresUrl:
@@ -84,7 +93,7 @@ def parse_postgres_url(url: str) -> PostgresUrl:
     ours: dict[str, str] = {}
     theirs: list[tuple[str, str]] = []
     for name, value in parse_qsl(parts.query, keep_blank_values=True):
-        if name in ("schema", "isolation", "connections", "pooler"):
+        if name in ("schema", "isolation", "connections", "pooler", "lacks"):
             ours[name] = value
         else:
             theirs.append((name, value))
@@ -117,4 +126,12 @@ def parse_postgres_url(url: str) -> PostgresUrl:
     pooler = ours.get("pooler", "none")
     if pooler not in ("none", "session", "transaction"):
         raise InvalidRequest(f"pooler, in the database URL, must be none, session or transaction, not {pooler!r}.")
-    return PostgresUrl(conninfo, shown, schema, isolation, int(connections), pooler == "transaction")
+    return PostgresUrl(
+        conninfo,
+        shown,
+        schema,
+        isolation,
+        int(connections),
+        pooler == "transaction",
+        read_lacks(ours.get("lacks", "")),
+    )

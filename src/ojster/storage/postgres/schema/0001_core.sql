@@ -131,7 +131,6 @@ CREATE INDEX crons_next ON crons (next_run_at) WHERE next_run_at IS NOT NULL;
 CREATE UNLOGGED TABLE event_batches (
     seq            BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     at             BIGINT NOT NULL,
-    transaction_id XID8   NOT NULL DEFAULT pg_current_xact_id(),
     events         BYTEA  NOT NULL
 );
 ALTER TABLE event_batches ALTER COLUMN events SET STORAGE EXTERNAL;
