@@ -11,9 +11,12 @@ import shutil
 import socket
 import subprocess
 import tempfile
+import time
 import warnings
 from pathlib import Path
 from typing import Any
+
+import psycopg
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # the import warns about a folder that is not needed here
@@ -104,3 +107,16 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+def catch_up(primary: PostgresServer, standby: PostgresServer) -> None:
+    """Wait until the standby has everything that the primary has written."""
+    with psycopg.connect(primary.url) as connection:
+        ((written,),) = connection.execute("SELECT pg_current_wal_flush_lsn()::text").fetchall()
+    with psycopg.connect(standby.url, autocommit=True) as connection:
+        for _ in range(1000):
+            done = connection.execute("SELECT pg_last_wal_replay_lsn() >= %s::pg_lsn", (written,)).fetchall()
+            if done == [(True,)]:
+                return
+            time.sleep(0.01)
+    raise AssertionError("the standby does not follow the primary")

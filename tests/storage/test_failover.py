@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -32,38 +32,9 @@ from ojster.storage.postgres import notifier
 from ojster.storage.postgres.reachable import with_first
 from ojster.worker.reporting import LONGEST_PAUSE
 from tests.conftest import request
-from tests.postgres import PostgresServer, free_port
+from tests.postgres import PostgresServer, catch_up, free_port
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def primary() -> Iterator[PostgresServer]:
-    server = PostgresServer(fsync="off", wal_level="replica")
-    server.start()
-    yield server
-    server.remove()
-
-
-@pytest.fixture
-def standby(primary: PostgresServer) -> Iterator[PostgresServer]:
-    server = PostgresServer(standby_of=primary)
-    server.start()
-    yield server
-    server.remove()
-
-
-def catch_up(primary: PostgresServer, standby: PostgresServer) -> None:
-    """Wait until the standby has everything that the primary has written."""
-    with psycopg.connect(primary.url) as connection:
-        ((written,),) = connection.execute("SELECT pg_current_wal_flush_lsn()::text").fetchall()
-    with psycopg.connect(standby.url, autocommit=True) as connection:
-        for _ in range(1000):
-            done = connection.execute("SELECT pg_last_wal_replay_lsn() >= %s::pg_lsn", (written,)).fetchall()
-            if done == [(True,)]:
-                return
-            time.sleep(0.01)
-    raise AssertionError("the standby does not follow the primary")
 
 
 @pytest.mark.parametrize("used", [False, True])

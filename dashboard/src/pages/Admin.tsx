@@ -3,7 +3,7 @@ import { accepted, client, query, type Schemas } from "../api/client";
 import { useMay } from "../api/session";
 import { useData } from "../api/use";
 import { NewDialog, useDialogs } from "../ui/dialogs";
-import { compact, exact, Time } from "../ui/format";
+import { compact, duration, exact, Time } from "../ui/format";
 import { Json } from "../ui/json";
 import { Button, Empty, Facts, Page, Shown, Table, Tabs, Turn, usePages } from "../ui/parts";
 import { Secret } from "../ui/secret";
@@ -76,6 +76,7 @@ function System() {
             <Facts
               facts={[
                 ["Database", `${data.backend}, schema ${data.schema_version}`],
+                ["Lists are read from", source(data.replica)],
                 ["Lease of a job", data.default_visibility_timeout],
                 ["Silence of a worker", data.heartbeat_timeout],
                 ["Largest job", `${compact(data.max_job_bytes)} bytes`],
@@ -88,6 +89,12 @@ function System() {
       )}
     </div>
   );
+}
+
+function source(replica: Schemas["ReplicaBody"] | null | undefined): string {
+  if (!replica) return "the database";
+  const lag = replica.lag_seconds === null ? "its lag is unknown" : `it is ${duration(replica.lag_seconds * 1000)} behind`;
+  return replica.is_used ? `a replica: ${lag}` : `the database, not the replica: ${lag}`;
 }
 
 function Tenants() {

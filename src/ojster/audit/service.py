@@ -17,7 +17,7 @@ class AuditService(CapabilityService):
     async def select(self, query: AuditQuery) -> list[AuditEntry]:
         """Return the entries that a query asks for, the newest first."""
         self.scope.for_all("The audit log")
-        return await self.database.read(entries.select, query)
+        return await self.database.survey(entries.select, query)
 
     async def verify(self, start: Position = Position()) -> Check:  # noqa: B008  (it is frozen)
         """Check that no entry is missing and none was changed, after ``start`` or from the beginning.

@@ -70,6 +70,7 @@ def checks_of(url: str) -> list[Check]:
             ("connections", postgres.connections),
             ("clock", postgres.clock),
             ("wake-ups", postgres.wakeups),
+            *([("replica", postgres.replica)] if postgres.has_replica else []),
         ]
     return []
 
@@ -217,7 +218,7 @@ class _Postgres:
         with self._connection() as connection:
             (used,) = connection.execute("SELECT sum(numbackends) FROM pg_stat_database").fetchone() or (0,)
             most = int(_setting(connection, "max_connections"))
-        ours = self._url.connections + 2
+        ours = self._url.connections + (3 if self.has_replica else 2)
         words = f"{used} of {most} are in use; each server, and each worker on this database, uses {ours}"
         return used < 0.9 * most, words
 
@@ -228,6 +229,25 @@ class _Postgres:
             skew = float(now) - (before + time.time()) / 2
         words = f"the database's clock is {abs(skew):.3f} s {'ahead of' if skew > 0 else 'behind'} this machine's"
         return abs(skew) < MAX_CLOCK_SKEW_SECONDS, words + "; servers use the database's clock"
+
+    @property
+    def has_replica(self) -> bool:
+        """Whether the URL names a replica for lists."""
+        return self._url.replica is not None
+
+    def replica(self) -> Finding:
+        """Return what the replica lacks; only if there is one."""
+        assert self._url.replica is not None
+        from ojster.storage.postgres.replica import REPLAYED, WRITTEN
+
+        with self._connection() as primary, self._connection(self._url.replica) as replica:
+            (written,) = primary.execute(WRITTEN).fetchone() or (0,)
+            (replayed,) = replica.execute(REPLAYED).fetchone() or (None,)
+        if replayed is None:
+            return False, "the host in read_host is no replica: it accepts writes; name another one"
+        missing = max(0, written - replayed)
+        limit = f"it is used while it is at most {self._url.max_lag:g} s behind (read_lag)"
+        return True, f"the replica lacks {missing:,} bytes of the write-ahead log; {limit}"
 
     def wakeups(self) -> Finding:
         from ojster.storage.postgres.database import LISTEN_VARIABLE, listen_conninfo, version_of

@@ -147,4 +147,4 @@ class FleetService(CapabilityService):
     async def unrunnable(self) -> list[Unrunnable]:
         """Return the waiting jobs that no present worker can run, and the reasons."""
         self.scope.for_all("Listing unrunnable jobs")
-        return await self.database.read(unrunnable.list_unrunnable, None)
+        return await self.database.survey(unrunnable.list_unrunnable, None)

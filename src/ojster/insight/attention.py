@@ -105,7 +105,7 @@ async def attention(database: Database) -> list[Finding]:
     last = _last.of(database.memory)
     async with last.looking:
         if time.monotonic() - last.at > MAX_AGE_SECONDS:
-            last.findings = await database.read(find_attention, None)
+            last.findings = await database.survey(find_attention, None)
             if (reason := await why_not_ready(database)) is not None:
                 last.findings.insert(0, Finding("full", "error", f"The database takes no new jobs: {reason}"))
             last.at = time.monotonic()

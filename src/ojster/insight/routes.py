@@ -26,6 +26,7 @@ from ojster.insight.wire import (
     HistoryStepBody,
     MaintenanceAnswer,
     PruneAnswer,
+    ReplicaBody,
     StatisticsHistoryAnswer,
     SystemAnswer,
     SystemConfigurationAnswer,
@@ -50,12 +51,12 @@ async def show_stats(request: HttpRequest) -> Answer:
     """Show system totals: queues, workers, jobs by state, throughput and uptime."""
     engine = request.engine
     engine.scope.need_view_of_all_queues()
-    queues = await engine.scope.look(overview.list_overviews, None)
+    queues = await engine.scope.survey(overview.list_overviews, None)
     jobs = dict.fromkeys((state.value for state in JobState), 0)
     for one in queues:
         for state, number in one.counts.items():
             jobs[state] += number
-    recent = await engine.scope.look(statistics.recent_work, overview.THROUGHPUT_MINUTES)
+    recent = await engine.scope.survey(statistics.recent_work, overview.THROUGHPUT_MINUTES)
     workers, uptime = len(await engine.fleet.all()), int(time.monotonic() - STARTED)
     return Answer(encode(SystemAnswer(len(queues), workers, JobCountsBody(**jobs), throughput(recent), uptime)))
 
@@ -79,7 +80,7 @@ async def show_history(request: HttpRequest) -> Answer:
     type = check_type(query["type"]) if "type" in query else None
     if queue is not None and type is not None:
         raise InvalidRequest("Name a queue or a type, not both: a type is counted over all queues.", field="type")
-    steps = await request.engine.scope.look(statistics.history, Span(since, until, step, queue, type))
+    steps = await request.engine.scope.survey(statistics.history, Span(since, until, step, queue, type))
     data = [
         HistoryStepBody(
             format_timestamp(at),
@@ -139,6 +140,7 @@ async def show_system_config(request: HttpRequest) -> Answer:
         for name, age in msgspec.structs.asdict(settings.retention).items()
         if name != "most_dead_letters"
     }
+    replica = database.replica
     shown = SystemConfigurationAnswer(
         backend=database.kind,
         schema_version=database.schema_version,
@@ -148,6 +150,7 @@ async def show_system_config(request: HttpRequest) -> Answer:
         max_job_bytes=settings.largest_job,
         max_batch_size=settings.largest_batch,
         retention=retention | {"most_dead_letters": settings.retention.most_dead_letters},
+        replica=None if replica is None else ReplicaBody(replica.is_used, replica.lag),
     )
     return Answer(encode(shown))
 

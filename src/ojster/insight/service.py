@@ -15,11 +15,11 @@ class TaskService(CapabilityService):
 
     async def runs(self, chosen: TaskFilter = TaskFilter()) -> list[TaskRun]:  # noqa: B008  (frozen)
         """Return the recorded runs of tasks that match, newest first."""
-        return await self.scope.look(task_history.list_runs, self._tasks(chosen))
+        return await self.scope.survey(task_history.list_runs, self._tasks(chosen))
 
     async def statistics(self, chosen: TaskFilter = TaskFilter()) -> list[TaskStatistics]:  # noqa: B008  (frozen)
         """Return how often tasks have succeeded and failed, and how long they took."""
-        return await self.scope.look(task_history.list_statistics, self._tasks(chosen))
+        return await self.scope.survey(task_history.list_statistics, self._tasks(chosen))
 
     def _tasks(self, chosen: TaskFilter) -> TaskFilter:
         return msgspec.structs.replace(

@@ -25,7 +25,7 @@ async def show_facets(request: HttpRequest) -> Answer:
     """
     query, scope = request.query, request.engine.scope
     chosen = filter_of({name: query.get(name) for name in FACETS})
-    found = await scope.look(count_facets, FacetQuestion(chosen, scope))
+    found = await scope.survey(count_facets, FacetQuestion(chosen, scope))
     shown = {name: [FacetValueBody(value, jobs) for value, jobs in values] for name, values in found.values.items()}
     return Answer(encode(FacetsAnswer(shown, found.examined, found.is_complete)))
 
@@ -37,7 +37,7 @@ async def show_failures(request: HttpRequest) -> Answer:
     """
     query, scope = request.query, request.engine.scope
     chosen = filter_of({name: query.get(name) for name in _FAILURES})
-    found = await scope.look(group_failures, FailureQuestion(chosen, scope))
+    found = await scope.survey(group_failures, FailureQuestion(chosen, scope))
     return Answer(encode(FailuresAnswer(found.groups, found.examined, found.is_complete)))
 
 

@@ -68,6 +68,13 @@ class MaintenanceAnswer(Struct):
     estimated_end: Timestamp | UnsetType | None = UNSET
 
 
+class ReplicaBody(Struct):
+    """The replica that answers lists and statistics, unless it is too far behind. A lag of null is unknown."""
+
+    is_used: bool
+    lag_seconds: float | None
+
+
 class SystemConfigurationAnswer(Struct):
     """The settings of a server. Durations are ISO 8601."""
 
@@ -79,6 +86,7 @@ class SystemConfigurationAnswer(Struct):
     max_job_bytes: Count
     max_batch_size: Count
     retention: dict[str, str | int | None]
+    replica: ReplicaBody | None = None
 
 
 class BackendBody(Struct):

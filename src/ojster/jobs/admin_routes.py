@@ -154,7 +154,7 @@ async def show_dead_letter(request: HttpRequest) -> Answer:
 
 async def count_dead_letters(request: HttpRequest) -> Answer:
     """Show dead letter counts, by queue and error type, and their retention."""
-    found = await request.engine.scope.look(overview.count_dead_letters, request.engine.scope)
+    found = await request.engine.scope.survey(overview.count_dead_letters, request.engine.scope)
     retention = request.engine.database.settings.retention
     age = None if retention.dead_letter is None else format_duration(retention.dead_letter)
     shown = DeadLetterStatisticsAnswer(

@@ -227,6 +227,10 @@ class Scope:
         """Run a transaction function that only reads, as ``do`` does."""
         return accepted(await self.database.read(operation, argument))
 
+    async def survey(self, operation: Operation[A, R | OjsterError], argument: A) -> R:
+        """Run a transaction function that only reads, as ``look`` does; it may see what was true a moment ago."""
+        return accepted(await self.database.survey(operation, argument))
+
 
 class CapabilityService:
     """The calls of one capability, in one scope."""

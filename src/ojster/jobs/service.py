@@ -457,7 +457,7 @@ class JobService(CapabilityService):
             The caller is limited to some queues, and the filter names none of them.
         """
         self.scope.check_queue(chosen.queue)
-        return await self.database.read(queries.list_jobs, (self._theirs(chosen), page))
+        return await self.database.survey(queries.list_jobs, (self._theirs(chosen), page))
 
     async def count(self, queue: str | None = None) -> dict[str, dict[str, int]]:
         """Return the number of jobs by queue and state."""

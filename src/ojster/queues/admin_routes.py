@@ -54,7 +54,7 @@ async def list_admin_queues(request: HttpRequest) -> Answer:
     """List the queues with their job counts by state, throughput and latency."""
     request.engine.scope.need_view_of_all_queues()
     page = numbered_page(request.query)
-    found = await request.engine.scope.look(overview.list_overviews, None)
+    found = await request.engine.scope.survey(overview.list_overviews, None)
     items = [AdminQueueBody(**_members(one)) for one in found[page.offset : page.offset + page.size]]
     return Answer(encode(AdminQueuesAnswer(items, numbered_pagination(page, len(found)))))
 

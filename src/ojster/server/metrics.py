@@ -108,6 +108,10 @@ class Metrics:
                 "ojs_uptime_seconds", "Time since the server started.", value=time.monotonic() - self._started
             )
         )
+        replica = service.database.replica
+        if replica is not None and replica.lag is not None:
+            words = "How far the replica that answers lists is behind."
+            reported.append(GaugeMetricFamily("ojs_replica_lag_seconds", words, value=replica.lag))
         registry = CollectorRegistry()
         registry.register(_Snapshot(reported))
         return generate_latest(registry)

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final, TypeVar
 from urllib.parse import unquote
 
+import msgspec
+
 from ojster.core.events import Event
 from ojster.core.settings import Settings
 from ojster.core.timestamps import system_clock
@@ -42,6 +44,22 @@ receive only the topic "finished" or "workflows"."""
 _QUEUE: Final = "queue:"
 _DUE: Final = "due:"
 _CONFIGURED: Final = "configured"
+
+
+class ReplicaState(msgspec.Struct, frozen=True):
+    """The state of a replica.
+
+    Parameters
+    ----------
+    lag:
+        For how long it has lacked something that the primary has written, in seconds; ``None``: unknown, because one
+        of them cannot be reached.
+    is_used:
+        Whether reads go to it.
+    """
+
+    lag: float | None
+    is_used: bool
 
 
 class Database(ABC):
@@ -121,6 +139,15 @@ class Database(ABC):
     async def read(self, operation: Operation[A, R], argument: A) -> R:
         """Run a transaction function that only reads, for one argument."""
         return (await self.read_many(operation, (argument,)))[0]
+
+    @property
+    def replica(self) -> ReplicaState | None:
+        """The state of the replica that answers surveys; ``None``: there is none."""
+        return None
+
+    async def survey(self, operation: Operation[A, R], argument: A) -> R:
+        """Run a transaction function that only reads, for one argument; it may see what was true a moment ago."""
+        return await self.read(operation, argument)
 
     async def remembered(self, value: Remembered[R]) -> R:
         """Return a remembered value, outside of transactions."""

@@ -250,11 +250,11 @@ class WorkflowService(CapabilityService):
         """Return a page of workflows, newest first, without their steps."""
         definition = None if chosen.definition is None else self.scope.named(chosen.definition)
         chosen = msgspec.structs.replace(chosen, tenant=self.scope.tenant, definition=definition)
-        return await self.database.read(list_workflows, chosen)
+        return await self.database.survey(list_workflows, chosen)
 
     async def count(self) -> WorkflowCounts:
         """Return how many workflows are under way, by state, and how those of the last hour have ended."""
-        return await self.database.read(views.count_workflows, None)
+        return await self.database.survey(views.count_workflows, None)
 
     async def cancel(self, workflow_id: str, *, stop_active: bool = False) -> WorkflowInfo:
         """Cancel a workflow; active jobs may finish, or are cancelled, too, with ``stop_active``.
@@ -385,7 +385,7 @@ class WorkflowService(CapabilityService):
             Count only workflows of this definition.
         """
         name = None if definition is None else self.scope.named(definition)
-        return await self.database.read(status.count, (self.scope.tenant, name))
+        return await self.database.survey(status.count, (self.scope.tenant, name))
 
     async def review_step(self, review: Review) -> WorkflowInfo:
         """Approve or reject a step that waits for approval, or add notes to it.

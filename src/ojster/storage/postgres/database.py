@@ -18,7 +18,7 @@ import psycopg
 from ojster.core.errors import BackendUnavailable, InvalidRequest
 from ojster.core.settings import Settings
 from ojster.storage.call import LongPoll, Operation
-from ojster.storage.database import Database, topics_of
+from ojster.storage.database import Database, ReplicaState, topics_of
 from ojster.storage.dispatcher import Dispatcher
 from ojster.storage.postgres.clock import ServerClock
 from ojster.storage.postgres.notifier import ListeningConnection, PostgresNotifier, messages
@@ -27,6 +27,7 @@ from ojster.storage.postgres.pipeline import (
     ConnectionLost,
     StatementFailed,
 )
+from ojster.storage.postgres.replica import Replica
 from ojster.storage.postgres.schema import check_schema
 from ojster.storage.postgres.transaction import SLOTS, PostgresTransaction
 from ojster.storage.postgres.url import PostgresUrl, parse_postgres_url, with_lacks
@@ -104,6 +105,7 @@ class PostgresDatabase(Database):
         self._migrates = migrate
         self._begin = f"BEGIN ISOLATION LEVEL {self.url.isolation.upper()}"
         self._closed = False
+        self._replica: Replica | None = None
         self._suspected_until = 0.0
         """Connections that were opened before are not used any more: since then, one of them was lost."""
 
@@ -123,6 +125,8 @@ class PostgresDatabase(Database):
         reader = _TransactionConnection(self, plans, 0)
         self._reader = Dispatcher([reader.read], "ojster-reader")
         self._lanes = [*lanes, reader]
+        if self.url.replica is not None:
+            self._replica = self._open_replica(self.url.replica, plans)
         listening = listen_conninfo(self.url)
         self._notifier = PostgresNotifier(
             lambda: self._connect(listening, ListeningConnection),
@@ -143,6 +147,8 @@ class PostgresDatabase(Database):
         self._closed = True
         self._writer.close()
         self._reader.close()
+        if self._replica is not None:
+            self._replica.close()
         self._notifier.close()
         for lane in self._lanes:
             lane.disconnect()
@@ -157,6 +163,15 @@ class PostgresDatabase(Database):
 
     def read_many(self, operation: Operation[A, R], arguments: Sequence[A]) -> Future[Sequence[R]]:
         return self._reader.run(operation, arguments)
+
+    async def survey(self, operation: Operation[A, R], argument: A) -> R:
+        if self._replica is not None and (found := await self._replica.read(operation, (argument,))) is not None:
+            return found[0]
+        return await self.read(operation, argument)
+
+    @property
+    def replica(self) -> ReplicaState | None:
+        return None if self._replica is None else self._replica.state
 
     def hurry(self, patience: LongPoll) -> None:
         self._writer.hurry(patience)
@@ -183,6 +198,18 @@ class PostgresDatabase(Database):
     ) -> psycopg.Connection:
         return kind.connect(conninfo or self.url.conninfo, autocommit=True, prepare_threshold=None)
 
+    def _open_replica(self, conninfo: str, session: Mapping[str, str]) -> Replica:
+        lane = _TransactionConnection(self, session, 0, conninfo)
+        self._lanes.append(lane)
+        replica = Replica(
+            lane.read,
+            lambda: self._connect(kind=ListeningConnection),
+            lambda: self._connect(conninfo, ListeningConnection),
+            self.url.max_lag,
+        )
+        replica.start()
+        return replica
+
     def _look_around(self, connection: psycopg.Connection) -> None:
         """Refresh the clock, the settings and all waiters, in case notifications were missed."""
         self._server_clock.measure(connection)
@@ -204,10 +231,23 @@ class PostgresDatabase(Database):
 
 
 class _TransactionConnection:
-    """One connection, opened on demand, and the transactions on it, one at a time."""
+    """One connection, opened on demand, and the transactions on it, one at a time.
 
-    def __init__(self, database: PostgresDatabase, session: Mapping[str, str], slot: int) -> None:
+    Parameters
+    ----------
+    session:
+        Settings of the connection.
+    slot:
+        The slot of its counts.
+    replica:
+        Connection string of a replica; ``None``, the default: it leads to the primary, wherever that is.
+    """
+
+    def __init__(
+        self, database: PostgresDatabase, session: Mapping[str, str], slot: int, replica: str | None = None
+    ) -> None:
         self._database = database
+        self._replica = replica
         self._session = session
         self._slot = slot % SLOTS
         self._connection: Connection | None = None
@@ -293,6 +333,9 @@ class _TransactionConnection:
         )
 
     def _lose(self) -> None:
+        if self._replica is not None:
+            self.disconnect()
+            return
         if self._connection is not None:
             self._database.conninfo = self._connection.conninfo
         self.disconnect()
@@ -306,20 +349,21 @@ class _TransactionConnection:
 
     def _connected(self) -> Connection:
         self._began_at = time.monotonic()
-        if self._opened_at < self._database._suspected_until:
+        if self._replica is None and self._opened_at < self._database._suspected_until:
             self.disconnect()
         if self._connection is None:
             self._opened_at = self._began_at
             url = self._database.url
             try:
                 self._connection = Connection(
-                    self._database.conninfo,
+                    self._replica or self._database.conninfo,
                     url.schema,
                     self._session,
                     url.lacks,
                     prepares=not url.pooled,
                 )
-                self._database.conninfo = self._connection.conninfo
+                if self._replica is None:
+                    self._database.conninfo = self._connection.conninfo
             except psycopg.OperationalError as error:
                 raise self._database._unavailable(error) from error
         return self._connection

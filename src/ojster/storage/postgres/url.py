@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
@@ -56,6 +57,11 @@ class PostgresUrl(msgspec.Struct, frozen=True):
         not prepared, and LISTEN needs a direct connection (``OJSTER_LISTEN_URL``).
     lacks:
         What the database lacks of PostgreSQL's abilities, which Ojster then does without: ``?lacks=``.
+    replica:
+        Connection string of a replica that answers lists and statistics: ``?read_host=``, a host or several, each with
+        a port if it is another one.
+    max_lag:
+        How far the replica may be behind, in seconds: ``?read_lag=``. Otherwise, the primary answers.
     """
 
     conninfo: str
@@ -65,6 +71,8 @@ class PostgresUrl(msgspec.Struct, frozen=True):
     connections: int = 3
     pooled: bool = False
     lacks: Lacks = NOTHING
+    replica: str | None = None
+    max_lag: float = 5.0
 
 
 def with_lacks(url: PostgresUrl, version: str) -> PostgresUrl:
@@ -93,7 +101,7 @@ def parse_postgres_url(url: str) -> PostgresUrl:
     ours: dict[str, str] = {}
     theirs: list[tuple[str, str]] = []
     for name, value in parse_qsl(parts.query, keep_blank_values=True):
-        if name in ("schema", "isolation", "connections", "pooler", "lacks"):
+        if name in ("schema", "isolation", "connections", "pooler", "lacks", "read_host", "read_lag"):
             ours[name] = value
         else:
             theirs.append((name, value))
@@ -134,4 +142,32 @@ def parse_postgres_url(url: str) -> PostgresUrl:
         int(connections),
         pooler == "transaction",
         read_lacks(ours.get("lacks", "")),
+        _replica(conninfo, ours["read_host"]) if "read_host" in ours else None,
+        _seconds(ours.get("read_lag", "5")),
     )
+
+
+def _seconds(lag: str) -> float:
+    if not re.fullmatch(r"\d{1,6}(\.\d{1,6})?", lag, re.ASCII):
+        raise InvalidRequest(f"read_lag, in the database URL, must be a number of seconds, not {lag!r}.")
+    return float(lag)
+
+
+_PLACE: Final = re.compile(r"(?P<host>\[[0-9a-fA-F:.]+\]|[^\s,:\[\]]+)(:(?P<port>\d{1,5}))?", re.ASCII)
+"""A host, perhaps with a port. An IPv6 address is in brackets."""
+
+
+def _replica(conninfo: str, hosts: str) -> str:
+    """Return the connection string of a replica: that of the primary, with other hosts."""
+    known = {name: str(value) for name, value in conninfo_to_dict(conninfo).items()}
+    found: list[tuple[str, str]] = []
+    for place in hosts.split(","):
+        match = _PLACE.fullmatch(place)
+        if match is None:
+            what = "must name a host, or several with commas, as host or host:port"
+            raise InvalidRequest(f"read_host, in the database URL, {what}, not {hosts!r}.")
+        found.append((match["host"].strip("[]"), match["port"] or known.get("port", "").split(",")[0]))
+    own = {"host": ",".join(host for host, _ in found), "port": ",".join(port for _, port in found)}
+    for name in ("hostaddr", "target_session_attrs"):
+        known.pop(name, None)
+    return make_conninfo("", **known | own | {"connect_timeout": PRIMARY["connect_timeout"]})
