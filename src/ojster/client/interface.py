@@ -61,6 +61,11 @@ class JobCalls(Protocol):
     async def acknowledge(self, items: Sequence[Acknowledgement]) -> Sequence[Job | OjsterError]:
         """Complete jobs."""
 
+    async def acknowledge_and_fetch(
+        self, items: Sequence[Acknowledgement], request: Claim
+    ) -> tuple[Sequence[Job | OjsterError], list[Job] | OjsterError]:
+        """Complete jobs, and claim further ones after that; return the outcomes, and the jobs or why there are none."""
+
     async def fail(self, items: Sequence[FailureReport]) -> Sequence[Job | OjsterError]:
         """Report failed attempts."""
 

@@ -15,6 +15,7 @@ from ojster.client.connection import (
     error_of,
     job_of,
     list_of,
+    outcome_of,
     paging,
 )
 from ojster.core.errors import Duplicate, InvalidRequest, OjsterError
@@ -148,34 +149,24 @@ class RemoteJobs(RemoteCapability):
 
         Not retried, because the caller fetches again anyway.
         """
-        body = FetchBody(
-            list(request.queues),
-            request.count,
-            request.worker_id,
-            None if request.lease is None else request.lease // 1000,
-            job_types=None if request.types is None else list(request.types),
-            wait_ms=int(wait * 1000),
-        )
-        if request.sharing is not None and not request.sharing.is_plain:
-            body.strategy, body.weights = request.sharing.strategy, dict(request.sharing.weights)
+        body = _fetch_body(request, wait)
         answer = await self._connection.call("POST", "/workers/fetch", body, wait=wait, patience=0.0)
         return [job_of(raw) for raw in list_of(answer["jobs"])]
 
     async def acknowledge(self, items: Sequence[Acknowledgement]) -> list[Job | OjsterError]:
         """Complete jobs."""
-        acks = [
-            AckBody(
-                job_id=item.job_id,
-                result=UNSET if item.result is None else Raw(item.result),
-                worker_id=item.worker_id,
-                attempt=item.attempt,
-                append=[Raw(step) for step in item.append],
-                properties=changes_body(item.changes),
-                result_file=item.result_file,
-            )
-            for item in items
-        ]
-        return await self._connection.batch("/workers/ack/batch", "acks", acks)
+        return await self._connection.batch("/workers/ack/batch", "acks", _acks(items))
+
+    async def acknowledge_and_fetch(
+        self, items: Sequence[Acknowledgement], request: Claim
+    ) -> tuple[list[Job | OjsterError], list[Job] | OjsterError]:
+        """Complete jobs, and claim further ones in the same call."""
+        body = {"acks": _acks(items), "fetch": _fetch_body(request)}
+        answer = await self._connection.call("POST", "/workers/ack/batch", body)
+        outcomes = [outcome_of(raw) for raw in list_of(answer["results"])]
+        if (error := answer.get("fetch_error")) is not None:
+            return outcomes, error_of(msgspec.json.decode(error))
+        return outcomes, [job_of(raw) for raw in list_of(answer["jobs"])]
 
     async def fail(self, items: Sequence[FailureReport]) -> list[Job | OjsterError]:
         """Report failed attempts."""
@@ -221,6 +212,35 @@ class RemoteJobs(RemoteCapability):
         """Save a job's checkpoint."""
         body = CheckpointBody(Raw(item.state), item.worker_id, item.attempt)
         await self._connection.call("PUT", f"/jobs/{quote(item.job_id, safe='')}/checkpoint", body)
+
+
+def _fetch_body(request: Claim, wait: float = 0.0) -> FetchBody:
+    body = FetchBody(
+        list(request.queues),
+        request.count,
+        request.worker_id,
+        None if request.lease is None else request.lease // 1000,
+        job_types=None if request.types is None else list(request.types),
+        wait_ms=int(wait * 1000),
+    )
+    if request.sharing is not None and not request.sharing.is_plain:
+        body.strategy, body.weights = request.sharing.strategy, dict(request.sharing.weights)
+    return body
+
+
+def _acks(items: Sequence[Acknowledgement]) -> list[AckBody]:
+    return [
+        AckBody(
+            job_id=item.job_id,
+            result=UNSET if item.result is None else Raw(item.result),
+            worker_id=item.worker_id,
+            attempt=item.attempt,
+            append=[Raw(step) for step in item.append],
+            properties=changes_body(item.changes),
+            result_file=item.result_file,
+        )
+        for item in items
+    ]
 
 
 def _filter(chosen: JobFilter) -> dict[str, Json]:

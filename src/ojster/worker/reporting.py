@@ -20,15 +20,14 @@ from ojster.core.errors import (
     PayloadTooLarge,
     TenantLimitExceeded,
 )
+from ojster.core.job import Job
+from ojster.jobs.claim_policy import Claim
 from ojster.jobs.failure import Failure
 from ojster.jobs.messages import Acknowledgement, FailureReport, Progress, Release
 from ojster.worker.execution import Ending
 from ojster.workflows.property_values import PropertyConflict
 
 log = logging.getLogger(__name__)
-
-MAX_REPORTED_OUTCOMES: Final = 500
-"""Maximum number of outcomes sent in one call."""
 
 LONGEST_PAUSE: Final = 2.0
 """Maximum delay before a retry to reach the server, in seconds, or by chance half more. It is short, so that workers
@@ -65,13 +64,25 @@ class Reporter:
         self._lease = lease
         self.deadline = float("inf")
 
-    async def send(self, client: Client, endings: list[Ending]) -> None:
-        """Send outcomes until they are received, so that a server restart does not make finished jobs run again."""
+    async def send(self, client: Client, endings: list[Ending], request: Claim | None = None) -> list[Job]:
+        """Send outcomes until they are received, so that a server restart does not make finished jobs run again.
+
+        With a request, return the jobs that came with the answer; none if no job has completed.
+        """
+        fetched: list[Job] = []
+
+        async def acknowledge(items: Sequence[Acknowledgement]) -> Sequence[Job | OjsterError]:
+            if request is None or fetched:
+                return await client.jobs.acknowledge(items)
+            outcomes, found = await client.jobs.acknowledge_and_fetch(items, request)
+            fetched.extend(found if isinstance(found, list) else ())  # why there are none, the next fetch says again
+            return outcomes
+
         acks = [item for item in endings if isinstance(item, Acknowledgement)]
         failures = [item for item in endings if isinstance(item, FailureReport)]
         releases = [item for item in endings if isinstance(item, Release)]
         for call, items in (
-            (client.jobs.acknowledge, acks),
+            (acknowledge, acks),
             (client.jobs.fail, failures),
             (client.jobs.release, releases),
         ):
@@ -92,6 +103,7 @@ class Reporter:
                 ]
                 if unacceptable:
                     await self._call_until_answered(client.jobs.fail, unacceptable)
+        return fetched
 
     async def _call_until_answered(
         self, call: Callable[..., Coroutine[Any, Any, Sequence[Any]]], items: Sequence[Ending]

@@ -40,8 +40,9 @@ from ojster.worker.execution import Ending, Executor, failure_of
 from ojster.worker.former import hand_back_former_jobs
 from ojster.worker.heartbeats import beat_for_ever
 from ojster.worker.identity import Identity
+from ojster.worker.outbox import Outbox
 from ojster.worker.registration import NoHandlers, named_queues, register
-from ojster.worker.reporting import LONGEST_PAUSE, MAX_REPORTED_OUTCOMES, Reporter, send_progress
+from ojster.worker.reporting import LONGEST_PAUSE, Reporter, send_progress
 from ojster.worker.stand_in import StandIn
 from ojster.worker.stopping import Stopping
 from ojster.workflows.orchestrator_request import queue_of
@@ -181,9 +182,6 @@ class Worker:
         """Running attempts. A job can be in it twice: its lease expired, and it was fetched again meanwhile."""
         self._reporter = Reporter(self.id, self.lease)
         self._stopping = Stopping(self.id)
-        self._endings: list[Ending] = []
-        self._reports: set[asyncio.Task[None]] = set()
-        self._reporting_soon = False
         self._fetching: asyncio.Task[list[Job]] | None = None
         self._patience = float("inf")
         """Silence after which the server counts this worker as lost, in seconds."""
@@ -192,6 +190,7 @@ class Worker:
         self._refusal: OjsterError | None = None
         """Why the server refused the first heartbeat, if it did; trying again would not help."""
         self._changed = asyncio.Event()
+        self._outbox = Outbox(self._reporter, self.id, self._changed.set)
         self._news = asyncio.Event()
         """Set to send the next heartbeat now."""
         self._quiet_by_signal = False
@@ -320,15 +319,14 @@ class Worker:
                 raise self._refusal
         pause = 0.1
         while self.state != "terminate":
-            room = self._executor.room(self.concurrency - len(self._active))
+            room = self._room
             if room <= 0 or self.state == "quiet":
-                self._changed.clear()
-                await self._changed.wait()
+                await self._wait_for_room(client)
                 continue
             wait = 0.0 if until_empty else MAX_POLL_SECONDS
             was_idle = until_empty and self._is_idle  # else what is reported meanwhile may make jobs available
             request = Claim(self.queues, room, self.id, round(self.lease * 1e6), self.sharing)
-            self._fetching = asyncio.create_task(client.jobs.fetch(request, wait))
+            self._fetching = asyncio.create_task(self._outbox.fetch(client, request, wait))
             try:
                 jobs = await self._fetching
                 pause = 0.1
@@ -344,8 +342,9 @@ class Worker:
                 continue
             finally:
                 self._fetching = None
-            for job in self._executor.accept(jobs, self.id, partial(self._tell, client)):
+            for job in self._executor.accept(jobs, self.id, partial(self._outbox.tell, client)):
                 self._begin(client, job)
+            self._outbox.waits_for_fetch = self._room <= 0 < len(jobs)
             if jobs:
                 await asyncio.sleep(0)  # let them begin: one that runs alone changes how many to fetch next
             elif was_idle:
@@ -354,9 +353,23 @@ class Worker:
                 self._changed.clear()
                 await self._changed.wait()
 
+    async def _wait_for_room(self, client: Client) -> None:
+        """Wait for a change, such as the end of a job; report what no fetch will take along."""
+        self._changed.clear()
+        if self.state == "quiet":
+            self._outbox.send(client)
+        await self._changed.wait()
+        if self._room <= 0:
+            self._outbox.send(client)
+
+    @property
+    def _room(self) -> int:
+        """How many jobs to fetch next; none are fetched while it is 0 or less."""
+        return self._executor.room(self.concurrency - len(self._active))
+
     @property
     def _is_idle(self) -> bool:
-        return not (self._active or self._endings or self._reports)
+        return not self._active and self._outbox.is_empty
 
     def _begin(self, client: Client, job: Job) -> None:
         loop = asyncio.get_running_loop()
@@ -378,7 +391,7 @@ class Worker:
             log.exception("cannot run job %s", context.id)
             ending = FailureReport(context.id, failure_of(error), self.id, context.attempt)
         if ending is not None:
-            self._stopping.tell_when_stopped(context, ending, partial(self._tell, client))
+            self._stopping.tell_when_stopped(context, ending, partial(self._outbox.tell, client))
         lasted = time.perf_counter() - started
         job_log.ends(context.job, ending, lasted)
         if self.on_end is not None:
@@ -387,27 +400,6 @@ class Worker:
     def _forget(self, job_id: str, attempt: int) -> None:
         del self._active[job_id, attempt]
         self.processed += 1
-        self._changed.set()
-
-    # Reports
-
-    def _tell(self, client: Client, ending: Ending) -> None:
-        """Send the outcome of a job, together with others of the same turn of the event loop."""
-        self._endings.append(ending)
-        if not self._reporting_soon:
-            self._reporting_soon = True
-            asyncio.get_running_loop().call_soon(self._report, client)
-
-    def _report(self, client: Client) -> None:
-        self._reporting_soon = False
-        endings, self._endings = self._endings, []
-        for start in range(0, len(endings), MAX_REPORTED_OUTCOMES):
-            task = asyncio.create_task(self._reporter.send(client, endings[start : start + MAX_REPORTED_OUTCOMES]))
-            self._reports.add(task)
-            task.add_done_callback(self._reported)
-
-    def _reported(self, task: asyncio.Task[None]) -> None:
-        self._reports.discard(task)
         self._changed.set()
 
     # Heartbeats
@@ -463,7 +455,7 @@ class Worker:
             if context.cancelled:
                 continue
             log.info("stopping job %s: it was cancelled, or its lease was lost", job_id)
-            self._stopping.stop(task, context, partial(self._tell, client))
+            self._stopping.stop(task, context, partial(self._outbox.tell, client))
         match pulse.directive:
             case "quiet" if self.state == "running":
                 self._become("quiet")
@@ -481,6 +473,7 @@ class Worker:
         """Let jobs finish within the grace period, hand back the rest, and wait until all outcomes are reported."""
         deadline = time.monotonic() + self.grace
         self._reporter.deadline = deadline + FINAL_REPORT_SECONDS
+        self._outbox.send(client)
         while self._active and (left := deadline - time.monotonic()) > 0:
             self._changed.clear()
             with suppress(TimeoutError):
@@ -493,8 +486,5 @@ class Worker:
             log.warning("handing back %d jobs that did not finish in time", len(left_over))
             await asyncio.gather(*(task for task, _ in left_over), return_exceptions=True)
             for _, context in left_over:
-                self._tell(client, Release(context.id, self.id, context.attempt))
-        await asyncio.sleep(0)
-        while self._endings or self._reports:
-            await asyncio.gather(*self._reports)
-            await asyncio.sleep(0)
+                self._outbox.tell(client, Release(context.id, self.id, context.attempt))
+        await self._outbox.drain(client)

@@ -1,0 +1,175 @@
+"""A worker reports outcomes with its next fetch, if there is one; and nothing is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ojster.app import App
+from ojster.core.errors import BackendUnavailable, OjsterError
+from ojster.core.job import Job
+from ojster.jobs.claim_policy import Claim
+from ojster.jobs.messages import Acknowledgement, FailureReport, Release
+from ojster.worker.outbox import Outbox
+from ojster.worker.reporting import Reporter
+from ojster.worker.worker import Worker
+from tests.conftest import Bench
+
+pytestmark = pytest.mark.anyio
+
+REQUEST = Claim(("default",), 1, "w")
+DONE = Acknowledgement("job", None, "w", 1)
+
+
+class Jobs:
+    """Records the calls that an outbox makes."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.calls: list[tuple[str, int]] = []
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
+        self.next: list[Job] | OjsterError = []
+        self.bench = bench
+
+    async def acknowledge(self, items: Sequence[Acknowledgement]) -> list[Any]:
+        self.calls.append(("acknowledge", len(items)))
+        return [None for _ in items]
+
+    async def acknowledge_and_fetch(
+        self, items: Sequence[Acknowledgement], request: Claim
+    ) -> tuple[list[Any], list[Job] | OjsterError]:
+        self.calls.append(("acknowledge and fetch", len(items)))
+        await self.may_answer.wait()
+        return [None for _ in items], self.next
+
+    async def fail(self, items: Sequence[FailureReport]) -> list[Any]:
+        self.calls.append(("fail", len(items)))
+        return [None for _ in items]
+
+    async def release(self, items: Sequence[Release]) -> list[Any]:
+        self.calls.append(("release", len(items)))
+        return [None for _ in items]
+
+    async def fetch(self, request: Claim, wait: float = 0.0) -> list[Job]:
+        self.calls.append(("fetch", 0))
+        return []
+
+
+@pytest.fixture
+def jobs(bench: Bench) -> Jobs:
+    return Jobs(bench)
+
+
+@pytest.fixture
+def client(jobs: Jobs) -> Any:
+    return SimpleNamespace(jobs=jobs)
+
+
+@pytest.fixture
+def outbox() -> Outbox:
+    return Outbox(Reporter("w", 30.0), "w", lambda: None)
+
+
+async def test_outcomes_of_one_turn_go_out_in_one_call(outbox: Outbox, client: Any, jobs: Jobs) -> None:
+    outbox.tell(client, DONE)
+    outbox.tell(client, DONE)
+    await outbox.drain(client)
+    assert jobs.calls == [("acknowledge", 2)]
+
+
+async def test_outcomes_that_wait_for_a_fetch_go_with_it(outbox: Outbox, client: Any, jobs: Jobs, bench: Bench) -> None:
+    jobs.next = [await bench.push()]
+    outbox.waits_for_fetch = True
+    outbox.tell(client, DONE)
+    await asyncio.sleep(0)
+    assert jobs.calls == []
+    assert await outbox.fetch(client, REQUEST, 20.0) == jobs.next
+    assert jobs.calls == [("acknowledge and fetch", 1)]
+    assert outbox.is_empty
+
+
+@pytest.mark.parametrize("found", [[], BackendUnavailable("no")])
+async def test_a_fetch_that_brings_nothing_is_followed_by_one_that_waits(
+    outbox: Outbox, client: Any, jobs: Jobs, found: list[Job] | OjsterError
+) -> None:
+    jobs.next = found
+    outbox.waits_for_fetch = True
+    outbox.tell(client, DONE)
+    assert await outbox.fetch(client, REQUEST, 20.0) == []
+    assert jobs.calls == [("acknowledge and fetch", 1), ("fetch", 0)]
+
+
+async def test_a_failure_is_reported_before_the_next_fetch(outbox: Outbox, client: Any, jobs: Jobs) -> None:
+    outbox.waits_for_fetch = True
+    outbox.tell(client, Release("job", "w", 1))
+    await outbox.fetch(client, REQUEST, 20.0)
+    assert jobs.calls == [("release", 1), ("fetch", 0)]
+
+
+async def test_jobs_that_come_too_late_are_given_back(outbox: Outbox, client: Any, jobs: Jobs, bench: Bench) -> None:
+    """The worker was told to be quiet meanwhile."""
+    jobs.next = [await bench.push()]
+    jobs.may_answer.clear()
+    outbox.waits_for_fetch = True
+    outbox.tell(client, DONE)
+    fetching = asyncio.create_task(outbox.fetch(client, REQUEST, 20.0))
+    while not jobs.calls:
+        await asyncio.sleep(0)
+    fetching.cancel()
+    await asyncio.gather(fetching, return_exceptions=True)
+    jobs.may_answer.set()
+    await outbox.drain(client)
+    assert jobs.calls == [("acknowledge and fetch", 1), ("release", 1)]
+
+
+@pytest.mark.parametrize("concurrency", [1, 3])
+async def test_a_full_worker_makes_one_call_for_a_job(shared_url: str, concurrency: int) -> None:
+    app = App(shared_url)
+
+    @app.job("t")
+    async def t(number: int) -> int:
+        await asyncio.sleep(0)
+        return number
+
+    calls = {"acknowledge": 0, "both": 0}
+    jobs = app.engine().jobs
+    both = jobs.acknowledge_and_fetch
+
+    async def counted(items: Any, request: Claim | None) -> Any:
+        calls["acknowledge" if request is None else "both"] += 1
+        return await both(items, request)
+
+    jobs.acknowledge_and_fetch = counted  # type: ignore[method-assign]
+    handles = await t.aenqueue_many([(number,) for number in range(30)])
+    await Worker(app, concurrency=concurrency).run(until_empty=True)
+    assert [await handle.aresult(5) for handle in handles] == list(range(30))
+    assert calls["both"] <= 30
+    assert calls["both"] > calls["acknowledge"]
+    await app.aclose()
+
+
+async def test_an_outcome_is_reported_at_once_when_the_worker_stops_beside_a_job_that_goes_on(shared_url: str) -> None:
+    app = App(shared_url)
+    go_on = asyncio.Event()
+
+    @app.job("long")
+    async def long() -> None:
+        await go_on.wait()
+
+    @app.job("short")
+    async def short() -> str:
+        worker.stop()
+        return "done"
+
+    worker = Worker(app, concurrency=2, grace=60)
+    await long.aenqueue()
+    handle = await short.aenqueue()
+    running = asyncio.create_task(worker.run())
+    assert await handle.aresult(10) == "done"
+    go_on.set()
+    await running
+    await app.aclose()
