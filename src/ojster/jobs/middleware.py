@@ -49,6 +49,11 @@ class MiddlewareChain(list[M]):
     Spec: ojs-middleware 5
     """
 
+    def _place(self, existing: M) -> int:
+        if existing not in self:
+            raise ValueError(f"The layer {existing!r} is not in the chain. Insert beside one of its layers.")
+        return self.index(existing)
+
     def prepend(self, layer: M) -> None:
         """Add a layer around all others."""
         self.insert(0, layer)
@@ -61,7 +66,7 @@ class MiddlewareChain(list[M]):
         ValueError
             ``existing`` is not in the chain.
         """
-        self.insert(self.index(existing), layer)
+        self.insert(self._place(existing), layer)
 
     def insert_after(self, existing: M, layer: M) -> None:
         """Add a layer directly inside ``existing``.
@@ -71,7 +76,7 @@ class MiddlewareChain(list[M]):
         ValueError
             ``existing`` is not in the chain.
         """
-        self.insert(self.index(existing) + 1, layer)
+        self.insert(self._place(existing) + 1, layer)
 
 
 async def through_middleware(middleware: Sequence[EnqueueMiddleware], members: Members) -> Members:
