@@ -218,3 +218,13 @@ async def test_a_full_disk_leaves_nothing_behind(saved: tuple[Path, str], tmp_pa
     with pytest.raises(BackendUnavailable, match="No space left"):
         await DirectoryStore(tmp_path / "store").put("file/piece", b"content")
     assert [path for path in (tmp_path / "store").rglob("*") if path.is_file()] == []
+
+
+def test_a_file_that_litestream_has_touched_first_is_no_database_of_another_program(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.db"
+    with sqlite3.connect(path) as theirs:
+        theirs.execute("CREATE TABLE _litestream_seq (id INTEGER PRIMARY KEY, seq INTEGER)")
+        theirs.execute("CREATE TABLE _litestream_lock (id INTEGER)")
+    theirs.close()
+    open_database(f"sqlite:///{path}").close()
+    open_database(f"sqlite:///{path}").close()

@@ -417,10 +417,13 @@ def _create(path: Path) -> None:
 
 
 def _refuse_foreign(connection: apsw.Connection, path: str) -> None:
-    """Refuse a database that another program has made, before anything in it is changed."""
+    """Refuse a database that another program has made, before anything in it is changed.
+
+    Tables of Litestream are no such database: it may have been started first.
+    """
     ((tables, ours),) = connection.execute(
         "SELECT count(*), count(CASE WHEN name IN ('jobs', 'payloads') THEN 1 END) FROM sqlite_schema "
-        "WHERE type = 'table' AND name NOT LIKE 'sqlite_%'"
+        "WHERE type = 'table' AND name NOT LIKE 'sqlite_%' AND name NOT LIKE '!_litestream!_%' ESCAPE '!'"
     ).fetchall()
     if tables and ours != 2:
         raise BackendUnavailable(
