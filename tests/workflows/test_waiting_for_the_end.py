@@ -17,6 +17,7 @@ pytestmark = pytest.mark.anyio
 CHAIN = {"type": "chain", "steps": [{"type": f"s{number}", "args": []} for number in range(10)]}
 
 
+@pytest.mark.needs("notifications")
 async def test_the_steps_wake_nobody_who_waits_for_the_end(
     flow: WorkflowBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
