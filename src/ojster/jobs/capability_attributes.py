@@ -42,7 +42,10 @@ class Attributes(msgspec.Struct, frozen=True, gc=False):
     """The jobs that its reactions enqueue; the caller validates them."""
 
 
-_NONE: Final = Attributes()
+NO_ATTRIBUTES: Final = Attributes()
+
+OWN_TYPES: Final = frozenset({CODE_TYPE, WAIT_TYPE})
+"""Job types with attributes of their own."""
 
 _OF_STEPS: Final = frozenset({"workflow_id", "workflow_step"})
 """The attributes that every step of a workflow has."""
@@ -66,8 +69,8 @@ def read_attributes(type: str, args: bytes, members: Members) -> Attributes:
         An attribute is malformed, or does not go with the type of the job.
     """
     looks_up = b'"$lookup"' in args and "workflow_id" not in members and check_lookups(args)
-    if members.keys() <= _OF_STEPS and type not in (CODE_TYPE, WAIT_TYPE):
-        return Attributes(reacts=LOOKUP_BIT) if looks_up else _NONE
+    if members.keys() <= _OF_STEPS and type not in OWN_TYPES:
+        return Attributes(reacts=LOOKUP_BIT) if looks_up else NO_ATTRIBUTES
     _check_belongs(CODE, CODE_TYPE, type, members, field="type")
     if CODE in members:
         read_code(members[CODE])

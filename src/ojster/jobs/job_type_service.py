@@ -8,8 +8,8 @@ from ojster.core.json_objects import Members
 from ojster.core.tenant import called, split
 from ojster.jobs import job_types
 from ojster.jobs.job_types import JobTypeDefaults
+from ojster.jobs.preparation import check_references
 from ojster.jobs.scope import CapabilityService
-from ojster.jobs.service import check_references
 
 
 class JobTypeService(CapabilityService):

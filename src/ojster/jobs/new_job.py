@@ -21,7 +21,7 @@ from ojster.core.tenant import check_tenant, qualify, shown_tenant
 from ojster.core.timestamps import format_timestamp
 from ojster.core.trace import trace_of_meta
 from ojster.events.channel import Notify
-from ojster.jobs.capability_attributes import read_attributes
+from ojster.jobs.capability_attributes import NO_ATTRIBUTES, OWN_TYPES, read_attributes
 from ojster.jobs.deadlines import deadlines_of
 from ojster.jobs.names import VERSION_PATTERN, kind, read_type, refuse_reserved, string
 from ojster.jobs.options import DEFAULT_OPTIONS, JobOptions
@@ -66,6 +66,10 @@ _SYSTEM_NAMES: Final = frozenset(
 
 Spec: ojs-core 5.3
 """
+
+
+MARK: Final = b'"$'
+"""What is in the arguments of a job that refers to something, and in few others."""
 
 
 _SERVER_NAMES: Final = _SYSTEM_NAMES | frozenset(SYSTEM_MANAGED)
@@ -173,8 +177,9 @@ def read_job(
         _other_members(members) if members else b"",
         b"" if scheduled_at is None and expires_at is None else _relative_times(options, scheduled_at, expires_at),
     )
-    _check_size(envelope, largest)
-    attributes = read_attributes(type, args, members)
+    check_size(envelope, largest)
+    has_attributes = members or type in OWN_TYPES or MARK in args
+    attributes = read_attributes(type, args, members) if has_attributes else NO_ATTRIBUTES
     for reaction in attributes.enqueues:
         refuse_reserved(read_job(dict(reaction.job), now, largest=largest, tenant=owner).queue)  # validates it, too
     return NewJob(
@@ -215,7 +220,14 @@ def _deadlines(options: JobOptions, expires_at: int | None, now: int) -> tuple[i
     return deadlines_of(options, expires_at, now)
 
 
-def _check_size(envelope: bytes, largest: int) -> None:
+def check_size(envelope: bytes, largest: int) -> None:
+    """Refuse a job that is larger than ``largest`` bytes.
+
+    Raises
+    ------
+    PayloadTooLarge
+        It is.
+    """
     if len(envelope) > largest:
         sizes = {"limit": largest, "max_bytes": largest, "actual_bytes": len(envelope), "field": "envelope"}
         raise PayloadTooLarge(f"The job takes {len(envelope)} bytes; at most {largest} are allowed.", **sizes)

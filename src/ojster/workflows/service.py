@@ -17,10 +17,11 @@ from ojster.core.json_objects import Members, read_members
 from ojster.core.turns import in_turns, read_aside
 from ojster.jobs.failure import Failure
 from ojster.jobs.new_job import read_job
+from ojster.jobs.preparation import Preparation, check_references
 from ojster.jobs.queries import no_workflow
 from ojster.jobs.schemas import Catalogue, check_args, schema_uri
 from ojster.jobs.scope import CapabilityService, Scope, accepted
-from ojster.jobs.service import MAX_WAIT_SECONDS, JobService, Preparation, check_references
+from ojster.jobs.service import MAX_WAIT_SECONDS, JobService
 from ojster.jobs.transitions import ChangedJob
 from ojster.storage.inbox import LARGE
 from ojster.storage.wakeups import WORKFLOWS, workflow_end_topic, workflow_topic

@@ -1,0 +1,120 @@
+"""Requests of many jobs: those that differ in their arguments alone are not read as a whole, and give the same jobs."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ojster.core.errors import OjsterError, PayloadTooLarge
+from ojster.core.json_objects import Members, read_members
+from ojster.jobs import preparation as module
+from ojster.jobs.new_job import NewJob, read_job
+from ojster.jobs.preparation import Preparation
+from ojster.jobs.schemas import Catalogue
+from tests.conftest import Bench, request
+
+pytestmark = pytest.mark.anyio
+
+NOW = 1_800_000_000_000_000
+LARGEST = 400
+
+
+class FakeScope(SimpleNamespace):
+    def check_new(self, tenant: str, queue: str) -> None:
+        return
+
+
+def prepare(requests: list[dict[str, Any]]) -> list[NewJob | str]:
+    settings = SimpleNamespace(largest_job=LARGEST, default_tenant="")
+    database = SimpleNamespace(clock=lambda: NOW, settings=settings)
+    scope: Any = FakeScope(database=database, tenant=None, access=None)
+    preparation = Preparation(scope, (), (), Catalogue(()))
+
+    async def all_of_them() -> list[NewJob | str]:
+        made: list[NewJob | str] = []
+        for one in requests:
+            try:
+                made.append(await preparation.job(members_of(one)))
+            except OjsterError as error:
+                made.append(error.message)
+        return made
+
+    return asyncio.run(all_of_them())
+
+
+def members_of(wire: dict[str, Any]) -> Members:
+    return read_members(msgspec.json.encode(wire))
+
+
+def alone(wire: dict[str, Any]) -> NewJob | str:
+    try:
+        return read_job(members_of(wire), NOW, largest=LARGEST)
+    except OjsterError as error:
+        return error.message
+
+
+def without_id(made: NewJob | str) -> object:
+    if isinstance(made, str):
+        return made
+    return msgspec.structs.asdict(made) | {"id": "", "envelope": made.envelope.replace(made.id.encode(), b"ID")}
+
+
+OPTIONS = st.sampled_from(
+    [
+        {},
+        {"queue": "mail", "priority": 5},
+        {"delay_until": "+PT1H"},
+        {"unique": {"keys": ["args"]}},
+        {"expires_at": "+PT5M", "timeout_ms": 5_000},
+        {"enqueue_ttl": "PT1M"},
+        {"queue": "?"},
+    ]
+)
+ARGS: st.SearchStrategy[Any] = st.sampled_from(
+    [[], [1], ["a", {"b": [2]}], [{"$lookup": "x"}], ["args", '"args":[]'], ["x" * 400], None, {}, "[]", [[1], "]"]]
+)
+REQUESTS: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
+    {"type": st.sampled_from(["a.b", "a.c", "a.b@2.0", "ojs.wait", "?"]), "args": ARGS},
+    optional={
+        "meta": st.sampled_from([{}, {"tenant_id": "acme"}, {"k": 1}]),
+        "options": OPTIONS,
+        "x_custom": st.sampled_from([1, 2]),
+        "priority": st.just(3),
+        "on_success": st.just([]),
+    },
+)
+
+
+@given(st.lists(REQUESTS, max_size=12))
+def test_many_jobs_are_what_each_would_be_alone(requests: list[dict[str, Any]]) -> None:
+    made = prepare(requests)
+    assert [without_id(one) for one in made] == [without_id(alone(one)) for one in requests]
+    ids = [one.id for one in made if isinstance(one, NewJob)]
+    assert len(set(ids)) == len(ids)
+
+
+def test_jobs_that_differ_in_their_arguments_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    reads = 0
+
+    def counted(*args: Any, **more: Any) -> NewJob:
+        nonlocal reads
+        reads += 1
+        return read_job(*args, **more)
+
+    monkeypatch.setattr(module, "read_job", counted)
+    made = prepare([{"type": "a.b", "args": [number], "options": {"queue": "q"}} for number in range(100)])
+    assert reads == 1
+    assert [one.envelope.count(b'"args":[%d]' % number) for number, one in enumerate(made) if isinstance(one, NewJob)]
+    assert all(isinstance(one, NewJob) and one.queue == "q" for one in made)
+
+
+async def test_a_job_of_many_that_is_too_large_is_refused_with_all_others(bench: Bench) -> None:
+    with pytest.raises(PayloadTooLarge, match="bytes"):
+        await bench.engine.jobs.enqueue([request("t", 1), request("t", "x" * 2_000_000), request("t", 2)])
+    assert not (await bench.engine.jobs.select()).jobs
