@@ -40,8 +40,8 @@ def _tracer() -> Any:
     return trace.get_tracer(SCOPE, __version__)
 
 
-def _records() -> bool:
-    """Return whether a provider is configured, so that spans lead somewhere."""
+def records() -> bool:
+    """Return whether a provider is configured, so that spans lead somewhere. This takes as long as a small job."""
     return ENABLED and not isinstance(
         trace.get_tracer_provider(), (trace.ProxyTracerProvider, trace.NoOpTracerProvider)
     )
@@ -49,7 +49,7 @@ def _records() -> bool:
 
 def _has_context() -> bool:
     """Return whether there is anything for jobs to carry: a provider, or what the caller has put in its context."""
-    return ENABLED and (bool(contexts.get_current()) or _records())
+    return ENABLED and (bool(contexts.get_current()) or records())
 
 
 def enqueuing(queue: str, type: str, count: int = 1) -> AbstractContextManager[dict[str, str]]:
@@ -86,6 +86,13 @@ def _producing(name: str, attributes: dict[str, str]) -> Iterator[dict[str, str]
 
 
 class Run:
+    """One run of a job, of which nothing is recorded."""
+
+    def end(self, ending: Acknowledgement | FailureReport | Release) -> None:
+        """Record the outcome of the run."""
+
+
+class _RecordedRun(Run):
     """The span of one run of a job."""
 
     def __init__(self, span: Any, job: Job) -> None:
@@ -93,9 +100,6 @@ class Run:
         self._job = job
 
     def end(self, ending: Acknowledgement | FailureReport | Release) -> None:
-        """Record the outcome of the run."""
-        if self._span is None:
-            return
         if isinstance(ending, FailureReport):
             failure = ending.failure
             attributes = {
@@ -113,13 +117,24 @@ class Run:
             self._span.set_status(Status(StatusCode.OK))
 
 
+_NOT_RECORDED: Final = nullcontext(Run())
+
+
+def running(job: Job, worker_id: str | None, *, recorded: bool) -> AbstractContextManager[Run]:
+    """Record that a job runs. Spans of its handler belong to this span; the baggage is that of the producer.
+
+    Parameters
+    ----------
+    recorded:
+        Whether a provider is configured: see ``records``.
+    """
+    may_carry = b'"traceparent"' in job.envelope or b'"baggage"' in job.envelope
+    return _running(job, worker_id) if ENABLED and (recorded or may_carry) else _NOT_RECORDED
+
+
 @contextmanager
-def running(job: Job, meta: Mapping[str, Any], worker_id: str | None) -> Iterator[Run]:
-    """Record that a job runs. Spans of its handler belong to this span; the baggage is that of the producer."""
-    carrier = {key: value for key in CARRIED if isinstance(value := meta.get(key), str)}
-    if not ENABLED or not (carrier or _records()):
-        yield Run(None, job)
-        return
+def _running(job: Job, worker_id: str | None) -> Iterator[Run]:
+    carrier = {key: value for key in CARRIED if isinstance(value := job.meta.get(key), str)}
     origin = propagate.extract(carrier, context=contexts.Context()) if carrier else None
     links = [Link(trace.get_current_span(origin).get_span_context())] if origin is not None else []
     attributes: dict[str, Any] = {
@@ -141,7 +156,7 @@ def running(job: Job, meta: Mapping[str, Any], worker_id: str | None) -> Iterato
         with _tracer().start_as_current_span(
             f"{job.queue} process", kind=SpanKind.CONSUMER, links=links, attributes=attributes
         ) as span:
-            yield Run(span, job)
+            yield _RecordedRun(span, job)
     finally:
         contexts.detach(token)
 
@@ -156,7 +171,7 @@ _workflow_of: Final = msgspec.json.Decoder(_OfWorkflow).decode
 
 def serving(operation: str, headers: Callable[[], Mapping[str, str]]) -> AbstractContextManager[object]:
     """Record that a server handles a request, as part of the trace in its headers."""
-    if not _records():
+    if not records():
         return _NOTHING_CARRIED
     parent = propagate.extract(headers())
     span: AbstractContextManager[object] = _tracer().start_as_current_span(

@@ -21,7 +21,7 @@ from ojster.core.tenant import check_tenant, qualify, shown_tenant
 from ojster.core.timestamps import format_timestamp
 from ojster.core.trace import trace_of_meta
 from ojster.events.channel import Notify
-from ojster.jobs.capability_attributes import NO_ATTRIBUTES, OWN_TYPES, read_attributes
+from ojster.jobs.capability_attributes import NO_ATTRIBUTES, OWN_TYPES, Attributes, read_attributes
 from ojster.jobs.deadlines import deadlines_of
 from ojster.jobs.names import VERSION_PATTERN, kind, read_type, refuse_reserved, string
 from ojster.jobs.options import DEFAULT_OPTIONS, JobOptions
@@ -178,8 +178,7 @@ def read_job(
         b"" if scheduled_at is None and expires_at is None else _relative_times(options, scheduled_at, expires_at),
     )
     check_size(envelope, largest)
-    has_attributes = members or type in OWN_TYPES or MARK in args
-    attributes = read_attributes(type, args, members) if has_attributes else NO_ATTRIBUTES
+    attributes = _attributes(type, args, members)
     for reaction in attributes.enqueues:
         refuse_reserved(read_job(dict(reaction.job), now, largest=largest, tenant=owner).queue)  # validates it, too
     return NewJob(
@@ -208,6 +207,11 @@ def read_job(
         wait=attributes.wait,
         notices=attributes.notices,
     )
+
+
+def _attributes(type: str, args: bytes, members: Members) -> Attributes:
+    has_some = members or type in OWN_TYPES or MARK in args
+    return read_attributes(type, args, members) if has_some else NO_ATTRIBUTES
 
 
 def _options(raw: msgspec.Raw | None, members: Members) -> JobOptions:

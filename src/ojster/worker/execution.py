@@ -92,6 +92,8 @@ class Executor:
         """Ids of the jobs whose handlers run here, also after their attempts have ended."""
         self._is_careful = False
         """Whether to fetch one job at a time, because the last ones were to begin alone."""
+        self._is_recorded = False
+        """Whether spans of the jobs that were fetched last lead somewhere."""
         self.watch = LoopWatch()
         self._app = app
         self._code = code
@@ -117,6 +119,7 @@ class Executor:
 
         A job that waited here for its turn would be lost with the worker if the one before it kills the worker again.
         """
+        self._is_recorded = tracing.records()
         suspects = [job for job in jobs if self._begins_alone(job)]
         self._is_careful = bool(suspects) or (self._is_careful and not jobs)
         for job in suspects[1:]:
@@ -140,7 +143,7 @@ class Executor:
         self._runs.add(job.id)
         place = await self._company.join(suspect=self._begins_alone(job))
         try:
-            with tracing.running(job, context.meta, context.worker_id) as run:
+            with tracing.running(job, context.worker_id, recorded=self._is_recorded) as run:
                 ending = await self._run(context)
                 run.end(ending)
                 return ending
@@ -200,14 +203,14 @@ class Executor:
         if self._app.codecs:
             args = self._app.codecs.decode(args, context.meta)
 
+        if handler is not None and not self._app.execution_middleware:
+            return await self._invoke(handler, args, context)
+
         async def innermost() -> Any:
             if handler is not None:
                 return await self._invoke(handler, args, context)
             assert self._code is not None
             return await self._code.run(context, args)
-
-        if not self._app.execution_middleware:
-            return await innermost()
 
         call = innermost
         for layer in reversed(self._app.execution_middleware):
