@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ojster.app import App
-from ojster.core.errors import BackendUnavailable, OjsterError
+from ojster.core.errors import BackendError, BackendUnavailable, OjsterError, PayloadTooLarge
 from ojster.core.job import Job
 from ojster.jobs.claim_policy import Claim
 from ojster.jobs.messages import Acknowledgement, FailureReport, Release
@@ -32,7 +32,11 @@ class Jobs:
         self.calls: list[tuple[str, int]] = []
         self.may_answer = asyncio.Event()
         self.may_answer.set()
+        self.may_release = asyncio.Event()
+        self.may_release.set()
         self.next: list[Job] | OjsterError = []
+        self.outcome: OjsterError | None = None
+        self.error: Exception | None = None
         self.bench = bench
 
     async def acknowledge(self, items: Sequence[Acknowledgement]) -> list[Any]:
@@ -44,7 +48,9 @@ class Jobs:
     ) -> tuple[list[Any], list[Job] | OjsterError]:
         self.calls.append(("acknowledge and fetch", len(items)))
         await self.may_answer.wait()
-        return [None for _ in items], self.next
+        if self.error is not None:
+            raise self.error
+        return [self.outcome for _ in items], self.next
 
     async def fail(self, items: Sequence[FailureReport]) -> list[Any]:
         self.calls.append(("fail", len(items)))
@@ -52,6 +58,7 @@ class Jobs:
 
     async def release(self, items: Sequence[Release]) -> list[Any]:
         self.calls.append(("release", len(items)))
+        await self.may_release.wait()
         return [None for _ in items]
 
     async def fetch(self, request: Claim, wait: float = 0.0) -> list[Job]:
@@ -103,11 +110,38 @@ async def test_a_fetch_that_brings_nothing_is_followed_by_one_that_waits(
     assert jobs.calls == [("acknowledge and fetch", 1), ("fetch", 0)]
 
 
-async def test_a_failure_is_reported_before_the_next_fetch(outbox: Outbox, client: Any, jobs: Jobs) -> None:
+async def test_other_outcomes_do_not_hold_up_the_fetch(outbox: Outbox, client: Any, jobs: Jobs, bench: Bench) -> None:
+    """Jobs that it brought would wait without heartbeats."""
+    jobs.next = [await bench.push()]
     outbox.waits_for_fetch = True
     outbox.tell(client, Release("job", "w", 1))
-    await outbox.fetch(client, REQUEST, 20.0)
-    assert jobs.calls == [("release", 1), ("fetch", 0)]
+    outbox.tell(client, DONE)
+    jobs.may_release.clear()
+    assert await outbox.fetch(client, REQUEST, 20.0) == jobs.next
+    jobs.may_release.set()
+    await outbox.drain(client)
+    assert sorted(jobs.calls) == [("acknowledge and fetch", 1), ("release", 1)]
+
+
+@pytest.mark.parametrize("error", [BackendUnavailable("away"), BackendError("no"), ValueError("an answer of no use")])
+async def test_a_report_that_fails_is_tried_again_beside_the_next_fetch(
+    outbox: Outbox, client: Any, jobs: Jobs, error: Exception
+) -> None:
+    jobs.error = error
+    outbox.waits_for_fetch = True
+    outbox.tell(client, DONE)
+    assert await outbox.fetch(client, REQUEST, 20.0) == []
+    await outbox.drain(client)
+    assert sorted(jobs.calls) == [("acknowledge", 1), ("acknowledge and fetch", 1), ("fetch", 0)]
+
+
+async def test_a_result_that_is_refused_fails_the_job(outbox: Outbox, client: Any, jobs: Jobs, bench: Bench) -> None:
+    jobs.next, jobs.outcome = [await bench.push()], PayloadTooLarge("too large")
+    outbox.waits_for_fetch = True
+    outbox.tell(client, DONE)
+    assert await outbox.fetch(client, REQUEST, 20.0) == jobs.next
+    await outbox.drain(client)
+    assert jobs.calls == [("acknowledge and fetch", 1), ("fail", 1)]
 
 
 async def test_jobs_that_come_too_late_are_given_back(outbox: Outbox, client: Any, jobs: Jobs, bench: Bench) -> None:
@@ -171,5 +205,24 @@ async def test_an_outcome_is_reported_at_once_when_the_worker_stops_beside_a_job
     running = asyncio.create_task(worker.run())
     assert await handle.aresult(10) == "done"
     go_on.set()
+    await running
+    await app.aclose()
+
+
+async def test_a_worker_that_is_quiet_for_a_moment_goes_on(shared_url: str) -> None:
+    app = App(shared_url)
+
+    @app.job("t")
+    async def t() -> str:
+        return "done"
+
+    worker = Worker(app)
+    running = asyncio.create_task(worker.run())
+    while worker._fetching is None:
+        await asyncio.sleep(0.01)
+    worker.quiet()
+    worker.resume()
+    assert await (await t.aenqueue()).aresult(10) == "done"
+    worker.stop()
     await running
     await app.aclose()

@@ -160,13 +160,16 @@ class RemoteJobs(RemoteCapability):
     async def acknowledge_and_fetch(
         self, items: Sequence[Acknowledgement], request: Claim
     ) -> tuple[list[Job | OjsterError], list[Job] | OjsterError]:
-        """Complete jobs, and claim further ones in the same call."""
+        """Complete jobs, and claim further ones in the same call.
+
+        Not retried: each try would claim more.
+        """
         body = {"acks": _acks(items), "fetch": _fetch_body(request)}
-        answer = await self._connection.call("POST", "/workers/ack/batch", body)
+        answer = await self._connection.call("POST", "/workers/ack/batch", body, patience=0.0)
         outcomes = [outcome_of(raw) for raw in list_of(answer["results"])]
         if (error := answer.get("fetch_error")) is not None:
             return outcomes, error_of(msgspec.json.decode(error))
-        return outcomes, [job_of(raw) for raw in list_of(answer["jobs"])]
+        return outcomes, [job_of(raw) for raw in list_of(answer["jobs"])] if "jobs" in answer else []
 
     async def fail(self, items: Sequence[FailureReport]) -> list[Job | OjsterError]:
         """Report failed attempts."""

@@ -133,16 +133,20 @@ async def _fetch_until_disconnect(request: HttpRequest, claim: Claim, wait: floa
         await asyncio.wait((fetching, gone), return_when=asyncio.FIRST_COMPLETED)
         if not fetching.done():
             return []
-        jobs = await fetching
-        for _ in range(_DISCONNECT_LOOP_ITERATIONS if jobs else 0):
-            await asyncio.sleep(0)
-        if gone.done():
-            request.engine.jobs.give_back(jobs)
-            return []
-        return jobs
+        return await _unless_gone(request, gone, await fetching)
     finally:
         fetching.cancel()
         gone.cancel()
+
+
+async def _unless_gone(request: HttpRequest, gone: asyncio.Task[None], jobs: list[Job]) -> list[Job]:
+    """Return jobs; give them back if the worker has disconnected meanwhile."""
+    for _ in range(_DISCONNECT_LOOP_ITERATIONS if jobs else 0):
+        await asyncio.sleep(0)
+    if gone.done():
+        request.engine.jobs.give_back(jobs)
+        return []
+    return jobs
 
 
 async def acknowledge(request: HttpRequest) -> Answer:
@@ -174,7 +178,12 @@ async def _acknowledge_and_fetch(
         raise InvalidRequest(
             "'fetch.wait_ms' must be 0: an acknowledgement is answered at once.", field="fetch.wait_ms"
         )
-    return await jobs.acknowledge_and_fetch(items, _claim_of(wanted))
+    gone = asyncio.create_task(request.gone())
+    try:
+        outcomes, fetched = await jobs.acknowledge_and_fetch(items, _claim_of(wanted))
+        return outcomes, await _unless_gone(request, gone, fetched) if isinstance(fetched, list) else fetched
+    finally:
+        gone.cancel()
 
 
 def _members_of(request: HttpRequest, fetched: list[Job] | OjsterError | None) -> bytes:

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from ojster.client.interface import Client
+from ojster.core.errors import OjsterError
 from ojster.core.job import Job
 from ojster.jobs.claim_policy import Claim
-from ojster.jobs.messages import Release
+from ojster.jobs.messages import Acknowledgement, Release
 from ojster.worker.execution import Ending
 from ojster.worker.reporting import Reporter
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 MAX_REPORTED_OUTCOMES: Final = 500
 """Maximum number of outcomes sent in one call."""
@@ -40,7 +46,7 @@ class Outbox:
         self._worker_id = worker_id
         self._on_change = on_change
         self._endings: list[Ending] = []
-        self._calls: set[asyncio.Task[list[Job]]] = set()
+        self._calls: set[asyncio.Task[Any]] = set()
         self._is_sending_soon = False
         self.waits_for_fetch = False
 
@@ -66,15 +72,19 @@ class Outbox:
     def send(self, client: Client) -> None:
         """Report what waits for a fetch."""
         self.waits_for_fetch = False
-        while self._endings:
-            self._begin(self._reporter.send(client, self._take()))
+        for first in range(0, len(self._endings), MAX_REPORTED_OUTCOMES):
+            self._begin(self._reporter.send(client, self._endings[first : first + MAX_REPORTED_OUTCOMES]))
+        self._endings = []
 
     async def fetch(self, client: Client, request: Claim, wait: float) -> list[Job]:
-        """Fetch jobs, together with what there is to report. See ``JobCalls.fetch``."""
-        self.waits_for_fetch = False
-        if self._endings:
-            call = self._begin(self._reporter.send(client, self._take(), request))
-            self.send(client)
+        """Fetch jobs, together with a report of those that have completed. See ``JobCalls.fetch``."""
+        done = [one for one in self._endings if isinstance(one, Acknowledgement)]
+        acks = done[:MAX_REPORTED_OUTCOMES]
+        self._endings = [one for one in self._endings if not isinstance(one, Acknowledgement)]
+        self._endings += done[MAX_REPORTED_OUTCOMES:]
+        self.send(client)
+        if acks:
+            call = self._begin(self._report_and_fetch(client, acks, request))
             try:
                 if jobs := await asyncio.shield(call):
                     return jobs
@@ -82,6 +92,18 @@ class Outbox:
                 call.add_done_callback(lambda done: self._give_back(client, done))
                 raise
         return await client.jobs.fetch(request, wait)
+
+    async def _report_and_fetch(self, client: Client, acks: list[Acknowledgement], request: Claim) -> list[Job]:
+        """Make one call, and leave it to others to try again: the jobs that it brings must begin at once."""
+        try:
+            outcomes, found = await client.jobs.acknowledge_and_fetch(acks, request)
+        except Exception as error:  # whatever happens, the outcomes of finished jobs are sent again
+            log.debug("a report with a fetch failed: %s", error)
+            self._begin(self._reporter.send(client, [*acks]))
+            return []
+        if any(isinstance(outcome, OjsterError) for outcome in outcomes):
+            self._begin(self._reporter.settle(client, acks, outcomes))
+        return found if isinstance(found, list) else []  # why there are none, the next fetch says again
 
     async def drain(self, client: Client) -> None:
         """Report everything, and wait until that is done."""
@@ -91,17 +113,13 @@ class Outbox:
             await asyncio.gather(*self._calls)
             await asyncio.sleep(0)
 
-    def _take(self) -> list[Ending]:
-        some, self._endings = self._endings[:MAX_REPORTED_OUTCOMES], self._endings[MAX_REPORTED_OUTCOMES:]
-        return some
-
-    def _begin(self, call: Coroutine[Any, Any, list[Job]]) -> asyncio.Task[list[Job]]:
+    def _begin(self, call: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = asyncio.create_task(call)
         self._calls.add(task)
         task.add_done_callback(self._end)
         return task
 
-    def _end(self, task: asyncio.Task[list[Job]]) -> None:
+    def _end(self, task: asyncio.Task[Any]) -> None:
         self._calls.discard(task)
         self._on_change()
 

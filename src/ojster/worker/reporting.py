@@ -20,8 +20,6 @@ from ojster.core.errors import (
     PayloadTooLarge,
     TenantLimitExceeded,
 )
-from ojster.core.job import Job
-from ojster.jobs.claim_policy import Claim
 from ojster.jobs.failure import Failure
 from ojster.jobs.messages import Acknowledgement, FailureReport, Progress, Release
 from ojster.worker.execution import Ending
@@ -64,46 +62,39 @@ class Reporter:
         self._lease = lease
         self.deadline = float("inf")
 
-    async def send(self, client: Client, endings: list[Ending], request: Claim | None = None) -> list[Job]:
-        """Send outcomes until they are received, so that a server restart does not make finished jobs run again.
-
-        With a request, return the jobs that came with the answer; none if no job has completed.
-        """
-        fetched: list[Job] = []
-
-        async def acknowledge(items: Sequence[Acknowledgement]) -> Sequence[Job | OjsterError]:
-            if request is None or fetched:
-                return await client.jobs.acknowledge(items)
-            outcomes, found = await client.jobs.acknowledge_and_fetch(items, request)
-            fetched.extend(found if isinstance(found, list) else ())  # why there are none, the next fetch says again
-            return outcomes
-
+    async def send(self, client: Client, endings: list[Ending]) -> None:
+        """Send outcomes until they are received, so that a server restart does not make finished jobs run again."""
         acks = [item for item in endings if isinstance(item, Acknowledgement)]
         failures = [item for item in endings if isinstance(item, FailureReport)]
         releases = [item for item in endings if isinstance(item, Release)]
         for call, items in (
-            (acknowledge, acks),
+            (client.jobs.acknowledge, acks),
             (client.jobs.fail, failures),
             (client.jobs.release, releases),
         ):
             if items:
-                refused = await self._call_until_answered(call, items)
-                pause = round(random.random() * 1e6)
-                stale = [
-                    Release(item.job_id, self._worker_id, item.attempt, pause)
-                    for item, error in refused
-                    if isinstance(error, PropertyConflict)
-                ]
-                if stale:  # based on properties that other jobs changed meanwhile: run them again
-                    await self._call_until_answered(client.jobs.release, stale)
-                unacceptable = [
-                    FailureReport(item.job_id, _failure(error), self._worker_id)
-                    for item, error in refused
-                    if type(error) in _KINDS
-                ]
-                if unacceptable:
-                    await self._call_until_answered(client.jobs.fail, unacceptable)
-        return fetched
+                await self._follow(client, await self._call_until_answered(call, items))
+
+    async def settle(self, client: Client, items: Sequence[Ending], outcomes: Sequence[object]) -> None:
+        """Do what refused outcomes ask for; ``outcomes``: the server's answer for each item."""
+        await self._follow(client, _refused(items, outcomes))
+
+    async def _follow(self, client: Client, refused: Sequence[tuple[Ending, OjsterError]]) -> None:
+        pause = round(random.random() * 1e6)
+        stale = [
+            Release(item.job_id, self._worker_id, item.attempt, pause)
+            for item, error in refused
+            if isinstance(error, PropertyConflict)
+        ]
+        if stale:  # based on properties that other jobs changed meanwhile: run them again
+            await self._call_until_answered(client.jobs.release, stale)
+        unacceptable = [
+            FailureReport(item.job_id, _failure(error), self._worker_id)
+            for item, error in refused
+            if type(error) in _KINDS
+        ]
+        if unacceptable:
+            await self._call_until_answered(client.jobs.fail, unacceptable)
 
     async def _call_until_answered(
         self, call: Callable[..., Coroutine[Any, Any, Sequence[Any]]], items: Sequence[Ending]
@@ -131,17 +122,19 @@ class Reporter:
                 log.warning("cannot report %d jobs, trying again in %.1f s: %s", len(items), pause, error)
                 await asyncio.sleep(pause * (0.5 + random.random()))
                 pause = min(pause * 2, LONGEST_PAUSE)
-        refused = [pair for pair in zip(items, results, strict=True) if isinstance(pair[1], OjsterError)]
-        for item, refusal in refused:
-            # The server ends attempts itself at their timeout, and a late release confirms the end of one.
-            is_usual = isinstance(item, Release) or (isinstance(item, FailureReport) and item.failure.code == "timeout")
-            log.log(
-                logging.DEBUG if is_usual else logging.WARNING,
-                "the outcome of job %s was rejected: %s",
-                item.job_id,
-                refusal,
-            )
-        return refused
+        return _refused(items, results)
+
+
+def _refused(items: Sequence[Ending], outcomes: Sequence[object]) -> list[tuple[Ending, OjsterError]]:
+    """Return the refused outcomes with their errors, and log them."""
+    pairs = zip(items, outcomes, strict=True)
+    refused = [(item, error) for item, error in pairs if isinstance(error, OjsterError)]
+    for item, refusal in refused:
+        # The server ends attempts itself at their timeout, and a late release confirms the end of one.
+        is_usual = isinstance(item, Release) or (isinstance(item, FailureReport) and item.failure.code == "timeout")
+        level = logging.DEBUG if is_usual else logging.WARNING
+        log.log(level, "the outcome of job %s was rejected: %s", item.job_id, refusal)
+    return refused
 
 
 def _failure(refusal: OjsterError) -> Failure:

@@ -331,9 +331,9 @@ class Worker:
                 jobs = await self._fetching
                 pause = 0.1
             except asyncio.CancelledError:
-                if self.state == "running":
+                if (task := asyncio.current_task()) is not None and task.cancelling():
                     raise
-                continue
+                continue  # the fetch was cancelled, because the state had changed
             except (BackendUnavailable, BackendError) as error:
                 level = logging.WARNING if pause < LONGEST_PAUSE else logging.DEBUG
                 log.log(level, "cannot fetch jobs, trying again in %.1f s: %s", pause, error)
