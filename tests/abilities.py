@@ -25,7 +25,7 @@ USES: Final = {
 }
 """What shows in a statement that it uses an ability."""
 
-FOLDERS: Final = ("storage", "jobs", "queues", "workflows", "schedules", "events", "fleet", "collections")
+FOLDERS: Final = ("storage", "jobs", "queues", "workflows", "schedules", "events", "fleet", "collections", "client")
 """Folders of the tests that run."""
 
 
@@ -56,16 +56,25 @@ def run(lacking: list[str], others: list[str]) -> int:
 
 
 def uses(server: PostgresServer, lacking: list[str]) -> list[str]:
-    """Return the lines of the server's log that show a use of what is lacking, by Ojster's own connections."""
+    """Return the lines of the server's log that show a use of what is lacking, by Ojster's own connections.
+
+    Raises
+    ------
+    AssertionError
+        There are no lines of Ojster's connections, so that nothing would be found.
+    """
     words = re.compile("|".join(USES[name] for name in lacking))
     own = False
+    number = 0
     found: dict[str, None] = {}
     with (server.folder / "log").open(errors="replace") as log:
         for line in log:
             if not line.startswith("\t"):  # else it continues the line before
-                own = line.startswith("ojster: LOG:")
+                own = line.startswith(("ojster: LOG:", "ojster: DETAIL:"))  # details have the values of parameters
+                number += own
             if own and words.search(line):
                 found[line.strip()[:300]] = None
+    assert number > 1000, f"{number} lines of the log are of Ojster's connections"
     return list(found)
 
 

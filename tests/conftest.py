@@ -170,7 +170,8 @@ def _sweeper(postgres_url: str) -> tuple[psycopg.Connection, bytes]:
     connection = psycopg.connect(parsed.conninfo, autocommit=True, options=f"-c search_path={parsed.schema}")
     atexit.register(connection.close)
     tables = connection.execute(
-        "SELECT tablename FROM pg_tables WHERE schemaname = %s AND tablename <> 'migrations'", (parsed.schema,)
+        "SELECT tablename FROM pg_tables WHERE schemaname = %s AND tablename NOT IN ('migrations', 'key_locks')",
+        (parsed.schema,),
     ).fetchall()
     return connection, "; ".join(f"DELETE FROM {table}" for (table,) in tables).encode()
 

@@ -16,6 +16,7 @@ from ojster.jobs.claim_policy import Claim
 from ojster.service import Service
 from ojster.storage.migrations import scripts
 from ojster.storage.open import migrate_database, open_database
+from ojster.storage.postgres import notifier
 from ojster.storage.postgres.abilities import ABILITIES, lacked_by, migration_without, slots_of, without
 from ojster.storage.postgres.url import parse_postgres_url
 from tests.abilities import USES
@@ -150,3 +151,23 @@ async def test_each_job_is_handed_out_once(services: list[Service]) -> None:
 def test_keys_that_share_a_row_are_few() -> None:
     slots = slots_of(f"key {number}" for number in range(1000))
     assert len(set(slots.values())) > 800
+
+
+def ignore(*_: object) -> None:
+    return
+
+
+def connect_nowhere() -> psycopg.Connection:
+    raise psycopg.OperationalError
+
+
+def test_only_work_makes_a_process_look_for_more_work_soon() -> None:
+    """A worker that is idle sends heartbeats, too."""
+    made = notifier.PostgresNotifier(connect_nowhere, "channel", ignore, ignore, ignore, ignore, listens=False)
+    made._interval = notifier.MAX_POLL_SECONDS
+    made.ring(["due:1", "worker:w", "configured"])
+    assert made._interval == notifier.MAX_POLL_SECONDS
+    for topic in ("queue:default", "job:1", "workflow:1", "workflows", "finished"):
+        made._interval = notifier.MAX_POLL_SECONDS
+        made.ring([topic])
+        assert made._interval == notifier.FIRST_POLL_SECONDS, topic

@@ -188,9 +188,6 @@ _LOCK_KEYS: Final = (
 )
 
 
-_NEW_SLOTS: Final = f"INSERT INTO key_locks (slot) SELECT slot FROM {unnest('bigint')} AS slot ON CONFLICT DO NOTHING"
-
-
 _LOCK_SLOTS: Final = "SELECT slot FROM key_locks WHERE slot = ANY(CAST(? AS bigint[])) ORDER BY slot"
 
 
@@ -409,9 +406,7 @@ class PostgresTransaction(Transaction):
 
     def lock_slots(self, slots: Iterable[int], lock: str) -> Set[int]:
         """Lock rows that stand for keys, and return those that are locked. ``lock``: how."""
-        given = ints(sorted(set(slots)))
-        self.execute(_NEW_SLOTS, (given,))
-        return {slot for (slot,) in self.execute(_LOCK_SLOTS + lock, (given,))}
+        return {slot for (slot,) in self.execute(_LOCK_SLOTS + lock, (ints(list(set(slots))),))}
 
     def names_of_locks(self, keys: Iterable[str]) -> list[str]:
         """Return the sorted names of the advisory locks for keys. They begin with the schema, to be unique."""
