@@ -242,12 +242,19 @@ class _Postgres:
 
         with self._connection() as primary, self._connection(self._url.replica) as replica:
             (written,) = primary.execute(WRITTEN).fetchone() or (0,)
-            (replayed,) = replica.execute(REPLAYED).fetchone() or (None,)
+            started = time.monotonic()
+            while True:
+                (replayed,) = replica.execute(REPLAYED).fetchone() or (None,)
+                lasted = time.monotonic() - started
+                if replayed is None or replayed >= written or lasted > self._url.max_lag:
+                    break
+                time.sleep(0.05)
         if replayed is None:
             return False, "the host in read_host is no replica: it accepts writes; name another one"
-        missing = max(0, written - replayed)
-        limit = f"it is used while it is at most {self._url.max_lag:g} s behind (read_lag)"
-        return True, f"the replica lacks {missing:,} bytes of the write-ahead log; {limit}"
+        if replayed < written:
+            limit = f"more than the {self._url.max_lag:g} s of read_lag"
+            return False, f"the replica is {limit} behind, so that the primary is asked; see pg_stat_replication"
+        return True, f"the replica had what the primary has written after {lasted:.1f} s"
 
     def wakeups(self) -> Finding:
         from ojster.storage.postgres.database import LISTEN_VARIABLE, listen_conninfo, version_of

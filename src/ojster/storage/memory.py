@@ -49,6 +49,12 @@ class Memory:
             name = self._types[type] = name_of_type(type)
         return name
 
+    def apart(self) -> Memory:
+        """Return a memory for one transaction that sees other data: it has the local values, and no others."""
+        other = Memory(is_callers=self.is_callers)
+        other.locals, other._types, other.finishers = self.locals, self._types, self.finishers
+        return other
+
     def forget(self) -> None:
         """Read all remembered values again when they are next needed."""
         self.version += 1

@@ -23,11 +23,12 @@ from ojster.storage.dispatcher import Dispatcher
 from ojster.storage.postgres.clock import ServerClock
 from ojster.storage.postgres.notifier import ListeningConnection, PostgresNotifier, messages
 from ojster.storage.postgres.pipeline import (
+    ANSWER_TIMEOUT_SECONDS,
     Connection,
     ConnectionLost,
     StatementFailed,
 )
-from ojster.storage.postgres.replica import Replica
+from ojster.storage.postgres.replica import ANSWER_SECONDS, Replica
 from ojster.storage.postgres.schema import check_schema
 from ojster.storage.postgres.transaction import SLOTS, PostgresTransaction
 from ojster.storage.postgres.url import PostgresUrl, parse_postgres_url, with_lacks
@@ -326,7 +327,8 @@ class _TransactionConnection:
             connection,
             database.clock(),
             database.settings,
-            database.memory,
+            # What operators have set must not be remembered as it was on a replica.
+            database.memory if self._replica is None else database.memory.apart(),
             database.url,
             self._slot,
             records_events=database.records_events,
@@ -361,6 +363,7 @@ class _TransactionConnection:
                     self._session,
                     url.lacks,
                     prepares=not url.pooled,
+                    patience=ANSWER_TIMEOUT_SECONDS if self._replica is None else ANSWER_SECONDS,
                 )
                 if self._replica is None:
                     self._database.conninfo = self._connection.conninfo

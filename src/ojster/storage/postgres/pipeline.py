@@ -232,6 +232,8 @@ class Connection:
     prepares:
         Whether to prepare statements, and to apply the settings, once per connection. Use false behind a pooler in
         transaction mode, where neither lasts.
+    patience:
+        Maximum wait for an answer, in seconds, before the connection counts as lost.
 
     Raises
     ------
@@ -247,9 +249,11 @@ class Connection:
         lacks: Lacks = NOTHING,
         *,
         prepares: bool = True,
+        patience: float = ANSWER_TIMEOUT_SECONDS,
     ) -> None:
         self._owner = psycopg.connect(conninfo, autocommit=True, prepare_threshold=None)
         self._conninfo = conninfo
+        self._patience = patience
         try:
             self._birth = birth_of(self._owner, conninfo)
         except BaseException:
@@ -428,12 +432,12 @@ class Connection:
         return libpq.get_result()
 
     def _wait(self, poll: select.poll) -> None:
-        deadline = time.monotonic() + ANSWER_TIMEOUT_SECONDS
+        deadline = time.monotonic() + self._patience
         doubt = DOUBT_SECONDS
-        while not poll.poll(doubt * 1000):
+        while not poll.poll(min(doubt, self._patience) * 1000):
             doubt *= 2  # a primary that is only slow should not get many connections more
             if time.monotonic() >= deadline:
-                raise ConnectionLost(f"The database has not answered for {ANSWER_TIMEOUT_SECONDS:g} seconds.")
+                raise ConnectionLost(f"The database has not answered for {self._patience:g} seconds.")
             self._successor = successor(self._birth, self._conninfo)
             if self._successor is not None:
                 raise ConnectionLost("The database does not answer, and another server has become the primary.")

@@ -30,6 +30,12 @@ R = TypeVar("R")
 MEASURE_SECONDS: Final = 1.0
 """Interval of the measurements, in seconds."""
 
+ANSWER_SECONDS: Final = 5.0
+"""Maximum wait for an answer of the replica, in seconds; the primary answers then."""
+
+CLOSING_SECONDS: Final = 5.0
+"""Maximum wait for the last measurement, in seconds."""
+
 MAX_POSITIONS: Final = 1_000
 """Maximum number of remembered positions of the primary that the replica has not reached."""
 
@@ -45,21 +51,31 @@ class Lag:
 
     def __init__(self) -> None:
         self.seconds: float | None = None
-        """The lag; ``None``: unknown."""
+        """The lag; ``None``: unknown, until the replica has reached a position that the primary had."""
         self._ahead: deque[tuple[float, int]] = deque()
         """Positions of the primary that the replica has not reached, with the times at which they were seen."""
 
     def note(self, now: float, written: int, replayed: int | None) -> None:
-        """Take a measurement. ``replayed=None``: the replica has been promoted."""
-        if not self._ahead or (self._ahead[-1][1] < written and len(self._ahead) < MAX_POSITIONS):
-            self._ahead.append((now, written))
-        while self._ahead and (replayed is None or self._ahead[0][1] <= replayed):
-            self._ahead.popleft()
-        self.seconds = now - self._ahead[0][0] if self._ahead else 0.0
+        """Take a measurement. ``replayed=None``: the replica was promoted, and may have become another database."""
+        if replayed is None:
+            self.lose()
+            return
+        ahead = self._ahead
+        if ahead and written < ahead[-1][1]:  # another primary, which lacks what this one had written last
+            self.lose()
+        if not ahead or (ahead[-1][1] < written and len(ahead) < MAX_POSITIONS):
+            ahead.append((now, written))
+        has_reached = self.seconds is not None
+        while ahead and ahead[0][1] <= replayed:
+            ahead.popleft()
+            has_reached = True
+        if has_reached:
+            self.seconds = now - ahead[0][0] if ahead else 0.0
 
     def lose(self) -> None:
-        """Forget the lag: one of the servers cannot be reached."""
+        """Forget the lag: one of the servers cannot be reached, or is another one."""
         self.seconds = None
+        self._ahead.clear()
 
 
 class Replica:
@@ -106,7 +122,7 @@ class Replica:
         """Stop the threads, and close the connections."""
         self._closing.set()
         self._dispatcher.close()
-        self._thread.join()
+        self._thread.join(CLOSING_SECONDS)
 
     async def read(self, operation: Operation[A, R], arguments: Sequence[A]) -> Sequence[R] | None:
         """Run a transaction function that only reads; return ``None`` if the replica cannot."""

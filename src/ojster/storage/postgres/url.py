@@ -165,9 +165,11 @@ def _replica(conninfo: str, hosts: str) -> str:
         match = _PLACE.fullmatch(place)
         if match is None:
             what = "must name a host, or several with commas, as host or host:port"
-            raise InvalidRequest(f"read_host, in the database URL, {what}, not {hosts!r}.")
+            raise InvalidRequest(f"read_host, in the database URL, {what}.")  # it may hold a password
         found.append((match["host"].strip("[]"), match["port"] or known.get("port", "").split(",")[0]))
     own = {"host": ",".join(host for host, _ in found), "port": ",".join(port for _, port in found)}
     for name in ("hostaddr", "target_session_attrs"):
         known.pop(name, None)
-    return make_conninfo("", **known | own | {"connect_timeout": PRIMARY["connect_timeout"]})
+    if known["connect_timeout"] == DEFAULTS["connect_timeout"]:
+        known["connect_timeout"] = PRIMARY["connect_timeout"]
+    return make_conninfo("", **known | own)
