@@ -117,7 +117,7 @@ def measure(
     backlogs: dict[str, int] = {}
     for one in before if kind is QUEUES else ():
         backlogs |= {name: window["enough"] for name, window in one["processed"].items() if window}
-    with store_of(peer, server, work) as store:
+    with store_of(peer, installed.program, server, work) as store:
         environment = os.environ | peer.variables | store
         environment |= {
             "PYTHONPATH": str(HERE),

@@ -41,6 +41,8 @@ class Peer:
         Folder of a program in another language, or its file in ``node``.
     settings:
         Settings of the workers of such a program: the number of processes, and the arguments of ``work``.
+    server:
+        Go package, with its version, of the server of a peer that brings one; it keeps its data in ``store``.
     """
 
     name: str
@@ -51,6 +53,7 @@ class Peer:
     toolchain: Toolchain = "python"
     source: str = ""
     settings: Mapping[str, tuple[int, Sequence[str]]] = field(default_factory=dict)
+    server: str = ""
 
     @property
     def label(self) -> str:
@@ -93,6 +96,10 @@ PG_BOSS = _program(
         "2 processes, batches of 1,000": (2, ["1000", "1"]),
     },
 )
+
+TEMPORAL_PACKAGES = ("temporalio", "uvloop")
+TEMPORAL = "github.com/temporalio/cli/cmd/temporal@v1.5.1"
+"""The newest version from the module proxy that ``go install`` takes: the go.mod of later ones has a replacement."""
 
 PEERS = (
     Peer("Ojster", "PostgreSQL", "with_ojster", OJSTER),
@@ -143,6 +150,15 @@ WORKFLOW_PEERS = (
     Peer("Ojster", "PostgreSQL", "with_ojster", OJSTER),
     Peer("Ojster", "SQLite", "with_ojster", OJSTER, {"PEERS_OJSTER": "sqlite"}),
     Peer("DBOS", "PostgreSQL", "with_dbos", ("dbos",)),
+    Peer("Temporal", "SQLite", "with_temporal", TEMPORAL_PACKAGES, server=TEMPORAL),
+    Peer(
+        "Temporal, local activities",
+        "SQLite",
+        "with_temporal",
+        TEMPORAL_PACKAGES,
+        {"PEERS_TEMPORAL_LOCAL": "1"},
+        server=TEMPORAL,
+    ),
     BULLMQ,
     Peer("Celery", "Redis", "with_celery", ("celery[redis]",), {"PEERS_WORKFLOWS": "1"}),
 )

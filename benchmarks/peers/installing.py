@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,7 +24,7 @@ class CannotInstall(Exception):
 
 
 class Installed(NamedTuple):
-    """The Python that runs the driver, the program of a peer in another language, and the versions of its packages."""
+    """The Python that runs the driver, the program or server of a peer, if any, and the versions of its packages."""
 
     python: Path
     program: Sequence[str]
@@ -48,7 +49,19 @@ def _python(peer: Peer, folder: Path) -> Installed:
     listed = json.loads(_run([str(python), "-m", "pip", "list", "--format=json", "--disable-pip-version-check"]))
     names = {package.partition("[")[0].lower() for package in peer.packages}
     versions = [f"{one['name']} {one['version']}" for one in listed if one["name"].lower() in names]
-    return Installed(python, (), versions)
+    if not peer.server:
+        return Installed(python, (), versions)
+    server, version = _server(peer, home)
+    return Installed(python, (str(server),), [*versions, version])
+
+
+def _server(peer: Peer, home: Path) -> tuple[Path, str]:
+    package, _, version = peer.server.partition("@")
+    server = home / "go" / version / Path(package).name
+    if not server.exists():
+        _need("go")
+        _run(["go", "install", peer.server], variables={"GOBIN": str(server.parent)})
+    return server, f"{server.name} {version[1:]}"
 
 
 def _node(peer: Peer, folder: Path) -> Installed:
@@ -101,8 +114,16 @@ def _copy(source: Path, home: Path) -> None:
             shutil.copy2(file, target)
 
 
-def _run(command: Sequence[str], folder: Path | None = None) -> str:
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=MAX_SECONDS)
+def _run(command: Sequence[str], folder: Path | None = None, variables: Mapping[str, str] | None = None) -> str:
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env=os.environ | (variables or {}),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=MAX_SECONDS,
+    )
     if done.returncode:
         last = (done.stderr.strip() or done.stdout.strip() or f"exit status {done.returncode}").splitlines()[-1]
         raise CannotInstall(f"{command[0]} failed: {last[:200]}")

@@ -1,4 +1,4 @@
-"""The databases of the peers, PostgreSQL and Redis, with all that is needed to measure on them."""
+"""The databases and servers of the peers, with all that is needed to measure on them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,6 +15,16 @@ import psycopg
 from tests.postgres import PostgresServer, free_port
 
 from benchmarks.peers.catalog import Peer
+
+TEMPORAL_SETTINGS = (
+    "history.transferProcessorMaxPollRPS=10000",
+    "history.timerProcessorMaxPollRPS=10000",
+    "history.visibilityProcessorMaxPollRPS=10000",
+    "matching.numTaskqueueReadPartitions=1",
+    "matching.numTaskqueueWritePartitions=1",
+    "system.enableActivityEagerExecution=true",
+)
+"""Without these, the one shard of the server hands out tasks 20 times per second: a step of a chain takes 95 ms."""
 
 
 class Missing(Exception):
@@ -33,9 +43,12 @@ def postgres() -> Iterator[PostgresServer]:
 
 
 @contextmanager
-def store_of(peer: Peer, server: PostgresServer, work: Path) -> Iterator[dict[str, str]]:
+def store_of(peer: Peer, program: Sequence[str], server: PostgresServer, work: Path) -> Iterator[dict[str, str]]:
     """Give a peer an empty database; yield the environment variables that tell the driver about it."""
-    if peer.store == "PostgreSQL":
+    if peer.server:
+        with _temporal(program, work) as variables:
+            yield variables
+    elif peer.store == "PostgreSQL":
         yield _database(peer, server)
     elif peer.store == "Redis":
         with _redis(work) as variables:
@@ -70,20 +83,40 @@ def _redis(work: Path) -> Iterator[dict[str, str]]:
     options = ("--port", str(port), "--bind", "127.0.0.1", *durable, "--dir", str(work))
     process = subprocess.Popen([command, *options], stdout=subprocess.DEVNULL)
     try:
-        _wait_for(port)
+        _wait_for(port, "redis-server")
         yield {"PEERS_REDIS_PORT": str(port), "PEERS_STORE_PROCESSES": str(process.pid)}
     finally:
         process.terminate()
         process.wait()
 
 
-def _wait_for(port: int) -> None:
-    deadline = time.monotonic() + 10
+@contextmanager
+def _temporal(program: Sequence[str], work: Path) -> Iterator[dict[str, str]]:
+    """Run Temporal's development server on an empty SQLite file whose commits are all synced."""
+    port = free_port()
+    options = ["--ip", "127.0.0.1", "--port", str(port), "--headless", "--log-level", "error"]
+    options += ["--db-filename", str(work / "temporal.db")]
+    for pragma in ("journal_mode=WAL", "synchronous=FULL"):
+        options += ["--sqlite-pragma", pragma]
+    for setting in TEMPORAL_SETTINGS:
+        options += ["--dynamic-config-value", setting]
+    with (work / "temporal.log").open("wb") as log:
+        process = subprocess.Popen([*program, "server", "start-dev", *options], stdout=log, stderr=log)
+    try:
+        _wait_for(port, "temporal", seconds=60)
+        yield {"PEERS_TEMPORAL": f"127.0.0.1:{port}", "PEERS_STORE_PROCESSES": str(process.pid)}
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def _wait_for(port: int, name: str, seconds: float = 10) -> None:
+    deadline = time.monotonic() + seconds
     while True:
         try:
             socket.create_connection(("127.0.0.1", port)).close()
             return
         except OSError:
             if time.monotonic() > deadline:
-                raise Missing("redis-server did not start") from None
+                raise Missing(f"{name} did not start") from None
             time.sleep(0.05)
