@@ -132,7 +132,7 @@ class Replica:
             return await self._dispatcher.run(operation, arguments)
         except (BackendUnavailable, BackendError) as error:
             log.info("the primary answers a read that the replica cannot: %s", error)
-            self._lag.lose()
+            self._lag = Lag()  # a new one, because the other thread may be about to note in it
             return None
 
     def measure(self) -> None:
