@@ -29,11 +29,15 @@ LONG = 1_000
 """A lag that no test reaches, in seconds."""
 
 
+def url_of(primary: PostgresServer, standby: PostgresServer, lag: int = LONG) -> str:
+    return f"{primary.url}&read_host={standby.folder}:{standby.port}&read_lag={lag}"
+
+
 @pytest.fixture
 async def service(primary: PostgresServer, standby: PostgresServer) -> AsyncIterator[Service]:
     migrate_database(primary.url)
     catch_up(primary, standby)
-    made = Service(open_database(f"{primary.url}&read_host={standby.folder}:{standby.port}&read_lag={LONG}"))
+    made = Service(open_database(url_of(primary, standby)))
     yield made
     await made.close()
 
@@ -109,7 +113,7 @@ async def test_the_doctor_says_what_the_replica_lacks_and_whether_it_is_one(
     service: Service, primary: PostgresServer, standby: PostgresServer
 ) -> None:
     catch_up(primary, standby)
-    url = f"{primary.url}&read_host={standby.folder}:{standby.port}"
+    url = url_of(primary, standby)
     assert "replica" not in dict(checks_of(primary.url))
     find = dict(checks_of(url))["replica"]
     assert find() == (True, ANY)
@@ -124,8 +128,7 @@ async def test_the_doctor_complains_of_a_replica_that_is_too_far_behind(
 ) -> None:
     say(standby, b"SELECT pg_wal_replay_pause()")
     await service.jobs.enqueue([request("new")])
-    url = f"{primary.url}&read_host={standby.folder}:{standby.port}&read_lag=0"
-    is_well, words = dict(checks_of(url))["replica"]()
+    is_well, words = dict(checks_of(url_of(primary, standby, lag=0)))["replica"]()
     assert not is_well
     assert "behind" in words
 
@@ -150,8 +153,7 @@ async def test_a_replica_of_unknown_age_is_not_asked(
 ) -> None:
     say(standby, b"SELECT pg_wal_replay_pause()")
     await service.jobs.enqueue([request("new")])
-    url = f"{primary.url}&read_host={standby.folder}:{standby.port}&read_lag={LONG}"
-    beginner = Service(open_database(url))
+    beginner = Service(open_database(url_of(primary, standby)))
     replica_of(beginner).measure()
     assert replica_of(beginner).state.lag is None
     assert await types(beginner) == ["new"]
