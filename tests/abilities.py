@@ -28,6 +28,9 @@ USES: Final = {
 FOLDERS: Final = ("storage", "jobs", "queues", "workflows", "schedules", "events", "fleet", "collections", "client")
 """Folders of the tests that run."""
 
+SELECTED: Final = "postgres or enqueue_in_transaction or test_abilities"
+"""Which of these tests."""
+
 
 def main() -> int:
     """Run the tests for the abilities that the command line names."""
@@ -45,7 +48,7 @@ def run(lacking: list[str], others: list[str]) -> int:
     try:
         chosen = others or [f"tests/{folder}" for folder in FOLDERS]
         environment = {"OJSTER_TEST_POSTGRES": server.url, "OJSTER_TEST_LACKS": ",".join(lacking)}
-        command = [sys.executable, "-m", "pytest", "-q", "-n", "2", "-k", "postgres", *chosen]
+        command = [sys.executable, "-m", "pytest", "-q", "-n", "2", "-k", SELECTED, *chosen]
         status = subprocess.run(command, env=os.environ | environment).returncode
         used = uses(server, lacking)
         for line in used[:20]:

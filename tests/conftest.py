@@ -140,12 +140,16 @@ def _repeats_over_http(item: pytest.Item) -> bool:
     return "http" in getattr(item, "fixturenames", ()) and given.get("url") in ("memory", "serializable")
 
 
+def url_of_schema(name: str) -> str:
+    """Return the URL of a PostgreSQL schema, which may not exist; it lacks what all the others lack."""
+    lacking = os.environ.get(LACKING_VARIABLE)
+    return f"{os.environ[SERVER_VARIABLE]}&schema={name}" + (f"&lacks={lacking}" if lacking else "")
+
+
 @pytest.fixture(scope="session")
 def postgres_tables(worker_id: str) -> str:
     """The URL of a PostgreSQL schema with all tables, one per test process."""
-    url = f"{os.environ[SERVER_VARIABLE]}&schema=tests_{worker_id}"
-    if lacking := os.environ.get(LACKING_VARIABLE):
-        url += f"&lacks={lacking}"
+    url = url_of_schema(f"tests_{worker_id}")
     open_database(url, migrate=True).close()
     return url
 

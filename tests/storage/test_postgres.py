@@ -30,7 +30,7 @@ from ojster.storage.postgres.database import PostgresDatabase
 from ojster.storage.postgres.pipeline import translate
 from ojster.storage.postgres.url import parse_postgres_url
 from ojster.storage.transaction import Transaction, TryAgain
-from tests.conftest import SERVER_VARIABLE, Clock, request
+from tests.conftest import SERVER_VARIABLE, Clock, request, url_of_schema
 from tests.postgres import PostgresServer
 
 pytestmark = pytest.mark.anyio
@@ -127,7 +127,7 @@ class TestSchema:
         assert statement.names == ("queue", "seq")
 
     def test_many_processes_may_migrate_at_the_same_time(self) -> None:
-        url = f"{os.environ[SERVER_VARIABLE]}&schema=migrated_by_many_{os.getpid()}"
+        url = url_of_schema(f"migrated_by_many_{os.getpid()}")
         with ThreadPoolExecutor(8) as pool:
             versions = list(pool.map(migrate_database, [url] * 8))
         assert len(set(versions)) == 1
@@ -139,7 +139,7 @@ class TestSchema:
         self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         """The lock that it waits for would hold up everybody who comes after it."""
-        url = f"{os.environ[SERVER_VARIABLE]}&schema=migrated_beside_a_report_{os.getpid()}"
+        url = url_of_schema(f"migrated_beside_a_report_{os.getpid()}")
         migrate_database(url)
         engine = Service(open_database(url))
         monkeypatch.setattr(schema, "LOCK_WAIT_MS", 50)
@@ -161,14 +161,14 @@ class TestSchema:
         await engine.close()
 
     def test_tables_are_made_only_if_that_is_asked_for(self) -> None:
-        url = f"{os.environ[SERVER_VARIABLE]}&schema=nothing_here"
+        url = url_of_schema("nothing_here")
         with pytest.raises(BackendUnavailable, match="ojster migrate"):
             open_database(url)
         with psycopg.connect(parse_postgres_url(url).conninfo) as connection:
             assert connection.execute("SELECT to_regnamespace('nothing_here')").fetchone() == (None,)
 
     def test_a_schema_from_the_future_is_refused(self) -> None:
-        url = f"{os.environ[SERVER_VARIABLE]}&schema=future_{os.getpid()}"
+        url = url_of_schema(f"future_{os.getpid()}")
         migrate_database(url)
         with psycopg.connect(parse_postgres_url(url).conninfo) as connection:
             connection.execute(f"INSERT INTO future_{os.getpid()}.migrations VALUES (99, now())")
