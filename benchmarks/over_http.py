@@ -34,6 +34,10 @@ CLIENTS = {"SQLite": {"whole1": 64, "whole100": 4}, "PostgreSQL": {"whole1": 128
 """Number of connections that saturate the server and its database, by store and scenario."""
 
 
+SERVER_PROCESSES = (1, 2, 4)
+"""Numbers of processes of a server."""
+
+
 CALLERS = 50
 """Number of coroutines that enqueue through one client."""
 
@@ -69,6 +73,7 @@ def run(store: Store, folder: Path, chosen: argparse.Namespace) -> Iterator[Figu
             name = f"{store.name}: whole jobs over HTTP {words}, {clients} connections"
             yield Figure(name, whole["rate"] / 3 * size)
         yield Figure(f"{store.name}: memory of the server afterwards", server.megabytes, "MiB")
+    yield from _server_processes(store, chosen.seconds)
     if store.name == "PostgreSQL":
         yield from _two_servers(store, chosen.seconds)
     yield from _across_processes(store, folder)
@@ -91,6 +96,21 @@ async def _by_client(url: str) -> float:
     rate = 400 * CALLERS / (time.perf_counter() - started)
     await app.aclose()
     return rate
+
+
+def _server_processes(store: Store, seconds: float) -> Iterator[Figure]:
+    """Measure servers with several processes: the processor time of a request says what more processors would give."""
+    first = None
+    for count in SERVER_PROCESSES:
+        with ojster(store.fresh(), count) as server:
+            server.load("enqueue", 64, 1.0)
+            before = server.processor_seconds
+            rate = server.load("enqueue", 64, seconds)["rate"]
+            spent = (server.processor_seconds - before) / (rate * seconds)
+        words = f"{store.name}: single enqueue over HTTP, {count} server process{'es' if count > 1 else ''}"
+        yield Figure(words, rate, floor=first, floor_name="one process")
+        yield Figure(f"{words}, their processor time for a request", spent * 1e6, "µs")
+        first = first or rate
 
 
 def _two_servers(store: Store, seconds: float) -> Iterator[Figure]:

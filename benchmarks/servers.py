@@ -45,6 +45,12 @@ class Server:
         return answer
 
     @property
+    def processor_seconds(self) -> float:
+        """Processor time of the server and the processes that it has started, in seconds."""
+        own = psutil.Process(self.process.pid)
+        return float(sum(sum(one.cpu_times()[:2]) for one in (own, *own.children(recursive=True))))
+
+    @property
     def megabytes(self) -> float:
         """Resident memory of the server, in MiB."""
         return float(psutil.Process(self.process.pid).memory_info().rss) / 2**20
@@ -58,9 +64,10 @@ def raw() -> Iterator[Server]:
 
 
 @contextlib.contextmanager
-def ojster(database: str) -> Iterator[Server]:
+def ojster(database: str, processes: int = 1) -> Iterator[Server]:
     """Run an Ojster server on a database, with its tables migrated."""
     command = [sys.executable, "-m", "ojster", "serve", "--database", database, "--migrate", "--port", "{port}"]
+    command += ["--processes", str(processes)] if processes > 1 else []
     with _serving([*command, "--log-level", "warning"]) as server:
         yield server
 
