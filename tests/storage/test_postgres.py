@@ -26,6 +26,7 @@ from ojster.storage.database import without_password
 from ojster.storage.migrations import scripts
 from ojster.storage.open import migrate_database, open_database
 from ojster.storage.postgres import notifier, schema, transaction
+from ojster.storage.postgres.abilities import ABILITIES
 from ojster.storage.postgres.database import PostgresDatabase
 from ojster.storage.postgres.pipeline import translate
 from ojster.storage.postgres.url import parse_postgres_url
@@ -61,6 +62,7 @@ class TestUrls:
         assert (parsed.schema, parsed.isolation, parsed.pooled) == ("jobs", "read committed", False)
         assert given["application_name"] == "ojster"
 
+    @pytest.mark.needs(*ABILITIES)
     def test_sockets_and_environment_variables_are_understood(self, monkeypatch: pytest.MonkeyPatch) -> None:
         where = psycopg.conninfo.conninfo_to_dict(os.environ[SERVER_VARIABLE])
         for name, value in (("PGHOST", where["host"]), ("PGPORT", where["port"]), ("PGUSER", where["user"])):

@@ -22,6 +22,8 @@ from ojster.storage.transaction import PLAIN, WITH_LIMIT, WITH_NEEDS
 from tests.conftest import empty
 from tests.storage.statements import Recorded, having, live, skip_without_generic_plans
 
+pytestmark = pytest.mark.needs("planner-settings")
+
 CLAIM = "ORDER BY j.priority DESC"
 
 

@@ -122,6 +122,7 @@ FORGETS = "NOT EXISTS (SELECT 1 FROM workflows AS n WHERE n.id = workflows.next_
 """In the statements that find workflows past their retention."""
 
 
+@pytest.mark.needs("planner-settings")
 @pytest.mark.parametrize("known", KNOWN)
 async def test_no_statement_reads_a_whole_table_whatever_the_planner_knows(
     postgres_url: str, clock: Clock, said: Recorded, known: str
@@ -134,6 +135,7 @@ async def test_no_statement_reads_a_whole_table_whatever_the_planner_knows(
     assert not wrong, "\n".join(wrong)
 
 
+@pytest.mark.needs("planner-settings")
 @pytest.mark.parametrize("known", KNOWN)
 async def test_workflows_past_their_retention_are_found_without_a_look_at_all(
     postgres_url: str, clock: Clock, said: Recorded, known: str
