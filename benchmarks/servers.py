@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -69,6 +70,9 @@ def ojster(database: str, processes: int = 1) -> Iterator[Server]:
     command = [sys.executable, "-m", "ojster", "serve", "--database", database, "--migrate", "--port", "{port}"]
     command += ["--processes", str(processes)] if processes > 1 else []
     with _serving([*command, "--log-level", "warning"]) as server:
+        # The port is open before the first process answers.
+        with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/ojs/v1/health", timeout=30) as answer:
+            answer.read()
         yield server
 
 
