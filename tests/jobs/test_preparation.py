@@ -85,6 +85,8 @@ REQUESTS: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
         "meta": st.sampled_from([{}, {"tenant_id": "acme"}, {"k": 1}]),
         "options": OPTIONS,
         "x_custom": st.sampled_from([1, 2]),
+        "workflow_id": st.just("01900000-0000-7000-8000-000000000000"),
+        "workflow_step": st.sampled_from(["0", "1.a", '],"args":[]']),
         "priority": st.just(3),
         "on_success": st.just([]),
     },

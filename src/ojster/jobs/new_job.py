@@ -174,7 +174,7 @@ def read_job(
         args,
         meta,
         options.fragment,
-        _other_members(members) if members else b"",
+        other_members(members) if members else b"",
         b"" if scheduled_at is None and expires_at is None else _relative_times(options, scheduled_at, expires_at),
     )
     check_size(envelope, largest)
@@ -286,7 +286,8 @@ def _read_meta(members: Members) -> bytes:
     return meta
 
 
-def _other_members(members: Members) -> bytes:
+def other_members(members: Members) -> bytes:
+    """Return the members of an envelope that the server keeps as they were sent, each with a comma before it."""
     others = [b",%b:%b" % (_encode(name), value) for name, value in members.items() if name not in _SERVER_NAMES]
     return b"".join(others)
 

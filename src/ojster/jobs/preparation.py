@@ -17,63 +17,110 @@ from ojster.jobs.authorship import sign
 from ojster.jobs.code import ATTRIBUTE as CODE_ATTRIBUTE
 from ojster.jobs.extension import Completer, life
 from ojster.jobs.middleware import EnqueueMiddleware, through_middleware
-from ojster.jobs.new_job import MARK, NewJob, check_size, read_job
+from ojster.jobs.new_job import MARK, NewJob, check_size, other_members, read_job
 from ojster.jobs.scope import Scope
 
 _NULL: Final = msgspec.Raw(b"null")
 _MAY_CARRY_CODE: Final = frozenset({"type", CODE_ATTRIBUTE, REACTIONS})
 """Members of a job that say whether it, or a job that follows it, carries code."""
 
-_PLAIN: Final = frozenset({"type", "args", "meta", "options"})
-"""The members of a plain request."""
+_COMMON: Final = ("type", "meta", "options")
+"""The members of a plain request that many requests have in common."""
+
+_PASSED: Final = frozenset({"workflow_id", "workflow_step"})
+"""Members that are kept as they are, and say nothing about the job: every step of a workflow has them."""
+
+_PLAIN: Final = _PASSED.union(_COMMON, {"args"})
+
+MOST_MODELS: Final = 100
+"""Maximum number of models that are kept."""
+
+Shape = tuple[str | int | bytes, ...]
+"""What plain requests have in common."""
 
 
-class Model:
-    """A job from which others are made that differ in their arguments alone, without reading the rest of them again.
+def shape_of(members: Members, tenant: str = "") -> Shape | None:
+    """Return what plain requests have in common if they differ in their arguments alone; ``None``: it is not plain."""
+    if not members.keys() <= _PLAIN:
+        return None
+    return tenant, len(_PASSED & members.keys()), *[bytes(members.get(name, b"")) for name in _COMMON]
+
+
+class _Model:
+    """A job from which others are made without reading anything but their arguments."""
+
+    __slots__ = ("_after_args", "_after_id", "_after_others", "_before_id", "_has_others", "_job")
+
+    def __init__(self, job: NewJob, request: Members) -> None:
+        self._job = job
+        self._before_id, rest = job.envelope.split(job.id.encode(), 1)
+        self._after_id, rest = rest.split(bytes(request["args"]), 1)
+        others = _others(request)
+        self._has_others = bool(others)
+        self._after_args, self._after_others = rest.rsplit(others, 1) if others else (rest, b"")
+
+    def job(self, request: Members) -> NewJob:
+        args, others = bytes(request["args"]), _others(request) if self._has_others else b""
+        job = copy(self._job)
+        job.id = new_id()
+        parts = (self._before_id, job.id.encode(), self._after_id, args, self._after_args, others, self._after_others)
+        job.envelope = b"".join(parts)
+        return job
+
+
+class Models:
+    """The models of jobs that are read at one time, from which their relative times count.
 
     Parameters
     ----------
-    shape:
-        What requests for such jobs have in common: see ``shape_of``.
-    job, args:
-        The first one, and its arguments, as JSON.
+    now:
+        That time, in microseconds since the epoch.
+    largest:
+        Maximum size of a job as JSON, in bytes.
     """
 
-    __slots__ = ("_after_args", "_after_id", "_before_id", "_job", "_shape")
+    def __init__(self, now: int, largest: int) -> None:
+        self._now = now
+        self._largest = largest
+        self._models: dict[Shape, _Model] = {}
 
-    def __init__(self, shape: Sequence[msgspec.Raw | None], job: NewJob, args: bytes) -> None:
-        self._shape = shape
-        self._job = job
-        self._before_id, rest = job.envelope.split(job.id.encode(), 1)
-        self._after_id, self._after_args = rest.split(args, 1)
+    def read(self, members: Members, tenant: str) -> NewJob:
+        """Return the job of a tenant that a request describes, as ``read_job`` does; the request is consumed."""
+        shape = shape_of(members, tenant)
+        if (job := self.job(shape, members)) is not None:
+            return job
+        request = dict(members)
+        job = read_job(members, self._now, largest=self._largest, tenant=tenant)
+        self.keep(shape, job, request)
+        return job
 
-    def job(self, members: Members, largest: int) -> NewJob | None:
-        """Return the job that a request describes; ``None``: it must be read.
+    def job(self, shape: Shape | None, members: Members) -> NewJob | None:
+        """Return the job that a request of a shape describes; ``None``: it must be read.
 
         Raises
         ------
         PayloadTooLarge
-            The job is larger than ``largest`` bytes.
+            The job is larger than allowed.
         """
+        model = None if shape is None else self._models.get(shape)
         args = bytes(members.get("args", b""))
-        if shape_of(members) != self._shape or args[:1] != b"[" or MARK in args:
+        if model is None or args[:1] != b"[" or MARK in args:
             return None
-        job = copy(self._job)
-        job.id = new_id()
-        job.envelope = b"%b%b%b%b%b" % (self._before_id, job.id.encode(), self._after_id, args, self._after_args)
-        check_size(job.envelope, largest)
+        job = model.job(members)
+        check_size(job.envelope, self._largest)
         return job
 
+    def keep(self, shape: Shape | None, job: NewJob, request: Members) -> None:
+        """Make a model of a job that was read from a request of a shape, unless more than its args depends on them."""
+        if shape is None or job.unique is not None or job.limit is not None or job.reacts or job.wait is not None:
+            return
+        if len(self._models) >= MOST_MODELS:
+            self._models.clear()
+        self._models[shape] = _Model(job, request)
 
-def shape_of(members: Members) -> Sequence[msgspec.Raw | None] | None:
-    """Return what plain requests have in common if they differ in their arguments alone; ``None``: it is not plain."""
-    if not members.keys() <= _PLAIN:
-        return None
-    return members.get("type"), members.get("meta"), members.get("options")
 
-
-def _depends_on_args(job: NewJob) -> bool:
-    return job.unique is not None or job.limit is not None or bool(job.reacts) or job.wait is not None
+def _others(members: Members) -> bytes:
+    return other_members({name: members[name] for name in members if name in _PASSED})
 
 
 class Preparation:
@@ -99,8 +146,8 @@ class Preparation:
         self._completers = completers
         self.catalogue = catalogue
         self._now = scope.database.clock()
-        self._model: Model | None = None
-        self._may_use_model = not (self.changes_requests or catalogue.by_type)
+        has_models = not (self.changes_requests or catalogue.by_type)
+        self._models = Models(self._now, scope.database.settings.largest_job) if has_models else None
 
     @property
     def changes_requests(self) -> bool:
@@ -115,14 +162,14 @@ class Preparation:
         InvalidRequest, InvalidPolicy, PayloadTooLarge
             The request is malformed.
         """
-        largest = self._scope.database.settings.largest_job
-        if self._model is not None and (job := self._model.job(members, largest)) is not None:
+        if self._models is None:
+            return await self._read(members)
+        shape = shape_of(members)
+        if (job := self._models.job(shape, members)) is not None:
             return job
-        shape = shape_of(members) if self._may_use_model else None
-        args = bytes(members.get("args", _NULL))
+        request = dict(members)
         job = await self._read(members)
-        if shape is not None and not _depends_on_args(job):
-            self._model = Model(shape, job, args)
+        self._models.keep(shape, job, request)
         return job
 
     async def _read(self, members: Members) -> NewJob:

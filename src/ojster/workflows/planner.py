@@ -19,7 +19,7 @@ from ojster.core.references import (
 )
 from ojster.jobs.code import CODE_TYPE
 from ojster.jobs.names import refuse_reserved
-from ojster.jobs.new_job import read_job
+from ojster.jobs.preparation import Models
 from ojster.workflows.node import MAX_NODES, Inputs, Kind, Node, Rule
 from ojster.workflows.plan_members import (
     MAX_REPORTED_PROBLEMS,
@@ -105,8 +105,7 @@ class Planner:
     ) -> None:
         self.plan = Plan()
         self.problems = [] if problems is None else problems
-        self._now = now
-        self._largest = largest
+        self._models = Models(now, largest)
         self._tenant = tenant
         self._carried = trace_members(metadata)
         self._origin = origin_members(metadata)
@@ -275,7 +274,7 @@ class Planner:
         self.plan.promises += [(here.place, one) for one in provided]
         self._order.promised += [(node.id, one.name, one.category) for one in provided]
         spec.has_references = self._order.refer(node, spec, request.get("args", b""), here.path)
-        job = read_job(request, self._now, largest=self._largest, tenant=self._tenant)
+        job = self._models.read(request, self._tenant)
         refuse_reserved(job.queue)
         if job.pending:
             raise Problem(here.path, "A step cannot be 'pending'; use 'manual' to make it wait for an approval.")

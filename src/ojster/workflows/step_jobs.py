@@ -10,10 +10,11 @@ from msgspec import UNSET
 
 from ojster.collections.outputs import finder
 from ojster.core.errors import PayloadTooLarge
-from ojster.core.json_objects import read_members
+from ojster.core.json_objects import stored_members
 from ojster.core.references import resolve
 from ojster.core.shared_value import SharedValue
-from ojster.jobs.new_job import NewJob, read_job
+from ojster.jobs.new_job import NewJob
+from ojster.jobs.preparation import Models
 from ojster.workflows.graph import Graph
 from ojster.workflows.node import Node
 from ojster.workflows.plan_values import Spec
@@ -33,6 +34,7 @@ class StepJobs:
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
+        self._models = Models(graph.tx.now, graph.tx.settings.largest_job)
         self._large: LargeValues = {}
         self._stored: set[SharedValue] = set()
         self._resolved_of: Counter[int] = Counter()
@@ -57,11 +59,10 @@ class StepJobs:
         """Return the job of a step."""
         assert spec.request is not UNSET
         workflow = self._graph.workflow_of(node)
-        members = read_members(spec.request, "The step")
+        members = stored_members(spec.request)
         if spec.has_references:
             members["args"] = msgspec.Raw(resolve(members["args"], values.look_up, self.finder(node)))
-        tx = self._graph.tx
-        job = read_job(members, tx.now, largest=tx.settings.largest_job, tenant=workflow.tenant)
+        job = self._models.read(members, workflow.tenant)
         if spec.has_references:
             if values.largest is not None and values.largest.value in job.envelope:  # not only in a lookup
                 job.shared = values.largest

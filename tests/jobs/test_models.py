@@ -1,0 +1,99 @@
+"""Jobs and steps with much in common: what they share is read once, and each is what it would be alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from ojster.core.errors import InvalidRequest, PayloadTooLarge
+from ojster.core.json_objects import Members
+from ojster.jobs import preparation
+from ojster.jobs.new_job import NewJob, read_job
+from ojster.jobs.preparation import MOST_MODELS, Models, shape_of
+from tests.conftest import Bench, request, shown
+from tests.workflows.bench import WorkflowBench
+
+pytestmark = pytest.mark.anyio
+
+NOW = 1_800_000_000_000_000
+
+
+def members_of(**body: Any) -> Members:
+    return {name: msgspec.Raw(msgspec.json.encode(value)) for name, value in body.items()}
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[Members]:
+    """The requests that were read as a whole."""
+    seen: list[Members] = []
+
+    def counted(members: Members, *args: Any, **more: Any) -> NewJob:
+        seen.append(dict(members))
+        return read_job(members, *args, **more)
+
+    monkeypatch.setattr(preparation, "read_job", counted)
+    return seen
+
+
+def test_jobs_of_two_tenants_are_not_made_from_each_other(reads: list[Members]) -> None:
+    known = Models(NOW, 1_000)
+    jobs = [known.read(members_of(type="a", args=[]), tenant) for tenant in ("acme", "other", "acme")]
+    assert [job.tenant for job in jobs] == ["acme", "other", "acme"]
+    assert [b'"tenant_id":"other"' in job.envelope for job in jobs] == [False, True, False]
+    assert len(reads) == 2
+
+
+def test_a_job_made_from_a_model_is_refused_if_it_is_too_large() -> None:
+    known = Models(NOW, 300)
+    known.read(members_of(type="a", args=["x"]), "")
+    with pytest.raises(PayloadTooLarge, match="at most 300"):
+        known.read(members_of(type="a", args=["x" * 300]), "")
+
+
+def test_a_job_without_arguments_is_refused_though_there_is_a_model() -> None:
+    known = Models(NOW, 300)
+    known.read(members_of(type="a", args=[]), "")
+    with pytest.raises(InvalidRequest, match="args"):
+        known.read(members_of(type="a"), "")
+
+
+def test_not_more_than_a_number_of_models_is_kept(reads: list[Members]) -> None:
+    known = Models(NOW, 1_000)
+    for number in range(3 * MOST_MODELS):
+        known.read(members_of(type=f"t{number}", args=[]), "")
+    assert len(known._models) <= MOST_MODELS
+    known.read(members_of(type=f"t{3 * MOST_MODELS - 1}", args=[1]), "")
+    assert len(reads) == 3 * MOST_MODELS
+
+
+def test_requests_with_members_that_say_more_about_the_job_have_no_shape() -> None:
+    assert shape_of(members_of(type="a", args=[], on_success=[])) is None
+    assert shape_of(members_of(type="a", args=[], priority=3)) is None
+    assert shape_of(members_of(type="a", args=[], workflow_id="x")) != shape_of(members_of(type="a", args=[]))
+
+
+async def test_the_steps_of_a_group_are_read_once_when_it_is_created_and_once_when_they_start(
+    bench: Bench, flow: WorkflowBench, reads: list[Members]
+) -> None:
+    steps = [{"type": "mail.send", "args": [number], "options": {"queue": "mail"}} for number in range(20)]
+    workflow = (await flow.create({"type": "group", "jobs": steps})).id
+    jobs = sorted(map(shown, await bench.fetch("mail", count=20)), key=lambda job: job["args"])
+    assert [job["args"] for job in jobs] == [[number] for number in range(20)]
+    assert [job["workflow_step"] for job in jobs] == [str(number) for number in range(20)]
+    assert {job["workflow_id"] for job in jobs} == {workflow}
+    assert len({job["id"] for job in jobs}) == 20
+    assert len(reads) <= 2
+
+
+async def test_steps_with_references_are_made_from_a_model_with_the_values(bench: Bench, flow: WorkflowBench) -> None:
+    steps = [{"type": "mail.send", "args": [number, {"$ref": "params.to"}]} for number in range(3)]
+    await flow.create({"type": "group", "jobs": steps, "params": {"to": "ann@example.com"}})
+    jobs = sorted(map(shown, await bench.fetch(count=3)), key=lambda job: job["args"])
+    assert [job["args"] for job in jobs] == [[number, "ann@example.com"] for number in range(3)]
+
+
+async def test_jobs_of_one_call_keep_their_own_arguments(bench: Bench, reads: list[Members]) -> None:
+    pushed = await bench.engine.jobs.enqueue([request("t", number) for number in range(10)])
+    assert [shown(one.job)["args"] for one in pushed] == [[number] for number in range(10)]
