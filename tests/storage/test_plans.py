@@ -17,6 +17,7 @@ from ojster.fleet import matching
 from ojster.queues import gates
 from ojster.storage.sqlite import statements as known
 from ojster.storage.sqlite.database import migrate
+from ojster.storage.sqlite.statements import plan_once
 from ojster.storage.transaction import PLAIN, WITH_LIMIT, WITH_NEEDS
 from tests.storage.statements import Recorded, having, live
 
@@ -80,6 +81,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
 @pytest.fixture(params=["new", "analyzed"])
 def connection(request: pytest.FixtureRequest, tmp_path: Path) -> apsw.Connection:
     opened = apsw.Connection(str(tmp_path / "jobs.db"))
+    plan_once(opened)
     migrate(opened)
     if request.param == "analyzed":
         opened.execute(
@@ -88,6 +90,25 @@ def connection(request: pytest.FixtureRequest, tmp_path: Path) -> apsw.Connectio
             "SELECT x, 'id' || x, 't', 'q', 'completed', 0, 3, 0, x FROM n; ANALYZE"
         )
     return opened
+
+
+def test_a_claim_is_planned_once_whatever_its_values(tmp_path: Path) -> None:
+    """Otherwise SQLite, which could use an index of some values alone, plans it again for each claim."""
+    connection = apsw.Connection(str(tmp_path / "jobs.db"))
+    plan_once(connection)
+    migrate(connection)
+    planned: list[int] = []
+
+    def authorize(action: int, *about: str | None) -> int:
+        planned.append(action)  # SQLite asks while it plans
+        return apsw.SQLITE_OK
+
+    connection.authorizer = authorize
+    claim = known.SELECT_AVAILABLE.format(kind=PLAIN, abilities="")
+    connection.execute(claim, ("mail", "", 1, 10)).fetchall()
+    first = len(planned)
+    connection.execute(claim, ("reports", "acme", 2, 20)).fetchall()
+    assert len(planned) == first > 0
 
 
 def plan_of(connection: apsw.Connection, seen: Recorded, sql: str) -> list[str]:

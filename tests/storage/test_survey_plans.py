@@ -17,6 +17,7 @@ from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.queries import Page
 from ojster.jobs.scope import Caller
 from ojster.storage.sqlite.database import migrate
+from ojster.storage.sqlite.statements import plan_once
 from ojster.workflows.step_pages import StepFilter
 from tests.conftest import Bench
 from tests.storage.statements import Recorded, having, recorded_on_sqlite
@@ -64,6 +65,7 @@ async def test_surveys_read_no_whole_table(
 ) -> None:
     seen = await asked(bench, monkeypatch)
     connection = apsw.Connection(str(tmp_path / "plans.db"))
+    plan_once(connection)
     migrate(connection)
     if knows == "the sizes":
         connection.execute(

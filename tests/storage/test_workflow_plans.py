@@ -23,6 +23,7 @@ from ojster.storage.open import open_database
 from ojster.storage.postgres.database import WRITER_SETTINGS
 from ojster.storage.postgres.pipeline import translate
 from ojster.storage.postgres.url import parse_postgres_url
+from ojster.storage.sqlite.statements import plan_once
 from ojster.workflows.node import Inputs
 from ojster.workflows.results import _COLUMNS, _STEPS_BEFORE
 from tests.conftest import Clock
@@ -196,6 +197,7 @@ def whole_scans(plan: dict[str, Any]) -> list[str]:
 def test_the_inputs_of_a_step_of_a_graph_are_found_by_its_edges_not_among_all_its_siblings(file_url: str) -> None:
     """Otherwise each step of a graph would cost as much as the graph has steps."""
     connection = apsw.Connection(file_url.removeprefix("sqlite:///"))
+    plan_once(connection)
     query = f"SELECT s.id, {_COLUMNS} FROM nodes AS s {_STEPS_BEFORE[Inputs.NEEDED]} WHERE s.id IN (1, 2)"
     plan = "\n".join(row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {query} ORDER BY s.id, n.position"))
     assert "node_edges_target" in plan

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
+from ojster.core.states import JobState
 from ojster.storage.database import Database
 from ojster.storage.transaction import Transaction
 
@@ -88,9 +89,9 @@ def _equalities(chosen: JobFilter) -> tuple[list[str], dict[str, Any]]:
     parts: list[str] = []
     parameters: dict[str, Any] = {}
     if chosen.states:
-        names = [f"state_{number}" for number in range(len(chosen.states))]
-        parts.append("state = :state_0" if len(names) == 1 else f"state IN (:{', :'.join(names)})")
-        parameters |= dict(zip(names, chosen.states, strict=True))
+        # Not as parameters: databases could not use the indexes of jobs in one state.
+        states = [f"'{JobState(state).value}'" for state in chosen.states]
+        parts.append(f"state = {states[0]}" if len(states) == 1 else f"state IN ({', '.join(states)})")
     if chosen.dead is not None:
         parts.append(f"dead = {int(chosen.dead)}")
     if chosen.tenant:

@@ -47,6 +47,7 @@ from ojster.storage.sqlite.statements import (
     insertion,
     insertion_of_alike,
     parts_of,
+    plan_once,
 )
 from ojster.storage.transaction import (
     ColumnType,
@@ -308,6 +309,7 @@ class SqliteDatabase(Database):
             if not self._in_memory:
                 _create(Path(self.path))
             connection = apsw.Connection(self.path, statementcachesize=STATEMENTS)
+            plan_once(connection)
             connection.set_busy_timeout(BUSY_TIMEOUT)
             _refuse_foreign(connection, self.path)
             _use_write_ahead_log(connection)

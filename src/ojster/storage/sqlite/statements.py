@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Final, TypeVar
 
+import apsw
+
 from ojster.storage.transaction import JOB_COLUMNS, JOB_COLUMNS_OF_J
 
 T = TypeVar("T")
@@ -124,3 +126,12 @@ def change(table: str, names: Sequence[str], number: int) -> str:
     changes = ", ".join(f"{name} = changed.column{place}" for place, name in enumerate(others, 2))
     values = ", ".join([row] * number)
     return f"UPDATE {table} SET {changes} FROM (VALUES {values}) AS changed WHERE {table}.{key} = changed.column1"
+
+
+def plan_once(connection: apsw.Connection) -> None:
+    """Plan each statement for all values of its parameters, once.
+
+    Otherwise, SQLite plans many statements again each time that they run, because a value may decide whether a partial
+    index can be used: a claim took 60 microseconds instead of 5.
+    """
+    connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
