@@ -318,6 +318,10 @@ class Transaction(ABC):
     def insert_jobs(self, jobs: Sequence[Job]) -> None:
         """Insert jobs with their envelopes. The database assigns ``seq``; the given objects are not updated."""
 
+    @abstractmethod
+    def new_workflow_numbers(self, count: int) -> list[int]:
+        """Return the numbers (``seq``) of workflows that the caller inserts."""
+
     def start_jobs(self, jobs: Sequence[Job]) -> None:
         """Write jobs as active: attempt, start time, lease and worker."""
         self.execute_many(

@@ -47,23 +47,17 @@ _GIVEN_COLUMNS: Final = (
 )
 """Columns that take the value of the attribute of the same name of the new workflow."""
 
-_INSERT: Final = (
-    f"INSERT INTO workflows ({', '.join(_GIVEN_COLUMNS)}, state, created_at, due_at, nodes, jobs) "
-    f"VALUES (:{', :'.join(_GIVEN_COLUMNS)}, :state, :now, :due_at, 0, 0) RETURNING seq"
-)
-
 
 def create(tx: Transaction, requests: Sequence[NewWorkflow]) -> list[str | OjsterError]:
     """Create workflows and start those that are due; for each, return its id or an error."""
     graph = Graph(tx)
     run = Advance(graph)
     results: list[str | OjsterError] = []
-    for new in requests:
-        if (refusal := _refusal(tx, new)) is not None:
+    for new, seq in zip(requests, tx.new_workflow_numbers(len(requests)), strict=True):
+        if (refusal := _refusal(graph, new)) is not None:
             results.append(refusal)
             continue
-        workflow = _insert(tx, new, WorkflowState.PENDING, _due_at(new))
-        graph.workflows[workflow.seq] = workflow
+        workflow = _add(graph, seq, new, WorkflowState.PENDING, _due_at(new))
         graph.plant(new.plan, workflow)
         _show(run, workflow, new)
         results.append(new.id)
@@ -93,7 +87,13 @@ def parts_of(plan: Plan) -> Iterator[Plan]:
 
 def begin(tx: Transaction, requests: Sequence[NewWorkflow]) -> list[int | OjsterError]:
     """Create workflows without nodes that nobody sees; for each, return its ``seq`` or an error."""
-    return [_refusal(tx, new) or _insert(tx, new, FORGOTTEN, tx.now + ABANDONED_AFTER).seq for new in requests]
+    graph = Graph(tx)
+    results: list[int | OjsterError] = []
+    for new, seq in zip(requests, tx.new_workflow_numbers(len(requests)), strict=True):
+        refusal = _refusal(graph, new)
+        results.append(refusal or _add(graph, seq, new, FORGOTTEN, tx.now + ABANDONED_AFTER).seq)
+    graph.write()
+    return results
 
 
 def plant(tx: Transaction, parts: Sequence[tuple[int, Plan]]) -> list[OjsterError | None]:
@@ -152,8 +152,11 @@ def _abandoned() -> OjsterError:
     )
 
 
-def _refusal(tx: Transaction, new: NewWorkflow) -> OjsterError | None:
+def _refusal(graph: Graph, new: NewWorkflow) -> OjsterError | None:
     """Return why a workflow cannot be created, or ``None``."""
+    tx = graph.tx
+    if new.id_is_given or new.target is not None:
+        graph.write_new_workflows()  # those before it may have its id, or its target
     if (full := tx.refuse_growth()) is not None:
         return full
     for (state,) in tx.execute("SELECT state FROM workflows WHERE id = :id", {"id": new.id}) if new.id_is_given else ():
@@ -183,15 +186,14 @@ def _due_at(new: NewWorkflow) -> int | None:
     return min((moment for moment in (new.scheduled_at, new.expires_at) if moment is not None), default=None)
 
 
-def _insert(tx: Transaction, new: NewWorkflow, state: str, due_at: int | None) -> Workflow:
-    given = {column: getattr(new, column) for column in _GIVEN_COLUMNS}
-    ((seq,),) = tx.execute(_INSERT, given | {"state": state, "now": tx.now, "due_at": due_at})
+def _add(graph: Graph, seq: int, new: NewWorkflow, state: str, due_at: int | None) -> Workflow:
+    tx = graph.tx
     tx.execute_many(
         "INSERT INTO workflow_properties (workflow, name, value, version) VALUES (?, ?, ?, 1)",
         [(seq, name, bytes(value)) for name, value in new.properties.items()],
     )
-    return Workflow(
-        **given,
+    workflow = Workflow(
+        **{column: getattr(new, column) for column in _GIVEN_COLUMNS},
         seq=seq,
         state=state,
         version=0,
@@ -209,6 +211,8 @@ def _insert(tx: Transaction, new: NewWorkflow, state: str, due_at: int | None) -
         retries=0,
         error=None,
     )
+    graph.add(workflow)
+    return workflow
 
 
 def launch(run: Advance, workflow: Workflow) -> None:

@@ -19,28 +19,39 @@ CHILDREN_AT_ONCE: Final = 500
 """Number of nodes in containers whose children are read together."""
 
 
+_OTHERS_OF_WORKFLOW: Final[dict[str, ColumnType]] = {
+    **dict.fromkeys(("id", "type", "name", "state", "tenant", "definition", "target", "target_key", "locks"), "text"),
+    **dict.fromkeys(("on_lost_worker", "previous_attempt", "next_attempt", "created_by", "cancelled_by"), "text"),
+    **dict.fromkeys(("params", "metadata", "error", "start"), "bytea"),
+}
+_WORKFLOW_TYPES: Final[dict[str, ColumnType]] = {
+    name: _OTHERS_OF_WORKFLOW.get(name, "bigint") for name in Workflow.__struct_fields__
+}
 _CHANGING: Final[dict[str, ColumnType]] = {
-    "seq": "bigint",
-    "state": "text",
-    "version": "bigint",
-    "started_at": "bigint",
-    "cancelled_at": "bigint",
-    "finished_at": "bigint",
-    "due_at": "bigint",
-    "held_at": "bigint",
-    "nodes": "bigint",
-    "jobs": "bigint",
-    "completed": "bigint",
-    "failed": "bigint",
-    "cancelled": "bigint",
-    "retries": "bigint",
-    "error": "bytea",
-    "target_key": "text",
-    "locks": "text",
-    "next_attempt": "text",
-    "kept_until": "bigint",
-    "cancelled_by": "text",
-    "resolved_bytes": "bigint",
+    name: _WORKFLOW_TYPES[name]
+    for name in (
+        "seq",
+        "state",
+        "version",
+        "started_at",
+        "cancelled_at",
+        "finished_at",
+        "due_at",
+        "held_at",
+        "nodes",
+        "jobs",
+        "completed",
+        "failed",
+        "cancelled",
+        "retries",
+        "error",
+        "target_key",
+        "locks",
+        "next_attempt",
+        "kept_until",
+        "cancelled_by",
+        "resolved_bytes",
+    )
 }
 """Columns that change in an existing workflow."""
 
@@ -91,6 +102,7 @@ _EDGE: Final[dict[str, ColumnType]] = {"source": "bigint", "target": "bigint", "
 
 _node_row: Final = attrgetter(*_NODE_TYPES)
 _changing_node_row: Final = attrgetter(*_NODE_CHANGING)
+_workflow_row: Final = attrgetter(*_WORKFLOW_TYPES)
 _changing_workflow_row: Final = attrgetter(*_CHANGING)
 
 
@@ -122,6 +134,7 @@ class Graph:
         """Those of the new edges that follow from promised items."""
         self._new_children: dict[int, list[Node]] = {}
         self._changed: dict[int, Workflow] = {}
+        self._new_workflows: dict[int, Workflow] = {}
         self._edges_ahead: dict[int, list[Row]] = {}
         """Edges that were read before they were asked for, by source. They serve once: others may be added later."""
 
@@ -317,6 +330,10 @@ class Graph:
 
     # Changing
 
+    def add(self, workflow: Workflow) -> None:
+        """Add a new workflow, which ``write`` inserts."""
+        self.workflows[workflow.seq] = self._new_workflows[workflow.seq] = workflow
+
     def plant(self, plan: Plan, workflow: Workflow) -> list[Node]:
         """Add copies of a plan's nodes to a workflow. The plan stays unchanged: the transaction may run again."""
         base = workflow.root
@@ -394,12 +411,19 @@ class Graph:
     def write(self) -> None:
         """Write all changes."""
         self.write_nodes()
-        rows = [_changing_workflow_row(workflow) for workflow in self._changed.values()]
-        self.tx.update_rows("workflows", _CHANGING, rows)
+        changed = [workflow for seq, workflow in self._changed.items() if seq not in self._new_workflows]
+        self.tx.update_rows("workflows", _CHANGING, [_changing_workflow_row(workflow) for workflow in changed])
+        self.write_new_workflows()
         for workflow in self._changed.values():
             self.tx.expect(workflow.due_at)
             self.tx.effects.workflows[workflow.id] = workflow.finished_at is not None
         self._changed.clear()
+
+    def write_new_workflows(self) -> None:
+        """Insert the new workflows, so that queries find them; later changes of them are written like any other."""
+        rows = [_workflow_row(workflow) for workflow in self._new_workflows.values()]
+        self.tx.insert_rows("workflows", _WORKFLOW_TYPES, rows)
+        self._new_workflows.clear()
 
 
 def live_nodes(graph: Graph, workflow: Workflow) -> list[Node]:

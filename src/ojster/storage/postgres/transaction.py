@@ -131,11 +131,17 @@ _INSERT_ALIKE: Final = (
 )
 
 
+_NUMBER_WORKFLOWS: Final = (
+    "SELECT nextval('{schema}.workflows_seq_seq') FROM generate_series(1, CAST(? AS integer)) AS one"
+)
+
+
 @cache
-def _insertions(schema: str) -> tuple[str, str, str]:
-    """Return the statements that insert jobs, jobs that are alike, and those that share values, into a schema."""
-    place = quoted(schema)
-    return _INSERT_JOBS.format(schema=place), _INSERT_ALIKE.format(schema=place), _INSERT_PARTS.format(schema=place)
+def _in_schema(schema: str) -> tuple[str, str, str, str]:
+    """Return the statements for a schema: insert jobs, jobs that are alike, and those that share values; numbers."""
+    all_of_them = (_INSERT_JOBS, _INSERT_ALIKE, _INSERT_PARTS, _NUMBER_WORKFLOWS)
+    first, second, third, fourth = (one.format(schema=quoted(schema)) for one in all_of_them)
+    return first, second, third, fourth
 
 
 _START_JOBS: Final = (
@@ -313,7 +319,7 @@ class PostgresTransaction(Transaction):
     ) -> None:
         super().__init__(now, settings, memory, records_events=records_events)
         self._connection = connection
-        self._insert_jobs, self._insert_alike, self._insert_parts = _insertions(url.schema)
+        self._insert_jobs, self._insert_alike, self._insert_parts, self._number_workflows = _in_schema(url.schema)
         self._slot = slot
         self._locks = f"{url.schema}/"
         self._lacks = url.lacks
@@ -369,6 +375,9 @@ class PostgresTransaction(Transaction):
             else:
                 self.execute(self._insert_jobs, (*_columns(some), blobs([job.envelope for job in some])))
             self._connection.flush()
+
+    def new_workflow_numbers(self, count: int) -> list[int]:
+        return [number for (number,) in self.execute(self._number_workflows, (count,))]
 
     def start_jobs(self, jobs: Sequence[Job]) -> None:
         self.execute(

@@ -114,6 +114,8 @@ class SqliteTransaction(Transaction):
         self._connection = connection
         self._room = room
         self._cursor = connection.cursor()
+        self._last_workflow: int | None = None
+        """The last number that a workflow has, or that was given out for one."""
 
     def refuse_growth(self) -> BackendUnavailable | None:
         return None if self._room is None else self._room.refusal(self._connection)
@@ -159,6 +161,14 @@ class SqliteTransaction(Transaction):
             self.execute_many(INSERT_PARTS, [(seq, *part) for seq, part in enumerate(self.payloads_of(jobs), first)])
         else:
             self._cursor.execute(INSERT_PAYLOADS, (first, apsw.carray(tuple([job.envelope for job in jobs]))))
+
+    def new_workflow_numbers(self, count: int) -> list[int]:
+        if self._last_workflow is None:
+            ((last,),) = self.execute("SELECT max(seq) FROM workflows")
+            self._last_workflow = last or 0
+        first = self._last_workflow + 1
+        self._last_workflow += count
+        return list(range(first, first + count))
 
     def start_jobs(self, jobs: Sequence[Job]) -> None:
         alike: dict[tuple[Any, ...], list[int]] = {}

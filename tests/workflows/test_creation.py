@@ -1,0 +1,89 @@
+"""Workflows that are created in one transaction: written together, and each of them checked against those before it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import pytest
+
+from ojster.core.errors import Duplicate, OjsterError
+from ojster.core.ids import new_id
+from ojster.core.json_objects import read_members
+from ojster.storage.transaction import Transaction
+from ojster.workflows import creation
+from ojster.workflows.plan_values import NewWorkflow
+from tests.conftest import Bench
+
+pytestmark = pytest.mark.anyio
+
+GROUP: dict[str, Any] = {"type": "group", "jobs": [{"type": "t", "args": []}]}
+
+
+async def prepared(bench: Bench, **more: Any) -> NewWorkflow:
+    return await bench.engine.workflows.prepare(read_members(msgspec.json.encode(GROUP | more)))
+
+
+async def created(bench: Bench, new: Sequence[NewWorkflow]) -> list[str | OjsterError]:
+    return list(await bench.engine.database.run_many(creation.create, new))
+
+
+async def test_workflows_of_one_transaction_take_as_many_statements_as_one(bench: Bench) -> None:
+    counts: list[int] = []
+
+    def create_counted(tx: Transaction, new: Sequence[NewWorkflow]) -> list[str | OjsterError]:
+        number = 0
+        execute = tx.execute
+
+        def counted(*args: Any) -> Any:
+            nonlocal number
+            number += 1
+            return execute(*args)
+
+        tx.execute = counted  # type: ignore[method-assign, assignment]
+        results = creation.create(tx, new)
+        counts.append(number)
+        return results
+
+    for size in (1, 2, 20):  # the first looks up what the process then remembers
+        new = [await prepared(bench, params={"n": number}) for number in range(size)]
+        ids = list(await bench.engine.database.run_many(create_counted, new))
+        assert [(await bench.engine.workflows.show(str(id))).state for id in ids] == ["running"] * size
+    assert counts[1] == counts[2]
+
+
+async def test_of_two_workflows_with_one_id_in_one_transaction_the_second_is_refused(bench: Bench) -> None:
+    id = new_id()
+    first, second = await created(bench, [await prepared(bench, id=id), await prepared(bench, id=id)])
+    assert first == id
+    assert isinstance(second, Duplicate)
+    assert (await bench.engine.workflows.show(id)).state == "running"
+
+
+async def test_of_two_workflows_with_one_target_in_one_transaction_the_second_is_refused(bench: Bench) -> None:
+    new = [await prepared(bench) for _ in range(2)]
+    for one in new:
+        one.target, one.target_key = "/gists", "gist /gists"
+    first, second = await created(bench, new)
+    assert first == new[0].id
+    assert isinstance(second, Duplicate)
+    assert second.details["existing_workflow_id"] == first
+
+
+async def test_a_workflow_that_locks_targets_keeps_one_of_the_same_transaction_from_its_target(bench: Bench) -> None:
+    new = [await prepared(bench) for _ in range(2)]
+    new[0].target, new[0].target_key, new[0].locks = "/gists", "gist /gists", "^/gists"
+    new[1].target, new[1].target_key = "/gists/1", "gist /gists/1"
+    first, second = await created(bench, new)
+    assert first == new[0].id
+    assert isinstance(second, OjsterError), "the target is locked"
+
+
+async def test_what_a_workflow_becomes_in_the_transaction_that_creates_it_is_kept(bench: Bench) -> None:
+    new = await prepared(bench, name="nightly", params={"a": 1})
+    (id,) = await created(bench, [new])
+    shown = await bench.engine.workflows.show(str(id))
+    assert (shown.state, shown.name, msgspec.json.encode(shown.params)) == ("running", "nightly", b'{"a":1}')
+    await bench.ack(await bench.fetch_one())
+    assert (await bench.engine.workflows.show(str(id))).state == "completed"
