@@ -114,6 +114,8 @@ def _composed(tx: Transaction, found: list[Outcome]) -> dict[int, Outcome]:
     everything = {one.id: one for one in found}
     levels: list[list[Outcome]] = []
     level = [one for one in found if _is_composed(one)]
+    if not level:
+        return everything
     while level:
         levels.append(level)
         rows = tx.execute(
