@@ -8,7 +8,6 @@ import os
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 import pytest
@@ -23,9 +22,8 @@ from ojster.schedules.due import run_due
 from ojster.schedules.retention import forget
 from ojster.service import Service
 from ojster.storage.database import without_password
-from ojster.storage.migrations import scripts
 from ojster.storage.open import migrate_database, open_database
-from ojster.storage.postgres import notifier, schema, transaction
+from ojster.storage.postgres import notifier, transaction
 from ojster.storage.postgres.abilities import ABILITIES
 from ojster.storage.postgres.database import PostgresDatabase
 from ojster.storage.postgres.pipeline import translate
@@ -127,40 +125,6 @@ class TestSchema:
             b'UPDATE "a""b".jobs SET queue = $1 FROM "a""b".payloads WHERE jobs.seq = $2 OR $1 = \'\''
         )
         assert statement.names == ("queue", "seq")
-
-    def test_many_processes_may_migrate_at_the_same_time(self) -> None:
-        url = url_of_schema(f"migrated_by_many_{os.getpid()}")
-        with ThreadPoolExecutor(8) as pool:
-            versions = list(pool.map(migrate_database, [url] * 8))
-        assert len(set(versions)) == 1
-        with psycopg.connect(parse_postgres_url(url).conninfo) as connection:
-            rows = connection.execute(f"SELECT version FROM migrated_by_many_{os.getpid()}.migrations").fetchall()
-        assert rows == [(number,) for number in range(1, versions[0] + 1)]
-
-    async def test_a_migration_that_waits_for_a_report_stops_nobody_else(
-        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        """The lock that it waits for would hold up everybody who comes after it."""
-        url = url_of_schema(f"migrated_beside_a_report_{os.getpid()}")
-        migrate_database(url)
-        engine = Service(open_database(url))
-        monkeypatch.setattr(schema, "LOCK_WAIT_MS", 50)
-        monkeypatch.setattr(schema, "MIGRATION_PAUSES", (0.01, 0.05))
-        more = [*scripts("postgres"), "ALTER TABLE jobs ADD COLUMN more BIGINT"]
-        monkeypatch.setattr(schema, "scripts", lambda kind: more)
-        parsed = parse_postgres_url(url)
-        with ThreadPoolExecutor(1) as pool, psycopg.connect(parsed.conninfo) as report:
-            report.execute(f"SELECT count(*) FROM {parsed.schema}.jobs".encode())
-            migrating = pool.submit(migrate_database, url)
-            while "tries again" not in caplog.text:
-                await asyncio.sleep(0.01)
-            for number in range(20):
-                await asyncio.wait_for(engine.jobs.enqueue([request("t", number)]), 5)
-            assert not migrating.done()
-            report.rollback()
-            assert await asyncio.to_thread(migrating.result, 20) == len(more)
-        assert len((await engine.jobs.select()).jobs) == 20
-        await engine.close()
 
     def test_tables_are_made_only_if_that_is_asked_for(self) -> None:
         url = url_of_schema("nothing_here")

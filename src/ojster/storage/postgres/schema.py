@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import random
+import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 import psycopg
@@ -27,14 +29,28 @@ MAX_MIGRATION_SECONDS: Final = 600.0
 MIGRATION_PAUSES: Final = (0.2, 1.0)
 """Least and greatest pause before another try, in seconds, in which others go on."""
 
-_BUSY: Final = (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected)
+LARGE_TABLE_BYTES: Final = 16 * 1024 * 1024
+"""Size from which on a table is not locked while one of its indexes is built."""
+
+
+class _BeingMigrated(Exception):
+    """Another process migrates the schema."""
+
+
+_BUSY: Final = (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected, _BeingMigrated)
+
+_CONCURRENTLY: Final = " CONCURRENTLY"
+
+INDEX: Final = re.compile(r"(CREATE(?: UNIQUE)?|DROP) INDEX CONCURRENTLY (\w+)(?: ON (\w+)([^;]*))?;")
+"""A statement of a script that consists of such alone: the index is built while others work, if its table is large."""
 
 
 def check_schema(connection: psycopg.Connection, url: PostgresUrl, *, migrate: bool) -> int:
     """Check that a schema has the current version, or migrate it; return that version.
 
     Several processes may do so at the same time, also while others work. Each script is a transaction, and gives up a
-    lock that it does not get soon, so that nobody waits long behind it.
+    lock that it does not get soon, so that nobody waits long behind it. Indexes of large tables are built outside of a
+    transaction, without a lock that others would wait for.
 
     Raises
     ------
@@ -64,6 +80,8 @@ def check_schema(connection: psycopg.Connection, url: PostgresUrl, *, migrate: b
             log.warning("the migration waits for others, and tries again: %s", " ".join(str(error).split()))
             time.sleep(random.uniform(*MIGRATION_PAUSES))
         except psycopg.DatabaseError:
+            if connection.closed:
+                raise
             reached = schema_version(connection, url.schema)
             if reached == version:
                 raise
@@ -73,11 +91,20 @@ def check_schema(connection: psycopg.Connection, url: PostgresUrl, *, migrate: b
 
 
 def _migrate(connection: psycopg.Connection, url: PostgresUrl, wanted: Sequence[str]) -> int:
+    """Run the next script that a schema lacks, and return its version."""
+    version = schema_version(connection, url.schema)
+    if version < len(wanted) and _has_large_indexes(connection, url, wanted[version]):
+        _build_indexes(connection, url, wanted[version], version + 1)
+        return version + 1
+    return _run_script(connection, url, wanted)
+
+
+def _run_script(connection: psycopg.Connection, url: PostgresUrl, wanted: Sequence[str]) -> int:
     """Run the next script that a schema lacks, in a transaction of its own, and return its version."""
     with connection.transaction():
         connection.execute(f"SET LOCAL lock_timeout = {LOCK_WAIT_MS}".encode())
         if "advisory-locks" not in url.lacks:
-            connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", (f"ojster:{url.schema}",))
+            connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", (_lock_of(url),))
         version = schema_version(connection, url.schema)
         if version >= len(wanted):
             return version
@@ -86,9 +113,74 @@ def _migrate(connection: psycopg.Connection, url: PostgresUrl, wanted: Sequence[
         if known is None:  # CREATE SCHEMA IF NOT EXISTS needs a right that we may lack
             connection.execute(sql.SQL("CREATE SCHEMA {}").format(name))
         connection.execute(sql.SQL("SET LOCAL search_path TO {}").format(name))
-        connection.execute(migration_without(wanted[version], url.lacks).encode())
+        script = migration_without(wanted[version], url.lacks).replace(_CONCURRENTLY, "")
+        connection.execute(script.encode())
         connection.execute("INSERT INTO migrations (version, applied_at) VALUES (%s, now())", (version + 1,))
     return version + 1
+
+
+def _lock_of(url: PostgresUrl) -> str:
+    return f"ojster:{url.schema}"
+
+
+def _has_large_indexes(connection: psycopg.Connection, url: PostgresUrl, script: str) -> bool:
+    """Return whether a script is about indexes of large tables, on a database that locks tables for them."""
+    tables = [table for _, _, table, _ in INDEX.findall(script) if table]
+    if not tables or "advisory-locks" in url.lacks:
+        return False
+    query = (
+        "SELECT max(pg_relation_size(c.oid)) FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace "
+        "WHERE n.nspname = %s AND c.relname = ANY(%s)"
+    )
+    row = connection.execute(query, (url.schema, tables)).fetchone()
+    return row is not None and (row[0] or 0) >= LARGE_TABLE_BYTES
+
+
+def _build_indexes(connection: psycopg.Connection, url: PostgresUrl, script: str, version: int) -> None:
+    """Build and drop the indexes of a script while others work. What a former run has left is taken into account."""
+    schema = sql.Identifier(url.schema)
+    with _alone(url):
+        if not url.pooled:  # for the connection, which serves nothing else; behind a pooler, it would serve others
+            connection.execute("SET statement_timeout = 0")
+            connection.execute("SET lock_timeout = 0")  # nobody queues behind the locks that this waits for
+        for action, index, table, rest in INDEX.findall(script):
+            place = sql.SQL("{}.{}").format(schema, sql.Identifier(index))
+            is_valid = _validity(connection, url.schema, index)
+            if is_valid is False or (is_valid and action == "DROP"):  # a build that was interrupted is invalid
+                connection.execute(sql.SQL("DROP INDEX CONCURRENTLY {}").format(place))
+            if is_valid or action == "DROP":
+                continue
+            log.info("building the index %s of %s while others work", index, table)
+            on = sql.SQL("{} INDEX CONCURRENTLY {} ON {}.{} {}").format(
+                sql.SQL(action), sql.Identifier(index), schema, sql.Identifier(table), sql.SQL(rest)
+            )
+            connection.execute(on)
+        insert = "INSERT INTO {}.migrations (version, applied_at) VALUES (%s, now()) ON CONFLICT DO NOTHING"
+        connection.execute(sql.SQL(insert).format(schema), (version,))
+
+
+@contextmanager
+def _alone(url: PostgresUrl) -> Iterator[None]:
+    """Keep other processes from migrating a schema, in an idle transaction of another connection.
+
+    An index is not finished before all statements that began earlier have ended, so nobody may wait for this lock. The
+    holder must have no snapshot either, which a statement with parameters would leave it.
+    """
+    query = sql.SQL("SELECT pg_try_advisory_xact_lock(hashtextextended({}, 0))").format(sql.Literal(_lock_of(url)))
+    with psycopg.connect(url.conninfo, prepare_threshold=None) as holder:
+        if holder.execute(query).fetchone() != (True,):
+            raise _BeingMigrated("another process is migrating the schema")
+        yield
+
+
+def _validity(connection: psycopg.Connection, schema: str, index: str) -> bool | None:
+    """Return whether an index is valid; ``None`` if it does not exist."""
+    query = (
+        "SELECT i.indisvalid FROM pg_index AS i JOIN pg_class AS c ON c.oid = i.indexrelid "
+        "JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE n.nspname = %s AND c.relname = %s"
+    )
+    row = connection.execute(query, (schema, index)).fetchone()
+    return None if row is None else bool(row[0])
 
 
 def schema_version(connection: psycopg.Connection, schema: str) -> int:

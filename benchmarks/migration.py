@@ -1,0 +1,136 @@
+"""Migrations of a live PostgreSQL database (``python -m benchmarks.migration``): how long they make others wait.
+
+Fills a database with finished jobs, enqueues and works on it without a pause, and runs scripts as a later version might
+bring them: a column, and an index of the largest table, built beside others and, for comparison, in a transaction.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import time
+from collections.abc import Awaitable
+from typing import TypeVar
+from unittest.mock import patch
+
+import psycopg
+import uvloop
+
+from benchmarks.stores import PostgresStore, schema_of
+from ojster.core.json_objects import read_members
+from ojster.jobs.claim_policy import Claim
+from ojster.jobs.messages import Acknowledgement
+from ojster.service import Service
+from ojster.storage.migrations import scripts
+from ojster.storage.open import migrate_database, open_database
+from ojster.storage.postgres import schema
+
+R = TypeVar("R")
+
+SECONDS = 10.0
+"""How long the load runs without a migration."""
+
+CALLERS = 20
+ROWS_AT_ONCE = 500_000
+
+INDEX = "CREATE INDEX CONCURRENTLY jobs_{name} ON jobs (created_at) WHERE state = 'completed';"
+MIGRATIONS = {
+    "a column": "ALTER TABLE jobs ADD COLUMN remark TEXT NOT NULL DEFAULT '';",
+    "an index, built beside others": INDEX.format(name="beside"),
+    "an index, built in a transaction": INDEX.format(name="alone").replace(" CONCURRENTLY", ""),
+}
+
+
+def fill(url: str, count: int) -> None:
+    """Insert ``count`` finished jobs, with ids in order of time."""
+    conninfo, name = schema_of(url)
+    with psycopg.connect(conninfo, autocommit=True) as connection:
+        connection.execute(f"SET search_path TO {name}".encode())
+        for first in range(1, count + 1, ROWS_AT_ONCE):
+            bounds = (first, min(first + ROWS_AT_ONCE - 1, count))
+            connection.execute(
+                "INSERT INTO jobs (seq, id, type, queue, state, priority, attempt, max_attempts, created_at, "
+                "enqueued_at, started_at, finished_at) SELECT x, CAST('01890000-0000-7000-8000-' || "
+                "lpad(to_hex(x), 12, '0') AS uuid), 'email.send', 'default', 'completed', 0, 1, 3, x, x, x, "
+                "4000000000000000 + x FROM generate_series(%s, %s) AS x",
+                bounds,
+            )
+            connection.execute(
+                'INSERT INTO payloads (seq, stored) SELECT x, convert_to(\'{"specversion":"1.0","type":'
+                '"email.send","args":["user@example.com"],"meta":{}}\', \'UTF8\') FROM generate_series(%s, %s) AS x',
+                bounds,
+            )
+        connection.execute("SELECT setval('jobs_seq_seq', %s)", (count,))
+        connection.execute("VACUUM ANALYZE jobs")
+        connection.execute("CHECKPOINT")
+
+
+class Load:
+    """Callers that enqueue jobs and run them, one after the other."""
+
+    def __init__(self, engine: Service) -> None:
+        self._engine = engine
+        self._stopped = False
+        self.times: list[float] = []
+        """How long each call took, in seconds."""
+
+    async def during(self, work: Awaitable[object]) -> None:
+        """Run until some work is done."""
+        callers = [asyncio.create_task(self._caller(number)) for number in range(CALLERS)]
+        try:
+            await work
+        finally:
+            self._stopped = True
+            await asyncio.gather(*callers)
+
+    async def _caller(self, number: int) -> None:
+        queue, jobs = f"q{number}", self._engine.jobs
+        while not self._stopped:
+            members = read_members(b'{"type":"email.send","args":[1],"options":{"queue":"%b"}}' % queue.encode())
+            await self._timed(jobs.enqueue([members]))
+            claimed = await self._timed(jobs.fetch(Claim((queue,), 1, "w")))
+            await self._timed(jobs.acknowledge([Acknowledgement(job.id, b"1", "w", job.attempt) for job in claimed]))
+
+    async def _timed(self, call: Awaitable[R]) -> R:
+        started = time.perf_counter()
+        result = await call
+        self.times.append(time.perf_counter() - started)
+        return result
+
+
+async def measure(url: str, wanted: list[str]) -> None:
+    """Measure the load alone, and beside each migration."""
+    engine = Service(open_database(url))
+    print("| beside | took, s | calls a second | 99 % of the calls, ms | the longest, ms |\n|---|--:|--:|--:|--:|")
+    for name, script in {"nothing": "", **MIGRATIONS}.items():
+        load = Load(engine)
+        if script:
+            wanted.append(script)
+        started = time.perf_counter()
+        await load.during(asyncio.to_thread(migrate_database, url) if script else asyncio.sleep(SECONDS))
+        took = time.perf_counter() - started
+        times = sorted(load.times)
+        slowest = times[len(times) * 99 // 100] * 1000
+        print(
+            f"| {name} | {took:.1f} | {len(times) / took:,.0f} | {slowest:.0f} | {times[-1] * 1000:.0f} |", flush=True
+        )
+    await engine.close()
+
+
+def main() -> None:
+    """Measure, and print a table."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.migration", description=__doc__)
+    parser.add_argument("--jobs", type=int, default=10_000_000, help="Number of finished jobs (default 10,000,000)")
+    store = PostgresStore()
+    try:
+        url = store.fresh()
+        fill(url, parser.parse_args().jobs)
+        wanted = scripts("postgres")
+        with patch.object(schema, "scripts", return_value=wanted):
+            uvloop.run(measure(url, wanted))
+    finally:
+        store.close()
+
+
+if __name__ == "__main__":
+    main()
