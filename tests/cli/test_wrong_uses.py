@@ -90,6 +90,17 @@ def test_a_wrong_command_says_what_is_wrong_and_what_to_do(
         assert part in said, said
 
 
+def test_a_database_that_is_somewhere_else_is_named(newcomer: Newcomer) -> None:
+    """The application names its database; the command line knows the variable and ``--url`` alone."""
+    (newcomer.folder / "a.db").write_text("no database")
+    code, said = newcomer.ojster("jobs", "list", OJSTER_DATABASE_URL="")
+    assert (code, "Check --url" in said) == (5, True), said
+    newcomer.run("-c", "import shop; shop.mail.enqueue('ann')")
+    code, said = newcomer.ojster("jobs", "list", OJSTER_DATABASE_URL="")
+    assert code == 5
+    assert "use --url sqlite:///jobs.db, or set OJSTER_DATABASE_URL" in " ".join(said.split())
+
+
 def test_a_port_in_use_is_named_with_the_way_out(newcomer: Newcomer) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -7,7 +7,7 @@ import functools
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 
@@ -19,6 +19,9 @@ from ojster.core.errors import BackendUnavailable, InvalidRequest
 from ojster.settings import Retention, Settings
 
 R = TypeVar("R")
+
+MOST_FILES: Final = 20
+"""Maximum number of files that are looked into, for one that the caller may mean."""
 
 Command = Callable[..., Any]
 
@@ -164,7 +167,7 @@ def ask(
     """
     path = Path(url.removeprefix("sqlite:///"))
     if not makes and url.startswith("sqlite:///") and path.name != ":memory:" and not path.exists():
-        raise BackendUnavailable(f"There is no database file {path}. Check --url, or push a job to create it.")
+        raise BackendUnavailable(f"There is no database file {path}. {_what_to_do(path.parent)}")
 
     async def run() -> R:
         app = App(url, settings=settings)
@@ -174,6 +177,15 @@ def ask(
             await app.aclose()
 
     return asyncio.run(run())
+
+
+def _what_to_do(folder: Path) -> str:
+    from ojster.storage.sqlite.database import has_jobs  # not for commands that ask a server
+
+    others = [str(file) for file in sorted(folder.glob("*.db"))[:MOST_FILES] if has_jobs(file)]
+    if not others:
+        return "Check --url, or push a job to create it."
+    return f"There is {' and '.join(others)}: use --url sqlite:///{others[0]}, or set {URL_VARIABLE}."
 
 
 def done(message: str, as_json: bool, value: Any) -> None:

@@ -9,7 +9,7 @@ import time
 from array import array
 from asyncio import Future
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from itertools import chain
 from operator import attrgetter
 from pathlib import Path
@@ -428,16 +428,33 @@ def _create(path: Path) -> None:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
 
 
+def has_jobs(file: Path) -> bool:
+    """Return whether a file is a database of Ojster. Nothing in it is changed."""
+    with suppress(apsw.Error), closing(apsw.Connection(str(file), flags=apsw.SQLITE_OPEN_READONLY)) as connection:
+        return _tables(connection) >= _OWN_TABLES
+    return False
+
+
+_OWN_TABLES: Final = {"jobs", "payloads"}
+"""Tables of each database of Ojster."""
+
+
+def _tables(connection: apsw.Connection) -> set[str]:
+    """Return the names of the tables, without those of SQLite itself and of Litestream."""
+    rows = connection.execute(
+        "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%' "
+        "AND name NOT LIKE '!_litestream!_%' ESCAPE '!'"
+    )
+    return {str(name) for (name,) in rows}
+
+
 def _refuse_foreign(connection: apsw.Connection, path: str) -> None:
     """Refuse a database that another program has made, before anything in it is changed.
 
     Tables of Litestream are no such database: it may have been started first.
     """
-    ((tables, ours),) = connection.execute(
-        "SELECT count(*), count(CASE WHEN name IN ('jobs', 'payloads') THEN 1 END) FROM sqlite_schema "
-        "WHERE type = 'table' AND name NOT LIKE 'sqlite_%' AND name NOT LIKE '!_litestream!_%' ESCAPE '!'"
-    ).fetchall()
-    if tables and ours != 2:
+    tables = _tables(connection)
+    if tables and not tables >= _OWN_TABLES:
         raise BackendUnavailable(
             f"The file {path} is a database of another program, and was not changed. Choose another path."
         )
