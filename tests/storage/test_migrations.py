@@ -12,6 +12,7 @@ from contextlib import contextmanager
 import psycopg
 import pytest
 
+from ojster.core.errors import BackendUnavailable
 from ojster.service import Service
 from ojster.storage.migrations import scripts
 from ojster.storage.open import migrate_database, open_database
@@ -170,3 +171,17 @@ def test_scripts_that_build_indexes_beside_others_do_nothing_else(script: str) -
     """What else they did would be done again after an interruption."""
     lines = [line for line in script.splitlines() if not line.startswith("--")]
     assert schema.INDEX.sub("", "\n".join(lines)).strip() == ""
+
+
+@builds_beside_others
+def test_a_migration_that_waits_too_long_for_another_says_so(
+    url: str, further: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    further.append(MORE)
+    monkeypatch.setattr(schema, "MAX_MIGRATION_SECONDS", 0.1)
+    with (
+        schema._alone(parse_postgres_url(url)),
+        pytest.raises(BackendUnavailable, match="another process is migrating"),
+    ):
+        migrate_database(url)
+    assert validity(url) is None

@@ -33,7 +33,7 @@ LARGE_TABLE_BYTES: Final = 16 * 1024 * 1024
 """Size from which on a table is not locked while one of its indexes is built."""
 
 
-class _BeingMigrated(Exception):
+class _BeingMigrated(psycopg.OperationalError):
     """Another process migrates the schema."""
 
 
@@ -93,10 +93,12 @@ def check_schema(connection: psycopg.Connection, url: PostgresUrl, *, migrate: b
 def _migrate(connection: psycopg.Connection, url: PostgresUrl, wanted: Sequence[str]) -> int:
     """Run the next script that a schema lacks, and return its version."""
     version = schema_version(connection, url.schema)
-    if version < len(wanted) and _has_large_indexes(connection, url, wanted[version]):
-        _build_indexes(connection, url, wanted[version], version + 1)
-        return version + 1
-    return _run_script(connection, url, wanted)
+    if version >= len(wanted) or not _has_large_indexes(connection, url, wanted[version]):
+        return _run_script(connection, url, wanted)
+    with _alone(url):
+        if schema_version(connection, url.schema) == version:  # else another process was first
+            _build_indexes(connection, url, wanted[version], version + 1)
+    return schema_version(connection, url.schema)
 
 
 def _run_script(connection: psycopg.Connection, url: PostgresUrl, wanted: Sequence[str]) -> int:
@@ -138,25 +140,22 @@ def _has_large_indexes(connection: psycopg.Connection, url: PostgresUrl, script:
 
 def _build_indexes(connection: psycopg.Connection, url: PostgresUrl, script: str, version: int) -> None:
     """Build and drop the indexes of a script while others work. What a former run has left is taken into account."""
+    if not url.pooled:  # for the connection, which serves nothing else; behind a pooler, it would serve others
+        connection.execute("SET statement_timeout = 0")
+        connection.execute("SET lock_timeout = 0")  # nobody queues behind the locks that this waits for
     schema = sql.Identifier(url.schema)
-    with _alone(url):
-        if not url.pooled:  # for the connection, which serves nothing else; behind a pooler, it would serve others
-            connection.execute("SET statement_timeout = 0")
-            connection.execute("SET lock_timeout = 0")  # nobody queues behind the locks that this waits for
-        for action, index, table, rest in INDEX.findall(script):
+    for action, index, table, rest in INDEX.findall(script):
+        is_valid = _validity(connection, url.schema, index)  # a build that was interrupted is invalid
+        if is_valid is not None and (action == "DROP" or not is_valid):
             place = sql.SQL("{}.{}").format(schema, sql.Identifier(index))
-            is_valid = _validity(connection, url.schema, index)
-            if is_valid is False or (is_valid and action == "DROP"):  # a build that was interrupted is invalid
-                connection.execute(sql.SQL("DROP INDEX CONCURRENTLY {}").format(place))
-            if is_valid or action == "DROP":
-                continue
+            connection.execute(sql.SQL("DROP INDEX CONCURRENTLY {}").format(place))
+        if action != "DROP" and not is_valid:
             log.info("building the index %s of %s while others work", index, table)
-            on = sql.SQL("{} INDEX CONCURRENTLY {} ON {}.{} {}").format(
-                sql.SQL(action), sql.Identifier(index), schema, sql.Identifier(table), sql.SQL(rest)
-            )
-            connection.execute(on)
-        insert = "INSERT INTO {}.migrations (version, applied_at) VALUES (%s, now()) ON CONFLICT DO NOTHING"
-        connection.execute(sql.SQL(insert).format(schema), (version,))
+            place = sql.SQL("{} ON {}.{}").format(sql.Identifier(index), schema, sql.Identifier(table))
+            create = sql.SQL("{} INDEX CONCURRENTLY {} {}").format(sql.SQL(action), place, sql.SQL(rest))
+            connection.execute(create)
+    insert = sql.SQL("INSERT INTO {}.migrations (version, applied_at) VALUES (%s, now())").format(schema)
+    connection.execute(insert, (version,))
 
 
 @contextmanager
