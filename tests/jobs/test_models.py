@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -12,6 +13,7 @@ from ojster.core.json_objects import Members
 from ojster.jobs import preparation
 from ojster.jobs.new_job import NewJob, read_job
 from ojster.jobs.preparation import MOST_MODELS, Models, shape_of
+from ojster.storage.transaction import Transaction
 from tests.conftest import Bench, request, shown
 from tests.workflows.bench import WorkflowBench
 
@@ -92,6 +94,30 @@ async def test_steps_with_references_are_made_from_a_model_with_the_values(bench
     await flow.create({"type": "group", "jobs": steps, "params": {"to": "ann@example.com"}})
     jobs = sorted(map(shown, await bench.fetch(count=3)), key=lambda job: job["args"])
     assert [job["args"] for job in jobs] == [[number, "ann@example.com"] for number in range(3)]
+
+
+async def test_a_step_does_not_inherit_what_became_of_the_one_that_was_read(bench: Bench, flow: WorkflowBench) -> None:
+    """The first one shares a large value, and the second one does not."""
+    large = "x" * 10_000
+    steps = [{"type": "mail.send", "args": [{"$ref": f"params.{name}"}]} for name in ("large", "small", "large")]
+    await flow.create({"type": "group", "jobs": steps, "params": {"large": large, "small": "y"}})
+    assert [shown(job)["args"] for job in await bench.fetch(count=3)] == [[large], ["y"], [large]]
+
+    def resolved(tx: Transaction, ids: Sequence[str]) -> list[int]:
+        return [tx.execute("SELECT resolved_bytes FROM workflows WHERE id = :id", {"id": id})[0][0] for id in ids]
+
+    (size,) = await bench.engine.database.run_many(resolved, [flow.id])
+    assert 10_000 < size < 12_000, "the value is counted once"
+
+
+def test_a_model_is_the_job_as_it_was_read() -> None:
+    known = Models(NOW, 1_000)
+    first = known.read(members_of(type="a", args=[1], workflow_id="w", workflow_step="0"), "")
+    first.envelope = first.envelope[:-1] + b',"supersedes":"x"}'
+    first.node = 7
+    second = known.read(members_of(type="a", args=[2], workflow_id="w", workflow_step="1"), "")
+    assert second.node is None
+    assert b"supersedes" not in second.envelope
 
 
 async def test_jobs_of_one_call_keep_their_own_arguments(bench: Bench, reads: list[Members]) -> None:

@@ -47,25 +47,41 @@ def shape_of(members: Members, tenant: str = "") -> Shape | None:
 
 
 class _Model:
-    """A job from which others are made without reading anything but their arguments."""
+    """A job from which others are made without reading anything but their arguments.
 
-    __slots__ = ("_after_args", "_after_id", "_after_others", "_before_id", "_has_others", "_job")
+    Parameters
+    ----------
+    job:
+        The job, as it was read.
+    request:
+        What it was read from.
+    """
+
+    __slots__ = ("_has_others", "_job", "_parts", "_request")
 
     def __init__(self, job: NewJob, request: Members) -> None:
         self._job = job
-        self._before_id, rest = job.envelope.split(job.id.encode(), 1)
-        self._after_id, rest = rest.split(bytes(request["args"]), 1)
-        others = _others(request)
-        self._has_others = bool(others)
-        self._after_args, self._after_others = rest.rsplit(others, 1) if others else (rest, b"")
+        self._request = request
+        self._parts: tuple[bytes, bytes, bytes, bytes] | None = None
+        self._has_others = False
 
     def job(self, request: Members) -> NewJob:
+        before_id, after_id, after_args, after_others = self._parts or self._divide()
         args, others = bytes(request["args"]), _others(request) if self._has_others else b""
         job = copy(self._job)
         job.id = new_id()
-        parts = (self._before_id, job.id.encode(), self._after_id, args, self._after_args, others, self._after_others)
-        job.envelope = b"".join(parts)
+        job.envelope = b"".join((before_id, job.id.encode(), after_id, args, after_args, others, after_others))
         return job
+
+    def _divide(self) -> tuple[bytes, bytes, bytes, bytes]:
+        """Return the envelope without what differs: not before the second job, because many are the only one."""
+        before_id, rest = self._job.envelope.split(self._job.id.encode(), 1)
+        after_id, rest = rest.split(bytes(self._request["args"]), 1)
+        others = _others(self._request)
+        self._has_others = bool(others)
+        after_args, after_others = rest.rsplit(others, 1) if others else (rest, b"")
+        self._parts = (before_id, after_id, after_args, after_others)
+        return self._parts
 
 
 class Models:
@@ -116,7 +132,7 @@ class Models:
             return
         if len(self._models) >= MOST_MODELS:
             self._models.clear()
-        self._models[shape] = _Model(job, request)
+        self._models[shape] = _Model(copy(job), request)  # the caller may change the job
 
 
 def _others(members: Members) -> bytes:
@@ -132,6 +148,8 @@ class Preparation:
         What adds the defaults of job types, and applies the rules of queues, where there are any.
     catalogue:
         The registered schemas.
+    of_many:
+        Whether there are several requests, so that models pay.
     """
 
     def __init__(
@@ -140,13 +158,15 @@ class Preparation:
         middleware: Sequence[EnqueueMiddleware],
         completers: Sequence[Completer],
         catalogue: schemas.Catalogue,
+        *,
+        of_many: bool = True,
     ) -> None:
         self._scope = scope
         self._middleware = middleware
         self._completers = completers
         self.catalogue = catalogue
         self._now = scope.database.clock()
-        has_models = not (self.changes_requests or catalogue.by_type)
+        has_models = of_many and not (self.changes_requests or catalogue.by_type)
         self._models = Models(self._now, scope.database.settings.largest_job) if has_models else None
 
     @property

@@ -72,17 +72,18 @@ class JobService(CapabilityService):
 
     async def prepare(self, members: Members) -> NewJob:
         """Run the enqueue middleware over a request, and return the job that it describes. See ``Preparation.job``."""
-        return await (await self.preparation()).job(members)
+        return await (await self.preparation(of_many=False)).job(members)
 
-    async def preparation(self) -> Preparation:
-        """Look up what is the same for all jobs of a request."""
+    async def preparation(self, *, of_many: bool = True) -> Preparation:
+        """Look up what is the same for all jobs of a request; ``of_many``: whether it may have several."""
         catalogue = await self.database.remembered(schemas.registered)
         completers: list[Completer | None] = []
         if known := await self.database.remembered(job_types.defaults_by_type):
             otherwise = self.database.settings.default_tenant
             completers.append(lambda members: job_types.with_defaults(known, members, self.scope.tenant, otherwise))
         completers += [await completer(self.scope) for completer in self._life.completer]
-        return Preparation(self.scope, self.middleware, list(filter(None, completers)), catalogue)
+        found = list(filter(None, completers))
+        return Preparation(self.scope, self.middleware, found, catalogue, of_many=of_many)
 
     async def push(self, jobs: Sequence[NewJob]) -> list[Pushed]:
         """Insert jobs, all or none (PUSH).
@@ -96,7 +97,7 @@ class JobService(CapabilityService):
 
     async def enqueue(self, requests: Sequence[Members]) -> list[Pushed]:
         """Prepare and push jobs, all or none."""
-        preparation = await self.preparation()
+        preparation = await self.preparation(of_many=len(requests) > 1)
         return await self.push([await preparation.job(members) async for members in in_turns(requests)])
 
     async def fetch(self, request: Claim, wait: float = 0.0) -> list[Job]:
