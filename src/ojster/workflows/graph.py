@@ -18,6 +18,9 @@ from ojster.workflows.stored_workflow import WORKFLOW_COLUMNS, Workflow
 CHILDREN_AT_ONCE: Final = 500
 """Number of nodes in containers whose children are read together."""
 
+FEW_NODES: Final = 8
+"""Number of ended nodes up to which they are written with the other changed ones."""
+
 
 _OTHERS_OF_WORKFLOW: Final[dict[str, ColumnType]] = {
     **dict.fromkeys(("id", "type", "name", "state", "tenant", "definition", "target", "target_key", "locks"), "text"),
@@ -388,6 +391,9 @@ class Graph:
     def write_nodes(self) -> None:
         """Write the changed and the new nodes."""
         tx = self.tx
+        if len(self._ended_jobs) <= FEW_NODES:  # then a statement costs more than columns
+            self._touched |= self._ended_jobs
+            self._ended_jobs.clear()
         tx.update_rows("nodes", _NODE_CHANGING, [_changing_node_row(node) for node in self._touched.values()])
         alike: dict[str, list[int]] = {}
         for node in self._ended_jobs.values():
