@@ -120,7 +120,9 @@ async def measure(url: str, wanted: list[str]) -> None:
 def main() -> None:
     """Measure, and print a table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.migration", description=__doc__)
-    parser.add_argument("--jobs", type=int, default=10_000_000, help="Number of finished jobs (default 10,000,000)")
+    parser.add_argument(
+        "--jobs", type=int, default=10_000_000, help="Number of finished jobs, at least 200,000 (default 10,000,000)"
+    )
     store = PostgresStore()
     try:
         url = store.fresh()

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from ojster.core.errors import InvalidRequest
-from ojster.jobs.filter_walk import JobFilter, batches
+from ojster.jobs.filter_walk import JobFilter, batches, conditions
 from ojster.jobs.filters import filter_of
 from tests.conftest import START, Bench, request
 
@@ -148,3 +148,18 @@ async def test_a_filter_chooses_the_jobs_that_it_describes(bench: Bench) -> None
             page = await bench.engine.jobs.select(chosen)
             assert "".join(sorted(names[job.id] for job in page.jobs)) == expected, chosen
             assert page.total == len(expected), chosen
+
+
+def test_a_filter_by_one_state_can_use_the_indexes_of_jobs_in_that_state() -> None:
+    assert conditions(JobFilter(states=("discarded",))) == ("state = 'discarded'", {})
+
+
+def test_filters_by_several_states_are_one_statement_whatever_their_order() -> None:
+    """Each statement is prepared, and kept as long as its connection."""
+    orders = [("available", "active"), ("active", "available"), ("retryable", "completed")]
+    assert len({conditions(JobFilter(states=states))[0] for states in orders}) == 1
+
+
+@pytest.mark.parametrize("state", ["'; DROP TABLE jobs; --", "unknown"])
+def test_a_state_that_is_none_does_not_become_a_part_of_a_statement(state: str) -> None:
+    assert state not in conditions(JobFilter(states=(state,)))[0]

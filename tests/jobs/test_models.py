@@ -89,11 +89,14 @@ async def test_the_steps_of_a_group_are_read_once_when_it_is_created_and_once_wh
     assert len(reads) <= 2
 
 
-async def test_steps_with_references_are_made_from_a_model_with_the_values(bench: Bench, flow: WorkflowBench) -> None:
+async def test_steps_with_references_are_made_from_a_model_with_the_values(
+    bench: Bench, flow: WorkflowBench, reads: list[Members]
+) -> None:
     steps = [{"type": "mail.send", "args": [number, {"$ref": "params.to"}]} for number in range(3)]
     await flow.create({"type": "group", "jobs": steps, "params": {"to": "ann@example.com"}})
     jobs = sorted(map(shown, await bench.fetch(count=3)), key=lambda job: job["args"])
     assert [job["args"] for job in jobs] == [[number, "ann@example.com"] for number in range(3)]
+    assert len(reads) <= 4  # three when it was created, because references are looked at
 
 
 async def test_a_step_does_not_inherit_what_became_of_the_one_that_was_read(bench: Bench, flow: WorkflowBench) -> None:
@@ -123,3 +126,4 @@ def test_a_model_is_the_job_as_it_was_read() -> None:
 async def test_jobs_of_one_call_keep_their_own_arguments(bench: Bench, reads: list[Members]) -> None:
     pushed = await bench.engine.jobs.enqueue([request("t", number) for number in range(10)])
     assert [shown(one.job)["args"] for one in pushed] == [[number] for number in range(10)]
+    assert len(reads) == 1

@@ -17,7 +17,7 @@ from ojster.service import Service
 from ojster.storage.migrations import scripts
 from ojster.storage.open import migrate_database, open_database
 from ojster.storage.postgres import schema
-from ojster.storage.postgres.url import parse_postgres_url
+from ojster.storage.postgres.url import PostgresUrl, parse_postgres_url
 from tests.conftest import request, url_of_schema
 
 pytestmark = pytest.mark.anyio
@@ -25,7 +25,9 @@ pytestmark = pytest.mark.anyio
 builds_beside_others = pytest.mark.needs("advisory-locks")
 
 MORE = "-- A comment.\nCREATE INDEX CONCURRENTLY jobs_more ON jobs (created_at) WHERE created_at > 0;\n"
-LESS = "DROP INDEX CONCURRENTLY jobs_more;\n"
+OTHER = """DROP INDEX CONCURRENTLY jobs_more;
+CREATE INDEX CONCURRENTLY jobs_other ON jobs (created_at) WHERE created_at > 1;
+"""
 
 
 @pytest.fixture
@@ -54,10 +56,21 @@ def connected(url: str) -> Iterator[psycopg.Connection]:
         yield connection
 
 
-def validity(url: str) -> bool | None:
-    """Return whether the index ``jobs_more`` is valid; ``None`` if there is none."""
+def validity(url: str, index: str = "jobs_more") -> bool | None:
+    """Return whether an index is valid; ``None`` if there is none."""
     with connected(url) as connection:
-        return schema._validity(connection, parse_postgres_url(url).schema, "jobs_more")
+        return schema._validity(connection, parse_postgres_url(url).schema, index)
+
+
+async def interrupt(url: str) -> None:
+    """Begin a migration whose next step builds ``jobs_more``, and end it while it builds."""
+    with ThreadPoolExecutor(1) as pool, connected(url) as writer, connected(url) as operator:
+        writer.execute("LOCK TABLE jobs IN ROW EXCLUSIVE MODE")
+        migrating = pool.submit(migrate_database, url)
+        operator.execute("SELECT pg_terminate_backend(%s)", (await until_waiting(url),))
+        with pytest.raises(BackendUnavailable, match="terminat"):
+            await asyncio.to_thread(migrating.result, 20)
+    assert validity(url) is False
 
 
 async def until_waiting(url: str) -> int:
@@ -122,24 +135,79 @@ async def test_an_index_of_a_large_table_is_built_while_others_write(url: str, f
         assert await asyncio.to_thread(migrating.result, 20) == len(further)
     assert validity(url) is True
     await engine.close()
-    further.append(LESS)
+
+
+@builds_beside_others
+def test_an_index_of_a_large_table_is_replaced_by_another(url: str, further: list[str]) -> None:
+    further += [MORE, OTHER]
     assert migrate_database(url) == len(further)
-    assert validity(url) is None
+    assert (validity(url), validity(url, "jobs_other")) == (None, True)
+
+
+@builds_beside_others
+@pytest.mark.parametrize(
+    "setting", ["default_transaction_isolation=serializable", "idle_in_transaction_session_timeout=100"]
+)
+async def test_settings_of_a_role_neither_stop_a_build_nor_hang_it(url: str, further: list[str], setting: str) -> None:
+    """The connection that keeps others from migrating must have no snapshot, and stay."""
+    further.append(MORE)
+    with ThreadPoolExecutor(1) as pool, connected(url) as writer, connected(url) as operator:
+        writer.execute("LOCK TABLE jobs IN ROW EXCLUSIVE MODE")
+        migrating = pool.submit(migrate_database, f"{url}&options=-c%20{setting.replace('=', '%3D')}")
+        await until_waiting(url)
+        operator.execute("SELECT pg_sleep(0.3)")
+        writer.commit()
+        assert await asyncio.to_thread(migrating.result, 20) == len(further)
+    assert validity(url) is True
 
 
 @builds_beside_others
 async def test_what_an_interrupted_build_has_left_is_built_again(url: str, further: list[str]) -> None:
     further.append(MORE)
-    with ThreadPoolExecutor(1) as pool, connected(url) as writer, connected(url) as operator:
-        writer.execute("LOCK TABLE jobs IN ROW EXCLUSIVE MODE")
-        migrating = pool.submit(migrate_database, url)
-        builder = await until_waiting(url)
-        operator.execute("SELECT pg_terminate_backend(%s)", (builder,))
-        with pytest.raises(Exception, match="terminat"):
-            await asyncio.to_thread(migrating.result, 20)
-    assert validity(url) is False
+    await interrupt(url)
     assert migrate_database(url) == len(further)
     assert validity(url) is True
+
+
+@builds_beside_others
+async def test_what_an_interrupted_build_has_left_is_built_again_when_the_table_has_become_small(
+    url: str, further: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    further.append(MORE)
+    await interrupt(url)
+    monkeypatch.setattr(schema, "LARGE_TABLE_BYTES", 16 * 1024 * 1024)
+    assert migrate_database(url) == len(further)
+    assert validity(url) is True
+
+
+@builds_beside_others
+def test_a_migration_that_was_interrupted_after_an_index_was_dropped_goes_on(url: str, further: list[str]) -> None:
+    further.append(MORE)
+    migrate_database(url)
+    further.append(OTHER)
+    with connected(url) as connection:
+        connection.execute("DROP INDEX jobs_more")
+    assert migrate_database(url) == len(further)
+    assert validity(url, "jobs_other") is True
+
+
+@builds_beside_others
+def test_a_process_that_comes_late_does_not_build_what_others_have_dropped(
+    url: str, further: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    further += [MORE, OTHER]
+    alone = schema._alone
+
+    @contextmanager
+    def after_others(parsed: PostgresUrl) -> Iterator[None]:
+        monkeypatch.setattr(schema, "_alone", alone)
+        migrate_database(url)
+        with alone(parsed):
+            yield
+
+    monkeypatch.setattr(schema, "_alone", after_others)
+    assert migrate_database(url) == len(further)
+    assert validity(url) is None
 
 
 @builds_beside_others

@@ -42,7 +42,8 @@ def migrate(database: str, as_json: bool) -> None:
     """Migrate the database schema to the current version. Repeated, interrupted and concurrent runs are safe.
 
     On PostgreSQL, each step is a transaction, and may run while others work: it waits half a second at most for the
-    lock of a table, then lets the others go on and tries again. Indexes of large tables are built without a lock.
+    lock of a table, then lets the others go on and tries again. Indexes of large tables are built while others read and
+    write. Use a connection without a pooler.
 
     Servers and workers migrate SQLite files themselves, and PostgreSQL databases if started with --migrate.
     """

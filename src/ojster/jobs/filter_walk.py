@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from ojster.core.states import JobState
+from ojster.core.states import STATE_NAMES
 from ojster.storage.database import Database
 from ojster.storage.transaction import Transaction
 
@@ -89,9 +89,12 @@ def _equalities(chosen: JobFilter) -> tuple[list[str], dict[str, Any]]:
     parts: list[str] = []
     parameters: dict[str, Any] = {}
     if chosen.states:
-        # Not as parameters: databases could not use the indexes of jobs in one state.
-        states = [f"'{JobState(state).value}'" for state in chosen.states]
-        parts.append(f"state = {states[0]}" if len(states) == 1 else f"state IN ({', '.join(states)})")
+        if len(chosen.states) == 1 and chosen.states[0] in STATE_NAMES:
+            parts.append(f"state = '{chosen.states[0]}'")  # as a parameter, it could not use the indexes of one state
+        else:
+            names = [f"state_{number}" for number in range(len(chosen.states))]
+            parts.append(f"state IN (:{', :'.join(names)})")
+            parameters |= dict(zip(names, chosen.states, strict=True))
     if chosen.dead is not None:
         parts.append(f"dead = {int(chosen.dead)}")
     if chosen.tenant:

@@ -208,6 +208,7 @@ class Preparation:
         scope.check_new(job.tenant, job.queue)
         if scope.access is not None:
             job.envelope = sign(job.envelope, scope.who)
+            check_size(job.envelope, settings.largest_job)
             if brings_reactions and job.reacts & ANY_EVENT:
                 scope.access.need_all_queues("A reaction")
         if self.catalogue.by_type or uri is not None:

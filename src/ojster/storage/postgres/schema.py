@@ -33,6 +33,10 @@ LARGE_TABLE_BYTES: Final = 16 * 1024 * 1024
 """Size from which on a table is not locked while one of its indexes is built."""
 
 
+HAS_TRANSACTION_TIMEOUT: Final = 170_000
+"""Version of PostgreSQL from which on transactions may have a time limit."""
+
+
 class _BeingMigrated(psycopg.OperationalError):
     """Another process migrates the schema."""
 
@@ -42,7 +46,7 @@ _BUSY: Final = (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected
 _CONCURRENTLY: Final = " CONCURRENTLY"
 
 INDEX: Final = re.compile(r"(CREATE(?: UNIQUE)?|DROP) INDEX CONCURRENTLY (\w+)(?: ON (\w+)([^;]*))?;")
-"""A statement of a script that consists of such alone: the index is built while others work, if its table is large."""
+"""A statement of a script that consists of such alone, which can be run while others work."""
 
 
 def check_schema(connection: psycopg.Connection, url: PostgresUrl, *, migrate: bool) -> int:
@@ -50,7 +54,7 @@ def check_schema(connection: psycopg.Connection, url: PostgresUrl, *, migrate: b
 
     Several processes may do so at the same time, also while others work. Each script is a transaction, and gives up a
     lock that it does not get soon, so that nobody waits long behind it. Indexes of large tables are built outside of a
-    transaction, without a lock that others would wait for.
+    transaction, with a lock that keeps nobody from reading and writing.
 
     Raises
     ------
@@ -74,6 +78,7 @@ def check_schema(connection: psycopg.Connection, url: PostgresUrl, *, migrate: b
     while version < len(wanted):
         try:
             version = _migrate(connection, url, wanted)
+            deadline = time.monotonic() + MAX_MIGRATION_SECONDS
         except _BUSY as error:
             if time.monotonic() > deadline:
                 raise
@@ -93,7 +98,7 @@ def check_schema(connection: psycopg.Connection, url: PostgresUrl, *, migrate: b
 def _migrate(connection: psycopg.Connection, url: PostgresUrl, wanted: Sequence[str]) -> int:
     """Run the next script that a schema lacks, and return its version."""
     version = schema_version(connection, url.schema)
-    if version >= len(wanted) or not _has_large_indexes(connection, url, wanted[version]):
+    if version >= len(wanted) or not _must_run_beside_others(connection, url, wanted[version]):
         return _run_script(connection, url, wanted)
     with _alone(url):
         if schema_version(connection, url.schema) == version:  # else another process was first
@@ -125,11 +130,15 @@ def _lock_of(url: PostgresUrl) -> str:
     return f"ojster:{url.schema}"
 
 
-def _has_large_indexes(connection: psycopg.Connection, url: PostgresUrl, script: str) -> bool:
-    """Return whether a script is about indexes of large tables, on a database that locks tables for them."""
-    tables = [table for _, _, table, _ in INDEX.findall(script) if table]
-    if not tables or "advisory-locks" in url.lacks:
+def _must_run_beside_others(connection: psycopg.Connection, url: PostgresUrl, script: str) -> bool:
+    """Return whether a script is about indexes of large tables, or was begun so, on a database that locks tables."""
+    statements = INDEX.findall(script)
+    if not statements or "advisory-locks" in url.lacks:
         return False
+    for action, index, _, _ in statements:
+        if (_validity(connection, url.schema, index) is None) == (action == "DROP"):
+            return True  # this was done by a run that was interrupted
+    tables = [table for _, _, table, _ in statements if table]
     query = (
         "SELECT max(pg_relation_size(c.oid)) FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace "
         "WHERE n.nspname = %s AND c.relname = ANY(%s)"
@@ -163,10 +172,14 @@ def _alone(url: PostgresUrl) -> Iterator[None]:
     """Keep other processes from migrating a schema, in an idle transaction of another connection.
 
     An index is not finished before all statements that began earlier have ended, so nobody may wait for this lock. The
-    holder must have no snapshot either, which a statement with parameters would leave it.
+    holder must have no snapshot either, which a higher isolation or a statement with parameters would leave it.
     """
     query = sql.SQL("SELECT pg_try_advisory_xact_lock(hashtextextended({}, 0))").format(sql.Literal(_lock_of(url)))
     with psycopg.connect(url.conninfo, prepare_threshold=None) as holder:
+        holder.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+        holder.execute("SET LOCAL idle_in_transaction_session_timeout = 0")
+        if holder.info.server_version >= HAS_TRANSACTION_TIMEOUT:
+            holder.execute("SET LOCAL transaction_timeout = 0")
         if holder.execute(query).fetchone() != (True,):
             raise _BeingMigrated("another process is migrating the schema")
         yield

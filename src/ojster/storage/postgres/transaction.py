@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, S
 from contextlib import contextmanager
 from functools import cache
 from operator import attrgetter
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from ojster.core.durations import MINUTE
 from ojster.core.job import Job
@@ -136,12 +136,19 @@ _NUMBER_WORKFLOWS: Final = (
 )
 
 
+class _Statements(NamedTuple):
+    """Statements that name the schema of the tables."""
+
+    insert_jobs: str
+    insert_alike: str
+    insert_parts: str
+    number_workflows: str
+
+
 @cache
-def _in_schema(schema: str) -> tuple[str, str, str, str]:
-    """Return the statements for a schema: insert jobs, jobs that are alike, and those that share values; numbers."""
-    all_of_them = (_INSERT_JOBS, _INSERT_ALIKE, _INSERT_PARTS, _NUMBER_WORKFLOWS)
-    first, second, third, fourth = (one.format(schema=quoted(schema)) for one in all_of_them)
-    return first, second, third, fourth
+def _in_schema(schema: str) -> _Statements:
+    statements = (_INSERT_JOBS, _INSERT_ALIKE, _INSERT_PARTS, _NUMBER_WORKFLOWS)
+    return _Statements(*[statement.format(schema=quoted(schema)) for statement in statements])
 
 
 _START_JOBS: Final = (
@@ -319,7 +326,7 @@ class PostgresTransaction(Transaction):
     ) -> None:
         super().__init__(now, settings, memory, records_events=records_events)
         self._connection = connection
-        self._insert_jobs, self._insert_alike, self._insert_parts, self._number_workflows = _in_schema(url.schema)
+        self._statements = _in_schema(url.schema)
         self._slot = slot
         self._locks = f"{url.schema}/"
         self._lacks = url.lacks
@@ -368,16 +375,18 @@ class PostgresTransaction(Transaction):
             alike = {_shared_values(job) for job in some}
             if any(job.shared for job in some):
                 envelopes, digests, places = zip(*self.payloads_of(some), strict=True)
-                self.execute(self._insert_parts, (*_columns(some), blobs(envelopes), blobs(digests), ints(places)))
+                self.execute(
+                    self._statements.insert_parts, (*_columns(some), blobs(envelopes), blobs(digests), ints(places))
+                )
             elif len(alike) == 1:
                 own = (uuids([job.id for job in some]), ints([job.node for job in some]))
-                self.execute(self._insert_alike, (*own, blobs([job.envelope for job in some]), *alike.pop()))
+                self.execute(self._statements.insert_alike, (*own, blobs([job.envelope for job in some]), *alike.pop()))
             else:
-                self.execute(self._insert_jobs, (*_columns(some), blobs([job.envelope for job in some])))
+                self.execute(self._statements.insert_jobs, (*_columns(some), blobs([job.envelope for job in some])))
             self._connection.flush()
 
     def new_workflow_numbers(self, count: int) -> list[int]:
-        return [number for (number,) in self.execute(self._number_workflows, (count,))]
+        return [number for (number,) in self.execute(self._statements.number_workflows, (count,))]
 
     def start_jobs(self, jobs: Sequence[Job]) -> None:
         self.execute(

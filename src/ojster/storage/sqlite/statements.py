@@ -132,6 +132,6 @@ def plan_once(connection: apsw.Connection) -> None:
     """Plan each statement for all values of its parameters, once.
 
     Otherwise, SQLite plans many statements again each time that they run, because a value may decide whether a partial
-    index can be used: a claim took 60 microseconds instead of 5.
+    index can be used: the statement of a claim took 60 microseconds instead of 9.
     """
     connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
