@@ -138,9 +138,13 @@ async def test_an_index_of_a_large_table_is_built_while_others_write(url: str, f
 
 
 @builds_beside_others
-def test_an_index_of_a_large_table_is_replaced_by_another(url: str, further: list[str]) -> None:
+def test_an_index_of_a_large_table_is_replaced_by_another(
+    url: str, further: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
     further += [MORE, OTHER]
-    assert migrate_database(url) == len(further)
+    with caplog.at_level("INFO"):
+        assert migrate_database(url) == len(further)
+    assert "building the index jobs_other of jobs while others work" in caplog.text
     assert (validity(url), validity(url, "jobs_other")) == (None, True)
 
 

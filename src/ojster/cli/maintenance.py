@@ -15,6 +15,7 @@ from rich.markup import escape
 
 from ojster.app import URL_VARIABLE
 from ojster.cli import doctor as checks
+from ojster.cli.logs import log_to_console
 from ojster.cli.options import ask, done, examples, with_json, with_retention, with_url
 from ojster.cli.output import console, print_json
 from ojster.client.interface import Client
@@ -47,6 +48,7 @@ def migrate(database: str, as_json: bool) -> None:
 
     Servers and workers migrate SQLite files themselves, and PostgreSQL databases if started with --migrate.
     """
+    log_to_console("info")  # a build of an index may take minutes
     version = migrate_database(database)
     shown = without_password(database)
     done(f"The schema of {shown} has version {version}.", as_json, {"database": shown, "version": version})
