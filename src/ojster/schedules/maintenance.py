@@ -98,14 +98,20 @@ class Maintenance(CapabilityService):
                     delay = 1.0
                 await waiter.wait(delay)
 
+    async def go_on(self) -> bool:
+        """Go on with large work that is done in steps, by one step; return whether more is left."""
+        left = await self.database.run(go_on, None, LARGE)
+        if left.at is not None and not left.has_more:
+            await asyncio.sleep(LOCKED_PAUSE_SECONDS)
+        return left.at is not None
+
     async def _go_on(self) -> None:
         """Go on with large work that is done in steps, for ``STEPS_SECONDS``. If it fails, ``run_due`` postpones it."""
         loop = asyncio.get_running_loop()
         until = loop.time() + STEPS_SECONDS
         try:
-            while loop.time() < until and (left := await self.database.run(go_on, None, LARGE)).at is not None:
-                if not left.has_more:
-                    await asyncio.sleep(LOCKED_PAUSE_SECONDS)
+            while loop.time() < until and await self.go_on():
+                pass
         except BackendUnavailable:
             raise
         except Exception:

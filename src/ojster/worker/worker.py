@@ -40,6 +40,7 @@ from ojster.worker.execution import Ending, Executor, failure_of
 from ojster.worker.former import hand_back_former_jobs
 from ojster.worker.heartbeats import beat_for_ever
 from ojster.worker.identity import Identity
+from ojster.worker.last_look import LastLook
 from ojster.worker.outbox import Outbox
 from ojster.worker.registration import NoHandlers, named_queues, register
 from ojster.worker.reporting import LONGEST_PAUSE, Reporter, send_progress
@@ -253,7 +254,8 @@ class Worker:
         Parameters
         ----------
         until_empty:
-            Return as soon as no job is available and all outcomes are reported. The default is false.
+            Return as soon as no job is available, no workflow has steps to start, and all outcomes are reported. The
+            default is false.
 
         Raises
         ------
@@ -318,12 +320,13 @@ class Worker:
             if self._refusal is not None:
                 raise self._refusal
         pause = 0.1
+        look = LastLook(client)
         while self.state != "terminate":
             room = self._room
             if room <= 0 or self.state == "quiet":
                 await self._wait_for_room(client)
                 continue
-            wait = 0.0 if until_empty else MAX_POLL_SECONDS
+            wait = look.wait if until_empty else MAX_POLL_SECONDS
             was_idle = until_empty and self._is_idle  # else what is reported meanwhile may make jobs available
             request = Claim(self.queues, room, self.id, round(self.lease * 1e6), self.sharing)
             self._fetching = asyncio.create_task(self._outbox.fetch(client, request, wait))
@@ -346,8 +349,9 @@ class Worker:
                 self._begin(client, job)
             self._outbox.waits_for_fetch = self._room <= 0 < len(jobs)
             if jobs:
+                look.found()
                 await asyncio.sleep(0)  # let them begin: one that runs alone changes how many to fetch next
-            elif was_idle:
+            elif was_idle and await look.is_over():
                 return
             elif until_empty and not self._is_idle:
                 self._changed.clear()

@@ -1,0 +1,47 @@
+"""When a worker that runs until nothing is left may end: large workflows start their steps a part at a time."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ojster.client.interface import Client
+from ojster.core.errors import OjsterError
+from ojster.service import Service
+
+LAST_LOOK_SECONDS: Final = 0.5
+"""How long the last fetch from a server waits, in which the server starts the next steps of large workflows."""
+
+
+class LastLook:
+    """Decides when nothing is left, for a worker without running jobs whose fetches find none.
+
+    Parameters
+    ----------
+    client:
+        Where the worker fetches jobs.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self._maintenance = client.maintenance if isinstance(client, Service) else None
+        self._is_next = False
+
+    @property
+    def wait(self) -> float:
+        """How long the next fetch should wait, in seconds."""
+        return LAST_LOOK_SECONDS if self._is_next and self._maintenance is None else 0.0
+
+    def found(self) -> None:
+        """Note that a fetch has found jobs, whose ends may start others."""
+        self._is_next = False
+
+    async def is_over(self) -> bool:
+        """Start what is left of large workflows; return whether nothing was, and this fetch was the last one."""
+        if self._is_next:
+            return True
+        self._is_next = True
+        if self._maintenance is not None:
+            try:
+                self._is_next = not await self._maintenance.go_on()
+            except OjsterError:
+                return False  # the next fetch says what is wrong
+        return False
