@@ -65,9 +65,9 @@ class _Model:
         self._parts: tuple[bytes, bytes, bytes, bytes] | None = None
         self._has_others = False
 
-    def job(self, request: Members) -> NewJob:
+    def job(self, request: Members, args: bytes) -> NewJob:
         before_id, after_id, after_args, after_others = self._parts or self._divide()
-        args, others = bytes(request["args"]), _others(request) if self._has_others else b""
+        others = _others(request) if self._has_others else b""
         job = copy(self._job)
         job.id = new_id()
         job.envelope = b"".join((before_id, job.id.encode(), after_id, args, after_args, others, after_others))
@@ -122,7 +122,7 @@ class Models:
         args = bytes(members.get("args", b""))
         if model is None or args[:1] != b"[" or MARK in args:
             return None
-        job = model.job(members)
+        job = model.job(members, args)
         check_size(job.envelope, self._largest)
         return job
 

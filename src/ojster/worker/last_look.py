@@ -38,10 +38,8 @@ class LastLook:
         """Start what is left of large workflows; return whether nothing was, and this fetch was the last one."""
         if self._is_next:
             return True
-        self._is_next = True
-        if self._maintenance is not None:
-            try:
-                self._is_next = not await self._maintenance.go_on()
-            except OjsterError:
-                return False  # the next fetch says what is wrong
+        try:
+            self._is_next = self._maintenance is None or not await self._maintenance.go_on()
+        except OjsterError:
+            self._is_next = True  # the next fetch says what is wrong
         return False

@@ -254,8 +254,8 @@ class Worker:
         Parameters
         ----------
         until_empty:
-            Return as soon as no job is available, no workflow has steps to start, and all outcomes are reported. The
-            default is false.
+            Return as soon as no job is available, no workflow has steps to start (beside a server: for half a second),
+            and all outcomes are reported. The default is false.
 
         Raises
         ------
