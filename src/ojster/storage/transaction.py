@@ -161,7 +161,7 @@ class Transaction(ABC):
         self.memory_version = memory.version
         self.effects = Effects()
         self.claimed_steps: dict[int, Row] = {}
-        """What a claim has read of the steps of its jobs, by node: see ``ojster.workflows.claimed_steps``."""
+        """What is known of steps that a claim hands out, by node: see ``ojster.workflows.claimed_steps``."""
 
     def refuse_growth(self) -> OjsterError | None:
         """Return why the database must not grow, so that there is room for the end of what it has; ``None``: it may."""

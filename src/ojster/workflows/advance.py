@@ -24,6 +24,7 @@ from ojster.jobs.expiration import kept_until
 from ojster.jobs.new_job import NewJob
 from ojster.jobs.push import admit
 from ojster.storage.transaction import Later, Transaction, TryAgain
+from ojster.workflows.claimed_steps import note_step
 from ojster.workflows.conditions import InvalidCondition, evaluate
 from ojster.workflows.graph import Graph
 from ojster.workflows.maps import begin_map, go_on_with_map
@@ -438,10 +439,17 @@ class Advance:
                 )
             node.job_id = job.id
             self.graph.touch(node)
+            self._foresee_claim(node)
             container = self.graph.nodes.get(node.parent or 0)
             if container is not None and container.kind == Kind.BATCH and node.position:
                 workflow = self.graph.workflow_of(node)
                 emit(self.tx, "workflow.callback_fired", workflow, callback=node.name, job_id=job.id)
+
+    def _foresee_claim(self, node: Node) -> None:
+        """Note what a claim in this transaction must know of a step, if everything is loaded."""
+        if node.source is None or node.source in self.graph.nodes:
+            source = None if node.source is None else self.graph.nodes[node.source]
+            note_step(self.tx, node, source, self.graph.workflow_of(node))
 
     def _refuse(self, node: Node, refusal: OjsterError) -> None:
         """Fail a node if its job or its children cannot be created."""

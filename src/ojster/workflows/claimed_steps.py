@@ -1,4 +1,7 @@
-"""What a claim reads of the steps whose jobs it hands out: in one statement, for everything that needs it."""
+"""What a claim must know of the steps whose jobs it hands out: read in one statement, for everything that needs it.
+
+Of steps that have started in the same transaction, it is known already.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,8 @@ from typing import Final, NamedTuple
 
 from ojster.core.job import Job
 from ojster.storage.transaction import Transaction
-from ojster.workflows.node import Inputs
+from ojster.workflows.node import Inputs, Node
+from ojster.workflows.stored_workflow import Workflow
 
 
 class ClaimedStep(NamedTuple):
@@ -29,8 +33,15 @@ _STEPS: Final = (
 )
 
 
+def note_step(tx: Transaction, node: Node, source: Node | None, workflow: Workflow) -> None:
+    """Note what a claim must know of a step that starts in this transaction, which has locked its workflow."""
+    is_stopped = node.verdict is not None or workflow.held_at is not None
+    inputs = None if source is None else source.inputs
+    tx.claimed_steps[node.id] = (node.id, node.source, inputs, is_stopped, workflow.started_at is not None)
+
+
 def claimed_steps(tx: Transaction, jobs: Sequence[Job]) -> list[ClaimedStep]:
-    """Read the steps of jobs. What one policy of a claim has read, the next one gets without another look."""
+    """Return the steps of jobs. What is known of them in this transaction is not read again."""
     known = tx.claimed_steps
     nodes = [job.node for job in jobs if job.node is not None]
     if missing := [node for node in nodes if node not in known]:

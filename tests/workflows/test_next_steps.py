@@ -1,0 +1,84 @@
+"""The next step, handed out in the transaction in which the step before it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import pytest
+
+from ojster.core.job import Job
+from ojster.jobs.claim import claim
+from ojster.jobs.claim_policy import Claim
+from ojster.jobs.completion import acknowledge
+from ojster.jobs.messages import Acknowledgement
+from ojster.storage.transaction import Transaction
+from ojster.workflows import claimed_steps
+from ojster.workflows.workflows import hold_workflows
+from tests.workflows.bench import WorkflowBench, batch, chain, graph, group, job
+
+pytestmark = pytest.mark.anyio
+
+WORKER = Claim(("default",), 10, "w")
+
+
+def done(one: Job) -> Acknowledgement:
+    return Acknowledgement(one.id, msgspec.json.encode({"of": one.type}), "w", one.attempt)
+
+
+async def given(flow: WorkflowBench, wire: dict[str, Any], *, together: bool) -> dict[str, Any]:
+    """Run a workflow; return what each job received of the others, and its arguments."""
+    await flow.create(wire)
+    received: dict[str, Any] = {}
+    jobs = await flow.engine.jobs.fetch(WORKER)
+    while jobs:
+        received |= {one.type: (msgspec.json.decode(one.parent_results or b"null"), one.args) for one in jobs}
+        acks = [done(one) for one in jobs]
+        if together:
+            _, found = await flow.engine.jobs.acknowledge_and_fetch(acks, WORKER)
+            assert isinstance(found, list)
+            jobs = found
+        else:
+            await flow.engine.jobs.acknowledge(acks)
+            jobs = await flow.engine.jobs.fetch(WORKER)
+    return received
+
+
+@pytest.mark.parametrize(
+    "wire",
+    [
+        chain(job("a"), job("b"), job("c")),
+        chain(job("a"), group(job("b"), chain(job("c"), job("d"))), job("e")),
+        chain(group(job("a"), job("b")), group(job("c"), job("d")), job("e")),
+        graph(job("a", id="a"), job("b", id="b", depends_on=["a"]), job("c", id="c", depends_on=["a", "b"])),
+        chain(job("a"), batch(job("b"), job("c"), on_complete=job("d"))),
+    ],
+)
+async def test_it_receives_the_same_as_by_a_fetch_of_its_own(flow: WorkflowBench, wire: dict[str, Any]) -> None:
+    assert await given(flow, wire, together=True) == await given(flow, wire, together=False)
+
+
+async def test_what_is_known_of_it_is_not_read_again(flow: WorkflowBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    await flow.create(chain(job("a"), job("b"), job("c")))
+    (first,) = await flow.engine.jobs.fetch(WORKER)
+    monkeypatch.setattr(claimed_steps, "_STEPS", "this is no SQL")
+    _, found = await flow.engine.jobs.acknowledge_and_fetch([done(first)], WORKER)
+    assert isinstance(found, list)
+    assert [one.type for one in found] == ["b"]
+
+
+async def test_it_is_not_handed_out_if_the_workflow_is_held_meanwhile(flow: WorkflowBench) -> None:
+    await flow.create(chain(job("a"), job("b")))
+    (first,) = await flow.engine.jobs.fetch(WORKER)
+
+    def go_on(tx: Transaction, ids: Sequence[str]) -> list[list[Job]]:
+        acknowledge(tx, [done(first)])
+        hold_workflows(tx, ids)
+        return claim(tx, [WORKER])
+
+    assert await flow.run(go_on, flow.id) == []
+    await flow.engine.workflows.release(flow.id)
+    (second,) = await flow.engine.jobs.fetch(WORKER)
+    assert second.type == "b"
+    assert msgspec.json.decode(second.parent_results or b"") == [{"of": "a"}]
