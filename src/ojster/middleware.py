@@ -9,7 +9,7 @@ from typing import Any
 
 from ojster.context import JobContext
 from ojster.core.job import Job
-from ojster.jobs.failure import FINAL_CODES
+from ojster.jobs.retry import HANDLER_CODES
 from ojster.outcomes import Outcome, Released
 
 ExecutionMiddleware = Callable[[JobContext, Callable[[], Awaitable[Any]]], Awaitable[Any]]
@@ -117,7 +117,7 @@ def sentry_errors(*, only_final: bool = False) -> ExecutionMiddleware:
                     raise
                 except Exception as error:
                     transaction.set_status("internal_error")
-                    final = context.is_last_attempt or (isinstance(error, Outcome) and error.code in FINAL_CODES)
+                    final = context.is_last_attempt or (isinstance(error, Outcome) and error.code in HANDLER_CODES)
                     if final or not only_final:
                         sentry_sdk.capture_exception(error)
                     raise

@@ -9,6 +9,7 @@ import pytest
 
 from ojster import App, InvalidRequest, Retry, chain
 from ojster.core.errors import Conflict
+from ojster.core.events import EventFilter
 from ojster.core.job import Job
 from ojster.core.json_objects import read_members
 from ojster.events.reaction_builders import OF_JOB, enqueue, retry_after, start
@@ -128,9 +129,24 @@ async def test_s60_w2_delayed_retries_follow_normal_ones_and_precede_other_react
     assert await types(bench) == ["tell"]
 
 
-async def test_an_error_that_is_final_is_not_tried_after_a_delay(bench: Bench) -> None:
-    await push(bench, {"on_failure": [{"action": "retry-with-delays", "delays": ["1m"]}]})
-    assert (await bench.fail(await bench.fetch_one(), retryable=False)).state == "discarded"
+@pytest.mark.parametrize("attempts", [1, 3])
+@pytest.mark.parametrize(
+    "error", [{"retryable": False}, {"code": "DISCARD"}, {"code": "DEAD_LETTER"}, {"code": "FAIL"}, {"type": "auth.No"}]
+)
+async def test_an_error_that_is_final_is_not_tried_after_a_delay(
+    bench: Bench, error: dict[str, Any], attempts: int
+) -> None:
+    reactions = {"on_failure": [{"action": "retry-with-delays", "delays": ["1m"]}]}
+    await push(bench, reactions, retry={"max_attempts": attempts, "non_retryable_errors": ["auth.*"]})
+    assert (await bench.fail(await bench.fetch_one(), **error)).state == "discarded"
+
+
+async def test_the_event_of_a_failure_says_whether_its_error_is_retryable(bench: Bench) -> None:
+    for type in ("auth.No", "Other"):
+        await push(bench, {}, retry={"non_retryable_errors": ["auth.*"]})
+        await bench.fail(await bench.fetch_one(), type=type)
+    page = await bench.engine.events.select(EventFilter(types=("job.failed",)))
+    assert [event["data"]["error"]["retryable"] for event in page.events] == [False, True]
 
 
 async def test_steps_have_reactions_and_a_delayed_retry_does_not_end_the_workflow(bench: Bench) -> None:

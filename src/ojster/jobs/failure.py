@@ -20,10 +20,6 @@ MAX_BACKTRACE_FRAMES: Final = 50
 MAX_BACKTRACE_LENGTH: Final = 10_000
 
 
-FINAL_CODES: Final = frozenset({"DISCARD", "DEAD_LETTER"})
-"""Codes of failures after which no attempt follows."""
-
-
 class Failure(msgspec.Struct, frozen=True):
     """The error of a failed attempt.
 

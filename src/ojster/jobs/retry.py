@@ -82,6 +82,8 @@ class Verdict(StrEnum):
     RETRY = "retry"
     DISCARD = "discard"
     DEAD_LETTER = "dead_letter"
+    EXHAUSTED = "exhausted"
+    """It would be retried, but has used all its attempts: see ``exhausted``."""
 
 
 HANDLER_CODES: Final = {
@@ -110,9 +112,9 @@ def judge(
     if code in HANDLER_CODES:
         return HANDLER_CODES[code]
     final = (retryable is False and code != "RETRY") or not FINAL_ERRORS.isdisjoint((code, error_type))
-    if attempt < max_attempts and not final and not policy.forbids(error_type):
-        return Verdict.RETRY
-    return exhausted(policy)
+    if final or policy.forbids(error_type):
+        return exhausted(policy)
+    return Verdict.RETRY if attempt < max_attempts else Verdict.EXHAUSTED
 
 
 def exhausted(policy: RetryPolicy) -> Verdict:

@@ -77,7 +77,7 @@ def fail_attempt(
     """
     immediately = loss is Loss.LEASE or (loss is Loss.WORKER and job.losses == 1)
     tx.envelopes([job])
-    policy = retry_policy(job)
+    policy = _policy_of(tx, job)
     verdict = _verdict(tx, job, failure, policy, loss)
     note_failure(tx, job, failure)
     tx.note_attempt(job, "failed", tx.now - (job.started_at or tx.now))
@@ -85,16 +85,17 @@ def fail_attempt(
         "type": clean(failure.type),
         "message": clean(failure.message[:1000]),
         "code": clean(failure.code),
-        "retryable": failure.retryable is not False and failure.type not in policy.non_retryable_errors,
+        "retryable": failure.retryable is not False and not policy.forbids(failure.type),
     }
     ran = _duration(tx, job)
     tx.emit("job.failed", job, attempt=job.attempt, max_attempts=job.max_attempts, error=error, **ran)
     for follow_up in life(tx).failed:
         follow_up(tx, job, failure)
     delayed = None
-    is_final = failure.type == TOTAL_TIMEOUT_ERROR or job.counted_attempts < job.max_attempts
-    if verdict != Verdict.RETRY and job.reacts and not is_final:
-        delayed = next((delay for ask in life(tx).last_retry if (delay := ask(job)) is not None), None)
+    if verdict == Verdict.EXHAUSTED:
+        if job.reacts and loss is not Loss.WORKER and failure.type != TOTAL_TIMEOUT_ERROR:
+            delayed = next((delay for ask in life(tx).last_retry if (delay := ask(job)) is not None), None)
+        verdict = exhausted(policy)
     if verdict != Verdict.RETRY and delayed is None:
         finish(tx, job, JobState.DISCARDED, dead=verdict == Verdict.DEAD_LETTER, running=running)
         last = {"total_attempts": job.attempt, "last_error": error, **ran}
@@ -131,9 +132,15 @@ def _duration(tx: Transaction, job: Job) -> dict[str, int]:
     return {} if job.started_at is None else {"duration_ms": (tx.now - job.started_at) // 1000}
 
 
+def _policy_of(tx: Transaction, job: Job) -> RetryPolicy:
+    """Return the retry policy of a job, completed by the settings."""
+    policy = retry_policy(job)
+    if policy.on_exhaustion is not None:
+        return policy
+    return msgspec.structs.replace(policy, on_exhaustion=tx.settings.on_exhaustion)
+
+
 def _verdict(tx: Transaction, job: Job, failure: Failure, policy: RetryPolicy, loss: Loss | None) -> Verdict:
-    if policy.on_exhaustion is None:
-        policy = msgspec.structs.replace(policy, on_exhaustion=tx.settings.on_exhaustion)
     died = loss is Loss.WORKER
     verdict = judge(
         policy,

@@ -10,8 +10,9 @@ import logging
 from typing import Any
 
 from ojster.core.job import Job
-from ojster.jobs.failure import FINAL_CODES, Failure
+from ojster.jobs.failure import Failure
 from ojster.jobs.messages import Acknowledgement, FailureReport, Release
+from ojster.jobs.retry import HANDLER_CODES
 from ojster.worker.execution import Ending
 
 log = logging.getLogger("ojster.jobs")
@@ -51,7 +52,7 @@ def _say(job: Job, what: str, seconds: float) -> None:
 def _may_be_retried(job: Job, failure: Failure) -> bool:
     """Return whether another attempt may follow; the server decides it, which knows the whole retry policy."""
     return (
-        failure.retryable is not False and failure.code not in FINAL_CODES and job.counted_attempts < job.max_attempts
+        failure.retryable is not False and failure.code not in HANDLER_CODES and job.counted_attempts < job.max_attempts
     )
 
 
