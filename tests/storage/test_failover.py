@@ -30,7 +30,7 @@ from ojster.service import Service
 from ojster.storage.open import migrate_database, open_database, wait_for_database
 from ojster.storage.postgres import notifier
 from ojster.storage.postgres.reachable import with_first
-from ojster.worker.reporting import LONGEST_PAUSE
+from ojster.worker.backoff import LONGEST_PAUSE_SECONDS
 from tests.conftest import request
 from tests.postgres import PostgresServer, catch_up, free_port
 
@@ -231,7 +231,7 @@ async def test_a_follower_is_told_even_if_a_standby_lacks_the_events_that_it_has
 
 def test_workers_report_what_they_have_finished_before_leases_end_after_an_outage() -> None:
     """A pause between two tries is up to half longer by chance."""
-    assert 1.5 * LONGEST_PAUSE < OUTAGE_GRACE_SECONDS
+    assert 1.5 * LONGEST_PAUSE_SECONDS < OUTAGE_GRACE_SECONDS
 
 
 async def test_a_process_is_not_deaf_for_ever_if_the_database_hangs(

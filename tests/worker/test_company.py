@@ -77,7 +77,9 @@ async def test_a_suspect_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch)
     jobs = Company(lambda: None)
     await jobs.join(suspect=False)
     place = await asyncio.wait_for(jobs.join(suspect=True), 5)
-    assert place.is_alone
+    assert jobs.is_closed
+    jobs.leave(place)
+    assert not jobs.is_closed
 
 
 async def test_a_suspect_that_is_cancelled_while_it_waits_leaves_no_trace() -> None:

@@ -115,15 +115,12 @@ class Wakeups:
                     if not waiters:
                         del self._waiters[topic]
 
-    def wake(self, topic: str, count: int | None = None) -> None:
-        """Wake the waiters of a topic: all of them, or ``count`` that are not awake, round-robin."""
+    def wake(self, topic: str) -> None:
+        """Wake the waiters of a topic that are not awake."""
         if topic not in self._waiters:
             return
         with self._lock:
-            waiters = self._waiters.get(topic, {})
-            chosen = [waiter for waiter in waiters if not waiter.woken][:count]
-            for waiter in chosen:  # to the end of the line: round-robin
-                waiters[waiter] = waiters.pop(waiter)
+            chosen = [waiter for waiter in self._waiters.get(topic, ()) if not waiter.woken]
         for waiter in chosen:
             waiter.wake()
 

@@ -21,10 +21,9 @@ PATIENCE_SECONDS: Final = 30.0
 class Place:
     """The place of a running job. ``is_proven``: it has run alone for long enough."""
 
-    __slots__ = ("is_alone", "is_proven", "timer")
+    __slots__ = ("is_proven", "timer")
 
-    def __init__(self, *, is_alone: bool = False) -> None:
-        self.is_alone = is_alone
+    def __init__(self) -> None:
         self.is_proven = False
         self.timer: asyncio.TimerHandle | None = None
 
@@ -83,7 +82,7 @@ class Company:
             self._waiting -= 1
             if not self._waiting:
                 self._ring()
-        self._alone = place = Place(is_alone=True)
+        self._alone = place = Place()
         place.timer = loop.call_later(ALONE_SECONDS, self._prove, place)
         return place
 

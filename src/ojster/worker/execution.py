@@ -124,7 +124,8 @@ class Executor:
         self._is_careful = bool(suspects) or (self._is_careful and not jobs)
         for job in suspects[1:]:
             hand_back(Release(job.id, worker_id, job.attempt))
-        return [job for job in jobs if job not in suspects[1:]]
+        handed_back = {job.id for job in suspects[1:]}
+        return [job for job in jobs if job.id not in handed_back]
 
     async def run(self, context: JobContext) -> Ending:
         """Run a job to its end, alone at first if its worker has died before.
@@ -290,19 +291,18 @@ class UnknownJobType(Exception):
 
 def failure_of(error: BaseException) -> Failure:
     """Return the failure to report for an exception of a handler."""
+    if isinstance(error, ChildCrashed | CodeFailed):
+        return error.failure
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if not frame.filename.startswith(_INTERNAL_FRAMES)]
     lines = [line.rstrip("\n") for line in traceback.format_list(own)]
-    kind = type(error)
-    if isinstance(error, ChildCrashed | CodeFailed):
-        return error.failure
     until = None
     if isinstance(error, RateLimited):
         until = to_timestamp(datetime.now(UTC) + timedelta(seconds=error.delay), "delay")
     return Failure(
         rate_limit_until=until,
         type=clean(error_type(error)),
-        message=clean(str(error) or kind.__name__),
+        message=clean(str(error) or type(error).__name__),
         code=error.code if isinstance(error, Outcome) else "handler_error",
         retryable=error.retryable if isinstance(error, Outcome) else None,
         backtrace=tuple(clean(line) for line in lines),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -11,15 +10,10 @@ import msgspec
 
 from ojster.app import App
 from ojster.client.interface import Client
-from ojster.core.errors import (
-    BackendError,
-    BackendUnavailable,
-    Forbidden,
-    NotFound,
-    OjsterError,
-)
+from ojster.core.errors import Forbidden, NotFound, OjsterError
 from ojster.jobs.names import DEFAULT_QUEUE
 from ojster.schedules.cron import Cron
+from ojster.worker.backoff import UNREACHABLE, Backoff
 from ojster.workflows.orchestrator_request import ORCHESTRATE_TYPE
 
 log = logging.getLogger(__name__)
@@ -53,13 +47,14 @@ async def register(client: Client, app: App) -> None:
 
 async def _insist(call: Callable[[], Awaitable[object]], what: str) -> None:
     """Call until the server can be reached."""
+    backoff = Backoff()
     while True:
         try:
             await call()
             return
-        except (BackendUnavailable, BackendError) as error:
-            log.warning("cannot register %s, trying again: %s", what, error)
-            await asyncio.sleep(1.0)
+        except UNREACHABLE as error:
+            log.warning("cannot register %s, trying again in %.1f s: %s", what, backoff.seconds, error)
+            await backoff.wait()
         except Forbidden:
             raise
         except OjsterError as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import random
 import time
@@ -11,7 +10,6 @@ from typing import Any, Final
 
 from ojster.client.interface import Client
 from ojster.core.errors import (
-    BackendError,
     BackendUnavailable,
     InvalidPayload,
     InvalidRequest,
@@ -22,14 +20,11 @@ from ojster.core.errors import (
 )
 from ojster.jobs.failure import Failure
 from ojster.jobs.messages import Acknowledgement, FailureReport, Progress, Release
+from ojster.worker.backoff import UNREACHABLE, Backoff
 from ojster.worker.execution import Ending
 from ojster.workflows.property_values import PropertyConflict
 
 log = logging.getLogger(__name__)
-
-LONGEST_PAUSE: Final = 2.0
-"""Maximum delay before a retry to reach the server, in seconds, or by chance half more. It is short, so that workers
-report what they finished during an outage before leases end again (``OUTAGE_GRACE_SECONDS``)."""
 
 _KINDS: Final[dict[type[OjsterError], str]] = {
     PayloadTooLarge: "ResultTooLarge",
@@ -103,7 +98,7 @@ class Reporter:
 
         Give up after the lease time (at least 60 seconds), or at the end of a shutdown.
         """
-        pause = 0.1
+        backoff = Backoff()
         deadline = time.monotonic() + max(self._lease, 60.0)
         while True:
             try:
@@ -114,14 +109,13 @@ class Reporter:
                     return [refused for item in items for refused in await self._call_until_answered(call, [item])]
                 if not isinstance(error, OjsterError):
                     log.exception("a report failed in an unexpected way")
-                elif not isinstance(error, BackendUnavailable | BackendError):
+                elif not isinstance(error, UNREACHABLE):
                     return [(items[0], error)]
-                if time.monotonic() + pause > min(deadline, self.deadline):
+                if time.monotonic() + backoff.seconds > min(deadline, self.deadline):
                     log.error("cannot report %d jobs, giving up; they will run again: %s", len(items), error)
                     return []
-                log.warning("cannot report %d jobs, trying again in %.1f s: %s", len(items), pause, error)
-                await asyncio.sleep(pause * (0.5 + random.random()))
-                pause = min(pause * 2, LONGEST_PAUSE)
+                log.warning("cannot report %d jobs, trying again in %.1f s: %s", len(items), backoff.seconds, error)
+                await backoff.wait()
         return _refused(items, results)
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import random
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +21,7 @@ from typing import Any, Final, Literal
 from ojster.app import App
 from ojster.client.interface import Client
 from ojster.context import JobContext
-from ojster.core.errors import BackendError, BackendUnavailable, OjsterError
+from ojster.core.errors import OjsterError
 from ojster.core.ids import new_id
 from ojster.core.job import Job
 from ojster.fleet.requirements import read_provided
@@ -34,6 +33,7 @@ from ojster.queues.fairness import STRICT, Sharing
 from ojster.sandbox.sandbox import Sandbox
 from ojster.service import Service
 from ojster.worker import job_log
+from ojster.worker.backoff import UNREACHABLE, Backoff
 from ojster.worker.children import FAREWELL_SECONDS, ChildLimits, ChildPool
 from ojster.worker.code import CodeRunner
 from ojster.worker.execution import Ending, Executor, failure_of
@@ -43,7 +43,7 @@ from ojster.worker.identity import Identity
 from ojster.worker.last_look import LastLook
 from ojster.worker.outbox import Outbox
 from ojster.worker.registration import NoHandlers, named_queues, register
-from ojster.worker.reporting import LONGEST_PAUSE, Reporter, send_progress
+from ojster.worker.reporting import Reporter, send_progress
 from ojster.worker.stand_in import StandIn
 from ojster.worker.stopping import Stopping
 from ojster.workflows.orchestrator_request import queue_of
@@ -283,14 +283,14 @@ class Worker:
         chores = client if isinstance(client, Service) else None
         if chores is not None:
             chores.maintenance.start()
+        if self._identity is not None:  # before anything starts that would have to end if this fails
+            await hand_back_former_jobs(client, self.id, lambda: self.state == "terminate")
         self._children = None if self.children is None else ChildPool(self.children)
         runner = None if self.code is None else CodeRunner(self.code, client)
         self._executor = Executor(self.app, self.concurrency, self._children, self._changed.set, runner)
         self._executor.watch.stand_in = StandIn(
             self.app.client, self._heartbeat, self._heartbeat_interval, lambda: self._running_jobs
         )
-        if self._identity is not None:
-            await hand_back_former_jobs(client, self.id, lambda: self.state == "terminate")
         beats = beat_for_ever(lambda wait: self._beat(client, wait), self._heartbeat_interval, self._news)
         beating = asyncio.create_task(beats, name="ojster-heartbeat")
         registering = asyncio.create_task(register(client, self.app), name="ojster-registration")
@@ -319,7 +319,7 @@ class Worker:
             await self._changed.wait()
             if self._refusal is not None:
                 raise self._refusal
-        pause = 0.1
+        backoff = Backoff()
         look = LastLook(client)
         while self.state != "terminate":
             room = self._room
@@ -332,16 +332,15 @@ class Worker:
             self._fetching = asyncio.create_task(self._outbox.fetch(client, request, wait))
             try:
                 jobs = await self._fetching
-                pause = 0.1
+                backoff = Backoff()
             except asyncio.CancelledError:
                 if (task := asyncio.current_task()) is not None and task.cancelling():
                     raise
                 continue  # the fetch was cancelled, because the state had changed
-            except (BackendUnavailable, BackendError) as error:
-                level = logging.WARNING if pause < LONGEST_PAUSE else logging.DEBUG
-                log.log(level, "cannot fetch jobs, trying again in %.1f s: %s", pause, error)
-                await asyncio.sleep(pause * (0.5 + random.random()))
-                pause = min(pause * 2, LONGEST_PAUSE)
+            except UNREACHABLE as error:
+                level = logging.DEBUG if backoff.is_longest else logging.WARNING
+                log.log(level, "cannot fetch jobs, trying again in %.1f s: %s", backoff.seconds, error)
+                await backoff.wait()
                 continue
             finally:
                 self._fetching = None
@@ -446,7 +445,7 @@ class Worker:
         try:
             pulse = await client.fleet.beat(self._heartbeat(), wait)
         except OjsterError as error:
-            if not self._is_known and not isinstance(error, BackendUnavailable | BackendError):
+            if not self._is_known and not isinstance(error, UNREACHABLE):
                 self._refusal = error
                 self._changed.set()
             raise
