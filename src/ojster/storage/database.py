@@ -16,6 +16,7 @@ from ojster.core.events import Event
 from ojster.core.settings import Settings
 from ojster.core.timestamps import system_clock
 from ojster.storage.call import LongPoll, Operation
+from ojster.storage.dispatcher import Dispatcher
 from ojster.storage.effects import Effects
 from ojster.storage.memory import Memory, Remembered
 from ojster.storage.wakeups import (
@@ -83,6 +84,9 @@ class Database(ABC):
 
     kind: str
     schema_version: int
+    _writer: Dispatcher
+    """Runs transactions that may write; it and ``_reader`` are there once the database is open."""
+    _reader: Dispatcher
 
     def __init__(self, settings: Settings, clock: Callable[[], int] = system_clock) -> None:
         self.settings = settings
@@ -110,27 +114,27 @@ class Database(ABC):
     def close(self) -> None:
         """Finish the accepted calls, and disconnect."""
 
-    @abstractmethod
     def run_many(
         self, operation: Operation[A, R], arguments: Sequence[A], weight: int | None = None
     ) -> Future[Sequence[R]]:
         """Run a transaction function that may write. ``weight``: see ``Dispatcher.run``."""
+        return self._writer.run(operation, arguments, weight=weight)
 
-    @abstractmethod
     def read_many(self, operation: Operation[A, R], arguments: Sequence[A]) -> Future[Sequence[R]]:
         """Run a transaction function that only reads, without blocking writers."""
+        return self._reader.run(operation, arguments)
 
-    @abstractmethod
     def run_or_park(self, operation: Operation[A, R], argument: A, patience: LongPoll) -> Future[Sequence[R]]:
         """Run a transaction function that may write; park the call while its result is empty (see ``LongPoll``)."""
+        return self._writer.run(operation, (argument,), patience)
 
-    @abstractmethod
     def hurry(self, patience: LongPoll) -> None:
         """Answer a parked call now with its empty results; if it is being run, with the results of that run."""
+        self._writer.hurry(patience)
 
-    @abstractmethod
     def answer_parked(self) -> None:
         """Answer all parked calls now with their empty results."""
+        self._writer.ring(None)
 
     async def run(self, operation: Operation[A, R], argument: A, weight: int = 1) -> R:
         """Run a transaction function that may write, for one argument. ``weight``: see ``Dispatcher.run``."""
@@ -158,9 +162,9 @@ class Database(ABC):
         """Assign positions to all visible events, where the database does not assign them on insert."""
         return
 
-    @abstractmethod
     def wake_parked_fetches(self, queues: Sequence[str]) -> None:
         """Run the parked fetches of these queues again."""
+        self._writer.ring(queues)
 
     def publish(self, effects: Effects) -> None:
         """Publish the effects of a transaction in this process. Called after the commit, from any thread."""

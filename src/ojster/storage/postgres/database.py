@@ -7,7 +7,6 @@ import logging
 import os
 import secrets
 import time
-from asyncio import Future
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
@@ -17,7 +16,7 @@ import psycopg
 
 from ojster.core.errors import BackendUnavailable, InvalidRequest
 from ojster.core.settings import Settings
-from ojster.storage.call import LongPoll, Operation
+from ojster.storage.call import Operation
 from ojster.storage.database import Database, ReplicaState, topics_of
 from ojster.storage.dispatcher import Dispatcher
 from ojster.storage.postgres.clock import ServerClock
@@ -154,17 +153,6 @@ class PostgresDatabase(Database):
         for lane in self._lanes:
             lane.disconnect()
 
-    def run_many(
-        self, operation: Operation[A, R], arguments: Sequence[A], weight: int | None = None
-    ) -> Future[Sequence[R]]:
-        return self._writer.run(operation, arguments, weight=weight)
-
-    def run_or_park(self, operation: Operation[A, R], argument: A, patience: LongPoll) -> Future[Sequence[R]]:
-        return self._writer.run(operation, (argument,), patience)
-
-    def read_many(self, operation: Operation[A, R], arguments: Sequence[A]) -> Future[Sequence[R]]:
-        return self._reader.run(operation, arguments)
-
     async def survey(self, operation: Operation[A, R], argument: A) -> R:
         if self._replica is not None and (found := await self._replica.read(operation, (argument,))) is not None:
             return found[0]
@@ -173,12 +161,6 @@ class PostgresDatabase(Database):
     @property
     def replica(self) -> ReplicaState | None:
         return None if self._replica is None else self._replica.state
-
-    def hurry(self, patience: LongPoll) -> None:
-        self._writer.hurry(patience)
-
-    def answer_parked(self) -> None:
-        self._writer.ring(None)
 
     @property
     def is_at_rest(self) -> bool:
@@ -190,9 +172,6 @@ class PostgresDatabase(Database):
             if await self.run(_order_events, None):
                 return
             await asyncio.sleep(ORDERING_PAUSE)
-
-    def wake_parked_fetches(self, queues: Sequence[str]) -> None:
-        self._writer.ring(queues)
 
     def _connect(
         self, conninfo: str | None = None, kind: type[psycopg.Connection] = psycopg.Connection

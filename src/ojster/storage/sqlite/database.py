@@ -7,7 +7,6 @@ import os
 import threading
 import time
 from array import array
-from asyncio import Future
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import closing, contextmanager, suppress
 from itertools import chain
@@ -21,7 +20,6 @@ from ojster.core.errors import BackendUnavailable
 from ojster.core.job import Job
 from ojster.core.settings import Settings
 from ojster.core.timestamps import system_clock
-from ojster.storage.call import LongPoll, Operation
 from ojster.storage.database import Database, topics_of
 from ojster.storage.dispatcher import Dispatcher
 from ojster.storage.memory import Memory
@@ -293,26 +291,6 @@ class SqliteDatabase(Database):
             self._steady_clock.close()
         for connection in self._connections:
             connection.close()
-
-    def run_many(
-        self, operation: Operation[A, R], arguments: Sequence[A], weight: int | None = None
-    ) -> Future[Sequence[R]]:
-        return self._writer.run(operation, arguments, weight=weight)
-
-    def run_or_park(self, operation: Operation[A, R], argument: A, patience: LongPoll) -> Future[Sequence[R]]:
-        return self._writer.run(operation, (argument,), patience)
-
-    def hurry(self, patience: LongPoll) -> None:
-        self._writer.hurry(patience)
-
-    def answer_parked(self) -> None:
-        self._writer.ring(None)
-
-    def wake_parked_fetches(self, queues: Sequence[str]) -> None:
-        self._writer.ring(queues)
-
-    def read_many(self, operation: Operation[A, R], arguments: Sequence[A]) -> Future[Sequence[R]]:
-        return self._reader.run(operation, arguments)
 
     def _connect(self) -> apsw.Connection:
         try:
