@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from ojster.collections.outputs import resolve_lookups
-from ojster.core.job import NODE_BITS, Job
+from ojster.core.job import Job
 from ojster.core.reacts import LOOKUP_BIT, SKIPS
 from ojster.insight.task_history import adoption_of, skip
 from ojster.jobs.claim_policy import ClaimPolicy, Pipeline
@@ -62,6 +62,6 @@ class SkipPolicy(ClaimPolicy):
         if job.node is None:
             return True
         rows = self.tx.execute(
-            f"SELECT held_at FROM workflows WHERE seq = :seq{self.tx.skip_locked}", {"seq": job.node >> NODE_BITS}
+            f"SELECT held_at FROM workflows WHERE seq = :seq{self.tx.skip_locked}", {"seq": job.workflow}
         )
         return bool(rows) and rows[0][0] is None and not stopped_nodes(self.tx, [job.node])

@@ -10,7 +10,6 @@ from typing import Final
 
 import msgspec
 
-from ojster.core.job import NODE_BITS
 from ojster.storage.transaction import Transaction
 
 
@@ -40,10 +39,10 @@ def find_creators(tx: Transaction, requests: Sequence[tuple[str, ...]]) -> list[
 
 def _creators(tx: Transaction, ids: Sequence[str]) -> dict[str, str | None]:
     jobs = tx.find_jobs(ids)
-    numbers = {job.node >> NODE_BITS for job in jobs.values() if job.node is not None}
+    numbers = {job.workflow for job in jobs.values() if job.workflow is not None}
     rows = tx.execute(f"SELECT seq, created_by FROM workflows WHERE seq {tx.among}", (tx.integers(numbers),))
     of_workflows: dict[int, str | None] = dict(rows)
     return {
-        id: creator_of(job.envelope) if job.node is None else of_workflows.get(job.node >> NODE_BITS)
+        id: creator_of(job.envelope) if job.workflow is None else of_workflows.get(job.workflow)
         for id, job in jobs.items()
     }

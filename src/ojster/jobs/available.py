@@ -31,8 +31,7 @@ def one_of_each(tx: Transaction, queue: str, found: list[Job]) -> list[Job]:
     if not any(keys):
         return found
     chosen = [job for place, job in enumerate(found) if keys[place] is None or keys[place] not in keys[:place]]
-    if len(chosen) < len(found):
-        tx.effects.opened.add(queue)  # those left out were locked, and another claim may have passed them over
+    pass_over(tx, queue, found, chosen)
     return chosen
 
 

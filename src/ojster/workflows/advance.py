@@ -138,6 +138,10 @@ class Advance:
         self.graph.touch(node)
         self._ended.append(node)
 
+    def fail(self, node: Node, code: str, message: str, **more: Any) -> None:
+        """End a node with an error that has a code, a message, and more members."""
+        self.end(node, NodeState.FAILED, error={"code": code, "type": code, "message": message} | more)
+
     def start(self, nodes: Iterable[Node]) -> None:
         """Start nodes with ended predecessors, unless a condition, an approval or a hold prevents it."""
         self._ready += nodes
@@ -302,10 +306,9 @@ class Advance:
                     self._start(node, spec, values)
             except (Unresolvable, InvalidCondition) as error:
                 code = "unresolvable_reference" if isinstance(error, Unresolvable) else "condition_failed"
-                self.end(node, NodeState.FAILED, error={"code": code, "type": code, "message": str(error)})
+                self.fail(node, code, str(error))
             except (msgspec.DecodeError, RecursionError) as error:
-                message = f"A referenced value cannot be decoded: {error}"
-                self.end(node, NodeState.FAILED, error={"code": "unreadable", "type": "unreadable", "message": message})
+                self.fail(node, "unreadable", f"A referenced value cannot be decoded: {error}")
             except OjsterError as error:
                 self._refuse(node, error)
 
@@ -453,10 +456,9 @@ class Advance:
 
     def _refuse(self, node: Node, refusal: OjsterError) -> None:
         """Fail a node if its job or its children cannot be created."""
-        error = {"code": refusal.code, "type": refusal.code, "message": refusal.message}
-        if isinstance(refusal, Duplicate) and "existing_job_id" in refusal.details:
-            error["existing_job_id"] = refusal.details["existing_job_id"]
-        self.end(node, NodeState.FAILED, error=error)
+        is_known = isinstance(refusal, Duplicate) and "existing_job_id" in refusal.details
+        more = {"existing_job_id": refusal.details["existing_job_id"]} if is_known else {}
+        self.fail(node, refusal.code, refusal.message, **more)
 
 
 _UPSTREAM: Final = {"code": "dependency_failed", "message": "A predecessor step did not succeed."}

@@ -17,13 +17,11 @@ from ojster.storage.transaction import JOB_COLUMNS, Transaction
 from ojster.workflows.advance import Advance, emit
 from ojster.workflows.graph import Graph, live_nodes
 from ojster.workflows.maps import park_map
-from ojster.workflows.node import Kind, Node, NodeState
+from ojster.workflows.node import NOT_STARTED, Kind, Node, NodeState
 from ojster.workflows.starting import go_on_with_starts
 from ojster.workflows.states import change_workflow
 from ojster.workflows.steps import StepAddress, find_step, is_over, steer, wrong_state
 from ojster.workflows.stored_workflow import FINAL_STATES, Workflow, WorkflowState
-
-_UNFINISHED: Final = (NodeState.WAITING, NodeState.BLOCKED, NodeState.READY)
 
 
 class WorkflowCancellation(msgspec.Struct, frozen=True):
@@ -62,8 +60,7 @@ def _cancel(run: Advance, workflow: Workflow, *, stop_active: bool = False, by: 
     workflow.due_at = None
     run.graph.change(workflow)
     emit(run.tx, "workflow.cancelled", workflow, **({} if by is None else {"cancelled_by": by}))
-    run.graph.load([workflow.root])
-    root = run.graph.nodes[workflow.root]
+    root = run.graph.root_of(workflow)
     if was_pending or root.state == NodeState.READY:
         run.end(root, NodeState.CANCELLED)
     else:
@@ -125,7 +122,7 @@ def abort(
     waiting = [target]
     while waiting:
         node = waiting.pop()
-        if node.state in _UNFINISHED:
+        if node.state in NOT_STARTED:
             run.end(node, rest, error=error)
         elif node.kind == Kind.JOB:
             node.verdict = NodeState.CANCELLED.value
@@ -178,8 +175,7 @@ def skip_rest(tx: Transaction, job: Job) -> None:
     graph = Graph(tx)
     graph.lock([job.node >> NODE_BITS])
     workflow = graph.workflows[job.node >> NODE_BITS]
-    graph.load([workflow.root])
-    parts = {part.id: part for part in graph.children(graph.nodes[workflow.root])}
+    parts = {part.id: part for part in graph.parts_of(workflow)}
     part = parts[_part_of(graph, workflow, job.node)]
     if part.has_ended or (part.position == 0 and workflow.state != WorkflowState.RUNNING):
         return  # the workflow is being cancelled
@@ -207,7 +203,7 @@ def cancel_with_worker(tx: Transaction, job: Job) -> None:
         return
     rows = tx.execute(
         "SELECT id FROM workflows WHERE seq = :seq AND on_lost_worker = 'cancel' AND state = 'running'",
-        {"seq": job.node >> NODE_BITS},
+        {"seq": job.workflow},
     )
     for (id,) in rows:
         if not _cleans_up(tx, job.node):

@@ -221,5 +221,4 @@ def launch(run: Advance, workflow: Workflow) -> None:
     change_workflow(workflow, WorkflowState.RUNNING)
     workflow.due_at = None if workflow.timeout is None else run.tx.now + workflow.timeout
     graph.change(workflow)
-    graph.load([workflow.root])
-    run.start([graph.nodes[workflow.root]])
+    run.start([graph.root_of(workflow)])

@@ -65,8 +65,7 @@ def _expire_or_launch(run: Advance, workflow: Workflow) -> None:
         change_workflow(workflow, WorkflowState.CANCELLED)
         workflow.cancelled_at = run.tx.now
         workflow.error = _encode({"code": "expired", "message": "The workflow was not started before it expired."})
-        run.graph.load([workflow.root])
-        run.end(run.graph.nodes[workflow.root], NodeState.CANCELLED)
+        run.end(run.graph.root_of(workflow), NodeState.CANCELLED)
         emit(run.tx, "workflow.cancelled", workflow, reason="expired")
     elif workflow.previous_attempt is not None and not _is_finished(run.tx, workflow.previous_attempt):
         workflow.due_at = run.tx.now + SECOND  # the previous attempt has not finished
@@ -83,8 +82,7 @@ def _is_finished(tx: Transaction, id: str) -> bool:
 def _time_out(run: Advance, workflow: Workflow) -> None:
     workflow.due_at = None
     run.graph.change(workflow)
-    run.graph.load([workflow.root])
-    root = run.graph.nodes[workflow.root]
+    root = run.graph.root_of(workflow)
     main = run.graph.children(root)[0]
     if main.has_ended:
         return  # only a branch is still running

@@ -42,7 +42,7 @@ class WorkflowExtension(Extension):
         """Let one orchestrator at a time run in each workflow."""
         for job in jobs:
             if job.node is not None and job.type == ORCHESTRATE_TYPE:
-                job.exclusive_key = f"orchestrate:{job.node >> NODE_BITS}"
+                job.exclusive_key = f"orchestrate:{job.workflow}"
 
     def stop(self, tx: Transaction, jobs: Sequence[Job]) -> Set[str]:
         """Suspend steps of suspended workflows; cancel those that their workflow has given up."""
@@ -65,10 +65,9 @@ class WorkflowExtension(Extension):
         next_end, more_ends = confirm_overdue_ends(tx)
         advance(tx)
         next_due, more = process_due_workflows(tx)
-        next_map, more_maps = expand_maps(tx)
-        next_start, more_starts = start_deferred(tx)
-        moments = [at for at in (next_end, next_due, next_map, next_start) if at is not None]
-        return Due(min(moments, default=None), more or more_ends or more_maps or more_starts)
+        large = self.go_on(tx)
+        moments = [at for at in (next_end, next_due, large.at) if at is not None]
+        return Due(min(moments, default=None), more or more_ends or large.has_more)
 
     def go_on(self, tx: Transaction) -> Due:
         """Create more elements of a large map, and start more children of a large container."""

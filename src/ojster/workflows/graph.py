@@ -179,6 +179,15 @@ class Graph:
             for row in self.tx.execute(query, (self.tx.integers(missing),)):
                 self._add(Node(*row))
 
+    def root_of(self, workflow: Workflow) -> Node:
+        """Read and return the root of a workflow."""
+        self.load([workflow.root])
+        return self.nodes[workflow.root]
+
+    def parts_of(self, workflow: Workflow) -> list[Node]:
+        """Return the main part of a workflow, and its branches for errors and cancellation."""
+        return self.children(self.root_of(workflow))
+
     def load_whole(self, workflow: Workflow) -> list[Node]:
         """Read and return all nodes of a workflow, by number."""
         rows = self.tx.execute(
@@ -191,7 +200,7 @@ class Graph:
 
     def workflow_of(self, node: Node) -> Workflow:
         """Return the workflow of a node."""
-        return self.workflows[node.id >> NODE_BITS]
+        return self.workflows[node.workflow]
 
     def parent_of(self, node: Node) -> Node | None:
         """Return the container of a node, which must be loaded; ``None`` for the root."""
@@ -250,12 +259,14 @@ class Graph:
 
     def children_of(self, containers: Sequence[Node]) -> dict[int, list[Node]]:
         """Return all children of several containers, by container id, in order of position."""
-        found = {one.id: list(self._new_children.get(one.id, ())) for one in containers}
+        found: dict[int, list[Node]] = {one.id: [] for one in containers}
         if known := [one.id for one in containers if one.id not in self._new]:
-            query = f"SELECT {NODE_COLUMNS} FROM nodes WHERE parent {self.tx.among} ORDER BY parent, position DESC"
+            query = f"SELECT {NODE_COLUMNS} FROM nodes WHERE parent {self.tx.among} ORDER BY parent, position"
             for row in self.tx.execute(query, (self.tx.integers(known),)):
                 node = self._add(Node(*row))
-                found[node.parent or 0].insert(0, node)
+                found[node.parent or 0].append(node)
+        for id, children in found.items():
+            children += self._new_children.get(id, ())
         return found
 
     def first_children(self, containers: Mapping[int, int], limit: int) -> list[Node]:

@@ -87,6 +87,7 @@ ENDED: Final = frozenset(
         NodeState.COMPENSATED,
     }
 )
+NOT_STARTED: Final = frozenset({NodeState.WAITING, NodeState.BLOCKED, NodeState.READY})
 SUCCESSFUL: Final = frozenset({NodeState.COMPLETED, NodeState.SKIPPED})
 
 

@@ -8,7 +8,6 @@ from typing import Final
 import msgspec
 
 from ojster.core.errors import Conflict, OjsterError, PayloadTooLarge
-from ojster.core.job import NODE_BITS
 from ojster.core.parsing import read_value
 from ojster.core.timestamps import format_timestamp
 from ojster.jobs.leases import check_holder
@@ -80,7 +79,7 @@ def _subject(tx: Transaction, item: NewNote) -> tuple[int | None, int | None]:
             raise no_job(item.job_id)
         check_holder(tx, item.holder)
         tx.emit("job.noted", job)
-        return None if job.node is None else job.node >> NODE_BITS, job.seq
+        return job.workflow, job.seq
     workflow = find_workflow(tx, item.workflow_id or "", lock=True)
     if workflow is None:
         raise no_workflow(item.workflow_id or "")

@@ -70,7 +70,7 @@ def _change(tx: Transaction, item: PropertyChange) -> Properties:
     workflow = find_workflow(tx, item.workflow_id, lock=True)
     if workflow is None:
         raise no_workflow(item.workflow_id)
-    if item.job_id is not None and (job is None or (job.node or 0) >> NODE_BITS != workflow.seq):
+    if item.job_id is not None and (job is None or job.workflow != workflow.seq):
         raise Conflict(f"The job {item.job_id} does not belong to the workflow {workflow.id}.", job_id=item.job_id)
     if workflow.finished_at is not None:
         raise Conflict(

@@ -55,8 +55,7 @@ def _rerun(tx: Transaction, job: Job) -> None:
     graph = Graph(tx)
     graph.lock([job.node >> NODE_BITS])
     workflow = graph.workflows[job.node >> NODE_BITS]
-    graph.load([workflow.root])
-    main = graph.children(graph.nodes[workflow.root])[0]
+    main = graph.parts_of(workflow)[0]
     if workflow.state != WorkflowState.RUNNING or main.has_ended:
         raise Conflict(f"The workflow {workflow.id} has ended and cannot be retried.", reason="wrong_state")
     new = _next_attempt(tx, workflow)
@@ -138,8 +137,7 @@ def _end(graph: Graph, workflow: Workflow, job: Job) -> None:
     workflow.error = _encode(_RETRIED | {"message": f"{_RETRIED['message'][:-1]}: {workflow.next_attempt}."})
     graph.change(workflow)
     emit(graph.tx, "workflow.retried", workflow, attempt=workflow.attempt, next_workflow_id=workflow.next_attempt)
-    graph.load([workflow.root])
-    main, *branches = graph.children(graph.nodes[workflow.root])
+    main, *branches = graph.parts_of(workflow)
     for branch in branches:
         run.end(branch, NodeState.SKIPPED)
     cancel_job(graph.tx, job, by_itself=True)

@@ -50,8 +50,7 @@ def find_step(graph: Graph, workflow: Workflow, path: str) -> Node:
     NotFound
         The workflow has no such step.
     """
-    graph.load([workflow.root])
-    node = graph.nodes[workflow.root]
+    node = graph.root_of(workflow)
     for place, name in enumerate(path.split(".")):
         found = _child_named(graph, node, name, is_first=place == 0)
         while found is None and node.kind in _IMPLICIT_CONTAINERS:

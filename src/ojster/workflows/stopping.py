@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence, Set
 
-from ojster.core.job import NODE_BITS, Job
+from ojster.core.job import Job
 from ojster.core.states import JobState
 from ojster.jobs.transitions import cancel_job, free, write_states
 from ojster.storage.transaction import Transaction
@@ -25,7 +25,7 @@ def stop_steps(tx: Transaction, jobs: Sequence[Job]) -> Set[str]:
         if job.node in given_up:
             cancel_job(tx, job, by_itself=True)
             stopped.add(job.id)
-        elif job.node is not None and job.node >> NODE_BITS in held:
+        elif job.workflow in held:
             put_off(tx, job)
             stopped.add(job.id)
     return stopped
@@ -42,7 +42,7 @@ def lock_workflows(tx: Transaction, jobs: Iterable[Job]) -> dict[int, int | None
 
     To avoid deadlocks, a caller that changes several jobs must first lock all of their workflows in one call.
     """
-    seqs = {job.node >> NODE_BITS for job in jobs if job.node is not None}
+    seqs = {job.workflow for job in jobs if job.workflow is not None}
     if not seqs:
         return {}
     return dict(

@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from ojster.core.errors import Conflict, OjsterError
-from ojster.core.job import NODE_BITS, Job
+from ojster.core.job import Job
 from ojster.core.json_objects import read_members
 from ojster.core.states import JobState
 from ojster.jobs.failure import Failure
@@ -124,7 +124,7 @@ def _note_change(tx: Transaction, job: Job) -> None:
     """Notify the followers of the job's workflow of a change."""
     if job.node is not None:
         rows = tx.execute(
-            "UPDATE workflows SET version = version + 1 WHERE seq = :seq RETURNING id", {"seq": job.node >> NODE_BITS}
+            "UPDATE workflows SET version = version + 1 WHERE seq = :seq RETURNING id", {"seq": job.workflow}
         )
         tx.effects.workflows |= {str(id): False for (id,) in rows}
 

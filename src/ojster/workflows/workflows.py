@@ -18,7 +18,7 @@ from ojster.core.timestamps import format_timestamp
 from ojster.storage.transaction import JOB_COLUMNS, Transaction
 from ojster.workflows.advance import Advance, emit
 from ojster.workflows.cancellation import release_now
-from ojster.workflows.node import Kind, NodeState
+from ojster.workflows.node import NOT_STARTED, Kind, NodeState
 from ojster.workflows.starting import park_starts
 from ojster.workflows.steps import find_step, is_over, steer, wrong_state
 from ojster.workflows.stopping import put_off
@@ -28,9 +28,6 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 log = logging.getLogger(__name__)
-
-
-_UNFINISHED: Final = (NodeState.WAITING, NodeState.BLOCKED, NodeState.READY)
 
 
 class Review(msgspec.Struct, frozen=True):
@@ -101,7 +98,7 @@ def _review(run: Advance, workflow: Workflow, review: Review) -> None:
         node = graph.children(node)[0]
     if not node.manual:
         raise wrong_state(workflow, f"The step {review.step!r} is not 'manual'. Only manual steps can be reviewed.")
-    waits = node.state in _UNFINISHED and not node.approved
+    waits = node.state in NOT_STARTED and not node.approved
     if is_over(graph, node) or (review.action is not None and not waits):
         state = "approved" if node.approved and not node.has_ended else node.state
         raise wrong_state(workflow, f"The step {review.step!r} is {state}, and does not wait for an approval.")
