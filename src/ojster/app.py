@@ -50,11 +50,9 @@ R = TypeVar("R")
 O = TypeVar("O", bound=Orchestrator)  # noqa: E741
 J = TypeVar("J", bound=JobType[..., Any])
 
-
 DEFAULT_URL: Final = "sqlite:///ojster.db"
 URL_VARIABLE: Final = "OJSTER_DATABASE_URL"
 TOKEN_VARIABLE: Final = "OJSTER_TOKEN"  # noqa: S105  (a name)
-
 
 _encode: Final = msgspec.json.Encoder().encode
 

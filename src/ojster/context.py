@@ -449,9 +449,7 @@ class _Saved(msgspec.Struct):
 
 _saved: Final[Callable[[bytes], _Saved]] = msgspec.json.Decoder(_Saved).decode
 
-
 _membership: Final = msgspec.json.Decoder(_Membership).decode
-
 
 _current: ContextVar[JobContext] = ContextVar("ojster_job")
 

@@ -30,7 +30,6 @@ R = TypeVar("R")
 
 T_co = TypeVar("T_co", covariant=True)
 
-
 MAX_POLL_SECONDS: Final = 30.0
 """Maximum long-poll wait for a job's result, in seconds."""
 

@@ -42,12 +42,9 @@ from ojster.workflow import Step
 
 P = ParamSpec("P")
 
-
 R = TypeVar("R")
 
-
 Q = ParamSpec("Q")
-
 
 _encode: Final = msgspec.json.Encoder().encode
 

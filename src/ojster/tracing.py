@@ -32,7 +32,6 @@ SCOPE: Final = "ojster"
 CARRIED: Final = ("traceparent", "tracestate", "baggage")
 """The headers that a job carries in its ``meta``."""
 
-
 _NOTHING_CARRIED: Final = nullcontext[dict[str, str]]({})
 
 

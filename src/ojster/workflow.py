@@ -24,9 +24,7 @@ from ojster.workflows.preview import preview
 
 Rule = Literal["succeeded", "finished", "failed"]
 
-
 DrawingFormat = Literal["mermaid", "svg"]
-
 
 _encode: Final = msgspec.json.Encoder().encode
 

@@ -39,10 +39,8 @@ from ojster.storage.transaction import ColumnType, Row, Transaction
 MAX_ITEMS: Final = 10_000
 """Maximum number of items in the own collection of a workflow or a job."""
 
-
 NAMES_PER_STATEMENT: Final = 200
 """Maximum number of names in one SQL statement."""
-
 
 _COLUMNS: Final = (
     "id, collection, name, kind, data, created_at, category, job_id, created_by, removed_at, removed_by, file"
@@ -269,7 +267,6 @@ def look_up(tx: Transaction, lookups: Lookups, tenant: str, workflow: int | None
 
 
 _ACTIVE: Final = f"SELECT {_COLUMNS} FROM collection_items WHERE collection = :key AND removed_at IS NULL"
-
 
 _REMOVED: Final = f"SELECT {_COLUMNS} FROM collection_items WHERE collection = :key AND removed_at IS NOT NULL"
 

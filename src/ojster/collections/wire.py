@@ -58,5 +58,4 @@ class ItemsAnswer(Struct):
 
 COLLECTION: Final = msgspec.json.Decoder(CollectionBody)
 
-
 ITEM: Final = msgspec.json.Decoder(ItemBody)

@@ -16,7 +16,6 @@ DURATION_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5
 QUEUE_TIME_BUCKETS: Final = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0, 1800.0, 3600.0)
 """Upper bounds of the times that jobs wait in their queue, in seconds. Spec: ojs-observability 8.2"""
 
-
 QUEUE_AND_TYPE: Final = ("queue", "type")
 """The labels of most metrics of jobs."""
 

@@ -19,7 +19,6 @@ MAX_EVENTS_PER_PAGE: Final = 1_000
 _TIMES: Final = frozenset({"created_at", "expired_at", "expires_at", "next_retry_at", "scheduled_at", "visible_until"})
 """Data of events that are times: recorded in microseconds since the epoch, and shown in RFC 3339."""
 
-
 Event = tuple[str, int, str, str | None, str | None, dict[str, Any], str]
 """Type, time in microseconds since the epoch, id or name of the subject, queue, job type, more data, and tenant."""
 

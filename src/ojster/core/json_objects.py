@@ -15,10 +15,8 @@ from ojster.core.errors import InvalidPayload
 
 MAX_NESTING_DEPTH: Final = 100
 
-
 Members = dict[str, msgspec.Raw]
 """The members of a JSON object, each as its raw bytes."""
-
 
 _decode_members: Final[Callable[[bytes | msgspec.Raw], Members]] = msgspec.json.Decoder(Members).decode
 
@@ -70,7 +68,6 @@ def check_depth(raw: bytes, what: str) -> None:
 
 
 _NO_BRACKETS: Final = bytes(set(range(256)) - set(b'[]{}"'))
-
 
 _STEPS: Final = bytes.maketrans(b"[{]}", b"\1\1\xff\xff")
 """Change of depth for each bracket: 1, or -1 as a signed byte."""

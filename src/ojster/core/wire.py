@@ -8,30 +8,21 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 Count = Annotated[int, Meta(ge=0)]
 
-
 Milliseconds = Annotated[int, Meta(ge=0, le=3_153_600_000_000)]
-
 
 Identifier = Annotated[str, Meta(min_length=1, max_length=255, pattern=r"^[^\x00]*$")]
 
-
 Timestamp = Annotated[str, Meta(description="RFC 3339, in UTC")]
-
 
 Json = Any
 
-
 Atomicity = Literal["atomic", "partial"]
-
 
 FairnessStrategy = Literal["strict", "round-robin", "weighted", "least-loaded"]
 
-
 Weight = Annotated[int, Meta(ge=1, le=1_000_000)] | Annotated[float, Meta(ge=0.001, le=1_000_000)]
 
-
 Tokens = Annotated[int, Meta(ge=0, le=10**12)]
-
 
 TenantWeight = Annotated[float, Meta(gt=0, le=1_000_000)]
 

@@ -51,7 +51,6 @@ _OF_JOB: Final = ("args", "meta")
 _OF_WORKFLOW: Final = ("params", "properties", "target")
 """Members in which references to the job are resolved; those in other members belong to the new workflow."""
 
-
 _encode: Final = msgspec.json.Encoder().encode
 
 log = logging.getLogger("ojster")

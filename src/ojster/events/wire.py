@@ -190,8 +190,6 @@ def read_channel(shown: ChannelInfo) -> Channel:
 
 SUBSCRIPTION: Final = msgspec.json.Decoder(SubscriptionBody)
 
-
 SUBSCRIPTION_PATCH: Final = msgspec.json.Decoder(SubscriptionPatchBody)
-
 
 CHANNEL: Final = msgspec.json.Decoder(ChannelBody)

@@ -43,7 +43,6 @@ def open_store(where: str) -> FileStore:
 FILES_VARIABLE: Final = "OJSTER_FILES"
 """Environment variable with the default path or URL of the file store."""
 
-
 _SQLITE: Final = "sqlite:///"
 
 

@@ -28,9 +28,7 @@ log = logging.getLogger("ojster")
 MAX_FILES_PER_PAGE: Final = 200
 """Maximum number of files in one page."""
 
-
 _NO_CONTENT: Final[tuple[bytes, ...]] = ()
-
 
 MAX_REMEMBERED_HASHES: Final = 1_000
 """Maximum number of uploads for which a process remembers the running hash."""

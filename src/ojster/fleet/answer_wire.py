@@ -65,7 +65,6 @@ _SAME: tuple[str, ...] = (
 )  # fmt: skip
 """Members that are the same in JSON."""
 
-
 _OPTIONAL: frozenset[str] = frozenset({"hostname", "pid", "queues", "concurrency"})
 """Members that are left out if the worker has not said them."""
 

@@ -58,12 +58,10 @@ _ACTIVE: Final = (
 MAX_CACHED_REQUIREMENTS: Final = 10_000
 """Maximum number of kinds of requirements that a process caches."""
 
-
 IMPOSSIBLE: Final = Needs(required=(Condition("nothing", "In"),))
 """Requirements that no worker meets."""
 
 log = logging.getLogger("ojster")
-
 
 known_requirements: Final = Local[dict[str, Needs]](dict)
 """Requirements of jobs that this process has seen, by key."""

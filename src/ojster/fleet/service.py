@@ -21,10 +21,8 @@ from ojster.storage.wakeups import worker_topic
 Directive = Callable[[Heartbeat, HeartbeatResponse], Awaitable[str | None]]
 """Chooses a worker's directive at a heartbeat: ``running``, ``quiet`` or ``terminate``; ``None``: no choice."""
 
-
 MAX_WAIT_SECONDS: Final = 60.0
 """Maximum time that a heartbeat waits for something to tell the worker, in seconds."""
-
 
 _RANK: Final = {"running": 0, "quiet": 1, "terminate": 2}
 """Directives and states of workers: a higher one is news for a worker in a lower one."""

@@ -23,7 +23,6 @@ from ojster.storage.transaction import Transaction
 MAX_UNRUNNABLE_GROUPS: Final = 1_000
 """Maximum number of entries returned. An entry groups the jobs of a queue by type, version and requirements."""
 
-
 MAX_EXAMINED: Final = 20_000
 """Maximum number of available jobs of a queue that are looked at, unless a worker takes all of them."""
 

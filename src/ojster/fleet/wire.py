@@ -71,8 +71,6 @@ class WorkerRuleBody(Struct, forbid_unknown_fields=True):
 
 HEARTBEAT: Final = msgspec.json.Decoder(HeartbeatBody)
 
-
 DIRECTIVE: Final = msgspec.json.Decoder(DirectiveBody)
-
 
 WORKER_RULE: Final = msgspec.json.Decoder(WorkerRuleBody)

@@ -42,7 +42,6 @@ from ojster.storage.system import Maintenance
 
 _PERIODS: Final = {"1m": 1, "5m": 5, "1h": 60, "1d": 1440}
 
-
 _MAX_HISTORY_STEPS: Final = 10_000
 """Maximum number of steps in the statistics history."""
 

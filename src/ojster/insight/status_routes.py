@@ -200,7 +200,6 @@ def _has(module: str) -> bool:
 STARTED: Final = time.monotonic()
 """Time at which the process loaded this module, in seconds of the monotonic clock. Base of the uptime."""
 
-
 ROUTES: Final = (
     Route(
         "GET",

@@ -51,7 +51,6 @@ from ojster.server.route import BASE, NUMBERED_PAGE, Route
 JOB_FILTER_PARAMETERS: Final = ("queue", "state", "type", "error_type", "since", "until")
 """Query parameters of the job search."""
 
-
 _SORTS: Final = ("created_at", "scheduled_at", "priority")
 
 
@@ -207,15 +206,11 @@ _RETRY_ALL: Final = _sweep_endpoint(
     Action.RETRY, "Run all jobs that match a filter again: discarded, or waiting for a retry."
 )
 
-
 _CANCEL_ALL: Final = _sweep_endpoint(Action.CANCEL, "Cancel all jobs that match a filter.")
-
 
 _DELETE_ALL: Final = _sweep_endpoint(Action.DELETE, "Delete all finished jobs that match a filter permanently.")
 
-
 _SEARCH: Final = (*JOB_FILTER_PARAMETERS, "sort", "order", *NUMBERED_PAGE)
-
 
 ROUTES: Final = (
     Route("GET", f"{ADMIN}/jobs", search_jobs, TAG, answer=ItemPageAnswer, query=_SEARCH),

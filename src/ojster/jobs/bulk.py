@@ -186,7 +186,6 @@ _OPERATIONS: Final[dict[Action, _Steering]] = {
     Action.DELETE: lambda tx, ids, by: interventions.delete(tx, ids),
 }
 
-
 _SWEEPS: Final = _OPERATIONS | {Action.CANCEL: _with(interventions.cancel_if_waiting)}
 """Operations on jobs that a filter selects: active ones are not cancelled before their workers have stopped them."""
 

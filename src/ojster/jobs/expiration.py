@@ -12,7 +12,6 @@ from ojster.core.errors import InvalidRequest
 ATTRIBUTE: Final = "expiration_delay"
 """The attribute of jobs and workflows that holds the delay."""
 
-
 NEVER_EXPIRES_AT: Final = 2**62
 """The expiry time of jobs and workflows that never expire, in microseconds since the epoch."""
 

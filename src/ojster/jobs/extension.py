@@ -28,7 +28,6 @@ from ojster.storage.transaction import Transaction
 Group = Sequence[NewJob]
 """Jobs that are pushed together: all of them are inserted, or none."""
 
-
 DeletedCounts = Counter[str]
 """Numbers of deleted items, by kind; ``rows`` counts all rows."""
 

@@ -16,9 +16,7 @@ from ojster.core.refusals import JobDropped
 
 JobRequest = dict[str, Any]
 
-
 Enqueue = Callable[[JobRequest], Awaitable[JobRequest | None]]
-
 
 EnqueueMiddleware = Callable[[JobRequest, Enqueue], Awaitable[JobRequest | None]]
 """Wraps every push: gets the request and ``next``; may change it, return nothing to drop it, or raise to refuse it.

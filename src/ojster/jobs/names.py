@@ -14,21 +14,15 @@ from ojster.core.parsing import read_value
 
 DEFAULT_QUEUE: Final = "default"
 
-
 MAX_TYPE_LENGTH: Final = 255
-
 
 MAX_QUEUE_NAME_LENGTH: Final = 128
 
-
 TYPE_PATTERN: Final = re.compile(r"[a-z][a-z0-9_\-]*(?:\.[a-z][a-z0-9_\-]*)*")
-
 
 VERSION_PATTERN: Final = re.compile(r"[0-9]+(?:\.[0-9]+){0,2}")
 
-
 QUEUE_PATTERN: Final = re.compile(r"[a-z0-9][a-z0-9\-.]*")
-
 
 RESERVED_QUEUE_PREFIX: Final = "ojster."
 """Prefix of the names of queues for Ojster's own work, such as deliveries of webhooks."""

@@ -32,12 +32,9 @@ from ojster.workflows.wait import Wait
 
 SPEC_VERSION: Final = "1.0"
 
-
 MAX_META_BYTES: Final = 65_536
 
-
 _encode: Final = msgspec.json.Encoder().encode
-
 
 _SYSTEM_NAMES: Final = frozenset(
     {
@@ -67,10 +64,8 @@ _SYSTEM_NAMES: Final = frozenset(
 Spec: ojs-core 5.3
 """
 
-
 MARK: Final = b'"$'
 """What is in the arguments of a job that refers to something, and in few others."""
-
 
 _SERVER_NAMES: Final = _SYSTEM_NAMES | frozenset(SYSTEM_MANAGED)
 """The same, with those of agents' tasks."""

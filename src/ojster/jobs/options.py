@@ -13,7 +13,6 @@ from ojster.queues.rate_limit import RateLimitPolicy
 
 PRIORITIES: Final = range(-100, 101)
 
-
 MAX_DURATION_MS: Final = 100 * 365 * 24 * 3600 * 1000
 
 

@@ -23,7 +23,6 @@ from ojster.storage.database import Database
 A = TypeVar("A")
 R = TypeVar("R")
 
-
 M = TypeVar("M")
 W = TypeVar("W", bound=LeaseReport)
 

@@ -282,68 +282,46 @@ class DeadLettersBody(Struct):
 
 FETCH: Final = msgspec.json.Decoder(FetchBody)
 
-
 ACK: Final = msgspec.json.Decoder(AckAndFetchBody)
-
 
 ACK_JOB: Final = msgspec.json.Decoder(AckJobAndFetchBody)
 
-
 ACK_BATCH: Final = msgspec.json.Decoder(AckBatchBody)
-
 
 NACK: Final = msgspec.json.Decoder(NackBody)
 
-
 NACK_JOB: Final = msgspec.json.Decoder(NackJobBody)
-
 
 NACK_BATCH: Final = msgspec.json.Decoder(NackBatchBody)
 
-
 RELEASE: Final = msgspec.json.Decoder(ReleaseBody)
-
 
 RELEASE_JOB: Final = msgspec.json.Decoder(ReleaseJobBody)
 
-
 RELEASE_BATCH: Final = msgspec.json.Decoder(ReleaseBatchBody)
-
 
 CHECKPOINT: Final = msgspec.json.Decoder(CheckpointBody)
 
-
 PROGRESS: Final = msgspec.json.Decoder(ProgressBody)
-
 
 WORKER_PROGRESS: Final = msgspec.json.Decoder(WorkerProgressBody)
 
-
 DEAD_LETTER_RETRY: Final = msgspec.json.Decoder(DeadLetterRetryBody)
-
 
 BATCH: Final = msgspec.json.Decoder(BatchBody)
 
-
 BULK: Final = msgspec.json.Decoder(BulkBody)
-
 
 BULK_STEERING: Final = msgspec.json.Decoder(BulkSteeringBody)
 
-
 SCHEMA: Final = msgspec.json.Decoder(SchemaBody)
-
 
 RESULTS: Final = msgspec.json.Decoder(ResultsBody)
 
-
 ADJUSTMENT: Final = msgspec.json.Decoder(AdjustmentBody)
-
 
 PURGE: Final = msgspec.json.Decoder(PurgeBody)
 
-
 CONFIRMED_FILTER: Final = msgspec.json.Decoder(ConfirmedFilterBody)
-
 
 DEAD_LETTERS: Final = msgspec.json.Decoder(DeadLettersBody)

@@ -148,7 +148,6 @@ class Head(msgspec.Struct, frozen=True):
 
 _WAITS: Final = "FROM jobs WHERE queue = :queue AND tenant = :tenant AND state = 'available' AND limit_key"
 
-
 _HEADS: Final = (
     f"SELECT j.priority, j.seq, (SELECT count(*) FROM jobs WHERE {_ACTIVE} = first.name), first.name, "
     + ", ".join(f"r.{column.strip()}" for column in _COLUMNS.split(","))

@@ -27,21 +27,16 @@ from ojster.storage.transaction import Transaction
 _ACTIVE: Final = "state = 'active' AND finished_at IS NULL AND limit_key"
 """SQL: the active jobs with a key. Worded like the partial index on unfinished jobs with a key."""
 
-
 UNLIMITED: Final = 1_000_000
 """Number of jobs that may start if there is no limit."""
-
 
 RESCHEDULE_DELAY_US: Final = 5 * SECOND
 """Delay of a job that is rescheduled while the next opening of its limit is unknown, in microseconds."""
 
-
 LOCKED_RETRY_US: Final = 20_000
 """Minimum delay until limits are opened again, in microseconds: another transaction may hold a limit."""
 
-
 QUEUE_PREFIX: Final = "/queue/"
-
 
 _COLUMNS: Final = (
     "key, queues, concurrency, rate_limit, rate_period, throttle_limit, throttle_period, on_limit, override, "

@@ -155,7 +155,6 @@ class QueueDeletionBody(Struct, forbid_unknown_fields=True):
 
 NEW_QUEUE: Final = msgspec.json.Decoder(NewQueueBody)
 
-
 QUEUE_DELETION: Final = msgspec.json.Decoder(QueueDeletionBody)
 
 
@@ -169,12 +168,9 @@ class QueueLimitBody(Struct, forbid_unknown_fields=True):
 
 RATE_LIMIT_OVERRIDE: Final = msgspec.json.Decoder(RateLimitOverrideBody)
 
-
 QUEUE_CONFIG: Final = msgspec.json.Decoder(QueueConfigBody)
 
-
 POOL: Final = msgspec.json.Decoder(PoolBody)
-
 
 QUEUE_LIMIT: Final = msgspec.json.Decoder(QueueLimitBody)
 

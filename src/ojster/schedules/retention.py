@@ -30,7 +30,6 @@ from ojster.tenancy.tenant import tenants_retention
 
 BATCH: Final = 500
 
-
 _KINDS: Final = (("completed", 0), ("cancelled", 0), ("discarded", 0), ("dead_letter", 1))
 """The retention periods, and whether each applies to dead letters (1) or to other jobs (0)."""
 

@@ -191,11 +191,8 @@ def read_cron(shown: CronInfo) -> Cron:
 
 CRON: Final = msgspec.json.Decoder(CronBody)
 
-
 PRUNE: Final = msgspec.json.Decoder(PruneBody)
 
-
 MAINTENANCE: Final = msgspec.json.Decoder(MaintenanceBody)
-
 
 CRON_PATCH: Final = msgspec.json.Decoder(CronPatchBody)

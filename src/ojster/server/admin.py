@@ -8,5 +8,4 @@ from ojster.server.route import BASE
 
 ADMIN: Final = f"{BASE}/admin"
 
-
 TAG: Final = "Operators"

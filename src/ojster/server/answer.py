@@ -28,7 +28,6 @@ def number_that_fits(entries: Sequence[bytes]) -> int:
 
 encode: Final = msgspec.json.Encoder().encode
 
-
 _SECURITY: Final[tuple[Header, ...]] = (
     (b"content-security-policy", b"default-src 'none'; style-src 'unsafe-inline'; sandbox; frame-ancestors 'none'"),
     (b"referrer-policy", b"no-referrer"),

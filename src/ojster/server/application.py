@@ -60,14 +60,11 @@ EXPOSED_HEADERS: Final = (
 )
 """Response headers that browsers may read across origins."""
 
-
 MAX_REQUEST_OVERHEAD_BYTES: Final = 65_536
 """Size allowed for a request in addition to the largest job or result, in bytes."""
 
-
 ORCHESTRATOR_GRACE_SECONDS: Final = 5.0
 """Time that running orchestrators get to finish when the server stops, in seconds."""
-
 
 log = logging.getLogger("ojster")
 

@@ -13,7 +13,6 @@ from ojster.core.ids import canonical_job_id
 _OF_A_JOB: Final = re.compile(r"/ojs/v1/(admin/)?(jobs|dead-letter)/")
 """Paths whose ``id`` or ``job`` is the id of a job."""
 
-
 _SLASH: Final = "\ufdd0"
 """Stands for an encoded slash while the path is matched; no character of Unicode, so that nobody can mean it."""
 

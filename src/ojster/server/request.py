@@ -42,21 +42,17 @@ from ojster.service import Service
 
 T = TypeVar("T")
 
-
 _FORM: Final = b"application/x-www-form-urlencoded"
 _OF_BROWSERS: Final = frozenset({b"origin", b"referer", b"sec-fetch-site"})
 _ACCEPTED_TYPES: Final = frozenset({MEDIA_TYPE, PLAIN_JSON, b""})
 
-
 _ANYTHING: Final = frozenset({b"", b"*/*"})
-
 
 _MAX_REQUEST_ID_LENGTH: Final = 200
 
 _TRACE_HEADERS: Final = frozenset(name.encode() for name in tracing.CARRIED)
 
 _REQUEST_PREFIX: Final = f"req_{new_id()}-"
-
 
 _request_numbers: Final = itertools.count(1)
 

@@ -20,7 +20,6 @@ PAGE: Final = ("limit", "cursor", "offset", "page", "per_page")
 NUMBERED_PAGE: Final = ("page", "per_page", "limit", "offset")
 """Query parameters of admin lists."""
 
-
 FOR_ALL: Final = (f"{BASE}/admin/", "/metrics")
 """Path prefixes of endpoints that concern all tenants."""
 

@@ -34,7 +34,6 @@ from ojster.storage.wakeups import (
 A = TypeVar("A")
 R = TypeVar("R")
 
-
 SQLITE: Final = "sqlite:///"
 POSTGRES: Final = ("postgresql://", "postgres://")
 

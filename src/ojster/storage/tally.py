@@ -24,7 +24,6 @@ SUMS: Final = (
 
 ADDED: Final = ", ".join(f"{name} = queue_minutes.{name} + excluded.{name}" for name in SUMS)
 
-
 EndOfAttempt = Literal["completed", "failed", "suspended"]
 
 Wait = tuple[str, str, int]

@@ -38,7 +38,6 @@ JOB_COLUMNS = (
 JOB_COLUMNS_OF_J: Final = ", ".join("j." + column.strip() for column in JOB_COLUMNS.split(","))
 """``JOB_COLUMNS``, qualified with the table alias ``j``."""
 
-
 Payload = tuple[bytes, bytes | None, int | None]
 """The stored envelope of a job; the value that was taken from it, by its digest, and from where."""
 

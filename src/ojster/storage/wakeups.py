@@ -15,7 +15,6 @@ DUE: Final = "due"
 FINISHED: Final = "finished"
 """Topic: any job has finished."""
 
-
 EVENTS: Final = "events"
 """Topic: a transaction of this process has emitted events."""
 

@@ -267,14 +267,10 @@ class SessionAnswer(Struct):
 
 TOKEN: Final = msgspec.json.Decoder(TokenBody)
 
-
 SESSION: Final = msgspec.json.Decoder(SessionBody)
-
 
 TOKEN_ROTATION: Final = msgspec.json.Decoder(TokenRotationBody)
 
-
 TENANT: Final = msgspec.json.Decoder(TenantBody)
-
 
 TENANT_LIMITS: Final = msgspec.json.Decoder(TenantLimitsBody)

@@ -26,7 +26,6 @@ _HEADER: Final = 4
 FAREWELL_SECONDS: Final = 10.0
 """Longest time that an idle child process has to shut down, in seconds."""
 
-
 _NOTHING: Final = types.SimpleNamespace()
 
 

@@ -38,7 +38,6 @@ from ojster.worker.loop_watch import LoopWatch
 
 log = logging.getLogger(__name__)
 
-
 _INTERNAL_FRAMES: Final = (str(Path(__file__).parent), concurrent.futures.thread.__file__, middleware.__file__)
 """Path prefixes of frames left out of backtraces, because they are the same for every job."""
 
@@ -47,7 +46,6 @@ MAX_INLINE_RESULT_BYTES: Final = 1_048_576
 
 Ending = Acknowledgement | FailureReport | Release
 """The outcome of an attempt, ready to be sent."""
-
 
 OVERLAP_DELAY_SECONDS: Final = 5.0
 """Delay of an attempt while the handler of an earlier one still runs in this process, in seconds."""

@@ -21,7 +21,6 @@ CHILDREN_AT_ONCE: Final = 500
 FEW_NODES: Final = 8
 """Number of ended nodes up to which they are written with the other changed ones."""
 
-
 _OTHERS_OF_WORKFLOW: Final[dict[str, ColumnType]] = {
     **dict.fromkeys(("id", "type", "name", "state", "tenant", "definition", "target", "target_key", "locks"), "text"),
     **dict.fromkeys(("on_lost_worker", "previous_attempt", "next_attempt", "created_by", "cancelled_by"), "text"),
@@ -102,12 +101,10 @@ _NODE_CHANGING: Final[dict[str, ColumnType]] = {
 _SPEC: Final[dict[str, ColumnType]] = {"id": "bigint", "spec": "bytea"}
 _EDGE: Final[dict[str, ColumnType]] = {"source": "bigint", "target": "bigint", "promised": "bigint"}
 
-
 _node_row: Final = attrgetter(*_NODE_TYPES)
 _changing_node_row: Final = attrgetter(*_NODE_CHANGING)
 _workflow_row: Final = attrgetter(*_WORKFLOW_TYPES)
 _changing_workflow_row: Final = attrgetter(*_CHANGING)
-
 
 _FOLLOWERS: Final = (
     f"SELECT e.source, p.spec, {NODE_COLUMNS_OF_N} FROM node_edges AS e JOIN nodes AS n ON n.id = e.target "

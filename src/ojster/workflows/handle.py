@@ -25,7 +25,6 @@ from ojster.workflows.workflows import Review
 MAX_POLL_SECONDS: Final = 30.0
 """Maximum long-poll wait for a workflow's result, in seconds."""
 
-
 MAX_WATCH_POLL_SECONDS: Final = 1.0
 """Maximum long-poll wait while watching a workflow, in seconds.
 

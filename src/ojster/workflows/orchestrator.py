@@ -46,7 +46,6 @@ from ojster.workflows.orchestrator_request import (
 
 _encode: Final = msgspec.json.Encoder().encode
 
-
 _PROMISED_BY: Final = "step "
 
 

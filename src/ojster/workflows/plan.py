@@ -40,9 +40,7 @@ from ojster.workflows.typeless import is_graph, read_callbacks
 
 MAX_PARAMS_BYTES: Final = 262_144
 
-
 _TIMES: Final = ("timeout", "timeout_ms", "scheduled_at", "delay_until", "expires_at")
-
 
 _WORKFLOW_MEMBERS: Final = frozenset(
     {
@@ -70,12 +68,9 @@ _WORKFLOW_MEMBERS: Final = frozenset(
     }
 )
 
-
 _encode: Final = msgspec.json.Encoder().encode
 
-
 _decode: Final = msgspec.json.decode
-
 
 _raw_list: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
@@ -216,7 +211,6 @@ _INVALID_ID: Final = (
     f"The id must be at most {LONGEST_WORKFLOW_ID} printable characters, without a slash and without spaces at its "
     "ends; leave it out to have one generated."
 )
-
 
 LOST_WORKER: Final = ("retry", "cancel")
 """What happens to a workflow when a worker is lost: the job is retried by its policy, or all is cancelled."""

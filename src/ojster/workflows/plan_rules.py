@@ -32,24 +32,17 @@ _raw_list: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 CONTAINERS: Final = frozenset({"chain", "group", "batch", "saga", "graph", "map"})
 """Types of workflows and containers; they are not job types."""
 
-
 _SPECIAL: Final = CONTAINERS | {"gate", ""}
-
 
 LISTS: Final = {"chain": "steps", "saga": "steps", "graph": "steps", "group": "jobs", "batch": "jobs"}
 
-
 CALLBACKS: Final = {"on_complete": Rule.FINISHED, "on_success": Rule.IF_SUCCEEDED, "on_failure": Rule.FAILED}
-
 
 BRANCHES: Final = {"on_error": Rule.ERRORED, "on_cancel": Rule.CANCELLED}
 
-
 USERS_RULES: Final = (Rule.SUCCEEDED.value, Rule.FINISHED.value, Rule.FAILED.value)
 
-
 POLICIES: Final = ("compensate", "retry", "skip")
-
 
 NODE_MEMBERS: Final = frozenset(
     {
@@ -72,12 +65,9 @@ NODE_MEMBERS: Final = frozenset(
     }
 )
 
-
 CONTAINER_MEMBERS: Final = NODE_MEMBERS | {"type", "options"}
 
-
 CHILDREN: Final = frozenset({"steps", "jobs", "callbacks", "do"})
-
 
 OWN_MEMBERS: Final = {
     "chain": {"steps"},
@@ -88,7 +78,6 @@ OWN_MEMBERS: Final = {
     "map": {"over", "as", "do"},
     "gate": set[str](),
 }
-
 
 _ALIASES: Final = {
     "after": "depends_on",
@@ -102,7 +91,6 @@ _ALIASES: Final = {
     "workflow_data": "allow_failure",
 }
 """Names that other systems use for members of steps, and their names here."""
-
 
 _JOB_MEMBERS: Final = frozenset({"type", "args", "meta", "options", "workflow_id", "workflow_step"})
 

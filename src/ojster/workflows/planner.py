@@ -56,16 +56,12 @@ from ojster.workflows.typeless import is_graph
 
 _encode: Final = msgspec.json.Encoder().encode
 
-
 _decode: Final = msgspec.json.decode
-
 
 _raw_list: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
-
 MAX_LEVELS: Final = 16
 """Maximum nesting depth of containers, including the outermost."""
-
 
 MAX_MAP_ELEMENTS: Final = 100_000
 """Maximum number of elements of a map."""

@@ -16,7 +16,6 @@ from ojster.workflows.stored_workflow import Workflow
 _decode: Final = msgspec.json.decode
 _encode: Final = msgspec.json.Encoder().encode
 
-
 LargeValues = dict[tuple[int, int | None, str | None, tuple[str, ...]], SharedValue]
 """The large values that were looked up in a transaction, by workflow, step (``None``: the parameters), and path."""
 

@@ -93,7 +93,6 @@ class Workflow(msgspec.Struct, gc=False):
 
 WORKFLOW_COLUMNS: Final = ", ".join(Workflow.__struct_fields__)
 
-
 FORGOTTEN: Final = "forgotten"
 """State of a workflow that is hidden from callers: it is being deleted, or its nodes are still being created.
 

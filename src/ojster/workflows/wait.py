@@ -22,7 +22,6 @@ WaitingFor = Literal["gate", "form", "delay", "promise", "suspension"]
 ATTRIBUTE: Final = "ojster_wait"
 """The job attribute that holds its ``Wait``."""
 
-
 MAX_REMINDERS: Final = 100
 """Maximum number of reminders of a wait step."""
 
@@ -83,7 +82,6 @@ class Wait(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 _decode_any: Final = msgspec.json.Decoder(dict[str, Any]).decode
-
 
 decode_wait: Final = msgspec.json.Decoder(Wait).decode
 """Decodes the wait of a stored job, which was validated at its push."""

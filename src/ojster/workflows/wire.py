@@ -113,11 +113,8 @@ class ReviewBody(Struct):
 
 RESUME: Final = msgspec.json.Decoder(ResumeBody)
 
-
 NOTE: Final = msgspec.json.Decoder(NoteBody)
 
-
 PROPERTIES: Final = msgspec.json.Decoder(PropertiesBody)
-
 
 REVIEW: Final = msgspec.json.Decoder(ReviewBody)

@@ -26,7 +26,6 @@ from ojster.workflows.stored_workflow import Workflow
 
 _encode: Final = msgspec.json.Encoder().encode
 
-
 log = logging.getLogger(__name__)
 
 

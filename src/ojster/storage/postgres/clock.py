@@ -10,7 +10,6 @@ import psycopg
 NOW: Final = "CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS BIGINT)"
 """SQL expression for the database's time, in microseconds since the epoch."""
 
-
 MAX_ROUND_TRIP_US: Final = 100_000
 """Maximum round trip of a precise clock measurement, in microseconds."""
 

@@ -38,31 +38,24 @@ from ojster.storage.transaction import (
 
 log = logging.getLogger(__name__)
 
-
 A = TypeVar("A")
-
 
 R = TypeVar("R")
 
-
 LISTEN_VARIABLE: Final = "OJSTER_LISTEN_URL"
 """Environment variable with the URL of a direct connection for LISTEN, for databases behind a pooler."""
-
 
 PLANNER_SETTINGS: Final = {"enable_seqscan": "off", "enable_mergejoin": "off", "enable_hashjoin": "off", "jit": "off"}
 """Planner settings of our connections. PostgreSQL plans a prepared statement once, perhaps while the tables are empty
 or their statistics are old. It would then scan whole tables, or a whole index for a join, instead of looking up each
 wanted row."""
 
-
 WRITER_SETTINGS: Final = PLANNER_SETTINGS | {"plan_cache_mode": "force_generic_plan"}
 """Settings of the connections that write. Their few statements are planned once and not again with the values of each
 execution: tests check the plan that serves all values."""
 
-
 ORDERING_TRIES: Final = 50
 """Maximum number of attempts to order events while another transaction does so."""
-
 
 ORDERING_PAUSE: Final = 0.01
 """Pause between these attempts, in seconds."""
@@ -396,10 +389,8 @@ def channel_of(schema: str) -> str:
 READ_ONLY: Final = "25006"
 """SQLSTATE of a write in a read-only transaction, as on a standby server."""
 
-
 _BAD_VALUE: Final = "22"
 """SQLSTATE class of invalid values."""
-
 
 _UNUSABLE: Final = ("53", "58", "XX")
 """SQLSTATE classes of an unusable database: resources exhausted (disk full, too many connections), system errors,

@@ -211,7 +211,6 @@ class _Context:
 
 _CONTEXT: Final = _Context()
 
-
 Value = str | bytes | int | Array | None
 """Types of a statement's parameter."""
 

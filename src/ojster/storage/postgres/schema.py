@@ -32,7 +32,6 @@ MIGRATION_PAUSES: Final = (0.2, 1.0)
 LARGE_TABLE_BYTES: Final = 16 * 1024 * 1024
 """Size from which on a table is not locked while one of its indexes is built."""
 
-
 HAS_TRANSACTION_TIMEOUT: Final = 170_000
 """Version of PostgreSQL from which on transactions may have a time limit."""
 

@@ -42,25 +42,19 @@ A = TypeVar("A")
 KEEP_EVENTS: Final = 10 * MINUTE
 """Minimum age of events before deletion, in microseconds."""
 
-
 KEEP_EVENT_BATCHES: Final = 10_000
 """Number of the newest event batches (one per transaction) that are kept at any age."""
-
 
 INSERTED_AT_ONCE: Final = 250
 """Maximum number of jobs in one INSERT."""
 
-
 ROWS_AT_ONCE: Final = 1_000
 """Maximum number of rows of another table in one statement."""
-
 
 SLOTS: Final = 32
 """Number of rows that hold the counts of a queue and state, so that transactions do not wait for each other."""
 
-
 _ID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-
 
 _NEW_JOB: Final[dict[str, ColumnType]] = {
     "id": "uuid",
@@ -90,12 +84,9 @@ _NEW_JOB: Final[dict[str, ColumnType]] = {
 }
 """Columns of a new job and their types, without the envelope."""
 
-
 _NEW_COLUMNS: Final = ", ".join(_NEW_JOB)
 
-
 _NEW_VALUES: Final = [(type, attrgetter(name)) for name, type in _NEW_JOB.items()]
-
 
 _INSERT_JOBS: Final = (
     f"WITH given AS MATERIALIZED (SELECT nextval('{{schema}}.jobs_seq_seq') AS seq, job.* "
@@ -103,7 +94,6 @@ _INSERT_JOBS: Final = (
     f"inserted AS (INSERT INTO jobs (seq, {_NEW_COLUMNS}) SELECT seq, {_NEW_COLUMNS} FROM given) "
     "INSERT INTO payloads (seq, stored) SELECT seq, envelope FROM given"
 )
-
 
 _INSERT_PARTS: Final = (
     f"WITH given AS MATERIALIZED (SELECT nextval('{{schema}}.jobs_seq_seq') AS seq, job.* "
@@ -114,13 +104,10 @@ _INSERT_PARTS: Final = (
 )
 """For jobs whose envelopes share values."""
 
-
 _SHARED: Final = {name: type for name, type in _NEW_JOB.items() if name not in ("id", "node")}
 """The columns of a new job that are the same for jobs that are pushed together and are alike."""
 
-
 _shared_values: Final = attrgetter(*_SHARED)
-
 
 _INSERT_ALIKE: Final = (
     f"WITH given AS MATERIALIZED (SELECT nextval('{{schema}}.jobs_seq_seq') AS seq, job.* "
@@ -129,7 +116,6 @@ _INSERT_ALIKE: Final = (
     f"SELECT seq, id, node, {', '.join(f'CAST(? AS {type})' for type in _SHARED.values())} FROM given) "
     "INSERT INTO payloads (seq, stored) SELECT seq, envelope FROM given"
 )
-
 
 _NUMBER_WORKFLOWS: Final = (
     "SELECT nextval('{schema}.workflows_seq_seq') FROM generate_series(1, CAST(? AS integer)) AS one"
@@ -157,15 +143,12 @@ _START_JOBS: Final = (
     "AS started (seq, at, due_at, worker_id) WHERE jobs.seq = started.seq"
 )
 
-
 _COMPLETE_JOBS: Final = (
     "UPDATE jobs SET state = 'completed', finished_at = done.finished_at, due_at = NULL, result = done.result "
     f"FROM {unnest('bigint', 'bigint', 'bytea')} AS done (seq, finished_at, result) WHERE jobs.seq = done.seq"
 )
 
-
 _LOCK_JOBS: Final = f"SELECT {JOB_COLUMNS} FROM jobs WHERE id = ANY(CAST(? AS uuid[])) ORDER BY id FOR UPDATE"
-
 
 _ENVELOPE: Final = (
     "CASE WHEN p.shared IS NULL THEN p.stored ELSE substr(p.stored, 1, CAST(p.shared_at AS integer)) || "
@@ -173,15 +156,12 @@ _ENVELOPE: Final = (
     "substr(p.stored, CAST(p.shared_at + 1 AS integer)) END"
 )
 
-
 # The envelope is looked up for each row. A join could be planned in the other direction, through all payloads.
 _WITH_ENVELOPE: Final = (
     f"SELECT {JOB_COLUMNS_OF_J}, (SELECT {_ENVELOPE} FROM payloads AS p WHERE p.seq = j.seq) FROM jobs AS j "
 )
 
-
 _FIND_JOBS: Final = _WITH_ENVELOPE + "WHERE j.id = ANY(CAST(? AS uuid[]))"
-
 
 _SELECT_AVAILABLE: Final = _WITH_ENVELOPE + (
     "WHERE j.queue = ? AND j.tenant = ? AND j.state = 'available' AND {kind} "
@@ -192,17 +172,13 @@ _SELECT_AVAILABLE: Final = _WITH_ENVELOPE + (
     "ORDER BY j.priority DESC, j.seq LIMIT ? FOR UPDATE OF j SKIP LOCKED"
 )
 
-
 _ENVELOPES: Final = f"SELECT p.seq, {_ENVELOPE} FROM payloads AS p WHERE p.seq = ANY(CAST(? AS bigint[]))"
-
 
 _LOCK_KEYS: Final = (
     f"SELECT name FROM {unnest('text')} AS name WHERE NOT pg_try_advisory_xact_lock(hashtextextended(name, 0))"
 )
 
-
 _LOCK_SLOTS: Final = "SELECT slot FROM key_locks WHERE slot = ANY(CAST(? AS bigint[])) ORDER BY slot"
-
 
 _COUNT: Final = (
     "INSERT INTO job_count_slots (queue, state, slot, jobs) SELECT queue, state, CAST(? AS bigint), jobs "
@@ -224,18 +200,15 @@ def _tally(rows: int) -> str:
 TALLIES_AT_ONCE: Final = 4
 """Maximum number of rows in one statement that adds to totals: each number is a statement of its own."""
 
-
 _TAKE_COUNTS: Final = (
     "DELETE FROM job_count_slots WHERE (queue, state, slot) IN (SELECT queue, state, slot "
     "FROM job_count_slots WHERE slot >= ? LIMIT 1000 FOR UPDATE SKIP LOCKED) RETURNING queue, state, jobs"
 )
 
-
 _TAKE_MINUTES: Final = (
     "DELETE FROM queue_minutes WHERE (queue, minute, slot) IN (SELECT queue, minute, slot "
     "FROM queue_minutes WHERE slot >= ? LIMIT 1000 FOR UPDATE SKIP LOCKED) RETURNING queue, minute, enqueued"
 )
-
 
 _ADD_MINUTES: Final = (
     "INSERT INTO queue_minutes (queue, minute, slot, enqueued, completed, failed, waited, ran) "
@@ -244,21 +217,17 @@ _ADD_MINUTES: Final = (
     "ON CONFLICT (queue, minute, slot) DO UPDATE SET enqueued = queue_minutes.enqueued + excluded.enqueued"
 )
 
-
 _NEW_QUEUES: Final = (
     "INSERT INTO queues (name, created_at) SELECT DISTINCT queue, CAST(? AS bigint) FROM job_count_slots "
     "WHERE queue >= '0' AND NOT EXISTS (SELECT 1 FROM queues WHERE name = job_count_slots.queue) "
     "ON CONFLICT (name) DO NOTHING"
 )
 
-
 _RECORD: Final = "INSERT INTO event_batches (at, events) VALUES (?, ?)"
-
 
 _EVENTS: Final = (
     "SELECT position, events FROM event_batches WHERE position >= ? AND position IS NOT NULL ORDER BY position LIMIT ?"
 )
-
 
 # A crash of PostgreSQL, or the promotion of a standby, empties the unlogged table of events. Positions after it are
 # left out, which tells followers: so many that it also tells those whose last position is unknown to a standby that
@@ -268,9 +237,7 @@ _LOST_EVENTS: Final = (
     "WHERE NOT EXISTS (SELECT 1 FROM event_batches WHERE position IS NOT NULL))"
 )
 
-
 _LAST_POSITION: Final = f"SELECT coalesce(max(last), 0) + {_LOST_EVENTS} FROM event_positions"
-
 
 _ORDER_EVENTS: Final = (
     "WITH waiting AS MATERIALIZED (SELECT seq, row_number() OVER (ORDER BY seq) AS place FROM event_batches "
@@ -281,7 +248,6 @@ _ORDER_EVENTS: Final = (
     "UPDATE event_batches SET position = given.last - (SELECT count(*) FROM waiting) + waiting.place "
     "FROM waiting, given WHERE event_batches.seq = waiting.seq"
 )
-
 
 # Deleted events without a position leave a gap in the positions, so that a late reader detects the loss.
 _FORGET_EVENTS: Final = (

@@ -90,7 +90,6 @@ KEEP_EVENTS: Final = 64 * 1024 * 1024
 TRIM_EVENTS: Final = 4 * 1024 * 1024
 """Size of new events, in bytes, after which the oldest are deleted."""
 
-
 _other_values: Final = attrgetter(*JOB_NAMES[1:])
 _shared_values: Final = attrgetter(*SHARED_NAMES)
 
