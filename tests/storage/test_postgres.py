@@ -427,7 +427,7 @@ async def test_the_whole_of_a_push_is_one_transaction(postgres_url: str) -> None
 async def test_events_that_were_forgotten_before_anybody_asked_leave_a_gap(
     postgres_url: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transaction, "KEEP_EVENT_BATCHES", 1)
+    monkeypatch.setattr(transaction, "LEAST_EVENT_BATCHES", 1)
     database = open_database(postgres_url, clock=clock)
     database.records_events = True
     engine = Service(database)

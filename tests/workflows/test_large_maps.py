@@ -46,9 +46,9 @@ async def test_a_large_map_is_expanded_in_steps_and_gives_all_results_in_order(f
         sizes.append(await number_of_nodes(flow))
     sizes.append(await number_of_nodes(flow))
     grown = [after - before for before, after in pairwise(sizes)]
-    assert sizes[0] <= maps.NODES_AT_ONCE + 10
+    assert sizes[0] <= maps.ELEMENT_NODES_AT_ONCE + 10
     assert len(grown) >= 3
-    assert max(grown) <= maps.NODES_AT_ONCE + maps.ELEMENTS_AT_ONCE
+    assert max(grown) <= maps.ELEMENT_NODES_AT_ONCE + maps.ELEMENTS_AT_ONCE
     assert await work_off(flow) == 701
     info = await flow.look()
     assert info.state == "completed"
@@ -58,10 +58,10 @@ async def test_a_large_map_is_expanded_in_steps_and_gives_all_results_in_order(f
 
 async def test_a_map_ends_only_after_its_last_element(flow: WorkflowBench) -> None:
     await flow.create(chain(each(list(range(600))), job("after")))
-    assert await work_off(flow) == maps.NODES_AT_ONCE
+    assert await work_off(flow) == maps.ELEMENT_NODES_AT_ONCE
     assert (await flow.step("each")).state == "active"
     await flow.run_all_due()
-    assert await work_off(flow) == 601 - maps.NODES_AT_ONCE
+    assert await work_off(flow) == 601 - maps.ELEMENT_NODES_AT_ONCE
     assert await flow.state() == "completed"
 
 
@@ -72,8 +72,8 @@ async def test_maps_take_turns(flow: WorkflowBench) -> None:
     await flow.run_due()
     await flow.run_due()
     states = await flow.states()
-    assert await number_of_nodes(flow) > before + maps.NODES_AT_ONCE
-    assert all(f"{name}.{3 * maps.NODES_AT_ONCE // 2}" in states for name in ("left", "right"))
+    assert await number_of_nodes(flow) > before + maps.ELEMENT_NODES_AT_ONCE
+    assert all(f"{name}.{3 * maps.ELEMENT_NODES_AT_ONCE // 2}" in states for name in ("left", "right"))
 
 
 @pytest.mark.parametrize("ended_before", [False, True])
@@ -82,16 +82,16 @@ async def test_a_cancelled_map_creates_no_more_elements_and_a_retry_creates_them
 ) -> None:
     await flow.create(chain(each(list(range(600))), job("after")))
     if ended_before:
-        assert await work_off(flow) == maps.NODES_AT_ONCE
+        assert await work_off(flow) == maps.ELEMENT_NODES_AT_ONCE
     await flow.engine.workflows.cancel(flow.id)
     await flow.run_all_due()
     info = await flow.look()
     assert (info.state, info.completed_at is not None) == ("cancelled", True)
-    assert await number_of_nodes(flow) < maps.NODES_AT_ONCE + 10
+    assert await number_of_nodes(flow) < maps.ELEMENT_NODES_AT_ONCE + 10
     assert await work_off(flow) == 0
     await flow.engine.workflows.retry(flow.id)
     await flow.run_all_due()
-    assert await work_off(flow) == 601 - ended_before * maps.NODES_AT_ONCE
+    assert await work_off(flow) == 601 - ended_before * maps.ELEMENT_NODES_AT_ONCE
     assert await flow.state() == "completed"
 
 

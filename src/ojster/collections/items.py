@@ -27,7 +27,7 @@ ARTIFACTS: Final = "artifacts"
 LARGEST_DATA: Final = 65_536
 """Maximum size of the data of an item as JSON, in bytes."""
 
-LONGEST_NAME: Final = 255
+LONGEST_ITEM_NAME: Final = 255
 MAX_LOOKUP_ITEMS: Final = 1_000
 """Maximum number of items found by a lookup."""
 
@@ -65,10 +65,10 @@ def check_item_name(name: str) -> str:
     InvalidRequest
         The name is invalid.
     """
-    if not 0 < len(name) <= LONGEST_NAME or "/" in name or not name.isprintable():
+    if not 0 < len(name) <= LONGEST_ITEM_NAME or "/" in name or not name.isprintable():
         raise InvalidRequest(
-            f"The item name {name[:80]!r} is invalid: it must have 1 to {LONGEST_NAME} printable characters and no "
-            "'/'.",
+            f"The item name {name[:80]!r} is invalid: it must have 1 to {LONGEST_ITEM_NAME} printable characters "
+            "and no '/'.",
             field="name",
         )
     return name

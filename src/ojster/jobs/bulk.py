@@ -62,7 +62,7 @@ DEFAULT_STATES: Final[dict[Action, tuple[str, ...]]] = {
 }
 """Default states of a filter that names none. Spec: ojs-bulk-operations 6.1"""
 
-Outcome = Pushed | ChangedJob | Job | OjsterError
+ItemOutcome = Pushed | ChangedJob | Job | OjsterError
 """Result for one job."""
 
 
@@ -95,7 +95,7 @@ class Bulk(msgspec.Struct, frozen=True):
     action: Action
     items: Sequence[NewJob | str | OjsterError]
     atomic: bool
-    answer: Callable[[Sequence[Outcome]], Reply]
+    answer: Callable[[Sequence[ItemOutcome]], Reply]
     key: Key | None = None
     by: str | None = None
 
@@ -103,7 +103,7 @@ class Bulk(msgspec.Struct, frozen=True):
 class _RolledBack(Exception):
     """Rolls back the savepoint of a request."""
 
-    def __init__(self, outcomes: Sequence[Outcome | Later]) -> None:
+    def __init__(self, outcomes: Sequence[ItemOutcome | Later]) -> None:
         self.outcomes = outcomes
 
 
@@ -115,7 +115,7 @@ def perform(tx: Transaction, bulks: Sequence[Bulk]) -> list[Reply | OjsterError 
 def _perform(tx: Transaction, bulk: Bulk) -> Reply | OjsterError | Later:
     if bulk.key is not None and (known := recall(tx, bulk.key)) is not None:
         return known
-    outcomes: Sequence[Outcome | Later]
+    outcomes: Sequence[ItemOutcome | Later]
     try:
         with tx.savepoint():
             outcomes = _do(tx, bulk)
@@ -140,7 +140,7 @@ def _perform(tx: Transaction, bulk: Bulk) -> Reply | OjsterError | Later:
     return reply
 
 
-def _do(tx: Transaction, bulk: Bulk) -> list[Outcome | Later]:
+def _do(tx: Transaction, bulk: Bulk) -> list[ItemOutcome | Later]:
     wanted = [(place, item) for place, item in enumerate(bulk.items) if not isinstance(item, OjsterError)]
     if bulk.atomic and len(wanted) < len(bulk.items):
         return [item if isinstance(item, OjsterError) else _not_executed() for item in bulk.items]

@@ -17,7 +17,7 @@ from ojster.core.errors import BatchTooLarge, InvalidRequest, OjsterError
 from ojster.core.json_objects import read_members
 from ojster.core.refusals import CancellationRequested
 from ojster.core.turns import in_turns, read_aside
-from ojster.jobs.bulk import Action, Bulk, NotExecuted, Outcome
+from ojster.jobs.bulk import Action, Bulk, ItemOutcome, NotExecuted
 from ojster.jobs.bulk_wire import (
     BatchAnswer,
     BatchResultBody,
@@ -245,7 +245,7 @@ async def _perform(
 ) -> Answer:
     atomic = mode == "atomic"
 
-    def answer(outcomes: Sequence[Outcome]) -> Reply:
+    def answer(outcomes: Sequence[ItemOutcome]) -> Reply:
         entries = list(map(_entry, outcomes, items))
         succeeded = sum(entry.refusal is None for entry in entries)
         return style.answer(action, entries, _Totals(len(entries), succeeded), atomic)
@@ -254,7 +254,7 @@ async def _perform(
     return Answer(reply.body, reply.status, ((b"x-ojs-batch-size", b"%d" % len(items)),))
 
 
-def _entry(outcome: Outcome, item: NewJob | str | OjsterError) -> _Entry:
+def _entry(outcome: ItemOutcome, item: NewJob | str | OjsterError) -> _Entry:
     if isinstance(outcome, Pushed):
         return _Entry(outcome.job.id, outcome)
     job_id = item if isinstance(item, str) else item.id if isinstance(item, NewJob) and item.id_is_given else None

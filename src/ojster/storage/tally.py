@@ -24,12 +24,12 @@ SUMS: Final = (
 
 ADDED: Final = ", ".join(f"{name} = queue_minutes.{name} + excluded.{name}" for name in SUMS)
 
-EndOfAttempt = Literal["completed", "failed", "suspended"]
+AttemptEnd = Literal["completed", "failed", "suspended"]
 
 Wait = tuple[str, str, int]
 """Queue and tenant of a job that started, and how long it had waited, in microseconds."""
 
-Attempt = tuple[str, str, str, EndOfAttempt, int, int | None]
+Attempt = tuple[str, str, str, AttemptEnd, int, int | None]
 """Queue, tenant and type of a job, how its attempt ended, how long it ran, in microseconds, and how long the job had
 waited; ``None``: it has not run."""
 
@@ -61,7 +61,7 @@ def add_up(
     for (queue, tenant), some in waits_of.items():
         for name in _names_of(queue, tenant):
             tallies[name].count_waits(some)
-    alike: dict[tuple[str, str, str, EndOfAttempt], list[tuple[int, int | None]]] = defaultdict(list)
+    alike: dict[tuple[str, str, str, AttemptEnd], list[tuple[int, int | None]]] = defaultdict(list)
     for queue, tenant, type, end, ran, wait in attempts:
         alike[queue, tenant, type, end].append((ran, wait))
     for (queue, tenant, type, end), runs in alike.items():
@@ -98,7 +98,7 @@ class Tally:
         self.waited += sum(waits)
         self.waits = [sum(pair) for pair in zip(self.waits, _spread(waits), strict=True)]
 
-    def count_attempts(self, end: EndOfAttempt, number: int, ran: int, buckets: Sequence[int]) -> None:
+    def count_attempts(self, end: AttemptEnd, number: int, ran: int, buckets: Sequence[int]) -> None:
         """Count attempts that ended alike: their number, their run time in microseconds, and those in each bucket."""
         self.runs = [sum(pair) for pair in zip(self.runs, buckets, strict=True)]
         if end == "failed":

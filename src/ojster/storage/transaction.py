@@ -20,7 +20,7 @@ from ojster.core.tenant import ALL_TENANTS, called, qualify, split
 from ojster.core.trace import trace_of_envelope
 from ojster.storage.effects import Effects
 from ojster.storage.memory import Memory, Remembered
-from ojster.storage.tally import ADDED, SUMS, EndOfAttempt, Tally, add_up
+from ojster.storage.tally import ADDED, SUMS, AttemptEnd, Tally, add_up
 
 Row = tuple[Any, ...]
 Parameters = Mapping[str, Any] | Sequence[Any]
@@ -243,7 +243,7 @@ class Transaction(ABC):
         if job.tenant:
             available[qualify(job.tenant, job.queue)].discard(job.id)
 
-    def note_attempt(self, job: Job, end: EndOfAttempt, ran: int) -> None:
+    def note_attempt(self, job: Job, end: AttemptEnd, ran: int) -> None:
         """Note that an attempt ends which ran for ``ran`` microseconds, before the job changes its state.
 
         A job that was suspended, or is skipped, has not run since it was claimed.

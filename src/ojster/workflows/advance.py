@@ -42,7 +42,7 @@ from ojster.workflows.node import (
 )
 from ojster.workflows.plan_values import Spec
 from ojster.workflows.planner import MAX_MAP_ELEMENTS
-from ojster.workflows.results import Outcome, outcomes
+from ojster.workflows.results import NodeOutcome, outcomes
 from ojster.workflows.starting import CONDITION_SECONDS, Starts
 from ojster.workflows.states import change_node, change_workflow
 from ojster.workflows.step_jobs import StepJobs
@@ -312,7 +312,7 @@ class Advance:
             except OjsterError as error:
                 self._refuse(node, error)
 
-    def _known_to(self, nodes: Sequence[Node]) -> dict[int, Outcome]:
+    def _known_to(self, nodes: Sequence[Node]) -> dict[int, NodeOutcome]:
         """Return the outcomes of the steps that nodes refer to, by node id."""
         wanted: set[int] = set()
         for node in nodes:

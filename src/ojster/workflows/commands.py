@@ -30,9 +30,9 @@ from ojster.workflows.preview import preview
 from ojster.workflows.properties import PropertyChange
 from ojster.workflows.property_values import Changes
 from ojster.workflows.selection import WorkflowFilter
-from ojster.workflows.step_pages import MOST_STEPS, STEP_STATES, StepFilter
+from ojster.workflows.step_pages import DEFAULT_STEPS, MOST_STEPS, STEP_STATES, StepFilter
 from ojster.workflows.steps import StepAddress
-from ojster.workflows.stored_workflow import WORKFLOW_STATES
+from ojster.workflows.stored_workflow import ALL_STATES
 from ojster.workflows.suspensions import WorkflowResumption
 from ojster.workflows.tree import MAX_SHOWN_CHILDREN, follow, shown_state
 from ojster.workflows.wait import WaitingFor
@@ -124,7 +124,7 @@ def parameter(text: str) -> tuple[str, Any]:
     "list", epilog=examples("ojster workflows list --state failed", "ojster workflows list --name nightly")
 )
 @with_url
-@click.option("--state", "-s", type=click.Choice(WORKFLOW_STATES), help="Only workflows in this state.")
+@click.option("--state", "-s", type=click.Choice(ALL_STATES), help="Only workflows in this state.")
 @click.option("--type", "-t", type=click.Choice(sorted(CONTAINERS)), help="Only workflows of this type.")
 @click.option("--name", help="Only workflows of this name.")
 @click.option("--definition", help="Only workflows of this definition.")
@@ -344,7 +344,12 @@ def status(workflow_id: str, url: str, as_json: bool) -> None:
 @click.option("--search", default="", metavar="TEXT", help="Only steps with this text in their name or type.")
 @click.option("--after", type=click.IntRange(0), default=0, help="Go on after this number, which a page ends with.")
 @click.option(
-    "--limit", "-n", type=click.IntRange(1, MOST_STEPS), default=100, show_default=True, help="Maximum number to list."
+    "--limit",
+    "-n",
+    type=click.IntRange(1, MOST_STEPS),
+    default=DEFAULT_STEPS,
+    show_default=True,
+    help="Maximum number to list.",
 )
 @with_json
 def show_steps(
@@ -375,7 +380,7 @@ def show_statistics(url: str, definition: str | None, as_json: bool) -> None:
     columns = (found.current, found.past_hour, found.past_24h, found.all_time)
     print_table(
         ("state", "# last hour", "# the hour before", "# last day", "# earlier"),
-        [(state, *(column[state] for column in columns)) for state in WORKFLOW_STATES],
+        [(state, *(column[state] for column in columns)) for state in ALL_STATES],
         "",
     )
 

@@ -65,7 +65,7 @@ def create(tx: Transaction, requests: Sequence[NewWorkflow]) -> list[str | Ojste
     return results
 
 
-NODES_AT_ONCE: Final = 200
+NODES_CREATED_AT_ONCE: Final = 200
 """Maximum number of nodes that a transaction creates for one workflow; larger ones are created in steps."""
 
 EDGES_AT_ONCE: Final = 2_000
@@ -77,8 +77,8 @@ ABANDONED_AFTER: Final = MINUTE
 
 def parts_of(plan: Plan) -> Iterator[Plan]:
     """Yield the nodes and the edges of a plan in parts for ``plant``."""
-    for start in range(0, len(plan.nodes), NODES_AT_ONCE):
-        part = slice(start, start + NODES_AT_ONCE)
+    for start in range(0, len(plan.nodes), NODES_CREATED_AT_ONCE):
+        part = slice(start, start + NODES_CREATED_AT_ONCE)
         yield Plan(plan.nodes[part], plan.specs[part])
     for start in range(0, len(plan.edges), EDGES_AT_ONCE):
         edges = plan.edges[start : start + EDGES_AT_ONCE]

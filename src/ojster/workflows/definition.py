@@ -23,7 +23,7 @@ from ojster.jobs.policy_wire import parse_retry_policy
 from ojster.jobs.retry import RetryPolicy
 from ojster.workflows.locks import compile_lock
 
-LONGEST_NAME: Final = 128
+LONGEST_DEFINITION_NAME: Final = 128
 LONGEST_TARGET: Final = 1_024
 LARGEST_DEFINITION: Final = 1_048_576
 """Maximum size of a definition as JSON, in bytes."""
@@ -187,10 +187,10 @@ def check_name(name: str) -> str:
     InvalidRequest
         The name is invalid.
     """
-    if len(name) > LONGEST_NAME or not is_segment(name) or not _NAME.fullmatch(name):
+    if len(name) > LONGEST_DEFINITION_NAME or not is_segment(name) or not _NAME.fullmatch(name):
         raise InvalidRequest(
             f"The name {name[:80]!r} is invalid: it must begin with a letter from a to z or a digit, and be at most "
-            f"{LONGEST_NAME} printable characters, without a slash and without a space at its end.",
+            f"{LONGEST_DEFINITION_NAME} printable characters, without a slash and without a space at its end.",
             field="name",
         )
     return name

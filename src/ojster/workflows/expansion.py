@@ -13,7 +13,7 @@ from ojster.storage.transaction import Transaction
 from ojster.workflows.advance import Advance
 from ojster.workflows.cancellation import abort
 from ojster.workflows.graph import Graph
-from ojster.workflows.maps import NODES_AT_ONCE, park_map, plant_elements
+from ojster.workflows.maps import ELEMENT_NODES_AT_ONCE, park_map, plant_elements
 from ojster.workflows.node import Node, NodeState
 from ojster.workflows.starting import MAX_STARTS_OF_WORKFLOW, forget_deferred
 from ojster.workflows.stored_workflow import WORKFLOW_COLUMNS, Workflow
@@ -93,8 +93,8 @@ def _expand(run: Advance, node: Node) -> None:
     tx, graph = run.tx, run.graph
     graph.load_specs([node])
     workflow = graph.workflow_of(node)
-    first = workflow.nodes
-    while workflow.nodes - first < NODES_AT_ONCE and run.step_jobs.resolved < BYTES_AT_ONCE and not node.has_ended:
+    most = workflow.nodes + ELEMENT_NODES_AT_ONCE
+    while workflow.nodes < most and run.step_jobs.resolved < BYTES_AT_ONCE and not node.has_ended:
         units = tx.execute(
             "SELECT start, elements FROM map_elements WHERE node = :node AND parked = 0 ORDER BY start LIMIT 1",
             {"node": node.id},

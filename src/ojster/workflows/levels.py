@@ -18,10 +18,10 @@ from ojster.workflows.step_pages import SELECT_STEPS, StepRow, describe
 from ojster.workflows.stored_workflow import Workflow
 from ojster.workflows.views import find_visible
 
-DEFAULT_STEPS: Final = 100
+DEFAULT_LEVEL_STEPS: Final = 100
 """Number of steps in a page, unless the caller asks for another."""
 
-MOST_STEPS: Final = 500
+MOST_LEVEL_STEPS: Final = 500
 """Maximum number of steps in a page."""
 
 
@@ -31,7 +31,7 @@ class LevelRequest(msgspec.Struct, frozen=True):
     workflow_id: str
     number: int = 0
     after: int = -1
-    limit: int = DEFAULT_STEPS
+    limit: int = DEFAULT_LEVEL_STEPS
     tenant: str | None = None
 
 
@@ -75,7 +75,7 @@ def _show(tx: Transaction, request: LevelRequest) -> Level | None:
         return None
     main, branches = container, []
     while main.kind in TWO_PART and main.kind != Kind.FALLBACK:
-        rows = _children(tx, main.id, -1, MOST_STEPS)  # the first of them is shown as the container itself
+        rows = _children(tx, main.id, -1, MOST_LEVEL_STEPS)  # the first of them is shown as the container itself
         main = Node(*rows[0][: len(Node.__struct_fields__)])
         branches += rows[1:]
     page = _children(tx, main.id, request.after, request.limit + 1)

@@ -24,7 +24,7 @@ from ojster.workflows.plan_values import Plan, Spec
 from ojster.workflows.planner import Planner
 from ojster.workflows.starting import SMALL_PARAMS
 
-NODES_AT_ONCE: Final = 50
+ELEMENT_NODES_AT_ONCE: Final = 50
 """Number of nodes after which a transaction creates no more elements of a map, so that nobody else waits long."""
 
 ELEMENTS_AT_ONCE: Final = 16
@@ -61,7 +61,7 @@ def begin_map(graph: Graph, node: Node, spec: Spec, elements: Sequence[msgspec.R
     jobs_of_one = len(plan.jobs)
     may_be_large = bool(spec.names) or len(workflow.params) > SMALL_PARAMS
     unit_size = max(1, ELEMENTS_AT_ONCE // nodes_of_one)
-    now = unit_size if may_be_large else max(1, NODES_AT_ONCE // nodes_of_one)
+    now = unit_size if may_be_large else max(1, ELEMENT_NODES_AT_ONCE // nodes_of_one)
     charge_growth(graph.tx, workflow.tenant, jobs_of_one * len(elements), jobs_of_one * min(now, len(elements)))
     plant_elements(graph, node, spec, elements[:now], 0)
     rows = []

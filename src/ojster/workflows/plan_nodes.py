@@ -30,7 +30,7 @@ _encode: Final = msgspec.json.Encoder().encode
 _decode: Final = msgspec.json.decode
 _raw_list: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
-LONGEST_NAME: Final = 255
+LONGEST_STEP_NAME: Final = 255
 
 
 class Here(msgspec.Struct):
@@ -118,7 +118,7 @@ def name_of(order: PlanOrder, members: Members, here: Here) -> str | None:
     taken = order.names[here.parent.id]
     id = text(members, "id", here.path)
     if id is not None:
-        if not can_be_step_id(id) or len(id) > LONGEST_NAME:
+        if not can_be_step_id(id) or len(id) > LONGEST_STEP_NAME:
             raise Problem(
                 f"{here.path}.id",
                 f"The id {id!r:.60} must be printable characters, not only digits, without '.' and '/'.",
@@ -129,7 +129,7 @@ def name_of(order: PlanOrder, members: Members, here: Here) -> str | None:
             raise Problem(f"{here.path}.id", f"There is another step with the id {id!r:.60}.")
         return id
     name = text(members, "name", here.path)
-    if name is None or len(name) > LONGEST_NAME or not STEP_NAME.fullmatch(name) or name.isdigit():
+    if name is None or len(name) > LONGEST_STEP_NAME or not STEP_NAME.fullmatch(name) or name.isdigit():
         return None
     return None if name in taken else name
 

@@ -20,7 +20,7 @@ MAX_PROPERTIES: Final = 1_000
 MAX_PROPERTY_BYTES: Final = 65_536
 """Maximum size of a property as JSON, in bytes."""
 
-LONGEST_NAME: Final = 255
+LONGEST_PROPERTY_NAME: Final = 255
 
 MAX_NOTE_BYTES: Final = 16_384
 """Maximum size of a note of a job or a workflow as JSON, in bytes."""
@@ -91,8 +91,10 @@ def check_changes(changes: Changes) -> Changes:
         A name, a version or a value is malformed, or a value is too large.
     """
     for name in {*changes.set, *changes.delete, *changes.expected}:
-        if not 0 < len(name) <= LONGEST_NAME or "\0" in name:
-            raise InvalidRequest(f"A property name must have 1 to {LONGEST_NAME} characters.", field="properties")
+        if not 0 < len(name) <= LONGEST_PROPERTY_NAME or "\0" in name:
+            raise InvalidRequest(
+                f"A property name must have 1 to {LONGEST_PROPERTY_NAME} characters.", field="properties"
+            )
     if both := sorted(changes.set.keys() & set(changes.delete)):
         raise InvalidRequest(f"The property {both[0]!r} cannot be set and deleted at once.", field="properties")
     for name, raw in changes.set.items():

@@ -32,7 +32,7 @@ _COLUMNS: Final = (
 )
 
 
-class Outcome(msgspec.Struct, gc=False):
+class NodeOutcome(msgspec.Struct, gc=False):
     """State and result of a node. ``result`` and ``error`` are JSON.
 
     ``is_part`` marks the jobs of a batch that has completed: they make up its result, however they ended. ``results``
@@ -69,7 +69,7 @@ class Outcome(msgspec.Struct, gc=False):
                 return b"null"
 
 
-def outcomes(tx: Transaction, ids: Collection[int]) -> dict[int, Outcome]:
+def outcomes(tx: Transaction, ids: Collection[int]) -> dict[int, NodeOutcome]:
     """Return the stored outcomes of nodes, by node id."""
     if not ids:
         return {}
@@ -77,8 +77,8 @@ def outcomes(tx: Transaction, ids: Collection[int]) -> dict[int, Outcome]:
     return _composed(tx, [_outcome(row) for row in rows])
 
 
-def _outcome(row: Sequence[Any]) -> Outcome:
-    found = Outcome(*row[:10])
+def _outcome(row: Sequence[Any]) -> NodeOutcome:
+    found = NodeOutcome(*row[:10])
     job_result, job_errors = row[10:12]
     if found.result is None:
         found.result = job_result
@@ -87,7 +87,7 @@ def _outcome(row: Sequence[Any]) -> Outcome:
     return found
 
 
-def _counts(container: Outcome, child: Outcome) -> bool:
+def _counts(container: NodeOutcome, child: NodeOutcome) -> bool:
     """Return whether the result of a container is built from this child's, among others."""
     match container.kind:
         case Kind.BATCH | Kind.SAGA:
@@ -102,17 +102,17 @@ def _counts(container: Outcome, child: Outcome) -> bool:
             return True
 
 
-def _has_failed(container: Outcome) -> bool:
+def _has_failed(container: NodeOutcome) -> bool:
     return container.state in _FAILED and not container.is_part
 
 
 _FAILED: Final = (NodeState.FAILED, NodeState.CANCELLED, NodeState.COMPENSATED)
 
 
-def _composed(tx: Transaction, found: list[Outcome]) -> dict[int, Outcome]:
+def _composed(tx: Transaction, found: list[NodeOutcome]) -> dict[int, NodeOutcome]:
     """Set the results of ended containers, level by level; return all outcomes by node id."""
     everything = {one.id: one for one in found}
-    levels: list[list[Outcome]] = []
+    levels: list[list[NodeOutcome]] = []
     level = [one for one in found if _is_composed(one)]
     if not level:
         return everything
@@ -128,7 +128,7 @@ def _composed(tx: Transaction, found: list[Outcome]) -> dict[int, Outcome]:
             one.is_part = container.kind == Kind.BATCH or (container.kind == Kind.SAGA and container.is_part)
         everything |= {one.id: one for one in members if one.id not in everything}
         level = [one for one in members if _is_composed(one)]
-    children: dict[int, list[Outcome]] = defaultdict(list)
+    children: dict[int, list[NodeOutcome]] = defaultdict(list)
     for one in everything.values():
         if one.parent is not None:
             children[one.parent].append(one)
@@ -145,7 +145,7 @@ def _composed(tx: Transaction, found: list[Outcome]) -> dict[int, Outcome]:
     return everything
 
 
-def _error_of(children: Sequence[Outcome]) -> bytes | None:
+def _error_of(children: Sequence[NodeOutcome]) -> bytes | None:
     """Return the error of the first child that failed, or else of the first that was cancelled."""
     for states in ((NodeState.FAILED, NodeState.COMPENSATED), (NodeState.CANCELLED,)):
         for child in children:
@@ -154,18 +154,18 @@ def _error_of(children: Sequence[Outcome]) -> bytes | None:
     return None
 
 
-def _results_of(container: Outcome, children: Sequence[Outcome]) -> bytes | None:
+def _results_of(container: NodeOutcome, children: Sequence[NodeOutcome]) -> bytes | None:
     if container.kind in (Kind.BATCH, Kind.SAGA):
         main = children[0]
         return main.result if main.results is None else main.results
     return object_of(children, by_index=container.kind in (Kind.GROUP, Kind.MAP))
 
 
-def _is_composed(one: Outcome) -> bool:
+def _is_composed(one: NodeOutcome) -> bool:
     return one.kind not in (Kind.JOB, Kind.GATE) and (one.state in (NodeState.COMPLETED, *_FAILED) or one.is_part)
 
 
-def _result_of(container: Outcome, children: Sequence[Outcome]) -> bytes:
+def _result_of(container: NodeOutcome, children: Sequence[NodeOutcome]) -> bytes:
     match container.kind:
         case Kind.GRAPH:
             return object_of(child for child in children if not child.followed & Followed.HERE)
@@ -181,14 +181,14 @@ def _result_of(container: Outcome, children: Sequence[Outcome]) -> bytes:
             return (first.result or b"null") if first.is_part else first.shown()
 
 
-def object_of(members: Iterable[Outcome], *, by_index: bool = False) -> bytes:
+def object_of(members: Iterable[NodeOutcome], *, by_index: bool = False) -> bytes:
     """Return the outputs of members as a JSON object, by name or by index."""
     return b"{%b}" % b",".join(
         [b"%b:%b" % (_encode(str(one.position) if by_index else one.key), one.shown()) for one in members]
     )
 
 
-def array_of(members: Iterable[Outcome]) -> bytes:
+def array_of(members: Iterable[NodeOutcome]) -> bytes:
     """Return the outputs of members as a JSON array, in order."""
     return b"[%b]" % b",".join([one.shown() for one in members])
 
@@ -230,7 +230,7 @@ def _inputs_of(tx: Transaction, kinds: Mapping[int, Inputs]) -> dict[int, bytes]
     They are an object by name, or an array by index, or an object by index if the first ones are left out.
     """
     ids = tx.integers(kinds)
-    given: dict[int, list[Outcome]] = {source: [] for source in kinds}
+    given: dict[int, list[NodeOutcome]] = {source: [] for source in kinds}
     for wish, before in _STEPS_BEFORE.items():
         if wish in kinds.values():
             rows = tx.execute(
@@ -260,7 +260,7 @@ def _inputs_of(tx: Transaction, kinds: Mapping[int, Inputs]) -> dict[int, bytes]
     return inputs
 
 
-def _members_before(tx: Transaction, source: int) -> tuple[str, list[Outcome]]:
+def _members_before(tx: Transaction, source: int) -> tuple[str, list[NodeOutcome]]:
     """Return the kind of the container that precedes a node, and the members of that container."""
     ((id, kind),) = tx.execute(
         "SELECT n.id, n.kind FROM node_edges AS e JOIN nodes AS s ON s.id = e.target "

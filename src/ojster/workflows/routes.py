@@ -30,16 +30,14 @@ from ojster.workflows.answer_wire import (
     show_progress,
 )
 from ojster.workflows.info import WorkflowInfo
-from ojster.workflows.levels import DEFAULT_STEPS as DEFAULT_LEVEL
-from ojster.workflows.levels import MOST_STEPS as MOST_LEVEL
-from ojster.workflows.levels import LevelRequest, show_levels
+from ojster.workflows.levels import DEFAULT_LEVEL_STEPS, MOST_LEVEL_STEPS, LevelRequest, show_levels
 from ojster.workflows.notes import NewNote
 from ojster.workflows.properties import PropertyChange
 from ojster.workflows.property_values import Changes
 from ojster.workflows.selection import WorkflowFilter
 from ojster.workflows.step_pages import DEFAULT_STEPS, MAX_SEARCH_CHARS, MOST_STEPS, STEP_STATES, StepFilter
 from ojster.workflows.steps import StepAddress
-from ojster.workflows.stored_workflow import WORKFLOW_STATES
+from ojster.workflows.stored_workflow import ALL_STATES
 from ojster.workflows.suspensions import WorkflowResumption
 from ojster.workflows.views import MOST_SHOWN_STEPS
 from ojster.workflows.waiting import WAITING_FOR
@@ -110,7 +108,7 @@ async def show_level(request: HttpRequest) -> Answer:
     of any workflow begins at once.
     """
     query = request.query
-    limit = min(whole(query, "limit", DEFAULT_LEVEL, 1), MOST_LEVEL)
+    limit = min(whole(query, "limit", DEFAULT_LEVEL_STEPS, 1), MOST_LEVEL_STEPS)
     asked = LevelRequest(
         request.path["id"], whole(query, "of", 0, 0), whole(query, "cursor", -1, 0), limit, request.engine.scope.tenant
     )
@@ -130,9 +128,9 @@ async def list_workflows(request: HttpRequest) -> Answer:
     """
     query = request.query
     state = query.get("state")
-    if state is not None and state not in WORKFLOW_STATES:
+    if state is not None and state not in ALL_STATES:
         raise InvalidRequest(
-            f"Unknown workflow state {state[:40]!r}. Use one of {', '.join(WORKFLOW_STATES)}.", field="state"
+            f"Unknown workflow state {state[:40]!r}. Use one of {', '.join(ALL_STATES)}.", field="state"
         )
     waits = query.get("waiting_for")
     if waits is not None and waits not in WAITING_FOR:

@@ -168,7 +168,7 @@ class WorkflowService(CapabilityService):
         Duplicate
             A workflow with the given id exists.
         """
-        if any(len(one.plan.nodes) > creation.NODES_AT_ONCE for one in new):
+        if any(len(one.plan.nodes) > creation.NODES_CREATED_AT_ONCE for one in new):
             return [await self._create_in_steps(one) for one in new]
         is_small = sum(one.weight for one in new) <= SMALL_WEIGHT
         weight = len(new) if is_small else LARGE

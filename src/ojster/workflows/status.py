@@ -18,7 +18,7 @@ from ojster.jobs.queries import no_workflow
 from ojster.storage.transaction import Transaction
 from ojster.workflows.info import WorkflowInfo
 from ojster.workflows.node import Kind, NodeState, place_of
-from ojster.workflows.stored_workflow import WORKFLOW_STATES, Workflow, find_workflow
+from ojster.workflows.stored_workflow import ALL_STATES, Workflow, find_workflow
 from ojster.workflows.views import summary_of
 from ojster.workflows.wait import WAIT_TYPE, WaitingFor
 from ojster.workflows.waiting import nodes_that_wait_for_items
@@ -250,5 +250,5 @@ def _count(tx: Transaction, tenant: str | None, definition: str | None) -> Workf
         },
     )
     found = {(state, bucket): number for state, bucket, number in rows}
-    counts = [{state: found.get((state, place), 0) for state in WORKFLOW_STATES} for place in range(len(AGE_BUCKETS))]
+    counts = [{state: found.get((state, place), 0) for state in ALL_STATES} for place in range(len(AGE_BUCKETS))]
     return WorkflowStatistics(*counts)

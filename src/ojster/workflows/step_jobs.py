@@ -18,7 +18,7 @@ from ojster.jobs.preparation import Models
 from ojster.workflows.graph import Graph
 from ojster.workflows.node import Node
 from ojster.workflows.plan_values import Spec
-from ojster.workflows.results import Outcome
+from ojster.workflows.results import NodeOutcome
 from ojster.workflows.step_values import LargeValues, StepValues
 from ojster.workflows.stored_workflow import Workflow
 
@@ -45,7 +45,7 @@ class StepJobs:
         """The bytes of jobs with resolved references in this transaction."""
         return self._resolved_of.total()
 
-    def values(self, workflow: Workflow, spec: Spec, known: dict[int, Outcome]) -> StepValues:
+    def values(self, workflow: Workflow, spec: Spec, known: dict[int, NodeOutcome]) -> StepValues:
         """Return the values that a step can refer to.
 
         Parameters

@@ -13,7 +13,7 @@ from ojster.workflows.graph import NODE_COLUMNS, NODE_COLUMNS_OF_N
 from ojster.workflows.node import TWO_PART, Kind, Node, NodeState, place_of
 from ojster.workflows.plan_values import read_spec
 from ojster.workflows.views import DISPLAY_STATES, find_visible, job_type_of, shown_state
-from ojster.workflows.waiting import SUSPENDED
+from ojster.workflows.waiting import IS_SUSPENDED
 
 DEFAULT_STEPS: Final = 100
 """Number of steps in a page, unless the caller asks for another."""
@@ -146,7 +146,7 @@ def _rows(tx: Transaction, chosen: StepFilter, first: int, last: int, limit: int
     """Return the rows of steps that may match a filter: those after ``first`` up to ``last``."""
     where = _WHERE.get(chosen.state or "", "AND n.state = :state ")
     if chosen.is_held:
-        where += f"AND n.id IN (SELECT node FROM jobs WHERE node > :after AND node <= :last AND {SUSPENDED}) "
+        where += f"AND n.id IN (SELECT node FROM jobs WHERE node > :after AND node <= :last AND {IS_SUSPENDED}) "
     if chosen.search:  # the type of a job that has not begun is in its specification alone: see _has
         where += (
             "AND (lower(n.name) LIKE :name ESCAPE '!' OR n.name LIKE :exact_name ESCAPE '!' "

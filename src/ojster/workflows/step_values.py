@@ -10,7 +10,7 @@ from ojster.core.references import Reference, Unresolvable, follow
 from ojster.core.shared_value import SHARED_FROM, SharedValue
 from ojster.workflows.node import NodeState
 from ojster.workflows.plan_values import Spec
-from ojster.workflows.results import Outcome
+from ojster.workflows.results import NodeOutcome
 from ojster.workflows.stored_workflow import Workflow
 
 _decode: Final = msgspec.json.decode
@@ -23,7 +23,7 @@ LargeValues = dict[tuple[int, int | None, str | None, tuple[str, ...]], SharedVa
 class StepValues:
     """Values for the references and the condition of a node."""
 
-    def __init__(self, workflow: Workflow, spec: Spec, known: dict[int, Outcome], large: LargeValues) -> None:
+    def __init__(self, workflow: Workflow, spec: Spec, known: dict[int, NodeOutcome], large: LargeValues) -> None:
         self.known = known
         self.largest: SharedValue | None = None
         """The largest of the values that were looked up, if it is one of those that are stored once."""
@@ -80,5 +80,5 @@ class StepValues:
         bound = {name: _decode(value) for name, value in self._spec.bindings.items()}
         return {"steps": steps, "params": _decode(self._workflow.params)} | bound
 
-    def _step(self, name: str) -> Outcome:
+    def _step(self, name: str) -> NodeOutcome:
         return self.known[self._workflow.root | self._spec.names[name]]

@@ -27,7 +27,7 @@ class WorkflowState:
 
 
 _FINAL: Final = ("completed", "failed", "cancelled", "retried", "compensated")
-WORKFLOW_STATES: Final = ("pending", "running", "compensating", *_FINAL)
+ALL_STATES: Final = ("pending", "running", "compensating", *_FINAL)
 FINAL_STATES: Final = frozenset(_FINAL)
 
 

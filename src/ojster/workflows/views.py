@@ -24,7 +24,7 @@ from ojster.workflows.info import ReviewInfo, StepInfo, WorkflowError, WorkflowI
 from ojster.workflows.node import ENDED, MAX_NODES, TWO_PART, Kind, Node, NodeState, place_of
 from ojster.workflows.plan_values import Spec, read_spec
 from ojster.workflows.results import outcomes
-from ojster.workflows.stored_workflow import FINAL_STATES, WORKFLOW_COLUMNS, WORKFLOW_STATES, Workflow
+from ojster.workflows.stored_workflow import ALL_STATES, FINAL_STATES, WORKFLOW_COLUMNS, Workflow
 from ojster.workflows.wait import WaitingFor
 from ojster.workflows.waiting import waits_of
 
@@ -68,7 +68,7 @@ class WorkflowCounts(msgspec.Struct, frozen=True):
 def count_workflows(tx: Transaction, calls: Sequence[None]) -> list[WorkflowCounts]:
     """Return the numbers of unfinished and of recently finished workflows."""
     unfinished, final = (
-        [state for state in WORKFLOW_STATES if (state in FINAL_STATES) == is_final] for is_final in (False, True)
+        [state for state in ALL_STATES if (state in FINAL_STATES) == is_final] for is_final in (False, True)
     )
     since = {"since": tx.now - HOUR}
     counts = WorkflowCounts(

@@ -12,7 +12,7 @@ from ojster.workflows.wait import WAIT_TYPE, WaitingFor
 
 WAITING_FOR: Final[tuple[WaitingFor, ...]] = get_args(WaitingFor)
 
-SUSPENDED: Final = "state = 'pending' AND hold IS NOT NULL AND node IS NOT NULL AND hold <> 'resumed'"
+IS_SUSPENDED: Final = "state = 'pending' AND hold IS NOT NULL AND node IS NOT NULL AND hold <> 'resumed'"
 """SQL condition of jobs of steps that wait for an answer, a time or a resumption."""
 
 _BLOCKED: Final = "n.manual = 1 AND n.approved = 0 AND n.state = 'blocked'"
@@ -44,7 +44,7 @@ def waits_for(what: WaitingFor) -> str:
         return f"seq IN (SELECT n.id >> {NODE_BITS} FROM nodes AS n WHERE {_BLOCKED})"
     if what == "promise":
         return f"finished_at IS NULL AND {_exists(_PROMISED, 'e.target', _WAITS_FOR_PROMISED, 'workflows.seq')}"
-    return f"seq IN (SELECT node >> {NODE_BITS} FROM jobs WHERE {SUSPENDED} AND {_CONDITIONS[what]})"
+    return f"seq IN (SELECT node >> {NODE_BITS} FROM jobs WHERE {IS_SUSPENDED} AND {_CONDITIONS[what]})"
 
 
 def find_waits(tx: Transaction, seqs: Collection[int]) -> dict[int, list[WaitingFor]]:
@@ -54,12 +54,12 @@ def find_waits(tx: Transaction, seqs: Collection[int]) -> dict[int, list[Waiting
     gate = _exists("nodes AS n", "n.id", _BLOCKED)
     for (seq,) in tx.execute(f"SELECT w.seq FROM workflows AS w WHERE w.seq {tx.among} AND {gate}", given):
         found[seq].append("gate")
-    held = _exists("jobs", "node", SUSPENDED)
+    held = _exists("jobs", "node", IS_SUSPENDED)
     waiting = [
         seq for (seq,) in tx.execute(f"SELECT w.seq FROM workflows AS w WHERE w.seq {tx.among} AND {held}", given)
     ]
     for what, condition in _CONDITIONS.items() if waiting else ():
-        held = _exists("jobs", "node", f"{SUSPENDED} AND {condition}")
+        held = _exists("jobs", "node", f"{IS_SUSPENDED} AND {condition}")
         query = f"SELECT w.seq FROM workflows AS w WHERE w.seq {tx.among} AND {held}"
         for (seq,) in tx.execute(query, (tx.integers(sorted(waiting)),)):
             found[seq].append(what)
@@ -74,7 +74,7 @@ _WAITS_OF_ONE: Final = ", ".join(
     f"EXISTS (SELECT 1 FROM {table} WHERE {condition} AND {node} BETWEEN :first AND :last)"
     for table, node, condition in (
         ("nodes AS n", "n.id", _BLOCKED),
-        *(("jobs", "node", f"{SUSPENDED} AND {condition}") for condition in _CONDITIONS.values()),
+        *(("jobs", "node", f"{IS_SUSPENDED} AND {condition}") for condition in _CONDITIONS.values()),
         (_PROMISED, "e.target", _WAITS_FOR_PROMISED),
     )
 )

@@ -39,10 +39,10 @@ from ojster.storage.transaction import (
 
 A = TypeVar("A")
 
-KEEP_EVENTS: Final = 10 * MINUTE
+LEAST_EVENT_AGE: Final = 10 * MINUTE
 """Minimum age of events before deletion, in microseconds."""
 
-KEEP_EVENT_BATCHES: Final = 10_000
+LEAST_EVENT_BATCHES: Final = 10_000
 """Number of the newest event batches (one per transaction) that are kept at any age."""
 
 INSERTED_AT_ONCE: Final = 250
@@ -424,7 +424,7 @@ class PostgresTransaction(Transaction):
         self.execute(_NEW_QUEUES, (self.now,))
 
     def forget_events(self) -> None:
-        self.execute(_FORGET_EVENTS, (self.now - KEEP_EVENTS, KEEP_EVENT_BATCHES))
+        self.execute(_FORGET_EVENTS, (self.now - LEAST_EVENT_AGE, LEAST_EVENT_BATCHES))
 
     def record_events(self, events: bytes) -> None:
         self.execute(_RECORD, (self.now, events))

@@ -84,7 +84,7 @@ load that leaves background checkpoints no pause."""
 CACHE_KIB: Final = 32 * 1024
 """Maximum page cache of each connection, in KiB."""
 
-KEEP_EVENTS: Final = 64 * 1024 * 1024
+KEPT_EVENT_BYTES: Final = 64 * 1024 * 1024
 """Size of the recorded events to keep, in bytes."""
 
 TRIM_EVENTS: Final = 4 * 1024 * 1024
@@ -204,7 +204,7 @@ class SqliteTransaction(Transaction):
     def record_events(self, events: bytes) -> None:
         ((total,),) = self.execute(RECORD, (self.now, len(events), events))
         if total // TRIM_EVENTS != (total - len(events)) // TRIM_EVENTS:
-            self.execute("DELETE FROM event_batches WHERE total < ?", (total - KEEP_EVENTS,))
+            self.execute("DELETE FROM event_batches WHERE total < ?", (total - KEPT_EVENT_BYTES,))
 
     def event_batches(self, position: int, limit: int) -> list[tuple[int, bytes]]:
         rows = self.execute(
