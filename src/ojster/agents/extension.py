@@ -25,11 +25,11 @@ class AgentExtension(Extension):
             if one.agent is not None:
                 begin_task(tx, job, one.agent)
 
-    def refuse_result(self, tx: Transaction, job: Job, word: Acknowledgement) -> OjsterError | None:
+    def refuse_result(self, tx: Transaction, job: Job, report: Acknowledgement) -> OjsterError | None:
         """Fail an attempt whose result does not have the agreed shape."""
-        if job.agent is None or word.result_file is not None:
+        if job.agent is None or report.result_file is not None:
             return None
-        return _check_output(tx, job, word.result)
+        return _check_output(tx, job, report.result)
 
 
 def _check_output(tx: Transaction, job: Job, result: bytes | None) -> OutputSchemaViolation | None:

@@ -24,9 +24,9 @@ class CollectionExtension(Extension):
         """Delete the items of jobs."""
         delete_items(tx, [key_of_job(seq) for seq in jobs])
 
-    def refuse_result(self, tx: Transaction, job: Job, word: Acknowledgement) -> OjsterError | None:
+    def refuse_result(self, tx: Transaction, job: Job, report: Acknowledgement) -> OjsterError | None:
         """Fail an attempt that does not provide what its step promises."""
-        reason = broken_promise(tx, job, word.result)
+        reason = broken_promise(tx, job, report.result)
         if reason is None:
             return None
         message = f"The job does not provide what its step promises: {reason}"
@@ -34,9 +34,9 @@ class CollectionExtension(Extension):
         fail_attempt(tx, job, Failure("PromiseBroken", message, PromiseBroken.code))
         return PromiseBroken(message, job_id=job.id, current_state=job.state)
 
-    def result_of(self, tx: Transaction, job: Job, word: Acknowledgement) -> bytes | None:
+    def result_of(self, tx: Transaction, job: Job, report: Acknowledgement) -> bytes | None:
         """Return what refers to a result that was uploaded as a file."""
-        return keep_result(tx, job, word)
+        return keep_result(tx, job, report)
 
     def start(self, tx: Transaction, jobs: Sequence[Job]) -> None:
         """Remove the artifacts of attempts before."""

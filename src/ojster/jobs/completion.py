@@ -89,8 +89,8 @@ def _hear(tx: Transaction, job: Job | None, report: LeaseReport) -> None:
         confirm_ends(tx, [job])
 
 
-def _refuse_end(tx: Transaction, job: Job, word: EndOfAttempt) -> OjsterError | None:
-    return next((refusal for refuse in life(tx).refuse_end if (refusal := refuse(tx, job, word))), None)
+def _refuse_end(tx: Transaction, job: Job, report: EndOfAttempt) -> OjsterError | None:
+    return next((refusal for refuse in life(tx).refuse_end if (refusal := refuse(tx, job, report))), None)
 
 
 def _too_large(result: bytes | None, largest: int) -> PayloadTooLarge | None:

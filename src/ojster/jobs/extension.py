@@ -130,24 +130,24 @@ class Extension:
         """Return what repeated calls of ``forget`` would delete, by kind."""
         return Counter()
 
-    # The word of a worker
+    # Reports of workers
 
-    def refuse_result(self, tx: Transaction, job: Job, word: Acknowledgement) -> OjsterError | None:
+    def refuse_result(self, tx: Transaction, job: Job, report: Acknowledgement) -> OjsterError | None:
         """Return why the result of a job is refused."""
         return None
 
-    def acknowledge(self, tx: Transaction, job: Job, word: Acknowledgement) -> None:
+    def acknowledge(self, tx: Transaction, job: Job, report: Acknowledgement) -> None:
         """Carry out what an acknowledgement says beside its result, or raise its refusal."""
 
-    def result_of(self, tx: Transaction, job: Job, word: Acknowledgement) -> bytes | None:
+    def result_of(self, tx: Transaction, job: Job, report: Acknowledgement) -> bytes | None:
         """Return the result to store in the place of the one in the acknowledgement, or raise its refusal."""
         return None
 
-    def refuse_end(self, tx: Transaction, job: Job, word: EndOfAttempt) -> OjsterError | None:
+    def refuse_end(self, tx: Transaction, job: Job, report: EndOfAttempt) -> OjsterError | None:
         """Carry out what the end of an attempt says beside its outcome, or return why it is refused."""
         return None
 
-    def release(self, tx: Transaction, job: Job, word: Release) -> bool:
+    def release(self, tx: Transaction, job: Job, report: Release) -> bool:
         """Release a job in a way other than back into its queue; tell whether that was done."""
         return False
 

@@ -18,10 +18,10 @@ from ojster.jobs.transitions import Loss, fail_attempt, fail_lost_attempt
 from ojster.storage.transaction import Transaction
 
 
-def refusal_of(job: Job | None, word: LeaseReport) -> OjsterError | None:
+def refusal_of(job: Job | None, report: LeaseReport) -> OjsterError | None:
     """Return the error if a report does not come from the lease holder of an active job, else ``None``."""
     if job is None:
-        return no_job(word.job_id)
+        return no_job(report.job_id)
     if job.state != "active":
         return Conflict(
             f"The job {job.id} is {job.state}, not active.",
@@ -29,17 +29,17 @@ def refusal_of(job: Job | None, word: LeaseReport) -> OjsterError | None:
             current_state=job.state,
             expected_state="active",
         )
-    if word.attempt is not None and word.attempt != job.attempt:
+    if report.attempt is not None and report.attempt != job.attempt:
         return Conflict(
-            f"The job {job.id} is in attempt {job.attempt}; attempt {word.attempt} has lost its lease.",
+            f"The job {job.id} is in attempt {job.attempt}; attempt {report.attempt} has lost its lease.",
             job_id=job.id,
             current_attempt=job.attempt,
         )
-    if word.worker_id is not None and job.worker_id is not None and word.worker_id != job.worker_id:
+    if report.worker_id is not None and job.worker_id is not None and report.worker_id != job.worker_id:
         holder = f"The job {job.id} is leased to the worker {called(job.worker_id)}"
-        if not word.worker_id:
+        if not report.worker_id:
             return Conflict(f"{holder}. Send its 'worker_id'.", job_id=job.id)
-        return Conflict(f"{holder}, not to {called(word.worker_id)}.", job_id=job.id)
+        return Conflict(f"{holder}, not to {called(report.worker_id)}.", job_id=job.id)
     return None
 
 

@@ -183,13 +183,13 @@ class JobService(CapabilityService):
 
     async def fail(self, items: Sequence[FailureReport]) -> list[Job | OjsterError]:
         """Fail attempts (FAIL); return each job, or the refusal of its report."""
-        return await self._word(completion.fail, items)
+        return await self._deliver(completion.fail, items)
 
     async def release(self, items: Sequence[Release]) -> list[Job | OjsterError]:
         """Release jobs that a worker could not finish; their attempts do not count."""
-        return await self._word(completion.release, items)
+        return await self._deliver(completion.release, items)
 
-    async def _word(self, operation: Operation[W, Job | OjsterError], items: Sequence[W]) -> list[Job | OjsterError]:
+    async def _deliver(self, operation: Operation[W, Job | OjsterError], items: Sequence[W]) -> list[Job | OjsterError]:
         """Apply workers' reports on jobs of the caller's tenant; refuse reports on other jobs."""
         items, refusals = await self.scope.check_reports(items)
         return merged(refusals, await self.database.run_many(operation, items) if items else ())
@@ -202,7 +202,7 @@ class JobService(CapabilityService):
         NotFound, Conflict
             The job does not exist, or the caller does not hold its lease.
         """
-        (found,) = await self._word(progress.report, (item,))
+        (found,) = await self._deliver(progress.report, (item,))
         return accepted(found)
 
     async def save_checkpoint(self, item: NewCheckpoint) -> Checkpoint:

@@ -1,7 +1,7 @@
 """State transitions of jobs.
 
 Each function changes the job and its row and records an event. It does not check whether the change is allowed.
-Workflow jobs that end are added to ``tx.effects.ended``: the caller must then call ``ojster.workflows.advance``.
+Workflow jobs that end are added to ``tx.effects.ended``: the caller must then call ``settle``.
 """
 
 from __future__ import annotations

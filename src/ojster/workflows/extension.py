@@ -97,31 +97,31 @@ class WorkflowExtension(Extension):
         for table in ("resumptions", "notes", "job_inputs"):
             tx.execute_many(f"DELETE FROM {table} WHERE seq = ?", [(seq,) for seq in jobs])
 
-    def acknowledge(self, tx: Transaction, job: Job, word: Acknowledgement) -> None:
+    def acknowledge(self, tx: Transaction, job: Job, report: Acknowledgement) -> None:
         """Change the properties of the workflow of a job, and add steps to it."""
-        if word.changes is None and not word.append:
+        if report.changes is None and not report.append:
             return
         lock_workflows(tx, [job])
-        if refusal := refusal_of_changes(tx, job, word.changes):
+        if refusal := refusal_of_changes(tx, job, report.changes):
             raise refusal
-        if word.append:
-            grow(tx, job, word.append)
+        if report.append:
+            grow(tx, job, report.append)
 
-    def refuse_end(self, tx: Transaction, job: Job, word: EndOfAttempt) -> OjsterError | None:
+    def refuse_end(self, tx: Transaction, job: Job, report: EndOfAttempt) -> OjsterError | None:
         """Change the properties of the workflow of a job whose attempt ends, or return why that is refused."""
-        return refusal_of_changes(tx, job, word.changes)
+        return refusal_of_changes(tx, job, report.changes)
 
-    def release(self, tx: Transaction, job: Job, word: Release) -> bool:
+    def release(self, tx: Transaction, job: Job, report: Release) -> bool:
         """Suspend a job, retry its workflow, or skip the rest of it."""
-        match word.then:
+        match report.then:
             case "wait":
-                deadline = word.deadline if word.wait is None else tx.now + word.wait
-                suspend_job(tx, job, again=word.again, deadline=deadline)
+                deadline = report.deadline if report.wait is None else tx.now + report.wait
+                suspend_job(tx, job, again=report.again, deadline=deadline)
             case "retry":
                 rerun(tx, job)
             case "skip":
                 skip_rest(tx, job)
-                complete_job(tx, job, word.result, tx.now - (job.started_at or tx.now))
+                complete_job(tx, job, report.result, tx.now - (job.started_at or tx.now))
                 write_completed(tx, [job])
             case _:
                 return False

@@ -238,9 +238,9 @@ class _TransactionConnection:
             connection.set_for_transaction()
             yield tx
             tx.write_effects()
-            word = self._word_of(tx)
-            if word is not None:
-                connection.send("SELECT pg_notify(?, ?)", (database._notifier.channel, word))
+            notification = self._notification_of(tx)
+            if notification is not None:
+                connection.send("SELECT pg_notify(?, ?)", (database._notifier.channel, notification))
             connection.execute("COMMIT")
             committing = True
             connection.answer()
@@ -266,7 +266,7 @@ class _TransactionConnection:
             raise
         try:  # it is committed: an error from here on must not look like a failed commit
             database.publish(tx.effects)
-            if word is None:
+            if notification is None:
                 database._notifier.ring(topics_of(tx.effects))
         except Exception:
             log.exception("cannot send the wake-ups of a committed transaction")
@@ -283,7 +283,7 @@ class _TransactionConnection:
             self._roll_back()
             raise
 
-    def _word_of(self, tx: Transaction) -> str | None:
+    def _notification_of(self, tx: Transaction) -> str | None:
         """Return the notification to send inside the transaction; ``None``: send it after the commit.
 
         If no other transaction is running, sending it inside is faster and delays no other commit.
