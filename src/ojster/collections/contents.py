@@ -33,7 +33,7 @@ from ojster.core.timestamps import format_timestamp
 from ojster.files.file import RESULT, FileRef
 from ojster.files.records import refer, renew_grace
 from ojster.jobs.leases import check_holder
-from ojster.storage.system import FORGOTTEN, drop
+from ojster.storage.system import RETENTION_POSITION, drop
 from ojster.storage.transaction import ColumnType, Row, Transaction
 
 MAX_ITEMS: Final = 10_000
@@ -348,7 +348,7 @@ def _remove(tx: Transaction, key: str, name: str, by: str | None) -> Item | None
 def release_references(tx: Transaction, removed: Sequence[Row]) -> None:
     """Release the jobs and files, given as ``(job_id, file_id)``, that removed items referred to."""
     if any(job_id is not None for job_id, _ in removed):
-        drop(tx, FORGOTTEN)  # so that retention examines again the jobs that were kept
+        drop(tx, RETENTION_POSITION)  # so that retention examines again the jobs that were kept
     if files := [file_id for _, file_id in removed if file_id is not None]:
         renew_grace(tx, files)
 

@@ -1,7 +1,7 @@
 """Bulk operations: push, cancel, retry or delete many jobs, all or none, or each by itself.
 
 Named jobs are handled in one transaction (``perform``). Jobs that a filter selects, however many, are handled in small
-transactions (``perform_batch``), so that other callers do not wait: see ``Service.sweep``.
+transactions (``perform_batch``), so that other callers do not wait: see ``BulkService.sweep``.
 
 Spec: ojs-bulk-operations
 """

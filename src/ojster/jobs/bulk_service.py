@@ -137,13 +137,10 @@ class BulkService(CapabilityService):
             )
         self.scope.check_queue(chosen.queue)
         found = Sweep(action)
-        chosen = msgspec.structs.replace(self._theirs(chosen), states=states)
+        chosen = msgspec.structs.replace(self.scope.of_tenant(chosen), states=states)
         async for ids in batches(self.database, chosen, SWEEP_BATCH_SIZE):
             batch = SweepBatch(action, ids, states, self.scope.who)
             found.add(await self.database.run(bulks.perform_batch, batch, len(ids)))
         if not quietly:
             await self.database.run(bulks.conclude, Summary(action, found.matched, found.succeeded))
         return found
-
-    def _theirs(self, chosen: JobFilter) -> JobFilter:
-        return chosen if self.scope.tenant is None else msgspec.structs.replace(chosen, tenant=self.scope.tenant)

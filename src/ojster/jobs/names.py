@@ -89,7 +89,6 @@ def string(raw: bytes, name: str) -> str:
 
 
 def kind(raw: bytes) -> str:
-    """Return the kind of a JSON value, for error messages."""
     """Return the JSON type of a value, for error messages."""
     kinds = {b"{": "an object", b"[": "an array", b'"': "a string", b"t": "a boolean", b"f": "a boolean", b"n": "null"}
     return kinds.get(raw[:1], "a number")

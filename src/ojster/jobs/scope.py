@@ -24,6 +24,7 @@ A = TypeVar("A")
 R = TypeVar("R")
 
 M = TypeVar("M")
+S = TypeVar("S", bound=msgspec.Struct)
 W = TypeVar("W", bound=LeaseReport)
 
 
@@ -133,6 +134,10 @@ class Scope:
     def holder(self, holder: Holder | None) -> Holder | None:
         """Return the holder of a lease with the worker's stored name."""
         return None if holder is None else self.with_worker(holder)
+
+    def of_tenant(self, message: S) -> S:
+        """Return a filter, or another message with a ``tenant``, limited to the caller's tenant, if it has one."""
+        return message if self.tenant is None else msgspec.structs.replace(message, tenant=self.tenant)
 
     @property
     def is_limited(self) -> bool:

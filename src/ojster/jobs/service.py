@@ -369,7 +369,7 @@ class JobService(CapabilityService):
             The caller is limited to some queues, and the filter names none of them.
         """
         self.scope.check_queue(chosen.queue)
-        return await self.database.survey(queries.list_jobs, (self._theirs(chosen), page))
+        return await self.database.survey(queries.list_jobs, (self.scope.of_tenant(chosen), page))
 
     async def count(self, queue: str | None = None) -> dict[str, dict[str, int]]:
         """Return the number of jobs by queue and state."""
@@ -378,9 +378,6 @@ class JobService(CapabilityService):
             counts = await self.database.read(queries.count_jobs_of_tenant, self.scope.tenant)
             return counts if queue is None else {name: states for name, states in counts.items() if name == queue}
         return await self.database.read(queries.count_jobs, queue)
-
-    def _theirs(self, chosen: JobFilter) -> JobFilter:
-        return chosen if self.scope.tenant is None else msgspec.structs.replace(chosen, tenant=self.scope.tenant)
 
     async def retry_dead(self, job_id: str, revival: interventions.DeadLetterRetry | None = None) -> Job:
         """Run a dead letter again as if it were new, with the changes of ``revival``.

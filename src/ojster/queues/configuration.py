@@ -14,7 +14,7 @@ import msgspec
 
 from ojster.queues.limits import limit_queue
 from ojster.queues.rules import Rules
-from ojster.storage.system import FORGOTTEN, drop
+from ojster.storage.system import RETENTION_POSITION, drop
 from ojster.storage.transaction import Transaction
 
 
@@ -72,7 +72,7 @@ def configure(tx: Transaction, changes: Sequence[Configuration]) -> list[None]:
                 "UPDATE queues SET config = :config WHERE name = :name",
                 {"name": change.queue, "config": msgspec.json.encode(msgspec.structs.replace(config, **news))},
             )
-            drop(tx, FORGOTTEN)  # other jobs may have expired: scan from the beginning
+            drop(tx, RETENTION_POSITION)  # other jobs may have expired: scan from the beginning
             tx.effects.configured = True
         if change.limits:
             limit_queue(tx, change.queue, **change.limits)

@@ -24,7 +24,7 @@ from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.idempotency import forget_replies
 from ojster.jobs.interventions import delete_jobs
 from ojster.queues.configuration import QueueRetention, configured_retention
-from ojster.storage.system import FORGOTTEN, note, recall
+from ojster.storage.system import RETENTION_POSITION, note, recall
 from ojster.storage.transaction import Transaction
 from ojster.tenancy.tenant import tenants_retention
 
@@ -64,7 +64,7 @@ def forget(tx: Transaction, requests: Sequence[None]) -> list[DeletedCounts]:
             position[kind] = parameters["before"] - HOUR  # rows that are locked now were skipped
         done += found
     if marks:
-        note(tx, FORGOTTEN, position)
+        note(tx, RETENTION_POSITION, position)
     queues = sorted(_queues(tx))
     done += _prune_dead_letters(tx, None, queues, tx.settings.retention.most_dead_letters, BATCH - done["rows"])
     for forget_more in life(tx).forget:
@@ -130,7 +130,7 @@ def _left_out(tx: Transaction) -> tuple[str, dict[str, str]]:
 
 
 def _position(tx: Transaction) -> dict[str, int]:
-    known = recall(tx, FORGOTTEN)
+    known = recall(tx, RETENTION_POSITION)
     return {} if known is None else msgspec.json.decode(known, type=dict[str, int])
 
 

@@ -18,7 +18,7 @@ MAINTENANCE: Final = "maintenance"
 FOLLOWED_UNTIL: Final = "followed"
 """Name of the time until which callers follow the event log."""
 
-FORGOTTEN: Final = "retention"
+RETENTION_POSITION: Final = "retention"
 """Name of the position of the retention scan, by kind of finished job; see ``ojster.schedules.retention``."""
 
 

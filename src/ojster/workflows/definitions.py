@@ -116,5 +116,5 @@ def _definition(row: Sequence[Any]) -> Definition:
 def no_definition(name: str, version: int | None = None) -> NotFound:
     """Return the refusal for a missing definition or version."""
     shown = called(name)
-    which = f"a definition {shown!r}" if version is None else f"a version {version} of the definition {shown!r}"
-    return NotFound(f"There is no {which.removeprefix('a ')}.", resource_type="definition", resource_id=shown)
+    which = f"definition {shown!r}" if version is None else f"version {version} of the definition {shown!r}"
+    return NotFound(f"There is no {which}.", resource_type="definition", resource_id=shown)

@@ -462,8 +462,6 @@ class Planner:
             return self._saga(Kind.CHAIN, {"steps": raw}, here, Spec())
         return self._list_container(Kind.CHAIN, steps, here.path, here, Spec())
 
-    # Members of nodes
-
 
 def _options_of(request: Members, here: Here) -> Members:
     """Return the options of a job: its own, at the top level or in ``options``, override inherited ones."""

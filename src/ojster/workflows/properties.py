@@ -9,6 +9,7 @@ import msgspec
 from ojster.core.errors import Conflict, InvalidRequest, OjsterError, PayloadTooLarge
 from ojster.core.job import NODE_BITS, Job
 from ojster.jobs.leases import refusal_of
+from ojster.jobs.messages import Holder
 from ojster.jobs.queries import no_workflow
 from ojster.storage.transaction import Transaction
 from ojster.workflows.property_values import MAX_PROPERTIES, Changes, Property, PropertyConflict, check_changes
@@ -32,12 +33,6 @@ class PropertyChange(msgspec.Struct, frozen=True):
     job_id: str | None = None
     worker_id: str | None = None
     attempt: int | None = None
-
-
-class _LeaseReport(msgspec.Struct, frozen=True):
-    job_id: str
-    worker_id: str | None
-    attempt: int | None
 
 
 def read_all(tx: Transaction, ids: Sequence[str]) -> list[Properties | OjsterError]:
@@ -65,7 +60,7 @@ def _change(tx: Transaction, item: PropertyChange) -> Properties:
         raise InvalidRequest("'worker_id' and 'attempt' require a 'job_id'.", field="job_id")
     if item.job_id is not None:
         job = tx.lock_jobs([item.job_id]).get(item.job_id)
-        if refusal := refusal_of(job, _LeaseReport(item.job_id, item.worker_id, item.attempt)):
+        if refusal := refusal_of(job, Holder(item.job_id, item.worker_id, item.attempt)):
             raise refusal
     workflow = find_workflow(tx, item.workflow_id, lock=True)
     if workflow is None:

@@ -10,7 +10,7 @@ import msgspec
 from ojster.core.json_objects import is_same_json
 from ojster.storage.transaction import Transaction
 from ojster.workflows.info import WorkflowPage
-from ojster.workflows.stored_workflow import Workflow
+from ojster.workflows.stored_workflow import IS_VISIBLE, Workflow
 from ojster.workflows.views import summary_of, workflow_rows
 from ojster.workflows.wait import WaitingFor
 from ojster.workflows.waiting import find_waits, waits_for
@@ -56,7 +56,7 @@ def _page(tx: Transaction, chosen: WorkflowFilter) -> WorkflowPage:
         workflows, before = _with_params(tx, chosen, where, parameters)
         total = len(workflows)
     else:
-        ((total,),) = tx.execute(f"SELECT count(*) FROM workflows WHERE state <> 'forgotten' AND {where}", parameters)
+        ((total,),) = tx.execute(f"SELECT count(*) FROM workflows WHERE {IS_VISIBLE} AND {where}", parameters)
         workflows = _older(tx, where, parameters, chosen.before, chosen.limit + 1, chosen.offset)
         more = len(workflows) > chosen.limit
         workflows = workflows[: chosen.limit]

@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
-from ojster.core.errors import (
-    InvalidRequest,
-)
+from ojster.core.errors import InvalidRequest, OjsterError
 from ojster.core.ids import ids_beginning_with, is_job_id
 from ojster.core.json_objects import Members, read_members
 from ojster.core.turns import in_turns, read_aside
@@ -23,6 +21,7 @@ from ojster.jobs.schemas import Catalogue, check_args, schema_uri
 from ojster.jobs.scope import CapabilityService, Scope, accepted
 from ojster.jobs.service import MAX_WAIT_SECONDS, JobService
 from ojster.jobs.transitions import ChangedJob
+from ojster.storage.call import Operation
 from ojster.storage.inbox import LARGE
 from ojster.storage.wakeups import WORKFLOWS, workflow_end_topic, workflow_topic
 from ojster.workflows import cancellation, creation, notes, properties, restart, status, suspensions, views, workflows
@@ -48,6 +47,8 @@ from ojster.workflows.workflows import Review
 
 SMALL_WEIGHT: Final = 50
 """Weight of workflows up to which their creation shares a transaction with other calls."""
+
+A = TypeVar("A")
 
 
 class WorkflowService(CapabilityService):
@@ -267,7 +268,7 @@ class WorkflowService(CapabilityService):
         """
         await self._check_author(workflow_id)
         order = cancellation.WorkflowCancellation(workflow_id, stop_active, self.scope.who)
-        return await self._steered(cancellation.cancel_workflows, order, workflow_id)
+        return await self._steered(workflow_id, cancellation.cancel_workflows, order)
 
     async def retry(self, workflow_id: str) -> WorkflowInfo:
         """Run the steps of a workflow again that did not succeed.
@@ -277,7 +278,7 @@ class WorkflowService(CapabilityService):
         NotFound, Conflict
             The workflow does not exist, or has not finished, or is completed.
         """
-        return await self._steered(restart.retry_workflows, workflow_id)
+        return await self._steered(workflow_id, restart.retry_workflows, workflow_id)
 
     async def hold(self, workflow_id: str) -> WorkflowInfo:
         """Hold a workflow: nothing of it starts until it is released.
@@ -287,7 +288,7 @@ class WorkflowService(CapabilityService):
         NotFound, Conflict
             The workflow does not exist, or has finished.
         """
-        return await self._steered(workflows.hold_workflows, workflow_id)
+        return await self._steered(workflow_id, workflows.hold_workflows, workflow_id)
 
     async def release(self, workflow_id: str) -> WorkflowInfo:
         """Release a held workflow.
@@ -297,7 +298,7 @@ class WorkflowService(CapabilityService):
         NotFound, Conflict
             The workflow does not exist, or is not held.
         """
-        return await self._steered(workflows.release_workflows, workflow_id)
+        return await self._steered(workflow_id, workflows.release_workflows, workflow_id)
 
     async def resume(self, item: WorkflowResumption) -> WorkflowInfo:
         """Resume the suspended job of a workflow.
@@ -307,7 +308,7 @@ class WorkflowService(CapabilityService):
         NotFound, Conflict
             The workflow or step does not exist, no job is suspended, or several are and the step is not named.
         """
-        return await self._steered(suspensions.resume_workflows, item, item.workflow_id)
+        return await self._steered(item.workflow_id, suspensions.resume_workflows, item)
 
     async def properties(self, workflow_id: str) -> Properties:
         """Return the shared properties of a workflow, by name.
@@ -400,7 +401,7 @@ class WorkflowService(CapabilityService):
         """
         if self.scope.access is not None:
             review = msgspec.structs.replace(review, author=self.scope.access.who)
-        return await self._steered(workflows.review_steps, review, review.workflow_id)
+        return await self._steered(review.workflow_id, workflows.review_steps, review)
 
     async def cancel_step(self, address: StepAddress) -> WorkflowInfo:
         """Cancel a step with everything inside it, active jobs included.
@@ -413,7 +414,7 @@ class WorkflowService(CapabilityService):
             The caller may cancel only its own workflows.
         """
         await self._check_author(address.workflow_id)
-        return await self._steered(cancellation.cancel_steps, address, address.workflow_id)
+        return await self._steered(address.workflow_id, cancellation.cancel_steps, address)
 
     async def retry_step(self, address: StepAddress) -> WorkflowInfo:
         """Run a failed or cancelled step again, with what was cancelled because of it, while the other steps go on.
@@ -423,13 +424,13 @@ class WorkflowService(CapabilityService):
         NotFound, Conflict
             The step does not exist, or has not ended, or has succeeded, or what follows its failure has begun.
         """
-        return await self._steered(restart.retry_steps, address, address.workflow_id)
+        return await self._steered(address.workflow_id, restart.retry_steps, address)
 
-    async def _steered(self, operation: Any, argument: Any, workflow_id: str | None = None) -> WorkflowInfo:
+    async def _steered(self, id: str, operation: Operation[A, str | OjsterError], argument: A) -> WorkflowInfo:
         self.scope.need_all_queues("A workflow")
-        await self._check_workflow(workflow_id or argument)
+        await self._check_workflow(id)
         accepted(await self.database.run(operation, argument))
-        return await self._workflow(WorkflowRequest(workflow_id or argument))
+        return await self._workflow(WorkflowRequest(id))
 
     async def activate(self, job_id: str, data: bytes | None = None, failure: Failure | None = None) -> ChangedJob:
         """Make a pending job available, or resume it if it is suspended.

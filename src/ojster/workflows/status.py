@@ -18,7 +18,7 @@ from ojster.jobs.queries import no_workflow
 from ojster.storage.transaction import Transaction
 from ojster.workflows.info import WorkflowInfo
 from ojster.workflows.node import Kind, NodeState, place_of
-from ojster.workflows.stored_workflow import ALL_STATES, Workflow, find_workflow
+from ojster.workflows.stored_workflow import ALL_STATES, IS_VISIBLE, Workflow, find_workflow
 from ojster.workflows.views import summary_of
 from ojster.workflows.wait import WAIT_TYPE, WaitingFor
 from ojster.workflows.waiting import nodes_that_wait_for_items
@@ -232,7 +232,7 @@ def count(tx: Transaction, requests: Sequence[tuple[str | None, str | None]]) ->
 
 
 def _count(tx: Transaction, tenant: str | None, definition: str | None) -> WorkflowStatistics:
-    where = "state <> 'forgotten'"
+    where = IS_VISIBLE
     if tenant is not None:
         where += " AND tenant = :tenant"
     if definition is not None:

@@ -73,8 +73,8 @@ class StepJobs:
         """Return the function that resolves the lookups of a step."""
         return finder(self._graph.tx, self._graph.workflow_of(node).tenant, node.workflow)
 
-    def _is_stored(self, shared: SharedValue) -> bool:
-        """Tell whether the workflow has the value already, or will have it with an earlier job of this transaction."""
+    def _find_stored(self, shared: SharedValue) -> bool:
+        """Return, and note, whether the workflow has a value already; earlier jobs of this transaction may bring it."""
         if shared in self._stored:
             return True
         rows = self._graph.tx.execute("SELECT 1 FROM shared_values WHERE digest = :digest", {"digest": shared.digest})
@@ -86,13 +86,13 @@ class StepJobs:
         size = len(job.envelope)
         shared = job.shared
         if shared is not None:
-            size -= len(shared.value) if self._is_stored(shared) else 0
+            size -= len(shared.value) if self._find_stored(shared) else 0
         most = self._graph.tx.settings.largest_workflow
         self._resolved_of[workflow.seq] += len(job.envelope)  # in memory, also what is stored only once
         if workflow.resolved_bytes + size > most or self._resolved_of[workflow.seq] > most:
             raise PayloadTooLarge(
-                f"The references of the workflow {workflow.id} have been replaced by {workflow.resolved_bytes} bytes; "
-                f"at most {most} are allowed. Pass large values as files.",
+                f"The references of the workflow {workflow.id} would be replaced by more than {most} bytes. "
+                "Pass large values as files.",
                 limit=most,
             )
         workflow.resolved_bytes += size

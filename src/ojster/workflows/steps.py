@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Final
 
 import msgspec
 
@@ -13,7 +14,7 @@ from ojster.storage.transaction import Transaction
 from ojster.workflows.advance import Advance
 from ojster.workflows.graph import Graph
 from ojster.workflows.node import TWO_PART, Kind, Node
-from ojster.workflows.stored_workflow import FORGOTTEN, Workflow
+from ojster.workflows.stored_workflow import IS_VISIBLE, Workflow
 
 
 class StepAddress(msgspec.Struct, frozen=True):
@@ -23,9 +24,9 @@ class StepAddress(msgspec.Struct, frozen=True):
     step: str
 
 
-def steer(tx: Transaction, id: str, change: Any) -> str | OjsterError:
+def steer(tx: Transaction, id: str, change: Callable[[Advance, Workflow], None]) -> str | OjsterError:
     """Lock a workflow and apply a change to it; return its id or an error."""
-    query = f"SELECT seq FROM workflows WHERE id = :id AND state <> '{FORGOTTEN}'"
+    query = f"SELECT seq FROM workflows WHERE id = :id AND {IS_VISIBLE}"
     rows = tx.execute(query, {"id": id}) if is_workflow_id(id) else []
     if not rows:
         return no_workflow(id)

@@ -99,14 +99,16 @@ FORGOTTEN: Final = "forgotten"
 The former has a ``finished_at``.
 """
 
+IS_VISIBLE: Final = f"state <> '{FORGOTTEN}'"
+"""Condition on a workflow: callers can see it."""
+
 
 def find_workflow(tx: Transaction, id: str, *, lock: bool = False) -> Workflow | None:
     """Return the workflow with an id, if it exists; ``lock``: lock it until the transaction ends."""
     if not is_workflow_id(id):
         return None
     rows = tx.execute(
-        f"SELECT {WORKFLOW_COLUMNS} FROM workflows WHERE id = :id AND state <> '{FORGOTTEN}'"
-        + (tx.for_update if lock else ""),
+        f"SELECT {WORKFLOW_COLUMNS} FROM workflows WHERE id = :id AND {IS_VISIBLE}" + (tx.for_update if lock else ""),
         {"id": id},
     )
     return Workflow(*rows[0]) if rows else None

@@ -24,7 +24,7 @@ from ojster.workflows.info import ReviewInfo, StepInfo, WorkflowError, WorkflowI
 from ojster.workflows.node import ENDED, MAX_NODES, TWO_PART, Kind, Node, NodeState, place_of
 from ojster.workflows.plan_values import Spec, read_spec
 from ojster.workflows.results import outcomes
-from ojster.workflows.stored_workflow import ALL_STATES, FINAL_STATES, WORKFLOW_COLUMNS, Workflow
+from ojster.workflows.stored_workflow import ALL_STATES, FINAL_STATES, IS_VISIBLE, WORKFLOW_COLUMNS, Workflow
 from ojster.workflows.wait import WaitingFor
 from ojster.workflows.waiting import waits_of
 
@@ -107,9 +107,7 @@ def find_visible(tx: Transaction, id: str, tenant: str | None) -> Workflow | Non
 def full_ids(tx: Transaction, requests: Sequence[tuple[str, str | None]]) -> list[str | OjsterError]:
     """Return the id of the only workflow of a tenant (``None``: of all) whose id is, or begins with, each text."""
     return [
-        id
-        if find_visible(tx, id, tenant) is not None
-        else only_id_beginning(tx, "workflows", id, tenant, "state <> 'forgotten'")
+        id if find_visible(tx, id, tenant) is not None else only_id_beginning(tx, "workflows", id, tenant, IS_VISIBLE)
         for id, tenant in requests
     ]
 
@@ -137,7 +135,7 @@ def _without_steps(tx: Transaction, workflow: Workflow) -> WorkflowInfo:
 
 def workflow_rows(tx: Transaction, where: str, parameters: dict[str, Any]) -> list[tuple[Any, ...]]:
     """Return the rows of the workflows for which a condition holds."""
-    return tx.execute(f"SELECT {WORKFLOW_COLUMNS} FROM workflows WHERE state <> 'forgotten' AND {where}", parameters)
+    return tx.execute(f"SELECT {WORKFLOW_COLUMNS} FROM workflows WHERE {IS_VISIBLE} AND {where}", parameters)
 
 
 def summary_of(workflow: Workflow, waiting_for: Sequence[WaitingFor] = ()) -> WorkflowInfo:
