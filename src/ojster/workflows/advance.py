@@ -29,7 +29,6 @@ from ojster.workflows.conditions import InvalidCondition, evaluate
 from ojster.workflows.graph import Graph
 from ojster.workflows.maps import begin_map, go_on_with_map
 from ojster.workflows.node import (
-    ENDED,
     TWO_PART,
     Decision,
     Kind,
@@ -47,7 +46,7 @@ from ojster.workflows.starting import CONDITION_SECONDS, Starts
 from ojster.workflows.states import change_node, change_workflow
 from ojster.workflows.step_jobs import StepJobs
 from ojster.workflows.step_values import StepValues
-from ojster.workflows.stored_workflow import Workflow, WorkflowState
+from ojster.workflows.stored_workflow import Workflow, WorkflowState, emit
 
 _decode: Final = msgspec.json.decode
 _encode: Final = msgspec.json.Encoder().encode
@@ -462,15 +461,3 @@ class Advance:
 
 
 _UPSTREAM: Final = {"code": "dependency_failed", "message": "A predecessor step did not succeed."}
-
-
-def emit(tx: Transaction, type: str, workflow: Workflow, **data: Any) -> None:
-    """Record an event of a workflow.
-
-    Spec: ojs-workflows appendix B
-    """
-    about = {"workflow_id": workflow.id, "workflow_type": workflow.type, "workflow_name": workflow.name}
-    tx.emit_of(type, workflow.id, workflow.tenant, about | data)
-
-
-assert set(_END_OF_JOB.values()) <= ENDED

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from ojster.storage.transaction import Transaction
-from ojster.workflows.advance import emit
-from ojster.workflows.stored_workflow import WORKFLOW_COLUMNS, Workflow
+from ojster.workflows.stored_workflow import WORKFLOW_COLUMNS, Workflow, emit
 
 
 def begin_workflows(tx: Transaction, seqs: Collection[int]) -> None:

@@ -16,11 +16,11 @@ from ojster.core.durations import MINUTE, SECOND
 from ojster.core.errors import BackendUnavailable, Duplicate, OjsterError
 from ojster.storage.transaction import Transaction
 from ojster.tenancy.quotas import check_tenant_limits
-from ojster.workflows.advance import Advance, emit
+from ojster.workflows.advance import Advance
 from ojster.workflows.graph import Graph
 from ojster.workflows.plan_values import NewWorkflow, Plan
 from ojster.workflows.states import change_workflow
-from ojster.workflows.stored_workflow import FORGOTTEN, Workflow, WorkflowState
+from ojster.workflows.stored_workflow import FORGOTTEN, Workflow, WorkflowState, emit
 from ojster.workflows.targets import refuse_target
 
 _GIVEN_COLUMNS: Final = (

@@ -168,15 +168,15 @@ def read_start(members: Members) -> Start:
 RETRY_MEMBERS: Final = frozenset({"name", "priority", "properties", "expiration_delay"})
 """Members of a single workflow that a workflow retry uses again."""
 
-_RERUNS: Final = RetryPolicy(max_attempts=10)
+_DEFAULT_RETRY: Final = RetryPolicy(max_attempts=10)
 """Default policy of workflow retries."""
 
 
 def read_workflow_retry_policy(members: Members) -> RetryPolicy:
     """Return the policy of workflow retries of a definition."""
     if "retry" not in members:
-        return _RERUNS
-    return parse_retry_policy({"max_attempts": _RERUNS.max_attempts} | msgspec.json.decode(members["retry"]))
+        return _DEFAULT_RETRY
+    return parse_retry_policy({"max_attempts": _DEFAULT_RETRY.max_attempts} | msgspec.json.decode(members["retry"]))
 
 
 def check_name(name: str) -> str:

@@ -9,14 +9,14 @@ import msgspec
 
 from ojster.core.durations import MINUTE, SECOND
 from ojster.storage.transaction import Transaction, TryAgain
-from ojster.workflows.advance import Advance, emit
+from ojster.workflows.advance import Advance
 from ojster.workflows.cancellation import abort
 from ojster.workflows.creation import abandon, launch
 from ojster.workflows.graph import Graph
 from ojster.workflows.node import NodeState
 from ojster.workflows.retention import MAX_DUE_WORKFLOWS
 from ojster.workflows.states import change_workflow
-from ojster.workflows.stored_workflow import FORGOTTEN, WORKFLOW_COLUMNS, Workflow, WorkflowState
+from ojster.workflows.stored_workflow import FORGOTTEN, WORKFLOW_COLUMNS, Workflow, WorkflowState, emit
 
 _encode: Final = msgspec.json.Encoder().encode
 

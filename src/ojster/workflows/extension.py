@@ -22,11 +22,11 @@ from ojster.workflows.due import process_due_workflows
 from ojster.workflows.expansion import expand_maps, start_deferred
 from ojster.workflows.growth import grow
 from ojster.workflows.maps import count_announced
+from ojster.workflows.next_attempt import retry_as_new
 from ojster.workflows.orchestrator_request import ORCHESTRATE_TYPE
 from ojster.workflows.properties import refusal_of_changes
 from ojster.workflows.results import add_parent_results
 from ojster.workflows.retention import count_deletable, forget_workflows
-from ojster.workflows.retry import rerun
 from ojster.workflows.stopping import lock_workflows, stop_steps
 from ojster.workflows.suspensions import SUSPENDED, add_resume_data, end_suspension, suspend_job
 
@@ -118,7 +118,7 @@ class WorkflowExtension(Extension):
                 deadline = report.deadline if report.wait is None else tx.now + report.wait
                 suspend_job(tx, job, again=report.again, deadline=deadline)
             case "retry":
-                rerun(tx, job)
+                retry_as_new(tx, job)
             case "skip":
                 skip_rest(tx, job)
                 complete_job(tx, job, report.result, tx.now - (job.started_at or tx.now))

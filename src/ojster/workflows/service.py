@@ -24,7 +24,7 @@ from ojster.jobs.transitions import ChangedJob
 from ojster.storage.call import Operation
 from ojster.storage.inbox import LARGE
 from ojster.storage.wakeups import WORKFLOWS, workflow_end_topic, workflow_topic
-from ojster.workflows import cancellation, creation, notes, properties, restart, status, suspensions, views, workflows
+from ojster.workflows import cancellation, creation, notes, properties, retry, status, suspensions, views, workflows
 from ojster.workflows.definition import OF_DEFINITIONS, START_MEMBERS, Start, check_params, read_start
 from ojster.workflows.definition_service import DefinitionService
 from ojster.workflows.definitions import Named
@@ -278,7 +278,7 @@ class WorkflowService(CapabilityService):
         NotFound, Conflict
             The workflow does not exist, or has not finished, or is completed.
         """
-        return await self._steered(workflow_id, restart.retry_workflows, workflow_id)
+        return await self._steered(workflow_id, retry.retry_workflows, workflow_id)
 
     async def hold(self, workflow_id: str) -> WorkflowInfo:
         """Hold a workflow: nothing of it starts until it is released.
@@ -424,7 +424,7 @@ class WorkflowService(CapabilityService):
         NotFound, Conflict
             The step does not exist, or has not ended, or has succeeded, or what follows its failure has begun.
         """
-        return await self._steered(address.workflow_id, restart.retry_steps, address)
+        return await self._steered(address.workflow_id, retry.retry_steps, address)
 
     async def _steered(self, id: str, operation: Operation[A, str | OjsterError], argument: A) -> WorkflowInfo:
         self.scope.need_all_queues("A workflow")

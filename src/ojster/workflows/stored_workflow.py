@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -112,3 +112,12 @@ def find_workflow(tx: Transaction, id: str, *, lock: bool = False) -> Workflow |
         {"id": id},
     )
     return Workflow(*rows[0]) if rows else None
+
+
+def emit(tx: Transaction, type: str, workflow: Workflow, **data: Any) -> None:
+    """Record an event of a workflow.
+
+    Spec: ojs-workflows appendix B
+    """
+    about = {"workflow_id": workflow.id, "workflow_type": workflow.type, "workflow_name": workflow.name}
+    tx.emit_of(type, workflow.id, workflow.tenant, about | data)

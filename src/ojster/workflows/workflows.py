@@ -16,13 +16,13 @@ from ojster.core.errors import InvalidRequest, OjsterError
 from ojster.core.job import Job
 from ojster.core.timestamps import format_timestamp
 from ojster.storage.transaction import JOB_COLUMNS, Transaction
-from ojster.workflows.advance import Advance, emit
+from ojster.workflows.advance import Advance
 from ojster.workflows.cancellation import release_now
 from ojster.workflows.node import NOT_STARTED, Kind, NodeState
 from ojster.workflows.starting import park_starts
 from ojster.workflows.steps import find_step, is_over, steer, wrong_state
 from ojster.workflows.stopping import put_off
-from ojster.workflows.stored_workflow import Workflow
+from ojster.workflows.stored_workflow import Workflow, emit
 
 _encode: Final = msgspec.json.Encoder().encode
 
