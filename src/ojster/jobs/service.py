@@ -114,13 +114,13 @@ class JobService(CapabilityService):
             if (kind := selects(self.database.memory, request)) is not None:
                 queues = tuple([choosy(queue, kind) for queue in queues])
                 break
-        patience = LongPoll(queues if waits else (), should_wait if waits else should_not_wait, self.give_back)
-        call = self.database.run_or_park(claim, request, patience)
+        poll = LongPoll(queues if waits else (), should_wait if waits else should_not_wait, self.give_back)
+        call = self.database.run_or_park(claim, request, poll)
         try:
             if waits:
                 await asyncio.wait((call,), timeout=min(wait, MAX_WAIT_SECONDS))
                 if not call.done():
-                    self.database.hurry(patience)
+                    self.database.hurry(poll)
             jobs = (await call)[0]
             if waits and isinstance(jobs, NoJobsAllowed):
                 await asyncio.sleep(min(wait, IDLE_PAUSE))

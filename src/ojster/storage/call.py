@@ -59,7 +59,7 @@ class Call:
         "future",
         "has_waited",
         "operation",
-        "patience",
+        "poll",
         "port",
         "postponed_at",
         "results",
@@ -71,13 +71,13 @@ class Call:
         port: Port,
         operation: Operation[Any, Any],
         arguments: Sequence[Any],
-        patience: LongPoll | None,
+        poll: LongPoll | None,
         weight: int | None = None,
     ) -> None:
         self.port = port
         self.operation = operation
         self.arguments = arguments
-        self.patience = patience
+        self.poll = poll
         self.weight = len(arguments) if weight is None else weight
         self.future: asyncio.Future[Sequence[Any]] = port.loop.create_future()
         self.results: Sequence[Any] = ()
@@ -90,19 +90,14 @@ class Call:
     @property
     def found_nothing(self) -> bool:
         """Whether the call has an empty result and should wait for a better one."""
-        patience = self.patience
-        return (
-            patience is not None
-            and not patience.is_over
-            and self.error is None
-            and patience.found_nothing(self.results[0])
-        )
+        poll = self.poll
+        return poll is not None and not poll.is_over and self.error is None and poll.found_nothing(self.results[0])
 
     def deliver(self) -> None:
         """Pass the results or the error to the caller; pass late results to ``LongPoll.unwanted``."""
         if self.future.done():
-            if self.patience is not None and self.error is None and not self.patience.found_nothing(self.results[0]):
-                self.patience.unwanted(self.results[0])
+            if self.poll is not None and self.error is None and not self.poll.found_nothing(self.results[0]):
+                self.poll.unwanted(self.results[0])
         elif self.error is not None:
             self.future.set_exception(self.error)
         else:

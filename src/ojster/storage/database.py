@@ -123,13 +123,13 @@ class Database(ABC):
         """Run a transaction function that only reads, without blocking writers."""
         return self._reader.run(operation, arguments)
 
-    def run_or_park(self, operation: Operation[A, R], argument: A, patience: LongPoll) -> Future[Sequence[R]]:
+    def run_or_park(self, operation: Operation[A, R], argument: A, poll: LongPoll) -> Future[Sequence[R]]:
         """Run a transaction function that may write; park the call while its result is empty (see ``LongPoll``)."""
-        return self._writer.run(operation, (argument,), patience)
+        return self._writer.run(operation, (argument,), poll)
 
-    def hurry(self, patience: LongPoll) -> None:
+    def hurry(self, poll: LongPoll) -> None:
         """Answer a parked call now with its empty results; if it is being run, with the results of that run."""
-        self._writer.hurry(patience)
+        self._writer.hurry(poll)
 
     def answer_parked(self) -> None:
         """Answer all parked calls now with their empty results."""

@@ -105,7 +105,7 @@ class Dispatcher:
     def __init__(self, transactions: Sequence[OpenTransaction], name: str) -> None:
         self._inbox: Inbox[_Item] = Inbox(len(transactions), MAX_ARGUMENTS)
         self._ports: dict[asyncio.AbstractEventLoop, _LoopCalls] = {}
-        self._room = ParkedCalls()
+        self._parked = ParkedCalls()
         self._threads = [
             threading.Thread(target=self._run, args=(transaction,), name=f"{name}-{number}", daemon=True)
             for number, transaction in enumerate(transactions, 1)
@@ -127,7 +127,7 @@ class Dispatcher:
         for thread in self._threads:
             if thread.is_alive():
                 thread.join()
-        _deliver(self._room.give_up())
+        _deliver(self._parked.give_up())
 
     @property
     def busy(self) -> int:
@@ -138,7 +138,7 @@ class Dispatcher:
         self,
         operation: Operation[A, R],
         arguments: Sequence[A],
-        patience: LongPoll | None = None,
+        poll: LongPoll | None = None,
         weight: int | None = None,
     ) -> asyncio.Future[Sequence[R]]:
         """Run ``operation`` for ``arguments``, merged with other waiting calls; return a future of the running loop.
@@ -163,9 +163,9 @@ class Dispatcher:
         if port is None:
             self._ports = {known: port for known, port in self._ports.items() if not known.is_closed()}
             port = self._ports[loop] = _LoopCalls(loop, self)
-        call = Call(port, operation, arguments, patience, weight)
-        if patience is not None and patience.queues:
-            call.future.add_done_callback(lambda _: self._room.forget(call))
+        call = Call(port, operation, arguments, poll, weight)
+        if poll is not None and poll.queues:
+            call.future.add_done_callback(lambda _: self._parked.forget(call))
         port.put(call)
         return call.future
 
@@ -179,21 +179,21 @@ class Dispatcher:
             call.error = BackendUnavailable("The database is closed.")
             call.deliver()
 
-    def hurry(self, patience: LongPoll) -> None:
+    def hurry(self, poll: LongPoll) -> None:
         """Answer a parked call now with its empty results; if it is being run, with the results of that run."""
-        patience.is_over = True
-        _deliver(self._room.expire(patience))
+        poll.is_over = True
+        _deliver(self._parked.expire(poll))
 
     def ring(self, queues: Sequence[str] | None) -> None:
         """Run the parked calls of these queues again; ``None``: answer all parked calls. Thread-safe."""
         if queues is not None:
-            queues = self._room.announce(queues)
+            queues = self._parked.announce(queues)
         if queues is None or queues:
             self._inbox.put([(_WakeUp(queues), 0)])
 
     def wake_all_parked(self) -> None:
         """Run all parked calls again, in case a wake-up was missed. Thread-safe."""
-        self.ring(self._room.queues())
+        self.ring(self._parked.queues())
 
     def _run(self, transaction: OpenTransaction) -> None:
         while items := self._inbox.take():
@@ -207,7 +207,7 @@ class Dispatcher:
     def _run_items(self, transaction: OpenTransaction, items: list[_Item]) -> None:
         rings = [item.queues for item in items if isinstance(item, _WakeUp)]
         if None in rings:
-            _deliver(self._room.give_up())
+            _deliver(self._parked.give_up())
         rung = {queue: UNKNOWN_COUNT for queues in rings if queues is not None for queue in queues}
         calls = [item for item in items if isinstance(item, Call)]
         if calls or rung:
@@ -220,8 +220,8 @@ class Dispatcher:
     ) -> None:
         """Run calls in one transaction, serve parked calls with the jobs it makes available, and deliver results."""
         for attempt in range(tries):
-            since = self._room.moment()
-            woken = self._room.take(rung)
+            since = self._parked.moment()
+            woken = self._parked.take(rung)
             try:
                 if not calls and not woken:
                     return
@@ -231,14 +231,14 @@ class Dispatcher:
                     # With new settings, parked calls run after the commit: until then they would meet the old ones.
                     if (fetchable := tx.effects.fetchable) and not tx.effects.configured:
                         looked = woken + calls
-                        waiting = self._room.take(fetchable)
+                        waiting = self._parked.take(fetchable)
                         woken += waiting
                         # Calls that looked before the jobs were available run again, after the parked calls.
                         self._apply(tx, waiting + [call for call in looked if call.found_nothing])
                         _finish(tx)
                         # A call may be parked under the name of jobs that it can no longer take: try the others, too.
                         left = dict.fromkeys(tx.effects.fetchable, UNKNOWN_COUNT) if waiting else {}
-                        if left and (others := self._room.take(left)):
+                        if left and (others := self._parked.take(left)):
                             woken += others
                             self._apply(tx, others)
                             _finish(tx)
@@ -261,7 +261,7 @@ class Dispatcher:
         for call in (*calls, *woken):
             if len(call.results) == 1 and isinstance(call.results[0], Later) and self._postponed(call):
                 continue
-            (found_nothing if call.patience is not None and call.found_nothing else done).append(call)
+            (found_nothing if call.poll is not None and call.found_nothing else done).append(call)
         self._keep(found_nothing, since)
         # Other threads may have parked calls for jobs committed now, unless a call here found the queue empty.
         exhausted = {queue for call in found_nothing for queue in _queues_of(call)}
@@ -270,7 +270,7 @@ class Dispatcher:
 
     def _keep(self, calls: list[Call], since: int) -> None:
         """Park calls that have empty results; run those again that missed news after the moment ``since``."""
-        kept = self._room.keep(calls, since)
+        kept = self._parked.keep(calls, since)
         if kept.again:
             self._inbox.put([(call, 1) for call in kept.again])
         _deliver(kept.given_up)
@@ -320,7 +320,7 @@ class Dispatcher:
         alike: dict[Operation[Any, Any], list[Call]] = {}
         for call in calls:
             alike.setdefault(call.operation, []).append(call)
-        for operation, group in sorted(alike.items(), key=lambda one: one[1][0].patience is not None):
+        for operation, group in sorted(alike.items(), key=lambda one: one[1][0].poll is not None):
             if len(group) == 1:
                 group[0].results = operation(tx, group[0].arguments)
                 continue
@@ -338,7 +338,7 @@ def _finish(tx: Transaction) -> None:
 
 def _queues_of(call: Call) -> Sequence[str]:
     """Return the queues that a long-poll call waits for."""
-    return call.patience.queues if call.patience is not None else ()
+    return call.poll.queues if call.poll is not None else ()
 
 
 def _deliver(done: Iterable[Call]) -> None:

@@ -80,11 +80,11 @@ class ParkedCalls:
         waiting: list[Call] = []
         with self._lock:
             for call in calls:
-                if call.future.done() or call.patience is None:
+                if call.future.done() or call.poll is None:
                     continue
-                if self._gave_up_at > since or call.patience.is_over:
+                if self._gave_up_at > since or call.poll.is_over:
                     given_up.append(call)
-                elif any(self._has_news(queue, since) for queue in call.patience.queues):
+                elif any(self._has_news(queue, since) for queue in call.poll.queues):
                     again.append(call)
                 else:
                     waiting.append(call)
@@ -152,11 +152,11 @@ class ParkedCalls:
             self._choosy.clear()
             return calls
 
-    def expire(self, patience: LongPoll) -> list[Call]:
-        """Remove and return the calls parked with this patience, with their empty results."""
+    def expire(self, poll: LongPoll) -> list[Call]:
+        """Remove and return the calls parked with this long poll, with their empty results."""
         with self._lock:
-            waiting = [call for queue in patience.queues for call in self._calls.get(queue, ())]
-            calls = [call for call in waiting if call.patience is patience]
+            waiting = [call for queue in poll.queues for call in self._calls.get(queue, ())]
+            calls = [call for call in waiting if call.poll is poll]
             for call in calls:
                 self._remove(call)
         for call in calls:
@@ -169,7 +169,7 @@ class ParkedCalls:
             self._remove(call)
 
     def _add(self, call: Call, *, last: bool) -> None:
-        for queue in call.patience.queues if call.patience is not None else ():
+        for queue in call.poll.queues if call.poll is not None else ():
             waiting = self._calls.get(queue)
             if waiting is None:
                 waiting = self._calls[queue] = OrderedDict()
@@ -179,7 +179,7 @@ class ParkedCalls:
             waiting.move_to_end(call, last=last)
 
     def _remove(self, call: Call) -> None:
-        for queue in call.patience.queues if call.patience is not None else ():
+        for queue in call.poll.queues if call.poll is not None else ():
             waiting = self._calls.get(queue)
             if waiting is not None:
                 waiting.pop(call, None)

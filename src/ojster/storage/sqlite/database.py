@@ -265,7 +265,7 @@ class SqliteDatabase(Database):
             raise BackendUnavailable(f"Cannot use the database file {self.path}: {error}.") from error
         self._writer = Dispatcher([lambda: self._write(writer)], "ojster-writer")
         self._reader = self._writer
-        self._doorbell: SocketNotifier | None = None
+        self._notifier: SocketNotifier | None = None
         if not self._in_memory:
             reader = self._connect()
             self._reader = Dispatcher([lambda: self._read(reader)], "ojster-reader")
@@ -274,7 +274,7 @@ class SqliteDatabase(Database):
             writer.set_wal_hook(self._on_commit)
             self._checkpointer = threading.Thread(target=self._checkpoint, name="ojster-checkpoint", daemon=True)
             self._checkpointer.start()
-            self._doorbell = SocketNotifier(Path(self.path), self.heed)
+            self._notifier = SocketNotifier(Path(self.path), self.heed)
         self._writer.start()
 
     def close(self) -> None:
@@ -284,8 +284,8 @@ class SqliteDatabase(Database):
             self._reader.close()
             self._checkpoint_wanted.set()
             self._checkpointer.join()
-        if self._doorbell is not None:
-            self._doorbell.close()
+        if self._notifier is not None:
+            self._notifier.close()
         if self._steady_clock is not None:
             self._steady_clock.close()
         for connection in self._connections:
@@ -332,8 +332,8 @@ class SqliteDatabase(Database):
             raise BackendUnavailable(f"The database file {self.path} cannot be written: {error}.") from error
         try:  # it is committed: an error from here on must not look like a failed commit
             self.publish(tx.effects)
-            if self._doorbell is not None and (topics := topics_of(tx.effects)):
-                self._doorbell.ring(topics)
+            if self._notifier is not None and (topics := topics_of(tx.effects)):
+                self._notifier.ring(topics)
             if self._log_pages > MAX_LOG_PAGES:
                 self._copy_log(connection)
                 self._log_pages = 0
