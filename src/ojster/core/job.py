@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
+from ojster.core.json_objects import raw_list
 from ojster.core.outcome import SKIPPED, Outcome, outcome_of
 from ojster.core.shared_value import SharedValue
 from ojster.core.states import FINISHED, JobState
@@ -167,7 +168,7 @@ class Job(msgspec.Struct, gc=False):
         """The error of the last failed attempt; ``None`` if there was none or the job succeeded after it."""
         if self.errors is None or self.state == JobState.COMPLETED:
             return None
-        last: dict[str, Any] = msgspec.json.decode(_raw_list(self.errors)[-1])
+        last: dict[str, Any] = msgspec.json.decode(last_error(self.errors))
         return last
 
     @property
@@ -180,7 +181,7 @@ class Job(msgspec.Struct, gc=False):
         """The outcome of the job; ``None`` if it has not finished or was cancelled."""
         if self.finished_at is None and self.state not in FINISHED:
             return None
-        error = bytes(_raw_list(self.errors)[-1]) if self.errors else None
+        error = bytes(last_error(self.errors)) if self.errors else None
         return outcome_of(self.state, error, skipped=self.hold == SKIPPED)
 
     @property
@@ -200,4 +201,8 @@ class _Contents(msgspec.Struct):
 
 
 _contents: Final = msgspec.json.Decoder(_Contents).decode
-_raw_list: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
+
+
+def last_error(errors: bytes) -> msgspec.Raw:
+    """Return the error of the last failed attempt, as JSON, from the ``errors`` of a job."""
+    return raw_list(errors)[-1]

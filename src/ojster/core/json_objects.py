@@ -20,6 +20,9 @@ Members = dict[str, msgspec.Raw]
 
 _decode_members: Final[Callable[[bytes | msgspec.Raw], Members]] = msgspec.json.Decoder(Members).decode
 
+raw_list: Final[Callable[[bytes | msgspec.Raw], list[msgspec.Raw]]] = msgspec.json.Decoder(list[msgspec.Raw]).decode
+"""Read a JSON array whose elements stay JSON."""
+
 
 def read_members(body: bytes | msgspec.Raw, what: str = "The request body") -> Members:
     """Return the members of the JSON object in ``body``, each as its raw bytes.

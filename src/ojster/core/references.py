@@ -16,6 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from ojster.core.ids import is_segment
+from ojster.core.json_objects import raw_list
 from ojster.core.short_cache import cache_short
 
 STEP_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_\-]*|\d+")
@@ -25,7 +26,6 @@ INDEX: Final = "index"
 _ASPECTS: Final = ("result", "error", "state")
 _encode: Final = msgspec.json.Encoder().encode
 _members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-_elements: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
 def can_be_step_id(text: str) -> bool:
@@ -123,7 +123,7 @@ def lookups_in(raw: bytes | msgspec.Raw) -> Iterator[msgspec.Raw]:
             for value in members.values():
                 yield from lookups_in(value)
     elif start == b"[":
-        for value in _elements(raw):
+        for value in raw_list(raw):
             yield from lookups_in(value)
 
 
@@ -151,7 +151,7 @@ def resolve(
             return find(resolve(lookup, look_up, find))
         return _encode({name: msgspec.Raw(resolve(value, look_up, find)) for name, value in members.items()})
     if raw[:1] == b"[":
-        return b"[%b]" % b",".join([resolve(value, look_up, find) for value in _elements(raw)])
+        return b"[%b]" % b",".join([resolve(value, look_up, find) for value in raw_list(raw)])
     return raw
 
 
@@ -166,7 +166,7 @@ def replace_lookups(raw: bytes | msgspec.Raw, find: Callable[[bytes], bytes]) ->
             return find(bytes(lookup))
         return _encode({name: msgspec.Raw(replace_lookups(value, find)) for name, value in members.items()})
     if raw[:1] == b"[":
-        return b"[%b]" % b",".join([replace_lookups(value, find) for value in _elements(raw)])
+        return b"[%b]" % b",".join([replace_lookups(value, find) for value in raw_list(raw)])
     return raw
 
 
@@ -185,7 +185,7 @@ def follow(reference: Reference, raw: bytes | msgspec.Raw, first: int = 0) -> by
         if start == b"{":
             found = _members(raw).get(name)
         elif start == b"[" and is_index(name):
-            elements = _elements(raw)
+            elements = raw_list(raw)
             found = elements[int(name)] if int(name) < len(elements) else None
         if found is None:
             raise _nowhere(reference, place)
@@ -207,7 +207,7 @@ def _parts(raw: bytes | msgspec.Raw) -> list[Any]:
         members = _members(raw)
         text = _text_of(members)
         return list(members.values()) if text is None else [text]
-    return list(_elements(raw)) if start == b"[" else []
+    return list(raw_list(raw)) if start == b"[" else []
 
 
 def _lookup_of(members: dict[str, msgspec.Raw]) -> msgspec.Raw | None:

@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from ojster.core.durations import HOUR
+from ojster.core.json_objects import raw_list
 from ojster.core.timestamps import format_timestamp, parse_timestamp
 from ojster.jobs.filter_walk import JobFilter, conditions
 from ojster.jobs.scope import Scope
@@ -51,7 +52,6 @@ _REPEATED: Final = re.compile(r"…(?:[.:,/-]?…)+")
 
 _COLUMNS: Final = "seq, id, type, queue, tenant, error_type, finished_at"
 
-_errors: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _entry: Final = msgspec.json.Decoder(dict[str, Any]).decode
 
 
@@ -168,7 +168,7 @@ def _with_errors(tx: Transaction, rows: Sequence[Row]) -> Iterator[tuple[Row, di
             tx.execute(f"SELECT seq, errors FROM jobs WHERE seq {tx.among}", (seqs,))
         )
         for row in part:
-            known = _errors(errors.get(row[0]) or b"[]")
+            known = raw_list(errors.get(row[0]) or b"[]")
             yield row, (_entry(known[-1]) if known else {})
 
 

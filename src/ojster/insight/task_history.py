@@ -14,7 +14,7 @@ from ojster.collections.items import INTERNAL, Item, NewItem, key_of, key_of_job
 from ojster.collections.outputs import filled, finder, note_failure, run_reaction, seer, workflow_of
 from ojster.core.durations import DAY
 from ojster.core.errors import NotFound, OjsterError
-from ojster.core.job import Job
+from ojster.core.job import Job, last_error
 from ojster.core.outcome import SKIPPED, Outcome, outcome_of
 from ojster.core.reacts import SKIPS
 from ojster.core.reacts import JobEvent as Event
@@ -64,7 +64,6 @@ class _Membership(msgspec.Struct):
 
 
 _membership: Final = msgspec.json.Decoder(_Membership).decode
-_errors: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
 # Record runs
@@ -89,7 +88,7 @@ def _key_of(job: Job, action: Record | SkipIfUnchanged) -> Key:
 
 
 def _record(tx: Transaction, key: Key, job: Job, event: Event) -> None:
-    error = bytes(_errors(job.errors)[-1]) if job.errors and event == "on_failure" else None
+    error = bytes(last_error(job.errors)) if job.errors and event == "on_failure" else None
     outcome = outcome_of(job.state, error, skipped=job.hold == SKIPPED) or Outcome.ERROR
     inputs = tx.execute("SELECT inputs FROM job_inputs WHERE seq = ?", (job.seq,)) if job.reacts & SKIPS else []
     result = job.result if job.result is None or len(job.result) <= MAX_RECORDED_RESULT_BYTES else None

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from ojster.agents.attributes import decode_state
-from ojster.core.job import Job
+from ojster.core.job import Job, last_error
 from ojster.core.outcome import SKIPPED, Outcome
 from ojster.core.states import JobState
 from ojster.core.tenant import called
@@ -95,7 +95,7 @@ def _values(job: Job) -> bytes:
     if job.errors is not None:
         body += b',"errors":' + job.errors
         if job.state != JobState.COMPLETED:
-            body += b',"error":' + bytes(_raw_list(job.errors)[-1])
+            body += b',"error":' + bytes(last_error(job.errors))
     if (outcome := job.outcome) is not None:
         body += b',"outcome":"%b"' % outcome.encode()
     if job.superseded_by is not None:
@@ -179,4 +179,3 @@ def _moment(text: str | None) -> int | None:
 
 _seen: Final = msgspec.json.Decoder(_Seen).decode
 _retry: Final = msgspec.json.Decoder(_Retry).decode
-_raw_list: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode

@@ -18,6 +18,7 @@ from msgspec import UNSET
 from ojster.collections.outputs import collect_outputs
 from ojster.core.errors import Duplicate, OjsterError, PayloadTooLarge
 from ojster.core.job import NODE_BITS, Job
+from ojster.core.json_objects import raw_list
 from ojster.core.references import Unresolvable, resolve
 from ojster.core.states import JobState
 from ojster.jobs.expiration import kept_until
@@ -50,7 +51,6 @@ from ojster.workflows.stored_workflow import Workflow, WorkflowState, emit
 
 _decode: Final = msgspec.json.decode
 _encode: Final = msgspec.json.Encoder().encode
-_raw_list: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 _END_OF_JOB: Final[dict[str, NodeState]] = {
     JobState.COMPLETED: NodeState.COMPLETED,
@@ -410,7 +410,7 @@ class Advance:
         over = resolve(spec.over, values.look_up, self.step_jobs.finder(node))
         if over.lstrip()[:1] != b"[":
             raise Unresolvable(f"A map needs an array, not {over[:40].decode(errors='replace')}.")
-        elements = _raw_list(over)
+        elements = raw_list(over)
         if len(elements) > MAX_MAP_ELEMENTS:
             raise PayloadTooLarge(
                 f"The map has {len(elements)} elements; at most {MAX_MAP_ELEMENTS} are allowed. Split the array."

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-import msgspec
-
 from ojster.core.errors import OjsterError
 from ojster.core.job import NODE_BITS
+from ojster.core.json_objects import raw_list
 from ojster.storage.transaction import Transaction
 from ojster.workflows.advance import Advance
 from ojster.workflows.cancellation import abort
@@ -20,8 +19,6 @@ from ojster.workflows.stored_workflow import WORKFLOW_COLUMNS, Workflow
 
 BYTES_AT_ONCE: Final = 4 << 20
 """Size of jobs with resolved references after which a transaction creates no more elements, in bytes."""
-
-_elements_of: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
 def expand_maps(tx: Transaction) -> tuple[int | None, bool]:
@@ -103,7 +100,7 @@ def _expand(run: Advance, node: Node) -> None:
             break
         ((start, elements),) = units
         try:
-            children = plant_elements(graph, node, graph.specs[node.id], _elements_of(elements), start)
+            children = plant_elements(graph, node, graph.specs[node.id], raw_list(elements), start)
         except OjsterError as refusal:
             error = {"code": refusal.code, "type": refusal.code, "message": refusal.message}
             abort(run, workflow, node, NodeState.FAILED, error)

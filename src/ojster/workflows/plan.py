@@ -72,8 +72,6 @@ _encode: Final = msgspec.json.Encoder().encode
 
 _decode: Final = msgspec.json.decode
 
-_raw_list: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
-
 
 def read_workflow(
     members: Members, now: int, *, largest: int, tenant: str | None = None, otherwise: str = ""

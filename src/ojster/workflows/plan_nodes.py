@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from ojster.core.json_objects import Members
+from ojster.core.json_objects import Members, raw_list
 from ojster.core.references import (
     STEP_NAME,
     can_be_step_id,
@@ -28,7 +28,6 @@ from ojster.workflows.plan_values import Spec
 _encode: Final = msgspec.json.Encoder().encode
 
 _decode: Final = msgspec.json.decode
-_raw_list: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 LONGEST_STEP_NAME: Final = 255
 
@@ -139,7 +138,7 @@ def steps_in(members: Members, name: str, path: str) -> list[msgspec.Raw]:
     raw = bytes(members.get(name, b"null"))
     if raw[:1] != b"[":
         raise Problem(f"{path}.{name}", f"'{name}' must be an array of steps.")
-    steps = _raw_list(raw)
+    steps = raw_list(raw)
     if not steps:
         raise Problem(f"{path}.{name}", f"{name} array must contain at least one element")
     return steps

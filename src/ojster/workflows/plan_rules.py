@@ -10,7 +10,7 @@ import msgspec
 
 from ojster.collections.items import INTERNAL, Provided
 from ojster.core.errors import OjsterError
-from ojster.core.json_objects import Members, read_members
+from ojster.core.json_objects import Members, raw_list, read_members
 from ojster.events.reaction_rules import ATTRIBUTE as REACTIONS
 from ojster.events.reaction_rules import Collect
 from ojster.jobs.code import ATTRIBUTE, CODE_TYPE
@@ -27,7 +27,6 @@ _encode: Final = msgspec.json.Encoder().encode
 
 _decode: Final = msgspec.json.decode
 
-_raw_list: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 CONTAINERS: Final = frozenset({"chain", "group", "batch", "saga", "graph", "map"})
 """Types of workflows and containers; they are not job types."""
@@ -138,7 +137,7 @@ def wait(request: Members) -> None:
 def promise(request: Members, provided: Sequence[Provided], path: str) -> None:
     """Add reactions to a step's job that put what it provides into the workflow's collection on success."""
     reactions = read_members(request.get(REACTIONS, b"{}"), f"{path}.{REACTIONS}")
-    actions: list[Any] = list(_raw_list(reactions.get("on_success", b"[]")))
+    actions: list[Any] = list(raw_list(reactions.get("on_success", b"[]")))
     actions += [Collect(one.name, INTERNAL, one.category, one.data, artifacts=one.artifact) for one in provided]
     reactions["on_success"] = msgspec.Raw(_encode(actions))
     request[REACTIONS] = msgspec.Raw(_encode(reactions))

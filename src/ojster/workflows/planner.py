@@ -10,7 +10,7 @@ from msgspec import UNSET
 
 from ojster.collections.items import read_provided
 from ojster.core.errors import OjsterError
-from ojster.core.json_objects import Members, read_members
+from ojster.core.json_objects import Members, raw_list, read_members
 from ojster.core.origins import origin_members
 from ojster.core.references import (
     INDEX,
@@ -58,7 +58,6 @@ _encode: Final = msgspec.json.Encoder().encode
 
 _decode: Final = msgspec.json.decode
 
-_raw_list: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 MAX_LEVELS: Final = 16
 """Maximum nesting depth of containers, including the outermost."""
@@ -424,7 +423,7 @@ class Planner:
         has_references = self._order.refer(node, spec, over, f"{here.path}.over")
         if bytes(over)[:1] != b"[" and not (has_references and bytes(over)[:1] == b"{"):
             raise Problem(f"{here.path}.over", "It must be an array, or a reference to one.")
-        if bytes(over)[:1] == b"[" and (elements := len(_raw_list(over))) > MAX_MAP_ELEMENTS:
+        if bytes(over)[:1] == b"[" and (elements := len(raw_list(over))) > MAX_MAP_ELEMENTS:
             raise Problem(f"{here.path}.over", f"It has {elements} elements; at most {MAX_MAP_ELEMENTS} are allowed.")
         self._try_template(node, spec, here)
         return node

@@ -16,13 +16,12 @@ from typing import Any, Final
 
 import msgspec
 
-from ojster.core.job import Job
+from ojster.core.job import Job, last_error
 from ojster.storage.transaction import Transaction
 from ojster.workflows.claimed_steps import ClaimedStep
 from ojster.workflows.node import TWO_PART, Followed, Inputs, Kind, NodeState
 
 _encode: Final = msgspec.json.Encoder().encode
-_raw_list: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 # Subqueries, because the planner could execute a join in the other direction, as a scan of all jobs.
 _COLUMNS: Final = (
@@ -83,7 +82,7 @@ def _outcome(row: Sequence[Any]) -> NodeOutcome:
     if found.result is None:
         found.result = job_result
     if found.error is None and job_errors is not None:
-        found.error = bytes(_raw_list(job_errors)[-1])
+        found.error = bytes(last_error(job_errors))
     return found
 
 

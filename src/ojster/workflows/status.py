@@ -11,6 +11,7 @@ from msgspec import UNSET, UnsetType
 
 from ojster.core.durations import HOUR
 from ojster.core.errors import OjsterError
+from ojster.core.job import last_error
 from ojster.core.states import FINISHED
 from ojster.core.tenant import called
 from ojster.core.timestamps import format_timestamp
@@ -30,7 +31,6 @@ AGE_BUCKETS: Final = ("current", "past_hour", "past_24h", "all_time")
 """Names of the creation-time buckets: less than 1 hour ago, 1 to 2 hours, 2 to 24 hours, 24 hours or more."""
 
 _decode: Final = msgspec.json.decode
-_raw_list: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
 class StepResult(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -181,7 +181,7 @@ def _result(row: _Row, path: str) -> StepResult:
     result = row.job_result if row.job_result is not None and row.state == NodeState.COMPLETED else row.result
     error: Any = row.error
     if error is None and row.errors is not None and row.state != NodeState.COMPLETED:
-        error = _raw_list(row.errors)[-1]
+        error = last_error(row.errors)
     return StepResult(
         name=row.name or row.job_type or row.kind,
         path=path,
@@ -212,7 +212,7 @@ def _current(row: _Row, path: str) -> StepInProgress:
         started_at=_time(row.job_started_at),
         deadline=_time(row.due_at) if waits else None,
         progress=UNSET if row.progress is None else msgspec.Raw(row.progress),
-        error=UNSET if row.errors is None else _raw_list(row.errors)[-1],
+        error=UNSET if row.errors is None else last_error(row.errors),
     )
 
 

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
+from ojster.core.job import last_error
 from ojster.core.timestamps import format_optional
 from ojster.storage.transaction import Transaction
 from ojster.workflows.graph import NODE_COLUMNS, NODE_COLUMNS_OF_N
@@ -42,8 +43,6 @@ _WHERE: Final = {
     "cancelled": "AND n.state NOT IN ('completed', 'failed', 'skipped', 'compensated') ",
 }
 """SQL for states that a step may have because a container around it has ended: what is not so is left out later."""
-
-_raw_list: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
 class StepFilter(msgspec.Struct, frozen=True):
@@ -235,5 +234,5 @@ def _show(node: Node, job: Sequence[Any], known: Mapping[int, Node], spec: bytes
     if node.state == NodeState.STARTED:
         row.job_state = state
     if errors is not None and node.state != NodeState.COMPLETED:
-        row.error = _raw_list(errors)[-1]
+        row.error = last_error(errors)
     return row

@@ -11,12 +11,11 @@ from typing import Final
 
 import msgspec
 
-from ojster.core.json_objects import Members, read_members
+from ojster.core.json_objects import Members, raw_list, read_members
 from ojster.workflows.node import Rule
 
 _encode: Final = msgspec.json.Encoder().encode
 _decode: Final = msgspec.json.decode
-_raw_list: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 _RULES: Final = {"on_complete": Rule.FINISHED, "on_success": Rule.SUCCEEDED, "on_failure": Rule.FAILED}
 
@@ -47,7 +46,7 @@ def _steps_of(members: Members) -> list[Members]:
     raw = bytes(members.get("steps", b""))
     if raw[:1] != b"[" or not (b'"id"' in raw or b'"depends_on"' in raw):
         return []
-    steps = _raw_list(raw)
+    steps = raw_list(raw)
     return [read_members(step, "A step") for step in steps] if all(bytes(step)[:1] == b"{" for step in steps) else []
 
 

@@ -11,7 +11,7 @@ import msgspec
 from ojster.core.durations import HOUR
 from ojster.core.errors import OjsterError
 from ojster.core.ids import is_workflow_id
-from ojster.core.job import NODE_BITS
+from ojster.core.job import NODE_BITS, last_error
 from ojster.core.outcome import SKIPPED, Outcome, outcome_of
 from ojster.core.states import FINISHED
 from ojster.core.tenant import called
@@ -39,7 +39,6 @@ _FAILED: Final = frozenset({"failed", "compensated", "compensating"})
 
 _encode: Final = msgspec.json.Encoder().encode
 _decode: Final = msgspec.json.decode
-_raw_list: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 _JOB_COLUMNS: Final = (
     "j.type, j.queue, j.state, j.attempt, j.max_attempts, j.started_at, j.progress, j.result, j.hold, j.errors"
@@ -362,7 +361,7 @@ class _View:
         if result is not None:
             shown.result = msgspec.Raw(result)
         if errors is not None and node.state != NodeState.COMPLETED:
-            shown.error = _raw_list(errors)[-1]
+            shown.error = last_error(errors)
 
     def _error(self, main: Node, given: WorkflowError | None) -> WorkflowError:
         """Return the error of a workflow, completed with the steps that failed or were rejected."""
@@ -394,7 +393,7 @@ class _View:
         job = self._jobs.get(node.id)
         raw: Any = node.error
         if raw is None and job is not None and job[-1] is not None:
-            raw = _raw_list(job[-1])[-1]
+            raw = last_error(job[-1])
         known: dict[str, Any] = _decode(raw) if raw is not None else {}
         return {
             "job_id": node.job_id,
