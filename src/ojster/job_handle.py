@@ -4,13 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import (
-    Any,
-    Final,
-    Generic,
-    Protocol,
-    TypeVar,
-)
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 import msgspec
 

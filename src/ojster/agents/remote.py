@@ -8,9 +8,7 @@ import msgspec
 
 from ojster.agents.attributes import AgentState
 from ojster.agents.budgets import Account
-from ojster.client.connection import (
-    RemoteCapability,
-)
+from ojster.client.connection import RemoteCapability
 
 
 class RemoteAgents(RemoteCapability):

@@ -8,12 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from ojster.agents.attributes import AgentState
-from ojster.core.wire import (
-    Count,
-    Identifier,
-    Json,
-    Tokens,
-)
+from ojster.core.wire import Count, Identifier, Json, Tokens
 
 
 class AgentUsageBody(Struct):

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from ojster.collections.items import (
-    key_of_job,
-    key_of_workflow,
-)
+from ojster.collections.items import key_of_job, key_of_workflow
 from ojster.core.errors import NotFound
 from ojster.core.ids import is_workflow_id
 from ojster.core.tenant import called, qualify, split

@@ -9,9 +9,7 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from ojster.client.connection import (
-    RemoteCapability,
-)
+from ojster.client.connection import RemoteCapability
 from ojster.collections.items import ITEM_QUERY, Item, Lookup, NewItem, Where
 from ojster.collections.named import Collection
 from ojster.collections.wire import (

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from urllib.parse import quote
 
-from ojster.client.connection import (
-    RemoteCapability,
-)
+from ojster.client.connection import RemoteCapability
 from ojster.events.channel import Channel
 from ojster.events.wire import ChannelBody, ChannelsAnswer, read_channel
 

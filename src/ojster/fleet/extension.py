@@ -6,13 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from ojster.core.job import Job
 from ojster.fleet.abilities import kind_of
-from ojster.fleet.claim_policies import (
-    IDLE_WORKERS,
-    REQUIREMENTS_WAIT,
-    AbilityPolicy,
-    IdlePolicy,
-    MatchingPolicy,
-)
+from ojster.fleet.claim_policies import IDLE_WORKERS, REQUIREMENTS_WAIT, AbilityPolicy, IdlePolicy, MatchingPolicy
 from ojster.fleet.unrunnable import why_unrunnable
 from ojster.fleet.workers import reap_silent_workers
 from ojster.jobs.claim_policy import NO_OBSTACLES, Claim, ClaimPolicy, Obstacles

@@ -8,9 +8,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from ojster.client.connection import (
-    RemoteCapability,
-)
+from ojster.client.connection import RemoteCapability
 from ojster.core.durations import MILLISECOND
 from ojster.fleet.answer_wire import (
     HeartbeatAnswer,

@@ -7,9 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from ojster.core.errors import (
-    InvalidRequest,
-)
+from ojster.core.errors import InvalidRequest
 from ojster.core.tenant import called, split
 from ojster.fleet import unrunnable, worker_rules, workers
 from ojster.fleet.unrunnable import Unrunnable

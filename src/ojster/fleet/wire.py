@@ -7,11 +7,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from ojster.core.wire import (
-    Identifier,
-    Json,
-    Milliseconds,
-)
+from ojster.core.wire import Identifier, Json, Milliseconds
 
 MAX_JOB_TYPES: Final = 1_000
 """Maximum number of job types that a worker can name."""

@@ -6,9 +6,7 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from ojster.client.connection import (
-    RemoteCapability,
-)
+from ojster.client.connection import RemoteCapability
 from ojster.insight.task_values import TaskFilter, TaskRun, TaskStatistics
 
 

@@ -35,13 +35,7 @@ from ojster.jobs.filters import filter_of, narrowing_filter_of
 from ojster.jobs.job_json import retry_policy, to_json
 from ojster.jobs.policy_wire import show_retry_policy
 from ojster.jobs.queries import Page
-from ojster.jobs.wire import (
-    CONFIRMED_FILTER,
-    DEAD_LETTERS,
-    ConfirmedFilterBody,
-    DeadLetterRetryBody,
-    DeadLettersBody,
-)
+from ojster.jobs.wire import CONFIRMED_FILTER, DEAD_LETTERS, ConfirmedFilterBody, DeadLetterRetryBody, DeadLettersBody
 from ojster.server.admin import ADMIN, TAG
 from ojster.server.answer import Answer, encode
 from ojster.server.pages import numbered_page, numbered_pagination

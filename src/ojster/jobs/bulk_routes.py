@@ -34,16 +34,7 @@ from ojster.jobs.idempotency import Key, Reply
 from ojster.jobs.job_json import to_json
 from ojster.jobs.new_job import NewJob
 from ojster.jobs.push import Pushed
-from ojster.jobs.wire import (
-    BATCH,
-    BULK,
-    BULK_STEERING,
-    BatchBody,
-    BatchSchema,
-    BulkBody,
-    BulkSchema,
-    BulkSteeringBody,
-)
+from ojster.jobs.wire import BATCH, BULK, BULK_STEERING, BatchBody, BatchSchema, BulkBody, BulkSchema, BulkSteeringBody
 from ojster.server.answer import Answer, encode
 from ojster.server.request import Handler, HttpRequest
 from ojster.server.route import BASE, Route

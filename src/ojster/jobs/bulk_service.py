@@ -8,12 +8,7 @@ from typing import Final
 
 import msgspec
 
-from ojster.core.errors import (
-    Conflict,
-    Forbidden,
-    InvalidRequest,
-    OjsterError,
-)
+from ojster.core.errors import Conflict, Forbidden, InvalidRequest, OjsterError
 from ojster.jobs import bulk as bulks
 from ojster.jobs import idempotency
 from ojster.jobs.bulk import ALLOWED_STATES, DEFAULT_STATES, Action, Bulk, Summary, SweepBatch, SweepBatchResult

@@ -9,15 +9,7 @@ from urllib.parse import quote
 import msgspec
 from msgspec import UNSET, Raw
 
-from ojster.client.connection import (
-    Connection,
-    RemoteCapability,
-    error_of,
-    job_of,
-    list_of,
-    outcome_of,
-    paging,
-)
+from ojster.client.connection import Connection, RemoteCapability, error_of, job_of, list_of, outcome_of, paging
 from ojster.core.errors import Duplicate, InvalidRequest, OjsterError
 from ojster.core.ids import new_id
 from ojster.core.job import Job

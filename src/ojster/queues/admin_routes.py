@@ -19,10 +19,7 @@ from ojster.jobs.admin_routes import check_confirmed
 from ojster.jobs.bulk import Action
 from ojster.jobs.filters import filter_of
 from ojster.jobs.names import check_queue_name
-from ojster.jobs.wire import (
-    PURGE,
-    PurgeBody,
-)
+from ojster.jobs.wire import PURGE, PurgeBody
 from ojster.queues import configuration
 from ojster.queues.answer_wire import (
     AdminQueueBody,
@@ -36,13 +33,7 @@ from ojster.queues.answer_wire import (
 )
 from ojster.queues.configuration import Configuration
 from ojster.queues.configuration_wire import configuration_of
-from ojster.queues.wire import (
-    QUEUE_CONFIG,
-    QUEUE_LIMIT,
-    QueueConfigBody,
-    QueueLimitBody,
-    parse_limits,
-)
+from ojster.queues.wire import QUEUE_CONFIG, QUEUE_LIMIT, QueueConfigBody, QueueLimitBody, parse_limits
 from ojster.server.admin import ADMIN, TAG
 from ojster.server.answer import Answer, encode
 from ojster.server.pages import numbered_page, numbered_pagination

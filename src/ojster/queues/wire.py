@@ -11,12 +11,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from ojster.core.durations import DAY, HOUR, MINUTE, SECOND, format_duration, parse_duration
 from ojster.core.errors import InvalidRequest
-from ojster.core.wire import (
-    Count,
-    FairnessStrategy,
-    Json,
-    Weight,
-)
+from ojster.core.wire import Count, FairnessStrategy, Json, Weight
 from ojster.fleet.ml_resources import ResourceLimits
 from ojster.jobs.names import MAX_TYPE_LENGTH, TYPE_PATTERN
 from ojster.queues.rate_limit import Limits, OnLimit, Rate, RateLimitPolicy

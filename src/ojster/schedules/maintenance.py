@@ -8,10 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
-from ojster.core.errors import (
-    BackendUnavailable,
-    OjsterError,
-)
+from ojster.core.errors import BackendUnavailable, OjsterError
 from ojster.files import records
 from ojster.files.service import FileService
 from ojster.jobs.bulk import Action

@@ -6,9 +6,7 @@ from typing import Final
 
 import msgspec
 
-from ojster.client.connection import (
-    RemoteCapability,
-)
+from ojster.client.connection import RemoteCapability
 
 MAX_SWEEP_SECONDS: Final = 3_600.0
 """Read timeout for a sweep or a prune, in seconds, in addition to the usual 30."""

@@ -7,14 +7,7 @@ from urllib.parse import quote
 from ojster.client.connection import RemoteCapability, job_of
 from ojster.core.job import Job
 from ojster.schedules.cron import Cron
-from ojster.schedules.wire import (
-    CronAnswer,
-    CronPatchBody,
-    CronRequestBody,
-    CronsAnswer,
-    DeletedCronAnswer,
-    read_cron,
-)
+from ojster.schedules.wire import CronAnswer, CronPatchBody, CronRequestBody, CronsAnswer, DeletedCronAnswer, read_cron
 
 
 class RemoteSchedules(RemoteCapability):

@@ -13,14 +13,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from ojster.core.access import PREFIX, Access, Operation, Token, split_token
-from ojster.core.errors import (
-    BackendUnavailable,
-    InvalidRequest,
-    NotFound,
-    OjsterError,
-    TokenExpired,
-    Unauthenticated,
-)
+from ojster.core.errors import BackendUnavailable, InvalidRequest, NotFound, OjsterError, TokenExpired, Unauthenticated
 from ojster.core.tenant import check_tenant, shown_tenant
 from ojster.core.timestamps import format_timestamp
 from ojster.jobs.scope import Caller

@@ -20,12 +20,7 @@ from starlette.types import Receive, Scope, Send
 from ojster import tracing
 from ojster.audit.entries import AuditEvent, Event
 from ojster.core.access import Operation
-from ojster.core.errors import (
-    BackendError,
-    Forbidden,
-    OjsterError,
-    Unauthenticated,
-)
+from ojster.core.errors import BackendError, Forbidden, OjsterError, Unauthenticated
 from ojster.jobs.new_job import SPEC_VERSION
 from ojster.server.answer import MEDIA_TYPE, PLAIN_JSON, Answer, Header, encode
 from ojster.server.audit_trail import AuditTrail, shown_object, shown_request

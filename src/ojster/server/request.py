@@ -14,13 +14,7 @@ import msgspec
 from starlette.types import Receive
 
 from ojster import tracing
-from ojster.core.errors import (
-    Forbidden,
-    InvalidPayload,
-    InvalidRequest,
-    PayloadTooLarge,
-    Unsupported,
-)
+from ojster.core.errors import Forbidden, InvalidPayload, InvalidRequest, PayloadTooLarge, Unsupported
 from ojster.core.ids import new_id
 from ojster.core.json_objects import Members, read_members
 from ojster.core.parsing import refuse_misspelt

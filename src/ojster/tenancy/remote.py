@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from urllib.parse import quote
 
-from ojster.client.connection import (
-    RemoteCapability,
-)
+from ojster.client.connection import RemoteCapability
 from ojster.core.access import Grant, Token
 from ojster.core.durations import format_duration
 from ojster.core.timestamps import format_timestamp

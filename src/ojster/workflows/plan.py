@@ -24,14 +24,7 @@ from ojster.jobs.options import Moment
 from ojster.jobs.options_wire import read_moment, read_options, read_span
 from ojster.jobs.policy_wire import parse_retry_policy
 from ojster.workflows.definition import OF_DEFINITIONS, SINGLE_WORKFLOW_MEMBERS
-from ojster.workflows.plan_members import (
-    Problem,
-    choice,
-    json_object,
-    refusal_of,
-    refuse_unknown,
-    text,
-)
+from ojster.workflows.plan_members import Problem, choice, json_object, refusal_of, refuse_unknown, text
 from ojster.workflows.plan_rules import CONTAINERS, OWN_MEMBERS, adjusted, inherit
 from ojster.workflows.plan_values import NewWorkflow
 from ojster.workflows.planner import Planner

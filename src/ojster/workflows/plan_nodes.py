@@ -8,21 +8,12 @@ from typing import Final
 import msgspec
 
 from ojster.core.json_objects import Members, raw_list
-from ojster.core.references import (
-    STEP_NAME,
-    can_be_step_id,
-)
+from ojster.core.references import STEP_NAME, can_be_step_id
 from ojster.workflows.conditions import InvalidCondition, check_condition
 from ojster.workflows.node import Kind, Node
-from ojster.workflows.plan_members import (
-    Problem,
-    flag,
-    text,
-)
+from ojster.workflows.plan_members import Problem, flag, text
 from ojster.workflows.plan_order import Pending, PlanOrder
-from ojster.workflows.plan_rules import (
-    USERS_RULES,
-)
+from ojster.workflows.plan_rules import USERS_RULES
 from ojster.workflows.plan_values import Spec
 
 _encode: Final = msgspec.json.Encoder().encode

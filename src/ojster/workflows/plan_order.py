@@ -11,17 +11,9 @@ import msgspec
 
 from ojster.collections.items import INTERNAL, Lookup, read_lookup
 from ojster.core.errors import OjsterError
-from ojster.core.references import (
-    Unresolvable,
-    is_index,
-    lookups_in,
-    may_hold_references,
-    references_in,
-)
+from ojster.core.references import Unresolvable, is_index, lookups_in, may_hold_references, references_in
 from ojster.workflows.node import TWO_PART, Followed, Inputs, Kind, Node, count_ended_predecessor
-from ojster.workflows.plan_members import (
-    Problem,
-)
+from ojster.workflows.plan_members import Problem
 from ojster.workflows.plan_values import Plan, Spec
 
 MAX_COMPARED_PROMISES: Final = 200_000

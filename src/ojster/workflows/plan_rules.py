@@ -17,9 +17,7 @@ from ojster.jobs.code import ATTRIBUTE, CODE_TYPE
 from ojster.jobs.options import PRIORITIES
 from ojster.jobs.options_wire import read_options
 from ojster.workflows.node import Rule
-from ojster.workflows.plan_members import (
-    Problem,
-)
+from ojster.workflows.plan_members import Problem
 from ojster.workflows.wait import ATTRIBUTE as WAITS_FOR
 from ojster.workflows.wait import WAIT_TYPE
 

@@ -9,9 +9,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from ojster.collections.items import Provided
-from ojster.core.references import (
-    ITEM,
-)
+from ojster.core.references import ITEM
 from ojster.jobs.new_job import NewJob
 from ojster.workflows.node import Node
 

@@ -12,22 +12,12 @@ from ojster.collections.items import read_provided
 from ojster.core.errors import OjsterError
 from ojster.core.json_objects import Members, raw_list, read_members
 from ojster.core.origins import origin_members
-from ojster.core.references import (
-    INDEX,
-    ITEM,
-    STEP_NAME,
-)
+from ojster.core.references import INDEX, ITEM, STEP_NAME
 from ojster.jobs.code import CODE_TYPE
 from ojster.jobs.names import refuse_reserved
 from ojster.jobs.preparation import Models
 from ojster.workflows.node import MAX_NODES, Inputs, Kind, Node, Rule
-from ojster.workflows.plan_members import (
-    MAX_REPORTED_PROBLEMS,
-    Problem,
-    refusal_of,
-    refuse_unknown,
-    text,
-)
+from ojster.workflows.plan_members import MAX_REPORTED_PROBLEMS, Problem, refusal_of, refuse_unknown, text
 from ojster.workflows.plan_nodes import Here, name_of, read_rules, spec_of, steps_in, undo_order
 from ojster.workflows.plan_order import PlanOrder
 from ojster.workflows.plan_rules import (

@@ -7,13 +7,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from ojster.client.connection import (
-    RemoteCapability,
-    job_of,
-    list_of,
-    paging,
-    query_of,
-)
+from ojster.client.connection import RemoteCapability, job_of, list_of, paging, query_of
 from ojster.core.errors import Duplicate
 from ojster.core.ids import new_id
 from ojster.core.json_objects import Members

@@ -41,15 +41,7 @@ from ojster.workflows.stored_workflow import ALL_STATES
 from ojster.workflows.suspensions import WorkflowResumption
 from ojster.workflows.views import MOST_SHOWN_STEPS
 from ojster.workflows.waiting import WAITING_FOR
-from ojster.workflows.wire import (
-    PROPERTIES,
-    REVIEW,
-    NoteBody,
-    PropertiesBody,
-    ResumeBody,
-    ReviewBody,
-    WorkflowBody,
-)
+from ojster.workflows.wire import PROPERTIES, REVIEW, NoteBody, PropertiesBody, ResumeBody, ReviewBody, WorkflowBody
 from ojster.workflows.workflows import Review
 
 

@@ -7,12 +7,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
-from ojster.core.wire import (
-    Count,
-    Identifier,
-    Json,
-    Milliseconds,
-)
+from ojster.core.wire import Count, Identifier, Json, Milliseconds
 from ojster.jobs.policy_wire import RetryPolicyBody
 from ojster.workflows.property_values import Changes
 

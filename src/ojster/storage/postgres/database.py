@@ -21,20 +21,12 @@ from ojster.storage.database import Database, ReplicaState, topics_of
 from ojster.storage.dispatcher import Dispatcher
 from ojster.storage.postgres.clock import ServerClock
 from ojster.storage.postgres.notifier import ListeningConnection, PostgresNotifier, messages
-from ojster.storage.postgres.pipeline import (
-    ANSWER_TIMEOUT_SECONDS,
-    Connection,
-    ConnectionLost,
-    StatementFailed,
-)
+from ojster.storage.postgres.pipeline import ANSWER_TIMEOUT_SECONDS, Connection, ConnectionLost, StatementFailed
 from ojster.storage.postgres.replica import ANSWER_SECONDS, Replica
 from ojster.storage.postgres.schema import check_schema
 from ojster.storage.postgres.transaction import SLOTS, PostgresTransaction
 from ojster.storage.postgres.url import PostgresUrl, parse_postgres_url, with_lacks
-from ojster.storage.transaction import (
-    Transaction,
-    TryAgain,
-)
+from ojster.storage.transaction import Transaction, TryAgain
 
 log = logging.getLogger(__name__)
 

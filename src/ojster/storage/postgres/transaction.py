@@ -15,27 +15,10 @@ from ojster.core.job import Job
 from ojster.core.settings import Settings
 from ojster.storage.memory import Memory
 from ojster.storage.postgres.abilities import slots_of
-from ojster.storage.postgres.pipeline import (
-    Array,
-    Connection,
-    blobs,
-    ints,
-    quoted,
-    texts,
-    unnest,
-    uuids,
-)
+from ojster.storage.postgres.pipeline import Array, Connection, blobs, ints, quoted, texts, unnest, uuids
 from ojster.storage.postgres.url import PostgresUrl
 from ojster.storage.tally import ADDED, SUMS
-from ojster.storage.transaction import (
-    JOB_COLUMNS,
-    JOB_COLUMNS_OF_J,
-    ColumnType,
-    Parameters,
-    Row,
-    Transaction,
-    TryAgain,
-)
+from ojster.storage.transaction import JOB_COLUMNS, JOB_COLUMNS_OF_J, ColumnType, Parameters, Row, Transaction, TryAgain
 
 A = TypeVar("A")
 

@@ -47,12 +47,7 @@ from ojster.storage.sqlite.statements import (
     parts_of,
     plan_once,
 )
-from ojster.storage.transaction import (
-    ColumnType,
-    Parameters,
-    Row,
-    Transaction,
-)
+from ojster.storage.transaction import ColumnType, Parameters, Row, Transaction
 
 log = logging.getLogger(__name__)
 
