@@ -154,7 +154,7 @@ def _note_tool(tx: Transaction, job: Job, state: AgentState, result: dict[str, A
             "'tool_result.error' must be null, or an object with the strings 'code' and 'message'.",
             field="tool_result.error",
         )
-    tx.envelopes([job])
+    tx.load_envelopes([job])
     known = tools_of(job.envelope)
     if name not in known:
         shown = ", ".join(known) or "none"

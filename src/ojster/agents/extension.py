@@ -40,7 +40,7 @@ def _check_output(tx: Transaction, job: Job, result: bytes | None) -> OutputSche
     assert job.agent is not None
     if not decode_state(job.agent).checks_output:
         return None
-    tx.envelopes([job])
+    tx.load_envelopes([job])
     problems = check_output(job.envelope, result)
     if not problems:
         return None

@@ -56,7 +56,7 @@ def collect_outputs(tx: Transaction) -> None:
     ]
     if jobs:
         tx.effects.collected.update(job.id for job in jobs)
-        tx.envelopes([job for job in jobs if job.envelope == b"{}"])
+        tx.load_envelopes(jobs)
         collect_all(
             tx,
             [
@@ -103,7 +103,7 @@ def broken_promise(tx: Transaction, job: Job, result: bytes | None) -> str | Non
     """Return why a job with a result would not provide what its step promises; ``None`` if it would."""
     if not job.reacts & COLLECTS_BIT or job.workflow is None:
         return None
-    tx.envelopes([job])
+    tx.load_envelopes([job])
     before, job.result = job.result, result
     see = seer(job)
     try:

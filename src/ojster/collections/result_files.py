@@ -40,7 +40,7 @@ def keep_result(tx: Transaction, job: Job, ack: Acknowledgement) -> bytes | None
 
 def _must_be_at_hand(tx: Transaction, job: Job) -> PayloadTooLarge | None:
     """Return the error if the result of a job cannot be a file because the server reads it, else ``None``."""
-    tx.envelopes([job])
+    tx.load_envelopes([job])
     if not _is_looked_into(tx, job):
         return None
     largest = tx.settings.largest_job

@@ -14,6 +14,9 @@ from ojster.core.states import FINISHED, JobState
 NODE_BITS: Final = 20
 """Number of bits of a node's id that number it within its workflow; the others are the workflow's ``seq``."""
 
+NOT_LOADED: Final = b"{}"
+"""The envelope of a job that was read without it."""
+
 
 class Job(msgspec.Struct, gc=False):
     """A job as it is stored. Times are microseconds since the epoch, durations microseconds.
@@ -146,7 +149,7 @@ class Job(msgspec.Struct, gc=False):
     """Bits of the events with reactions, and other flags: see ``ojster.events.reaction_rules``."""
     losses: int = 0
     trace_id: str | None = None
-    envelope: bytes = b"{}"
+    envelope: bytes = NOT_LOADED
     shared: SharedValue | None = None
     """A large value in its envelope that is stored once for its workflow; known while the job is enqueued."""
     moved: tuple[str | None, str] | None = None

@@ -80,7 +80,7 @@ def react(tx: Transaction) -> None:
 def _actions(tx: Transaction, fired: Sequence[tuple[Job, Event]]) -> Iterator[tuple[Job, Event, Action]]:
     """Yield the actions to carry out, in the order of the events."""
     fresh = tx.find_jobs([job.id for job, _ in fired if not job.seq])  # inserted in this transaction
-    tx.envelopes([job for job, _ in fired if job.seq and job.envelope == b"{}"])
+    tx.load_envelopes(job for job, _ in fired if job.seq)
     for known, event in fired:
         job = fresh.get(known.id, known)
         actions = reactions_of(job.envelope).get(event, ())

@@ -74,8 +74,7 @@ def _span(millis: int | None, seconds: int | None) -> int | None:
 
 
 def _limits_of(tx: Transaction, job: Job) -> _Limits:
-    if job.envelope == b"{}":
-        tx.envelopes([job])
+    tx.load_envelopes([job])
     return _limits(job.envelope)
 
 

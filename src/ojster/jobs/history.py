@@ -24,7 +24,7 @@ from ojster.core.tenant import called
 from ojster.core.timestamps import parse_timestamp
 from ojster.core.wire import Json
 from ojster.jobs.queries import no_job
-from ojster.storage.transaction import Transaction
+from ojster.storage.transaction import HISTORY_COLUMNS, Transaction
 
 MAX_HISTORY_ENTRIES: Final = 1_000
 """Maximum number of entries returned for a job: the newest ones. Spec: ojs-execution-history 6"""
@@ -91,12 +91,10 @@ def purge_history(tx: Transaction, ids: Sequence[str]) -> list[int | OjsterError
             continue
         seq = jobs[id].seq
         tx.execute("DELETE FROM job_history WHERE seq = :seq", {"seq": seq})
-        tx.insert_rows("job_history", _COLUMNS, [(seq, tx.now, PURGED, b"{}")])
+        tx.insert_rows("job_history", HISTORY_COLUMNS, [(seq, tx.now, PURGED, b"{}")])
         results.append(len(entries))
     return results
 
-
-_COLUMNS: Final[dict[str, Json]] = {"seq": "bigint", "at": "bigint", "type": "text", "data": "bytea"}
 
 _Noted = tuple[int, str, Mapping[str, Any]]
 

@@ -124,7 +124,7 @@ def _adjust(tx: Transaction, job: Job, change: Adjustment) -> Adjusted:
         "UPDATE jobs SET priority = :priority, priority_adjustment = :by WHERE seq = :seq",
         {"priority": wanted, "by": by, "seq": job.seq},
     )
-    tx.envelopes([job])
+    tx.load_envelopes([job])
     tx.emit("job.adjusted", job, priority=wanted, previous_priority=previous, priority_adjustment=by)
     return Adjusted(job, by, previous)
 
@@ -173,7 +173,7 @@ def retry_dead(tx: Transaction, revivals: Sequence[DeadLetterRetry]) -> list[Job
         if job.node is not None:
             results.append(_of_a_workflow(job, "retried"))
             continue
-        tx.envelopes([job])
+        tx.load_envelopes([job])
         try:
             if revival.changes_something:
                 _revise(tx, job, revival)

@@ -188,7 +188,7 @@ def _push_one_unique(tx: Transaction, new: NewJob, index: int) -> Pushed:
         newest = others[0]
         match policy.on_conflict:
             case "ignore":
-                tx.envelopes([newest])
+                tx.load_envelopes([newest])
                 return Pushed(newest, existing=True)
             case "reject":
                 raise Duplicate(

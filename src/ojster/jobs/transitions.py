@@ -76,7 +76,7 @@ def fail_attempt(
     worker may still run it: see ``end``.
     """
     immediately = loss is Loss.LEASE or (loss is Loss.WORKER and job.losses == 1)
-    tx.envelopes([job])
+    tx.load_envelopes([job])
     policy = _policy_of(tx, job)
     verdict = _verdict(tx, job, failure, policy, loss)
     note_failure(tx, job, failure)
@@ -254,7 +254,7 @@ def write_completed(tx: Transaction, jobs: Sequence[Job]) -> None:
 
 def set_expiry(tx: Transaction, jobs: Sequence[Job]) -> None:
     """Set ``due_at`` of finished jobs with an ``expiration_delay`` to the time at which they are deleted."""
-    tx.envelopes([job for job in jobs if job.envelope == b"{}"])
+    tx.load_envelopes(jobs)
     for job in jobs:
         job.due_at = kept_until(tx.now, delay_of(job.envelope))
 

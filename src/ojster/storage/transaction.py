@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from ojster.core.errors import BackendUnavailable, OjsterError
-from ojster.core.job import Job
+from ojster.core.job import NOT_LOADED, Job
 from ojster.core.outcome import SKIPPED
 from ojster.core.reacts import BITS, TRACED, JobEvent
 from ojster.core.settings import Settings
@@ -44,6 +44,8 @@ Payload = tuple[bytes, bytes | None, int | None]
 _SHARE: Final = "INSERT INTO shared_values (digest, workflow, value) VALUES (?, ?, ?) ON CONFLICT (digest) DO NOTHING"
 
 ColumnType = Literal["bigint", "text", "bytea", "uuid"]
+
+HISTORY_COLUMNS: Final[dict[str, ColumnType]] = {"seq": "bigint", "at": "bigint", "type": "text", "data": "bytea"}
 """Type of a column, for ``insert_rows`` and ``update_rows``."""
 
 PLAIN: Final = "j.limit_key IS NULL AND j.needs IS NULL"
@@ -183,8 +185,7 @@ class Transaction(ABC):
 
     def _trace_of(self, job: Job) -> str | None:
         """Return the trace of a job from before the column ``trace_id``, from its ``meta``."""
-        if job.envelope == b"{}":
-            self.envelopes([job])
+        self.load_envelopes([job])
         job.trace_id = trace_of_envelope(job.envelope)
         return job.trace_id
 
@@ -373,9 +374,14 @@ class Transaction(ABC):
         sql = self.select_available.format(kind=kind)
         return [Job(*row) for row in self.execute(sql, (*parameters, self.now, limit))]
 
+    def load_envelopes(self, jobs: Iterable[Job]) -> None:
+        """Read the envelopes of those jobs that have none."""
+        if missing := [job for job in jobs if job.envelope == NOT_LOADED]:
+            self._read_envelopes(missing)
+
     @abstractmethod
-    def envelopes(self, jobs: Sequence[Job]) -> None:
-        """Load the envelopes of jobs."""
+    def _read_envelopes(self, jobs: Sequence[Job]) -> None:
+        """Read the envelopes of jobs."""
 
     def payloads_of(self, jobs: Sequence[Job]) -> list[Payload]:
         """Store the values that jobs share; return what is left of their envelopes."""
@@ -412,7 +418,7 @@ class Transaction(ABC):
         """Write the history entries of ``effects``."""
         rows = [(seq, self.now, type, encode_events(data)) for seq, type, data in self.effects.history]
         if rows:
-            self.insert_rows("job_history", {"seq": "bigint", "at": "bigint", "type": "text", "data": "bytea"}, rows)
+            self.insert_rows("job_history", HISTORY_COLUMNS, rows)
 
     def write_events(self) -> None:
         """Record the events of ``effects``, if this process records events or a client follows them."""

@@ -153,7 +153,7 @@ def _check_form(tx: Transaction, job: Job, item: Resumption) -> OjsterError | No
     """Return the error if the data does not match the form of a wait step, else ``None``."""
     if job.type != WAIT_TYPE or item.failure is not None:
         return None
-    tx.envelopes([job])
+    tx.load_envelopes([job])
     return read_wait(read_members(job.envelope, "The job")[ATTRIBUTE]).check(item.data)
 
 
@@ -278,7 +278,7 @@ def end_suspension(tx: Transaction, job: Job) -> None:
 
 def _remind(tx: Transaction, job: Job) -> bool:
     """Trigger the ``on_reminder`` reactions of a wait step; return whether its suspension continues."""
-    tx.envelopes([job])
+    tx.load_envelopes([job])
     wait = decode_wait(read_members(job.envelope, "The job")[ATTRIBUTE])
     if not wait.remind or wait.is_over(job.created_at, tx.now):
         return False

@@ -391,7 +391,7 @@ class PostgresTransaction(Transaction):
         ids = [id for id in ids if _ID.fullmatch(id)]
         return {row[1]: Job(*row) for row in self.execute(_FIND_JOBS, (uuids(ids),))} if ids else {}
 
-    def envelopes(self, jobs: Sequence[Job]) -> None:
+    def _read_envelopes(self, jobs: Sequence[Job]) -> None:
         found: dict[int, bytes] = dict(self.execute(_ENVELOPES, (ints([job.seq for job in jobs]),)))
         for job in jobs:
             if job.seq not in found:

@@ -210,9 +210,7 @@ class SqliteTransaction(Transaction):
     def last_position(self) -> int:
         return int(self.execute("SELECT coalesce(max(seq), 0) FROM event_batches")[0][0])
 
-    def envelopes(self, jobs: Sequence[Job]) -> None:
-        if not jobs:
-            return
+    def _read_envelopes(self, jobs: Sequence[Job]) -> None:
         query = f"SELECT p.seq, {ENVELOPE} FROM payloads AS p WHERE p.seq {self.among}"
         found: dict[int, bytes] = dict(self.execute(query, (self.integers([job.seq for job in jobs]),)))
         for job in jobs:
