@@ -14,7 +14,7 @@ import msgspec
 from ojster.storage.transaction import Transaction
 from ojster.workflows.graph import NODE_COLUMNS
 from ojster.workflows.node import TWO_PART, Kind, Node
-from ojster.workflows.step_pages import SELECT_STEPS, StepRow, describe
+from ojster.workflows.step_pages import SELECT_STEPS, StepRow, describe, node_of
 from ojster.workflows.stored_workflow import Workflow
 from ojster.workflows.views import find_visible
 
@@ -76,11 +76,11 @@ def _show(tx: Transaction, request: LevelRequest) -> Level | None:
     main, branches = container, []
     while main.kind in TWO_PART and main.kind != Kind.FALLBACK:
         rows = _children(tx, main.id, -1, MOST_LEVEL_STEPS)  # the first of them is shown as the container itself
-        main = Node(*rows[0][: len(Node.__struct_fields__)])
+        main = node_of(rows[0])
         branches += rows[1:]
     page = _children(tx, main.id, request.after, request.limit + 1)
     shown = page[: request.limit]
-    next_after = Node(*shown[-1][: len(Node.__struct_fields__)]).position if len(page) > request.limit else None
+    next_after = node_of(shown[-1]).position if len(page) > request.limit else None
     if request.after >= 0:
         branches = []
     steps = [_step(node, row, workflow, is_branch=False) for node, row in describe(tx, shown)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from ojster.collections.contents import delete_items
 from ojster.collections.items import key_of_workflow
@@ -24,10 +24,11 @@ def forget_workflows(tx: Transaction, room: int) -> Counter[str]:
     Return the numbers of deleted ``rows``, ``jobs`` and ``workflows``.
     """
     done: Counter[str] = Counter()
-    for condition, parameters in deletable_workflows(tx):
+    for some in _deletable_workflows(tx):
         for row in tx.execute(
-            f"SELECT {WORKFLOW_COLUMNS} FROM workflows WHERE {condition} LIMIT :limit{tx.skip_locked}",
-            parameters | {"limit": MAX_DUE_WORKFLOWS},
+            f"SELECT {WORKFLOW_COLUMNS} FROM workflows WHERE {some.condition} ORDER BY {some.order} "
+            f"LIMIT :limit{tx.skip_locked}",
+            some.parameters | {"limit": MAX_DUE_WORKFLOWS},
         ):
             done += _forget(tx, Workflow(*row), room - done["rows"])
             if done["rows"] >= room:
@@ -38,15 +39,23 @@ def forget_workflows(tx: Transaction, room: int) -> Counter[str]:
 def count_deletable(tx: Transaction) -> Counter[str]:
     """Return the numbers of workflows, and of their jobs, that are past their retention."""
     found: Counter[str] = Counter()
-    for condition, parameters in deletable_workflows(tx):
-        where = condition.partition(" ORDER BY ")[0]
-        ((workflows, jobs),) = tx.execute(f"SELECT count(*), sum(jobs) FROM workflows WHERE {where}", parameters)
+    for some in _deletable_workflows(tx):
+        query = f"SELECT count(*), sum(jobs) FROM workflows WHERE {some.condition}"
+        ((workflows, jobs),) = tx.execute(query, some.parameters)
         found += Counter(workflows=workflows, jobs=int(jobs or 0))
     return found
 
 
-def deletable_workflows(tx: Transaction) -> list[tuple[str, dict[str, Any]]]:
-    """Return the workflows that may be deleted now, as SQL conditions (with ORDER BY) and their parameters.
+class _Deletable(NamedTuple):
+    """Workflows that may be deleted: an SQL condition with its parameters, and the column by which to sort them."""
+
+    condition: str
+    parameters: dict[str, Any]
+    order: str = "finished_at"
+
+
+def _deletable_workflows(tx: Transaction) -> list[_Deletable]:
+    """Return the workflows that may be deleted now.
 
     A workflow is kept until its next attempt, if any, has finished, and while a collection contains its items.
     """
@@ -58,9 +67,9 @@ def deletable_workflows(tx: Transaction) -> list[tuple[str, dict[str, Any]]]:
         "AND NOT EXISTS (SELECT 1 FROM collection_items AS i WHERE i.workflow = workflows.seq AND i.removed_at IS NULL "
         "LIMIT 1 OFFSET 0)"
     )
-    found: list[tuple[str, dict[str, Any]]] = [
-        ("state = :state AND finished_at IS NOT NULL ORDER BY finished_at", {"state": FORGOTTEN}),
-        (f"kept_until <= :now AND {free} ORDER BY kept_until", {"now": now}),
+    found = [
+        _Deletable("state = :state AND finished_at IS NOT NULL", {"state": FORGOTTEN}),
+        _Deletable(f"kept_until <= :now AND {free}", {"now": now}, "kept_until"),
     ]
     own = tenants_retention(tx)
     marks = {f"tenant_{number}": tenant for number, tenant in enumerate(sorted(own))}
@@ -75,11 +84,11 @@ def deletable_workflows(tx: Transaction) -> list[tuple[str, dict[str, Any]]]:
         finished = f"state = :state AND finished_at < :before AND kept_until IS NULL AND {free}"
         if period is not None:
             parameters = {"state": state, "before": now - period, **marks}
-            found.append((f"{finished}{others} ORDER BY finished_at", parameters))
+            found.append(_Deletable(f"{finished}{others}", parameters))
         for tenant, delay in own.items():
             if delay:
                 parameters = {"state": state, "before": now - delay, "tenant": tenant}
-                found.append((f"{finished} AND tenant = :tenant ORDER BY finished_at", parameters))
+                found.append(_Deletable(f"{finished} AND tenant = :tenant", parameters))
     return found
 
 

@@ -179,15 +179,22 @@ def _has(step: StepRow, chosen: StepFilter) -> bool:
     return text in step.type.lower() or (is_named and (text in own or ("." in text and path.endswith(text))))
 
 
+_WIDTH: Final = len(Node.__struct_fields__)
+
+
+def node_of(row: Sequence[Any]) -> Node:
+    """Return the node in a row of ``SELECT_STEPS``."""
+    return Node(*row[:_WIDTH])
+
+
 def describe(tx: Transaction, rows: Sequence[Sequence[Any]]) -> list[tuple[Node, StepRow]]:
     """Return the nodes in rows of ``SELECT_STEPS``, and how they are shown; without those shown as their container."""
-    width = len(Node.__struct_fields__)
-    nodes = [Node(*row[:width]) for row in rows]
+    nodes = [node_of(row) for row in rows]
     known = _with_containers(tx, nodes)
     numbers = tx.integers([node.id for node in nodes])
     specs: dict[int, bytes] = dict(tx.execute(f"SELECT id, spec FROM node_specs WHERE id {tx.among}", (numbers,)))
     return [
-        (node, _show(node, row[width:], known, specs[node.id]))
+        (node, _show(node, row[_WIDTH:], known, specs[node.id]))
         for node, row in zip(nodes, rows, strict=True)
         if not _is_first_part(node, known)
     ]
