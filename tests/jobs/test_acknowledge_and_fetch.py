@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import msgspec
 import pytest
 
+from ojster.core.errors import OjsterError
 from ojster.core.job import Job
 from ojster.core.json_objects import read_members
 from ojster.jobs.claim_policy import Claim
@@ -116,3 +118,20 @@ async def test_a_caller_of_a_tenant_gets_its_next_step_as_well(bench: Bench) -> 
         (job,) = jobs
         seen.append(job.args[0])
     assert seen == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("size", [1, 150, 700])
+async def test_both_are_one_transaction_however_many_are_acknowledged(bench: Bench, size: int) -> None:
+    """The threads of a database share much work; the fetch must not go to another one, which does not see the ends."""
+    steps = [{"type": "a", "args": []}, {"type": "b", "args": []}]
+    for _ in range(size):
+        await bench.engine.workflows.create(read_members(msgspec.json.encode({"type": "chain", "steps": steps})))
+    claim = Claim(("default",), 1_000, "w")
+    jobs = await bench.engine.jobs.fetch(claim)
+    assert [job.type for job in jobs] == ["a"] * size
+    others = [bench.push("c") for _ in range(50)]
+    acks = [Acknowledgement(job.id, None, "w", job.attempt) for job in jobs]
+    (outcomes, found), *_ = await asyncio.gather(bench.engine.jobs.acknowledge_and_fetch(acks, claim), *others)
+    assert not any(isinstance(outcome, OjsterError) for outcome in outcomes)
+    assert isinstance(found, list)
+    assert [job.type for job in found].count("b") == size

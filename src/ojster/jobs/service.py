@@ -102,6 +102,10 @@ class JobService(CapabilityService):
 
     async def fetch(self, request: Claim, wait: float = 0.0) -> list[Job]:
         """Hand out jobs (FETCH). If there are none, wait for one: ``wait`` seconds, at most ``MAX_WAIT_SECONDS``."""
+        return await self._fetch(request, wait)
+
+    async def _fetch(self, request: Claim, wait: float = 0.0, *, joins: bool = False) -> list[Job]:
+        """Hand out jobs. ``joins``: in the transaction of the call that was just made."""
         waits = wait > 0 and not self.database.draining
         queues = request.queues
         for queue in queues:
@@ -115,7 +119,7 @@ class JobService(CapabilityService):
                 queues = tuple([choosy(queue, kind) for queue in queues])
                 break
         poll = LongPoll(queues if waits else (), should_wait if waits else should_not_wait, self.give_back)
-        call = self.database.run_or_park(claim, request, poll)
+        call = self.database.run_or_park(claim, request, poll, joins=joins)
         try:
             if waits:
                 await asyncio.wait((call,), timeout=min(wait, MAX_WAIT_SECONDS))
@@ -156,7 +160,7 @@ class JobService(CapabilityService):
     async def acknowledge_and_fetch(
         self, items: Sequence[Acknowledgement], request: Claim | None
     ) -> tuple[list[Job | OjsterError], list[Job] | OjsterError]:
-        """Complete jobs, and hand out further ones after that, usually in the same transaction.
+        """Complete jobs, and hand out further ones after that, in the same transaction.
 
         ``request``: which jobs; ``None``: none. Return the outcomes, and the jobs or why there are none. See
         ``acknowledge`` for what it raises.
@@ -166,12 +170,11 @@ class JobService(CapabilityService):
         if self._shrink is not None:
             items = await self._shrink(items)
         items, refusals = await self.scope.check_reports(items)
-        # Both calls reach the dispatcher in the same turn of the loop, which claims after everything else.
         acknowledging = self.database.run_many(completion.acknowledge, items) if items else None
         fetched: list[Job] | OjsterError = []
         if request is not None:
             try:
-                fetched = await self.fetch(request)
+                fetched = await self._fetch(request, joins=acknowledging is not None)
             except OjsterError as error:
                 fetched = error
         try:

@@ -54,6 +54,7 @@ class Call:
 
     __slots__ = (
         "arguments",
+        "companion",
         "empty_results",
         "error",
         "future",
@@ -79,6 +80,8 @@ class Call:
         self.arguments = arguments
         self.poll = poll
         self.weight = len(arguments) if weight is None else weight
+        self.companion: Call | None = None
+        """A call that is to be run in the same transaction."""
         self.future: asyncio.Future[Sequence[Any]] = port.loop.create_future()
         self.results: Sequence[Any] = ()
         self.empty_results: Sequence[Any] = ()
@@ -86,6 +89,11 @@ class Call:
         self.error: OjsterError | None = None
         self.postponed_at: float | None = None
         self.has_waited = False
+
+    def split(self) -> list[Call]:
+        """Return the call and its companion, which are two calls from now on."""
+        companion, self.companion = self.companion, None
+        return [self] if companion is None else [self, companion]
 
     @property
     def found_nothing(self) -> bool:

@@ -123,9 +123,14 @@ class Database(ABC):
         """Run a transaction function that only reads, without blocking writers."""
         return self._reader.run(operation, arguments)
 
-    def run_or_park(self, operation: Operation[A, R], argument: A, poll: LongPoll) -> Future[Sequence[R]]:
-        """Run a transaction function that may write; park the call while its result is empty (see ``LongPoll``)."""
-        return self._writer.run(operation, (argument,), poll)
+    def run_or_park(
+        self, operation: Operation[A, R], argument: A, poll: LongPoll, *, joins: bool = False
+    ) -> Future[Sequence[R]]:
+        """Run a transaction function that may write; park the call while its result is empty (see ``LongPoll``).
+
+        ``joins``: see ``Dispatcher.run``.
+        """
+        return self._writer.run(operation, (argument,), poll, joins=joins)
 
     def hurry(self, poll: LongPoll) -> None:
         """Answer a parked call now with its empty results; if it is being run, with the results of that run."""

@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from itertools import chain
 from typing import Any, Final, TypeVar
 
 from ojster.core.errors import BackendError, BackendUnavailable, OjsterError
@@ -72,6 +73,10 @@ class _LoopCalls:
         if not self._calls:
             self.loop.call_soon(self._hand_over)
         self._calls.append(call)
+
+    def join(self, call: Call) -> None:
+        """Hand over a call together with the one before it of this turn."""
+        self._calls[-1].companion = call
 
     def _hand_over(self) -> None:
         calls, self._calls = self._calls, []
@@ -140,6 +145,8 @@ class Dispatcher:
         arguments: Sequence[A],
         poll: LongPoll | None = None,
         weight: int | None = None,
+        *,
+        joins: bool = False,
     ) -> asyncio.Future[Sequence[R]]:
         """Run ``operation`` for ``arguments``, merged with other waiting calls; return a future of the running loop.
 
@@ -148,6 +155,8 @@ class Dispatcher:
         weight:
             Amount of work: about the number of jobs that are written. Large calls let small ones pass. ``None``, the
             default: the number of arguments.
+        joins:
+            Whether it must run in the transaction of the call that was just made; default false: it usually does.
 
         Raises
         ------
@@ -166,7 +175,7 @@ class Dispatcher:
         call = Call(port, operation, arguments, poll, weight)
         if poll is not None and poll.queues:
             call.future.add_done_callback(lambda _: self._parked.forget(call))
-        port.put(call)
+        (port.join if joins else port.put)(call)
         return call.future
 
     def take(self, calls: list[Call]) -> None:
@@ -175,7 +184,7 @@ class Dispatcher:
             if not self._closed:
                 self._inbox.put([(call, call.weight) for call in calls])
                 return
-        for call in calls:
+        for call in chain.from_iterable(map(Call.split, calls)):
             call.error = BackendUnavailable("The database is closed.")
             call.deliver()
 
@@ -209,7 +218,7 @@ class Dispatcher:
         if None in rings:
             _deliver(self._parked.give_up())
         rung = {queue: UNKNOWN_COUNT for queues in rings if queues is not None for queue in queues}
-        calls = [item for item in items if isinstance(item, Call)]
+        calls = [call for item in items if isinstance(item, Call) for call in item.split()]
         if calls or rung:
             is_long = any(call.weight >= LONG_WORK for call in calls)
             with long_work() if is_long else nullcontext():
