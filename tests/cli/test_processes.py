@@ -260,6 +260,24 @@ def test_processes_of_a_server_share_a_port_and_their_metrics(commands: Commands
     assert list(commands.folder.glob("ojster-*")) == []
 
 
+def test_a_process_of_a_server_that_ends_by_itself_is_started_again(commands: Commands) -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    with commands.running("serve", "--port", url.rpartition(":")[2], "--processes", "2") as process:
+        until(lambda: answers(f"{url}/ojs/v1/health"))
+        ended = process.children()[0]
+        ended.terminate()
+        until(lambda: len(process.children()) == 2 and ended not in process.children())
+
+
+def test_a_server_of_several_processes_answers_and_ends_after_ctrl_z(commands: Commands) -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    with commands.running("serve", "--port", url.rpartition(":")[2], "--processes", "2") as process:
+        until(lambda: answers(f"{url}/ojs/v1/health"))
+        process.send_signal(signal.SIGTSTP)
+        for _ in range(10):
+            assert httpx.get(f"{url}/ojs/v1/health", timeout=10).status_code == 200
+
+
 def test_several_processes_at_a_port_in_use_are_refused_once(commands: Commands) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
@@ -300,3 +318,16 @@ async def test_a_machine_that_cannot_start_a_process_does_not_end_the_others(
     supervisor._pass_on(signal.SIGTERM)
     assert await running == 0
     assert tries == 3
+
+
+@pytest.mark.parametrize(("wait", "times"), [(0.0, 2), (600.0, 1)])
+async def test_a_process_that_waited_for_its_database_in_vain_is_no_reason_to_start_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wait: float, times: int
+) -> None:
+    """How long it has run says nothing while it may have waited. Without a wait, the second failure is a success."""
+    monkeypatch.setattr("ojster.cli.supervisor.SETTLED_SECONDS", 0.0)
+    tries = tmp_path / "tries"
+    code = f"import pathlib; p = pathlib.Path({str(tries)!r}); n = len(p.read_text()) if p.exists() else 0; "
+    code += "p.write_text('x' * (n + 1)); raise SystemExit(0 if n else 5)"
+    ended = await Supervisor([Command((sys.executable, "-c", code))], wait=wait).run()
+    assert (ended, len(tries.read_text())) == (5 if times == 1 else 0, times)

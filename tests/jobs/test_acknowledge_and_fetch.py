@@ -131,7 +131,9 @@ async def test_both_are_one_transaction_however_many_are_acknowledged(bench: Ben
     assert [job.type for job in jobs] == ["a"] * size
     others = [bench.push("c") for _ in range(50)]
     acks = [Acknowledgement(job.id, None, "w", job.attempt) for job in jobs]
-    (outcomes, found), *_ = await asyncio.gather(bench.engine.jobs.acknowledge_and_fetch(acks, claim), *others)
+    going_on = asyncio.create_task(bench.engine.jobs.acknowledge_and_fetch(acks, claim))
+    await asyncio.gather(*others)
+    outcomes, found = await going_on
     assert not any(isinstance(outcome, OjsterError) for outcome in outcomes)
     assert isinstance(found, list)
     assert [job.type for job in found].count("b") == size

@@ -84,13 +84,17 @@ def with_migrate(command: Command) -> Command:
     )(command)
 
 
+WAIT_SECONDS: Final = 60.0
+"""Default time that a server or a worker waits for its database at the start, in seconds."""
+
+
 def with_wait(command: Command) -> Command:
     """Add the option ``--wait-for-database``, as the argument ``wait``."""
     return click.option(
         "--wait-for-database",
         "wait",
         type=click.FloatRange(0),
-        default=60.0,
+        default=WAIT_SECONDS,
         show_default=True,
         metavar="SECONDS",
         help="If the PostgreSQL database is away at the start, wait for it so long at most.",

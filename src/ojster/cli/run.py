@@ -11,7 +11,7 @@ import click
 from ojster.app import URL_VARIABLE
 from ojster.cli.dev import database_of
 from ojster.cli.logs import log_to_console, with_logging
-from ojster.cli.options import examples
+from ojster.cli.options import WAIT_SECONDS, examples
 from ojster.cli.supervisor import Command, Supervisor
 from ojster.cli.worker_options import ends_with_parent, with_include
 from ojster.loading import load_app
@@ -66,5 +66,5 @@ def run(
     worker = [*ojster, "worker", app, "--concurrency", str(concurrency), *logs]
     worker += [] if queues is None else ["--queues", queues]
     worker += [part for module in include for part in ("--include", module)]
-    commands = [Command(tuple(server)), *[Command(tuple(worker))] * processes]
-    return asyncio.run(Supervisor(commands).run())
+    commands = [Command(tuple(server), is_endless=True), *[Command(tuple(worker))] * processes]
+    return asyncio.run(Supervisor(commands, wait=WAIT_SECONDS).run())

@@ -17,7 +17,7 @@ import click
 
 from ojster.cli.logs import log_to_console
 from ojster.cli.options import Command as Function
-from ojster.cli.supervisor import NUMBER_VARIABLE, Command, Supervisor, let_through, same_command
+from ojster.cli.supervisor import NUMBER_VARIABLE, Command, Supervisor, same_command
 
 if TYPE_CHECKING:
     from ojster.server.counts import SharedCounts
@@ -54,7 +54,7 @@ def with_server_processes(function: Function) -> Function:
         if sys.platform == "win32":
             raise click.UsageError("--processes is not available on Windows, where processes cannot share sockets.")
         log_to_console(more["log_level"], more["log_format"])
-        return _supervise(processes, more["host"], more["port"], more["unix_socket"])
+        return _supervise(processes, more["host"], more["port"], more["unix_socket"], more["wait"])
 
     command: Function = read
     for option in reversed(_OPTIONS):
@@ -66,14 +66,16 @@ def _inherited() -> SharedPort:
     """Return what the supervisor has given to this process."""
     from ojster.server.counts import SharedCounts
 
-    let_through()
     numbers = map(int, os.environ[SOCKETS_VARIABLE].split())
     counts = SharedCounts(Path(os.environ[COUNTS_VARIABLE]), int(os.environ[NUMBER_VARIABLE]))
     return SharedPort([socket.socket(fileno=number) for number in numbers], counts)
 
 
-def _supervise(processes: int, host: str, port: int, path: Path | None) -> int:
-    """Run so many processes of a server; return the exit code."""
+def _supervise(processes: int, host: str, port: int, path: Path | None, wait: float) -> int:
+    """Run so many processes of a server, each of which waits so long for the database; return the exit code.
+
+    They have no handlers for SIGTSTP and SIGCONT, which the supervisor passes on, and so leave them blocked.
+    """
     from ojster.server.port import listen
     from ojster.server.unix_socket import listen_at
 
@@ -82,7 +84,7 @@ def _supervise(processes: int, host: str, port: int, path: Path | None) -> int:
         log.info("%d processes listen at %s", processes, path or _shown(sockets))
         with tempfile.TemporaryDirectory(prefix="ojster-") as counts:
             commands = _commands(processes, sockets, counts)
-            return asyncio.run(Supervisor(commands, on_stop=lambda: _close(sockets)).run())
+            return asyncio.run(Supervisor(commands, on_stop=lambda: _close(sockets), wait=wait).run())
     finally:
         _close(sockets)
         if path is not None:
@@ -99,7 +101,8 @@ def _commands(processes: int, sockets: Sequence[socket.socket], counts: str) -> 
     words = same_command()
     files = tuple(one.fileno() for one in sockets)
     shared = {SOCKETS_VARIABLE: " ".join(map(str, files)), COUNTS_VARIABLE: counts}
-    return [Command(words, shared | {NUMBER_VARIABLE: str(number)}, files) for number in range(1, processes + 1)]
+    numbers = map(str, range(1, processes + 1))
+    return [Command(words, shared | {NUMBER_VARIABLE: number}, files, is_endless=True) for number in numbers]
 
 
 def _shown(sockets: Sequence[socket.socket]) -> str:

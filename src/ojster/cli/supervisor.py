@@ -54,11 +54,15 @@ def let_through() -> None:
 
 
 class Command(NamedTuple):
-    """A command, variables for its environment, and open files that it takes over, by their numbers."""
+    """A command, variables for its environment, and open files that it takes over, by their numbers.
+
+    ``is_endless``: it is started again also if it ends with success.
+    """
 
     words: tuple[str, ...]
     environment: Mapping[str, str] = MappingProxyType({})
     files: tuple[int, ...] = ()
+    is_endless: bool = False
 
 
 def same_command() -> tuple[str, ...]:
@@ -70,8 +74,9 @@ def same_command() -> tuple[str, ...]:
 class Supervisor:
     """Runs one process for each command until all have ended.
 
-    A process that ends with ``REPLACE`` is replaced at once, and one that fails after a pause that grows; one that ends
-    with success is not. If one fails before any has run for ten seconds, the command is wrong, and all are stopped.
+    A process that ends with ``REPLACE`` is replaced at once, and one that fails after a pause that grows, as is an
+    endless one that ends with success. If one fails before any has run for ten seconds, the command is wrong, and all
+    are stopped.
 
     Parameters
     ----------
@@ -83,6 +88,8 @@ class Supervisor:
         The file that is touched as long as all of them are fresh; ``None``, the default: none.
     on_stop:
         Called when the processes are told to end.
+    wait:
+        Time that a process may wait for the database before it fails, in seconds; 0 by default.
     """
 
     def __init__(
@@ -91,11 +98,13 @@ class Supervisor:
         health: Sequence[Path] = (),
         all_healthy: Path | None = None,
         on_stop: Callable[[], object] = lambda: None,
+        wait: float = 0.0,
     ) -> None:
         self._commands = commands
         self._health = health
         self._all_healthy = all_healthy
         self._on_stop = on_stop
+        self._settled_after = SETTLED_SECONDS + wait
         self._running: dict[int, asyncio.subprocess.Process] = {}
         self._stopping = asyncio.Event()
         self._began: dict[int, float] = {}
@@ -143,13 +152,13 @@ class Supervisor:
                 del self._running[number]
             lived = time.monotonic() - began
             ages = [time.monotonic() - began for began in self._began.values()]
-            self._settled = self._settled or max(ages) > SETTLED_SECONDS or code == REPLACE or process is None
+            self._settled = self._settled or max(ages) > self._settled_after or code == REPLACE or process is None
             if self._stopping.is_set():
                 return 0 if process is None or code in _ENDED_AS_TOLD else code
             if code == REPLACE:
                 log.info("a process is replaced")
                 continue
-            if code == 0:
+            if code == 0 and not self._commands[number].is_endless:
                 return 0
             how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
             if code > 0 and not self._settled:

@@ -54,7 +54,7 @@ def with_processes(function: Function) -> Function:
             return function(*args, process=Process(limits, _numbered(health_file, number)), **more)
         if sys.platform == "win32":
             raise click.UsageError("--processes, --max-jobs and --max-memory need signals that Windows does not have.")
-        return _supervise(processes, health_file)
+        return _supervise(processes, health_file, more["wait"])
 
     command: Function = read
     for option in reversed(_OPTIONS):
@@ -67,12 +67,12 @@ def _numbered(file: Path | None, number: str | None) -> Path | None:
     return file if file is None or number is None else file.with_name(f"{file.name}.{number}")
 
 
-def _supervise(processes: int, health: Path | None) -> int:
-    """Run so many worker processes; return the exit code."""
+def _supervise(processes: int, health: Path | None, wait: float) -> int:
+    """Run so many worker processes, each of which waits so long for the database; return the exit code."""
     numbers = [str(number) for number in range(1, processes + 1)]
     files = [file for number in numbers if (file := _numbered(health, number)) is not None]
     started = [Command(same_command(), {NUMBER_VARIABLE: number}) for number in numbers]
-    return asyncio.run(Supervisor(started, files, health).run())
+    return asyncio.run(Supervisor(started, files, health, wait=wait).run())
 
 
 _OPTIONS = (
@@ -81,7 +81,8 @@ _OPTIONS = (
         type=click.IntRange(1),
         default=1,
         show_default=True,
-        help="Number of worker processes, each with its own --concurrency. One that dies is started again.",
+        help="Number of worker processes, each with its own --concurrency. One that dies is started again, "
+        "but not one that 'ojster workers tell ID terminate' ends.",
     ),
     click.option(
         "--max-jobs",
