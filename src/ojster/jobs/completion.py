@@ -42,6 +42,7 @@ def acknowledge(tx: Transaction, acknowledgements: Sequence[Acknowledgement]) ->
     jobs = tx.lock_jobs([ack.job_id for ack in acknowledgements])
     results: list[Job | OjsterError] = []
     completed: list[Job] = []
+    written = 0
     checks = life(tx).refuse_result
     for ack in acknowledgements:
         job = jobs.get(ack.job_id)
@@ -57,18 +58,27 @@ def acknowledge(tx: Transaction, acknowledgements: Sequence[Acknowledgement]) ->
             continue
         result = ack.result
         if ack.append or ack.changes is not None or ack.result_file is not None:
+            if ack.append:  # a new step may replace these jobs, or this one
+                write_completed(tx, completed[written:])
+                written = len(completed)
             try:
                 with tx.savepoint():
                     result = _carry_out(tx, job, ack)
             except OjsterError as refused:
                 results.append(refused)
                 continue
+            if ack.append:
+                jobs |= tx.lock_jobs([later.job_id for later in acknowledgements[len(results) :]])
+                job = jobs[ack.job_id]
+                if (refusal := refusal_of(job, ack)) is not None:
+                    results.append(refusal)
+                    continue
         complete_job(tx, job, result, now - (job.started_at or now))
         completed.append(job)
         results.append(job)
     if reporting := [job for job in completed if job.progress is not None]:
         complete_progress(tx, reporting)
-    write_completed(tx, completed)
+    write_completed(tx, completed[written:])
     settle(tx)
     return results
 

@@ -142,18 +142,18 @@ def _cancel_jobs(run: Advance, nodes: Sequence[Node], *, active_too: bool) -> No
     """Cancel the jobs of nodes, including active ones if ``active_too``.
 
     A waiting job locked by another transaction is skipped: that transaction then waits for the workflow and finds the
-    verdict of the job's node.
+    verdict of the job's node. If active ones are to stop, it is waited for: it may be a claim.
     """
     tx = run.tx
     ids = tx.integers([node.id for node in nodes])
     others, tx.effects.ended = tx.effects.ended, []
-    waiting = (
-        "state IN ('available', 'scheduled', 'retryable', 'pending') AND (hold IS NULL OR hold = 'resumed')",
-        tx.skip_locked,
-    )
+    waiting = "state IN ('available', 'scheduled', 'retryable', 'pending') AND (hold IS NULL OR hold = 'resumed')"
     # Wait for the lock of suspended jobs: no other transaction will check the verdicts of their nodes.
-    on_hold = ("state = 'pending' AND hold IN ('complete', 'again', 'delay')", tx.for_update)
-    for condition, lock in (waiting, on_hold, ("state = 'active'", tx.for_update))[: 2 + active_too]:
+    on_hold = "state = 'pending' AND hold IN ('complete', 'again', 'delay')"
+    steps = [(waiting, tx.skip_locked), (on_hold, tx.for_update)]
+    if active_too:
+        steps = [(f"(({waiting}) OR ({on_hold}) OR state = 'active')", tx.for_update)]
+    for condition, lock in steps:
         if nodes:
             rows = tx.execute(
                 f"SELECT {JOB_COLUMNS} FROM jobs WHERE node {tx.among} AND {condition} ORDER BY id{lock}", (ids,)

@@ -35,7 +35,12 @@ def process_due_workflows(tx: Transaction) -> tuple[int | None, bool]:
     for row in rows:
         try:
             with tx.savepoint():
-                _look_after(tx, Workflow(*row))
+                # Those before it may have ended a job of this one, and so the workflow itself.
+                for now_row in tx.execute(
+                    f"SELECT {WORKFLOW_COLUMNS} FROM workflows WHERE seq = :seq AND due_at <= :now",
+                    {"seq": row[0], "now": tx.now},
+                ):
+                    _look_after(tx, Workflow(*now_row))
         except TryAgain:
             raise
         except Exception:

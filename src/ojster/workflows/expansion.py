@@ -30,8 +30,8 @@ def expand_maps(tx: Transaction) -> tuple[int | None, bool]:
     if graph is None:
         return tx.now, False  # another transaction has locked the workflow: ``run_due`` tries again soon
     node = graph.nodes[rows[0][0]]
-    if node.state == NodeState.STARTED and node.verdict is None:
-        _expand(Advance(graph), node)
+    if _goes_on(node):
+        _expand(graph, node)
     else:
         park_map(tx, node)  # it goes on when it starts again
     ((is_left,),) = tx.execute("SELECT EXISTS (SELECT 1 FROM map_elements WHERE parked = 0)")
@@ -86,12 +86,19 @@ def _locked(tx: Transaction, id: int) -> Graph | None:
     return graph
 
 
-def _expand(run: Advance, node: Node) -> None:
-    tx, graph = run.tx, run.graph
-    graph.load_specs([node])
-    workflow = graph.workflow_of(node)
-    most = workflow.nodes + ELEMENT_NODES_AT_ONCE
-    while workflow.nodes < most and run.step_jobs.resolved < BYTES_AT_ONCE and not node.has_ended:
+def _goes_on(node: Node) -> bool:
+    """Whether a map is to get more children."""
+    return node.state == NodeState.STARTED and node.verdict is None
+
+
+def _expand(graph: Graph, node: Node) -> None:
+    """Create children of a map, some of its elements at a time.
+
+    Their jobs may replace one another, and so change the map; so it is read anew for the next elements.
+    """
+    tx = graph.tx
+    created = resolved = 0
+    while _goes_on(node) and created < ELEMENT_NODES_AT_ONCE and resolved < BYTES_AT_ONCE:
         units = tx.execute(
             "SELECT start, elements FROM map_elements WHERE node = :node AND parked = 0 ORDER BY start LIMIT 1",
             {"node": node.id},
@@ -99,6 +106,9 @@ def _expand(run: Advance, node: Node) -> None:
         if not units:
             break
         ((start, elements),) = units
+        run, workflow = Advance(graph), graph.workflow_of(node)
+        graph.load_specs([node])
+        before = workflow.nodes
         try:
             children = plant_elements(graph, node, graph.specs[node.id], raw_list(elements), start)
         except OjsterError as refusal:
@@ -106,7 +116,13 @@ def _expand(run: Advance, node: Node) -> None:
             abort(run, workflow, node, NodeState.FAILED, error)
             run.go()
             return
+        created += workflow.nodes - before
         tx.execute("DELETE FROM map_elements WHERE node = :node AND start = :start", {"node": node.id, "start": start})
         graph.touch(node)
         run.decide(children)
         run.go()
+        resolved += run.step_jobs.resolved
+        graph = Graph(tx)
+        graph.lock([node.workflow])
+        graph.load([node.id])
+        node = graph.nodes[node.id]

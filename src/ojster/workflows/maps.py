@@ -23,6 +23,7 @@ from ojster.workflows.plan_defaults import add_defaults
 from ojster.workflows.plan_values import Plan, Spec
 from ojster.workflows.planner import Planner
 from ojster.workflows.starting import SMALL_PARAMS
+from ojster.workflows.stored_workflow import Workflow
 
 ELEMENT_NODES_AT_ONCE: Final = 50
 """Number of nodes after which a transaction creates no more elements of a map, so that nobody else waits long."""
@@ -112,12 +113,23 @@ def _plan(graph: Graph, node: Node, spec: Spec, elements: Sequence[msgspec.Raw],
 
 def park_map(tx: Transaction, node: Node) -> bool:
     """Create no more children of a map that is stopped; return whether any were missing."""
-    ((missing,),) = tx.execute("SELECT sum(number) FROM map_elements WHERE node = :node", {"node": node.id})
+    # Those that are parked were taken off the counter when it was stopped before.
+    query = "SELECT sum(number) FROM map_elements WHERE node = :node AND parked = 0"
+    ((missing,),) = tx.execute(query, {"node": node.id})
     if not missing:
         return False
     tx.execute("UPDATE map_elements SET parked = 1 WHERE node = :node", {"node": node.id})
     node.unfinished -= int(missing)
     return True
+
+
+def parked_of(tx: Transaction, workflow: Workflow) -> dict[int, int]:
+    """Return how many children of each stopped map of a workflow will not be created, by the map's id."""
+    rows = tx.execute(
+        "SELECT node, sum(number) FROM map_elements WHERE node BETWEEN ? AND ? AND parked = 1 GROUP BY node",
+        workflow.numbers,
+    )
+    return {id: int(number) for id, number in rows}
 
 
 def count_announced(tx: Transaction, tenant: str) -> int:

@@ -11,7 +11,7 @@ from ojster.storage.transaction import Later, Transaction, TryAgain
 from ojster.workflows.advance import Advance
 from ojster.workflows.creation import launch
 from ojster.workflows.graph import Graph
-from ojster.workflows.maps import forget_elements, go_on_with_map
+from ojster.workflows.maps import forget_elements, go_on_with_map, parked_of
 from ojster.workflows.node import (
     SUCCESSFUL,
     TWO_PART,
@@ -71,6 +71,9 @@ def _retry_step(run: Advance, workflow: Workflow, path: str) -> None:
     if not step.has_ended or step.state in SUCCESSFUL:
         state = "has not ended" if not step.has_ended else f"is {step.state}"
         raise wrong_state(workflow, f"The step {path!r:.200} {state}. Only failed and cancelled steps can be retried.")
+    if (idle := _not_started_around(graph, step)) is not None:
+        message = f"The step {path!r:.200} is in {graph.place_of(idle) or 'a workflow'!r}, which has not started."
+        raise wrong_state(workflow, f"{message} Retry that.")
     reset = _Reset(nodes)
     opened = reset.step(step, _followers(graph, workflow))
     if _is_handled(graph, step, opened):
@@ -78,9 +81,9 @@ def _retry_step(run: Advance, workflow: Workflow, path: str) -> None:
         raise wrong_state(workflow, message)
     forget_elements(run.tx, reset.emptied)
     nodes = graph.drop(reset.dropped, nodes)
-    _recount(graph, workflow, nodes)
     for container in opened:
         go_on_with_map(run.tx, container)
+    _recount(graph, workflow, nodes)
     emit(run.tx, "workflow.step_retried", workflow, step_id=step.name or str(step.position))
     if is_finished:
         _reopen(workflow)
@@ -89,6 +92,17 @@ def _retry_step(run: Advance, workflow: Workflow, path: str) -> None:
     graph.change(workflow)
     started = {node.id for node in nodes if node.state == NodeState.STARTED}
     run.decide([node for node in nodes if node.state == NodeState.WAITING and node.parent in started])
+
+
+def _not_started_around(graph: Graph, step: Node) -> Node | None:
+    """Return the outermost container around a step that has not started; ``None``: all have."""
+    found = None
+    container = graph.parent_of(step)
+    while container is not None:
+        if container.started_at is None:
+            found = container
+        container = graph.parent_of(container)
+    return found
 
 
 def _is_handled(graph: Graph, step: Node, opened: Sequence[Node]) -> bool:
@@ -164,15 +178,24 @@ class _Reset:
                     waiting.append(after)
             if node.parent is not None and self._nodes[node.parent].has_ended:
                 container = self._nodes[node.parent]
-                self._clear(container)
-                change_node(container, NodeState.STARTED)
-                opened.append(container)
+                self._open(container, opened)
                 waiting.append(container)
         if self._root in opened:
             for branch in self._children[self._root.id][1:]:
                 if branch not in opened:
                     self._reset_all(branch)
         return opened
+
+    def _open(self, container: Node, opened: list[Node]) -> None:
+        """Let a container go on that has ended; one that has never started waits for what is before it."""
+        began = container.started_at
+        if began is None:
+            self._reset_all(container)
+            return
+        self._clear(container)
+        change_node(container, NodeState.STARTED)
+        container.started_at = began  # its end is not that of a container that never started
+        opened.append(container)
 
     def root(self) -> None:
         """Reset a workflow: in its main container the nodes that did not succeed, in its branches all nodes."""
@@ -240,6 +263,9 @@ def _recount(graph: Graph, workflow: Workflow, nodes: Sequence[Node]) -> None:
     for node in nodes:
         if node.has_ended and node.parent is not None:
             count_ended_child(graph.nodes[node.parent], node)
+    for id, missing in parked_of(graph.tx, workflow).items():
+        if graph.nodes[id].state == NodeState.STARTED:
+            graph.nodes[id].unfinished -= missing
     for node in nodes:
         graph.touch(node)
     graph.write_nodes()
