@@ -11,7 +11,7 @@ import pytest
 
 from ojster import App
 from ojster.storage.transaction import Transaction
-from ojster.worker import company, loop_watch
+from ojster.worker import company, execution, loop_watch
 from ojster.worker.company import Company, Place
 from ojster.worker.loop_watch import LoopWatch
 from ojster.worker.worker import Worker
@@ -135,4 +135,45 @@ async def test_jobs_that_begin_alone_all_run_one_by_one(shared_url: str, tenant:
     await asyncio.wait_for(Worker(app).run(until_empty=True), 20)
     jobs = [await app.client().jobs.find(handle.id) for handle in handles]
     assert [(job.state, job.attempt, job.losses) for job in jobs] == [("completed", 1, 1)] * 6
+    await app.aclose()
+
+
+async def test_a_job_that_times_out_while_it_waits_to_begin_alone_runs_later(
+    shared_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its timeout includes the wait; then it is handed back, and this worker may run it again."""
+    monkeypatch.setattr(execution, "OVERLAP_DELAY_SECONDS", 600.0)
+    app = App(shared_url)
+    may_end = asyncio.Event()
+    ran: list[str] = []
+
+    @app.job("long")
+    async def long() -> None:
+        ran.append("long")
+        await may_end.wait()
+
+    @app.job("careful", timeout=0.3)
+    async def careful() -> None:
+        ran.append("careful")
+
+    await long.aenqueue()
+    worker = Worker(app, concurrency=2)
+    running = asyncio.create_task(worker.run())
+    while not ran:
+        await asyncio.sleep(0.01)
+    await app.client().queues.pause("default")
+    handle = await careful.aenqueue()
+    await app.engine().database.run(_lose, handle.id)
+    await app.client().queues.resume("default")
+    while "careful" not in [context.job.type for _, context in worker._active.values()]:
+        await asyncio.sleep(0.01)
+    while "careful" in [context.job.type for _, context in worker._active.values()]:
+        await asyncio.sleep(0.01)
+    assert ran == ["long"]
+    may_end.set()
+    async with asyncio.timeout(20):
+        await handle.aresult()
+    worker.stop()
+    await running
+    assert ran == ["long", "careful"]
     await app.aclose()

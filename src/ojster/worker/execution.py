@@ -11,6 +11,7 @@ import logging
 import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -140,16 +141,28 @@ class Executor:
             log.info("job %s waits: an earlier attempt of it still runs here", job.id)
             return Release(job.id, context.worker_id, job.attempt, delay=round(OVERLAP_DELAY_SECONDS * 1e6))
         self._runs.add(job.id)
-        place = await self._company.join(suspect=self._begins_alone(job))
+        try:
+            return await self._run_in_company(context)
+        finally:
+            if context.thread_ended is None or context.thread_ended.is_set():
+                self._runs.discard(job.id)
+
+    async def _run_in_company(self, context: JobContext) -> Ending:
+        """Wait until the job may begin, and run it; its timeout has begun with its lease."""
+        job = context.job
+        ends = asyncio.get_running_loop().time() + job.timeout / 1e6 if job.timeout else None
+        try:
+            async with nullcontext() if ends is None else asyncio.timeout_at(ends):
+                place = await self._company.join(suspect=self._begins_alone(job))
+        except TimeoutError:
+            return Release(job.id, context.worker_id, job.attempt)
         try:
             with tracing.running(job, context.worker_id, recorded=self._is_recorded) as run:
-                ending = await self._run(context)
+                ending = await self._run(context, ends)
                 run.end(ending)
                 return ending
         finally:
             self._company.leave(place)
-            if context.thread_ended is None or context.thread_ended.is_set():
-                self._runs.discard(job.id)
 
     def _begins_alone(self, job: Job) -> bool:
         """Return whether a worker has died while a job ran, and it could take this one along, too."""
@@ -157,13 +170,14 @@ class Executor:
         has_own_process = handler is None or (handler.process and not handler.is_async)
         return job.losses > 0 and not has_own_process
 
-    async def _run(self, context: JobContext) -> Ending:
+    async def _run(self, context: JobContext, ends: float | None) -> Ending:
+        """Run a job until a time of the event loop at most."""
         job = context.job
         worker_id = context.worker_id
         limit: asyncio.Timeout | None = None
         try:
-            if job.timeout:
-                async with asyncio.timeout(job.timeout / 1e6) as limit:
+            if ends is not None:
+                async with asyncio.timeout_at(ends) as limit:
                     context.time_limit = limit
                     result = await self._call(context)
             else:
