@@ -278,9 +278,11 @@ class _TransactionConnection:
     def _notification_of(self, tx: Transaction) -> str | None:
         """Return the notification to send inside the transaction; ``None``: send it after the commit.
 
-        If no other transaction is running, sending it inside is faster and delays no other commit.
+        If no other transaction is running, sending it inside is faster and delays no other commit. What operators have
+        changed is always sent inside, so that it is not lost if this process dies after the commit.
         """
-        if not self._database.is_at_rest or not self._database._notifier.has_peers:
+        is_better = self._database.is_at_rest or tx.effects.configured
+        if not is_better or not self._database._notifier.has_peers:
             return None
         words = messages(self._database._notifier.name, topics_of(tx.effects))
         return words[0] if len(words) == 1 and "\n" in words[0] else None

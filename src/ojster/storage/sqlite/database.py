@@ -27,6 +27,7 @@ from ojster.storage.migrations import refuse_newer, scripts
 from ojster.storage.sqlite.clock import SteadyClock, clock_file
 from ojster.storage.sqlite.notifier import SocketNotifier
 from ojster.storage.sqlite.room import Room
+from ojster.storage.sqlite.settings_watch import SettingsWatch, mark_change
 from ojster.storage.sqlite.statements import (
     COMPLETE_JOBS,
     ENVELOPE,
@@ -243,6 +244,7 @@ class SqliteDatabase(Database):
         self._synchronous = synchronous
         self._room = None if self._in_memory else Room(Path(path).absolute().parent)
         self._connections: list[apsw.Connection] = []
+        self._settings_watch = SettingsWatch(self.memory)
         self._checkpoint_wanted = threading.Event()
         self._checkpointing = threading.Lock()
         self._closing = False
@@ -314,8 +316,10 @@ class SqliteDatabase(Database):
                     records_events=self.records_events,
                     room=self._room,
                 )
+                self._settings_watch.look(connection, tx)
                 yield tx
                 tx.write_effects()
+                mark_change(tx)
                 execute("COMMIT")
             except BaseException:
                 if connection.in_transaction:
@@ -337,7 +341,9 @@ class SqliteDatabase(Database):
     def _read(self, connection: apsw.Connection) -> Iterator[Transaction]:
         connection.execute("BEGIN")
         try:
-            yield SqliteTransaction(connection, self.clock(), self.settings, self.memory)
+            tx = SqliteTransaction(connection, self.clock(), self.settings, self.memory)
+            self._settings_watch.look(connection, tx)
+            yield tx
         finally:
             connection.execute("ROLLBACK")
 

@@ -3,7 +3,8 @@
 Each process listens on a Unix datagram socket in a temporary folder derived from the file's path, and sends to the
 sockets of the others. An idle socket costs nothing, and a message arrives within a fraction of a millisecond; polling
 ``PRAGMA data_version`` would need a hundred wake-ups a second to be as fast. The processes must run as the same user.
-A lost message only delays a fetch until its long poll ends.
+A lost message only delays a fetch until its long poll ends; what operators change is also marked in the file
+(``ojster.storage.sqlite.settings_watch``).
 """
 
 from __future__ import annotations
