@@ -14,6 +14,7 @@ from typing import Any
 
 import click
 import psutil
+import psycopg
 import pytest
 from click.testing import CliRunner
 from rich.console import Console
@@ -22,6 +23,8 @@ from ojster.cli import output
 from ojster.cli.main import COMMANDS, cli
 from ojster.core.ids import new_id
 from ojster.storage.migrations import scripts
+from ojster.storage.postgres.shape import actual_shape, intended_shape
+from ojster.storage.postgres.url import parse_postgres_url
 
 
 class Ojster:
@@ -334,6 +337,29 @@ def test_migrate_and_doctor_on_postgres(tmp_path: Path, postgres_url: str) -> No
         "the tests' server has fsync off"
     )
     assert findings["schema"]["finding"].endswith(f"has version {len(scripts('postgres'))}")
+
+
+def test_doctor_finds_what_was_lost_or_changed_of_a_schema(tmp_path: Path, postgres_url: str) -> None:
+    ojster = Ojster(tmp_path, postgres_url.replace("schema=", "schema=changed_"))
+    ojster("migrate")
+
+    def finding() -> str:
+        checks = {one["check"]: one for one in json.loads(ojster("doctor", "--json", expect=1))["checks"]}
+        return "" if checks["tables"]["ok"] else str(checks["tables"]["finding"])
+
+    assert finding() == ""
+    url = parse_postgres_url(ojster.url)
+    with psycopg.connect(url.conninfo, autocommit=True) as connection:
+        assert actual_shape(connection, url.schema).indexes == intended_shape().indexes
+        connection.execute(f"SET search_path TO {url.schema}".encode())
+        for statement, expected in (
+            ("DROP INDEX jobs_due", "the index jobs_due is missing"),
+            ("ALTER TABLE jobs RESET (fillfactor)", "jobs lacks fillfactor=90"),
+            ("ALTER TABLE nodes SET (autovacuum_enabled = false)", "autovacuum is off for nodes"),
+            ("DROP TABLE webhooks CASCADE", "the table webhooks is missing"),
+        ):
+            connection.execute(statement.encode())
+            assert expected in finding()
 
 
 def test_the_demo_ends_well(nowhere: Ojster) -> None:

@@ -31,6 +31,12 @@ SLOW_COMMIT_MS: Final = 50.0
 """Commit time from which the check fails, in milliseconds."""
 
 MAX_DEAD_ROWS: Final = 200_000
+MAX_NAPTIME_SECONDS: Final = 60
+"""Maximum rest of autovacuum between two rounds, in seconds."""
+
+MOST_SHOWN: Final = 5
+"""Number of differences of the schema that a finding names."""
+
 MAX_TRANSACTION_AGE_SECONDS: Final = 300
 """Maximum age of an open transaction, in seconds; an older one holds vacuum back."""
 
@@ -63,6 +69,7 @@ def checks_of(url: str) -> list[Check]:
         return [
             ("database", postgres.server),
             ("schema", postgres.schema),
+            ("tables", postgres.tables),
             ("durability", postgres.durability),
             ("commit", postgres.commit),
             ("vacuum", postgres.vacuum),
@@ -156,6 +163,24 @@ class _Postgres:
             return False, f"{words}, but this Ojster needs {known}: run `ojster migrate`"
         return version == known, words + ("" if version == known else f", Ojster knows only {known}: upgrade it")
 
+    def tables(self) -> Finding:
+        """Find indexes that are missing, and storage parameters of tables that are not those of the schema."""
+        from ojster.storage.postgres.database import version_of
+        from ojster.storage.postgres.shape import actual_shape, differences, intended_shape
+        from ojster.storage.postgres.url import with_lacks
+
+        with self._connection() as connection:
+            actual = actual_shape(connection, self._url.schema)
+            lacks = with_lacks(self._url, version_of(connection)).lacks
+        intended = intended_shape()
+        if "storage-parameters" in lacks:
+            intended = intended._replace(parameters={})
+        if found := differences(intended, actual):
+            others = f", and {len(found) - MOST_SHOWN} more" if len(found) > MOST_SHOWN else ""
+            shown = "; ".join(found[:MOST_SHOWN]) + others
+            return False, f"{shown}: put it right as in the scripts of the schema, or jobs will be found slowly"
+        return True, f"{len(intended.indexes)} indexes, and parameters of {len(intended.parameters)} tables, are right"
+
     def durability(self) -> Finding:
         with self._connection() as connection:
             found = {name: _setting(connection, name) for name in ("fsync", "synchronous_commit", "full_page_writes")}
@@ -177,16 +202,20 @@ class _Postgres:
             if _setting(connection, "autovacuum") == "off" or _setting(connection, "track_counts") == "off":
                 return False, "autovacuum is off: dead rows will slow down every claim; set autovacuum = on"
             rows = connection.execute(
-                "SELECT s.relname, n_live_tup, n_dead_tup, pg_size_pretty(pg_total_relation_size(relid)), "
-                "coalesce('autovacuum_enabled=false' = ANY(c.reloptions), false) "
-                "FROM pg_stat_user_tables AS s JOIN pg_class AS c ON c.oid = s.relid "
-                "WHERE s.schemaname = %s AND s.relname IN ('jobs', 'payloads') ORDER BY s.relname",
+                "SELECT relname, n_live_tup, n_dead_tup, pg_size_pretty(pg_total_relation_size(relid)) "
+                "FROM pg_stat_user_tables WHERE schemaname = %s AND relname IN ('jobs', 'payloads') ORDER BY relname",
                 (self._url.schema,),
             ).fetchall()
-        words = "; ".join(f"{name}: {live} rows, {dead} dead, {size}" for name, live, dead, size, _ in rows)
-        if any(off for *_, off in rows):
-            return False, f"{words}: autovacuum is off for one of them; set autovacuum_enabled = on"
-        if any(dead > MAX_DEAD_ROWS and dead > live / 2 for _, live, dead, *_ in rows):
+            rests = connection.execute(
+                "SELECT setting::bigint FROM pg_settings WHERE name = 'autovacuum_naptime'"
+            ).fetchall()
+        words = "; ".join(f"{name}: {live} rows, {dead} dead, {size}" for name, live, dead, size in rows)
+        if any(seconds > MAX_NAPTIME_SECONDS for (seconds,) in rests):
+            return (
+                False,
+                f"{words}: autovacuum rests too long; set autovacuum_naptime to {MAX_NAPTIME_SECONDS} s or less",
+            )
+        if any(dead > MAX_DEAD_ROWS and dead > live / 2 for _, live, dead, _ in rows):
             return False, f"{words}: autovacuum does not keep up; see the check 'horizon', or run VACUUM"
         return True, words or "no tables"
 

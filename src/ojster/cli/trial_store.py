@@ -10,14 +10,18 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 import apsw
 import click
 
+from ojster.core.errors import BackendUnavailable
 from ojster.storage.database import SQLITE
 from ojster.storage.open import MEMORY
+
+if TYPE_CHECKING:
+    import psycopg
 
 FORGOTTEN_AFTER: Final = 86_400
 """Age from which the store of a trial that was killed is deleted by the next trial, in seconds."""
@@ -48,7 +52,9 @@ def trial_store(url: str) -> Iterator[TrialStore]:
     Raises
     ------
     click.UsageError
-        ``url`` is neither.
+        ``url`` is neither, or the role may not create a schema.
+    BackendUnavailable
+        The database cannot be reached.
     """
     if url.startswith(SQLITE) and url != MEMORY:
         with _file(Path(url.removeprefix(SQLITE))) as store:
@@ -121,6 +127,18 @@ def _delete(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
+def _check_rights(connection: psycopg.Connection) -> None:
+    """Refuse a role that may not create the schema of a trial."""
+    (role, database, may) = connection.execute(
+        "SELECT current_user, current_database(), has_database_privilege(current_database(), 'CREATE')"
+    ).fetchone() or ("", "", True)
+    if not may:
+        raise click.UsageError(
+            f"The role {role!r} may not create a schema for a trial. Use another role, or run as the database's owner: "
+            f'GRANT CREATE ON DATABASE "{database}" TO "{role}"'
+        )
+
+
 @contextmanager
 def _schema(url: str) -> Iterator[TrialStore]:
     import psycopg
@@ -130,7 +148,13 @@ def _schema(url: str) -> Iterator[TrialStore]:
 
     prefix = prefix_of(url)
     name = _name(prefix)
-    with psycopg.connect(parse_postgres_url(url).conninfo, autocommit=True) as connection:
+    parsed = parse_postgres_url(url)
+    try:
+        opened = psycopg.connect(parsed.conninfo, autocommit=True)
+    except psycopg.OperationalError as error:
+        why = " ".join(str(error).split())
+        raise BackendUnavailable(f"The database {parsed.shown} cannot be used: {why}") from error
+    with opened as connection:
 
         def drop(schema: str) -> None:
             connection.execute(sql.SQL("DROP SCHEMA IF EXISTS {} CASCADE").format(sql.Identifier(schema)))
@@ -151,6 +175,7 @@ def _schema(url: str) -> Iterator[TrialStore]:
         for (left,) in known:
             if _is_forgotten(left, prefix):
                 drop(left)
+        _check_rights(connection)
         try:
             connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(name)))
             connection.execute(sql.SQL("COMMENT ON SCHEMA {} IS {}").format(sql.Identifier(name), sql.Literal(_MARK)))
