@@ -89,7 +89,7 @@ async def test_workflows_do_what_the_rules_say_in_four_transactions_at_once(
 async def test_workflows_do_what_the_rules_say_if_they_are_created_and_started_in_steps(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(creation, "NODES_AT_ONCE", 2)
+    monkeypatch.setattr(creation, "NODES_CREATED_AT_ONCE", 2)
     monkeypatch.setattr(starting, "MAX_STARTS_OF_WORKFLOW", 1)
     await on_a_file_in_memory(clock, range(8, 10))
 
@@ -98,7 +98,7 @@ async def test_workflows_do_what_the_rules_say_if_they_are_created_and_started_i
 async def test_workflows_do_what_the_rules_say_in_steps_of_four_transactions_at_once(
     four_engines: list[Service], clock: Clock, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(creation, "NODES_AT_ONCE", 2)
+    monkeypatch.setattr(creation, "NODES_CREATED_AT_ONCE", 2)
     monkeypatch.setattr(starting, "MAX_STARTS_OF_WORKFLOW", 1)
     await on_postgres(four_engines, clock, postgres_url, range(8, 9))
 

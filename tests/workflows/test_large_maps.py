@@ -163,4 +163,4 @@ class TestBytes:
         info = await flow.look()
         assert info.state == "failed"
         failed = [step for step in info.walk() if step.state == "failed" and step.path.startswith("each.")]
-        assert b"at most 3000000 are allowed" in msgspec.json.encode(failed[0].error)
+        assert b"more than 3000000 bytes" in msgspec.json.encode(failed[0].error)

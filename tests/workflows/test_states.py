@@ -206,7 +206,7 @@ async def a_container_ends_as_it_must(flow: WorkflowBench) -> None:
 
 
 async def a_large_workflow_is_created_in_steps(flow: WorkflowBench) -> None:
-    with mock.patch.object(creation, "NODES_AT_ONCE", 1):
+    with mock.patch.object(creation, "NODES_CREATED_AT_ONCE", 1):
         await flow.create(chain(job("a")))
 
 
