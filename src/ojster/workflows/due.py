@@ -16,7 +16,7 @@ from ojster.workflows.graph import Graph
 from ojster.workflows.node import NodeState
 from ojster.workflows.retention import MAX_DUE_WORKFLOWS
 from ojster.workflows.states import change_workflow
-from ojster.workflows.stored_workflow import FORGOTTEN, WORKFLOW_COLUMNS, Workflow, WorkflowState, emit
+from ojster.workflows.stored_workflow import FORGOTTEN, Workflow, WorkflowState, emit
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -29,32 +29,30 @@ def process_due_workflows(tx: Transaction) -> tuple[int | None, bool]:
     Return when the next workflow is due, and whether more may be due now.
     """
     rows = tx.execute(
-        f"SELECT {WORKFLOW_COLUMNS} FROM workflows WHERE due_at <= :now ORDER BY due_at LIMIT :limit{tx.skip_locked}",
+        f"SELECT seq, id FROM workflows WHERE due_at <= :now ORDER BY due_at LIMIT :limit{tx.skip_locked}",
         {"now": tx.now, "limit": MAX_DUE_WORKFLOWS},
     )
-    for row in rows:
+    for seq, id in rows:
         try:
             with tx.savepoint():
-                # Those before it may have ended a job of this one, and so the workflow itself.
-                for now_row in tx.execute(
-                    f"SELECT {WORKFLOW_COLUMNS} FROM workflows WHERE seq = :seq AND due_at <= :now",
-                    {"seq": row[0], "now": tx.now},
-                ):
-                    _look_after(tx, Workflow(*now_row))
+                _look_after(tx, seq)
         except TryAgain:
             raise
         except Exception:
-            log.exception("maintenance of the workflow %s failed; retrying in 60 seconds", row[1])
-            later = {"later": tx.now + MINUTE, "seq": row[0]}
+            log.exception("maintenance of the workflow %s failed; retrying in 60 seconds", id)
+            later = {"later": tx.now + MINUTE, "seq": seq}
             tx.execute("UPDATE workflows SET due_at = :later WHERE seq = :seq", later)
     ((next_due,),) = tx.execute("SELECT min(due_at) FROM workflows WHERE due_at IS NOT NULL")
     return next_due, len(rows) == MAX_DUE_WORKFLOWS
 
 
-def _look_after(tx: Transaction, workflow: Workflow) -> None:
-    """Start, expire or time out one due workflow."""
+def _look_after(tx: Transaction, seq: int) -> None:
+    """Start, expire or time out a due workflow, unless one before it has ended it: its job may have replaced one."""
     graph = Graph(tx)
-    graph.workflows[workflow.seq] = workflow
+    graph.lock([seq])
+    workflow = graph.workflows[seq]
+    if workflow.due_at is None or workflow.due_at > tx.now:
+        return
     run = Advance(graph)
     if workflow.state == FORGOTTEN:
         abandon(tx, workflow)

@@ -99,7 +99,7 @@ def _not_started_around(graph: Graph, step: Node) -> Node | None:
     found = None
     container = graph.parent_of(step)
     while container is not None:
-        if container.started_at is None:
+        if container.started_at is None and container.state != NodeState.STARTED:
             found = container
         container = graph.parent_of(container)
     return found
