@@ -10,6 +10,8 @@ import pytest
 from ojster.core.errors import Duplicate
 from ojster.core.events import EventFilter
 from ojster.core.ids import new_id
+from ojster.core.json_objects import read_members
+from ojster.fleet.requirements import read_provided
 from ojster.jobs.claim_policy import Claim
 from ojster.jobs.messages import Acknowledgement
 from ojster.jobs.new_job import read_job
@@ -276,3 +278,16 @@ async def test_fetches_of_overlapping_queues_that_are_merged_share_no_job(bench:
     assert len(jobs) == len(set(jobs)) == 3
     counts = (await bench.engine.jobs.count())["a"]
     assert {state: n for state, n in counts.items() if n} == {"active": 3}
+
+
+async def test_a_worker_of_many_queues_gets_jobs_of_all_kinds_in_the_order_of_its_queues(bench: Bench) -> None:
+    names = [f"q{number}" for number in range(40)]
+    await bench.push("plain", queue="q30")
+    await bench.push("limited", queue="q7", rate_limit={"key": "k", "concurrency": 1})
+    needing = b'{"type":"needing","args":[],"ext_ml_gpu_count":1,"options":{"queue":"q15"}}'
+    await bench.engine.jobs.enqueue([read_members(needing)])
+    await bench.push("elsewhere", queue="other")
+    able = read_provided({"gpu": {"type": "a100", "count": 8}})
+    jobs = await bench.fetch(*names, count=10, worker_id="w", provided=able)
+    assert [(job.type, job.queue) for job in jobs] == [("limited", "q7"), ("needing", "q15"), ("plain", "q30")]
+    assert await bench.fetch(*names, count=10) == []

@@ -118,6 +118,7 @@ async def _live(service: Service, clock: Clock) -> None:
     await work(provided=read_provided(GPU))
     await work("gpus", provided=read_provided(GPU))
     await jobs.enqueue([request("same") for _ in range(20)])
+    await work(*[f"queue{number}" for number in range(20)])
     same = await jobs.fetch(Claim(("default",), 20, "w"))
     await jobs.acknowledge([Acknowledgement(job.id, b"1", "w", job.attempt) for job in same])  # in one statement
     (found,) = [await jobs.find(same[0].id)]

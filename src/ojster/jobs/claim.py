@@ -29,6 +29,9 @@ P = TypeVar("P", bound=ClaimPolicy)
 MAX_CLAIMED: Final = 1_000
 """Maximum number of jobs for one claim."""
 
+MANY_QUEUES: Final = 8
+"""Number of queues from which on it is asked first which of them have jobs, where each look takes a round trip."""
+
 
 class NoJobsAllowed(list[Job]):
     """The answer to a worker that gets no jobs at present: a long poll is not worth it."""
@@ -141,7 +144,10 @@ class ClaimPipeline:
         limits, notes = self._steps("room_in_queue"), self._steps("taken_from")
         mix = self._steps("serve_tenants") if share.tenant is None else []
         taken: list[Job] = []
-        for queue in dict.fromkeys(queues):
+        looked: Sequence[str] = list(dict.fromkeys(queues))
+        if len(looked) > MANY_QUEUES:
+            looked = self.tx.queues_with_jobs(looked)
+        for queue in looked:
             room = wanted - len(taken)
             for limit in limits:
                 room = room and limit(queue, room)

@@ -44,9 +44,9 @@ Payload = tuple[bytes, bytes | None, int | None]
 _SHARE: Final = "INSERT INTO shared_values (digest, workflow, value) VALUES (?, ?, ?) ON CONFLICT (digest) DO NOTHING"
 
 ColumnType = Literal["bigint", "text", "bytea", "uuid"]
+"""Type of a column, for ``insert_rows`` and ``update_rows``."""
 
 HISTORY_COLUMNS: Final[dict[str, ColumnType]] = {"seq": "bigint", "at": "bigint", "type": "text", "data": "bytea"}
-"""Type of a column, for ``insert_rows`` and ``update_rows``."""
 
 PLAIN: Final = "j.limit_key IS NULL AND j.needs IS NULL"
 """Condition for jobs without a rate limit and requirements, worded as the index of available jobs."""
@@ -358,6 +358,10 @@ class Transaction(ABC):
     @abstractmethod
     def find_jobs(self, ids: Sequence[str]) -> dict[str, Job]:
         """Return the existing jobs with these ids, with envelopes."""
+
+    def queues_with_jobs(self, queues: Sequence[str]) -> Sequence[str]:
+        """Return those of many queues that may have available jobs, in their order: others are not worth a look."""
+        return queues
 
     def available_jobs(self, kind: str, parameters: Sequence[Any], limit: int) -> list[Job]:
         """Return the next available jobs of a queue and tenant, locked, with their envelopes: by priority, then age.

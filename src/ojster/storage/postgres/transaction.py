@@ -18,7 +18,16 @@ from ojster.storage.postgres.abilities import slots_of
 from ojster.storage.postgres.pipeline import Array, Connection, blobs, ints, quoted, texts, unnest, uuids
 from ojster.storage.postgres.url import PostgresUrl
 from ojster.storage.tally import ADDED, SUMS
-from ojster.storage.transaction import JOB_COLUMNS, JOB_COLUMNS_OF_J, ColumnType, Parameters, Row, Transaction, TryAgain
+from ojster.storage.transaction import (
+    AVAILABLE_CONDITIONS,
+    JOB_COLUMNS,
+    JOB_COLUMNS_OF_J,
+    ColumnType,
+    Parameters,
+    Row,
+    Transaction,
+    TryAgain,
+)
 
 A = TypeVar("A")
 
@@ -153,6 +162,12 @@ _SELECT_AVAILABLE: Final = _WITH_ENVELOPE + (
     "(SELECT 1 FROM jobs AS other WHERE other.exclusive_key = j.exclusive_key AND other.exclusive_key IS NOT NULL "
     "AND other.state = 'active')) "
     "ORDER BY j.priority DESC, j.seq LIMIT ? FOR UPDATE OF j SKIP LOCKED"
+)
+
+# OFFSET lets PostgreSQL look for each queue by an index, instead of making a table of all available jobs.
+_WITH_JOBS: Final = f"SELECT name FROM {unnest('text')} AS name WHERE " + " OR ".join(
+    f"EXISTS (SELECT 1 FROM jobs WHERE queue = name AND state = 'available' AND {condition} LIMIT 1 OFFSET 0)"
+    for condition, _ in AVAILABLE_CONDITIONS
 )
 
 _ENVELOPES: Final = f"SELECT p.seq, {_ENVELOPE} FROM payloads AS p WHERE p.seq = ANY(CAST(? AS bigint[]))"
@@ -336,6 +351,10 @@ class PostgresTransaction(Transaction):
 
     def new_workflow_numbers(self, count: int) -> list[int]:
         return [number for (number,) in self.execute(self._statements.number_workflows, (count,))]
+
+    def queues_with_jobs(self, queues: Sequence[str]) -> Sequence[str]:
+        found = {name for (name,) in self.execute(_WITH_JOBS, (texts(queues),))}
+        return [queue for queue in queues if queue in found]
 
     def start_jobs(self, jobs: Sequence[Job]) -> None:
         self.execute(
