@@ -14,6 +14,7 @@ import pytest
 
 from ojster import App, Unique
 from ojster.core.errors import BackendUnavailable, Duplicate, InvalidRequest
+from ojster.core.json_objects import read_members
 from ojster.jobs.claim_policy import Claim
 from ojster.jobs.new_job import read_job
 from ojster.jobs.push import push
@@ -26,9 +27,10 @@ from ojster.storage.open import migrate_database, open_database
 from ojster.storage.postgres import notifier, transaction
 from ojster.storage.postgres.abilities import ABILITIES
 from ojster.storage.postgres.database import PostgresDatabase
-from ojster.storage.postgres.pipeline import translate
+from ojster.storage.postgres.pipeline import ConnectionLost, translate
 from ojster.storage.postgres.url import parse_postgres_url
 from ojster.storage.transaction import Transaction, TryAgain
+from ojster.workflows import due as workflow_due
 from tests.conftest import SERVER_VARIABLE, Clock, request, url_of_schema
 from tests.postgres import PostgresServer
 
@@ -441,3 +443,25 @@ async def test_events_that_were_forgotten_before_anybody_asked_leave_a_gap(
     assert (len(stretch.events), stretch.is_whole) == (1, False)
     assert (await engine.events.read_on(stretch.events[-1][0])).is_whole
     await engine.close()
+
+
+async def test_a_connection_that_is_lost_in_due_work_is_no_failed_maintenance(
+    engines: list[Service], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The transaction runs again on another connection, and says nothing of retries in a minute."""
+    real, tries = workflow_due._look_after, 0
+
+    def lose_once(tx: Transaction, seq: int) -> None:
+        nonlocal tries
+        tries += 1
+        if tries == 1:
+            raise ConnectionLost("the server has gone")
+        real(tx, seq)
+
+    monkeypatch.setattr(workflow_due, "_look_after", lose_once)
+    wire = b'{"type":"chain","steps":[{"type":"a","args":[]}],"scheduled_at":"+PT0.05S"}'
+    info = await engines[0].workflows.create(read_members(wire))
+    while (await engines[0].workflows.show(info.id)).state == "pending":
+        await engines[0].database.run(run_due, None)
+    assert tries >= 2
+    assert "maintenance of" not in caplog.text

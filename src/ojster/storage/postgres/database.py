@@ -343,13 +343,13 @@ class _TransactionConnection:
             return
         try:
             connection.answer()
-        except (ConnectionLost, StatementFailed, TryAgain):
+        except (StatementFailed, TryAgain):
             log.debug("a statement sent before the rollback failed")
         try:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
                 connection.answer()
-        except (ConnectionLost, StatementFailed, TryAgain):
+        except (StatementFailed, TryAgain):
             self.disconnect()
 
 

@@ -60,14 +60,14 @@ _LOST: Final = frozenset({"57P01", "57P02", "57P03", "57P05", "08000", "08003", 
 assigned a different server connection."""
 
 
-class ConnectionLost(Exception):
+class ConnectionLost(TryAgain):
     """The connection is lost. The transaction is rolled back, unless its commit was already sent.
 
     ``undone`` is true if it is certainly rolled back: the database refused a statement before the commit.
     """
 
     def __init__(self, why: str, *, undone: bool = False) -> None:
-        super().__init__(why)
+        super().__init__(why, lost=True)
         self.undone = undone
 
 
