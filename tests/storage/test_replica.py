@@ -75,9 +75,12 @@ async def test_lists_come_from_the_replica_and_single_jobs_from_the_primary(
 async def test_a_replica_that_is_too_far_behind_is_not_asked_and_its_lag_is_shown(
     service: Service, primary: PostgresServer, standby: PostgresServer
 ) -> None:
+    replica = replica_of(service)
+    while replica.state.lag is None:  # it is unknown until the replica has reached a position of the primary
+        catch_up(primary, standby)
+        replica.measure()
     say(standby, b"SELECT pg_wal_replay_pause()")
     await service.jobs.enqueue([request("new")])
-    replica = replica_of(service)
     replica.measure()
     replica._max_lag = 0.0
     replica.measure()
