@@ -211,10 +211,7 @@ class _Postgres:
             ).fetchall()
         words = "; ".join(f"{name}: {live} rows, {dead} dead, {size}" for name, live, dead, size in rows)
         if any(seconds > MAX_NAPTIME_SECONDS for (seconds,) in rests):
-            return (
-                False,
-                f"{words}: autovacuum rests too long; set autovacuum_naptime to {MAX_NAPTIME_SECONDS} s or less",
-            )
+            return False, f"{words}: autovacuum rests too long; set autovacuum_naptime = {MAX_NAPTIME_SECONDS}s or less"
         if any(dead > MAX_DEAD_ROWS and dead > live / 2 for _, live, dead, _ in rows):
             return False, f"{words}: autovacuum does not keep up; see the check 'horizon', or run VACUUM"
         return True, words or "no tables"

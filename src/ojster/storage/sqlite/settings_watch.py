@@ -44,7 +44,7 @@ class SettingsWatch:
         self._mark: bytes | None = None
 
     def look(self, connection: apsw.Connection, tx: Transaction) -> None:
-        """Look at the beginning of a transaction. The first look of a connection remembers the mark."""
+        """Look at the beginning of a transaction, and forget what is remembered if the mark is another."""
         version = connection.execute("PRAGMA data_version").get
         if self._versions.get(connection) == version:
             return
