@@ -122,6 +122,18 @@ async def test_a_released_job_is_answered_with_when_it_runs(http: Http, path: st
         assert await ok(http, "POST", path.format(id), body) == answer | scheduled
 
 
+@pytest.mark.parametrize("path", ["ack", "nack", "release"])
+async def test_a_report_of_another_start_of_the_attempt_is_refused(http: Http, path: str) -> None:
+    id = await held(http)
+    body = {"job_id": id, "worker_id": "w", "attempt": 1} | ({"requeue": True} if path == "nack" else {})
+    refused = await ok(http, "POST", f"/workers/{path}", body | {"started_at": LATER}, status=409)
+    assert refused["error"]["message"] == (
+        f"The attempt of the job {id} that the report is about has ended; another one has begun."
+    )
+    assert (await ok(http, "GET", f"/jobs/{id}"))["job"]["state"] == "active"
+    await ok(http, "POST", f"/workers/{path}", body | {"started_at": AT})
+
+
 async def test_a_job_that_waits_is_answered_with_its_deadline(http: Http) -> None:
     id = await held(http)
     body = {"job_id": id, "worker_id": "w", "then": "wait", "deadline": LATER}

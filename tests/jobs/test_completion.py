@@ -9,8 +9,9 @@ import pytest
 from ojster.core.errors import Conflict, NotFound, OjsterError, PayloadTooLarge
 from ojster.core.ids import new_id
 from ojster.fleet.workers import Heartbeat
+from ojster.jobs.failure import Failure
 from ojster.jobs.filter_walk import JobFilter
-from ojster.jobs.messages import Acknowledgement, Progress, Release
+from ojster.jobs.messages import Acknowledgement, FailureReport, Progress, Release, hand_back
 from ojster.jobs.scope import accepted
 from tests.conftest import Bench, shown
 
@@ -104,6 +105,31 @@ async def test_a_job_released_with_a_delay_is_scheduled(bench: Bench) -> None:
     assert (await bench.find(job)).state == "scheduled"
     await bench.run_due(after=5)
     assert (await bench.fetch_one()).attempt == 1
+
+
+@pytest.mark.parametrize("kind", ["release", "fail", "acknowledge"])
+async def test_a_report_that_is_sent_again_does_not_end_the_next_run_of_the_same_worker(
+    bench: Bench, kind: str
+) -> None:
+    await bench.push(retry={"max_attempts": 3})
+    job = await bench.fetch_one(worker_id="w")
+    report = {
+        "release": hand_back(job, "w"),
+        "fail": FailureReport(job.id, Failure("UnknownJobType", "no"), "w", 1, started_at=job.started_at),
+        "acknowledge": Acknowledgement(job.id, b"1", "w", 1, started_at=job.started_at),
+    }[kind]
+    send = getattr(bench.engine.jobs, kind)
+    first = report if kind != "acknowledge" else hand_back(job, "w")
+    (ended,) = await getattr(bench.engine.jobs, "release" if kind == "acknowledge" else kind)([first])
+    accepted(ended)
+    await bench.run_due(after=10)
+    again = await bench.fetch_one(worker_id="w")
+    assert (again.id, again.attempt) == (job.id, job.attempt)
+    (refused,) = await send([report])
+    assert isinstance(refused, Conflict)
+    assert "another one has begun" in refused.message
+    assert (await bench.find(job)).state == "active"
+    await bench.ack(again)
 
 
 async def refusal_of(bench: Bench, ack: Acknowledgement) -> OjsterError:

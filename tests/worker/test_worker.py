@@ -13,7 +13,7 @@ import httpx
 import pytest
 import uvicorn
 
-from ojster import App, BackendUnavailable, JobCancelled, JobContext, JobFailed, JobOptions, Sharing, Worker
+from ojster import App, BackendUnavailable, JobCancelled, JobContext, JobFailed, JobOptions, Sharing, Snooze, Worker
 from ojster.core.errors import OjsterError
 from ojster.files.service import FileService
 from ojster.job_handle import JobHandle
@@ -405,6 +405,37 @@ async def test_a_result_is_reported_after_a_server_outage(shared_url: str) -> No
     async with working(app):
         assert await handle.aresult(15) == "done"
     assert (len(ran), refused) == (1, 3)
+    await app.aclose()
+
+
+async def test_a_release_whose_answer_was_lost_does_not_hand_back_the_next_run(shared_url: str) -> None:
+    app = App(shared_url)
+    engine: Service = app.engine()
+    original = engine.jobs.release
+    answers = asyncio.Queue[Any]()
+    runs = calls = 0
+
+    @app.job("twice")
+    async def twice() -> str:
+        nonlocal runs
+        runs += 1
+        if runs == 1:
+            raise Snooze(0)
+        return str(*await answers.get())  # while it runs, the release is sent again
+
+    async def release(items: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        outcomes = await original(items)
+        if calls == 1:
+            raise BackendUnavailable("the answer was lost")
+        answers.put_nowait(outcomes)
+        return outcomes
+
+    engine.jobs.release = release  # type: ignore[method-assign]
+    handle = await twice.aenqueue()
+    async with working(app):
+        assert "another one has begun" in await handle.aresult(15)
     await app.aclose()
 
 

@@ -24,7 +24,7 @@ from ojster.events.subscription import Subscription
 from ojster.events.webhook_sender import Refused, WebhookSender
 from ojster.jobs.claim_policy import Claim
 from ojster.jobs.failure import Failure
-from ojster.jobs.messages import Acknowledgement, FailureReport, Release
+from ojster.jobs.messages import Acknowledgement, FailureReport, Release, hand_back
 from ojster.service import Service
 
 log = logging.getLogger(__name__)
@@ -113,7 +113,7 @@ class WebhookWorker:
             for job in jobs:
                 receiver = str(job.args[0]) if job.args else ""
                 if self._taken[receiver] >= SLOTS:
-                    later.append(Release(job.id, job.worker_id, job.attempt, self._delay(receiver)))
+                    later.append(hand_back(job, job.worker_id, self._delay(receiver)))
                     continue
                 self._taken[receiver] += 1
                 task = asyncio.create_task(self.deliver(job))
@@ -174,7 +174,7 @@ class WebhookWorker:
         except _Failed as failed:
             failure = failed.failure
         except asyncio.CancelledError:
-            await engine.jobs.release([Release(job.id, job.worker_id, job.attempt)])
+            await engine.jobs.release([hand_back(job, job.worker_id)])
             raise
         try:
             if failure is None:
@@ -243,7 +243,7 @@ class WebhookWorker:
         except (httpx.HTTPError, OSError, TimeoutError) as error:
             failure = Failure("WebhookUnreachable", f"{subscription.url}: {str(error) or type(error).__name__}")
         except asyncio.CancelledError:
-            await engine.jobs.release([Release(job.id, job.worker_id, job.attempt)])
+            await engine.jobs.release([hand_back(job, job.worker_id)])
             raise
         else:
             result = {

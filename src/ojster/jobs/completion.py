@@ -9,14 +9,14 @@ from collections.abc import Sequence
 from typing import Final
 
 from ojster.core.durations import SECOND
-from ojster.core.errors import OjsterError, PayloadTooLarge, Unsupported
+from ojster.core.errors import Conflict, OjsterError, PayloadTooLarge, Unsupported
 from ojster.core.job import Job
 from ojster.core.states import JobState
 from ojster.jobs.ending_attempts import confirm_ends
 from ojster.jobs.extension import life, lock_with, settle
 from ojster.jobs.failure import Failure
 from ojster.jobs.leases import refusal_of
-from ojster.jobs.messages import Acknowledgement, EndOfAttempt, FailureReport, LeaseReport, Release
+from ojster.jobs.messages import Acknowledgement, EndOfAttempt, EndWithoutSuccess, FailureReport, Release
 from ojster.jobs.progress import complete_progress
 from ojster.jobs.transitions import (
     complete_job,
@@ -46,7 +46,7 @@ def acknowledge(tx: Transaction, acknowledgements: Sequence[Acknowledgement]) ->
     checks = life(tx).refuse_result
     for ack in acknowledgements:
         job = jobs.get(ack.job_id)
-        refusal = refusal_of(job, ack)
+        refusal = _refusal_of(job, ack)
         if job is not None and refusal is None:
             refusal = _too_large(ack.result, largest)
             for check in checks:
@@ -70,7 +70,7 @@ def acknowledge(tx: Transaction, acknowledgements: Sequence[Acknowledgement]) ->
             if ack.append:
                 jobs |= tx.lock_jobs([later.job_id for later in acknowledgements[len(results) :]])
                 job = jobs[ack.job_id]
-                if (refusal := refusal_of(job, ack)) is not None:
+                if (refusal := _refusal_of(job, ack)) is not None:
                     results.append(refusal)
                     continue
         complete_job(tx, job, result, now - (job.started_at or now))
@@ -91,15 +91,30 @@ def _carry_out(tx: Transaction, job: Job, ack: Acknowledgement) -> bytes | None:
     return next((result for result in stored if result is not None), ack.result)
 
 
-def _hear(tx: Transaction, job: Job | None, report: LeaseReport) -> None:
+def _refusal_of(job: Job | None, report: EndOfAttempt) -> OjsterError | None:
+    """Return the error if the attempt is not the one that runs, or its worker does not hold the lease."""
+    if refusal := refusal_of(job, report):
+        return refusal
+    if job is None or _is_of_this_start(job, report):
+        return None
+    return Conflict(
+        f"The attempt of the job {job.id} that the report is about has ended; another one has begun.", job_id=job.id
+    )
+
+
+def _is_of_this_start(job: Job, report: EndOfAttempt) -> bool:
+    return report.started_at in (None, job.started_at)
+
+
+def _hear(tx: Transaction, job: Job | None, report: EndOfAttempt) -> None:
     """Take a report that comes too late as the confirmation that the attempt has stopped."""
     if job is None or job.node is None or report.attempt not in (None, job.attempt):
         return
-    if report.worker_id in (None, job.worker_id):
+    if _is_of_this_start(job, report) and report.worker_id in (None, job.worker_id):
         confirm_ends(tx, [job])
 
 
-def _refuse_end(tx: Transaction, job: Job, report: EndOfAttempt) -> OjsterError | None:
+def _refuse_end(tx: Transaction, job: Job, report: EndWithoutSuccess) -> OjsterError | None:
     return next((refusal for refuse in life(tx).refuse_end if (refusal := refuse(tx, job, report))), None)
 
 
@@ -116,7 +131,7 @@ def fail(tx: Transaction, reports: Sequence[FailureReport]) -> list[Job | Ojster
     results: list[Job | OjsterError] = []
     for report in reports:
         job = jobs.get(report.job_id)
-        if refusal := refusal_of(job, report):
+        if refusal := _refusal_of(job, report):
             _hear(tx, job, report)
             results.append(refusal)
             continue
@@ -147,7 +162,7 @@ def release(tx: Transaction, releases: Sequence[Release]) -> list[Job | OjsterEr
     results: list[Job | OjsterError] = []
     for place, item in enumerate(releases):
         job = jobs.get(item.job_id)
-        if refusal := refusal_of(job, item):
+        if refusal := _refusal_of(job, item):
             _hear(tx, job, item)
             results.append(refusal)
             continue

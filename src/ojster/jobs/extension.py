@@ -18,7 +18,7 @@ from ojster.core.job import Job
 from ojster.core.json_objects import Members
 from ojster.jobs.claim_policy import STEPS, Claim, ClaimPolicy, Obstacles
 from ojster.jobs.failure import Failure
-from ojster.jobs.messages import Acknowledgement, EndOfAttempt, Release
+from ojster.jobs.messages import Acknowledgement, EndWithoutSuccess, Release
 from ojster.jobs.new_job import NewJob
 from ojster.jobs.reason import Reason
 from ojster.jobs.scope import Scope
@@ -143,7 +143,7 @@ class Extension:
         """Return the result to store in the place of the one in the acknowledgement, or raise its refusal."""
         return None
 
-    def refuse_end(self, tx: Transaction, job: Job, report: EndOfAttempt) -> OjsterError | None:
+    def refuse_end(self, tx: Transaction, job: Job, report: EndWithoutSuccess) -> OjsterError | None:
         """Carry out what the end of an attempt says beside its outcome, or return why it is refused."""
         return None
 

@@ -6,6 +6,7 @@ from typing import Any, Literal, Protocol, TypeVar
 
 import msgspec
 
+from ojster.core.job import Job
 from ojster.jobs.failure import Failure
 from ojster.workflows.property_values import Changes
 
@@ -19,7 +20,7 @@ class Holder(msgspec.Struct, frozen=True):
 
 
 class Acknowledgement(msgspec.Struct, frozen=True):
-    """A worker's report that a job is complete. Worker and attempt are checked if they are given.
+    """A worker's report that a job is complete. Worker, attempt and start are checked if they are given.
 
     Parameters
     ----------
@@ -31,6 +32,9 @@ class Acknowledgement(msgspec.Struct, frozen=True):
         Changes to the properties of its workflow.
     result_file:
         File with a result that is too large to send inline.
+    started_at:
+        When the attempt began, as the job said when it was fetched, in microseconds since the epoch. A report that is
+        sent again is then refused even if the same worker has got the job again with the same number of the attempt.
     """
 
     job_id: str
@@ -40,16 +44,18 @@ class Acknowledgement(msgspec.Struct, frozen=True):
     append: tuple[bytes, ...] = ()
     changes: Changes | None = None
     result_file: str | None = None
+    started_at: int | None = None
 
 
 class FailureReport(msgspec.Struct, frozen=True):
-    """A worker's report that an attempt has failed."""
+    """A worker's report that an attempt has failed. See ``Acknowledgement`` for ``started_at``."""
 
     job_id: str
     failure: Failure
     worker_id: str | None = None
     attempt: int | None = None
     changes: Changes | None = None
+    started_at: int | None = None
 
 
 Then = Literal["queue", "wait", "retry", "skip"]
@@ -77,6 +83,8 @@ class Release(msgspec.Struct, frozen=True):
         With ``skip``: result of the job, as JSON.
     changes:
         Changes to the properties of its workflow.
+    started_at:
+        See ``Acknowledgement``: a release gives the number of the attempt back, so that the next one has the same.
     """
 
     job_id: str
@@ -90,6 +98,12 @@ class Release(msgspec.Struct, frozen=True):
     wait: int | None = None
     result: bytes | None = None
     changes: Changes | None = None
+    started_at: int | None = None
+
+
+def hand_back(job: Job, worker_id: str | None, delay: int = 0) -> Release:
+    """Return the release of a job that a worker does not run; it is available again after ``delay`` microseconds."""
+    return Release(job.id, worker_id, job.attempt, delay, started_at=job.started_at)
 
 
 class Progress(msgspec.Struct, frozen=True):
@@ -115,8 +129,9 @@ class Progress(msgspec.Struct, frozen=True):
     data: bytes | None = None
 
 
-EndOfAttempt = FailureReport | Release
-"""The end of an attempt that has not succeeded."""
+EndWithoutSuccess = FailureReport | Release
+EndOfAttempt = Acknowledgement | EndWithoutSuccess
+"""What a worker says of an attempt that has ended."""
 
 
 class LeaseReport(Protocol):

@@ -14,7 +14,7 @@ from ojster.core.errors import Duplicate, InvalidRequest, OjsterError
 from ojster.core.ids import new_id
 from ojster.core.job import Job
 from ojster.core.json_objects import Members
-from ojster.core.timestamps import format_timestamp
+from ojster.core.timestamps import format_optional
 from ojster.core.wire import Json
 from ojster.jobs.bulk import Action
 from ojster.jobs.bulk_service import Sweep
@@ -172,6 +172,7 @@ class RemoteJobs(RemoteCapability):
                 worker_id=item.worker_id,
                 attempt=item.attempt,
                 properties=changes_body(item.changes),
+                started_at=format_optional(item.started_at),
             )
             for item in items
         ]
@@ -184,14 +185,15 @@ class RemoteJobs(RemoteCapability):
                 job_id=item.job_id,
                 then=item.then,
                 delay_ms=item.delay // 1000,
-                not_before=None if item.not_before is None else format_timestamp(item.not_before),
+                not_before=format_optional(item.not_before),
                 again=item.again,
-                deadline=None if item.deadline is None else format_timestamp(item.deadline),
+                deadline=format_optional(item.deadline),
                 wait_ms=None if item.wait is None else item.wait // 1000,
                 result=UNSET if item.result is None else Raw(item.result),
                 properties=changes_body(item.changes),
                 worker_id=item.worker_id,
                 attempt=item.attempt,
+                started_at=format_optional(item.started_at),
             )
             for item in items
         ]
@@ -233,6 +235,7 @@ def _acks(items: Sequence[Acknowledgement]) -> list[AckBody]:
             append=[Raw(step) for step in item.append],
             properties=changes_body(item.changes),
             result_file=item.result_file,
+            started_at=format_optional(item.started_at),
         )
         for item in items
     ]
@@ -244,7 +247,7 @@ def _filter(chosen: JobFilter) -> dict[str, Json]:
     given["states"] = list(chosen.states) or None
     for name, value in given.items():
         if name.endswith(("_after", "_before")) and value is not None:
-            given[name] = format_timestamp(value)
+            given[name] = format_optional(value)
     return {name: value for name, value in given.items() if value not in (None, {}, ()) and name != "tenant"}
 
 

@@ -25,7 +25,7 @@ from ojster.jobs.explanation import Explanation, explain
 from ojster.jobs.extension import Completer, life
 from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.history import Entry, Lineage, purge_history, read_history, trace_lineage
-from ojster.jobs.messages import Acknowledgement, FailureReport, LeaseReport, Progress, Release
+from ojster.jobs.messages import Acknowledgement, FailureReport, LeaseReport, Progress, Release, hand_back
 from ojster.jobs.middleware import EnqueueMiddleware
 from ojster.jobs.new_job import NewJob
 from ojster.jobs.preparation import Preparation
@@ -139,9 +139,7 @@ class JobService(CapabilityService):
         """Release jobs after their fetch was cancelled; their attempts do not count."""
         if jobs:
             with contextlib.suppress(BackendUnavailable):  # their leases expire instead
-                self.database.run_many(
-                    completion.release, [Release(job.id, job.worker_id, job.attempt) for job in jobs]
-                )
+                self.database.run_many(completion.release, [hand_back(job, job.worker_id) for job in jobs])
 
     async def acknowledge(self, items: Sequence[Acknowledgement]) -> list[Job | OjsterError]:
         """Complete jobs (ACK); return each job, or the refusal of its acknowledgement.

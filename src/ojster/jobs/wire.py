@@ -13,6 +13,11 @@ from ojster.jobs.names import MAX_TYPE_LENGTH, TYPE_PATTERN
 from ojster.jobs.options_wire import OptionsBody
 from ojster.workflows.wire import ChangesBody
 
+Start = Annotated[
+    str,
+    Meta(description="The job's 'started_at'. A report of an earlier attempt with the same number is then refused."),
+]
+
 
 class SchemaBody(Struct):
     """A version of the JSON Schema for the arguments of a job type. ``args_schema`` is an alias of ``schema``."""
@@ -107,6 +112,7 @@ class AckJobBody(Struct):
     append: Annotated[list[Raw], Meta(description="Steps that the job adds to its workflow.")] = []
     properties: ChangesBody | None = None
     result_file: Annotated[str, Meta(description="Id of a file with the result, instead of 'result'.")] | None = None
+    started_at: Start | None = None
 
 
 class AckBody(AckJobBody, kw_only=True):
@@ -143,6 +149,7 @@ class NackJobBody(Struct):
     worker_id: Identifier | None = None
     attempt: Count | None = None
     properties: ChangesBody | None = None
+    started_at: Start | None = None
 
 
 class NackBody(NackJobBody, kw_only=True):
@@ -164,6 +171,7 @@ class ReleaseJobBody(Struct):
     properties: ChangesBody | None = None
     worker_id: Identifier | None = None
     attempt: Count | None = None
+    started_at: Start | None = None
 
 
 class ReleaseBody(ReleaseJobBody, kw_only=True):

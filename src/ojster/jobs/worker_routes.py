@@ -199,7 +199,12 @@ def _acknowledgement(job_id: str, body: AckJobBody) -> Acknowledgement:
     result = None if body.result is UNSET else bytes(body.result)
     appended = tuple(map(bytes, body.append))
     changes = changes_of(body.properties)
-    return Acknowledgement(job_id, result, body.worker_id, body.attempt, appended, changes, body.result_file)
+    start = _start_of(body)
+    return Acknowledgement(job_id, result, body.worker_id, body.attempt, appended, changes, body.result_file, start)
+
+
+def _start_of(body: AckJobBody | NackJobBody | ReleaseJobBody) -> int | None:
+    return None if body.started_at is None else parse_timestamp(body.started_at)
 
 
 def changes_of(body: ChangesBody | PropertiesBody | None) -> Changes | None:
@@ -269,12 +274,14 @@ def _failure_report(body: NackBody) -> FailureReport:
     if "message" not in body.error:
         raise InvalidRequest("'error.message' is missing. Say in words why the job failed.", field="error.message")
     failure = parse_failure(body.error)
-    return FailureReport(body.job_id, failure, body.worker_id, body.attempt, changes_of(body.properties))
+    changes = changes_of(body.properties)
+    return FailureReport(body.job_id, failure, body.worker_id, body.attempt, changes, _start_of(body))
 
 
 def _requeue(body: NackBody) -> Release:
     changes = changes_of(body.properties)
-    return Release(body.job_id, body.worker_id, body.attempt, body.delay_ms * 1000, changes=changes)
+    delay = body.delay_ms * 1000
+    return Release(body.job_id, body.worker_id, body.attempt, delay, changes=changes, started_at=_start_of(body))
 
 
 async def release(request: HttpRequest) -> Answer:
@@ -318,6 +325,7 @@ def _as_release(body: ReleaseBody) -> Release:
         wait=None if body.wait_ms is None else body.wait_ms * 1000,
         result=None if body.result is UNSET else bytes(body.result),
         changes=changes_of(body.properties),
+        started_at=_start_of(body),
     )
 
 

@@ -28,7 +28,7 @@ from ojster.job_options import error_type
 from ojster.job_type import JobType
 from ojster.jobs.code import CODE_TYPE
 from ojster.jobs.failure import Failure, clean
-from ojster.jobs.messages import Acknowledgement, FailureReport, Release
+from ojster.jobs.messages import Acknowledgement, FailureReport, Release, hand_back
 from ojster.outcomes import Outcome, RateLimited, Released
 from ojster.provision import Provision, Threads, provided, use_threads
 from ojster.sandbox.sandbox import CodeFailed
@@ -36,6 +36,7 @@ from ojster.worker.children import ChildCrashed, ChildPool
 from ojster.worker.code import CodeRunner
 from ojster.worker.company import Company
 from ojster.worker.loop_watch import LoopWatch
+from ojster.workflows.property_values import Changes
 
 log = logging.getLogger(__name__)
 
@@ -113,7 +114,7 @@ class Executor:
             return 0
         return min(free - self.abandoned, 1 if self._is_careful else free)
 
-    def accept(self, jobs: Sequence[Job], worker_id: str, hand_back: Callable[[Release], None]) -> list[Job]:
+    def accept(self, jobs: Sequence[Job], worker_id: str, give_back: Callable[[Release], None]) -> list[Job]:
         """Return the fetched jobs to run; hand back all but the first of those that begin alone.
 
         A job that waited here for its turn would be lost with the worker if the one before it kills the worker again.
@@ -122,7 +123,7 @@ class Executor:
         suspects = [job for job in jobs if self._begins_alone(job)]
         self._is_careful = bool(suspects) or (self._is_careful and not jobs)
         for job in suspects[1:]:
-            hand_back(Release(job.id, worker_id, job.attempt))
+            give_back(hand_back(job, worker_id))
         handed_back = {job.id for job in suspects[1:]}
         return [job for job in jobs if job.id not in handed_back]
 
@@ -139,7 +140,7 @@ class Executor:
         job = context.job
         if job.id in self._runs:
             log.info("job %s waits: an earlier attempt of it still runs here", job.id)
-            return Release(job.id, context.worker_id, job.attempt, delay=round(OVERLAP_DELAY_SECONDS * 1e6))
+            return hand_back(job, context.worker_id, delay=round(OVERLAP_DELAY_SECONDS * 1e6))
         self._runs.add(job.id)
         try:
             return await self._run_in_company(context)
@@ -155,7 +156,7 @@ class Executor:
             async with nullcontext() if ends is None else asyncio.timeout_at(ends):
                 place = await self._company.join(suspect=self._begins_alone(job))
         except TimeoutError:
-            return Release(job.id, context.worker_id, job.attempt)
+            return hand_back(job, context.worker_id)
         try:
             with tracing.running(job, context.worker_id, recorded=self._is_recorded) as run:
                 ending = await self._run(context, ends)
@@ -187,19 +188,21 @@ class Executor:
             if encoded is not None and len(encoded) > MAX_INLINE_RESULT_BYTES:
                 file = await context.keep_result(encoded)
                 encoded = encoded if file is None else None
-            return Acknowledgement(job.id, encoded, worker_id, job.attempt, appended, context.changes, file)
+            return Acknowledgement(
+                job.id, encoded, worker_id, job.attempt, appended, context.changes, file, job.started_at
+            )
         except Released as released:
             release = released.release(job.id, worker_id, job.attempt)
-            return msgspec.structs.replace(release, changes=context.changes)
+            return msgspec.structs.replace(release, changes=context.changes, started_at=job.started_at)
         except TimeoutError as error:
             if job.timeout and limit is not None and limit.expired():
                 message = f"The job ran longer than {job.timeout / 1e6:g} seconds."
                 failure = Failure("timeout", message, code="timeout")
             else:
                 failure = failure_of(error)
-            return FailureReport(job.id, failure, worker_id, job.attempt)
+            return report_failure(context, failure)
         except (Exception, SystemExit, KeyboardInterrupt) as error:
-            return FailureReport(job.id, failure_of(error), worker_id, job.attempt, context.changes)
+            return report_failure(context, failure_of(error), context.changes)
         finally:
             context.time_limit = None
             context.finish()
@@ -299,6 +302,12 @@ class Executor:
 
 class UnknownJobType(Exception):
     """A worker fetched a job that it has no handler for."""
+
+
+def report_failure(context: JobContext, failure: Failure, changes: Changes | None = None) -> FailureReport:
+    """Return the report that an attempt has failed."""
+    job = context.job
+    return FailureReport(job.id, failure, context.worker_id, job.attempt, changes, job.started_at)
 
 
 def failure_of(error: BaseException) -> Failure:

@@ -11,7 +11,7 @@ from ojster.client.interface import Client
 from ojster.core.errors import OjsterError
 from ojster.core.job import Job
 from ojster.jobs.claim_policy import Claim
-from ojster.jobs.messages import Acknowledgement, Release
+from ojster.jobs.messages import Acknowledgement, hand_back
 from ojster.worker.execution import Ending
 from ojster.worker.reporting import Reporter
 
@@ -127,4 +127,4 @@ class Outbox:
         """Release jobs that came when nobody waited for them any more."""
         if not call.cancelled() and call.exception() is None:
             for job in call.result():
-                self.tell(client, Release(job.id, self._worker_id, job.attempt))
+                self.tell(client, hand_back(job, self._worker_id))

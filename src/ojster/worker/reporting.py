@@ -77,14 +77,14 @@ class Reporter:
     async def _follow(self, client: Client, refused: Sequence[tuple[Ending, OjsterError]]) -> None:
         pause = round(random.random() * 1e6)
         stale = [
-            Release(item.job_id, self._worker_id, item.attempt, pause)
+            Release(item.job_id, self._worker_id, item.attempt, pause, started_at=item.started_at)
             for item, error in refused
             if isinstance(error, PropertyConflict)
         ]
         if stale:  # based on properties that other jobs changed meanwhile: run them again
             await self._call_until_answered(client.jobs.release, stale)
         unacceptable = [
-            FailureReport(item.job_id, _failure(error), self._worker_id)
+            FailureReport(item.job_id, _failure(error), self._worker_id, item.attempt, started_at=item.started_at)
             for item, error in refused
             if type(error) in _KINDS
         ]

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 
 from ojster.context import JobContext
-from ojster.jobs.messages import Release
+from ojster.jobs.messages import hand_back
 from ojster.worker.execution import Ending
 
 
@@ -33,7 +33,7 @@ class Stopping:
         if not task.cancelling():  # at its timeout it stops already; a second cancellation would end its cleanup
             context.lift_timeout()
             task.cancel()
-        confirmation = Release(context.id, self._worker_id, context.attempt)
+        confirmation = hand_back(context.job, self._worker_id)
         task.add_done_callback(lambda _: self.tell_when_stopped(context, confirmation, tell))
 
     def tell_when_stopped(self, context: JobContext, ending: Ending, tell: Callable[[Ending], None]) -> None:

@@ -28,7 +28,7 @@ from ojster.fleet.requirements import read_provided
 from ojster.fleet.workers import Heartbeat
 from ojster.jobs.claim_policy import Claim
 from ojster.jobs.code import CODE_CAPABILITY, CODE_TYPE
-from ojster.jobs.messages import FailureReport, Release
+from ojster.jobs.messages import hand_back
 from ojster.queues.fairness import STRICT, Sharing
 from ojster.sandbox.sandbox import Sandbox
 from ojster.service import Service
@@ -36,7 +36,7 @@ from ojster.worker import job_log
 from ojster.worker.backoff import UNREACHABLE, Backoff
 from ojster.worker.children import FAREWELL_SECONDS, ChildLimits, ChildPool
 from ojster.worker.code import CodeRunner
-from ojster.worker.execution import Ending, Executor, failure_of
+from ojster.worker.execution import Ending, Executor, failure_of, report_failure
 from ojster.worker.former import hand_back_former_jobs
 from ojster.worker.heartbeats import beat_for_ever
 from ojster.worker.identity import Identity
@@ -389,10 +389,10 @@ class Worker:
             ending = await self._executor.run(context)
         except asyncio.CancelledError as error:
             if not context.cancelled:  # not by the worker: the handler awaited something that was cancelled
-                ending = FailureReport(context.id, failure_of(error), self.id, context.attempt)
+                ending = report_failure(context, failure_of(error))
         except Exception as error:
             log.exception("cannot run job %s", context.id)
-            ending = FailureReport(context.id, failure_of(error), self.id, context.attempt)
+            ending = report_failure(context, failure_of(error))
         if ending is not None:
             self._stopping.tell_when_stopped(context, ending, partial(self._outbox.tell, client))
         lasted = time.perf_counter() - started
@@ -489,5 +489,5 @@ class Worker:
             log.warning("handing back %d jobs that did not finish in time", len(left_over))
             await asyncio.gather(*(task for task, _ in left_over), return_exceptions=True)
             for _, context in left_over:
-                self._outbox.tell(client, Release(context.id, self.id, context.attempt))
+                self._outbox.tell(client, hand_back(context.job, self.id))
         await self._outbox.drain(client)

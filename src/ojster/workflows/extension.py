@@ -9,7 +9,7 @@ from ojster.core.job import NODE_BITS, Job
 from ojster.jobs.claim_policy import NO_OBSTACLES, ClaimPolicy, Obstacles
 from ojster.jobs.ending_attempts import confirm_overdue_ends, forget_ends
 from ojster.jobs.extension import DeletedCounts, Due, Extension
-from ojster.jobs.messages import Acknowledgement, EndOfAttempt, Release
+from ojster.jobs.messages import Acknowledgement, EndWithoutSuccess, Release
 from ojster.jobs.new_job import NewJob
 from ojster.jobs.transitions import complete_job, write_completed
 from ojster.storage.transaction import Transaction
@@ -107,7 +107,7 @@ class WorkflowExtension(Extension):
         if report.append:
             grow(tx, job, report.append)
 
-    def refuse_end(self, tx: Transaction, job: Job, report: EndOfAttempt) -> OjsterError | None:
+    def refuse_end(self, tx: Transaction, job: Job, report: EndWithoutSuccess) -> OjsterError | None:
         """Change the properties of the workflow of a job whose attempt ends, or return why that is refused."""
         return refusal_of_changes(tx, job, report.changes)
 
