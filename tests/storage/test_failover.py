@@ -19,7 +19,7 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from ojster.app import App
-from ojster.core.errors import BackendUnavailable
+from ojster.core.errors import BackendUnavailable, InvalidRequest
 from ojster.core.events import EventFilter
 from ojster.events.streams import Feed
 from ojster.insight.readiness import why_not_ready
@@ -30,6 +30,7 @@ from ojster.service import Service
 from ojster.storage.open import migrate_database, open_database, wait_for_database
 from ojster.storage.postgres import notifier
 from ojster.storage.postgres.reachable import with_first
+from ojster.storage.postgres.schema import are_events_logged
 from ojster.worker.backoff import LONGEST_PAUSE_SECONDS
 from tests.conftest import request
 from tests.postgres import PostgresServer, catch_up, free_port
@@ -209,6 +210,60 @@ async def test_a_follower_who_resumes_before_anything_new_has_happened_is_told_o
     assert ([event[0] for _, event in batch.events], batch.is_whole) == (["job.enqueued"], True)
     await following.aclose()  # type: ignore[attr-defined]
     await service.close()
+
+
+async def test_followers_miss_nothing_if_events_are_logged(primary: PostgresServer, standby: PostgresServer) -> None:
+    """Neither when the database crashes, nor when a standby takes its place."""
+    migrate_database(primary.url, events="logged")
+    hosts = f"127.0.0.1:{primary.port},127.0.0.1:{standby.port}"
+    service = Service(open_database(f"postgresql://postgres@{hosts}/postgres"))
+    service.database.records_events = True
+    await service.jobs.enqueue([request()])
+    following = Feed(service).follow(0, 5.0)
+    seen: list[str] = []
+
+    async def read_until(count: int) -> None:
+        while len(seen) < count:
+            batch = await anext(following)
+            assert batch.is_whole
+            seen.extend(event[0] for _, event in batch.events)
+
+    await read_until(1)
+    await asyncio.to_thread(primary.stop, "immediate")
+    await asyncio.to_thread(primary.start)
+    await pushed_at_last(service)
+    await read_until(2)
+    await service.jobs.enqueue([request()])
+    await asyncio.to_thread(catch_up, primary, standby)
+    await asyncio.to_thread(primary.stop, "immediate")
+    await asyncio.to_thread(standby.promote)
+    await pushed_at_last(service)
+    await read_until(4)
+    assert seen == ["job.enqueued"] * 4
+    await following.aclose()  # type: ignore[attr-defined]
+    await service.close()
+
+
+async def test_whether_events_are_logged_can_be_changed_while_others_work(primary: PostgresServer) -> None:
+    service = Service(open_database(primary.url, migrate=True))
+    service.database.records_events = True
+    with psycopg.connect(primary.url, autocommit=True) as connection:
+        for events in ("logged", "logged", "unlogged", None, "logged"):
+            await service.jobs.enqueue([request()])
+            await asyncio.to_thread(migrate_database, primary.url, events=events)
+            assert are_events_logged(connection, "ojster") == (events == "logged")
+    stretch = await service.events.read_on(0)
+    assert (len(stretch.events), stretch.is_whole) == (5, True)
+    await service.close()
+
+
+def test_a_database_without_a_choice_of_how_events_are_kept_says_so(primary: PostgresServer, tmp_path: Path) -> None:
+    lacking = f"{primary.url}&lacks=unlogged-tables"
+    migrate_database(lacking, events="logged")
+    with pytest.raises(InvalidRequest, match="no unlogged tables"):
+        migrate_database(lacking, events="unlogged")
+    with pytest.raises(InvalidRequest, match="only PostgreSQL has a choice"):
+        migrate_database(f"sqlite:///{tmp_path}/jobs.db", events="logged")
 
 
 async def test_a_follower_is_told_even_if_a_standby_lacks_the_events_that_it_has_seen(primary: PostgresServer) -> None:

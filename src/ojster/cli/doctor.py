@@ -182,9 +182,13 @@ class _Postgres:
         return True, f"{len(intended.indexes)} indexes, and parameters of {len(intended.parameters)} tables, are right"
 
     def durability(self) -> Finding:
+        from ojster.storage.postgres.schema import are_events_logged
+
         with self._connection() as connection:
             found = {name: _setting(connection, name) for name in ("fsync", "synchronous_commit", "full_page_writes")}
+            keeps_events = are_events_logged(connection, self._url.schema)
         words = ", ".join(f"{name} = {value}" for name, value in found.items())
+        words += "; events survive a failover" if keeps_events else "; a failover loses events of the last minutes"
         if found["fsync"] == "off" or found["full_page_writes"] == "off":
             return False, f"{words}: a crash of the machine may destroy the database"
         if found["synchronous_commit"] == "off":

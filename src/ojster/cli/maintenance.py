@@ -25,21 +25,28 @@ from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.queries import Page
 from ojster.settings import Retention, Settings, for_engine
 from ojster.storage.database import without_password
-from ojster.storage.open import migrate_database
+from ojster.storage.open import EventLogging, migrate_database
 
 
 @click.command(
     epilog=examples(
         "ojster migrate --database postgresql://jobs@db.example.com/shop",
         "ojster migrate --database 'postgresql:///shop?schema=background'",
+        "ojster migrate --database postgresql://jobs@db.example.com/shop --events logged",
         "ojster migrate --database sqlite:///jobs.db",
     )
 )
 @click.option(
     "--database", "--url", envvar=URL_VARIABLE, required=True, show_envvar=True, metavar="URL", help="Database to use."
 )
+@click.option(
+    "--events",
+    type=click.Choice(["logged", "unlogged"]),
+    help="PostgreSQL: whether events are in the write-ahead log. Followers then miss none when a standby takes over, "
+    "and each job that somebody follows costs 500 bytes more of that log. [default: as before; unlogged at first]",
+)
 @with_json
-def migrate(database: str, as_json: bool) -> None:
+def migrate(database: str, events: EventLogging | None, as_json: bool) -> None:
     """Migrate the database schema to the current version. Repeated, interrupted and concurrent runs are safe.
 
     On PostgreSQL, each step is a transaction, and may run while others work: it waits half a second at most for the
@@ -49,7 +56,7 @@ def migrate(database: str, as_json: bool) -> None:
     Servers and workers migrate SQLite files themselves, and PostgreSQL databases if started with --migrate.
     """
     log_to_console("info")  # a build of an index may take minutes
-    version = migrate_database(database)
+    version = migrate_database(database, events=events)
     shown = without_password(database)
     done(f"The schema of {shown} has version {version}.", as_json, {"database": shown, "version": version})
 

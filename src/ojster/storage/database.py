@@ -12,6 +12,7 @@ from urllib.parse import unquote
 
 import msgspec
 
+from ojster.core.errors import InvalidRequest
 from ojster.core.events import Event
 from ojster.core.settings import Settings
 from ojster.core.timestamps import system_clock
@@ -165,6 +166,10 @@ class Database(ABC):
     async def order_events(self) -> None:
         """Assign positions to all visible events, where the database does not assign them on insert."""
         return
+
+    def log_events(self, *, ahead: bool) -> None:
+        """Have events survive a failover and a crash of the database, or no longer. See ``migrate_database``."""
+        raise InvalidRequest(f"Events are always kept here ({self.kind}): only PostgreSQL has a choice.")
 
     def wake_parked_fetches(self, queues: Sequence[str]) -> None:
         """Run the parked fetches of these queues again."""

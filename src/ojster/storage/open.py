@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Literal
 
 from ojster.core.errors import InvalidRequest
 from ojster.core.settings import Settings
 from ojster.storage.database import POSTGRES, SQLITE, Database, without_password
 
 MEMORY: Final = f"{SQLITE}:memory:"
+
+EventLogging = Literal["logged", "unlogged"]
 
 
 def open_database(
@@ -91,16 +93,26 @@ def wait_for_database(url: str, seconds: float) -> None:
         wait_until_reachable(parse_postgres_url(url), seconds)
 
 
-def migrate_database(url: str) -> int:
+def migrate_database(url: str, *, events: EventLogging | None = None) -> int:
     """Migrate the schema of a database to the current version; return that version.
+
+    Parameters
+    ----------
+    events:
+        Whether PostgreSQL writes events to its write-ahead log, so that followers miss none in a failover or a crash.
+        ``None``, the default: as before, and not at first.
 
     Raises
     ------
     InvalidRequest
-        The URL is not of a supported database.
+        The URL is not of a supported database, or ``events`` is given for a SQLite file.
     BackendUnavailable
         The database cannot be reached, or its schema is newer than this version of Ojster.
     """
     database = open_database(url, migrate=True)
-    database.close()
+    try:
+        if events is not None:
+            database.log_events(ahead=events == "logged")
+    finally:
+        database.close()
     return database.schema_version

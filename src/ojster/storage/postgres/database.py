@@ -23,7 +23,7 @@ from ojster.storage.postgres.clock import ServerClock
 from ojster.storage.postgres.notifier import ListeningConnection, PostgresNotifier, messages
 from ojster.storage.postgres.pipeline import ANSWER_TIMEOUT_SECONDS, Connection, ConnectionLost, StatementFailed
 from ojster.storage.postgres.replica import ANSWER_SECONDS, Replica
-from ojster.storage.postgres.schema import check_schema
+from ojster.storage.postgres.schema import check_schema, log_events
 from ojster.storage.postgres.transaction import SLOTS, PostgresTransaction
 from ojster.storage.postgres.url import PostgresUrl, parse_postgres_url, with_lacks
 from ojster.storage.transaction import Transaction, TryAgain
@@ -157,6 +157,13 @@ class PostgresDatabase(Database):
             if await self.run(_order_events, None):
                 return
             await asyncio.sleep(ORDERING_PAUSE)
+
+    def log_events(self, *, ahead: bool) -> None:
+        try:
+            with self._connect() as connection:
+                log_events(connection, self.url, ahead=ahead)
+        except psycopg.Error as error:
+            raise self._unavailable(error) from error
 
     def _connect(
         self, conninfo: str | None = None, kind: type[psycopg.Connection] = psycopg.Connection

@@ -6,19 +6,21 @@ import logging
 import random
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, TypeVar
 
 import psycopg
 from psycopg import sql
 
-from ojster.core.errors import BackendUnavailable
+from ojster.core.errors import BackendUnavailable, InvalidRequest
 from ojster.storage.migrations import refuse_newer, scripts
 from ojster.storage.postgres.abilities import migration_without
 from ojster.storage.postgres.url import PostgresUrl
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 LOCK_WAIT_MS: Final = 500
 """How long a migration waits for the lock of a table, in milliseconds: others queue behind it as long."""
@@ -73,16 +75,11 @@ def check_schema(connection: psycopg.Connection, url: PostgresUrl, *, migrate: b
             f"The database {url.shown} {there} (schema {url.schema!r}): run `ojster migrate --database URL` once, "
             "or start with --migrate."
         )
-    deadline = time.monotonic() + MAX_MIGRATION_SECONDS
     while version < len(wanted):
         try:
-            version = _migrate(connection, url, wanted)
-            deadline = time.monotonic() + MAX_MIGRATION_SECONDS
-        except _BUSY as error:
-            if time.monotonic() > deadline:
-                raise
-            log.warning("the migration waits for others, and tries again: %s", " ".join(str(error).split()))
-            time.sleep(random.uniform(*MIGRATION_PAUSES))
+            version = _insisting(lambda: _migrate(connection, url, wanted))
+        except _BUSY:
+            raise
         except psycopg.DatabaseError:
             if connection.closed:
                 raise
@@ -92,6 +89,55 @@ def check_schema(connection: psycopg.Connection, url: PostgresUrl, *, migrate: b
             version = reached  # without advisory locks, another process may be first
     refuse_newer(version, len(wanted))
     return version
+
+
+def _insisting(change: Callable[[], T]) -> T:
+    """Make a change that gives up a lock that it does not get soon; try again while others hold it."""
+    deadline = time.monotonic() + MAX_MIGRATION_SECONDS
+    while True:
+        try:
+            return change()
+        except _BUSY as error:
+            if time.monotonic() > deadline:
+                raise
+            log.warning("the migration waits for others, and tries again: %s", " ".join(str(error).split()))
+            time.sleep(random.uniform(*MIGRATION_PAUSES))
+
+
+def log_events(connection: psycopg.Connection, url: PostgresUrl, *, ahead: bool) -> None:
+    """Have events written to the write-ahead log, so that followers miss none in a failover, or no longer.
+
+    Others may work meanwhile; they wait while the events of the last minutes are copied.
+
+    Raises
+    ------
+    InvalidRequest
+        The database has no unlogged tables, so that events are always written ahead.
+    """
+    if "unlogged-tables" in url.lacks:
+        if ahead:
+            return
+        raise InvalidRequest(f"The database {url.shown} has no unlogged tables: events are always written ahead.")
+
+    def change() -> None:
+        with connection.transaction():
+            connection.execute(f"SET LOCAL lock_timeout = {LOCK_WAIT_MS}".encode())
+            table = sql.Identifier(url.schema, "event_batches")
+            how = sql.SQL("LOGGED" if ahead else "UNLOGGED")
+            connection.execute(sql.SQL("ALTER TABLE {} SET {}").format(table, how))
+
+    if are_events_logged(connection, url.schema) != ahead:
+        _insisting(change)
+
+
+def are_events_logged(connection: psycopg.Connection, schema: str) -> bool:
+    """Return whether events are written to the write-ahead log, and survive a failover."""
+    query = (
+        "SELECT c.relpersistence = 'p' FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace "
+        "WHERE n.nspname = %s AND c.relname = 'event_batches'"
+    )
+    row = connection.execute(query, (schema,)).fetchone()
+    return row is not None and bool(row[0])
 
 
 def _migrate(connection: psycopg.Connection, url: PostgresUrl, wanted: Sequence[str]) -> int:
