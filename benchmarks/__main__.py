@@ -14,7 +14,21 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import backlog, bombs, bulk, files, floors, in_process, over_http, streams, workflows
+from benchmarks import (
+    backlog,
+    bombs,
+    bulk,
+    failover,
+    files,
+    floors,
+    in_process,
+    migration,
+    over_http,
+    processes,
+    starts,
+    streams,
+    workflows,
+)
 from benchmarks.figure import Figure
 from benchmarks.stores import PostgresStore, SqliteStore, Store
 from ojster.version import __version__
@@ -36,7 +50,7 @@ def main() -> None:
     parser.add_argument("--store", choices=["sqlite", "postgres"], help="Measure only this database (default: both)")
     parser.add_argument("--folder", help="Parent directory of the temporary databases (default: the current directory)")
     chosen = parser.parse_args()
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 150)
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 190)
     started = time.monotonic()
     folder = Path(chosen.folder or ".").resolve() / f".benchmark-{os.getpid()}"
     folder.mkdir()
@@ -76,6 +90,7 @@ def main() -> None:
 
 def _measure(stores: list[Store], folder: Path, chosen: argparse.Namespace) -> Iterator[Figure]:
     yield from floors.run(stores, folder, chosen)
+    yield from starts.run(chosen)
     for store in stores:
         yield from in_process.run(store, chosen)
         yield from over_http.run(store, folder, chosen)
@@ -83,18 +98,24 @@ def _measure(stores: list[Store], folder: Path, chosen: argparse.Namespace) -> I
         yield from bulk.run(store, chosen)
         yield from bombs.run(store, chosen)
         yield from streams.run(store, chosen)
+        yield from processes.run(store, chosen)
         yield from backlog.run(store, chosen)
+        if isinstance(store, PostgresStore):
+            yield from migration.run(store, chosen)
+            yield from failover.run(chosen)
     yield from files.run(folder, chosen)
 
 
 def show(console: Console, figures: list[Figure]) -> None:
     """Print the table."""
     table = Table(title="Ojster compared with its floors", title_justify="left", header_style="bold")
-    for column in ("figure", "measured", "floor", "share of floor"):
+    for column in ("figure", "measured", "from - to", "floor", "share of floor"):
         table.add_column(column, justify="left" if column == "figure" else "right", no_wrap=True)
     for figure in figures:
         style = "red" if figure.misses else ""
-        table.add_row(figure.name, figure.shown, figure.shown_floor, figure.shown_share, style=style)
+        table.add_row(
+            figure.name, figure.shown, figure.shown_spread, figure.shown_floor, figure.shown_share, style=style
+        )
     console.print(table)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -25,6 +25,13 @@ class Figure:
     floor_name: str = ""
     least_share: float | None = None
     most: float | None = None
+    spread: tuple[float, float] | None = None
+    """The lowest and the highest of several measurements, whose median is ``value``."""
+
+    @classmethod
+    def median_of(cls, name: str, values: Sequence[float], unit: str = "/s", **more: Any) -> Figure:
+        """Return the median of several measurements as a figure, with their spread."""
+        return cls(name, statistics.median(values), unit, spread=(min(values), max(values)), **more)
 
     @property
     def misses(self) -> bool:
@@ -37,6 +44,11 @@ class Figure:
     def shown(self) -> str:
         """The value as text."""
         return _number(self.value, self.unit)
+
+    @property
+    def shown_spread(self) -> str:
+        """The lowest and the highest measurement, as text."""
+        return "" if self.spread is None else " - ".join(_number(value, "") for value in self.spread)
 
     @property
     def shown_floor(self) -> str:
@@ -57,7 +69,7 @@ class Figure:
 
 
 def _number(value: float, unit: str) -> str:
-    return f"{value:,.0f}{unit}" if value >= 100 else f"{value:.2f} {unit}"
+    return f"{value:,.0f}{unit}" if value >= 100 else f"{value:.2f} {unit}".rstrip()
 
 
 def percentile(values: list[float], share: float) -> float:

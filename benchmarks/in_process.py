@@ -21,7 +21,7 @@ from ojster.job_type import JobType
 
 R = TypeVar("R")
 
-ROUNDS = 3
+ROUNDS = 5
 
 
 LEAST_SHARE_OF_RAW = {"SQLite": 0.3, "PostgreSQL": 0.5}
@@ -36,47 +36,47 @@ def run(store: Store, chosen: argparse.Namespace) -> Iterator[Figure]:
         return not chosen.only or chosen.only in name
 
     if wanted("bulk enqueue"):
-        yield Figure(
+        yield Figure.median_of(
             f"{store.name}: bulk enqueue of 1,000, in process",
-            _median(store, _bulk),
+            _rounds(store, _bulk),
             floor=MEASURED_FLOORS.get(f"{store.name} insert 1000"),
             floor_name="raw",
             least_share=LEAST_SHARE_OF_RAW[store.name],
         )
     if wanted("single enqueue"):
-        yield Figure(
+        yield Figure.median_of(
             f"{store.name}: single enqueue from 50 coroutines, in process",
-            _median(store, _single),
+            _rounds(store, _single),
             floor=MEASURED_FLOORS.get(f"{store.name} insert 100"),
             floor_name="raw by 100",
         )
     if wanted("processed"):
-        alone = _median(store, _process)
-        yield Figure(
+        alone = _rounds(store, _process)
+        yield Figure.median_of(
             f"{store.name}: no-op jobs processed, one worker, in process",
             alone,
             floor=MEASURED_FLOORS.get(f"{store.name} cycle 100"),
             floor_name="raw by 100",
         )
-        yield Figure(
+        yield Figure.median_of(
             f"{store.name}: the same, beside 10,000 jobs that no worker can run",
-            _median(store, _process_beside_unrunnable),
-            floor=alone,
+            _rounds(store, _process_beside_unrunnable),
+            floor=statistics.median(alone),
             floor_name="alone",
             least_share=0.9,
         )
     if wanted("reactions"):
-        plain = _median(store, _whole)
-        yield Figure(
+        plain = statistics.median(_rounds(store, _whole))
+        yield Figure.median_of(
             f"{store.name}: whole jobs that put two items into a collection, pushed and processed",
-            _median(store, _collecting),
+            _rounds(store, _collecting),
             floor=plain,
             floor_name="plain jobs",
             least_share=1 / 1.5,
         )
-        yield Figure(
+        yield Figure.median_of(
             f"{store.name}: whole jobs, two of three pushed by reactions to the third",
-            _median(store, _reacting),
+            _rounds(store, _reacting),
             floor=plain,
             floor_name="plain jobs",
         )
@@ -86,8 +86,8 @@ def run(store: Store, chosen: argparse.Namespace) -> Iterator[Figure]:
         yield Figure(f"{store.name}: enqueue to start, idle, in process, p99", percentile(latencies, 0.99), "ms")
 
 
-def _median(store: Store, measure: Callable[[App], Awaitable[float]]) -> float:
-    return statistics.median(uvloop.run(_with_app(store, measure)) for _ in range(ROUNDS))
+def _rounds(store: Store, measure: Callable[[App], Awaitable[float]]) -> list[float]:
+    return [uvloop.run(_with_app(store, measure)) for _ in range(ROUNDS)]
 
 
 async def _with_app(store: Store, measure: Callable[[App], Awaitable[R]]) -> R:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import argparse
 import asyncio
 import time
-from collections.abc import Awaitable
-from typing import TypeVar
+from collections.abc import AsyncIterator, Awaitable, Iterator
+from typing import NamedTuple, TypeVar
 from unittest.mock import patch
 
 import psycopg
 import uvloop
 
+from benchmarks.figure import Figure
 from benchmarks.stores import PostgresStore, schema_of
 from ojster.core.json_objects import read_members
 from ojster.jobs.claim_policy import Claim
@@ -29,6 +30,9 @@ R = TypeVar("R")
 
 SECONDS = 10.0
 """How long the load runs without a migration."""
+
+MOST_MS = 1_000.0
+"""The longest time that a migration may keep a caller waiting, in milliseconds."""
 
 CALLERS = 20
 ROWS_AT_ONCE = 500_000
@@ -98,23 +102,55 @@ class Load:
         return result
 
 
-async def measure(url: str, wanted: list[str]) -> None:
-    """Measure the load alone, and beside each migration."""
+class Beside(NamedTuple):
+    """What a load saw beside a migration. Times are in milliseconds, ``took`` is in seconds."""
+
+    name: str
+    took: float
+    calls: int
+    p99: float
+    longest: float
+
+
+async def measure(url: str, wanted: list[str]) -> AsyncIterator[Beside]:
+    """Measure the load alone, and beside each migration; ``wanted`` are the scripts that ``migrate_database`` runs."""
     engine = Service(open_database(url))
-    print("| beside | took, s | calls a second | 99 % of the calls, ms | the longest, ms |\n|---|--:|--:|--:|--:|")
-    for name, script in {"nothing": "", **MIGRATIONS}.items():
-        load = Load(engine)
-        if script:
-            wanted.append(script)
-        started = time.perf_counter()
-        await load.during(asyncio.to_thread(migrate_database, url) if script else asyncio.sleep(SECONDS))
-        took = time.perf_counter() - started
-        times = sorted(load.times)
-        slowest = times[len(times) * 99 // 100] * 1000
-        print(
-            f"| {name} | {took:.1f} | {len(times) / took:,.0f} | {slowest:.0f} | {times[-1] * 1000:.0f} |", flush=True
-        )
-    await engine.close()
+    try:
+        for name, script in {"nothing": "", **MIGRATIONS}.items():
+            load = Load(engine)
+            if script:
+                wanted.append(script)
+            started = time.perf_counter()
+            await load.during(asyncio.to_thread(migrate_database, url) if script else asyncio.sleep(SECONDS))
+            took = time.perf_counter() - started
+            times = sorted(load.times)
+            slowest = times[len(times) * 99 // 100] * 1000
+            yield Beside(name, took, len(times), slowest, times[-1] * 1000)
+    finally:
+        await engine.close()
+
+
+async def _all(url: str, wanted: list[str]) -> list[Beside]:
+    return [one async for one in measure(url, wanted)]
+
+
+def measured(store: PostgresStore, jobs: int) -> list[Beside]:
+    """Return what a load saw beside each migration of a database with finished jobs."""
+    url = store.fresh()
+    fill(url, jobs)
+    wanted = scripts("postgres")
+    with patch.object(schema, "scripts", return_value=wanted):
+        return uvloop.run(_all(url, wanted))
+
+
+def run(store: PostgresStore, chosen: argparse.Namespace) -> Iterator[Figure]:
+    """Measure the longest call beside migrations, with as many finished jobs as the backlog has."""
+    if not chosen.backlog or (chosen.only and chosen.only not in "migration migrations"):
+        return
+    for one in measured(store, chosen.backlog):
+        most = MOST_MS if "transaction" not in one.name else None
+        name = f"{store.name}: the longest call beside {one.name}, {chosen.backlog:,} finished jobs"
+        yield Figure(name, one.longest, "ms", most=most)
 
 
 def main() -> None:
@@ -125,11 +161,10 @@ def main() -> None:
     )
     store = PostgresStore()
     try:
-        url = store.fresh()
-        fill(url, parser.parse_args().jobs)
-        wanted = scripts("postgres")
-        with patch.object(schema, "scripts", return_value=wanted):
-            uvloop.run(measure(url, wanted))
+        print("| beside | took, s | calls a second | 99 % of the calls, ms | the longest, ms |\n|---|--:|--:|--:|--:|")
+        for one in measured(store, parser.parse_args().jobs):
+            rate = f"{one.calls / one.took:,.0f}"
+            print(f"| {one.name} | {one.took:.1f} | {rate} | {one.p99:.0f} | {one.longest:.0f} |")
     finally:
         store.close()
 

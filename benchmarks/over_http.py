@@ -9,11 +9,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from pathlib import Path
 
-import psutil
 import uvloop
 
 from benchmarks.figure import Figure, percentile
@@ -32,10 +29,6 @@ async def noop(n): return n
 
 CLIENTS = {"SQLite": {"whole1": 64, "whole100": 4}, "PostgreSQL": {"whole1": 128, "whole100": 16}}
 """Number of connections that saturate the server and its database, by store and scenario."""
-
-
-SERVER_PROCESSES = (1, 2, 4)
-"""Numbers of processes of a server."""
 
 
 CALLERS = 50
@@ -73,9 +66,6 @@ def run(store: Store, folder: Path, chosen: argparse.Namespace) -> Iterator[Figu
             name = f"{store.name}: whole jobs over HTTP {words}, {clients} connections"
             yield Figure(name, whole["rate"] / 3 * size)
         yield Figure(f"{store.name}: memory of the server afterwards", server.megabytes, "MiB")
-    yield from _server_processes(store, chosen.seconds)
-    if store.name == "PostgreSQL":
-        yield from _two_servers(store, chosen.seconds)
     yield from _across_processes(store, folder)
 
 
@@ -96,42 +86,6 @@ async def _by_client(url: str) -> float:
     rate = 400 * CALLERS / (time.perf_counter() - started)
     await app.aclose()
     return rate
-
-
-def _server_processes(store: Store, seconds: float) -> Iterator[Figure]:
-    """Measure servers with several processes: the processor time of a request says what more processors would give."""
-    first = None
-    for count in SERVER_PROCESSES:
-        with ojster(store.fresh(), count) as server:
-            server.load("enqueue", 64, 1.0)
-            before = server.processor_seconds
-            rate = server.load("enqueue", 64, seconds)["rate"]
-            spent = (server.processor_seconds - before) / (rate * seconds)
-        words = f"{store.name}: single enqueue over HTTP, {count} server process{'es' if count > 1 else ''}"
-        yield Figure(words, rate, floor=first, floor_name="one process")
-        yield Figure(f"{words}, their processor time for a request", spent * 1e6, "µs")
-        first = first or rate
-
-
-def _two_servers(store: Store, seconds: float) -> Iterator[Figure]:
-    """Measure one and two servers on one database under the same total load, with the CPU usage of the machine."""
-    url = store.fresh()
-    rates = {}
-    for count in (1, 2):
-        with ExitStack() as stack:
-            servers = [stack.enter_context(ojster(url)) for _ in range(count)]
-            with ThreadPoolExecutor(count) as pool:
-                psutil.cpu_percent()
-                loads = [pool.submit(server.load, "whole1", 128 // count, seconds) for server in servers]
-                rates[count] = sum(load.result()["rate"] for load in loads) / 3
-                busy = psutil.cpu_percent()
-        words = "one server" if count == 1 else "two servers"
-        yield Figure(
-            f"PostgreSQL: whole jobs, single calls, {words} ({busy:.0f} % of all processors)",
-            rates[count],
-            floor=rates[1] if count == 2 else None,
-            floor_name="one server",
-        )
 
 
 def _across_processes(store: Store, folder: Path) -> Iterator[Figure]:

@@ -6,10 +6,11 @@ import argparse
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from functools import partial
 from statistics import median
 from typing import Any, TypeVar
+from unittest.mock import patch
 
 import msgspec
 import uvloop
@@ -22,6 +23,7 @@ from ojster.jobs.claim_policy import Claim
 from ojster.jobs.messages import Acknowledgement
 from ojster.service import Service
 from ojster.storage.open import open_database
+from ojster.storage.postgres.pipeline import Connection
 
 R = TypeVar("R")
 
@@ -30,7 +32,7 @@ BATCH_SIZE = 100
 
 WORKERS = 2
 ROUNDS = 3
-"""Number of runs of the large group; medians are reported, because its tenths are short and noisy."""
+"""Number of runs; medians are reported."""
 
 RESULT = b'{"ok": true}'
 
@@ -40,22 +42,32 @@ def run(store: Store, chosen: argparse.Namespace) -> Iterator[Figure]:
     if chosen.only and chosen.only not in "workflow chain group graph nested":
         return
     tune_interpreter()
-    plain = uvloop.run(_with_engine(store, _plain))
-    yield Figure(f"{store.name}: plain jobs, enqueued and processed in batches of {BATCH_SIZE}", plain)
+    plains = [uvloop.run(_with_engine(store, _plain)) for _ in range(ROUNDS)]
+    plain = median(plains)
+    yield Figure.median_of(f"{store.name}: plain jobs, enqueued and processed in batches of {BATCH_SIZE}", plains)
     rounds = [uvloop.run(_with_engine(store, partial(_group, size=100_000))) for _ in range(ROUNDS)]
-    made, rate, slower = (median(figures) for figures in zip(*rounds, strict=True))
-    yield Figure(f"{store.name}: workflow, a group of 100,000 created, jobs", made)
+    made, whole, slower = zip(*rounds, strict=True)
+    yield Figure.median_of(f"{store.name}: workflow, a group of 100,000 created, jobs", made)
     name = f"{store.name}: workflow, a group of 100,000 with a callback, jobs, whole"
-    yield Figure(name, rate, floor=plain, floor_name="plain jobs", least_share=0.5)
-    yield Figure(f"{store.name}: workflow, time of its last tenth relative to the first", slower, "x")
+    yield Figure.median_of(name, whole, floor=plain, floor_name="plain jobs", least_share=0.5)
+    name = f"{store.name}: workflow, time of its last tenth relative to the first"
+    yield Figure.median_of(name, slower, "x", most=1.1)
     for name, wires in (
         ("10,000 chains of 5", [_chain(5) for _ in range(10_000)]),
-        ("a chain of 1,000", [_chain(1000)]),
         ("a graph of 10,000 nodes and 30,000 edges", [_graph(10_000)]),
         ("1,000 nested 8 levels deep", [_nested(8) for _ in range(1000)]),
     ):
-        rate = uvloop.run(_with_engine(store, partial(_whole, wires=wires)))
-        yield Figure(f"{store.name}: workflow, {name}, jobs, whole", rate, floor=plain, floor_name="plain jobs")
+        rates = [uvloop.run(_with_engine(store, partial(_whole, wires=wires))) for _ in range(ROUNDS)]
+        name = f"{store.name}: workflow, {name}, jobs, whole"
+        yield Figure.median_of(name, rates, floor=plain, floor_name="plain jobs")
+    chains = [uvloop.run(_with_engine(store, _long_chain)) for _ in range(ROUNDS)]
+    lasted, slower = zip(*chains, strict=True)
+    yield Figure.median_of(f"{store.name}: a chain of 1,000, one step after the other, a step", lasted, "ms")
+    name = f"{store.name}: a chain of 1,000, time of its last tenth relative to the first"
+    yield Figure.median_of(name, slower, "x", most=1.1)
+    if store.name == "PostgreSQL":
+        statements = uvloop.run(_with_engine(store, _statements_of_a_step))
+        yield Figure("PostgreSQL: statements for a step of a chain, with BEGIN and COMMIT", statements, "")
 
 
 async def _with_engine(store: Store, measure: Callable[[Service], Awaitable[R]]) -> R:
@@ -150,3 +162,46 @@ async def _whole(engine: Service, wires: list[dict[str, Any]]) -> float:
     jobs = await _create(engine, wires)
     await _process_jobs(engine, jobs)
     return jobs / (time.perf_counter() - started)
+
+
+async def _long_chain(engine: Service) -> tuple[float, float]:
+    """Return the time of a step in milliseconds, and that of the last tenth relative to the first."""
+    length = 1_000
+    await _create(engine, [_chain(length)])
+    began = time.perf_counter()
+    moments = [began, *[moment async for moment in _steps(engine, length)]]
+    tenth = length // 10
+    first, last = moments[tenth] - began, moments[-1] - moments[-1 - tenth]
+    return (moments[-1] - began) / length * 1000, last / first
+
+
+async def _steps(engine: Service, count: int) -> AsyncIterator[float]:
+    """Run the steps of a chain as a worker with nothing else to do; yield the time when each has ended."""
+    wanted = Claim(("default",), 10, "w")
+    jobs = await engine.jobs.fetch(wanted, 1.0)
+    for _ in range(count):
+        (job,) = jobs
+        done = [Acknowledgement(job.id, RESULT, "w", job.attempt)]
+        _, found = await engine.jobs.acknowledge_and_fetch(done, wanted)
+        yield time.perf_counter()
+        jobs = found if isinstance(found, list) else []
+
+
+async def _statements_of_a_step(engine: Service) -> float:
+    """Return the number of statements for each step in the middle of a chain on PostgreSQL."""
+    sent = 0
+    real = Connection._send
+
+    def send(*given: Any) -> Any:
+        nonlocal sent
+        sent += 1
+        return real(*given)
+
+    await _create(engine, [_chain(30)])
+    steps = _steps(engine, 20)
+    for _ in range(10):
+        await anext(steps)
+    with patch.object(Connection, "_send", send):
+        for _ in range(10):
+            await anext(steps)
+    return sent / 10
