@@ -9,7 +9,7 @@ import pytest
 
 from ojster.storage.call import Call, LongPoll
 from ojster.storage.dispatcher import Dispatcher, _LoopCalls
-from ojster.storage.parked import ParkedCalls
+from ojster.storage.parked import MAX_NEWS, ParkedCalls
 
 pytestmark = pytest.mark.anyio
 
@@ -66,3 +66,14 @@ async def test_whoever_has_gone_is_forgotten() -> None:
     room.forget(cancelled)
     room.keep([cancelled], room.moment())
     assert room.queues() == []
+
+
+async def test_news_of_many_queues_are_forgotten_together_and_whoever_looked_before_looks_again() -> None:
+    room = ParkedCalls()
+    waiting, since = call("a"), room.moment()
+    room.announce(["a"])
+    for number in range(2 * MAX_NEWS):
+        room.announce([f"q{number}"])
+    assert len(room._news) <= MAX_NEWS + 1
+    assert room.keep([waiting], since).again == [waiting]
+    assert room.keep([waiting], room.moment()) == ([], [])

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 _SELECTIVE: Final = "/choosy/"
 
+MAX_NEWS: Final = 10_000
+"""Number of queues whose news are remembered; beyond that, all are forgotten, and each counts as having had some."""
+
 
 def choosy(queue: str, kind: str) -> str:
     """Return the name under which calls are parked that cannot take every job of a queue.
@@ -62,6 +65,8 @@ class ParkedCalls:
         self._moment = 0
         self._news: dict[str, int] = {}
         """The moment of each queue's last news."""
+        self._forgotten_at = 0
+        """The moment when the news of all queues were forgotten: each counts as having had some."""
         self._gave_up_at = 0
 
     def moment(self) -> int:
@@ -116,6 +121,9 @@ class ParkedCalls:
         names = list(dict.fromkeys(map(_queue_of, queues)))
         with self._lock:
             self._moment += 1
+            if len(self._news) > MAX_NEWS:
+                self._news.clear()
+                self._forgotten_at = self._moment
             for queue in names:
                 self._news[queue] = self._moment
             return [queue for queue in names if self._concerned(queue)]
@@ -128,7 +136,7 @@ class ParkedCalls:
             sources.append(qualify(ALL_TENANTS, name))
         if tenant == DEFAULT_TENANT:
             sources.append(name)
-        return any(self._news.get(source, 0) > since for source in sources)
+        return self._forgotten_at > since or any(self._news.get(source, 0) > since for source in sources)
 
     def _concerned(self, news: str) -> list[str]:
         """Return the names with parked calls that the news of a queue concerns."""
