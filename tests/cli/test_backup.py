@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import sqlite3
 import stat
 import tarfile
@@ -23,7 +24,9 @@ from ojster.core.errors import BackendError, BackendUnavailable, Conflict, Inval
 from ojster.files.file import NewFile
 from ojster.files.open import store_for
 from ojster.files.store import DirectoryStore
+from ojster.service import Service
 from ojster.storage.open import open_database
+from tests.conftest import request
 
 pytestmark = pytest.mark.anyio
 
@@ -228,3 +231,20 @@ def test_a_file_that_litestream_has_touched_first_is_no_database_of_another_prog
     theirs.close()
     open_database(f"sqlite:///{path}").close()
     open_database(f"sqlite:///{path}").close()
+
+
+async def test_a_log_of_sqlite_that_was_left_behind_keeps_a_backup_from_being_restored(tmp_path: Path) -> None:
+    """SQLite would replay it into the restored file."""
+    live, archive, restored = tmp_path / "jobs.db", tmp_path / "backup.tar", tmp_path / "other" / "jobs.db"
+    engine = Service(open_database(f"sqlite:///{live}"))
+    await engine.jobs.enqueue([request("saved")])
+    back_up(live, archive, None)
+    await engine.close()
+    restored.parent.mkdir()
+    for ending in ("-wal", "-shm", "-journal"):
+        left = restored.with_name(restored.name + ending)
+        left.touch()
+        with pytest.raises(Conflict, match=re.escape(f"{left} exists")):
+            restore(archive, restored, None)
+        left.unlink()
+    restore(archive, restored, None)

@@ -96,13 +96,14 @@ def restore(source: Path, database: Path, files: Path | None) -> Summary:
     Raises
     ------
     Conflict
-        The database or the directory exists.
+        The database, a log of SQLite beside it, or the directory exists.
     InvalidRequest
         The archive is damaged, incomplete, or of a newer Ojster.
     BackendUnavailable
         The target cannot be written.
     """
-    for existing in (database, files):
+    beside = [database.with_name(database.name + ending) for ending in ("-wal", "-shm", "-journal")]
+    for existing in (database, *beside, files):  # SQLite would replay a log that was left behind
         if existing is not None and existing.exists():
             raise Conflict(f"{existing} exists. Move it away, or choose another --url; nothing is overwritten.")
     try:
