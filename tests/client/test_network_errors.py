@@ -13,9 +13,11 @@ from aiohttp.client_reqrep import ConnectionKey
 from ojster import App
 from ojster.client.client import HttpClient
 from ojster.core.errors import BackendUnavailable
+from ojster.schedules.cron import Cron
 from ojster.server.application import Application
 from ojster.service import Service
 from ojster.worker.worker import Worker
+from ojster.workflows.notes import NewNote
 from tests.client.in_memory import FaultyTransport, connect, to
 from tests.conftest import request
 
@@ -100,3 +102,24 @@ async def test_no_outcome_is_lost_when_its_report_breaks(
     await asyncio.wait_for(Worker(app).run(until_empty=True), 20)
     job = await engine.jobs.find(pushed.job.id)
     assert (job.state, job.result, job.attempt, job.errors) == ("completed", b"42", 1, None)
+
+
+async def test_what_must_not_be_done_twice_is_not_sent_again_if_it_may_have_arrived(
+    engine: Service, client: HttpClient
+) -> None:
+    cut = ConnectionResetError(104, "Connection reset by peer")
+    connect(client, FaultyTransport(to(Application(engine)), cut, after=True, times=2))
+    await engine.schedules.register(Cron(name="c", expression="@every 1h", template=b'{"type":"x","args":[]}'))
+    (pushed,) = await engine.jobs.enqueue([request("t", queue="other")])
+    for call in (client.schedules.trigger("c"), client.workflows.add_note(NewNote(b'"n"', job_id=pushed.job.id))):
+        with pytest.raises(BackendUnavailable, match="Check whether it was done"):
+            await call
+    assert (await engine.jobs.count())["default"]["available"] == 1
+    assert len(await engine.workflows.notes_of_job(pushed.job.id)) == 1
+
+
+async def test_what_cannot_have_arrived_is_sent_again(engine: Service, client: HttpClient) -> None:
+    refused = aiohttp.ClientConnectorError(KEY, ConnectionRefusedError(111, "refused"))
+    connect(client, FaultyTransport(to(Application(engine)), refused, after=False, times=2))
+    await engine.schedules.register(Cron(name="c", expression="@every 1h", template=b'{"type":"x","args":[]}'))
+    assert (await client.schedules.trigger("c")).type == "x"

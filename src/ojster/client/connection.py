@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from ojster.client.transport import NETWORK_ERRORS, SHORT_SECONDS, Response, Transport
+from ojster.client.transport import CANNOT_CONNECT, NETWORK_ERRORS, SHORT_SECONDS, Response, Transport
 from ojster.core import errors
 from ojster.core.errors import BackendError, BackendUnavailable, OjsterError
 from ojster.core.job import Job
@@ -63,9 +63,10 @@ class Connection:
         wait: float = 0.0,
         patience: float | None = None,
         also: int | None = None,
+        once: bool = False,
     ) -> Members:
         """Make a request; return the members of its answer. See ``request``."""
-        raw = await self.request(method, path, body, wait=wait, patience=patience, also=also)
+        raw = await self.request(method, path, body, wait=wait, patience=patience, also=also, once=once)
         return _read_object(raw, f"{self.url} answered {method} {path}")
 
     async def ask(
@@ -77,9 +78,10 @@ class Connection:
         *,
         wait: float = 0.0,
         patience: float | None = None,
+        once: bool = False,
     ) -> T:
         """Make a request; return its answer, of the type ``kind`` in a ``wire`` module. See ``request``."""
-        return read_answer(kind, await self.request(method, path, body, wait=wait, patience=patience))
+        return read_answer(kind, await self.request(method, path, body, wait=wait, patience=patience, once=once))
 
     async def request(
         self,
@@ -90,11 +92,13 @@ class Connection:
         wait: float = 0.0,
         patience: float | None = None,
         also: int | None = None,
+        once: bool = False,
     ) -> bytes:
         """Make a request; return the JSON object of its answer, or raise the error that it describes.
 
         While the server is unreachable or answers 503, the request is retried for ``patience`` seconds. An answer with
-        the status ``also`` is returned, not raised as an error.
+        the status ``also`` is returned, not raised as an error. With ``once``, a request that may have arrived is not
+        sent again, because the server would do twice what it asks for.
         """
         content = None if body is None else _encode(body)
         loop = asyncio.get_running_loop()
@@ -105,6 +109,11 @@ class Connection:
                 response = await self.transport.send(method, "/ojs/v1" + path, content, patience=SHORT_SECONDS + wait)
             except NETWORK_ERRORS as error:
                 problem = self.unreachable(error)
+                if once and not isinstance(error, CANNOT_CONNECT):
+                    raise BackendUnavailable(
+                        f"The connection to {self.url} was lost before the answer came ({error}). Check whether it was "
+                        "done before you send it again."
+                    ) from error
             else:
                 if response.status != 503:
                     return content_of(response, path, also)

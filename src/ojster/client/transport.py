@@ -30,6 +30,9 @@ own certificate and key."""
 NETWORK_ERRORS: Final = (aiohttp.ClientError, OSError)
 """Errors of a connection, timeouts among them."""
 
+CANNOT_CONNECT: Final = (aiohttp.ClientConnectorError, ConnectionRefusedError)
+"""Errors of a connection that was never made, so that nothing has arrived."""
+
 MAX_CONNECTIONS: Final = 100
 """Maximum number of connections to the server for short requests, and for long ones; further requests wait for one."""
 

@@ -24,7 +24,7 @@ class RemoteSchedules(RemoteCapability):
 
     async def trigger(self, name: str) -> Job:
         """Enqueue the job of a cron job now."""
-        return job_of((await self._connection.call("POST", f"{_path(name)}/trigger"))["job"])
+        return job_of((await self._connection.call("POST", f"{_path(name)}/trigger", once=True))["job"])
 
     async def unregister(self, name: str) -> Cron:
         """Remove a cron job."""

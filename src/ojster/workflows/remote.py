@@ -50,7 +50,7 @@ class RemoteWorkflows(RemoteCapability):
         body = NoteBody(msgspec.Raw(item.note))
         if holder is not None:
             body.worker_id, body.attempt = holder.worker_id, holder.attempt
-        return (await self._connection.ask(NoteAnswer, "POST", quote(of) + "/info", body)).note
+        return (await self._connection.ask(NoteAnswer, "POST", quote(of) + "/info", body, once=True)).note
 
     async def notes_of_job(self, job_id: str) -> list[Note]:
         """Return the notes on a job."""
