@@ -9,9 +9,13 @@ from unittest import mock
 import msgspec
 import pytest
 
-from ojster.core.errors import PayloadTooLarge
+from ojster.core.errors import PayloadTooLarge, TenantLimitExceeded
+from ojster.core.json_objects import read_members
 from ojster.core.settings import Settings
+from ojster.jobs.messages import Acknowledgement
+from ojster.jobs.scope import Caller
 from ojster.workflows import expansion, maps
+from tests.tenancy.test_tenants import say
 from tests.workflows.bench import WorkflowBench, chain, group, job, ref
 
 pytestmark = pytest.mark.anyio
@@ -164,3 +168,42 @@ class TestBytes:
         assert info.state == "failed"
         failed = [step for step in info.walk() if step.state == "failed" and step.path.startswith("each.")]
         assert b"more than 3000000 bytes" in msgspec.json.encode(failed[0].error)
+
+
+async def refused_map(flow: WorkflowBench, *args: Any) -> None:
+    """Begin a map of ten jobs for a tenant that may have five."""
+    await say(flow, "acme", max_queue_depth=5)
+    work = {"type": "map", "id": "each", "over": ref("steps.list.result"), "do": job("work", *args)}
+    steps = chain(job("list", id="list"), work)
+    made = await flow.engine.as_(Caller("acme")).workflows.create(read_members(msgspec.json.encode(steps)))
+    flow.id = made.id
+    (one,) = await flow.fetch()
+    await flow.ack(one, msgspec.json.encode(list(range(10))))
+    assert await flow.state() == "failed"
+
+
+@pytest.mark.parametrize("how", ["workflow", "step"])
+async def test_a_map_that_was_refused_begins_when_it_is_retried(flow: WorkflowBench, how: str) -> None:
+    await refused_map(flow)
+    await say(flow, "acme", max_queue_depth=1000)
+    if how == "workflow":
+        await flow.engine.workflows.retry(flow.id)
+    else:
+        await flow.retry_step("each")
+    await flow.run_all_due()
+    assert await flow.work() == ["work"] * 10
+    assert await flow.state() == "completed"
+
+
+async def test_jobs_with_references_count_towards_the_depth_of_their_tenant(flow: WorkflowBench) -> None:
+    """In a map, in a new workflow, and as appended steps."""
+    await refused_map(flow, ref("item"))
+    workflows = flow.engine.as_(Caller("acme")).workflows
+    wire = group(*[job("work", ref("params.a")) for _ in range(10)], params={"a": 1})
+    with pytest.raises(TenantLimitExceeded):
+        await workflows.create(read_members(msgspec.json.encode(wire)))
+    await workflows.create(read_members(msgspec.json.encode(group(job("a"), params={"a": 1}))))
+    (one,) = await flow.fetch()
+    step = msgspec.json.encode(job("work", ref("params.a")))
+    (refused,) = await flow.engine.jobs.acknowledge([Acknowledgement(one.id, b"1", append=(step,) * 10)])
+    assert isinstance(refused, TenantLimitExceeded)

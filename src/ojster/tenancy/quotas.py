@@ -11,13 +11,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
-from typing import Final
+from typing import Final, Protocol
 
 from ojster.core.errors import TenantLimitExceeded
 from ojster.core.states import JobState
 from ojster.core.tenant import called, shown_tenant
 from ojster.jobs.extension import life
-from ojster.jobs.new_job import NewJob
 from ojster.jobs.queries import counts_of_tenant
 from ojster.storage.transaction import Transaction
 from ojster.tenancy.tenant import Tenant, tenants_by_id
@@ -80,7 +79,19 @@ def invalidate_tenant(tx: Transaction, tenant: str) -> None:
 # Pushes
 
 
-def check_tenant_limits(tx: Transaction, groups: Sequence[Sequence[NewJob]]) -> list[TenantLimitExceeded | None]:
+class Counted(Protocol):
+    """A job that counts towards the limits of its tenant."""
+
+    @property
+    def tenant(self) -> str:
+        """Its tenant."""
+
+    @property
+    def scheduled_at(self) -> int | None:
+        """When it is to run, in microseconds since the epoch; ``None``: now."""
+
+
+def check_tenant_limits(tx: Transaction, groups: Sequence[Sequence[Counted]]) -> list[TenantLimitExceeded | None]:
     """Return the error for each group of jobs that exceeds a limit of its tenants, else ``None``.
 
     Spec: ojs-multi-tenancy 8.2

@@ -168,7 +168,7 @@ def _refusal(graph: Graph, new: NewWorkflow) -> OjsterError | None:
     refusal = refuse_target(tx, new.tenant, new.target, new.target_key, new.locks, replaces_holder=replaces_holder)
     if refusal is not None:
         return refusal
-    (refused,) = check_tenant_limits(tx, [list(new.plan.jobs.values())])
+    (refused,) = check_tenant_limits(tx, [[*new.plan.jobs.values(), *new.plan.later_jobs]])
     return refused
 
 

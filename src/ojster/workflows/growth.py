@@ -65,7 +65,7 @@ def grow(tx: Transaction, job: Job, steps: Sequence[bytes]) -> None:
         last=_by_number(siblings[-1]) if container.kind == Kind.CHAIN else None,
         level=_level_of(graph, container),
     )
-    jobs = len(planner.plan.jobs)
+    jobs = planner.plan.job_count
     charge_growth(tx, workflow.tenant, jobs, jobs)
     add_defaults(tx, planner.plan, workflow.tenant)
     added = graph.plant(planner.plan, workflow)

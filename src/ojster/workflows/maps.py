@@ -51,7 +51,6 @@ def begin_map(graph: Graph, node: Node, spec: Spec, elements: Sequence[msgspec.R
     TenantLimitExceeded
         The tenant would have more waiting jobs than it may.
     """
-    node.total = node.unfinished = len(elements)
     if not elements:
         return
     workflow = graph.workflow_of(node)
@@ -59,12 +58,13 @@ def begin_map(graph: Graph, node: Node, spec: Spec, elements: Sequence[msgspec.R
     nodes_of_one = len(plan.nodes)
     if (nodes := workflow.nodes + nodes_of_one * len(elements)) > MAX_NODES:
         raise PayloadTooLarge(f"The workflow would have {nodes} nodes; at most {MAX_NODES} are allowed.")
-    jobs_of_one = len(plan.jobs)
+    jobs_of_one = plan.job_count
     may_be_large = bool(spec.names) or len(workflow.params) > SMALL_PARAMS
     unit_size = max(1, ELEMENTS_AT_ONCE // nodes_of_one)
     now = unit_size if may_be_large else max(1, ELEMENT_NODES_AT_ONCE // nodes_of_one)
     charge_growth(graph.tx, workflow.tenant, jobs_of_one * len(elements), jobs_of_one * min(now, len(elements)))
     plant_elements(graph, node, spec, elements[:now], 0)
+    node.total = node.unfinished = len(elements)  # not before: a map that is refused begins anew when it is retried
     rows = []
     for start in range(now, len(elements), unit_size):
         unit = elements[start : start + unit_size]

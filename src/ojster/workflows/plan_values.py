@@ -59,6 +59,13 @@ class Spec(msgspec.Struct, omit_defaults=True):
 read_spec: Final[Callable[[bytes], Spec]] = msgspec.json.Decoder(Spec).decode
 
 
+class LaterJob(msgspec.Struct, frozen=True):
+    """What is known beforehand of a job whose arguments contain references, as limits need it."""
+
+    tenant: str
+    scheduled_at: int | None
+
+
 class Plan(msgspec.Struct):
     """Nodes that can be created. Their ids are only their numbers, without the ``seq`` of the workflow.
 
@@ -72,6 +79,8 @@ class Plan(msgspec.Struct):
         Those of the edges that follow from promised items.
     jobs:
         The jobs of nodes with known arguments, by number.
+    later_jobs:
+        The other jobs, whose arguments contain references.
     promises:
         Items that steps will put into the workflow's collection, each with the place of its step.
     """
@@ -81,7 +90,13 @@ class Plan(msgspec.Struct):
     edges: list[tuple[int, int]] = []
     promised: set[tuple[int, int]] = set()
     jobs: dict[int, NewJob] = {}
+    later_jobs: list[LaterJob] = []
     promises: list[tuple[str, Provided]] = []
+
+    @property
+    def job_count(self) -> int:
+        """The number of its jobs, including those whose arguments are known later."""
+        return len(self.jobs) + len(self.later_jobs)
 
 
 class NewWorkflow(msgspec.Struct):

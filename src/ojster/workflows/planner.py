@@ -41,7 +41,7 @@ from ojster.workflows.plan_rules import (
     trace_members,
     wait,
 )
-from ojster.workflows.plan_values import Plan, Spec
+from ojster.workflows.plan_values import LaterJob, Plan, Spec
 from ojster.workflows.typeless import is_graph
 
 _encode: Final = msgspec.json.Encoder().encode
@@ -263,7 +263,9 @@ class Planner:
         refuse_reserved(job.queue)
         if job.pending:
             raise Problem(here.path, "A step cannot be 'pending'; use 'manual' to make it wait for an approval.")
-        if not spec.has_references:
+        if spec.has_references:
+            self.plan.later_jobs.append(LaterJob(job.tenant, job.scheduled_at))
+        else:
             self.plan.jobs[node.id] = job
         return node
 
@@ -423,6 +425,7 @@ class Planner:
         assert spec.template is not UNSET
         made, edges, mark = len(self.plan.nodes), len(self.plan.edges), len(self._order.pending)
         promised, sought, kept = len(self._order.promised), len(self._order.sought), len(self.plan.promises)
+        later = len(self.plan.later_jobs)
         self._order.known.append(self._order.known[-1] | {spec.item, INDEX})
         place = self._inside(node, 0)
         self._attempt(spec.template, Here(node, 0, f"{here.path}.do", place, here.inherited, here.level))
@@ -433,7 +436,7 @@ class Planner:
             (node.id, name, category) for _, name, category in self._order.promised[promised:]
         ]
         self._order.sought[sought:] = [(node.id, lookup, where) for _, lookup, where in self._order.sought[sought:]]
-        del self.plan.promises[kept:]
+        del self.plan.promises[kept:], self.plan.later_jobs[later:]
         for number in range(self._order.first + made, self._order.first + len(self.plan.nodes)):
             self.plan.jobs.pop(number, None)
             self._order.before.pop(number, None)
