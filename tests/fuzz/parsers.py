@@ -23,7 +23,8 @@ from ojster.core.references import Reference, Unresolvable, follow, lookups_in, 
 from ojster.core.tenant import LONGEST_TENANT, check_tenant, qualify, split
 from ojster.core.trace import trace_of_envelope
 from ojster.events.reaction_rules import MAX_ACTIONS, reactions_of
-from ojster.jobs.code import LARGEST_BODY, carries_code, read_code
+from ojster.jobs.code import LARGEST_BODY, read_code
+from ojster.jobs.contents import carries_code
 from ojster.jobs.expiration import ATTRIBUTE as EXPIRATION
 from ojster.jobs.expiration import delay_of
 from ojster.jobs.filter_walk import JobFilter, conditions

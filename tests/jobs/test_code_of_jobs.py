@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from ojster.core.errors import InvalidRequest
-from ojster.jobs.code import LARGEST_BODY, MOST_MODULES, Code, carries_code, read_code
+from ojster.jobs.code import LARGEST_BODY, MOST_MODULES, Code, read_code
+from ojster.jobs.contents import carries_code
 
 BODY = "def body(job): return 1"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ojster.core.json_objects import read_members
-from ojster.jobs.code import carries_code
+from ojster.jobs.contents import carries_code
 from tests.conftest import Http
 
 pytestmark = pytest.mark.anyio

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from ojster.core.errors import QueueFull
+from ojster.core.errors import Duplicate, QueueFull
 from ojster.queues.rules import may_be_bounded
 from ojster.service import Service
 from ojster.storage.open import open_database
@@ -126,3 +126,36 @@ async def test_a_bound_holds_whoever_pushes_at_the_same_time(shared_url: str, cl
         assert sum(await asyncio.gather(*map(push_some, engines))) == 20
     for engine in engines:
         await engine.close()
+
+
+UNIQUE = {"keys": ["type"], "on_conflict": "reject"}
+
+
+async def test_nothing_is_dropped_for_a_push_that_adds_nothing(http: Http, bench: Bench) -> None:
+    await bound(http, 2, strategy="drop_oldest")
+    oldest = await bench.push("plain", queue="q")
+    second = await bench.push("single", queue="q", unique=UNIQUE)
+    for refused in (
+        request("single", queue="q", unique=UNIQUE),
+        request("other", id=second.id, queue="q"),  # as a client sends it again whose answer was lost
+    ):
+        with pytest.raises(Duplicate):
+            await bench.engine.jobs.enqueue([refused])
+    await bench.push("single", queue="q", unique=UNIQUE | {"on_conflict": "ignore"})
+    assert (await bench.find(oldest)).state == "available"
+    replaced = await bench.push("single", queue="q", unique=UNIQUE | {"on_conflict": "replace"})
+    assert (await bench.find(oldest)).state == "available"
+    await bench.push("plain", queue="q")
+    assert (await bench.find(oldest)).state == "discarded"
+    assert (await bench.find(replaced)).state == "available"
+
+
+async def test_nothing_is_dropped_for_a_batch_that_another_queue_refuses(http: Http, bench: Bench) -> None:
+    await bound(http, 1, strategy="drop_oldest")
+    body = {"backpressure": {"max_depth": 1}}
+    assert (await http("PUT", "/ojs/v1/admin/queues/full/config", body)).status_code == 200
+    oldest = await bench.push("plain", queue="q")
+    await bench.push("plain", queue="full")
+    with pytest.raises(QueueFull):
+        await bench.engine.jobs.enqueue([request("a", queue="q"), request("b", queue="full")])
+    assert (await bench.find(oldest)).state == "available"

@@ -19,6 +19,7 @@ from ojster.core.durations import SECOND
 from ojster.core.job import Job
 from ojster.core.timestamps import format_timestamp
 from ojster.jobs.claim_policy import Claim
+from ojster.jobs.interventions import DeadLetterRetry, retry_dead
 from ojster.jobs.messages import Acknowledgement
 from ojster.queues import claim_policies, gates, limits
 from ojster.queues.limits import Override, key_of_queue
@@ -391,3 +392,25 @@ async def test_limits_hold_whatever_happens(shared_url: str, steps: list[tuple[s
     discarded = (await bench.engine.jobs.count()).get("default", {}).get("discarded", 0)
     assert ended + discarded == pushed, "nobody starved"
     await bench.engine.close()
+
+
+@pytest.mark.parametrize("how", ["moved with its queue", "retried in another queue"])
+async def test_a_fetch_is_woken_for_a_job_with_a_key_that_has_changed_its_queue(bench: Bench, how: str) -> None:
+    key = {"key": "k", "concurrency": 1}
+    dies = {"max_attempts": 1, "on_exhaustion": "dead_letter"}
+    job = await bench.push(queue="x", rate_limit=key, retry=dies)
+    if how == "retried in another queue":
+        await bench.fail(await bench.fetch_one("x"))
+    await bench.push(queue="z", rate_limit=key)
+    running = await bench.fetch_one("z")
+    if how == "retried in another queue":
+        await bench.run(retry_dead, DeadLetterRetry(job.id, queue="y"))
+    else:
+        assert await bench.engine.queues.delete("x", "move", "y") == 1
+    waiting = asyncio.create_task(bench.engine.jobs.fetch(Claim(("y",)), wait=10))
+    while not bench.engine.database._writer._parked.queues():
+        await asyncio.sleep(0)
+    began = asyncio.get_running_loop().time()
+    await bench.ack(running)
+    assert [one.id for one in await waiting] == [job.id]
+    assert asyncio.get_running_loop().time() - began < 8  # else nothing has woken it

@@ -16,6 +16,8 @@ import pytest
 from ojster.core.access import OPERATIONS, Access, Grant, Operation, Role, Token, hash_secret
 from ojster.core.durations import DAY, HOUR
 from ojster.core.errors import Forbidden
+from ojster.core.json_objects import read_members
+from ojster.core.settings import Settings
 from ojster.server import authentication
 from ojster.server.application import Application
 from ojster.server.permissions import OPERATIONS as NEEDED
@@ -663,3 +665,84 @@ async def test_a_token_for_some_queues_retries_no_job_of_others_as_an_administra
     path = f"{BASE}/admin/jobs/{job.id}/retry"
     assert (await door.http("POST", path, {}, headers=headers)).status_code == 403
     assert (await door.http("POST", path, {}, headers=everything)).status_code == 200
+
+
+SENDS = {"on_creation": [{"action": "notify", "channel": "ops", "to": ["x@example.com"]}]}
+STEP = {"type": "t", "args": [], "event_reactions": SENDS}
+CHAIN = {"type": "chain", "params": {"a": 1}}
+MAKES = {"type": "t", "args": [], "event_reactions": {"on_creation": [{"action": "enqueue", "job": STEP}]}}
+STARTS = {"action": "start-workflow", "workflow": {"type": "chain", "steps": [STEP]}}
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/jobs", STEP),
+        ("/jobs", MAKES),
+        ("/jobs", {"type": "t", "args": [], "event_reactions": {"on_creation": [STARTS]}}),
+        ("/workflows", CHAIN | {"steps": [STEP]}),
+        ("/workflows", CHAIN | {"steps": [STEP | {"args": [{"$ref": "params.a"}]}]}),
+        ("/workflows", CHAIN | {"steps": [{"type": "map", "over": [1], "do": STEP}]}),
+        ("/cron", {"name": "c", "expression": "@every 1s", "job_template": STEP}),
+        ("/definitions", {"name": "d", "definition": {"type": "chain", "steps": [STEP]}}),
+        ("/job-types/t", {"event_reactions": SENDS}),
+    ],
+    ids=lambda one: one if isinstance(one, str) else "",
+)
+async def test_only_administrators_set_the_recipients_of_notifications(
+    door: GuardedServer, path: str, body: dict[str, Any]
+) -> None:
+    method = "PUT" if path.startswith("/job-types") else "POST"
+    refused = await door.http(method, BASE + path, body, headers=await door.token(Grant(Role.CONTRIBUTOR)))
+    assert refused.status_code == 403, refused.text
+    assert await door.bench.fetch("ojster.notifications", count=5) == []
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        {"type": "t", "args": [], "options": {"queue": "b"}},
+        {"type": "t", "args": [], "options": {"queue": "a"}},
+        {"type": "t", "args": [], "options": {"queue": "a"}} | {"event_reactions": MAKES["event_reactions"]},
+    ],
+)
+async def test_a_worker_for_some_queues_appends_no_steps(door: GuardedServer, step: dict[str, Any]) -> None:
+    steps = {"type": "group", "jobs": [{"type": "t", "args": [], "options": {"queue": "a"}}]}
+    await door.bench.engine.workflows.create(read_members(msgspec.json.encode(steps)))
+    headers = await door.token(Grant(Role.WORKER), queues=["a"])
+    fetch = {"queues": ["a"], "worker_id": "w"}
+    (job,) = (await door.http("POST", f"{BASE}/workers/fetch", fetch, headers=headers)).json()["jobs"]
+    report = {"job_id": job["id"], "worker_id": "w"}
+    refused = await door.http("POST", f"{BASE}/workers/ack", report | {"append": [step]}, headers=headers)
+    assert refused.status_code == 403, refused.text
+    assert (await door.http("POST", f"{BASE}/workers/ack", report, headers=headers)).status_code == 200
+
+
+@pytest.mark.parametrize("conflict", ["replace", "ignore", "reject"])
+async def test_a_token_for_some_queues_learns_nothing_of_unique_jobs_in_others(
+    door: GuardedServer, conflict: str
+) -> None:
+    unique = {"keys": ["type"], "on_conflict": "reject"}
+    other = await door.bench.push("pay", "secret", queue="b", unique=unique)
+    body = {"type": "pay", "args": [], "options": {"queue": "a", "unique": unique | {"on_conflict": conflict}}}
+    refused = await door.http(
+        "POST", f"{BASE}/jobs", body, headers=await door.token(Grant(Role.PRODUCER), queues=["a"])
+    )
+    assert refused.status_code == 409
+    assert "secret" not in refused.text
+    assert other.id not in refused.text
+    assert (await door.bench.find(other)).state == "available"
+
+
+@pytest.mark.parametrize("engine_settings", [Settings(contributors_cancel="own")])
+async def test_who_cancels_only_its_own_replaces_only_its_own(door: GuardedServer) -> None:
+    unique = {"keys": ["type"], "on_conflict": "replace"}
+    headers = await door.token(Grant(Role.CONTRIBUTOR))
+    body = {"type": "pay", "args": [], "options": {"unique": unique}}
+    first = await door.http("POST", f"{BASE}/jobs", body, headers=headers)
+    assert first.status_code == 201
+    assert (await door.http("POST", f"{BASE}/jobs", body, headers=headers)).status_code == 201
+    other = await door.bench.push("pay", "secret", unique=unique)
+    refused = await door.http("POST", f"{BASE}/jobs", body, headers=headers)
+    assert refused.status_code == 403, refused.text
+    assert (await door.bench.find(other)).state == "available"

@@ -192,12 +192,12 @@ def test_only_who_may_push_code_pushes_jobs_that_carry_it(database: Database) ->
     code = b'{"type":"a","args":[],"ojster_code":{"body":"def body(job): pass"}}'
     members = msgspec.json.decode(code, type=dict[str, msgspec.Raw])
     for may in (Scope(database), Scope(database, limited())):
-        may.check_code(code, members)
+        may.check_contents(code, members)
     may_not = Scope(database, limited(operations=CONTRIBUTOR))
-    may_not.check_code(b'{"type":"a","args":[]}')
+    may_not.check_contents(b'{"type":"a","args":[]}')
     for one in (code, members):
         with pytest.raises(Forbidden, match="The token 'ada' may not push jobs that carry code"):
-            may_not.check_code(b'{"type":"a","args":[]}', one)
+            may_not.check_contents(b'{"type":"a","args":[]}', one)
 
 
 @pytest.mark.anyio

@@ -9,6 +9,7 @@ import pytest
 
 from ojster.core.errors import Conflict, OjsterError
 from ojster.core.job import Job
+from ojster.fleet.workers import Leave, leave
 from ojster.jobs.messages import Acknowledgement
 from ojster.storage.transaction import Transaction
 from tests.workflows.bench import WorkflowBench, chain, graph, group, job, ref
@@ -175,4 +176,52 @@ async def test_a_refused_append_leaves_the_acknowledgements_before_it(flow: Work
     assert isinstance(refused, OjsterError)
     await flow.ack(jobs["y"])
     assert await flow.state() == "completed"
+    await settled(flow)
+
+
+UNIQUE = {"unique": {"keys": ["type"], "on_conflict": "replace"}}
+DROPPING = {"queue": "slow", "rate_limit": {"key": "k", "rate": {"limit": 1, "period": "PT60S"}, "on_limit": "drop"}}
+LEASE = 30_000_000
+
+
+async def live(flow: WorkflowBench, type: str) -> int:
+    (found,) = await rows(flow, f"SELECT count(*) FROM jobs WHERE type = '{type}' AND state IN ('available', 'active')")
+    return int(found[0])
+
+
+async def test_a_job_that_is_replaced_while_a_claim_looks_for_more_is_not_handed_out(flow: WorkflowBench) -> None:
+    """What the claim drops ends its workflow, whose branch then replaces a job that the claim has found before."""
+    await flow.push("first", **DROPPING)
+    await flow.fetch("slow")
+    await flow.create(chain(job("limited", options=DROPPING)) | {"on_error": job("x", options=UNIQUE)})
+    old = await flow.push("x", **UNIQUE)
+    found = await flow.fetch("default", "slow", count=5, worker_id="w")
+    more = await flow.fetch("default", "slow", count=5, worker_id="w2")
+    assert old.id not in {one.id for one in (*found, *more)}
+    assert await live(flow, "x") == 1
+    await settled(flow)
+
+
+async def undone_with_its_worker(flow: WorkflowBench) -> None:
+    """Hand out two jobs: the one whose loss cancels its workflow, and one that the compensation then replaces."""
+    steps = [job("s", compensate=job("x", options=UNIQUE)), job("t", options={"queue": "t"})]
+    await flow.create(group(job("a"), {"type": "saga", "steps": steps}) | {"on_lost_worker": "cancel"})
+    found = {one.type: one for one in await flow.fetch(count=2, worker_id="w", lease=LEASE)}
+    await flow.ack(found["s"])
+    old = await flow.push("x", **UNIQUE)
+    (one,) = await flow.fetch(worker_id="w", lease=LEASE)
+    assert one.id == old.id
+
+
+async def test_a_compensation_may_replace_a_job_whose_lease_ends_at_the_same_time(flow: WorkflowBench) -> None:
+    await undone_with_its_worker(flow)
+    await flow.run_due(100)
+    assert await live(flow, "x") == 1
+    await settled(flow)
+
+
+async def test_a_compensation_may_replace_a_job_of_the_same_lost_worker(flow: WorkflowBench) -> None:
+    await undone_with_its_worker(flow)
+    await flow.run(leave, Leave("w", lost=True))
+    assert await live(flow, "x") == 1
     await settled(flow)

@@ -37,7 +37,7 @@ from ojster.insight.task_values import Record
 from ojster.jobs.job_types import defaults_by_type, with_defaults
 from ojster.jobs.new_job import NewJob, read_job
 from ojster.jobs.push import admit
-from ojster.storage.transaction import Later, Transaction, TryAgain
+from ojster.storage.transaction import Held, Later, Transaction, TryAgain
 from ojster.workflows.creation import create
 from ojster.workflows.definition import START_MEMBERS, check_params, read_start
 from ojster.workflows.definitions import find
@@ -169,7 +169,7 @@ def _start(tx: Transaction, job: Job, members: Members) -> None:
 def _accept(result: Any) -> None:
     """Raise the error if the result is one, so that the changes that led to it are undone."""
     if isinstance(result, Later):
-        raise TryAgain(result.message)
+        raise Held(result.message)
     if isinstance(result, OjsterError):
         raise result
 

@@ -21,7 +21,7 @@ from ojster.jobs.ending_attempts import confirm_ends_of_worker
 from ojster.jobs.extension import lock_with, settle
 from ojster.jobs.failure import Failure
 from ojster.jobs.leases import lease_end
-from ojster.jobs.transitions import Loss, fail_lost_attempt, make_available
+from ojster.jobs.transitions import Loss, fail_lost_attempts, make_available
 from ojster.jobs.versions import Handled
 from ojster.storage.transaction import JOB_COLUMNS, Transaction
 
@@ -329,8 +329,7 @@ def _lose_worker(tx: Transaction, worker_id: str) -> None:
     failure = Failure("worker_death", f"The worker {called(worker_id)} stopped sending heartbeats.")
     held = _jobs_held_by(tx, worker_id)
     lock_with(tx, held)
-    for job in held:
-        fail_lost_attempt(tx, job, failure, Loss.WORKER)
+    fail_lost_attempts(tx, [(job, failure) for job in held], Loss.WORKER)
     confirm_ends_of_worker(tx, worker_id)
     settle(tx)
     _forget(tx, worker_id, "error", "its heartbeats stopped")

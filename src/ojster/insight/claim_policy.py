@@ -9,7 +9,6 @@ from ojster.core.job import Job
 from ojster.core.reacts import LOOKUP_BIT, SKIPS
 from ojster.insight.task_history import adoption_of, skip
 from ojster.jobs.claim_policy import ClaimPolicy, Pipeline
-from ojster.jobs.extension import settle
 from ojster.workflows.beginning import begin_workflows
 from ojster.workflows.stopping import stopped_nodes
 
@@ -35,7 +34,7 @@ class SkipPolicy(ClaimPolicy):
         needed = [job for job in jobs if self._needs_run(queue, job)]
         if self._skipped == before:
             return needed, False
-        settle(self.tx)  # what follows from them may be what the worker gets
+        self.pipeline.settle()  # what follows from them may be what the worker gets
         return needed, self._skipped < MAX_SKIPPED
 
     def _needs_run(self, queue: str, job: Job) -> bool:

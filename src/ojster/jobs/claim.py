@@ -14,12 +14,13 @@ from typing import Any, Final, TypeVar
 
 from ojster.core.job import Job
 from ojster.core.reacts import ENQUEUE_TTL
+from ojster.core.states import JobState
 from ojster.core.tenant import NOBODY, called
 from ojster.jobs.available import next_plain
 from ojster.jobs.checkpoints import give_checkpoints
 from ojster.jobs.claim_policy import Claim, ClaimPolicy, Share
 from ojster.jobs.deadlines import end_waits
-from ojster.jobs.extension import life
+from ojster.jobs.extension import life, settle
 from ojster.jobs.leases import lease_end
 from ojster.jobs.progress import clear_progress
 from ojster.storage.transaction import Transaction
@@ -56,7 +57,7 @@ def claim(tx: Transaction, claims: Sequence[Claim]) -> list[list[Job]]:
         results |= {index: [] for index in indices}
         room = pipeline.divide(share, {index: claims[index] for index in indices})
         for jobs in pipeline.batches(share, sum(room.values())):
-            ready = iter(pipeline.can_start(jobs))
+            ready = iter(pipeline.still_available(pipeline.can_start(jobs)))
             started: list[Job] = []
             for index, most in room.items():
                 some = list(islice(ready, most - len(results[index])))
@@ -67,7 +68,7 @@ def claim(tx: Transaction, claims: Sequence[Claim]) -> list[list[Job]]:
                 _hand_out(tx, started)
                 pipeline.started(share, started)
     pipeline.close()
-    return [results[index] for index in range(len(claims))]
+    return [pipeline.still_active(results[index]) for index in range(len(claims))]
 
 
 class ClaimPipeline:
@@ -81,6 +82,7 @@ class ClaimPipeline:
         if known.obstacles:
             for number, kind, name in tx.execute(known.obstacles):
                 self._policies[number].obstacle(kind, name)
+        self._has_settled = False
         self._answers, self._joins = self._steps("answer"), self._steps("join")  # they are asked for each claim
 
     def _steps(self, name: str) -> list[Callable[..., Any]]:
@@ -190,6 +192,25 @@ class ClaimPipeline:
         for check in self._steps("can_start"):
             jobs = check(jobs)
         return jobs
+
+    def settle(self) -> None:
+        """Carry out what follows from jobs that a policy has ended; it may end jobs that are found already."""
+        settle(self.tx)
+        self._has_settled = True
+
+    def still_available(self, jobs: list[Job]) -> list[Job]:
+        """Leave out found jobs that have been replaced meanwhile."""
+        return self._in_state(jobs, JobState.AVAILABLE)
+
+    def still_active(self, jobs: list[Job]) -> list[Job]:
+        """Leave out started jobs that have been replaced meanwhile."""
+        return self._in_state(jobs, JobState.ACTIVE)
+
+    def _in_state(self, jobs: list[Job], state: JobState) -> list[Job]:
+        if not self._has_settled or not jobs:
+            return jobs
+        stored = self.tx.find_jobs([job.id for job in jobs])
+        return [job for job in jobs if stored[job.id].state == state]
 
     def started(self, share: Share, jobs: Sequence[Job]) -> None:
         """Note that jobs of a share have started."""

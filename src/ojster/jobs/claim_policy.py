@@ -108,6 +108,9 @@ class Pipeline(Protocol):
     def is_mixed(self, share: Share) -> bool:
         """Whether jobs of several tenants are handed out together, so that a look may return fewer than there are."""
 
+    def settle(self) -> None:
+        """Carry out what follows from jobs that a policy has ended; it may end jobs that are found already."""
+
 
 class ClaimPolicy:
     """A policy in one claim. Every method here changes nothing.

@@ -7,7 +7,6 @@ to run code get it. This module validates the source and never runs it.
 from __future__ import annotations
 
 import ast
-import json
 import symtable
 import warnings
 from typing import Final
@@ -24,28 +23,6 @@ ATTRIBUTE: Final = "ojster_code"
 
 CODE_CAPABILITY: Final = "ojster.code"
 """The capability of workers that run code: ``confined``, or ``weak`` where the platform cannot confine it."""
-
-_DATA: Final = frozenset({"args", "params", "meta", "metadata", "properties", "options"})
-"""Members of requests that hold users' values, in which nothing is a job."""
-
-
-def carries_code(request: bytes | msgspec.Raw) -> bool:
-    """Return whether a request makes a job that carries code: itself, as a step at any depth, or by a reaction."""
-    # Numbers are read as texts: they say nothing, and may be out of range.
-    waiting = [json.loads(bytes(request), parse_int=str, parse_float=str)]
-    while waiting:
-        one = waiting.pop()
-        if isinstance(one, list):
-            waiting += one
-        elif isinstance(one, dict):
-            type = one.get("type", one.get("job_type"))
-            if type == CODE_TYPE or ATTRIBUTE in one or ("body" in one and type is None):
-                return True
-            if isinstance(type, str) and type.partition("@")[0] == CODE_TYPE:
-                return True
-            waiting += [value for name, value in one.items() if name not in _DATA]
-    return False
-
 
 LARGEST_BODY: Final = 65_536
 """Maximum size of the source, in bytes."""

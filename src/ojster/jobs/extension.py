@@ -105,6 +105,12 @@ class Extension:
     def finish(self, tx: Transaction) -> None:
         """Carry out what follows from a transaction, before it is committed; runs again if more happens in it."""
 
+    def pushed(self, tx: Transaction, queues: Iterable[str]) -> None:
+        """Follow up on jobs that were pushed; ``queues`` has the queue of each."""
+
+    def moved(self, tx: Transaction, jobs: Sequence[Job]) -> None:
+        """Follow up on waiting or finished jobs that have changed their queue."""
+
     def deleted(self, tx: Transaction, jobs: Sequence[int]) -> None:
         """Delete what is kept beside jobs, given by ``seq``, that are deleted."""
 
@@ -201,6 +207,8 @@ class Life:
         self.lose = overriding("lose")
         self.settle = overriding("settle")
         self.finish = overriding("finish")
+        self.pushed = overriding("pushed")
+        self.moved = overriding("moved")
         self.deleted = overriding("deleted")
         self.refuse_result = overriding("refuse_result")
         self.acknowledge = overriding("acknowledge")

@@ -210,6 +210,7 @@ def _revise(tx: Transaction, job: Job, revival: DeadLetterRetry) -> None:
         tx.count(job.queue, job.tenant, job.state, -1)
         tx.count(revised.queue, job.tenant, job.state, 1)
         tx.ensure_queues({revised.queue})
+    has_moved = revised.queue != job.queue
     job.queue, job.max_attempts = revised.queue, revised.max_attempts
     job.envelope = sign(revised.envelope, creator_of(job.envelope))
     job.needs, job.trace_id = revised.needs, revised.trace_id
@@ -225,6 +226,8 @@ def _revise(tx: Transaction, job: Job, revival: DeadLetterRetry) -> None:
         },
     )
     tx.execute("UPDATE payloads SET stored = :envelope WHERE seq = :seq", {"envelope": job.envelope, "seq": job.seq})
+    for follow_up in life(tx).moved if has_moved else ():
+        follow_up(tx, [job])
 
 
 def retry(tx: Transaction, ids: Sequence[str]) -> list[Job | OjsterError]:

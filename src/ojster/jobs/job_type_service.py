@@ -26,7 +26,7 @@ class JobTypeService(CapabilityService):
             The caller is limited to certain queues.
         """
         self.scope.need_all_queues("The defaults of a job type")
-        self.scope.check_code({name: raw for name, raw in members.items() if name != "type"})
+        self.scope.check_contents({name: raw for name, raw in members.items() if name != "type"})
         item, job = job_types.read_defaults(type, members, largest=self.database.settings.largest_job)
         job.tenant = self.scope.tenant or ""
         if job.reacts:

@@ -14,7 +14,7 @@ from ojster.jobs.deadlines import timeout_failure, total_deadline
 from ojster.jobs.failure import Failure
 from ojster.jobs.messages import Holder, LeaseReport
 from ojster.jobs.queries import no_job
-from ojster.jobs.transitions import Loss, fail_attempt, fail_lost_attempt
+from ojster.jobs.transitions import Loss, fail_attempt, fail_lost_attempts
 from ojster.storage.transaction import Transaction
 
 
@@ -56,6 +56,7 @@ def check_holder(tx: Transaction, holder: Holder | None) -> None:
 
 def end_expired_attempts(tx: Transaction, jobs: Sequence[Job]) -> None:
     """Fail the attempts of due active jobs: the job has exceeded its timeout, or its lease has expired."""
+    lost: list[tuple[Job, Failure]] = []
     for job in jobs:
         timeout = job.timeout or tx.settings.default_timeout
         deadline = total_deadline(tx, job)
@@ -68,7 +69,8 @@ def end_expired_attempts(tx: Transaction, jobs: Sequence[Job]) -> None:
         else:
             holder = f"The worker {called(job.worker_id)}" if job.worker_id else "The worker"
             failure = Failure("visibility_timeout", f"{holder} did not renew the lease before it expired.")
-            fail_lost_attempt(tx, job, failure, Loss.LEASE)
+            lost.append((job, failure))
+    fail_lost_attempts(tx, lost, Loss.LEASE)
 
 
 def lease_end(tx: Transaction, job: Job, lease: int) -> int:

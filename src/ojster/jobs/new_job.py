@@ -6,11 +6,12 @@ read returns (the *envelope*), and stored as bytes. Options repeat from job to j
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
 from ojster.agents.attributes import SYSTEM_MANAGED, Agent
+from ojster.core.access import Access
 from ojster.core.errors import InvalidRequest, PayloadTooLarge, Unsupported
 from ojster.core.ids import is_job_id, new_id
 from ojster.core.json_objects import Members, check_names, read_members
@@ -71,6 +72,13 @@ _SERVER_NAMES: Final = _SYSTEM_NAMES | frozenset(SYSTEM_MANAGED)
 """The same, with those of agents' tasks."""
 
 
+class Reach(NamedTuple):
+    """The jobs that a caller may touch: in some queues, and, if ``only_own``, those that it has created."""
+
+    access: Access
+    only_own: bool
+
+
 class NewJob(msgspec.Struct, gc=False):
     """A job that passed validation and can be inserted. Times are microseconds since the epoch."""
 
@@ -108,6 +116,8 @@ class NewJob(msgspec.Struct, gc=False):
     """Bits: the events that have reactions (``ojster.events.reaction_rules``), and whether it has its own retention."""
     notices: tuple[Notify, ...] = ()
     """The notifications among its reactions."""
+    reach: Reach | None = None
+    """Which jobs its caller may know and replace, for unique jobs; ``None``: all."""
     warnings: tuple[str, ...] = ()
     """Violations of the schema of its type by its arguments."""
 

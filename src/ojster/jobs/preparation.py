@@ -17,12 +17,12 @@ from ojster.jobs.authorship import sign
 from ojster.jobs.code import ATTRIBUTE as CODE_ATTRIBUTE
 from ojster.jobs.extension import Completer, life
 from ojster.jobs.middleware import EnqueueMiddleware, through_middleware
-from ojster.jobs.new_job import MARK, NewJob, check_size, other_members, read_job
+from ojster.jobs.new_job import MARK, NewJob, Reach, check_size, other_members, read_job
 from ojster.jobs.scope import Scope
 
 _NULL: Final = msgspec.Raw(b"null")
-_MAY_CARRY_CODE: Final = frozenset({"type", CODE_ATTRIBUTE, REACTIONS})
-"""Members of a job that say whether it, or a job that follows it, carries code."""
+_CHECKED: Final = frozenset({"type", CODE_ATTRIBUTE, REACTIONS})
+"""Members of a job that ``Scope.check_contents`` looks at: its code, and what follows it."""
 
 _COMMON: Final = ("type", "meta", "options")
 """The members of a plain request that many requests have in common."""
@@ -198,7 +198,7 @@ class Preparation:
         if self.changes_requests:
             members = await self.complete(members)
         if scope.access is not None:
-            scope.check_code({name: members[name] for name in _MAY_CARRY_CODE & members.keys()})
+            scope.check_contents({name: members[name] for name in _CHECKED & members.keys()})
         args = members.get("args", _NULL)
         uri = schemas.schema_uri(members) if "schema" in members else None
         settings = scope.database.settings
@@ -208,6 +208,8 @@ class Preparation:
         scope.check_new(job.tenant, job.queue)
         if scope.access is not None:
             job.envelope = sign(job.envelope, scope.who)
+            if job.unique is not None and (scope.access.queues or scope.cancels_only_own):
+                job.reach = Reach(scope.access, scope.cancels_only_own)
             check_size(job.envelope, settings.largest_job)
             if brings_reactions and job.reacts & ANY_EVENT:
                 scope.access.need_all_queues("A reaction")

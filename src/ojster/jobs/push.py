@@ -5,18 +5,19 @@ Spec: ojs-core 7.1 (PUSH), ojs-unique-jobs
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from ojster.core.errors import Duplicate, OjsterError
+from ojster.core.errors import Conflict, Duplicate, Forbidden, OjsterError
 from ojster.core.job import Job
 from ojster.core.parsing import read_value
 from ojster.core.reacts import LOOKUP_BIT
 from ojster.core.states import JOB_STATES, JobState
 from ojster.core.timestamps import format_timestamp
+from ojster.jobs.authorship import find_creators
 from ojster.jobs.extension import Group, life, settle
-from ojster.jobs.new_job import NewJob
+from ojster.jobs.new_job import NewJob, Reach
 from ojster.jobs.transitions import cancel_job
 from ojster.jobs.versions import version_number
 from ojster.storage.transaction import JOB_COLUMNS, Later, Transaction
@@ -37,8 +38,17 @@ def push(tx: Transaction, groups: Sequence[Group]) -> list[list[Pushed] | Ojster
     refusals = find_room(tx, groups)
     admitted = iter(admit(tx, _without(groups, refusals)))
     results = [refusal or next(admitted) for refusal in refusals]
+    for follow_up in life(tx).pushed:
+        follow_up(tx, _queues_of_new(results))
     settle(tx)  # a replaced or dropped job may belong to a workflow
     return results
+
+
+def _queues_of_new(results: Sequence[list[Pushed] | OjsterError | Later]) -> Iterator[str]:
+    """Yield the queue of each job that did not exist before."""
+    for result in results:
+        if isinstance(result, list):
+            yield from (one.job.queue for one in result if not one.existing)
 
 
 def find_room(tx: Transaction, groups: Sequence[Group]) -> list[OjsterError | None]:
@@ -186,6 +196,8 @@ def _push_one_unique(tx: Transaction, new: NewJob, index: int) -> Pushed:
     scheduled_at = None
     if policy is not None and (others := _duplicates(tx, new)):
         newest = others[0]
+        if new.reach is not None:
+            _check_reach(tx, new.reach, others, policy.on_conflict, index)
         match policy.on_conflict:
             case "ignore":
                 tx.load_envelopes([newest])
@@ -200,11 +212,41 @@ def _push_one_unique(tx: Transaction, new: NewJob, index: int) -> Pushed:
                 )
             case "replace_except_schedule" if newest.state == JobState.SCHEDULED:
                 scheduled_at = newest.due_at
+        if tx.memory.is_callers:
+            _refuse_steps(others)
         for other in others:
             cancel_job(tx, other)
     (job,) = _new_rows(tx, [new], scheduled_at)
     _insert(tx, [job])
     return Pushed(job)
+
+
+def _check_reach(tx: Transaction, reach: Reach, others: Sequence[Job], on_conflict: str, index: int) -> None:
+    """Raise a refusal that tells nothing of jobs with the same unique key if the caller may not touch them."""
+    if not all(reach.access.covers(other.queue) for other in others):
+        raise Duplicate("A job with the same unique key exists in a queue that the token does not cover.", index=index)
+    if not reach.only_own or not on_conflict.startswith("replace"):
+        return
+    (creators,) = find_creators(tx, [tuple(other.id for other in others)])
+    for other in others:
+        if creators[other.id] != reach.access.who:
+            raise Forbidden(
+                f"The job {other.id} with the same unique key was created by another; {reach.access.who!r} may replace "
+                "only its own. Ask an owner."
+            )
+
+
+def _refuse_steps(jobs: Sequence[Job]) -> None:
+    """Raise the refusal of a push in a caller's transaction that would replace a step of a workflow.
+
+    It would lock the workflow, and so keep others waiting, for as long as that transaction is open.
+    """
+    if steps := [job.id for job in jobs if job.node is not None]:
+        raise Conflict(
+            f"The job {steps[0]} is a step of a workflow, and cannot be replaced in your transaction. Enqueue the new "
+            "job with 'enqueue', after the commit.",
+            job_id=steps[0],
+        )
 
 
 def _duplicates(tx: Transaction, new: NewJob) -> list[Job]:

@@ -14,7 +14,7 @@ from ojster.core.json_objects import Members
 from ojster.core.tenant import NOBODY, qualify
 from ojster.jobs import queries
 from ojster.jobs.authorship import find_creators
-from ojster.jobs.code import carries_code
+from ojster.jobs.contents import carries_code, names_recipients
 from ojster.jobs.messages import Holder, LeaseReport, unnamed
 from ojster.jobs.names import RESERVED_QUEUE_PREFIX, refuse_reserved
 from ojster.storage.call import Operation
@@ -177,13 +177,22 @@ class Scope:
             return refusal
         return None
 
-    def check_code(self, *requests: Members | bytes) -> None:
-        """Raise ``Forbidden`` if one of these requests makes a job that carries code, and the caller may not."""
-        if self.access is None or self.access.may(Allowed.CODE):
+    def check_contents(self, *requests: Members | bytes) -> None:
+        """Raise ``Forbidden`` if one of these requests makes a job that the caller may not make, at any depth.
+
+        Such a job carries code, or sets the recipients of a notification.
+        """
+        if self.access is None:
             return
-        if any(carries_code(one if isinstance(one, bytes) else msgspec.json.encode(one)) for one in requests):
+        encoded = [one if isinstance(one, bytes) else msgspec.json.encode(one) for one in requests]
+        if not self.access.may(Allowed.CODE) and any(map(carries_code, encoded)):
             raise Forbidden(
                 f"The token {self.who!r} may not push jobs that carry code. Use one with the role 'coder' or 'owner'."
+            )
+        if not self.access.may(Allowed.ADMIN) and any(map(names_recipients, encoded)):
+            raise Forbidden(
+                f"The token {self.who!r} may not set the recipients of notifications ('to' and 'cc'): it needs "
+                "administrator rights. Leave them out, and the channel's are used."
             )
 
     def check_queue(self, queue: str | None) -> None:

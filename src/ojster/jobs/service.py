@@ -150,7 +150,8 @@ class JobService(CapabilityService):
         Raises
         ------
         Forbidden
-            A step to append carries code, and the caller may not push such jobs.
+            There are steps to append, and the caller may not push them: it is limited to certain queues, or they carry
+            code or set recipients.
         """
         outcomes, _ = await self.acknowledge_and_fetch(items, None)
         return outcomes
@@ -163,8 +164,9 @@ class JobService(CapabilityService):
         ``request``: which jobs; ``None``: none. Return the outcomes, and the jobs or why there are none. See
         ``acknowledge`` for what it raises.
         """
-        if self.scope.access is not None:
-            self.scope.check_code(*(step for item in items for step in item.append))
+        if self.scope.access is not None and (appended := [step for item in items for step in item.append]):
+            self.scope.need_all_queues("A step to append")
+            self.scope.check_contents(*appended)
         if self._shrink is not None:
             items = await self._shrink(items)
         items, refusals = await self.scope.check_reports(items)

@@ -169,18 +169,20 @@ _TIMEOUT_EVENTS: Final = {"execution": "job.timeout", "total": "job.total_timeou
 """Events about jobs that took too long, by ``timeout_kind``. Spec: ojs-timeouts 11"""
 
 
-def fail_lost_attempt(tx: Transaction, job: Job, failure: Failure, loss: Loss) -> None:
-    """End the attempt of a job whose worker is lost; what is locked with it is locked.
+def fail_lost_attempts(tx: Transaction, lost: Sequence[tuple[Job, Failure]], loss: Loss) -> None:
+    """End the attempts of jobs whose workers are lost; what is locked with them is locked.
 
     If the worker has died, another job may be the cause: the attempt does not count towards ``max_attempts``, but
     deaths have a limit of their own. The job runs again at once after the first, and then after growing delays.
     """
-    if loss is Loss.WORKER:
-        job.losses += 1
-        tx.execute("UPDATE jobs SET losses = :losses WHERE seq = :seq", {"losses": job.losses, "seq": job.seq})
-    fail_attempt(tx, job, failure, loss=loss)
-    for follow_up in life(tx).lose:
-        follow_up(tx, job)
+    for job, failure in lost:
+        if loss is Loss.WORKER:
+            job.losses += 1
+            tx.execute("UPDATE jobs SET losses = :losses WHERE seq = :seq", {"losses": job.losses, "seq": job.seq})
+        fail_attempt(tx, job, failure, loss=loss)
+    for job, _ in lost:  # after all: what follows from one may end others of them
+        for follow_up in life(tx).lose:
+            follow_up(tx, job)
 
 
 def _delay(job: Job, policy: RetryPolicy, loss: Loss | None) -> int:

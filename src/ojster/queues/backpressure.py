@@ -28,7 +28,10 @@ DEPTH_STATES: Final = ("available", "scheduled", "retryable", "pending")
 
 
 def make_room(tx: Transaction, groups: Sequence[Sequence[NewJob]]) -> list[QueueFull | None]:
-    """Reserve places for groups of jobs to push; return ``None`` or the refusal for each group."""
+    """Reserve places for groups of jobs to push; return ``None`` or the refusal for each group.
+
+    Where the oldest jobs make room for new ones, they do so after the push (``drop_oldest``): it may still be refused.
+    """
     bounds = queue_bounds(tx)
     if not bounds:
         return [None for _ in groups]
@@ -36,10 +39,14 @@ def make_room(tx: Transaction, groups: Sequence[Sequence[NewJob]]) -> list[Queue
     results: list[QueueFull | None] = []
     for group in groups:
         wanted = Counter(job.queue for job in group if job.queue in bounds)
-        full = next((queue for queue, jobs in wanted.items() if jobs > places[queue]), None)
-        if full is not None and bounds[full].strategy == "drop_oldest" and wanted[full] <= bounds[full].max_depth:
-            places[full] += _drop_oldest(tx, full, wanted[full] - places[full])
-            full = next((queue for queue, jobs in wanted.items() if jobs > places[queue]), None)
+        full = next(
+            (
+                queue
+                for queue, jobs in wanted.items()
+                if jobs > places[queue] and not _can_drop(tx, queue, bounds[queue], jobs, places[queue])
+            ),
+            None,
+        )
         if full is None:
             for queue, jobs in wanted.items():
                 _warn(tx, queue, bounds[queue], places[queue], places[queue] - jobs)
@@ -64,10 +71,14 @@ def make_room(tx: Transaction, groups: Sequence[Sequence[NewJob]]) -> list[Queue
 
 def depth_of(tx: Transaction, queue: str) -> int:
     """Return the depth of a queue, including the jobs that this transaction has pushed."""
+    return _count(tx, queue, DEPTH_STATES)
+
+
+def _count(tx: Transaction, queue: str, states: Sequence[str]) -> int:
     counted: dict[str, int] = dict(
         tx.execute("SELECT state, jobs FROM job_counts WHERE queue = :queue", {"queue": queue})
     )
-    return sum(counted.get(state, 0) + tx.effects.counts.get((queue, state), 0) for state in DEPTH_STATES)
+    return sum(counted.get(state, 0) + tx.effects.counts.get((queue, state), 0) for state in states)
 
 
 def _places(tx: Transaction, queues: Iterable[str], bounds: Mapping[str, Bound]) -> dict[str, int]:
@@ -80,8 +91,25 @@ def _places(tx: Transaction, queues: Iterable[str], bounds: Mapping[str, Bound])
     return places
 
 
-def _drop_oldest(tx: Transaction, queue: str, wanted: int) -> int:
-    """Discard the oldest available jobs; return their number."""
+def _can_drop(tx: Transaction, queue: str, bound: Bound, wanted: int, places: int) -> bool:
+    """Return whether available jobs of a queue may be discarded for ``wanted`` new ones, and are enough."""
+    if bound.strategy != "drop_oldest" or wanted > bound.max_depth:
+        return False
+    return wanted - places <= _count(tx, queue, ("available",))
+
+
+def drop_oldest(tx: Transaction, queues: Iterable[str]) -> None:
+    """Discard the oldest available jobs beyond the bounds of queues; ``queues`` has that of each new job."""
+    bounds = queue_bounds(tx)
+    if not bounds:
+        return
+    for queue in {queue for queue in queues if queue in bounds and bounds[queue].strategy == "drop_oldest"}:
+        excess = depth_of(tx, queue) - bounds[queue].max_depth
+        if excess > 0:
+            _drop_oldest(tx, queue, excess)
+
+
+def _drop_oldest(tx: Transaction, queue: str, wanted: int) -> None:
     jobs: list[Job] = []
     for kind, _ in AVAILABLE_CONDITIONS:
         rows = tx.execute(
@@ -94,7 +122,6 @@ def _drop_oldest(tx: Transaction, queue: str, wanted: int) -> int:
     for job in oldest:
         finish(tx, job, JobState.DISCARDED)
         tx.emit("backpressure.dropped", job)
-    return len(oldest)
 
 
 def _warn(tx: Transaction, queue: str, bound: Bound, before: int, after: int) -> None:

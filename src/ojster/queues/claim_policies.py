@@ -16,7 +16,6 @@ from ojster.fleet.claim_policies import MatchingPolicy
 from ojster.fleet.matching import Budget
 from ojster.jobs.available import by_priority, one_of_each, pass_over, select_available
 from ojster.jobs.claim_policy import UNLIMITED, Claim, ClaimPolicy, Obstacles, Pipeline, Share, Take
-from ojster.jobs.extension import settle
 from ojster.jobs.places import last_places
 from ojster.jobs.transitions import finish, write_states
 from ojster.queues.fairness import STRICT, FairnessState, Sharing
@@ -199,7 +198,7 @@ class KeyLimitPolicy(ClaimPolicy):
                 job.due_at = gate.opens_at or tx.now + RESCHEDULE_DELAY_US
                 tx.expect(job.due_at)
                 write_states(tx, [job])
-        settle(tx)
+        self.pipeline.settle()
 
     def taken(self, tenant: str, jobs: Sequence[Job]) -> None:
         """Count jobs with keys."""

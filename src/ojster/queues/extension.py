@@ -17,7 +17,7 @@ from ojster.jobs.new_job import NewJob
 from ojster.jobs.options_wire import queue_of
 from ojster.jobs.reason import Reason
 from ojster.jobs.scope import Scope
-from ojster.queues.backpressure import make_room
+from ojster.queues.backpressure import drop_oldest, make_room
 from ojster.queues.claim_policies import (
     LIMITED_JOBS_WAIT,
     LIMITED_QUEUES,
@@ -32,7 +32,16 @@ from ojster.queues.claim_policies import (
     ResourceBudgetPolicy,
 )
 from ojster.queues.explanation import why_held_back
-from ojster.queues.limits import block, free_limits, limit_queue, open_limits, register, unmark
+from ojster.queues.limits import (
+    QUEUE_PREFIX,
+    block,
+    free_limits,
+    limit_queue,
+    open_limits,
+    register,
+    set_limits,
+    unmark,
+)
 from ojster.queues.pool import pools_by_name
 from ojster.queues.rate_limit import Rate
 from ojster.queues.rules import queue_rules, resource_rules
@@ -55,6 +64,10 @@ class QueueExtension(Extension):
     def refuse_push(self, tx: Transaction, groups: Sequence[Group]) -> Sequence[OjsterError | None]:
         """Refuse jobs beyond the depth bounds of their queues."""
         return make_room(tx, groups)
+
+    def pushed(self, tx: Transaction, queues: Iterable[str]) -> None:
+        """Discard the oldest jobs of bounded queues that ask for it."""
+        drop_oldest(tx, queues)
 
     async def completer(self, scope: Scope) -> Completer | None:
         """Return what applies the resource defaults and limits of a job's queue."""
@@ -88,6 +101,12 @@ class QueueExtension(Extension):
             if pool.concurrency is not None and any(job.queue in pool.queues for job in jobs):
                 tx.effects.opened.update(pool.queues)
         free_limits(tx, jobs)
+
+    def moved(self, tx: Transaction, jobs: Sequence[Job]) -> None:
+        """Note under the keys of jobs the queues that they are in now, so that these are woken when there is room."""
+        for key, queue in {(job.limit_key, job.queue): None for job in jobs}:
+            if key is not None and not key.startswith(QUEUE_PREFIX):
+                set_limits(tx, key, None, "wait", queue)
 
     def failed(self, tx: Transaction, job: Job, failure: Failure) -> None:
         """Close the limit of a job until the time that its handler has named."""

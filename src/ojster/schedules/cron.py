@@ -26,7 +26,7 @@ from ojster.jobs.push import Pushed, push
 from ojster.jobs.transitions import cancel_job
 from ojster.queues.rules import queue_rules
 from ojster.schedules.cron_expression import CronSchedule, OverlapPolicy
-from ojster.storage.transaction import JOB_COLUMNS, Later, Transaction, TryAgain
+from ojster.storage.transaction import JOB_COLUMNS, Held, Later, Transaction
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ def register(tx: Transaction, crons: Sequence[Cron]) -> list[tuple[Cron, bool]]:
 
 def _register(tx: Transaction, cron: Cron) -> tuple[Cron, bool]:
     if tx.lock_keys({"cron:" + cron.name}):
-        raise TryAgain(f"Another caller is registering the cron job {cron.name}.")
+        raise Held(f"Another caller is registering the cron job {cron.name}.")
     known = _find(tx, cron.name, tx.for_update)
     next_run_at = cron.schedule.next_after(tx.now) if cron.enabled else None
     if known is None:
@@ -173,7 +173,12 @@ def fire_due(tx: Transaction) -> int | None:
         {"now": tx.now, "limit": MAX_FIRED},
     )
     for row in rows:
-        _fire(tx, _cron(row))
+        cron = _cron(row)
+        try:
+            with tx.savepoint():
+                _fire(tx, cron)
+        except Held as held:  # it stays due, and does not keep others from firing
+            log.info("the cron job %s fires later: %s", cron.name, held)
     ((next_run_at,),) = tx.execute("SELECT min(next_run_at) FROM crons WHERE next_run_at IS NOT NULL")
     return next_run_at  # type: ignore[no-any-return]  # a column of integers
 
@@ -247,7 +252,7 @@ def _push(tx: Transaction, cron: Cron, scheduled_for: int) -> Job | OjsterError:
     except OjsterError as refusal:
         pushed = refusal
     if isinstance(pushed, Later):
-        raise TryAgain(pushed.message)
+        raise Held(pushed.message)
     return pushed if isinstance(pushed, OjsterError) else pushed[0].job
 
 

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from ojster.core.durations import MINUTE
+from ojster.core.durations import MINUTE, SECOND
 from ojster.core.job import Job
 from ojster.core.states import JobState
 from ojster.jobs.deadlines import expiry_failure
@@ -17,7 +17,7 @@ from ojster.jobs.extension import Due, life, lock_with, settle
 from ojster.jobs.leases import end_expired_attempts
 from ojster.jobs.transitions import finish, make_available, note_failure
 from ojster.storage.system import find_maintenance
-from ojster.storage.transaction import JOB_COLUMNS, Transaction, TryAgain
+from ojster.storage.transaction import JOB_COLUMNS, Held, Transaction, TryAgain
 
 log = logging.getLogger(__name__)
 
@@ -85,23 +85,41 @@ def _process_due(tx: Transaction, state: str, act: Callable[[Transaction, list[J
             jobs = [Job(*row) for row in rows]
             lock_with(tx, jobs)
             act(tx, jobs)
-            settle(tx)
+            _finish(tx)
             return more
+    except Held as held:
+        log.debug("processing %d %s jobs one by one: %s", len(rows), state, held)
     except TryAgain:
         raise
     except Exception:
         log.exception("maintenance of %d %s jobs failed; processing them one by one", len(rows), state)
-    for row in rows:
+    for seq, id, *_ in rows:
         try:
             with tx.savepoint():
-                act(tx, [Job(*row)])
-                settle(tx)
+                found = tx.execute(  # anew: what follows from those before may have changed it
+                    f"SELECT {JOB_COLUMNS} FROM jobs WHERE seq = :seq AND state = :state AND due_at <= :now"
+                    + tx.for_update,
+                    {"seq": seq, "state": state, "now": tx.now},
+                )
+                jobs = [Job(*row) for row in found]
+                lock_with(tx, jobs)
+                act(tx, jobs)
+                _finish(tx)
+        except Held:
+            tx.execute("UPDATE jobs SET due_at = :later WHERE seq = :seq", {"later": tx.now + SECOND, "seq": seq})
         except TryAgain:
             raise
         except Exception:
-            log.exception("maintenance of the %s job %s failed; retrying in 60 seconds", state, row[1])
-            tx.execute("UPDATE jobs SET due_at = :later WHERE seq = :seq", {"later": tx.now + MINUTE, "seq": row[0]})
+            log.exception("maintenance of the %s job %s failed; retrying in 60 seconds", state, id)
+            tx.execute("UPDATE jobs SET due_at = :later WHERE seq = :seq", {"later": tx.now + MINUTE, "seq": seq})
     return more
+
+
+def _finish(tx: Transaction) -> None:
+    """Carry out all that follows, so that what cannot be done yet holds up nothing else that is due."""
+    settle(tx)
+    for step in life(tx).finish:
+        step(tx)
 
 
 def _process(tx: Transaction, process: Callable[..., Due], in_maintenance: bool) -> Due:
@@ -109,7 +127,11 @@ def _process(tx: Transaction, process: Callable[..., Due], in_maintenance: bool)
     try:
         with tx.savepoint():
             due: Due = process(tx, in_maintenance=in_maintenance)
+            _finish(tx)
             return due
+    except Held as held:
+        log.info("due work is done in a second: %s", held)
+        return Due(tx.now + SECOND)
     except TryAgain:
         raise
     except Exception:

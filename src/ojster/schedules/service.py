@@ -28,7 +28,7 @@ class ScheduleService(CapabilityService):
         """
         self.scope.need_all_queues("A cron job")
         members = read_members(item.template, "The cron job's template")
-        self.scope.check_code(item.template)
+        self.scope.check_contents(item.template)
         for completer in life.of(self.database.memory).completer:
             if (complete := await completer(self.scope)) is not None:
                 complete(dict(members))

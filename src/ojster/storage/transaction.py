@@ -79,6 +79,10 @@ class TryAgain(Exception):
         self.lost = lost
 
 
+class Held(TryAgain):
+    """Another transaction holds what is needed, and may do so for long: it may be an application's."""
+
+
 class Later(BackendUnavailable):
     """Refusal of a call that must wait for another transaction. The dispatcher retries it before the caller sees it."""
 

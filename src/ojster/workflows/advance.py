@@ -24,7 +24,7 @@ from ojster.core.states import JobState
 from ojster.jobs.expiration import kept_until
 from ojster.jobs.new_job import NewJob
 from ojster.jobs.push import admit
-from ojster.storage.transaction import Later, Transaction, TryAgain
+from ojster.storage.transaction import Held, Later, Transaction
 from ojster.workflows.claimed_steps import note_step
 from ojster.workflows.conditions import InvalidCondition, evaluate
 from ojster.workflows.graph import Graph
@@ -424,7 +424,8 @@ class Advance:
         self.tx.effects.growth.clear()  # from now on, they count as jobs
         for (node, job), result in zip(admitted, results, strict=True):
             if isinstance(result, Later):
-                raise TryAgain(result.message)
+                self._start_later(node, result)
+                continue
             if isinstance(result, OjsterError):
                 self._refuse(node, result)
                 continue
@@ -446,6 +447,13 @@ class Advance:
             if container is not None and container.kind == Kind.BATCH and node.position:
                 workflow = self.graph.workflow_of(node)
                 emit(self.tx, "workflow.callback_fired", workflow, callback=node.name, job_id=job.id)
+
+    def _start_later(self, node: Node, why: Later) -> None:
+        """Leave a node whose unique key another transaction holds to a later transaction."""
+        if node.parent is None or node.state != NodeState.WAITING:
+            raise Held(why.message)
+        self.starts.defer(node.parent, node.position)
+        self.starts.waits_for_others = True
 
     def _foresee_claim(self, node: Node) -> None:
         """Note what a claim in this transaction must know of a step, if everything is loaded."""

@@ -207,8 +207,9 @@ def cancel_with_worker(tx: Transaction, job: Job) -> None:
     )
     for (id,) in rows:
         if not _cleans_up(tx, job.node):
-            if job.state not in FINISHED:
-                cancel_job(tx, job)
+            current = tx.lock_jobs([job.id]).get(job.id)  # the end of another lost job may have replaced it
+            if current is not None and current.state not in FINISHED:
+                cancel_job(tx, current)
             ended, tx.effects.ended = tx.effects.ended, []
             steer(tx, str(id), _cancel)
             tx.effects.ended += ended

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from ojster.core.job import Job
 from ojster.jobs.claim_policy import ClaimPolicy, Pipeline
-from ojster.jobs.extension import settle
 from ojster.jobs.transitions import stop_jobs
 from ojster.workflows.claimed_steps import claimed_steps
 
@@ -22,5 +21,5 @@ class StoppedWorkflowPolicy(ClaimPolicy):
         if not stopped:
             return jobs
         left_out = stop_jobs(self.tx, [job for job in jobs if job.node in stopped])
-        settle(self.tx)
+        self.pipeline.settle()
         return [job for job in jobs if job.id not in left_out]

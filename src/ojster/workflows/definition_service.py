@@ -41,7 +41,7 @@ class DefinitionService(CapabilityService):
         return await self.scope.do(definitions.update_definitions, self._read_definition(name, members))
 
     def _read_definition(self, name: str, members: Members) -> Definition:
-        self.scope.check_code(members)
+        self.scope.check_contents(members)
         found = read_definition(name, members)
         settings = self.database.settings
         refuse_unknown_of_definition(found.members)

@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from ojster.core.durations import MINUTE, SECOND
-from ojster.storage.transaction import Transaction, TryAgain
+from ojster.storage.transaction import Held, Transaction, TryAgain
 from ojster.workflows.advance import Advance
 from ojster.workflows.cancellation import abort
 from ojster.workflows.creation import abandon, launch
@@ -36,6 +36,9 @@ def process_due_workflows(tx: Transaction) -> tuple[int | None, bool]:
         try:
             with tx.savepoint():
                 _look_after(tx, seq)
+        except Held:
+            later = {"later": tx.now + SECOND, "seq": seq}
+            tx.execute("UPDATE workflows SET due_at = :later WHERE seq = :seq", later)
         except TryAgain:
             raise
         except Exception:

@@ -21,15 +21,22 @@ BYTES_AT_ONCE: Final = 4 << 20
 """Size of jobs with resolved references after which a transaction creates no more elements, in bytes."""
 
 
+MAPS_TO_TRY: Final = 20
+"""Maximum number of stored elements whose maps are tried while others have locked their workflows."""
+
+
 def expand_maps(tx: Transaction) -> tuple[int | None, bool]:
     """Create more children of one map, each map in its turn; return when to go on, and whether that is now."""
-    rows = tx.execute("SELECT node FROM map_elements WHERE parked = 0 ORDER BY start, node LIMIT 1")
-    if not rows:
+    query = "SELECT node FROM map_elements WHERE parked = 0 ORDER BY start, node LIMIT :most"
+    maps = dict.fromkeys(id for (id,) in tx.execute(query, {"most": MAPS_TO_TRY}))
+    if not maps:
         return None, False
-    graph = _locked(tx, rows[0][0])
-    if graph is None:
-        return tx.now, False  # another transaction has locked the workflow: ``run_due`` tries again soon
-    node = graph.nodes[rows[0][0]]
+    for id in maps:
+        if (graph := _locked(tx, id)) is not None:
+            break
+    else:
+        return tx.now, False  # others have locked the workflows: ``run_due`` tries again soon
+    node = graph.nodes[id]
     if _goes_on(node):
         _expand(graph, node)
     else:
@@ -50,8 +57,11 @@ def start_deferred(tx: Transaction) -> tuple[int | None, bool]:
     nodes = list(dict(rows).values())  # one of each workflow
     for node in nodes:
         graph = _locked(tx, node)
-        if graph is not None:
-            is_left = _start_more(Advance(graph)) or len(nodes) > 1 or len(rows) == MAX_STARTS_OF_WORKFLOW
+        if graph is None:
+            continue
+        run = Advance(graph)
+        is_left = _start_more(run) or len(nodes) > 1 or len(rows) == MAX_STARTS_OF_WORKFLOW
+        if not run.starts.waits_for_others:
             return (tx.now, True) if is_left else (None, False)
     return (tx.now, False) if rows else (None, False)  # others have locked them: ``run_due`` tries again soon
 

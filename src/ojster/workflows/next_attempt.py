@@ -13,7 +13,7 @@ from ojster.core.json_objects import Members, read_members
 from ojster.jobs.failure import Failure
 from ojster.jobs.new_job import read_job
 from ojster.jobs.transitions import cancel_job, fail_attempt
-from ojster.storage.transaction import Later, Transaction, TryAgain
+from ojster.storage.transaction import Held, Later, Transaction
 from ojster.workflows.advance import Advance
 from ojster.workflows.cancellation import abort
 from ojster.workflows.creation import create
@@ -66,7 +66,7 @@ def _retry(tx: Transaction, job: Job) -> None:
     new.target_key = key
     (created,) = create(tx, [new])
     if isinstance(created, Later):
-        raise TryAgain(created.message)
+        raise Held(created.message)
     if isinstance(created, OjsterError):
         raise created
     tx.execute("UPDATE workflows SET held_at = :held WHERE id = :id", {"held": workflow.held_at, "id": new.id})

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
 from ojster.core.errors import OjsterError
-from ojster.storage.transaction import Later, Transaction, TryAgain
+from ojster.storage.transaction import Held, Later, Transaction
 from ojster.workflows.advance import Advance
 from ojster.workflows.creation import launch
 from ojster.workflows.graph import Graph
@@ -132,7 +132,7 @@ def _check_retry(run: Advance, workflow: Workflow) -> None:
         raise wrong_state(workflow, f"The workflow {workflow.id} was retried as {workflow.next_attempt}.")
     refusal = refuse_target(run.tx, workflow.tenant, workflow.target, workflow.target_key, workflow.locks)
     if isinstance(refusal, Later):
-        raise TryAgain(refusal.message)
+        raise Held(refusal.message)
     if refusal is not None:
         raise type(refusal)(f"The workflow {workflow.id} cannot be retried. {refusal.message}", **refusal.details)
 

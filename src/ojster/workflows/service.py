@@ -86,7 +86,7 @@ class WorkflowService(CapabilityService):
         """
         self.scope.need_all_queues("A workflow")
         settings = self.database.settings
-        self.scope.check_code(members)
+        self.scope.check_contents(members)
         definition, own = None, members
         if ORCHESTRATOR in members:
             members, name, params = expand(members)

@@ -45,6 +45,8 @@ class Starts:
         """The containers whose children from a position on are to be started later, by node id."""
         self.has_deferred = False
         """Whether something was left to later transactions."""
+        self.waits_for_others = False
+        """Whether this was because another transaction holds a unique key."""
 
     def room_of(self, workflow: Workflow) -> int:
         """Return how many more nodes of a workflow may be started."""

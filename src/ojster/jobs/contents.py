@@ -1,0 +1,44 @@
+"""What a request contains: the jobs that it makes, at any depth, and what only some callers may put into them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, Final
+
+import msgspec
+
+from ojster.jobs.code import ATTRIBUTE, CODE_TYPE
+
+_DATA: Final = frozenset({"args", "params", "meta", "metadata", "properties", "options"})
+"""Members of requests that hold users' values, in which nothing is a job."""
+
+
+def carries_code(request: bytes | msgspec.Raw) -> bool:
+    """Return whether a request makes a job that carries code: itself, as a step at any depth, or by a reaction."""
+    return any(map(_is_code, _objects(request)))
+
+
+def _is_code(one: dict[str, Any]) -> bool:
+    type = one.get("type", one.get("job_type"))
+    if type == CODE_TYPE or ATTRIBUTE in one or ("body" in one and type is None):
+        return True
+    return isinstance(type, str) and type.partition("@")[0] == CODE_TYPE
+
+
+def names_recipients(request: bytes | msgspec.Raw) -> bool:
+    """Return whether a job that a request makes, as in ``carries_code``, sets the recipients of a notification."""
+    return any(one.get("action") == "notify" and (one.get("to") or one.get("cc")) for one in _objects(request))
+
+
+def _objects(request: bytes | msgspec.Raw) -> Iterator[dict[str, Any]]:
+    """Yield the objects in a request that may be jobs, steps or reactions."""
+    # Numbers are read as texts: they say nothing, and may be out of range.
+    waiting = [json.loads(bytes(request), parse_int=str, parse_float=str)]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, list):
+            waiting += one
+        elif isinstance(one, dict):
+            yield one
+            waiting += [value for name, value in one.items() if name not in _DATA]
