@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -23,6 +23,7 @@ from benchmarks.stores import Store
 from ojster import App
 from ojster.service import Service
 from ojster.storage.open import open_database
+from ojster.worker.worker import DEFAULT_CONCURRENCY
 
 HANDLERS = """
 from ojster import App
@@ -41,6 +42,8 @@ WARM_UP_JOBS = 10_000
 """Number of jobs that have ended before the measurement of workers begins, so that all processes run."""
 
 CONCURRENCY = 500
+PREFETCHES = (0, 500)
+"""How many jobs a worker of few at once may hold beyond those that run."""
 
 
 def run(store: Store, chosen: argparse.Namespace) -> Iterator[Figure]:
@@ -53,6 +56,7 @@ def run(store: Store, chosen: argparse.Namespace) -> Iterator[Figure]:
         words = "" if not place else f" on {len(place)} processor{'s' if len(place) > 1 else ''}"
         yield from _servers(store, chosen.seconds, place, words)
         yield from _workers(store, place, words)
+    yield from _few_at_once(store)
     if store.name == "PostgreSQL":
         yield from _two_servers(store, chosen.seconds)
 
@@ -104,12 +108,26 @@ def _workers(store: Store, place: list[int], where: str) -> Iterator[Figure]:
         first = first or rate
 
 
-def _drain(url: str, processes: int, place: list[int]) -> tuple[float, float]:
+def _few_at_once(store: Store) -> Iterator[Figure]:
+    """Measure a worker with the default concurrency, without and with jobs that it fetches before they can begin."""
+    first = None
+    for prefetch in PREFETCHES:
+        options = ("--concurrency", str(DEFAULT_CONCURRENCY), "--prefetch", str(prefetch))
+        rate, spent = _drain(store.fresh(), 1, [], options)
+        name = f"{store.name}: no-op jobs processed, {DEFAULT_CONCURRENCY} at once, --prefetch {prefetch}"
+        yield Figure(name, rate, floor=first, floor_name="without")
+        yield Figure(f"{name}, processor time a job", spent * 1e6, "µs")
+        first = first or rate
+
+
+def _drain(
+    url: str, processes: int, place: list[int], options: Sequence[str] = ("--concurrency", str(CONCURRENCY))
+) -> tuple[float, float]:
     """Return the jobs a second of workers that all run, and the processor time of the workers for each, in seconds."""
     asyncio.run(_fill(url))
     with TemporaryDirectory() as folder:
         (Path(folder) / "bench_handlers.py").write_text(HANDLERS)
-        command = [sys.executable, "-m", "ojster", "worker", "bench_handlers:app", "--concurrency", str(CONCURRENCY)]
+        command = [sys.executable, "-m", "ojster", "worker", "bench_handlers:app", *options]
         command += ["--processes", str(processes), "--log-level", "error"]
         environment = os.environ | {"PYTHONPATH": folder, "OJSTER_DATABASE_URL": url}
         with _pinned(place):

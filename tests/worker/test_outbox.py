@@ -88,13 +88,38 @@ async def test_outcomes_of_one_turn_go_out_in_one_call(outbox: Outbox, client: A
     assert jobs.calls == [("acknowledge", 2)]
 
 
+async def test_outcomes_wait_for_others_while_the_worker_holds_more_jobs(client: Any, jobs: Jobs) -> None:
+    outbox = Outbox(Reporter("w", 30.0), "w", lambda: None, lambda: True)
+    for _ in range(3):
+        outbox.tell(client, DONE)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+    assert jobs.calls == []
+    while not jobs.calls:
+        await asyncio.sleep(0.001)
+    assert jobs.calls == [("acknowledge", 3)]
+
+
+async def test_a_worker_waits_for_no_more_jobs_than_can_begin(outbox: Outbox, client: Any, jobs: Jobs) -> None:
+    wanted: list[tuple[int, float]] = []
+
+    async def fetch(request: Claim, wait: float = 0.0) -> list[Job]:
+        wanted.append((request.count, wait))
+        return []
+
+    jobs.fetch = fetch  # type: ignore[method-assign]
+    await outbox.fetch(client, Claim(("default",), 90, "w"), 20.0, 4)
+    await outbox.fetch(client, Claim(("default",), 4, "w"), 20.0, 4)
+    assert wanted == [(90, 0.0), (4, 20.0), (4, 20.0)]
+
+
 async def test_outcomes_that_wait_for_a_fetch_go_with_it(outbox: Outbox, client: Any, jobs: Jobs, bench: Bench) -> None:
     jobs.next = [await bench.push()]
     outbox.waits_for_fetch = True
     outbox.tell(client, DONE)
     await asyncio.sleep(0)
     assert jobs.calls == []
-    assert await outbox.fetch(client, REQUEST, 20.0) == jobs.next
+    assert await outbox.fetch(client, REQUEST, 20.0, 1) == jobs.next
     assert jobs.calls == [("acknowledge and fetch", 1)]
     assert outbox.is_empty
 
@@ -106,7 +131,7 @@ async def test_a_fetch_that_brings_nothing_is_followed_by_one_that_waits(
     jobs.next = found
     outbox.waits_for_fetch = True
     outbox.tell(client, DONE)
-    assert await outbox.fetch(client, REQUEST, 20.0) == []
+    assert await outbox.fetch(client, REQUEST, 20.0, 1) == []
     assert jobs.calls == [("acknowledge and fetch", 1), ("fetch", 0)]
 
 
@@ -117,7 +142,7 @@ async def test_other_outcomes_do_not_hold_up_the_fetch(outbox: Outbox, client: A
     outbox.tell(client, Release("job", "w", 1))
     outbox.tell(client, DONE)
     jobs.may_release.clear()
-    assert await outbox.fetch(client, REQUEST, 20.0) == jobs.next
+    assert await outbox.fetch(client, REQUEST, 20.0, 1) == jobs.next
     jobs.may_release.set()
     await outbox.drain(client)
     assert sorted(jobs.calls) == [("acknowledge and fetch", 1), ("release", 1)]
@@ -130,7 +155,7 @@ async def test_a_report_that_fails_is_tried_again_beside_the_next_fetch(
     jobs.error = error
     outbox.waits_for_fetch = True
     outbox.tell(client, DONE)
-    assert await outbox.fetch(client, REQUEST, 20.0) == []
+    assert await outbox.fetch(client, REQUEST, 20.0, 1) == []
     await outbox.drain(client)
     assert sorted(jobs.calls) == [("acknowledge", 1), ("acknowledge and fetch", 1), ("fetch", 0)]
 
@@ -139,7 +164,7 @@ async def test_a_result_that_is_refused_fails_the_job(outbox: Outbox, client: An
     jobs.next, jobs.outcome = [await bench.push()], PayloadTooLarge("too large")
     outbox.waits_for_fetch = True
     outbox.tell(client, DONE)
-    assert await outbox.fetch(client, REQUEST, 20.0) == jobs.next
+    assert await outbox.fetch(client, REQUEST, 20.0, 1) == jobs.next
     await outbox.drain(client)
     assert jobs.calls == [("acknowledge and fetch", 1), ("fail", 1)]
 
@@ -150,7 +175,7 @@ async def test_jobs_that_come_too_late_are_given_back(outbox: Outbox, client: An
     jobs.may_answer.clear()
     outbox.waits_for_fetch = True
     outbox.tell(client, DONE)
-    fetching = asyncio.create_task(outbox.fetch(client, REQUEST, 20.0))
+    fetching = asyncio.create_task(outbox.fetch(client, REQUEST, 20.0, 1))
     while not jobs.calls:
         await asyncio.sleep(0)
     fetching.cancel()
@@ -179,7 +204,7 @@ async def test_a_full_worker_makes_one_call_for_a_job(shared_url: str, concurren
 
     jobs.acknowledge_and_fetch = counted  # type: ignore[method-assign]
     handles = await t.aenqueue_many([(number,) for number in range(30)])
-    await Worker(app, concurrency=concurrency).run(until_empty=True)
+    await Worker(app, concurrency=concurrency, prefetch=0).run(until_empty=True)
     assert [await handle.aresult(5) for handle in handles] == list(range(30))
     assert calls["both"] <= 30
     assert calls["both"] > calls["acknowledge"]

@@ -344,7 +344,7 @@ class JobTester:
 
         while queues := await self._queues_with_jobs():
             before = len(attempts)
-            worker = Worker(self.app, queues=queues, concurrency=concurrency, children=None)
+            worker = Worker(self.app, queues=queues, concurrency=concurrency, children=None, prefetch=0)
             worker.on_end = ended
             await worker.run(until_empty=True)
             await self._service.maintenance.stop()

@@ -114,6 +114,11 @@ class Executor:
             return 0
         return min(free - self.abandoned, 1 if self._is_careful else free)
 
+    @property
+    def may_hold(self) -> bool:
+        """Whether jobs may wait in this process for their turn: not if one could take them along when it dies."""
+        return not (self._company.is_closed or self._is_careful or self.abandoned)
+
     def accept(self, jobs: Sequence[Job], worker_id: str, give_back: Callable[[Release], None]) -> list[Job]:
         """Return the fetched jobs to run; hand back all but the first of those that begin alone.
 

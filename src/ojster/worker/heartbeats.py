@@ -4,12 +4,62 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
-from typing import Any
+import os
+import socket
+from collections.abc import Callable, Coroutine, Iterable
+from typing import TYPE_CHECKING, Any, Final
 
 from ojster.core.errors import OjsterError
+from ojster.core.job import Job
+from ojster.fleet.workers import Heartbeat
 
-log = logging.getLogger("ojster.worker.worker")
+if TYPE_CHECKING:
+    from ojster.worker.worker import Worker
+
+log = logging.getLogger(__name__)
+
+BEATS_PER_LEASE: Final = 6
+BEATS_PER_PATIENCE: Final = 3
+LEAST_HEARTBEAT_SECONDS: Final = 0.2
+MAX_HEARTBEAT_SECONDS: Final = 5.0
+"""Least and maximum interval between heartbeats, in seconds. After six missed ones a worker counts as lost."""
+
+
+def interval_between(lease: float, patience: float, jobs: Iterable[Job]) -> float:
+    """Return the time between two heartbeats, in seconds.
+
+    Parameters
+    ----------
+    lease:
+        The lease of jobs that set none, in seconds.
+    patience:
+        Silence after which the server counts the worker as lost, in seconds.
+    jobs:
+        The jobs that the worker has.
+    """
+    leases = [job.lease / 1e6 for job in jobs if job.lease]
+    longest = min(MAX_HEARTBEAT_SECONDS, lease / BEATS_PER_LEASE, patience / BEATS_PER_PATIENCE)
+    return min(longest, max(LEAST_HEARTBEAT_SECONDS, min(leases, default=lease) / 3))
+
+
+def heartbeat_of(worker: Worker, attempts: dict[str, int]) -> Heartbeat:
+    """Return what a worker says of itself; ``attempts``: those of the jobs that it has, by job id."""
+    return Heartbeat(
+        worker_id=worker.id,
+        active_jobs=tuple(attempts),
+        attempts=attempts,
+        lease=round(worker.lease * 1e6),
+        state=worker.state,
+        hostname=socket.gethostname(),
+        pid=os.getpid(),
+        queues=worker.queues,
+        labels=worker.labels,
+        concurrency=worker.concurrency,
+        pool=worker.pool,
+        handlers=worker.app.handled,
+        job_types=worker.job_types,
+        capabilities=worker.capabilities,
+    )
 
 
 async def beat_for_ever(

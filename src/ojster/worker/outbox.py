@@ -7,6 +7,8 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
 
+import msgspec
+
 from ojster.client.interface import Client
 from ojster.core.errors import OjsterError
 from ojster.core.job import Job
@@ -22,6 +24,9 @@ T = TypeVar("T")
 MAX_REPORTED_OUTCOMES: Final = 500
 """Maximum number of outcomes sent in one call."""
 
+LINGER_SECONDS: Final = 0.01
+"""Time for which outcomes wait for others, or for the next fetch, while the worker holds more jobs, in seconds."""
+
 
 class Outbox:
     """The outcomes that a worker has not reported yet.
@@ -34,6 +39,8 @@ class Outbox:
         The worker's id.
     on_change:
         Called after each report, and when an outcome is kept for the next fetch.
+    lingers:
+        Returns whether outcomes wait for others, ``LINGER_SECONDS`` at most; false by default.
 
     Attributes
     ----------
@@ -41,12 +48,20 @@ class Outbox:
         Whether outcomes are kept for the next ``fetch``, which is to come as soon as a job has ended.
     """
 
-    def __init__(self, reporter: Reporter, worker_id: str, on_change: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        reporter: Reporter,
+        worker_id: str,
+        on_change: Callable[[], None],
+        lingers: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._reporter = reporter
         self._worker_id = worker_id
         self._on_change = on_change
         self._endings: list[Ending] = []
         self._calls: set[asyncio.Task[Any]] = set()
+        self._lingers = lingers
+        self._timer: asyncio.TimerHandle | None = None
         self._is_sending_soon = False
         self.waits_for_fetch = False
 
@@ -66,8 +81,14 @@ class Outbox:
         self._is_sending_soon = False
         if self.waits_for_fetch:
             self._on_change()
-        else:
+        elif not self._lingers():
             self.send(client)
+        elif self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(LINGER_SECONDS, self._send_at_last, client)
+
+    def _send_at_last(self, client: Client) -> None:
+        self._timer = None
+        self.send(client)
 
     def send(self, client: Client) -> None:
         """Report what waits for a fetch."""
@@ -76,8 +97,11 @@ class Outbox:
             self._begin(self._reporter.send(client, self._endings[first : first + MAX_REPORTED_OUTCOMES]))
         self._endings = []
 
-    async def fetch(self, client: Client, request: Claim, wait: float) -> list[Job]:
-        """Fetch jobs, together with a report of those that have completed. See ``JobCalls.fetch``."""
+    async def fetch(self, client: Client, request: Claim, wait: float, patiently: int) -> list[Job]:
+        """Fetch jobs, together with a report of those that have completed; wait for ``patiently`` of them at most.
+
+        See ``JobCalls.fetch``.
+        """
         done = [one for one in self._endings if isinstance(one, Acknowledgement)]
         acks = done[:MAX_REPORTED_OUTCOMES]
         self._endings = [one for one in self._endings if not isinstance(one, Acknowledgement)]
@@ -91,7 +115,9 @@ class Outbox:
             except asyncio.CancelledError:
                 call.add_done_callback(lambda done: self._give_back(client, done))
                 raise
-        return await client.jobs.fetch(request, wait)
+        elif request.count > patiently and (jobs := await client.jobs.fetch(request)):
+            return jobs
+        return await client.jobs.fetch(msgspec.structs.replace(request, count=min(request.count, patiently)), wait)
 
     async def _report_and_fetch(self, client: Client, acks: list[Acknowledgement], request: Claim) -> list[Job]:
         """Make one call, and leave it to others to try again: the jobs that it brings must begin at once."""

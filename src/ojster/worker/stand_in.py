@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from ojster.client.interface import Client
 from ojster.core.errors import OjsterError
 from ojster.core.job import Job
 from ojster.fleet.workers import Heartbeat
+from ojster.jobs.messages import hand_back
 from ojster.service import Service
 
 log = logging.getLogger(__name__)
@@ -38,6 +39,8 @@ class StandIn:
         Returns the time between two heartbeats, in seconds.
     running:
         Returns the running jobs.
+    take_held:
+        Returns the jobs that have not begun, which are handed back; none by default.
     """
 
     def __init__(
@@ -46,11 +49,13 @@ class StandIn:
         heartbeat: Callable[[], Heartbeat],
         interval: Callable[[], float],
         running: Callable[[], Iterable[Job]],
+        take_held: Callable[[], Sequence[Job]] = tuple,
     ) -> None:
         self._connect = connect
         self._heartbeat = heartbeat
         self._interval = interval
         self._running = running
+        self._take_held = take_held
         self._loop: asyncio.AbstractEventLoop | None = None
         self._client: Client | None = None
         self._next_at = 0.0
@@ -80,7 +85,11 @@ class StandIn:
 
     async def _send(self) -> None:
         self._client = self._connect()
-        await self._client.fleet.beat(self._heartbeat(), 0.0)
+        held = self._take_held()
+        heartbeat = self._heartbeat()
+        if held:
+            await self._client.jobs.release([hand_back(job, heartbeat.worker_id) for job in held])
+        await self._client.fleet.beat(heartbeat, 0.0)
 
     def close(self) -> None:
         """Close the connections. No heartbeat may follow."""

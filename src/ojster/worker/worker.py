@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import socket
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -38,9 +37,10 @@ from ojster.worker.children import FAREWELL_SECONDS, ChildLimits, ChildPool
 from ojster.worker.code import CodeRunner
 from ojster.worker.execution import Ending, Executor, failure_of, report_failure
 from ojster.worker.former import hand_back_former_jobs
-from ojster.worker.heartbeats import beat_for_ever
+from ojster.worker.heartbeats import beat_for_ever, heartbeat_of, interval_between
 from ojster.worker.identity import Identity
 from ojster.worker.last_look import LastLook
+from ojster.worker.local_queue import MAX_HELD_SECONDS, MAX_PREFETCH, LocalQueue
 from ojster.worker.outbox import Outbox
 from ojster.worker.registration import NoHandlers, named_queues, register
 from ojster.worker.reporting import Reporter, send_progress
@@ -58,11 +58,6 @@ DEFAULT_GRACE: Final = 25.0
 
 DEFAULT_LEASE: Final = 30.0
 """Default lease of a job, in seconds. Heartbeats extend it."""
-
-BEATS_PER_LEASE: Final = 6
-BEATS_PER_PATIENCE: Final = 3
-MAX_HEARTBEAT_SECONDS: Final = 5.0
-"""Maximum interval between heartbeats, in seconds. After six missed ones a worker counts as lost."""
 
 MAX_POLL_SECONDS: Final = 20.0
 """Long-poll wait of a fetch, in seconds."""
@@ -106,6 +101,9 @@ class Worker:
         handed back at once. ``None``, the default: the worker gets a new id at every start.
     children:
         When child processes of handlers with ``process=True`` are replaced; never by default. ``None``: none are used.
+    prefetch:
+        Maximum number of short jobs to fetch beyond those that can begin at once; 500 by default. So many are fetched
+        as end within 50 ms, and those that have not begun after 250 ms are handed back. 0: none.
 
     Raises
     ------
@@ -155,6 +153,7 @@ class Worker:
         code: Sandbox | None = None,
         identity: Path | None = None,
         children: ChildLimits | None = ChildLimits(),  # noqa: B008  (it is frozen)
+        prefetch: int = MAX_PREFETCH,
     ) -> None:
         named = named_queues(app) if queues is None else queues
         if concurrency < 1 or not named:
@@ -170,6 +169,7 @@ class Worker:
         self.capabilities = dict(capabilities or {})
         self.code = code
         self.children = children
+        self.prefetch = prefetch
         if code is not None:
             self.capabilities["labels"] = {**self.capabilities.get("labels", {}), CODE_CAPABILITY: code.guarantee}
         read_provided(self.capabilities)  # raises InvalidRequest
@@ -191,7 +191,7 @@ class Worker:
         self._refusal: OjsterError | None = None
         """Why the server refused the first heartbeat, if it did; trying again would not help."""
         self._changed = asyncio.Event()
-        self._outbox = Outbox(self._reporter, self.id, self._changed.set)
+        self._outbox = Outbox(self._reporter, self.id, self._changed.set, lambda: len(self._held) > 0)
         self._news = asyncio.Event()
         """Set to send the next heartbeat now."""
         self._quiet_by_signal = False
@@ -288,8 +288,9 @@ class Worker:
         self._children = None if self.children is None else ChildPool(self.children)
         runner = None if self.code is None else CodeRunner(self.code, client)
         self._executor = Executor(self.app, self.concurrency, self._children, self._changed.set, runner)
+        self._held = LocalQueue(self.prefetch, lambda job: self._outbox.tell(client, hand_back(job, self.id)))
         self._executor.watch.stand_in = StandIn(
-            self.app.client, self._heartbeat, self._heartbeat_interval, lambda: self._running_jobs
+            self.app.client, self._heartbeat, self._heartbeat_interval, lambda: self._running_jobs, self._held.take_all
         )
         beats = beat_for_ever(lambda wait: self._beat(client, wait), self._heartbeat_interval, self._news)
         beating = asyncio.create_task(beats, name="ojster-heartbeat")
@@ -322,14 +323,16 @@ class Worker:
         backoff = Backoff()
         look = LastLook(client)
         while self.state != "terminate":
+            self._begin_held(client)  # it may have been quiet for a moment
             room = self._room
-            if room <= 0 or self.state == "quiet":
+            wanted = room + self._held.room if self._executor.may_hold else room
+            if wanted <= 0 or self.state == "quiet":
                 await self._wait_for_room(client)
                 continue
             wait = look.wait if until_empty else MAX_POLL_SECONDS
             was_idle = until_empty and self._is_idle  # else what is reported meanwhile may make jobs available
-            request = Claim(self.queues, room, self.id, round(self.lease * 1e6), self.sharing)
-            self._fetching = asyncio.create_task(self._outbox.fetch(client, request, wait))
+            request = Claim(self.queues, wanted, self.id, round(self.lease * 1e6), self.sharing)
+            self._fetching = asyncio.create_task(self._outbox.fetch(client, request, wait, max(1, room)))
             try:
                 jobs = await self._fetching
                 backoff = Backoff()
@@ -344,9 +347,8 @@ class Worker:
                 continue
             finally:
                 self._fetching = None
-            for job in self._executor.accept(jobs, self.id, partial(self._outbox.tell, client)):
-                self._begin(client, job)
-            self._outbox.waits_for_fetch = self._room <= 0 < len(jobs)
+            self._take_in(client, jobs)
+            self._outbox.waits_for_fetch = self._room <= 0 < len(jobs) and not self._held
             if jobs:
                 look.found()
                 await asyncio.sleep(0)  # let them begin: one that runs alone changes how many to fetch next
@@ -360,9 +362,10 @@ class Worker:
         """Wait for a change, such as the end of a job; report what no fetch will take along."""
         self._changed.clear()
         if self.state == "quiet":
+            self._held.hand_back_all()
             self._outbox.send(client)
         await self._changed.wait()
-        if self._room <= 0:
+        if self._room <= 0 and not self._held:
             self._outbox.send(client)
 
     @property
@@ -372,14 +375,29 @@ class Worker:
 
     @property
     def _is_idle(self) -> bool:
-        return not self._active and self._outbox.is_empty
+        return not self._active and not self._held and self._outbox.is_empty
+
+    def _take_in(self, client: Client, jobs: Sequence[Job]) -> None:
+        """Begin fetched jobs, as many as there is room for, and hold the others."""
+        accepted = deque(self._executor.accept(jobs, self.id, partial(self._outbox.tell, client)))
+        while accepted and not self._held and self._room > 0:
+            self._begin(client, accepted.popleft())
+        if accepted:
+            self._held.hold(accepted)
+            asyncio.get_running_loop().call_later(MAX_HELD_SECONDS, self._held.hand_back_overdue)
+        if not self._executor.may_hold:  # what is held would be lost with a job that kills its worker again
+            self._held.hand_back_all()
+
+    def _begin_held(self, client: Client) -> None:
+        while self.state == "running" and self._room > 0 and (job := self._held.take()) is not None:
+            self._begin(client, job)
 
     def _begin(self, client: Client, job: Job) -> None:
         loop = asyncio.get_running_loop()
         context = JobContext(job, self.id, client, partial(send_progress, client), lambda: self._beat(client), loop)
         task = loop.create_task(self._run(client, context))
         self._active[job.id, job.attempt] = (task, context)
-        task.add_done_callback(lambda _: self._forget(job.id, job.attempt))
+        task.add_done_callback(lambda _: self._forget(client, job))
 
     async def _run(self, client: Client, context: JobContext) -> None:
         started = time.perf_counter()
@@ -400,43 +418,29 @@ class Worker:
         if self.on_end is not None:
             self.on_end(context.job, ending, lasted)
 
-    def _forget(self, job_id: str, attempt: int) -> None:
-        del self._active[job_id, attempt]
+    def _forget(self, client: Client, job: Job) -> None:
+        del self._active[job.id, job.attempt]
         self.processed += 1
+        self._held.note_end()
+        self._begin_held(client)
         self._changed.set()
 
     # Heartbeats
 
     def _heartbeat_interval(self) -> float:
-        leases = [job.lease / 1e6 for job in self._running_jobs if job.lease]
-        longest = min(MAX_HEARTBEAT_SECONDS, self.lease / BEATS_PER_LEASE, self._patience / BEATS_PER_PATIENCE)
-        return min(longest, max(0.2, min(leases, default=self.lease) / 3))
+        return interval_between(self.lease, self._patience, self._running_jobs)
 
     @property
     def _running_jobs(self) -> list[Job]:
-        return [context.job for _, context in list(self._active.values())]
+        return [context.job for _, context in list(self._active.values())] + self._held.jobs
 
     def _running(self) -> dict[str, tuple[asyncio.Task[None], JobContext]]:
         return {job_id: entry for (job_id, _), entry in list(self._active.items()) if not entry[1].cancelled}
 
     def _heartbeat(self) -> Heartbeat:
-        attempts = {job_id: context.attempt for job_id, (_, context) in self._running().items()}
-        return Heartbeat(
-            worker_id=self.id,
-            active_jobs=tuple(attempts),
-            attempts=attempts,
-            lease=round(self.lease * 1e6),
-            state=self.state,
-            hostname=socket.gethostname(),
-            pid=os.getpid(),
-            queues=self.queues,
-            labels=self.labels,
-            concurrency=self.concurrency,
-            pool=self.pool,
-            handlers=self.app.handled,
-            job_types=self.job_types,
-            capabilities=self.capabilities,
-        )
+        attempts = {job.id: job.attempt for job in self._held.jobs}
+        attempts |= {job_id: context.attempt for job_id, (_, context) in self._running().items()}
+        return heartbeat_of(self, attempts)
 
     async def _beat(self, client: Client, wait: float = 0.0) -> bool:
         """Send a heartbeat, and do what the server says; return whether there is more to learn."""
@@ -453,11 +457,13 @@ class Worker:
         if not self._is_known:
             self._is_known = True
             self._changed.set()
-        for job_id in (*pulse.cancelled, *pulse.lost):
-            task, context = running[job_id]
+        unwanted = (*pulse.cancelled, *pulse.lost)
+        self._held.hand_back(unwanted)
+        running |= self._running()  # what was held may have begun meanwhile
+        for task, context in (running[job_id] for job_id in unwanted if job_id in running):
             if context.cancelled:
                 continue
-            log.info("stopping job %s: it was cancelled, or its lease was lost", job_id)
+            log.info("stopping job %s: it was cancelled, or its lease was lost", context.id)
             self._stopping.stop(task, context, partial(self._outbox.tell, client))
         match pulse.directive:
             case "quiet" if self.state == "running":
@@ -476,6 +482,7 @@ class Worker:
         """Let jobs finish within the grace period, hand back the rest, and wait until all outcomes are reported."""
         deadline = time.monotonic() + self.grace
         self._reporter.deadline = deadline + FINAL_REPORT_SECONDS
+        self._held.hand_back_all()
         self._outbox.send(client)
         while self._active and (left := deadline - time.monotonic()) > 0:
             self._changed.clear()
