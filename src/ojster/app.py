@@ -23,7 +23,7 @@ from ojster.core.tenant import check_tenant, shown_tenant
 from ojster.discovery import import_modules_named
 from ojster.files.open import store_for
 from ojster.job_decorator import JobDecorator, check_free
-from ojster.job_handle import JobHandle
+from ojster.job_lookup import JobLookup
 from ojster.job_type import JobType
 from ojster.jobs.middleware import EnqueueMiddleware, MiddlewareChain
 from ojster.jobs.names import check_queue_name
@@ -57,7 +57,17 @@ TOKEN_VARIABLE: Final = "OJSTER_TOKEN"  # noqa: S105  (a name)
 _encode: Final = msgspec.json.Encoder().encode
 
 
-class App(WorkflowCalls):
+def known_url(url: str) -> str:
+    """Return a URL; raise ``InvalidRequest`` if it is neither that of a database nor that of a server."""
+    if not (names_a_database(url) or url.startswith(("http://", "https://", "unix:///"))):
+        raise InvalidRequest(
+            f"The URL {without_password(url)!r} is neither a database (sqlite:///…, postgresql://…) nor a "
+            "server (http://…, unix:///…)."
+        )
+    return url
+
+
+class App(JobLookup, WorkflowCalls):
     """An application: its job handlers, and the database or server for its jobs.
 
     Parameters
@@ -145,11 +155,7 @@ class App(WorkflowCalls):
         self._included_in: App | None = None
         self._scoped: tuple[Service, Service] | None = None
         self._inherited_after_fork: list[object] = []
-        if not (names_a_database(self.url) or self.url.startswith(("http://", "https://", "unix:///"))):
-            raise InvalidRequest(
-                f"The URL {without_password(self.url)!r} is neither a database (sqlite:///…, postgresql://…) nor a "
-                "server (http://…, unix:///…)."
-            )
+        known_url(self.url)
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._forget_after_fork)
 
@@ -417,38 +423,6 @@ class App(WorkflowCalls):
         if self._scoped is None or self._scoped[0] is not engine or self._scoped[1].scope.tenant != self.tenant:
             self._scoped = engine, engine.as_(Caller(self.tenant))
         return self._scoped[1]
-
-    def find(self, job_id: str) -> JobHandle[Any]:
-        """Return the handle of an existing job.
-
-        Parameters
-        ----------
-        job_id:
-            Id of the job.
-
-        Returns
-        -------
-        JobHandle
-            The handle of the job.
-
-        Raises
-        ------
-        NotFound
-            The job does not exist.
-        """
-        return self._event_loop_thread.call(self.afind(job_id))
-
-    async def afind(self, job_id: str) -> JobHandle[Any]:
-        """Return the handle of an existing job. See ``find``.
-
-        Returns
-        -------
-        JobHandle
-            The handle of the job.
-        """
-        job = await self.client().jobs.find(job_id)
-        declared = self.handlers.get(job.type)
-        return JobHandle(self, job, None if declared is None else declared.types)
 
     def _enqueue_in(self, connection: Any, requests: Sequence[Members]) -> list[Job]:
         return CallerPush(self.root).push(connection, requests)

@@ -196,7 +196,10 @@ class JobHandle(Generic[R]):
                 result: R = restored if self._types is None else self._types.convert_result(restored)
                 return result
             if deadline is not None and time.monotonic() >= deadline:
-                raise TimeoutError(f"The job {self.id} is still {job.state} after {seconds:g} s. Raise timeout.")
+                raise TimeoutError(
+                    f"The job {self.id} is still {job.state} after {seconds:g} s. Raise timeout; `ojster jobs explain` "
+                    "says what it waits for."
+                )
 
 
 def _result_of(job: Job) -> Any:

@@ -37,7 +37,7 @@ def _import(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
-        if error.name is not None and name.startswith(error.name):
+        if error.name is not None and f"{name}.".startswith(f"{error.name}."):
             raise InvalidRequest(f"No module {name!r} in {os.getcwd()}. Check the name.") from None
         raise
     except ImportError as error:

@@ -160,3 +160,28 @@ def test_a_wrong_token_is_refused_with_what_to_do(newcomer: Newcomer) -> None:
     finally:
         server.terminate()
         server.wait(30)
+
+
+@pytest.mark.parametrize("url", ["jobs.db", "redis://localhost", "sqlite:/jobs.db", "localhost:8080"])
+def test_a_worker_of_a_url_that_is_none_says_so_and_ends(newcomer: Newcomer, url: str) -> None:
+    code, said = newcomer.ojster("worker", "shop:app", "--url", url)
+    assert code == 1
+    assert f"The URL {url!r} is neither a database" in said
+
+
+def test_a_worker_of_a_queue_that_cannot_exist_says_so(newcomer: Newcomer) -> None:
+    code, said = newcomer.ojster("worker", "shop:app", "--queues", "High_Prio")
+    assert code == 1
+    assert "'High_Prio'" in said
+
+
+def test_a_package_that_is_missing_is_named_also_if_the_module_begins_like_it(newcomer: Newcomer) -> None:
+    (newcomer.folder / "absent_jobs.py").write_text("import absent\n")
+    code, said = newcomer.run("-m", "ojster", "worker", "absent_jobs:app")
+    assert code != 0
+    assert "No module named 'absent'" in said
+
+
+def test_a_worker_says_which_file_it_uses(newcomer: Newcomer) -> None:
+    _, said = newcomer.ojster("worker", "shop:app", "--until-empty")
+    assert f"sqlite:///{newcomer.folder}/jobs.db" in said

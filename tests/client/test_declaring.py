@@ -10,7 +10,8 @@ from typing import Annotated, Any
 
 import pytest
 
-from ojster import App, Depends, Gzip, Orchestrator, Worker, current_job
+from ojster import App, Depends, Gzip, InvalidRequest, Orchestrator, Worker, current_job
+from ojster.core.values import to_millis
 from ojster.job_class import type_of_class
 
 pytestmark = pytest.mark.anyio
@@ -211,3 +212,26 @@ def test_two_cron_jobs_of_a_name_are_refused(app: App) -> None:
     with pytest.raises(ValueError, match="The cron job 'nightly' is already declared"):
         app.include(other)
     assert "two" not in app.handlers
+
+
+async def test_a_job_type_is_found_by_its_name_whoever_has_the_handler(shared_url: str) -> None:
+    producer, consumer = App(shared_url), App(shared_url)
+
+    @consumer.job("order.ship", queue="ships")
+    async def ship(order: int) -> dict[str, int]:
+        return {"shipped": order}
+
+    handle = await producer.job_type("order.ship", queue="ships").aenqueue(7)
+    await Worker(consumer).run(until_empty=True)
+    assert await handle.aresult(10) == {"shipped": 7}
+    assert consumer.job_type("order.ship").options.queue == "ships"
+    with pytest.raises(InvalidRequest, match="'Order Ship' is invalid"):
+        producer.job_type("Order Ship")
+    for app in (producer, consumer):
+        await app.aclose()
+
+
+@pytest.mark.parametrize("wrong", ["10", True, None, [1]])
+def test_a_duration_that_is_none_is_refused(wrong: Any) -> None:
+    with pytest.raises(TypeError, match="a duration must be a number of seconds or a timedelta"):
+        to_millis(wrong)

@@ -344,3 +344,20 @@ async def test_middleware_sees_the_request(app: App, elsewhere: Service) -> None
 
 def test_the_schema_of_the_url_is_used(postgres_url: str) -> None:
     assert parse_postgres_url(postgres_url).schema.startswith("tests_")
+
+
+async def test_a_connection_to_another_database_is_explained(app: App, postgres_url: str) -> None:
+    ship = declare(App(f"{postgres_url}_missing"))
+    with psycopg_connection() as connection, pytest.raises(InvalidRequest, match="There are no tables of Ojster"):
+        ship.enqueue_in(connection, 1)
+
+
+async def test_a_role_without_rights_is_explained(app: App) -> None:
+    ship = declare(app)
+    app.engine()
+    with psycopg_connection() as connection:
+        connection.execute("CREATE ROLE nobody_here")
+        connection.execute("SET LOCAL ROLE nobody_here")
+        with pytest.raises(InvalidRequest, match="GRANT it USAGE on the schema"):
+            ship.enqueue_in(connection, 1)
+        connection.rollback()

@@ -120,7 +120,11 @@ def test_a_worker_with_a_token_works_at_a_guarded_server(guarded: Guarded) -> No
 def test_a_revoked_token_is_refused_by_a_server_that_knew_it(guarded: Guarded) -> None:
     viewer = guarded("tokens", "create", "look", "--role", "viewer").strip()
     guarded.with_token(viewer, "jobs", "list")
-    guarded("tokens", "revoke", viewer.split("_")[1])
+    guarded("tokens", "create", "twice", "--role", "viewer")
+    guarded("tokens", "create", "twice", "--role", "viewer")
+    guarded("tokens", "revoke", "twice", expect=4)
+    guarded("tokens", "revoke", "nobody", expect=3)
+    guarded("tokens", "revoke", "look")
     deadline = time.monotonic() + 20
     while True:  # the server is notified at once; if the notification is lost, within 15 seconds
         request = urllib.request.Request(f"{guarded.server}/ojs/v1/jobs", headers={"Authorization": f"Bearer {viewer}"})

@@ -361,3 +361,20 @@ def test_the_fixtures_of_pytest_find_the_application(tmp_path: Path, setting: st
     run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env={"PATH": os.environ["PATH"]})
     assert said in run.stdout
     assert (run.returncode == 0) == (passed == 2), run.stdout
+
+
+def test_jobs_whose_retention_ends_while_others_are_retried_are_told_of(jobs: JobTester) -> None:
+    app = jobs.app
+
+    @app.job("fine")
+    def fine() -> None: ...
+
+    @app.job("fails", retry=Retry(max_attempts=3, initial_interval=90_000, max_interval=90_000))
+    def fails() -> None:
+        raise ValueError("no")
+
+    fine.enqueue()
+    fails.enqueue()
+    done = jobs.drain(check=False)
+    assert "fine" in [one.type for one in done.completed]
+    assert [one.type for one in done.failed] == ["fails"]

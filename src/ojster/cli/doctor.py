@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import sqlite3
+import stat
 import sys
 import tempfile
 import time
@@ -89,7 +90,13 @@ def _file(path: Path) -> Finding:
     sizes = (
         f"{path.stat().st_size / 1e6:.1f} MB, write-ahead log {log.stat().st_size / 1e6 if log.exists() else 0:.1f} MB"
     )
-    return os.access(path, os.W_OK), f"{path}, {sizes}"
+    if not os.access(path, os.R_OK | os.W_OK):
+        owner, mode = path.stat().st_uid, stat.filemode(path.stat().st_mode)
+        return (
+            False,
+            f"{path} ({mode}, of user {owner}) is not writable for user {os.geteuid()}: change its owner or mode",
+        )
+    return True, f"{path}, {sizes}"
 
 
 def _integrity(path: Path) -> Finding:

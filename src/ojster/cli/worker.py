@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from ojster.app import URL_VARIABLE, App
+from ojster.app import URL_VARIABLE, App, known_url
 from ojster.cli.health import touch
 from ojster.cli.options import examples, with_migrate, with_wait
 from ojster.cli.signals import on_signals
@@ -34,7 +34,7 @@ from ojster.jobs.names import DEFAULT_QUEUE
 from ojster.loading import load_app
 from ojster.queues.fairness import Sharing
 from ojster.sandbox.sandbox import NotConfined, Sandbox
-from ojster.storage.database import without_password
+from ojster.storage.database import located
 from ojster.storage.open import wait_for_database
 from ojster.worker.children import ChildLimits
 from ojster.worker.identity import IdentityTaken
@@ -166,8 +166,13 @@ def worker(
         )
         raise click.ClickException(message) from None
     except NotConfined as error:
-        message = f"Jobs that carry code cannot be confined here: {error}. Use --code-tasks weak to run them anyway."
-        raise click.ClickException(message) from None
+        raise click.ClickException(_why_not_confined(error)) from None
+
+
+def _why_not_confined(error: NotConfined) -> str:
+    if "No module named" in str(error):
+        return f"Jobs that carry code need more packages ({error}). Run: pip install 'ojster[code]'"
+    return f"Jobs that carry code cannot be confined here: {error}. --code-tasks weak runs them anyway."
 
 
 def _application(app: str | None, include: Sequence[str], url: str | None, tenant: str | None, migrate: bool) -> App:
@@ -176,7 +181,7 @@ def _application(app: str | None, include: Sequence[str], url: str | None, tenan
         os.environ[URL_VARIABLE] = url
     loaded = App(url or "") if app is None else load_app(app, include)
     if url is not None:
-        loaded.url = url
+        loaded.url = known_url(url)
     loaded.migrate = loaded.migrate or migrate
     if tenant is not None:
         loaded.tenant = check_tenant(tenant)
@@ -210,7 +215,7 @@ async def _work(one: Worker, process: Process, until_empty: bool) -> int:
         "worker %s started: %d job types, %s, concurrency %d, queues %s",
         one.id,
         len(one.app.handlers),
-        without_password(one.app.url),
+        located(one.app.url),
         one.concurrency,
         ", ".join(one.queues),
     )

@@ -15,6 +15,7 @@ import msgspec
 from ojster.cli.options import Command
 from ojster.core.errors import InvalidRequest
 from ojster.fleet.requirements import read_provided
+from ojster.jobs.names import check_queue_name
 from ojster.queues.fairness import Sharing, Strategy
 from ojster.sandbox.sandbox import DEFAULT_MODULES, Sandbox
 from ojster.worker.children import ChildLimits
@@ -193,7 +194,7 @@ def _parse_queues(queues: str | None, strategy: Strategy | None) -> tuple[list[s
         name, _, weight = part.partition("=")
         if weight and not (weight.isdecimal() and int(weight)):
             raise click.UsageError(f"--queues: the weight {weight!r} of {name!r} is invalid. Use an integer from 1.")
-        weights[name.strip()] = int(weight) if weight else None
+        weights[check_queue_name(name.strip())] = int(weight) if weight else None
     if not weights:
         raise click.UsageError("--queues is empty. Name at least one queue.")
     given = {name: weight for name, weight in weights.items() if weight is not None}

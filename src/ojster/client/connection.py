@@ -168,7 +168,10 @@ def content_of(response: Response, path: str, also: int | None = None) -> bytes:
     """Return the content of the answer of a path, or raise the error in it. ``also``: a status that is no error."""
     if response.is_success or response.status == also:
         return response.content
-    members = _read_object(response.content, f"{path} answered {response.status}")
+    try:
+        members = _read_object(response.content, f"{path} answered {response.status}")
+    except BackendError as error:
+        raise BackendError(f"{error} Is there an Ojster server at this URL?") from None
     raise error_of(msgspec.json.decode(members.get("error", b"{}")), response.status)
 
 

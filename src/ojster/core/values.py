@@ -26,14 +26,23 @@ _encode: Final = msgspec.json.Encoder(enc_hook=_to_builtin).encode
 
 
 def to_seconds(span: Seconds) -> float:
-    """Return a time span in seconds."""
-    return span.total_seconds() if isinstance(span, timedelta) else float(span)
+    """Return a time span in seconds.
+
+    Raises
+    ------
+    TypeError
+        It is neither a number nor a ``timedelta``.
+    """
+    if isinstance(span, timedelta):
+        return span.total_seconds()
+    if isinstance(span, bool) or not isinstance(span, int | float):
+        raise TypeError(f"a duration must be a number of seconds or a timedelta, not {span!r}")
+    return float(span)
 
 
 def to_millis(span: Seconds) -> int:
     """Return a duration in milliseconds; 0 if it is negative."""
-    seconds = span.total_seconds() if isinstance(span, timedelta) else span
-    return max(0, round(seconds * 1000))
+    return max(0, round(to_seconds(span) * 1000))
 
 
 def to_duration(span: Seconds) -> str:

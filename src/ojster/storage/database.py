@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from abc import ABC, abstractmethod
 from asyncio import Future
@@ -254,6 +255,14 @@ def without_password(url: str) -> str:
     pairs = [pair.partition("=") for pair in query.split("&")]
     shown = [f"{name}=***" if _SECRET.search(unquote(name)) else name + equals + value for name, equals, value in pairs]
     return place + mark + "&".join(shown)
+
+
+def located(url: str) -> str:
+    """Return a URL for logs: without its secrets, and with the whole path of a SQLite file."""
+    path = url.removeprefix(SQLITE)
+    if not url.startswith(SQLITE) or path == ":memory:":
+        return without_password(url)
+    return f"{SQLITE}{os.path.abspath(path)}"
 
 
 _SECRET: Final = re.compile("password|secret|token", re.IGNORECASE)

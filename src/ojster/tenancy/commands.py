@@ -9,7 +9,9 @@ import msgspec
 
 from ojster.cli.options import Duration, ask, done, examples, with_json, with_url
 from ojster.cli.output import ago, print_json, print_table
+from ojster.client.interface import Client
 from ojster.core.access import Grant, Role, Token
+from ojster.core.errors import Conflict
 from ojster.core.tenant import check_tenant
 from ojster.core.timestamps import system_clock
 from ojster.tenancy.wire import show_grants, show_token
@@ -115,14 +117,22 @@ def rotate_token(token_id: str, grace: int | None, url: str, as_json: bool) -> N
     _print_secret(*ask(url, lambda client: client.tokens.rotate(token_id, grace or 0)), as_json)
 
 
-@tokens.command("revoke", epilog=examples("ojster tokens revoke 4f1c9a0b2d3e"))
-@click.argument("token_id")
+@tokens.command("revoke", epilog=examples("ojster tokens revoke 4f1c9a0b2d3e", "ojster tokens revoke operators"))
+@click.argument("token_id", metavar="ID_OR_NAME")
 @with_url
 @with_json
 def revoke_token(token_id: str, url: str, as_json: bool) -> None:
-    """Revoke a token at once."""
-    token = ask(url, lambda client: client.tokens.revoke(token_id))
+    """Revoke a token at once, given by its id, or by its name if no other token has it."""
+    token = ask(url, lambda client: _revoke(client, token_id))
     done(f"The token {token.id} ({token.name}) is revoked.", as_json, {"id": token.id, "revoked": True})
+
+
+async def _revoke(client: Client, id_or_name: str) -> Token:
+    known = await client.tokens.all()
+    named = [token.id for token in known if token.name == id_or_name]
+    if len(named) > 1:
+        raise Conflict(f"{len(named)} tokens have the name {id_or_name!r}. Give the id of one: {', '.join(named)}.")
+    return await client.tokens.revoke(*(named or [id_or_name]))
 
 
 def _print_secret(token: Token, secret: str, as_json: bool) -> None:

@@ -315,18 +315,22 @@ class JobTester:
     async def adrain(self, *, scheduled: bool = False, check: bool = True, concurrency: int = 1) -> Drained:
         """Run all available jobs. See ``drain``."""
         attempts: list[str] = []
+        jobs: dict[str, Job] = {}
         moves = {JobState.RETRYABLE, *((JobState.SCHEDULED,) if scheduled else ())}
         self._draining = True
         try:
             while True:
+                before = len(attempts)
                 await self._run_available(attempts, concurrency)
+                for id in dict.fromkeys(attempts[before:]):  # now: they may be deleted when the clock moves on
+                    jobs[id] = await self.engine.jobs.find(id)
                 if (due := await self._first_due(moves)) is None:
                     break
                 self._clock.move_to(due)
                 await self._run_due()
         finally:
             self._draining = False
-        ended = [await self.engine.jobs.find(id) for id in dict.fromkeys(reversed(attempts))][::-1]
+        ended = [jobs[id] for id in dict.fromkeys(reversed(attempts))][::-1]
         done = Drained(_of(ended, "completed"), _of(ended, "discarded"), _of(ended, "cancelled"), len(attempts))
         if check and done.failed:
             first = done.failed[0]

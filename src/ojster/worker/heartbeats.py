@@ -7,14 +7,12 @@ import logging
 import os
 import socket
 from collections.abc import Callable, Coroutine, Iterable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
+from ojster.app import App
 from ojster.core.errors import OjsterError
 from ojster.core.job import Job
 from ojster.fleet.workers import Heartbeat
-
-if TYPE_CHECKING:
-    from ojster.worker.worker import Worker
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +40,28 @@ def interval_between(lease: float, patience: float, jobs: Iterable[Job]) -> floa
     return min(longest, max(LEAST_HEARTBEAT_SECONDS, min(leases, default=lease) / 3))
 
 
-def heartbeat_of(worker: Worker, attempts: dict[str, int]) -> Heartbeat:
+class Described(Protocol):
+    """What a heartbeat tells of a worker."""
+
+    app: App
+    id: str
+    lease: float
+    queues: tuple[str, ...]
+    labels: tuple[str, ...]
+    concurrency: int
+    pool: str | None
+    capabilities: dict[str, Any]
+
+    @property
+    def state(self) -> str:
+        """Its state."""
+
+    @property
+    def job_types(self) -> tuple[str, ...]:
+        """The job types that it has handlers for."""
+
+
+def heartbeat_of(worker: Described, attempts: dict[str, int]) -> Heartbeat:
     """Return what a worker says of itself; ``attempts``: those of the jobs that it has, by job id."""
     return Heartbeat(
         worker_id=worker.id,

@@ -43,6 +43,35 @@ async def register(client: Client, app: App) -> None:
             await _insist(partial(_register_cron, client, cron), f"the cron job {cron.name}")
         except Forbidden as refusal:
             log.error("the server rejected the cron job %s: %s", cron.name, refusal)
+    try:
+        await _tell_of_leftovers(client, app)
+    except OjsterError as error:
+        log.debug("cannot look for what an earlier version of the application has declared: %s", error)
+
+
+async def _tell_of_leftovers(client: Client, app: App) -> None:
+    """Log what is stored for the application's job types and what it does not declare: an earlier version may have.
+
+    It stays in force, because somebody else may have wanted it.
+    """
+    for one in await client.job_types.all():
+        handler = app.handlers.get(one.type)
+        if handler is not None and not handler.defaults():
+            log.warning(
+                "jobs of the type %s have options that this application does not declare: `ojster job-types show %s` "
+                "shows them, `ojster job-types delete %s` removes them",
+                *(one.type,) * 3,
+            )
+    declared = {cron.name for cron in app.crons}
+    for cron in await client.schedules.all():
+        job = msgspec.json.decode(cron.template)
+        if cron.enabled and cron.name not in declared and job.get("type") in app.handlers:
+            log.warning(
+                "the cron job %s enqueues %s, but it is not declared here: `ojster cron remove %s` ends it",
+                cron.name,
+                job["type"],
+                cron.name,
+            )
 
 
 async def _insist(call: Callable[[], Awaitable[object]], what: str) -> None:

@@ -8,6 +8,7 @@ its event loop while the engine's function runs in a thread.
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 import secrets
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence, Set
@@ -15,6 +16,7 @@ from typing import Any, Final, TypeVar
 from uuid import UUID
 
 import psycopg
+from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import tuple_row
 
 from ojster.core.errors import InvalidRequest, NotInTransaction
@@ -36,6 +38,12 @@ Execute = Callable[[str, Sequence[Value], bool], list[Row]]
 """Runs a statement with parameters ``$1``, ``$2``, … on a caller's connection, and returns its rows, if it has any."""
 
 AsyncExecute = Callable[[str, Sequence[Value], bool], Coroutine[Any, Any, list[Row]]]
+
+log = logging.getLogger(__name__)
+
+_NO_TABLES: Final = ("3F000", "42P01")
+_NO_PERMISSION: Final = "42501"
+"""SQLSTATEs of a schema or table that does not exist, and of one that the role may not use."""
 
 _NUMBERED: Final = re.compile(r"\$(\d+)")
 _LOCK_KEYS: Final = (
@@ -98,20 +106,44 @@ def run_in_caller_transaction(
     execute: Execute, function: Callable[[Transaction], R], settings: Settings, url: PostgresUrl
 ) -> R:
     """Run a transaction function in a caller's transaction, and notify other processes when it commits."""
-    look = f"SELECT {NOW}, current_setting('transaction_isolation'), version()"
-    ((now, isolation, version),) = execute(look, (), True)
+    look = f"SELECT {NOW}, current_setting('transaction_isolation'), version(), current_database()"
+    ((now, isolation, version, database),) = execute(look, (), True)
     url = with_lacks(url, version)
+    own = conninfo_to_dict(url.conninfo).get("dbname")
+    if own not in (None, database):
+        log.warning("a job is enqueued on a connection to the database %r; that of the App is %r", database, own)
     guest: Any = _CallerConnection(execute, url)
     slot = SLOTS + secrets.randbits(62)  # a slot of its own blocks no other transaction; maintenance folds it
     tx = CallerTransaction(guest, int(now), settings, Memory(is_callers=True), url, slot, records_events=True)
     tx.isolation = isolation
-    result = function(tx)
-    tx.write_effects()
+    try:
+        result = function(tx)
+        tx.write_effects()
+    except Exception as error:
+        raise _explained(error, url, database) from error
     topics = topics_of(tx.effects)
     if topics and "notifications" not in url.lacks:
         for message in messages("guest", topics):
             guest.execute("SELECT pg_notify(?, ?)", (channel_of(url.schema), message))
     return result
+
+
+def _explained(error: Exception, url: PostgresUrl, database: str) -> Exception:
+    """Return an error that says what to do, if a caller's connection cannot use the tables; else the same."""
+    causes = (error, error.__cause__, getattr(error, "orig", None))
+    state = next((found for one in causes if (found := getattr(one, "sqlstate", None))), None)
+    where = f"the schema {url.schema!r} of the database {database!r}"
+    if state in _NO_TABLES:
+        return InvalidRequest(
+            f"There are no tables of Ojster in {where}, to which the connection leads. It must be the database of the "
+            f"App ({url.shown}); `ojster migrate` makes the tables."
+        )
+    if state == _NO_PERMISSION:
+        return InvalidRequest(
+            f"The role of the connection may not use {where}: {error}. GRANT it USAGE on the schema, SELECT, INSERT, "
+            "UPDATE and DELETE on its tables, and USAGE on its sequences."
+        )
+    return error
 
 
 def executes(connection: Any) -> Execute:
