@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Final
+from typing import Any
 
+from ojster.core.durations import LONGEST_SECONDS
 from ojster.core.values import to_json, to_micros
 from ojster.jobs.messages import Release
-
-MAX_DELAY_SECONDS: Final = 3_153_600_000.0
-"""Maximum delay or timeout that a handler can request, in seconds (100 years)."""
 
 
 class JobFailed(Exception):
@@ -127,8 +125,8 @@ class DeadLetter(Outcome):
 
 
 def _check_seconds(seconds: float, name: str) -> None:
-    if not 0 <= seconds <= MAX_DELAY_SECONDS:
-        raise ValueError(f"The {name} must be from 0 to {MAX_DELAY_SECONDS:.0f} seconds, not {seconds}.")
+    if not 0 <= seconds <= LONGEST_SECONDS:
+        raise ValueError(f"The {name} must be from 0 to {LONGEST_SECONDS} seconds, not {seconds}.")
 
 
 class Released(Exception):

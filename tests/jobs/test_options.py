@@ -8,17 +8,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from ojster.core.durations import HOUR, SECOND
+from ojster.core.durations import HOUR, LONGEST_SECONDS, SECOND
 from ojster.core.errors import InvalidPayload, InvalidRequest, OjsterError
 from ojster.core.json_objects import read_members
 from ojster.jobs.new_job import NewJob, read_job
-from ojster.jobs.options import DEFAULT_OPTIONS, MAX_DURATION_MS, JobOptions, Moment
+from ojster.jobs.options import DEFAULT_OPTIONS, JobOptions, Moment
 from ojster.jobs.options_wire import options_of, queue_of
 from ojster.jobs.retry import RetryPolicy
 from ojster.jobs.uniqueness import UniquePolicy
 
 NOW = 1_800_000_000_000_000
-CENTURY_S = MAX_DURATION_MS // 1000
+CENTURY_S = LONGEST_SECONDS
 
 
 def options(**given: Any) -> JobOptions:

@@ -14,9 +14,7 @@ from ojster.cli.options import done, examples, with_json, with_url
 from ojster.cli.output import errors
 from ojster.core.errors import InvalidRequest
 from ojster.files.open import store_for
-from ojster.storage.database import names_a_database, without_password
-
-SQLITE = "sqlite:///"
+from ojster.storage.database import SQLITE, names_a_database, without_password
 
 
 @click.command(

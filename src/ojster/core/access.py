@@ -64,8 +64,6 @@ OPERATIONS: Final[dict[Role, frozenset[Operation]]] = {
 Spec: ojs-security 6.2
 """
 
-EVERYTHING: Final = frozenset(Operation)
-
 NO_EXPIRY_US: Final = 2**62
 
 EVERYWHERE: Final = "*"

@@ -21,6 +21,9 @@ MONTH: Final = 30 * DAY
 YEAR: Final = 365 * DAY
 
 LONGEST: Final = 100 * YEAR
+LONGEST_MILLIS: Final = LONGEST // MILLISECOND
+LONGEST_SECONDS: Final = LONGEST // SECOND
+"""The longest duration that a request can name: a hundred years, in microseconds, milliseconds and seconds."""
 
 _ISO = re.compile(
     r"P(?!$)(?:(?P<Y>[0-9]+)Y)?(?:(?P<M>[0-9]+)M)?(?:(?P<W>[0-9]+)W)?(?:(?P<D>[0-9]+)D)?"

@@ -110,7 +110,7 @@ JOB_STATES: Final = StateMachine(
 
 Transitions beyond the specification:
 
-* Suspension: a step of a suspended workflow becomes ``pending`` from any unfinished state. A handler can suspend its
+* Suspension: a step of a held workflow becomes ``pending`` from any unfinished state. A handler can suspend its
   job; when that is resumed, it is completed, or runs again.
 * Expiry: a waiting job is discarded at its ``expires_at``.
 * Release: an active job goes back to ``available``, or to ``scheduled`` with a delay, without using up an attempt.

@@ -6,9 +6,11 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from ojster.core.durations import LONGEST_MILLIS
+
 Count = Annotated[int, Meta(ge=0)]
 
-Milliseconds = Annotated[int, Meta(ge=0, le=3_153_600_000_000)]
+Milliseconds = Annotated[int, Meta(ge=0, le=LONGEST_MILLIS)]
 
 Identifier = Annotated[str, Meta(min_length=1, max_length=255, pattern=r"^[^\x00]*$")]
 

@@ -118,7 +118,7 @@ def push_message(tx: Transaction, key: str, message: Message, tenant: str) -> No
         raise pushed
 
 
-def told(tx: Transaction, outcomes: Sequence[tuple[str, str, dict[str, Any]]]) -> list[None]:
+def record_outcomes(tx: Transaction, outcomes: Sequence[tuple[str, str, dict[str, Any]]]) -> list[None]:
     """Record the outcomes of deliveries: ``(event, channel, data)``."""
     for event, key, more in outcomes:
         tx.emit_about(event, key, QUEUE, channel=called(key), **more)

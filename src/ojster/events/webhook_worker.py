@@ -184,7 +184,7 @@ class WebhookWorker:
                 (ended,) = await engine.jobs.fail([FailureReport(job.id, failure, job.worker_id, job.attempt)])
                 is_over = isinstance(ended, Job) and ended.state == "discarded"
                 event = "notification.dead" if is_over else "notification.failed"
-            await engine.scope.do(notifications.told, (event, key, {"attempt": job.attempt}))
+            await engine.scope.do(notifications.record_outcomes, (event, key, {"attempt": job.attempt}))
         except OjsterError as error:
             log.warning("cannot record the outcome of message %s; it will be sent again: %s", job.id, error)
 
@@ -275,4 +275,6 @@ class WebhookWorker:
             (ended,) = await engine.jobs.fail([FailureReport(job.id, failure, job.worker_id, job.attempt)])
             event = "webhook.dead" if isinstance(ended, Job) and ended.state == "discarded" else "webhook.failed"
         more = {"delivery_id": f"del_{job.id}", "event_type": job.meta["event_type"], "attempt": job.attempt}
-        await engine.scope.do(webhooks.told, (event, subscription.id, {"tenant": subscription.tenant} | more))
+        await engine.scope.do(
+            webhooks.record_outcomes, (event, subscription.id, {"tenant": subscription.tenant} | more)
+        )

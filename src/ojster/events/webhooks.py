@@ -154,7 +154,7 @@ def no_subscription(id: str) -> NotFound:
     return NotFound(f"There is no subscription {id}.", resource_type="webhook_subscription", resource_id=id)
 
 
-def told(tx: Transaction, outcomes: Sequence[tuple[str, str, dict[str, Any]]]) -> list[None]:
+def record_outcomes(tx: Transaction, outcomes: Sequence[tuple[str, str, dict[str, Any]]]) -> list[None]:
     """Emit events about deliveries, each given as ``(event type, subscription id, event data)``."""
     for event, subscription_id, more in outcomes:
         tx.emit_about(event, subscription_id, QUEUE, subscription_id=subscription_id, **more)

@@ -29,7 +29,7 @@ from ojster.jobs.answer_wire import (
 )
 from ojster.jobs.bulk import Action
 from ojster.jobs.bulk_wire import SweepAnswer, show_sweep
-from ojster.jobs.dead_letter_routes import revive
+from ojster.jobs.dead_letter_routes import retried_dead_letter
 from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.filters import filter_of, narrowing_filter_of
 from ojster.jobs.job_json import retry_policy, to_json
@@ -192,7 +192,7 @@ async def delete_admin_dead_letter(request: HttpRequest) -> Answer:
 
 async def retry_admin_dead_letter(request: HttpRequest) -> Answer:
     """Run a discarded job again, with attempts and errors reset."""
-    job = await revive(request)
+    job = await retried_dead_letter(request)
     return Answer(encode(_detail(job)))
 
 

@@ -50,7 +50,7 @@ _PAST: Final = {
 
 ALLOWED_STATES: Final[dict[Action, frozenset[str]]] = {
     Action.CANCEL: frozenset(state.value for state in JobState if state not in FINISHED),
-    Action.RETRY: frozenset((JobState.DISCARDED.value, JobState.RETRYABLE.value)),
+    Action.RETRY: frozenset(interventions.RETRIED_STATES),
     Action.DELETE: frozenset(state.value for state in FINISHED),
 }
 """States in which jobs can be cancelled, retried or deleted."""

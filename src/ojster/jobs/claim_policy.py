@@ -18,7 +18,7 @@ Obstacles = Mapping[str, str]
 """SELECT statements, by kind, whose rows show that a policy is in use. They are parts of one statement."""
 
 NO_OBSTACLES: Final[Obstacles] = {}
-"""Of a policy that knows without a statement whether it is in use."""
+"""For a policy that knows without a statement whether it is in use."""
 
 
 class Claim(msgspec.Struct, frozen=True):

@@ -32,12 +32,12 @@ async def list_dead_letters(request: HttpRequest) -> Answer:
 
 async def retry_dead_letter(request: HttpRequest) -> Answer:
     """Run a discarded job again with attempts and errors reset; ``override`` replaces arguments or options."""
-    job = await revive(request)
+    job = await retried_dead_letter(request)
     at = format_timestamp(job.enqueued_at or 0).encode()
     return Answer(b'{"job":%b,"re_enqueued_at":"%b"}' % (to_json(job), at))
 
 
-async def revive(request: HttpRequest) -> Job:
+async def retried_dead_letter(request: HttpRequest) -> Job:
     """Run the discarded job in the path again, with the overrides of the optional body."""
     id, raw = request.path["id"], await request.body()
     override = request.decode(raw, DEAD_LETTER_RETRY).override if raw.strip() else None

@@ -230,9 +230,13 @@ def _revise(tx: Transaction, job: Job, revival: DeadLetterRetry) -> None:
         follow_up(tx, [job])
 
 
+RETRIED_STATES: Final = (JobState.DISCARDED, JobState.RETRYABLE)
+"""The states of jobs that ``retry`` runs again."""
+
+
 def retry(tx: Transaction, ids: Sequence[str]) -> list[Job | OjsterError]:
     """Run discarded jobs again as if they were new, and retryable jobs at once."""
-    return _retry(tx, ids, (JobState.DISCARDED, JobState.RETRYABLE))
+    return _retry(tx, ids, RETRIED_STATES)
 
 
 def revive(tx: Transaction, ids: Sequence[str]) -> list[Job | OjsterError]:

@@ -12,7 +12,7 @@ from ojster.core.job import Job, last_error
 from ojster.core.outcome import SKIPPED, Outcome
 from ojster.core.states import JobState
 from ojster.core.tenant import called
-from ojster.core.timestamps import format_timestamp, parse_timestamp
+from ojster.core.timestamps import format_timestamp, parse_optional, parse_timestamp
 from ojster.jobs.policy_wire import parse_retry_policy
 from ojster.jobs.retry import DEFAULT_RETRY, RetryPolicy
 
@@ -30,10 +30,10 @@ def from_json(raw: bytes) -> Job:
         attempt=seen.attempt,
         max_attempts=seen.max_attempts,
         created_at=parse_timestamp(seen.created_at) if seen.created_at else 0,
-        enqueued_at=_moment(seen.enqueued_at),
-        started_at=_moment(seen.started_at),
-        finished_at=_moment(seen.completed_at or seen.cancelled_at or seen.discarded_at),
-        due_at=_moment(seen.next_attempt_at),
+        enqueued_at=parse_optional(seen.enqueued_at),
+        started_at=parse_optional(seen.started_at),
+        finished_at=parse_optional(seen.completed_at or seen.cancelled_at or seen.discarded_at),
+        due_at=parse_optional(seen.next_attempt_at),
         timeout=seen.micros_to_run,
         lease=seen.visibility_timeout_ms * 1000 if seen.visibility_timeout_ms else None,
         retry_delay=None if seen.retry_delay_ms is None else seen.retry_delay_ms * 1000,
@@ -171,10 +171,6 @@ class _Seen(msgspec.Struct):
 
 def _bytes(raw: msgspec.Raw | UnsetType) -> bytes | None:
     return None if raw is UNSET else bytes(raw)
-
-
-def _moment(text: str | None) -> int | None:
-    return None if text is None else parse_timestamp(text)
 
 
 _seen: Final = msgspec.json.Decoder(_Seen).decode

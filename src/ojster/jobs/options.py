@@ -13,8 +13,6 @@ from ojster.queues.rate_limit import RateLimitPolicy
 
 PRIORITIES: Final = range(-100, 101)
 
-MAX_DURATION_MS: Final = 100 * 365 * 24 * 3600 * 1000
-
 
 class Moment(msgspec.Struct, frozen=True):
     """A time that a request names: absolute, or relative to when the request is accepted (``+PT5S``)."""

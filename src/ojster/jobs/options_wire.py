@@ -9,14 +9,14 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta, Struct
 
-from ojster.core.durations import MILLISECOND, SECOND, parse_any_duration, parse_duration
+from ojster.core.durations import LONGEST, MILLISECOND, SECOND, parse_any_duration, parse_duration
 from ojster.core.errors import InvalidRequest
 from ojster.core.json_objects import Members, check_names, read_members
 from ojster.core.parsing import read_value
 from ojster.core.timestamps import parse_timestamp
 from ojster.core.wire import Count, Json, Milliseconds
 from ojster.jobs.names import DEFAULT_QUEUE, MAX_QUEUE_NAME_LENGTH, QUEUE_PATTERN, check_queue_name, kind
-from ojster.jobs.options import DEFAULT_OPTIONS, MAX_DURATION_MS, PRIORITIES, JobOptions, Moment
+from ojster.jobs.options import DEFAULT_OPTIONS, PRIORITIES, JobOptions, Moment
 from ojster.jobs.policy_wire import RetryPolicyBody, UniquePolicyBody, parse_retry_policy, parse_unique_policy
 from ojster.jobs.retry import DEFAULT_RETRY
 from ojster.queues.wire import RateLimitBody, parse_policy
@@ -202,7 +202,7 @@ def read_span(given: Mapping[str, Any], name: str) -> int | None:
     """Return an option in seconds (``name``) or milliseconds (``name_ms``) as microseconds; ``None`` for 0."""
     for key, unit in ((name + "_ms", MILLISECOND), (name, SECOND)):
         if (value := given.get(key)) is not None:
-            if type(value) is not int or not 0 <= value * unit <= MAX_DURATION_MS * MILLISECOND:
+            if type(value) is not int or not 0 <= value * unit <= LONGEST:
                 raise InvalidRequest(
                     f"The {key!r} option must be a positive integer, not {value!r:.40}.", field=f"options.{key}"
                 )

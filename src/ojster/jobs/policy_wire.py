@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from ojster.core.durations import MILLISECOND, format_duration, parse_any_duration
+from ojster.core.durations import LONGEST_MILLIS, MILLISECOND, format_duration, parse_any_duration
 from ojster.core.errors import InvalidPolicy, InvalidRequest
 from ojster.core.states import STATE_NAMES, UNFINISHED, JobState
 from ojster.core.wire import Count, Milliseconds
@@ -139,7 +139,7 @@ def _interval(given: dict[str, Any], name: str) -> int | None:
         except InvalidRequest as error:
             raise InvalidPolicy(f"retry.{name}: {error.message}", field=f"retry.{name}") from None
     if millis is not None:
-        if type(millis) is not int or not 0 <= millis <= 10**12:
+        if type(millis) is not int or not 0 <= millis <= LONGEST_MILLIS:
             raise _broken(name + "_ms", "must be a number of milliseconds", millis)
         return millis * MILLISECOND
     return None
@@ -232,7 +232,7 @@ def parse_unique_policy(given: Any) -> UniquePolicy:
 
 def _period(given: dict[str, Any]) -> int | None:
     millis = given.get("period_ms")
-    if millis is not None and (type(millis) is not int or not 0 <= millis <= 10**12):
+    if millis is not None and (type(millis) is not int or not 0 <= millis <= LONGEST_MILLIS):
         raise InvalidRequest("unique.period_ms must be a number of milliseconds.", field="unique.period_ms")
     for name in ("period", "within"):
         if (text := given.get(name)) is not None:

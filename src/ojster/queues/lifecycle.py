@@ -16,6 +16,7 @@ from ojster.core.states import UNFINISHED, JobState
 from ojster.jobs.extension import life, lock_with, settle
 from ojster.jobs.failure import Failure
 from ojster.jobs.transitions import finish, note_failure
+from ojster.queues.limits import key_of_queue
 from ojster.queues.queues import Queue, find_queue
 from ojster.storage.transaction import Transaction
 
@@ -104,7 +105,7 @@ def delete(tx: Transaction, names: Sequence[str]) -> list[OjsterError | None]:
             results.append(Conflict(message, resource_type="queue", resource_id=name, jobs=left))
             continue
         tx.execute("DELETE FROM queues WHERE name = :name", {"name": name})
-        tx.execute("DELETE FROM rate_limits WHERE key = :key", {"key": f"/queue/{name}"})
+        tx.execute("DELETE FROM rate_limits WHERE key = :key", {"key": key_of_queue(name)})
         tx.effects.configured = True
         tx.emit_about("queue.deleted", name, name)
         results.append(None)

@@ -138,7 +138,7 @@ def serve(
     smtp:
         The mail server, such as ``smtps://user:password@mail.example.com:465``.
     files:
-        The file store (see ``ojster.files.store.store_for``).
+        The file store (see ``ojster.files.open.store_for``).
     app:
         The application with the orchestrators that this server runs.
     allowed_hosts:

@@ -1,4 +1,4 @@
-"""How workflows decide which jobs are claimed: those of suspended or cancelled workflows do not start."""
+"""How workflows decide which jobs are claimed: those of held or cancelled workflows do not start."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ojster.workflows.claimed_steps import claimed_steps
 
 
 class StoppedWorkflowPolicy(ClaimPolicy):
-    """Leaves out jobs whose workflow another transaction has suspended or cancelled since they were found."""
+    """Leaves out jobs whose workflow another transaction has held or cancelled since they were found."""
 
     def __init__(self, pipeline: Pipeline) -> None:
         super().__init__(pipeline)

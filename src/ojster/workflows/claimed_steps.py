@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from ojster.core.job import Job
+from ojster.core.job import NODE_BITS, Job
 from ojster.storage.transaction import Transaction
 from ojster.workflows.node import Inputs, Node
 from ojster.workflows.stored_workflow import Workflow
@@ -29,7 +29,8 @@ class ClaimedStep(NamedTuple):
 
 _STEPS: Final = (
     "SELECT n.id, n.source, s.inputs, n.verdict IS NOT NULL OR w.held_at IS NOT NULL, w.started_at IS NOT NULL "
-    "FROM nodes AS n JOIN workflows AS w ON w.seq = n.id >> 20 LEFT JOIN nodes AS s ON s.id = n.source WHERE n.id "
+    f"FROM nodes AS n JOIN workflows AS w ON w.seq = n.id >> {NODE_BITS} "
+    "LEFT JOIN nodes AS s ON s.id = n.source WHERE n.id "
 )
 
 

@@ -45,7 +45,7 @@ class WorkflowExtension(Extension):
                 job.exclusive_key = f"orchestrate:{job.workflow}"
 
     def stop(self, tx: Transaction, jobs: Sequence[Job]) -> Set[str]:
-        """Suspend steps of suspended workflows; cancel those that their workflow has given up."""
+        """Suspend steps of held workflows; cancel those that their workflow has given up."""
         return stop_steps(tx, jobs)
 
     def lock(self, tx: Transaction, jobs: Iterable[Job]) -> None:

@@ -67,7 +67,7 @@ class NodeState(StrEnum):
     BLOCKED = "blocked"
     """It waits only for an approval."""
     READY = "ready"
-    """It can start when the suspended workflow is resumed."""
+    """It can start when the held workflow is released."""
     STARTED = "started"
     """Its job was enqueued, or its children are running."""
     COMPLETED = "completed"

@@ -57,7 +57,7 @@ def undo_order(order: PlanOrder, container: Node) -> list[Node]:
     before = {id: order.before.get(id, {}) for id in children}
     try:
         sequence = list(graphlib.TopologicalSorter(before).static_order())
-    except graphlib.CycleError:  # ``_finish`` rejects it
+    except graphlib.CycleError:  # the plan is refused later: see ``PlanOrder``
         sequence = list(children)
     return [children[id] for id in reversed(sequence)]
 

@@ -14,7 +14,7 @@ from ojster.core.errors import OjsterError
 from ojster.core.job import last_error
 from ojster.core.states import FINISHED
 from ojster.core.tenant import called
-from ojster.core.timestamps import format_timestamp
+from ojster.core.timestamps import format_optional
 from ojster.jobs.queries import no_workflow
 from ojster.storage.transaction import Transaction
 from ojster.workflows.info import WorkflowInfo
@@ -188,8 +188,8 @@ def _result(row: _Row, path: str) -> StepResult:
         state=row.state,
         result=UNSET if result is None else msgspec.Raw(result),
         error=UNSET if error is None else msgspec.Raw(error),
-        started_at=_time(row.job_started_at or row.started_at),
-        finished_at=_time(row.finished_at),
+        started_at=format_optional(row.job_started_at or row.started_at),
+        finished_at=format_optional(row.finished_at),
         job_id=None if row.job_id is None else str(row.job_id),
     )
 
@@ -209,8 +209,8 @@ def _current(row: _Row, path: str) -> StepInProgress:
         attempt=row.attempt or 0,
         waiting_for=_waiting_for(row) if waits else None,
         worker_id=None if row.worker_id is None else called(row.worker_id),
-        started_at=_time(row.job_started_at),
-        deadline=_time(row.due_at) if waits else None,
+        started_at=format_optional(row.job_started_at),
+        deadline=format_optional(row.due_at) if waits else None,
         progress=UNSET if row.progress is None else msgspec.Raw(row.progress),
         error=UNSET if row.errors is None else last_error(row.errors),
     )
@@ -220,10 +220,6 @@ def _waiting_for(row: _Row) -> WaitingFor:
     if row.job_type != WAIT_TYPE:
         return "suspension"
     return "delay" if row.hold == "delay" else "form"
-
-
-def _time(at: int | None) -> str | None:
-    return None if at is None else format_timestamp(at)
 
 
 def count(tx: Transaction, requests: Sequence[tuple[str | None, str | None]]) -> list[WorkflowStatistics]:

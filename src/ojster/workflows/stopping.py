@@ -1,4 +1,4 @@
-"""Steps that must not start: those of suspended workflows, and those that their workflow has given up."""
+"""Steps that must not start: those of held workflows, and those that their workflow has given up."""
 
 from __future__ import annotations
 

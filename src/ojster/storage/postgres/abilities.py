@@ -38,7 +38,7 @@ Lacks = frozenset[str]
 """The abilities that a database lacks."""
 
 NOTHING: Final[Lacks] = frozenset()
-"""Of PostgreSQL."""
+"""What PostgreSQL itself lacks."""
 
 KNOWN: Final[dict[str, Lacks]] = {
     "CockroachDB": frozenset(ABILITIES) - {"skip-locked"},
