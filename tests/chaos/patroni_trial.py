@@ -212,7 +212,7 @@ class Trial:
         starts = self._starts()
         return [starts[id, 0][1] - began for id, began in sent.items()]
 
-    def judge(self, completed: dict[str, Job], follower: Follower) -> list[str]:
+    def judge(self, completed: dict[str, Job], follower: Follower, *, events_may_be_missed: bool) -> list[str]:
         """Return what is wrong."""
         runs = ledger.read(self.ledger)
         found = ledger.judge(runs, completed)
@@ -222,11 +222,12 @@ class Trial:
             ends = [run.ended / 1e9 for run in all_runs if run.ended is not None and run.succeeded]
             if len(ends) > 1 and not _is_in(min(ends), windows):
                 wrong.append(f"{job} succeeded {len(ends)} times, and the first was not about a failover")
+        blind = windows if events_may_be_missed else []
         unseen = [job for id, job in completed.items() if id not in follower.completed]
         offset = time.time() - time.monotonic()
-        silent = [job for job in unseen if not _is_in((job.finished_at or 0) / 1e6 - offset, windows)]
+        silent = [job for job in unseen if not _is_in((job.finished_at or 0) / 1e6 - offset, blind)]
         wrong += [f"{job.id} was completed, and the stream did not say so" for job in silent]
-        wrong += [f"a gap in the stream at {at:.1f}, after {id}" for at, id in follower.gaps if not _is_in(at, windows)]
+        wrong += [f"a gap in the stream at {at:.1f}, after {id}" for at, id in follower.gaps if not _is_in(at, blind)]
         if len(follower.gaps) > len(self.rounds):
             wrong.append(f"{len(follower.gaps)} gaps in the stream, in {len(self.rounds)} rounds: {follower.gaps}")
         wrong += [f"{name} has ended" for name, one in self.fleet.processes.items() if one.poll() is not None]
@@ -255,7 +256,7 @@ def line_of(one: Round) -> str:
     )
 
 
-async def run(cluster: Cluster, folder: Path, kinds: list[str]) -> bool:
+async def run(cluster: Cluster, folder: Path, kinds: list[str], *, events_may_be_missed: bool) -> bool:
     """Run the rounds, print the table, and return whether anything is wrong."""
     trial = Trial(cluster, folder)
     trial.start()
@@ -270,7 +271,7 @@ async def run(cluster: Cluster, folder: Path, kinds: list[str]) -> bool:
         completed = await settle(cluster.url, trial.acknowledged)
         await asyncio.sleep(2)
         await follower.stop()
-        wrong = trial.judge(completed, follower)
+        wrong = trial.judge(completed, follower, events_may_be_missed=events_may_be_missed)
     except BaseException:
         print(trial.fleet.logs(), cluster.logs(), file=sys.stderr)
         raise
@@ -293,6 +294,12 @@ def main() -> None:
     parser.add_argument("--switchovers", type=int, default=1, help="Number of switchovers (default: 1).")
     parser.add_argument("--by-hand", type=int, default=2, help="Number of promotions by hand (default: 2).")
     parser.add_argument("--freezes", type=int, default=0, help="Number of times the primary is frozen (default: 0).")
+    parser.add_argument(
+        "--events",
+        choices=["logged", "unlogged"],
+        default="logged",
+        help="Whether events are in the write-ahead log, so that none may be missed (default: logged).",
+    )
     parser.add_argument("--nodes", type=int, default=2, help="Number of PostgreSQL servers (default: 2).")
     parser.add_argument("--ttl", type=int, default=12, help="Time after which Patroni promotes, in seconds (12).")
     given = parser.parse_args()
@@ -307,8 +314,8 @@ def main() -> None:
             cluster.start()
             with psycopg.connect(cluster.url, autocommit=True) as connection:
                 connection.execute("CREATE TABLE public.probe AS SELECT 0 AS number")
-            migrate_database(cluster.url)
-            failed = asyncio.run(run(cluster, Path(folder), kinds))
+            migrate_database(cluster.url, events=given.events)
+            failed = asyncio.run(run(cluster, Path(folder), kinds, events_may_be_missed=given.events == "unlogged"))
         finally:
             cluster.stop()
     sys.exit(failed)
