@@ -92,8 +92,8 @@ bench: $(READY) ## Measure, beside what the raw parts can do: a table, and bench
 bench-peers: $(READY) ## Measure the same job through other task queues, in environments of their own
 	$(BIN)/python -m benchmarks.peers
 
-abilities: $(READY) ## Run tests on a PostgreSQL that lacks abilities; EACH=1: one ability after the other
-	$(BIN)/python -m tests.abilities $(if $(EACH),--each)
+abilities: $(READY) ## Run tests on a PostgreSQL that lacks abilities; EACH=1: one ability after the other; FOLDERS: which tests
+	$(BIN)/python -m tests.abilities $(if $(EACH),--each) $(FOLDERS)
 
 chaos: $(READY) ## Kill servers and workers under load, KILLS times (200) on each database, and judge what was lost
 	$(BIN)/python -m tests.chaos --kills $(or $(KILLS),200)

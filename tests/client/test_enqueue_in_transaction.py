@@ -22,7 +22,6 @@ from ojster.jobs.claim_policy import Claim
 from ojster.service import Service
 from ojster.storage.open import open_database
 from ojster.storage.postgres.url import parse_postgres_url
-from ojster.workflow import chain
 from tests.conftest import SERVER_VARIABLE
 
 pytestmark = pytest.mark.anyio
@@ -269,17 +268,6 @@ async def test_many_jobs_and_changes_of_the_callers_own_are_one_transaction(app:
     assert len({handle.id for handle in handles}) == 50
     assert (await elsewhere.jobs.count())["default"]["available"] == 50
     assert await ship.aenqueue_many_in(connection, []) == []
-
-
-async def test_a_job_in_a_callers_transaction_can_replace_a_step(app: App, elsewhere: Service) -> None:
-    @app.job("once", unique=Unique(keys=("queue",), on_conflict="replace"))
-    def once() -> None: ...
-
-    run = await app.astart(chain(once.s(), once.s()))
-    with psycopg_connection() as connection:
-        handle = once.enqueue_in(connection)
-    assert (await elsewhere.jobs.find(handle.id)).state == "available"
-    assert (await elsewhere.workflows.show(run.id)).state != "running"
 
 
 async def test_a_connection_without_a_transaction_is_refused(app: App, monkeypatch: pytest.MonkeyPatch) -> None:

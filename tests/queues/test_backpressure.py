@@ -159,3 +159,12 @@ async def test_nothing_is_dropped_for_a_batch_that_another_queue_refuses(http: H
     with pytest.raises(QueueFull):
         await bench.engine.jobs.enqueue([request("a", queue="q"), request("b", queue="full")])
     assert (await bench.find(oldest)).state == "available"
+
+
+async def test_an_atomic_batch_makes_room_too(http: Http, bench: Bench) -> None:
+    await bound(http, 2, strategy="drop_oldest")
+    for _ in range(3):
+        jobs = [{"type": "t", "args": [], "queue": "q"} for _ in range(2)]
+        answer = await http("POST", "/ojs/v1/jobs/batch", {"jobs": jobs, "mode": "atomic"})
+        assert answer.status_code in (200, 201), answer.text
+    assert (await bench.engine.jobs.count())["q"]["available"] == 2

@@ -298,6 +298,7 @@ class TestCallersTransactionsThatStayOpen:
     """NoJobsAllowed else waits for them, but who wants the same unique key."""
 
     @pytest.mark.needs("skip-locked")
+    @pytest.mark.needs("advisory-locks")  # without them, two keys may share a lock
     async def test_servers_continue(self, postgres_url: str, engines: list[Service], guest: psycopg.Connection) -> None:
         app = App(postgres_url)
 

@@ -684,7 +684,7 @@ STARTS = {"action": "start-workflow", "workflow": {"type": "chain", "steps": [ST
         ("/workflows", CHAIN | {"steps": [STEP | {"args": [{"$ref": "params.a"}]}]}),
         ("/workflows", CHAIN | {"steps": [{"type": "map", "over": [1], "do": STEP}]}),
         ("/cron", {"name": "c", "expression": "@every 1s", "job_template": STEP}),
-        ("/definitions", {"name": "d", "definition": {"type": "chain", "steps": [STEP]}}),
+        ("/definitions", {"name": "d", "type": "chain", "steps": [STEP]}),
         ("/job-types/t", {"event_reactions": SENDS}),
     ],
     ids=lambda one: one if isinstance(one, str) else "",
@@ -746,3 +746,28 @@ async def test_who_cancels_only_its_own_replaces_only_its_own(door: GuardedServe
     refused = await door.http("POST", f"{BASE}/jobs", body, headers=headers)
     assert refused.status_code == 403, refused.text
     assert (await door.bench.find(other)).state == "available"
+
+
+REPLACING = {"type": "pay", "args": [], "options": {"unique": {"keys": ["type"], "on_conflict": "replace"}}}
+
+
+@pytest.mark.parametrize("engine_settings", [Settings(contributors_cancel="own")])
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/workflows", {"type": "chain", "steps": [REPLACING]}),
+        ("/definitions", {"name": "d", "type": "chain", "steps": [REPLACING]}),
+        ("/cron", {"name": "c", "expression": "@every 1s", "job_template": REPLACING}),
+        (
+            "/jobs",
+            {"type": "t", "args": []} | {"event_reactions": {"on_creation": [{"action": "enqueue", "job": REPLACING}]}},
+        ),
+    ],
+)
+async def test_who_cancels_only_its_own_has_no_steps_and_reactions_that_replace(
+    door: GuardedServer, path: str, body: dict[str, Any]
+) -> None:
+    refused = await door.http("POST", BASE + path, body, headers=await door.token(Grant(Role.CONTRIBUTOR)))
+    assert refused.status_code == 403, refused.text
+    allowed = await door.http("POST", BASE + path, body, headers=await door.token(Grant(Role.OWNER)))
+    assert allowed.status_code in (200, 201), allowed.text

@@ -10,9 +10,20 @@ import pytest
 
 from ojster import App, Worker
 from ojster.core.durations import SECOND
+from ojster.core.errors import BackendUnavailable
 from ojster.core.job import Job
+from ojster.core.reacts import BITS
+from ojster.fleet.workers import Heartbeat
 from ojster.service import Service
-from ojster.worker.local_queue import HORIZON_SECONDS, LEAST_TIMEOUT, MAX_HELD_SECONDS, PAUSE_SECONDS, LocalQueue
+from ojster.worker.local_queue import (
+    HORIZON_SECONDS,
+    LEAST_TIMEOUT,
+    MAX_HELD_SECONDS,
+    PAUSE_SECONDS,
+    LocalQueue,
+    may_wait,
+)
+from ojster.worker.stand_in import StandIn
 
 pytestmark = pytest.mark.anyio
 
@@ -23,7 +34,7 @@ class Watched:
     def __init__(self, most: int = 500) -> None:
         self.now = 0.0
         self.handed_back: list[str] = []
-        self.queue = LocalQueue(most, lambda job: self.handed_back.append(job.id), lambda: self.now)
+        self.queue = LocalQueue(most, lambda job: self.handed_back.append(job.id), lambda: self.now, may_wait)
 
     def end(self, count: int) -> None:
         for _ in range(count):
@@ -90,8 +101,8 @@ def test_jobs_with_short_timeouts_are_not_held_and_no_others_for_a_while() -> No
 def test_jobs_that_were_cancelled_are_handed_back() -> None:
     watched = Watched()
     watched.hold("a", "b", "c")
-    watched.queue.hand_back(["b", "unknown"])
-    assert (watched.handed_back, [one.id for one in watched.queue.jobs]) == (["b"], ["a", "c"])
+    watched.queue.hand_back([watched.queue.jobs[1], job("a")])
+    assert (watched.handed_back, [one.id for one in watched.queue.jobs]) == (["b"], ["a", "c"]), "a was fetched anew"
 
 
 @pytest.fixture
@@ -203,3 +214,86 @@ async def test_jobs_behind_one_that_blocks_the_event_loop_are_handed_back(shared
     assert (await counts(other.engine()))["completed"] == 21
     await other.aclose()
     await app.aclose()
+
+
+@pytest.mark.parametrize(
+    ("change", "waits"),
+    [
+        ({}, True),
+        ({"timeout": LEAST_TIMEOUT - 1}, False),
+        ({"limit_key": "k"}, False),
+        ({"reacts": BITS["on_success"]}, True),
+        ({"reacts": BITS["on_assignment"]}, False),
+        ({"envelope": b'{"rate_limit":{"key":"k"}}'}, False),
+        ({"envelope": b'{"event_reactions":{"on_assignment":[]}}'}, False),
+        ({"envelope": b'{"args":["' + b"x" * 20_000 + b'"]}'}, False),
+    ],
+)
+def test_jobs_for_which_the_fetch_counts_do_not_wait(change: dict[str, Any], waits: bool) -> None:
+    one = job("a")
+    for name, value in change.items():
+        setattr(one, name, value)
+    assert may_wait(one) is waits
+
+
+@pytest.mark.usefixtures("eager")
+@pytest.mark.parametrize("handler", ["coroutine", "function"])
+async def test_a_worker_that_is_cancelled_begins_nothing_more(shared_url: str, handler: str) -> None:
+    app = App(shared_url)
+    began, ran = asyncio.Event(), 0
+
+    @app.job("long", retry=1)
+    async def long() -> None:
+        began.set()
+        await asyncio.sleep(30)
+
+    def count() -> None:
+        nonlocal ran
+        ran += 1
+
+    async def acount() -> None:
+        count()
+
+    short = app.job("short", retry=1)(count if handler == "function" else acount)
+    await long.aenqueue()
+    await short.aenqueue_many([() for _ in range(20)])
+    running = asyncio.create_task(Worker(app, concurrency=1).run())
+    await began.wait()
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert ran == 0
+    assert (await counts(app.engine()))["available"] == 20
+    await app.aclose()
+
+
+class Lossy:
+    """A client whose release fails once."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error: BaseException | None = error
+        self.calls: list[tuple[str, int]] = []
+        self.jobs = self.fleet = self
+
+    async def release(self, items: Any) -> None:
+        self.calls.append(("release", len(items)))
+        if self.error is not None:
+            raised, self.error = self.error, None
+            raise raised
+
+    async def beat(self, heartbeat: Heartbeat, wait: float) -> None:
+        self.calls.append(("beat", len(heartbeat.active_jobs)))
+
+
+async def test_a_stand_in_that_cannot_hand_jobs_back_keeps_them_and_their_leases() -> None:
+    watched = Watched()
+    watched.hold("a", "b")
+    client: Any = Lossy(BackendUnavailable("away"))
+
+    def heartbeat() -> Heartbeat:
+        return Heartbeat("w", tuple(one.id for one in watched.queue.jobs))
+
+    stand_in = StandIn(lambda: client, heartbeat, lambda: 1.0, lambda: watched.queue.jobs, watched.queue)
+    await stand_in._send()
+    assert (client.calls, [one.id for one in watched.queue.jobs]) == ([("release", 2), ("beat", 2)], ["a", "b"])
+    await stand_in._send()
+    assert (client.calls[2:], watched.queue.jobs) == ([("release", 2), ("beat", 0)], [])

@@ -35,9 +35,12 @@ def to_seconds(span: Seconds) -> float:
     """
     if isinstance(span, timedelta):
         return span.total_seconds()
-    if isinstance(span, bool) or not isinstance(span, int | float):
-        raise TypeError(f"a duration must be a number of seconds or a timedelta, not {span!r}")
-    return float(span)
+    try:
+        if isinstance(span, bool | str | bytes):
+            raise TypeError
+        return float(span)
+    except (TypeError, ValueError):
+        raise TypeError(f"a duration must be a number of seconds or a timedelta, not {span!r}") from None
 
 
 def to_millis(span: Seconds) -> int:

@@ -22,7 +22,7 @@ from ojster.jobs import interventions
 from ojster.jobs.extension import settle
 from ojster.jobs.idempotency import Key, Reply, recall, remember
 from ojster.jobs.new_job import NewJob
-from ojster.jobs.push import Pushed, admit, find_room, push
+from ojster.jobs.push import Pushed, admit, find_room, follow_up_pushes, push
 from ojster.jobs.transitions import ChangedJob
 from ojster.storage.transaction import Later, Transaction
 
@@ -168,7 +168,11 @@ def _push(tx: Transaction, jobs: Sequence[NewJob], atomic: bool) -> Sequence[Seq
     if atomic and (full := find_room(tx, [jobs])[0]) is not None:
         return [copy(full) for _ in jobs]
     groups = [(job,) for job in jobs]
-    return admit(tx, groups) if atomic else push(tx, groups)
+    if not atomic:
+        return push(tx, groups)
+    results = admit(tx, groups)
+    follow_up_pushes(tx, results)
+    return results
 
 
 _Steering = Callable[[Transaction, Sequence[str], str | None], Sequence[ChangedJob | Job | OjsterError]]

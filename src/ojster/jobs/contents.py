@@ -31,6 +31,19 @@ def names_recipients(request: bytes | msgspec.Raw) -> bool:
     return any(one.get("action") == "notify" and (one.get("to") or one.get("cc")) for one in _objects(request))
 
 
+def replaces_others(request: bytes | msgspec.Raw) -> bool:
+    """Return whether a job that a request makes, as in ``carries_code``, may replace jobs with the same unique key."""
+    return any(map(_replaces, _objects(request)))
+
+
+def _replaces(one: dict[str, Any]) -> bool:
+    for holder in (one, one.get("options")):
+        unique = holder.get("unique") if isinstance(holder, dict) else None
+        if isinstance(unique, dict) and any(str(value).startswith("replace") for value in unique.values()):
+            return True
+    return False
+
+
 def _objects(request: bytes | msgspec.Raw) -> Iterator[dict[str, Any]]:
     """Yield the objects in a request that may be jobs, steps or reactions."""
     # Numbers are read as texts: they say nothing, and may be out of range.

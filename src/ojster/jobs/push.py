@@ -38,10 +38,15 @@ def push(tx: Transaction, groups: Sequence[Group]) -> list[list[Pushed] | Ojster
     refusals = find_room(tx, groups)
     admitted = iter(admit(tx, _without(groups, refusals)))
     results = [refusal or next(admitted) for refusal in refusals]
-    for follow_up in life(tx).pushed:
-        follow_up(tx, _queues_of_new(results))
+    follow_up_pushes(tx, results)
     settle(tx)  # a replaced or dropped job may belong to a workflow
     return results
+
+
+def follow_up_pushes(tx: Transaction, results: Sequence[list[Pushed] | OjsterError | Later]) -> None:
+    """Carry out what follows from admitted jobs for which ``find_room`` has found room."""
+    for follow_up in life(tx).pushed:
+        follow_up(tx, _queues_of_new(results))
 
 
 def _queues_of_new(results: Sequence[list[Pushed] | OjsterError | Later]) -> Iterator[str]:

@@ -14,7 +14,7 @@ from ojster.core.json_objects import Members
 from ojster.core.tenant import NOBODY, qualify
 from ojster.jobs import queries
 from ojster.jobs.authorship import find_creators
-from ojster.jobs.contents import carries_code, names_recipients
+from ojster.jobs.contents import carries_code, names_recipients, replaces_others
 from ojster.jobs.messages import Holder, LeaseReport, unnamed
 from ojster.jobs.names import RESERVED_QUEUE_PREFIX, refuse_reserved
 from ojster.storage.call import Operation
@@ -180,7 +180,7 @@ class Scope:
     def check_contents(self, *requests: Members | bytes) -> None:
         """Raise ``Forbidden`` if one of these requests makes a job that the caller may not make, at any depth.
 
-        Such a job carries code, or sets the recipients of a notification.
+        Such a job carries code, sets the recipients of a notification, or may replace jobs of others.
         """
         if self.access is None:
             return
@@ -193,6 +193,11 @@ class Scope:
             raise Forbidden(
                 f"The token {self.who!r} may not set the recipients of notifications ('to' and 'cc'): it needs "
                 "administrator rights. Leave them out, and the channel's are used."
+            )
+        if self.cancels_only_own and any(map(replaces_others, encoded)):
+            raise Forbidden(
+                f"{self.who!r} may replace only its own jobs; steps, reactions and cron jobs that replace others by "
+                "their unique keys might replace any. Use 'reject' or 'ignore'."
             )
 
     def check_queue(self, queue: str | None) -> None:

@@ -100,7 +100,7 @@ def _can_drop(tx: Transaction, queue: str, bound: Bound, wanted: int, places: in
 
 def drop_oldest(tx: Transaction, queues: Iterable[str]) -> None:
     """Discard the oldest available jobs beyond the bounds of queues; ``queues`` has that of each new job."""
-    bounds = queue_bounds(tx)
+    bounds = {} if tx.memory.is_callers else queue_bounds(tx)
     if not bounds:
         return
     for queue in {queue for queue in queues if queue in bounds and bounds[queue].strategy == "drop_oldest"}:

@@ -178,7 +178,7 @@ def fire_due(tx: Transaction) -> int | None:
             with tx.savepoint():
                 _fire(tx, cron)
         except Held as held:  # it stays due, and does not keep others from firing
-            log.info("the cron job %s fires later: %s", cron.name, held)
+            log.debug("the cron job %s fires later: %s", cron.name, held)
     ((next_run_at,),) = tx.execute("SELECT min(next_run_at) FROM crons WHERE next_run_at IS NOT NULL")
     return next_run_at  # type: ignore[no-any-return]  # a column of integers
 

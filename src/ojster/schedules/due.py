@@ -63,7 +63,7 @@ def go_on(tx: Transaction, requests: Sequence[None]) -> list[Due]:
 
     This is what ``run_due`` does, too, without its look at everything else.
     """
-    left = [due for step in life(tx).go_on if (due := step(tx)).at is not None]
+    left = [due for step in life(tx).go_on if (due := step(tx)).at is not None and due.at <= tx.now]
     return [Due(left[0].at if left else None, any(due.has_more for due in left)) for _ in requests]
 
 

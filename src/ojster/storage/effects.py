@@ -68,6 +68,7 @@ class Effects:
             "tallies": {queue: tally.copy() for queue, tally in self.tallies.items()},
             "configured": self.configured,
             "due": self.due,
+            "told": self.told,
         }
 
     def restore(self, mark: dict[str, Any]) -> None:
@@ -79,7 +80,7 @@ class Effects:
             setattr(self, name, known)
         self.available = defaultdict(set, mark["available"])
         self.tallies = defaultdict(Tally, mark["tallies"])
-        self.configured, self.due = mark["configured"], mark["due"]
+        self.configured, self.due, self.told = mark["configured"], mark["due"], mark["told"]
 
     @property
     def fetchable(self) -> dict[str, int]:

@@ -7,6 +7,8 @@ same is handed back, so that a long job never keeps short ones from other worker
 
 from __future__ import annotations
 
+import contextlib
+import re
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -14,6 +16,7 @@ from typing import Final
 
 from ojster.core.durations import SECOND
 from ojster.core.job import Job
+from ojster.core.reacts import BITS
 
 HORIZON_SECONDS: Final = 0.05
 """A worker holds as many jobs as end in this time, in seconds."""
@@ -22,7 +25,10 @@ MAX_HELD_SECONDS: Final = 0.25
 """Time after which a job that has not begun is handed back, in seconds."""
 
 LEAST_TIMEOUT: Final = 5 * SECOND
-"""Jobs with a shorter timeout are not held, because their time begins when they are fetched. In microseconds."""
+"""Jobs with a shorter timeout may not wait, because their time begins when they are fetched. In microseconds."""
+
+LARGEST_BYTES: Final = 16_384
+"""Size of the largest jobs that may wait, in bytes of JSON."""
 
 PAUSE_SECONDS: Final = 60.0
 """Time for which nothing is held after such a job was met, in seconds."""
@@ -40,16 +46,23 @@ class LocalQueue:
         Maximum number of jobs to hold; 0: none.
     hand_back:
         Called with each job that this worker will not run.
+    may_wait:
+        Returns whether a job may be fetched before it can begin; by default all may.
     clock:
         Returns the time in seconds; by default the monotonic clock.
     """
 
     def __init__(
-        self, most: int, hand_back: Callable[[Job], None], clock: Callable[[], float] = time.monotonic
+        self,
+        most: int,
+        hand_back: Callable[[Job], None],
+        clock: Callable[[], float] = time.monotonic,
+        may_wait: Callable[[Job], bool] = lambda job: True,
     ) -> None:
         self._most = most
         self._hand_back = hand_back
         self._clock = clock
+        self._may_wait = may_wait
         self._held: deque[tuple[float, Job]] = deque()
         """Each job, and when it was fetched. Threads may take from it, too."""
         self._pace = 0.0
@@ -82,10 +95,10 @@ class LocalQueue:
         return wanted - len(self._held) if len(self._held) <= wanted // 2 else 0
 
     def hold(self, jobs: Iterable[Job]) -> None:
-        """Hold jobs until they can begin; those whose time would run out meanwhile are handed back."""
+        """Hold jobs until they can begin; those that may not wait are handed back."""
         now = self._clock()
         for job in jobs:
-            if job.timeout and job.timeout < LEAST_TIMEOUT:
+            if not self._may_wait(job):
                 self._paused_until = now + PAUSE_SECONDS
                 self._hand_back(job)
             else:
@@ -118,10 +131,32 @@ class LocalQueue:
             if job is not None:
                 self._hand_back(job)
 
-    def hand_back(self, job_ids: Iterable[str]) -> None:
+    def put_back(self, jobs: Iterable[Job]) -> None:
+        """Hold jobs again that were taken in vain, ahead of the others. May be called in any thread."""
+        self._held.extendleft((self._clock(), job) for job in reversed(list(jobs)))
+
+    def hand_back(self, unwanted: Iterable[Job]) -> None:
         """Hand back those of the jobs that are held."""
-        unwanted = set(job_ids)
-        for entry in list(self._held):
-            if entry[1].id in unwanted:
-                self._held.remove(entry)
-                self._hand_back(entry[1])
+        for job in unwanted:
+            entry = next((entry for entry in list(self._held) if entry[1] is job), None)
+            with contextlib.suppress(ValueError, IndexError):  # another thread has taken it
+                if entry is not None:
+                    self._held.remove(entry)
+                    self._hand_back(job)
+
+
+def may_wait(job: Job) -> bool:
+    """Return whether a job may be fetched before it can begin.
+
+    Not if its time or its share of a rate limit would be used up meanwhile, if something follows from its start, or if
+    it is large.
+    """
+    if (job.timeout and job.timeout < LEAST_TIMEOUT) or len(job.envelope) > LARGEST_BYTES:
+        return False
+    return job.limit_key is None and not job.reacts & STARTS and not _NAMES.search(job.envelope)
+
+
+STARTS: Final = BITS["on_assignment"]
+
+_NAMES: Final = re.compile(rb'"(rate_limit|on_assignment)":')
+"""What the JSON of a job from a server has, if it has a limit or a reaction to its start."""

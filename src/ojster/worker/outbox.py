@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -23,6 +23,9 @@ T = TypeVar("T")
 
 MAX_REPORTED_OUTCOMES: Final = 500
 """Maximum number of outcomes sent in one call."""
+
+LAST_REPORT_SECONDS: Final = 2.0
+"""Time that a stopping worker gets to report outcomes after the grace period, in seconds."""
 
 LINGER_SECONDS: Final = 0.01
 """Time for which outcomes wait for others, or for the next fetch, while the worker holds more jobs, in seconds."""
@@ -130,6 +133,15 @@ class Outbox:
         if any(isinstance(outcome, OjsterError) for outcome in outcomes):
             self._begin(self._reporter.settle(client, acks, outcomes))
         return found if isinstance(found, list) else []  # why there are none, the next fetch says again
+
+    async def hand_back_now(self, client: Client, jobs: Sequence[Job]) -> None:
+        """Release jobs that nobody will begin, in one try: the worker ends."""
+        if jobs:
+            releases = [hand_back(job, self._worker_id) for job in jobs]
+            try:
+                await asyncio.wait_for(client.jobs.release(releases), LAST_REPORT_SECONDS)
+            except (OjsterError, TimeoutError) as error:
+                log.warning("%d jobs could not be handed back, and run when their leases end: %s", len(jobs), error)
 
     async def drain(self, client: Client) -> None:
         """Report everything, and wait until that is done."""

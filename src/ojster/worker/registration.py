@@ -59,7 +59,7 @@ async def _tell_of_leftovers(client: Client, app: App) -> None:
         if handler is not None and not handler.defaults():
             log.warning(
                 "jobs of the type %s have options that this application does not declare: `ojster job-types show %s` "
-                "shows them, `ojster job-types delete %s` removes them",
+                "shows them; if nobody wants them, `ojster job-types delete %s` removes them",
                 *(one.type,) * 3,
             )
     declared = {cron.name for cron in app.crons}
@@ -67,7 +67,7 @@ async def _tell_of_leftovers(client: Client, app: App) -> None:
         job = msgspec.json.decode(cron.template)
         if cron.enabled and cron.name not in declared and job.get("type") in app.handlers:
             log.warning(
-                "the cron job %s enqueues %s, but it is not declared here: `ojster cron remove %s` ends it",
+                "the cron job %s enqueues %s, but is not declared here: if nobody wants it, `ojster cron remove %s`",
                 cron.name,
                 job["type"],
                 cron.name,

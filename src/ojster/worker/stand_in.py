@@ -19,6 +19,7 @@ from ojster.core.job import Job
 from ojster.fleet.workers import Heartbeat
 from ojster.jobs.messages import hand_back
 from ojster.service import Service
+from ojster.worker.local_queue import LocalQueue
 
 log = logging.getLogger(__name__)
 
@@ -39,8 +40,8 @@ class StandIn:
         Returns the time between two heartbeats, in seconds.
     running:
         Returns the running jobs.
-    take_held:
-        Returns the jobs that have not begun, which are handed back; none by default.
+    held:
+        Jobs that have not begun, which are handed back; none by default.
     """
 
     def __init__(
@@ -49,13 +50,13 @@ class StandIn:
         heartbeat: Callable[[], Heartbeat],
         interval: Callable[[], float],
         running: Callable[[], Iterable[Job]],
-        take_held: Callable[[], Sequence[Job]] = tuple,
+        held: LocalQueue | None = None,
     ) -> None:
         self._connect = connect
         self._heartbeat = heartbeat
         self._interval = interval
         self._running = running
-        self._take_held = take_held
+        self._held = held
         self._loop: asyncio.AbstractEventLoop | None = None
         self._client: Client | None = None
         self._next_at = 0.0
@@ -85,11 +86,20 @@ class StandIn:
 
     async def _send(self) -> None:
         self._client = self._connect()
-        held = self._take_held()
-        heartbeat = self._heartbeat()
-        if held:
-            await self._client.jobs.release([hand_back(job, heartbeat.worker_id) for job in held])
-        await self._client.fleet.beat(heartbeat, 0.0)
+        if self._held is not None and (held := self._held.take_all()):
+            await self._hand_back(self._client, self._held, held)
+        await self._client.fleet.beat(self._heartbeat(), 0.0)
+
+    async def _hand_back(self, client: Client, queue: LocalQueue, held: Sequence[Job]) -> None:
+        """Hand back jobs that cannot begin; if that fails, the worker has them still."""
+        try:
+            await client.jobs.release([hand_back(job, self._heartbeat().worker_id) for job in held])
+        except OjsterError as error:
+            queue.put_back(held)
+            log.warning("%d jobs that cannot begin could not be handed back: %s", len(held), error)
+        except BaseException:
+            queue.put_back(held)
+            raise
 
     def close(self) -> None:
         """Close the connections. No heartbeat may follow."""

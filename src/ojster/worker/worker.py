@@ -40,8 +40,8 @@ from ojster.worker.former import hand_back_former_jobs
 from ojster.worker.heartbeats import beat_for_ever, heartbeat_of, interval_between
 from ojster.worker.identity import Identity
 from ojster.worker.last_look import LastLook
-from ojster.worker.local_queue import MAX_HELD_SECONDS, MAX_PREFETCH, LocalQueue
-from ojster.worker.outbox import Outbox
+from ojster.worker.local_queue import MAX_HELD_SECONDS, MAX_PREFETCH, LocalQueue, may_wait
+from ojster.worker.outbox import LAST_REPORT_SECONDS, Outbox
 from ojster.worker.registration import NoHandlers, named_queues, register
 from ojster.worker.reporting import Reporter, send_progress
 from ojster.worker.stand_in import StandIn
@@ -61,9 +61,6 @@ DEFAULT_LEASE: Final = 30.0
 
 MAX_POLL_SECONDS: Final = 20.0
 """Long-poll wait of a fetch, in seconds."""
-
-FINAL_REPORT_SECONDS: Final = 2.0
-"""Time a stopping worker gets to report outcomes after the grace period, in seconds."""
 
 
 class Worker:
@@ -192,6 +189,9 @@ class Worker:
         """Why the server refused the first heartbeat, if it did; trying again would not help."""
         self._changed = asyncio.Event()
         self._outbox = Outbox(self._reporter, self.id, self._changed.set, lambda: len(self._held) > 0)
+        self._held = LocalQueue(
+            prefetch, lambda job: self._outbox.tell(self.app.client(), hand_back(job, self.id)), may_wait=may_wait
+        )
         self._news = asyncio.Event()
         """Set to send the next heartbeat now."""
         self._quiet_by_signal = False
@@ -280,17 +280,15 @@ class Worker:
 
     async def _live(self, until_empty: bool) -> None:
         client = self.app.client()
-        chores = client if isinstance(client, Service) else None
-        if chores is not None:
-            chores.maintenance.start()
+        if isinstance(client, Service):
+            client.maintenance.start()
         if self._identity is not None:  # before anything starts that would have to end if this fails
             await hand_back_former_jobs(client, self.id, lambda: self.state == "terminate")
         self._children = None if self.children is None else ChildPool(self.children)
         runner = None if self.code is None else CodeRunner(self.code, client)
         self._executor = Executor(self.app, self.concurrency, self._children, self._changed.set, runner)
-        self._held = LocalQueue(self.prefetch, lambda job: self._outbox.tell(client, hand_back(job, self.id)))
         self._executor.watch.stand_in = StandIn(
-            self.app.client, self._heartbeat, self._heartbeat_interval, lambda: self._running_jobs, self._held.take_all
+            self.app.client, self._heartbeat, self._heartbeat_interval, lambda: self._running_jobs, self._held
         )
         beats = beat_for_ever(lambda wait: self._beat(client, wait), self._heartbeat_interval, self._news)
         beating = asyncio.create_task(beats, name="ojster-heartbeat")
@@ -299,6 +297,7 @@ class Worker:
             await self._work(client, until_empty)
             await self._finish_or_hand_back(client)
         finally:
+            self.state = "terminate"  # also if this is cancelled, or an error: nothing begins any more
             for helper in (beating, registering, self._stopping):
                 helper.cancel()
             left = list(self._active.values())
@@ -306,11 +305,12 @@ class Worker:
                 context.stop()
                 task.cancel()
             await asyncio.gather(beating, registering, *(task for task, _ in left), return_exceptions=True)
+            await self._outbox.hand_back_now(client, self._held.take_all())
             if self._children is not None:
-                await self._children.close(max(FINAL_REPORT_SECONDS, min(self.grace, FAREWELL_SECONDS)))
+                await self._children.close(max(LAST_REPORT_SECONDS, min(self.grace, FAREWELL_SECONDS)))
             self._executor.close()
         try:
-            await asyncio.wait_for(client.fleet.leave(self.id), FINAL_REPORT_SECONDS)
+            await asyncio.wait_for(client.fleet.leave(self.id), LAST_REPORT_SECONDS)
         except (OjsterError, TimeoutError) as error:
             log.warning("cannot deregister the worker: %s", str(error) or "no answer")
 
@@ -389,6 +389,7 @@ class Worker:
             self._held.hand_back_all()
 
     def _begin_held(self, client: Client) -> None:
+        self._held.hand_back_overdue()  # the event loop may have been blocked
         while self.state == "running" and self._room > 0 and (job := self._held.take()) is not None:
             self._begin(client, job)
 
@@ -445,7 +446,7 @@ class Worker:
     async def _beat(self, client: Client, wait: float = 0.0) -> bool:
         """Send a heartbeat, and do what the server says; return whether there is more to learn."""
         wait = wait if self._is_known else 0.0  # until then it gets no jobs
-        running = self._running()
+        named = {job.id: job for job in self._running_jobs}
         try:
             pulse = await client.fleet.beat(self._heartbeat(), wait)
         except OjsterError as error:
@@ -457,11 +458,10 @@ class Worker:
         if not self._is_known:
             self._is_known = True
             self._changed.set()
-        unwanted = (*pulse.cancelled, *pulse.lost)
-        self._held.hand_back(unwanted)
-        running |= self._running()  # what was held may have begun meanwhile
-        for task, context in (running[job_id] for job_id in unwanted if job_id in running):
-            if context.cancelled:
+        unwanted = [named[job_id] for job_id in (*pulse.cancelled, *pulse.lost) if job_id in named]
+        self._held.hand_back(unwanted)  # but not a job that was fetched again since the heartbeat
+        for task, context in list(self._active.values()):
+            if context.cancelled or not any(context.job is job for job in unwanted):
                 continue
             log.info("stopping job %s: it was cancelled, or its lease was lost", context.id)
             self._stopping.stop(task, context, partial(self._outbox.tell, client))
@@ -481,7 +481,7 @@ class Worker:
     async def _finish_or_hand_back(self, client: Client) -> None:
         """Let jobs finish within the grace period, hand back the rest, and wait until all outcomes are reported."""
         deadline = time.monotonic() + self.grace
-        self._reporter.deadline = deadline + FINAL_REPORT_SECONDS
+        self._reporter.deadline = deadline + LAST_REPORT_SECONDS
         self._held.hand_back_all()
         self._outbox.send(client)
         while self._active and (left := deadline - time.monotonic()) > 0:

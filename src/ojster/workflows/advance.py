@@ -452,8 +452,7 @@ class Advance:
         """Leave a node whose unique key another transaction holds to a later transaction."""
         if node.parent is None or node.state != NodeState.WAITING:
             raise Held(why.message)
-        self.starts.defer(node.parent, node.position)
-        self.starts.waits_for_others = True
+        self.starts.defer(node.parent, node.position, waits=True)
 
     def _foresee_claim(self, node: Node) -> None:
         """Note what a claim in this transaction must know of a step, if everything is loaded."""

@@ -51,8 +51,8 @@ def start_deferred(tx: Transaction) -> tuple[int | None, bool]:
     Return when to go on, and whether that is now. Those of held workflows wait for the release.
     """
     rows: Sequence[tuple[int, int]] = tx.execute(
-        "SELECT workflow, node FROM deferred_starts WHERE parked = 0 ORDER BY turn, node LIMIT :most",
-        {"most": MAX_STARTS_OF_WORKFLOW},
+        "SELECT workflow, node FROM deferred_starts WHERE parked = 0 AND turn <= :now ORDER BY turn, node LIMIT :most",
+        {"now": tx.now, "most": MAX_STARTS_OF_WORKFLOW},
     )
     nodes = list(dict(rows).values())  # one of each workflow
     for node in nodes:
@@ -61,9 +61,14 @@ def start_deferred(tx: Transaction) -> tuple[int | None, bool]:
             continue
         run = Advance(graph)
         is_left = _start_more(run) or len(nodes) > 1 or len(rows) == MAX_STARTS_OF_WORKFLOW
-        if not run.starts.waits_for_others:
-            return (tx.now, True) if is_left else (None, False)
-    return (tx.now, False) if rows else (None, False)  # others have locked them: ``run_due`` tries again soon
+        if is_left:
+            return tx.now, True
+        break
+    else:
+        if rows:
+            return tx.now, False  # others have locked them: ``run_due`` tries again soon
+    ((next_turn,),) = tx.execute("SELECT min(turn) FROM deferred_starts WHERE parked = 0")
+    return next_turn, False
 
 
 def _start_more(run: Advance) -> bool:
@@ -71,9 +76,9 @@ def _start_more(run: Advance) -> bool:
     tx, graph = run.tx, run.graph
     (seq,) = graph.workflows
     rows = tx.execute(  # now that the workflow is locked: before, another transaction may have changed them
-        "SELECT node, position FROM deferred_starts WHERE workflow = :seq AND parked = 0 "
+        "SELECT node, position FROM deferred_starts WHERE workflow = :seq AND parked = 0 AND turn <= :now "
         "ORDER BY turn, node LIMIT :most",
-        {"seq": seq, "most": MAX_STARTS_OF_WORKFLOW},
+        {"seq": seq, "now": tx.now, "most": MAX_STARTS_OF_WORKFLOW},
     )
     forget_deferred(tx, [id for id, _ in rows])
     graph.load([id for id, _ in rows])
@@ -81,7 +86,7 @@ def _start_more(run: Advance) -> bool:
         if graph.nodes[id].state == NodeState.STARTED:
             run.start_children(graph.nodes[id], position)
     run.go()
-    return run.starts.has_deferred or len(rows) == MAX_STARTS_OF_WORKFLOW
+    return (run.starts.has_deferred and not run.starts.waits_for_others) or len(rows) == MAX_STARTS_OF_WORKFLOW
 
 
 def _locked(tx: Transaction, id: int) -> Graph | None:

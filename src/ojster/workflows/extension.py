@@ -73,8 +73,8 @@ class WorkflowExtension(Extension):
         """Create more elements of a large map, and start more children of a large container."""
         next_map, more_maps = expand_maps(tx)
         next_start, more_starts = start_deferred(tx)
-        is_left = next_map is not None or next_start is not None
-        return Due(tx.now if is_left else None, more_maps or more_starts)
+        moments = [at for at in (next_map, next_start) if at is not None]
+        return Due(min(moments, default=None), more_maps or more_starts)
 
     def end_wait(self, tx: Transaction, job: Job) -> bool:
         """End a suspension that is due."""

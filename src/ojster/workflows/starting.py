@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from ojster.core.durations import SECOND
 from ojster.core.job import NODE_BITS
 from ojster.storage.transaction import Transaction
 from ojster.workflows.stored_workflow import Workflow
@@ -29,6 +30,10 @@ CONDITION_SECONDS: Final = 0.02
 """Time that conditions may take in one transaction, in seconds. Further steps with conditions wait for the next one."""
 
 
+WAIT_US: Final = SECOND
+"""Time after which a step is tried again whose unique key another transaction holds, in microseconds."""
+
+
 def most_starts(workflow: Workflow) -> int:
     """Return how many nodes of a workflow a transaction may start."""
     return MAX_STARTS_OF_WORKFLOW if len(workflow.params) <= SMALL_PARAMS else MAX_STARTS_WITH_LARGE_PARAMS
@@ -41,6 +46,8 @@ class Starts:
         self._room = MAX_STARTS
         self._rooms: dict[int, int] = {}
         """The room of each workflow, by its ``seq``."""
+        self._waiting: set[int] = set()
+        """Those of the containers that wait for another transaction."""
         self._deferred: dict[int, int] = {}
         """The containers whose children from a position on are to be started later, by node id."""
         self.has_deferred = False
@@ -58,19 +65,29 @@ class Starts:
         self._room -= 1
         self._rooms[seq] -= 1
 
-    def defer(self, container: int, position: int) -> None:
-        """Leave the children of a container, given by its id, from a position on to later transactions."""
+    def defer(self, container: int, position: int, *, waits: bool = False) -> None:
+        """Leave the children of a container, given by its id, from a position on to later transactions.
+
+        ``waits``: another transaction holds what one of them needs, so that it is tried after ``WAIT_US``.
+        """
         self._deferred[container] = min(position, self._deferred.get(container, position))
+        if waits:
+            self._waiting.add(container)
+            self.waits_for_others = True
 
     def write(self, tx: Transaction, workflows: Mapping[int, Workflow]) -> None:
         """Note what is left for later transactions."""
         tx.effects.growth.clear()  # as steps that wait for others, these count when they are jobs
         deferred, self._deferred = self._deferred, {}
         self.has_deferred = self.has_deferred or bool(deferred)
-        defer_starts(tx, deferred, workflows)
+        waiting = {id: position for id, position in deferred.items() if id in self._waiting}
+        defer_starts(tx, {id: position for id, position in deferred.items() if id not in waiting}, workflows)
+        defer_starts(tx, waiting, workflows, tx.now + WAIT_US)
 
 
-def defer_starts(tx: Transaction, positions: Mapping[int, int], workflows: Mapping[int, Workflow]) -> None:
+def defer_starts(
+    tx: Transaction, positions: Mapping[int, int], workflows: Mapping[int, Workflow], due_at: int | None = None
+) -> None:
     """Note that children of containers, from a position on, are to be started later.
 
     Parameters
@@ -79,7 +96,10 @@ def defer_starts(tx: Transaction, positions: Mapping[int, int], workflows: Mappi
         The positions by the node ids of the containers.
     workflows:
         Their workflows, by ``seq``. Those that are held start nothing before their release.
+    due_at:
+        When they are to be started; ``None``, the default: as soon as there is room.
     """
+    due_at = tx.now if due_at is None else due_at
     if not positions:
         return
     tx.execute_many(
@@ -88,11 +108,11 @@ def defer_starts(tx: Transaction, positions: Mapping[int, int], workflows: Mappi
         "CASE WHEN excluded.position < deferred_starts.position THEN excluded.position "
         "ELSE deferred_starts.position END",
         [
-            (node, node >> NODE_BITS, position, tx.now, int(workflows[node >> NODE_BITS].held_at is not None))
+            (node, node >> NODE_BITS, position, due_at, int(workflows[node >> NODE_BITS].held_at is not None))
             for node, position in positions.items()
         ],
     )
-    tx.expect(tx.now)
+    tx.expect(due_at)
 
 
 def park_starts(tx: Transaction, workflow: Workflow) -> None:

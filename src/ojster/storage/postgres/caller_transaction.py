@@ -45,6 +45,9 @@ _NO_TABLES: Final = ("3F000", "42P01")
 _NO_PERMISSION: Final = "42501"
 """SQLSTATEs of a schema or table that does not exist, and of one that the role may not use."""
 
+_told_of: Final[set[tuple[object, object]]] = set()
+"""Pairs of databases about which a warning was logged; behind a pooler, the names may differ without harm."""
+
 _NUMBERED: Final = re.compile(r"\$(\d+)")
 _LOCK_KEYS: Final = (
     "SELECT count(pg_advisory_xact_lock(key)) FROM "
@@ -110,8 +113,9 @@ def run_in_caller_transaction(
     ((now, isolation, version, database),) = execute(look, (), True)
     url = with_lacks(url, version)
     own = conninfo_to_dict(url.conninfo).get("dbname")
-    if own not in (None, database):
-        log.warning("a job is enqueued on a connection to the database %r; that of the App is %r", database, own)
+    if own not in (None, database) and (own, database) not in _told_of:
+        _told_of.add((own, database))
+        log.warning("jobs are enqueued on a connection to the database %r; that of the App is %r", database, own)
     guest: Any = _CallerConnection(execute, url)
     slot = SLOTS + secrets.randbits(62)  # a slot of its own blocks no other transaction; maintenance folds it
     tx = CallerTransaction(guest, int(now), settings, Memory(is_callers=True), url, slot, records_events=True)
