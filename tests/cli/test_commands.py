@@ -434,7 +434,7 @@ def test_dev_works_on_the_database_of_its_application_and_stops_in_good_order(tm
     said = log.read_text()
     assert "Fatal" not in said
     assert "Traceback" not in said
-    assert "sqlite:///shop.db" in said
+    assert f"sqlite:///{tmp_path}/shop.db" in said
     assert "which completed in" in said
 
 

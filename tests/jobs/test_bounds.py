@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from ojster.core.durations import LONGEST_MILLIS
 from ojster.core.errors import OjsterError
 from ojster.jobs.checkpoints import NewCheckpoint
 from ojster.jobs.queries import Page
@@ -22,7 +23,7 @@ OPTIONS: list[tuple[str, Any, Any]] = [
     ("queue", "q" * 128, "q" * 129),
     ("timeout_ms", CENTURY_MS, CENTURY_MS + 1),
     ("retry", {"max_attempts": 1_000_000}, {"max_attempts": 1_000_001}),
-    ("retry", {"initial_interval_ms": 1, "max_interval_ms": 10**12}, {"max_interval_ms": 10**12 + 1}),
+    ("retry", {"initial_interval_ms": 1, "max_interval_ms": LONGEST_MILLIS}, {"max_interval_ms": LONGEST_MILLIS + 1}),
     ("retry", {"backoff_coefficient": 1}, {"backoff_coefficient": 0.99}),
     ("retry", {"backoff_coefficient": 1e6}, {"backoff_coefficient": 1.1e6}),
 ]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import sys
 from typing import Any
 
-from ojster.core.errors import OjsterError
+from ojster.core.errors import BackendUnavailable, OjsterError
 from ojster.insight.readiness import why_not_ready
 from ojster.jobs.bulk import Action
 from ojster.jobs.claim_policy import Claim
@@ -34,9 +35,18 @@ async def fill(folder: str) -> dict[str, Any]:
         jobs = await service.jobs.fetch(Claim(("default",), 100, "w"))
         await service.jobs.acknowledge([Acknowledgement(job.id, b"1") for job in jobs])
     told["deleted"] = (await service.bulk.sweep(Action.DELETE, JobFilter(queue="default"))).succeeded
-    told["pushed"] = [pushed.job.state for pushed in await service.jobs.enqueue([request()])]
+    told["pushed"] = await pushed_soon(service)
     await service.close()
     return told
+
+
+async def pushed_soon(service: Service) -> list[str]:
+    """Push a job as soon as the write-ahead log of what was deleted is in the file, though nothing else is written."""
+    async with asyncio.timeout(60):
+        while True:
+            with contextlib.suppress(BackendUnavailable):
+                return [pushed.job.state for pushed in await service.jobs.enqueue([request()])]
+            await asyncio.sleep(0.02)
 
 
 if __name__ == "__main__":

@@ -366,7 +366,9 @@ class SqliteDatabase(Database):
     def _copy_log(self, connection: apsw.Connection) -> None:
         with self._checkpointing:
             try:
-                connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+                pages, copied = connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+                if self._room is not None and copied >= pages >= self._room.log_pages:
+                    self._room.log_pages = 0  # the file has taken them up
             except apsw.BusyError:
                 log.debug("checkpoint skipped: another process runs one")
             except apsw.Error as error:
