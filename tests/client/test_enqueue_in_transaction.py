@@ -335,7 +335,8 @@ def test_the_schema_of_the_url_is_used(postgres_url: str) -> None:
 
 
 async def test_a_connection_to_another_database_is_explained(app: App, postgres_url: str) -> None:
-    ship = declare(App(f"{postgres_url}_missing"))
+    schema = parse_postgres_url(postgres_url).schema
+    ship = declare(App(postgres_url.replace(schema, f"{schema}_missing")))
     with psycopg_connection() as connection, pytest.raises(InvalidRequest, match="There are no tables of Ojster"):
         ship.enqueue_in(connection, 1)
 

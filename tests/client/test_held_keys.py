@@ -20,7 +20,7 @@ from tests.client.test_enqueue_in_transaction import psycopg_async
 from tests.conftest import Clock, request
 from tests.workflows.bench import WorkflowBench, chain, group, job
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.needs("advisory-locks", "skip-locked")]
 
 UNIQUE = {"unique": {"keys": ["type", "queue"], "on_conflict": "ignore"}}
 REPLACING = {"unique": {"keys": ["type", "queue"], "on_conflict": "replace"}}
