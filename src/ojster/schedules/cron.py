@@ -49,6 +49,12 @@ class Cron(msgspec.Struct, frozen=True, kw_only=True):
     run_count: int = 0
 
     @property
+    def job_type(self) -> str | None:
+        """The type of its jobs; ``None``: its template names none."""
+        found: str | None = msgspec.json.decode(read_members(self.template, "The template").get("type", b"null"))
+        return found
+
+    @property
     def schedule(self) -> CronSchedule:
         """Schedule of the cron job."""
         return CronSchedule(self.expression, self.timezone)
@@ -263,7 +269,7 @@ def _facts(cron: Cron, scheduled_for: int) -> dict[str, Any]:
         "cron_name": cron.name,
         "cron_expr": cron.expression,
         "cron_expression": cron.expression,
-        "job_type": msgspec.json.decode(read_members(cron.template, "The template").get("type", b"null")),
+        "job_type": cron.job_type,
         "scheduled_at": moment,
         "timezone": cron.timezone,
         "scheduled_time": moment,

@@ -36,6 +36,11 @@ PAUSE_SECONDS: Final = 60.0
 MAX_PREFETCH: Final = 500
 """Default for the maximum number of jobs that a worker holds."""
 
+_STARTS: Final = BITS["on_assignment"]
+
+_NAMES: Final = re.compile(rb'"(rate_limit|on_assignment)":')
+"""What the JSON of a job from a server has, if it has a limit or a reaction to its start."""
+
 
 class LocalQueue:
     """The jobs that a worker holds, in the order in which they begin.
@@ -46,10 +51,10 @@ class LocalQueue:
         Maximum number of jobs to hold; 0: none.
     hand_back:
         Called with each job that this worker will not run.
-    may_wait:
-        Returns whether a job may be fetched before it can begin; by default all may.
     clock:
         Returns the time in seconds; by default the monotonic clock.
+    may_wait:
+        Returns whether a job may be fetched before it can begin; by default all may.
     """
 
     def __init__(
@@ -153,10 +158,4 @@ def may_wait(job: Job) -> bool:
     """
     if (job.timeout and job.timeout < LEAST_TIMEOUT) or len(job.envelope) > LARGEST_BYTES:
         return False
-    return job.limit_key is None and not job.reacts & STARTS and not _NAMES.search(job.envelope)
-
-
-STARTS: Final = BITS["on_assignment"]
-
-_NAMES: Final = re.compile(rb'"(rate_limit|on_assignment)":')
-"""What the JSON of a job from a server has, if it has a limit or a reaction to its start."""
+    return job.limit_key is None and not job.reacts & _STARTS and not _NAMES.search(job.envelope)

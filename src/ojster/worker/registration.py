@@ -64,12 +64,11 @@ async def _tell_of_leftovers(client: Client, app: App) -> None:
             )
     declared = {cron.name for cron in app.crons}
     for cron in await client.schedules.all():
-        job = msgspec.json.decode(cron.template)
-        if cron.enabled and cron.name not in declared and job.get("type") in app.handlers:
+        if cron.enabled and cron.name not in declared and cron.job_type in app.handlers:
             log.warning(
                 "the cron job %s enqueues %s, but is not declared here: if nobody wants it, `ojster cron remove %s`",
                 cron.name,
-                job["type"],
+                cron.job_type,
                 cron.name,
             )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from ojster.core.errors import OjsterError
@@ -31,12 +31,10 @@ def expand_maps(tx: Transaction) -> tuple[int | None, bool]:
     maps = dict.fromkeys(id for (id,) in tx.execute(query, {"most": MAPS_TO_TRY}))
     if not maps:
         return None, False
-    for id in maps:
-        if (graph := _locked(tx, id)) is not None:
-            break
-    else:
+    found = _first_free(tx, maps)
+    if found is None:
         return tx.now, False  # others have locked the workflows: ``run_due`` tries again soon
-    node = graph.nodes[id]
+    graph, node = found
     if _goes_on(node):
         _expand(graph, node)
     else:
@@ -55,18 +53,13 @@ def start_deferred(tx: Transaction) -> tuple[int | None, bool]:
         {"now": tx.now, "most": MAX_STARTS_OF_WORKFLOW},
     )
     nodes = list(dict(rows).values())  # one of each workflow
-    for node in nodes:
-        graph = _locked(tx, node)
-        if graph is None:
-            continue
-        run = Advance(graph)
-        is_left = _start_more(run) or len(nodes) > 1 or len(rows) == MAX_STARTS_OF_WORKFLOW
+    found = _first_free(tx, nodes)
+    if found is None and nodes:
+        return tx.now, False  # others have locked them: ``run_due`` tries again soon
+    if found is not None:
+        is_left = _start_more(Advance(found[0])) or len(nodes) > 1 or len(rows) == MAX_STARTS_OF_WORKFLOW
         if is_left:
             return tx.now, True
-        break
-    else:
-        if rows:
-            return tx.now, False  # others have locked them: ``run_due`` tries again soon
     ((next_turn,),) = tx.execute("SELECT min(turn) FROM deferred_starts WHERE parked = 0")
     return next_turn, False
 
@@ -87,6 +80,14 @@ def _start_more(run: Advance) -> bool:
             run.start_children(graph.nodes[id], position)
     run.go()
     return (run.starts.has_deferred and not run.starts.waits_for_others) or len(rows) == MAX_STARTS_OF_WORKFLOW
+
+
+def _first_free(tx: Transaction, ids: Iterable[int]) -> tuple[Graph, Node] | None:
+    """Lock the workflow of the first of some nodes that no other transaction has locked; ``None``: there is none."""
+    for id in ids:
+        if (graph := _locked(tx, id)) is not None:
+            return graph, graph.nodes[id]
+    return None
 
 
 def _locked(tx: Transaction, id: int) -> Graph | None:

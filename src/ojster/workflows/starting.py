@@ -52,8 +52,11 @@ class Starts:
         """The containers whose children from a position on are to be started later, by node id."""
         self.has_deferred = False
         """Whether something was left to later transactions."""
-        self.waits_for_others = False
-        """Whether this was because another transaction holds a unique key."""
+
+    @property
+    def waits_for_others(self) -> bool:
+        """Whether something was left because another transaction holds a unique key."""
+        return bool(self._waiting)
 
     def room_of(self, workflow: Workflow) -> int:
         """Return how many more nodes of a workflow may be started."""
@@ -73,7 +76,6 @@ class Starts:
         self._deferred[container] = min(position, self._deferred.get(container, position))
         if waits:
             self._waiting.add(container)
-            self.waits_for_others = True
 
     def write(self, tx: Transaction, workflows: Mapping[int, Workflow]) -> None:
         """Note what is left for later transactions."""
