@@ -12,8 +12,10 @@ import hmac
 import ipaddress
 import logging
 import socket
+import ssl
 import threading
 import time
+from functools import cached_property
 from typing import Any, Final
 from urllib.parse import urljoin, urlsplit
 
@@ -83,10 +85,14 @@ class WebhookSender:
 
     def __init__(self, *, trusting: bool = False) -> None:
         self.trusting = trusting
-        self._tls = httpx.create_ssl_context(trust_env=False)
         self._clients: dict[str, httpx.AsyncClient] = {}
         """Clients by scheme and host, the latest last. Connections are shared by the calls to one host name alone:
         another host at the same address may not see what a certificate of the first protects."""
+
+    @cached_property
+    def _tls(self) -> ssl.SSLContext:
+        # Made at the first call: a server without webhooks starts without reading the certificates.
+        return httpx.create_ssl_context(trust_env=False)
 
     async def close(self) -> None:
         """Close the connections."""

@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import cached_property
 from typing import Final
 
 from starlette.applications import Starlette
@@ -147,10 +148,9 @@ class Application:
         self._largest_body = max_body_bytes or max(
             32 * engine.database.settings.largest_job, engine.database.settings.largest_batch * 1024
         )
-        known = routes_of(capabilities)
-        self._described = openapi.document(known)
+        self._specified = routes_of(capabilities)
         engine.database.records_events = True
-        routes = [*known, *self._plain_routes()]
+        routes = [*self._specified, *self._plain_routes()]
         endpoints = {(route.method, route.path): self._endpoint(route) for route in routes}
         # Paths without parameters are looked up at once; Starlette searches for the others.
         streams = {(route.method, route.path) for route in routes if route.streams}
@@ -260,8 +260,13 @@ class Application:
     async def _show_metrics(self, request: HttpRequest) -> Answer:
         return Answer(await self.metrics.render(self.engine), content_type=b"text/plain")
 
+    @cached_property
+    def _openapi(self) -> bytes:
+        # Made when somebody asks: it takes longer than everything else that a start of the server does.
+        return encode(openapi.document(self._specified))
+
     async def _show_openapi(self, request: HttpRequest) -> Answer:
-        return Answer(encode(self._described), content_type=b"application/json")
+        return Answer(self._openapi, content_type=b"application/json")
 
     async def _show_docs(self, request: HttpRequest) -> Answer:
         return api_page.page()
