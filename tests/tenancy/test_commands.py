@@ -26,16 +26,10 @@ class Guarded(Ojster):
     token = ""
 
     def with_token(self, token: str, *arguments: str, expect: int = 0) -> str:
-        done = subprocess.run(
-            [sys.executable, "-m", "ojster", *arguments],
-            capture_output=True,
-            text=True,
-            cwd=self.folder,
-            env={"OJSTER_DATABASE_URL": self.server, "OJSTER_TOKEN": token, "PATH": "/usr/bin:/bin"},
-            timeout=60,
-        )
-        assert done.returncode == expect, done.stdout + done.stderr
-        return done.stdout + done.stderr
+        environment = {"OJSTER_DATABASE_URL": self.server, "OJSTER_TOKEN": token, "PATH": "/usr/bin:/bin"}
+        code, output, errors = self.run_here(arguments, environment)
+        assert code == expect, output + errors
+        return output + errors
 
     @property
     def server(self) -> str:
