@@ -164,7 +164,8 @@ class Step:
             A condition in the Common Expression Language, such as ``steps.check.result.total > 100``. If it is false,
             the step is skipped.
         allow_failure:
-            Whether successor steps continue as if it had succeeded, however it ends.
+            Whether successor steps continue as if it had succeeded when it fails, is cancelled or is rejected. It does
+            not hide an earlier failure: a step that never runs because of one lets no successor start.
         manual:
             Whether it needs an approval before it starts.
         fallback:

@@ -16,6 +16,9 @@ LISTS = {"chain": "steps", "graph": "steps", "group": "jobs"}
 FALSE = "params.no"
 TRUE = "params.yes"
 
+End = tuple[dict[str, Any], str]
+"""A step and its end state."""
+
 
 class Maker:
     """Makes random nested workflows with every kind of step."""
@@ -251,26 +254,27 @@ class Interpreter:
         return together(ends)
 
     def _chain(self, steps: Any) -> str:
-        ends: list[tuple[dict[str, Any], str]] = []
+        ends: list[End] = []
         for step, place in steps:
-            ends.append((step, self._after(step, place, ends[-1:])))
+            ends.append(self._after(step, place, ends[-1:]))
         return together(ends)
 
     def _graph(self, node: dict[str, Any], path: str) -> str:
-        ends: dict[str, tuple[dict[str, Any], str]] = {}
+        ends: dict[str, End] = {}
         for step, place in self._listed(node, path):
-            ends[step["id"]] = (step, self._after(step, place, [ends[name] for name in step["depends_on"]]))
+            ends[step["id"]] = self._after(step, place, [ends[name] for name in step["depends_on"]])
         return together(list(ends.values()))
 
-    def _after(self, step: dict[str, Any], place: str, before: list[tuple[dict[str, Any], str]]) -> str:
+    def _after(self, step: dict[str, Any], place: str, before: list[End]) -> End:
+        """Compute the end of a step after the ends of its predecessors; one that was left out tolerates nothing."""
         if place in self._kept:
-            return self._node(step, place)
+            return step, self._node(step, place)
         match step.get("when", "succeeded"):
             case "succeeded" if not all(well(one, state) for one, state in before):
-                return self._never(step, place, "cancelled")
+                return {}, self._never(step, place, "cancelled")
             case "failed" if not any(state in ("failed", "cancelled", "compensated") for _, state in before):
-                return self._never(step, place, "skipped")
-        return self._node(step, place)
+                return step, self._never(step, place, "skipped")
+        return step, self._node(step, place)
 
     def _batch(self, node: dict[str, Any], path: str) -> str:
         place = join(path, "<jobs>")
@@ -310,7 +314,7 @@ class Interpreter:
                 self.states[inner] = "skipped"
             self.states[place] = "skipped"
             return "completed"
-        ends: list[tuple[dict[str, Any], str]] = []
+        ends: list[End] = []
         for step, inner in self._undoing(node, path):
             if ends and ends[-1][1] not in GOOD:
                 self.states[inner] = state = "cancelled"
@@ -408,7 +412,7 @@ def well(step: dict[str, Any], state: str) -> bool:
     return state in GOOD or bool(step.get("allow_failure"))
 
 
-def together(ends: list[tuple[dict[str, Any], str]]) -> str:
+def together(ends: list[End]) -> str:
     """Return the end state of a container, given its children and their end states."""
     bad = [state for step, state in ends if not well(step, state)]
     if any(state in ("failed", "compensated") for state in bad):

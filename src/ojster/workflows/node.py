@@ -123,7 +123,7 @@ class Node(msgspec.Struct, gc=False):
     position:
         Position among the children of its container, from 0.
     tolerated:
-        Whether its successors and its container treat any end of it as success (``allow_failure``).
+        Whether its successors and its container treat its own failure or cancellation as success (``allow_failure``).
     manual, approved:
         Whether it requires an approval before it starts, and whether it was approved.
     inputs, source:
@@ -192,9 +192,17 @@ class Node(msgspec.Struct, gc=False):
         return self.state in ENDED
 
     @property
+    def was_left_out(self) -> bool:
+        """Whether it never ran, because a predecessor did not succeed."""
+        return self.state == NodeState.CANCELLED and self.rule == Rule.SUCCEEDED and self.unmet > 0
+
+    @property
     def succeeded(self) -> bool:
-        """Whether successors treat its end as success."""
-        return self.state in SUCCESSFUL or bool(self.tolerated)
+        """Whether successors treat its end as success.
+
+        ``allow_failure`` tolerates the end of the node itself. It does not hide the failure that left the node out.
+        """
+        return self.state in SUCCESSFUL or (bool(self.tolerated) and not self.was_left_out)
 
 
 class Placed(Protocol):
@@ -263,7 +271,7 @@ def count_ended_child(container: Node, child: Node) -> None:
             container.broken += not child.tolerated
         case NodeState.CANCELLED:
             container.cancelled += 1
-            container.lost += not child.tolerated
+            container.lost += not child.succeeded
 
 
 def decide(node: Node) -> Decision:

@@ -249,13 +249,16 @@ class _Reset:
 def _recount(graph: Graph, workflow: Workflow, nodes: Sequence[Node]) -> None:
     """Recompute the counters of nodes and of their workflow, by state, and write them."""
     for node in nodes:
-        node.waiting = node.failed_before = node.cancelled_before = node.unmet = 0
+        if not node.has_ended:  # the others keep what decided them: ``Node.succeeded`` reads it
+            node.waiting = node.failed_before = node.cancelled_before = node.unmet = 0
         node.completed = node.failed = node.cancelled = node.broken = node.lost = 0
         node.unfinished = node.total
     for source, target in graph.tx.execute(
         "SELECT source, target FROM node_edges WHERE source BETWEEN ? AND ?", workflow.numbers
     ):
         node = graph.nodes[target]
+        if node.has_ended:
+            continue
         node.waiting += 1
         ended = _ended_with(graph, graph.nodes[source])
         if ended is not None:
