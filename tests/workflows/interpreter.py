@@ -155,50 +155,61 @@ class Interpreter:
     # Steps that a retry keeps
 
     def _keep(self, path: str, node: dict[str, Any]) -> None:
-        """Keep what succeeded, or was allowed to fail, in a container that did not succeed."""
-        for child, place in self._inside(node, path):
+        """Keep what succeeded, or was allowed to fail, in a container, unless it follows what runs again."""
+        anew: set[str] = set()
+        """Paths of the children of this container that run again, also in part."""
+        for child, place, before in self._inside(node, path):
             state = self._before.get(place, "skipped")  # a map that never started has no children
-            if state == "skipped":
-                continue
-            if state == "completed" or (child.get("allow_failure") and state in ("failed", "compensated")):
+            good = state in GOOD or (child.get("allow_failure") and state in ("failed", "compensated"))
+            if before & anew:
+                anew.add(place)
+                self._forget(place)
+            elif good:
                 self._keep_whole(place, child)
             else:
-                self._keep_parts(place, child)
-
-    def _keep_parts(self, place: str, node: dict[str, Any]) -> None:
-        if self._is_container(node):
-            self._keep(place, node)
+                anew.add(place)
+                if self._is_container(child) or "fallback" in child:
+                    self._keep(place, child)
 
     def _keep_whole(self, place: str, node: dict[str, Any]) -> None:
         self._kept |= {path for path in self._before if path == place or path.startswith(place + ".")}
 
-    def _inside(self, node: dict[str, Any], path: str) -> list[tuple[dict[str, Any], str]]:
-        """Return the children of a container that a retry keeps or runs again one by one."""
+    def _forget(self, place: str) -> None:
+        """Forget the earlier run of the steps inside a node, which starts from the beginning."""
+        for known in [known for known in self._before if known.startswith(join(place, ""))]:
+            del self._before[known]
+
+    def _inside(self, node: dict[str, Any], path: str) -> list[tuple[dict[str, Any], str, set[str]]]:
+        """Return the children of a container that a retry keeps or runs again one by one, each with what it follows."""
         if "fallback" in node:
             inner = {k: v for k, v in node.items() if k in ("type", "args", *self._own(node), "meta")}
-            return [(inner, join(path, "0")), (node["fallback"], join(path, "fallback"))]
+            first = join(path, "0")
+            return [(inner, first, set()), (node["fallback"], join(path, "fallback"), {first})]
         kind = node["type"]
+        listed = self._listed(node, path)
         if kind == "saga":
             undone = self._before.get(join(path, "compensate"))
             if undone == "completed":  # the steps were compensated, so no result remains
-                for known in [known for known in self._before if known.startswith(join(path, ""))]:
-                    del self._before[known]
+                self._forget(path)
                 return []
             if undone in ("failed", "cancelled") and self._before[path] == "failed":
-                for step, place in self._listed(node, path):
+                for step, place in listed:
                     self._keep_whole(place, step)
                 self._kept.add(join(path, "<steps>"))
-                return [(step["compensate"], place) for step, place in self._undoing(node, path)]
-            return self._listed(node, path)
+                return in_order([(step["compensate"], place) for step, place in self._undoing(node, path)])
+            return in_order(listed)
         if kind == "batch":
-            callbacks = [(step, join(path, name)) for name, step in node["callbacks"].items()]
-            jobs = self._listed(node, path) if self._before[join(path, "<jobs>")] not in GOOD else []
+            jobs = listed if self._before[join(path, "<jobs>")] not in GOOD else []
             if not jobs:
                 self._kept.add(join(path, "<jobs>"))
-                for step, place in self._listed(node, path):
+                for step, place in listed:
                     self._keep_whole(place, step)
-            return jobs + callbacks
-        return self._listed(node, path)
+            before = {place for _, place in jobs}
+            callbacks = [(step, join(path, name), before) for name, step in node["callbacks"].items()]
+            return [*[(step, place, set[str]()) for step, place in jobs], *callbacks]
+        if kind == "graph":
+            return [(step, place, {join(path, name) for name in step["depends_on"]}) for step, place in listed]
+        return in_order(listed) if kind == "chain" else [(step, place, set()) for step, place in listed]
 
     # End states of nodes
 
@@ -410,6 +421,12 @@ class Interpreter:
 
 def well(step: dict[str, Any], state: str) -> bool:
     return state in GOOD or bool(step.get("allow_failure"))
+
+
+def in_order(steps: list[tuple[dict[str, Any], str]]) -> list[tuple[dict[str, Any], str, set[str]]]:
+    """Return the steps of a chain, each with the path of the one before it."""
+    places = [set[str](), *[{place} for _, place in steps]]
+    return [(step, place, before) for (step, place), before in zip(steps, places, strict=False)]
 
 
 def together(ends: list[End]) -> str:

@@ -153,6 +153,17 @@ async def a_workflow_fails_and_runs_again(flow: WorkflowBench) -> None:
     await flow.work()
 
 
+async def what_is_about_to_follow_a_failure_waits_for_the_next_attempt(flow: WorkflowBench) -> None:
+    for handler in ({"type": "gate", "when": "failed"}, job("h", when="failed")):
+        await flow.create(group(job("slow"), chain(job("a"), handler)))
+        jobs = {one.type: one for one in await flow.take(2)}
+        if handler["type"] == "h":
+            await settle(flow, "hold")
+        await flow.give_up(jobs["a"])
+        await flow.retry_step("1.0")
+        await settle(flow, "cancel")
+
+
 async def a_saga_is_compensated_and_runs_again(flow: WorkflowBench) -> None:
     saga = {"type": "saga", "steps": [job("a", compensate=job("u")), job("b")], "failure_policy": "compensate"}
     await flow.create(saga)
@@ -220,6 +231,7 @@ SCENARIOS: tuple[Callable[[WorkflowBench], Awaitable[None]], ...] = (
     a_step_that_is_ready_is_skipped,
     a_branch_is_chosen,
     a_workflow_fails_and_runs_again,
+    what_is_about_to_follow_a_failure_waits_for_the_next_attempt,
     a_saga_is_compensated_and_runs_again,
     a_workflow_is_cancelled_and_runs_again,
     a_workflow_starts_later_or_never,

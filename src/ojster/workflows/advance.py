@@ -371,7 +371,7 @@ class Advance:
                 go_on_with_map(self.tx, node)
         change_node(node, NodeState.STARTED)
         node.started_at = self.tx.now
-        self._note_compensation(node)
+        self.note_compensation(node)
         if not node.unfinished:
             self.close([node])
             return
@@ -396,7 +396,7 @@ class Advance:
                     if id >= (left.parent or 0):
                         self.starts.defer(id, left.position if id == left.parent else first)
 
-    def _note_compensation(self, node: Node) -> None:
+    def note_compensation(self, node: Node) -> None:
         """Set the workflow to ``compensating`` when the compensation of its main saga starts."""
         saga, workflow = self.graph.parent_of(node), self.graph.workflow_of(node)
         is_main = saga is not None and saga.kind == Kind.SAGA and saga.parent == workflow.root and not saga.position

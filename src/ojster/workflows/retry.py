@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 from ojster.core.errors import OjsterError
@@ -14,7 +14,6 @@ from ojster.workflows.graph import Graph
 from ojster.workflows.maps import forget_elements, go_on_with_map, parked_of
 from ojster.workflows.node import (
     SUCCESSFUL,
-    TWO_PART,
     Kind,
     Node,
     NodeState,
@@ -28,7 +27,9 @@ from ojster.workflows.targets import refuse_target
 
 
 def retry_workflows(tx: Transaction, ids: Sequence[str]) -> list[str | OjsterError]:
-    """Retry finished workflows: run the steps that did not succeed again; completed steps keep their results.
+    """Retry finished workflows: run the steps that did not succeed again, with what followed their failure.
+
+    Other completed steps keep their results.
 
     For each, return its id or an error.
     """
@@ -36,7 +37,7 @@ def retry_workflows(tx: Transaction, ids: Sequence[str]) -> list[str | OjsterErr
 
 
 def retry_steps(tx: Transaction, addresses: Sequence[StepAddress]) -> list[str | OjsterError]:
-    """Run failed or cancelled steps again, with what was cancelled because of them; the others go on.
+    """Run failed or cancelled steps again, with what followed their end; the other steps go on.
 
     For each, return the id of its workflow or an error.
     """
@@ -48,11 +49,9 @@ def _retry(run: Advance, workflow: Workflow) -> None:
         waits = "still has active jobs" if workflow.state in FINAL_STATES else "has not finished"
         raise wrong_state(workflow, f"The workflow {workflow.id} {waits}. Retry it after it has finished.")
     _check_retry(run, workflow)
-    nodes = run.graph.load_whole(workflow)
-    reset = _Reset(nodes)
+    reset = _Reset(run.graph, workflow)
     reset.root()
-    forget_elements(run.tx, reset.emptied)
-    _recount(run.graph, workflow, run.graph.drop(reset.dropped, nodes))
+    _apply(run, workflow, reset)
     _reopen(workflow)
     emit(run.tx, "workflow.retried", workflow, retries=workflow.retries)
     launch(run, workflow)
@@ -66,62 +65,60 @@ def _retry_step(run: Advance, workflow: Workflow, path: str) -> None:
     elif workflow.state != WorkflowState.RUNNING:
         raise wrong_state(workflow, f"The workflow {workflow.id} is {workflow.state}. Retry it after it has finished.")
     step = find_step(graph, workflow, path)
-    nodes = graph.load_whole(workflow)
+    reset = _Reset(graph, workflow)
     step = graph.nodes[step.id]
-    if not step.has_ended or step.state in SUCCESSFUL:
-        state = "has not ended" if not step.has_ended else f"is {step.state}"
-        raise wrong_state(workflow, f"The step {path!r:.200} {state}. Only failed and cancelled steps can be retried.")
-    if (idle := _not_started_around(graph, step)) is not None:
-        message = f"The step {path!r:.200} is in {graph.place_of(idle) or 'a workflow'!r}, which has not started."
-        raise wrong_state(workflow, f"{message} Retry that.")
-    reset = _Reset(nodes)
-    opened = reset.step(step, _followers(graph, workflow))
-    if _is_handled(graph, step, opened):
-        message = f"What follows the failure of the step {path!r:.200} has begun. Retry the workflow when it ends."
-        raise wrong_state(workflow, message)
-    forget_elements(run.tx, reset.emptied)
-    nodes = graph.drop(reset.dropped, nodes)
-    for container in opened:
-        go_on_with_map(run.tx, container)
-    _recount(graph, workflow, nodes)
+    if (reason := _refusal_of(graph, step, f"The step {path!r:.200}")) is not None:
+        raise wrong_state(workflow, reason)
+    reset.step(step)
+    if (reason := reset.refusal(f"the step {path!r:.200}")) is not None:
+        raise wrong_state(workflow, reason)
+    nodes = _apply(run, workflow, reset)
     emit(run.tx, "workflow.step_retried", workflow, step_id=step.name or str(step.position))
     if is_finished:
         _reopen(workflow)
         change_workflow(workflow, WorkflowState.RUNNING)
         workflow.due_at = None if workflow.timeout is None else run.tx.now + workflow.timeout
+    for container in reset.opened:
+        run.note_compensation(container)
+    if graph.parts_of(workflow)[0].state == NodeState.COMPENSATED:  # only a branch runs again
+        change_workflow(workflow, WorkflowState.COMPENSATING)
     graph.change(workflow)
     started = {node.id for node in nodes if node.state == NodeState.STARTED}
     run.decide([node for node in nodes if node.state == NodeState.WAITING and node.parent in started])
 
 
-def _not_started_around(graph: Graph, step: Node) -> Node | None:
-    """Return the outermost container around a step that has not started; ``None``: all have."""
-    found = None
+def _refusal_of(graph: Graph, step: Node, shown: str) -> str | None:
+    """Return why a step cannot run again whatever follows it, if so; ``shown`` begins the sentence."""
+    if not step.has_ended or step.state in SUCCESSFUL:
+        state = "has not ended" if not step.has_ended else f"is {step.state}"
+        return f"{shown} {state}. Only failed and cancelled steps can be retried."
+    if step.was_left_out:
+        return f"{shown} never ran, because a step before it did not succeed. Retry the step that failed."
+    not_started: Node | None = None
     container = graph.parent_of(step)
     while container is not None:
+        if container.verdict is not None and not container.has_ended:
+            return f"{shown} is in {_named(graph, container)}, which is being stopped. Retry it after its end."
         if container.started_at is None and container.state != NodeState.STARTED:
-            found = container
+            not_started = container
         container = graph.parent_of(container)
-    return found
+    if not_started is None:
+        return None
+    return f"{shown} is in {_named(graph, not_started)}, which has not started. Retry that."
 
 
-def _is_handled(graph: Graph, step: Node, opened: Sequence[Node]) -> bool:
-    """Whether a compensation, a fallback, a callback or a branch follows the end of a step or its containers."""
-    ids = {node.id for node in opened}
-    outer = [container for node in (step, *opened) if (container := graph.parent_of(node)) is not None]
-    return any(node.kind == Kind.SAGA for node in opened) or any(
-        node.kind in TWO_PART and node.id not in ids for node in outer
-    )
+def _named(graph: Graph, container: Node) -> str:
+    return repr(graph.place_of(container) or "a workflow")
 
 
-def _followers(graph: Graph, workflow: Workflow) -> Mapping[int, Sequence[Node]]:
-    """Return the nodes that follow each node directly."""
-    found: dict[int, list[Node]] = defaultdict(list)
-    for source, target in graph.tx.execute(
-        "SELECT source, target FROM node_edges WHERE source BETWEEN ? AND ? ORDER BY source, target", workflow.numbers
-    ):
-        found[source].append(graph.nodes[target])
-    return found
+def _apply(run: Advance, workflow: Workflow, reset: _Reset) -> list[Node]:
+    """Write what was reset, and return the nodes of the workflow."""
+    forget_elements(run.tx, reset.emptied)
+    nodes = run.graph.drop(reset.dropped, reset.nodes)
+    for container in reset.opened:
+        go_on_with_map(run.tx, container)
+    _recount(run.graph, workflow, nodes)
+    return nodes
 
 
 def _check_retry(run: Advance, workflow: Workflow) -> None:
@@ -145,84 +142,120 @@ def _reopen(workflow: Workflow) -> None:
 
 
 class _Reset:
-    """Resets the nodes of a workflow that did not succeed to their state before the start."""
+    """Resets nodes to their state before the start, with everything that followed their end.
 
-    def __init__(self, nodes: Iterable[Node]) -> None:
+    What followed belongs to the attempt that ended: steps that were cancelled or skipped because of it, and those that
+    ran, such as a rollback, a report, a fallback, a callback or a branch. They would otherwise be stale, or run beside
+    the new attempt.
+    """
+
+    def __init__(self, graph: Graph, workflow: Workflow) -> None:
+        self.nodes = graph.load_whole(workflow)
+        self._graph = graph
+        self._root = graph.nodes[workflow.root]
         self._children: dict[int, list[Node]] = defaultdict(list)
+        self._followers: dict[int, list[Node]] = defaultdict(list)
+        self._cleared: list[Node] = []
+        """Nodes whose followers have not been reset yet."""
+        self._in_part: set[int] = set()
+        """The ids of nodes that were reset without everything inside them."""
+        self._began: dict[int, int] = {}
+        """When the containers that are to end again began, by id."""
+        self._running: Node | None = None
+        """A node that follows a reset one, and runs."""
+        self._undone: Node | None = None
+        """A saga that has begun to undo what is to run again."""
         self.dropped: list[Node] = []
         """Children of map nodes to delete, because the maps will create them again."""
         self.emptied: list[int] = []
         """The ids of these maps."""
-        for node in nodes:
-            if node.parent is None:
-                self._root = node
-            else:
+        self.opened: list[Node] = []
+        """Containers that had ended, and go on."""
+        for node in self.nodes:
+            if node.parent is not None:
                 self._children[node.parent].append(node)
         for children in self._children.values():
             children.sort(key=lambda child: child.position)
-        self._nodes = {node.id: node for node in nodes}
+        for source, target in graph.tx.execute(
+            "SELECT source, target FROM node_edges WHERE source BETWEEN ? AND ? ORDER BY source, target",
+            workflow.numbers,
+        ):
+            self._followers[source].append(graph.nodes[target])
 
-    def step(self, step: Node, followers: Mapping[int, Sequence[Node]]) -> list[Node]:
-        """Reset a step and what was cancelled or skipped because of it, in other containers, too.
-
-        Return the containers around these steps that had ended. They are started again.
-        """
-        opened: list[Node] = []
+    def step(self, step: Node) -> None:
+        """Reset a step. The containers around it that had ended go on."""
         self._failed(step)
-        waiting = [step]
-        while waiting:
-            node = waiting.pop()
-            for after in followers.get(node.id, ()):
-                if after.state in (NodeState.CANCELLED, NodeState.SKIPPED):
-                    self._reset_all(after)
-                    waiting.append(after)
-            if node.parent is not None and self._nodes[node.parent].has_ended:
-                container = self._nodes[node.parent]
-                self._open(container, opened)
-                waiting.append(container)
-        if self._root in opened:
-            for branch in self._children[self._root.id][1:]:
-                if branch not in opened:
-                    self._reset_all(branch)
-        return opened
+        self._follow()
+        for id, began in self._began.items():
+            container = self._graph.nodes[id]
+            change_node(container, NodeState.STARTED)
+            container.started_at = began  # its end is not that of a container that never started
+            self.opened.append(container)
 
-    def _open(self, container: Node, opened: list[Node]) -> None:
-        """Let a container go on that has ended; one that has never started waits for what is before it."""
+    def root(self) -> None:
+        """Reset a workflow: the nodes that did not succeed, and what followed them."""
+        self._clear(self._root, in_part=True)
+        self._failed(self._children[self._root.id][0])
+        self._follow()
+
+    def refusal(self, step: str) -> str | None:
+        """Return why a step cannot run again now, if what followed its end is still at work."""
+        if self._undone is not None:
+            return f"The compensation that follows the failure of {step} has begun. Retry the workflow when it ends."
+        if self._running is not None:
+            shown = repr(self._graph.place_of(self._running))
+            return f"What follows the failure of {step} has begun: {shown}. Retry the step when that has ended."
+        return None
+
+    def _follow(self) -> None:
+        """Reset what followed the nodes that were reset, and open the containers around them."""
+        while self._cleared:
+            node = self._cleared.pop()
+            for after in self._followers.get(node.id, ()):
+                self._follower(after)
+            container = self._graph.parent_of(node)
+            if container is not None and container.has_ended:
+                self._open(container)
+
+    def _follower(self, node: Node) -> None:
+        if node.state == NodeState.WAITING and node.id not in self._in_part:
+            return
+        container = self._graph.parent_of(node)
+        if container is not None and container.kind == Kind.SAGA and node.started_at is not None:
+            self._undone = container
+            if container.has_ended:
+                self._reset_all(container)
+        elif node.state == NodeState.STARTED:
+            self._running = node
+        else:
+            self._reset_all(node)
+
+    def _open(self, container: Node) -> None:
+        """Let a container that has ended end again; one that has never started waits for what is before it."""
         began = container.started_at
         if began is None:
             self._reset_all(container)
             return
-        self._clear(container)
-        change_node(container, NodeState.STARTED)
-        container.started_at = began  # its end is not that of a container that never started
-        opened.append(container)
-
-    def root(self) -> None:
-        """Reset a workflow: in its main container the nodes that did not succeed, in its branches all nodes."""
-        self._clear(self._root)
-        main, *branches = self._children[self._root.id]
-        self._failed(main)
-        for branch in branches:
-            self._reset_all(branch)
+        self._clear(container, in_part=True)
+        self._began[container.id] = began
 
     def _failed(self, node: Node) -> None:
+        """Reset a node, and those inside it that did not succeed."""
         children = self._children[node.id]
         if node.kind == Kind.SAGA and node.state != NodeState.WAITING:
             steps, undoing = children
             if undoing.state == NodeState.COMPLETED:  # the compensation has undone all steps
                 self._reset_all(node)
             else:
-                self._clear(node)
+                self._clear(node, in_part=True)
                 self._unless_succeeded(undoing if undoing.has_ended and not undoing.succeeded else steps)
             return
-        self._clear(node)
+        self._clear(node, in_part=True)
         for child in children:
             self._unless_succeeded(child)
 
     def _unless_succeeded(self, node: Node) -> None:
-        if node.state == NodeState.SKIPPED:
-            self._reset_all(node)
-        elif not node.succeeded or node.state == NodeState.CANCELLED:
+        if not node.succeeded or node.state == NodeState.CANCELLED:
             self._failed(node)
 
     def _reset_all(self, node: Node) -> None:
@@ -240,10 +273,13 @@ class _Reset:
             self.dropped.append(child)
             self._drop(child)
 
-    def _clear(self, node: Node) -> None:
+    def _clear(self, node: Node, *, in_part: bool = False) -> None:
         change_node(node, NodeState.WAITING)
         node.approved = 0
         node.verdict = node.result = node.error = node.started_at = node.finished_at = None
+        (self._in_part.add if in_part else self._in_part.discard)(node.id)
+        self._began.pop(node.id, None)
+        self._cleared.append(node)
 
 
 def _recount(graph: Graph, workflow: Workflow, nodes: Sequence[Node]) -> None:

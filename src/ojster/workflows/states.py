@@ -24,8 +24,8 @@ NODE_STATES: Final = StateMachine(
     "node",
     {
         NodeState.WAITING: _BEFORE_START | {NodeState.WAITING},
-        NodeState.BLOCKED: _BEFORE_START - {NodeState.BLOCKED},
-        NodeState.READY: _BEFORE_START - {NodeState.READY},
+        NodeState.BLOCKED: (_BEFORE_START - {NodeState.BLOCKED}) | {NodeState.WAITING},
+        NodeState.READY: (_BEFORE_START - {NodeState.READY}) | {NodeState.WAITING},
         NodeState.STARTED: frozenset(
             {
                 NodeState.COMPLETED,
@@ -37,7 +37,10 @@ NODE_STATES: Final = StateMachine(
         **{state: frozenset({NodeState.WAITING}) for state in ENDED},
     },
 )
-"""All transitions of nodes; ``change_node`` refuses any other. Ended nodes wait again when the workflow is retried."""
+"""All transitions of nodes; ``change_node`` refuses any other.
+
+Nodes that have ended, or are about to start, wait again when they, or what they follow, are retried.
+"""
 
 _RETRY: Final = frozenset({WorkflowState.RUNNING, FORGOTTEN})
 
