@@ -8,6 +8,7 @@ import pytest
 
 from ojster.core.errors import Conflict, NotFound
 from ojster.core.job import Job
+from ojster.workflows.step_pages import StepFilter
 from tests.conftest import Http
 from tests.workflows.bench import WorkflowBench, batch, chain, graph, group, job, ref
 
@@ -72,6 +73,33 @@ async def test_a_step_of_a_finished_workflow_is_retried(flow: WorkflowBench) -> 
     assert (info.state, info.retries) == ("completed", 2)
     assert info.on_error is not None
     assert info.on_error.state == "skipped"
+
+
+async def test_a_retried_step_shows_the_jobs_of_its_earlier_attempts(flow: WorkflowBench) -> None:
+    """In the workflow and in pages of its steps, while it runs and before the new attempt has a job."""
+
+    async def shown(path: str) -> tuple[str | None, list[str]]:
+        step = await flow.step(path)
+        page = await flow.engine.workflows.steps(StepFilter(flow.id))
+        (row,) = [row for row in page.steps if row.path == path]
+        assert (row.job_id, row.superseded_job_ids) == (step.job_id, step.superseded_job_ids)
+        return step.job_id, step.superseded_job_ids
+
+    await flow.create(group(job("slow"), chain(job("a"), job("b", when="finished"))))
+    earlier: dict[str, list[str]] = {"a": [], "b": []}
+    for _ in range(2):
+        jobs = {one.type: one for one in await flow.take(10)}
+        assert await shown("1.0") == (jobs["a"].id, earlier["a"])
+        await flow.give_up(jobs["a"])
+        (b,) = await flow.take(10)
+        assert await shown("1.1") == (b.id, earlier["b"])
+        await flow.give_up(b)
+        await flow.retry_step("1.0")
+        earlier["a"].append(jobs["a"].id)
+        earlier["b"].append(b.id)
+        assert await shown("1.1") == (None, earlier["b"])
+        assert (await shown("1.0"))[1] == earlier["a"]
+    assert (await flow.look()).retries == 0
 
 
 async def test_a_container_is_retried_with_what_failed_in_it(flow: WorkflowBench) -> None:

@@ -13,7 +13,7 @@ from ojster.storage.transaction import Transaction
 from ojster.workflows.graph import NODE_COLUMNS, NODE_COLUMNS_OF_N
 from ojster.workflows.node import TWO_PART, Kind, Node, NodeState, place_of
 from ojster.workflows.plan_values import read_spec
-from ojster.workflows.views import DISPLAY_STATES, find_visible, job_type_of, shown_state
+from ojster.workflows.views import DISPLAY_STATES, find_visible, job_type_of, shown_state, superseded_jobs
 from ojster.workflows.waiting import IS_SUSPENDED
 
 DEFAULT_STEPS: Final = 100
@@ -86,6 +86,8 @@ class StepRow(msgspec.Struct, omit_defaults=True):
         For a container: number of steps in it, and how many of them have completed.
     error:
         Why it failed, as JSON.
+    superseded_job_ids:
+        The jobs of its attempts before it was retried, oldest first.
     """
 
     path: str
@@ -101,6 +103,7 @@ class StepRow(msgspec.Struct, omit_defaults=True):
     started_at: str | None = None
     completed_at: str | None = None
     error: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    superseded_job_ids: list[str] = []
 
 
 class StepPage(msgspec.Struct, frozen=True):
@@ -193,11 +196,14 @@ def describe(tx: Transaction, rows: Sequence[Sequence[Any]]) -> list[tuple[Node,
     known = _with_containers(tx, nodes)
     numbers = tx.integers([node.id for node in nodes])
     specs: dict[int, bytes] = dict(tx.execute(f"SELECT id, spec FROM node_specs WHERE id {tx.among}", (numbers,)))
-    return [
-        (node, _show(node, row[_WIDTH:], known, specs[node.id]))
-        for node, row in zip(nodes, rows, strict=True)
-        if not _is_first_part(node, known)
-    ]
+    superseded = superseded_jobs(tx, nodes, tx.among, (numbers,))
+    steps: list[tuple[Node, StepRow]] = []
+    for node, row in zip(nodes, rows, strict=True):
+        if not _is_first_part(node, known):
+            shown = _show(node, row[_WIDTH:], known, specs[node.id])
+            shown.superseded_job_ids = superseded.get(node.id, [])
+            steps.append((node, shown))
+    return steps
 
 
 def _is_first_part(node: Node, known: Mapping[int, Node]) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -213,7 +213,7 @@ class _View:
         self._places: dict[int, list[str]] = defaultdict(list)
         """Paths of its predecessors in other containers."""
         self._reviews: dict[int, list[ReviewInfo]] = defaultdict(list)
-        self._superseded: dict[int, list[str]] = defaultdict(list)
+        self._superseded: dict[int, list[str]] = {}
 
     def info(self) -> WorkflowInfo:
         """Return the workflow with all its steps."""
@@ -250,12 +250,7 @@ class _View:
             "SELECT node, at, author, action, notes FROM node_reviews WHERE node BETWEEN ? AND ? ORDER BY seq", numbers
         ):
             self._reviews[node].append(ReviewInfo(format_timestamp(at), action, author, notes))
-        if self._workflow.retries:
-            for node, id in self._tx.execute(
-                "SELECT node, id FROM jobs WHERE node BETWEEN ? AND ? AND superseded_by IS NOT NULL ORDER BY seq",
-                numbers,
-            ):
-                self._superseded[node].append(id)
+        self._superseded = superseded_jobs(self._tx, self._nodes.values(), "BETWEEN ? AND ?", numbers)
 
     def _fill(self, shown: WorkflowInfo | StepInfo, container: Node, place: str, above: str | None) -> None:
         """Add the children of a container to its view, in the fields for its kind."""
@@ -339,7 +334,6 @@ class _View:
         row = self._jobs.get(node.id)
         if node.started_at is None:  # its job, if any, belongs to a run before the workflow retry
             shown.job_id = None
-            shown.superseded_job_ids = [*shown.superseded_job_ids, *filter(None, [node.job_id])]
             row = None
         else:
             shown.job_id = node.job_id
@@ -403,6 +397,29 @@ class _View:
             "message": known.get("message", "The job was not started before it expired."),
             "attempt": known.get("attempt", 0),
         }
+
+
+def superseded_jobs(
+    tx: Transaction, nodes: Iterable[Node], among: str, parameters: Sequence[Any]
+) -> dict[int, list[str]]:
+    """Return the ids of the jobs of earlier attempts of steps, oldest first, by node id.
+
+    Parameters
+    ----------
+    nodes:
+        The steps.
+    among, parameters:
+        The SQL condition that the ids of their nodes fulfil, and its values.
+    """
+    found: dict[int, list[str]] = defaultdict(list)
+    for node, id in tx.execute(
+        f"SELECT node, id FROM jobs WHERE node {among} AND superseded_by IS NOT NULL ORDER BY seq", parameters
+    ):
+        found[node].append(str(id))
+    for step in nodes:
+        if step.job_id is not None and step.started_at is None:  # it was reset, and has no new job yet
+            found[step.id].append(step.job_id)
+    return found
 
 
 def _has_failed(node: Node) -> bool:
