@@ -209,5 +209,5 @@ def _result_of(job: Job) -> Any:
         case JobState.CANCELLED:
             raise JobCancelled(f"The job {job.id} was cancelled.")
         case _:
-            error = job.error or {"type": "expired", "message": "The job expired before it started."}
+            error = job.error or {"type": "discarded", "message": "no error was recorded."}
             raise JobFailed(f"The job {job.id} was discarded: {error['type']}: {error['message']}", error)

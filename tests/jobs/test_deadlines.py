@@ -7,13 +7,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from ojster.core.errors import InvalidRequest
+from ojster.core.errors import InvalidRequest, OjsterError
 from ojster.core.job import Job
 from ojster.jobs.claim_policy import Claim
 from ojster.jobs.interventions import retry
+from ojster.jobs.new_job import read_job
+from ojster.jobs.push import push
 from ojster.service import Service
 from ojster.worker.worker import DEFAULT_LEASE
-from tests.conftest import Bench, Http
+from tests.conftest import Bench, Http, request
 
 pytestmark = pytest.mark.anyio
 
@@ -70,6 +72,34 @@ async def test_expires_at_holds_beside_a_limit_of_the_wait(bench: Bench) -> None
     await bench.run_due(50)
     found = await bench.find(job)
     assert (found.state, last_error(found)["type"]) == ("discarded", "expired")
+
+
+@pytest.mark.parametrize(
+    ("limits", "reason"),
+    [
+        ({"enqueue_ttl": 30}, "enqueue_ttl_expired"),
+        ({"total_timeout": 30}, "total_timeout"),
+        ({"enqueue_ttl": 30, "total_timeout": 40}, "enqueue_ttl_expired"),
+        ({"enqueue_ttl": 40, "total_timeout": 30}, "total_timeout"),
+        ({"enqueue_ttl": 40, "expires_at": "+PT30S"}, "expired"),
+        ({"enqueue_ttl": 30, "expires_at": "+PT40S"}, "enqueue_ttl_expired"),
+        ({"expires_at": "+PT30S"}, "expired"),
+    ],
+)
+@pytest.mark.parametrize("late", [0, 20_000, 15_000_000])
+@pytest.mark.parametrize("since", [0.0, 60.0])
+async def test_the_earliest_limit_is_the_reason_however_late_the_job_was_created(
+    bench: Bench, limits: dict[str, Any], reason: str, late: int, since: float
+) -> None:
+    """The limits count from the request; its transaction comes later, in microseconds."""
+    new = read_job(request(**limits), bench.clock.now, largest=100_000)
+    bench.clock.now += late
+    (pushed,) = await bench.run(push, [new])
+    assert not isinstance(pushed, OjsterError)
+    await bench.run_due(30 - late / 1e6 + since)
+    error = last_error(await bench.find(pushed.job))
+    assert error["type"] == reason
+    assert error.get("elapsed_seconds", 30) >= error.get("limit_seconds", 30)
 
 
 async def test_a_running_attempt_ends_with_the_total_time_of_its_job(bench: Bench) -> None:

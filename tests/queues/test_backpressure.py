@@ -146,7 +146,10 @@ async def test_nothing_is_dropped_for_a_push_that_adds_nothing(http: Http, bench
     replaced = await bench.push("single", queue="q", unique=UNIQUE | {"on_conflict": "replace"})
     assert (await bench.find(oldest)).state == "available"
     await bench.push("plain", queue="q")
-    assert (await bench.find(oldest)).state == "discarded"
+    dropped = await bench.find(oldest)
+    assert dropped.error is not None
+    assert (dropped.state, dropped.error["code"]) == ("discarded", "backpressure_dropped")
+    assert "its queue 'q' was full" in dropped.error["message"]
     assert (await bench.find(replaced)).state == "available"
 
 

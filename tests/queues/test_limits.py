@@ -143,6 +143,11 @@ async def test_on_limit_drops_or_reschedules_a_job(bench: Bench) -> None:
         assert len(await bench.fetch()) == 1
         assert await bench.fetch() == []
         assert (await bench.find(second)).state == state
+        if on_limit == "drop":
+            error = (await bench.find(second)).error
+            assert error is not None
+            assert error["type"] == error["code"] == "rate_limit_dropped"
+            assert "the limit 'drop' had no room" in error["message"]
     await bench.run_due(after=10)
     assert (await bench.fetch_one()).id == second.id
     assert "rate_limit.dropped" in await bench.events()

@@ -146,6 +146,17 @@ async def test_a_reference_to_nothing_fails_the_step_and_says_which(
     assert await flow.states() == {"a": "completed", "1": "failed", "2": "cancelled"}
 
 
+async def test_a_step_that_was_dropped_says_so(flow: WorkflowBench) -> None:
+    limit = {"key": "k", "rate": {"limit": 1, "period": "PT60S"}, "on_limit": "drop"}
+    await flow.create(group(job("a", options={"rate_limit": limit}), job("b", options={"rate_limit": limit})))
+    assert len(await flow.work()) == 1
+    info = await flow.look()
+    assert info.error is not None
+    (error,) = info.error.errors
+    assert (info.state, error["code"]) == ("failed", "rate_limit_dropped")
+    assert "'k' had no room" in error["message"]
+
+
 async def test_a_reference_to_a_step_that_failed_says_so(flow: WorkflowBench) -> None:
     await flow.create(chain(job("a", id="a", allow_failure=True), job("b", ref("steps.a.result"))))
     await flow.work("a")

@@ -9,6 +9,7 @@ Spec: ojs-timeouts 5.2, 5.3
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Final
 
 import msgspec
@@ -125,13 +126,21 @@ _FAILURES: Final = {
 
 
 def expiry_failure(tx: Transaction, job: Job) -> Failure:
-    """Return the failure of a job that was not started, or not completed, before it expired."""
-    elapsed = tx.now - job.created_at
+    """Return the failure of a job that was not started, or not completed, before it expired.
+
+    The earliest of its limits is the reason. The time since ``created_at`` does not tell which: the limits count from
+    the request, and the job is created a little later.
+    """
     limits = _limits_of(tx, job) if job.reacts & (ENQUEUE_TTL | TOTAL_TIMEOUT) else _Limits()
-    if job.reacts & TOTAL_TIMEOUT and limits.total is not None and elapsed >= limits.total:
-        return timeout_failure("total", limits.total, elapsed)
-    if job.reacts & ENQUEUE_TTL and limits.wait is not None and elapsed >= limits.wait:
-        return timeout_failure("enqueue_ttl", limits.wait, elapsed)
+    known: list[tuple[int, str]] = []
+    if job.reacts & TOTAL_TIMEOUT and limits.total is not None:
+        known.append((limits.total, "total"))
+    if job.reacts & ENQUEUE_TTL and limits.wait is not None:
+        known.append((limits.wait, "enqueue_ttl"))
+    own = None if limits.expires_at is None else parse_timestamp(limits.expires_at)
+    if known and (own is None or job.expires_at is None or own > job.expires_at):
+        limit, kind = min(known, key=itemgetter(0))
+        return timeout_failure(kind, limit, max(tx.now - job.created_at, limit))
     return Failure("expired", "The job did not start before its 'expires_at'.", code="expired", retryable=False)
 
 

@@ -18,8 +18,10 @@ import msgspec
 from ojster.core.errors import QueueFull
 from ojster.core.job import Job
 from ojster.core.states import JobState
+from ojster.core.tenant import called
+from ojster.jobs.failure import Failure
 from ojster.jobs.new_job import NewJob
-from ojster.jobs.transitions import finish
+from ojster.jobs.transitions import finish, note_failure
 from ojster.queues.rules import Bound, queue_bounds
 from ojster.storage.transaction import AVAILABLE_CONDITIONS, JOB_COLUMNS, Transaction
 
@@ -119,7 +121,10 @@ def _drop_oldest(tx: Transaction, queue: str, wanted: int) -> None:
         )
         jobs += [Job(*row) for row in rows]
     oldest = sorted(jobs, key=lambda job: job.seq)[:wanted]
+    message = f"The job was dropped: its queue {called(queue)!r} was full, and its strategy is 'drop_oldest'."
+    failure = Failure("backpressure_dropped", message, code="backpressure_dropped", retryable=False)
     for job in oldest:
+        note_failure(tx, job, failure)
         finish(tx, job, JobState.DISCARDED)
         tx.emit("backpressure.dropped", job)
 

@@ -16,8 +16,9 @@ from ojster.fleet.claim_policies import MatchingPolicy
 from ojster.fleet.matching import Budget
 from ojster.jobs.available import by_priority, one_of_each, pass_over, select_available
 from ojster.jobs.claim_policy import UNLIMITED, Claim, ClaimPolicy, Obstacles, Pipeline, Share, Take
+from ojster.jobs.failure import Failure
 from ojster.jobs.places import last_places
-from ojster.jobs.transitions import finish, write_states
+from ojster.jobs.transitions import finish, note_failure, write_states
 from ojster.queues.fairness import STRICT, FairnessState, Sharing
 from ojster.queues.gates import MAX_KEYS_PER_READ, Gate, Head, heads
 from ojster.queues.limits import RESCHEDULE_DELAY_US, Limit, count_active, find_limit, key_of_queue
@@ -190,8 +191,10 @@ class KeyLimitPolicy(ClaimPolicy):
         tx = self.tx
         for job in jobs:
             if gate.limit.on_limit == "drop":
+                key = called(job.limit_key or "")
+                note_failure(tx, job, _dropped(key))
                 finish(tx, job, JobState.DISCARDED)
-                tx.emit("rate_limit.dropped", job, key=called(job.limit_key or ""))
+                tx.emit("rate_limit.dropped", job, key=key)
             else:
                 tx.move(job, JobState.SCHEDULED.value)
                 tx.emit("job.scheduled", job, scheduled_at=gate.opens_at, reason="rate_limit")
@@ -210,6 +213,14 @@ class KeyLimitPolicy(ClaimPolicy):
         """Write what was used."""
         for gate in self._gates.values():
             gate.close()
+
+
+def _dropped(key: str) -> Failure:
+    message = (
+        f"The job was dropped: the limit {key!r} had no room, and its 'on_limit' is 'drop'. Use 'wait' or 'reschedule' "
+        "to keep such jobs."
+    )
+    return Failure("rate_limit_dropped", message, code="rate_limit_dropped", retryable=False)
 
 
 class ResourceBudgetPolicy(ClaimPolicy):

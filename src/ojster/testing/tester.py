@@ -334,7 +334,7 @@ class JobTester:
         done = Drained(_of(ended, "completed"), _of(ended, "discarded"), _of(ended, "cancelled"), len(attempts))
         if check and done.failed:
             first = done.failed[0]
-            error = first.error or {"type": "expired", "message": "The job expired before it started."}
+            error = first.error or {"type": "discarded", "message": "no error was recorded."}
             message = f"The job {_call(first.type, self._args_of(first))} failed: {error['type']}: {error['message']}"
             lines = "".join(f"\n{line}" for line in error.get("backtrace", ()))
             raise JobFailed(message + lines, error)

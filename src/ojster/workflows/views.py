@@ -392,9 +392,9 @@ class _View:
         return {
             "job_id": node.job_id,
             "step": node.name or str(node.position),
-            "code": known.get("code", "expired"),
+            "code": known.get("code", "discarded"),
             "type": known.get("type"),
-            "message": known.get("message", "The job was not started before it expired."),
+            "message": known.get("message", "The job was discarded, and no error was recorded."),
             "attempt": known.get("attempt", 0),
         }
 
