@@ -489,7 +489,9 @@ async def test_s67_what_cannot_be_laid_out_fails_with_the_reason(flow: WorkflowB
     await flow.work(results={"list": {"items": 7}})
     step = await flow.step("1")
     assert step.error is not msgspec.UNSET
-    assert (step.state, msgspec.json.decode(step.error)["message"]) == ("failed", "A map needs an array, not 7.")
+    error = msgspec.json.decode(step.error)
+    assert (step.state, error["code"]) == ("failed", "unresolvable_reference")
+    assert "must be an array, not a number" in error["message"]
     assert await flow.state() == "failed"
 
 

@@ -22,6 +22,7 @@ from ojster.core.json_objects import raw_list
 from ojster.core.references import Unresolvable, resolve
 from ojster.core.states import JobState
 from ojster.jobs.expiration import kept_until
+from ojster.jobs.names import kind
 from ojster.jobs.new_job import NewJob
 from ojster.jobs.push import admit
 from ojster.storage.transaction import Held, Later, Transaction
@@ -409,7 +410,7 @@ class Advance:
         assert spec.over is not UNSET
         over = resolve(spec.over, values.look_up, self.step_jobs.finder(node))
         if over.lstrip()[:1] != b"[":
-            raise Unresolvable(f"A map needs an array, not {over[:40].decode(errors='replace')}.")
+            raise Unresolvable(f"'over' of a map must be an array, not {kind(over.lstrip())}. Refer to a list.")
         elements = raw_list(over)
         if len(elements) > MAX_MAP_ELEMENTS:
             raise PayloadTooLarge(

@@ -179,8 +179,11 @@ def evaluate(text: str, values: Mapping[str, Any]) -> bool:
         raise _too_much(text, f"It refers to values of {sizes.size} bytes; at most {MAX_DATA_SIZE} are allowed.")
     answer = _evaluate_at_once(text, names, data) if _is_instant(text, sizes) else _ask(text, names, data).value
     if not isinstance(answer, bool):
-        shown = answer if answer is not None else "an error. Does it refer to a missing value?"
-        raise InvalidCondition(f"The condition {text!r:.80} is neither true nor false, but {shown!s:.200}")
+        shown = "an error" if answer is None else f"of the type {type(answer).__name__}"  # a value may be a secret
+        raise InvalidCondition(
+            f"The condition {text!r:.80} is neither true nor false, but {shown}. Does it refer to a missing value? "
+            "Compare the value with another one."
+        )
     return answer
 
 
