@@ -14,7 +14,7 @@ from ojster.core.json_objects import read_members
 from ojster.core.settings import Settings
 from ojster.jobs.messages import Acknowledgement
 from ojster.jobs.scope import Caller
-from ojster.workflows import expansion, maps
+from ojster.workflows import expansion, maps, starting
 from tests.tenancy.test_tenants import say
 from tests.workflows.bench import WorkflowBench, chain, group, job, ref
 
@@ -58,6 +58,53 @@ async def test_a_large_map_is_expanded_in_steps_and_gives_all_results_in_order(f
     assert info.state == "completed"
     (total,) = [step for step in info.walk() if step.path == "1"]
     assert msgspec.json.decode(msgspec.json.encode(total.result)) == {str(number): number for number in elements}
+
+
+@pytest.mark.parametrize("among", ["maps in maps", "maps beside maps", "maps in chains of a map"])
+async def test_many_maps_are_expanded_in_steps(flow: WorkflowBench, among: str) -> None:
+    """No transaction creates many more nodes than one that expands a single large map."""
+    over, each_of = {"over": ref("params.list")}, {"type": "map"}
+    leaf = each_of | over | {"do": job("work")}
+    wire = {
+        "maps in maps": chain(each_of | over | {"do": each_of | over | {"do": leaf}}),
+        "maps beside maps": group(*[leaf] * 60),
+        "maps in chains of a map": chain(each_of | over | {"do": chain(leaf, job("work"))}),
+    }[among]
+    await flow.create(wire | {"params": {"list": list(range(8))}})
+    sizes = [0, await number_of_nodes(flow)]
+    while (due := await flow.run_due()) is not None and due <= flow.clock.now:
+        sizes.append(await number_of_nodes(flow))
+    planned = 60 if among == "maps beside maps" else 0
+    grown = [after - before for before, after in pairwise(sizes)]
+    assert max(grown) <= planned + starting.MAPS_AT_ONCE * maps.ELEMENT_NODES_AT_ONCE + 20, grown
+    work = {"maps in maps": 8 * 8 * 8, "maps beside maps": 60 * 8, "maps in chains of a map": 8 * 9}[among]
+    await flow.run_all_due()
+    done = 0
+    while more := await work_off(flow):
+        done += more
+        await flow.run_all_due()
+    assert (done, await flow.state()) == (work, "completed")
+
+
+SECRET = "sk-4242"
+
+
+@pytest.mark.parametrize("over", [{"token": SECRET}, SECRET, f' "{SECRET}"', 4242, True, None])
+async def test_a_map_over_something_else_than_a_list_does_not_show_it(flow: WorkflowBench, over: Any) -> None:
+    await flow.create(chain(job("list", id="list"), each([]) | {"over": ref("steps.list.result")}))
+    await flow.work(results={"list": over})
+    error = msgspec.json.encode((await flow.step("each")).error).decode()
+    assert "'over' of a map must be an array, not" in error
+    assert "4242" not in error
+
+
+@pytest.mark.parametrize("value", [SECRET, 4242, {"token": SECRET}, [SECRET]])
+async def test_a_condition_that_is_no_condition_does_not_show_the_value(flow: WorkflowBench, value: Any) -> None:
+    await flow.create(chain(job("login", id="login"), job("after", id="after", if_="steps.login.result")))
+    await flow.work(results={"login": value})
+    error = msgspec.json.encode((await flow.step("after")).error).decode()
+    assert "neither true nor false" in error
+    assert "4242" not in error
 
 
 async def test_a_map_ends_only_after_its_last_element(flow: WorkflowBench) -> None:

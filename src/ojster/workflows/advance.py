@@ -194,7 +194,7 @@ class Advance:
             case Decision.START:
                 self._ready.append(node)
                 if container is not None:
-                    self.starts.take(node.workflow)
+                    self.starts.take(self.graph.workflow_of(node), is_map=node.kind == Kind.MAP)
             case Decision.SKIP:
                 self.end(node, NodeState.SKIPPED)
             case Decision.CANCEL:

@@ -132,7 +132,6 @@ def _expand(graph: Graph, node: Node) -> None:
             abort(run, workflow, node, NodeState.FAILED, error)
             run.go()
             return
-        created += workflow.nodes - before
         tx.execute("DELETE FROM map_elements WHERE node = :node AND start = :start", {"node": node.id, "start": start})
         graph.touch(node)
         run.decide(children)
@@ -140,5 +139,6 @@ def _expand(graph: Graph, node: Node) -> None:
         resolved += run.step_jobs.resolved
         graph = Graph(tx)
         graph.lock([node.workflow])
+        created += graph.workflow_of(node).nodes - before  # also those of maps inside the elements
         graph.load([node.id])
         node = graph.nodes[node.id]

@@ -23,6 +23,9 @@ MAX_STARTS_OF_WORKFLOW: Final = 250
 MAX_STARTS_WITH_LARGE_PARAMS: Final = 32
 """The same if the parameters, which each job may refer to, are larger than ``SMALL_PARAMS``."""
 
+MAPS_AT_ONCE: Final = 5
+"""Maximum number of maps of one workflow that a transaction starts: each creates nodes for many elements."""
+
 SMALL_PARAMS: Final = 4_096
 """Size of a workflow's parameters, in bytes, up to which jobs with references to them are not large."""
 
@@ -63,10 +66,14 @@ class Starts:
         room = self._rooms.setdefault(workflow.seq, most_starts(workflow))
         return max(min(self._room, room), 0)
 
-    def take(self, seq: int) -> None:
-        """Note that a node of a workflow, given by its ``seq``, starts."""
-        self._room -= 1
-        self._rooms[seq] -= 1
+    def take(self, workflow: Workflow, *, is_map: bool) -> None:
+        """Note that a node of a workflow starts, whose room was read before.
+
+        A map counts as many: so maps inside maps take no longer in one transaction than a single large one.
+        """
+        size = max(1, most_starts(workflow) // MAPS_AT_ONCE) if is_map else 1
+        self._room -= size
+        self._rooms[workflow.seq] -= size
 
     def defer(self, container: int, position: int, *, waits: bool = False) -> None:
         """Leave the children of a container, given by its id, from a position on to later transactions.
