@@ -49,7 +49,7 @@ _TABLES: Final = (
 )
 _TABLE: Final = re.compile(rf"\b(FROM|JOIN|INTO|UPDATE)\s+({_TABLES})\b")
 _PARAMETER: Final = re.compile(r"(?<![:\w]):([a-z]\w*)|\?")
-_RETURNS_ROWS: Final = re.compile(r"^SELECT\b|\bRETURNING\b")
+_RETURNS_ROWS: Final = re.compile(r"^\s*SELECT\b|\bRETURNING\b")
 
 _RETRYABLE_SQLSTATES: Final = frozenset({"40001", "40P01", "55P03", "23505", "23P01"})
 """SQLSTATEs after which the transaction is run again: serialization failures, deadlocks, unavailable locks, and unique
