@@ -93,6 +93,19 @@ def test_every_command_has_help_with_examples(nowhere: Ojster) -> None:
     assert nowhere("--version").startswith("ojster, version 0.")
 
 
+def test_every_choice_is_typed_as_it_is_shown() -> None:
+    """Members of enumerations would be typed by their names, such as FAILED, which no other place shows."""
+
+    def look(command: click.Command, path: tuple[str, ...]) -> None:
+        for parameter in command.params:
+            if isinstance(parameter.type, click.Choice):
+                assert all(type(choice) is str for choice in parameter.type.choices), (path, parameter.name)
+        for name, inner in command.commands.items() if isinstance(command, click.Group) else ():
+            look(inner, (*path, name))
+
+    look(cli, ())
+
+
 def test_a_job_is_pushed_listed_shown_and_cancelled(ojster: Ojster) -> None:
     id = ojster("push", "email.send", "ada", '{"n": 1}', "5", "--queue", "mail", "--priority", "3").strip()
     shown = ojster.json("jobs", "show", id)

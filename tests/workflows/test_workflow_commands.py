@@ -45,6 +45,18 @@ def test_a_workflow_is_started_from_a_file_and_steered(ojster: Ojster, tmp_path:
     assert ojster.json("workflows", "cancel", id, "--step", "fetch")["steps"][0]["state"] == "cancelled"
 
 
+def test_the_failed_steps_of_a_workflow_are_listed_as_the_guide_says(ojster: Ojster, tmp_path: Path) -> None:
+    ojster("migrate", "--database", ojster.url)
+    steps = [{"type": "a", "args": [{"$ref": "params.missing"}], "id": "bad", "display_name": "The bad one"}]
+    wire = {"type": "chain", "steps": [*steps, {"type": "b", "args": []}], "params": {}}
+    (tmp_path / "bad.json").write_text(json.dumps(wire))
+    id = ojster.json("workflows", "start", "bad.json")["id"]
+    listed = ojster("workflows", "steps", id, "--state", "failed")
+    assert "The bad one" in listed
+    assert len(listed.splitlines()) == 2
+    assert "The bad one" in ojster("workflows", "status", id)
+
+
 def test_what_is_wrong_with_a_file_is_said(ojster: Ojster, tmp_path: Path) -> None:
     ojster("migrate", "--database", ojster.url)
     (tmp_path / "bad.json").write_text(json.dumps({"type": "chain", "steps": []}))

@@ -196,7 +196,7 @@ class WorkflowCalls(Protocol):
         """Cancel a step and its nested steps."""
 
     async def retry_step(self, address: StepAddress) -> WorkflowInfo:
-        """Run a failed or cancelled step again, with what was cancelled because of it."""
+        """Run a failed or cancelled step again, with everything after it."""
 
 
 class DefinitionCalls(Protocol):

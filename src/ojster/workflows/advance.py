@@ -241,12 +241,7 @@ class Advance:
         if workflow.error is not None:
             return {"error": _decode(workflow.error)}
         self.graph.write_nodes()
-        rows = self.tx.execute(
-            "SELECT n.name, n.position, n.job_id, n.error, j.type, j.errors FROM nodes AS n "
-            "LEFT JOIN jobs AS j ON j.id = n.job_id WHERE n.id BETWEEN ? AND ? AND n.state = 'failed' "
-            "AND n.kind = 'job' AND n.tolerated = 0 ORDER BY n.finished_at, n.id LIMIT 1",
-            workflow.numbers,
-        )
+        rows = self.tx.execute(_FIRST_FAILURE, workflow.numbers)
         for name, position, job_id, error, type, errors in rows:
             return {
                 "failed_step_id": name or str(position),
@@ -469,3 +464,16 @@ class Advance:
 
 
 _UPSTREAM: Final = {"code": "dependency_failed", "message": "A predecessor step did not succeed."}
+
+_FIRST_FAILURE: Final = """
+    SELECT
+        CASE WHEN c.kind = 'fallback' AND n.position = 0 THEN c.name ELSE n.name END,
+        n.position, n.job_id, n.error, j.type, j.errors
+    FROM nodes AS n
+    JOIN nodes AS c ON c.id = n.parent
+    LEFT JOIN jobs AS j ON j.id = n.job_id
+    WHERE n.id BETWEEN ? AND ? AND n.state = 'failed' AND n.kind = 'job' AND n.tolerated = 0
+    ORDER BY n.finished_at, n.id
+    LIMIT 1
+"""
+"""Selects the job step that failed first. One with a fallback has the name of both together."""

@@ -248,7 +248,7 @@ _add_workflow_command(
 )
 @takes_workflow()
 @with_url
-@click.option("--step", help="Retry only the step with this path, and what was cancelled because of it.")
+@click.option("--step", help="Retry only the step with this path, and everything after it.")
 @with_json
 def retry(workflow_id: str, url: str, step: str | None, as_json: bool) -> None:
     """Retry the steps that did not succeed."""
@@ -319,7 +319,8 @@ def status(workflow_id: str, url: str, as_json: bool) -> None:
     for branch, results in found.results.items():
         console.print(f"{branch}:", style="bright_black")
         for one in results:
-            line = Text.assemble("  ", (one.path, "bold"), f" {one.name} ", shown_state(one.state))
+            called = one.display_name or one.name
+            line = Text.assemble("  ", (one.path, "bold"), f" {called} ", shown_state(one.state))
             shown = one.error if one.error is not msgspec.UNSET else one.result
             if shown is not msgspec.UNSET:
                 line.append(f"  {bytes(shown).decode()}"[:100])
@@ -329,7 +330,8 @@ def status(workflow_id: str, url: str, as_json: bool) -> None:
             f" until {current.deadline}" if current.deadline else f" on {current.worker_id}" * bool(current.worker_id)
         )
         waits = "" if current.waiting_for is None else f" for a {current.waiting_for}"
-        parts = (current.path, "bold"), f" {current.name} ", shown_state(current.state), waits, more
+        called = current.display_name or current.name
+        parts = (current.path, "bold"), f" {called} ", shown_state(current.state), waits, more
         console.print(Text.assemble("now: ", *parts))
 
 
@@ -361,7 +363,10 @@ def show_steps(
     if as_json:
         print_json({"steps": page.steps, "next_after": page.next_after})
         return
-    rows = [(one.path, one.type, one.job_state or one.state, one.job_id, one.attempt) for one in page.steps]
+    rows = [
+        (one.path, one.display_name or one.type, one.job_state or one.state, one.job_id, one.attempt)
+        for one in page.steps
+    ]
     print_table(("step", "type", "state", "job", "# attempt"), rows, "There are no such steps.")
     if page.next_after is not None:
         click.echo(f"There are more: --after {page.next_after}", err=True)

@@ -163,7 +163,7 @@ class RemoteWorkflows(RemoteCapability):
         return await self._post_to_workflow(address.workflow_id, f"steps/{quote(address.step, safe='')}/cancel")
 
     async def retry_step(self, address: StepAddress) -> WorkflowInfo:
-        """Run a failed or cancelled step again, with what was cancelled because of it."""
+        """Run a failed or cancelled step again, with everything after it."""
         return await self._post_to_workflow(address.workflow_id, f"steps/{quote(address.step, safe='')}/retry")
 
     async def _post_to_workflow(self, workflow_id: str, what: str, body: Any = None) -> WorkflowInfo:

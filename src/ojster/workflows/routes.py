@@ -243,7 +243,7 @@ async def cancel_step(request: HttpRequest) -> Answer:
 
 
 async def retry_step(request: HttpRequest) -> Answer:
-    """Run a failed or cancelled step again, with what was cancelled because of it; the other steps go on."""
+    """Run a failed or cancelled step again, with everything after it; the other steps go on."""
     return _workflow(await request.engine.workflows.retry_step(StepAddress(request.path["id"], request.path["step"])))
 
 

@@ -417,7 +417,7 @@ class WorkflowService(CapabilityService):
         return await self._steered(address.workflow_id, cancellation.cancel_steps, address)
 
     async def retry_step(self, address: StepAddress) -> WorkflowInfo:
-        """Run a failed or cancelled step again, with what was cancelled because of it, while the other steps go on.
+        """Run a failed or cancelled step again, with everything after it, while the other steps go on.
 
         Raises
         ------

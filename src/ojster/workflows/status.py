@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -19,10 +19,11 @@ from ojster.jobs.queries import no_workflow
 from ojster.storage.transaction import Transaction
 from ojster.workflows.info import WorkflowInfo
 from ojster.workflows.node import Kind, NodeState, place_of
+from ojster.workflows.plan_values import Spec, read_spec
 from ojster.workflows.stored_workflow import ALL_STATES, IS_VISIBLE, Workflow, find_workflow
-from ojster.workflows.views import summary_of
+from ojster.workflows.views import job_type_of, summary_of
 from ojster.workflows.wait import WAIT_TYPE, WaitingFor
-from ojster.workflows.waiting import nodes_that_wait_for_items
+from ojster.workflows.waiting import nodes_that_wait_for_items, waits_of
 
 MAX_BRANCH_RESULTS: Final = 10_000
 """Maximum number of step results returned for each branch. The most recent ones are returned."""
@@ -34,7 +35,10 @@ _decode: Final = msgspec.json.decode
 
 
 class StepResult(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The result of a step that has ended."""
+    """The result of a step that has ended.
+
+    ``name`` is its id, or else its job type or kind. ``display_name`` is its name for people, if it has one.
+    """
 
     name: str
     path: str
@@ -44,6 +48,7 @@ class StepResult(msgspec.Struct, frozen=True, omit_defaults=True):
     started_at: str | None = None
     finished_at: str | None = None
     job_id: str | None = None
+    display_name: str | None = None
 
 
 class StepInProgress(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -65,6 +70,7 @@ class StepInProgress(msgspec.Struct, frozen=True, omit_defaults=True):
     deadline: str | None = None
     progress: msgspec.Raw | UnsetType = UNSET
     error: msgspec.Raw | UnsetType = UNSET
+    display_name: str | None = None
 
 
 class WorkflowStatus(msgspec.Struct, frozen=True):
@@ -144,27 +150,57 @@ def _status(tx: Transaction, workflow: Workflow) -> WorkflowStatus:
         )
     ]
     places = _Places(rows)
-    results: dict[str, list[StepResult]] = defaultdict(list)
+    ended_in: dict[str, list[_Row]] = defaultdict(list)
     leaves = [row for row in rows if row.kind in (Kind.JOB, Kind.GATE)]
     ended = [row for row in leaves if row.finished_at is not None and row.state != NodeState.SKIPPED]
     for row in sorted(ended, key=lambda row: (row.finished_at or 0, row.id)):
-        results[places.branch_of(row)].append(_result(row, places.path_of(row)))
+        ended_in[places.branch_of(row)].append(row)
+    results = {name: ended_in[name][-MAX_BRANCH_RESULTS:] for name in BRANCHES if name in ended_in}
     blocked = [row for row in rows if row.state == NodeState.BLOCKED]
     expecting = nodes_that_wait_for_items(tx, workflow.numbers)
     promised = [row for row in rows if row.id in expecting]
     started = [row for row in leaves if row.state == NodeState.STARTED and row.job_id is not None]
+    current = sorted([*started, *blocked, *promised], key=lambda row: row.id)
+    places.read_names(tx, [*current, *(row for rows in results.values() for row in rows)])
     return WorkflowStatus(
-        summary_of(workflow),
-        {name: results[name][-MAX_BRANCH_RESULTS:] for name in ("steps", "on_error", "on_cancel") if name in results},
-        [_current(row, places.path_of(row)) for row in sorted([*started, *blocked, *promised], key=lambda row: row.id)],
+        summary_of(workflow, waits_of(tx, workflow.numbers) if workflow.finished_at is None else ()),
+        {name: [_result(row, places) for row in rows] for name, rows in results.items()},
+        [_current(row, places) for row in current],
     )
 
 
+BRANCHES: Final = ("steps", "on_error", "on_cancel")
+"""The names of the main part and the branches of a workflow."""
+
+
 class _Places:
-    """The positions of nodes in their workflow."""
+    """The positions and names of nodes in their workflow."""
 
     def __init__(self, rows: Sequence[_Row]) -> None:
         self._rows = {row.id: row for row in rows}
+        self._specs: dict[int, Spec] = {}
+
+    def read_names(self, tx: Transaction, rows: Iterable[_Row]) -> None:
+        """Read the names of nodes from their specifications."""
+        ids = tx.integers(sorted({self._named(row).id for row in rows} | {row.id for row in rows}))
+        specs = tx.execute(f"SELECT id, spec FROM node_specs WHERE id {tx.among}", (ids,))
+        self._specs = {id: read_spec(spec) for id, spec in specs}
+
+    def _named(self, row: _Row) -> _Row:
+        """Return the node that has the name of a step: of one with a fallback, both together have it."""
+        container = self._rows[row.parent or 0]
+        return container if container.kind == Kind.FALLBACK and not row.position else row
+
+    def name_of(self, row: _Row) -> str:
+        """Return the id of a step, or else its job type or kind."""
+        name = self._named(row).name or row.job_type
+        if name is None and row.kind == Kind.JOB:
+            name = job_type_of(self._specs[row.id])
+        return name or row.kind
+
+    def display_name_of(self, row: _Row) -> str | None:
+        """Return the name of a step for people."""
+        return self._specs[self._named(row).id].display_name
 
     def branch_of(self, row: _Row) -> str:
         """Return the name of the branch that contains a node."""
@@ -177,33 +213,36 @@ class _Places:
         return place_of(row, lambda inner: self._rows[inner.parent or 0])
 
 
-def _result(row: _Row, path: str) -> StepResult:
+def _result(row: _Row, places: _Places) -> StepResult:
     result = row.job_result if row.job_result is not None and row.state == NodeState.COMPLETED else row.result
     error: Any = row.error
     if error is None and row.errors is not None and row.state != NodeState.COMPLETED:
         error = last_error(row.errors)
     return StepResult(
-        name=row.name or row.job_type or row.kind,
-        path=path,
+        name=places.name_of(row),
+        path=places.path_of(row),
         state=row.state,
         result=UNSET if result is None else msgspec.Raw(result),
         error=UNSET if error is None else msgspec.Raw(error),
         started_at=format_optional(row.job_started_at or row.started_at),
         finished_at=format_optional(row.finished_at),
         job_id=None if row.job_id is None else str(row.job_id),
+        display_name=places.display_name_of(row),
     )
 
 
-def _current(row: _Row, path: str) -> StepInProgress:
+def _current(row: _Row, places: _Places) -> StepInProgress:
+    name, path, shown = places.name_of(row), places.path_of(row), places.display_name_of(row)
     if row.state == NodeState.BLOCKED:
-        return StepInProgress(row.name or row.job_type or row.kind, path, None, "blocked", 0, "gate")
+        return StepInProgress(name, path, None, "blocked", 0, "gate", display_name=shown)
     if row.state == NodeState.WAITING:
-        return StepInProgress(row.name or row.kind, path, None, "waiting", 0, "promise")
+        return StepInProgress(name, path, None, "waiting", 0, "promise", display_name=shown)
     waits = row.job_state == "pending" and row.hold is not None
     state = "stopping" if row.job_state in FINISHED else row.job_state or ""
     return StepInProgress(
-        name=row.name or row.job_type or row.kind,
+        name=name,
         path=path,
+        display_name=shown,
         job_id=str(row.job_id),
         state="waiting" if waits else state,
         attempt=row.attempt or 0,

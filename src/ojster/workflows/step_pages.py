@@ -28,7 +28,7 @@ MAX_EXAMINED: Final = 10_000
 MAX_SEARCH_CHARS: Final = 200
 """Maximum length of a text to search for, in characters."""
 
-STEP_STATES: Final[dict[str, str]] = {DISPLAY_STATES.get(state, state): state.value for state in NodeState}
+STEP_STATES: Final[dict[str, str]] = {DISPLAY_STATES.get(state, state.value): state.value for state in NodeState}
 """The shown states of steps, and how they are stored."""
 
 SELECT_STEPS: Final = (
@@ -80,6 +80,8 @@ class StepRow(msgspec.Struct, omit_defaults=True):
         Where it is: the names or positions of the containers around it and its own, joined by dots.
     kind, type:
         ``job``, ``gate`` or a kind of container; and for jobs the job type.
+    display_name:
+        Its name for people, if it has one.
     state, job_state:
         Its state, and that of its job while it runs.
     total, completed:
@@ -104,6 +106,7 @@ class StepRow(msgspec.Struct, omit_defaults=True):
     completed_at: str | None = None
     error: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     superseded_job_ids: list[str] = []
+    display_name: str | None = None
 
 
 class StepPage(msgspec.Struct, frozen=True):
@@ -227,6 +230,7 @@ def _show(node: Node, job: Sequence[Any], known: Mapping[int, Node], spec: bytes
     above = known.get(node.parent or 0)
     while above is not None and not above.has_ended:
         above = known.get(above.parent or 0)
+    known_spec = read_spec(spec)
     row = StepRow(
         path=place_of(node, lambda inner: known[inner.parent or 0]),
         kind=node.kind,
@@ -235,13 +239,14 @@ def _show(node: Node, job: Sequence[Any], known: Mapping[int, Node], spec: bytes
         started_at=format_optional(node.started_at),
         completed_at=format_optional(node.finished_at),
         error=msgspec.UNSET if node.error is None else msgspec.Raw(node.error),
+        display_name=known_spec.display_name,
     )
     if node.kind != Kind.JOB:
         row.total, row.completed = node.total, node.completed
         return row
     type, queue, state, attempt, errors = job if node.started_at is not None else (None,) * 5
     if type is None:
-        row.type = job_type_of(read_spec(spec))
+        row.type = job_type_of(known_spec)
         return row
     row.type, row.queue, row.attempt, row.job_id = type, queue, attempt, node.job_id
     if node.state == NodeState.STARTED:

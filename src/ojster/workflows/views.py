@@ -219,7 +219,7 @@ class _View:
         """Return the workflow with all its steps."""
         self._read_relations()
         workflow = self._workflow
-        info = summary_of(workflow)
+        info = _summary(self._tx, workflow)
         root = self._nodes[workflow.root]
         main, *branches = self._children[root.id]
         gone = root.state if root.has_ended else None
@@ -383,6 +383,13 @@ class _View:
                 error.code, error.message = error.errors[0]["code"], error.errors[0]["message"]
         return error
 
+    def _named(self, node: Node) -> str:
+        """Return the name of a step, or else its index; a step with a fallback has the name of both together."""
+        container = self._container_of(node)
+        if container.kind == Kind.FALLBACK and not node.position:
+            return self._named(container)
+        return node.name or str(node.position)
+
     def _error_of(self, node: Node) -> dict[str, Any]:
         job = self._jobs.get(node.id)
         raw: Any = node.error
@@ -391,7 +398,7 @@ class _View:
         known: dict[str, Any] = _decode(raw) if raw is not None else {}
         return {
             "job_id": node.job_id,
-            "step": node.name or str(node.position),
+            "step": self._named(node),
             "code": known.get("code", "discarded"),
             "type": known.get("type"),
             "message": known.get("message", "The job was discarded, and no error was recorded."),
