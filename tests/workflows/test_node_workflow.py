@@ -650,6 +650,15 @@ async def test_061_and_063_a_target_is_taken_for_the_same_parameters(runner: Run
     await runner.begin(target="/foo", params={"a": 2})
 
 
+async def test_a_repeated_start_is_a_duplicate_also_if_the_workflow_locks_its_own_target(runner: Runner) -> None:
+    await runner.start(code(OK), target="/foo", locks="^/foo", params={"a": 1})
+    with pytest.raises(Duplicate, match="same definition, target and params") as refused:
+        await runner.begin(target="/foo", locks="^/foo", params={"a": 1})
+    assert refused.value.details["existing_workflow_id"] == runner.id
+    with pytest.raises(Conflict, match="currently locked by another workflow"):
+        await runner.begin(target="/foo", params={"a": 2})
+
+
 async def test_062_and_069_a_target_is_locked_until_the_job_is_over(runner: Runner) -> None:
     first = await runner.start(code(OK), target="/backup", locks="(modify|destroy)$")
     for target in ("/db/modify", "destroy"):

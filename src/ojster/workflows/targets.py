@@ -31,13 +31,14 @@ def refuse_target(
         return None
     if locks is not None and tx.lock_keys({f"locks of {tenant}"}):  # else two transactions could miss each other's lock
         return Later("Another transaction is locking targets. Retry later.")
+    # The duplicate first: a workflow may lock its own target, and a repeated start is not refused because of that lock.
+    rows = tx.execute("SELECT id FROM workflows WHERE target_key = :key AND finished_at IS NULL", {"key": key})
+    for (existing,) in rows:
+        message = f"Another workflow with the same definition, target and params has not finished: {existing}."
+        return Duplicate(message, existing_workflow_id=str(existing), target=target)
     if not replaces_holder and (other := _holder_of_lock(tx, tenant, target)) is not None:
         message = f"The target is currently locked by another workflow: {other}."
         return Conflict(message, existing_workflow_id=other, target=target)
-    rows = tx.execute("SELECT id FROM workflows WHERE target_key = :key AND finished_at IS NULL", {"key": key})
-    for (other,) in rows:
-        message = f"Another workflow with the same definition, target and params has not finished: {other}."
-        return Duplicate(message, existing_workflow_id=str(other), target=target)
     return None
 
 
