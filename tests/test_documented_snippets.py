@@ -382,6 +382,7 @@ def test_the_page_about_frameworks(folder: Path, monkeypatch: pytest.MonkeyPatch
     assert names.create_app().extensions["ojster"]
     names = page.run("INSTALLED_APPS")
     assert "ojster.django" in names.INSTALLED_APPS
+    page.code("from django.test import TestCase")  # it runs with the tests of the example
 
     class Base(DeclarativeBase): ...
 

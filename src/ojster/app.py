@@ -50,6 +50,9 @@ R = TypeVar("R")
 O = TypeVar("O", bound=Orchestrator)  # noqa: E741
 J = TypeVar("J", bound=JobType[..., Any])
 
+TaskOf = Callable[[Any], tuple[str, Callable[..., Any], bool] | None]
+"""Returns job type and function of a framework's task, and whether that takes a context; ``None``: it is no task."""
+
 DEFAULT_URL: Final = "sqlite:///ojster.db"
 URL_VARIABLE: Final = "OJSTER_DATABASE_URL"
 TOKEN_VARIABLE: Final = "OJSTER_TOKEN"  # noqa: S105  (a name)
@@ -145,6 +148,8 @@ class App(JobLookup, WorkflowCalls):
         self.on_startup = self.lifespan.on_startup
         self.on_shutdown = self.lifespan.on_shutdown
         self.migrate = migrate
+        self.task_of: TaskOf | None = None
+        self.under_test = False  # whether a JobTester has its jobs
         self._synchronous = synchronous
         self._headers = dict(headers or {})
         self._token = token

@@ -9,7 +9,7 @@ import functools
 import inspect
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
@@ -32,6 +32,14 @@ T = TypeVar("T")
 Needs = Callable[[], None]
 """What a handler needs, as ``injection.needs_of`` returns it."""
 
+calling_thread: ContextVar[Executor] = ContextVar("ojster_calling_thread")
+"""The thread that waits for the jobs of a test, and runs their plain functions; not set in workers."""
+
+
+def threads_for(most: int, prefix: str) -> Executor:
+    """Return what runs plain functions: the thread of the test that waits for them, or at most so many threads."""
+    return calling_thread.get(None) or ThreadPoolExecutor(most, thread_name_prefix=prefix)
+
 
 class Threads:
     """The threads in which plain factories run: some to open, others to close, so that closing never has to wait.
@@ -45,8 +53,8 @@ class Threads:
 
     def __init__(self, most: int) -> None:
         self._running: set[concurrent.futures.Future[Any]] = set()
-        self._opening = ThreadPoolExecutor(most, thread_name_prefix="ojster-open")
-        self._closing = ThreadPoolExecutor(most, thread_name_prefix="ojster-close")
+        self._opening = threads_for(most, "ojster-open")
+        self._closing = threads_for(most, "ojster-close")
 
     @property
     def busy(self) -> int:
@@ -61,7 +69,7 @@ class Threads:
         """Call a function that closes something."""
         return self._call(self._closing, function)
 
-    def _call(self, executor: ThreadPoolExecutor, function: Callable[[], T]) -> asyncio.Future[T]:
+    def _call(self, executor: Executor, function: Callable[[], T]) -> asyncio.Future[T]:
         future = executor.submit(function)
         self._running.add(future)
         future.add_done_callback(self._running.discard)

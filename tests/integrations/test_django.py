@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -101,7 +102,11 @@ def manage(settings: dict[str, str], tmp_path: Path) -> Manage:
     return run
 
 
-def test_the_tests_of_the_example_pass(manage: Manage) -> None:
+def test_the_tests_of_the_example_and_of_the_documentation_pass(manage: Manage, tmp_path: Path) -> None:
+    page = (EXAMPLE.parent.parent / "docs" / "frameworks.md").read_text()
+    (documented,) = re.findall(r"```python\n(from django.test import .*?)```", page, re.DOTALL)
+    imports = "from shop.models import Order\nfrom shop.tasks import ship\n"
+    (tmp_path / "shop" / "shop" / "test_documented.py").write_text(imports + documented)
     manage("test")
 
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import pydantic
 import pytest
+from _pytest.outcomes import OutcomeException
 from hypothesis import HealthCheck, given, settings
 
-from ojster import App, Gzip, JobContext, JobFailed, Retry, chain, current_job
+from ojster import App, Depends, Gzip, JobContext, JobFailed, JobHandle, Retry, chain, current_job
 from ojster.testing import FakeContext, JobTester
 from ojster.testing.strategies import arguments_of, failures, json_values
 
@@ -52,6 +54,10 @@ class Order(pydantic.BaseModel):
     number: int
 
 
+def _interrupt(reason: str) -> None:
+    raise KeyboardInterrupt(reason)
+
+
 @pytest.fixture(autouse=True)
 def nothing_done() -> None:
     done.clear()
@@ -79,6 +85,151 @@ def test_what_was_enqueued_is_asserted_by_type_arguments_and_options(jobs: JobTe
     with pytest.raises(AssertionError, match=r"Enqueued 1 times: mail.send\('grace'\)"):
         jobs.refute_enqueued(send, "grace")
     assert done == []
+
+
+def test_arguments_are_asserted_by_place_or_by_name(jobs: JobTester) -> None:
+    send.enqueue("ada")
+    send.enqueue(to="grace", on=date(2026, 12, 1))
+    jobs.assert_enqueued(send, to="ada", queue="mail")
+    jobs.assert_enqueued(send, "ada", None)
+    jobs.assert_enqueued("mail.send", "grace", on=date(2026, 12, 1))
+    jobs.refute_enqueued(send, to="grace")
+    with pytest.raises(AssertionError, match=r"Not enqueued: mail.send\('joan', on=None\) priority=3\."):
+        jobs.assert_enqueued(send, "joan", on=None, priority=3)
+
+
+@pytest.mark.parametrize(
+    ("type", "args", "named", "said"),
+    [
+        (send, ("ada",), {"queu": "mail"}, r"mail.send: .*'queu'.* Conditions beside arguments are count, meta, prio"),
+        (send, ("ada", None, 3), {}, "mail.send: too many positional arguments"),
+        ("unknown", (), {"queu": "mail"}, "unknown: unexpected argument 'queu'"),
+        (print, ("ada",), {}, "<built-in function print> is no job type. Pass the name of the type"),
+    ],
+)
+def test_what_no_job_could_match_is_refused(
+    jobs: JobTester, type: object, args: tuple[object, ...], named: dict[str, object], said: str
+) -> None:
+    for check in (jobs.assert_enqueued, jobs.refute_enqueued):
+        with pytest.raises(TypeError, match=said):
+            check(type, *args, **named)
+
+
+def test_plain_functions_run_in_the_thread_of_the_test() -> None:
+    local, mail = App("sqlite:///unused.db"), App()
+    threads: list[tuple[str, int]] = []
+
+    def note(name: str) -> None:
+        threads.append((name, threading.get_ident()))
+
+    def session() -> Iterator[str]:
+        note("opened")
+        yield "session"
+        note("closed")
+
+    @local.job("plain")
+    def plain() -> None:
+        note("plain")
+        greet.enqueue()
+
+    @local.job("apart", process=True)
+    def apart() -> None:
+        note("apart")
+
+    @local.job("injected")
+    def injected(session: str = Depends(session)) -> None:
+        note(session)
+
+    @local.job("asynchronous")
+    async def asynchronous(session: str = Depends(session)) -> None: ...
+
+    @mail.job("greet")
+    def greet() -> None:
+        note("greet")
+
+    local.include(mail)
+    with JobTester(local) as jobs:
+        for job in (plain, apart, injected, asynchronous):
+            job.enqueue()
+        jobs.drain(concurrency=3)
+        with jobs.eager():
+            greet.enqueue()
+            plain.enqueue()
+    names = ["apart", "closed", "closed", "greet", "greet", "greet", "opened", "opened", "plain", "plain", "session"]
+    assert sorted(threads) == [(name, threading.get_ident()) for name in names]
+
+
+def test_each_thread_that_enqueues_eagerly_runs_its_own_jobs() -> None:
+    local = App("sqlite:///unused.db")
+    threads: list[int] = []
+
+    @local.job("note")
+    def note() -> None:
+        threads.append(threading.get_ident())
+
+    with JobTester(local) as jobs, jobs.eager():
+        thread = threading.Thread(target=note.enqueue)
+        thread.start()
+        thread.join()
+    assert threads == [thread.ident]
+
+
+def test_a_handler_that_waits_for_another_job_lets_it_run() -> None:
+    local = App("sqlite:///unused.db")
+    handles: list[JobHandle[int]] = []
+
+    @local.job("outer")
+    def outer() -> int:
+        return handles[0].result() + 1
+
+    @local.job("inner")
+    def inner() -> int:
+        return 1
+
+    with JobTester(local) as jobs:
+        handle = outer.enqueue()
+        handles.append(inner.enqueue())
+        jobs.drain(concurrency=2)
+        assert handle.result() == 2
+
+
+def test_a_handler_beyond_its_timeout_ends_in_the_test_and_its_dependency_is_closed() -> None:
+    local = App("sqlite:///unused.db")
+    is_stopped, is_closed = threading.Event(), threading.Event()
+
+    def session() -> Iterator[None]:
+        try:
+            yield
+        finally:
+            is_closed.set()
+
+    @local.job("long", timeout=0.05, retry=1)
+    def long(context: JobContext, session: None = Depends(session)) -> None:
+        context.wait_cancelled(60)
+        is_stopped.set()
+
+    with JobTester(local) as jobs:
+        long.enqueue()
+        assert [job.error["code"] for job in jobs.drain(check=False).failed if job.error] == ["timeout"]
+        assert is_stopped.is_set()
+        assert is_closed.wait(60)
+
+
+@pytest.mark.parametrize("end", [pytest.skip, pytest.fail, _interrupt])
+def test_what_ends_a_test_in_a_handler_ends_it(end: Callable[[str], None]) -> None:
+    local = App("sqlite:///unused.db")
+    attempts: list[int] = []
+
+    @local.job("ending")
+    def ending() -> None:
+        attempts.append(1)
+        end("enough")
+
+    with JobTester(local) as jobs:
+        ending.enqueue()
+        with pytest.raises((OutcomeException, KeyboardInterrupt), match="enough"):
+            jobs.drain()
+    assert attempts == [1]
 
 
 def test_draining_runs_all_jobs_and_those_that_they_enqueue(jobs: JobTester) -> None:

@@ -50,6 +50,5 @@ DATABASES = {
     else {
         "ENGINE": "django.db.backends.sqlite3",
         "NAME": Path(__file__).parent.parent / "shop.sqlite3",
-        "TEST": {"NAME": Path(__file__).parent.parent / "test.sqlite3"},
     }
 }

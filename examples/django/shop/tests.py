@@ -3,7 +3,9 @@
 from contextlib import redirect_stdout
 from datetime import timedelta
 from io import StringIO
+from threading import get_ident
 
+from asgiref.sync import sync_to_async
 from django.contrib.auth.models import User
 from django.core.management import call_command
 from django.db import connection, transaction
@@ -41,18 +43,35 @@ async def abuild() -> object:
     return print
 
 
-class Shipping(TransactionTestCase):
-    """Tasks that run, with Django's test database and the jobs in memory."""
+where: list[tuple[int, int]] = []
+"""The threads and connections in which tasks have run."""
+
+
+@task
+def look() -> None:
+    """Note the thread and the connection of a plain task."""
+    Order.objects.exists()
+    where.append((get_ident(), id(connection.connection)))
+
+
+@task
+async def alook() -> None:
+    """Note the thread and the connection that a coroutine uses."""
+    await Order.objects.aexists()
+    await sync_to_async(look.func)()
+
+
+class Shipping(TestCase):
+    """Tasks that run in the transaction of the test, with the jobs in memory."""
 
     def setUp(self) -> None:
         self.jobs = self.enterContext(JobTester(backends()[0].app))
 
-    def tearDown(self) -> None:
-        connection.close()
-
     def test_a_placed_order_is_shipped(self) -> None:
-        answer = self.client.post("/orders/7")
+        with self.captureOnCommitCallbacks(execute=True):  # the view has a transaction of its own
+            answer = self.client.post("/orders/7")
         assert answer.status_code == 202
+        self.jobs.assert_enqueued(ship, 7)
         result = ship.get_result(answer.json()["task"])
         assert (result.status, result.attempts, result.args) == ("READY", 0, [7])
         self.jobs.drain()
@@ -63,10 +82,62 @@ class Shipping(TransactionTestCase):
 
     def test_a_task_of_a_transaction_that_fails_never_was(self) -> None:
         Order.objects.create(number=7)
-        with self.assertRaisesMessage(Exception, ""), transaction.atomic():
+        with (
+            self.captureOnCommitCallbacks(execute=True),
+            self.assertRaisesMessage(Exception, ""),
+            transaction.atomic(),
+        ):
             ship.enqueue(8)
             Order.objects.create(number=7)
-        assert self.jobs.all() == []
+        self.jobs.refute_enqueued(ship)
+
+    def test_tasks_run_as_soon_as_they_are_enqueued(self) -> None:
+        Order.objects.create(number=7)
+        with self.jobs.eager(), self.captureOnCommitCallbacks(execute=True):
+            ship.enqueue(7)
+            assert Order.objects.get(number=7).shipped_at is not None
+            self.client.post("/orders/8")
+        assert Order.objects.get(number=8).shipped_at is not None
+
+    def test_tasks_use_the_connection_of_the_test(self) -> None:
+        here = get_ident(), id(connection.connection)
+        where.clear()
+        look.enqueue()
+        alook.enqueue()
+        self.jobs.drain()
+        with self.jobs.eager():
+            look.enqueue()
+            alook.enqueue()
+        assert where == [here] * 4
+
+    async def test_asynchronous_tests_share_their_connection_with_tasks(self) -> None:
+        await Order.objects.acreate(number=7)
+        where.clear()
+        await look.aenqueue()
+        await alook.aenqueue()
+        await tell.aenqueue(7, name="Ada")
+        await self.jobs.adrain()
+        with self.jobs.eager():
+            await look.aenqueue()
+            await alook.aenqueue()
+        assert where == [await sync_to_async(lambda: (get_ident(), id(connection.connection)))()] * 4
+
+    def test_enqueued_tasks_are_asserted_with_the_arguments_of_their_functions(self) -> None:
+        ship.enqueue(number=7)
+        tell.using(priority=9).enqueue(7, name="Ada")
+        tell.enqueue(8)
+        self.jobs.assert_enqueued(ship, 7, queue="default", count=1)
+        self.jobs.assert_enqueued(tell, 7, name="Ada", priority=9)
+        self.jobs.assert_enqueued(tell, 8, name="you")
+        self.jobs.assert_enqueued(tell, count=2)
+        self.jobs.refute_enqueued(ship, number=8)
+        assert [job.args for job in self.jobs.all(ship)] == [[[], {"number": 7}]]
+        with self.assertRaisesMessage(AssertionError, "shop.tasks.tell(7, name='Ada') in mail, available"):
+            self.jobs.assert_enqueued(tell, 9)
+        with self.assertRaisesMessage(TypeError, "shop.tasks.ship: "):
+            self.jobs.assert_enqueued(ship, numbr=7)
+        with self.assertRaisesMessage(TypeError, "is no job type"):
+            self.jobs.assert_enqueued(ship.func, 7)
 
     def test_a_coroutine_gets_its_context_and_named_arguments(self) -> None:
         Order.objects.create(number=7)
@@ -115,7 +186,7 @@ class Shipping(TransactionTestCase):
         assert ship.get_result(later.id).status == "SUCCESSFUL"
 
 
-class Dashboard(TransactionTestCase):
+class Dashboard(TestCase):
     """The dashboard: for superusers, behind the login of the site."""
 
     def setUp(self) -> None:
@@ -160,11 +231,14 @@ class Dashboard(TransactionTestCase):
         assert "/ops/dashboard/" not in self.client.get("/admin/").content.decode()
 
 
-class Enqueueing(TestCase):
-    """Tasks that are enqueued in the transaction of a test."""
+class Committing(TransactionTestCase):
+    """Tasks of tests whose transactions are committed."""
 
     def test_an_order_enqueues_a_task_with_its_transaction(self) -> None:
         with JobTester(backends()[0].app) as jobs:
-            with self.captureOnCommitCallbacks(execute=True):
-                self.client.post("/orders/7")
-            jobs.assert_enqueued("shop.tasks.ship")
+            self.client.post("/orders/7")
+            jobs.assert_enqueued(ship, 7)
+            before = id(connection.connection)
+            jobs.drain()
+            assert id(connection.connection) == before
+        assert Order.objects.get(number=7).shipped_at is not None

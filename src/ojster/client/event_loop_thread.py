@@ -54,6 +54,9 @@ class EventLoopThread:
             raise RuntimeError("Blocking call inside the event loop. Await the asynchronous method instead.")
         if asyncio._get_running_loop() is not None:
             _warn_of_blocking(coroutine)
+        return self._result_of(coroutine, loop)
+
+    def _result_of(self, coroutine: Coroutine[Any, Any, R], loop: asyncio.AbstractEventLoop) -> R:
         future = asyncio.run_coroutine_threadsafe(coroutine, loop)
         try:
             return future.result()

@@ -32,6 +32,7 @@ from ojster.django.tasks_api import BaseTaskBackend, InvalidTask, TaskResultDoes
 from ojster.job_info import JobInfo, info_of
 from ojster.job_options import JobOptions, Retry, request_of
 from ojster.jobs.names import TYPE_PATTERN, check_queue_name
+from ojster.provision import calling_thread
 
 OPTIONS: Final = frozenset({"url", "database", "max_attempts", "timeout", "token"})
 """The options of the backend in ``TASKS``."""
@@ -104,13 +105,14 @@ class OjsterBackend(BaseTaskBackend):
         app = App(self._known_url, token=self.options.get("token"))
         app.thread_middleware.append(_in_thread)
         app.execution_middleware.append(partial(_on_loop, app))
+        app.task_of = _task_of
         return app
 
     @property
     def app(self) -> App:
         """The application with the jobs, and with a handler for each task that was imported."""
         app, url = self._app, self.url
-        if app.url == self._known_url != url:  # Django's tests have begun or ended, which have another database
+        if app.url == self._known_url != url and not app.under_test:  # Django has other databases in tests
             app.close()
             app.url = self._known_url = url
         return app
@@ -155,9 +157,9 @@ class OjsterBackend(BaseTaskBackend):
         members = request_of(job_type_of(_path_of(task.func)), [result.args, result.kwargs], options)
         object.__setattr__(result, "id", msgspec.json.decode(members["id"]))
         app, connection = self.app, connections[self.database]
-        if not connection.in_atomic_block:
+        if not connection.in_atomic_block or (app.under_test and _is_committed(connection)):
             self._push(app, members, result)
-        elif self.shares_database and app.url == self._known_url:
+        elif self.shares_database and not app.under_test:
             app._enqueue_in(connection, [members])
             signals.task_enqueued.send(type(self), task_result=result)
         else:
@@ -220,6 +222,18 @@ class OjsterBackend(BaseTaskBackend):
             self.app  # noqa: B018  (it checks the URL)
         except (InvalidRequest, ImproperlyConfigured) as error:
             yield checks.Error(f"TASKS[{self.alias!r}]: {error}", id="ojster.E002")
+
+
+def _task_of(named: Any) -> tuple[str, Callable[..., Any], bool] | None:
+    """Return what a ``JobTester`` must know of a task."""
+    if not isinstance(named, base.Task):
+        return None
+    return job_type_of(_path_of(named.func)), named.func, named.takes_context
+
+
+def _is_committed(connection: Any) -> bool:
+    """Return whether all open transactions are those in which a ``TestCase`` wraps tests, and never commits."""
+    return all(getattr(block, "_from_testcase", False) for block in connection.atomic_blocks)
 
 
 def backends() -> list[OjsterBackend]:
@@ -364,6 +378,8 @@ def _error_of(error: Mapping[str, Any]) -> Any:
 
 def _in_thread(job: Job, call_next: Callable[[], Any]) -> Any:
     """Close connections that have become unusable, before and after a handler, as Django does around a request."""
+    if calling_thread.get(None) is not None:  # it is the connection of a test
+        return call_next()
     close_old_connections()
     try:
         return call_next()
@@ -373,8 +389,8 @@ def _in_thread(job: Job, call_next: Callable[[], Any]) -> Any:
 
 async def _on_loop(app: App, context: JobContext, call_next: Callable[[], Awaitable[Any]]) -> Any:
     handler = app.handlers.get(context.job.type)
-    if handler is None or not handler.is_async:  # a plain handler closes those of its thread
-        return await call_next()
+    if handler is None or not handler.is_async or calling_thread.get(None) is not None:
+        return await call_next()  # a plain handler closes those of its thread
     await sync_to_async(close_old_connections)()
     try:
         return await call_next()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, Final, Self, TypeVar
@@ -11,12 +11,12 @@ from typing import Any, Final, Self, TypeVar
 import msgspec
 
 from ojster.app import App
+from ojster.client.event_loop_thread import EventLoopThread
 from ojster.context import JobContext
 from ojster.core.job import Job
 from ojster.core.states import JobState
-from ojster.core.values import Seconds, to_json, to_seconds
+from ojster.core.values import Seconds, to_seconds
 from ojster.files.store import MemoryStore
-from ojster.job_type import JobType
 from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.queries import Page
 from ojster.outcomes import JobFailed
@@ -24,6 +24,8 @@ from ojster.schedules.due import run_due
 from ojster.service import Service
 from ojster.settings import for_engine
 from ojster.storage.open import open_database
+from ojster.testing.calling_thread import CallersLoop, in_thread, waiting_thread
+from ojster.testing.expected_call import CONDITIONS, Call, Callee, shown_call
 from ojster.worker.registration import register
 from ojster.worker.worker import Worker
 
@@ -71,7 +73,8 @@ class JobTester:
     """The jobs of an application under test, in a database in memory.
 
     While it is entered, the application uses this database instead of its own. Nothing runs until ``drain`` runs it.
-    Handlers with ``process=True`` run in threads.
+    Plain handlers, also those with ``process=True``, run in the thread of the test, with its connections and
+    transactions; in asynchronous tests they run in threads, or in Django's thread of the test.
     Methods that begin with ``a`` are for asynchronous tests.
 
     Parameters
@@ -99,7 +102,7 @@ class JobTester:
     >>> from ojster import current_job
     >>> with JobTester(app) as jobs:
     ...     handle = send.enqueue("ada@example.com")
-    ...     found = jobs.assert_enqueued(send, "ada@example.com")
+    ...     job = jobs.assert_enqueued(send, "ada@example.com")
     ...     print(jobs.drain().attempts, handle.refresh().state)
     3 completed
     """
@@ -110,7 +113,9 @@ class JobTester:
         self.app = app = app.root
         self._clock = _Clock(at)
         self._engine: Service | None = None
-        self._before: tuple[str, Service | None] = (app.url, None)
+        self._before: tuple[str, Service | None, bool] = (app.url, None, False)
+        self._loop = CallersLoop()
+        self._loops: dict[App, EventLoopThread] = {}
         self._draining = False
         self._errors: list[BaseException | None] = []
 
@@ -120,15 +125,19 @@ class JobTester:
         database = open_database(_URL, for_engine(self.app.settings), self._clock)
         self._engine = Service(database, store=MemoryStore())
         self._engine.middleware = self.app.enqueue_middleware
-        self._before = self.app.url, self.app._engine
+        self._before = self.app.url, self.app._engine, self.app.under_test
         self.app.work_on(self._engine, _URL)
+        self.app.under_test = True
+        apps = {self.app, *(handler.app for handler in self.app.handlers.values() if isinstance(handler.app, App))}
+        self._loops = {app: app._event_loop_thread for app in apps}
+        for app in apps:  # an application that is included enqueues by itself
+            app._event_loop_thread = self._loop
         return self
 
     def __exit__(self, *error: object) -> None:
         self._leave()
-        self.app._event_loop_thread.call(self.engine.close())
-        if self._before[1] is None:  # nothing else uses the thread
-            self.app._event_loop_thread.close()
+        self._loop.call(self.engine.close())
+        self._loop.close()
 
     async def __aenter__(self) -> Self:
         return self.__enter__()
@@ -136,11 +145,14 @@ class JobTester:
     async def __aexit__(self, *error: object) -> None:
         self._leave()
         await self.engine.close()
+        self._loop.close()
 
     def _leave(self) -> None:
         if self._fail in self.app.execution_middleware:
             self.app.execution_middleware.remove(self._fail)
-        self.app.url, self.app._engine = self._before
+        self.app.url, self.app._engine, self.app.under_test = self._before
+        for app, loop in self._loops.items():
+            app._event_loop_thread = loop
 
     @property
     def engine(self) -> Service:
@@ -150,7 +162,7 @@ class JobTester:
         return self._engine
 
     def _wait(self, call: Coroutine[Any, Any, R]) -> R:
-        return self.app._event_loop_thread.call(call)
+        return self._loop.call(call)
 
     # Time
 
@@ -192,95 +204,102 @@ class JobTester:
 
     # What was enqueued
 
-    def all(self, type: str | JobType[..., Any] | None = None, *, queue: str | None = None) -> list[Job]:
+    def all(self, type: Any = None, *, queue: str | None = None) -> list[Job]:
         """Return the jobs, the first that was enqueued first.
 
         Parameters
         ----------
         type:
-            Their type, or its handler; all by default.
+            Their type, its handler, or a task of Django; all by default.
         queue:
             Their queue; all by default.
         """
         return self._wait(self.aall(type, queue=queue))
 
-    async def aall(self, type: str | JobType[..., Any] | None = None, *, queue: str | None = None) -> list[Job]:
+    async def aall(self, type: Any = None, *, queue: str | None = None) -> list[Job]:
         """Return the jobs. See ``all``."""
-        chosen = JobFilter(type=_name_of(type), queue=queue)
-        found: list[Job] = []
+        return await self._select(None if type is None else Callee.of(self.app, type).type, queue)
+
+    async def _select(self, type: str | None, queue: str | None = None) -> list[Job]:
+        chosen = JobFilter(type=type, queue=queue)
+        selected: list[Job] = []
         before: int | None = None
         while True:
             page = await self.engine.jobs.select(chosen, Page(limit=_PAGE, before=before))
-            found += page.jobs
+            selected += page.jobs
             if (before := page.next_before) is None:
-                return found[::-1]
+                return selected[::-1]
 
-    def assert_enqueued(self, type: str | JobType[..., Any], *args: Any, **where: Any) -> Job:
+    def assert_enqueued(self, type: Any, *args: Any, **named: Any) -> Job:
         """Assert that a job was enqueued, whether it has run or not, and return the first.
 
         Parameters
         ----------
         type:
-            Its type, or its handler.
+            Its type, its handler, or a task of Django.
         args:
-            Its arguments; none: any arguments.
-        where:
-            ``queue``, ``priority``, ``state``, ``tenant`` and ``meta`` that it must have; ``count``, how many such jobs
-            there must be.
+            Its arguments; without any, also by name: any arguments.
+        named:
+            Its arguments by name; and ``queue``, ``priority``, ``state``, ``tenant`` and ``meta`` that it must have, or
+            ``count``, how many such jobs there must be.
 
         Raises
         ------
         AssertionError
             There is no such job. The message lists those of the type.
+        TypeError
+            The handler does not take these arguments, or ``type`` is no job type.
         """
-        return self._wait(self.aassert_enqueued(type, *args, **where))
+        return self._wait(self.aassert_enqueued(type, *args, **named))
 
-    async def aassert_enqueued(self, type: str | JobType[..., Any], *args: Any, **where: Any) -> Job:
+    async def aassert_enqueued(self, type: Any, *args: Any, **named: Any) -> Job:
         """Assert that a job was enqueued. See ``assert_enqueued``."""
         __tracebackhide__ = True
-        count = where.pop("count", None)
-        found = await self._matching(type, args, where)
-        if not found or count not in (None, len(found)):
-            wanted = _call(_name_of(type), args) + "".join(f" {name}={value!r}" for name, value in where.items())
-            many = "Not enqueued" if count is None else f"Enqueued {len(found)} times, not {count}"
-            raise AssertionError(f"{many}: {wanted}. {await self._said(type)}")
-        return found[0]
+        callee = Callee.of(self.app, type)
+        conditions, call = _divided(args, named)
+        count = conditions.pop("count", None)
+        matching = await self._matching(callee, call, conditions)
+        if not matching or count not in (None, len(matching)):
+            wanted = shown_call(callee.type, call) + "".join(f" {name}={it!r}" for name, it in conditions.items())
+            many = "Not enqueued" if count is None else f"Enqueued {len(matching)} times, not {count}"
+            raise AssertionError(f"{many}: {wanted}. {await self._said(callee)}")
+        return matching[0]
 
-    def refute_enqueued(self, type: str | JobType[..., Any], *args: Any, **where: Any) -> None:
+    def refute_enqueued(self, type: Any, *args: Any, **named: Any) -> None:
         """Assert that no such job was enqueued. See ``assert_enqueued``."""
-        self._wait(self.arefute_enqueued(type, *args, **where))
+        self._wait(self.arefute_enqueued(type, *args, **named))
 
-    async def arefute_enqueued(self, type: str | JobType[..., Any], *args: Any, **where: Any) -> None:
+    async def arefute_enqueued(self, type: Any, *args: Any, **named: Any) -> None:
         """Assert that no such job was enqueued. See ``assert_enqueued``."""
         __tracebackhide__ = True
-        if found := await self._matching(type, args, where):
+        callee = Callee.of(self.app, type)
+        conditions, call = _divided(args, named)
+        if matching := await self._matching(callee, call, conditions):
             raise AssertionError(
-                f"Enqueued {len(found)} times: {_call(_name_of(type), args)}. {await self._said(type)}"
+                f"Enqueued {len(matching)} times: {shown_call(callee.type, call)}. {await self._said(callee)}"
             )
 
-    async def _matching(self, type: Any, args: Sequence[Any], where: dict[str, Any]) -> list[Job]:
-        expected = msgspec.json.decode(to_json(list(args)))
+    async def _matching(self, callee: Callee, call: Call, conditions: Mapping[str, Any]) -> list[Job]:
+        expected = callee.expect(call) if any(call) else None
         return [
             job
-            for job in await self.aall(type)
-            if (not args or self._args_of(job) == expected)
-            and all(getattr(job, name) == one for name, one in where.items())
+            for job in await self._select(callee.type)
+            if (expected is None or callee.actual(self._args_of(job)) == expected)
+            and all(getattr(job, name) == value for name, value in conditions.items())
         ]
 
     def _args_of(self, job: Job) -> list[Any]:
         """Return the arguments of a job as they were before codecs encoded them."""
         return self.app.codecs.decode(job.args, job.meta) if self.app.codecs else job.args
 
-    async def _said(self, type: Any) -> str:
-        jobs = await self.aall(type)
+    async def _said(self, callee: Callee) -> str:
+        jobs = await self._select(callee.type)
         if not jobs:
-            others = sorted({job.type for job in await self.aall()})
+            others = sorted({job.type for job in await self._select(None)})
             return f"Nothing of this type was enqueued; other types: {', '.join(others) or 'none'}."
-        return (
-            "Enqueued: "
-            + "; ".join(f"{_call(job.type, self._args_of(job))} in {job.queue}, {job.state}" for job in jobs)
-            + "."
-        )
+        calls = [shown_call(job.type, callee.call_of(self._args_of(job))) for job in jobs]
+        shown = [f"{call} in {job.queue}, {job.state}" for call, job in zip(calls, jobs, strict=True)]
+        return f"Enqueued: {'; '.join(shown)}."
 
     # Running
 
@@ -321,7 +340,8 @@ class JobTester:
         try:
             while True:
                 before = len(attempts)
-                await self._run_available(attempts, concurrency)
+                with in_thread(waiting_thread()):
+                    await self._run_available(attempts, concurrency)
                 for id in dict.fromkeys(attempts[before:]):  # now: they may be deleted when the clock moves on
                     jobs[id] = await self.engine.jobs.find(id)
                 if (due := await self._first_due(moves)) is None:
@@ -334,8 +354,9 @@ class JobTester:
         done = Drained(_of(ended, "completed"), _of(ended, "discarded"), _of(ended, "cancelled"), len(attempts))
         if check and done.failed:
             first = done.failed[0]
-            error = first.error or {"type": "discarded", "message": "no error was recorded."}
-            message = f"The job {_call(first.type, self._args_of(first))} failed: {error['type']}: {error['message']}"
+            error = first.error or {"type": "discarded", "message": "No error was recorded."}
+            call = shown_call(first.type, (self._args_of(first), {}))
+            message = f"The job {call} failed: {error['type']}: {error['message']}"
             lines = "".join(f"\n{line}" for line in error.get("backtrace", ()))
             raise JobFailed(message + lines, error)
         return done
@@ -420,9 +441,7 @@ def _of(jobs: Iterable[Job], state: str) -> list[Job]:
     return [job for job in jobs if job.state == state]
 
 
-def _name_of(type: str | JobType[..., Any] | None) -> str | None:
-    return type.type if isinstance(type, JobType) else type
-
-
-def _call(type: str | None, args: Sequence[Any]) -> str:
-    return f"{type}({', '.join(map(repr, args))})" if args else f"{type}"
+def _divided(args: Sequence[Any], named: Mapping[str, Any]) -> tuple[dict[str, Any], Call]:
+    """Return the conditions, and the arguments of a call."""
+    conditions = {name: value for name, value in named.items() if name in CONDITIONS}
+    return conditions, (args, {name: value for name, value in named.items() if name not in CONDITIONS})

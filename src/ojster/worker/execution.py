@@ -10,7 +10,6 @@ import json
 import logging
 import traceback
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -30,7 +29,7 @@ from ojster.jobs.code import CODE_TYPE
 from ojster.jobs.failure import Failure, clean
 from ojster.jobs.messages import Acknowledgement, FailureReport, Release, hand_back
 from ojster.outcomes import Outcome, RateLimited, Released
-from ojster.provision import Provision, Threads, provided, use_threads
+from ojster.provision import Provision, Threads, provided, threads_for, use_threads
 from ojster.sandbox.sandbox import CodeFailed
 from ojster.worker.children import ChildCrashed, ChildPool
 from ojster.worker.code import CodeRunner
@@ -97,7 +96,7 @@ class Executor:
         self.watch = LoopWatch()
         self._app = app
         self._code = code
-        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="ojster-job")
+        self._threads = threads_for(threads, "ojster-job")
         self._openers = Threads(threads)
         self._later: set[asyncio.Task[None]] = set()
         """Tasks that clean up after threads that still run although their jobs have ended."""
