@@ -28,9 +28,9 @@ def test_definitions_are_applied_started_and_deleted(ojster: Ojster, tmp_path: P
     assert "gist" in ojster("definitions", "list")
     assert '"gist.star"' in ojster("definitions", "show", "gist", "--version", "1")
     given = ("--param", "text=hello", "--target", "/gists", "--locks", "^/g", "--property", "n=1")
-    started = ojster.json("definitions", "start", "gist", *given)
+    started = ojster.json("workflows", "start", "gist", *given)
     assert (started["definition"], started["target"]) == ("gist", "/gists")
-    assert "locked by another workflow" in ojster("definitions", "start", "gist", "--target", "/gx", expect=4)
+    assert "locked by another workflow" in ojster("workflows", "start", "gist", "--target", "/gx", expect=4)
     id = started["id"]
     assert ojster.json("workflows", "properties", id)["properties"] == {"n": {"value": 1, "version": 1}}
     assert "m" in ojster("workflows", "properties", id, "--set", "m=x", "--delete", "n")
@@ -49,3 +49,17 @@ def test_definitions_are_applied_started_and_deleted(ojster: Ojster, tmp_path: P
     assert "no definition" in ojster("definitions", "show", "gist", expect=3)
     (tmp_path / "bad.yaml").write_text("type: chain")
     assert "'name'" in ojster("definitions", "apply", "bad.yaml", expect=2)
+
+
+def test_files_and_definitions_are_started_with_the_same_options(ojster: Ojster, tmp_path: Path) -> None:
+    (tmp_path / "gist.yaml").write_text(YAML)
+    ojster("definitions", "apply", "gist.yaml")
+    given = ("--param", "text=hello", "--property", "n=1", "--name", "now", "--delay", "3600")
+    for workflow in ("gist.yaml", "gist"):
+        started = ojster.json("workflows", "start", workflow, *given)
+        assert (started["name"], started["state"]) == ("now", "pending")
+        properties = ojster.json("workflows", "properties", started["id"])["properties"]
+        assert properties == {"n": {"value": 1, "version": 1}}
+    assert started["definition"] == "gist"
+    refused = ojster("workflows", "start", "nightly", expect=3)
+    assert "no file nightly either" in " ".join(refused.split())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import getpass
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, get_args
 
@@ -16,11 +16,14 @@ from rich.text import Text
 from ojster.cli.options import Command, ask, done, examples, with_json, with_url
 from ojster.cli.output import ago, console, print_json, print_table
 from ojster.client.interface import Client
+from ojster.core.errors import NotFound
 from ojster.core.ids import ids_beginning_with, is_job_id
-from ojster.core.json_objects import read_members
+from ojster.core.json_objects import Members, read_members
 from ojster.core.settings import Settings
 from ojster.core.timestamps import parse_timestamp
+from ojster.core.values import to_duration
 from ojster.jobs.failure import Failure
+from ojster.workflow import start_request
 from ojster.workflows.drawing import draw
 from ojster.workflows.info import WorkflowInfo
 from ojster.workflows.notes import NewNote
@@ -39,6 +42,10 @@ from ojster.workflows.wait import WaitingFor
 from ojster.workflows.workflows import Review
 
 ID: Final = "019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f"
+
+
+SUFFIXES: Final = (".json", ".yaml", ".yml")
+"""Suffixes of files with workflows: what has one is a file, and not the name of a definition."""
 
 
 @click.group(
@@ -74,27 +81,75 @@ def takes_workflow(*, required: bool = True) -> Callable[[Command], Command]:
         "ojster workflows start nightly.yaml",
         "ojster workflows start order.json --param order_id=42 --watch",
         "generate-workflow | ojster workflows start -",
+        "ojster workflows start gist --param description=demo --watch",
+        "ojster workflows start backup --target /db/1 --locks '^/db/1/(modify|destroy)$'",
+        "ojster workflows start report --delay 3600 --property tries=0",
     )
 )
-@click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path))
+@click.argument("workflow")
 @with_url
 @click.option(
     "--param", "-p", "params", multiple=True, metavar="NAME=VALUE", help="Parameter; JSON or a string; repeatable."
 )
+@click.option(
+    "--property", "properties", multiple=True, metavar="NAME=VALUE", help="Initial shared property; JSON or a string."
+)
 @click.option("--name", help="Name of the workflow.")
+@click.option("--delay", type=click.FloatRange(0), metavar="SECONDS", help="Delay before the start.")
+@click.option("--version", "-V", type=click.IntRange(1), help="Version of the definition; by default the latest.")
+@click.option(
+    "--target",
+    help="Resource of a workflow of a definition; no two unfinished ones have the same target and parameters.",
+)
+@click.option("--locks", metavar="REGEX", help="Block workflows with a matching target until it finishes.")
 @click.option("--watch", "-w", is_flag=True, help="Follow it until it finishes; exit with 1 unless it completes.")
 @with_json
-def start(file: Path, url: str, params: tuple[str, ...], name: str | None, watch: bool, as_json: bool) -> int:
-    """Start the workflow in FILE (JSON or YAML); '-' is the standard input."""
+def start(
+    workflow: str,
+    url: str,
+    params: tuple[str, ...],
+    properties: tuple[str, ...],
+    watch: bool,
+    as_json: bool,
+    **more: Any,
+) -> int:
+    """Start WORKFLOW: a JSON or YAML file, '-' for the standard input, or the name of a definition."""
+    values = {"params": dict(map(parameter, params)), "properties": dict(map(parameter, properties))}
+    is_file = workflow == "-" or "/" in workflow or Path(workflow).suffix in SUFFIXES or Path(workflow).is_file()
+    members = _read_start(Path(workflow), values, **more) if is_file else _named_start(workflow, values, more)
+
+    async def create(client: Client) -> WorkflowInfo:
+        try:
+            return await client.workflows.create(members)
+        except NotFound as error:
+            hint = "" if is_file else f" There is no file {workflow} either. Check the name, or the path."
+            raise NotFound(error.message + hint, **error.details) from None
+
+    return follow(url, create, watch=watch, as_json=as_json, whole=False, makes=is_file)
+
+
+def _named_start(name: str, values: Mapping[str, Any], more: Mapping[str, Any]) -> Members:
+    return start_request(name, **{member: value or None for member, value in values.items()}, **more)
+
+
+def _read_start(
+    file: Path, values: Mapping[str, Any], *, name: str | None, delay: float | None, **of_definitions: Any
+) -> Members:
+    """Return the request to start the workflow in a file, with the values of the command line."""
+    if unknown := [option for option, value in of_definitions.items() if value is not None]:
+        raise click.UsageError(
+            f"--{unknown[0]} is an option for workflows of a definition, and {file} is a file. Create the definition "
+            "with 'ojster definitions apply', and start it by its name."
+        )
+    if str(file) != "-" and not file.is_file():
+        raise click.UsageError(f"There is no file {file}. Check the path.")
     wire = read_file(file)
-    if params:
-        wire["params"] = dict(wire.get("params") or {}) | dict(map(parameter, params))
-    if name is not None:
-        wire["name"] = name
-    members = read_members(msgspec.json.encode(wire), str(file))
-    return follow(
-        url, lambda client: client.workflows.create(members), watch=watch, as_json=as_json, whole=False, makes=True
-    )
+    for member, value in values.items():
+        if value:
+            wire[member] = dict(wire.get(member) or {}) | value
+    wire |= {} if name is None else {"name": name}
+    wire |= {} if delay is None else {"scheduled_at": "+" + to_duration(delay)}
+    return read_members(msgspec.json.encode(wire), str(file))
 
 
 def read_file(file: Path) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import click
 import msgspec
@@ -14,23 +13,21 @@ from ojster.client.interface import Client
 from ojster.core.errors import Duplicate, NotFound
 from ojster.core.json_objects import Members, read_members
 from ojster.core.wire import Json
-from ojster.workflow import start_request
 from ojster.workflows import answer_wire
-from ojster.workflows.commands import parameter, read_file
+from ojster.workflows.commands import read_file
 from ojster.workflows.definition import Definition
 from ojster.workflows.definitions import Deletion, Named
-from ojster.workflows.tree import follow
 
 
 @click.group(
     epilog=examples(
         "ojster definitions apply gist.yaml",
         "ojster definitions list",
-        "ojster definitions start gist --param description=demo --target /gists --watch",
+        "ojster workflows start gist --param description=demo --target /gists --watch",
     )
 )
 def definitions() -> None:
-    """Create, list, show, change and delete workflow definitions, and start workflows from them."""
+    """Create, list, show, change and delete workflow definitions. 'ojster workflows start NAME' starts one."""
 
 
 @definitions.command(
@@ -119,39 +116,6 @@ def delete_definition(name: str, force: bool, url: str, as_json: bool) -> None:
     """Delete a definition with all its versions."""
     ask(url, lambda client: client.definitions.delete(Deletion(name, force)))
     done(f"{name} is deleted.", as_json, {"name": name, "deleted": True})
-
-
-@definitions.command(
-    "start",
-    epilog=examples(
-        "ojster definitions start gist --param description=demo --watch",
-        "ojster definitions start backup --target /db/1 --locks '^/db/1/(modify|destroy)$'",
-        "ojster definitions start report --delay 3600 --property tries=0",
-    ),
-)
-@click.argument("name")
-@with_url
-@click.option("--version", "-V", type=click.IntRange(1), help="Version; by default the latest.")
-@click.option(
-    "--param", "-p", "params", multiple=True, metavar="NAME=VALUE", help="Parameter; JSON or a string; repeatable."
-)
-@click.option("--target", help="Resource it works on; no two unfinished workflows have the same target and parameters.")
-@click.option("--locks", metavar="REGEX", help="Block workflows with a matching target until it finishes.")
-@click.option(
-    "--property", "properties", multiple=True, metavar="NAME=VALUE", help="Initial shared property; JSON or a string."
-)
-@click.option("--delay", type=click.FloatRange(0), metavar="SECONDS", help="Delay before the start.")
-@click.option("--watch", "-w", is_flag=True, help="Follow it until it finishes; exit with 1 unless it completes.")
-@with_json
-def start(name: str, url: str, params: tuple[str, ...], properties: tuple[str, ...], **given: Any) -> int:
-    """Start a workflow from the definition NAME."""
-    watch, as_json = given.pop("watch"), given.pop("as_json")
-    members = start_request(
-        name, params=dict(map(parameter, params)) or None, properties=dict(map(parameter, properties)) or None, **given
-    )
-    return follow(
-        url, lambda client: client.workflows.create(members), watch=watch, as_json=as_json, whole=False, makes=False
-    )
 
 
 def _members(found: Definition) -> dict[str, Json]:
