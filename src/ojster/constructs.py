@@ -6,7 +6,7 @@ import inspect
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from ojster.core.values import Seconds, to_duration, to_millis, to_timestamp
 from ojster.workflow import Reference, Step, Workflow, container, unpacked
@@ -359,6 +359,35 @@ def wait(
     return Step(wire).set(id=id, display_name=display_name)
 
 
+class GraphStep(Step):
+    """A step that was added to a graph. Started, or put into a container, it stands for the graph.
+
+    Parameters
+    ----------
+    wire:
+        The step as JSON members, which the graph has, too.
+    graph:
+        The graph.
+    """
+
+    def __init__(self, wire: dict[str, Any], graph: Graph) -> None:
+        self.wire = wire
+        self.graph = graph
+
+    @property
+    def whole(self) -> Step:
+        """The graph."""
+        return self.graph
+
+    def add(self, id: str, step: Step, *, after: Sequence[str | Step] | str | Step = ()) -> GraphStep:
+        """Add a further step to the graph, so that calls can be chained. See ``Graph.add``."""
+        return self.graph.add(id, step, after=after)
+
+    def _with(self, given: Mapping[str, Any]) -> Self:
+        self.wire |= {name: value for name, value in given.items() if value is not None}
+        return self
+
+
 class Graph(Workflow):
     """Steps with dependencies, without cycles.
 
@@ -379,7 +408,7 @@ class Graph(Workflow):
     >>> orders = graph.add("orders", fetch.s("orders"))
     >>> prices = graph.add("prices", fetch.s("prices"))
     >>> graph.add("report", report.s(result_of(orders)), after=[orders, prices])
-    <Step report>
+    <GraphStep report>
     >>> app.close()
     """
 
@@ -389,8 +418,8 @@ class Graph(Workflow):
         else:
             super().__init__({"type": "graph", "steps": []} | ({} if name is None else {"name": name}))
 
-    def add(self, id: str, step: Step, *, after: Sequence[str | Step] | str | Step = ()) -> Step:
-        """Add a step.
+    def add(self, id: str, step: Step, *, after: Sequence[str | Step] | str | Step = ()) -> GraphStep:
+        """Add a step. Calls can be chained: ``Graph().add("a", …).add("b", …, after="a")`` stands for the graph.
 
         Parameters
         ----------
@@ -403,8 +432,8 @@ class Graph(Workflow):
 
         Returns
         -------
-        Step
-            The step as it is stored in the graph.
+        GraphStep
+            The step in the graph, for ``after`` and references. ``set`` changes it.
 
         Raises
         ------
@@ -412,7 +441,6 @@ class Graph(Workflow):
             A step in ``after`` has no id.
         """
         before = [after] if isinstance(after, str | Step) else list(after)
-        added = step.set(id=id)
-        added.wire["depends_on"] = [_name_of(one) for one in before]
-        self.wire["steps"] = [*self.wire["steps"], added.wire]
-        return added
+        wire = step.whole.wire | {"id": id, "depends_on": [_name_of(one) for one in before]}
+        self.wire["steps"] = [*self.wire["steps"], wire]
+        return GraphStep(wire, self)

@@ -9,6 +9,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from inspect import signature
 from typing import Any, Final
 
 import msgspec
@@ -21,6 +22,7 @@ from ojster.core.errors import Conflict, NotFound
 from ojster.core.job import Job
 from ojster.core.states import FINISHED
 from ojster.job_info import info_of
+from ojster.job_options import check_options
 from ojster.worker.worker import Worker
 
 LOOK_SECONDS: Final = 1.0
@@ -53,6 +55,11 @@ def lifespan(jobs: App, *, worker: bool = False, **options: Any) -> Callable[[An
         What ``FastAPI(lifespan=…)`` takes. Call it in a lifespan of your own to have both:
         ``async with lifespan(jobs)(app): …``.
 
+    Raises
+    ------
+    TypeError
+        The worker has no such option, or ``worker`` is false.
+
     Examples
     --------
     >>> from fastapi import FastAPI
@@ -62,6 +69,9 @@ def lifespan(jobs: App, *, worker: bool = False, **options: Any) -> Callable[[An
     >>> app = FastAPI(lifespan=lifespan(jobs))
     >>> app.include_router(job_router(jobs), prefix="/jobs")
     """
+    check_options(options, tuple(signature(Worker).parameters)[1:])
+    if options and not worker:
+        raise TypeError(f"The option {min(options)!r} is one of a worker, which does not run here. Add worker=True.")
 
     @asynccontextmanager
     async def running(_: FastAPI) -> AsyncIterator[None]:

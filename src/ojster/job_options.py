@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, Literal, TypedDict
 
@@ -389,6 +389,28 @@ def error_type(error: type[BaseException] | BaseException) -> str:
     return getattr(error, "error_type", None) or kind.__name__
 
 
+def check_options(given: Iterable[str], known: Collection[str], elsewhere: Mapping[str, str] | None = None) -> None:
+    """Refuse options that a call does not have.
+
+    Parameters
+    ----------
+    given, known:
+        Names of the options that the caller has set, and of those that the call has.
+    elsewhere:
+        For options that another call has: what to write instead.
+
+    Raises
+    ------
+    TypeError
+        An option does not exist; the message says which one the caller may mean.
+    """
+    for name in given:
+        if name not in known:
+            meant = difflib.get_close_matches(name, known, 1)
+            hint = f"Did you mean {meant[0]!r}?" if meant else f"The options are {', '.join(known)}."
+            raise TypeError(f"There is no option {name!r}. {(elsewhere or {}).get(name) or hint}")
+
+
 def with_changes(options: JobOptions, changes: Mapping[str, Any]) -> JobOptions:
     """Return options with changes.
 
@@ -397,12 +419,7 @@ def with_changes(options: JobOptions, changes: Mapping[str, Any]) -> JobOptions:
     TypeError
         An option does not exist.
     """
-    known = JobOptions.__struct_fields__
-    for name in changes:
-        if name not in known:
-            meant = difflib.get_close_matches(name, known, 1)
-            hint = f"Did you mean {meant[0]!r}?" if meant else f"The options are {', '.join(known)}."
-            raise TypeError(f"There is no option {name!r}. {hint}")
+    check_options(changes, JobOptions.__struct_fields__)
     return msgspec.structs.replace(options, **changes)
 
 

@@ -128,6 +128,11 @@ class Step:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.wire.get('id') or self.wire.get('type')}>"
 
+    @property
+    def whole(self) -> Step:
+        """What the step stands for in a container, or when it is started: itself, or the graph that it was added to."""
+        return self
+
     def __or__(self, other: Step) -> Workflow:
         return chain(*_flat(self, "chain", "steps"), *_flat(other, "chain", "steps"))
 
@@ -445,7 +450,7 @@ def unpacked(steps: Iterable[Step | Iterable[Step]]) -> list[Step]:
     for one in found:
         if not isinstance(one, Step):
             raise TypeError(f"{one!r} is not a step. Create a step of a job with job.s(…).")
-    return found
+    return [step.whole for step in found]
 
 
 def _flat(step: Step, type: str, noun: str) -> list[Step]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from inspect import signature
 from typing import Any, Final
 
 import msgspec
@@ -13,8 +14,9 @@ from ojster.client.interface import Client
 from ojster.collections.handles import SharedCollection
 from ojster.collections.items import Where
 from ojster.core.errors import Duplicate, NotFound
+from ojster.core.json_objects import Members
 from ojster.core.values import to_json
-from ojster.job_options import policy_to_wire
+from ojster.job_options import check_options, policy_to_wire
 from ojster.workflow import Step, Workflow, chain, start_request
 from ojster.workflows.definition import Definition
 from ojster.workflows.handle import AsyncRun, Run
@@ -26,6 +28,50 @@ Startable = Step | str | type[Orchestrator]
 """Anything that can be started as a workflow: steps, the name of a definition, or an orchestrator class."""
 
 _encode: Final = msgspec.json.Encoder().encode
+
+
+OPTIONS_OF_STEPS: Final = tuple(signature(Workflow.request).parameters)[1:]
+"""The options of a workflow that is started from steps."""
+
+OPTIONS_OF_NAMES: Final = tuple(signature(start_request).parameters)[1:]
+"""The options of a workflow that is started from a definition."""
+
+OPTIONS_OF_DEFINITIONS: Final = (
+    *("options", "timeout", "on_error", "on_cancel", "on_lost_worker", "metadata", "retry", "params_schema"),
+)
+"""The options that a definition has for all its workflows."""
+
+_ONLY_NAMES: Final = dict.fromkeys(
+    sorted({*OPTIONS_OF_NAMES, "retry", "params_schema"} - {*OPTIONS_OF_STEPS}),
+    "Only workflows of a definition have it: create one with app.define(…), and start it by its name.",
+)
+_ONLY_DEFINITIONS: Final = dict.fromkeys(
+    OPTIONS_OF_DEFINITIONS, "The definition sets it for all its workflows: pass it to app.define(…)."
+)
+_ONLY_STARTS: Final = dict.fromkeys(
+    sorted({*OPTIONS_OF_STEPS, *OPTIONS_OF_NAMES} - {*OPTIONS_OF_DEFINITIONS}),
+    "Each workflow has its own: pass it to app.start(…).",
+)
+
+
+def workflow_request(workflow: Step | str, options: Mapping[str, Any]) -> Members:
+    """Return the request that starts a workflow from steps or a definition.
+
+    Raises
+    ------
+    TypeError
+        An option does not exist.
+    """
+    if isinstance(workflow, str):
+        check_options(options, OPTIONS_OF_NAMES, _ONLY_DEFINITIONS)
+        return start_request(workflow, **options)
+    check_options(options, OPTIONS_OF_STEPS, _ONLY_NAMES)
+    return _whole(workflow).request(**options)
+
+
+def _whole(step: Step) -> Workflow:
+    """Return the workflow that is started for a step: a single one becomes a chain of one."""
+    return step.whole if isinstance(step.whole, Workflow) else chain(step)
 
 
 class WorkflowCalls:
@@ -50,8 +96,8 @@ class WorkflowCalls:
             Steps of its workflows. A single step becomes a chain of one.
         options:
             Options of all its workflows: ``params_schema``, a JSON Schema of their parameters; ``retry``, the policy of
-            workflow retries (``RetryWorkflow``); and ``options``, ``timeout``, ``on_error``, ``on_cancel`` and
-            ``on_lost_worker``, as in ``start``.
+            workflow retries (``RetryWorkflow``); and ``options``, ``timeout``, ``on_error``, ``on_cancel``,
+            ``on_lost_worker`` and ``metadata``, as in ``start``.
 
         Returns
         -------
@@ -62,6 +108,8 @@ class WorkflowCalls:
         ------
         InvalidRequest, InvalidWorkflow
             The workflow is invalid.
+        TypeError
+            An option does not exist.
         BackendUnavailable
             The server cannot be reached.
         """
@@ -75,9 +123,9 @@ class WorkflowCalls:
         Definition
             The latest version of the definition.
         """
+        check_options(options, OPTIONS_OF_DEFINITIONS, _ONLY_STARTS)
         retry, schema = options.pop("retry", None), options.pop("params_schema", None)
-        whole = workflow if isinstance(workflow, Workflow) else chain(workflow)
-        members = whole.request(**options)
+        members = _whole(workflow).request(**options)
         if retry is not None:
             members["retry"] = msgspec.Raw(to_json(policy_to_wire(retry)))
         if schema is not None:
@@ -154,13 +202,10 @@ class WorkflowCalls:
         if carried:
             options = {**options, "metadata": {**carried, **(options.get("metadata") or {})}}
         if isinstance(workflow, type):
-            members = Workflow({}).request(**options)
+            members = workflow_request(Workflow({}), options)
             members[ORCHESTRATOR] = msgspec.Raw(_encode(workflow.name))
             return await self.client().workflows.create(members)
-        if isinstance(workflow, str):
-            return await self.client().workflows.create(start_request(workflow, **options))
-        whole = workflow if isinstance(workflow, Workflow) else chain(workflow)
-        return await self.client().workflows.create(whole.request(**options))
+        return await self.client().workflows.create(workflow_request(workflow, options))
 
     def find_workflow(self, workflow_id: str) -> Run:
         """Return an existing workflow.

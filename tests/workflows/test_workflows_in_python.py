@@ -156,6 +156,25 @@ async def test_a_graph_is_written_as_it_is_drawn(app: App) -> None:
     assert await run.result(10) == {"sum": 103}
 
 
+async def test_steps_are_added_to_a_graph_in_one_expression(app: App) -> None:
+    graph = Graph("sums").add("one", s(app, "add", 1, 1)).add("two", s(app, "add", result_of("one"), 1), after="one")
+    run = await app.astart(graph, name="now")
+    assert await run.result(10) == {"two": 3}
+    assert (run.info.type, run.info.name) == ("graph", "now")
+    run = await app.astart(chain(s(app, "add", 1, 1), graph) | s(app, "add", 2, 2))
+    assert await run.result(10) == 4
+    await app.adefine("sums", graph)
+    assert await (await app.astart("sums")).result(10) == {"two": 3}
+
+
+async def test_what_is_set_on_a_step_of_a_graph_holds_in_the_graph(app: App) -> None:
+    graph = Graph()
+    step = graph.add("one", s(app, "add", 1, 1))
+    assert step.set(display_name="One") is step
+    assert graph.wire["steps"][0]["display_name"] == "One"
+    assert graph.wire["steps"][0]["id"] == "one"
+
+
 async def test_a_map_goes_through_a_list(app: App) -> None:
     run = await app.astart(each(param("numbers"), s(app, "add", element(), INDEX)), params={"numbers": [10, 20]})
     assert await run.result(10) == [10, 21]

@@ -12,7 +12,8 @@ from typing import Any, Final
 import msgspec
 
 from ojster.core.values import to_json
-from ojster.workflow import Reference, Step, Workflow, chain, start_request
+from ojster.workflow import Reference, Step
+from ojster.workflow_calls import workflow_request
 
 OF_JOB: Final[Any] = Reference("job")
 """The job that triggers the reaction: ``OF_JOB["id"]``, ``["args"][0]``, ``["result"]``, ``["error"]``."""
@@ -28,10 +29,7 @@ def start(workflow: Step | str, **options: Any) -> dict[str, Any]:
 
     References in ``params``, ``properties`` and ``target`` can resolve to the triggering job.
     """
-    if isinstance(workflow, str):
-        members = start_request(workflow, **options)
-    else:
-        members = (workflow if isinstance(workflow, Workflow) else chain(workflow)).request(**options)
+    members = workflow_request(workflow, options)
     return {"action": "start-workflow", "workflow": {name: msgspec.json.decode(raw) for name, raw in members.items()}}
 
 
