@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
+
+from ojster.cli.main import _run, cli
+from ojster.cli.worker import _shown_types
+from ojster.server.dashboard_page import is_built
+from ojster.server.run import dashboard_address
 
 SHOP = """
 from ojster import App
@@ -73,7 +81,15 @@ def newcomer(tmp_path: Path) -> Newcomer:
         (("worker", "jobs:app"), 1, ("import each other in a circle", "jobs.py", "--include")),
         (("worker", "shop", "--until-empty", "-q", "mial"), 0, ("no handler names the queue 'mial'", "mean 'mail'")),
         (("push", "mail", "x", "--delay", "soon"), 2, ("--delay", "'soon' is not a valid float")),
-        (("jobs", "shwo", "x"), 2, ("No such command 'shwo'", "show")),
+        (("jobs", "shwo", "x"), 2, ("No such command 'shwo'", "ojster jobs show")),
+        (("wroker",), 2, ("No such command 'wroker'", "Did you mean 'ojster worker' or 'ojster workers'?")),
+        (("pause", "mail"), 2, ("No such command 'pause'", "Did you mean 'ojster queues pause'?")),
+        (("definitions", "start", "gist"), 2, ("No such command 'start'", "Did you mean 'ojster workflows start'?")),
+        (("jobs", "serve"), 2, ("No such command 'serve'", "Did you mean 'ojster serve'?")),
+        (("worker", "--concurency", "3"), 2, ("No such option '--concurency'", "mean '--concurrency'?")),
+        (("workflows", "start", "day.yml"), 2, ("no file day.yml", "Check the path")),
+        (("workflows", "start", "./day.yml"), 2, ("no file day.yml", "Check the path")),
+        (("workflows", "start", "shop.py", "--target", "/x"), 2, ("--target", "of a definition", "definitions apply")),
     ],
     ids=lambda value: " ".join(value)[:40] if isinstance(value, tuple) else "",
 )
@@ -88,6 +104,63 @@ def test_a_wrong_command_says_what_is_wrong_and_what_to_do(
     said = " ".join(said.split())
     for part in parts:
         assert part in said, said
+
+
+def all_commands(group: click.Group, context: click.Context, *path: str) -> Iterator[tuple[str, ...]]:
+    for name in group.list_commands(context):
+        yield (*path, name)
+        if isinstance(command := group.get_command(context, name), click.Group):
+            yield from all_commands(command, context, *path, name)
+
+
+def test_each_command_that_is_misspelt_is_named() -> None:
+    for path in all_commands(cli, click.Context(cli)):
+        with pytest.raises(click.UsageError) as refused:
+            _run([*path[:-1], f"{path[-1]}x"], "ojster")
+        assert f"'ojster {' '.join(path)}'" in refused.value.format_message()
+
+
+def test_a_worker_names_its_job_types_when_it_starts(newcomer: Newcomer) -> None:
+    code, said = newcomer.ojster("worker", "shop", "--until-empty")
+    assert (code, "started: job types mail; sqlite:///" in said) == (0, True), said
+    assert _shown_types([f"type_{number:02}" for number in range(22)]).endswith(", type_19, 2 more")
+
+
+@pytest.mark.parametrize(
+    ("host", "is_tls", "address"),
+    [
+        ("127.0.0.1", False, "http://127.0.0.1:8080/dashboard/"),
+        ("0.0.0.0", False, "http://127.0.0.1:8080/dashboard/"),
+        ("::", True, "https://[::1]:8080/dashboard/"),
+        ("::1", False, "http://[::1]:8080/dashboard/"),
+        ("jobs.internal", True, "https://jobs.internal:8080/dashboard/"),
+    ],
+)
+def test_the_dashboard_has_an_address_that_a_browser_takes(host: str, is_tls: bool, address: str) -> None:
+    assert dashboard_address(host, 8080, is_tls=is_tls) == address
+
+
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_a_server_says_once_where_its_dashboard_is(newcomer: Newcomer, processes: str) -> None:
+    command = [sys.executable, "-m", "ojster", "serve", "--port", "0", "--processes", processes]
+    if not is_built():
+        pytest.skip("the dashboard is not built")
+    env = {"PATH": os.environ["PATH"], "HOME": str(newcomer.folder), "OJSTER_DATABASE_URL": "sqlite:///jobs.db"}
+    server = subprocess.Popen(command, cwd=newcomer.folder, env=env, stderr=subprocess.PIPE, text=True)
+    assert server.stderr is not None
+    said = ""
+    try:
+        for line in server.stderr:
+            said += line
+            if said.count("Application startup complete") == int(processes) and "dashboard: " in said:
+                break
+    finally:
+        server.terminate()
+        said += server.stderr.read()
+        server.stderr.close()
+        server.wait(30)
+    (address,) = re.findall("dashboard: (http://127.0.0.1:[0-9]+/dashboard/)\n", said)
+    assert not address.endswith(":0/dashboard/")
 
 
 def test_a_database_that_is_somewhere_else_is_named(newcomer: Newcomer) -> None:
@@ -128,6 +201,18 @@ def test_a_port_in_use_is_named_with_the_way_out(newcomer: Newcomer) -> None:
             ("A blocking call in a coroutine", "aenqueue()"),
         ),
         ("from ojster import App\nApp('postgres:/x')", ("neither a database", "postgresql://")),
+        ("shop.app.start(shop.mail.s('x'), tiemout=3)", ("no option 'tiemout'", "mean 'timeout'")),
+        ("shop.app.start(shop.mail.s('x'), target='/x')", ("no option 'target'", "app.define(…)", "by its name")),
+        ("shop.app.start('gist', timeout=3)", ("no option 'timeout'", "pass it to app.define(…)")),
+        ("shop.app.start('gist', verison=3)", ("no option 'verison'", "mean 'version'")),
+        ("shop.app.define('gist', shop.mail.s('x'), params={})", ("no option 'params'", "pass it to app.start(…)")),
+        ("shop.app.define('gist', shop.mail.s('x'), retyr=1)", ("no option 'retyr'", "mean 'retry'")),
+        ("from ojster.events import reaction_builders as r\nr.start('gist', nmae='a')", ("'nmae'", "mean 'name'")),
+        (
+            "from ojster.fastapi import lifespan as l\nl(shop.app, worker=True, concurency=1)",
+            ("'concurency'", "mean 'concurrency'"),
+        ),
+        ("from ojster.fastapi import lifespan as l\nl(shop.app, grace=1)", ("'grace'", "Add worker=True")),
     ],
 )
 def test_wrong_python_says_what_is_wrong_and_what_to_do(newcomer: Newcomer, code: str, parts: tuple[str, ...]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
 from importlib import import_module
 from typing import Any, Final
 
@@ -81,6 +82,25 @@ def cli() -> None:
     """
 
 
+def _explained(error: click.NoSuchCommand) -> click.UsageError:
+    """Return the error for an unknown command with what may be meant: the same command of a group, or a like name."""
+    context, name = error.ctx, error.command_name
+    if context is None or not isinstance(context.command, click.Group):
+        return error
+    groups = {group: cli.get_command(context, group) for group in cli.list_commands(context)}
+    meant = [
+        f"{one} {name}" for one, group in groups.items() if isinstance(group, click.Group) and name in group.commands
+    ]
+    meant += [name] if name in groups else []
+    if not meant:
+        before = context.command_path.partition(" ")[2]
+        near = get_close_matches(name, context.command.list_commands(context))
+        meant = [f"{before} {one}".strip() for one in near]
+    program = context.find_root().info_name
+    hint = " or ".join(repr(f"{program} {one}") for one in meant)
+    return click.UsageError(f"{error.message} Did you mean {hint}?" if hint else error.message, context)
+
+
 def _run(arguments: Sequence[str] | None, name: str) -> int:
     try:
         result: Any = cli(arguments, prog_name=name, standalone_mode=False)
@@ -88,6 +108,8 @@ def _run(arguments: Sequence[str] | None, name: str) -> int:
         from ojster.cli.exit_codes import report  # here, because its libraries would slow down help
 
         return report(error)
+    except click.NoSuchCommand as error:
+        raise _explained(error) from None
     except KeyboardInterrupt:
         return 130
     return result if isinstance(result, int) else 0

@@ -54,7 +54,8 @@ def with_server_processes(function: Function) -> Function:
         if sys.platform == "win32":
             raise click.UsageError("--processes is not available on Windows, where processes cannot share sockets.")
         log_to_console(more["log_level"], more["log_format"])
-        return _supervise(processes, more["host"], more["port"], more["unix_socket"], more["wait"])
+        address = more["host"], more["port"], more["unix_socket"]
+        return _supervise(processes, *address, wait=more["wait"], is_tls=more["tls_cert"] is not None)
 
     command: Function = read
     for option in reversed(_OPTIONS):
@@ -71,17 +72,20 @@ def _inherited() -> SharedPort:
     return SharedPort([socket.socket(fileno=number) for number in numbers], counts)
 
 
-def _supervise(processes: int, host: str, port: int, path: Path | None, wait: float) -> int:
+def _supervise(processes: int, host: str, port: int, path: Path | None, *, wait: float, is_tls: bool) -> int:
     """Run so many processes of a server, each of which waits so long for the database; return the exit code.
 
     They have no handlers for SIGTSTP and SIGCONT, which the supervisor passes on, and so leave them blocked.
     """
     from ojster.server.port import listen
+    from ojster.server.run import tell_of_dashboard
     from ojster.server.unix_socket import listen_at
 
     sockets = listen(host, port) if path is None else [listen_at(path)]
     try:
         log.info("%d processes listen at %s", processes, path or _shown(sockets))
+        if path is None:
+            tell_of_dashboard(host, sockets[0].getsockname()[1], is_tls=is_tls)
         with tempfile.TemporaryDirectory(prefix="ojster-") as counts:
             commands = _commands(processes, sockets, counts)
             return asyncio.run(Supervisor(commands, on_stop=lambda: _close(sockets), wait=wait).run())

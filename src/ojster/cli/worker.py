@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -42,6 +42,9 @@ from ojster.worker.local_queue import MAX_PREFETCH
 from ojster.worker.recycling import Recycling
 from ojster.worker.registration import NoHandlers
 from ojster.worker.worker import DEFAULT_CONCURRENCY, DEFAULT_GRACE, DEFAULT_LEASE, Worker
+
+MAX_SHOWN_TYPES: Final = 20
+"""Maximum number of job types that a worker names when it starts."""
 
 
 @click.command(
@@ -212,9 +215,9 @@ async def _work(one: Worker, process: Process, until_empty: bool) -> int:
     if os.environ.pop(QUIET_VARIABLE, None):
         one.quiet()
     log.info(
-        "worker %s started: %d job types, %s, concurrency %d, queues %s",
+        "worker %s started: job types %s; %s, concurrency %d, queues %s",
         one.id,
-        len(one.app.handlers),
+        _shown_types(one.job_types),
         located(one.app.url),
         one.concurrency,
         ", ".join(one.queues),
@@ -235,6 +238,12 @@ async def _work(one: Worker, process: Process, until_empty: bool) -> int:
         logging.shutdown()
         os._exit(REPLACE if recycling.reached else 0)
     return REPLACE if recycling.reached else 0
+
+
+def _shown_types(types: Sequence[str]) -> str:
+    """Return job types as the log names them: the first ones, and the number of the others."""
+    shown = [*types[:MAX_SHOWN_TYPES], *([f"{len(types) - MAX_SHOWN_TYPES} more"] if types[MAX_SHOWN_TYPES:] else [])]
+    return ", ".join(shown) or "none"
 
 
 def _run_loop(main: Callable[[], Coroutine[Any, Any, int]]) -> int:

@@ -24,6 +24,7 @@ from ojster.files.open import store_for
 from ojster.server.application import Application
 from ojster.server.browser_guard import LOOPBACK_HOSTS, BrowserGuard
 from ojster.server.counts import SharedCounts
+from ojster.server.dashboard_page import is_built
 from ojster.server.oidc import OidcSettings
 from ojster.server.port import check_port
 from ojster.server.protocol import MAX_CONNECTIONS, QuickHttpProtocol
@@ -70,6 +71,13 @@ class _Server(uvicorn.Server):
             self._renewal.check()
         return await super().on_tick(counter)
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen, and say where a browser finds the dashboard; a supervisor that has opened the sockets says it."""
+        await super().startup(sockets)
+        if self.started and sockets is None:
+            port = self.servers[0].sockets[0].getsockname()[1]
+            tell_of_dashboard(self.config.host, port, is_tls=self.config.is_ssl)
+
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Stop on SIGINT and SIGTERM and exit with status 0; uvicorn would raise the signal again."""
@@ -83,6 +91,18 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         await self._application.drain()
         await super().shutdown(sockets)
+
+
+def dashboard_address(host: str, port: int, *, is_tls: bool) -> str:
+    """Return the address of the dashboard of a server that listens at a host; this machine's for all hosts."""
+    shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "": "127.0.0.1"}.get(host, f"[{host}]" if ":" in host else host)  # noqa: S104
+    return f"{'https' if is_tls else 'http'}://{shown}:{port}/dashboard/"
+
+
+def tell_of_dashboard(host: str, port: int, *, is_tls: bool) -> None:
+    """Log the address of the dashboard, if it was built."""
+    if is_built():
+        log.info("dashboard: %s", dashboard_address(host, port, is_tls=is_tls))
 
 
 def _is_loopback(host: str) -> bool:
