@@ -25,9 +25,9 @@ from ojster.events.streams import Feed
 from ojster.insight.readiness import why_not_ready
 from ojster.jobs.claim_policy import Claim
 from ojster.jobs.messages import Acknowledgement
-from ojster.schedules.maintenance import OUTAGE_GRACE_SECONDS
 from ojster.service import Service
 from ojster.storage.open import migrate_database, open_database, wait_for_database
+from ojster.storage.outages import OUTAGE_GRACE_SECONDS
 from ojster.storage.postgres import notifier
 from ojster.storage.postgres.reachable import with_first
 from ojster.storage.postgres.schema import are_events_logged

@@ -51,7 +51,7 @@ HOT = {
     "lock jobs": Hot("jobs_id (id=?)", (known.LOCK_JOBS,)),
     "lock one job": Hot("jobs_id (id=?)", (known.LOCK_JOB,)),
     "find jobs": Hot("jobs_id (id=?)", (known.FIND_JOBS,)),
-    "due jobs": Hot("jobs_due (state=? AND due_at<?)", ("FROM jobs", "due_at <= :now", "LIMIT"), ("node IS NULL",)),
+    "due jobs": Hot("jobs_due (state=? AND due_at<?)", ("FROM jobs", "due_at <= :until", "LIMIT"), ("node IS NULL",)),
     "expired jobs": Hot("jobs_due (state=? AND due_at<?)", ("FROM jobs", "due_at <= :now", "node IS NULL")),
     "next due job": Hot("jobs_due (state=?", ("SELECT min(due_at) FROM jobs",)),
     "duplicates": Hot("jobs_unique (unique_key=?)", ("FROM jobs", "unique_key = :key")),

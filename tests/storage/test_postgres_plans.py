@@ -55,7 +55,7 @@ HOT = {
     "complete jobs": Hot("jobs_pkey", "seq", (transaction._COMPLETE_JOBS,)),
     "lock jobs": Hot("jobs_id", "id", (transaction._LOCK_JOBS,)),
     "find jobs": Hot("jobs_id", "id", (transaction._FIND_JOBS,)),
-    "due jobs": Hot("jobs_due", "state due_at", ("FROM jobs", "due_at <= :now", "LIMIT"), ("node IS NULL",)),
+    "due jobs": Hot("jobs_due", "state due_at", ("FROM jobs", "due_at <= :until", "LIMIT"), ("node IS NULL",)),
     "expired jobs": Hot("jobs_due", "state due_at", ("FROM jobs", "due_at <= :now", "node IS NULL")),
     "next due job": Hot("jobs_due", "state", ("SELECT min(due_at) FROM jobs",)),
     "duplicates": Hot("jobs_unique", "unique_key", ("FROM jobs", "unique_key = :key")),

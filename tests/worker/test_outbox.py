@@ -14,6 +14,7 @@ from ojster.core.errors import BackendError, BackendUnavailable, OjsterError, Pa
 from ojster.core.job import Job
 from ojster.jobs.claim_policy import Claim
 from ojster.jobs.messages import Acknowledgement, FailureReport, Release
+from ojster.worker import reporting
 from ojster.worker.outbox import Outbox
 from ojster.worker.reporting import Reporter
 from ojster.worker.worker import Worker
@@ -158,6 +159,23 @@ async def test_a_report_that_fails_is_tried_again_beside_the_next_fetch(
     assert await outbox.fetch(client, REQUEST, 20.0, 1) == []
     await outbox.drain(client)
     assert sorted(jobs.calls) == [("acknowledge", 1), ("acknowledge and fetch", 1), ("fetch", 0)]
+
+
+@pytest.mark.parametrize(("error", "is_sent"), [(BackendUnavailable("away"), True), (BackendError("no"), False)])
+async def test_only_a_report_that_the_server_answers_with_an_error_is_given_up_before_the_outage_ends(
+    client: Any, jobs: Jobs, monkeypatch: pytest.MonkeyPatch, error: Exception, is_sent: bool
+) -> None:
+    monkeypatch.setattr(reporting, "ERROR_PATIENCE_SECONDS", 0.0)
+    answers: list[Exception | None] = [error, error, None]
+
+    async def acknowledge(items: Sequence[Acknowledgement]) -> list[Any]:
+        if (answer := answers.pop(0)) is not None:
+            raise answer
+        return [None for _ in items]
+
+    jobs.acknowledge = acknowledge  # type: ignore[method-assign]
+    await Reporter("w", 0.0).send(client, [DONE])
+    assert (answers == []) == is_sent
 
 
 async def test_a_result_that_is_refused_fails_the_job(outbox: Outbox, client: Any, jobs: Jobs, bench: Bench) -> None:

@@ -97,7 +97,7 @@ def with_wait(command: Command) -> Command:
         default=WAIT_SECONDS,
         show_default=True,
         metavar="SECONDS",
-        help="If the PostgreSQL database is away at the start, wait for it so long at most.",
+        help="If the database is away or locked at the start, wait for it so long at most.",
     )(command)
 
 

@@ -292,13 +292,14 @@ def find_workers(tx: Transaction, ids: Sequence[str]) -> list[Worker | OjsterErr
 
 def reap_silent_workers(tx: Transaction) -> int | None:
     """Release the jobs of workers with overdue heartbeats; return when the next worker becomes overdue, if any."""
-    deadline = tx.now - tx.settings.heartbeat_timeout
+    horizon = tx.lease_horizon  # a worker is silent as well while nothing can be written
+    deadline = horizon.ended_by - tx.settings.heartbeat_timeout
     for (worker_id,) in tx.execute(
         "SELECT id FROM workers WHERE last_seen_at <= :deadline" + tx.skip_locked, {"deadline": deadline}
     ):
         _lose_worker(tx, worker_id)
     ((oldest,),) = tx.execute("SELECT min(last_seen_at) FROM workers")
-    return None if oldest is None else oldest + tx.settings.heartbeat_timeout
+    return None if oldest is None else horizon.next_expiry(oldest + tx.settings.heartbeat_timeout)
 
 
 REPORTING_GRACE_US: Final = 10 * SECOND

@@ -54,9 +54,11 @@ def confirm_ends_of_worker(tx: Transaction, worker_id: str) -> None:
 
 def confirm_overdue_ends(tx: Transaction) -> tuple[int | None, bool]:
     """Let workflows go on whose steps' leases are over; return when the next one is, and whether more are now."""
-    number = _give_up(tx, "until <= :now ORDER BY until LIMIT :limit", {"now": tx.now, "limit": MAX_OVERDUE})
+    horizon = tx.lease_horizon
+    condition = "until <= :ended_by ORDER BY until LIMIT :limit"
+    number = _give_up(tx, condition, {"ended_by": horizon.ended_by, "limit": MAX_OVERDUE})
     ((next_due,),) = tx.execute("SELECT min(until) FROM ending_attempts")
-    return next_due, number == MAX_OVERDUE
+    return None if next_due is None else horizon.next_expiry(next_due), number == MAX_OVERDUE
 
 
 def _give_up(tx: Transaction, condition: str, parameters: dict[str, str | int]) -> int:

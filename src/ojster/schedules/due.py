@@ -45,7 +45,9 @@ def run_due(tx: Transaction, requests: Sequence[None]) -> list[int | None]:
         ("active", end_expired_attempts),
     ):
         if maintenance is None or act is not _promote:
-            more = _process_due(tx, state, act) or more
+            # Attempts end with their leases or timeouts, which workers may not have been able to report in time.
+            until = tx.lease_horizon.ended_by if act is end_expired_attempts else tx.now
+            more = _process_due(tx, state, act, until) or more
     tx.tidy()
     moments = [_next_due(tx, maintenance is not None)]
     for process in life(tx).due:
@@ -67,15 +69,15 @@ def go_on(tx: Transaction, requests: Sequence[None]) -> list[Due]:
     return [Due(left[0].at if left else None, any(due.has_more for due in left)) for _ in requests]
 
 
-def _process_due(tx: Transaction, state: str, act: Callable[[Transaction, list[Job]], None]) -> bool:
-    """Process the due jobs of a state; return whether more may be due.
+def _process_due(tx: Transaction, state: str, act: Callable[[Transaction, list[Job]], None], until: int) -> bool:
+    """Process the jobs of a state that are due at ``until`` or before; return whether more may be due.
 
     If processing them together fails, process them one by one, and postpone those that fail by a minute.
     """
     rows = tx.execute(
-        f"SELECT {JOB_COLUMNS} FROM jobs WHERE state = :state AND due_at <= :now "
+        f"SELECT {JOB_COLUMNS} FROM jobs WHERE state = :state AND due_at <= :until "
         "ORDER BY due_at LIMIT :limit" + tx.skip_locked,
-        {"state": state, "now": tx.now, "limit": MOST_AT_ONCE},
+        {"state": state, "until": until, "limit": MOST_AT_ONCE},
     )
     more = len(rows) == MOST_AT_ONCE
     if not rows:
@@ -97,9 +99,9 @@ def _process_due(tx: Transaction, state: str, act: Callable[[Transaction, list[J
         try:
             with tx.savepoint():
                 found = tx.execute(  # anew: what follows from those before may have changed it
-                    f"SELECT {JOB_COLUMNS} FROM jobs WHERE seq = :seq AND state = :state AND due_at <= :now"
+                    f"SELECT {JOB_COLUMNS} FROM jobs WHERE seq = :seq AND state = :state AND due_at <= :until"
                     + tx.for_update,
-                    {"seq": seq, "state": state, "now": tx.now},
+                    {"seq": seq, "state": state, "until": until},
                 )
                 jobs = [Job(*row) for row in found]
                 lock_with(tx, jobs)
@@ -170,5 +172,5 @@ def _next_due(tx: Transaction, in_maintenance: bool) -> int | None:
             "SELECT min(due_at) FROM jobs WHERE state = :state AND due_at IS NOT NULL", {"state": state.value}
         )
         if due_at is not None:
-            found.append(due_at)
+            found.append(tx.lease_horizon.next_expiry(due_at) if state is JobState.ACTIVE else due_at)
     return min(found) if found else None

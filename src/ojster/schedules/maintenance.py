@@ -29,9 +29,6 @@ MAX_MAINTENANCE_PAUSE_SECONDS: Final = 30.0
 MAX_RECONNECT_PAUSE_SECONDS: Final = 2.0
 """Maximum time between attempts to reach an unavailable database, in seconds."""
 
-OUTAGE_GRACE_SECONDS: Final = 5.0
-"""Grace period after a database outage, in seconds, in which no lease expires, so that workers can report first."""
-
 WALK_INTERVAL_SECONDS: Final = 600.0
 """Interval of walks over all jobs, for queues and tenants with their own retention, and over files, in seconds."""
 
@@ -115,10 +112,7 @@ class Maintenance(CapabilityService):
             log.exception("a step of large work failed")
 
     async def _until_it_answers(self, error: BackendUnavailable) -> None:
-        """Wait until the database answers, and then ``OUTAGE_GRACE_SECONDS`` more, so that workers can report first.
-
-        Otherwise leases that ran out during the outage would expire, and completed jobs would run again.
-        """
+        """Wait until the database answers. What ends leases spares those that ended meanwhile: see ``Outages``."""
         started = asyncio.get_running_loop().time()
         log.warning("the database is unavailable, retrying until it answers: %s", error)
         pause = 0.2
@@ -131,7 +125,6 @@ class Maintenance(CapabilityService):
             except BackendUnavailable:
                 continue
         log.warning("the database is available again after %.1f s", asyncio.get_running_loop().time() - started)
-        await asyncio.sleep(OUTAGE_GRACE_SECONDS)
 
     async def _retain(self) -> None:
         loop = asyncio.get_running_loop()

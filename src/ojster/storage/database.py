@@ -21,6 +21,7 @@ from ojster.storage.call import LongPoll, Operation
 from ojster.storage.dispatcher import Dispatcher
 from ojster.storage.effects import Effects
 from ojster.storage.memory import Memory, Remembered
+from ojster.storage.outages import Outages
 from ojster.storage.wakeups import (
     DUE,
     EVENTS,
@@ -75,6 +76,8 @@ class Database(ABC):
         Who waits in this process.
     memory:
         What this process remembers of the database.
+    outages:
+        When nothing could be written, as far as this process knows.
     records_events:
         Whether what happens in this process is recorded (``ojster.events.log``).
     next_due:
@@ -94,6 +97,7 @@ class Database(ABC):
         self.clock = clock
         self.wakeups = Wakeups()
         self.memory = Memory()
+        self.outages = Outages()
         self.records_events = False
         self.draining = False
         """Whether long polls end at once, because the process shuts down."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final, Literal
 
 from ojster.core.errors import InvalidRequest
@@ -74,10 +75,11 @@ def open_database(
 
 
 def wait_for_database(url: str, seconds: float) -> None:
-    """Wait until the PostgreSQL database at ``url`` accepts connections, and log why it does not yet.
+    """Wait until the database at ``url`` can be used, and log why it cannot yet.
 
-    It returns as well when the time is over, and at once if waiting would not help, such as for a wrong password:
-    opening the database then raises the error. A SQLite file is not waited for.
+    PostgreSQL is waited for until it accepts connections, a SQLite file until no other process keeps it locked. It
+    returns as well when the time is over, and at once if waiting would not help, such as for a wrong password or a file
+    that does not exist: opening the database then raises the error.
 
     Parameters
     ----------
@@ -91,6 +93,10 @@ def wait_for_database(url: str, seconds: float) -> None:
         except ImportError:  # ``open_database`` says what is missing
             return
         wait_until_reachable(parse_postgres_url(url), seconds)
+    elif seconds > 0 and url.startswith(SQLITE) and url != MEMORY:
+        from ojster.storage.sqlite.lock import wait_until_unlocked
+
+        wait_until_unlocked(Path(url.removeprefix(SQLITE)), seconds)
 
 
 def migrate_database(url: str, *, events: EventLogging | None = None) -> int:

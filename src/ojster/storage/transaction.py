@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any, Final, Literal
 
 import msgspec
@@ -20,6 +22,7 @@ from ojster.core.tenant import ALL_TENANTS, called, qualify, split
 from ojster.core.trace import trace_of_envelope
 from ojster.storage.effects import Effects
 from ojster.storage.memory import Memory, Remembered
+from ojster.storage.outages import LONG_TRANSACTION_SECONDS, Horizon, Outages
 from ojster.storage.tally import ADDED, SUMS, AttemptEnd, Tally, add_up
 
 Row = tuple[Any, ...]
@@ -167,6 +170,22 @@ class Transaction(ABC):
         self.effects = Effects()
         self.claimed_steps: dict[int, Row] = {}
         """What is known of steps that a claim hands out, by node: see ``ojster.workflows.claimed_steps``."""
+        self.outages: Outages | None = None
+        """The outages of the database; ``None``: they do not matter, because no lease ends in this transaction."""
+        self.began = time.monotonic()
+        """When the database was first asked for this transaction, in seconds of the monotonic clock."""
+
+    @cached_property
+    def lease_horizon(self) -> Horizon:
+        """Which leases have expired: after an outage, those that ended meanwhile are spared for a while.
+
+        Ask for it after the first statement: until then, it does not show that the database has hung.
+        """
+        if self.outages is None:
+            return Horizon(self.now, self.now)
+        if time.monotonic() - self.began > LONG_TRANSACTION_SECONDS:
+            self.outages.begin()
+        return self.outages.horizon(self.now)
 
     def refuse_growth(self) -> OjsterError | None:
         """Return why the database must not grow, so that there is room for the end of what it has; ``None``: it may."""

@@ -16,7 +16,7 @@ FIRST_PAUSE_SECONDS: Final = 0.1
 
 LONGEST_PAUSE_SECONDS: Final = 2.0
 """Maximum pause. It is short, so that workers report what they finished during an outage before leases end again
-(``OUTAGE_GRACE_SECONDS``)."""
+(``ojster.storage.outages.OUTAGE_GRACE_SECONDS``)."""
 
 
 class Backoff:

@@ -26,6 +26,12 @@ from ojster.workflows.property_values import PropertyConflict
 
 log = logging.getLogger(__name__)
 
+OUTAGE_PATIENCE_SECONDS: Final = 3600.0
+"""Time for which a report is retried while the server or its database is away, in seconds: leases do not end then."""
+
+ERROR_PATIENCE_SECONDS: Final = 60.0
+"""Minimum time for which a report is retried that the server answers with an error of its own, in seconds."""
+
 _KINDS: Final[dict[type[OjsterError], str]] = {
     PayloadTooLarge: "ResultTooLarge",
     InvalidWorkflow: "InvalidSteps",
@@ -44,7 +50,8 @@ class Reporter:
     worker_id:
         The worker's id.
     lease:
-        The lease of its jobs, in seconds: how long a report is retried, at least 60 seconds.
+        The lease of its jobs, in seconds: how long a report is retried that the server answers with an error of its
+        own, at least ``ERROR_PATIENCE_SECONDS``.
 
     Attributes
     ----------
@@ -96,10 +103,11 @@ class Reporter:
     ) -> list[tuple[Ending, OjsterError]]:
         """Retry a call until it is answered; return the rejected outcomes and their errors.
 
-        Give up after the lease time (at least 60 seconds), or at the end of a shutdown.
+        Give up after ``OUTAGE_PATIENCE_SECONDS`` if the server cannot be reached, else after the lease time (at least
+        ``ERROR_PATIENCE_SECONDS``), or at the end of a shutdown.
         """
         backoff = Backoff()
-        deadline = time.monotonic() + max(self._lease, 60.0)
+        began = time.monotonic()
         while True:
             try:
                 results = await call(items)
@@ -111,7 +119,9 @@ class Reporter:
                     log.exception("a report failed in an unexpected way")
                 elif not isinstance(error, UNREACHABLE):
                     return [(items[0], error)]
-                if time.monotonic() + backoff.seconds > min(deadline, self.deadline):
+                is_away = isinstance(error, BackendUnavailable)
+                patience = OUTAGE_PATIENCE_SECONDS if is_away else max(self._lease, ERROR_PATIENCE_SECONDS)
+                if time.monotonic() + backoff.seconds > min(began + patience, self.deadline):
                     log.error("cannot report %d jobs, giving up; they will run again: %s", len(items), error)
                     return []
                 log.warning("cannot report %d jobs, trying again in %.1f s: %s", len(items), backoff.seconds, error)

@@ -119,7 +119,7 @@ class PostgresDatabase(Database):
             self.heed,
             self._look_around,
             self._look_for_work,
-            self._writer.wake_all_parked,
+            self._lose_notifications,
             listens=listening is not None,
         )
         self._writer.start()
@@ -193,8 +193,14 @@ class PostgresDatabase(Database):
         self._writer.wake_all_parked()
         self.wakeups.wake_all()
 
+    def _lose_notifications(self) -> None:
+        """Run parked calls again. The connection for notifications is lost, perhaps because the server is away."""
+        self.outages.begin()
+        self._writer.wake_all_parked()
+
     def suspect(self, moment: float) -> None:
         """A connection is lost that was in use since a moment: do not try the others, which are older, one by one."""
+        self.outages.begin()
         self._suspected_until = max(self._suspected_until, moment)
         self._notifier.check()
 
@@ -231,6 +237,7 @@ class _TransactionConnection:
         database = self._database
         connection = self._connected()
         tx = self._transaction(connection)
+        tx.outages, tx.began = database.outages, self._began_at
         committing = False
         try:
             connection.execute(database._begin)
@@ -256,6 +263,7 @@ class _TransactionConnection:
             if error.sqlstate == READ_ONLY:
                 self.disconnect()  # after a failover, another server accepts writes
             if error.sqlstate == READ_ONLY or error.sqlstate[:2] in _UNUSABLE:
+                database.outages.begin()
                 raise database._unavailable(error) from error
             if error.sqlstate[:2] == _BAD_VALUE:
                 raise InvalidRequest(f"The database refuses a value: {error}.") from error
@@ -263,6 +271,7 @@ class _TransactionConnection:
         except BaseException:
             self._roll_back()
             raise
+        database.outages.note_write(tx.now, database.clock)
         try:  # it is committed: an error from here on must not look like a failed commit
             database.publish(tx.effects)
             if notification is None:
@@ -341,6 +350,8 @@ class _TransactionConnection:
                 if self._replica is None:
                     self._database.conninfo = self._connection.conninfo
             except psycopg.OperationalError as error:
+                if self._replica is None:
+                    self._database.outages.begin()
                 raise self._database._unavailable(error) from error
         return self._connection
 

@@ -25,6 +25,7 @@ from ojster.storage.dispatcher import Dispatcher
 from ojster.storage.memory import Memory
 from ojster.storage.migrations import refuse_newer, scripts
 from ojster.storage.sqlite.clock import SteadyClock, clock_file
+from ojster.storage.sqlite.lock import BUSY_TIMEOUT, LockWait
 from ojster.storage.sqlite.notifier import SocketNotifier
 from ojster.storage.sqlite.room import Room
 from ojster.storage.sqlite.settings_watch import SettingsWatch, mark_change
@@ -66,9 +67,6 @@ _UNUSABLE: Final = (
     apsw.NotADBError,
 )
 """Errors of the file or the disk, not of a call."""
-
-BUSY_TIMEOUT: Final = 30_000
-"""Maximum wait for another process that writes to the same file, in milliseconds."""
 
 CHECKPOINT_PAGES: Final = 4_000
 """Size of the write-ahead log, in pages, from which on each commit starts a background checkpoint."""
@@ -257,7 +255,7 @@ class SqliteDatabase(Database):
         try:
             self.schema_version = migrate(writer)
         except apsw.Error as error:
-            raise BackendUnavailable(f"Cannot use the database file {self.path}: {error}.") from error
+            raise BackendUnavailable(f"Cannot use the database file {self.path}: {_why(error)}.") from error
         self._writer = Dispatcher([lambda: self._write(writer)], "ojster-writer")
         self._reader = self._writer
         self._notifier: SocketNotifier | None = None
@@ -292,13 +290,14 @@ class SqliteDatabase(Database):
                 _create(Path(self.path))
             connection = apsw.Connection(self.path, statementcachesize=STATEMENTS)
             plan_once(connection)
-            connection.set_busy_timeout(BUSY_TIMEOUT)
+            connection.set_busy_handler(LockWait(self.path, self.outages.begin))
             _refuse_foreign(connection, self.path)
             _use_write_ahead_log(connection)
             for pragma in (f"synchronous = {self._synchronous}", f"cache_size = -{CACHE_KIB}"):
                 connection.execute(f"PRAGMA {pragma}").fetchall()
         except (apsw.Error, OSError) as error:
-            raise BackendUnavailable(f"Cannot open the database file {self.path}: {error}.") from error
+            why = _why(error) if isinstance(error, apsw.Error) else error
+            raise BackendUnavailable(f"Cannot open the database file {self.path}: {why}.") from error
         self._connections.append(connection)
         return connection
 
@@ -316,6 +315,7 @@ class SqliteDatabase(Database):
                     records_events=self.records_events,
                     room=self._room,
                 )
+                tx.outages = self.outages
                 self._settings_watch.look(connection, tx)
                 yield tx
                 tx.write_effects()
@@ -326,7 +326,9 @@ class SqliteDatabase(Database):
                     execute("ROLLBACK")
                 raise
         except _UNUSABLE as error:
-            raise BackendUnavailable(f"The database file {self.path} cannot be written: {error}.") from error
+            self.outages.begin()
+            raise BackendUnavailable(f"The database file {self.path} cannot be written: {_why(error)}.") from error
+        self.outages.note_write(tx.now, self.clock)
         try:  # it is committed: an error from here on must not look like a failed commit
             self.publish(tx.effects)
             if self._notifier is not None and (topics := topics_of(tx.effects)):
@@ -384,9 +386,11 @@ def migrate(connection: apsw.Connection) -> int:
         The schema is newer than this version of Ojster.
     """
     wanted = scripts("sqlite")
+    if _version(connection) == len(wanted):  # without the lock, which another process may keep for long
+        return len(wanted)
     connection.execute("BEGIN IMMEDIATE")
     try:
-        version = int(connection.execute("PRAGMA user_version").fetchall()[0][0] or 0)
+        version = _version(connection)
         refuse_newer(version, len(wanted))
         for script in wanted[version:]:
             connection.execute(script)
@@ -396,6 +400,20 @@ def migrate(connection: apsw.Connection) -> int:
         connection.execute("ROLLBACK")
         raise
     return len(wanted)
+
+
+def _version(connection: apsw.Connection) -> int:
+    return int(connection.execute("PRAGMA user_version").get or 0)
+
+
+def _why(error: apsw.Error) -> str:
+    """Return what to say of an error of the file or the disk."""
+    if isinstance(error, apsw.BusyError):
+        return (
+            f"another process has kept it locked for {BUSY_TIMEOUT // 1000} s ({error}). "
+            "Let that process end its transaction, and try again"
+        )
+    return str(error)
 
 
 def _create(path: Path) -> None:
