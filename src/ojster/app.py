@@ -16,7 +16,7 @@ from ojster.client.caller_push import CallerPush
 from ojster.client.event_loop_thread import EventLoopThread
 from ojster.client.interface import Client
 from ojster.codec import Codec, Codecs
-from ojster.core.errors import InvalidRequest
+from ojster.core.errors import BackendUnavailable, InvalidRequest
 from ojster.core.job import Job
 from ojster.core.json_objects import Members
 from ojster.core.tenant import check_tenant, shown_tenant
@@ -36,7 +36,7 @@ from ojster.schedules.cron_expression import OverlapPolicy
 from ojster.service import Service
 from ojster.settings import Settings, for_engine
 from ojster.storage.database import names_a_database, without_password
-from ojster.storage.open import open_database
+from ojster.storage.open import MEMORY, open_database
 from ojster.workflow_calls import WorkflowCalls
 from ojster.workflows.orchestrator import Orchestrator, Orchestrators
 from ojster.workflows.orchestrator_request import ORCHESTRATE_TYPE, queue_of
@@ -160,6 +160,8 @@ class App(JobLookup, WorkflowCalls):
         self._included_in: App | None = None
         self._scoped: tuple[Service, Service] | None = None
         self._inherited_after_fork: list[object] = []
+        self._was_in_memory = False
+        """Whether a fork has left the jobs behind."""
         known_url(self.url)
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._forget_after_fork)
@@ -408,6 +410,11 @@ class App(JobLookup, WorkflowCalls):
         if self._included_in is not None:
             return self.root.engine()
         engine = self._engine
+        if engine is None and self._was_in_memory:
+            raise BackendUnavailable(
+                f"The jobs of {self.url} are in the memory of the process that was forked, where a child cannot add "
+                "any. Use a file, such as sqlite:///jobs.db."
+            )
         if engine is None:
             with self._engine_lock:  # so that two threads do not open it twice
                 engine = self._engine
@@ -470,6 +477,7 @@ class App(JobLookup, WorkflowCalls):
 
     def _forget_after_fork(self) -> None:
         """Drop, without closing them, the connections and the event-loop thread that a forked child inherits."""
+        self._was_in_memory = self._engine is not None and self.url == MEMORY
         self._inherited_after_fork += [self._engine, self._http, self._event_loop_thread]
         self._engine = self._scoped = None
         self._engine_lock = threading.Lock()

@@ -31,6 +31,7 @@ from ojster.schedules.due import run_due
 from ojster.service import Service
 from ojster.storage.open import open_database
 from ojster.storage.postgres import pipeline
+from ojster.storage.sqlite.lane import Lane
 from ojster.tenancy.tenants import TenantChange, put_tenants
 from tests.conftest import Clock, request
 
@@ -50,7 +51,8 @@ def recorded_on_sqlite(service: Service) -> Iterator[Recorded]:
         seen.setdefault(sql, parameters)
         return True
 
-    connections: list[apsw.Connection] = service.database._connections  # type: ignore[attr-defined]
+    lanes: list[Lane] = service.database._lanes  # type: ignore[attr-defined]
+    connections: list[apsw.Connection] = [lane.run(lambda connection: connection) for lane in lanes]
     for connection in connections:
         connection.exec_trace = note
     try:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import random
 import threading
 import time
@@ -19,6 +20,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import chain
 from typing import Any, Final, TypeVar
+from weakref import WeakSet
 
 from ojster.core.errors import BackendError, BackendUnavailable, OjsterError
 from ojster.core.tuning import long_work
@@ -117,6 +119,9 @@ class Dispatcher:
         ]
         self._closed = False
         self._closing = threading.Lock()
+        self.is_inherited = False
+        """Whether this process has inherited it in a fork, without its threads."""
+        _dispatchers.add(self)
 
     def start(self) -> None:
         """Start the threads."""
@@ -125,6 +130,8 @@ class Dispatcher:
 
     def close(self) -> None:
         """Finish the accepted calls, stop the threads, and answer parked calls with their empty results."""
+        if self.is_inherited:
+            return
         with self._closing:
             if not self._closed:
                 self._closed = True
@@ -165,6 +172,8 @@ class Dispatcher:
         BackendError
             The operation failed unexpectedly.
         """
+        if self.is_inherited:
+            raise BackendUnavailable(_INHERITED)
         if self._closed:
             raise BackendUnavailable("The database is closed.")
         loop = asyncio.get_running_loop()
@@ -338,6 +347,23 @@ class Dispatcher:
             for call in group:
                 call.results = results[position : position + len(call.arguments)]
                 position += len(call.arguments)
+
+
+_dispatchers: Final = WeakSet[Dispatcher]()
+
+_INHERITED: Final = (
+    "This database was opened before the process was forked, and works in the parent alone. Open it in the child, "
+    "or start children with multiprocessing.get_context('spawn')."
+)
+
+
+def _disown() -> None:
+    for dispatcher in list(_dispatchers):
+        dispatcher.is_inherited = True
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_disown)
 
 
 def _finish(tx: Transaction) -> None:

@@ -63,9 +63,13 @@ class ConditionProcess:
     """A process that evaluates conditions. It is started when it is first needed, and again if it ends."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self.renew_lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._owner = 0
+
+    def renew_lock(self) -> None:
+        """Begin with a free lock in a forked child: a thread of the parent may have had it."""
+        self._lock = threading.Lock()
 
     def ask(self, text: str, names: Iterable[str], data: Any = msgspec.UNSET) -> Answer:
         """Compile a condition; with ``data``, the values of its variables by name, evaluate it, too.

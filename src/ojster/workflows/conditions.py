@@ -53,6 +53,9 @@ _MATCHES: Final = re.compile(r"\bmatches\s*\(")
 
 _process: Final = ConditionProcess()
 
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_process.renew_lock)
+
 
 class InvalidCondition(ValueError):
     """The condition is invalid or cannot be evaluated."""

@@ -127,7 +127,7 @@ class PostgresDatabase(Database):
         self._notifier.start()
 
     def close(self) -> None:
-        if self._closed:
+        if self._closed or self._writer.is_inherited:
             return
         self._closed = True
         self._writer.close()

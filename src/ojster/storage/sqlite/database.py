@@ -25,6 +25,7 @@ from ojster.storage.dispatcher import Dispatcher
 from ojster.storage.memory import Memory
 from ojster.storage.migrations import refuse_newer, scripts
 from ojster.storage.sqlite.clock import SteadyClock, clock_file
+from ojster.storage.sqlite.lane import Lane, forks
 from ojster.storage.sqlite.lock import BUSY_TIMEOUT, LockWait
 from ojster.storage.sqlite.notifier import SocketNotifier
 from ojster.storage.sqlite.room import Room
@@ -241,7 +242,7 @@ class SqliteDatabase(Database):
         self._in_memory = path in ("", ":memory:")
         self._synchronous = synchronous
         self._room = None if self._in_memory else Room(Path(path).absolute().parent)
-        self._connections: list[apsw.Connection] = []
+        self._lanes: list[Lane] = []
         self._settings_watch = SettingsWatch(self.memory)
         self._checkpoint_wanted = threading.Event()
         self._checkpointing = threading.Lock()
@@ -249,28 +250,31 @@ class SqliteDatabase(Database):
         self._log_pages = 0
 
     def open(self) -> None:
-        writer = self._connect()
+        if not self._in_memory:
+            _create(Path(self.path))
+        writer = self._lane(self._connect_writer)
+        writer.run(lambda connection: None)
         if self._steadies_clock:
             self.clock = self._steady_clock = SteadyClock(None if self._in_memory else clock_file(Path(self.path)))
         try:
-            self.schema_version = migrate(writer)
+            self.schema_version = writer.run(migrate)
         except apsw.Error as error:
             raise BackendUnavailable(f"Cannot use the database file {self.path}: {_why(error)}.") from error
         self._writer = Dispatcher([lambda: self._write(writer)], "ojster-writer")
         self._reader = self._writer
         self._notifier: SocketNotifier | None = None
         if not self._in_memory:
-            reader = self._connect()
+            reader = self._lane(self._connect)
             self._reader = Dispatcher([lambda: self._read(reader)], "ojster-reader")
             self._reader.start()
-            writer.wal_autocheckpoint(0)
-            writer.set_wal_hook(self._on_commit)
             self._checkpointer = threading.Thread(target=self._checkpoint, name="ojster-checkpoint", daemon=True)
             self._checkpointer.start()
             self._notifier = SocketNotifier(Path(self.path), self.heed)
         self._writer.start()
 
     def close(self) -> None:
+        if self._writer.is_inherited:
+            return
         self._closing = True
         self._writer.close()
         if not self._in_memory:
@@ -281,14 +285,25 @@ class SqliteDatabase(Database):
             self._notifier.close()
         if self._steady_clock is not None:
             self._steady_clock.close()
-        for connection in self._connections:
-            connection.close()
+        for lane in self._lanes:
+            lane.close()
+
+    def _lane(self, connect: Callable[[], apsw.Connection]) -> Lane:
+        lane = Lane(connect, closes=not self._in_memory)
+        self._lanes.append(lane)
+        return lane
+
+    def _connect_writer(self) -> apsw.Connection:
+        connection = self._connect()
+        if not self._in_memory:
+            connection.wal_autocheckpoint(0)
+            connection.set_wal_hook(self._on_commit)
+        return connection
 
     def _connect(self) -> apsw.Connection:
+        flags = apsw.SQLITE_OPEN_READWRITE | (apsw.SQLITE_OPEN_CREATE if self._in_memory else 0)
         try:
-            if not self._in_memory:
-                _create(Path(self.path))
-            connection = apsw.Connection(self.path, statementcachesize=STATEMENTS)
+            connection = apsw.Connection(self.path, flags=flags, statementcachesize=STATEMENTS)
             plan_once(connection)
             connection.set_busy_handler(LockWait(self.path, self.outages.begin))
             _refuse_foreign(connection, self.path)
@@ -298,33 +313,31 @@ class SqliteDatabase(Database):
         except (apsw.Error, OSError) as error:
             why = _why(error) if isinstance(error, apsw.Error) else error
             raise BackendUnavailable(f"Cannot open the database file {self.path}: {why}.") from error
-        self._connections.append(connection)
         return connection
 
     @contextmanager
-    def _write(self, connection: apsw.Connection) -> Iterator[Transaction]:
-        execute = connection.execute
+    def _write(self, lane: Lane) -> Iterator[Transaction]:
         try:
-            execute("BEGIN IMMEDIATE")
-            try:
-                tx = SqliteTransaction(
-                    connection,
-                    self.clock(),
-                    self.settings,
-                    self.memory,
-                    records_events=self.records_events,
-                    room=self._room,
-                )
-                tx.outages = self.outages
-                self._settings_watch.look(connection, tx)
-                yield tx
-                tx.write_effects()
-                mark_change(tx)
-                execute("COMMIT")
-            except BaseException:
-                if connection.in_transaction:
-                    execute("ROLLBACK")
-                raise
+            with lane.begun("BEGIN IMMEDIATE") as connection:
+                try:
+                    tx = SqliteTransaction(
+                        connection,
+                        self.clock(),
+                        self.settings,
+                        self.memory,
+                        records_events=self.records_events,
+                        room=self._room,
+                    )
+                    tx.outages = self.outages
+                    self._settings_watch.look(connection, tx)
+                    yield tx
+                    tx.write_effects()
+                    mark_change(tx)
+                    connection.execute("COMMIT")
+                except BaseException:
+                    if connection.in_transaction:
+                        connection.execute("ROLLBACK")
+                    raise
         except _UNUSABLE as error:
             self.outages.begin()
             raise BackendUnavailable(f"The database file {self.path} cannot be written: {_why(error)}.") from error
@@ -334,20 +347,20 @@ class SqliteDatabase(Database):
             if self._notifier is not None and (topics := topics_of(tx.effects)):
                 self._notifier.ring(topics)
             if self._log_pages > MAX_LOG_PAGES:
-                self._copy_log(connection)
+                lane.run(self._copy_log)
                 self._log_pages = 0
         except Exception:
             log.exception("cannot send the wake-ups of a committed transaction")
 
     @contextmanager
-    def _read(self, connection: apsw.Connection) -> Iterator[Transaction]:
-        connection.execute("BEGIN")
-        try:
-            tx = SqliteTransaction(connection, self.clock(), self.settings, self.memory)
-            self._settings_watch.look(connection, tx)
-            yield tx
-        finally:
-            connection.execute("ROLLBACK")
+    def _read(self, lane: Lane) -> Iterator[Transaction]:
+        with lane.begun("BEGIN") as connection:
+            try:
+                tx = SqliteTransaction(connection, self.clock(), self.settings, self.memory)
+                self._settings_watch.look(connection, tx)
+                yield tx
+            finally:
+                connection.execute("ROLLBACK")
 
     def _on_commit(self, connection: apsw.Connection, name: str, pages: int) -> int:
         self._log_pages = pages
@@ -359,11 +372,11 @@ class SqliteDatabase(Database):
 
     def _checkpoint(self) -> None:
         """Run checkpoints of the write-ahead log on a connection of their own, so that no commit waits for them."""
-        connection = self._connect()
+        lane = self._lane(self._connect)
         while not self._closing:
             self._checkpoint_wanted.wait()
             self._checkpoint_wanted.clear()
-            self._copy_log(connection)
+            lane.run(self._copy_log)
 
     def _copy_log(self, connection: apsw.Connection) -> None:
         with self._checkpointing:
@@ -464,6 +477,6 @@ def _use_write_ahead_log(connection: apsw.Connection) -> None:
             connection.execute("PRAGMA journal_mode = WAL").fetchall()
             return
         except apsw.BusyError:
-            if time.monotonic() > deadline:
+            if time.monotonic() > deadline or forks.is_wanted:
                 raise
             time.sleep(0.01)

@@ -11,6 +11,8 @@ from typing import Final
 
 import apsw
 
+from ojster.storage.sqlite.lane import forks
+
 log = logging.getLogger(__name__)
 
 BUSY_TIMEOUT: Final = 30_000
@@ -56,7 +58,7 @@ class LockWait:
         waited = now - self._began
         if waited >= OUTAGE_SECONDS:
             self._on_outage()
-        if waited * 1000 >= BUSY_TIMEOUT:
+        if waited * 1000 >= BUSY_TIMEOUT or forks.is_wanted:
             return False
         if now - self._logged >= LOG_SECONDS:
             self._logged = now

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from typing import Final
+from weakref import WeakKeyDictionary
 
 import apsw
 
@@ -39,7 +40,7 @@ class SettingsWatch:
     def __init__(self, memory: Memory) -> None:
         self._memory = memory
         self._lock = threading.Lock()
-        self._versions: dict[apsw.Connection, int] = {}
+        self._versions = WeakKeyDictionary[apsw.Connection, int]()
         """The version of the data at the last look, by connection."""
         self._mark: bytes | None = None
 
