@@ -77,22 +77,41 @@ class CronSchedule:
         """Return the first occurrence after ``moment``, both in microseconds since the epoch.
 
         At the change to or from daylight saving time, a skipped time does not occur, and a repeated time occurs once,
-        the first time. A schedule with an hour field that begins with ``*`` follows the elapsed time instead, so that
-        "every ten minutes" never pauses. Return ``None`` if nothing occurs in the next fifty years.
+        the first time. A schedule with an hour field that begins with ``*`` occurs whenever the clock shows a time that
+        matches, also when it shows it again, so that "every ten minutes" never pauses. Return ``None`` if nothing
+        occurs in the next fifty years.
         """
         if self._interval is not None:
             return moment + self._interval
         start = _EPOCH + timedelta(microseconds=moment)
-        if self.zone is not None:
-            start = start.astimezone(self.zone)
-        if self.zone is None or self._follows_elapsed_time():
+        if self.zone is None:
             found = next(_Expression(self._fields, start), None)
             return None if found is None else _micros(found)
+        start = start.astimezone(self.zone)
+        if self._follows_elapsed_time():
+            return self._next_on_the_clock(start)
         for local in _Expression(self._fields, start.replace(tzinfo=None)):
             occurrence = local.replace(tzinfo=self.zone, fold=0)
             if _exists(occurrence) and occurrence.astimezone(UTC) > start.astimezone(UTC):
                 return _micros(occurrence)
         return None
+
+    def _next_on_the_clock(self, start: datetime) -> int | None:
+        """Return the first moment after ``start`` at which the clock on the wall shows a time that matches.
+
+        Between two changes of the zone's offset, the clock runs like any other: so look from one change to the next.
+        """
+        after = start.replace(tzinfo=None)
+        while True:
+            offset = start.utcoffset()
+            local = next(_Expression(self._fields, after), None)
+            if local is None or offset is None:
+                return None
+            change = _next_change(start, (local - offset).replace(tzinfo=UTC))
+            if change is None:
+                return _micros((local - offset).replace(tzinfo=UTC))
+            start = change.astimezone(self.zone)
+            after = start.replace(tzinfo=None) - timedelta(seconds=1)  # the first time after the change counts, too
 
     def skipped_between(self, moment: int, until: int) -> list[int]:
         """Return the occurrences between two moments that the change to daylight saving time skips.
@@ -114,6 +133,28 @@ class CronSchedule:
     def _follows_elapsed_time(self) -> bool:
         fields = self._fields.split()
         return len(fields) > 3 and fields[-4].startswith("*")  # fewer are refused
+
+
+_LOOK: Final = timedelta(days=1)
+"""Distance at which offsets are compared to find a change of the offset: no zone changes it twice in this time."""
+
+
+def _next_change(start: datetime, end: datetime) -> datetime | None:
+    """Return the first moment after ``start``, and not after ``end``, with another offset; ``None``: there is none."""
+    zone, offset = start.tzinfo, start.utcoffset()
+    before, end = start.astimezone(UTC), end.astimezone(UTC)
+    while before < end:
+        after = min(before + _LOOK, end)
+        if after.astimezone(zone).utcoffset() != offset:
+            while after - before > timedelta(seconds=1):
+                middle = before + (after - before) // 2
+                if middle.astimezone(zone).utcoffset() == offset:
+                    before = middle
+                else:
+                    after = middle
+            return after.replace(microsecond=0)
+        before = after
+    return None
 
 
 def _exists(moment: datetime) -> bool:
