@@ -24,7 +24,7 @@ from ojster.core.tenant import LONGEST_TENANT, check_tenant, qualify, split
 from ojster.core.trace import trace_of_envelope
 from ojster.events.reaction_rules import MAX_ACTIONS, reactions_of
 from ojster.jobs.code import LARGEST_BODY, read_code
-from ojster.jobs.contents import carries_code
+from ojster.jobs.contents import carries_code, objects_in
 from ojster.jobs.expiration import ATTRIBUTE as EXPIRATION
 from ojster.jobs.expiration import delay_of
 from ojster.jobs.filter_walk import JobFilter, conditions
@@ -80,7 +80,7 @@ def fuzz_job(data: bytes) -> None:
     """Read a job as ``POST /jobs`` does."""
     members = read_members(data)
     check_job(read_job(members, NOW, largest=LARGEST), data)
-    carries_code(data)
+    carries_code(objects_in(data))
 
 
 def check_job(job: NewJob, data: bytes) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from ojster.core.errors import InvalidRequest
 from ojster.jobs.code import LARGEST_BODY, MOST_MODULES, Code, read_code
-from ojster.jobs.contents import carries_code
+from ojster.jobs.contents import carries_code, objects_in
 
 BODY = "def body(job): return 1"
 
@@ -28,7 +28,7 @@ BODY = "def body(job): return 1"
     ],
 )
 def test_a_request_that_makes_a_job_with_code_is_known(request_of: Any) -> None:
-    assert carries_code(msgspec.json.encode(request_of))
+    assert carries_code(objects_in(msgspec.json.encode(request_of)))
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_a_request_that_makes_a_job_with_code_is_known(request_of: Any) -> None:
     ],
 )
 def test_values_are_no_code_whatever_they_look_like(request_of: Any) -> None:
-    assert not carries_code(msgspec.json.encode(request_of))
+    assert not carries_code(objects_in(msgspec.json.encode(request_of)))
 
 
 def read(body: str, **more: Any) -> Code:

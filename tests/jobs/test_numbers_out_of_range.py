@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ojster.core.json_objects import read_members
-from ojster.jobs.contents import carries_code
+from ojster.jobs.contents import carries_code, objects_in
 from tests.conftest import Http
 
 pytestmark = pytest.mark.anyio
@@ -44,4 +44,4 @@ async def test_such_a_number_in_arguments_with_a_schema_is_no_internal_error(htt
 def test_such_a_number_does_not_keep_a_token_without_the_role_coder_from_pushing() -> None:
     body = b'{"type":"a","args":[1e999]}'
     assert read_members(body)
-    assert not carries_code(body)
+    assert not carries_code(objects_in(body))

@@ -9,9 +9,10 @@ import httpx
 import msgspec
 import pytest
 
-from ojster.core.access import Grant, Role
+from ojster.core.access import Grant, Operation, Role
 from ojster.core.json_objects import read_members
 from ojster.server.application import Application
+from ojster.server.permissions import OPERATIONS
 from tests.conftest import Bench, Http
 
 pytestmark = pytest.mark.anyio
@@ -103,7 +104,10 @@ async def test_contributors_may_cancel_everything_unless_the_server_says_otherwi
     office.limit()
     refused = await office.say("ben", "DELETE", f"{JOBS}/{jobs[1]}")
     assert refused.status_code == 403
-    assert "was created by 'ann'; 'ben' may cancel only its own. Ask an owner." in refused.json()["error"]["message"]
+    assert (
+        "was created by 'ann'; 'ben' may cancel or hold only its own. Ask an owner."
+        in refused.json()["error"]["message"]
+    )
     assert (await office.say("ann", "DELETE", f"{JOBS}/{jobs[1]}")).status_code == 200
     assert (await office.say("boss", "DELETE", f"{JOBS}/{jobs[2]}")).status_code == 200
 
@@ -132,3 +136,67 @@ async def test_steps_belong_to_whoever_created_the_workflow(office: Office) -> N
     assert (await office.say("ben", "POST", f"{WORKFLOWS}/{workflow}/cancel")).status_code == 403
     assert (await office.say("ann", "POST", f"{WORKFLOWS}/{workflow}/steps/1/cancel")).status_code == 200
     assert (await office.say("ann", "DELETE", f"{WORKFLOWS}/{workflow}")).status_code in (200, 409)
+
+
+STOPS = {
+    "DELETE /jobs/{id}": None,
+    "POST /jobs/{id}/cancel": {},
+    "POST /jobs/{id}/activate": {"error": "no"},
+    "POST /jobs/batch/cancel": {"job_ids": ["{id}"]},
+    "POST /jobs/bulk/cancel": {"filter": {"queue": "default"}, "confirm": True},
+    "DELETE /workflows/{workflow}": None,
+    "POST /workflows/{workflow}/cancel": {},
+    "POST /workflows/{workflow}/hold": {},
+    "POST /workflows/{workflow}/resume": {"error": "no"},
+    "POST /workflows/{workflow}/steps/0/cancel": {},
+}
+"""Calls that stop a job or a workflow, with the bodies with which they do."""
+
+GO_ON = {
+    "PATCH /jobs/{id}",
+    "POST /jobs/batch/retry",
+    "POST /jobs/bulk/retry",
+    "POST /dead-letter/{id}/retry",
+    "POST /dead-letter/retry",
+    "POST /workflows/{workflow}/retry",
+    "POST /workflows/{workflow}/release",
+    "POST /workflows/{workflow}/steps/0/retry",
+}
+"""Calls for contributors that stop nothing."""
+
+
+def test_every_call_for_contributors_stops_something_or_does_not() -> None:
+    contributors = {
+        path.replace("/workflows/{id}", "/workflows/{workflow}").replace("{step}", "0")
+        for path, needed in OPERATIONS.items()
+        if needed == (Operation.CANCEL,)
+    }
+    assert STOPS.keys() | GO_ON == contributors
+
+
+@pytest.mark.parametrize("call", sorted(STOPS))
+async def test_who_cancels_only_its_own_stops_nothing_of_others_in_another_way(office: Office, call: str) -> None:
+    office.limit()
+    body = {"type": "chain", "steps": [{"type": "wait"}]}
+    workflow = (await office.say("ann", "POST", WORKFLOWS, body)).json()["workflow"]["id"]
+    (step,) = (await office.say("ann", "GET", JOBS + "?type=ojster.wait")).json()["jobs"]
+    method, path = call.format(id=step["id"], workflow=workflow).split()
+    raw = msgspec.json.encode(STOPS[call]).decode().replace("{id}", step["id"])
+    answer = await office.say("ben", method, f"/ojs/v1{path}", msgspec.json.decode(raw))
+    states = [(await office.bench.engine.jobs.find(step["id"])).state]
+    shown = (await office.say("ann", "GET", f"{WORKFLOWS}/{workflow}")).json()["workflow"]
+    assert (states, shown["state"], shown.get("held")) == (["pending"], "running", None), answer.text
+    assert answer.status_code in (403, 422), answer.text
+    if "batch" not in call:
+        assert answer.status_code == 403, answer.text
+    if "bulk" not in call:
+        allowed = await office.say("ann", method, f"/ojs/v1{path}", msgspec.json.decode(raw))
+        assert allowed.status_code == 200, allowed.text
+
+
+async def test_who_cancels_only_its_own_answers_what_others_wait_for(office: Office) -> None:
+    office.limit()
+    body = {"type": "chain", "steps": [{"type": "wait"}]}
+    workflow = (await office.say("ann", "POST", WORKFLOWS, body)).json()["workflow"]["id"]
+    answer = await office.say("ben", "POST", f"{WORKFLOWS}/{workflow}/resume", {"result": 1})
+    assert answer.json()["workflow"]["state"] == "completed"

@@ -237,13 +237,13 @@ async def test_a_contributor_cancels_only_what_it_has_created(bench: Bench) -> N
     )  # fmt: skip
     refusals = await ada.scope.refuse_cancellation([*ids, "nowhere"])
     assert refusals[ids[0]] is None
-    assert "created by 'bob'; 'ada' may cancel only its own" in str(refusals[ids[1]])
+    assert "created by 'bob'; 'ada' may cancel or hold only its own" in str(refusals[ids[1]])
     assert "created by nobody with a token" in str(refusals[ids[2]])
     assert refusals["nowhere"] is None
     assert await owner.scope.refuse_cancellation(ids) == dict.fromkeys(ids)
     with pytest.raises(Forbidden, match="only an owner may cancel by a filter"):
         await ada.bulk.sweep(Action.CANCEL, JobFilter(type="*"))
-    with pytest.raises(Forbidden, match="may cancel only its own"):
+    with pytest.raises(Forbidden, match="may cancel or hold only its own"):
         await ada.jobs.cancel(ids[1])
     await ada.jobs.cancel(ids[0])
     await owner.jobs.cancel(ids[1])

@@ -65,7 +65,7 @@ _OPTIONS: Final = (
         type=click.Choice(["all", "own"]),
         default="all",
         show_default=True,
-        help="What tokens with the role 'contributor' may cancel.",
+        help="What tokens with the role 'contributor' may cancel, hold, replace and fail.",
     ),
     click.option(
         "--max-generations",

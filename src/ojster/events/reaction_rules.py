@@ -13,6 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from ojster.collections.items import INTERNAL, Matching, check_collection_name, check_item_name, read_lookup
+from ojster.core.access import Operation
 from ojster.core.durations import DAY, HOUR, MINUTE, WEEK
 from ojster.core.errors import InvalidRequest
 from ojster.core.reacts import BITS, COLLECTS_BIT, SKIPS, JobEvent
@@ -84,6 +85,30 @@ class RetryWithDelays(
 
 Action = Enqueue | StartWorkflow | Collect | Notify | RetryWithDelays | Record | SkipIfUnchanged | SkipIfChanged
 Reactions = dict[JobEvent, tuple[Action, ...]]
+
+NEEDS: Final[dict[str, tuple[Operation, ...]]] = {
+    "enqueue": (Operation.ENQUEUE,),
+    "start-workflow": (Operation.ENQUEUE,),
+    "collect": (Operation.CANCEL, Operation.DEQUEUE),
+}
+"""Operations of the kinds of actions that change more than their own job: whoever declares one needs one of these.
+
+They are the operations of the endpoint that does the same. Other kinds concern their own job alone. So does ``collect``
+into the collection of the job's own workflow.
+
+Spec: ojs-security 7.2
+"""
+
+
+def needs_of(action: Mapping[str, Any]) -> tuple[Operation, ...]:
+    """Return the operations for an action, given as JSON: its caller needs one of them. Empty: anybody may declare it.
+
+    The action need not be valid.
+    """
+    kind = action.get("action")
+    is_own = kind == "collect" and action.get("collection", INTERNAL) == INTERNAL
+    return () if is_own or not isinstance(kind, str) else NEEDS.get(kind, ())
+
 
 _decode: Final = msgspec.json.Decoder(Reactions).decode
 

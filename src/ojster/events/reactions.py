@@ -1,6 +1,7 @@
 """Execution of reactions, one after the other, in the transaction of the event.
 
-A failed reaction is recorded in the history of its job. It never undoes the event.
+A failed reaction is recorded in the history of its job. It never undoes the event. Whether the caller may declare a
+reaction is checked when the job is pushed (``Scope.check_contents``). What it creates belongs to its creator.
 """
 
 from __future__ import annotations
@@ -34,8 +35,9 @@ from ojster.events.notifications import notify
 from ojster.events.reaction_rules import Action, Collect, Enqueue, StartWorkflow, reactions_of
 from ojster.insight.task_history import record_all
 from ojster.insight.task_values import Record
+from ojster.jobs.authorship import creators_of, sign
 from ojster.jobs.job_types import defaults_by_type, with_defaults
-from ojster.jobs.new_job import NewJob, read_job
+from ojster.jobs.new_job import NewJob, check_size, read_job
 from ojster.jobs.push import admit
 from ojster.storage.transaction import Held, Later, Transaction, TryAgain
 from ojster.workflows.creation import create
@@ -105,12 +107,16 @@ def _stopped(tx: Transaction, job: Job, event: Event, actions: tuple[Action, ...
 def _enqueue_all(tx: Transaction, wanted: Sequence[tuple[Job, Event, Enqueue]]) -> None:
     """Push the jobs of ``enqueue`` reactions in one batch; record refusals in the history of the source job."""
     ready: list[tuple[Job, Event, NewJob]] = []
+    creators = creators_of(tx, [job for job, _, _ in wanted])
     for job, event, action in wanted:
         try:
             members = _descended(job, _resolved(tx, action.job, _OF_JOB, job), "meta")
             members = with_defaults(defaults_by_type(tx), members, job.tenant)
             new = read_job(members, tx.now, largest=tx.settings.largest_job, tenant=job.tenant)
-            new = msgspec.structs.replace(new, reacts=new.reacts & ~LOOKUP_BIT)  # lookups are already resolved
+            envelope = sign(new.envelope, creators[job.id])
+            check_size(envelope, tx.settings.largest_job)
+            reacts = new.reacts & ~LOOKUP_BIT  # lookups are already resolved
+            new = msgspec.structs.replace(new, reacts=reacts, envelope=envelope)
             ready.append((job, event, new))
         except (OjsterError, Unresolvable) as error:
             note_failure(tx, job, event, str(error))
@@ -161,6 +167,7 @@ def _start(tx: Transaction, job: Job, members: Members) -> None:
     if found is not None and start is not None:
         start = msgspec.structs.replace(start, definition=found.name, definition_version=found.version)
         new = msgspec.structs.replace(new, **start.of(new.params, own, job.tenant))
+    new.created_by = creators_of(tx, [job])[job.id]
     add_defaults(tx, new.plan, job.tenant)
     (created,) = create(tx, [new])
     _accept(created)

@@ -1,6 +1,6 @@
 """Who created a job: the name of the caller's token, which the server adds to the job.
 
-A step of a workflow belongs to whoever created the workflow.
+A step of a workflow belongs to whoever created the workflow, and what a reaction creates to whoever created its job.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from ojster.core.job import Job
 from ojster.storage.transaction import Transaction
 
 
@@ -38,11 +39,17 @@ def find_creators(tx: Transaction, requests: Sequence[tuple[str, ...]]) -> list[
 
 
 def _creators(tx: Transaction, ids: Sequence[str]) -> dict[str, str | None]:
-    jobs = tx.find_jobs(ids)
-    numbers = {job.workflow for job in jobs.values() if job.workflow is not None}
-    rows = tx.execute(f"SELECT seq, created_by FROM workflows WHERE seq {tx.among}", (tx.integers(numbers),))
-    of_workflows: dict[int, str | None] = dict(rows)
+    return creators_of(tx, list(tx.find_jobs(ids).values()))
+
+
+def creators_of(tx: Transaction, jobs: Sequence[Job]) -> dict[str, str | None]:
+    """Return who created each of these jobs, by job id. Their envelopes must be loaded."""
+    numbers = {job.workflow for job in jobs if job.workflow is not None}
+    of_workflows: dict[int, str | None] = {}
+    if numbers:
+        of_workflows = dict(
+            tx.execute(f"SELECT seq, created_by FROM workflows WHERE seq {tx.among}", (tx.integers(numbers),))
+        )
     return {
-        id: creator_of(job.envelope) if job.workflow is None else of_workflows.get(job.workflow)
-        for id, job in jobs.items()
+        job.id: creator_of(job.envelope) if job.workflow is None else of_workflows.get(job.workflow) for job in jobs
     }

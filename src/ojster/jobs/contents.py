@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
 
+from ojster.core.access import Operation
+from ojster.events.reaction_rules import ATTRIBUTE as REACTIONS
+from ojster.events.reaction_rules import needs_of
 from ojster.jobs.code import ATTRIBUTE, CODE_TYPE
 
 _DATA: Final = frozenset({"args", "params", "meta", "metadata", "properties", "options"})
 """Members of requests that hold users' values, in which nothing is a job."""
 
+Objects = Sequence[dict[str, Any]]
+"""The objects in a request that may be jobs, steps or actions of reactions."""
 
-def carries_code(request: bytes | msgspec.Raw) -> bool:
+
+def objects_in(request: bytes | msgspec.Raw) -> Objects:
+    """Return the objects in a request that may be jobs, steps or actions of reactions, at any depth."""
+    # Numbers are read as texts: they say nothing, and may be out of range.
+    return list(_objects(json.loads(bytes(request), parse_int=str, parse_float=str)))
+
+
+def carries_code(objects: Objects) -> bool:
     """Return whether a request makes a job that carries code: itself, as a step at any depth, or by a reaction."""
-    return any(map(_is_code, _objects(request)))
+    return any(map(_is_code, objects))
 
 
 def _is_code(one: dict[str, Any]) -> bool:
@@ -26,14 +38,14 @@ def _is_code(one: dict[str, Any]) -> bool:
     return isinstance(type, str) and type.partition("@")[0] == CODE_TYPE
 
 
-def names_recipients(request: bytes | msgspec.Raw) -> bool:
+def names_recipients(objects: Objects) -> bool:
     """Return whether a job that a request makes, as in ``carries_code``, sets the recipients of a notification."""
-    return any(one.get("action") == "notify" and (one.get("to") or one.get("cc")) for one in _objects(request))
+    return any(one.get("action") == "notify" and (one.get("to") or one.get("cc")) for one in objects)
 
 
-def replaces_others(request: bytes | msgspec.Raw) -> bool:
+def replaces_others(objects: Objects) -> bool:
     """Return whether a job that a request makes, as in ``carries_code``, may replace jobs with the same unique key."""
-    return any(map(_replaces, _objects(request)))
+    return any(map(_replaces, objects))
 
 
 def _replaces(one: dict[str, Any]) -> bool:
@@ -44,10 +56,22 @@ def _replaces(one: dict[str, Any]) -> bool:
     return False
 
 
-def _objects(request: bytes | msgspec.Raw) -> Iterator[dict[str, Any]]:
-    """Yield the objects in a request that may be jobs, steps or reactions."""
-    # Numbers are read as texts: they say nothing, and may be out of range.
-    waiting = [json.loads(bytes(request), parse_int=str, parse_float=str)]
+def needs_of_reactions(objects: Objects) -> dict[str, tuple[Operation, ...]]:
+    """Return the operations that the reactions of the jobs that a request makes need, by the kind of their actions.
+
+    The caller needs one operation of each kind.
+    """
+    needs: dict[str, tuple[Operation, ...]] = {}
+    for reactions in filter(None, (one.get(REACTIONS) for one in objects)):
+        for actions in reactions.values() if isinstance(reactions, dict) else ():
+            for action in actions if isinstance(actions, list) else ():
+                if isinstance(action, dict) and (operations := needs_of(action)):
+                    needs[action["action"]] = operations
+    return needs
+
+
+def _objects(value: Any) -> Iterator[dict[str, Any]]:
+    waiting = [value]
     while waiting:
         one = waiting.pop()
         if isinstance(one, list):

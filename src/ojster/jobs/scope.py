@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -14,7 +14,7 @@ from ojster.core.json_objects import Members
 from ojster.core.tenant import NOBODY, qualify
 from ojster.jobs import queries
 from ojster.jobs.authorship import find_creators
-from ojster.jobs.contents import carries_code, names_recipients, replaces_others
+from ojster.jobs.contents import carries_code, names_recipients, needs_of_reactions, objects_in, replaces_others
 from ojster.jobs.messages import Holder, LeaseReport, unnamed
 from ojster.jobs.names import RESERVED_QUEUE_PREFIX, refuse_reserved
 from ojster.storage.call import Operation
@@ -155,16 +155,22 @@ class Scope:
         owners = await self.database.read(queries.find_owners, tuple(ids))
         return [self._refuse_job(id, owners.get(id)) for id in ids]
 
-    async def check_reports(self, items: Sequence[W]) -> tuple[Sequence[W], Sequence[OjsterError | None]]:
+    async def check_reports(
+        self, items: Sequence[W], refuse: Callable[[W], OjsterError | None] = lambda _: None
+    ) -> tuple[Sequence[W], Sequence[OjsterError | None]]:
         """Return the reports of workers that the caller may make, and for each report why not, or ``None``.
 
-        Whoever does not administer must name the worker of a job that is leased to one.
+        Whoever does not administer must name the worker of a job that is leased to one. ``refuse`` returns why the
+        caller may not make a report, for another reason.
         """
+        if self.access is None and not self.is_limited:
+            return items, [None] * len(items)
         if self.access is not None and not self.access.may(Allowed.ADMIN):
             items = [item if item.worker_id is not None else unnamed(item) for item in items]
-        if not self.is_limited:
-            return items, [None] * len(items)
-        refusals = await self.check_jobs([item.job_id for item in items])
+        refusals = [
+            refusal or refuse(item)
+            for item, refusal in zip(items, await self.check_jobs([item.job_id for item in items]), strict=True)
+        ]
         checked = zip(items, refusals, strict=True)
         return [self.with_worker(item) for item, refusal in checked if refusal is None], refusals
 
@@ -180,25 +186,40 @@ class Scope:
     def check_contents(self, *requests: Members | bytes) -> None:
         """Raise ``Forbidden`` if one of these requests makes a job that the caller may not make, at any depth.
 
-        Such a job carries code, sets the recipients of a notification, or may replace jobs of others.
+        Such a job carries code, sets the recipients of a notification, may replace jobs of others, or has a reaction
+        that does what the caller itself may not do.
         """
+        if (refusal := self.refuse_contents(*requests)) is not None:
+            raise refusal
+
+    def refuse_contents(self, *requests: Members | bytes) -> Forbidden | None:
+        """Return why the caller may not make the jobs of these requests, as ``check_contents`` has it, or ``None``."""
         if self.access is None:
-            return
+            return None
         encoded = [one if isinstance(one, bytes) else msgspec.json.encode(one) for one in requests]
-        if not self.access.may(Allowed.CODE) and any(map(carries_code, encoded)):
-            raise Forbidden(
+        objects = [one for request in encoded for one in objects_in(request)]
+        if not self.access.may(Allowed.CODE) and carries_code(objects):
+            return Forbidden(
                 f"The token {self.who!r} may not push jobs that carry code. Use one with the role 'coder' or 'owner'."
             )
-        if not self.access.may(Allowed.ADMIN) and any(map(names_recipients, encoded)):
-            raise Forbidden(
+        if not self.access.may(Allowed.ADMIN) and names_recipients(objects):
+            return Forbidden(
                 f"The token {self.who!r} may not set the recipients of notifications ('to' and 'cc'): it needs "
                 "administrator rights. Leave them out, and the channel's are used."
             )
-        if self.cancels_only_own and any(map(replaces_others, encoded)):
-            raise Forbidden(
+        if self.cancels_only_own and replaces_others(objects):
+            return Forbidden(
                 f"{self.who!r} may replace only its own jobs; steps, reactions and cron jobs that replace others by "
                 "their unique keys might replace any. Use 'reject' or 'ignore'."
             )
+        for kind, operations in needs_of_reactions(objects).items():
+            if not self.access.operations.intersection(operations):
+                names = " or ".join(repr(operation.value) for operation in operations)
+                return Forbidden(
+                    f"The token {self.who!r} may not declare the reaction {kind!r}: reactions act with the rights of "
+                    f"their caller, and it has no role that allows {names} here. Use a token that has one."
+                )
+        return None
 
     def check_queue(self, queue: str | None) -> None:
         """Raise ``Forbidden`` if the caller is limited to other queues; ``None``: all queues."""
@@ -217,7 +238,7 @@ class Scope:
 
     @property
     def cancels_only_own(self) -> bool:
-        """Whether the caller may cancel only what it has created."""
+        """Whether the caller may stop only what it has created: cancel, hold, replace, or let it fail."""
         access = self.access
         return (
             access is not None and self.database.settings.contributors_cancel == "own" and not access.may(Allowed.ADMIN)
@@ -235,7 +256,7 @@ class Scope:
         if not self.cancels_only_own or creator == self.who:
             return None
         by = "nobody with a token" if creator is None else repr(creator)
-        return Forbidden(f"{what} was created by {by}; {self.who!r} may cancel only its own. Ask an owner.")
+        return Forbidden(f"{what} was created by {by}; {self.who!r} may cancel or hold only its own. Ask an owner.")
 
     async def do(self, operation: Operation[A, R | OjsterError], argument: A) -> R:
         """Run a transaction function that may write; return its result, or raise its refusal."""

@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from ojster.core import access
-from ojster.core.errors import BackendUnavailable, OjsterError
+from ojster.core.errors import BackendUnavailable, Forbidden, OjsterError
 from ojster.core.job import Job
 from ojster.core.json_objects import Members
 from ojster.core.states import FINISHED as FINISHED_STATES
@@ -145,13 +145,9 @@ class JobService(CapabilityService):
         """Complete jobs (ACK); return each job, or the refusal of its acknowledgement.
 
         With a file store, results of more than 64 KiB become files, unless a transaction must read them, for example
-        for steps that refer to them.
-
-        Raises
-        ------
-        Forbidden
-            There are steps to append, and the caller may not push them: it is limited to certain queues, or they carry
-            code or set recipients.
+        for steps that refer to them. It is refused with ``Forbidden`` if there are steps to append that the caller may
+        not push: it is limited to certain queues, or the steps carry code, set recipients, or react in a way that the
+        caller may not.
         """
         outcomes, _ = await self.acknowledge_and_fetch(items, None)
         return outcomes
@@ -161,15 +157,11 @@ class JobService(CapabilityService):
     ) -> tuple[list[Job | OjsterError], list[Job] | OjsterError]:
         """Complete jobs, and hand out further ones after that, in the same transaction.
 
-        ``request``: which jobs; ``None``: none. Return the outcomes, and the jobs or why there are none. See
-        ``acknowledge`` for what it raises.
+        ``request``: which jobs; ``None``: none. Return the outcomes, and the jobs or why there are none.
         """
-        if self.scope.access is not None and (appended := [step for item in items for step in item.append]):
-            self.scope.need_all_queues("A step to append")
-            self.scope.check_contents(*appended)
         if self._shrink is not None:
             items = await self._shrink(items)
-        items, refusals = await self.scope.check_reports(items)
+        items, refusals = await self.scope.check_reports(items, self._refuse_append)
         acknowledging = self.database.run_many(completion.acknowledge, items) if items else None
         fetched: list[Job] | OjsterError = []
         if request is not None:
@@ -183,6 +175,16 @@ class JobService(CapabilityService):
             self.give_back(fetched if isinstance(fetched, list) else ())
             raise
         return merged(refusals, outcomes), fetched
+
+    def _refuse_append(self, item: Acknowledgement) -> OjsterError | None:
+        """Return why the caller may not append the steps of an acknowledgement, or ``None``."""
+        if not item.append:
+            return None
+        try:
+            self.scope.need_all_queues("A step to append")
+        except Forbidden as refusal:
+            return refusal
+        return self.scope.refuse_contents(*item.append)
 
     async def fail(self, items: Sequence[FailureReport]) -> list[Job | OjsterError]:
         """Fail attempts (FAIL); return each job, or the refusal of its report."""

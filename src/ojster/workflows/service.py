@@ -9,15 +9,13 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from ojster.core.errors import InvalidRequest, OjsterError
+from ojster.core.errors import OjsterError
 from ojster.core.ids import ids_beginning_with, is_job_id
 from ojster.core.json_objects import Members, read_members
 from ojster.core.turns import in_turns, read_aside
 from ojster.jobs.failure import Failure
-from ojster.jobs.new_job import read_job
-from ojster.jobs.preparation import Preparation, check_references
+from ojster.jobs.preparation import check_references
 from ojster.jobs.queries import no_workflow
-from ojster.jobs.schemas import Catalogue, check_args, schema_uri
 from ojster.jobs.scope import CapabilityService, Scope, accepted
 from ojster.jobs.service import MAX_WAIT_SECONDS, JobService
 from ojster.jobs.transitions import ChangedJob
@@ -35,6 +33,7 @@ from ojster.workflows.orchestrator_request import expand
 from ojster.workflows.plan import read_workflow
 from ojster.workflows.plan_members import Problem, refusal_of
 from ojster.workflows.plan_values import NewWorkflow
+from ojster.workflows.preparation import check_steps, complete_steps
 from ojster.workflows.properties import Properties, PropertyChange
 from ojster.workflows.property_values import check_changes
 from ojster.workflows.selection import WorkflowFilter, list_workflows
@@ -71,7 +70,7 @@ class WorkflowService(CapabilityService):
             await self._workflow(WorkflowRequest(workflow_id, 0))
 
     async def _check_author(self, workflow_id: str) -> None:
-        """Raise ``Forbidden`` if the caller may not cancel a workflow or its steps."""
+        """Raise ``Forbidden`` if the caller may not stop a workflow or its steps."""
         if self.scope.cancels_only_own:
             found = await self._workflow(WorkflowRequest(workflow_id, 0))
             accepted(self.scope.refuse_foreign(f"The workflow {workflow_id}", found.created_by))
@@ -111,9 +110,9 @@ class WorkflowService(CapabilityService):
             new = msgspec.structs.replace(new, **definition.of(new.params, own, new.tenant))
         preparation = await self._jobs.preparation()
         if preparation.changes_requests:
-            await self._complete_steps(new, preparation)
+            await complete_steps(self.database, new, preparation)
         if preparation.catalogue.by_type:
-            await _check_steps(preparation.catalogue, new)
+            await check_steps(preparation.catalogue, new)
         async for job in in_turns(new.plan.jobs.values()):
             if job.reacts:
                 await check_references(self.scope, job)
@@ -131,20 +130,6 @@ class WorkflowService(CapabilityService):
             own["metadata"] = msgspec.Raw(msgspec.json.encode(both))
         start = msgspec.structs.replace(start, definition=found.name, definition_version=found.version)
         return found.members | own, start
-
-    async def _complete_steps(self, new: NewWorkflow, preparation: Preparation) -> None:
-        """Run the middleware and the queue rules on the jobs of a workflow, as ``prepare`` does for a job."""
-        async for node, spec in in_turns(zip(new.plan.nodes, new.plan.specs, strict=True)):
-            if spec.request is not msgspec.UNSET:
-                given = read_members(spec.request, "The step")
-                members = await preparation.complete(dict(given))
-                if members == given:
-                    continue
-                spec.request = msgspec.Raw(msgspec.json.encode(members))
-                largest = self.database.settings.largest_job
-                job = read_job(members, self.database.clock(), largest=largest, tenant=new.tenant)
-                if node.id in new.plan.jobs:
-                    new.plan.jobs[node.id] = job
 
     async def create(self, members: Members) -> WorkflowInfo:
         """Create a workflow, and start it unless it is scheduled.
@@ -287,7 +272,10 @@ class WorkflowService(CapabilityService):
         ------
         NotFound, Conflict
             The workflow does not exist, or has finished.
+        Forbidden
+            The caller may hold only its own workflows.
         """
+        await self._check_author(workflow_id)
         return await self._steered(workflow_id, workflows.hold_workflows, workflow_id)
 
     async def release(self, workflow_id: str) -> WorkflowInfo:
@@ -307,7 +295,11 @@ class WorkflowService(CapabilityService):
         ------
         NotFound, Conflict
             The workflow or step does not exist, no job is suspended, or several are and the step is not named.
+        Forbidden
+            It is resumed with an error, and the caller may cancel only its own workflows.
         """
+        if item.failure is not None:
+            await self._check_author(item.workflow_id)
         return await self._steered(item.workflow_id, suspensions.resume_workflows, item)
 
     async def properties(self, workflow_id: str) -> Properties:
@@ -446,8 +438,12 @@ class WorkflowService(CapabilityService):
         ------
         NotFound, Conflict
             The job does not exist, or is not pending.
+        Forbidden
+            It is resumed with an error, and the caller may cancel only its own jobs.
         """
         await self.scope.check_job(job_id)
+        if failure is not None:
+            accepted((await self.scope.refuse_cancellation((job_id,))).get(job_id))
         return accepted(await self.database.run(suspensions.activate, Resumption(job_id, data, failure)))
 
     async def notes_of_job(self, job_id: str) -> list[Note]:
@@ -465,27 +461,3 @@ class WorkflowService(CapabilityService):
 def _without_definition(name: str) -> Problem:
     more = "Set the retry policies of jobs in 'options'." if name == "retry" else "Send its name, or leave this out."
     return Problem(f"$.{name}", f"{name!r} needs a 'definition'. {more}")
-
-
-async def _check_steps(catalogue: Catalogue, new: NewWorkflow) -> None:
-    """Check the arguments of steps without references against their schemas.
-
-    Raises
-    ------
-    InvalidWorkflow
-        The arguments of a step violate a strict schema.
-    """
-    problems: list[Problem] = []
-    async for node, spec in in_turns(zip(new.plan.nodes, new.plan.specs, strict=True)):
-        job = new.plan.jobs.get(node.id)
-        if job is None or spec.request is msgspec.UNSET:
-            continue
-        request = read_members(spec.request, "The step")
-        try:
-            check_args(catalogue, job, request["args"], schema_uri(request))
-        except InvalidRequest as error:
-            place = msgspec.json.decode(request["workflow_step"], type=str)
-            wrong = "; ".join(error.details.get("validation_errors", ()))
-            problems.append(Problem(f"step {place}", f"{error.message} {wrong}".strip()))
-    if problems:
-        raise refusal_of(problems)

@@ -1,0 +1,164 @@
+"""Reactions act with the rights of the caller that declared them: each kind, on every way in."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any, Final, get_args
+
+import httpx
+import msgspec
+import pytest
+
+from ojster.collections.items import Where
+from ojster.core.access import OPERATIONS, Grant, Role
+from ojster.events.reaction_rules import NEEDS, Action, needs_of
+from ojster.server.application import Application
+from ojster.server.permissions import OPERATIONS as NEEDED
+from tests.conftest import Bench, Http, shown
+
+pytestmark = pytest.mark.anyio
+
+BASE: Final = "/ojs/v1"
+
+ENDPOINTS: Final = {
+    "enqueue": "POST /jobs",
+    "start-workflow": "POST /workflows",
+    "collect": "POST /collections/{name}/items",
+}
+"""The endpoint that does the same, by the kind of the action."""
+
+OWN_JOB: Final = {
+    "notify",  # through a channel that an administrator has set up; recipients need administrator rights
+    "record",
+    "retry-with-delays",
+    "skip-if-changed",
+    "skip-if-unchanged",
+}
+"""Kinds of actions that change nothing but their own job."""
+
+RELEASES: Final = Where("releases")
+
+ACTIONS: Final[dict[str, dict[str, Any]]] = {
+    "enqueue": {"action": "enqueue", "job": {"type": "b", "args": []}},
+    "start-workflow": {"action": "start-workflow", "workflow": {"type": "chain", "steps": [{"type": "b", "args": []}]}},
+    "collect": {"action": "collect", "collection": "releases", "name": "x"},
+}
+
+
+def job(action: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "a", "args": [], "event_reactions": {"on_success": [action]}}
+
+
+def chain(*steps: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "chain", "steps": list(steps)}
+
+
+class GuardedServer:
+    """A server that requires tokens."""
+
+    def __init__(self, http: Http, bench: Bench) -> None:
+        self._http = http
+        self.bench = bench
+
+    async def say(self, role: Role, method: str, path: str, body: Any) -> httpx.Response:
+        """Make a call with a token of a role."""
+        _, shown = await self.bench.engine.tokens.create(role.value, [Grant(role)])
+        return await self._http(method, BASE + path, body, headers={"Authorization": f"Bearer {shown}"})
+
+
+@pytest.fixture
+async def door(bench: Bench) -> AsyncIterator[GuardedServer]:
+    await bench.engine.collections.create("releases")
+    guarded = Application(bench.engine, guarded=True)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=guarded), base_url="http://guarded") as client:
+        yield GuardedServer(Http(client), bench)
+
+
+def test_every_kind_of_action_is_one_that_needs_a_right_or_concerns_its_own_job() -> None:
+    kinds = {msgspec.inspect.type_info(kind).tag for kind in get_args(Action)}  # type: ignore[union-attr]
+    assert kinds == NEEDS.keys() | OWN_JOB
+    assert not NEEDS.keys() & OWN_JOB
+
+
+@pytest.mark.parametrize("kind", sorted(NEEDS))
+def test_an_action_needs_what_the_endpoint_needs_that_does_the_same(kind: str) -> None:
+    assert set(needs_of(ACTIONS[kind])) == set(NEEDED[ENDPOINTS[kind]])
+
+
+WAYS_IN: Final[dict[str, Any]] = {
+    "a job": ("POST", "/jobs", job),
+    "a batch": ("POST", "/jobs/batch", lambda action: {"jobs": [{"type": "b", "args": []}, job(action)]}),
+    "a step": ("POST", "/workflows", lambda action: chain(job(action))),
+    "a step inside": ("POST", "/workflows", lambda action: chain({"type": "group", "jobs": [job(action)]})),
+    "a step of a map": ("POST", "/workflows", lambda action: chain({"type": "map", "over": [1], "do": job(action)})),
+    "a clean-up": ("POST", "/workflows", lambda action: chain({"type": "b", "args": []}) | {"on_error": job(action)}),
+    "a job of a reaction": ("POST", "/jobs", lambda action: job({"action": "enqueue", "job": job(action)})),
+    "a workflow of a reaction": (
+        "POST",
+        "/jobs",
+        lambda action: job({"action": "start-workflow", "workflow": chain(job(action))}),
+    ),
+    "a job type": ("PUT", "/job-types/a", lambda action: {"event_reactions": {"on_success": [action]}}),
+    "a cron job": (
+        "POST",
+        "/cron",
+        lambda action: {"name": "c", "expression": "0 0 * * *", "job_template": job(action)},
+    ),
+}
+"""How a caller that may enqueue declares a reaction."""
+
+
+@pytest.mark.parametrize("way", sorted(WAYS_IN))
+@pytest.mark.parametrize("role", [Role.PRODUCER, Role.CODER, Role.CONTRIBUTOR, Role.OWNER])
+async def test_a_caller_declares_the_reactions_that_it_may_carry_out_itself(
+    door: GuardedServer, way: str, role: Role
+) -> None:
+    method, path, request_of = WAYS_IN[way]
+    for kind, action in ACTIONS.items():
+        answer = await door.say(role, method, path, request_of(action))
+        is_allowed = bool(OPERATIONS[role].intersection(NEEDED[ENDPOINTS[kind]]))
+        assert (answer.status_code in (200, 201, 202)) is is_allowed, f"{kind}: {answer.status_code} {answer.text}"
+        if not is_allowed:
+            assert answer.status_code == 403
+            assert f"may not declare the reaction {kind!r}" in answer.text
+    assert await door.bench.engine.collections.items(RELEASES) == []
+
+
+async def test_a_worker_appends_no_steps_that_enqueue_and_its_other_reports_are_accepted(door: GuardedServer) -> None:
+    for kind, action in ACTIONS.items():
+        await door.say(Role.PRODUCER, "POST", "/workflows", chain({"type": "a", "args": []}))
+        await door.say(Role.PRODUCER, "POST", "/jobs", {"type": "a", "args": []})
+        fetch = {"queues": ["default"], "worker_id": "w", "count": 2}
+        jobs = (await door.say(Role.WORKER, "POST", "/workers/fetch", fetch)).json()["jobs"]
+        acks: list[dict[str, Any]] = [{"job_id": fetched["id"], "worker_id": "w"} for fetched in jobs]
+        acks[0]["append"] = [job(action)]
+        answer = await door.say(Role.WORKER, "POST", "/workers/ack/batch", {"acks": acks})
+        is_allowed = bool(OPERATIONS[Role.WORKER].intersection(NEEDED[ENDPOINTS[kind]]))
+        states = [(await door.bench.engine.jobs.find(fetched["id"])).state for fetched in jobs]
+        assert states == ["completed" if is_allowed else "active", "completed"], f"{kind}: {answer.text}"
+        await door.bench.fetch(count=9)  # what is left is out of the way
+
+
+@pytest.mark.parametrize("value", ["args", "meta"])
+async def test_what_looks_like_a_reaction_in_the_values_of_a_user_is_none(door: GuardedServer, value: str) -> None:
+    inside = job(ACTIONS["collect"])
+    body = {"type": "a", "args": [inside] if value == "args" else [], "meta": inside if value == "meta" else {}}
+    assert (await door.say(Role.PRODUCER, "POST", "/jobs", body)).status_code == 201
+
+
+async def test_a_producer_collects_into_the_collection_of_its_own_workflow(door: GuardedServer) -> None:
+    own = {"action": "collect", "name": "x"}
+    assert (await door.say(Role.PRODUCER, "POST", "/workflows", chain(job(own)))).status_code == 201
+
+
+async def test_what_a_reaction_creates_belongs_to_the_creator_of_its_job(door: GuardedServer) -> None:
+    made = [ACTIONS["enqueue"], ACTIONS["start-workflow"]]
+    reacting = {"type": "a", "args": [], "event_reactions": {"on_creation": made}}
+    await door.say(Role.PRODUCER, "POST", "/jobs", reacting)
+    await door.say(Role.PRODUCER, "POST", "/workflows", chain(reacting))
+    bench = door.bench
+    jobs = [one for one in await bench.fetch(count=9) if one.type == "b"]
+    plain = [shown(one) for one in jobs if one.workflow is None]
+    assert [one["created_by"] for one in plain] == ["producer", "producer"]
+    workflows = (await door.say(Role.OWNER, "GET", "/workflows", None)).json()["workflows"]
+    assert [one["created_by"] for one in workflows] == ["producer"] * 3
