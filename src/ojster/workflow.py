@@ -152,6 +152,7 @@ class Step:
         display_name: str | None = None,
         step: str | None = None,
         group: str | None = None,
+        visible: bool | None = None,
         priority_adjustment: int | None = None,
         options: Mapping[str, Any] | None = None,
         provides: Sequence[str | Mapping[str, Any]] | None = None,
@@ -178,7 +179,9 @@ class Step:
         compensate:
             The step that undoes this one if the workflow does not succeed.
         display_name, step, group:
-            For display: a label, a stage, and a group.
+            For display: a label, a stage, and a group. Drawings have a frame around the steps of a group.
+        visible:
+            Whether it is shown in pages of steps and in drawings; by default it is.
         priority_adjustment:
             Difference to the priority that it inherits.
         options:
@@ -214,6 +217,7 @@ class Step:
                 "display_name": display_name,
                 "step": step,
                 "group": group,
+                "visible": visible,
                 "priority_adjustment": priority_adjustment,
                 "options": options,
                 "provides": provides,

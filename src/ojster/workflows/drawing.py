@@ -1,7 +1,8 @@
 """Diagrams of workflows: Mermaid text, or SVG documents rendered without the network.
 
 A chain runs from left to right, and parallel steps stand below each other. A graph is drawn in columns: each step to
-the right of its predecessors.
+the right of its predecessors. Steps of one container with the same ``group`` have a frame around them. Steps that are
+not ``visible`` are left out; what follows them follows their predecessors instead.
 """
 
 from __future__ import annotations
@@ -9,13 +10,15 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator, Sequence
-from typing import Final, Literal
+from typing import Any, Final, Literal, TypeVar
 from xml.sax.saxutils import escape
 
 import msgspec
 
 from ojster.core.printable import printable
 from ojster.workflows.info import StepInfo, WorkflowInfo
+
+S = TypeVar("S", StepInfo, WorkflowInfo)
 
 COLOURS: Final = {
     "waiting": ("#eef1f5", "#8492a6"),
@@ -53,12 +56,48 @@ def draw(info: WorkflowInfo, format: Literal["mermaid", "svg"] = "mermaid") -> s
     ValueError
         The format is neither ``mermaid`` nor ``svg``.
     """
+    info = _without_hidden(info)
     match format:
         case "mermaid":
             return _Mermaid(info).text()
         case "svg":
             return _Svg(info).text()
     raise ValueError(f"A workflow can be drawn as 'mermaid' or 'svg', not {format!r}.")
+
+
+def _without_hidden(shown: S) -> S:
+    """Return a workflow or a step without the hidden steps in it."""
+    hidden = {child.id: child for child in shown.children if not child.visible and child.id}
+
+    def before(step: StepInfo) -> list[str]:
+        names: list[str] = []
+        for name in step.depends_on or ():
+            names += before(hidden[name]) if name in hidden else [name]
+        return list(dict.fromkeys(names))
+
+    def visible(step: StepInfo | None) -> StepInfo | None:
+        if step is None or not step.visible:
+            return None
+        step = _without_hidden(step)
+        return msgspec.structs.replace(step, depends_on=before(step)) if step.depends_on else step
+
+    changes: dict[str, Any] = {
+        name: list(filter(None, map(visible, getattr(shown, name) or ())))
+        for name in ("steps", "jobs", "compensations")
+    }
+    callbacks = {name: visible(step) for name, step in shown.callbacks.items()}
+    changes["callbacks"] = {name: step for name, step in callbacks.items() if step is not None}
+    for name in ("fallback",) if isinstance(shown, StepInfo) else ("on_error", "on_cancel"):
+        changes[name] = visible(getattr(shown, name))
+    return msgspec.structs.replace(shown, **changes)
+
+
+def _grouped(steps: Sequence[StepInfo]) -> dict[str | int, list[StepInfo]]:
+    """Return steps by their group; one without a group has a number instead."""
+    groups: dict[str | int, list[StepInfo]] = {}
+    for index, step in enumerate(steps):
+        groups.setdefault(step.group or index, []).append(step)
+    return groups
 
 
 def arrows_of(step: WorkflowInfo | StepInfo) -> Iterator[tuple[StepInfo, StepInfo, str]]:
@@ -83,6 +122,7 @@ class _Mermaid:
         self._info = info
         self._lines = ["flowchart LR"]
         self._names: dict[int, str] = {}
+        self._groups = 0
 
     def text(self) -> str:
         """Return the diagram."""
@@ -114,7 +154,9 @@ class _Mermaid:
     def _children(self, container: WorkflowInfo | StepInfo, indent: str) -> list[str]:
         """Draw the children of a container; return the names of the main ones."""
         main = [*(container.steps or ()), *(container.jobs or ())]
-        names = [self._step(child, indent) for child in main]
+        for group, members in _grouped(main).items():
+            self._group(group, members, indent)
+        names = [self._names[id(child)] for child in main]
         for before, after, label in arrows_of(container):
             arrow = f"-- {label} -->" if label else "-->"
             self._lines.append(f"{indent}{self._names[id(before)]} {arrow} {self._names[id(after)]}")
@@ -130,6 +172,17 @@ class _Mermaid:
             name = self._step(container.fallback, indent)
             self._lines += [f"{indent}{one} -. fallback .-> {name}" for one in names]
         return names
+
+    def _group(self, group: str | int, members: Sequence[StepInfo], indent: str) -> None:
+        """Draw the steps of a group in a frame; a number stands for no group."""
+        if isinstance(group, int):
+            self._step(members[0], indent)
+            return
+        self._lines.append(f"{indent}subgraph g{self._groups}[{_quoted(group)}]")
+        self._groups += 1
+        for step in members:
+            self._step(step, indent + "  ")
+        self._lines.append(f"{indent}end")
 
 
 def _quoted(text: str) -> str:
@@ -148,11 +201,15 @@ _LONGEST_LABEL: Final = 40
 
 
 class _Box(msgspec.Struct):
-    """A rectangle on the page. A container has others inside, with positions relative to its top left corner."""
+    """A rectangle on the page. A container has others inside, with positions relative to its top left corner.
+
+    ``group``: the name of the group of steps around which it is a frame.
+    """
 
     width: float
     height: float
     step: StepInfo | None = None
+    group: str | None = None
     inside: list[tuple[float, float, _Box]] = []
     arrows: list[tuple[_Box, _Box, str]] = []
     x: float = 0.0
@@ -192,7 +249,8 @@ class _Svg:
             return _Box(max(80.0, (len(_label(step)) + 2) * _LETTER + 16), _HEIGHT, step)
         inner = self._container(step)
         width = max(inner.width + 2 * _PADDING, (len(_label(step)) + 2) * _LETTER + 2 * _PADDING)
-        return _Box(width, inner.height + 2 * _PADDING + _TITLE, step, [(_PADDING, _PADDING + _TITLE, inner)])
+        height = inner.height + 2 * _PADDING + _TITLE
+        return _Box(width, height, step, inside=[(_PADDING, _PADDING + _TITLE, inner)])
 
     def _container(self, shown: WorkflowInfo | StepInfo) -> _Box:
         """Arrange the children of a container in columns."""
@@ -215,7 +273,7 @@ class _Svg:
             columns.append([boxes[id(step)]])
             arrows += [(one, boxes[id(step)], "undo") for one in before]
             before = columns[-1]
-        return _arranged(columns, arrows)
+        return _arranged([_framed(column) for column in columns], arrows)
 
     # Places
 
@@ -229,6 +287,8 @@ class _Svg:
     def _paint(self, box: _Box) -> None:
         if box.step is not None:
             self._paint_step(box, box.step)
+        if box.group is not None:
+            self._paint_frame(box, box.group)
         for _, _, inner in box.inside:
             self._paint(inner)
         for before, after, label in box.arrows:
@@ -243,6 +303,14 @@ class _Svg:
             f'rx="{14 if step.manual else 6}" fill="{fill if not step.children else "none"}" stroke="{stroke}"{dash}/>'
             f'<text x="{box.x + 8:g}" y="{box.y + (15 if step.children else 21):g}" fill="#1c2430">'
             f"{MARKS[step.state]} {_safe(_label(step))}</text></g>"
+        )
+
+    def _paint_frame(self, box: _Box, group: str) -> None:
+        self._parts.append(
+            f"<g><title>{_safe(group)}</title>"
+            f'<rect x="{box.x:g}" y="{box.y:g}" width="{box.width:g}" height="{box.height:g}" rx="6" fill="none" '
+            f'stroke="#8492a6" stroke-dasharray="1 3"/>'
+            f'<text x="{box.x + 8:g}" y="{box.y + 15:g}" fill="#5a6675">{_safe(_shortened(group))}</text></g>'
         )
 
     def _paint_arrow(self, before: _Box, after: _Box, label: str) -> None:
@@ -262,8 +330,29 @@ def _safe(text: str) -> str:
 
 
 def _label(step: StepInfo) -> str:
-    text = step.label
+    return _shortened(step.label)
+
+
+def _shortened(text: str) -> str:
     return text if len(text) <= _LONGEST_LABEL else text[: _LONGEST_LABEL - 1] + "…"
+
+
+def _framed(column: Sequence[_Box]) -> list[_Box]:
+    """Return a column in which the boxes of each group of steps have a frame around them."""
+    boxes = {id(box.step): box for box in column if box.step is not None}
+    framed: list[_Box] = []
+    for group, steps in _grouped([box.step for box in column if box.step is not None]).items():
+        members = [boxes[id(step)] for step in steps]
+        if isinstance(group, int):
+            framed += members
+            continue
+        inside, y = [], _PADDING + _TITLE
+        for box in members:
+            inside.append((_PADDING, y, box))
+            y += box.height + _GAP_Y
+        inner = max(*(box.width for box in members), len(_shortened(group)) * _LETTER)
+        framed.append(_Box(inner + 2 * _PADDING, y - _GAP_Y + _PADDING, group=group, inside=inside))
+    return framed
 
 
 def _columns(boxes: Sequence[_Box], arrows: Sequence[tuple[_Box, _Box, str]]) -> list[list[_Box]]:
@@ -295,4 +384,4 @@ def _arranged(columns: Sequence[Sequence[_Box]], arrows: list[tuple[_Box, _Box, 
             inside.append((x, y, box))
             y += box.height + _GAP_Y
         x += max(box.width for box in column) + _GAP_X
-    return _Box(max(0.0, x - _GAP_X), height, None, inside, arrows)
+    return _Box(max(0.0, x - _GAP_X), height, inside=inside, arrows=arrows)

@@ -52,6 +52,8 @@ class StepInfo(msgspec.Struct, omit_defaults=True):
         Ids of its predecessors in a graph, and paths of the steps elsewhere that promised what it looks up.
     step, group:
         Its stage and its group, for display.
+    visible:
+        Whether it is shown in pages of steps and in drawings; true by default.
     when, condition:
         The rule and the condition under which it starts.
     allow_failure:
@@ -100,6 +102,7 @@ class StepInfo(msgspec.Struct, omit_defaults=True):
     depends_on: list[str] | UnsetType = UNSET
     step: str | None = None
     group: str | None = None
+    visible: bool = True
     when: str | None = None
     condition: str | None = None
     allow_failure: bool = False

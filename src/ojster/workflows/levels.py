@@ -85,7 +85,7 @@ def _show(tx: Transaction, request: LevelRequest) -> Level | None:
         branches = []
     steps = [_step(node, row, workflow, is_branch=False) for node, row in describe(tx, shown)]
     steps += [_step(node, row, workflow, is_branch=True) for node, row in describe(tx, branches)]
-    _connect(tx, workflow, steps)
+    _connect(tx, workflow, steps, [node_of(row) for row in (*shown, *branches)])
     return Level(steps, main.total, next_after)
 
 
@@ -113,14 +113,25 @@ def _step(node: Node, row: StepRow, workflow: Workflow, *, is_branch: bool) -> L
     )
 
 
-def _connect(tx: Transaction, workflow: Workflow, steps: Sequence[LevelStep]) -> None:
-    """Add the numbers of predecessors to the steps."""
-    ids = [workflow.root + step.number for step in steps]
+def _connect(tx: Transaction, workflow: Workflow, steps: Sequence[LevelStep], nodes: Sequence[Node]) -> None:
+    """Add the numbers of predecessors to the steps. A step after a hidden one follows what comes before that.
+
+    ``nodes``: those of the page, hidden ones among them.
+    """
+    ids = [node.id for node in nodes]
     arrows: dict[int, list[int]] = defaultdict(list)
     if ids:
         query = f"SELECT source, target FROM node_edges WHERE target {tx.among}"
         for source, target in tx.execute(query, (tx.integers(ids),)):
             arrows[target - workflow.root].append(source - workflow.root)
     here = {step.number for step in steps}
+    hidden = {id - workflow.root for id in ids} - here
     for step in steps:
-        step.after = sorted(here.intersection(arrows[step.number]))
+        before, waiting = set[int](), list(arrows[step.number])
+        while waiting:
+            number = waiting.pop()
+            if number in hidden:
+                waiting += arrows[number]
+            elif number in here:
+                before.add(number)
+        step.after = sorted(before)

@@ -52,12 +52,12 @@ def text(members: Members, name: str, path: str) -> str | None:
     return str(_decode(raw))
 
 
-def flag(members: Members, name: str, path: str) -> bool:
-    """Return a member that must be true or false; ``False`` if it is missing."""
-    raw = bytes(members.get(name, b"false"))
+def flag(members: Members, name: str, path: str, *, otherwise: bool = False) -> bool:
+    """Return a member that must be true or false; ``otherwise`` if it is missing."""
+    raw = bytes(members.get(name, b"null"))
     if raw not in (b"true", b"false", b"null"):
         raise Problem(f"{path}.{name}", f"'{name}' must be true or false.")
-    return raw == b"true"
+    return raw == b"true" or (raw == b"null" and otherwise)
 
 
 def json_object(members: Members, name: str) -> bytes:

@@ -69,6 +69,7 @@ def spec_of(members: Members, path: str) -> Spec:
         display_name=display_name if display_name is not None else text(members, "name", path),
         step=text(members, "step", path),
         group=text(members, "group", path),
+        visible=flag(members, "visible", path, otherwise=True),
     )
 
 

@@ -53,6 +53,7 @@ NODE_MEMBERS: Final = frozenset(
         "display_name",
         "step",
         "group",
+        "visible",
         "fallback",
         "compensate",
         "compensate_type",

@@ -44,6 +44,7 @@ class Spec(msgspec.Struct, omit_defaults=True):
     display_name: str | None = None
     step: str | None = None
     group: str | None = None
+    visible: bool = True
     over: msgspec.Raw | UnsetType = UNSET
     template: msgspec.Raw | UnsetType = UNSET
     item: str = ITEM

@@ -48,6 +48,7 @@ def _preview_step(wire: Mapping[str, Any], index: int, path: str) -> StepInfo:
         shown = StepInfo(index, path, type, "waiting", id=wire.get("id"))
         shown.name = wire.get("display_name") or wire.get("name")
         _preview_children(shown, wire, f"{path}.")
+    shown.group, shown.visible = wire.get("group"), wire.get("visible") is not False
     shown.manual = bool(wire.get("manual")) or wire.get("type") == "gate"
     if "depends_on" in wire:
         shown.depends_on = list(wire["depends_on"])

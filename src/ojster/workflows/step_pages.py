@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -194,19 +194,35 @@ def node_of(row: Sequence[Any]) -> Node:
 
 
 def describe(tx: Transaction, rows: Sequence[Sequence[Any]]) -> list[tuple[Node, StepRow]]:
-    """Return the nodes in rows of ``SELECT_STEPS``, and how they are shown; without those shown as their container."""
+    """Return the nodes in rows of ``SELECT_STEPS``, and how they are shown.
+
+    Those shown as their container are left out, and those that are not visible, with what is in them.
+    """
     nodes = [node_of(row) for row in rows]
     known = _with_containers(tx, nodes)
-    numbers = tx.integers([node.id for node in nodes])
+    numbers = tx.integers(sorted(known))
     specs: dict[int, bytes] = dict(tx.execute(f"SELECT id, spec FROM node_specs WHERE id {tx.among}", (numbers,)))
-    superseded = superseded_jobs(tx, nodes, tx.among, (numbers,))
+    hidden = {id for id, spec in specs.items() if _HIDDEN in spec and not read_spec(spec).visible}
+    superseded = superseded_jobs(tx, nodes, tx.among, (tx.integers([node.id for node in nodes]),))
     steps: list[tuple[Node, StepRow]] = []
     for node, row in zip(nodes, rows, strict=True):
-        if not _is_first_part(node, known):
+        if not _is_first_part(node, known) and not (hidden and _is_in(hidden, node, known)):
             shown = _show(node, row[_WIDTH:], known, specs[node.id])
             shown.superseded_job_ids = superseded.get(node.id, [])
             steps.append((node, shown))
     return steps
+
+
+_HIDDEN: Final = b'"visible":false'
+"""What is in the specification of a step that is not visible, and in few others."""
+
+
+def _is_in(hidden: Container[int], node: Node, known: Mapping[int, Node]) -> bool:
+    """Return whether a node is hidden, or a container around it."""
+    around: Node | None = node
+    while around is not None and around.id not in hidden:
+        around = known.get(around.parent or 0)
+    return around is not None
 
 
 def _is_first_part(node: Node, known: Mapping[int, Node]) -> bool:

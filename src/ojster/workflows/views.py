@@ -302,6 +302,7 @@ class _View:
             name=spec.display_name,
             step=spec.step,
             group=spec.group,
+            visible=spec.visible,
             when=node.rule if node.rule in ("finished", "failed") else None,
             condition=spec.condition,
             allow_failure=bool(node.tolerated),
