@@ -59,8 +59,9 @@ def found(lookup: str | Mapping[str, Any] | Sequence[Any]) -> Any:
     lookup:
         ``"internal/build-1"``: an item that must exist, as an object with ``name``, ``category`` and ``data``;
         ``{"collection": "internal", "name_startswith": "build-"}`` (also ``name_endswith``, ``name_contains``,
-        ``category``, and ``data`` with members that it must have): a list of items, the oldest first; or a list of
-        both, with the items joined into one list.
+        ``category``, ``data`` with members that it must have, and ``data_startswith``, ``data_endswith`` and
+        ``data_contains`` with parts of strings in it): a list of items, the oldest first; or a list of both, with the
+        items joined into one list, each once.
 
     Returns
     -------

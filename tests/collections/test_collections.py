@@ -12,7 +12,7 @@ from ojster.core.errors import Conflict, InvalidRequest, InvalidWorkflow, NotFou
 from ojster.core.json_objects import read_members
 from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.scope import Caller
-from tests.conftest import request
+from tests.conftest import Http, request
 from tests.workflows.bench import WorkflowBench, batch, chain, graph, group, job, ref
 
 pytestmark = pytest.mark.anyio
@@ -146,8 +146,59 @@ async def test_items_are_found_by_name_category_and_data_in_their_order(flow: Wo
     assert await names(category="x", data={"k": 1}) == ["b-2"]
     assert await names(data={"l": [2]}) == ["b-1"]
     assert await names(data={"l": None}) == []
+    assert await names(data_startswith={"k": "1"}) == []
     assert await names(name="c") == ["c"]
     assert await names(name="d") == []
+
+
+@pytest.mark.parametrize(
+    ("condition", "matching"),
+    [
+        ({"data_startswith": {"version": "2."}}, ["a", "b"]),
+        ({"data_startswith": {"version": ""}}, ["a", "b", "c"]),
+        ({"data_endswith": {"version": ".1"}}, ["b", "c"]),
+        ({"data_contains": {"version": "rc"}}, ["a"]),
+        ({"data_startswith": {"version": "2."}, "data_endswith": {"version": ".1"}}, ["b"]),
+        ({"data_startswith": {"version": "2."}, "data": {"arch": "arm64"}}, ["a"]),
+        ({"data_startswith": {"version": "2.", "arch": "x"}}, ["b"]),
+        ({"data_startswith": {"none": ""}}, []),
+    ],
+    ids=str,
+)
+async def test_items_are_found_by_parts_of_strings_in_their_data(
+    flow: WorkflowBench, http: Http, condition: dict[str, Any], matching: list[str]
+) -> None:
+    await flow.engine.collections.create("releases")
+    for name, data in (
+        ("a", {"version": "2.0-rc", "arch": "arm64"}),
+        ("b", {"version": "2.1", "arch": "x86"}),
+        ("c", {"version": "1.1"}),
+        ("d", {"version": 2}),
+        ("e", "2."),
+    ):
+        await add(flow, name, data)
+    query = {name: msgspec.json.encode(value).decode() for name, value in condition.items()}
+    listed = (await http("GET", "/ojs/v1/collections/releases/items", params=query)).json()["items"]
+    assert [item["name"] for item in listed] == matching
+    await push(flow, args=[lookup({"collection": "releases", **condition})])
+    (job,) = await flow.fetch()
+    assert [item["name"] for item in job.args[0]] == matching
+
+
+@pytest.mark.parametrize("value", ["3", '{"k": 1}', "["])
+async def test_a_condition_on_data_that_is_no_object_of_strings_is_refused(http: Http, value: str) -> None:
+    await http("POST", "/ojs/v1/collections", {"name": "releases"})
+    answer = await http("GET", "/ojs/v1/collections/releases/items", params={"data_startswith": value})
+    assert answer.status_code == 400, answer.text
+
+
+async def test_a_list_of_lookups_has_each_item_once(flow: WorkflowBench) -> None:
+    await flow.engine.collections.create("releases")
+    for name in ("a", "b"):
+        await add(flow, name, name)
+    await push(flow, args=[lookup(["releases/b", {"collection": "releases"}, "releases/a"])])
+    (job,) = await flow.fetch()
+    assert [item["name"] for item in job.args[0]] == ["b", "a"]
 
 
 # Items that jobs add

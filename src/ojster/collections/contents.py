@@ -241,7 +241,7 @@ def promise(tx: Transaction, workflow: int, promises: Sequence[tuple[str, Provid
 
 
 def look_up(tx: Transaction, lookups: Lookups, tenant: str, workflow: int | None) -> list[Item]:
-    """Return the items that lookups match, each lookup's in insertion order.
+    """Return the items that lookups match, each lookup's in insertion order, and each item once.
 
     Raises
     ------
@@ -250,7 +250,7 @@ def look_up(tx: Transaction, lookups: Lookups, tenant: str, workflow: int | None
     InvalidRequest
         More than ``MAX_LOOKUP_ITEMS`` items match.
     """
-    found: list[Item] = []
+    found: dict[int, Item] = {}
     for lookup in lookups:
         key = key_of(tenant, lookup.collection, workflow)
         matching = _select(tx, key, lookup)
@@ -258,12 +258,12 @@ def look_up(tx: Transaction, lookups: Lookups, tenant: str, workflow: int | None
         if lookup.single and not items:
             promised_by = next((item.created_by for item in matching), None)
             raise _no_item(key, lookup.name or "", promised_by)
-        found += items
+        found |= {item.id: item for item in items if item.id not in found}
     if len(found) > MAX_LOOKUP_ITEMS:
         raise InvalidRequest(
             f"A lookup finds {len(found)} items; at most {MAX_LOOKUP_ITEMS} are allowed.", field="$lookup"
         )
-    return found
+    return list(found.values())
 
 
 _ACTIVE: Final = f"SELECT {_COLUMNS} FROM collection_items WHERE collection = :key AND removed_at IS NULL"
@@ -284,7 +284,7 @@ def _select(tx: Transaction, key: str, lookup: Lookup, *, history: bool = False)
     query = _ACTIVE + condition
     if history:  # present and removed items each have their own index
         query += f" UNION ALL {_REMOVED}{condition}"
-    is_exact = not (lookup.name_endswith or lookup.name_contains or lookup.data)
+    is_exact = not (lookup.name_endswith or lookup.name_contains or lookup.looks_into_data)
     rows = tx.execute(f"{query} ORDER BY id{' LIMIT :most' * is_exact}", parameters)
     items = [_item(row) for row in rows]
     return [item for item in items if lookup.matches(item.name, item.category, item.data)][: MAX_LOOKUP_ITEMS + 1]

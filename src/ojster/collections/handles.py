@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import msgspec
 
@@ -20,6 +20,20 @@ from ojster.jobs.messages import Holder
 
 def _name_of(source: Path | bytes) -> str | None:
     return source.name if isinstance(source, Path) else None
+
+
+class Conditions(TypedDict, total=False):
+    """Conditions on items: parts of the name, the category, and members of the data or parts of strings in it."""
+
+    name: str | None
+    name_startswith: str | None
+    name_endswith: str | None
+    name_contains: str | None
+    category: str | None
+    data: dict[str, Any] | None
+    data_startswith: dict[str, str] | None
+    data_endswith: dict[str, str] | None
+    data_contains: dict[str, str] | None
 
 
 class SharedCollection:
@@ -148,27 +162,18 @@ class SharedCollection:
             raise NotFound(f"The collection has no item {name!r}.", resource_type="item", resource_id=name)
         return found[0]
 
-    async def aitems(
-        self,
-        *,
-        name: str | None = None,
-        name_startswith: str | None = None,
-        name_endswith: str | None = None,
-        name_contains: str | None = None,
-        category: str | None = None,
-        data: dict[str, Any] | None = None,
-        history: bool = False,
-    ) -> list[Item]:
+    async def aitems(self, *, history: bool = False, **conditions: Unpack[Conditions]) -> list[Item]:
         """Return the items that match, in the order in which they were added.
 
         Parameters
         ----------
-        data:
-            Members that the data must have, with these values.
         history:
             Whether to include removed and replaced items.
+        conditions:
+            What the items must have: see ``Conditions``.
         """
-        lookup = Lookup("", name, name_startswith, name_endswith, name_contains, category, data or {})
+        given = {name: value for name, value in conditions.items() if value is not None}
+        lookup: Lookup = msgspec.convert({"collection": "", **given}, Lookup)
         return await self._client().collections.items(self._where, lookup, history=history)
 
     async def aremove(self, name: str) -> Item:
@@ -205,9 +210,9 @@ class SharedCollection:
         """Return the data of an item. See ``aget``."""
         return self._wait(self.aget(name))
 
-    def items(self, **wanted: Any) -> list[Item]:
+    def items(self, *, history: bool = False, **conditions: Unpack[Conditions]) -> list[Item]:
         """Return the items that match. See ``aitems``."""
-        found: list[Item] = self._wait(self.aitems(**wanted))
+        found: list[Item] = self._wait(self.aitems(history=history, **conditions))
         return found
 
     def remove(self, name: str) -> Item:

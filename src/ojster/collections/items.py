@@ -7,6 +7,7 @@ collection of its own, which its jobs call ``internal``.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any, Final, Literal
 
 import msgspec
@@ -125,7 +126,19 @@ class Item(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Matching(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A filter for artifacts of a job, by name, category and data."""
+    """Conditions on items, such as the artifacts of a job. Omitted conditions match all items.
+
+    Parameters
+    ----------
+    name, name_startswith, name_endswith, name_contains:
+        The name, or a part of it.
+    category:
+        The category.
+    data:
+        Members that the data must have, with these values.
+    data_startswith, data_endswith, data_contains:
+        Members of the data that must be strings with these parts.
+    """
 
     name: str | None = None
     name_startswith: str | None = None
@@ -133,6 +146,9 @@ class Matching(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     name_contains: str | None = None
     category: str | None = None
     data: dict[str, Any] = {}
+    data_startswith: dict[str, str] = {}
+    data_endswith: dict[str, str] = {}
+    data_contains: dict[str, str] = {}
 
     @property
     def lookup(self) -> Lookup:
@@ -141,7 +157,7 @@ class Matching(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
 
 
 class _Filter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The JSON form of a lookup for several items."""
+    """The JSON form of a lookup for several items: a collection, and the conditions of ``Matching``."""
 
     collection: str
     name: str | None = None
@@ -150,17 +166,18 @@ class _Filter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name_contains: str | None = None
     category: str | None = None
     data: dict[str, Any] = {}
+    data_startswith: dict[str, str] = {}
+    data_endswith: dict[str, str] = {}
+    data_contains: dict[str, str] = {}
 
 
 class Lookup(_Filter, frozen=True):
-    """A lookup of items in a collection. Omitted conditions match all items.
+    """A lookup of items in a collection. Its conditions are those of ``Matching``.
 
     Parameters
     ----------
     single:
         Whether it looks up one item by name, which must exist.
-    data:
-        Members that the data must have, with these values.
     """
 
     single: bool = False
@@ -175,11 +192,27 @@ class Lookup(_Filter, frozen=True):
             return False
         if self.category is not None and category != self.category:
             return False
-        if not self.data or data is None:
-            return True
-        found = _decode(data)
-        return isinstance(found, dict) and all(
-            name in found and found[name] == value for name, value in self.data.items()
+        return data is None or not self.looks_into_data or self._matches_data(_decode(data))
+
+    @property
+    def looks_into_data(self) -> bool:
+        """Whether it has conditions on the data of items."""
+        return bool(self.data or self.data_startswith or self.data_endswith or self.data_contains)
+
+    def _matches_data(self, members: Any) -> bool:
+        if not isinstance(members, dict):
+            return False
+        if any(name not in members or members[name] != value for name, value in self.data.items()):
+            return False
+        conditions: tuple[tuple[dict[str, str], Callable[[str, str], bool]], ...] = (
+            (self.data_startswith, str.startswith),
+            (self.data_endswith, str.endswith),
+            (self.data_contains, str.__contains__),
+        )
+        return all(
+            isinstance(value := members.get(name), str) and holds(value, part)
+            for parts, holds in conditions
+            for name, part in parts.items()
         )
 
     def may_match(self, pattern: str, category: str | None) -> bool:
@@ -197,7 +230,10 @@ class Lookup(_Filter, frozen=True):
 
 _read_filter: Final = msgspec.json.Decoder(_Filter).decode
 
-ITEM_QUERY: Final = ("name", "name_startswith", "name_endswith", "name_contains", "category", "data", "history")
+DATA_QUERY: Final = ("data", "data_startswith", "data_endswith", "data_contains")
+"""HTTP query parameters that are conditions on the data of items: JSON objects."""
+
+ITEM_QUERY: Final = ("name", "name_startswith", "name_endswith", "name_contains", "category", *DATA_QUERY, "history")
 """HTTP query parameters that filter the items of a collection."""
 
 Lookups = tuple[Lookup, ...]

@@ -10,7 +10,7 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from ojster.client.connection import RemoteCapability
-from ojster.collections.items import ITEM_QUERY, Item, Lookup, NewItem, Where
+from ojster.collections.items import DATA_QUERY, ITEM_QUERY, Item, Lookup, NewItem, Where
 from ojster.collections.named import Collection
 from ojster.collections.wire import (
     CollectionAnswer,
@@ -64,7 +64,7 @@ class RemoteCollections(RemoteCapability):
         """Return the items of a collection that match ``lookup``; with ``history``, removed and replaced ones too."""
         wanted = msgspec.structs.asdict(lookup) if lookup is not None else {}
         query: dict[str, Json] = {name: wanted.get(name) for name in ITEM_QUERY}
-        query["data"] = _encode(wanted["data"]).decode() if wanted.get("data") else None
+        query |= {name: _encode(wanted[name]).decode() if wanted.get(name) else None for name in DATA_QUERY}
         query["history"] = "true" if history else None
         given = {name: value for name, value in query.items() if value is not None}
         return (await self._connection.ask(ItemsAnswer, "GET", _items_path(where, query=given))).items

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-import msgspec
 from msgspec import UNSET
 
-from ojster.collections.items import ITEM_QUERY, Lookup, NewItem, Where
+from ojster.collections.items import DATA_QUERY, ITEM_QUERY, Lookup, NewItem, Where
 from ojster.collections.wire import (
     COLLECTION,
     ITEM,
@@ -19,9 +18,10 @@ from ojster.collections.wire import (
     ItemsAnswer,
 )
 from ojster.core.errors import InvalidRequest, NotFound
-from ojster.core.wire import DeletedAnswer, Json
+from ojster.core.wire import DeletedAnswer
 from ojster.jobs.messages import Holder
 from ojster.server.answer import Answer, encode
+from ojster.server.pages import object_of
 from ojster.server.request import HttpRequest
 from ojster.server.route import BASE, Route
 
@@ -62,17 +62,17 @@ async def add_item(request: HttpRequest) -> Answer:
 async def list_items(request: HttpRequest) -> Answer:
     """List the items of a collection in the order of addition; with ``history=true`` also removed and replaced items.
 
-    ``data`` is a JSON object whose members and values an item's data must contain. The answer has at most 1,001 items.
+    ``data`` is a JSON object whose members and values an item's data must contain; ``data_startswith``,
+    ``data_endswith`` and ``data_contains`` are JSON objects with parts of strings in it. The answer has at most 1,001
+    items.
     """
     query = request.query
-    data: dict[str, Json] = {}
-    if "data" in query:
-        try:
-            data = msgspec.json.decode(query["data"], type=dict[str, Json])
-        except msgspec.DecodeError:
-            raise InvalidRequest("'data' must be a JSON object.", field="data") from None
     name, start, end, part, category = (query.get(name) for name in ITEM_QUERY[:5])
-    lookup = Lookup("", name, start, end, part, category, data)
+    on_data = {name: object_of(query, name) for name in DATA_QUERY}
+    for name_of_part in DATA_QUERY[1:]:
+        if not all(isinstance(value, str) for value in on_data[name_of_part].values()):
+            raise InvalidRequest(f"The values in {name_of_part!r} must be strings.", field=name_of_part)
+    lookup = Lookup("", name, start, end, part, category, **on_data)
     found = await request.engine.collections.items(_where(request), lookup, history=query.get("history") == "true")
     return Answer(encode(ItemsAnswer(found)))
 

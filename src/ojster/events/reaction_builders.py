@@ -57,7 +57,8 @@ def collect(
         Whether to replace an existing item of that name. If false, the reaction fails when the item exists.
     artifacts:
         Filter for the job's artifacts (``job.artifacts``): ``name``, ``name_startswith``, ``name_endswith``,
-        ``name_contains``, ``category``, ``data``. ``{}``: all artifacts. ``None``: add ``data`` instead.
+        ``name_contains``, ``category``, ``data``, ``data_startswith``, ``data_endswith``, ``data_contains``. ``{}``:
+        all artifacts. ``None``: add ``data`` instead.
     """
     action: dict[str, Any] = {"action": "collect", "name": name, "collection": collection, "replace": replace}
     if category is not None:
