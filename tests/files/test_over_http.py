@@ -370,6 +370,29 @@ async def test_a_handler_uses_the_named_collections_of_its_jobs_workspace(
         await shared(engine.as_(Caller("beta")), Where("releases", job_id=pushed.job.id)).aitems()
 
 
+async def test_workspaces_inside_read_the_files_of_a_shared_collection(engine: Service) -> None:
+    acme, inside = engine.as_(Caller("acme")), engine.as_(Caller("acme:web"))
+    await acme.collections.create("releases", shared=True)
+    item = await shared(acme, Where("releases")).aadd_file("app", b"content")
+    hidden = await acme.files.keep(b"hidden", NewFile())
+    (pushed,) = await inside.jobs.enqueue([request("t")])
+    await engine.jobs.fetch(Claim(("default",), worker_id="w"))
+    readers = (
+        shared(inside, Where("releases")),
+        shared(engine, Where("releases", job_id=pushed.job.id), pushed.job.id),  # a worker of all workspaces
+    )
+    for releases in readers:
+        assert await releases.aread("app") == b"content"
+    assert item.file is not None
+    with pytest.raises(NotFound):
+        await inside.files.find(hidden.id)
+    with pytest.raises(NotFound):
+        await engine.as_(Caller("beta:web")).files.find(item.file.id)
+    await acme.collections.change("releases", shared=False)
+    with pytest.raises(NotFound):
+        await inside.files.find(item.file.id)
+
+
 @pytest.fixture
 async def cut_s3(
     s3_url: str, s3_server: str, monkeypatch: pytest.MonkeyPatch

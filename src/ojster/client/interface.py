@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Protocol
 
+from msgspec import UNSET, UnsetType
+
 from ojster.agents.attributes import AgentState
 from ojster.agents.budgets import Account
 from ojster.audit.entries import AuditEntry, AuditQuery, Check, Position
@@ -306,8 +308,20 @@ class EventCalls(Protocol):
 class CollectionCalls(Protocol):
     """Calls about collections."""
 
-    async def create(self, name: str, description: str | None = None) -> Collection:
+    async def create(
+        self, name: str, description: str | None = None, *, keep_removed: str | None = None, shared: bool = False
+    ) -> Collection:
         """Create a named collection."""
+
+    async def change(
+        self,
+        name: str,
+        *,
+        description: str | UnsetType | None = UNSET,
+        keep_removed: str | UnsetType | None = UNSET,
+        shared: bool | UnsetType = UNSET,
+    ) -> Collection:
+        """Change settings of a named collection."""
 
     async def all(self) -> list[Collection]:
         """Return the named collections."""

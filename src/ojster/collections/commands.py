@@ -12,6 +12,7 @@ from ojster.cli.options import Command, ask, done, examples, with_json, with_url
 from ojster.cli.output import print_json, print_table
 from ojster.client.interface import Client
 from ojster.collections.items import Item, Lookup, NewItem, Where
+from ojster.collections.named import Collection
 from ojster.core.values import to_json
 from ojster.files.transfer import upload
 from ojster.jobs.commands import _argument
@@ -20,6 +21,7 @@ from ojster.jobs.commands import _argument
 @click.group(
     epilog=examples(
         "ojster collections create releases",
+        "ojster collections set releases --keep-removed P30D",
         'ojster collections add releases 2.0 \'{"file": "app-2.0.tar.gz"}\' --replace',
         "ojster collections items releases --starts-with 2.",
         "ojster collections items --workflow ID",
@@ -28,7 +30,7 @@ from ojster.jobs.commands import _argument
     )
 )
 def collections() -> None:
-    """Create, list and delete collections; list, add and remove items, also of workflows and jobs."""
+    """Create, change, list and delete collections; list, add and remove items, also of workflows and jobs."""
 
 
 def with_collection_options(command: Command) -> Command:
@@ -44,15 +46,57 @@ def _selected_collection(collection: str | None, workflow: str | None, job: str 
     return Where(collection, workflow, job)
 
 
-@collections.command("create", epilog=examples("ojster collections create releases --description 'What we ship'"))
+def with_settings(command: Command) -> Command:
+    """Add the options that set what a collection is for, what it keeps, and who reads it."""
+    described = click.option("--description", help="Purpose of the collection.")
+    keeps = click.option(
+        "--keep-removed", metavar="PERIOD", help="Keep removed and replaced items so long: P30D; never: delete none."
+    )
+    return described(
+        keeps(
+            click.option(
+                "--shared/--not-shared",
+                default=None,
+                help="Let the workspaces inside its workspace read the collection.",
+            )(command)
+        )
+    )
+
+
+@collections.command(
+    "create", epilog=examples("ojster collections create releases --description 'What we ship' --keep-removed P90D")
+)
 @click.argument("name")
-@click.option("--description", help="Purpose of the collection.")
+@with_settings
 @with_url
 @with_json
-def create_collection(name: str, description: str | None, url: str, as_json: bool) -> None:
+def create_collection(
+    name: str, description: str | None, keep_removed: str | None, shared: bool | None, url: str, as_json: bool
+) -> None:
     """Create a collection."""
-    made = ask(url, lambda client: client.collections.create(name, description), makes=True)
+
+    async def create(client: Client) -> Collection:
+        return await client.collections.create(name, description, keep_removed=keep_removed, shared=bool(shared))
+
+    made = ask(url, create, makes=True)
     done(f"The collection {made.name} is created.", as_json, made)
+
+
+@collections.command("set", epilog=examples("ojster collections set releases --keep-removed P30D --shared"))
+@click.argument("name")
+@with_settings
+@with_url
+@with_json
+def change_collection(
+    name: str, description: str | None, keep_removed: str | None, shared: bool | None, url: str, as_json: bool
+) -> None:
+    """Change settings of a collection; what is not given stays as it is."""
+    given = {"description": description, "keep_removed": keep_removed, "shared": shared}
+    changes: dict[str, Any] = {option: value for option, value in given.items() if value is not None}
+    if not changes:
+        raise click.UsageError("Give what to change: --description, --keep-removed, --shared or --not-shared.")
+    changed = ask(url, lambda client: client.collections.change(name, **changes))
+    done(f"The collection {changed.name} is changed.", as_json, changed)
 
 
 @collections.command("list", epilog=examples("ojster collections list"))
@@ -64,8 +108,12 @@ def list_collections(url: str, as_json: bool) -> None:
     if as_json:
         print_json({"collections": found})
         return
-    rows = [(one.name, one.items, one.created_at, one.created_by, one.description) for one in found]
-    print_table(("name", "# items", "created", "by", "description"), rows, "There are no collections.")
+    rows = [
+        (one.name, one.items, one.created_at, one.created_by, one.keep_removed, one.workspace, one.description)
+        for one in found
+    ]
+    headers = ("name", "# items", "created", "by", "keeps removed", "shared by", "description")
+    print_table(headers, rows, "There are no collections.")
 
 
 @collections.command("delete", epilog=examples("ojster collections delete releases --force"))

@@ -24,11 +24,11 @@ from ojster.collections.items import (
     key_of_job,
     key_of_workflow,
 )
-from ojster.collections.places import Place, find_place
+from ojster.collections.places import Place, find_place, find_readable
 from ojster.core.errors import Conflict, InvalidRequest, NotFound, OjsterError
 from ojster.core.job import NODE_BITS, Job
 from ojster.core.states import JobState
-from ojster.core.tenant import called
+from ojster.core.tenant import called, tenants_around
 from ojster.core.timestamps import format_timestamp
 from ojster.files.file import RESULT, FileRef
 from ojster.files.records import refer, renew_grace
@@ -253,6 +253,8 @@ def look_up(tx: Transaction, lookups: Lookups, tenant: str, workflow: int | None
     found: dict[int, Item] = {}
     for lookup in lookups:
         key = key_of(tenant, lookup.collection, workflow)
+        if not is_internal(key) and tenants_around(tenant):
+            key = find_readable(tx, key) or key
         matching = _select(tx, key, lookup)
         items = [item for item in matching if item.kind != "promise"]
         if lookup.single and not items:

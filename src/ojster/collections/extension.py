@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 from ojster.collections.contents import delete_items, empty
 from ojster.collections.items import key_of_job
+from ojster.collections.named import count_removed_items, forget_removed_items
 from ojster.collections.outputs import broken_promise
 from ojster.collections.result_files import keep_result
 from ojster.core.errors import OjsterError, PromiseBroken
 from ojster.core.job import Job
-from ojster.jobs.extension import Extension, lock_with
+from ojster.jobs.extension import DeletedCounts, Extension, lock_with
 from ojster.jobs.failure import Failure
 from ojster.jobs.messages import Acknowledgement
 from ojster.jobs.transitions import fail_attempt
@@ -23,6 +24,14 @@ class CollectionExtension(Extension):
     def deleted(self, tx: Transaction, jobs: Sequence[int]) -> None:
         """Delete the items of jobs."""
         delete_items(tx, [key_of_job(seq) for seq in jobs])
+
+    def forget(self, tx: Transaction, room: int) -> DeletedCounts:
+        """Delete removed items of named collections past their retention."""
+        return DeletedCounts(rows=forget_removed_items(tx, room))
+
+    def forgettable(self, tx: Transaction) -> DeletedCounts:
+        """Return the number of removed items past their retention."""
+        return DeletedCounts(rows=count_removed_items(tx))
 
     def refuse_result(self, tx: Transaction, job: Job, report: Acknowledgement) -> OjsterError | None:
         """Fail an attempt that does not provide what its step promises."""

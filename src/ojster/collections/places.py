@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from ojster.collections.items import key_of_job, key_of_workflow
 from ojster.core.errors import NotFound
 from ojster.core.ids import is_workflow_id
-from ojster.core.tenant import called, qualify, split
+from ojster.core.tenant import called, qualify, split, tenants_around
 from ojster.jobs.messages import Holder
 from ojster.jobs.queries import no_job, no_workflow
 from ojster.storage.transaction import Transaction
@@ -27,7 +29,7 @@ class Place(msgspec.Struct, frozen=True):
 
 
 def find_place(tx: Transaction, place: Place, *, lock: bool = False) -> tuple[str, str]:
-    """Return the key of a collection's items, and its tenant.
+    """Return the key of a collection's items, and its tenant; ``lock``: to change it, which its own tenant alone may.
 
     Raises
     ------
@@ -39,7 +41,8 @@ def find_place(tx: Transaction, place: Place, *, lock: bool = False) -> tuple[st
         if job is None or place.tenant not in (None, job.tenant):
             raise no_job(place.job_id)
         if place.name is not None:
-            return need_collection(tx, qualify(job.tenant, called(place.name))), job.tenant
+            name = qualify(job.tenant, called(place.name))
+            return need_collection(tx, name) if lock else need_readable(tx, name), job.tenant
         return key_of_job(job.seq), job.tenant
     if place.workflow_id is not None:
         seq, tenant = _find_workflow(tx, place.workflow_id, lock=lock)
@@ -47,7 +50,8 @@ def find_place(tx: Transaction, place: Place, *, lock: bool = False) -> tuple[st
             raise no_workflow(place.workflow_id)
         return key_of_workflow(seq), tenant
     name = place.name or ""
-    return need_collection(tx, name), split(name)[0]
+    key = need_collection(tx, name) if lock else need_readable(tx, name)
+    return key, split(key)[0]
 
 
 def _find_workflow(tx: Transaction, id: str, *, lock: bool) -> tuple[int, str]:
@@ -74,6 +78,59 @@ def need_collection(tx: Transaction, key: str) -> str:
     if not tx.execute("SELECT name FROM collections WHERE name = :name", {"name": key}):
         raise no_collection(key)
     return key
+
+
+def find_readable(tx: Transaction, key: str) -> str | None:
+    """Return the key of the collection that a tenant reads by a name; ``None``: there is none.
+
+    It is the tenant's own collection, else that of the nearest workspace around it which has one and shares it.
+    """
+    tenant, name = split(key)
+    around = [qualify(other, name) for other in tenants_around(tenant)]
+    rows = tx.execute(
+        f"SELECT name, shared FROM collections WHERE name IN (:key{''.join(f', :k{i}' for i in range(len(around)))})",
+        {"key": key} | {f"k{i}": other for i, other in enumerate(around)},
+    )
+    is_shared = dict(rows)
+    if key in is_shared:
+        return key
+    return next((other for other in around if is_shared.get(other)), None)
+
+
+def need_readable(tx: Transaction, key: str) -> str:
+    """Return the key of the collection that a tenant reads by a name, as ``find_readable`` does.
+
+    Raises
+    ------
+    NotFound
+        There is none.
+    """
+    readable = find_readable(tx, key)
+    if readable is None:
+        raise no_collection(key)
+    return readable
+
+
+def is_file_shared(tx: Transaction, requests: Sequence[tuple[str, str, str]]) -> list[bool]:
+    """Return whether tenants can read files of others, given as ``(file_id, owner, tenant)``.
+
+    They can if an item of a shared collection refers to the file, and the owner is a workspace around them.
+    """
+    results = []
+    for file_id, owner, tenant in requests:
+        rows = []
+        if owner in tenants_around(tenant):
+            rows = tx.execute(
+                """
+                SELECT c.name
+                FROM collection_items AS i
+                JOIN collections AS c ON c.name = i.collection
+                WHERE i.file_id = :file_id AND i.removed_at IS NULL AND c.shared = 1
+                """,
+                {"file_id": file_id},
+            )
+        results.append(any(split(name)[0] == owner for (name,) in rows))
+    return results
 
 
 def no_collection(key: str) -> NotFound:

@@ -9,9 +9,11 @@ from msgspec import UNSET
 from ojster.collections.items import DATA_QUERY, ITEM_QUERY, Lookup, NewItem, Where
 from ojster.collections.wire import (
     COLLECTION,
+    COLLECTION_CHANGE,
     ITEM,
     CollectionAnswer,
     CollectionBody,
+    CollectionChangeBody,
     CollectionsAnswer,
     ItemAnswer,
     ItemBody,
@@ -29,12 +31,26 @@ from ojster.server.route import BASE, Route
 async def create_collection(request: HttpRequest) -> Answer:
     """Create a named collection."""
     body = await request.read(COLLECTION)
-    made = await request.engine.collections.create(body.name, body.description)
+    made = await request.engine.collections.create(
+        body.name, body.description, keep_removed=body.keep_removed, shared=body.shared
+    )
     return Answer(encode(CollectionAnswer(made)), 201)
 
 
+async def change_collection(request: HttpRequest) -> Answer:
+    """Change settings of a named collection: those that the request has."""
+    body = await request.read(COLLECTION_CHANGE)
+    changed = await request.engine.collections.change(
+        request.path["name"], description=body.description, keep_removed=body.keep_removed, shared=body.shared
+    )
+    return Answer(encode(CollectionAnswer(changed)))
+
+
 async def list_collections(request: HttpRequest) -> Answer:
-    """List the named collections with their numbers of items."""
+    """List the named collections with their numbers of items.
+
+    Those of a workspace around the caller's that shares them have its name as ``workspace``.
+    """
     return Answer(encode(CollectionsAnswer(await request.engine.collections.all())))
 
 
@@ -104,6 +120,7 @@ _TAG: Final = "Collections"
 ROUTES: Final = (
     Route("POST", f"{BASE}/collections", create_collection, _TAG, CollectionBody, CollectionAnswer, status=201),
     Route("GET", f"{BASE}/collections", list_collections, _TAG, answer=CollectionsAnswer),
+    Route("PATCH", f"{BASE}/collections/{{name}}", change_collection, _TAG, CollectionChangeBody, CollectionAnswer),
     Route("DELETE", f"{BASE}/collections/{{name}}", delete_collection, _TAG, answer=DeletedAnswer, query=("force",)),
     *(
         route

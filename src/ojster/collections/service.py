@@ -2,34 +2,81 @@
 
 from __future__ import annotations
 
+import msgspec
+from msgspec import UNSET, UnsetType
+
 from ojster.collections import contents, named
 from ojster.collections.items import Item, Lookup, NewItem, Where, check_collection_name
 from ojster.collections.named import Collection
 from ojster.collections.places import Place
-from ojster.core.tenant import split
+from ojster.core.errors import InvalidRequest
+from ojster.core.tenant import split, tenants_around
+from ojster.jobs.expiration import read_expiration_delay
 from ojster.jobs.scope import CapabilityService
 
 
 class CollectionService(CapabilityService):
     """Calls about collections and their items."""
 
-    async def create(self, name: str, description: str | None = None) -> Collection:
+    async def create(
+        self, name: str, description: str | None = None, *, keep_removed: str | None = None, shared: bool = False
+    ) -> Collection:
         """Create a named collection.
+
+        Parameters
+        ----------
+        keep_removed:
+            How long it keeps removed and replaced items, an ISO 8601 duration. ``None`` and ``never``: as long as the
+            collection.
+        shared:
+            Whether the workspaces inside the caller's workspace can read it.
 
         Raises
         ------
         InvalidRequest
-            The name is invalid.
+            The name or the duration is invalid.
         Conflict
             A collection with this name exists.
         """
-        new = named.NewCollection(self.scope.named(check_collection_name(name)), description, self.scope.who)
+        qualified = self.scope.named(check_collection_name(name))
+        new = named.NewCollection(qualified, description, self.scope.who, _period(keep_removed), shared)
         return await self.scope.do(named.create_collections, new)
 
+    async def change(
+        self,
+        name: str,
+        *,
+        description: str | UnsetType | None = UNSET,
+        keep_removed: str | UnsetType | None = UNSET,
+        shared: bool | UnsetType = UNSET,
+    ) -> Collection:
+        """Change settings of a named collection, as ``create`` has them; return it. Others stay as they are.
+
+        Raises
+        ------
+        InvalidRequest
+            The duration is invalid.
+        NotFound
+            The collection does not exist.
+        """
+        period = UNSET if keep_removed is UNSET else _period(keep_removed)
+        change = named.CollectionChange(self.scope.named(name), description, period, shared)
+        return await self.scope.do(named.change_collections, change)
+
     async def all(self) -> list[Collection]:
-        """Return the named collections, by name."""
-        found = await self.database.read(named.list_collections, None)
-        return [one for name, one in found if self.scope.sees(split(name)[0])]
+        """Return the named collections, by name, those among them that workspaces around the caller's share."""
+        everything = await self.database.read(named.list_collections, None)
+        seen = [one for name, one in everything if self.scope.sees(split(name)[0])]
+        if not self.scope.tenant:
+            return seen
+        taken = {one.name for one in seen}
+        by_key = dict(everything)
+        for around in tenants_around(self.scope.tenant):
+            for key, one in by_key.items():
+                if split(key)[0] == around and one.shared and one.name not in taken:
+                    taken.add(one.name)
+                    seen.append(msgspec.structs.replace(one, workspace=around))
+        return sorted(seen, key=lambda one: one.name)
 
     async def delete(self, name: str, *, force: bool = False) -> None:
         """Delete a named collection with its items and their history.
@@ -95,3 +142,14 @@ class CollectionService(CapabilityService):
             await self.scope.check_job(where.job_id)
         name = None if where.name is None else self.scope.named(where.name)
         return Place(name, where.workflow_id, where.job_id, self.scope.tenant, self.scope.holder(where.holder))
+
+
+def _period(text: str | None) -> int | None:
+    """Return a retention in microseconds; ``None``: unlimited."""
+    if text is None:
+        return None
+    try:
+        return read_expiration_delay(msgspec.json.encode(text)) or None
+    except InvalidRequest:
+        message = f"'keep_removed' must be an ISO 8601 duration such as 'P30D', or 'never', not {text!r:.40}."
+        raise InvalidRequest(message, field="keep_removed") from None

@@ -10,12 +10,27 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 from ojster.collections.items import Item
 from ojster.collections.named import Collection
 
+_KeepRemoved = Annotated[
+    str,
+    Meta(description="How long removed and replaced items are kept: an ISO 8601 duration, or 'never' to delete none."),
+]
+
 
 class CollectionBody(Struct, forbid_unknown_fields=True):
     """A named collection."""
 
     name: str
     description: Annotated[str, Meta(max_length=10_000)] | None = None
+    keep_removed: _KeepRemoved | None = None
+    shared: Annotated[bool, Meta(description="Whether workspaces inside its workspace can read it.")] = False
+
+
+class CollectionChangeBody(Struct, forbid_unknown_fields=True):
+    """Settings of a named collection to change; others stay as they are."""
+
+    description: Annotated[str, Meta(max_length=10_000)] | UnsetType | None = UNSET
+    keep_removed: _KeepRemoved | UnsetType | None = UNSET
+    shared: bool | UnsetType = UNSET
 
 
 class ItemBody(Struct, forbid_unknown_fields=True):
@@ -57,5 +72,7 @@ class ItemsAnswer(Struct):
 
 
 COLLECTION: Final = msgspec.json.Decoder(CollectionBody)
+
+COLLECTION_CHANGE: Final = msgspec.json.Decoder(CollectionChangeBody)
 
 ITEM: Final = msgspec.json.Decoder(ItemBody)

@@ -50,6 +50,12 @@ def shown_tenant(tenant: str) -> str:
     return tenant or DEFAULT_TENANT
 
 
+def tenants_around(tenant: str) -> list[str]:
+    """Return the workspaces that a workspace is a part of, the nearest first: ``acme`` for ``acme:web``."""
+    parts = tenant.split(":")
+    return [around for end in range(len(parts) - 1, 0, -1) if (around := ":".join(parts[:end]))]
+
+
 def qualify(tenant: str, name: str) -> str:
     """Return the stored form of a tenant's name for something."""
     return f"{_PREFIX}{tenant}/{name}" if tenant else name

@@ -14,8 +14,10 @@ import logging
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
+from ojster.collections.places import is_file_shared
 from ojster.core.errors import BackendError, BackendUnavailable, Conflict, InvalidRequest, OjsterError, Unsupported
 from ojster.core.ids import new_id
+from ojster.core.tenant import NOBODY
 from ojster.files import records
 from ojster.files.file import CHUNK_BYTES, LARGEST_FILE, File, HashMismatch, NewFile
 from ojster.files.store import FileStore
@@ -90,7 +92,7 @@ class FileService(CapabilityService):
         Parameters
         ----------
         job_id:
-            Job that must belong to the tenant of the file.
+            Job that must belong to the tenant of the file, or to a workspace with which that shares it.
 
         Raises
         ------
@@ -100,12 +102,19 @@ class FileService(CapabilityService):
         self._need_store()
         known = await self.scope.look(records.find_files, file_id)
         if not self.scope.sees(known.tenant):
-            raise records.no_file(file_id)
+            await self._check_shared(file_id, known.tenant, self.scope.tenant or NOBODY)
         if job_id is not None:
             owners = await self.database.read(find_owners, (job_id,))
-            if job_id not in owners or owners[job_id][0] != known.tenant:
+            if job_id not in owners:
                 raise records.no_file(file_id)
+            if owners[job_id][0] != known.tenant:
+                await self._check_shared(file_id, known.tenant, owners[job_id][0])
         return known.file
+
+    async def _check_shared(self, file_id: str, owner: str, tenant: str) -> None:
+        """Raise ``NotFound`` unless the owner of a file shares it with a workspace inside its own."""
+        if not await self.database.read(is_file_shared, (file_id, owner, tenant)):
+            raise records.no_file(file_id)
 
     async def select(self, limit: int = 50, before: str | None = None) -> list[File]:
         """Return a page of the tenant's files, newest first.
