@@ -9,10 +9,14 @@ import msgspec
 import pytest
 
 from ojster.constructs import wait
+from ojster.core.access import OPERATIONS, Access, Role
 from ojster.core.errors import Conflict, InvalidRequest, InvalidWorkflow
 from ojster.core.refusals import SchemaViolation
+from ojster.core.timestamps import format_timestamp
 from ojster.events.reaction_builders import enqueue
 from ojster.jobs.failure import Failure
+from ojster.jobs.scope import Caller
+from ojster.service import Service
 from ojster.workflow import Step
 from ojster.workflow import chain as chain_of
 from ojster.workflows.suspensions import WorkflowResumption
@@ -190,3 +194,53 @@ async def test_waits_are_written_in_python(flow: WorkflowBench) -> None:
     await answer(flow, {"approved": True}, step="ask")
     await flow.run_due(0)
     assert await flow.state() == "completed"
+
+
+SIGNED = {
+    "type": "object",
+    "required": ["ok", "answered_by"],
+    "properties": {
+        "ok": {"type": "boolean"},
+        "answered_by": {"type": "string", "readOnly": True},
+        "answered_at": {"type": "string", "readOnly": True},
+    },
+}
+
+
+def as_ada(flow: WorkflowBench) -> Service:
+    return flow.engine.as_(Caller(access=Access("ada", OPERATIONS[Role.CONTRIBUTOR])))
+
+
+async def test_an_answer_says_who_gave_it_if_the_form_asks(flow: WorkflowBench) -> None:
+    ask = {"type": "wait", "id": "ask", "form": SIGNED}
+    await flow.create(chain(ask, job("b", ref("steps.ask.result"))))
+    forged = b'{"ok":true,"answered_by":"the boss","answered_at":"never"}'
+    with pytest.raises(SchemaViolation):  # nobody knows who it is
+        await flow.engine.workflows.resume(WorkflowResumption(flow.id, data=forged))
+    await as_ada(flow).workflows.resume(WorkflowResumption(flow.id, data=forged))
+    await flow.work()
+    (answered,) = flow.arguments["b"]
+    assert answered == {"ok": True, "answered_by": "ada", "answered_at": format_timestamp(flow.clock.now)}
+
+
+async def test_an_answer_stays_as_it_is_if_the_form_does_not_ask(flow: WorkflowBench) -> None:
+    plain = {"type": "object", "properties": {"answered_by": {"type": "string"}}}
+    for form, data in ((plain, {"answered_by": "me"}), (None, {"answered_by": "me"}), (None, 1), ({}, [1])):
+        step = {"type": "wait", "id": "ask"} | ({} if form is None else {"form": form})
+        await flow.create(chain(step, job("b", ref("steps.ask.result"))))
+        await as_ada(flow).workflows.resume(WorkflowResumption(flow.id, data=msgspec.json.encode(data)))
+        await flow.work()
+        assert flow.arguments["b"] == [data]
+
+
+@pytest.mark.parametrize("failure", [None, Failure("No", "no")])
+async def test_a_step_says_who_has_resumed_it_and_when(flow: WorkflowBench, failure: Failure | None) -> None:
+    await flow.create(chain({"type": "wait", "id": "ask"}))
+    await as_ada(flow).workflows.resume(WorkflowResumption(flow.id, failure=failure))
+    step = await flow.step("ask")
+    (review,) = step.reviews
+    assert (review.author, review.action) == ("ada", "answer" if failure is None else "decline")
+    assert review.at == format_timestamp(flow.clock.now)
+    assert isinstance(step.job_id, str)
+    history = await flow.engine.jobs.history(step.job_id)
+    assert [entry.actor for entry in history if entry.type == "job.resumed"] == [{"type": "client", "id": "ada"}]

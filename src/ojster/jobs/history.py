@@ -134,7 +134,7 @@ def _entries(job: Job, noted: Sequence[_Noted]) -> Iterator[Entry]:
             yield Entry(type, at, {"reason": data.get("reason"), "adopted_job_id": data.get("adopted_job_id")})
             yield Entry("job.state_changed", at, {"from": "available", "to": "completed"})
         elif type == "job.resumed":
-            yield Entry(type, at, {}, _CLIENT)
+            yield Entry(type, at, {}, _client(data.get("resumed_by")))
         elif type in _ENDS:
             yield Entry("job.discarded", at, {"total_attempts": job.attempt, "last_error": data.get("error")})
     yield from _last_attempt(job, begun)

@@ -16,7 +16,18 @@ from ojster.workflows.wait import WaitingFor
 
 
 class ReviewInfo(msgspec.Struct, omit_defaults=True):
-    """A review of a step that waits for an approval."""
+    """What somebody has said of a step.
+
+    Parameters
+    ----------
+    at:
+        When, RFC 3339.
+    action:
+        ``approve`` or ``reject``; ``answer`` or ``decline``, if the step was resumed with a result or with an error;
+        ``None``: only notes.
+    author:
+        Name of the token; ``None``: unknown.
+    """
 
     at: str
     action: str | None = None
@@ -59,7 +70,7 @@ class StepInfo(msgspec.Struct, omit_defaults=True):
     allow_failure:
         Whether its successors continue however it ends; false by default.
     manual, approved, reviews:
-        Whether it needs an approval, whether it has one, and its reviews.
+        Whether it needs an approval, whether it has one, and its reviews: also who has answered or resumed it.
     on_hold:
         Whether its job is suspended until it is resumed; false by default.
     stopping:

@@ -300,6 +300,7 @@ class WorkflowService(CapabilityService):
         """
         if item.failure is not None:
             await self._check_author(item.workflow_id)
+        item = msgspec.structs.replace(item, by=self.scope.who)
         return await self._steered(item.workflow_id, suspensions.resume_workflows, item)
 
     async def properties(self, workflow_id: str) -> Properties:
@@ -444,7 +445,9 @@ class WorkflowService(CapabilityService):
         await self.scope.check_job(job_id)
         if failure is not None:
             accepted((await self.scope.refuse_cancellation((job_id,))).get(job_id))
-        return accepted(await self.database.run(suspensions.activate, Resumption(job_id, data, failure)))
+        return accepted(
+            await self.database.run(suspensions.activate, Resumption(job_id, data, failure, self.scope.who))
+        )
 
     async def notes_of_job(self, job_id: str) -> list[Note]:
         """Return the notes on a job, oldest first.

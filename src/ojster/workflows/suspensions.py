@@ -17,6 +17,7 @@ from ojster.core.errors import Conflict, OjsterError
 from ojster.core.job import Job
 from ojster.core.json_objects import read_members
 from ojster.core.states import JobState
+from ojster.core.timestamps import format_timestamp
 from ojster.jobs.failure import Failure
 from ojster.jobs.queries import no_job, no_workflow
 from ojster.jobs.transitions import (
@@ -65,11 +66,14 @@ class Resumption(msgspec.Struct, frozen=True):
         Data that the job waits for, as JSON.
     failure:
         Reason why the data will not come. The attempt fails with it.
+    by:
+        Name of the caller's token, if it is known.
     """
 
     job_id: str
     data: bytes | None = None
     failure: Failure | None = None
+    by: str | None = None
 
 
 class WorkflowResumption(msgspec.Struct, frozen=True):
@@ -79,7 +83,7 @@ class WorkflowResumption(msgspec.Struct, frozen=True):
     ----------
     step:
         Path of the suspended step; optional if only one step is suspended.
-    data, failure:
+    data, failure, by:
         See ``Resumption``.
     """
 
@@ -87,6 +91,7 @@ class WorkflowResumption(msgspec.Struct, frozen=True):
     step: str | None = None
     data: bytes | None = None
     failure: Failure | None = None
+    by: str | None = None
 
 
 def suspend_job(tx: Transaction, job: Job, *, again: bool, deadline: int | None) -> None:
@@ -139,6 +144,7 @@ def activate(tx: Transaction, items: Sequence[Resumption]) -> list[ChangedJob | 
     results: list[ChangedJob | OjsterError] = []
     for item in items:
         job = jobs.get(item.job_id)
+        item = _signed(tx, job, item)
         if (refusal := _refusal(tx, job, item)) is not None:
             results.append(refusal)
             continue
@@ -147,6 +153,15 @@ def activate(tx: Transaction, items: Sequence[Resumption]) -> list[ChangedJob | 
         results.append(ChangedJob(job, JobState.PENDING))
     advance(tx)
     return results
+
+
+def _signed(tx: Transaction, job: Job | None, item: Resumption) -> Resumption:
+    """Return the resumption of a wait step with what its form lets the server say of the answer."""
+    if job is None or job.type != WAIT_TYPE or item.data is None:
+        return item
+    tx.load_envelopes([job])
+    wait = read_wait(read_members(job.envelope, "The job")[ATTRIBUTE])
+    return msgspec.structs.replace(item, data=wait.signed(item.data, by=item.by, at=format_timestamp(tx.now)))
 
 
 def _check_form(tx: Transaction, job: Job, item: Resumption) -> OjsterError | None:
@@ -179,7 +194,8 @@ def _resume(tx: Transaction, job: Job, item: Resumption) -> None:
     """Resume a pending job: complete it, run it again, or fail its attempt."""
     hold, job.hold = job.hold, None
     if hold is not None:
-        tx.emit("job.resumed", job)
+        tx.emit("job.resumed", job, **({} if item.by is None else {"resumed_by": item.by}))
+        _note_answer(tx, job, item)
     if item.failure is not None:
         job.attempt += hold == SuspensionKind.AGAIN
         fail_attempt(tx, job, item.failure)
@@ -195,6 +211,16 @@ def _resume(tx: Transaction, job: Job, item: Resumption) -> None:
             )
         make_available(tx, [job])
         _note_change(tx, job)
+
+
+def _note_answer(tx: Transaction, job: Job, item: Resumption) -> None:
+    """Record who has resumed a step, beside the reviews of gates."""
+    if job.node is not None:
+        action = "answer" if item.failure is None else "decline"
+        tx.execute(
+            "INSERT INTO node_reviews (node, at, author, action) VALUES (:node, :at, :author, :action)",
+            {"node": job.node, "at": tx.now, "author": item.by, "action": action},
+        )
 
 
 def _complete(tx: Transaction, job: Job, result: bytes | None) -> None:
@@ -213,7 +239,7 @@ def resume_workflows(tx: Transaction, items: Sequence[WorkflowResumption]) -> li
         except OjsterError as refusal:
             results.append(refusal)
             continue
-        (resumed,) = activate(tx, [Resumption(job_id, item.data, item.failure)])
+        (resumed,) = activate(tx, [Resumption(job_id, item.data, item.failure, item.by)])
         results.append(resumed if isinstance(resumed, OjsterError) else item.workflow_id)
     return results
 

@@ -8,6 +8,7 @@ import msgspec
 
 from ojster.core.durations import parse_duration
 from ojster.core.errors import InvalidRequest
+from ojster.core.json_objects import read_members
 from ojster.core.json_schema import compile_schema
 from ojster.core.parsing import read_value
 from ojster.core.refusals import SchemaViolation
@@ -35,7 +36,8 @@ class Wait(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Duration of the wait (ISO 8601, from when the step may start) or its end (an RFC 3339 time stamp). Without a
         form the step completes then; with a form it fails then, unless it was answered.
     form:
-        JSON Schema of the answer. With a form, or without a time, the step waits for an answer.
+        JSON Schema of the answer. With a form, or without a time, the step waits for an answer. The server sets the
+        properties ``answered_by`` and ``answered_at`` of the answer if the form declares them as ``readOnly``.
     remind:
         ISO 8601 durations from the start of the wait, after which the reactions of ``on_reminder`` run if there is no
         answer.
@@ -69,6 +71,28 @@ class Wait(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Whether the wait has reached its end, so that reminders stop."""
         deadline = self.deadline(begun)
         return deadline is not None and deadline <= now
+
+    def signed(self, answer: bytes, *, by: str | None, at: str) -> bytes:
+        """Return an answer with the members that the form leaves to the server.
+
+        They are the properties ``answered_by`` and ``answered_at`` that the form declares as ``readOnly``.
+
+        Parameters
+        ----------
+        by:
+            Name of the token of whoever answers; ``None``: unknown.
+        at:
+            Time of the answer, RFC 3339.
+        """
+        properties = _decode_any(msgspec.json.encode(self.form or {})).get("properties")
+        if not isinstance(properties, dict) or answer.lstrip()[:1] != b"{":
+            return answer
+        own = {
+            name: msgspec.Raw(msgspec.json.encode(value))
+            for name, value in (("answered_by", by), ("answered_at", at))
+            if isinstance(properties.get(name), dict) and properties[name].get("readOnly") is True
+        }
+        return msgspec.json.encode(read_members(answer, "result") | own) if own else answer
 
     def check(self, answer: bytes | None) -> SchemaViolation | None:
         """Return the error for an answer that does not match the form, or ``None``."""
