@@ -20,6 +20,7 @@ from ojster.core.json_objects import read_members
 from ojster.core.state_machine import IllegalTransition, StateMachine
 from ojster.jobs.messages import Release
 from ojster.workflows import creation
+from ojster.workflows.dependencies import NewDependencies
 from ojster.workflows.node import Node, NodeState
 from ojster.workflows.states import NODE_STATES, WORKFLOW_STATES, change_node
 from tests.workflows.bench import WorkflowBench, chain, graph, group, job, ref
@@ -221,6 +222,19 @@ async def a_large_workflow_is_created_in_steps(flow: WorkflowBench) -> None:
         await flow.create(chain(job("a")))
 
 
+async def steps_that_could_start_wait_for_more(flow: WorkflowBench) -> None:
+    steps = (job("a", id="a"), job("b", id="b"), {"type": "gate", "id": "g"}, job("c", id="c", depends_on=["a"]))
+    await flow.create(graph(*steps))
+    jobs = {one.type: one for one in await flow.take(2)}
+    await settle(flow, "hold")
+    await flow.ack(jobs["a"])
+    for step in ("g", "c"):
+        await flow.engine.workflows.add_dependencies(NewDependencies(flow.id, step, ("b",)))
+    await flow.ack(jobs["b"])
+    await settle(flow, "release")
+    await flow.review("g", "approve")
+
+
 SCENARIOS: tuple[Callable[[WorkflowBench], Awaitable[None]], ...] = (
     a_gate_is_approved_before_at_and_after_its_turn,
     a_step_waits_for_approval,
@@ -238,6 +252,7 @@ SCENARIOS: tuple[Callable[[WorkflowBench], Awaitable[None]], ...] = (
     a_workflow_runs_again_as_a_whole,
     a_container_ends_as_it_must,
     a_large_workflow_is_created_in_steps,
+    steps_that_could_start_wait_for_more,
 )
 
 

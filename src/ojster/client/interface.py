@@ -40,6 +40,7 @@ from ojster.queues.wire import DeletionStrategy
 from ojster.schedules.cron import Cron
 from ojster.workflows.definition import Definition
 from ojster.workflows.definitions import Deletion, Named
+from ojster.workflows.dependencies import NewDependencies
 from ojster.workflows.info import WorkflowInfo, WorkflowPage
 from ojster.workflows.notes import NewNote, Note
 from ojster.workflows.properties import Properties, PropertyChange
@@ -196,6 +197,9 @@ class WorkflowCalls(Protocol):
 
     async def cancel_step(self, address: StepAddress) -> WorkflowInfo:
         """Cancel a step and its nested steps."""
+
+    async def add_dependencies(self, item: NewDependencies) -> WorkflowInfo:
+        """Let a step of a graph that has not started wait for others of the graph, too."""
 
     async def retry_step(self, address: StepAddress) -> WorkflowInfo:
         """Run a failed or cancelled step again, with everything after it."""

@@ -101,6 +101,7 @@ OPERATIONS: Final[dict[str, tuple[Operation, ...]]] = {
     "POST /workflows/{id}/release": _CANCEL,
     "POST /workflows/{id}/resume": _CANCEL,
     "POST /workflows/{id}/steps/{step}/cancel": _CANCEL,
+    "POST /workflows/{id}/steps/{step}/dependencies": _CANCEL,
     "POST /workflows/{id}/steps/{step}/retry": _CANCEL,
     "GET /admin/attention": _INSPECT,
     "GET /admin/queues": _INSPECT,

@@ -24,6 +24,7 @@ from ojster.core.timestamps import parse_timestamp
 from ojster.core.values import to_duration
 from ojster.jobs.failure import Failure
 from ojster.workflow import start_request
+from ojster.workflows.dependencies import NewDependencies
 from ojster.workflows.drawing import draw
 from ojster.workflows.info import WorkflowInfo
 from ojster.workflows.notes import NewNote
@@ -312,6 +313,19 @@ def retry(workflow_id: str, url: str, step: str | None, as_json: bool) -> None:
     else:
         info = ask(url, lambda client: client.workflows.retry_step(StepAddress(workflow_id, step)))
     done(f"{workflow_id if step is None else f'The step {step}'} runs again.", as_json, info)
+
+
+@workflows.command(epilog=examples(f"ojster workflows depend {ID} publish --on scan --on sign"))
+@takes_workflow()
+@click.argument("step")
+@with_url
+@click.option("--on", "others", multiple=True, required=True, help="Id of a step to wait for; can be repeated.")
+@with_json
+def depend(workflow_id: str, step: str, url: str, others: tuple[str, ...], as_json: bool) -> None:
+    """Let a step of a graph that has not started wait for others, too."""
+    item = NewDependencies(workflow_id, step, others)
+    info = ask(url, lambda client: client.workflows.add_dependencies(item))
+    done(f"The step {step} waits for {', '.join(others)}, too.", as_json, info)
 
 
 @workflows.command(

@@ -225,7 +225,7 @@ class Graph:
             return []
         for container in [node for node in followed.values() if node.followed & Followed.INSIDE]:
             if container.started_at is None:
-                followed |= dict.fromkeys((node.id for node in self._followed_inside(container)), container)
+                followed |= dict.fromkeys((node.id for node in self.followed_inside(container)), container)
         pairs = [(source, target) for source in followed for target in self._new_edges.get(source, ())]
         stored = [id for id in followed if id not in self._new]
         edges = [edge for id in stored for edge in ahead.get(id, ())]
@@ -240,7 +240,7 @@ class Graph:
             self.load([parent for _, target in pairs if (parent := self.nodes[target].parent) is not None])
         return [(followed[source], self.nodes[target]) for source, target in pairs]
 
-    def _followed_inside(self, container: Node) -> Iterator[Node]:
+    def followed_inside(self, container: Node) -> Iterator[Node]:
         """Yield the nodes inside a container that have successors in other containers."""
         containers = [container]
         while containers:
@@ -249,6 +249,13 @@ class Graph:
                     yield node
                 if node.followed & Followed.INSIDE:
                     containers.append(node)
+
+    def successors(self, ids: Collection[int]) -> list[Node]:
+        """Read and return the nodes that wait, or have waited, for one of these to end."""
+        rows = self.tx.execute(f"SELECT target FROM node_edges WHERE source {self.tx.among}", (self.tx.integers(ids),))
+        targets = [target for (target,) in rows] + [target for id in ids for target in self._new_edges.get(id, ())]
+        self.load(targets)
+        return [self.nodes[target] for target in targets]
 
     def children(self, container: Node) -> list[Node]:
         """Return all children of a container, in order of position."""
@@ -370,6 +377,10 @@ class Graph:
         workflow.jobs += sum(node.kind == Kind.JOB for node in planted)
         self.change(workflow)
         return planted
+
+    def connect(self, before: Node, after: Node) -> None:
+        """Add an edge between existing nodes."""
+        self._new_edges.setdefault(before.id, []).append(after.id)
 
     def drop(self, dropped: Sequence[Node], nodes: Sequence[Node]) -> list[Node]:
         """Delete some of these nodes, and return the others. Their jobs stay."""

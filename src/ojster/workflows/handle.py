@@ -14,9 +14,10 @@ from ojster.core.values import to_json
 from ojster.files.transfer import restore
 from ojster.jobs.failure import Failure
 from ojster.workflow import DrawingFormat
+from ojster.workflows.dependencies import NewDependencies
 from ojster.workflows.drawing import draw
 from ojster.workflows.info import WorkflowInfo
-from ojster.workflows.run_errors import WorkflowCancelled, WorkflowFailed
+from ojster.workflows.run_errors import result_of
 from ojster.workflows.status import WorkflowStatus
 from ojster.workflows.steps import StepAddress
 from ojster.workflows.suspensions import WorkflowResumption
@@ -26,10 +27,7 @@ MAX_POLL_SECONDS: Final = 30.0
 """Maximum long-poll wait for a workflow's result, in seconds."""
 
 MAX_WATCH_POLL_SECONDS: Final = 1.0
-"""Maximum long-poll wait while watching a workflow, in seconds.
-
-It is short because a step that becomes active does not always change the workflow's version.
-"""
+"""Maximum long-poll wait while watching, in seconds: a step that becomes active may leave the version as it is."""
 
 
 class Connected(Protocol):
@@ -142,7 +140,7 @@ class AsyncRun:
                 self._info = await client.workflows.show(head.next_attempt)
                 continue
             if head.finished:
-                return await restore(client, _result_of(await self.refresh()))
+                return await restore(client, result_of(await self.refresh()))
             if deadline is not None and time.monotonic() >= deadline:
                 raise TimeoutError(f"Workflow {self.id} is still {head.state} after {timeout} s. Use a longer timeout.")
 
@@ -254,6 +252,16 @@ class AsyncRun:
             The step does not exist, or it has ended.
         """
         self._info = await self._app.client().workflows.cancel_step(StepAddress(self.id, step))
+
+    async def add_dependencies(self, step: str, *others: str) -> None:
+        """Let a step of a graph, given by its path, wait for others of the graph, too, given by their ids.
+
+        Raises
+        ------
+        NotFound, Conflict, InvalidRequest
+            A step does not exist; the step has started; it is in no graph, or they would wait for each other.
+        """
+        self._info = await self._app.client().workflows.add_dependencies(NewDependencies(self.id, step, others))
 
     async def resume(self, result: Any = None, *, error: str | None = None, step: str | None = None) -> None:
         """Resume the workflow's suspended job (``Wait``) or wait step (``wait``).
@@ -474,6 +482,10 @@ class Run:
         """
         return self._app._event_loop_thread.call(self._run.notes())
 
+    def add_dependencies(self, step: str, *others: str) -> None:
+        """Let a step wait for others. See ``AsyncRun.add_dependencies``."""
+        self._app._event_loop_thread.call(self._run.add_dependencies(step, *others))
+
     def cancel_step(self, step: str) -> None:
         """Cancel a step. See ``AsyncRun.cancel_step``."""
         self._app._event_loop_thread.call(self._run.cancel_step(step))
@@ -481,16 +493,3 @@ class Run:
 
 async def _next(changes: AsyncIterator[WorkflowInfo]) -> WorkflowInfo:
     return await anext(changes)
-
-
-def _result_of(info: WorkflowInfo) -> Any:
-    why = f": {info.error.message}" if info.error is not None else ""
-    match info.state:
-        case "completed":
-            result: Any = None if info.result is msgspec.UNSET else msgspec.json.decode(info.result)
-            is_list = info.type in ("group", "batch", "map") and isinstance(result, dict)
-            return list(result.values()) if is_list else result
-        case "cancelled":
-            raise WorkflowCancelled(f"The workflow {info.id} was cancelled{why or '.'}")
-        case _:
-            raise WorkflowFailed(f"The workflow {info.id} is {info.state}{why}", info.error)

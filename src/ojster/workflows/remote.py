@@ -21,6 +21,7 @@ from ojster.workflows.answer_wire import (
     WorkflowStatisticsAnswer,
     WorkflowStatusAnswer,
 )
+from ojster.workflows.dependencies import NewDependencies
 from ojster.workflows.info import WorkflowInfo, WorkflowPage
 from ojster.workflows.notes import NewNote, Note
 from ojster.workflows.properties import Properties, PropertyChange
@@ -161,6 +162,11 @@ class RemoteWorkflows(RemoteCapability):
     async def cancel_step(self, address: StepAddress) -> WorkflowInfo:
         """Cancel a step and all steps inside it."""
         return await self._post_to_workflow(address.workflow_id, f"steps/{quote(address.step, safe='')}/cancel")
+
+    async def add_dependencies(self, item: NewDependencies) -> WorkflowInfo:
+        """Let a step of a graph that has not started wait for others of the graph, too."""
+        what = f"steps/{quote(item.step, safe='')}/dependencies"
+        return await self._post_to_workflow(item.workflow_id, what, {"depends_on": item.depends_on})
 
     async def retry_step(self, address: StepAddress) -> WorkflowInfo:
         """Run a failed or cancelled step again, with everything after it."""

@@ -29,6 +29,7 @@ from ojster.workflows.answer_wire import (
     show_cancelled,
     show_progress,
 )
+from ojster.workflows.dependencies import NewDependencies
 from ojster.workflows.info import WorkflowInfo
 from ojster.workflows.levels import DEFAULT_LEVEL_STEPS, MOST_LEVEL_STEPS, LevelRequest, show_levels
 from ojster.workflows.notes import NewNote
@@ -41,7 +42,17 @@ from ojster.workflows.stored_workflow import ALL_STATES
 from ojster.workflows.suspensions import WorkflowResumption
 from ojster.workflows.views import MOST_SHOWN_STEPS
 from ojster.workflows.waiting import WAITING_FOR
-from ojster.workflows.wire import PROPERTIES, REVIEW, NoteBody, PropertiesBody, ResumeBody, ReviewBody, WorkflowBody
+from ojster.workflows.wire import (
+    DEPENDENCIES,
+    PROPERTIES,
+    REVIEW,
+    DependenciesBody,
+    NoteBody,
+    PropertiesBody,
+    ResumeBody,
+    ReviewBody,
+    WorkflowBody,
+)
 from ojster.workflows.workflows import Review
 
 
@@ -242,6 +253,14 @@ async def cancel_step(request: HttpRequest) -> Answer:
     return _workflow(await request.engine.workflows.cancel_step(StepAddress(request.path["id"], request.path["step"])))
 
 
+async def add_dependencies(request: HttpRequest) -> Answer:
+    """Let a step of a graph that has not started wait for others of the graph, too."""
+    body = await request.read(DEPENDENCIES)
+    path = request.path
+    item = NewDependencies(path["id"], path["step"], tuple(body.depends_on))
+    return _workflow(await request.engine.workflows.add_dependencies(item))
+
+
 async def retry_step(request: HttpRequest) -> Answer:
     """Run a failed or cancelled step again, with everything after it; the other steps go on."""
     return _workflow(await request.engine.workflows.retry_step(StepAddress(request.path["id"], request.path["step"])))
@@ -349,6 +368,14 @@ ROUTES: Final = (
         review_step,
         "Workflows",
         ReviewBody,
+        WorkflowAnswer,
+    ),
+    Route(
+        "POST",
+        f"{BASE}/workflows/{{id}}/steps/{{step}}/dependencies",
+        add_dependencies,
+        "Workflows",
+        DependenciesBody,
         WorkflowAnswer,
     ),
     Route("POST", f"{BASE}/workflows/{{id}}/steps/{{step}}/retry", retry_step, "Workflows", None, WorkflowAnswer),

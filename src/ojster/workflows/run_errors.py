@@ -1,8 +1,12 @@
-"""Errors with which waiting for a workflow ends."""
+"""Results and errors with which waiting for a workflow ends."""
 
 from __future__ import annotations
 
-from ojster.workflows.info import WorkflowError
+from typing import Any
+
+import msgspec
+
+from ojster.workflows.info import WorkflowError, WorkflowInfo
 
 
 class WorkflowFailed(Exception):
@@ -61,3 +65,23 @@ class WorkflowCancelled(Exception):
     cancelled
     >>> app.close()
     """
+
+
+def result_of(info: WorkflowInfo) -> Any:
+    """Return the result of a workflow that has ended.
+
+    Raises
+    ------
+    WorkflowCancelled, WorkflowFailed
+        It has not completed.
+    """
+    why = f": {info.error.message}" if info.error is not None else ""
+    match info.state:
+        case "completed":
+            result: Any = None if info.result is msgspec.UNSET else msgspec.json.decode(info.result)
+            is_list = info.type in ("group", "batch", "map") and isinstance(result, dict)
+            return list(result.values()) if is_list else result
+        case "cancelled":
+            raise WorkflowCancelled(f"The workflow {info.id} was cancelled{why or '.'}")
+        case _:
+            raise WorkflowFailed(f"The workflow {info.id} is {info.state}{why}", info.error)

@@ -26,6 +26,7 @@ from ojster.workflows import cancellation, creation, notes, properties, retry, s
 from ojster.workflows.definition import OF_DEFINITIONS, START_MEMBERS, Start, check_params, read_start
 from ojster.workflows.definition_service import DefinitionService
 from ojster.workflows.definitions import Named
+from ojster.workflows.dependencies import NewDependencies, add_dependencies
 from ojster.workflows.info import WorkflowInfo, WorkflowPage
 from ojster.workflows.notes import NewNote, Note
 from ojster.workflows.orchestrator_request import ORCHESTRATOR_MEMBER as ORCHESTRATOR
@@ -408,6 +409,21 @@ class WorkflowService(CapabilityService):
         """
         await self._check_author(address.workflow_id)
         return await self._steered(address.workflow_id, cancellation.cancel_steps, address)
+
+    async def add_dependencies(self, item: NewDependencies) -> WorkflowInfo:
+        """Let a step of a graph that has not started wait for others of the graph, too.
+
+        Raises
+        ------
+        NotFound, Conflict
+            The workflow, the step or one of the others does not exist, or the step has started.
+        InvalidRequest
+            The step is in no graph, or in one with compensations, or the steps would wait for each other.
+        Forbidden
+            The caller may hold only its own workflows.
+        """
+        await self._check_author(item.workflow_id)
+        return await self._steered(item.workflow_id, add_dependencies, item)
 
     async def retry_step(self, address: StepAddress) -> WorkflowInfo:
         """Run a failed or cancelled step again, with everything after it, while the other steps go on.

@@ -39,7 +39,8 @@ NODE_STATES: Final = StateMachine(
 )
 """All transitions of nodes; ``change_node`` refuses any other.
 
-Nodes that have ended, or are about to start, wait again when they, or what they follow, are retried.
+Nodes that have ended, or are about to start, wait again when they, or what they follow, are retried. Nodes that could
+start wait when they get another dependency.
 """
 
 _RETRY: Final = frozenset({WorkflowState.RUNNING, FORGOTTEN})

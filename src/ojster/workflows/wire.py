@@ -106,6 +106,14 @@ class ReviewBody(Struct):
     author: Annotated[str, Meta(max_length=255)] | None = None
 
 
+class DependenciesBody(Struct, forbid_unknown_fields=True):
+    """Ids of steps of the same graph that a step is to wait for, too."""
+
+    depends_on: Annotated[list[str], Meta(min_length=1, max_length=1_000)]
+
+
+DEPENDENCIES: Final = msgspec.json.Decoder(DependenciesBody)
+
 RESUME: Final = msgspec.json.Decoder(ResumeBody)
 
 NOTE: Final = msgspec.json.Decoder(NoteBody)
