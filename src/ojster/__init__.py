@@ -15,7 +15,7 @@ from ojster.version import __version__
 if TYPE_CHECKING:
     from ojster.app import App
     from ojster.codec import CodecError, Encryption, Gzip
-    from ojster.constructs import Graph, batch, code, each, error_of, gate, param, result_of, saga, wait
+    from ojster.constructs import Graph, batch, code, definition, each, error_of, gate, param, result_of, saga, wait
     from ojster.context import JobContext, current_job
     from ojster.core.errors import (
         BackendUnavailable,
@@ -120,6 +120,7 @@ __all__ = [
     "chain",
     "code",
     "current_job",
+    "definition",
     "each",
     "element",
     "error_of",
@@ -143,6 +144,7 @@ _PLACES: Final = {
         "Graph",
         "batch",
         "code",
+        "definition",
         "each",
         "error_of",
         "gate",

@@ -219,6 +219,33 @@ def each(over: Sequence[Any] | Reference, do: Step, *, element: str = "item", na
     return Workflow(wire if name is None else wire | {"name": name})
 
 
+def definition(name: str, *, params: Mapping[str, Any] | None = None, version: int | None = None) -> Step:
+    """Return a step that runs the steps of a definition.
+
+    Parameters
+    ----------
+    name:
+        Name of the definition, which has no ``on_error``, ``on_cancel`` or timeout.
+    params:
+        Its parameters, which may refer to earlier steps; none by default.
+    version:
+        Its version; by default the latest when the workflow is started.
+
+    Returns
+    -------
+    Step
+        The step. Its result is that of the definition.
+
+    Examples
+    --------
+    >>> from ojster import definition, result_of
+    >>> definition("release", params={"tarball": result_of("build")}).wire
+    {'definition': 'release', 'params': {'tarball': <Reference steps.build.result>}}
+    """
+    wire: dict[str, Any] = {"definition": name, "params": dict(params or {})}
+    return Step(wire if version is None else wire | {"definition_version": version})
+
+
 def gate(id: str | None = None, *, display_name: str | None = None) -> Step:
     """Return a gate: a step that waits for an approval.
 

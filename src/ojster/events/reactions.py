@@ -43,6 +43,7 @@ from ojster.storage.transaction import Held, Later, Transaction, TryAgain
 from ojster.workflows.creation import create
 from ojster.workflows.definition import START_MEMBERS, check_params, read_start
 from ojster.workflows.definitions import find
+from ojster.workflows.nested_definitions import with_nested
 from ojster.workflows.plan import read_workflow
 from ojster.workflows.plan_defaults import add_defaults
 
@@ -163,6 +164,7 @@ def _start(tx: Transaction, job: Job, members: Members) -> None:
         check_params(found, bytes(members.get("params", b"{}")))
         members = found.members | {name: raw for name, raw in members.items() if name not in START_MEMBERS}
     members = _descended(job, members, "metadata" if "metadata" in members or "meta" not in members else "meta")
+    members = with_nested(tx, members, job.tenant)
     new = read_workflow(members, tx.now, largest=tx.settings.largest_job, tenant=job.tenant)
     if found is not None and start is not None:
         start = msgspec.structs.replace(start, definition=found.name, definition_version=found.version)

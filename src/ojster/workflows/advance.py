@@ -30,6 +30,7 @@ from ojster.workflows.claimed_steps import note_step
 from ojster.workflows.conditions import InvalidCondition, evaluate
 from ojster.workflows.graph import Graph
 from ojster.workflows.maps import begin_map, go_on_with_map
+from ojster.workflows.nested_definitions import refuse_params
 from ojster.workflows.node import (
     TWO_PART,
     Decision,
@@ -361,7 +362,7 @@ class Advance:
                     job.envelope = job.envelope[:-1] + b',"supersedes":"%b"}' % node.job_id.encode()
                 self._admitted.append((node, job))
                 return
-            case Kind.MAP if not node.total:
+            case Kind.MAP | Kind.DEFINITION if not node.total:
                 self._expand(node, spec, values)
             case Kind.MAP:
                 go_on_with_map(self.tx, node)
@@ -411,6 +412,8 @@ class Advance:
             raise PayloadTooLarge(
                 f"The map has {len(elements)} elements; at most {MAX_MAP_ELEMENTS} are allowed. Split the array."
             )
+        if spec.params_schema is not UNSET:
+            refuse_params(spec.display_name or "", spec.params_schema, elements[0])
         begin_map(self.graph, node, spec, elements)
 
     def _enqueue(self) -> None:

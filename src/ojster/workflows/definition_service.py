@@ -5,11 +5,12 @@ from __future__ import annotations
 import msgspec
 
 from ojster.core.json_objects import Members
-from ojster.core.tenant import split
-from ojster.jobs.scope import CapabilityService
+from ojster.core.tenant import NOBODY, split
+from ojster.jobs.scope import CapabilityService, accepted
 from ojster.workflows import definitions
 from ojster.workflows.definition import Definition, read_definition
 from ojster.workflows.definitions import Deletion, Named
+from ojster.workflows.nested_definitions import Nested, complete_nested, has_definitions
 from ojster.workflows.plan import read_workflow, refuse_unknown_of_definition
 
 
@@ -26,7 +27,7 @@ class DefinitionService(CapabilityService):
         Duplicate
             A definition with this name exists.
         """
-        return await self.scope.do(definitions.create_definitions, self._read_definition(name, members))
+        return await self.scope.do(definitions.create_definitions, await self._read_definition(name, members))
 
     async def update(self, name: str, members: Members) -> Definition:
         """Add a version to a definition, unless the latest is the same; return the latest.
@@ -38,14 +39,18 @@ class DefinitionService(CapabilityService):
         NotFound
             The definition does not exist.
         """
-        return await self.scope.do(definitions.update_definitions, self._read_definition(name, members))
+        return await self.scope.do(definitions.update_definitions, await self._read_definition(name, members))
 
-    def _read_definition(self, name: str, members: Members) -> Definition:
+    async def _read_definition(self, name: str, members: Members) -> Definition:
         self.scope.check_contents(members)
         found = read_definition(name, members)
         settings = self.database.settings
         refuse_unknown_of_definition(found.members)
-        read_workflow(found.members, self.database.clock(), largest=settings.largest_job, tenant=self.scope.tenant)
+        whole = found.members
+        if has_definitions(whole):
+            nested = Nested(whole, self.scope.tenant or NOBODY, name)
+            whole = accepted(await self.database.read(complete_nested, nested))
+        read_workflow(whole, self.database.clock(), largest=settings.largest_job, tenant=self.scope.tenant)
         return msgspec.structs.replace(found, name=self.scope.named(found.name))
 
     async def find(self, which: Named) -> Definition:

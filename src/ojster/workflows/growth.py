@@ -10,10 +10,12 @@ import msgspec
 from ojster.collections.contents import promise
 from ojster.core.errors import InvalidRequest
 from ojster.core.job import NODE_BITS, Job
+from ojster.core.json_objects import raw_list
 from ojster.storage.transaction import Transaction
 from ojster.tenancy.quotas import charge_growth
 from ojster.workflows.advance import Advance
 from ojster.workflows.graph import Graph
+from ojster.workflows.nested_definitions import with_nested
 from ojster.workflows.node import TWO_PART, Followed, Kind, Node
 from ojster.workflows.plan_defaults import add_defaults
 from ojster.workflows.planner import Planner
@@ -56,7 +58,7 @@ def grow(tx: Transaction, job: Job, steps: Sequence[bytes]) -> None:
         outer=partial(_look_outside, graph, container),
     )
     planner.more(
-        steps,
+        raw_list(with_nested(tx, {"steps": msgspec.Raw(b"[%b]" % b",".join(steps))}, workflow.tenant)["steps"]),
         _by_number(container),
         "$.append",
         graph.place_of(container),

@@ -20,6 +20,7 @@ from ojster.workflows.creation import create
 from ojster.workflows.definition import Definition, read_workflow_retry_policy
 from ojster.workflows.definitions import find
 from ojster.workflows.graph import Graph
+from ojster.workflows.nested_definitions import with_nested
 from ojster.workflows.node import NodeState
 from ojster.workflows.plan import read_workflow
 from ojster.workflows.plan_values import NewWorkflow, read_spec
@@ -85,7 +86,7 @@ def _next_attempt(tx: Transaction, workflow: Workflow) -> NewWorkflow:
         )
     own: Members = read_members(workflow.start or b"{}", "The start of the workflow")
     own |= {"params": msgspec.Raw(workflow.params), "metadata": msgspec.Raw(workflow.metadata)}
-    members = definition.members | own
+    members = with_nested(tx, definition.members | own, workflow.tenant)
     new = read_workflow(members, tx.now, largest=tx.settings.largest_job, tenant=workflow.tenant)
     new.definition, new.definition_version = workflow.definition, workflow.definition_version
     new.target, new.locks, new.start = workflow.target, workflow.locks, workflow.start

@@ -30,6 +30,8 @@ class Kind(StrEnum):
     GRAPH = "graph"
     MAP = "map"
     """A group with one child for each element of a list; the children are created when it starts."""
+    DEFINITION = "definition"
+    """The steps of a definition, with its parameters as ``params``; they are created when it starts."""
     BATCH = "batch"
     """A group, followed by callbacks."""
     SAGA = "saga"
@@ -42,6 +44,10 @@ class Kind(StrEnum):
 
 TWO_PART: Final = frozenset({Kind.BATCH, Kind.SAGA, Kind.FALLBACK, Kind.WORKFLOW})
 """Containers with a first child that does the work, and other children that depend on how it ended."""
+
+
+EXPANDED: Final = frozenset({Kind.MAP, Kind.DEFINITION})
+"""Containers whose children are created when they start."""
 
 
 class Rule(StrEnum):

@@ -60,18 +60,18 @@ def flag(members: Members, name: str, path: str, *, otherwise: bool = False) -> 
     return raw == b"true" or (raw == b"null" and otherwise)
 
 
-def json_object(members: Members, name: str) -> bytes:
+def json_object(members: Members, name: str, path: str = "$") -> bytes:
     """Return a member that must be a JSON object, as bytes."""
     raw = bytes(members.get(name, b"{}"))
     if raw == b"null":
         return b"{}"
     if raw[:1] != b"{":
-        raise Problem(f"$.{name}", f"'{name}' must be an object.")
+        raise Problem(f"{path}.{name}", f"'{name}' must be an object.")
     read_members(raw, name)
     try:
         _decode(raw)
     except msgspec.DecodeError as error:
-        raise Problem(f"$.{name}", f"'{name}' cannot be read: {error}.") from None
+        raise Problem(f"{path}.{name}", f"'{name}' cannot be read: {error}.") from None
     return raw
 
 

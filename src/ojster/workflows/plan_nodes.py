@@ -10,7 +10,7 @@ import msgspec
 from ojster.core.json_objects import Members, raw_list
 from ojster.core.references import STEP_NAME, can_be_step_id
 from ojster.workflows.conditions import InvalidCondition, check_condition
-from ojster.workflows.node import Kind, Node
+from ojster.workflows.node import EXPANDED, Kind, Node
 from ojster.workflows.plan_members import Problem, flag, text
 from ojster.workflows.plan_order import Pending, PlanOrder
 from ojster.workflows.plan_rules import USERS_RULES
@@ -104,7 +104,7 @@ def read_rules(order: PlanOrder, node: Node, members: Members, spec: Spec, here:
 
 def name_of(order: PlanOrder, members: Members, here: Here) -> str | None:
     """Return the name by which others refer to a step: its ``id``, else its ``name`` if that is a valid id."""
-    if here.parent.kind == Kind.MAP:
+    if here.parent.kind in EXPANDED:
         return None  # all elements would have the same name
     taken = order.names[here.parent.id]
     id = text(members, "id", here.path)

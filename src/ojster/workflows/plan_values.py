@@ -31,8 +31,10 @@ class Spec(msgspec.Struct, omit_defaults=True):
         Condition for the node to start; otherwise it is skipped.
     over, template, item, inherited:
         Of a map: the list, the step for each element, the name of the element, and the options that the steps inherit.
+    params_schema:
+        Of a definition: the JSON Schema of its parameters.
     bindings:
-        Values bound by the maps around it.
+        Values bound by the maps and definitions around it.
     compensates:
         The number of the step that a compensation undoes.
     """
@@ -49,6 +51,7 @@ class Spec(msgspec.Struct, omit_defaults=True):
     template: msgspec.Raw | UnsetType = UNSET
     item: str = ITEM
     inherited: dict[str, msgspec.Raw] = {}
+    params_schema: msgspec.Raw | UnsetType = UNSET
     bindings: dict[str, msgspec.Raw] = {}
     compensates: int | None = None
 

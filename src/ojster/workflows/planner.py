@@ -16,6 +16,9 @@ from ojster.core.references import INDEX, ITEM, STEP_NAME
 from ojster.jobs.code import CODE_TYPE
 from ojster.jobs.names import refuse_reserved
 from ojster.jobs.preparation import Models
+from ojster.workflows.nested_definitions import MEMBER as DEFINITION
+from ojster.workflows.nested_definitions import MEMBERS as OF_DEFINITIONS
+from ojster.workflows.nested_definitions import as_map
 from ojster.workflows.node import MAX_NODES, Inputs, Kind, Node, Rule
 from ojster.workflows.plan_members import MAX_REPORTED_PROBLEMS, Problem, refusal_of, refuse_unknown, text
 from ojster.workflows.plan_nodes import Here, name_of, read_rules, spec_of, steps_in, undo_order
@@ -215,6 +218,11 @@ class Planner:
             here.inherited = inherit(here.inherited, members, here.path)
             here.level += 1
             node = self._container(type, members, here, spec)
+        elif not type and DEFINITION in members:
+            refuse_unknown(members, CONTAINER_MEMBERS | OF_DEFINITIONS, here.path, "A definition")
+            here.inherited = inherit(here.inherited, members, here.path)
+            here.level += 1
+            node = self._nested(members, here, spec)
         elif type == Kind.GATE:
             refuse_unknown(members, CONTAINER_MEMBERS, here.path, "A gate")
             node = self._node(Kind.GATE, here.parent, here.position, spec, here.path, here.place)
@@ -402,16 +410,23 @@ class Planner:
                     self._order.after(node, [before], None)
                 before = node
 
-    def _map(self, members: Members, here: Here, spec: Spec) -> Node:
+    def _nested(self, members: Members, here: Here, spec: Spec) -> Node:
+        """Plan a step that is a definition: a map with one element, its parameters."""
+        spec.display_name = spec.display_name or text(members, DEFINITION, here.path)
+        spec.params_schema = members.get("params_schema", UNSET)
+        return self._map(as_map(members, here.path), here, spec, Kind.DEFINITION)
+
+    def _map(self, members: Members, here: Here, spec: Spec, kind: Kind = Kind.MAP) -> Node:
         over, template = members.get("over"), members.get("do")
         if over is None or template is None:
             raise Problem(here.path, "A map needs 'over', a list or a reference to one, and 'do', a step for each.")
-        item = text(members, "as", here.path) or ITEM
-        if not STEP_NAME.fullmatch(item) or item.isdigit() or item in ("steps", "params", INDEX):
+        item = (text(members, "as", here.path) or ITEM) if kind == Kind.MAP else "params"
+        is_free = STEP_NAME.fullmatch(item) and not item.isdigit() and item not in ("steps", "params", INDEX)
+        if kind == Kind.MAP and not is_free:
             raise Problem(f"{here.path}.as", f"{item!r:.40} cannot be the name of an element.")
         spec.over, spec.template, spec.item, spec.inherited = over, template, item, here.inherited
         spec.bindings = self._order.bindings
-        node = self._node(Kind.MAP, here.parent, here.position, spec, here.path, here.place)
+        node = self._node(kind, here.parent, here.position, spec, here.path, here.place)
         has_references = self._order.refer(node, spec, over, f"{here.path}.over")
         if bytes(over)[:1] != b"[" and not (has_references and bytes(over)[:1] == b"{"):
             raise Problem(f"{here.path}.over", "It must be an array, or a reference to one.")

@@ -93,7 +93,7 @@ def _counts(container: NodeOutcome, child: NodeOutcome) -> bool:
             return child.position == 0 or _has_failed(container)
         case _ if _has_failed(container):
             return True
-        case Kind.CHAIN:
+        case Kind.CHAIN | Kind.DEFINITION:
             return child.position == container.total - 1
         case Kind.GRAPH:
             return not child.followed & Followed.HERE
@@ -170,7 +170,7 @@ def _result_of(container: NodeOutcome, children: Sequence[NodeOutcome]) -> bytes
             return object_of(child for child in children if not child.followed & Followed.HERE)
         case Kind.GROUP | Kind.MAP:
             return object_of(children, by_index=True)
-        case Kind.CHAIN:
+        case Kind.CHAIN | Kind.DEFINITION:
             return children[-1].shown() if children else b"null"
         case Kind.FALLBACK:
             ran = [child for child in children if child.state == NodeState.COMPLETED]

@@ -13,6 +13,7 @@ from ojster.workflows.creation import launch
 from ojster.workflows.graph import Graph
 from ojster.workflows.maps import forget_elements, go_on_with_map, parked_of
 from ojster.workflows.node import (
+    EXPANDED,
     SUCCESSFUL,
     Kind,
     Node,
@@ -260,7 +261,7 @@ class _Reset:
 
     def _reset_all(self, node: Node) -> None:
         self._clear(node)
-        if node.kind == Kind.MAP:
+        if node.kind in EXPANDED:
             self._drop(node)
             self.emptied.append(node.id)
             node.total = 0

@@ -12,6 +12,7 @@ import msgspec
 from ojster.core.errors import OjsterError
 from ojster.core.ids import ids_beginning_with, is_job_id
 from ojster.core.json_objects import Members, read_members
+from ojster.core.tenant import NOBODY
 from ojster.core.turns import in_turns, read_aside
 from ojster.jobs.failure import Failure
 from ojster.jobs.preparation import check_references
@@ -28,6 +29,7 @@ from ojster.workflows.definition_service import DefinitionService
 from ojster.workflows.definitions import Named
 from ojster.workflows.dependencies import NewDependencies, add_dependencies
 from ojster.workflows.info import WorkflowInfo, WorkflowPage
+from ojster.workflows.nested_definitions import Nested, complete_nested, has_definitions
 from ojster.workflows.notes import NewNote, Note
 from ojster.workflows.orchestrator_request import ORCHESTRATOR_MEMBER as ORCHESTRATOR
 from ojster.workflows.orchestrator_request import expand
@@ -95,6 +97,9 @@ class WorkflowService(CapabilityService):
             members, definition = await self._from_definition(members)
         elif of_definition := sorted(OF_DEFINITIONS & members.keys()):
             raise refusal_of([_without_definition(of_definition[0])])
+        if has_definitions(members):
+            nested = Nested(members, self.scope.tenant or NOBODY)
+            members = accepted(await self.database.read(complete_nested, nested))
         read = partial(
             read_workflow,
             members,

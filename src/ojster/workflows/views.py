@@ -21,7 +21,7 @@ from ojster.jobs.queries import only_id_beginning
 from ojster.storage.transaction import Transaction
 from ojster.workflows.graph import NODE_COLUMNS_OF_N
 from ojster.workflows.info import ReviewInfo, StepInfo, WorkflowError, WorkflowInfo
-from ojster.workflows.node import ENDED, MAX_NODES, TWO_PART, Kind, Node, NodeState, place_of
+from ojster.workflows.node import ENDED, EXPANDED, MAX_NODES, TWO_PART, Kind, Node, NodeState, place_of
 from ojster.workflows.plan_values import Spec, read_spec
 from ojster.workflows.results import outcomes
 from ojster.workflows.stored_workflow import ALL_STATES, FINAL_STATES, IS_VISIBLE, WORKFLOW_COLUMNS, Workflow
@@ -315,7 +315,7 @@ class _View:
             self._show_job(shown, node)
         else:
             shown.started_at = None if node.started_at is None else format_timestamp(node.started_at)
-            if node.kind not in (Kind.GATE, Kind.MAP) or self._children[node.id]:
+            if node.kind not in (Kind.GATE, *EXPANDED) or self._children[node.id]:
                 gone = node.state if node.has_ended else above
                 if node.kind != Kind.GATE:
                     self._fill(shown, node, path, gone)
