@@ -95,6 +95,8 @@ class JobContext:
         self._extend = extend
         self._loop = loop
         self._stop = StopSignal()
+        self.is_given_up = False
+        """Whether the worker has given up the attempt: it then decides what happens to the job if the handler stops."""
         self.thread_ended: asyncio.Event | None = None
         """Set when the function returns; ``None`` unless it still runs in a thread although its attempt has ended."""
         self.time_limit: asyncio.Timeout | None = None
@@ -331,6 +333,11 @@ class JobContext:
     def stop(self) -> None:
         """Signal the handler to stop. The worker calls it."""
         self._stop.set()
+
+    def give_up(self) -> None:
+        """Signal the handler to stop; the worker, which calls it, decides what then happens to the job."""
+        self.is_given_up = True
+        self.stop()
 
     def lift_timeout(self) -> None:
         """Let the handler clean up: its timeout must not cancel it again. The worker calls it."""

@@ -386,7 +386,8 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
 def error_type(error: type[BaseException] | BaseException) -> str:
     """Return the error type of an exception or its class: its ``error_type``, or the name of the class."""
     kind = error if isinstance(error, type) else type(error)
-    return getattr(error, "error_type", None) or kind.__name__
+    chosen = getattr(error, "error_type", None)
+    return chosen if isinstance(chosen, str) and chosen else kind.__name__
 
 
 def check_options(given: Iterable[str], known: Collection[str], elsewhere: Mapping[str, str] | None = None) -> None:

@@ -348,6 +348,11 @@ class RateLimited(Exception):
     message:
         Message of the job's error; by default a text with ``delay``.
 
+    Raises
+    ------
+    ValueError
+        ``delay`` is negative or longer than 100 years.
+
     Examples
     --------
     >>> from ojster import RateLimited
@@ -361,4 +366,5 @@ class RateLimited(Exception):
 
     def __init__(self, delay: float, message: str = "") -> None:
         super().__init__(message or f"rate limited for {delay:g} s")
+        _check_seconds(delay, "delay")
         self.delay = delay

@@ -24,6 +24,7 @@ import uncalled_for
 
 from ojster.context import JobContext, current_job
 from ojster.core.job import Job
+from ojster.raised import Raised, caught, value_of
 
 log = logging.getLogger(__name__)
 
@@ -61,16 +62,16 @@ class Threads:
         """The number of calls that run, also of those that nobody waits for any more."""
         return len(self._running)
 
-    def open(self, function: Callable[[], T]) -> asyncio.Future[T]:
+    def open(self, function: Callable[[], T]) -> asyncio.Future[T | Raised]:
         """Call a function that opens something."""
         return self._call(self._opening, function)
 
-    def close(self, function: Callable[[], T]) -> asyncio.Future[T]:
+    def close(self, function: Callable[[], T]) -> asyncio.Future[T | Raised]:
         """Call a function that closes something."""
         return self._call(self._closing, function)
 
-    def _call(self, executor: Executor, function: Callable[[], T]) -> asyncio.Future[T]:
-        future = executor.submit(function)
+    def _call(self, executor: Executor, function: Callable[[], T]) -> asyncio.Future[T | Raised]:
+        future = executor.submit(caught, function)
         self._running.add(future)
         future.add_done_callback(self._running.discard)
         return asyncio.wrap_future(future)
@@ -125,12 +126,17 @@ class Provision:
         self._left: asyncio.Future[BaseException | None] = loop.create_future()
         self._task = loop.create_task(self._hold(needs, job))
 
-    async def _hold(self, needs: Needs, job: Job) -> None:
-        async with provided(needs, job) as found:
-            self._opened.set_result(found)
-            error = await self._left
-            if error is not None:
-                raise error
+    async def _hold(self, needs: Needs, job: Job) -> BaseException | None:
+        """Open, wait and clean up; return what was raised meanwhile, if anything."""
+        try:
+            async with provided(needs, job) as values:
+                self._opened.set_result(values)
+                error = await self._left
+                if error is not None:
+                    raise error
+        except BaseException as raised:
+            return raised
+        return None
 
     async def open(self) -> Mapping[str, Any]:
         """Return what the handler needs, by parameter."""
@@ -140,27 +146,31 @@ class Provision:
             self._task.cancel()
             await asyncio.wait((self._task,))
             raise
-        if not self._opened.done():
-            await self._task  # raises what a factory has raised
+        if not self._opened.done() and (raised := self._task.result()) is not None:
+            raise raised
         return self._opened.result()
 
     async def close(self, error: BaseException | None = None) -> None:
         """Clean up; factories see the error, which is not raised again."""
+        raised = await self._close(error)
+        if raised is not None:
+            raise raised
+
+    async def _close(self, error: BaseException | None) -> BaseException | None:
+        """Clean up; return what a factory has raised, if that is another error."""
         self._left.set_result(error)
         await asyncio.wait((self._task,))
-        if self._task.cancelled():
-            return
-        raised = self._task.exception()
-        if raised is not None and raised is not error:
-            raise raised
+        raised = self._task.result()
+        return None if raised is error else raised
 
     async def close_after(self, ended: asyncio.Event, error: BaseException) -> None:
         """Clean up when a thread has ended that goes on although its attempt is over."""
         await ended.wait()
-        try:
-            await self.close(error)
-        except Exception:
-            log.exception("cannot clean up what a handler needed that went on after its attempt")
+        if (raised := await self._close(error)) is not None:
+            log.error(
+                "cannot clean up what a handler needed that went on after its attempt",
+                exc_info=(type(raised), raised, raised.__traceback__),
+            )
 
 
 class _Owner:
@@ -172,18 +182,18 @@ class _Owner:
         )
         self._task = asyncio.create_task(self._run(), name="ojster-worker-scope")
 
-    async def _run(self) -> None:
-        async with AsyncExitStack() as stack:
-            while (wanted := await self._wanted.get()) is not None:
-                manager, opened = wanted
-                try:
-                    value = await stack.enter_async_context(manager)
-                except Exception as error:
+    async def _run(self) -> BaseException | None:
+        """Open what is wanted, and close it at the end; return what was raised then, if anything."""
+        try:
+            async with AsyncExitStack() as stack:
+                while (wanted := await self._wanted.get()) is not None:
+                    manager, opened = wanted
+                    outcome = await _entered(stack, manager)
                     if not opened.done():
-                        opened.set_exception(error)
-                else:
-                    if not opened.done():
-                        opened.set_result(value)
+                        opened.set_result(outcome)
+        except BaseException as raised:
+            return raised
+        return None
 
     async def open(self, manager: AbstractAsyncContextManager[Any]) -> Any:
         opened: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -191,11 +201,23 @@ class _Owner:
         await asyncio.wait((opened, self._task), return_when=asyncio.FIRST_COMPLETED)
         if not opened.done():
             raise RuntimeError("What the dependencies of the worker have started has ended; restart the worker.")
-        return opened.result()
+        return value_of(opened.result())
 
     async def close(self) -> None:
         self._wanted.put_nowait(None)
-        await self._task
+        if (raised := await self._task) is not None:
+            raise raised
+
+
+async def _entered(stack: AsyncExitStack, manager: AbstractAsyncContextManager[T]) -> T | Raised:
+    """Enter a context manager; return its value, or what it has raised."""
+    try:
+        return await stack.enter_async_context(manager)
+    except BaseException as error:
+        task = asyncio.current_task()
+        if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+            raise  # the event loop ends
+        return Raised(error)
 
 
 @asynccontextmanager
@@ -246,21 +268,25 @@ async def _as_it_is(factory: Callable[..., Any], **given: Any) -> AsyncIterator[
     if inspect.iscoroutinefunction(factory):
         yield await factory(**given)
         return
-    value = await _open(functools.partial(factory, **given))
+    value = value_of(await _open(functools.partial(factory, **given)))
     yield await value if inspect.isawaitable(value) else value
 
 
-def _open(function: Callable[[], T]) -> asyncio.Future[T]:
+def _open(function: Callable[[], T]) -> asyncio.Future[T | Raised]:
     """Call a function that opens something, in a thread."""
     call = functools.partial(contextvars.copy_context().run, function)
     threads = _threads.get(None)
-    return asyncio.get_running_loop().run_in_executor(None, call) if threads is None else threads.open(call)
+    return _in_default_thread(call) if threads is None else threads.open(call)
 
 
-def _close(function: Callable[[], T]) -> asyncio.Future[T]:
+def _close(function: Callable[[], T]) -> asyncio.Future[T | Raised]:
     """Call a function that closes something, in a thread."""
     threads = _threads.get(None)
-    return asyncio.get_running_loop().run_in_executor(None, function) if threads is None else threads.close(function)
+    return _in_default_thread(function) if threads is None else threads.close(function)
+
+
+def _in_default_thread(function: Callable[[], T]) -> asyncio.Future[T | Raised]:
+    return asyncio.get_running_loop().run_in_executor(None, caught, function)
 
 
 @asynccontextmanager
@@ -270,22 +296,24 @@ async def _in_threads(manage: Callable[..., AbstractContextManager[Any]], **give
     run = contextvars.copy_context().run
     entering = _open(functools.partial(run, manager.__enter__))
     try:
-        value = await asyncio.shield(entering)
+        value = value_of(await asyncio.shield(entering))
     except asyncio.CancelledError:
         entering.add_done_callback(functools.partial(_leave_again, manager, run))
         raise
     try:
         yield value
     except BaseException as error:
-        if not await _close(functools.partial(run, manager.__exit__, type(error), error, error.__traceback__)):
+        if not value_of(
+            await _close(functools.partial(run, manager.__exit__, type(error), error, error.__traceback__))
+        ):
             raise
     else:
-        await _close(functools.partial(run, manager.__exit__, None, None, None))
+        value_of(await _close(functools.partial(run, manager.__exit__, None, None, None)))
 
 
 def _leave_again(manager: AbstractContextManager[Any], run: Callable[..., Any], entering: asyncio.Future[Any]) -> None:
     """Leave what was entered after nobody waited for it any more."""
-    if not entering.cancelled() and entering.exception() is None:
+    if not entering.cancelled() and not isinstance(entering.result(), Raised):
         _close(functools.partial(run, manager.__exit__, None, None, None))
 
 

@@ -29,7 +29,7 @@ from ojster.job_type import JobType
 from ojster.middleware import through_thread_middleware
 from ojster.outcomes import Released
 from ojster.provision import provided
-from ojster.worker.execution import failure_of
+from ojster.worker.failures import failure_of
 from ojster.worker.recycling import peak_memory
 
 T = TypeVar("T")
@@ -95,7 +95,7 @@ class _Lives:
         for life in reversed(self._started.values()):
             try:
                 life.leave(None)
-            except Exception:
+            except BaseException:
                 traceback.print_exc()
         self._loop.close()
 
@@ -117,21 +117,28 @@ class _Held(Generic[T]):
         self._left: asyncio.Future[BaseException | None] = loop.create_future()
         self._task = loop.create_task(self._hold(manager), context=context)
         loop.run_until_complete(asyncio.wait((self._entered, self._task), return_when=asyncio.FIRST_COMPLETED))
-        if self._task.done():
-            self._task.result()
+        if self._task.done() and (raised := self._task.result()) is not None:
+            raise raised
         self.value = self._entered.result()
 
-    async def _hold(self, manager: AbstractAsyncContextManager[T]) -> None:
-        async with manager as value:
-            self._entered.set_result(value)
-            error = await self._left
-            if error is not None:
-                raise error
+    async def _hold(self, manager: AbstractAsyncContextManager[T]) -> BaseException | None:
+        """Enter, wait and leave; return what was raised meanwhile, if anything: a task cannot carry all exceptions."""
+        try:
+            async with manager as value:
+                self._entered.set_result(value)
+                error = await self._left
+                if error is not None:
+                    raise error
+        except BaseException as raised:
+            return raised
+        return None
 
     def leave(self, error: BaseException | None) -> None:
-        """Leave the context manager, because of an error or not; that error is raised again."""
+        """Leave the context manager, because of an error or not; that error is not raised again."""
         self._left.set_result(error)
-        self._loop.run_until_complete(self._task)
+        raised = self._loop.run_until_complete(self._task)
+        if raised is not None and raised is not error:
+            raise raised
 
 
 def _run(request: _Request, lives: _Lives) -> dict[str, Any]:
@@ -141,7 +148,7 @@ def _run(request: _Request, lives: _Lives) -> dict[str, Any]:
         result = msgspec.Raw(to_json(_call(handler, app, request, lives)))
     except Released as released:
         return {"release": msgspec.to_builtins(released.release("", "", 0))}
-    except Exception as error:
+    except BaseException as error:  # also SystemExit, which would look like the death of the process
         return {"failure": msgspec.to_builtins(failure_of(error))}
     return {"result": result}
 

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures.thread
+import concurrent.futures
 import contextlib
 import contextvars
 import json
 import logging
-import traceback
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from datetime import UTC, datetime, timedelta
 from functools import partial
-from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -22,25 +19,22 @@ from ojster import middleware, tracing
 from ojster.app import App
 from ojster.context import JobContext, enter_job
 from ojster.core.job import Job
-from ojster.core.values import to_json, to_timestamp
-from ojster.job_options import error_type
+from ojster.core.values import to_json
 from ojster.job_type import JobType
 from ojster.jobs.code import CODE_TYPE
-from ojster.jobs.failure import Failure, clean
+from ojster.jobs.failure import Failure
 from ojster.jobs.messages import Acknowledgement, FailureReport, Release, hand_back
-from ojster.outcomes import Outcome, RateLimited, Released
+from ojster.outcomes import Released
 from ojster.provision import Provision, Threads, provided, threads_for, use_threads
-from ojster.sandbox.sandbox import CodeFailed
-from ojster.worker.children import ChildCrashed, ChildPool
+from ojster.raised import caught, value_of
+from ojster.worker.children import ChildPool
 from ojster.worker.code import CodeRunner
 from ojster.worker.company import Company
+from ojster.worker.failures import failure_of
 from ojster.worker.loop_watch import LoopWatch
 from ojster.workflows.property_values import Changes
 
 log = logging.getLogger(__name__)
-
-_INTERNAL_FRAMES: Final = (str(Path(__file__).parent), concurrent.futures.thread.__file__, middleware.__file__)
-"""Path prefixes of frames left out of backtraces, because they are the same for every job."""
 
 MAX_INLINE_RESULT_BYTES: Final = 1_048_576
 """Maximum size of an inline result, in bytes. Larger ones are uploaded as files; below, the engine decides."""
@@ -139,7 +133,7 @@ class Executor:
         Raises
         ------
         asyncio.CancelledError
-            The worker cancelled the attempt; the worker then decides what happens to the job.
+            The worker has given up the attempt, and decides what happens to the job.
         """
         job = context.job
         if job.id in self._runs:
@@ -205,7 +199,9 @@ class Executor:
             else:
                 failure = failure_of(error)
             return report_failure(context, failure)
-        except (Exception, SystemExit, KeyboardInterrupt) as error:
+        except BaseException as error:  # every other way in which a handler can end
+            if isinstance(error, asyncio.CancelledError) and context.is_given_up:
+                raise
             return report_failure(context, failure_of(error), context.changes)
         finally:
             context.time_limit = None
@@ -270,14 +266,16 @@ class Executor:
             return await call()
         layers = self._app.thread_middleware
         run = contextvars.copy_context().run
-        future = self._threads.submit(run, middleware.through_thread_middleware, layers, context.job, call)
+        through = partial(middleware.through_thread_middleware, layers, context.job, call)
+        future = self._threads.submit(run, caught, through)
         try:
-            return await asyncio.wrap_future(future)
-        except asyncio.CancelledError:
+            outcome = await asyncio.wrap_future(future)
+        except asyncio.CancelledError:  # of this attempt: one that the handler raises comes as a value
             context.stop()
             if not future.cancel() and not future.done():
                 self._abandon(future, context)
             raise
+        return value_of(outcome)
 
     def _abandon(self, future: concurrent.futures.Future[Any], context: JobContext) -> None:
         """Count a thread that still runs although its job has ended. It occupies a slot until it ends."""
@@ -312,26 +310,6 @@ def report_failure(context: JobContext, failure: Failure, changes: Changes | Non
     """Return the report that an attempt has failed."""
     job = context.job
     return FailureReport(job.id, failure, context.worker_id, job.attempt, changes, job.started_at)
-
-
-def failure_of(error: BaseException) -> Failure:
-    """Return the failure to report for an exception of a handler."""
-    if isinstance(error, ChildCrashed | CodeFailed):
-        return error.failure
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not frame.filename.startswith(_INTERNAL_FRAMES)]
-    lines = [line.rstrip("\n") for line in traceback.format_list(own)]
-    until = None
-    if isinstance(error, RateLimited):
-        until = to_timestamp(datetime.now(UTC) + timedelta(seconds=error.delay), "delay")
-    return Failure(
-        rate_limit_until=until,
-        type=clean(error_type(error)),
-        message=clean(str(error) or type(error).__name__),
-        code=error.code if isinstance(error, Outcome) else "handler_error",
-        retryable=error.retryable if isinstance(error, Outcome) else None,
-        backtrace=tuple(clean(line) for line in lines),
-    )
 
 
 async def _args_of(context: JobContext) -> list[Any]:

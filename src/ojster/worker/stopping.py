@@ -29,7 +29,7 @@ class Stopping:
 
     def stop(self, task: asyncio.Task[None], context: JobContext, tell: Callable[[Ending], None]) -> None:
         """Stop an attempt that the server has ended, and tell the server when it has stopped."""
-        context.stop()
+        context.give_up()
         if not task.cancelling():  # at its timeout it stops already; a second cancellation would end its cleanup
             context.lift_timeout()
             task.cancel()

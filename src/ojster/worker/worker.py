@@ -35,7 +35,8 @@ from ojster.worker import job_log
 from ojster.worker.backoff import UNREACHABLE, Backoff
 from ojster.worker.children import FAREWELL_SECONDS, ChildLimits, ChildPool
 from ojster.worker.code import CodeRunner
-from ojster.worker.execution import Ending, Executor, failure_of, report_failure
+from ojster.worker.execution import Ending, Executor, report_failure
+from ojster.worker.failures import failure_of
 from ojster.worker.former import hand_back_former_jobs
 from ojster.worker.heartbeats import beat_for_ever, heartbeat_of, interval_between
 from ojster.worker.identity import Identity
@@ -304,7 +305,7 @@ class Worker:
                 helper.cancel()
             left = list(self._active.values())
             for task, context in left:
-                context.stop()
+                context.give_up()
                 task.cancel()
             await asyncio.gather(beating, registering, *(task for task, _ in left), return_exceptions=True)
             await self._outbox.hand_back_now(client, self._held.take_all())
@@ -409,7 +410,7 @@ class Worker:
         try:
             ending = await self._executor.run(context)
         except asyncio.CancelledError as error:
-            if not context.cancelled:  # not by the worker: the handler awaited something that was cancelled
+            if not context.is_given_up:  # by something else than the worker, before the handler began
                 ending = report_failure(context, failure_of(error))
         except Exception as error:
             log.exception("cannot run job %s", context.id)
@@ -438,7 +439,7 @@ class Worker:
         return [context.job for _, context in list(self._active.values())] + self._held.jobs
 
     def _running(self) -> dict[str, tuple[asyncio.Task[None], JobContext]]:
-        return {job_id: entry for (job_id, _), entry in list(self._active.items()) if not entry[1].cancelled}
+        return {job_id: entry for (job_id, _), entry in list(self._active.items()) if not entry[1].is_given_up}
 
     def _heartbeat(self) -> Heartbeat:
         attempts = {job.id: job.attempt for job in self._held.jobs}
@@ -463,7 +464,7 @@ class Worker:
         unwanted = [named[job_id] for job_id in (*pulse.cancelled, *pulse.lost) if job_id in named]
         self._held.hand_back(unwanted)  # but not a job that was fetched again since the heartbeat
         for task, context in list(self._active.values()):
-            if context.cancelled or not any(context.job is job for job in unwanted):
+            if context.is_given_up or not any(context.job is job for job in unwanted):
                 continue
             log.info("stopping job %s: it was cancelled, or its lease was lost", context.id)
             self._stopping.stop(task, context, partial(self._outbox.tell, client))
@@ -492,7 +493,7 @@ class Worker:
                 await asyncio.wait_for(self._changed.wait(), left)
         left_over = list(self._active.values())
         for task, context in left_over:
-            context.stop()
+            context.give_up()
             task.cancel()
         if left_over:
             log.warning("handing back %d jobs that did not finish in time", len(left_over))
