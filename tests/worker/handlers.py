@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import time
 from dataclasses import dataclass
@@ -147,6 +148,25 @@ async def own_timeout() -> None:
 async def sleep(seconds: float) -> str:
     await asyncio.sleep(seconds)
     return "slept"
+
+
+@app.job("endless")
+async def endless() -> None:
+    """Ignore every cancellation."""
+    while True:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(300)
+
+
+@app.job("endless.thread")
+def endless_thread() -> None:
+    time.sleep(300)
+
+
+@app.job("endless.block")
+async def endless_block() -> None:
+    """Block the event loop."""
+    time.sleep(300)
 
 
 @app.job("sleep.thread")

@@ -106,6 +106,44 @@ def test_sigint_hands_back_at_once(processes: Processes) -> None:
     assert processes.find(id).state == "available"
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("grace", "numbers"),
+    [("0.2", [signal.SIGTERM]), ("300", [signal.SIGINT]), ("300", [signal.SIGTERM, signal.SIGTERM])],
+)
+def test_a_worker_ends_although_a_handler_does_not(
+    processes: Processes, grace: str, numbers: list[signal.Signals]
+) -> None:
+    """What has stopped is handed back. What still runs is not: its job is lost with the process."""
+    worker = processes.worker("--grace", grace)
+    stubborn = [processes.push(type) for type in ("endless", "endless.thread")]
+    others = [processes.push(type, 60.0) for type in ("sleep", "sleep.thread")]
+    ids = (*stubborn, *others)
+    processes.until(lambda: all(processes.find(id).state == "active" for id in ids))
+    for number in numbers:
+        worker.send_signal(number)
+        time.sleep(0.3)  # else the system would deliver one signal
+    assert worker.wait(20) == 0
+    jobs = [processes.find(id) for id in ids]
+    assert [(job.state, job.attempt) for job in jobs] == [("active", 1)] * 2 + [("available", 0)] * 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_signal_after_the_grace_period_ends_a_worker_with_a_blocked_event_loop(
+    processes: Processes, number: signal.Signals
+) -> None:
+    worker = processes.worker("--grace", "0.1")
+    id = processes.push("endless.block")
+    processes.until(lambda: processes.find(id).state == "active")
+    worker.send_signal(number)
+    time.sleep(0.5)
+    assert worker.poll() is None
+    worker.send_signal(number)
+    assert worker.wait(5) == -number
+    assert processes.find(id).state == "active"
+
+
 def test_a_server_that_was_away_for_longer_than_a_lease_costs_no_attempt(processes: Processes) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

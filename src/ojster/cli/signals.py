@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
+import queue
 import signal
 import sys
+import threading
+import time
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Final
+
+log = logging.getLogger(__name__)
+
+ENDING_SECONDS: Final = 20.0
+"""Time after the grace period in which a process ends what it has started, before it is ended, in seconds."""
 
 
 def on_signals(loop: asyncio.AbstractEventLoop, orders: Mapping[str, Callable[[], object]]) -> None:
@@ -26,3 +37,58 @@ def on_signals(loop: asyncio.AbstractEventLoop, orders: Mapping[str, Callable[[]
 
 def _in_loop(loop: asyncio.AbstractEventLoop, order: Callable[[], object], *_: object) -> None:
     loop.call_soon_threadsafe(order)
+
+
+class LastResort:
+    """Ends the process if it does not end itself after SIGTERM or SIGINT, such as while its event loop is blocked.
+
+    It does so when ``ENDING_SECONDS`` have passed after the grace period, and at once at a second signal after the
+    grace period. During it, a second signal ends the period, as SIGINT does, and a third one ends the process.
+
+    Parameters
+    ----------
+    grace:
+        The grace period after SIGTERM, in seconds; SIGINT has none.
+    """
+
+    def __init__(self, grace: float) -> None:
+        self._grace = grace
+        self._signals = 0
+        self._grace_ends = float("inf")
+        self._deadlines: queue.SimpleQueue[float] = queue.SimpleQueue()  # reentrant, as signal handlers need
+
+    @property
+    def is_urgent(self) -> bool:
+        """Whether more than one signal has come."""
+        return self._signals > 1
+
+    def listen(self) -> None:
+        """Take the signals beside ``on_signals``, which must have been called before. Call it in the main thread."""
+        if sys.platform == "win32":
+            return
+        threading.Thread(target=self._watch, name="ojster-last-resort", daemon=True).start()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            # The loop gets signals through its wake-up descriptor whatever this handler is. Python runs the handler
+            # also while the loop is blocked.
+            signal.signal(number, self._on_signal)
+
+    def _on_signal(self, number: int, _: object) -> None:
+        self._signals += 1
+        now = time.monotonic()
+        if self._signals > 2 or now >= self._grace_ends:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+        ends = now if self._signals > 1 or number == signal.SIGINT else now + self._grace
+        self._grace_ends = min(self._grace_ends, ends)
+        self._deadlines.put(self._grace_ends + ENDING_SECONDS)
+
+    def _watch(self) -> None:
+        deadline = self._deadlines.get()
+        while True:
+            try:
+                deadline = self._deadlines.get(timeout=max(0.0, deadline - time.monotonic()))
+            except queue.Empty:
+                break
+        threading.Timer(1.0, os._exit, (1,)).start()  # should the log be blocked, too
+        log.error("the process did not end within %g seconds after the grace period, and is ended", ENDING_SECONDS)
+        os._exit(1)

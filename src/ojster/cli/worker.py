@@ -17,7 +17,7 @@ import click
 from ojster.app import URL_VARIABLE, App, known_url
 from ojster.cli.health import touch
 from ojster.cli.options import examples, with_migrate, with_wait
-from ojster.cli.signals import on_signals
+from ojster.cli.signals import LastResort, on_signals
 from ojster.cli.supervisor import QUIET_VARIABLE, REPLACE, let_through
 from ojster.cli.worker_options import (
     ends_with_parent,
@@ -131,8 +131,8 @@ def worker(
 ) -> int:
     """Run the jobs of APP, given as MODULE:NAME. Without APP, run only jobs that carry their code.
 
-    SIGTERM: finish within the grace period, hand back the rest. SIGINT: hand back at once. SIGTSTP: fetch no more.
-    SIGCONT: fetch again.
+    SIGTERM: finish within the grace period, hand back the rest. SIGINT, or a second signal: hand back at once. SIGTSTP:
+    fetch no more. SIGCONT: fetch again.
     """
     if app is None and (code is None or url is None):
         raise click.UsageError(
@@ -203,14 +203,16 @@ async def _work(one: Worker, process: Process, until_empty: bool) -> int:
     if process.health is not None:
         one.on_beat = partial(touch, process.health)
     log = logging.getLogger("ojster")
+    last_resort = LastResort(one.grace)
     orders = {
-        "SIGTERM": one.stop,
+        "SIGTERM": lambda: one.stop(0 if last_resort.is_urgent else None),
         "SIGBREAK": one.stop,  # Windows
         "SIGINT": lambda: one.stop(grace=0),
         "SIGTSTP": one.quiet,
         "SIGCONT": one.resume,
     }
     on_signals(asyncio.get_running_loop(), orders)
+    last_resort.listen()
     let_through()
     if os.environ.pop(QUIET_VARIABLE, None):
         one.quiet()
@@ -233,8 +235,7 @@ async def _work(one: Worker, process: Process, until_empty: bool) -> int:
         if process.health is not None:
             process.health.unlink(missing_ok=True)
     log.info("worker %s stopped after %d jobs", one.id, one.processed)
-    if one.abandoned:  # Python would wait for these threads; their jobs are already handed back
-        log.warning("%d handler threads did not stop in time and end with the process", one.abandoned)
+    if one.abandoned:  # Python would wait for these handlers
         logging.shutdown()
         os._exit(REPLACE if recycling.reached else 0)
     return REPLACE if recycling.reached else 0

@@ -1,7 +1,8 @@
-"""Registration of what an application declares, by its workers: the defaults of its job types, and its cron jobs."""
+"""Registration of what an application declares, by its workers, and the deregistration of a worker."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -14,6 +15,7 @@ from ojster.core.errors import Forbidden, NotFound, OjsterError
 from ojster.jobs.names import DEFAULT_QUEUE
 from ojster.schedules.cron import Cron
 from ojster.worker.backoff import UNREACHABLE, Backoff
+from ojster.worker.outbox import LAST_REPORT_SECONDS
 from ojster.workflows.orchestrator_request import ORCHESTRATE_TYPE
 
 log = logging.getLogger(__name__)
@@ -99,3 +101,17 @@ async def _register_cron(client: Client, cron: Cron) -> None:
     else:
         cron = msgspec.structs.replace(cron, enabled=known.enabled)
     await client.schedules.register(cron)
+
+
+async def deregister(client: Client, worker_id: str, still_running: int) -> None:
+    """Deregister a worker that has ended, which hands back all that it holds, unless handlers still run.
+
+    Their jobs would run twice at the same time: they count as lost when the process has ended.
+    """
+    if still_running:
+        log.warning("%d handlers did not stop in time; their jobs count as lost when the leases expire", still_running)
+        return
+    try:
+        await asyncio.wait_for(client.fleet.leave(worker_id), LAST_REPORT_SECONDS)
+    except (OjsterError, TimeoutError) as error:
+        log.warning("cannot deregister the worker: %s", str(error) or "no answer")

@@ -1,13 +1,13 @@
-"""Attempts that the server has ended: the worker stops them, and confirms when they really run no longer.
+"""Attempts that the server has ended, or that a stopping worker gives up: they are confirmed when they have stopped.
 
-A coroutine stops when it is cancelled, and a child process when it is killed. A thread cannot be stopped: the
-confirmation waits until its function returns.
+A coroutine stops when it is cancelled, unless it ignores that, and a child process when it is killed. A thread cannot
+be stopped. The confirmation waits until the handler has ended.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from ojster.context import JobContext
 from ojster.jobs.messages import hand_back
@@ -28,13 +28,22 @@ class Stopping:
         self._waiting: set[asyncio.Task[None]] = set()
 
     def stop(self, task: asyncio.Task[None], context: JobContext, tell: Callable[[Ending], None]) -> None:
-        """Stop an attempt that the server has ended, and tell the server when it has stopped."""
+        """Stop an attempt that the server has ended or the worker gives up, and tell the server when it has stopped."""
         context.give_up()
         if not task.cancelling():  # at its timeout it stops already; a second cancellation would end its cleanup
             context.lift_timeout()
             task.cancel()
         confirmation = hand_back(context.job, self._worker_id)
         task.add_done_callback(lambda _: self.tell_when_stopped(context, confirmation, tell))
+
+    def stop_all(
+        self, attempts: Iterable[tuple[asyncio.Task[None], JobContext]], tell: Callable[[Ending], None]
+    ) -> list[asyncio.Task[None]]:
+        """Stop the attempts that have not been given up yet, as ``stop`` does; return their tasks."""
+        left = [(task, context) for task, context in attempts if not context.is_given_up]
+        for task, context in left:
+            self.stop(task, context, tell)
+        return [task for task, _ in left]
 
     def tell_when_stopped(self, context: JobContext, ending: Ending, tell: Callable[[Ending], None]) -> None:
         """Report the outcome of an attempt: at once, or when the thread ends that still runs its function."""

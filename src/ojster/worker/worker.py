@@ -43,7 +43,7 @@ from ojster.worker.identity import Identity
 from ojster.worker.last_look import LastLook
 from ojster.worker.local_queue import MAX_HELD_SECONDS, MAX_PREFETCH, LocalQueue, may_wait
 from ojster.worker.outbox import LAST_REPORT_SECONDS, Outbox
-from ojster.worker.registration import NoHandlers, named_queues, register
+from ojster.worker.registration import NoHandlers, deregister, named_queues, register
 from ojster.worker.reporting import Reporter, send_progress
 from ojster.worker.stand_in import StandIn
 from ojster.worker.stopping import Stopping
@@ -77,7 +77,8 @@ class Worker:
     concurrency:
         Maximum number of jobs that run at once; 10 by default.
     grace:
-        Time jobs get to finish after ``stop``, in seconds; 25 by default. Unfinished jobs are then handed back.
+        Time jobs get to finish after ``stop``, in seconds; 25 by default. Unfinished handlers are then cancelled, and
+        each job is handed back when its handler has stopped, within 2 seconds. The others count as lost later.
     lease:
         Lease of a job, in seconds; 30 by default. Heartbeats extend it. After a crash, other workers get the job when
         it expires.
@@ -199,8 +200,8 @@ class Worker:
 
     @property
     def abandoned(self) -> int:
-        """The number of threads that still run although their jobs have ended: they cannot be stopped."""
-        return self._executor.busy_threads
+        """The number of handlers that still run although their jobs were given up: threads, or stubborn coroutines."""
+        return self._executor.busy_threads + sum(context.is_given_up for _, context in self._active.values())
 
     @property
     def job_types(self) -> tuple[str, ...]:
@@ -227,7 +228,7 @@ class Worker:
             self._become("running")
 
     def stop(self, grace: float | None = None) -> None:
-        """Finish running jobs within the grace period, hand back the rest, and let ``run`` return.
+        """Finish running jobs within the grace period, which another call can end; then let ``run`` return.
 
         Parameters
         ----------
@@ -303,24 +304,18 @@ class Worker:
             self.state = "terminate"  # also if this is cancelled, or an error: nothing begins any more
             for helper in (beating, registering, self._stopping):
                 helper.cancel()
-            left = list(self._active.values())
-            for task, context in left:
-                context.give_up()
-                task.cancel()
-            await asyncio.gather(beating, registering, *(task for task, _ in left), return_exceptions=True)
+            await asyncio.gather(beating, registering, return_exceptions=True)
+            if left := self._stopping.stop_all(list(self._active.values()), lambda _: None):  # it leaves, or is lost
+                await asyncio.wait(left, timeout=LAST_REPORT_SECONDS)
             await self._outbox.hand_back_now(client, self._held.take_all())
             if self._children is not None:
                 await self._children.close(max(LAST_REPORT_SECONDS, min(self.grace, FAREWELL_SECONDS)))
             self._executor.close()
-        try:
-            await asyncio.wait_for(client.fleet.leave(self.id), LAST_REPORT_SECONDS)
-        except (OjsterError, TimeoutError) as error:
-            log.warning("cannot deregister the worker: %s", str(error) or "no answer")
+        await deregister(client, self.id, self.abandoned)
 
     async def _work(self, client: Client, until_empty: bool) -> None:
         while not self._is_known and self.state == "running":  # it would get jobs that it has no handlers for
-            self._changed.clear()
-            await self._changed.wait()
+            await self._wait_for_change()
             if self._refusal is not None:
                 raise self._refusal
         backoff = Backoff()
@@ -358,8 +353,12 @@ class Worker:
             elif was_idle and await look.is_over():
                 return
             elif until_empty and not self._is_idle:
-                self._changed.clear()
-                await self._changed.wait()
+                await self._wait_for_change()
+
+    async def _wait_for_change(self, seconds: float | None = None) -> None:
+        self._changed.clear()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._changed.wait(), seconds)
 
     async def _wait_for_room(self, client: Client) -> None:
         """Wait for a change, such as the end of a job; report what no fetch will take along."""
@@ -482,22 +481,16 @@ class Worker:
     # Shutdown
 
     async def _finish_or_hand_back(self, client: Client) -> None:
-        """Let jobs finish within the grace period, hand back the rest, and wait until all outcomes are reported."""
-        deadline = time.monotonic() + self.grace
-        self._reporter.deadline = deadline + LAST_REPORT_SECONDS
+        """Let jobs finish within the grace period, hand back those that then stop, and report all outcomes."""
+        began = time.monotonic()
+        self._reporter.deadline = began + self.grace + LAST_REPORT_SECONDS
         self._held.hand_back_all()
         self._outbox.send(client)
-        while self._active and (left := deadline - time.monotonic()) > 0:
-            self._changed.clear()
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), left)
-        left_over = list(self._active.values())
-        for task, context in left_over:
-            context.give_up()
-            task.cancel()
-        if left_over:
-            log.warning("handing back %d jobs that did not finish in time", len(left_over))
-            await asyncio.gather(*(task for task, _ in left_over), return_exceptions=True)
-            for _, context in left_over:
-                self._outbox.tell(client, hand_back(context.job, self.id))
+        while self._active and (left := began + self.grace - time.monotonic()) > 0:  # another order may shorten it
+            await self._wait_for_change(left)
+        if late := self._stopping.stop_all(list(self._active.values()), partial(self._outbox.tell, client)):
+            log.warning("handing back %d jobs that did not finish in time", len(late))
+        deadline = self._reporter.deadline = time.monotonic() + LAST_REPORT_SECONDS
+        while (self._active or self._executor.abandoned) and (left := deadline - time.monotonic()) > 0:
+            await self._wait_for_change(left)
         await self._outbox.drain(client)
