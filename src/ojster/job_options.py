@@ -48,7 +48,8 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True):
         Whether to multiply each delay by a random factor from 0.5 to 1.5 (up to ``max_interval``), so that jobs that
         failed together are not retried together. The default is true.
     give_up_on:
-        Exception classes or error types (``auth.*`` for a prefix) that are not retried; none by default.
+        Exception classes, with their subclasses, or error types (``auth.*`` for a prefix) that are not retried; none by
+        default.
     dead_letter:
         Whether to keep a job that is not retried any more as a dead letter, for inspection and manual retry. If false,
         the job is only discarded. ``None``, the default: the server's ``Settings.on_exhaustion``, which is ``discard``.
@@ -94,7 +95,7 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True):
                 max_interval=to_duration(longest),
                 jitter=self.jitter,
                 non_retryable_errors=tuple(
-                    entry if isinstance(entry, str) else error_type(entry) for entry in self.give_up_on
+                    entry if isinstance(entry, str) else class_name(entry) for entry in self.give_up_on
                 ),
                 on_exhaustion=UNSET if self.dead_letter is None else "dead_letter" if self.dead_letter else "discard",
                 backoff_strategy=self.backoff,
@@ -410,6 +411,12 @@ def check_options(given: Iterable[str], known: Collection[str], elsewhere: Mappi
             meant = difflib.get_close_matches(name, known, 1)
             hint = f"Did you mean {meant[0]!r}?" if meant else f"The options are {', '.join(known)}."
             raise TypeError(f"There is no option {name!r}. {(elsewhere or {}).get(name) or hint}")
+
+
+def class_name(kind: type[BaseException]) -> str:
+    """Return the name of a class in ``give_up_on``: its own ``error_type``, or the class with its module."""
+    chosen = vars(kind).get("error_type")
+    return chosen if isinstance(chosen, str) and chosen else f"{kind.__module__}.{kind.__qualname__}"
 
 
 def with_changes(options: JobOptions, changes: Mapping[str, Any]) -> JobOptions:

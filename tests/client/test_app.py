@@ -163,7 +163,7 @@ def test_options_are_those_of_the_specification() -> None:
     )
     assert wire["queue"] == "q"
     assert wire["timeout_ms"] == 1500
-    assert wire["retry"]["non_retryable_errors"] == ["ValueError", "auth.*"]
+    assert wire["retry"]["non_retryable_errors"] == ["builtins.ValueError", "auth.*"]
     assert wire["retry"]["on_exhaustion"] == "dead_letter"
     assert wire["unique"] == {"keys": ["type", "args"], "on_conflict": "ignore", "period": "PT3600.0S"}
     assert wire["scheduled_at"] == "+PT2.0S"

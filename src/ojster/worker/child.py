@@ -29,7 +29,7 @@ from ojster.job_type import JobType
 from ojster.middleware import through_thread_middleware
 from ojster.outcomes import Released
 from ojster.provision import provided
-from ojster.worker.failures import failure_of
+from ojster.worker.failures import class_names, described
 from ojster.worker.recycling import peak_memory
 
 T = TypeVar("T")
@@ -149,7 +149,7 @@ def _run(request: _Request, lives: _Lives) -> dict[str, Any]:
     except Released as released:
         return {"release": msgspec.to_builtins(released.release("", "", 0))}
     except BaseException as error:  # also SystemExit, which would look like the death of the process
-        return {"failure": msgspec.to_builtins(failure_of(error))}
+        return {"failure": msgspec.to_builtins(described(error)), "class_names": class_names(error)}
     return {"result": result}
 
 

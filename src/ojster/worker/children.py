@@ -9,6 +9,7 @@ import signal
 import socket
 import sys
 import types
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
@@ -30,11 +31,15 @@ _NOTHING: Final = types.SimpleNamespace()
 
 
 class ChildCrashed(Exception):
-    """A handler failed in its child process, or the process died."""
+    """A handler failed in its child process, or the process died.
 
-    def __init__(self, failure: Failure) -> None:
+    ``class_names``: the names of the classes that its exception belongs to, as in ``give_up_on``.
+    """
+
+    def __init__(self, failure: Failure, class_names: Sequence[str] = ()) -> None:
         super().__init__(failure.message)
         self.failure = failure
+        self.class_names = class_names
 
 
 class ReleasedInChild(Released):
@@ -108,7 +113,7 @@ class _Child:
         self.jobs += 1
         self.peak = answer["peak"]
         if "failure" in answer:
-            raise ChildCrashed(msgspec.convert(answer["failure"], Failure))
+            raise ChildCrashed(msgspec.convert(answer["failure"], Failure), answer["class_names"])
         if "release" in answer:
             raise ReleasedInChild(msgspec.convert(answer["release"], Release))
         return answer["result"]

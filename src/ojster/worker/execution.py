@@ -197,12 +197,12 @@ class Executor:
                 message = f"The job ran longer than {job.timeout / 1e6:g} seconds."
                 failure = Failure("timeout", message, code="timeout")
             else:
-                failure = failure_of(error)
+                failure = failure_of(error, context.job)
             return report_failure(context, failure)
         except BaseException as error:  # every other way in which a handler can end
             if isinstance(error, asyncio.CancelledError) and context.is_given_up:
                 raise
-            return report_failure(context, failure_of(error), context.changes)
+            return report_failure(context, failure_of(error, context.job), context.changes)
         finally:
             context.time_limit = None
             context.finish()

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import concurrent.futures.thread
 import traceback
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from ojster import middleware, raised
+from ojster.core.job import Job
 from ojster.core.values import to_timestamp
-from ojster.job_options import error_type
+from ojster.job_options import class_name, error_type
 from ojster.jobs.failure import Failure, clean
+from ojster.jobs.job_json import retry_policy
 from ojster.outcomes import Outcome, RateLimited
 from ojster.raised import original
 from ojster.sandbox.sandbox import CodeFailed
@@ -26,10 +31,20 @@ _INTERNAL_FRAMES: Final = (
 """Path prefixes of frames left out of backtraces, because they are the same for every job."""
 
 
-def failure_of(error: BaseException) -> Failure:
+_SCRIPT: Final = "__main__."
+
+
+def failure_of(error: BaseException, job: Job) -> Failure:
     """Return the failure to report for an exception of a handler. It never raises one itself."""
-    if isinstance(error, ChildCrashed | CodeFailed):
-        return error.failure
+    failure = error.failure if isinstance(error, ChildCrashed | CodeFailed) else described(error)
+    names = error.class_names if isinstance(error, ChildCrashed) else class_names(error)
+    if failure.retryable is None and _is_given_up(job, names):
+        return msgspec.structs.replace(failure, retryable=False)
+    return failure
+
+
+def described(error: BaseException) -> Failure:
+    """Return the failure that an exception is, for a job of any policy."""
     error = original(error)
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if not frame.filename.startswith(_INTERNAL_FRAMES)]
@@ -42,6 +57,27 @@ def failure_of(error: BaseException) -> Failure:
         retryable=error.retryable if isinstance(error, Outcome) else None,
         backtrace=tuple(clean(line) for line in lines),
     )
+
+
+def class_names(error: BaseException) -> list[str]:
+    """Return the names, as in ``give_up_on``, of the classes that an exception belongs to."""
+    return [class_name(kind) for kind in type(original(error)).__mro__ if issubclass(kind, BaseException)]
+
+
+def _is_given_up(job: Job, names: Sequence[str]) -> bool:
+    """Tell whether the retry policy names a class of the exception. A server knows only the type of the last one.
+
+    A module that runs as a script has another name in processes that import it, so a class of ``__main__`` matches
+    those of its name in all modules.
+    """
+    entries = retry_policy(job).non_retryable_errors
+    return any(_matches(entry, name) for entry in entries for name in names)
+
+
+def _matches(entry: str, name: str) -> bool:
+    if entry == name or not (entry.startswith(_SCRIPT) or name.startswith(_SCRIPT)):
+        return entry == name
+    return entry.rpartition(".")[2] == name.rpartition(".")[2]
 
 
 def _blocked_until(error: RateLimited) -> str:

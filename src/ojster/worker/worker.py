@@ -410,10 +410,10 @@ class Worker:
             ending = await self._executor.run(context)
         except asyncio.CancelledError as error:
             if not context.is_given_up:  # by something else than the worker, before the handler began
-                ending = report_failure(context, failure_of(error))
+                ending = report_failure(context, failure_of(error, context.job))
         except Exception as error:
             log.exception("cannot run job %s", context.id)
-            ending = report_failure(context, failure_of(error))
+            ending = report_failure(context, failure_of(error, context.job))
         if ending is not None:
             self._stopping.tell_when_stopped(context, ending, partial(self._outbox.tell, client))
         lasted = time.perf_counter() - started
