@@ -116,6 +116,25 @@ class HandlerTypes:
         except TypeError:  # msgspec knows no way, such as for a union of two dataclasses
             return result
 
+    def check_result(self, result: Any, encoded: bytes) -> None:
+        """Check the result of the handler, which ``convert_result`` is to convert for callers.
+
+        Parameters
+        ----------
+        result:
+            What the handler has returned.
+        encoded:
+            The same as JSON.
+
+        Raises
+        ------
+        TypeError
+            It is not what the return annotation says.
+        """
+        if self._result in _ANY or type(result) is self._result:  # such as a text: no need to read its JSON
+            return
+        self.convert_result(msgspec.json.decode(encoded))
+
     @cached_property
     def _arguments(self) -> list[Any]:
         """The types of the positional parameters."""

@@ -20,6 +20,8 @@ from hypothesis import strategies as st
 from ojster import App, JobContext, Worker, chain, found
 from ojster.arguments import InvalidArguments
 from ojster.core.json_objects import read_members
+from ojster.jobs.claim_policy import Claim
+from ojster.jobs.messages import Acknowledgement
 from ojster.outcomes import JobFailed
 from tests.worker import handlers
 
@@ -274,13 +276,13 @@ async def test_a_result_stays_json_if_its_annotation_cannot_be_used(app: App) ->
     await app.aclose()
 
 
-async def test_a_result_that_contradicts_its_annotation_is_an_error_for_the_caller(app: App) -> None:
+async def test_a_result_of_another_worker_that_contradicts_the_annotation_is_an_error_for_the_caller(app: App) -> None:
     @app.job
-    def which() -> int:
-        return "seven"  # type: ignore[return-value]
+    def which() -> int: ...
 
     handle = await which.aenqueue()
-    await Worker(app).run(until_empty=True)
+    (job,) = await app.client().jobs.fetch(Claim(("default",), 1, "other"))
+    await app.client().jobs.acknowledge([Acknowledgement(job.id, b'"seven"', "other")])
     with pytest.raises(TypeError, match="return annotation says: Expected `int`, got `str`"):
         await handle.aresult()
     await app.aclose()

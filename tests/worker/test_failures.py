@@ -1,13 +1,20 @@
-"""Which failures are retried."""
+"""Which failures are retried, and which results fail an attempt."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import json
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from datetime import date, timedelta
+from decimal import Decimal
+from typing import Any
 
 import pytest
 
 from ojster import App, Retry, Worker
+from ojster.core.json_objects import read_members
+from ojster.job_handle import JobHandle
 from tests.worker import handlers
 
 pytestmark = pytest.mark.anyio
@@ -111,3 +118,90 @@ async def test_give_up_on_holds_in_child_processes(shared_url: str, monkeypatch:
     await run(handlers.app)
     assert (await handle.arefresh()).job.state == "discarded"
     await handlers.app.aclose()
+
+
+@dataclass
+class Point:
+    """A result."""
+
+    x: int
+
+
+def number() -> int: ...
+def fraction() -> float: ...
+def text() -> str: ...
+def texts() -> list[str]: ...
+def maybe() -> int | None: ...
+def day() -> date: ...
+def span() -> timedelta: ...
+def exact() -> Decimal: ...
+def point() -> Point: ...
+def numbers() -> dict[str, int]: ...
+def nothing() -> None: ...
+def anything() -> Any: ...
+
+
+RESULTS: list[tuple[Callable[..., Any], Any, bool]] = [
+    (number, 1, True),
+    (number, "1", False),
+    (number, 1.5, False),
+    (fraction, 1, True),
+    (fraction, "1", False),
+    (text, "a", True),
+    (text, 1, False),
+    (texts, ["a"], True),
+    (texts, ("a",), True),
+    (texts, [1], False),
+    (maybe, 1, True),
+    (maybe, None, True),
+    (maybe, "1", False),
+    (day, date(2030, 1, 2), True),
+    (day, "2030-01-02", True),
+    (day, "tomorrow", False),
+    (span, timedelta(1), True),
+    (exact, Decimal("1.5"), True),
+    (point, Point(1), True),
+    (point, {"x": 1}, True),
+    (point, {"y": 1}, False),
+    (numbers, {"a": 1}, True),
+    (numbers, {"a": "1"}, False),
+    (nothing, None, True),
+    (nothing, 1, False),
+    (anything, {"a": [1]}, True),
+]
+"""A handler with a return annotation, what it returns, and whether that is what the annotation says."""
+
+
+async def test_a_result_that_is_not_what_the_annotation_says_fails_the_attempt(app: App) -> None:
+    """The result of a completed job can be read by its callers."""
+    handles: list[JobHandle[Any]] = []
+    for place, (annotated, result, _) in enumerate(RESULTS):
+
+        def handler(result: Any = result) -> Any:
+            return result
+
+        handler.__annotations__ = dict(annotated.__annotations__)
+        handles.append(await app.job(f"job.n{place}", retry=1)(handler).using().aenqueue())
+    await run(app)
+    jobs = [(await handle.arefresh()).job for handle in handles]
+    ends = [
+        (annotated, result, job.state == "completed") for (annotated, result, _), job in zip(RESULTS, jobs, strict=True)
+    ]
+    assert ends == RESULTS
+    for handle, job in zip(handles, jobs, strict=True):
+        if job.state == "completed":
+            await handle.aresult()
+        else:
+            (error,) = json.loads(job.errors or b"[]")
+            assert (error["type"], "return annotation" in error["message"]) == ("TypeError", True)
+
+
+async def test_arguments_that_the_annotations_forbid_are_not_tried_again(app: App) -> None:
+    @app.job("double")
+    def double(number: int) -> int:
+        return 2 * number
+
+    (pushed,) = await app.client().jobs.enqueue([read_members(b'{"type":"double","args":["two"]}')])
+    await run(app)
+    job = await app.client().jobs.find(pushed.job.id)
+    assert (job.state, job.attempt) == ("discarded", 1)

@@ -183,6 +183,8 @@ class Executor:
                 result = await self._call(context)
             appended = tuple(context.appended)
             encoded, file = _to_json(job.type, result), None
+            if encoded is not None and (handler := self._app.handlers.get(job.type)) is not None:
+                handler.types.check_result(result, encoded)
             if encoded is not None and len(encoded) > MAX_INLINE_RESULT_BYTES:
                 file = await context.keep_result(encoded)
                 encoded = encoded if file is None else None

@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 from ojster import middleware, raised
+from ojster.arguments import InvalidArguments
 from ojster.core.job import Job
 from ojster.core.values import to_timestamp
 from ojster.job_options import class_name, error_type
@@ -54,7 +55,7 @@ def described(error: BaseException) -> Failure:
         type=clean(_type_of(error)),
         message=clean(_message_of(error)),
         code=error.code if isinstance(error, Outcome) else "handler_error",
-        retryable=error.retryable if isinstance(error, Outcome) else None,
+        retryable=_retryable(error),
         backtrace=tuple(clean(line) for line in lines),
     )
 
@@ -78,6 +79,13 @@ def _matches(entry: str, name: str) -> bool:
     if entry == name or not (entry.startswith(_SCRIPT) or name.startswith(_SCRIPT)):
         return entry == name
     return entry.rpartition(".")[2] == name.rpartition(".")[2]
+
+
+def _retryable(error: BaseException) -> bool | None:
+    """Return the judgement of the handler; arguments that its annotations forbid are as wrong the next time."""
+    if isinstance(error, InvalidArguments):
+        return False
+    return error.retryable if isinstance(error, Outcome) else None
 
 
 def _blocked_until(error: RateLimited) -> str:
