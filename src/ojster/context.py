@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Coroutine, Mapping
 from contextvars import ContextVar
 from functools import cached_property, partial
@@ -22,6 +21,7 @@ from ojster.files.file import JSON, may_refer
 from ojster.files.transfer import restore, restore_json, upload
 from ojster.jobs.checkpoints import NewCheckpoint
 from ojster.jobs.messages import Holder, Progress
+from ojster.progress_reports import ProgressReports
 from ojster.stop_signal import StopSignal
 from ojster.workflows.notes import NewNote
 from ojster.workflows.property_values import Changes
@@ -29,10 +29,6 @@ from ojster.workflows.shared_properties import SharedProperties, run_from_thread
 
 if TYPE_CHECKING:
     from ojster.workflow import Step
-
-
-MIN_PROGRESS_INTERVAL_SECONDS: Final = 0.25
-"""Minimum interval between two progress reports of a job, in seconds. Only the latest report is sent."""
 
 
 class JobContext:
@@ -91,7 +87,7 @@ class JobContext:
         self.job = job
         self.worker_id = worker_id
         self._client = client
-        self._send = send
+        self._progress = ProgressReports(send, loop)
         self._extend = extend
         self._loop = loop
         self._stop = StopSignal()
@@ -105,9 +101,6 @@ class JobContext:
         """Steps that the job appends to its workflow, as JSON."""
         self.changes: Changes | None = None
         """Changes to the properties of its workflow, applied when this attempt ends."""
-        self._sent_at = 0.0
-        self._pending: Progress | None = None
-        self._timer: asyncio.TimerHandle | None = None
 
     @property
     def id(self) -> str:
@@ -347,7 +340,9 @@ class JobContext:
     def progress(
         self, done: float, total: float = 1.0, message: str | None = None, data: Mapping[str, Any] | None = None
     ) -> None:
-        """Report the progress of the job. Calls are cheap: at most one report is sent every 0.25 seconds.
+        """Report the progress of the job.
+
+        Calls are cheap: at most one report is sent every 0.25 seconds, and the last one when the handler ends.
 
         Parameters
         ----------
@@ -365,8 +360,7 @@ class JobContext:
         """
         fraction = min(1.0, max(0.0, done / total)) if total else 1.0
         details = None if data is None else to_json(dict(data))
-        item = Progress(self.job.id, fraction, message, self.worker_id, self.job.attempt, details)
-        self._loop.call_soon_threadsafe(self._offer, item)
+        self._progress.offer(Progress(self.job.id, fraction, message, self.worker_id, self.job.attempt, details))
 
     def restored(self, default: Any = None) -> Any:
         """Return the last checkpoint saved by an earlier attempt.
@@ -427,23 +421,9 @@ class JobContext:
         """Extend the job's lease now. The worker also does so every few seconds."""
         await self._extend()
 
-    def _offer(self, item: Progress) -> None:
-        self._pending = item
-        if self._timer is None:
-            wait = max(0.0, self._sent_at + MIN_PROGRESS_INTERVAL_SECONDS - time.monotonic())
-            self._timer = self._loop.call_later(wait, self._flush)
-
-    def _flush(self) -> None:
-        self._timer = None
-        item, self._pending = self._pending, None
-        if item is not None and not self.cancelled:
-            self._sent_at = time.monotonic()
-            self._loop.create_task(self._send(item))
-
-    def finish(self) -> None:
-        """Drop unsent progress. The worker calls it."""
-        if self._timer is not None:
-            self._timer.cancel()
+    async def finish(self) -> None:
+        """Send the progress that waits, before the outcome of the attempt is reported. The worker calls it."""
+        await self._progress.finish(drop=self.is_given_up)
 
 
 class _Membership(msgspec.Struct):

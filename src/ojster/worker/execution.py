@@ -207,7 +207,8 @@ class Executor:
             return report_failure(context, failure_of(error, context.job), context.changes)
         finally:
             context.time_limit = None
-            context.finish()
+            with contextlib.suppress(asyncio.CancelledError):  # the attempt has ended: its outcome is not lost
+                await context.finish()
 
     async def _call(self, context: JobContext) -> Any:
         handler = self._app.handlers.get(context.job.type)

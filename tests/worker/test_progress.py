@@ -1,0 +1,47 @@
+"""The progress of a job that its handler reports."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+
+import pytest
+
+from ojster import App, JobContext, Snooze, Worker
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def app(shared_url: str) -> AsyncIterator[App]:
+    made = App(shared_url)
+    yield made
+    await made.aclose()
+
+
+@pytest.mark.parametrize("kind", ["coroutine", "thread"])
+@pytest.mark.parametrize("end", ["result", "failure", "snooze"])
+async def test_the_last_progress_of_a_job_is_kept_however_soon_it_ends(app: App, kind: str, end: str) -> None:
+    def work(context: JobContext) -> None:
+        for number in range(1, 6):
+            context.progress(number, 10, f"row {number}")
+        if end == "failure":
+            raise ValueError("no")
+        if end == "snooze":
+            raise Snooze(3600)
+
+    @app.job("thread", retry=1)
+    def thread(context: JobContext) -> None:
+        work(context)
+
+    @app.job("coroutine", retry=1)
+    async def coroutine(context: JobContext) -> None:
+        work(context)
+
+    handle = await app.handlers[kind].aenqueue()
+    await Worker(app).run(until_empty=True)
+    job = (await handle.arefresh()).job
+    assert job.state == {"result": "completed", "failure": "discarded", "snooze": "scheduled"}[end]
+    progress = json.loads(job.progress or b"{}")
+    assert progress["message"] == "row 5"
+    assert progress["progress"] == (1.0 if end == "result" else 0.5)
