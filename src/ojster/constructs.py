@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import inspect
-import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal, Self
 
+from ojster.code_source import source_of
 from ojster.core.values import Seconds, to_duration, to_millis, to_timestamp
 from ojster.workflow import Reference, Step, Workflow, container, unpacked
 
@@ -284,7 +284,7 @@ def code(
     ----------
     body:
         Python source with a function ``body(job, …)``, or a function; then its source is used. Nothing else of its
-        module is included: the function must contain its imports.
+        module is included: the function must contain its imports. Annotations are ignored.
     args:
         Arguments after the job; they may contain references.
     modules:
@@ -303,8 +303,10 @@ def code(
 
     Raises
     ------
-    OSError, TypeError
+    OSError
         The source of the function is not available.
+    TypeError
+        The function cannot be sent as source, such as a lambda or a decorated function, or does not take the arguments.
 
     Examples
     --------
@@ -314,9 +316,8 @@ def code(
     ([<Reference steps.count.result>], {'timeout_ms': 10000})
     """
     if not isinstance(body, str):
-        source = textwrap.dedent(inspect.getsource(body))
-        call = f"\n\ndef body(job, *args):\n    return {body.__name__}(job, *args)\n"
-        body = source if body.__name__ == "body" else source + call
+        inspect.signature(body).bind(None, *args)  # raises TypeError
+        body = source_of(body)
     options: dict[str, Any] = {
         "timeout_ms": None if timeout is None else to_millis(timeout),
         "retry": None if attempts is None else {"max_attempts": attempts},

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
 import pytest
 
-from ojster import App, InvalidRequest, Worker, WorkflowFailed
+import ojster
+from ojster import App, InvalidRequest, Worker, WorkflowFailed, chain
 from ojster.core.json_objects import read_members
 from ojster.jobs.code import CODE_TYPE
 from ojster.sandbox.sandbox import Sandbox
 from ojster.workflows.handle import AsyncRun
+from tests.sandbox.constructs import CONSTRUCTS, recursion
 from tests.workflows.test_workflows_in_python import url
 
 __all__ = ["url"]
@@ -195,3 +198,65 @@ async def test_an_invalid_result_of_code_affects_only_its_own_job(app: App, body
                 break
             await asyncio.sleep(0.05)
     assert info.finished
+
+
+@pytest.mark.slow
+async def test_code_does_what_the_function_does_whose_source_it_is(app: App) -> None:
+    steps = [ojster.code(function, attempts=1) for function in CONSTRUCTS.values()]
+    steps.append(ojster.code(recursion, 6, attempts=1))
+    runs = [await app.astart(chain(step)) for step in steps]
+    async with working(app, code=Sandbox(), concurrency=4):
+        results = [await run.result(100) for run in runs]
+    expected = [function({}) for function in CONSTRUCTS.values()] + [recursion({}, 6)]
+    assert results == json.loads(json.dumps(expected))
+
+
+async def declared_async(job: Any) -> None: ...
+
+
+def generator(job: Any) -> Iterator[int]:
+    yield 1
+
+
+def _private(job: Any) -> None: ...
+
+
+def same(function: Callable[..., Any]) -> Callable[..., Any]:
+    return function
+
+
+@same
+def decorated(job: Any) -> None: ...
+
+
+def closure() -> Callable[..., Any]:
+    outer = 1
+
+    def inner(job: Any) -> int:
+        return outer
+
+    return inner
+
+
+def two(job: Any, number: int) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("function", "args", "why"),
+    [
+        (declared_async, (), "Declare it with 'def'"),
+        (generator, (), "Return a list"),
+        (_private, (), "Rename it"),
+        (decorated, (), "without them"),
+        (closure(), (), r"around it \(outer\). Pass them"),
+        (lambda job: job, (), "Write a function with 'def'"),
+        (len, (), "Write one with 'def'"),
+        (two, (), "missing a required argument: 'number'"),
+        (two, (1, 2), "too many positional arguments"),
+    ],
+)
+def test_a_function_that_its_source_alone_does_not_make_is_refused(
+    function: Callable[..., Any], args: tuple[Any, ...], why: str
+) -> None:
+    with pytest.raises(TypeError, match=why):
+        ojster.code(function, *args)

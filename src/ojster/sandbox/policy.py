@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from RestrictedPython.compile import compile_restricted_exec
 from RestrictedPython.Guards import guarded_iter_unpack_sequence, guarded_unpack_sequence, safe_builtins, safer_getattr
-from RestrictedPython.transformer import INSPECT_ATTRIBUTES, RestrictingNodeTransformer
+from RestrictedPython.transformer import INSPECT_ATTRIBUTES, IOPERATOR_TO_STR, RestrictingNodeTransformer
 
 PRELOADED: Final = ("_strptime", "encodings.idna", "encodings.ascii", "encodings.latin_1")
 """Modules that the allowed modules import on first use."""
@@ -64,18 +64,47 @@ class _Transformer(RestrictingNodeTransformer):
     """RestrictedPython's transformer, plus harmless features that authors expect."""
 
     def visit_AugAssign(self, node: ast.AugAssign) -> Any:  # noqa: N802
-        """Rewrite ``job["n"] += 1`` as ``job["n"] = job["n"] + 1``, and attributes in the same way."""
-        source: ast.expr
-        match node.target:
-            case ast.Subscript():
-                source = ast.Subscript(node.target.value, node.target.slice, ast.Load())
-            case ast.Attribute():
-                source = ast.Attribute(node.target.value, node.target.attr, ast.Load())
-            case _:
-                return super().visit_AugAssign(node)
-        sum = ast.BinOp(ast.copy_location(source, node.target), node.op, node.value)
-        assignment = ast.Assign([node.target], ast.copy_location(sum, node.value))
-        return self.visit(ast.fix_missing_locations(ast.copy_location(assignment, node)))
+        """Rewrite ``job["n"] += 1`` as ``a = job; b = "n"; a[b] = inplace("+=", a[b], 1)``, and attributes in this way.
+
+        The object and the key are evaluated once, as Python does.
+        """
+        target = node.target
+        if isinstance(target, ast.Name):
+            return super().visit_AugAssign(node)
+        before, load, store = self._item(target) if isinstance(target, ast.Subscript) else self._attribute(target)
+        operands = [ast.Constant(IOPERATOR_TO_STR[type(node.op)]), load, self.visit(node.value)]
+        result = ast.Call(ast.Name("_inplacevar_", ast.Load()), operands, [])
+        statements = [*before, ast.Assign([store], result)]
+        return [ast.fix_missing_locations(ast.copy_location(statement, node)) for statement in statements]
+
+    def _item(self, target: ast.Subscript) -> tuple[list[ast.Assign], ast.expr, ast.expr]:
+        """Return what assigns the object and the key to variables, what then reads the item, and what writes it."""
+        owner, keep_owner = self._kept(target.value)
+        key, keep_key = self._kept(target.slice)
+        load = ast.Call(ast.Name("_getitem_", ast.Load()), [owner, key], [])
+        return [keep_owner, keep_key], load, ast.Subscript(owner, key, ast.Store())
+
+    def _attribute(self, target: ast.Attribute) -> tuple[list[ast.Assign], ast.expr, ast.expr]:
+        """Return the same for an attribute."""
+        self.visit(ast.copy_location(ast.Attribute(ast.Constant(None), target.attr, ast.Load()), target))  # checks it
+        owner, keep = self._kept(target.value)
+        load = ast.Call(ast.Name("_getattr_", ast.Load()), [owner, ast.Constant(target.attr)], [])
+        return [keep], load, ast.Attribute(owner, target.attr, ast.Store())
+
+    def _kept(self, value: ast.expr) -> tuple[ast.Name, ast.Assign]:
+        """Return a new variable, and the assignment of a value to it."""
+        name = self.gen_tmp_name()
+        return ast.Name(name, ast.Load()), ast.Assign([ast.Name(name, ast.Store())], self.visit(value))
+
+    def visit_arg(self, node: ast.arg) -> Any:
+        """Ignore annotations: they may name what the code does not have."""
+        node.annotation = None
+        return super().visit_arg(node)
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> Any:  # noqa: N802
+        """Ignore annotations."""
+        node.returns = None
+        return super().visit_FunctionDef(node)
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> Any:  # noqa: N802
         """Ignore annotations."""
@@ -183,6 +212,7 @@ def namespace(
         "_getiter_": iter,
         "_write_": lambda target: target,
         "_inplacevar_": _in_place,
+        "_apply_": _apply,
         "_iter_unpack_sequence_": guarded_iter_unpack_sequence,
         "_unpack_sequence_": guarded_unpack_sequence,
         "_print_": Print,
@@ -251,6 +281,11 @@ _OPERATORS: Final[dict[str, Callable[[Any, Any], Any]]] = {
 
 def _in_place(name: str, left: Any, right: Any) -> Any:
     return _OPERATORS[name](left, right)
+
+
+def _apply(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call a function as ``f(*args)`` and ``f(**kwargs)`` do."""
+    return function(*args, **kwargs)
 
 
 _FORBIDDEN_NAMES: Final = {
