@@ -89,6 +89,20 @@ async def test_bulk_operations_apply_to_all_matching_jobs(client: Client, clock:
         await client.bulk.sweep(Action.DELETE, JobFilter(states=("active",)))
 
 
+async def test_a_dry_run_counts_jobs_by_the_pattern_of_their_error_and_leaves_them(client: Client) -> None:
+    await client.jobs.enqueue([request("a") for _ in range(3)])
+    for number, job in enumerate(await client.jobs.fetch(Claim(("default",), 3))):
+        message = "out of paper" if number else "page 1 is torn"
+        await client.jobs.fail([FailureReport(job.id, Failure("X", message, retryable=False))])
+    chosen = JobFilter(states=("discarded",), error_pattern="page … is torn")
+    foreseen = await client.bulk.sweep(Action.RETRY, chosen, dry_run=True)
+    assert (foreseen.matched, foreseen.succeeded, [refusal for _, refusal in foreseen.items]) == (1, 1, [None])
+    assert foreseen.as_of is not None
+    assert (await client.jobs.find(foreseen.items[0][0])).state == "discarded"
+    done = await client.bulk.sweep(Action.RETRY, msgspec.structs.replace(chosen, finished_before=foreseen.as_of))
+    assert (done.items, done.as_of) == (foreseen.items, None)
+
+
 async def test_bulk_operations_report_each_refused_job(client: Client) -> None:
     steps = b'{"type": "chain", "steps": [{"type": "a", "args": [], "retry": {"max_attempts": 1}}]}'
     await client.workflows.create(read_members(steps))

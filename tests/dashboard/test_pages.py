@@ -127,11 +127,54 @@ async def test_a_failing_deployment_is_seen_in_one_group_and_retried(bench: Benc
     assert "invoice … has no customer" in await row.inner_text()
     await row.get_by_role("button", name="Retry").click()
     dialog = page.get_by_role("dialog")
-    assert "5 of them" in await dialog.inner_text()
-    await dialog.get_by_role("button", name="Retry them").click()
+    await dialog.get_by_role("button", name="Retry 5", exact=True).click()
     await page.get_by_text("5 jobs retried.").wait_for()
     assert await live(bench, "bad") == {"available": 5}
     await page.get_by_text("Nothing has failed").wait_for()
+
+
+async def test_a_group_of_errors_is_retried_or_deleted_as_many_as_the_button_says_and_no_other(
+    bench: Bench, server: str, page: Page
+) -> None:
+    """Although others have the same type and error class, and only some failures are counted in the list."""
+    messages = {"card {} was declined": 3, "card {} was lost": 2, "the bank is closed": 4}
+    for message, number in messages.items():
+        for count in range(number):
+            await bench.push("pay", queue="pay", retry={"max_attempts": 1})
+            await bench.fail(await bench.fetch_one("pay"), type="PaymentError", message=message.format(count))
+    await open_page(page, server, "errors")
+    await page.get_by_role("row").filter(has_text="was declined").get_by_role("button", name="Retry").click()
+    dialog = page.get_by_role("dialog")
+    go_on = dialog.get_by_role("button", name="Retry 3", exact=True)
+    await go_on.wait_for()
+    bench.clock.advance(1)
+    await bench.push("pay", queue="pay", retry={"max_attempts": 1})
+    await bench.fail(await bench.fetch_one("pay"), type="PaymentError", message="card 9 was declined")
+    await go_on.click()
+    await page.get_by_text("3 jobs retried.").wait_for()
+    assert await live(bench, "pay") == {"available": 3, "discarded": 7}, "what failed after the question is another"
+    await page.get_by_role("row").filter(has_text="was lost").get_by_role("button", name="Delete").click()
+    await dialog.get_by_role("textbox").fill("delete")
+    await dialog.get_by_role("button", name="Delete 2", exact=True).click()
+    await page.get_by_text("2 jobs deleted.").wait_for()
+    assert await live(bench, "pay") == {"available": 3, "discarded": 5}
+
+
+async def test_all_jobs_that_match_are_retried_as_many_as_the_button_says(
+    bench: Bench, server: str, page: Page
+) -> None:
+    """Of all jobs that match, only those that gave up can be: the list has others, too."""
+    for number in range(52):
+        await bench.push("mail.send", number, queue="mail", retry={"max_attempts": 1})
+    for job in await bench.fetch("mail", count=3):
+        await bench.fail(job)
+    await open_page(page, server, "jobs?type=mail.send")
+    await page.get_by_role("button", name="Pick these 50").click()
+    await page.get_by_role("button", name="Pick all 52 that match").click()
+    await page.get_by_role("button", name="Retry", exact=True).click()
+    await page.get_by_role("button", name="Retry 3", exact=True).click()
+    await page.get_by_text("3 jobs retried.").wait_for()
+    assert await live(bench, "mail") == {"available": 52}
 
 
 async def test_a_gate_is_approved_and_a_form_is_answered(bench: Bench, server: str, page: Page) -> None:

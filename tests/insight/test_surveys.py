@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ojster.insight import attention, facets, failures
-from ojster.insight.failures import MAX_PATTERN, pattern_of
+from ojster.jobs import failure
+from ojster.jobs.failure import MAX_PATTERN_LENGTH, pattern_of
 from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.scope import Caller
 from tests.conftest import Bench, Http
@@ -99,6 +100,22 @@ async def test_failures_with_like_messages_are_one_group(http: Http, bench: Benc
     assert answer["is_complete"] is True
 
 
+async def test_a_group_of_failures_is_what_its_filter_selects(http: Http, bench: Bench) -> None:
+    """Several messages of one type and error class are several groups, and each is retried without the others."""
+    messages = ["card 1 declined", "card 2 declined", "card 3 lost", "", "  padded 4  ", f"{'x ' * 99}long 'a' b"]
+    for type in ("pay", "pay.back"):
+        for message in messages:
+            await bench.push(type, retry={"max_attempts": 1})
+            await bench.fail(await bench.fetch_one("default"), type="PaymentError", message=message)
+    groups = (await ask(http, "/failures"))["groups"]
+    assert len(groups) == 10
+    for group in groups:
+        chosen = {name: group[name] for name in ("type", "error_type")} | {"error_pattern": group["pattern"]}
+        answer = (await http("POST", f"{V1}/jobs/bulk/retry", {"filter": chosen | {"state": "discarded"}})).json()
+        assert (answer["total_matched"], answer["retried"]) == (group["discarded"],) * 2, group["pattern"]
+    assert (await ask(http, "/failures"))["groups"] == []
+
+
 async def test_more_failures_than_are_looked_at_are_said_to_be_incomplete(
     http: Http, bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,10 +144,11 @@ def test_what_differs_between_messages_is_left_out(message: str, pattern: str) -
 
 
 @given(st.text(max_size=1000))
-def test_every_message_has_a_short_pattern_in_one_line(message: str) -> None:
+def test_every_message_has_a_short_pattern_in_one_line_that_is_its_own_pattern(message: str) -> None:
     pattern = pattern_of(message)
-    assert len(pattern) <= MAX_PATTERN
+    assert len(pattern) <= MAX_PATTERN_LENGTH
     assert "\n" not in pattern
+    assert pattern_of(pattern) == pattern
 
 
 async def kinds(http: Http) -> list[tuple[str, str | None]]:
@@ -242,4 +260,4 @@ async def test_no_survey_of_failures_reads_all_jobs(bench: Bench) -> None:
 async def test_a_message_made_to_be_slow_is_not(bench: Bench) -> None:
     """Messages of workers are not trusted: with backtracking, this one would take hours."""
     assert pattern_of(("1" * 100_000 + "g ") * 10).startswith("…")
-    assert failures._VARIABLE.sub("…", "1" * 2_000_000 + "g") == "…g"
+    assert failure._VARIABLE.sub("…", "1" * 2_000_000 + "g") == "…g"

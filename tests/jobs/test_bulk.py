@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 
 from ojster.core.errors import InvalidRequest
+from ojster.core.json_objects import read_members
 from ojster.jobs import filter_walk
-from ojster.jobs.bulk import Action
+from ojster.jobs.bulk import ALLOWED_STATES, Action
 from ojster.jobs.filter_walk import JobFilter
 from tests.conftest import Bench, request
 
@@ -77,3 +79,67 @@ async def test_times_choose_jobs(bench: Bench) -> None:
         (JobFilter(finished_after=0), []),
     ):
         assert [job.type for job in (await bench.engine.jobs.select(chosen)).jobs] == types
+
+
+STATES = ("available", "active", "retryable", "completed", "cancelled", "discarded")
+
+
+async def in_each_state(bench: Bench) -> None:
+    """Make a job in each of some states, and a step of a workflow in each, too."""
+    steps = [{"type": "step", "args": [], "id": state, "options": {"queue": state}} for state in STATES]
+    group = {"type": "group", "jobs": steps}
+    await bench.engine.workflows.create(read_members(msgspec.json.encode(group)))
+    await bench.engine.jobs.enqueue([request(queue=state, retry={"max_attempts": 2}) for state in STATES])
+    for state in STATES[1:]:
+        for job in await bench.fetch(state, count=2):
+            match state:
+                case "completed":
+                    await bench.ack(job)
+                case "cancelled":
+                    await bench.engine.jobs.cancel(job.id)
+                case "retryable":
+                    await bench.fail(job)
+                case "discarded":
+                    await bench.fail(job, retryable=False)
+
+
+@pytest.mark.parametrize("action", [Action.CANCEL, Action.RETRY, Action.DELETE])
+async def test_a_dry_run_changes_nothing_and_foresees_what_a_sweep_then_does(bench: Bench, action: Action) -> None:
+    await in_each_state(bench)
+    before = await bench.engine.jobs.count()
+    for state in STATES:
+        if state in ALLOWED_STATES[action]:
+            chosen = JobFilter(states=(state,))
+            foreseen = await bench.engine.bulk.sweep(action, chosen, dry_run=True)
+            assert await bench.engine.jobs.count() == before, state
+            done = await bench.engine.bulk.sweep(action, chosen)
+            told = [[(id, refusal and refusal.to_wire("")) for id, refusal in one.items] for one in (foreseen, done)]
+            assert told[0] == told[1], state
+            assert (foreseen.matched, foreseen.succeeded) == (done.matched, done.succeeded), state
+            before = await bench.engine.jobs.count()
+
+
+async def test_a_filter_that_ends_with_its_dry_run_leaves_out_what_failed_afterwards(bench: Bench) -> None:
+    for count in range(2):
+        job = await bench.push()
+        await bench.fail(await bench.fetch_one(), retryable=False)
+        if not count:
+            chosen = JobFilter(states=("discarded",))
+            foreseen = await bench.engine.bulk.sweep(Action.RETRY, chosen, dry_run=True)
+            bench.clock.advance(1)
+    bounded = JobFilter(states=("discarded",), finished_before=foreseen.as_of)
+    done = await bench.engine.bulk.sweep(Action.RETRY, bounded)
+    assert (foreseen.succeeded, done.succeeded) == (1, 1)
+    assert (await bench.find(job)).state == "discarded"
+
+
+async def test_jobs_are_swept_by_the_pattern_of_their_last_error(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also in several steps, and although the errors of many jobs are read in parts."""
+    monkeypatch.setattr(filter_walk, "WINDOW", 7)
+    monkeypatch.setattr(filter_walk, "ERRORS_AT_ONCE", 3)
+    await bench.engine.jobs.enqueue([request() for _ in range(20)])
+    for number, job in enumerate(await bench.fetch("default", count=20)):
+        await bench.fail(job, retryable=False, message=f"card {number} was {('declined', 'lost')[number % 4 == 0]}")
+    found = await bench.engine.bulk.sweep(Action.RETRY, JobFilter(error_pattern="card … was lost"))
+    assert (found.matched, found.succeeded) == (5, 5)
+    assert await bench.engine.jobs.count() == {"default": {"available": 5, "discarded": 15, "active": 0}}

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from ojster.audit.entries import AuditQuery
 from ojster.core.durations import HOUR
 from tests.conftest import Bench, Http
 
@@ -273,3 +274,48 @@ async def test_a_bulk_operation_emits_a_summary_event(http: Http, bench: Bench) 
     assert told["batch.enqueued"] == {"total": 2, "succeeded": 1, "failed": 1}
     assert told["bulk.enqueue.completed"]["atomicity"] == "partial"
     assert told["bulk.cancel.completed"] == {"total": 1, "cancelled": 1, "skipped": 0}
+
+
+SWEEPS = [
+    *(("POST", f"/jobs/{family}/{action}", {}) for family in ("batch", "bulk") for action in ("retry", "delete")),
+    ("DELETE", "/jobs/batch", {}),
+    *(("POST", f"/admin/jobs/bulk/{action}", {"confirm": True}) for action in ("retry", "delete")),
+    *(
+        (method, f"{base}/dead-letter{rest}", {"confirm": True})
+        for base in ("", "/admin")
+        for method, rest in (("POST", "/retry"), ("DELETE", ""))
+    ),
+]
+
+
+def succeeded(answer: dict[str, Any]) -> int:
+    counts = answer.get("summary", answer)
+    (number,) = {counts[name] for name in ("succeeded", "retried", "deleted") if name in counts}
+    return int(number)
+
+
+@pytest.mark.parametrize(("method", "path", "more"), SWEEPS, ids=[f"{method} {path}" for method, path, _ in SWEEPS])
+async def test_every_sweep_selects_by_error_pattern_and_has_a_dry_run(
+    http: Http, bench: Bench, method: str, path: str, more: dict[str, Any]
+) -> None:
+    for number in range(4):
+        await bench.push(retry={"max_attempts": 1, "on_exhaustion": "dead_letter"})
+        await bench.fail(await bench.fetch_one(), message=f"card {number} was {('declined', 'lost')[number == 0]}")
+    body = {"filter": {"error_pattern": "card … was declined", "error_type": "SomeError"}}
+    before = await bench.engine.jobs.count()
+    foreseen = await http(method, f"/ojs/v1{path}", body | {"dry_run": True})
+    assert (foreseen.status_code, succeeded(foreseen.json()), foreseen.json()["dry_run"]) == (200, 3, True)
+    assert await bench.engine.jobs.count() == before
+    assert await bench.engine.audit.select(AuditQuery()) == [], "it has changed nothing"
+    body["filter"]["finished_before"] = foreseen.json()["as_of"]
+    done = await http(method, f"/ojs/v1{path}", body | more)
+    assert (done.status_code, succeeded(done.json()), "dry_run" in done.json()) == (200, 3, False)
+    assert (await bench.engine.jobs.count())["default"]["discarded"] == 1
+    assert len(await bench.engine.audit.select(AuditQuery())) == 1
+
+
+async def test_a_dry_run_of_jobs_that_are_named_is_refused(http: Http, bench: Bench) -> None:
+    job = await bench.push()
+    answer = await http("POST", "/ojs/v1/jobs/bulk/cancel", {"job_ids": [job.id], "dry_run": True})
+    assert (answer.status_code, answer.json()["error"]["details"]["field"]) == (400, "dry_run")
+    assert (await bench.find(job)).state == "available"

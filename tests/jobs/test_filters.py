@@ -25,6 +25,9 @@ READ: list[tuple[dict[str, Any], JobFilter]] = [
     ({"state": "active,pending,active"}, JobFilter(states=("active", "pending"))),
     ({"states": ["active", "active", "pending"]}, JobFilter(states=("active", "pending"))),
     ({"error_type": "E*"}, JobFilter(error_type="E*")),
+    ({"error_pattern": "row … is bad"}, JobFilter(error_pattern="row … is bad")),
+    ({"error_pattern": "row 17 is bad\nmore"}, JobFilter(error_pattern="row … is bad")),
+    ({"error_pattern": ""}, JobFilter(error_pattern="")),
     ({"priority": 0}, JobFilter(priority=0)),
     ({"priority": 2**31}, JobFilter(priority=2**31)),
     ({"priority": -(2**31)}, JobFilter(priority=-(2**31))),
@@ -72,6 +75,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"states": {"active": 1}}, "states", "'states' of the filter must be a state or a non-empty array of states."),
     ({"states": [5]}, "states", "Unknown state 5."),
     ({"states": [[]]}, "states", "Unknown state []."),
+    ({"error_pattern": 5}, "error_pattern", "'error_pattern' of the filter must be a string, not 5."),
     ({"priority": True}, "priority", "'priority' of the filter must be an integer, not True."),
     ({"priority": "5"}, "priority", "not '5'."),
     ({"priority": 1.0}, "priority", "not 1.0."),
@@ -106,6 +110,11 @@ CHOSEN: list[tuple[JobFilter, str]] = [
     (JobFilter(type="t*"), "abcd"),
     (JobFilter(error_type="Smtp*"), "d"),
     (JobFilter(error_type="Smtp"), ""),
+    (JobFilter(error_pattern="host … is down"), "d"),
+    (JobFilter(error_pattern="host 7 is down"), ""),
+    (JobFilter(error_pattern=""), "abc"),
+    (JobFilter(error_pattern="host … is down", error_type="Other"), ""),
+    (JobFilter(error_pattern="", meta={"n": 1}), "ab"),
     (JobFilter(dead=True), "d"),
     (JobFilter(dead=False), "abc"),
     (JobFilter(priority=5), "b"),
@@ -139,12 +148,12 @@ async def test_a_filter_chooses_the_jobs_that_it_describes(bench: Bench) -> None
     bench.clock.advance(1)
     await bench.engine.jobs.cancel(jobs[0].id)
     bench.clock.advance(1)
-    await bench.fail(await bench.fetch_one("d"), "SmtpError")
+    await bench.fail(await bench.fetch_one("d"), "SmtpError", message="host 7 is down")
     names = {job.id: name for job, name in zip(jobs, "abcd", strict=True)}
     for chosen, expected in CHOSEN:
         walked = [id async for some in batches(bench.engine.database, chosen, 2) for id in some]
         assert "".join(names[id] for id in walked) == expected, chosen
-        if not chosen.meta:
+        if not chosen.meta and chosen.error_pattern is None:
             page = await bench.engine.jobs.select(chosen)
             assert "".join(sorted(names[job.id] for job in page.jobs)) == expected, chosen
             assert page.total == len(expected), chosen

@@ -58,8 +58,8 @@ class Commands:
         claimed: list[Job] = self.ask(lambda client: client.jobs.fetch(Claim(("default",), count, "w"), wait))
         return claimed
 
-    def fail(self, code: str = "DISCARD", count: int = 1) -> None:
-        reports = [FailureReport(job.id, Failure("SmtpError", "no", code), "w", 1) for job in self.claim(count)]
+    def fail(self, code: str = "DISCARD", count: int = 1, message: str = "no") -> None:
+        reports = [FailureReport(job.id, Failure("SmtpError", message, code), "w", 1) for job in self.claim(count)]
         self.ask(lambda client: client.jobs.fail(reports))
 
     def bury(self, *more: str, count: int = 1) -> list[str]:
@@ -201,7 +201,8 @@ def test_a_sweep_needs_a_selection_and_a_confirmation(ojster: Commands) -> None:
             ojster("jobs", command, "--yes")
         asked = ojster.run("jobs", command, "--queue", "default")
         assert isinstance(asked.exception, click.Abort)
-        assert f"{command.capitalize()} all jobs that match?" in asked.stderr
+        number = "1 job" if command == "cancel" else "0 jobs"
+        assert f"{command.capitalize()} {number}?" in asked.stderr
     assert ojster.show(id)["state"] == "available"
 
 
@@ -213,6 +214,15 @@ def test_a_sweep_takes_the_jobs_that_match_all_conditions(ojster: Commands) -> N
     assert "0 of 0 jobs are cancelled." in ojster("jobs", "cancel", "--older-than", "PT1H", "--yes")
     assert "2 of 2 jobs are cancelled." in ojster("jobs", "cancel", "--older-than", "PT0S", "--yes")
     assert "3 of 3 jobs are deleted." in ojster("jobs", "delete", "--state", "cancelled", "-s", "completed", "-y")
+
+
+def test_a_sweep_takes_the_jobs_that_failed_alike_and_says_before_how_many(ojster: Commands) -> None:
+    for number in range(3):
+        ojster.push()
+        ojster.fail(message=f"card {number} was {('declined', 'lost')[number == 0]}")
+    chosen = ("--error-pattern", "card 99 was declined")
+    assert "Retry 2 jobs?" in ojster.run("jobs", "retry", *chosen).stderr
+    assert ojster.json("jobs", "retry", *chosen, "--yes") == {"matched": 2, "succeeded": 2, "failed": 0}
 
 
 def test_a_sweep_prints_twenty_refusals_and_fails(ojster: Commands) -> None:

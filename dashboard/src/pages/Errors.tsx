@@ -3,10 +3,10 @@ import { accepted, client, query, type Schemas } from "../api/client";
 import { useMay } from "../api/session";
 import { useData } from "../api/use";
 import { useDialogs } from "../ui/dialogs";
-import { compact, number, Time } from "../ui/format";
+import { compact, many, number, Time } from "../ui/format";
 import { Icon } from "../ui/icons";
 import { Button, Card, Empty, JobLink, Page, Shown, Spark, Table } from "../ui/parts";
-import { steer } from "./Jobs";
+import { foresee, others, steer } from "./Jobs";
 
 type Group = Schemas["FailureGroup"];
 
@@ -25,22 +25,31 @@ export function ErrorsPage() {
   const may = useMay();
   const { act } = useDialogs();
   const change = async (group: Group, action: "retry" | "delete"): Promise<void> => {
-    const filter = query({ state: "discarded", type: group.type, error_type: group.error_type, queue: chosen.queue });
+    const { type, error_type, pattern } = group;
+    const filter = { ...query({ state: "discarded", type, error_type, queue: chosen.queue }), error_pattern: pattern };
     const isRetry = action === "retry";
-    const size = group.discarded ?? 0;
-    await act(
-      () => steer(action, { filter }),
-      {
-        title: isRetry ? `Retry ${group.type} after ${group.error_type}?` : `Delete ${group.type} after ${group.error_type}?`,
-        text: isRetry
-          ? `All jobs of this type that gave up with this error, ${number(size)} of them with this message, run again with all their attempts. Mend the cause before.`
-          : `All jobs of this type that gave up with this error, ${number(size)} of them with this message, are deleted with their arguments. This cannot be undone.`,
-        action: isRetry ? "Retry them" : "Delete them",
+    await act(async () => {
+      const foreseen = await foresee(action, filter);
+      const size = many(foreseen.done, "job");
+      const isDone = await act(() => steer(action, { filter: { ...filter, discarded_before: foreseen.as_of } }), {
+        title: `${isRetry ? "Retry" : "Delete"} ${type} after ${error_type}?`,
+        text: (
+          <>
+            <p class="clip">{pattern}</p>
+            <p>
+              {isRetry
+                ? `${size} of this type gave up with this message, and run again with all their attempts. Fix the cause before.`
+                : `${size} of this type gave up with this message, and are deleted with their arguments. This cannot be undone.`}
+              {others(action, foreseen)}
+            </p>
+          </>
+        ),
+        action: `${isRetry ? "Retry" : "Delete"} ${number(foreseen.done)}`,
         isDangerous: !isRetry,
         word: isRetry ? undefined : "delete",
-      },
-    );
-    failures.reload();
+      });
+      if (isDone) failures.reload();
+    });
   };
   return (
     <Page title="Errors" sub="Jobs that gave up, dead letters among them, and jobs that wait for another attempt, by what went wrong.">

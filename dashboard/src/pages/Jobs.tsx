@@ -189,7 +189,16 @@ const WORDS: Record<Act, { done: string; text: string; isFinal: boolean }> = {
   delete: { done: "deleted", text: "Their arguments, results and errors are lost. This cannot be undone.", isFinal: true },
 };
 
-export async function steer(action: Act, body: { job_ids?: string[]; filter?: Record<string, unknown> }): Promise<string> {
+type Selection = Record<string, unknown>;
+
+/** How many jobs an action changes, how many it cannot change, and when they were counted. */
+interface Foreseen {
+  done: number;
+  refused: number;
+  as_of: string | undefined;
+}
+
+async function call(action: Act, body: { job_ids?: string[]; filter?: Selection; dry_run?: boolean }): Promise<Foreseen> {
   const { data, error, response } = await (
     action === "retry"
       ? client.POST("/ojs/v1/jobs/bulk/retry", { body })
@@ -198,11 +207,25 @@ export async function steer(action: Act, body: { job_ids?: string[]; filter?: Re
         : client.POST("/ojs/v1/jobs/bulk/delete", { body })
   );
   // A refusal of each job is an answer, too: it says how many were meant.
-  const done = data ?? (error as Schemas["BulkChangedAnswer"] | undefined);
-  if (done?.total_matched === undefined) return accepted(Promise.resolve({ data: "", error, response }));
-  const succeeded = done.retried ?? done.cancelled ?? done.deleted ?? 0;
-  const others = done.total_matched - succeeded;
-  return `${many(succeeded, "job")} ${WORDS[action].done}.${others > 0 ? ` ${number(others)} could not be, in their state.` : ""}`;
+  const answer = data ?? (error as Schemas["BulkChangedAnswer"] | undefined);
+  if (answer?.total_matched === undefined) return accepted<never>(Promise.resolve({ error, response }));
+  const done = answer.retried ?? answer.cancelled ?? answer.deleted ?? 0;
+  return { done, refused: answer.total_matched - done, as_of: answer.as_of };
+}
+
+/** What an action on all jobs that match would do: a question names this number, and the action has the same filter. */
+export const foresee = (action: Act, filter: Selection): Promise<Foreseen> => call(action, { filter, dry_run: true });
+
+export async function steer(action: Act, body: { job_ids?: string[]; filter?: Selection }): Promise<string> {
+  const { done, refused } = await call(action, body);
+  return `${many(done, "job")} ${WORDS[action].done}.${refused > 0 ? ` ${number(refused)} could not be, in their state.` : ""}`;
+}
+
+/** What a question says of jobs that match, and that the action does not change. */
+export function others(action: Act, { refused }: Foreseen): string {
+  if (!refused) return "";
+  if (action === "cancel") return ` ${number(refused)} more match and run: their workers are asked to stop them.`;
+  return ` ${number(refused)} more match and cannot be ${WORDS[action].done}: they are steps of workflows.`;
 }
 
 function JobList(props: {
@@ -231,21 +254,25 @@ function JobList(props: {
     setPicked(next);
   };
   const apply = async (action: Act): Promise<void> => {
-    const size = isAll ? total : here.length;
-    const words = WORDS[action];
-    const body = isAll ? { filter: asked(props.chosen) } : { job_ids: here.map((job) => job.id) };
-    const isDone = await act(() => steer(action, body), {
-      title: `${action[0]?.toUpperCase()}${action.slice(1)} ${isAll ? some : ""}${many(size, "job")}?`,
-      text: words.text,
-      action: `${action[0]?.toUpperCase()}${action.slice(1)} ${isAll && !isComplete ? "all" : number(size)}`,
-      isDangerous: words.isFinal,
-      word: action === "delete" && (size > 100 || (isAll && !isComplete)) ? "delete" : undefined,
+    await act(async () => {
+      const words = WORDS[action];
+      const verb = `${action[0]?.toUpperCase()}${action.slice(1)}`;
+      const filter = asked(props.chosen);
+      const foreseen = isAll ? await foresee(action, filter) : { done: here.length, refused: 0, as_of: undefined };
+      const body = isAll ? { filter: { ...filter, until: foreseen.as_of } } : { job_ids: here.map((job) => job.id) };
+      const isDone = await act(() => steer(action, body), {
+        title: `${verb} ${many(foreseen.done, "job")}?`,
+        text: words.text + others(action, foreseen),
+        action: `${verb} ${number(foreseen.done)}`,
+        isDangerous: words.isFinal,
+        word: action === "delete" && foreseen.done > 100 ? "delete" : undefined,
+      });
+      if (isDone) {
+        setPicked(new Set());
+        setAll(false);
+        props.reload();
+      }
     });
-    if (isDone) {
-      setPicked(new Set());
-      setAll(false);
-      props.reload();
-    }
   };
   const columns: Column<Job>[] = [
     {

@@ -128,8 +128,8 @@ class JobTypeCalls(Protocol):
 class BulkCalls(Protocol):
     """Calls about many jobs at once."""
 
-    async def sweep(self, action: Action, chosen: JobFilter) -> Sweep:
-        """Apply an action to all matching jobs, in small transactions."""
+    async def sweep(self, action: Action, chosen: JobFilter, *, dry_run: bool = False) -> Sweep:
+        """Apply an action to all matching jobs, in small transactions; ``dry_run``: only return what would be done."""
 
 
 class WorkflowCalls(Protocol):

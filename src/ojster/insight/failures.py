@@ -5,16 +5,15 @@ Messages that differ in numbers, ids and quoted values alone are one group.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
 
 from ojster.core.durations import HOUR
-from ojster.core.json_objects import raw_list
 from ojster.core.timestamps import format_timestamp, parse_timestamp
-from ojster.jobs.filter_walk import JobFilter, conditions
+from ojster.jobs.failure import pattern_of
+from ojster.jobs.filter_walk import JobFilter, conditions, last_errors
 from ojster.jobs.scope import Scope
 from ojster.storage.transaction import Row, Transaction
 
@@ -23,9 +22,6 @@ MAX_EXAMINED: Final = 2_000
 
 MAX_OF_TENANT: Final = 20_000
 """Number of jobs of a tenant, the newest, among which its failures are looked for."""
-
-ROWS_AT_ONCE: Final = 100
-"""Number of jobs whose errors are read at once."""
 
 MAX_MESSAGE: Final = 2_000
 """Length of the message of a group, in characters."""
@@ -36,23 +32,10 @@ UNKNOWN: Final = "Unknown"
 MAX_GROUPS: Final = 100
 """Number of groups that are shown, the largest."""
 
-MAX_PATTERN: Final = 200
-"""Length of a message's pattern, in characters."""
-
 TREND_HOURS: Final = 24
 """Number of hours of which a group tells how many of its jobs failed in each."""
 
-_VARIABLE: Final = re.compile(
-    r"[0-9a-fA-F]{8}-[0-9a-fA-F-]{27}|0x[0-9a-fA-F]+|'[^']*'|\"[^\"]*\"|\b(?=[a-fA-F]*\d)[0-9a-fA-F]++\b|\d+"
-)
-"""What differs between messages of the same error: UUIDs, addresses, quoted values and numbers."""
-
-_REPEATED: Final = re.compile(r"…(?:[.:,/-]?…)+")
-"""Several of them in a row, such as an address and its port."""
-
 _COLUMNS: Final = "seq, id, type, queue, tenant, error_type, finished_at"
-
-_entry: Final = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 class FailureQuestion(msgspec.Struct, frozen=True):
@@ -68,7 +51,7 @@ class FailureGroup(msgspec.Struct):
     Parameters
     ----------
     pattern:
-        Their message, with ``…`` in place of what differs.
+        Their message, with ``…`` in place of what differs: the ``error_pattern`` of a filter that selects them.
     discarded, retrying:
         Number of jobs that gave up, dead letters among them, and of jobs that wait for another attempt.
     first_at, last_at:
@@ -110,12 +93,6 @@ class Failures(msgspec.Struct, frozen=True):
     is_complete: bool
 
 
-def pattern_of(message: str) -> str:
-    """Return a message with ``…`` in place of ids, numbers and quoted values."""
-    line = message.strip().partition("\n")[0][: 2 * MAX_PATTERN]
-    return _REPEATED.sub("…", _VARIABLE.sub("…", line))[:MAX_PATTERN]
-
-
 def group_failures(tx: Transaction, questions: Sequence[FailureQuestion]) -> list[Failures]:
     """Return the failures in groups, for each filter."""
     return [_group(tx, one.chosen, one.scope) for one in questions]
@@ -129,11 +106,12 @@ def _group(tx: Transaction, chosen: JobFilter, scope: Scope) -> Failures:
     for is_final, rows, has_all in _rows(tx, chosen, scope.tenant):
         examined += len(rows)
         is_complete &= has_all
-        for row, last in _with_errors(tx, [row for row in rows if scope.covers(row[3])]):
+        seen = {row[0]: row for row in rows if scope.covers(row[3])}
+        for seq, last in last_errors(tx, list(seen)):
             message = str(last.get("message", ""))
             if (pattern := patterns.get(message)) is None:
                 pattern = patterns[message] = pattern_of(message)
-            _add(groups, row, last, pattern, tx.now, is_final=is_final)
+            _add(groups, seen[seq], last, pattern, tx.now, is_final=is_final)
     ordered = sorted(groups.values(), key=lambda one: (-one.discarded - one.retrying, one.type, one.pattern))
     for one in ordered:
         one.queues.sort()
@@ -157,19 +135,6 @@ def _rows(tx: Transaction, chosen: JobFilter, tenant: str | None) -> Iterator[tu
         ((examined,),) = tx.execute(f"SELECT count(*) FROM ({window}) AS newest", given)
         rows = tx.execute(f"SELECT * FROM ({window}) AS newest WHERE {where}", given)
         yield is_final, rows, examined < MAX_EXAMINED
-
-
-def _with_errors(tx: Transaction, rows: Sequence[Row]) -> Iterator[tuple[Row, dict[str, Any]]]:
-    """Yield each row with the last error of its job. Few are read at once: errors can have long backtraces."""
-    for first in range(0, len(rows), ROWS_AT_ONCE):
-        part = rows[first : first + ROWS_AT_ONCE]
-        seqs = tx.integers([row[0] for row in part])
-        errors: dict[int, bytes | None] = dict(
-            tx.execute(f"SELECT seq, errors FROM jobs WHERE seq {tx.among}", (seqs,))
-        )
-        for row in part:
-            known = raw_list(errors.get(row[0]) or b"[]")
-            yield row, (_entry(known[-1]) if known else {})
 
 
 def _add(

@@ -28,6 +28,7 @@ from ojster.jobs.answer_wire import (
     show_times,
 )
 from ojster.jobs.bulk import Action
+from ojster.jobs.bulk_service import Sweep
 from ojster.jobs.bulk_wire import SweepAnswer, show_sweep
 from ojster.jobs.dead_letter_routes import retried_dead_letter
 from ojster.jobs.filter_walk import JobFilter
@@ -37,7 +38,7 @@ from ojster.jobs.policy_wire import show_retry_policy
 from ojster.jobs.queries import Page
 from ojster.jobs.wire import CONFIRMED_FILTER, DEAD_LETTERS, ConfirmedFilterBody, DeadLetterRetryBody, DeadLettersBody
 from ojster.server.admin import ADMIN, TAG
-from ojster.server.answer import Answer, encode
+from ojster.server.answer import Answer, UnchangedAnswer, encode
 from ojster.server.pages import numbered_page, numbered_pagination
 from ojster.server.request import Handler, HttpRequest
 from ojster.server.route import BASE, NUMBERED_PAGE, Route
@@ -117,13 +118,17 @@ async def retry_admin_job(request: HttpRequest) -> Answer:
 def _sweep_endpoint(action: Action, doc: str) -> Handler:
     async def sweep(request: HttpRequest) -> Answer:
         body = await request.read(CONFIRMED_FILTER)
-        check_confirmed(body.confirm)
-        chosen = narrowing_filter_of(body.filter)
-        return Answer(encode(show_sweep(await request.engine.bulk.sweep(action, chosen))))
+        check_confirmed(body.confirm or body.dry_run)
+        return _swept(await request.engine.bulk.sweep(action, narrowing_filter_of(body.filter), dry_run=body.dry_run))
 
     sweep.__name__ = f"{action}_admin_jobs"
     sweep.__doc__ = doc
     return sweep
+
+
+def _swept(found: Sweep) -> Answer:
+    shown = encode(show_sweep(found))
+    return Answer(shown) if found.as_of is None else UnchangedAnswer(shown)
 
 
 def check_confirmed(confirm: bool) -> None:
@@ -163,25 +168,30 @@ async def count_dead_letters(request: HttpRequest) -> Answer:
 
 async def retry_dead_letters(request: HttpRequest) -> Answer:
     """Run all dead letters that match a filter again, with attempts and errors reset."""
-    return Answer(encode(show_sweep(await request.engine.bulk.sweep(Action.RETRY, await _dead_letters(request)))))
+    chosen, dry_run = await _dead_letters(request)
+    return _swept(await request.engine.bulk.sweep(Action.RETRY, chosen, dry_run=dry_run))
 
 
 async def purge_dead_letters(request: HttpRequest) -> Answer:
     """Delete dead letters permanently: all, those that match ``filter``, or those ``older_than`` a time."""
-    found = await request.engine.bulk.sweep(Action.DELETE, await _dead_letters(request))
+    chosen, dry_run = await _dead_letters(request)
+    found = await request.engine.bulk.sweep(Action.DELETE, chosen, dry_run=dry_run)
+    if dry_run:
+        return _swept(found)
     shown = show_sweep(found)
     shown.purged_count = found.succeeded
     return Answer(encode(shown))
 
 
-async def _dead_letters(request: HttpRequest) -> JobFilter:
+async def _dead_letters(request: HttpRequest) -> tuple[JobFilter, bool]:
+    """Return the filter of a request about dead letters, and whether it is a dry run."""
     body = await request.read(DEAD_LETTERS)
-    check_confirmed(body.confirm)
+    check_confirmed(body.confirm or body.dry_run)
     given = dict(body.filter or {})
     if body.older_than is not None:
         given["older_than"] = body.older_than
     chosen = filter_of(given)
-    return msgspec.structs.replace(chosen, dead=True, states=(JobState.DISCARDED.value,))
+    return msgspec.structs.replace(chosen, dead=True, states=(JobState.DISCARDED.value,)), body.dry_run
 
 
 async def delete_admin_dead_letter(request: HttpRequest) -> Answer:

@@ -223,6 +223,24 @@ def perform_batch(tx: Transaction, some: Sequence[SweepBatch]) -> list[SweepBatc
     return results
 
 
+_REFUSALS: Final = {
+    Action.CANCEL: interventions.refuse_cancellation,
+    Action.RETRY: interventions.refuse_retry,
+    Action.DELETE: interventions.refuse_deletion,
+}
+"""The conditions that the operations of a sweep check, without the operations."""
+
+
+def foresee_batch(tx: Transaction, some: Sequence[SweepBatch]) -> list[SweepBatchResult]:
+    """Return what ``perform_batch`` would do now, and change nothing."""
+    results = []
+    for one in some:
+        jobs = tx.find_jobs(one.ids)
+        ids = [id for id in one.ids if id in jobs and jobs[id].state in one.states]
+        results.append(SweepBatchResult(ids, [_REFUSALS[one.action](id, jobs[id]) for id in ids]))
+    return results
+
+
 class Summary(msgspec.Struct, frozen=True):
     """Totals of a bulk operation."""
 

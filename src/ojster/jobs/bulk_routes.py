@@ -27,6 +27,7 @@ from ojster.jobs.bulk_wire import (
     BulkItemBody,
     BulkJobBody,
     EnqueuedBatchAnswer,
+    mark_dry_run,
 )
 from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.filters import narrowing_filter_of
@@ -35,7 +36,7 @@ from ojster.jobs.job_json import to_json
 from ojster.jobs.new_job import NewJob
 from ojster.jobs.push import Pushed
 from ojster.jobs.wire import BATCH, BULK, BULK_STEERING, BatchBody, BatchSchema, BulkBody, BulkSchema, BulkSteeringBody
-from ojster.server.answer import Answer, encode
+from ojster.server.answer import Answer, UnchangedAnswer, encode
 from ojster.server.request import Handler, HttpRequest
 from ojster.server.route import BASE, Route
 
@@ -66,13 +67,15 @@ class _Totals(msgspec.Struct, frozen=True):
 
     total: int
     succeeded: int
+    as_of: int | None = None
+    """When the jobs of a dry run were counted, in microseconds since the epoch; ``None``: they were changed."""
 
     @property
     def failed(self) -> int:
         return self.total - self.succeeded
 
     def status(self, atomic: bool) -> int:
-        if not self.failed:
+        if not self.failed or self.as_of is not None:
             return 200
         return 207 if self.succeeded and not atomic else 422
 
@@ -104,6 +107,7 @@ class _BatchFormat:
         if action is Action.ENQUEUE:
             jobs = [entry.outcome.job for entry in entries if isinstance(entry.outcome, Pushed)]
             body.jobs, body.count = [msgspec.Raw(to_json(job)) for job in jobs], len(jobs)
+        mark_dry_run(body, count.as_of)
         return Reply(count.status(atomic), encode(body))
 
     def _result(self, action: Action, index: int, entry: _Entry) -> BatchResultBody:
@@ -131,6 +135,7 @@ class _BulkFormat:
             return Reply(201 if status == 200 else status, encode(pushed))
         changed = BulkChangedAnswer(count.total, count.failed, items)
         setattr(changed, action.past, count.succeeded)
+        mark_dry_run(changed, count.as_of)
         return Reply(status, encode(changed))
 
     def _item(self, action: Action, index: int, entry: _Entry) -> BulkItemBody:
@@ -200,6 +205,8 @@ def _bulk_endpoint(action: Action, style: _AnswerFormat, name: str, doc: str) ->
         key = _key(request, action, body.idempotency_key, raw, style)
         mode = _mode_of(body) or "partial"
         if body.job_ids is not None:
+            if body.dry_run:
+                raise InvalidRequest("'dry_run' needs a 'filter'. Named jobs can be read one by one.", field="dry_run")
             check_size(request, body.job_ids, "job_ids")
             return await _perform(request, action, body.job_ids, mode, key, style)
         assert body.filter is not None
@@ -210,6 +217,9 @@ def _bulk_endpoint(action: Action, style: _AnswerFormat, name: str, doc: str) ->
                 field="mode",
             )
         chosen = narrowing_filter_of(body.filter)
+        if body.dry_run:
+            reply = await _swept(request, action, chosen, style, dry_run=True)
+            return UnchangedAnswer(reply.body, reply.status)
         reply = await request.engine.bulk.answer_once(key, lambda: _swept(request, action, chosen, style))
         return Answer(reply.body, reply.status)
 
@@ -218,10 +228,12 @@ def _bulk_endpoint(action: Action, style: _AnswerFormat, name: str, doc: str) ->
     return steer
 
 
-async def _swept(request: HttpRequest, action: Action, chosen: JobFilter, style: _AnswerFormat) -> Reply:
-    found = await request.engine.bulk.sweep(action, chosen)
+async def _swept(
+    request: HttpRequest, action: Action, chosen: JobFilter, style: _AnswerFormat, *, dry_run: bool = False
+) -> Reply:
+    found = await request.engine.bulk.sweep(action, chosen, dry_run=dry_run)
     entries = [_Entry(job_id, refusal) for job_id, refusal in found.items]
-    reply = style.answer(action, entries, _Totals(found.matched, found.succeeded), atomic=False)
+    reply = style.answer(action, entries, _Totals(found.matched, found.succeeded, found.as_of), atomic=False)
     told = any(isinstance(refusal, CancellationRequested) for _, refusal in found.items)
     return Reply(200, reply.body) if told and reply.status == 422 else reply
 

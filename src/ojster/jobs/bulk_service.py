@@ -36,10 +36,14 @@ class Sweep:
         Number of matching jobs, and of those that were changed.
     items:
         The first ``MAX_ITEM_RESULTS`` job ids, each with its refusal, or ``None`` for success.
+    as_of:
+        When it began, in microseconds since the epoch, if it was a dry run. A filter that ends here selects none of the
+        jobs that finished later.
     """
 
-    def __init__(self, action: Action) -> None:
+    def __init__(self, action: Action, as_of: int | None = None) -> None:
         self.action = action
+        self.as_of = as_of
         self.matched = 0
         self.succeeded = 0
         self.items: list[tuple[str, OjsterError | None]] = []
@@ -107,11 +111,16 @@ class BulkService(CapabilityService):
         finally:
             await self.database.run(idempotency.finish, (key, reply))
 
-    async def sweep(self, action: Action, chosen: JobFilter, *, quietly: bool = False) -> Sweep:
+    async def sweep(self, action: Action, chosen: JobFilter, *, quietly: bool = False, dry_run: bool = False) -> Sweep:
         """Perform an action on all jobs that match now, in small transactions so that other callers do not wait.
 
         A job that has left the chosen states by its turn is skipped. If the process dies, the remaining jobs stay
         unchanged, and the sweep can be repeated. It is recorded as an event, unless ``quietly`` is set.
+
+        Parameters
+        ----------
+        dry_run:
+            Change nothing, and return what would be done.
 
         Raises
         ------
@@ -131,8 +140,13 @@ class BulkService(CapabilityService):
                 "Name the jobs."
             )
         self.scope.check_queue(chosen.queue)
-        found = Sweep(action)
         chosen = msgspec.structs.replace(self.scope.of_tenant(chosen), states=states)
+        if dry_run:
+            found = Sweep(action, self.database.clock() + 1)  # bounds are excluded
+            async for ids in batches(self.database, chosen, SWEEP_BATCH_SIZE):
+                found.add(await self.database.read(bulks.foresee_batch, SweepBatch(action, ids, states)))
+            return found
+        found = Sweep(action)
         async for ids in batches(self.database, chosen, SWEEP_BATCH_SIZE):
             batch = SweepBatch(action, ids, states, self.scope.who)
             found.add(await self.database.run(bulks.perform_batch, batch, len(ids)))

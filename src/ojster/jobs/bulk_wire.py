@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from ojster.core.wire import Count, Json
+from ojster.core.timestamps import format_timestamp
+from ojster.core.wire import Count, Json, Timestamp
 from ojster.jobs.answer_wire import JobBody, State
 from ojster.jobs.bulk_service import Sweep
 
@@ -30,6 +33,8 @@ class BatchSummaryBody(Struct):
 class BatchAnswer(Struct):
     """The outcomes of ``/jobs/batch``; a push also has the ``jobs``.
 
+    After a dry run, the outcomes are those that there would be. Its jobs that are finished were so before ``as_of``.
+
     Spec: ojs-bulk-operations
     """
 
@@ -37,6 +42,8 @@ class BatchAnswer(Struct):
     summary: BatchSummaryBody
     jobs: list[Raw] | UnsetType = UNSET
     count: Count | UnsetType = UNSET
+    dry_run: Literal[True] | UnsetType = UNSET
+    as_of: Timestamp | UnsetType = UNSET
 
 
 class EnqueuedBatchAnswer(Struct):
@@ -83,7 +90,10 @@ class BulkEnqueuedAnswer(Struct):
 
 
 class BulkChangedAnswer(Struct):
-    """The outcomes of a bulk operation on existing jobs; of ``cancelled``, ``retried`` and ``deleted`` it has one."""
+    """The outcomes of a bulk operation on existing jobs; of ``cancelled``, ``retried`` and ``deleted`` it has one.
+
+    After a dry run, the outcomes are those that there would be. Its jobs that are finished were so before ``as_of``.
+    """
 
     total_matched: Count
     skipped: Count
@@ -91,6 +101,8 @@ class BulkChangedAnswer(Struct):
     cancelled: Count | UnsetType = UNSET
     retried: Count | UnsetType = UNSET
     deleted: Count | UnsetType = UNSET
+    dry_run: Literal[True] | UnsetType = UNSET
+    as_of: Timestamp | UnsetType = UNSET
 
 
 class SweepErrorBody(Struct):
@@ -101,7 +113,10 @@ class SweepErrorBody(Struct):
 
 
 class SweepAnswer(Struct):
-    """The outcome of an operation on all jobs that match a filter."""
+    """The outcome of an operation on all jobs that match a filter; after a dry run, what it would be.
+
+    The jobs of a dry run that are finished were so before ``as_of``.
+    """
 
     action: str
     matched: Count
@@ -109,9 +124,19 @@ class SweepAnswer(Struct):
     failed: Count
     errors: list[SweepErrorBody]
     purged_count: Count | UnsetType = UNSET
+    dry_run: Literal[True] | UnsetType = UNSET
+    as_of: Timestamp | UnsetType = UNSET
 
 
 def show_sweep(found: Sweep) -> SweepAnswer:
     """Return the JSON form of the outcome of an operation on all jobs that match a filter."""
     errors = [SweepErrorBody(job_id, refusal.message) for job_id, refusal in found.items if refusal is not None]
-    return SweepAnswer(found.action, found.matched, found.succeeded, found.failed, errors)
+    shown = SweepAnswer(found.action, found.matched, found.succeeded, found.failed, errors)
+    mark_dry_run(shown, found.as_of)
+    return shown
+
+
+def mark_dry_run(shown: BatchAnswer | BulkChangedAnswer | SweepAnswer, as_of: int | None) -> None:
+    """Say in an answer that nothing was changed, and when the jobs were counted; ``None``: they were changed."""
+    if as_of is not None:
+        shown.dry_run, shown.as_of = True, format_timestamp(as_of)

@@ -19,6 +19,7 @@ from ojster.core.states import FINISHED, JobState
 from ojster.core.timestamps import format_timestamp, parse_timestamp, system_clock
 from ojster.job_options import JobOptions, Retry, request_of
 from ojster.jobs.bulk import Action
+from ojster.jobs.failure import pattern_of
 from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.queries import Page
 from ojster.jobs.record_wire import show_entry
@@ -151,6 +152,11 @@ def chooses(command: Command) -> Command:
         click.option("--queue", "-q", help="Only jobs of this queue."),
         click.option("--type", "-t", "type", help="Only jobs of this type; it may end in '*'."),
         click.option("--error-type", help="Only jobs with a last error of this type; it may end in '*'."),
+        click.option(
+            "--error-pattern",
+            callback=lambda context, option, text: None if text is None else pattern_of(text),
+            help="Only jobs whose last error has this message, whatever its numbers, ids and quoted values.",
+        ),
         click.option("--older-than", type=Duration(), metavar="DURATION", help="Only jobs older than this (PT1H)."),
         click.option("--yes", "-y", is_flag=True, help="Skip the confirmation."),
     ):
@@ -168,9 +174,14 @@ def _sweep(action: Action, url: str, as_json: bool, yes: bool, **given: Any) -> 
     older = given.pop("older_than")
     chosen = JobFilter(created_before=None if older is None else system_clock() - older, **given)
     if chosen == JobFilter():
-        raise click.UsageError("Select jobs with a job id, --state, --queue, --type, --error-type or --older-than.")
+        raise click.UsageError(
+            "Select jobs with a job id, --state, --queue, --type, --error-type, --error-pattern or --older-than."
+        )
     if not yes:
-        click.confirm(f"{action.capitalize()} all jobs that match?", abort=True, err=True)
+        foreseen = ask(url, lambda client: client.bulk.sweep(action, chosen, dry_run=True))
+        refused = f" {foreseen.failed} others match and cannot be {action.past}." if foreseen.failed else ""
+        some = "1 job" if foreseen.succeeded == 1 else f"{foreseen.succeeded} jobs"
+        click.confirm(f"{action.capitalize()} {some}?{refused}", abort=True, err=True)
     found = ask(url, lambda client: client.bulk.sweep(action, chosen))
     refusals = [(id, refusal) for id, refusal in found.items if refusal is not None]
     shown = {"matched": found.matched, "succeeded": found.succeeded, "failed": found.failed}
@@ -291,6 +302,7 @@ def show_notes(job_id: str, url: str, as_json: bool) -> None:
     epilog=examples(
         "ojster jobs retry 019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f",
         "ojster jobs retry --error-type 'Smtp*' --yes",
+        "ojster jobs retry --error-pattern 'customer 17 has no address'",
     ),
 )
 @click.argument("job_id", required=False)

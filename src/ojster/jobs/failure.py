@@ -5,6 +5,7 @@ Spec: ojs-core 8, ojs-retry 10
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
 
 import msgspec
@@ -18,6 +19,17 @@ MAX_KEPT_ERRORS: Final = 25
 MAX_MESSAGE_LENGTH: Final = 10_000
 MAX_BACKTRACE_FRAMES: Final = 50
 MAX_BACKTRACE_LENGTH: Final = 10_000
+
+MAX_PATTERN_LENGTH: Final = 200
+"""Maximum length of the pattern of a message, in characters."""
+
+_VARIABLE: Final = re.compile(
+    r"[0-9a-fA-F]{8}-[0-9a-fA-F-]{27}|0x[0-9a-fA-F]+|'[^']*'|\"[^\"]*\"|\b(?=[a-fA-F]*\d)[0-9a-fA-F]++\b|\d+"
+)
+"""What differs between messages of the same error: UUIDs, addresses, quoted values and numbers."""
+
+_REPEATED: Final = re.compile(r"…(?:[.:,/-]?…)+")
+"""Several of them in a row, such as an address and its port."""
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -102,6 +114,15 @@ def parse_failure(given: Any) -> Failure:
         backtrace=tuple(backtrace or ()),
         rate_limit_until=until,
     )
+
+
+def pattern_of(message: str) -> str:
+    """Return the first line of a message with ``…`` in place of ids, numbers and quoted values, cut if it is long.
+
+    A pattern is its own pattern, so that a filter takes a message as well as a pattern.
+    """
+    line = message.strip().partition("\n")[0][: 2 * MAX_PATTERN_LENGTH]
+    return _REPEATED.sub("…", _VARIABLE.sub("…", line))[:MAX_PATTERN_LENGTH].rstrip()
 
 
 def clean(text: str) -> str:

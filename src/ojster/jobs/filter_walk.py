@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
 
+from ojster.core.json_objects import raw_list
 from ojster.core.states import STATE_NAMES
+from ojster.jobs.failure import pattern_of
 from ojster.storage.database import Database
 from ojster.storage.transaction import Transaction
 
 WINDOW: Final = 20_000
 """Maximum number of rows that one step of a walk scans, including rows that do not match."""
+
+ERRORS_AT_ONCE: Final = 100
+"""Number of jobs whose errors are read by one statement: errors can have long backtraces."""
 
 
 class JobFilter(msgspec.Struct, frozen=True):
@@ -30,6 +35,9 @@ class JobFilter(msgspec.Struct, frozen=True):
         Whether the job is a dead letter.
     error_type:
         Type of the error of the last failed attempt, or a prefix that ends in ``*``.
+    error_pattern:
+        Pattern of the message of its last error, as ``pattern_of`` returns it. Only walks apply it, because no index
+        covers it.
     meta:
         Members that its ``meta`` must have, with these values. Only walks apply it, because no index covers it.
     finished_after:
@@ -42,6 +50,7 @@ class JobFilter(msgspec.Struct, frozen=True):
     type: str | None = None
     dead: bool | None = None
     error_type: str | None = None
+    error_pattern: str | None = None
     priority: int | None = None
     created_after: int | None = None
     created_before: int | None = None
@@ -64,7 +73,10 @@ _TIMES: Final = tuple(
 
 
 def conditions(chosen: JobFilter) -> tuple[str, dict[str, Any]]:
-    """Return the SQL condition of a filter, ``TRUE`` if all jobs match, and its parameters. ``meta`` is left out."""
+    """Return the SQL condition of a filter, ``TRUE`` if all jobs match, and its parameters.
+
+    ``meta`` and ``error_pattern`` are left out.
+    """
     parts, parameters = _equalities(chosen)
     if chosen.has_own_expiration is not None:
         parts.append(f"node IS NULL AND due_at IS {'NOT ' * chosen.has_own_expiration}NULL")
@@ -152,18 +164,36 @@ def _walk(tx: Transaction, step: Step) -> WalkResult:
     bounds["last"] = last
     # The limit keeps the planner from reading all jobs in a state by another index, to sort them by seq.
     looked_at = "(SELECT * FROM jobs WHERE seq > :after AND seq <= :last ORDER BY seq LIMIT :window) AS looked_at"
+    matches: dict[int, str]
     if step.chosen.meta:
-        found = tx.execute(
-            f"SELECT j.id, {tx.envelope} FROM "
+        with_envelopes = tx.execute(
+            f"SELECT j.seq, j.id, {tx.envelope} FROM "
             f"(SELECT seq, id FROM {looked_at} WHERE {where}) AS j "
             "JOIN payloads AS p ON p.seq = j.seq ORDER BY j.seq",
             bounds | parameters,
         )
-        ids = [id for id, envelope in found if _has(envelope, step.chosen.meta)]
+        matches = {seq: id for seq, id, envelope in with_envelopes if _has(envelope, step.chosen.meta)}
     else:
-        rows_found = tx.execute(f"SELECT id FROM {looked_at} WHERE {where} ORDER BY seq", bounds | parameters)
-        ids = [id for (id,) in rows_found]
-    return WalkResult(ids, Step(step.chosen, last, until) if rows == WINDOW else None)
+        matches = dict(tx.execute(f"SELECT seq, id FROM {looked_at} WHERE {where} ORDER BY seq", bounds | parameters))
+    if (pattern := step.chosen.error_pattern) is not None:
+        errors = last_errors(tx, list(matches))
+        matches = {seq: matches[seq] for seq, last in errors if pattern_of(str(last.get("message", ""))) == pattern}
+    return WalkResult(list(matches.values()), Step(step.chosen, last, until) if rows == WINDOW else None)
+
+
+def last_errors(tx: Transaction, seqs: Sequence[int]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the ``seq`` of each job with its last error; an empty one if it has none."""
+    for first in range(0, len(seqs), ERRORS_AT_ONCE):
+        part = seqs[first : first + ERRORS_AT_ONCE]
+        errors: dict[int, bytes | None] = dict(
+            tx.execute(f"SELECT seq, errors FROM jobs WHERE seq {tx.among}", (tx.integers(part),))
+        )
+        for seq in part:
+            known = raw_list(errors.get(seq) or b"[]")
+            yield seq, (_entry(known[-1]) if known else {})
+
+
+_entry: Final = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 async def batches(database: Database, chosen: JobFilter, size: int) -> AsyncIterator[list[str]]:

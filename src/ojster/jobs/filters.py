@@ -8,6 +8,7 @@ from typing import Any, Final
 from ojster.core.errors import InvalidRequest
 from ojster.core.states import STATE_NAMES, JobState
 from ojster.core.timestamps import parse_timestamp
+from ojster.jobs.failure import pattern_of
 from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.names import check_queue_name
 
@@ -62,6 +63,12 @@ def _text(name: str, value: Any) -> str:
     return value
 
 
+def _pattern(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise InvalidRequest(f"{name!r} of the filter must be a string, not {value!r:.40}.", field=name)
+    return pattern_of(value)
+
+
 def _queue(name: str, value: Any) -> str:
     return check_queue_name(_text(name, value))
 
@@ -104,6 +111,7 @@ _MEMBERS: Final[dict[str, tuple[str, _Reader, str | None]]] = {
     "state": ("states", _states, None),
     "states": ("states", _states, None),
     "error_type": ("error_type", _text, None),
+    "error_pattern": ("error_pattern", _pattern, None),
     "priority": ("priority", _whole, None),
     "meta": ("meta", _meta, None),
     "since": ("created_after", _moment, None),

@@ -57,14 +57,27 @@ def _cancel(tx: Transaction, orders: Sequence[Cancellation], *, active_too: bool
         if job is None:
             results.append(no_job(id))
         elif id in told:
-            message = "Job is in active state; its worker is told to stop it."
-            results.append(CancellationRequested(message, job_id=id, current_state=job.state))
+            results.append(_told(job))
         elif id in before:
             results.append(ChangedJob(job, before.pop(id)))
         else:
             results.append(_wrong_state(job, "cancelled", "it is finished"))
     settle(tx)
     return results
+
+
+def refuse_cancellation(id: str, job: Job | None) -> OjsterError | None:
+    """Return why ``cancel_if_waiting`` does not cancel a job; ``None`` if it does."""
+    if job is None:
+        return no_job(id)
+    if job.state in FINISHED:
+        return _wrong_state(job, "cancelled", "it is finished")
+    return _told(job) if job.state == JobState.ACTIVE else None
+
+
+def _told(job: Job) -> CancellationRequested:
+    message = "Job is in active state; its worker is told to stop it."
+    return CancellationRequested(message, job_id=job.id, current_state=job.state)
 
 
 class Adjustment(msgspec.Struct, frozen=True):
@@ -247,26 +260,34 @@ def revive(tx: Transaction, ids: Sequence[str]) -> list[Job | OjsterError]:
     return _retry(tx, ids, (JobState.DISCARDED, JobState.CANCELLED))
 
 
+def refuse_retry(id: str, job: Job | None, allowed: Collection[str] = RETRIED_STATES) -> OjsterError | None:
+    """Return why a job cannot run again; ``None`` if it can."""
+    if job is None:
+        return no_job(id)
+    if job.state not in allowed:
+        return _wrong_state(job, "retried", f"only a {' or '.join(allowed)} one can be")
+    if job.type == WAIT_TYPE:
+        return _wrong_state(job, "retried", "it is a wait step, which has nothing to run")
+    if job.node is not None and job.state != JobState.RETRYABLE:
+        return _of_a_workflow(job, "retried")
+    return None
+
+
 def _retry(tx: Transaction, ids: Sequence[str], allowed: Collection[str]) -> list[Job | OjsterError]:
     results: list[Job | OjsterError] = []
     jobs = tx.lock_jobs(ids)
     lock_with(tx, jobs.values())
     for id in ids:
         job = jobs.get(id)
-        if job is None:
-            results.append(no_job(id))
-        elif job.state not in allowed:
-            results.append(_wrong_state(job, "retried", f"only a {' or '.join(allowed)} one can be"))
-        elif job.type == WAIT_TYPE:
-            results.append(_wrong_state(job, "retried", "it is a wait step, which has nothing to run"))
-        elif job.node is not None and job.state != JobState.RETRYABLE:
-            results.append(_of_a_workflow(job, "retried"))
+        if (refused := refuse_retry(id, job, allowed)) is not None:
+            results.append(refused)
+            continue
+        assert job is not None
+        if job.state == JobState.RETRYABLE:
+            make_available(tx, [job])
         else:
-            if job.state == JobState.RETRYABLE:
-                make_available(tx, [job])
-            else:
-                _run_again(tx, job)
-            results.append(job)
+            _run_again(tx, job)
+        results.append(job)
     settle(tx)  # a workflow may have given up a job that waited for its retry
     return results
 
@@ -296,20 +317,25 @@ def _run_again(tx: Transaction, job: Job) -> None:
 
 def delete(tx: Transaction, ids: Sequence[str]) -> list[Job | OjsterError]:
     """Delete finished jobs permanently."""
+    return _delete(tx, ids, refuse_deletion)
 
-    def refusal(id: str, job: Job | None) -> OjsterError | None:
-        if job is None:
-            return no_job(id)
-        return None if job.state in FINISHED else _wrong_state(job, "deleted", "it is not finished")
 
-    return _delete(tx, ids, refusal)
+def refuse_deletion(id: str, job: Job | None) -> OjsterError | None:
+    """Return why a job cannot be deleted; ``None`` if it can."""
+    if job is None:
+        return no_job(id)
+    if job.state not in FINISHED:
+        return _wrong_state(job, "deleted", "it is not finished")
+    return None if job.node is None else _of_a_workflow(job, "deleted")
 
 
 def delete_dead(tx: Transaction, ids: Sequence[str]) -> list[Job | OjsterError]:
     """Delete discarded jobs permanently."""
 
     def refusal(id: str, job: Job | None) -> OjsterError | None:
-        return None if job is not None and job.state == JobState.DISCARDED else _no_dead_letter(id, job)
+        if job is None or job.state != JobState.DISCARDED:
+            return _no_dead_letter(id, job)
+        return refuse_deletion(id, job)
 
     return _delete(tx, ids, refusal)
 
@@ -326,13 +352,10 @@ def _delete(
             results.append(refused)
             continue
         assert job is not None
-        if job.node is not None:
-            results.append(_of_a_workflow(job, "deleted"))
-        else:
-            gone.append(job)
-            results.append(job)
-            if job.dead:
-                tx.emit("dead_letter.deleted", job)
+        gone.append(job)
+        results.append(job)
+        if job.dead:
+            tx.emit("dead_letter.deleted", job)
     delete_jobs(tx, [(job.seq, job.queue, job.tenant, job.state) for job in gone])
     return results
 

@@ -14,7 +14,7 @@ from ojster.core.errors import Duplicate, InvalidRequest, OjsterError
 from ojster.core.ids import new_id
 from ojster.core.job import Job
 from ojster.core.json_objects import Members
-from ojster.core.timestamps import format_optional
+from ojster.core.timestamps import format_optional, parse_timestamp
 from ojster.core.wire import Json
 from ojster.jobs.bulk import Action
 from ojster.jobs.bulk_service import Sweep
@@ -258,16 +258,19 @@ def _steered(raw: msgspec.Raw) -> ChangedJob:
 class RemoteBulk(RemoteCapability):
     """Calls about many jobs at once."""
 
-    async def sweep(self, action: Action, chosen: JobFilter) -> Sweep:
-        """Apply an action to all jobs that match. An idempotency key makes retried requests safe."""
-        body = BulkSteeringBody(filter=_filter(chosen), idempotency_key=new_id())
+    async def sweep(self, action: Action, chosen: JobFilter, *, dry_run: bool = False) -> Sweep:
+        """Apply an action to all jobs that match. An idempotency key makes retried requests safe.
+
+        ``dry_run``: change nothing, and return what would be done.
+        """
+        body = BulkSteeringBody(filter=_filter(chosen), dry_run=dry_run, idempotency_key=new_id())
         path = f"/jobs/batch/{action}"
         raw = await self._connection.request("POST", path, body, wait=MAX_SWEEP_SECONDS, also=422)
         try:
             answer = msgspec.json.decode(raw, type=BatchAnswer)
         except msgspec.ValidationError:
             raise error_of(msgspec.json.decode(raw, type=dict[str, dict[str, Json]]).get("error", {})) from None
-        found = Sweep(action)
+        found = Sweep(action, None if answer.as_of is UNSET else parse_timestamp(answer.as_of))
         found.matched, found.succeeded = answer.summary.total, answer.summary.succeeded
         for one in answer.results:
             found.items.append((one.job_id or "", None if one.error is UNSET else error_of(one.error)))

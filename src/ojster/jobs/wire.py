@@ -80,10 +80,14 @@ class BulkSchema(Struct):
 
 
 class BulkSteeringBody(Struct):
-    """The jobs of a bulk operation: either those in ``job_ids`` or all that match ``filter``."""
+    """The jobs of a bulk operation: either those in ``job_ids`` or all that match ``filter``.
+
+    With ``dry_run``, which needs a ``filter``, nothing is changed, and the answer says what would be done.
+    """
 
     job_ids: list[str] | None = None
     filter: dict[str, Json] | None = None
+    dry_run: bool = False
     mode: Atomicity | None = None
     atomicity: Atomicity | None = None
     idempotency_key: str | None = None
@@ -265,18 +269,20 @@ class PurgeBody(Struct):
 
 
 class ConfirmedFilterBody(Struct):
-    """The jobs of an operation; ``confirm`` must be true."""
+    """The jobs of an operation; ``confirm`` must be true, unless it is a ``dry_run``, which changes nothing."""
 
     filter: dict[str, Json] | None = None
     confirm: bool = False
+    dry_run: bool = False
 
 
 class DeadLettersBody(Struct):
-    """The dead letters of an operation; ``confirm`` must be true."""
+    """The dead letters of an operation; ``confirm`` must be true, unless it is a ``dry_run``, which changes nothing."""
 
     filter: dict[str, Json] | None = None
     older_than: str | None = None
     confirm: bool = False
+    dry_run: bool = False
 
 
 FETCH: Final = msgspec.json.Decoder(FetchBody)

@@ -85,3 +85,9 @@ class Answer:
         if any(name == b"content-security-policy" for name, _ in self.headers):
             return ()
         return _PAGE_SECURITY if self.content_type.startswith(b"text/html") else _SECURITY
+
+
+class UnchangedAnswer(Answer):
+    """The response to a request that could have changed something and has not: the audit log has no entry of it."""
+
+    __slots__ = ()

@@ -22,7 +22,7 @@ from ojster.audit.entries import AuditEvent, Event
 from ojster.core.access import Operation
 from ojster.core.errors import BackendError, Forbidden, OjsterError, Unauthenticated
 from ojster.jobs.new_job import SPEC_VERSION
-from ojster.server.answer import MEDIA_TYPE, PLAIN_JSON, Answer, Header, encode
+from ojster.server.answer import MEDIA_TYPE, PLAIN_JSON, Answer, Header, UnchangedAnswer, encode
 from ojster.server.audit_trail import AuditTrail, shown_object, shown_request
 from ojster.server.authentication import Authenticator
 from ojster.server.metrics import Metrics
@@ -184,7 +184,8 @@ class Endpoint:
         except OjsterError as error:
             await self._tell(trail, "access.used", request, error)
             raise
-        await self._tell(trail, "access.used", request)
+        if not isinstance(answer, UnchangedAnswer):
+            await self._tell(trail, "access.used", request)
         return answer
 
     async def _tell(
