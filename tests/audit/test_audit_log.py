@@ -235,3 +235,26 @@ async def test_pages_follow_each_other_to_the_first_entry(bench: Bench, http: Ht
             break
         cursor = f"&cursor={page['pagination']['next_cursor']}"
     assert found == ["4", "3", "2", "1", "0"]
+
+
+async def test_every_creation_and_change_of_a_cron_job_is_written_and_what_changes_nothing_is_not(
+    bench: Bench, guarded: Http
+) -> None:
+    """Also of producers, such as workers that register the cron jobs of their application at each start."""
+    ci = await bearer(bench, "ci", Role.PRODUCER)
+    ada = await bearer(bench, "ada", Role.OWNER)
+    for base in ("cron", "crons"):
+        name = f"nightly.{base}"
+        body = {"name": name, "expression": "0 3 * * *", "type": "report", "args": []}
+        for status, entries_then, more in ((201, 1, {}), (200, 1, {}), (200, 2, {"timezone": "Europe/Berlin"})):
+            answer = await guarded("POST", f"{BASE}/{base}", body | more, headers=ci)
+            assert (answer.status_code, len(await operations(bench, object=name))) == (status, entries_then)
+        refused = await guarded("POST", f"{BASE}/{base}", body | {"on_conflict": "reject"}, headers=ci)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (409, "duplicate")
+        await guarded("POST", f"{BASE}/{base}/{name}/trigger", headers=ci)
+        await guarded("PATCH", f"{BASE}/{base}/{name}", {"enabled": False}, headers=ada)
+        await guarded("DELETE", f"{BASE}/{base}/{name}", headers=ada)
+        written = ["unregister_cron", "switch_cron", "trigger_cron", *["register_cron"] * 3]
+        assert await operations(bench, object=name) == written
+        assert await operations(bench, object=name, outcome="failure") == ["register_cron"]
+        assert await operations(bench, object=name, principal="ci") == written[2:]

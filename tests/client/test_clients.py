@@ -303,8 +303,13 @@ async def test_tokens(client: Client, clock: Clock) -> None:
 
 async def test_cron_jobs(client: Client) -> None:
     cron = Cron(name="c", expression="@daily", timezone="Asia/Tokyo", template=b'{"type":"t","args":[1]}')
-    registered, _ = await client.schedules.register(cron)
-    assert registered.next_run_at is not None
+    registered = await client.schedules.register(cron)
+    assert registered.cron.next_run_at is not None
+    assert (registered.is_new, registered.is_changed) == (True, True)
+    again = await client.schedules.register(cron)
+    assert (again.is_new, again.is_changed) == (False, False)
+    with pytest.raises(Duplicate):
+        await client.schedules.register(cron, "reject")
     assert [found.name for found in await client.schedules.all()] == ["c"]
     assert (await client.schedules.switch("c", False)).next_run_at is None
     assert (await client.schedules.find("c")).enabled is False

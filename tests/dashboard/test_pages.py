@@ -7,10 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+import msgspec
 import pytest
 
+from ojster.audit.entries import AuditQuery
 from ojster.core.access import Grant, Role
 from ojster.core.durations import SECOND
+from ojster.schedules.cron import Cron
 from ojster.server.oidc import OidcClient, OidcSettings
 from tests.browser import needs_browser
 from tests.conftest import Bench
@@ -339,6 +342,32 @@ async def test_a_new_schedule_shows_its_next_runs_before_it_is_made(
     await page.get_by_role("button", name="Make it").click()
     await page.get_by_text("The schedule early was made.").wait_for()
     assert (await bench.engine.schedules.find("early")).expression == "30 4 * * *"
+
+
+async def test_a_new_schedule_takes_no_name_of_another_and_that_one_is_edited(
+    bench: Bench, server: str, watched: Watched, page: Page
+) -> None:
+    watched.expected = ("Failed to load resource: the server responded with a status of 409",)
+    template = {"type": "report.build", "args": [7], "meta": {"a": 1}, "options": {"queue": "slow", "timeout_ms": 5000}}
+    known = Cron(name="nightly", expression="0 3 * * *", description="For us", template=msgspec.json.encode(template))
+    before = (await bench.engine.schedules.register(known)).cron
+    await open_page(page, server, "schedules")
+    await page.get_by_role("button", name="New schedule").click()
+    await page.get_by_label("Name").fill("nightly")
+    await page.get_by_label("Job type").fill("other")
+    await page.get_by_role("button", name="Make it").click()
+    await page.get_by_text("There is a cron job 'nightly' already.").wait_for()
+    assert await bench.engine.schedules.find("nightly") == before
+    await page.get_by_role("button", name="Leave").click()
+    await page.get_by_role("button", name="Edit nightly").click()
+    await page.get_by_label("Cron expression").fill("30 4 * * *")
+    await page.get_by_role("button", name="Save").click()
+    await page.get_by_text("The schedule nightly was changed.").wait_for()
+    after = await bench.engine.schedules.find("nightly")
+    assert (after.expression, after.description) == ("30 4 * * *", "For us")
+    assert msgspec.json.decode(after.template) == template, "what the form does not show stays"
+    entries = [msgspec.json.decode(one.body) for one in await bench.engine.audit.select(AuditQuery(object="nightly"))]
+    assert [one["outcome"] for one in entries] == ["success", "failure"]
 
 
 async def test_the_palette_finds_a_queue_by_keyboard(bench: Bench, server: str, page: Page) -> None:

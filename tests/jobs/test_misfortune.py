@@ -19,7 +19,7 @@ from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.job_json import to_json
 from ojster.jobs.new_job import read_job
 from ojster.jobs.queries import Page
-from ojster.schedules.cron import Cron, register
+from ojster.schedules.cron import Cron, Registration, register
 from ojster.service import Service
 from ojster.storage.call import LongPoll
 from ojster.storage.database import Database
@@ -103,7 +103,7 @@ async def test_a_cron_job_that_cannot_fire_does_not_keep_the_others_from_it(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     for name, template in (("bad", b'{"type": "NOT A TYPE", "args": []}'), ("good", b'{"type": "tick", "args": []}')):
-        await bench.run(register, Cron(name=name, expression="@every 60s", template=template))
+        await bench.run(register, Registration(Cron(name=name, expression="@every 60s", template=template)))
     await bench.run_due(after=61)
     assert (await bench.fetch_one()).type == "tick"
     assert "the cron job bad did not fire" in caplog.text

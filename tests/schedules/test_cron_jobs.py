@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from ojster.core.errors import NotFound
+from ojster.core.errors import Duplicate, NotFound
 from ojster.core.events import EventFilter
 from ojster.core.timestamps import parse_timestamp
 from ojster.schedules.cron import Cron
@@ -25,9 +25,9 @@ def cron(name: str = "c", expression: str = "@every 60s", **more: Any) -> Cron:
 
 
 async def test_a_cron_job_fires_when_it_is_due_and_says_so(bench: Bench) -> None:
-    registered, is_new = await bench.engine.schedules.register(cron())
-    assert is_new
-    assert registered.next_run_at == START + 60_000_000
+    registered = await bench.engine.schedules.register(cron())
+    assert registered.is_new
+    assert registered.cron.next_run_at == START + 60_000_000
     await bench.run_due(after=59)
     assert await bench.fetch("q") == []
     await bench.run_due(after=1)
@@ -40,7 +40,7 @@ async def test_a_cron_job_fires_when_it_is_due_and_says_so(bench: Bench) -> None
 
 
 async def test_a_cron_job_runs_now_on_demand_and_later_as_before(bench: Bench) -> None:
-    registered, _ = await bench.engine.schedules.register(cron(enabled=False))
+    registered = (await bench.engine.schedules.register(cron(enabled=False))).cron
     bench.clock.advance(5)
     made = await bench.engine.schedules.trigger("c")
     await bench.engine.schedules.trigger("c")  # although the first has not ended
@@ -150,14 +150,28 @@ async def test_a_disabled_cron_job_does_not_fire(bench: Bench) -> None:
 async def test_registering_again_updates_and_does_not_start_over(bench: Bench) -> None:
     await bench.engine.schedules.register(cron(expression="0 0 * * *"))
     bench.clock.advance(10)
-    again, is_new = await bench.engine.schedules.register(cron(expression="0 0 * * *", overlap_policy="allow"))
-    assert not is_new
-    assert again.overlap_policy == "allow"
-    assert again.created_at == START
+    again = await bench.engine.schedules.register(cron(expression="0 0 * * *", overlap_policy="allow"))
+    assert (again.is_new, again.is_changed) == (False, True)
+    assert again.cron.overlap_policy == "allow"
+    assert again.cron.created_at == START
+    same = await bench.engine.schedules.register(cron(expression="0 0 * * *", overlap_policy="allow"))
+    assert (same.is_new, same.is_changed, same.cron) == (False, False, again.cron)
     await bench.engine.schedules.register(cron(name="i"))
     bench.clock.advance(30)
-    interval, _ = await bench.engine.schedules.register(cron(name="i"))
+    interval = (await bench.engine.schedules.register(cron(name="i"))).cron
     assert interval.next_run_at == START + 70_000_000, "the interval goes on from where it was"
+
+
+async def test_a_registration_that_may_not_replace_leaves_what_there_is(bench: Bench) -> None:
+    first = await bench.engine.schedules.register(cron(), "reject")
+    with pytest.raises(Duplicate, match="There is a cron job 'c' already"):
+        await bench.engine.schedules.register(cron(expression="@every 5s"), "reject")
+    assert await bench.engine.schedules.find("c") == first.cron
+    results = await asyncio.gather(
+        *(bench.engine.schedules.register(cron("d", f"@every {n}s"), "reject") for n in range(1, 5)),
+        return_exceptions=True,
+    )
+    assert sum(isinstance(one, Duplicate) for one in results) == 3, "one is first"
 
 
 async def test_a_cron_job_that_is_not_there_cannot_be_removed(bench: Bench) -> None:

@@ -34,15 +34,7 @@ export function SchedulesPage() {
           {(data) => <Crons crons={data.crons} reload={crons.reload} />}
         </Shown>
       </Card>
-      {isMaking && (
-        <NewCron
-          close={() => setMaking(false)}
-          made={() => {
-            setMaking(false);
-            crons.reload();
-          }}
-        />
-      )}
+      {isMaking && <CronForm close={() => setMaking(false)} saved={crons.reload} />}
     </Page>
   );
 }
@@ -50,6 +42,7 @@ export function SchedulesPage() {
 function Crons({ crons, reload }: { crons: Cron[]; reload: () => void }) {
   const may = useMay();
   const { act } = useDialogs();
+  const [edited, setEdited] = useState<Cron | null>(null);
   const path = (cron: Cron) => ({ params: { path: { name: cron.name } }, ...ofTenant(cron.tenant_id) });
   const switchIt = async (cron: Cron): Promise<void> => {
     const set = (enabled: boolean): Promise<unknown> =>
@@ -84,61 +77,69 @@ function Crons({ crons, reload }: { crons: Cron[]; reload: () => void }) {
     reload();
   };
   return (
-    <Table<Cron>
-      label="Schedules"
-      rows={crons}
-      keyOf={(cron) => `${cron.tenant_id} ${cron.name}`}
-      empty={
-        <Empty icon="schedules" title="No schedules yet">
-          Declare one in your application with <code>@app.cron(…)</code>, or make one here.
-        </Empty>
-      }
-      columns={[
-        {
-          label: "Schedule",
-          className: "grow",
-          cell: (cron) => (
-            <>
-              <b>{cron.name}</b>
-              <span class="sub clip">{cron.description ?? cron.type}</span>
-            </>
-          ),
-        },
-        {
-          label: "When",
-          cell: (cron) => (
-            <>
-              <code class="nowrap">{cron.expression}</code>
-              <span class="sub nowrap"> {cron.timezone}</span>
-            </>
-          ),
-        },
-        { label: "State", cell: (cron) => <State state={cron.enabled ? "on" : "off"} /> },
-        { label: "Last runs", className: "wider", cell: (cron) => <Strip type={cron.type} /> },
-        { label: "Runs", className: "num wide", cell: (cron) => number(cron.run_count) },
-        { label: "Last", className: "num wide", cell: (cron) => <Time at={cron.last_run_at} /> },
-        { label: "Next", className: "num", cell: (cron) => (cron.enabled ? <Time at={cron.next_run_at} /> : <span class="quiet">–</span>) },
-        {
-          label: "",
-          className: "num nowrap",
-          cell: (cron) => (
-            <>
-              {may("enqueue") && (
-                <Button isSmall onClick={() => void run(cron)} aria-label={`Run now: ${cron.name}`}>
-                  Run now
-                </Button>
-              )}{" "}
-              {may("admin") && (
-                <>
-                  <Button isSmall icon={cron.enabled ? "pause" : "play"} aria-label={`${cron.enabled ? "Pause" : "Resume"} ${cron.name}`} onClick={() => void switchIt(cron)} />{" "}
-                  <Button isSmall icon="trash" kind="danger" aria-label={`Delete ${cron.name}`} onClick={() => void remove(cron)} />
-                </>
-              )}
-            </>
-          ),
-        },
-      ]}
-    />
+    <>
+      {edited && <CronForm known={edited} close={() => setEdited(null)} saved={reload} />}
+      <Table<Cron>
+        label="Schedules"
+        rows={crons}
+        keyOf={(cron) => `${cron.tenant_id} ${cron.name}`}
+        empty={
+          <Empty icon="schedules" title="No schedules yet">
+            Declare one in your application with <code>@app.cron(…)</code>, or make one here.
+          </Empty>
+        }
+        columns={[
+          {
+            label: "Schedule",
+            className: "grow",
+            cell: (cron) => (
+              <>
+                <b>{cron.name}</b>
+                <span class="sub clip">{cron.description ?? cron.type}</span>
+              </>
+            ),
+          },
+          {
+            label: "When",
+            cell: (cron) => (
+              <>
+                <code class="nowrap">{cron.expression}</code>
+                <span class="sub nowrap"> {cron.timezone}</span>
+              </>
+            ),
+          },
+          { label: "State", cell: (cron) => <State state={cron.enabled ? "on" : "off"} /> },
+          { label: "Last runs", className: "wider", cell: (cron) => <Strip type={cron.type} /> },
+          { label: "Runs", className: "num wide", cell: (cron) => number(cron.run_count) },
+          { label: "Last", className: "num wide", cell: (cron) => <Time at={cron.last_run_at} /> },
+          { label: "Next", className: "num", cell: (cron) => (cron.enabled ? <Time at={cron.next_run_at} /> : <span class="quiet">–</span>) },
+          {
+            label: "",
+            className: "num nowrap",
+            cell: (cron) => (
+              <>
+                {may("enqueue") && (
+                  <Button isSmall onClick={() => void run(cron)} aria-label={`Run now: ${cron.name}`}>
+                    Run now
+                  </Button>
+                )}{" "}
+                {may("enqueue") && (
+                  <Button isSmall onClick={() => setEdited(cron)} aria-label={`Edit ${cron.name}`}>
+                    Edit
+                  </Button>
+                )}{" "}
+                {may("admin") && (
+                  <>
+                    <Button isSmall icon={cron.enabled ? "pause" : "play"} aria-label={`${cron.enabled ? "Pause" : "Resume"} ${cron.name}`} onClick={() => void switchIt(cron)} />{" "}
+                    <Button isSmall icon="trash" kind="danger" aria-label={`Delete ${cron.name}`} onClick={() => void remove(cron)} />
+                  </>
+                )}
+              </>
+            ),
+          },
+        ]}
+      />
+    </>
   );
 }
 
@@ -158,8 +159,20 @@ function Strip({ type }: { type: string }) {
   );
 }
 
-function NewCron({ close, made }: { close: () => void; made: () => void }) {
-  const [form, setForm] = useState({ name: "", expression: "0 6 * * *", timezone: "UTC", overlap: "skip", type: "", args: "[]", queue: "default" });
+/** The options of a schedule's jobs: what the form does not show stays as it is. */
+const optionsOf = (cron: Cron | undefined): Record<string, unknown> => (cron?.options as Record<string, unknown> | undefined) ?? {};
+
+/** Makes a schedule, which no other of its name may exist for, or changes a known one. */
+function CronForm({ known, close, saved }: { known?: Cron; close: () => void; saved: () => void }) {
+  const [form, setForm] = useState({
+    name: known?.name ?? "",
+    expression: known?.expression ?? "0 6 * * *",
+    timezone: known?.timezone ?? "UTC",
+    overlap: known?.overlap_policy ?? "skip",
+    type: known?.type ?? "",
+    args: JSON.stringify(known?.args ?? []),
+    queue: String(optionsOf(known).queue ?? "default"),
+  });
   const { act } = useDialogs();
   const set = (name: keyof typeof form) => (event: Event) =>
     setForm({ ...form, [name]: (event.currentTarget as HTMLInputElement | HTMLSelectElement).value });
@@ -176,24 +189,36 @@ function NewCron({ close, made }: { close: () => void; made: () => void }) {
       } catch {
         throw new Error("The arguments are no JSON array, such as [1, \"two\"].");
       }
+      const template = known?.job_template as Record<string, unknown> | undefined;
       const body = {
         name: form.name,
         expression: form.expression,
         timezone: form.timezone,
         overlap_policy: form.overlap,
-        job_template: { type: form.type, args, options: { queue: form.queue } },
+        enabled: known?.enabled ?? true,
+        description: known?.description ?? null,
+        job_template: { ...template, type: form.type, args, options: { ...optionsOf(known), queue: form.queue } },
+        on_conflict: known ? "replace" : "reject",
       };
-      await accepted(client.POST("/ojs/v1/crons", { body: body as unknown as Schemas["CronBody"] }));
-      return `The schedule ${form.name} was made.`;
+      const request = { body: body as unknown as Schemas["CronBody"], ...ofTenant(known?.tenant_id) };
+      await accepted(client.POST("/ojs/v1/crons", request));
+      return `The schedule ${form.name} was ${known ? "changed" : "made"}.`;
     });
-    if (isDone) made();
+    if (isDone) {
+      saved();
+      close();
+    }
   };
   return (
-    <NewDialog label="New schedule" close={close} save={save}>
-      <label class="field">
-        <span>Name</span>
-        <input class="input" value={form.name} onInput={set("name")} required />
-      </label>
+    <NewDialog label={known ? `Edit ${known.name}` : "New schedule"} action={known ? "Save" : "Make it"} close={close} save={save}>
+      {known ? (
+        <p>A worker whose application declares this schedule sets it back when it starts.</p>
+      ) : (
+        <label class="field">
+          <span>Name</span>
+          <input class="input" value={form.name} onInput={set("name")} required />
+        </label>
+      )}
       <label class="field">
         <span>Cron expression</span>
         <input class="input mono" value={form.expression} onInput={set("expression")} required />

@@ -121,8 +121,14 @@ export function Dialog(props: { label: string; close: () => void; className?: st
   );
 }
 
-/** A dialog that makes something from what is typed into its fields. */
-export function NewDialog(props: { label: string; close: () => void; save: () => Promise<unknown>; children: ComponentChildren }) {
+/** A dialog that makes or changes something by what is typed into its fields. */
+export function NewDialog(props: {
+  label: string;
+  action?: string;
+  close: () => void;
+  save: () => Promise<unknown>;
+  children: ComponentChildren;
+}) {
   const submit = (event: Event): void => {
     event.preventDefault();
     void props.save();
@@ -135,7 +141,7 @@ export function NewDialog(props: { label: string; close: () => void; save: () =>
         <div class="buttons">
           <Button onClick={props.close}>Leave</Button>
           <Button type="submit" kind="main">
-            Make it
+            {props.action ?? "Make it"}
           </Button>
         </div>
       </form>

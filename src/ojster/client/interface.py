@@ -37,7 +37,7 @@ from ojster.jobs.queries import JobPage, Page
 from ojster.jobs.transitions import ChangedJob
 from ojster.queues.queues import Queue, QueueStatistics
 from ojster.queues.wire import DeletionStrategy
-from ojster.schedules.cron import Cron
+from ojster.schedules.cron import Cron, OnConflict, Registered
 from ojster.workflows.definition import Definition
 from ojster.workflows.definitions import Deletion, Named
 from ojster.workflows.dependencies import NewDependencies
@@ -277,8 +277,8 @@ class FleetCalls(Protocol):
 class ScheduleCalls(Protocol):
     """Calls about cron jobs."""
 
-    async def register(self, item: Cron) -> tuple[Cron, bool]:
-        """Register or update a cron job."""
+    async def register(self, item: Cron, on_conflict: OnConflict = ...) -> Registered:
+        """Register or update a cron job; with ``on_conflict="reject"``, refuse to update it."""
 
     async def switch(self, name: str, enabled: bool) -> Cron:
         """Enable or disable a cron job."""

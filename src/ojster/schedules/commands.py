@@ -106,9 +106,10 @@ def add_cron(
         template=msgspec.json.encode(template),
     )
     _ = one.schedule
-    registered, is_new = ask(url, lambda client: client.schedules.register(one), makes=True)
-    verb = "registered" if is_new else "updated"
-    done(f"{name} is {verb} and runs next {ago(registered.next_run_at)}.", as_json, _shown(registered))
+    registered = ask(url, lambda client: client.schedules.register(one), makes=True)
+    verb = "registered" if registered.is_new else "updated" if registered.is_changed else "unchanged"
+    shown = registered.cron
+    done(f"{name} is {verb} and runs next {ago(shown.next_run_at)}.", as_json, _shown(shown))
 
 
 @cron.command("run", epilog=examples("ojster cron run daily-report"))

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 
-from ojster.core.errors import NotFound, OjsterError
+from ojster.core.errors import Duplicate, NotFound, OjsterError
 from ojster.core.job import Job
 from ojster.core.json_objects import read_members
 from ojster.core.tenant import TENANT_NAMES_RANGE, called, names_of, split
@@ -66,19 +66,44 @@ _COLUMNS = (
 )
 
 
-def register(tx: Transaction, crons: Sequence[Cron]) -> list[tuple[Cron, bool]]:
-    """Register or update cron jobs by name; return each, and whether it is new.
+OnConflict = Literal["replace", "reject"]
+"""What becomes of a registration if there is a cron job with its name: it replaces that one, or is refused."""
+
+
+class Registration(msgspec.Struct, frozen=True):
+    """A cron job to register."""
+
+    cron: Cron
+    on_conflict: OnConflict = "replace"
+
+
+class Registered(msgspec.Struct, frozen=True):
+    """A registered cron job, whether it is new, and whether it is new or differs from the one before."""
+
+    cron: Cron
+    is_new: bool
+    is_changed: bool
+
+
+def register(tx: Transaction, registrations: Sequence[Registration]) -> list[Registered | OjsterError]:
+    """Register or update cron jobs by name.
 
     An update keeps the history, and also the next run if the schedule is unchanged, so an application may register all
     its cron jobs at every start.
+
+    Spec: ojs-cron 8.1
     """
-    return [_register(tx, cron) for cron in crons]
+    return [_register(tx, one.cron, one.on_conflict) for one in registrations]
 
 
-def _register(tx: Transaction, cron: Cron) -> tuple[Cron, bool]:
+def _register(tx: Transaction, cron: Cron, on_conflict: OnConflict) -> Registered | OjsterError:
     if tx.lock_keys({"cron:" + cron.name}):
         raise Held(f"Another caller is registering the cron job {cron.name}.")
     known = _find(tx, cron.name, tx.for_update)
+    if known is not None and on_conflict == "reject":
+        name = called(cron.name)
+        message = f"There is a cron job {name!r} already. Choose another name, or change that one."
+        return Duplicate(message, field="name", resource_id=name)
     next_run_at = cron.schedule.next_after(tx.now) if cron.enabled else None
     if known is None:
         cron = msgspec.structs.replace(cron, created_at=tx.now, next_run_at=next_run_at)
@@ -93,8 +118,9 @@ def _register(tx: Transaction, cron: Cron) -> tuple[Cron, bool]:
             run_count=known.run_count,
             next_run_at=next_run_at,
         )
-    _write(tx, cron)
-    return cron, known is None
+    if cron != known:
+        _write(tx, cron)
+    return Registered(cron, known is None, cron != known)
 
 
 def switch(tx: Transaction, orders: Sequence[tuple[str, bool]]) -> list[Cron | OjsterError]:

@@ -6,17 +6,26 @@ from urllib.parse import quote
 
 from ojster.client.connection import RemoteCapability, job_of
 from ojster.core.job import Job
-from ojster.schedules.cron import Cron
-from ojster.schedules.wire import CronAnswer, CronPatchBody, CronRequestBody, CronsAnswer, DeletedCronAnswer, read_cron
+from ojster.schedules.cron import Cron, OnConflict, Registered
+from ojster.schedules.wire import (
+    CronAnswer,
+    CronPatchBody,
+    CronRequestBody,
+    CronsAnswer,
+    DeletedCronAnswer,
+    RegisteredCronAnswer,
+    read_cron,
+)
 
 
 class RemoteSchedules(RemoteCapability):
     """Calls about cron jobs."""
 
-    async def register(self, item: Cron) -> tuple[Cron, bool]:
-        """Register or update a cron job."""
-        cron = read_cron((await self._connection.ask(CronAnswer, "POST", "/cron", CronRequestBody.of(item))).cron)
-        return cron, cron.run_count == 0
+    async def register(self, item: Cron, on_conflict: OnConflict = "replace") -> Registered:
+        """Register or update a cron job; with ``on_conflict="reject"``, refuse to update it."""
+        body = CronRequestBody.of(item, on_conflict)
+        answer = await self._connection.ask(RegisteredCronAnswer, "POST", "/cron", body)
+        return Registered(read_cron(answer.cron), answer.is_new, answer.is_changed)
 
     async def switch(self, name: str, enabled: bool) -> Cron:
         """Enable or disable a cron job."""

@@ -25,9 +25,10 @@ from ojster.schedules.wire import (
     CronsAnswer,
     DeletedCronAnswer,
     JobTemplateBody,
+    RegisteredCronAnswer,
     show_cron,
 )
-from ojster.server.answer import Answer, encode
+from ojster.server.answer import Answer, UnchangedAnswer, encode
 from ojster.server.pages import offset_pagination, page_of, whole
 from ojster.server.request import HttpRequest
 from ojster.server.route import BASE, PAGE, Route, location
@@ -44,14 +45,17 @@ async def list_crons(request: HttpRequest) -> Answer:
 
 
 async def register_cron(request: HttpRequest) -> Answer:
-    """Register a cron job, or update the existing one with that name."""
+    """Register a cron job, or update the existing one with that name; with ``on_conflict: reject``, refuse that.
+
+    The answer says whether the cron job is new, and whether it is new or has changed.
+    """
     raw = await request.body()
     body = request.decode(raw, CRON)
     expression = body.expression or body.cron
     if not expression:
         raise InvalidRequest("The cron job has no 'expression'. Add one, such as '0 9 * * *'.", field="expression")
     CronSchedule(expression, body.timezone)
-    cron, is_new = await request.engine.schedules.register(
+    done = await request.engine.schedules.register(
         Cron(
             name=body.name,
             expression=expression,
@@ -60,9 +64,16 @@ async def register_cron(request: HttpRequest) -> Answer:
             enabled=body.enabled,
             description=body.description,
             template=_template(body, read_members(raw)),
-        )
+        ),
+        body.on_conflict,
     )
-    return Answer(_cron_answer(cron), 201 if is_new else 200, (location("cron", called(cron.name)),))
+    shown = show_cron(done.cron)
+    answered = Answer if done.is_changed else UnchangedAnswer
+    return answered(
+        encode(RegisteredCronAnswer(shown, shown, done.is_new, done.is_changed)),
+        201 if done.is_new else 200,
+        (location("cron", shown.name),),
+    )
 
 
 def _template(body: CronBody, members: Members) -> bytes:
@@ -142,10 +153,28 @@ ROUTES: Final = (
         for base in (f"{BASE}/cron", f"{BASE}/crons")  # the second is what the specification's admin interface asks for
         for route in (
             Route("GET", base, list_crons, _TAG, answer=CronsAnswer, query=("enabled", *PAGE)),
-            Route("POST", base, register_cron, _TAG, CronBody, CronAnswer, status=201, more=(200,)),
+            Route(
+                "POST",
+                base,
+                register_cron,
+                _TAG,
+                CronBody,
+                RegisteredCronAnswer,
+                status=201,
+                more=(200,),
+                configures=True,
+            ),
             Route("GET", f"{base}/{{name}}", show_one_cron, _TAG, answer=CronAnswer),
             Route("PATCH", f"{base}/{{name}}", switch_cron, _TAG, CronPatchBody, CronAnswer),
-            Route("POST", f"{base}/{{name}}/trigger", trigger_cron, _TAG, answer=JobAnswer, status=201),
+            Route(
+                "POST",
+                f"{base}/{{name}}/trigger",
+                trigger_cron,
+                _TAG,
+                answer=JobAnswer,
+                status=201,
+                configures=True,
+            ),
             Route("DELETE", f"{base}/{{name}}", unregister_cron, _TAG, answer=DeletedCronAnswer),
         )
     ),

@@ -16,11 +16,18 @@ from ojster.schedules import cron
 class ScheduleService(CapabilityService):
     """Calls about cron jobs."""
 
-    async def register(self, item: cron.Cron) -> tuple[cron.Cron, bool]:
-        """Register or update a cron job; return it, and whether it is new.
+    async def register(self, item: cron.Cron, on_conflict: cron.OnConflict = "replace") -> cron.Registered:
+        """Register or update a cron job.
+
+        Parameters
+        ----------
+        on_conflict:
+            ``replace`` (default): change the cron job of this name, if there is one; ``reject``: refuse.
 
         Raises
         ------
+        Duplicate
+            There is a cron job of this name, and ``on_conflict`` is ``reject``.
         InvalidRequest
             The template describes no valid job, or its queue refuses the job.
         Forbidden
@@ -35,7 +42,7 @@ class ScheduleService(CapabilityService):
         largest = self.database.settings.largest_job
         refuse_reserved(read_job(members, self.database.clock(), largest=largest, tenant=self.scope.tenant).queue)
         item = msgspec.structs.replace(item, name=self.scope.named(item.name))
-        return await self.database.run(cron.register, item)
+        return accepted(await self.database.run(cron.register, cron.Registration(item, on_conflict)))
 
     async def switch(self, name: str, enabled: bool) -> cron.Cron:
         """Enable or disable a cron job.

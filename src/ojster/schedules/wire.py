@@ -11,7 +11,7 @@ from ojster.core.json_objects import read_members
 from ojster.core.tenant import called, shown_tenant, split
 from ojster.core.timestamps import format_optional, format_timestamp, parse_optional, parse_timestamp
 from ojster.core.wire import Count, PaginationBody, Timestamp
-from ojster.schedules.cron import Cron
+from ojster.schedules.cron import Cron, OnConflict
 from ojster.schedules.cron_expression import OverlapPolicy
 
 
@@ -40,6 +40,8 @@ class CronBody(Struct):
     args: list[Raw] = []
     meta: dict[str, Raw] = {}
     options: dict[str, Raw] = {}
+    on_conflict: OnConflict = "replace"
+    """If there is a cron job of this name: ``replace`` changes it, ``reject`` refuses the request."""
 
 
 class PruneBody(Struct, forbid_unknown_fields=True):
@@ -97,6 +99,13 @@ class CronAnswer(Struct):
     cron_job: CronInfo
 
 
+class RegisteredCronAnswer(CronAnswer):
+    """A registered cron job, whether it is new, and whether it is new or has changed."""
+
+    is_new: bool
+    is_changed: bool
+
+
 class CronPreviewAnswer(Struct):
     """The next runs of a cron expression; an empty list if it has none."""
 
@@ -130,9 +139,10 @@ class CronRequestBody(Struct):
     enabled: bool
     description: str | None
     job_template: Raw
+    on_conflict: OnConflict
 
     @classmethod
-    def of(cls, cron: Cron) -> CronRequestBody:
+    def of(cls, cron: Cron, on_conflict: OnConflict) -> CronRequestBody:
         """Return the request that registers a cron job."""
         return cls(
             cron.name,
@@ -142,6 +152,7 @@ class CronRequestBody(Struct):
             cron.enabled,
             cron.description,
             Raw(cron.template),
+            on_conflict,
         )
 
 

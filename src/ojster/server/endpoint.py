@@ -192,15 +192,18 @@ class Endpoint:
         self, trail: AuditTrail, event: Event, request: HttpRequest, refusal: OjsterError | None = None
     ) -> None:
         detail: dict[str, Any] = dict(request.path)
+        object = shown_object(request.path.values())
         if not request.path and request.known_body:  # the path does not tell what the request concerns
-            detail["request"] = shown_request(request.known_body)
+            shown = detail["request"] = shown_request(request.known_body)
+            if isinstance(name := shown.get("name") if isinstance(shown, dict) else None, str):
+                object = shown_object([name])
         scope = request.engine.scope
         await trail.tell(
             AuditEvent(
                 event=event,
                 principal=scope.who or ("anyone" if event == "access.used" else "unknown"),
                 operation=self._name,
-                object=shown_object(request.path.values()),
+                object=object,
                 outcome="success" if refusal is None else "failure",
                 source_ip=request.caller_address(),
                 correlation_id=request.request_id,

@@ -55,6 +55,9 @@ class Route(msgspec.Struct, frozen=True):
     for_all: bool = False
     """Whether it concerns all tenants, although its path does not say so."""
 
+    configures: bool = False
+    """Whether it changes the configuration, although producers may call it: such calls are in the audit log."""
+
     @property
     def needs(self) -> tuple[Operation, ...]:
         """Accepted operations: the caller needs at least one. Empty if the endpoint is public."""
@@ -62,10 +65,13 @@ class Route(msgspec.Struct, frozen=True):
 
     @property
     def is_audited(self) -> bool:
-        """Whether calls are written to the audit log: those that change something, and that workers do not make.
+        """Whether calls are written to the audit log: those that change the configuration, and those that change
+        something and that neither producers nor workers make.
 
         Spec: ojs-security 11.1
         """
+        if self.configures:
+            return True
         needs = set(self.needs)
         is_of_workers = bool(needs & {Operation.ENQUEUE, Operation.DEQUEUE})
         return self.method != "GET" and bool(needs & {Operation.ADMIN, Operation.CANCEL}) and not is_of_workers
