@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ojster.events import stream_routes
 from ojster.events.changes import MAX_IDS, Changes
 from ojster.events.streams import EventBatch
 from tests.conftest import Bench
@@ -87,3 +88,25 @@ async def test_a_follower_is_told_once_a_second_and_goes_on_where_it_was(bench: 
         await bench.push("other", queue="quick")
         _, told = await first(client, headers={"last-event-id": last})
         assert told["queues"] == ["quick"]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("is_busy", [False, True])
+async def test_the_stream_has_heartbeats_also_while_only_others_are_told(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, is_busy: bool
+) -> None:
+    import httpx
+
+    monkeypatch.setattr(stream_routes, "PATIENCE", 0.02)
+    heartbeats = 0
+    async with (
+        serving(bench.engine) as (_, port),
+        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers={"X-OJS-Tenant": "acme"}) as client,
+        client.stream("GET", "/ojs/v1/events/changes") as answer,
+    ):
+        async for line in answer.aiter_lines():
+            heartbeats += line == ":heartbeat"
+            if heartbeats == 3:
+                return
+            if is_busy and line:
+                await bench.push()

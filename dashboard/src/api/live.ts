@@ -7,8 +7,11 @@
 import { ROOT, workspaceHeader } from "./client";
 
 export type Kind = "job" | "workflow" | "queue" | "worker" | "cron" | "webhook" | "system";
-/** `slow`: the server cannot stream, so that the page asks again every few seconds. */
-export type LiveState = "off" | "connecting" | "on" | "slow" | "paused";
+/**
+ * `slow`: the server cannot stream, so that the page asks again every few seconds; `silent`: nothing was heard of it for
+ * too long, or it refuses connections.
+ */
+export type LiveState = "off" | "connecting" | "on" | "slow" | "silent" | "paused";
 
 export interface Changes {
   kinds: Record<string, number>;
@@ -22,6 +25,8 @@ type Listener = (changes: Changes) => void;
 
 const RETRY_MS = 3_000;
 const SLOW_MS = 5_000;
+/** A stream has a heartbeat at least every five seconds: after this time without one, nobody is there. */
+const SILENT_MS = 12_000;
 /** Status of a server that cannot stream. */
 const UNSUPPORTED = 422;
 
@@ -61,44 +66,72 @@ export function restart(): void {
 
 /** Reads the stream, and connects again when it ends; `fetch`, because an `EventSource` cannot name a workspace. */
 async function follow(signal: AbortSignal): Promise<void> {
+  become("connecting");
   while (!signal.aborted) {
-    become("connecting");
     try {
-      const url = new URL("ojs/v1/events/changes", ROOT);
-      const headers = { Accept: "text/event-stream", ...workspaceHeader(), ...(lastId ? { "Last-Event-ID": lastId } : {}) };
-      const answer = await fetch(url, { headers, signal });
-      if (answer.status === 401) return; // the next call of the page asks for a token
-      if (answer.status === UNSUPPORTED) return await askAgain(signal);
-      if (answer.ok && answer.body) {
-        become("on");
-        await read(answer.body, lastId !== "");
-      }
+      const status = await attempt(signal, async (one, heard) => {
+        const answer = await ask("events/changes", one, lastId ? { "Last-Event-ID": lastId } : {});
+        if (answer.ok && answer.body) {
+          become("on");
+          await read(answer.body, lastId !== "", heard);
+        }
+        return answer.status;
+      });
+      if (status === 401) return; // the next call of the page asks for a token
+      if (status === UNSUPPORTED) return await askAgain(signal);
     } catch {
       // The server does not answer, or this page has ended the connection.
     }
     if (!signal.aborted) {
-      become("connecting");
-      await new Promise((resolve) => window.setTimeout(resolve, RETRY_MS));
+      become("silent");
+      await sleep(RETRY_MS);
     }
   }
 }
 
-/** Lets everything be read again every few seconds, until the page is hidden or left. */
+/** Lets everything be read again every few seconds while the server answers, until the page is hidden or left. */
 async function askAgain(signal: AbortSignal): Promise<void> {
   become("slow");
-  while (!signal.aborted) {
-    await new Promise((resolve) => window.setTimeout(resolve, SLOW_MS));
-    if (!signal.aborted) tellAll({ kinds: {}, queues: [], ids: null, is_lost: true });
+  for (;;) {
+    await sleep(SLOW_MS);
+    const isThere = await attempt(signal, async (one) => (await ask("ping", one)).ok).catch(() => false);
+    if (signal.aborted) return;
+    become(isThere ? "slow" : "silent");
+    if (isThere) tellAll({ kinds: {}, queues: [], ids: null, is_lost: true });
   }
 }
 
-async function read(body: ReadableStream<Uint8Array>, isResumed: boolean): Promise<void> {
+const sleep = (milliseconds: number): Promise<void> => new Promise((resolve) => window.setTimeout(resolve, milliseconds));
+
+const ask = (path: string, signal: AbortSignal, headers: Record<string, string> = {}): Promise<Response> =>
+  fetch(new URL(`ojs/v1/${path}`, ROOT), { headers: { ...workspaceHeader(), ...headers }, signal });
+
+/** Does something with a connection, which ends when the page no longer wants it or when nothing was heard for too long. */
+async function attempt<T>(wanted: AbortSignal, work: (signal: AbortSignal, heard: () => void) => Promise<T>): Promise<T> {
+  const connected = new AbortController();
+  const stop = (): void => connected.abort();
+  let timer = window.setTimeout(stop, SILENT_MS);
+  const heard = (): void => {
+    window.clearTimeout(timer);
+    timer = window.setTimeout(stop, SILENT_MS);
+  };
+  wanted.addEventListener("abort", stop);
+  try {
+    return await work(connected.signal, heard);
+  } finally {
+    window.clearTimeout(timer);
+    wanted.removeEventListener("abort", stop);
+  }
+}
+
+async function read(body: ReadableStream<Uint8Array>, isResumed: boolean, heard: () => void): Promise<void> {
   const reader = body.pipeThrough(new TextDecoderStream() as ReadableWritablePair<string, Uint8Array>).getReader();
   let text = "";
   let isFirst = true;
   for (;;) {
     const { value, done } = await reader.read();
     if (done) return;
+    heard();
     const blocks = (text + value).split("\n\n");
     text = blocks.pop() ?? "";
     for (const block of blocks) {

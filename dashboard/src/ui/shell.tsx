@@ -31,6 +31,7 @@ const LIVE: Record<LiveState, [string, string]> = {
   connecting: ["off", "Connecting…"],
   on: ["on", "Live"],
   slow: ["on", "Every 5 s"],
+  silent: ["off", "No answer"],
   paused: ["", "Paused"],
 };
 
