@@ -423,6 +423,24 @@ async def test_a_container_unfolds_and_a_step_opens_by_keyboard(bench: Bench, se
     await page.get_by_role("img", name=re.compile("Timeline of")).wait_for()
 
 
+async def test_a_step_took_as_long_as_it_ran_and_its_wait_in_the_queue_is_shown_apart(
+    bench: Bench, server: str, page: Page
+) -> None:
+    id = await data.create(bench, {"type": "chain", "name": "Slow", "steps": [data.step("build")]})
+    bench.clock.advance(60)
+    job = await bench.fetch_one()
+    bench.clock.advance(2)
+    await bench.ack(job)
+    await open_page(page, server, f"workflows/{id}")
+    await page.get_by_role("tab", name="Timeline").click()
+    await page.get_by_text("build: completed, waited 1 min, ran 2.0 s").wait_for(state="attached")
+    await page.get_by_role("tab", name="Steps").click()
+    row = page.get_by_role("row").filter(has_text="do.build")
+    assert (await row.inner_text()).split("\t")[-1].strip() == "2.0 s"
+    await row.get_by_role("button", name="build").click()
+    assert "Waited\n1 min\nTook\n2.0 s" in await page.get_by_role("dialog").inner_text()
+
+
 async def test_the_picture_is_saved(bench: Bench, server: str, page: Page) -> None:
     release = await data.release(bench)
     await open_page(page, server, f"workflows/{release}")

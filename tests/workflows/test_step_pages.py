@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 
+from ojster.core.durations import SECOND
 from ojster.core.errors import NotFound
+from ojster.core.timestamps import parse_timestamp
 from ojster.jobs.messages import Acknowledgement
 from ojster.jobs.scope import Caller
 from ojster.workflows import step_pages
+from ojster.workflows.levels import LevelRequest, show_levels
 from ojster.workflows.step_pages import StepFilter
-from tests.conftest import Bench, Http
-from tests.workflows.bench import WorkflowBench
+from tests.conftest import START, Bench, Http
+from tests.workflows.bench import WorkflowBench, graph, job
 from tests.workflows.driver import every_step
 
 pytestmark = pytest.mark.anyio
@@ -48,7 +53,56 @@ async def test_each_step_is_listed_once_with_the_path_and_state_that_the_whole_v
     for path, step in whole.items():
         row = listed[path]
         shown = {"active": "pending"}.get(row.state, row.state) if row.job_state == "available" else row.state
-        assert (row.type, shown, row.started_at is None) == (step.type, step.state, step.state == "waiting"), path
+        assert (row.type, shown) == (step.type, step.state), path
+        times = (row.enqueued_at, row.started_at, row.completed_at)
+        assert times == (step.enqueued_at, step.started_at, step.completed_at), path
+        assert (row.enqueued_at or row.started_at) is None or step.state != "waiting", path
+
+
+async def test_the_times_of_a_step_tell_its_wait_in_the_queue_from_its_run(flow: WorkflowBench) -> None:
+    """In each view of it, for each way in which its job can go on, and for what has no job."""
+    form = {"type": "wait", "id": "ask", "form": {"type": "object"}}
+    retry = {"max_attempts": 2, "initial_interval": "PT10S", "jitter": False}
+    steps = [
+        job("a", id="a", options={"retry": retry}),
+        job("b", id="b"),
+        job("go", id="go", manual=True, depends_on=["a"]),
+        form,
+    ]
+    await flow.create(graph(*steps))
+
+    async def times(path: str) -> tuple[int | None, ...]:
+        """The seconds since the beginning at which a step was enqueued, started and ended."""
+        rows = {step.path: step for step in (await flow.engine.workflows.steps(StepFilter(flow.id))).steps}
+        levels = {one.path: one for one in (await flow.engine.scope.look(show_levels, LevelRequest(flow.id))).steps}
+        status = await flow.engine.workflows.status(flow.id)
+        views: list[Any] = [rows[path], levels[path], await flow.step(path)]
+        views += [one for one in (*status.current, *status.results.get("steps", ())) if one.path == path]
+        shown = []
+        for one in views:
+            ended = getattr(one, "finished_at", None) or getattr(one, "completed_at", None)
+            told = (one.enqueued_at, one.started_at, ended)
+            shown.append(tuple(at and (parse_timestamp(at) - START) // SECOND for at in told))
+        assert len(set(shown)) == 1, shown
+        return shown[0]
+
+    flow.clock.advance(5)
+    assert (await times("a"), await times("ask"), await times("go")) == ((0, None, None), (None, 0, None), (None,) * 3)
+    a = await flow.fetch_one()
+    flow.clock.advance(2)
+    assert await times("a") == (0, 5, None)
+    await flow.fail(a)
+    assert await times("a") == (0, 5, None), "the attempt that has failed"
+    await flow.run_due(10)
+    assert await times("a") == (17, None, None), "the next one waits in the queue"
+    flow.clock.advance(3)
+    first, second = await flow.fetch("default", count=2)
+    flow.clock.advance(4)
+    await flow.ack(first if first.type == "a" else second)
+    assert await times("a") == (17, 20, 24)
+    assert await times("b") == (0, 20, None)
+    await flow.engine.workflows.cancel(flow.id)
+    assert (await times("ask"))[:2] == (None, 0)
 
 
 async def test_steps_are_found_by_their_state(flow: WorkflowBench) -> None:

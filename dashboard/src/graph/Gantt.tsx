@@ -4,7 +4,7 @@ import type { Schemas } from "../api/client";
 import { duration } from "../ui/format";
 import { Button, Empty } from "../ui/parts";
 import { colourOf } from "../ui/states";
-import { titleOf } from "./model";
+import { spansOf, titleOf } from "./model";
 import { savePng, saveSvg } from "./export";
 
 type Row = Schemas["StepRow"];
@@ -24,10 +24,11 @@ function labelOf(row: Row): string {
 
 export function Gantt({ rows, name }: { rows: Row[]; name: string }) {
   const svg = useRef<SVGSVGElement>(null);
-  const begun = rows.filter((row) => row.started_at);
+  const begun = rows.map((row) => ({ row, ...spansOf(row) })).filter(({ waited, ran }) => waited ?? ran);
   if (!begun.length) return <Empty icon="clock" title="No step has begun" />;
-  const start = Math.min(...begun.map((row) => Date.parse(row.started_at ?? "")));
-  const end = Math.max(...begun.map((row) => (row.completed_at ? Date.parse(row.completed_at) : Date.now())), start + 1);
+  const moments = begun.flatMap(({ waited, ran }) => [...(waited ?? []), ...(ran ?? [])]);
+  const start = Math.min(...moments);
+  const end = Math.max(...moments, start + 1);
   const x = (at: number): number => LABELS + ((at - start) / (end - start)) * (WIDTH - LABELS - 80);
   const height = TOP + begun.length * ROW + 8;
   const ticks = [0, 0.25, 0.5, 0.75, 1].map((share) => start + share * (end - start));
@@ -38,7 +39,7 @@ export function Gantt({ rows, name }: { rows: Row[]; name: string }) {
     <>
       <div class="more" style={{ borderTop: 0 }}>
         <span>
-          {begun.length} steps in {duration(end - start)}
+          {begun.length} steps in {duration(end - start)}. Pale: waited in the queue
         </span>
         <span style={{ marginLeft: "auto" }} />
         <Button isSmall icon="download" onClick={() => save(saveSvg)}>
@@ -59,27 +60,25 @@ export function Gantt({ rows, name }: { rows: Row[]; name: string }) {
                 </text>
               </g>
             ))}
-            {begun.map((row, place) => {
-              const from = Date.parse(row.started_at ?? "");
-              const to = row.completed_at ? Date.parse(row.completed_at) : Date.now();
+            {begun.map(({ row, waited, ran }, place) => {
+              const to = (ran ?? waited)?.[1] ?? start;
               const y = TOP + place * ROW;
+              const [top, height] = row.kind === "job" ? [y + 4, 14] : [y + 8, 6];
+              const fill = `var(--${colourOf(row.state)})`;
+              const said = [waited && `waited ${duration(waited[1] - waited[0])}`, ran && `ran ${duration(ran[1] - ran[0])}`];
               const depth = row.path ? row.path.split(".").length - 1 : 0;
               return (
                 <g key={row.path}>
-                  <title>{`${row.path}: ${row.state}, ${duration(to - from)}`}</title>
+                  <title>{[`${row.path}: ${row.state}`, ...said.filter(Boolean)].join(", ")}</title>
                   <text x={8 + Math.min(depth, 6) * 12} y={y + 15} style={{ fill: "var(--ink)", fontSize: "12px" }}>
                     {labelOf(row)}
                   </text>
-                  <rect
-                    x={x(from)}
-                    y={y + (row.kind === "job" ? 4 : 8)}
-                    width={Math.max(2, x(to) - x(from))}
-                    height={row.kind === "job" ? 14 : 6}
-                    rx={3}
-                    style={{ fill: `var(--${colourOf(row.state)})` }}
-                  />
+                  {waited && (
+                    <rect x={x(waited[0])} y={top} width={Math.max(1, x(waited[1]) - x(waited[0]))} height={height} rx={3} style={{ fill, opacity: 0.3 }} />
+                  )}
+                  {ran && <rect x={x(ran[0])} y={top} width={Math.max(2, x(ran[1]) - x(ran[0]))} height={height} rx={3} style={{ fill }} />}
                   <text x={Math.min(x(to) + 6, WIDTH - 72)} y={y + 15} style={{ fill: "var(--ink-3)", fontSize: "11px" }}>
-                    {duration(to - from)}
+                    {ran ? duration(ran[1] - ran[0]) : ""}
                   </text>
                 </g>
               );

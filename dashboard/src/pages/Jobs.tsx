@@ -298,7 +298,7 @@ function JobList(props: {
     { label: "State", cell: (job) => <State state={job.state} /> },
     { label: "Queue", className: "wide", cell: (job) => <span class="clip">{job.queue}</span> },
     { label: "Attempt", className: "wider num", cell: (job) => `${job.attempt} of ${job.max_attempts}` },
-    { label: "Ran", className: "wider num", cell: (job) => (job.started_at ? between(job.started_at, endOf(job)) : "–") },
+    { label: "Ran", className: "wider num", cell: ranOf },
     { label: "Created", className: "wide num", cell: (job) => <Time at={job.created_at} /> },
   ];
   return (
@@ -360,6 +360,12 @@ function JobList(props: {
       </div>
     </>
   );
+}
+
+/** How long the last attempt of a job has run; a job that waits for another attempt keeps the start of the one before. */
+function ranOf(job: Job): string {
+  const isWaiting = job.started_at && job.enqueued_at && Date.parse(job.enqueued_at) > Date.parse(job.started_at);
+  return job.started_at && !isWaiting && (job.state === "active" || endOf(job)) ? between(job.started_at, endOf(job)) : "–";
 }
 
 export const endOf = (job: Job): string | undefined => job.completed_at ?? job.discarded_at ?? job.cancelled_at;

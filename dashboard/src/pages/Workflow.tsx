@@ -5,7 +5,7 @@ import { useMay } from "../api/session";
 import { useData } from "../api/use";
 import { Gantt } from "../graph/Gantt";
 import { Graph } from "../graph/Graph";
-import { stateOf, titleOf } from "../graph/model";
+import { runTime, spansOf, stateOf, titleOf } from "../graph/model";
 import { Dialog, useDialogs } from "../ui/dialogs";
 import { between, duration, many, Time } from "../ui/format";
 import { Json } from "../ui/json";
@@ -278,7 +278,7 @@ function Steps({ rows, more, choose }: { rows: Row[]; more: boolean; choose: (ro
           { label: "Type", className: "wide", cell: (row) => row.type },
           { label: "State", cell: (row) => <State state={stateOf(row)} /> },
           { label: "Done", className: "num wide", cell: (row) => (row.total ? `${row.completed ?? 0} of ${row.total}` : row.attempt ? `attempt ${row.attempt}` : "") },
-          { label: "Took", className: "num", cell: (row) => between(row.started_at, row.completed_at) },
+          { label: "Took", className: "num", cell: (row) => shownTook(runTime(row)) },
         ]}
       />
       {more && <div class="more">The first {ROWS} steps.</div>}
@@ -291,6 +291,7 @@ function StepDialog(props: { id: string; step: Row; close: () => void; reload: (
   const may = useMay();
   const { act } = useDialogs();
   const jobId = step.job_id;
+  const { waited } = spansOf(step);
   const job = useData(jobId ? `job ${jobId}` : null, () =>
     accepted(client.GET("/ojs/v1/jobs/{id}", { params: { path: { id: jobId ?? "" } } })).then((found) => found.job),
   );
@@ -327,7 +328,8 @@ function StepDialog(props: { id: string; step: Row; close: () => void; reload: (
             ["Queue", step.queue],
             ["Attempt", step.attempt ? String(step.attempt) : null],
             ["Started", step.started_at && <Time at={step.started_at} />],
-            ["Took", step.started_at ? between(step.started_at, step.completed_at) : null],
+            ["Waited", waited && duration(waited[1] - waited[0])],
+            ["Took", runTime(step) === null ? null : shownTook(runTime(step))],
             ["Job", jobId && <JobLink id={jobId} />],
           ]}
         />
@@ -453,8 +455,7 @@ interface Pair {
   other?: Row;
 }
 
-const took = (row: Row | undefined): number | null =>
-  row?.started_at && row.completed_at ? Date.parse(row.completed_at) - Date.parse(row.started_at) : null;
+const took = (row: Row | undefined): number | null => (row?.completed_at ? runTime(row) : null);
 
 export function ComparePage({ id, other }: { id: string; other: string }) {
   const both = useData(`compare ${id} ${other}`, () => Promise.all([readSteps(id), readSteps(other)]));

@@ -57,8 +57,9 @@ class StepInfo(msgspec.Struct, omit_defaults=True):
         Its job: the id, the queue, the number of the attempt, the maximum number, and the last progress.
     result, error:
         Its result, or why it failed, as JSON.
-    started_at, completed_at:
-        Times at which it started and ended.
+    enqueued_at, started_at, completed_at:
+        Times at which its job last became available, at which it started then, and at which it ended. A container or
+        gate starts when its turn comes.
     depends_on:
         Ids of its predecessors in a graph, and paths of the steps elsewhere that promised what it looks up.
     step, group:
@@ -108,6 +109,7 @@ class StepInfo(msgspec.Struct, omit_defaults=True):
     progress: msgspec.Raw | UnsetType = UNSET
     result: msgspec.Raw | UnsetType = UNSET
     error: msgspec.Raw | UnsetType = UNSET
+    enqueued_at: str | None = None
     started_at: str | None = None
     completed_at: str | None = None
     depends_on: list[str] | UnsetType = UNSET

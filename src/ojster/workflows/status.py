@@ -21,7 +21,7 @@ from ojster.workflows.info import WorkflowInfo
 from ojster.workflows.node import Kind, NodeState, place_of
 from ojster.workflows.plan_values import Spec, read_spec
 from ojster.workflows.stored_workflow import ALL_STATES, IS_VISIBLE, Workflow, find_workflow
-from ojster.workflows.views import job_type_of, summary_of
+from ojster.workflows.views import job_type_of, summary_of, times_of_step
 from ojster.workflows.wait import WAIT_TYPE, WaitingFor
 from ojster.workflows.waiting import nodes_that_wait_for_items, waits_of
 
@@ -45,6 +45,7 @@ class StepResult(msgspec.Struct, frozen=True, omit_defaults=True):
     state: str
     result: msgspec.Raw | UnsetType = UNSET
     error: msgspec.Raw | UnsetType = UNSET
+    enqueued_at: str | None = None
     started_at: str | None = None
     finished_at: str | None = None
     job_id: str | None = None
@@ -66,6 +67,7 @@ class StepInProgress(msgspec.Struct, frozen=True, omit_defaults=True):
     attempt: int
     waiting_for: WaitingFor | None = None
     worker_id: str | None = None
+    enqueued_at: str | None = None
     started_at: str | None = None
     deadline: str | None = None
     progress: msgspec.Raw | UnsetType = UNSET
@@ -103,7 +105,8 @@ class WorkflowStatistics(msgspec.Struct, frozen=True):
 
 _COLUMNS: Final = (
     "n.id, n.parent, n.position, n.kind, n.name, n.state, n.result, n.error, n.started_at, n.finished_at, "
-    "j.id, j.type, j.state, j.attempt, j.started_at, j.due_at, j.worker_id, j.progress, j.result, j.errors, j.hold"
+    "j.id, j.type, j.state, j.attempt, j.enqueued_at, j.started_at, j.due_at, j.worker_id, j.progress, j.result, "
+    "j.errors, j.hold"
 )
 
 
@@ -122,6 +125,7 @@ class _Row(msgspec.Struct):
     job_type: str | None
     job_state: str | None
     attempt: int | None
+    job_enqueued_at: int | None
     job_started_at: int | None
     due_at: int | None
     worker_id: str | None
@@ -218,13 +222,15 @@ def _result(row: _Row, places: _Places) -> StepResult:
     error: Any = row.error
     if error is None and row.errors is not None and row.state != NodeState.COMPLETED:
         error = last_error(row.errors)
+    enqueued_at, started_at = times_of_step(row.started_at, row.job_type, row.job_enqueued_at, row.job_started_at)
     return StepResult(
         name=places.name_of(row),
         path=places.path_of(row),
         state=row.state,
         result=UNSET if result is None else msgspec.Raw(result),
         error=UNSET if error is None else msgspec.Raw(error),
-        started_at=format_optional(row.job_started_at or row.started_at),
+        enqueued_at=enqueued_at,
+        started_at=started_at if row.kind == Kind.JOB else format_optional(row.started_at),
         finished_at=format_optional(row.finished_at),
         job_id=None if row.job_id is None else str(row.job_id),
         display_name=places.display_name_of(row),
@@ -239,6 +245,7 @@ def _current(row: _Row, places: _Places) -> StepInProgress:
         return StepInProgress(name, path, None, "waiting", 0, "promise", display_name=shown)
     waits = row.job_state == "pending" and row.hold is not None
     state = "stopping" if row.job_state in FINISHED else row.job_state or ""
+    enqueued_at, started_at = times_of_step(row.started_at, row.job_type, row.job_enqueued_at, row.job_started_at)
     return StepInProgress(
         name=name,
         path=path,
@@ -248,7 +255,8 @@ def _current(row: _Row, places: _Places) -> StepInProgress:
         attempt=row.attempt or 0,
         waiting_for=_waiting_for(row) if waits else None,
         worker_id=None if row.worker_id is None else called(row.worker_id),
-        started_at=format_optional(row.job_started_at),
+        enqueued_at=enqueued_at,
+        started_at=started_at,
         deadline=format_optional(row.due_at) if waits else None,
         progress=UNSET if row.progress is None else msgspec.Raw(row.progress),
         error=UNSET if row.errors is None else last_error(row.errors),

@@ -13,7 +13,14 @@ from ojster.storage.transaction import Transaction
 from ojster.workflows.graph import NODE_COLUMNS, NODE_COLUMNS_OF_N
 from ojster.workflows.node import TWO_PART, Kind, Node, NodeState, place_of
 from ojster.workflows.plan_values import read_spec
-from ojster.workflows.views import DISPLAY_STATES, find_visible, job_type_of, shown_state, superseded_jobs
+from ojster.workflows.views import (
+    DISPLAY_STATES,
+    find_visible,
+    job_type_of,
+    shown_state,
+    superseded_jobs,
+    times_of_step,
+)
 from ojster.workflows.waiting import IS_SUSPENDED
 
 DEFAULT_STEPS: Final = 100
@@ -32,7 +39,7 @@ STEP_STATES: Final[dict[str, str]] = {DISPLAY_STATES.get(state, state.value): st
 """The shown states of steps, and how they are stored."""
 
 SELECT_STEPS: Final = (
-    f"SELECT {NODE_COLUMNS_OF_N}, j.type, j.queue, j.state, j.attempt, j.errors "
+    f"SELECT {NODE_COLUMNS_OF_N}, j.type, j.queue, j.state, j.attempt, j.enqueued_at, j.started_at, j.errors "
     "FROM nodes AS n LEFT JOIN jobs AS j ON j.id = n.job_id"
 )
 """Reads nodes, the columns of ``Node`` first, with what is shown of their jobs."""
@@ -86,6 +93,9 @@ class StepRow(msgspec.Struct, omit_defaults=True):
         Its state, and that of its job while it runs.
     total, completed:
         For a container: number of steps in it, and how many of them have completed.
+    enqueued_at, started_at, completed_at:
+        When its job last became available, when it started then, and when the step ended. A container or gate starts
+        when its turn comes.
     error:
         Why it failed, as JSON.
     superseded_job_ids:
@@ -102,6 +112,7 @@ class StepRow(msgspec.Struct, omit_defaults=True):
     attempt: int | None = None
     total: int | None = None
     completed: int | None = None
+    enqueued_at: str | None = None
     started_at: str | None = None
     completed_at: str | None = None
     error: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
@@ -252,7 +263,7 @@ def _show(node: Node, job: Sequence[Any], known: Mapping[int, Node], spec: bytes
         kind=node.kind,
         type=node.kind,
         state=shown_state(node, above.state if above is not None else None),
-        started_at=format_optional(node.started_at),
+        started_at=None if node.kind == Kind.JOB else format_optional(node.started_at),
         completed_at=format_optional(node.finished_at),
         error=msgspec.UNSET if node.error is None else msgspec.Raw(node.error),
         display_name=known_spec.display_name,
@@ -260,11 +271,12 @@ def _show(node: Node, job: Sequence[Any], known: Mapping[int, Node], spec: bytes
     if node.kind != Kind.JOB:
         row.total, row.completed = node.total, node.completed
         return row
-    type, queue, state, attempt, errors = job if node.started_at is not None else (None,) * 5
+    type, queue, state, attempt, enqueued_at, started_at, errors = job if node.started_at is not None else (None,) * 7
     if type is None:
         row.type = job_type_of(known_spec)
         return row
     row.type, row.queue, row.attempt, row.job_id = type, queue, attempt, node.job_id
+    row.enqueued_at, row.started_at = times_of_step(node.started_at, type, enqueued_at, started_at)
     if node.state == NodeState.STARTED:
         row.job_state = state
     if errors is not None and node.state != NodeState.COMPLETED:

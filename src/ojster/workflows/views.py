@@ -15,7 +15,7 @@ from ojster.core.job import NODE_BITS, last_error
 from ojster.core.outcome import SKIPPED, Outcome, outcome_of
 from ojster.core.states import FINISHED
 from ojster.core.tenant import called
-from ojster.core.timestamps import format_timestamp
+from ojster.core.timestamps import format_optional, format_timestamp
 from ojster.jobs.expiration import shown_expiration_delay
 from ojster.jobs.queries import only_id_beginning
 from ojster.storage.transaction import Transaction
@@ -25,7 +25,7 @@ from ojster.workflows.node import ENDED, EXPANDED, MAX_NODES, TWO_PART, Kind, No
 from ojster.workflows.plan_values import Spec, read_spec
 from ojster.workflows.results import outcomes
 from ojster.workflows.stored_workflow import ALL_STATES, FINAL_STATES, IS_VISIBLE, WORKFLOW_COLUMNS, Workflow
-from ojster.workflows.wait import WaitingFor
+from ojster.workflows.wait import WAIT_TYPE, WaitingFor
 from ojster.workflows.waiting import waits_of
 
 MAX_WORKFLOW_ERRORS: Final = 100
@@ -41,9 +41,24 @@ _encode: Final = msgspec.json.Encoder().encode
 _decode: Final = msgspec.json.decode
 
 _JOB_COLUMNS: Final = (
-    "j.type, j.queue, j.state, j.attempt, j.max_attempts, j.started_at, j.progress, j.result, j.hold, j.errors"
+    "j.type, j.queue, j.state, j.attempt, j.max_attempts, j.enqueued_at, j.started_at, j.progress, j.result, j.hold, "
+    "j.errors"
 )
 _LISTS: Final = {Kind.GROUP: "jobs", Kind.MAP: "jobs", Kind.BATCH: "jobs"}
+
+
+def times_of_step(
+    turn_at: int | None, type: str | None, enqueued_at: int | None, started_at: int | None
+) -> tuple[str | None, str | None]:
+    """Return when the job of a step last became available, and when it was then started; ``None``: not yet.
+
+    A job that is enqueued again keeps the start of its attempt before, from which nobody could tell how long it ran. A
+    wait runs nothing: it starts when its turn comes, at ``turn_at``, as a gate does.
+    """
+    if type == WAIT_TYPE:
+        return None, format_optional(turn_at)
+    has_started = started_at is not None and (enqueued_at is None or enqueued_at <= started_at)
+    return format_optional(enqueued_at), format_optional(started_at if has_started else None)
 
 
 class WorkflowRequest(msgspec.Struct, frozen=True):
@@ -341,10 +356,9 @@ class _View:
         if row is None:
             shown.type = job_type_of(self._specs[node.id])
             return
-        type, queue, state, attempt, most, started_at, progress, result, hold, errors = row
+        type, queue, state, attempt, most, enqueued_at, started_at, progress, result, hold, errors = row
         shown.type, shown.queue, shown.attempt, shown.max_attempts = type, queue, attempt, most
-        if started_at is not None:
-            shown.started_at = format_timestamp(started_at)
+        shown.enqueued_at, shown.started_at = times_of_step(node.started_at, type, enqueued_at, started_at)
         if node.state == NodeState.STARTED:
             shown.state = "active" if state == "active" or state in FINISHED else "pending"
             shown.stopping = state in FINISHED
