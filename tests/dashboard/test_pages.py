@@ -266,9 +266,14 @@ async def test_a_queue_that_is_full_is_seen_and_its_limit_changed(bench: Bench, 
 
 
 async def test_a_workspace_is_limited(bench: Bench, server: str, page: Page) -> None:
-    await bench.push(meta={"tenant_id": "acme"})
+    for _ in range(3):
+        await bench.push(meta={"tenant_id": "acme"})
+        await bench.ack(await bench.fetch_one())
     await open_page(page, server, "admin")
     await page.get_by_role("tab", name="Workspaces").click()
+    headings = await page.get_by_role("columnheader").all_inner_texts()
+    row = await page.get_by_role("row").filter(has_text="acme").get_by_role("cell").all_inner_texts()
+    assert dict(zip(headings, row, strict=True))["Done in 24 h"] == "3"
     await page.get_by_role("button", name="Limit acme").click()
     await page.get_by_role("dialog").get_by_role("textbox").fill("3")
     await page.get_by_role("button", name="Change it").click()

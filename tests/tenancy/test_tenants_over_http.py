@@ -201,7 +201,8 @@ async def test_a_tenant_is_made_shown_changed_and_forgotten(http: Http, bench: B
     assert (made.json()["tenant_id"], made.json()["fairness_weight"], made.json()["quota"]) == ("acme", 10, "hard")
     await call(http, "POST", f"{BASE}/jobs", {"type": "t", "args": []})
     shown = await call(http, "GET", f"{TENANTS}/acme", headers={})
-    assert (shown["jobs"], shown["queues"]) == ({"total": 1, "available": 1}, {"default": {"available": 1}})
+    counts = {"total": 1, "available": 1, "completed_24h": 0, "failed_24h": 0}
+    assert (shown["jobs"], shown["queues"]) == (counts, {"default": {"available": 1}})
     changed = await call(http, "PUT", f"{TENANTS}/acme/limits", {"max_concurrency": 5, "reason": "incident"}, {})
     assert changed["limits"] == limits | {"max_concurrency": 5}
     lifted = await call(http, "PUT", f"{TENANTS}/acme/limits", {"max_queue_depth": None}, {})
@@ -253,3 +254,29 @@ async def test_metrics_are_told_by_tenant(http: Http) -> None:
     assert 'ojs_tenant_queue_depth{queue="default",tenant_id="acme"} 1.0' in text
     assert 'ojs_tenant_fairness_share{tenant_id="acme"}' in text
     assert (await http("GET", "/metrics", headers=ACME)).status_code == 403
+
+
+async def test_what_a_tenant_did_in_the_last_day_is_counted_wherever_the_tenant_is_shown(
+    http: Http, bench: Bench
+) -> None:
+    done = {"acme": (3, 1), "beta": (0, 2), "_default": (1, 0)}
+    for tenant, (completed, failed) in done.items():
+        for number in range(completed + failed):
+            await bench.push(meta={} if tenant == "_default" else {"tenant_id": tenant})
+            job = await bench.fetch_one()
+            await (bench.ack(job) if number < completed else bench.fail(job, retryable=False))
+
+    async def shown() -> dict[str, list[tuple[int, int]]]:
+        views: dict[str, list[Any]] = {
+            one["tenant_id"]: [one] for one in (await call(http, "GET", TENANTS, headers={}))["items"]
+        }
+        for tenant, of_tenant in views.items():
+            of_tenant += [await call(http, "GET", f"{TENANTS}/{tenant}{rest}", headers={}) for rest in ("", "/stats")]
+        return {
+            tenant: [(one["jobs"]["completed_24h"], one["jobs"]["failed_24h"]) for one in views[tenant]]
+            for tenant in views
+        }
+
+    assert await shown() == {tenant: [numbers] * 3 for tenant, numbers in done.items()}
+    bench.clock.advance(25 * 3_600)
+    assert await shown() == {tenant: [(0, 0)] * 3 for tenant in done}

@@ -133,7 +133,7 @@ function Tenants() {
             { label: "Waiting", className: "num", cell: (tenant) => compact(tenant.jobs.available ?? 0) },
             { label: "Running", className: "num", cell: (tenant) => `${compact(tenant.jobs.active ?? 0)}${tenant.limits.max_concurrency ? ` of ${tenant.limits.max_concurrency}` : ""}` },
             { label: "Dead", className: "num wide", cell: (tenant) => compact(tenant.jobs.discarded ?? 0) },
-            { label: "Done in 24 h", className: "num wide", cell: (tenant) => compact(tenant.jobs.completed_24h ?? 0) },
+            { label: "Done in 24 h", className: "num wide", cell: (tenant) => compact(tenant.jobs.completed_24h) },
             { label: "Weight", className: "num wide", cell: (tenant) => tenant.fairness_weight },
             {
               label: "",

@@ -195,7 +195,9 @@ def _summary(found: TenantOverview) -> TenantInfo:
         quota=tenant.quota,
         public=tenant.public,
         expiration_delay=None if tenant.retention is None else shown_expiration_delay(tenant.retention),
-        jobs=TenantCountsBody(total=found.count(), **counts),
+        jobs=TenantCountsBody(
+            total=found.count(), **counts, completed_24h=found.day.completed, failed_24h=found.day.failed
+        ),
         throughput=throughput(found.recent),
         noise=found.noise,
         created_at=format_timestamp(tenant.created_at) if found.is_configured else None,

@@ -158,11 +158,11 @@ class TenantLimitsInfo(Struct, omit_defaults=True):
 
 
 class TenantCountsBody(JobCountsBody, kw_only=True):
-    """Numbers of jobs of a tenant by state, in all, and those that ended in the last day."""
+    """Numbers of jobs of a tenant by state, in all, and of attempts that completed and failed in the last day."""
 
     total: Count | UnsetType = UNSET
-    completed_24h: Count | UnsetType = UNSET
-    failed_24h: Count | UnsetType = UNSET
+    completed_24h: Count
+    failed_24h: Count
 
 
 class TenantInfo(Struct):
