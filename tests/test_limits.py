@@ -91,7 +91,11 @@ PROBES: Final[dict[str, Probe]] = {
     "queue name": (names.MAX_QUEUE_NAME_LENGTH, lambda n: ("POST", "/jobs", JOB | {"options": {"queue": "q" * n}})),
     "depth of JSON": (
         json_objects.MAX_NESTING_DEPTH,
-        lambda n: ("POST", "/jobs", {"type": "a", "args": nested(n - 1)}),
+        lambda n: ("POST", "/workers/heartbeat", {"worker_id": "w", "unknown": nested(n - 1)}),
+    ),
+    "depth of a value": (
+        json_objects.MAX_VALUE_DEPTH,
+        lambda n: ("POST", "/jobs", {"type": "a", "args": nested(n)}),
     ),
     "rate limit key": (
         queue_wire.LONGEST_KEY,

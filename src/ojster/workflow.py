@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, Self
 import msgspec
 
 from ojster.core.errors import InvalidRequest
-from ojster.core.json_objects import Members
+from ojster.core.json_objects import MAX_NESTING_DEPTH, Members
 from ojster.core.values import Seconds, to_duration, to_expiration_delay, to_json, to_millis, to_seconds, to_timestamp
 from ojster.workflows.drawing import draw
 from ojster.workflows.plan_rules import CONTAINERS
@@ -380,7 +380,7 @@ def _times(
 
 def _members(given: Mapping[str, Any]) -> Members:
     """Return the given values, except ``None``, as members of a request."""
-    return {name: msgspec.Raw(to_json(value)) for name, value in given.items() if value is not None}
+    return {name: msgspec.Raw(to_json(value, MAX_NESTING_DEPTH)) for name, value in given.items() if value is not None}
 
 
 def chain(*steps: Step | Iterable[Step], name: str | None = None) -> Workflow:

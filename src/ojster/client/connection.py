@@ -15,8 +15,11 @@ from ojster.client.transport import CANNOT_CONNECT, NETWORK_ERRORS, SHORT_SECOND
 from ojster.core import errors
 from ojster.core.errors import BackendError, BackendUnavailable, OjsterError
 from ojster.core.job import Job
-from ojster.core.json_objects import Members, read_members
+from ojster.core.json_objects import Members, read_answer_members
+from ojster.core.timestamps import parse_timestamp
+from ojster.jobs.failure import Failure
 from ojster.jobs.job_json import from_json
+from ojster.jobs.messages import FailureReport
 from ojster.jobs.queries import Page
 from ojster.workflows.selection import WorkflowFilter
 
@@ -184,7 +187,7 @@ class _AnswerMembers(Members):
 
 def _read_object(raw: bytes, what: str) -> Members:
     try:
-        return _AnswerMembers(read_members(raw, "The answer"))
+        return _AnswerMembers(read_answer_members(raw))
     except OjsterError as error:
         raise BackendError(f"{what} without JSON: {error}") from None
 
@@ -210,13 +213,41 @@ def error_of(shown: Mapping[str, Any], status: int | None = None) -> OjsterError
 
 def outcome_of(raw: msgspec.Raw) -> Job | OjsterError:
     """Return the job, or the error, of one item of a batch."""
-    shown = read_members(raw, "The result")
+    shown = read_answer_members(bytes(raw))
     return error_of(msgspec.json.decode(shown["error"])) if "error" in shown else from_json(bytes(raw))
 
 
 def job_of(raw: msgspec.Raw) -> Job:
     """Return the job that JSON describes."""
     return from_json(bytes(raw))
+
+
+def readable_jobs(raws: Sequence[msgspec.Raw]) -> tuple[list[Job], list[FailureReport]]:
+    """Return the fetched jobs that this client can read, and reports of failure for the others.
+
+    One that it cannot read, for example of a server that is newer, must not keep the others from their handlers.
+    """
+    jobs: list[Job] = []
+    failures: list[FailureReport] = []
+    for raw in raws:
+        try:
+            jobs.append(job_of(raw))
+        except (OjsterError, msgspec.MsgspecError, ValueError, RecursionError) as error:
+            attempt = msgspec.json.decode(raw, type=_Attempt)
+            log.error("cannot read the job %s, and report its attempt as failed: %s", attempt.id, error)
+            failure = Failure("UnreadableJob", f"The client cannot read the job: {error}. Update the client.")
+            start = None if attempt.started_at is None else parse_timestamp(attempt.started_at)
+            failures.append(FailureReport(attempt.id, failure, attempt.worker_id, attempt.attempt, started_at=start))
+    return jobs, failures
+
+
+class _Attempt(msgspec.Struct):
+    """What a report says of the attempt of a fetched job."""
+
+    id: str
+    worker_id: str | None = None
+    attempt: int | None = None
+    started_at: str | None = None
 
 
 def list_of(raw: msgspec.Raw) -> list[msgspec.Raw]:

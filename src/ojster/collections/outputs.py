@@ -25,8 +25,9 @@ from ojster.collections.items import (
     read_lookup,
 )
 from ojster.collections.places import need_collection
-from ojster.core.errors import InvalidRequest, NotFound, OjsterError
+from ojster.core.errors import InvalidPayload, InvalidRequest, NotFound, OjsterError
 from ojster.core.job import Job
+from ojster.core.json_objects import check_depth
 from ojster.core.reacts import COLLECTS_BIT
 from ojster.core.reacts import JobEvent as Event
 from ojster.core.references import Reference, Unresolvable, follow, parse_reference, replace_lookups, resolve
@@ -233,7 +234,8 @@ def resolve_lookups(tx: Transaction, job: Job) -> bool:
     members = _members(job.envelope)
     try:
         found = replace_lookups(members["args"], finder(tx, job.tenant, None))
-    except Unresolvable as error:
+        check_depth(found, "The 'args' attribute with its items")
+    except (Unresolvable, InvalidPayload) as error:
         job.attempt += 1
         job.started_at = tx.now
         fail_attempt(tx, job, Failure("Unresolvable", str(error), code="unresolvable_reference"))

@@ -14,6 +14,14 @@ import msgspec
 from ojster.core.errors import InvalidPayload
 
 MAX_NESTING_DEPTH: Final = 100
+"""Maximum depth of a request, in levels: some JSON parsers read no more."""
+
+MAX_VALUE_DEPTH: Final = 64
+"""Maximum depth of a value that is kept, such as the arguments of a job or a result, in levels.
+
+An answer adds objects and lists of its own around a value: up to 36 levels for the steps of nested containers. With
+this limit, no answer passes ``MAX_NESTING_DEPTH``, and no job keeps clients from reading the others in an answer.
+"""
 
 Members = dict[str, msgspec.Raw]
 """The members of a JSON object, each as its raw bytes."""
@@ -40,7 +48,7 @@ def read_members(body: bytes | msgspec.Raw, what: str = "The request body") -> M
     except UnicodeDecodeError as error:
         raise InvalidPayload(f"{what} is not UTF-8: byte {error.start} is invalid.") from None
     except RecursionError:
-        raise _too_deep(what) from None
+        raise too_deep(what, MAX_NESTING_DEPTH) from None
     except msgspec.ValidationError:
         raise InvalidPayload(f"{what} must be a JSON object.") from None
     except msgspec.DecodeError as error:
@@ -50,8 +58,7 @@ def read_members(body: bytes | msgspec.Raw, what: str = "The request body") -> M
             with contextlib.suppress(json.JSONDecodeError, RecursionError):
                 _check_names_and_surrogates(raw, what)
         raise InvalidPayload(f"{what} is not valid JSON: {error}.") from None
-    if raw.count(b"[") + raw.count(b"{") > MAX_NESTING_DEPTH:
-        check_depth(raw, what)
+    check_depth(raw, what, MAX_NESTING_DEPTH)
     if b"\\ud" in raw or b"\\uD" in raw or not _holds_each_name_once(raw, members):
         _check_names_and_surrogates(raw, what)
     return members
@@ -62,12 +69,34 @@ def stored_members(stored: bytes | msgspec.Raw) -> Members:
     return _decode_members(stored)
 
 
-def check_depth(raw: bytes, what: str) -> None:
-    """Reject valid JSON nested deeper than ``MAX_NESTING_DEPTH`` levels: many clients cannot decode it."""
+def read_answer_members(body: bytes) -> Members:
+    """Return the members of a JSON object that a server sent: of any depth, because one value must not hide the others.
+
+    Raises
+    ------
+    InvalidPayload
+        The body is not JSON, or not an object.
+    """
+    try:
+        return _decode_members(body)
+    except (UnicodeDecodeError, msgspec.MsgspecError, RecursionError) as error:
+        raise InvalidPayload(f"The answer is not a JSON object: {error}.") from None
+
+
+def check_depth(raw: bytes, what: str, deepest: int = MAX_VALUE_DEPTH) -> None:
+    """Reject valid JSON that is nested deeper than ``deepest`` levels.
+
+    Raises
+    ------
+    InvalidPayload
+        It is.
+    """
+    if raw.count(b"[") + raw.count(b"{") <= deepest:
+        return
     plain = raw.replace(b"\\\\", b"").replace(b'\\"', b"")
     brackets = b"".join(plain.translate(None, _NO_BRACKETS).split(b'"')[::2])  # the text between the strings
-    if max(accumulate(array("b", brackets.translate(_STEPS)))) > MAX_NESTING_DEPTH:
-        raise _too_deep(what)
+    if max(accumulate(array("b", brackets.translate(_STEPS))), default=0) > deepest:
+        raise too_deep(what, deepest)
 
 
 _NO_BRACKETS: Final = bytes(set(range(256)) - set(b'[]{}"'))
@@ -76,8 +105,11 @@ _STEPS: Final = bytes.maketrans(b"[{]}", b"\1\1\xff\xff")
 """Change of depth for each bracket: 1, or -1 as a signed byte."""
 
 
-def _too_deep(what: str) -> InvalidPayload:
-    return InvalidPayload(f"{what} is nested deeper than {MAX_NESTING_DEPTH} levels.")
+def too_deep(what: str, deepest: int) -> InvalidPayload:
+    """Return the refusal of JSON that is nested deeper than ``deepest`` levels."""
+    return InvalidPayload(
+        f"{what} is nested deeper than {deepest} levels. Pass deep structures as a string of JSON, or as a file."
+    )
 
 
 def _holds_each_name_once(raw: bytes, members: Members) -> bool:
@@ -139,7 +171,7 @@ def _check_names_and_surrogates(raw: bytes, what: str) -> None:
     try:
         value = json.loads(text, object_pairs_hook=_object, parse_int=_no_number, parse_float=_no_number)
     except RecursionError:
-        raise _too_deep(what) from None
+        raise too_deep(what, MAX_NESTING_DEPTH) from None
     if isinstance(value, _Object) and value.repeated is not None:
         raise InvalidPayload(f"{what} has the member {value.repeated!r} twice.", field=value.repeated)
     if b"\\u" not in raw:

@@ -10,16 +10,19 @@ from typing import Any
 import msgspec
 
 from ojster.core.errors import InvalidRequest
+from ojster.core.json_objects import MAX_VALUE_DEPTH, check_depth
 
 
-def read_value(raw: bytes | msgspec.Raw, name: str) -> Any:
+def read_value(raw: bytes | msgspec.Raw, name: str, deepest: int = MAX_VALUE_DEPTH) -> Any:
     """Return the value of an attribute with valid JSON syntax.
 
     Raises
     ------
     InvalidRequest
-        It has a number out of range, such as ``1e999``, or a lone surrogate.
+        It has a number out of range, such as ``1e999``, or a lone surrogate, or is nested deeper than
+        ``deepest`` levels.
     """
+    check_depth(bytes(raw), f"The {name!r} attribute", deepest)
     try:
         return msgspec.json.decode(raw)
     except msgspec.DecodeError as error:

@@ -10,6 +10,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from ojster.core.errors import InvalidRequest
+from ojster.core.json_objects import MAX_VALUE_DEPTH, check_depth, too_deep
 from ojster.core.timestamps import format_timestamp
 
 Seconds = float | timedelta
@@ -82,15 +83,26 @@ def to_micros(moment: datetime, name: str) -> int:
     return (moment.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
 
 
-def to_json(value: Any) -> bytes:
+def to_json(value: Any, deepest: int = MAX_VALUE_DEPTH) -> bytes:
     """Return a value as JSON.
+
+    Parameters
+    ----------
+    deepest:
+        Maximum depth of the value, in levels.
 
     Raises
     ------
     TypeError
         The value contains something that JSON cannot represent, such as NaN.
+    InvalidPayload
+        The value is nested deeper than ``deepest`` levels.
     """
-    encoded = _encode(value)
+    try:
+        encoded = _encode(value)
+    except RecursionError:
+        raise too_deep("The value", deepest) from None
+    check_depth(encoded, "The value", deepest)
     if b"null" in encoded and _has_non_finite_number(value):
         raise TypeError("NaN and infinity are not valid JSON")
     return encoded

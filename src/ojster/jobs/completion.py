@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from ojster.core.durations import SECOND
-from ojster.core.errors import Conflict, OjsterError, PayloadTooLarge, Unsupported
+from ojster.core.errors import Conflict, InvalidPayload, OjsterError, PayloadTooLarge, Unsupported
 from ojster.core.job import Job
+from ojster.core.json_objects import check_depth
 from ojster.core.states import JobState
 from ojster.jobs.ending_attempts import confirm_ends
 from ojster.jobs.extension import life, lock_with, settle
@@ -48,7 +49,7 @@ def acknowledge(tx: Transaction, acknowledgements: Sequence[Acknowledgement]) ->
         job = jobs.get(ack.job_id)
         refusal = _refusal_of(job, ack)
         if job is not None and refusal is None:
-            refusal = _too_large(ack.result, largest)
+            refusal = _refuse_value(ack.result, largest)
             for check in checks:
                 refusal = refusal or check(tx, job, ack)
         if job is None or refusal is not None:
@@ -118,10 +119,17 @@ def _refuse_end(tx: Transaction, job: Job, report: EndWithoutSuccess) -> OjsterE
     return next((refusal for refuse in life(tx).refuse_end if (refusal := refuse(tx, job, report))), None)
 
 
-def _too_large(result: bytes | None, largest: int) -> PayloadTooLarge | None:
-    if result is None or len(result) <= largest:
+def _refuse_value(result: bytes | None, largest: int) -> OjsterError | None:
+    """Return the error if a result is too large, or nested so deeply that answers could not carry it."""
+    if result is None:
         return None
-    return PayloadTooLarge(f"The result takes {len(result)} bytes; at most {largest} are allowed.", limit=largest)
+    if len(result) > largest:
+        return PayloadTooLarge(f"The result takes {len(result)} bytes; at most {largest} are allowed.", limit=largest)
+    try:
+        check_depth(result, "The result")
+    except InvalidPayload as refusal:
+        return refusal
+    return None
 
 
 def fail(tx: Transaction, reports: Sequence[FailureReport]) -> list[Job | OjsterError]:
@@ -167,7 +175,7 @@ def release(tx: Transaction, releases: Sequence[Release]) -> list[Job | OjsterEr
             results.append(refusal)
             continue
         assert job is not None
-        if refusal := (_too_large(item.result, tx.settings.largest_job) or _refuse_end(tx, job, item)):
+        if refusal := (_refuse_value(item.result, tx.settings.largest_job) or _refuse_end(tx, job, item)):
             results.append(refusal)
             continue
         if item.then == "queue":

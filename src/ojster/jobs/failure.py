@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from ojster.core.errors import InvalidRequest
+from ojster.core.json_objects import check_depth
 from ojster.core.timestamps import format_timestamp, parse_timestamp
 
 MAX_KEPT_ERRORS: Final = 25
@@ -90,6 +91,8 @@ def parse_failure(given: Any) -> Failure:
     details, backtrace, retryable = given.get("details"), given.get("backtrace"), given.get("retryable")
     if details is not None and not isinstance(details, dict):
         raise InvalidRequest("error.details must be an object.", field="error.details")
+    if details:
+        check_depth(msgspec.json.encode(details), "error.details")
     if retryable is not None and not isinstance(retryable, bool):
         raise InvalidRequest("error.retryable must be true or false.", field="error.retryable")
     if isinstance(backtrace, str):

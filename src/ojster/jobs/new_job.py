@@ -14,7 +14,7 @@ from ojster.agents.attributes import SYSTEM_MANAGED, Agent
 from ojster.core.access import Access
 from ojster.core.errors import InvalidRequest, PayloadTooLarge, Unsupported
 from ojster.core.ids import is_job_id, new_id
-from ojster.core.json_objects import Members, check_names, read_members
+from ojster.core.json_objects import MAX_VALUE_DEPTH, Members, check_depth, check_names, read_members
 from ojster.core.parsing import read_value
 from ojster.core.refusals import MetadataTooLarge
 from ojster.core.shared_value import SharedValue
@@ -156,6 +156,8 @@ def read_job(
         An attribute is missing or malformed, or ``meta`` names another tenant.
     InvalidPolicy
         The retry policy is invalid.
+    InvalidPayload
+        The job is nested too deeply.
     PayloadTooLarge
         The job is larger than ``largest``, or its ``meta`` than 64 KiB.
 
@@ -182,7 +184,7 @@ def read_job(
         other_members(members) if members else b"",
         b"" if scheduled_at is None and expires_at is None else _relative_times(options, scheduled_at, expires_at),
     )
-    check_size(envelope, largest)
+    check_envelope(envelope, largest)
     attributes = _attributes(type, args, members)
     for reaction in attributes.enqueues:
         refuse_reserved(read_job(dict(reaction.job), now, largest=largest, tenant=owner).queue)  # validates it, too
@@ -229,14 +231,15 @@ def _deadlines(options: JobOptions, expires_at: int | None, now: int) -> tuple[i
     return deadlines_of(options, expires_at, now)
 
 
-def check_size(envelope: bytes, largest: int) -> None:
-    """Refuse a job that is larger than ``largest`` bytes.
+def check_envelope(envelope: bytes, largest: int) -> None:
+    """Refuse a job that is larger than ``largest`` bytes, or that has a value deeper than ``MAX_VALUE_DEPTH``.
 
     Raises
     ------
-    PayloadTooLarge
-        It is.
+    PayloadTooLarge, InvalidPayload
+        It is too large, or nested too deeply.
     """
+    check_depth(envelope, "The job", 1 + MAX_VALUE_DEPTH)
     if len(envelope) > largest:
         sizes = {"limit": largest, "max_bytes": largest, "actual_bytes": len(envelope), "field": "envelope"}
         raise PayloadTooLarge(f"The job takes {len(envelope)} bytes; at most {largest} are allowed.", **sizes)

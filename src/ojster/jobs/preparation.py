@@ -17,7 +17,7 @@ from ojster.jobs.authorship import sign
 from ojster.jobs.code import ATTRIBUTE as CODE_ATTRIBUTE
 from ojster.jobs.extension import Completer, life
 from ojster.jobs.middleware import EnqueueMiddleware, through_middleware
-from ojster.jobs.new_job import MARK, NewJob, Reach, check_size, other_members, read_job
+from ojster.jobs.new_job import MARK, NewJob, Reach, check_envelope, other_members, read_job
 from ojster.jobs.scope import Scope
 
 _NULL: Final = msgspec.Raw(b"null")
@@ -115,15 +115,15 @@ class Models:
 
         Raises
         ------
-        PayloadTooLarge
-            The job is larger than allowed.
+        PayloadTooLarge, InvalidPayload
+            The job is larger than allowed, or nested too deeply.
         """
         model = None if shape is None else self._models.get(shape)
         args = bytes(members.get("args", b""))
         if model is None or args[:1] != b"[" or MARK in args:
             return None
         job = model.job(members, args)
-        check_size(job.envelope, self._largest)
+        check_envelope(job.envelope, self._largest)
         return job
 
     def keep(self, shape: Shape | None, job: NewJob, request: Members) -> None:
@@ -210,7 +210,7 @@ class Preparation:
             job.envelope = sign(job.envelope, scope.who)
             if job.unique is not None and (scope.access.queues or scope.cancels_only_own):
                 job.reach = Reach(scope.access, scope.cancels_only_own)
-            check_size(job.envelope, settings.largest_job)
+            check_envelope(job.envelope, settings.largest_job)
             if brings_reactions and job.reacts & ANY_EVENT:
                 scope.access.need_all_queues("A reaction")
         if self.catalogue.by_type or uri is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Final
 from urllib.parse import quote
@@ -9,7 +10,16 @@ from urllib.parse import quote
 import msgspec
 from msgspec import UNSET, Raw
 
-from ojster.client.connection import Connection, RemoteCapability, error_of, job_of, list_of, outcome_of, paging
+from ojster.client.connection import (
+    Connection,
+    RemoteCapability,
+    error_of,
+    job_of,
+    list_of,
+    outcome_of,
+    paging,
+    readable_jobs,
+)
 from ojster.core.errors import Duplicate, InvalidRequest, OjsterError
 from ojster.core.ids import new_id
 from ojster.core.job import Job
@@ -42,6 +52,8 @@ from ojster.jobs.wire import (
     ReleaseBody,
 )
 from ojster.workflows.wire import changes_body
+
+log = logging.getLogger(__name__)
 
 MAX_SWEEP_SECONDS: Final = 3_600.0
 """Read timeout for a sweep or a prune, in seconds, in addition to the usual 30."""
@@ -143,7 +155,7 @@ class RemoteJobs(RemoteCapability):
         """
         body = _fetch_body(request, wait)
         answer = await self._connection.call("POST", "/workers/fetch", body, wait=wait, patience=0.0)
-        return [job_of(raw) for raw in list_of(answer["jobs"])]
+        return await self._readable(list_of(answer["jobs"]))
 
     async def acknowledge(self, items: Sequence[Acknowledgement]) -> list[Job | OjsterError]:
         """Complete jobs."""
@@ -161,7 +173,17 @@ class RemoteJobs(RemoteCapability):
         outcomes = [outcome_of(raw) for raw in list_of(answer["results"])]
         if (error := answer.get("fetch_error")) is not None:
             return outcomes, error_of(msgspec.json.decode(error))
-        return outcomes, [job_of(raw) for raw in list_of(answer["jobs"])] if "jobs" in answer else []
+        return outcomes, await self._readable(list_of(answer["jobs"])) if "jobs" in answer else []
+
+    async def _readable(self, raws: Sequence[Raw]) -> list[Job]:
+        """Return the fetched jobs that this client can read, and report the others as failed."""
+        jobs, failures = readable_jobs(raws)
+        if failures:
+            try:
+                await self.fail(failures)
+            except OjsterError as error:  # their leases end, then
+                log.warning("cannot report %d jobs that cannot be read: %s", len(failures), error)
+        return jobs
 
     async def fail(self, items: Sequence[FailureReport]) -> list[Job | OjsterError]:
         """Report failed attempts."""

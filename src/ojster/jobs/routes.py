@@ -16,6 +16,7 @@ from ojster.agents.wire import AGENT_USAGE, AgentUsageAnswer, AgentUsageBody
 from ojster.core.errors import Conflict, InvalidRequest, NotFound, OjsterError, PayloadTooLarge, QueueFull, WaitTimedOut
 from ojster.core.ids import is_job_id
 from ojster.core.job import Job
+from ojster.core.json_objects import check_depth
 from ojster.core.parsing import read_value
 from ojster.core.refusals import JobDropped
 from ojster.core.states import FINISHED, JobState
@@ -270,6 +271,8 @@ async def _report(request: HttpRequest, job_id: str, body: ProgressBody) -> Answ
         raise InvalidRequest("The report has neither 'progress' nor 'data'. Send one of them.", field="progress")
     clamped = None if fraction is None else min(1.0, max(0.0, fraction))
     data = None if body.data is None else encode(body.data)
+    if data is not None:
+        check_depth(data, "'data'")
     item = Progress(job_id, clamped, body.message, body.worker_id, body.attempt, data)
     job = await request.engine.jobs.report(item)
     if job.state == JobState.ACTIVE and body.checkpoint is not msgspec.UNSET and bytes(body.checkpoint) != b"null":

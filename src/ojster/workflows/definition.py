@@ -15,7 +15,7 @@ import msgspec
 
 from ojster.core.errors import InvalidRequest
 from ojster.core.ids import is_segment
-from ojster.core.json_objects import Members, is_same_json, with_plain_numbers
+from ojster.core.json_objects import MAX_NESTING_DEPTH, Members, is_same_json, with_plain_numbers
 from ojster.core.json_schema import compile_schema
 from ojster.core.parsing import read_value
 from ojster.core.refusals import SchemaViolation
@@ -259,4 +259,4 @@ def target_key(tenant: str, definition: str, target: str, params: bytes) -> str:
 def _canonical(value: Mapping[str, msgspec.Raw] | msgspec.Raw) -> bytes:
     """Return the canonical JSON of a value, which does not depend on its formatting or key order."""
     raw = msgspec.json.encode(value) if isinstance(value, Mapping) else bytes(value)
-    return _encode(read_value(raw, "definition"))
+    return _encode(read_value(raw, "definition", MAX_NESTING_DEPTH))

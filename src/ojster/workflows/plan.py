@@ -16,7 +16,7 @@ import msgspec
 
 from ojster.core.errors import OjsterError
 from ojster.core.ids import LONGEST_WORKFLOW_ID, is_workflow_id, new_id
-from ojster.core.json_objects import Members
+from ojster.core.json_objects import MAX_VALUE_DEPTH, Members
 from ojster.jobs.expiration import ATTRIBUTE as EXPIRATION
 from ojster.jobs.expiration import read_expiration_delay
 from ojster.jobs.new_job import read_owner
@@ -141,7 +141,7 @@ def _read_workflow(
     if "retry" in members:
         _check_workflow_retry(members["retry"])
     with _problems_at("$.properties"):
-        properties = read_properties(json_object(members, "properties"))
+        properties = read_properties(json_object(members, "properties", deepest=1 + MAX_VALUE_DEPTH))
     expiration_delay = None
     if EXPIRATION in members:
         with _problems_at(f"$.{EXPIRATION}"):

@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from ojster.core.errors import InvalidWorkflow
-from ojster.core.json_objects import Members, read_members
+from ojster.core.json_objects import MAX_VALUE_DEPTH, Members, check_depth, read_members
 
 _decode: Final = msgspec.json.decode
 
@@ -60,14 +60,15 @@ def flag(members: Members, name: str, path: str, *, otherwise: bool = False) -> 
     return raw == b"true" or (raw == b"null" and otherwise)
 
 
-def json_object(members: Members, name: str, path: str = "$") -> bytes:
-    """Return a member that must be a JSON object, as bytes."""
+def json_object(members: Members, name: str, path: str = "$", *, deepest: int = MAX_VALUE_DEPTH) -> bytes:
+    """Return a member that must be a JSON object, nested ``deepest`` levels at most, as bytes."""
     raw = bytes(members.get(name, b"{}"))
     if raw == b"null":
         return b"{}"
     if raw[:1] != b"{":
         raise Problem(f"{path}.{name}", f"'{name}' must be an object.")
     read_members(raw, name)
+    check_depth(raw, f"{name!r}", deepest)
     try:
         _decode(raw)
     except msgspec.DecodeError as error:

@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from ojster.core.errors import Conflict, InvalidRequest, PayloadTooLarge
-from ojster.core.json_objects import Members, check_depth, read_members
+from ojster.core.json_objects import Members, read_members
 from ojster.core.parsing import read_value
 
 MAX_PROPERTIES: Final = 1_000
@@ -104,8 +104,6 @@ def check_changes(changes: Changes) -> Changes:
                 limit=MAX_PROPERTY_BYTES,
             )
         read_value(raw, f"properties.{name}")
-        if bytes(raw)[:1] in (b"[", b"{"):
-            check_depth(bytes(raw), f"The property {name!r}")
     for name, version in changes.expected.items():
         if version < 0:
             raise InvalidRequest(f"The version of {name!r} must be at least 0, not {version}.", field="expected")
