@@ -217,7 +217,8 @@ def _revise(tx: Transaction, job: Job, revival: DeadLetterRetry) -> None:
     if revival.retry is not None:
         changes["retry"] = msgspec.json.decode(members.get("retry", b"{}")) | revival.retry
     members |= {name: msgspec.Raw(msgspec.json.encode(value)) for name, value in changes.items()}
-    revised = read_job(members, tx.now, largest=2 * tx.settings.largest_job, tenant=job.tenant)
+    largest = 2 * tx.settings.largest_job
+    revised = read_job(members, tx.now, largest=largest, tenant=job.tenant, is_step=job.node is not None)
     if revised.queue != job.queue:
         refuse_reserved(revised.queue)
         tx.count(job.queue, job.tenant, job.state, -1)

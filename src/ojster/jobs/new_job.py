@@ -58,12 +58,25 @@ _SYSTEM_NAMES: Final = frozenset(
         "worker_id",
         "created_by",
         "losses",
+        "cron_name",
+        "next_retry_at",
+        "outcome",
+        "progress",
+        "result_ref",
+        "result_stored_at",
+        "result_expires_at",
+        "result_size_bytes",
+        "resumed",
+        "superseded_by",
     }
 )
 """Attributes that only the server sets; values from clients are ignored.
 
 Spec: ojs-core 5.3
 """
+
+OF_STEPS: Final = frozenset({"workflow_id", "workflow_step"})
+"""Attributes that only steps of workflows have; their workflow sets them."""
 
 MARK: Final = b'"$'
 """What is in the arguments of a job that refers to something, and in few others."""
@@ -130,6 +143,7 @@ def read_job(
     options: JobOptions | None = None,
     tenant: str | None = None,
     otherwise: str = "",
+    is_step: bool = False,
 ) -> NewJob:
     """Return the job that an enqueue request describes.
 
@@ -149,6 +163,9 @@ def read_job(
         The tenant of the job; ``None``: the tenant that its ``meta`` names.
     otherwise:
         The tenant if ``tenant`` is ``None`` and ``meta`` names none.
+    is_step:
+        Whether a workflow makes the request, and ``workflow_id`` and ``workflow_step`` are its own. By default they are
+        ignored, as other attributes that only the server sets.
 
     Raises
     ------
@@ -172,6 +189,9 @@ def read_job(
         _check_version(bytes(version))
     if options is None:
         options = _options(options_raw, members)
+    if members and not is_step:
+        for name in OF_STEPS & members.keys():
+            del members[name]
     scheduled_at = None if options.scheduled_at is None else options.scheduled_at.at(now)
     expires_at = None if options.expires_at is None else options.expires_at.at(now)
     latest_start, deadline_bits = _deadlines(options, expires_at, now)

@@ -17,7 +17,7 @@ from ojster.jobs.authorship import sign
 from ojster.jobs.code import ATTRIBUTE as CODE_ATTRIBUTE
 from ojster.jobs.extension import Completer, life
 from ojster.jobs.middleware import EnqueueMiddleware, through_middleware
-from ojster.jobs.new_job import MARK, NewJob, Reach, check_envelope, other_members, read_job
+from ojster.jobs.new_job import MARK, OF_STEPS, NewJob, Reach, check_envelope, other_members, read_job
 from ojster.jobs.scope import Scope
 
 _NULL: Final = msgspec.Raw(b"null")
@@ -27,10 +27,10 @@ _CHECKED: Final = frozenset({"type", CODE_ATTRIBUTE, REACTIONS})
 _COMMON: Final = ("type", "meta", "options")
 """The members of a plain request that many requests have in common."""
 
-_PASSED: Final = frozenset({"workflow_id", "workflow_step"})
-"""Members that are kept as they are, and say nothing about the job: every step of a workflow has them."""
+_PLAIN: Final = frozenset({*_COMMON, "args"})
 
-_PLAIN: Final = _PASSED.union(_COMMON, {"args"})
+_PLAIN_STEP: Final = _PLAIN | OF_STEPS
+"""Every step of a workflow has its attributes, which say nothing else about the job."""
 
 MOST_MODELS: Final = 100
 """Maximum number of models that are kept."""
@@ -39,11 +39,11 @@ Shape = tuple[str | int | bytes, ...]
 """What plain requests have in common."""
 
 
-def shape_of(members: Members, tenant: str = "") -> Shape | None:
+def shape_of(members: Members, tenant: str = "", *, is_step: bool = False) -> Shape | None:
     """Return what plain requests have in common if they differ in their arguments alone; ``None``: it is not plain."""
-    if not members.keys() <= _PLAIN:
+    if not members.keys() <= (_PLAIN_STEP if is_step else _PLAIN):
         return None
-    return tenant, len(_PASSED & members.keys()), *[bytes(members.get(name, b"")) for name in _COMMON]
+    return tenant, len(OF_STEPS & members.keys()), *[bytes(members.get(name, b"")) for name in _COMMON]
 
 
 class _Model:
@@ -101,12 +101,12 @@ class Models:
         self._models: dict[Shape, _Model] = {}
 
     def read(self, members: Members, tenant: str) -> NewJob:
-        """Return the job of a tenant that a request describes, as ``read_job`` does; the request is consumed."""
-        shape = shape_of(members, tenant)
+        """Return the job of a step that a request describes, as ``read_job`` does; the request is consumed."""
+        shape = shape_of(members, tenant, is_step=True)
         if (job := self.job(shape, members)) is not None:
             return job
         request = dict(members)
-        job = read_job(members, self._now, largest=self._largest, tenant=tenant)
+        job = read_job(members, self._now, largest=self._largest, tenant=tenant, is_step=True)
         self.keep(shape, job, request)
         return job
 
@@ -136,7 +136,7 @@ class Models:
 
 
 def _others(members: Members) -> bytes:
-    return other_members({name: members[name] for name in members if name in _PASSED})
+    return other_members({name: members[name] for name in members if name in OF_STEPS})
 
 
 class Preparation:

@@ -112,7 +112,7 @@ def _keep_steps(tx: Transaction, workflow: Workflow, new: NewWorkflow) -> None:
         spec.request = msgspec.Raw(_encode(members))
         if node.id in new.plan.jobs:
             largest = tx.settings.largest_job
-            new.plan.jobs[node.id] = read_job(members, tx.now, largest=largest, tenant=workflow.tenant)
+            new.plan.jobs[node.id] = read_job(members, tx.now, largest=largest, tenant=workflow.tenant, is_step=True)
 
 
 def _definition_of(tx: Transaction, workflow: Workflow) -> Definition:

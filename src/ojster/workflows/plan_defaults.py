@@ -25,4 +25,6 @@ def add_defaults(tx: Transaction, plan: Plan, tenant: str) -> None:
         if completed is not members:
             spec.request = msgspec.Raw(msgspec.json.encode(completed))
             if node.id in plan.jobs:
-                plan.jobs[node.id] = read_job(completed, tx.now, largest=tx.settings.largest_job, tenant=tenant)
+                plan.jobs[node.id] = read_job(
+                    completed, tx.now, largest=tx.settings.largest_job, tenant=tenant, is_step=True
+                )
