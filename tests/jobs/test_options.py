@@ -11,6 +11,7 @@ import pytest
 from ojster.core.durations import HOUR, LONGEST_SECONDS, SECOND
 from ojster.core.errors import InvalidPayload, InvalidRequest, OjsterError
 from ojster.core.json_objects import read_members
+from ojster.core.reacts import HAS_GRACE, RESULT_LIMITS, STALLS
 from ojster.jobs.new_job import NewJob, read_job
 from ojster.jobs.options import DEFAULT_OPTIONS, JobOptions, Moment
 from ojster.jobs.options_wire import options_of, queue_of
@@ -79,6 +80,14 @@ READ: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"max_attempts": 7, "retry": {"max_attempts": 8}}, {"retry": RetryPolicy(max_attempts=8)}),
     ({"max_attempts": None, "retry": {"jitter": False}}, {"retry": RetryPolicy(jitter=False)}),
     ({"unique": {"keys": ["type", "args"]}}, {"unique": UniquePolicy(keys=("type", "args"))}),
+    ({"grace_period": 0}, {"reacts": HAS_GRACE}),
+    ({"grace_period": 5}, {"reacts": HAS_GRACE}),
+    ({"heartbeat_timeout": 5}, {"lease": 5 * SECOND, "reacts": STALLS}),
+    ({"heartbeat_timeout": 5, "visibility_timeout": 3}, {"lease": 3 * SECOND, "reacts": STALLS}),
+    ({"heartbeat_timeout": 5, "visibility_timeout": "PT1M"}, {"lease": 5 * SECOND, "reacts": STALLS}),
+    ({"result_ttl": -1}, {"reacts": RESULT_LIMITS}),
+    ({"result_ttl": 0, "result_size_limit": 9}, {"reacts": RESULT_LIMITS}),
+    ({"result_ttl": None, "result_size_limit": None, "grace_period": None, "heartbeat_timeout": None}, {}),
     ({"rate_limit": {"max_per_second": 1}}, {"queue_rate": 1}),
     ({"rate_limit": {"max_per_second": 10**9}}, {"queue_rate": 10**9}),
     ({"rate_limit": {"max_per_second": None}}, {}),
@@ -128,6 +137,15 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"tags": {"x": 1}}, "options.tags", "The 'tags' option must be an array of strings."),
     ({"tags": ["x", 1]}, "options.tags", "The 'tags' option must be an array of strings."),
     ({"pending": 1}, "options.pending", "The 'pending' option must be true or false."),
+    ({"grace_period": -1}, "options.grace_period", "The 'grace_period' option must be an integer from 0 to"),
+    ({"grace_period": 1.5}, "options.grace_period", "not 1.5."),
+    ({"heartbeat_timeout": 0}, "options.heartbeat_timeout", "must be an integer from 1 to"),
+    ({"heartbeat_timeout": "5"}, "options.heartbeat_timeout", "not '5'."),
+    ({"result_ttl": -2}, "options.result_ttl", "must be an integer from -1 to"),
+    ({"result_ttl": True}, "options.result_ttl", "not True."),
+    ({"result_size_limit": 0}, "options.result_size_limit", "must be an integer from 1 to"),
+    ({"rate_limit": {"concurrency": 1}}, "options.rate_limit.key", "rate_limit.key is missing"),
+    ({"rate_limit": {"key": None, "rate": {"limit": 1, "period": "PT1S"}}}, "options.rate_limit.key", "is missing"),
     ({"rate_limit": []}, "options.rate_limit", "The 'rate_limit' option must be an object."),
     ({"rate_limit": {"max_per_second": 0}}, "options.rate_limit.max_per_second", "must be a positive integer."),
     ({"rate_limit": {"max_per_second": 10**9 + 1}}, "options.rate_limit.max_per_second", "must be a positive"),
@@ -175,6 +193,10 @@ def test_a_job_shows_its_options_as_they_were_given() -> None:
         "retry": {"max_attempts": 7, "x": 1},
         "unique": {"keys": ["type"]},
         "tags": ["x"],
+        "grace_period": 5,
+        "heartbeat_timeout": 6,
+        "result_ttl": 7,
+        "result_size_limit": 8,
         "rate_limit": {"max_per_second": 3},
         "scheduled_at": "2030-01-01T00:00:00+01:00",
         "expires_at": "2031-01-01T00:00:00+01:00",

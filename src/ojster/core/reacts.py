@@ -35,3 +35,15 @@ TRACED: Final = 1 << 23
 
 KEPT: Final = 1 << 16
 """The job sets its own retention."""
+
+RESULT_LIMITS: Final = 1 << 24
+"""Bit of a job's ``reacts``: it says how long its result is kept, or how large it may be."""
+
+RESULT_PRUNED: Final = 1 << 25
+"""Bit of a job's ``reacts``: its result was deleted, although the job is still there."""
+
+HAS_GRACE: Final = 1 << 26
+"""Bit of a job's ``reacts``: its handler has time to clean up after the timeout, before the attempt is ended."""
+
+STALLS: Final = 1 << 27
+"""Bit of a job's ``reacts``: its lease is the time within which it must give a sign of life."""

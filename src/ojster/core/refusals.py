@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ojster.core.errors import Conflict, InvalidRequest, OjsterError, PayloadTooLarge
+from ojster.core.errors import Conflict, InvalidRequest, NotFound, OjsterError, PayloadTooLarge
 
 
 class SchemaViolation(InvalidRequest):
@@ -42,6 +42,25 @@ class MetadataTooLarge(PayloadTooLarge):
     """
 
     code = "metadata_too_large"
+
+
+class ResultTooLarge(PayloadTooLarge):
+    """A result is larger than allowed; the job stays active.
+
+    Spec: ojs-results 7.2
+    """
+
+    code = "RESULT_TOO_LARGE"
+
+
+class ResultExpired(NotFound):
+    """A job has completed, and its result was deleted after its ``result_ttl``.
+
+    Spec: ojs-results 8.2
+    """
+
+    code = "x_result_expired"
+    status = 410
 
 
 class JobDropped(OjsterError):

@@ -153,6 +153,9 @@ class ResultBody(Struct):
     result: Raw = msgspec.field(default_factory=lambda: Raw(b"null"))
     result_ref: Json | UnsetType = UNSET
     error: dict[str, Json] | UnsetType = UNSET
+    result_stored_at: Timestamp | UnsetType = UNSET
+    result_expires_at: Timestamp | UnsetType = UNSET
+    result_size_bytes: Count | UnsetType = UNSET
 
 
 def show_result(job: Job) -> ResultBody:

@@ -8,10 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+import msgspec
+
 from ojster.core.durations import SECOND
-from ojster.core.errors import Conflict, InvalidPayload, OjsterError, PayloadTooLarge, Unsupported
+from ojster.core.errors import Conflict, InvalidPayload, OjsterError, Unsupported
 from ojster.core.job import Job
 from ojster.core.json_objects import check_depth
+from ojster.core.refusals import ResultTooLarge
 from ojster.core.states import JobState
 from ojster.jobs.ending_attempts import confirm_ends
 from ojster.jobs.extension import life, lock_with, settle
@@ -19,6 +22,7 @@ from ojster.jobs.failure import Failure
 from ojster.jobs.leases import refusal_of
 from ojster.jobs.messages import Acknowledgement, EndOfAttempt, EndWithoutSuccess, FailureReport, Release
 from ojster.jobs.progress import complete_progress
+from ojster.jobs.result_retention import refuse_size
 from ojster.jobs.transitions import (
     complete_job,
     fail_attempt,
@@ -50,6 +54,8 @@ def acknowledge(tx: Transaction, acknowledgements: Sequence[Acknowledgement]) ->
         refusal = _refusal_of(job, ack)
         if job is not None and refusal is None:
             refusal = _refuse_value(ack.result, largest)
+            if job.reacts and ack.result is not None:
+                refusal = refusal or refuse_size(tx, job, len(ack.result))
             for check in checks:
                 refusal = refusal or check(tx, job, ack)
         if job is None or refusal is not None:
@@ -89,7 +95,18 @@ def _carry_out(tx: Transaction, job: Job, ack: Acknowledgement) -> bytes | None:
     for act in life(tx).acknowledge:
         act(tx, job, ack)
     stored = (keep(tx, job, ack) for keep in life(tx).result_of)
-    return next((result for result in stored if result is not None), ack.result)
+    result = next((result for result in stored if result is not None), ack.result)
+    if ack.result_file is not None and result is not None and job.reacts:
+        size = msgspec.json.decode(result, type=_OfFile).result_size_bytes
+        if (refusal := refuse_size(tx, job, size)) is not None:
+            raise refusal
+    return result
+
+
+class _OfFile(msgspec.Struct):
+    """What a result says that is in a file."""
+
+    result_size_bytes: int = 0
 
 
 def _refusal_of(job: Job | None, report: EndOfAttempt) -> OjsterError | None:
@@ -124,7 +141,7 @@ def _refuse_value(result: bytes | None, largest: int) -> OjsterError | None:
     if result is None:
         return None
     if len(result) > largest:
-        return PayloadTooLarge(f"The result takes {len(result)} bytes; at most {largest} are allowed.", limit=largest)
+        return ResultTooLarge(f"The result takes {len(result)} bytes; at most {largest} are allowed.", limit=largest)
     try:
         check_depth(result, "The result")
     except InvalidPayload as refusal:

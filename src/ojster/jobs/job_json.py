@@ -13,6 +13,7 @@ from ojster.core.outcome import SKIPPED, Outcome
 from ojster.core.states import JobState
 from ojster.core.tenant import called
 from ojster.core.timestamps import format_timestamp, parse_optional, parse_timestamp
+from ojster.jobs.expiration import NEVER_EXPIRES_AT
 from ojster.jobs.policy_wire import parse_retry_policy
 from ojster.jobs.retry import DEFAULT_RETRY, RetryPolicy
 
@@ -35,7 +36,7 @@ def from_json(raw: bytes) -> Job:
         finished_at=parse_optional(seen.completed_at or seen.cancelled_at or seen.discarded_at),
         due_at=parse_optional(seen.next_attempt_at),
         timeout=seen.micros_to_run,
-        lease=seen.visibility_timeout_ms * 1000 if seen.visibility_timeout_ms else None,
+        lease=seen.lease,
         retry_delay=None if seen.retry_delay_ms is None else seen.retry_delay_ms * 1000,
         worker_id=seen.worker_id,
         progress=_bytes(seen.progress),
@@ -101,7 +102,7 @@ def _values(job: Job) -> bytes:
     if job.superseded_by is not None:
         body += b',"superseded_by":"%b"' % job.superseded_by.encode()
     if job.result is not None:
-        body += b',"result":' + job.result
+        body += b',"result":' + job.result + _stored(job)
     if job.parent_results is not None:
         body += b',"parent_results":' + job.parent_results
     if job.checkpoint is not None:
@@ -111,6 +112,20 @@ def _values(job: Job) -> bytes:
     if job.agent is not None:
         body += decode_state(job.agent).to_json()
     return body
+
+
+def _stored(job: Job) -> bytes:
+    """Return the members that say when a result was stored, its size, and when it is deleted, if the job says so.
+
+    Spec: ojs-results 6.2
+    """
+    if job.state != JobState.COMPLETED:
+        return b""
+    at, size = format_timestamp(job.finished_at or 0), len(job.result or b"")
+    stored = f',"result_stored_at":"{at}","result_size_bytes":{size}'
+    if job.due_at is not None and job.due_at < NEVER_EXPIRES_AT:
+        stored += f',"result_expires_at":"{format_timestamp(job.due_at)}"'
+    return stored.encode()
 
 
 def _end(job: Job) -> str:
@@ -148,7 +163,9 @@ class _Seen(msgspec.Struct):
     timeout: int | None = None
     timeout_ms: int | None = None
     ext_ml_timeout_seconds: int | None = None
+    visibility_timeout: int | None = None
     visibility_timeout_ms: int | None = None
+    heartbeat_timeout: int | None = None
     worker_id: str | None = None
     progress: msgspec.Raw | UnsetType = UNSET
     result: msgspec.Raw | UnsetType = UNSET
@@ -158,6 +175,14 @@ class _Seen(msgspec.Struct):
     parent_results: msgspec.Raw | UnsetType = UNSET
     checkpoint: msgspec.Raw | UnsetType = UNSET
     resumed: msgspec.Raw | UnsetType = UNSET
+
+    @property
+    def lease(self) -> int | None:
+        """The lease that the job sets, in microseconds; ``None`` if it sets none."""
+        visible = self.visibility_timeout_ms * 1000 if self.visibility_timeout_ms else None
+        visible = visible or (self.visibility_timeout * 1_000_000 if self.visibility_timeout else None)
+        silent = self.heartbeat_timeout * 1_000_000 if self.heartbeat_timeout else None
+        return min((one for one in (visible, silent) if one is not None), default=None)
 
     @property
     def micros_to_run(self) -> int | None:

@@ -6,9 +6,14 @@ Spec: ojs-worker-protocol 5
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
+import msgspec
+
+from ojster.core.durations import SECOND
 from ojster.core.errors import Conflict, OjsterError
 from ojster.core.job import Job
+from ojster.core.reacts import HAS_GRACE, STALLS
 from ojster.core.tenant import called
 from ojster.jobs.deadlines import timeout_failure, total_deadline
 from ojster.jobs.failure import Failure
@@ -58,17 +63,18 @@ def end_expired_attempts(tx: Transaction, jobs: Sequence[Job]) -> None:
     """Fail the attempts of due active jobs: the job has exceeded its timeout, or its lease has expired."""
     lost: list[tuple[Job, Failure]] = []
     for job in jobs:
-        timeout = job.timeout or tx.settings.default_timeout
+        timeout = _longest_run(tx, job)
         deadline = total_deadline(tx, job)
         if deadline is not None and tx.now >= deadline:
             failure = timeout_failure("total", deadline - job.created_at, tx.now - job.created_at)
             fail_attempt(tx, job, failure, running=True)
         elif timeout is not None and job.started_at is not None and tx.now >= job.started_at + timeout:
-            failure = timeout_failure("execution", timeout, tx.now - job.started_at)
+            failure = timeout_failure("execution", job.timeout or timeout, tx.now - job.started_at)
             fail_attempt(tx, job, failure, running=True)
         else:
             holder = f"The worker {called(job.worker_id)}" if job.worker_id else "The worker"
-            failure = Failure("visibility_timeout", f"{holder} did not renew the lease before it expired.")
+            kind = "stalled" if job.reacts & STALLS else "visibility_timeout"
+            failure = Failure(kind, f"{holder} did not renew the lease before it expired.")
             lost.append((job, failure))
     fail_lost_attempts(tx, lost, Loss.LEASE)
 
@@ -76,9 +82,30 @@ def end_expired_attempts(tx: Transaction, jobs: Sequence[Job]) -> None:
 def lease_end(tx: Transaction, job: Job, lease: int) -> int:
     """Return when the lease of an active job expires: the end of the lease or of a timeout, whichever is first."""
     end = tx.now + (job.lease or lease)
-    timeout = job.timeout or tx.settings.default_timeout
+    timeout = _longest_run(tx, job)
     if timeout is not None and job.started_at is not None:
         end = min(end, job.started_at + timeout)
     if job.reacts and (deadline := total_deadline(tx, job)) is not None:
         end = min(end, deadline)
     return end
+
+
+class _Grace(msgspec.Struct):
+    """The time to clean up in the envelope of a job, in seconds."""
+
+    grace_period: int = 0
+
+
+_grace: Final = msgspec.json.Decoder(_Grace).decode
+
+
+def _longest_run(tx: Transaction, job: Job) -> int | None:
+    """Return how long an attempt may run, in microseconds: its timeout, and the time to clean up after it.
+
+    Spec: ojs-timeouts 7.1
+    """
+    timeout = job.timeout or tx.settings.default_timeout
+    if timeout is None or not job.reacts & HAS_GRACE:
+        return timeout
+    tx.load_envelopes([job])
+    return timeout + _grace(job.envelope).grace_period * SECOND

@@ -229,7 +229,7 @@ def read_job(
         version=members.get("version"),
         needs=attributes.needs,
         agent=attributes.agent,
-        reacts=attributes.reacts | deadline_bits,
+        reacts=attributes.reacts | deadline_bits | options.reacts,
         trace_id=trace_of_meta(meta),
         wait=attributes.wait,
         notices=attributes.notices,

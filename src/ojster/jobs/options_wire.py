@@ -9,10 +9,11 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta, Struct
 
-from ojster.core.durations import LONGEST, MILLISECOND, SECOND, parse_any_duration, parse_duration
+from ojster.core.durations import LONGEST, LONGEST_SECONDS, MILLISECOND, SECOND, parse_any_duration, parse_duration
 from ojster.core.errors import InvalidRequest
-from ojster.core.json_objects import Members, check_names, read_members
+from ojster.core.json_objects import MAX_SAFE_INTEGER, Members, check_names, read_members
 from ojster.core.parsing import read_value
+from ojster.core.reacts import HAS_GRACE, RESULT_LIMITS, STALLS
 from ojster.core.timestamps import parse_timestamp
 from ojster.core.wire import Count, Json, Milliseconds
 from ojster.jobs.names import DEFAULT_QUEUE, MAX_QUEUE_NAME_LENGTH, QUEUE_PATTERN, check_queue_name, kind
@@ -48,6 +49,17 @@ class OptionsBody(Struct, omit_defaults=True):
     expires_at: str | None = None
     retry: RetryPolicyBody | None = None
     unique: UniquePolicyBody | None = None
+    grace_period: (
+        Annotated[int, Meta(ge=0, description="Time to clean up after the timeout, in seconds; 0 by default.")] | None
+    ) = None
+    heartbeat_timeout: (
+        Annotated[int, Meta(ge=1, description="Longest time without a sign of life of the attempt, in seconds.")] | None
+    ) = None
+    result_ttl: (
+        Annotated[int, Meta(ge=-1, description="How long the result is kept, in seconds; 0: not at all, -1: for ever.")]
+        | None
+    ) = None
+    result_size_limit: Annotated[int, Meta(ge=1, description="Maximum size of the result, in bytes.")] | None = None
     tags: Sequence[str] | None = None
     pending: bool | None = None
     rate_limit: RateLimitBody | None = None
@@ -123,6 +135,7 @@ def _read_options(raw: bytes) -> JobOptions:
             "visibility_timeout",
             "visibility_timeout_ms",
             "rate_limit",
+            *_WHOLE,
         )
         if name in given
     }
@@ -146,7 +159,7 @@ def _read_options(raw: bytes) -> JobOptions:
         timeout=read_span(given, "timeout"),
         total_timeout=read_span(given, "total_timeout"),
         enqueue_ttl=read_span(given, "enqueue_ttl"),
-        lease=read_span(given, "visibility_timeout"),
+        lease=_lease(given),
         scheduled_at=scheduled_at,
         expires_at=expires_at,
         retry=parse_retry_policy(given["retry"]) if "retry" in given else DEFAULT_RETRY,
@@ -154,6 +167,7 @@ def _read_options(raw: bytes) -> JobOptions:
         pending=pending,
         queue_rate=_queue_rate(given.get("rate_limit")),
         limit=parse_policy(given.get("rate_limit")),
+        reacts=_reacts(given),
         fragment=b"".join(b",%b:%b" % (_encode(name), bytes(value)) for name, value in shown.items()),
     )
 
@@ -208,6 +222,38 @@ def read_span(given: Mapping[str, Any], name: str) -> int | None:
                 )
             return value * unit or None
     return None
+
+
+_WHOLE: Final[Mapping[str, tuple[int, int, int]]] = {
+    "grace_period": (0, LONGEST_SECONDS, HAS_GRACE),
+    "heartbeat_timeout": (1, LONGEST_SECONDS, STALLS),
+    "result_ttl": (-1, LONGEST_SECONDS, RESULT_LIMITS),
+    "result_size_limit": (1, MAX_SAFE_INTEGER, RESULT_LIMITS),
+}
+"""Options that are whole numbers and have a bit of ``reacts``: their range, and the bit."""
+
+
+def _reacts(given: Mapping[str, Any]) -> int:
+    """Check the options in ``_WHOLE``, and return their bits."""
+    bits = 0
+    for name in _WHOLE.keys() & given.keys():
+        least, most, bit = _WHOLE[name]
+        value = given[name]
+        if type(value) is not int or not least <= value <= most:
+            raise InvalidRequest(
+                f"The {name!r} option must be an integer from {least} to {most}, not {value!r:.40}.",
+                field=f"options.{name}",
+            )
+        bits |= bit
+    return bits
+
+
+def _lease(given: Mapping[str, Any]) -> int | None:
+    """Return the lease, which each sign of life renews: ``visibility_timeout``, or a shorter ``heartbeat_timeout``."""
+    lease, silence = read_span(given, "visibility_timeout"), given.get("heartbeat_timeout")
+    if type(silence) is not int or silence < 1:
+        return lease  # ``_reacts`` refuses it
+    return min(silence * SECOND, lease or LONGEST)
 
 
 def read_moment(given: Mapping[str, Any], name: str) -> Moment | None:

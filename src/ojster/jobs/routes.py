@@ -18,7 +18,8 @@ from ojster.core.ids import is_job_id
 from ojster.core.job import Job
 from ojster.core.json_objects import check_depth
 from ojster.core.parsing import read_value
-from ojster.core.refusals import JobDropped
+from ojster.core.reacts import RESULT_PRUNED
+from ojster.core.refusals import JobDropped, ResultExpired
 from ojster.core.states import FINISHED, JobState
 from ojster.core.timestamps import format_timestamp
 from ojster.jobs import answer_wire
@@ -146,6 +147,10 @@ async def show_result(request: HttpRequest) -> Answer:
     is_finished = job.state in FINISHED
     if waits and not is_finished:
         raise WaitTimedOut(f"Job {job_id} is still {job.state} after {seconds} s. Wait again.", current_state=job.state)
+    if job.reacts & RESULT_PRUNED:
+        raise ResultExpired(
+            f"The result of the job {job_id} was deleted after its 'result_ttl'.", resource_type="result"
+        )
     shown = answer_wire.show_result(job)
     headers = () if is_finished else ((b"retry-after", b"1"),)
     return Answer(encode(ResultAnswer(job_id=job_id, **msgspec.structs.asdict(shown))), headers=headers)
@@ -367,7 +372,15 @@ ROUTES: Final = (
     Route("POST", f"{BASE}/jobs", enqueue, "Jobs", EnqueueBody, EnqueuedAnswer, 201, (200,)),
     Route("GET", f"{BASE}/jobs", list_jobs, "Jobs", None, JobPageAnswer, query=(*_FILTERS, *PAGE)),
     Route("GET", f"{BASE}/jobs/{{id}}", show_job, "Jobs", None, JobAnswer, query=("wait_ms",)),
-    Route("GET", f"{BASE}/jobs/{{id}}/result", show_result, "Jobs", answer=ResultAnswer, query=("wait", "timeout")),
+    Route(
+        "GET",
+        f"{BASE}/jobs/{{id}}/result",
+        show_result,
+        "Jobs",
+        answer=ResultAnswer,
+        more=(410,),
+        query=("wait", "timeout"),
+    ),
     Route("POST", f"{BASE}/jobs/results", show_results, "Jobs", ResultsBody, JobResultsAnswer),
     Route("PATCH", f"{BASE}/jobs/{{id}}", adjust_job, "Jobs", AdjustmentBody, AdjustedAnswer),
     Route("DELETE", f"{BASE}/jobs/{{id}}", cancel_job, "Jobs", answer=ChangedJobAnswer),

@@ -17,14 +17,14 @@ import msgspec
 
 from ojster.core.durations import MINUTE, SECOND
 from ojster.core.job import Job
-from ojster.core.reacts import CANCEL_REQUESTED, KEPT
+from ojster.core.reacts import CANCEL_REQUESTED, KEPT, RESULT_LIMITS
 from ojster.core.states import FINISHED, JobState
 from ojster.jobs.deadlines import TOTAL_TIMEOUT_ERROR, total_deadline
 from ojster.jobs.ending_attempts import await_confirmation
-from ojster.jobs.expiration import delay_of, kept_until
 from ojster.jobs.extension import life
 from ojster.jobs.failure import Failure, append_failure, clean
 from ojster.jobs.job_json import retry_policy
+from ojster.jobs.result_retention import set_expiry, write_expiry
 from ojster.jobs.retry import RetryPolicy, Verdict, exhausted, judge
 from ojster.storage.transaction import ColumnType, Transaction
 
@@ -248,17 +248,9 @@ def write_completed(tx: Transaction, jobs: Sequence[Job]) -> None:
     """Write the rows of completed jobs."""
     free(tx, jobs)
     tx.complete_jobs(jobs)
-    if kept := [job for job in jobs if job.reacts & KEPT]:
-        set_expiry(tx, kept)
-        tx.execute_many("UPDATE jobs SET due_at = ? WHERE seq = ?", [(job.due_at, job.seq) for job in kept])
+    if kept := [job for job in jobs if job.reacts & (KEPT | RESULT_LIMITS)]:
+        write_expiry(tx, kept)
     tx.effects.ended += [job for job in jobs if job.node is not None]
-
-
-def set_expiry(tx: Transaction, jobs: Sequence[Job]) -> None:
-    """Set ``due_at`` of finished jobs with an ``expiration_delay`` to the time at which they are deleted."""
-    tx.load_envelopes(jobs)
-    for job in jobs:
-        job.due_at = kept_until(tx.now, delay_of(job.envelope))
 
 
 _NOBODY: Final[Mapping[str, str | None]] = MappingProxyType({})

@@ -190,6 +190,10 @@ def show_limits(limits: Limits) -> LimitsBody:
     return LimitsBody(limits.concurrency, show_rate(limits.rate), show_rate(limits.throttle))
 
 
+_LIMITS: Final = frozenset({"concurrency", "rate", "throttle", "on_limit", "limit", "period"})
+"""Members of a rate limit that have an effect only with a key."""
+
+
 def parse_policy(given: Any) -> RateLimitPolicy | None:
     """Return the policy in the option ``rate_limit`` of a job, or ``None`` if it has no ``key``.
 
@@ -202,9 +206,14 @@ def parse_policy(given: Any) -> RateLimitPolicy | None:
         return None
     if not isinstance(given, dict):
         raise _wrong("rate_limit", "an object", given)
-    if "key" not in given:
+    if given.get("key") is None:
+        if idle := sorted(name for name in _LIMITS & given.keys() if given[name] is not None):
+            raise InvalidRequest(
+                f"rate_limit.key is missing, and {idle[0]!r} limits the jobs with the same key. Add a key.",
+                field="options.rate_limit.key",
+            )
         return None
-    on_limit = given.get("on_limit", "wait")
+    on_limit = "wait" if given.get("on_limit") is None else given["on_limit"]
     if on_limit not in get_args(OnLimit):
         raise _wrong("rate_limit.on_limit", "'wait', 'reschedule' or 'drop'", on_limit)
     return RateLimitPolicy(check_key(given["key"]), parse_limits(given, "rate_limit"), on_limit)
@@ -239,7 +248,7 @@ def parse_limits(given: Mapping[str, Any], where: str) -> Limits:
     concurrency, rate, throttle = given.get("concurrency"), given.get("rate"), given.get("throttle")
     if isinstance(rate, int) and not isinstance(rate, bool):
         rate = {"limit": rate, "period": given.get("period", "second")}
-    elif rate is None and "limit" in given:
+    elif rate is None and given.get("limit") is not None:
         rate = {"limit": given["limit"], "period": given.get("period", "second")}
     if concurrency is not None:
         concurrency = _whole(concurrency, f"{where}.concurrency", least=0)

@@ -17,12 +17,14 @@ from typing import Any, Final
 import msgspec
 
 from ojster.core.durations import HOUR
+from ojster.core.reacts import RESULT_LIMITS
 from ojster.core.settings import Retention
 from ojster.core.states import FINISHED
 from ojster.jobs.extension import DeletedCounts, life
 from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.idempotency import forget_replies
 from ojster.jobs.interventions import delete_jobs
+from ojster.jobs.result_retention import prune_results
 from ojster.queues.configuration import QueueRetention, configured_retention
 from ojster.storage.system import RETENTION_POSITION, note, recall
 from ojster.storage.transaction import Transaction
@@ -38,7 +40,9 @@ _NOT_IN_COLLECTION: Final = (
 )
 """Leaves out jobs that an item in a collection refers to."""
 
-_OWN: Final = f"state = :state AND due_at <= :now AND node IS NULL AND {_NOT_IN_COLLECTION}"
+_OWN: Final = (
+    f"state = :state AND due_at <= :now AND node IS NULL AND reacts & {RESULT_LIMITS} = 0 AND {_NOT_IN_COLLECTION}"
+)
 _USUAL: Final = (
     "state = :state AND dead = :dead AND finished_at < :before AND node IS NULL AND due_at IS NULL "
     f"AND {_NOT_IN_COLLECTION}"
@@ -50,7 +54,7 @@ def forget(tx: Transaction, requests: Sequence[None]) -> list[DeletedCounts]:
 
     Return the number of deleted items by kind.
     """
-    done: DeletedCounts = Counter()
+    done: DeletedCounts = Counter(rows=prune_results(tx, BATCH))
     for state in sorted(FINISHED):
         done += _delete(tx, f"{_OWN} ORDER BY due_at", {"state": state, "now": tx.now}, BATCH - done["rows"])
     others, marks = _left_out(tx)

@@ -1,0 +1,154 @@
+"""Results that are kept for a time of their own, and of a size that their job limits (ojs-results 6, 7)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ojster.core.durations import HOUR
+from ojster.core.errors import OjsterError
+from ojster.core.refusals import ResultTooLarge
+from ojster.core.settings import Retention, Settings
+from ojster.jobs.messages import Acknowledgement
+from ojster.schedules.retention import forget
+from tests.conftest import Bench, Http, shown
+from tests.workflows.bench import WorkflowBench
+
+pytestmark = pytest.mark.anyio
+
+JOBS = "/ojs/v1/jobs"
+
+
+@pytest.fixture
+def engine_settings() -> Settings:
+    """Settings by which completed jobs are kept for an hour."""
+    return Settings(retention=Retention(completed=HOUR))
+
+
+async def prune(bench: Bench, after: float = 0.0) -> None:
+    bench.clock.advance(after)
+    await bench.run(forget, None)
+
+
+async def completed(http: Http, bench: Bench, **members: Any) -> str:
+    job = await http.push(type="a", **members)
+    await bench.ack(await bench.fetch_one(), b'{"a": 1}')
+    return str(job["id"])
+
+
+async def test_a_result_says_when_it_was_stored_and_how_large_it_is(http: Http, bench: Bench) -> None:
+    id = await completed(http, bench)
+    job = (await http("GET", f"{JOBS}/{id}")).json()["job"]
+    assert (job["result_stored_at"], job["result_size_bytes"]) == (job["completed_at"], 8)
+    assert "result_expires_at" not in job
+    answer = (await http("GET", f"{JOBS}/{id}/result")).json()
+    assert (answer["result_stored_at"], answer["result_size_bytes"]) == (job["completed_at"], 8)
+
+
+@pytest.mark.parametrize("place", ["top", "options"])
+async def test_a_result_is_deleted_after_its_time_and_the_job_after_its_own(
+    http: Http, bench: Bench, place: str
+) -> None:
+    id = await completed(http, bench, **({"result_ttl": 60} if place == "top" else {"options": {"result_ttl": 60}}))
+    job = (await http("GET", f"{JOBS}/{id}")).json()["job"]
+    assert (job["result_ttl"], job["result"]) == (60, {"a": 1})
+    assert job["result_expires_at"] == "2027-01-15T08:01:00.000000Z"
+    await prune(bench, 59)
+    assert (await http("GET", f"{JOBS}/{id}/result")).json()["result"] == {"a": 1}
+    await prune(bench, 1)
+    gone = await http("GET", f"{JOBS}/{id}/result")
+    assert (gone.status_code, gone.json()["error"]["code"]) == (410, "x_result_expired")
+    found = (await http("GET", f"{JOBS}/{id}")).json()["job"]
+    assert found["state"] == "completed"
+    assert not {"result", "result_stored_at", "result_expires_at", "result_size_bytes"} & found.keys()
+    results = (await http("POST", f"{JOBS}/results", {"ids": [id]})).json()["results"]
+    assert results[id]["result"] is None
+    await prune(bench, 3600)
+    assert (await http("GET", f"{JOBS}/{id}")).status_code == 404
+
+
+async def test_a_job_is_not_deleted_before_its_result(http: Http, bench: Bench) -> None:
+    long, forever = [await completed(http, bench, result_ttl=ttl) for ttl in (7200, -1)]
+    await prune(bench, 3601)
+    assert (await http("GET", f"{JOBS}/{long}/result")).json()["result"] == {"a": 1}
+    await prune(bench, 3600)
+    assert (await http("GET", f"{JOBS}/{long}")).status_code == 404
+    await prune(bench, 3600 * 24 * 365 * 50)
+    assert (await http("GET", f"{JOBS}/{forever}/result")).json()["result"] == {"a": 1}
+
+
+async def test_a_result_that_is_not_to_be_kept_is_not_stored(http: Http, bench: Bench) -> None:
+    id = await completed(http, bench, result_ttl=0)
+    assert (await http("GET", f"{JOBS}/{id}/result")).status_code == 410
+    assert "result" not in shown(await bench.find(id))
+
+
+async def test_a_job_that_is_deleted_earlier_takes_its_result_along(http: Http, bench: Bench) -> None:
+    id = await completed(http, bench, result_ttl=60, expiration_delay="PT30S")
+    assert shown(await bench.find(id))["result_expires_at"] == "2027-01-15T08:00:30.000000Z"
+    later = await completed(http, bench, result_ttl=60, expiration_delay="PT3H")
+    await prune(bench, 30)
+    await prune(bench)
+    assert (await http("GET", f"{JOBS}/{id}")).status_code == 404
+    await prune(bench, 3600 * 2)
+    assert (await http("GET", f"{JOBS}/{later}/result")).status_code == 410
+    await prune(bench, 3600)
+    assert (await http("GET", f"{JOBS}/{later}")).status_code == 404
+
+
+async def test_the_result_of_a_step_is_kept_until_its_workflow_ends(flow: WorkflowBench) -> None:
+    steps = [{"id": "a", "type": "a", "args": [], "options": {"result_ttl": 0}}]
+    steps.append({"id": "b", "type": "b", "args": [{"$ref": "steps.a.result"}], "depends_on": ["a"]})  # type: ignore[dict-item]
+    await flow.create({"type": "graph", "steps": steps})
+    (first,) = await flow.take()
+    await flow.ack(first, b'"kept"')
+    await prune(flow, 60)
+    (second,) = await flow.take()
+    assert second.args == ["kept"]
+    await flow.ack(second)
+    await prune(flow, 3600)
+    assert (await flow.find(first)).result is None
+
+
+async def test_a_result_larger_than_the_job_allows_is_refused_and_the_job_stays_active(
+    http: Http, bench: Bench
+) -> None:
+    await http.push(type="a", result_size_limit=10)
+    await http.push(type="b")
+    limited, free = await bench.fetch(count=2)
+    acks = [Acknowledgement(job.id, b'"123456789"', job.worker_id, job.attempt) for job in (limited, free)]
+    refused, done = await bench.engine.jobs.acknowledge(acks)
+    assert isinstance(refused, ResultTooLarge)
+    assert not isinstance(done, OjsterError)
+    answer = await http("POST", f"{JOBS}/{limited.id}/ack", {"result": "123456789"})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (413, "RESULT_TOO_LARGE")
+    assert (await bench.find(limited)).state == "active"
+    assert (await http("POST", f"{JOBS}/{limited.id}/ack", {"result": "12345678"})).status_code == 200
+
+
+async def test_an_attempt_has_time_to_clean_up_after_its_timeout(bench: Bench) -> None:
+    await bench.push(timeout=10, grace_period=5, retry={"max_attempts": 1}, visibility_timeout=3600)
+    job = await bench.fetch_one(worker_id="w")
+    await bench.run_due(14.9)
+    assert (await bench.find(job)).state == "active"
+    await bench.run_due(0.1)
+    ended = await bench.find(job)
+    assert (ended.state, ended.error_type) == ("discarded", "timeout")
+    assert shown(ended)["error"]["limit_seconds"] == 10
+
+
+async def test_an_attempt_without_a_sign_of_life_has_stalled(http: Http, bench: Bench) -> None:
+    await bench.push(heartbeat_timeout=10, retry={"max_attempts": 1})
+    job = await bench.fetch_one(worker_id="w", lease=3_600_000_000)
+    for call in ("heartbeat", "progress"):
+        await bench.run_due(9)
+        if call == "heartbeat":
+            beat = {"worker_id": "w", "active_jobs": [job.id], "visibility_timeout_ms": 3_600_000}
+            await http("POST", "/ojs/v1/workers/heartbeat", beat)
+        else:
+            await http("PUT", f"{JOBS}/{job.id}/progress", {"progress": 0.5, "worker_id": "w"})
+        assert (await bench.find(job)).state == "active"
+    await bench.run_due(10)
+    ended = await bench.find(job)
+    assert (ended.state, ended.error_type) == ("discarded", "stalled")
