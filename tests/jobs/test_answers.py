@@ -258,12 +258,13 @@ async def test_a_result_is_shown_as_it_is_or_waited_for(http: Http, bench: Bench
     waited = await http("GET", f"{BASE}/jobs/{id}/result?wait=true&timeout=0")
     assert (waited.status_code, waited.json()["error"]["details"]) == (408, {"current_state": "active"})
     await ok(http, "POST", "/workers/ack", {"job_id": id, "worker_id": "w", "result": [1]})
+    result = {"state": "completed", "result": [1], "result_size_bytes": 3, "result_stored_at": AT}
     for query in ("", "?wait=true&timeout=0", "?wait=false"):
         response = await http("GET", f"{BASE}/jobs/{id}/result{query}")
-        assert response.json() == {"job_id": id, "state": "completed", "result": [1]}
+        assert response.json() == {"job_id": id} | result
         assert "retry-after" not in response.headers
     both = await ok(http, "POST", "/jobs/results", {"ids": [id, "nowhere"]})
-    assert both == {"results": {id: {"state": "completed", "result": [1]}}}
+    assert both == {"results": {id: result}}
 
 
 async def test_progress_is_a_share_or_a_percentage(http: Http, bench: Bench) -> None:

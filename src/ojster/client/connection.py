@@ -250,6 +250,12 @@ class _Attempt(msgspec.Struct):
     started_at: str | None = None
 
 
+def log_warnings(answer: Mapping[str, msgspec.Raw]) -> None:
+    """Log what the server warns of, such as members of a job that look misspelt."""
+    for warning in msgspec.json.decode(answer["warnings"], type=list[str]) if "warnings" in answer else ():
+        log.warning("%s", warning)
+
+
 def list_of(raw: msgspec.Raw) -> list[msgspec.Raw]:
     """Return the elements of a JSON array."""
     return msgspec.json.decode(raw, type=list[msgspec.Raw])

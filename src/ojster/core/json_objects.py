@@ -64,6 +64,14 @@ def read_members(body: bytes | msgspec.Raw, what: str = "The request body") -> M
     return members
 
 
+def without_nulls(members: Members) -> Members:
+    """Return members without those that are ``null``, which count as absent.
+
+    Spec: ojs-json-format 14.2
+    """
+    return {name: raw for name, raw in members.items() if bytes(raw) != b"null"}
+
+
 def stored_members(stored: bytes | msgspec.Raw) -> Members:
     """Return the members of a JSON object that was checked before it was stored, as ``read_members`` does."""
     return _decode_members(stored)

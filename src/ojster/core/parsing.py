@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from ojster.core.errors import InvalidRequest
-from ojster.core.json_objects import MAX_VALUE_DEPTH, check_depth
+from ojster.core.json_objects import MAX_VALUE_DEPTH, check_depth, raw_list
 
 
 def read_value(raw: bytes | msgspec.Raw, name: str, deepest: int = MAX_VALUE_DEPTH) -> Any:
@@ -29,6 +29,20 @@ def read_value(raw: bytes | msgspec.Raw, name: str, deepest: int = MAX_VALUE_DEP
         raise InvalidRequest(f"The {name!r} attribute cannot be read: {error}.", field=name) from None
 
 
+def meant_by(name: str, known: Collection[str]) -> str | None:
+    """Return the known name that an unknown one looks like; ``None`` if it looks like none."""
+    return next(iter(difflib.get_close_matches(name, known, 1, 0.85)), None)
+
+
+def misspellings(names: Collection[str], known: Collection[str], where: str) -> list[str]:
+    """Return a warning for each unknown name that looks like a known one, such as ``prioriy``."""
+    return [
+        f"{where} {name[:60]!r} is unknown and has no effect; did you mean {meant!r}?"
+        for name in sorted(names)
+        if name not in known and (meant := meant_by(name, known)) is not None
+    ]
+
+
 def refuse_misspelt(members: Collection[str], kind: object) -> None:
     """Refuse members that the type of a request does not have and that look like one that it has.
 
@@ -41,8 +55,58 @@ def refuse_misspelt(members: Collection[str], kind: object) -> None:
     """
     known = _members_of(kind)
     for name in sorted(set(members) - known) if known else ():
-        if meant := difflib.get_close_matches(name, known, 1, 0.85):
-            raise InvalidRequest(f"Unknown member {name[:60]!r}; did you mean {meant[0]!r}?", field=name)
+        if (meant := meant_by(name, known)) is not None:
+            raise InvalidRequest(f"Unknown member {name[:60]!r}; did you mean {meant!r}?", field=name)
+
+
+def without_nulls(raw: bytes | msgspec.Raw, kind: object) -> bytes:
+    """Return the JSON of a request without the members that are ``null`` where their type has no ``null``.
+
+    Spec: ojs-json-format 14.2
+    """
+    fields = _fields_of(kind)
+    if not fields or bytes(raw)[:1] != b"{":
+        return bytes(raw)
+    members = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
+    kept: dict[str, msgspec.Raw] = {}
+    for name, value in members.items():
+        field = fields.get(name)
+        if field is None or field.takes_null or bytes(value) != b"null":
+            kept[name] = value if field is None else msgspec.Raw(_without_nulls_inside(value, field))
+    return msgspec.json.encode(kept)
+
+
+def _without_nulls_inside(raw: msgspec.Raw, field: _Field) -> bytes:
+    if field.body is not None:
+        return without_nulls(raw, field.body)
+    if field.bodies is None or bytes(raw)[:1] != b"[":
+        return bytes(raw)
+    return msgspec.json.encode([msgspec.Raw(without_nulls(one, field.bodies)) for one in raw_list(raw)])
+
+
+class _Field(NamedTuple):
+    """A member of a request: whether it may be ``null``, and the type of the objects in it, alone or in a list."""
+
+    takes_null: bool
+    body: object = None
+    bodies: object = None
+
+
+@cache
+def _fields_of(kind: object) -> Mapping[str, _Field]:
+    """Return the members of a type of request; none if it may have any."""
+    if not (isinstance(kind, type) and issubclass(kind, msgspec.Struct)):
+        return {}
+    fields = {}
+    for field in msgspec.inspect.type_info(kind).fields:  # type: ignore[attr-defined]  (of a struct)
+        type_ = field.type
+        types = type_.types if isinstance(type_, msgspec.inspect.UnionType) else (type_,)
+        body = next((one.cls for one in types if isinstance(one, msgspec.inspect.StructType)), None)
+        items = next((one.item_type for one in types if isinstance(one, msgspec.inspect.ListType)), None)
+        bodies = items.cls if isinstance(items, msgspec.inspect.StructType) else None
+        is_null = (msgspec.inspect.NoneType, msgspec.inspect.RawType, msgspec.inspect.AnyType)
+        fields[field.encode_name] = _Field(any(isinstance(one, is_null) for one in types), body, bodies)
+    return fields
 
 
 @cache

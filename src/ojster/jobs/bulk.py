@@ -112,6 +112,30 @@ def perform(tx: Transaction, bulks: Sequence[Bulk]) -> list[Reply | OjsterError 
     return [_perform(tx, bulk) for bulk in bulks]
 
 
+class KeyedPush(msgspec.Struct, frozen=True):
+    """A job that is pushed once for its idempotency key, and what formats the answer."""
+
+    job: NewJob
+    key: Key
+    answer: Callable[[Pushed], Reply]
+
+
+def push_once(tx: Transaction, pushes: Sequence[KeyedPush]) -> list[Reply | OjsterError | Later]:
+    """Push each job, or return the stored reply of the request that has pushed it."""
+    results: list[Reply | OjsterError | Later] = []
+    for one in pushes:
+        known = recall(tx, one.key)
+        if known is None:
+            (pushed,) = push(tx, [(one.job,)])
+            if isinstance(pushed, list):
+                known = one.answer(pushed[0])
+                remember(tx, one.key, known)
+            else:
+                known = pushed
+        results.append(known)
+    return results
+
+
 def _perform(tx: Transaction, bulk: Bulk) -> Reply | OjsterError | Later:
     if bulk.key is not None and (known := recall(tx, bulk.key)) is not None:
         return known

@@ -251,7 +251,14 @@ async def _perform(
     def answer(outcomes: Sequence[ItemOutcome]) -> Reply:
         entries = list(map(_entry, outcomes, items))
         succeeded = sum(entry.refusal is None for entry in entries)
-        return style.answer(action, entries, _Totals(len(entries), succeeded), atomic)
+        reply = style.answer(action, entries, _Totals(len(entries), succeeded), atomic)
+        warnings = [
+            f"The job at index {index}: {warning}"
+            for index, item in enumerate(items)
+            if isinstance(item, NewJob)
+            for warning in item.warnings
+        ]
+        return Reply(reply.status, b'%b,"warnings":%b}' % (reply.body[:-1], encode(warnings))) if warnings else reply
 
     reply = await request.engine.bulk.perform(Bulk(action, items, atomic, answer, key))
     return Answer(reply.body, reply.status, ((b"x-ojs-batch-size", b"%d" % len(items)),))
@@ -286,6 +293,28 @@ def check_size(request: HttpRequest, items: Sequence[Any], name: str) -> None:
 
 
 def _key(request: HttpRequest, action: Action, in_body: str | None, raw: bytes, style: _AnswerFormat) -> Key | None:
+    return key_of(request, action, type(style).__name__.encode() + raw, in_body)
+
+
+def key_of(request: HttpRequest, operation: str, content: bytes, in_body: str | None = None) -> Key | None:
+    """Return the idempotency key of a request; ``None``: it has none.
+
+    Parameters
+    ----------
+    operation:
+        What it is for: the same key of another operation is another key.
+    content:
+        What the request says: a request with the key must say the same again.
+    in_body:
+        The key in its body; the header takes precedence.
+
+    Raises
+    ------
+    InvalidRequest
+        The key is malformed.
+
+    Spec: ojs-bulk-operations 10
+    """
     key = request.header(b"idempotency-key") or in_body
     if key is None:
         return None
@@ -293,7 +322,7 @@ def _key(request: HttpRequest, action: Action, in_body: str | None, raw: bytes, 
         raise InvalidRequest(
             f"Invalid idempotency key. Use 1 to {MAX_KEY_CHARS} printable characters.", field="idempotency_key"
         )
-    return Key(action, key, hashlib.sha256(type(style).__name__.encode() + raw).hexdigest())
+    return Key(operation, key, hashlib.sha256(content).hexdigest())
 
 
 _BATCH: Final = _BatchFormat()

@@ -11,7 +11,16 @@ import msgspec
 from ojster.core.errors import Conflict, Forbidden, InvalidRequest, OjsterError
 from ojster.jobs import bulk as bulks
 from ojster.jobs import idempotency
-from ojster.jobs.bulk import ALLOWED_STATES, DEFAULT_STATES, Action, Bulk, Summary, SweepBatch, SweepBatchResult
+from ojster.jobs.bulk import (
+    ALLOWED_STATES,
+    DEFAULT_STATES,
+    Action,
+    Bulk,
+    KeyedPush,
+    Summary,
+    SweepBatch,
+    SweepBatchResult,
+)
 from ojster.jobs.filter_walk import JobFilter, batches
 from ojster.jobs.idempotency import Key, Reply
 from ojster.jobs.scope import CapabilityService, accepted
@@ -80,6 +89,17 @@ class BulkService(CapabilityService):
             items = [(refusals[item] or item) if isinstance(item, str) else item for item in bulk.items]
             bulk = msgspec.structs.replace(bulk, items=items, key=self._key(bulk.key), by=self.scope.who)
         return accepted(await self.database.run(bulks.perform, bulk, len(bulk.items)))
+
+    async def push_once(self, item: KeyedPush) -> Reply:
+        """Push a job, or return the stored reply of a repeated request.
+
+        Raises
+        ------
+        Conflict
+            The idempotency key belongs to another request.
+        """
+        keyed = msgspec.structs.replace(item, key=self._key(item.key))
+        return accepted(await self.database.run(bulks.push_once, keyed))
 
     def _key(self, key: Key | None) -> Key | None:
         return None if key is None else msgspec.structs.replace(key, operation=self.scope.named(key.operation))

@@ -44,6 +44,7 @@ class BatchAnswer(Struct):
     count: Count | UnsetType = UNSET
     dry_run: Literal[True] | UnsetType = UNSET
     as_of: Timestamp | UnsetType = UNSET
+    warnings: list[str] | UnsetType = UNSET
 
 
 class EnqueuedBatchAnswer(Struct):
@@ -56,6 +57,7 @@ class EnqueuedBatchAnswer(Struct):
     count: Count
     results: list[BatchResultBody] | UnsetType = UNSET
     summary: BatchSummaryBody | UnsetType = UNSET
+    warnings: list[str] | UnsetType = UNSET
 
 
 class BulkJobBody(Struct):
@@ -87,6 +89,7 @@ class BulkEnqueuedAnswer(Struct):
     succeeded: Count
     failed: Count
     items: list[BulkItemBody]
+    warnings: list[str] | UnsetType = UNSET
 
 
 class BulkChangedAnswer(Struct):

@@ -47,6 +47,27 @@ NO_ATTRIBUTES: Final = Attributes()
 OWN_TYPES: Final = frozenset({CODE_TYPE, WAIT_TYPE})
 """Job types with attributes of their own."""
 
+ATTRIBUTES: Final = frozenset({CODE, EXPIRATION, REACTIONS, WAITS_FOR, "requires", "schema", "version"})
+"""The attributes of a job that are not options."""
+
+_PREFIX: Final = "ext_"
+
+
+def without_nulls(members: Members) -> Members:
+    """Return the attributes of a request without those that are ``null``, which count as absent.
+
+    Unknown members are kept, whatever they are.
+
+    Spec: ojs-json-format 14.2
+    """
+    empty = [
+        name
+        for name, raw in members.items()
+        if bytes(raw) == b"null" and (name in ATTRIBUTES or name.startswith(_PREFIX))
+    ]
+    return {name: raw for name, raw in members.items() if name not in empty} if empty else members
+
+
 _OF_STEPS: Final = frozenset({"workflow_id", "workflow_step"})
 """The attributes that every step of a workflow has."""
 

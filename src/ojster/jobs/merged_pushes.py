@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from ojster.client.connection import Connection, job_of, read_answer
+from ojster.client.connection import Connection, job_of, log_warnings, read_answer
 from ojster.core.errors import BackendError, BackendUnavailable
 from ojster.core.json_objects import Members
 from ojster.core.refusals import JobDropped
@@ -130,6 +130,8 @@ class MergedPushes:
         except Exception as error:  # whatever it is: alone, each job gets its own outcome
             log.debug("a request for %d jobs failed, and they are sent alone: %s", len(some), error)
             return True
+        for warning in answer.warnings:
+            log.warning("%s", warning)
         jobs = iter(answer.jobs)
         for one, outcome in zip(some, answer.results, strict=True):
             if outcome.error is None:
@@ -156,6 +158,7 @@ class _Outcome(msgspec.Struct):
 class _Answer(msgspec.Struct):
     results: list[_Outcome]
     jobs: list[msgspec.Raw] = []
+    warnings: list[str] = []
 
 
 async def push_alone(connection: Connection, members: Members, patience: float | None = None) -> Pushed:
@@ -163,4 +166,5 @@ async def push_alone(connection: Connection, members: Members, patience: float |
     answer = await connection.call("POST", "/jobs", members, patience=patience)
     if "dropped" in answer:
         raise JobDropped("Middleware of the server has dropped the job; it was not enqueued.")
+    log_warnings(answer)
     return Pushed(job_of(answer["job"]), existing="deduplicated" in answer)

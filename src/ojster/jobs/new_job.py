@@ -15,14 +15,21 @@ from ojster.core.access import Access
 from ojster.core.errors import InvalidRequest, PayloadTooLarge, Unsupported
 from ojster.core.ids import is_job_id, new_id
 from ojster.core.json_objects import MAX_VALUE_DEPTH, Members, check_depth, check_names, read_members
-from ojster.core.parsing import read_value
+from ojster.core.parsing import misspellings, read_value
 from ojster.core.refusals import MetadataTooLarge
 from ojster.core.shared_value import SharedValue
 from ojster.core.tenant import check_tenant, qualify, shown_tenant
 from ojster.core.timestamps import format_timestamp
 from ojster.core.trace import trace_of_meta
 from ojster.events.channel import Notify
-from ojster.jobs.capability_attributes import NO_ATTRIBUTES, OWN_TYPES, Attributes, read_attributes
+from ojster.jobs.capability_attributes import (
+    ATTRIBUTES,
+    NO_ATTRIBUTES,
+    OWN_TYPES,
+    Attributes,
+    read_attributes,
+    without_nulls,
+)
 from ojster.jobs.deadlines import deadlines_of
 from ojster.jobs.names import VERSION_PATTERN, kind, read_type, refuse_reserved, string
 from ojster.jobs.options import DEFAULT_OPTIONS, JobOptions
@@ -74,6 +81,26 @@ _SYSTEM_NAMES: Final = frozenset(
 
 Spec: ojs-core 5.3
 """
+
+OF_WORKFLOWS: Final = frozenset(
+    {
+        "allow_failure",
+        "callbacks",
+        "compensate",
+        "compensate_args",
+        "compensate_type",
+        "depends_on",
+        "do",
+        "fallback",
+        "if",
+        "jobs",
+        "manual",
+        "provides",
+        "steps",
+        "when",
+    }
+)
+"""Members of steps and containers of workflows, which mean nothing to a job alone."""
 
 OF_STEPS: Final = frozenset({"workflow_id", "workflow_step"})
 """Attributes that only steps of workflows have; their workflow sets them."""
@@ -132,7 +159,7 @@ class NewJob(msgspec.Struct, gc=False):
     reach: Reach | None = None
     """Which jobs its caller may know and replace, for unique jobs; ``None``: all."""
     warnings: tuple[str, ...] = ()
-    """Violations of the schema of its type by its arguments."""
+    """Violations of the schema of its type by its arguments, and unknown members that look like mistakes."""
 
 
 def read_job(
@@ -140,7 +167,6 @@ def read_job(
     now: int,
     *,
     largest: int,
-    options: JobOptions | None = None,
     tenant: str | None = None,
     otherwise: str = "",
     is_step: bool = False,
@@ -157,8 +183,6 @@ def read_job(
         Time at which the request was accepted, in microseconds since the epoch; relative times count from it.
     largest:
         Maximum size of the job as JSON, in bytes.
-    options:
-        Parsed options; those in ``members`` are then not parsed.
     tenant:
         The tenant of the job; ``None``: the tenant that its ``meta`` names.
     otherwise:
@@ -181,17 +205,13 @@ def read_job(
     Spec: ojs-http-binding 9.1, ojs-multi-tenancy 5
     """
     type, args = _read_type_and_args(members)
-    given_id = members.pop("id", None)
+    given_id = _pop(members, "id")
     id = new_id() if given_id is None else _read_id(bytes(given_id))
-    options_raw = _take_options(members)
+    options = _options(_take_options(members), members)
     owner, meta = read_owner(_read_meta(members), tenant, otherwise)
-    if (version := members.pop("specversion", None)) is not None:
-        _check_version(bytes(version))
-    if options is None:
-        options = _options(options_raw, members)
-    if members and not is_step:
-        for name in OF_STEPS & members.keys():
-            del members[name]
+    _check_version(_pop(members, "specversion"))
+    if members:
+        members = _own_attributes(members, is_step)
     scheduled_at = None if options.scheduled_at is None else options.scheduled_at.at(now)
     expires_at = None if options.expires_at is None else options.expires_at.at(now)
     latest_start, deadline_bits = _deadlines(options, expires_at, now)
@@ -233,7 +253,39 @@ def read_job(
         trace_id=trace_of_meta(meta),
         wait=attributes.wait,
         notices=attributes.notices,
+        warnings=(*options.warnings, *warnings_of(members)) if members or options.warnings else (),
     )
+
+
+def _own_attributes(members: Members, is_step: bool) -> Members:
+    """Return the attributes of a request that count: neither ``null``, nor those of a step unless it is one."""
+    members = without_nulls(members)
+    return members if is_step else {name: raw for name, raw in members.items() if name not in OF_STEPS}
+
+
+def _pop(members: Members, name: str) -> msgspec.Raw | None:
+    """Take an attribute out of a request; ``null`` counts as absent.
+
+    Spec: ojs-json-format 14.2
+    """
+    raw = members.pop(name, None)
+    return None if raw is None or bytes(raw) == b"null" else raw
+
+
+_KNOWN: Final = AT_TOP | ATTRIBUTES | _SERVER_NAMES | {"type", "args", "id", "meta", "options", "specversion"}
+
+
+def warnings_of(members: Members) -> list[str]:
+    """Return warnings about unknown members of a job that look like mistakes. All are kept with the job.
+
+    Spec: ojs-json-format 14.3
+    """
+    unknown = [name for name in members if name not in _KNOWN and name not in OF_STEPS]
+    elsewhere = [name for name in unknown if name in OF_WORKFLOWS]
+    return [
+        *misspellings([name for name in unknown if name not in OF_WORKFLOWS], _KNOWN, "The member"),
+        *(f"The member {name!r} has an effect only in steps of workflows." for name in sorted(elsewhere)),
+    ]
 
 
 def _attributes(type: str, args: bytes, members: Members) -> Attributes:
@@ -387,8 +439,8 @@ def _read_id(raw: bytes) -> str:
     return value
 
 
-def _check_version(raw: bytes) -> None:
-    value = string(raw, "specversion")
+def _check_version(raw: msgspec.Raw | None) -> None:
+    value = SPEC_VERSION if raw is None else string(bytes(raw), "specversion")
     if value != SPEC_VERSION and not value.startswith("1.0."):
         raise Unsupported(f"specversion {value[:32]!r} is not supported; use {SPEC_VERSION!r}.")
 

@@ -46,6 +46,7 @@ class JobOptions(msgspec.Struct, frozen=True):
     queue_rate: int | None = None
     limit: RateLimitPolicy | None = None
     reacts: int = 0
+    warnings: tuple[str, ...] = ()
     fragment: bytes = b""
 
 

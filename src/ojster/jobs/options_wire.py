@@ -12,15 +12,21 @@ from msgspec import Meta, Struct
 from ojster.core.durations import LONGEST, LONGEST_SECONDS, MILLISECOND, SECOND, parse_any_duration, parse_duration
 from ojster.core.errors import InvalidRequest
 from ojster.core.json_objects import MAX_SAFE_INTEGER, Members, check_names, read_members
-from ojster.core.parsing import read_value
+from ojster.core.parsing import misspellings, read_value
 from ojster.core.reacts import HAS_GRACE, RESULT_LIMITS, STALLS
 from ojster.core.timestamps import parse_timestamp
 from ojster.core.wire import Count, Json, Milliseconds
 from ojster.jobs.names import DEFAULT_QUEUE, MAX_QUEUE_NAME_LENGTH, QUEUE_PATTERN, check_queue_name, kind
 from ojster.jobs.options import DEFAULT_OPTIONS, PRIORITIES, JobOptions, Moment
-from ojster.jobs.policy_wire import RetryPolicyBody, UniquePolicyBody, parse_retry_policy, parse_unique_policy
+from ojster.jobs.policy_wire import (
+    RetryPolicyBody,
+    UniquePolicyBody,
+    parse_retry_policy,
+    parse_unique_policy,
+    policy_warnings,
+)
 from ojster.jobs.retry import DEFAULT_RETRY
-from ojster.queues.wire import RateLimitBody, parse_policy
+from ojster.queues.wire import RATE_LIMIT_MEMBERS, RateLimitBody, parse_policy
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -120,32 +126,15 @@ def _read_options(raw: bytes) -> JobOptions:
     for name in ("retry", "unique", "rate_limit"):
         if isinstance(given.get(name), dict):
             check_names(members[name], f"The {name!r} option")
-    shown: dict[str, msgspec.Raw] = {
-        name: members[name]
-        for name in (
-            "timeout",
-            "timeout_ms",
-            "total_timeout",
-            "total_timeout_ms",
-            "enqueue_ttl",
-            "enqueue_ttl_ms",
-            "retry",
-            "unique",
-            "tags",
-            "visibility_timeout",
-            "visibility_timeout_ms",
-            "rate_limit",
-            *_WHOLE,
-        )
-        if name in given
-    }
+    shown = {name: members[name] for name in _SHOWN if name in given}
     scheduled_at = read_moment(given, "scheduled_at") or read_moment(given, "delay_until")
     expires_at = read_moment(given, "expires_at")
     if scheduled_at is not None and not scheduled_at.relative:
         shown["scheduled_at"] = members["scheduled_at" if "scheduled_at" in given else "delay_until"]
     if expires_at is not None and not expires_at.relative:
         shown["expires_at"] = members["expires_at"]
-    if unknown := {name: value for name, value in members.items() if name not in _OPTION_NAMES}:
+    unknown = {name: value for name, value in members.items() if name not in _OPTION_NAMES}
+    if unknown:
         shown["options"] = msgspec.Raw(_encode(unknown))
     tags = given.get("tags", [])
     if not isinstance(tags, list) or not all(isinstance(tag, str) for tag in tags):
@@ -168,8 +157,36 @@ def _read_options(raw: bytes) -> JobOptions:
         queue_rate=_queue_rate(given.get("rate_limit")),
         limit=parse_policy(given.get("rate_limit")),
         reacts=_reacts(given),
+        warnings=(*misspellings(unknown, _OPTION_NAMES, "The option"), *_policy_warnings(given)),
         fragment=b"".join(b",%b:%b" % (_encode(name), bytes(value)) for name, value in shown.items()),
     )
+
+
+_SHOWN: Final = (
+    "timeout",
+    "timeout_ms",
+    "total_timeout",
+    "total_timeout_ms",
+    "enqueue_ttl",
+    "enqueue_ttl_ms",
+    "retry",
+    "unique",
+    "tags",
+    "visibility_timeout",
+    "visibility_timeout_ms",
+    "rate_limit",
+    "grace_period",
+    "heartbeat_timeout",
+    "result_ttl",
+    "result_size_limit",
+)
+"""Options that a job shows as they were sent."""
+
+
+def _policy_warnings(given: Mapping[str, Any]) -> list[str]:
+    limit = given.get("rate_limit")
+    of_limit = misspellings(limit, RATE_LIMIT_MEMBERS, "The member of rate_limit") if isinstance(limit, dict) else []
+    return policy_warnings(given) + of_limit
 
 
 def _without_aliases(members: Members) -> Members:

@@ -5,13 +5,14 @@ Spec: ojs-retry, ojs-unique-jobs
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from ojster.core.durations import LONGEST_MILLIS, MILLISECOND, format_duration, parse_any_duration
 from ojster.core.errors import InvalidPolicy, InvalidRequest
+from ojster.core.parsing import misspellings
 from ojster.core.states import STATE_NAMES, UNFINISHED, JobState
 from ojster.core.wire import Count, Milliseconds
 from ojster.jobs.retry import DEFAULT_RETRY, Backoff, Exhaustion, RetryPolicy
@@ -180,6 +181,30 @@ class UniquePolicyBody(Struct, omit_defaults=True):
 
 _UNIQUE_MEMBERS: Final = frozenset(UniquePolicyBody.__struct_fields__)
 
+_RETRY_MEMBERS: Final = frozenset(RetryPolicyBody.__struct_fields__) | {
+    "initial_interval_ms",
+    "max_interval_ms",
+    "strategy",
+    "backoff",
+}
+
+
+def policy_warnings(given: Mapping[str, Any]) -> list[str]:
+    """Return warnings about unknown members of the policies among the options of a job, which are kept all the same.
+
+    Spec: ojs-json-format 14.3
+    """
+    warnings = []
+    unique, retry = given.get("unique"), given.get("retry")
+    if isinstance(unique, dict):
+        warnings += [
+            f"unique.{name[:60]} is unknown and has no effect; unique can have {', '.join(sorted(_UNIQUE_MEMBERS))}."
+            for name in sorted(unique.keys() - _UNIQUE_MEMBERS)
+        ]
+    if isinstance(retry, dict):
+        warnings += misspellings(retry.keys(), _RETRY_MEMBERS, "The member of retry")
+    return warnings
+
 
 def parse_unique_policy(given: Any) -> UniquePolicy:
     """Return the policy in a job's ``unique`` object.
@@ -193,10 +218,6 @@ def parse_unique_policy(given: Any) -> UniquePolicy:
     """
     if not isinstance(given, dict):
         raise InvalidRequest("unique must be an object.", field="unique")
-    if unknown := sorted(given.keys() - _UNIQUE_MEMBERS):
-        raise InvalidRequest(
-            f"unique has no attribute {unknown[0]!r}; it can have {', '.join(sorted(_UNIQUE_MEMBERS))}.", field="unique"
-        )
     named = _strings(given, "key") or ()
     arguments = tuple(name for name in named if name not in _DIMENSIONS)
     keys = _strings(given, "keys") or tuple(name for name in named if name in _DIMENSIONS) or ("type",)

@@ -200,7 +200,7 @@ class Preparation:
         if scope.access is not None:
             scope.check_contents({name: members[name] for name in _CHECKED & members.keys()})
         args = members.get("args", _NULL)
-        uri = schemas.schema_uri(members) if "schema" in members else None
+        uri = schemas.schema_uri(members) if members.get("schema", _NULL) != _NULL else None
         settings = scope.database.settings
         job = read_job(
             members, self._now, largest=settings.largest_job, tenant=scope.tenant, otherwise=settings.default_tenant
@@ -214,7 +214,7 @@ class Preparation:
             if brings_reactions and job.reacts & ANY_EVENT:
                 scope.access.need_all_queues("A reaction")
         if self.catalogue.by_type or uri is not None:
-            job.warnings = schemas.check_args(self.catalogue, job, args, uri)
+            job.warnings += schemas.check_args(self.catalogue, job, args, uri)
         if job.reacts & ANY_EVENT:
             await check_references(scope, job)
         return job

@@ -16,6 +16,7 @@ from ojster.client.connection import (
     error_of,
     job_of,
     list_of,
+    log_warnings,
     outcome_of,
     paging,
     readable_jobs,
@@ -91,6 +92,7 @@ class RemoteJobs(RemoteCapability):
                 raise
             # The answer to an earlier try was lost: the jobs exist already.
             return [Pushed(await self.find(id)) for id in ids]
+        log_warnings(answer)
         return [Pushed(job_of(raw)) for raw in list_of(answer["jobs"])]
 
     async def find(self, job_id: str) -> Job:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import Final
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -37,10 +38,13 @@ from ojster.jobs.answer_wire import (
     show_changed,
     show_checkpoint,
 )
+from ojster.jobs.bulk import KeyedPush
+from ojster.jobs.bulk_routes import key_of
 from ojster.jobs.checkpoints import NewCheckpoint
 from ojster.jobs.failure import Failure, parse_failure
 from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.filters import filter_of
+from ojster.jobs.idempotency import Reply
 from ojster.jobs.interventions import Adjustment
 from ojster.jobs.job_json import to_json
 from ojster.jobs.messages import Holder, Progress
@@ -71,17 +75,41 @@ from ojster.workflows.answer_wire import NoteAnswer, NotesAnswer
 from ojster.workflows.notes import NewNote
 from ojster.workflows.wire import NOTE, RESUME, NoteBody, ResumeBody
 
+T = TypeVar("T")
+
 
 async def enqueue(request: HttpRequest) -> Answer:
-    """Enqueue a job, or return the existing one with 200 if the uniqueness policy finds a duplicate."""
+    """Enqueue a job, or return the existing one with 200 if the uniqueness policy finds a duplicate.
+
+    With the header ``Idempotency-Key``, a repeated request gets the first answer again, for a day.
+    """
     engine = request.engine
     try:
         job = await engine.jobs.prepare(await request.members())
     except JobDropped:
         return Answer(b'{"dropped":true}')
-    (pushed,) = await _push_or_block(request, job)
+    if (key := key_of(request, "push", request.known_body)) is not None:
+        keyed = KeyedPush(job, key, lambda pushed: _enqueued(job, pushed))
+        reply = await _push_or_block(request, lambda: engine.bulk.push_once(keyed))
+        return Answer(reply.body, reply.status)
+    (pushed,) = await _push_or_block(request, lambda: engine.jobs.push((job,)))
+    reply = _enqueued(job, pushed)
     if pushed.existing:
-        return Answer(b'{"job":%b,"deduplicated":true}' % to_json(pushed.job))
+        return Answer(reply.body)
+    return Answer(reply.body, reply.status, await _headers_of(request, job))
+
+
+def _enqueued(job: NewJob, pushed: Pushed) -> Reply:
+    """Return the answer to a push."""
+    if pushed.existing:
+        return Reply(200, b'{"job":%b,"deduplicated":true}' % to_json(pushed.job))
+    warnings = b',"warnings":' + encode(job.warnings) if job.warnings else b""
+    return Reply(201, b'{"job":%b%b}' % (to_json(pushed.job), warnings))
+
+
+async def _headers_of(request: HttpRequest, job: NewJob) -> list[tuple[bytes, bytes]]:
+    """Return the headers of the answer for a new job: its place, and what limits it and its queue."""
+    engine = request.engine
     told: dict[str, str] = {}
     if job.limit is not None:
         with contextlib.suppress(OjsterError):  # the job is pushed; headers are optional
@@ -92,8 +120,7 @@ async def enqueue(request: HttpRequest) -> Answer:
             told |= pressure.headers() if pressure is not None else {}
     headers = [(name.lower().encode(), value.encode()) for name, value in told.items()]
     headers.append(location("jobs", job.id))
-    warnings = b',"warnings":' + encode(job.warnings) if job.warnings else b""
-    return Answer(b'{"job":%b%b}' % (to_json(pushed.job), warnings), 201, headers)
+    return headers
 
 
 MAX_BLOCK_SECONDS: Final = 60.0
@@ -103,8 +130,8 @@ PUSH_RETRY_SECONDS: Final = 0.1
 """Interval between attempts to push into a full queue, in seconds."""
 
 
-async def _push_or_block(request: HttpRequest, job: NewJob) -> list[Pushed]:
-    """Push a job. If its queue is full with strategy ``block``, retry until ``OJS-Block-Timeout`` has passed.
+async def _push_or_block(request: HttpRequest, push: Callable[[], Awaitable[T]]) -> T:
+    """Push a job with ``push``. If its queue is full with strategy ``block``, retry for ``OJS-Block-Timeout``.
 
     Spec: ojs-backpressure 5.2
     """
@@ -118,7 +145,7 @@ async def _push_or_block(request: HttpRequest, job: NewJob) -> list[Pushed]:
     deadline = loop.time() + wait
     while True:
         try:
-            return await request.engine.jobs.push((job,))
+            return await push()
         except QueueFull as full:
             if full.details["strategy"] != "block" or loop.time() >= deadline or request.engine.database.draining:
                 raise

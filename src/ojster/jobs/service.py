@@ -98,7 +98,12 @@ class JobService(CapabilityService):
     async def enqueue(self, requests: Sequence[Members]) -> list[Pushed]:
         """Prepare and push jobs, all or none."""
         preparation = await self.preparation(of_many=len(requests) > 1)
-        return await self.push([await preparation.job(members) async for members in in_turns(requests)])
+        jobs = [await preparation.job(members) async for members in in_turns(requests)]
+        pushed = await self.push(jobs)
+        for job in jobs:
+            for warning in job.warnings:
+                log.warning("the job %s: %s", job.id, warning)
+        return pushed
 
     async def fetch(self, request: Claim, wait: float = 0.0) -> list[Job]:
         """Hand out jobs (FETCH). If there are none, wait for one: ``wait`` seconds, at most ``MAX_WAIT_SECONDS``."""

@@ -190,6 +190,8 @@ def show_limits(limits: Limits) -> LimitsBody:
     return LimitsBody(limits.concurrency, show_rate(limits.rate), show_rate(limits.throttle))
 
 
+RATE_LIMIT_MEMBERS: Final = frozenset(RateLimitBody.__struct_fields__) | {"limit", "period"}
+
 _LIMITS: Final = frozenset({"concurrency", "rate", "throttle", "on_limit", "limit", "period"})
 """Members of a rate limit that have an effect only with a key."""
 

@@ -17,7 +17,7 @@ from ojster import tracing
 from ojster.core.errors import Forbidden, InvalidPayload, InvalidRequest, PayloadTooLarge, Unsupported
 from ojster.core.ids import new_id
 from ojster.core.json_objects import Members, read_members
-from ojster.core.parsing import refuse_misspelt
+from ojster.core.parsing import refuse_misspelt, without_nulls
 from ojster.core.tenant import check_tenant
 from ojster.core.turns import read_aside
 from ojster.events.streams import Feed
@@ -315,7 +315,13 @@ class HttpRequest:
         try:
             return decoder.decode(raw)
         except msgspec.ValidationError as error:
-            raise InvalidRequest(f"{error}.") from None
+            problem = error
+        try:
+            if b"null" in raw and (without := without_nulls(raw, decoder.type)) != raw:
+                return decoder.decode(without)
+        except msgspec.ValidationError as error:
+            problem = error
+        raise InvalidRequest(f"{problem}.")
 
     def header(self, name: bytes) -> str | None:
         """Return a request header by its lower-case name; ``None`` if it is missing."""

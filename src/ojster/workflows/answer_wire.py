@@ -25,6 +25,7 @@ class WorkflowAnswer(Struct):
     """One workflow."""
 
     workflow: WorkflowInfo
+    warnings: list[str] | UnsetType = UNSET
 
 
 class CancelledWorkflow(WorkflowInfo, kw_only=True, omit_defaults=True):

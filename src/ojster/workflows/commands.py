@@ -28,7 +28,8 @@ from ojster.workflows.dependencies import NewDependencies
 from ojster.workflows.drawing import draw
 from ojster.workflows.info import WorkflowInfo
 from ojster.workflows.notes import NewNote
-from ojster.workflows.plan import read_workflow
+from ojster.workflows.orchestrator_request import ORCHESTRATOR_MEMBER as ORCHESTRATOR
+from ojster.workflows.plan import refuse_unknown
 from ojster.workflows.plan_rules import CONTAINERS
 from ojster.workflows.preview import preview
 from ojster.workflows.properties import PropertyChange
@@ -150,7 +151,10 @@ def _read_start(
             wire[member] = dict(wire.get(member) or {}) | value
     wire |= {} if name is None else {"name": name}
     wire |= {} if delay is None else {"scheduled_at": "+" + to_duration(delay)}
-    return read_members(msgspec.json.encode(wire), str(file))
+    members = read_members(msgspec.json.encode(wire), str(file))
+    if "definition" not in members and ORCHESTRATOR not in members:  # a server only warns about unknown members
+        refuse_unknown(dict(members), 0, largest=Settings().largest_job)
+    return members
 
 
 def read_file(file: Path) -> dict[str, Any]:
@@ -252,7 +256,7 @@ def draw_workflow(workflow_id: str | None, file: Path | None, svg: bool, url: st
         raise click.UsageError("Give either a workflow id or --file.")
     if file is not None:
         wire = read_file(file)
-        read_workflow(read_members(msgspec.json.encode(wire), str(file)), 0, largest=Settings().largest_job)
+        refuse_unknown(read_members(msgspec.json.encode(wire), str(file)), 0, largest=Settings().largest_job)
         info = preview(wire)
     else:
         info = ask(url, lambda client: client.workflows.show(workflow_id or ""))

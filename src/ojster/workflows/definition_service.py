@@ -11,7 +11,7 @@ from ojster.workflows import definitions
 from ojster.workflows.definition import Definition, read_definition
 from ojster.workflows.definitions import Deletion, Named
 from ojster.workflows.nested_definitions import Nested, complete_nested, has_definitions
-from ojster.workflows.plan import read_workflow, refuse_unknown_of_definition
+from ojster.workflows.plan import refuse_unknown
 
 
 class DefinitionService(CapabilityService):
@@ -45,12 +45,11 @@ class DefinitionService(CapabilityService):
         self.scope.check_contents(members)
         found = read_definition(name, members)
         settings = self.database.settings
-        refuse_unknown_of_definition(found.members)
         whole = found.members
         if has_definitions(whole):
             nested = Nested(whole, self.scope.tenant or NOBODY, name)
             whole = accepted(await self.database.read(complete_nested, nested))
-        read_workflow(whole, self.database.clock(), largest=settings.largest_job, tenant=self.scope.tenant)
+        refuse_unknown(whole, self.database.clock(), largest=settings.largest_job, tenant=self.scope.tenant)
         return msgspec.structs.replace(found, name=self.scope.named(found.name))
 
     async def find(self, which: Named) -> Definition:

@@ -16,7 +16,7 @@ import msgspec
 
 from ojster.core.errors import OjsterError
 from ojster.core.ids import LONGEST_WORKFLOW_ID, is_workflow_id, new_id
-from ojster.core.json_objects import MAX_VALUE_DEPTH, Members
+from ojster.core.json_objects import MAX_VALUE_DEPTH, Members, without_nulls
 from ojster.jobs.expiration import ATTRIBUTE as EXPIRATION
 from ojster.jobs.expiration import read_expiration_delay
 from ojster.jobs.new_job import read_owner
@@ -24,7 +24,7 @@ from ojster.jobs.options import Moment
 from ojster.jobs.options_wire import read_moment, read_options, read_span
 from ojster.jobs.policy_wire import parse_retry_policy
 from ojster.workflows.definition import OF_DEFINITIONS, SINGLE_WORKFLOW_MEMBERS
-from ojster.workflows.plan_members import Problem, choice, json_object, refusal_of, refuse_unknown, text
+from ojster.workflows.plan_members import Problem, choice, json_object, refusal_of, text, unknown_in
 from ojster.workflows.plan_rules import CONTAINERS, OWN_MEMBERS, adjusted, inherit
 from ojster.workflows.plan_values import NewWorkflow
 from ojster.workflows.planner import Planner
@@ -35,7 +35,7 @@ MAX_PARAMS_BYTES: Final = 262_144
 
 _TIMES: Final = ("timeout", "timeout_ms", "scheduled_at", "delay_until", "expires_at")
 
-_WORKFLOW_MEMBERS: Final = frozenset(
+MEMBERS: Final = frozenset(
     {
         "id",
         "type",
@@ -60,6 +60,7 @@ _WORKFLOW_MEMBERS: Final = frozenset(
         EXPIRATION,
     }
 )
+"""Members that workflows of every type can have."""
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -101,32 +102,35 @@ def read_workflow(
     raise refusal_of(problems)
 
 
-def refuse_unknown_of_definition(members: Members) -> None:
-    """Refuse members that no workflow has; the error names those that a definition can have.
+def refuse_unknown(members: Members, now: int, *, largest: int, tenant: str | None = None) -> None:
+    """Refuse a definition, or the workflow in a file, that has members which no workflow has, or breaks another rule.
 
     Raises
     ------
     InvalidWorkflow
-        There is one.
+        It does. The error names the members that it can have.
     """
     try:
         type = _type_of_workflow(members)
-        known = _WORKFLOW_MEMBERS | OWN_MEMBERS[type]
-        hidden = SINGLE_WORKFLOW_MEMBERS - {"metadata", "meta", "name"}
-        refuse_unknown(members, known, "$", f"A definition of type {type!r}", hidden)
     except Problem as problem:
         raise refusal_of([problem]) from None
+    known = MEMBERS | OWN_MEMBERS[type]
+    hidden = SINGLE_WORKFLOW_MEMBERS - {"metadata", "meta", "name"}
+    if problems := unknown_in(members, known, "$", f"A definition of type {type!r}", hidden):
+        raise refusal_of(problems)
+    if unknown := read_workflow(members, now, largest=largest, tenant=tenant).unknown:
+        raise refusal_of(unknown)
 
 
 def _read_workflow(
     members: Members, now: int, largest: int, tenant: str | None, otherwise: str, problems: list[Problem]
 ) -> NewWorkflow:
+    members = without_nulls(members)
     if "type" not in members:
         members = read_callbacks(members)
     type = _type_of_workflow(members)
-    refuse_unknown(
-        members, _WORKFLOW_MEMBERS | OWN_MEMBERS[type], "$", f"A workflow of type {type!r}", hidden=OF_DEFINITIONS
-    )
+    known = MEMBERS | OWN_MEMBERS[type]
+    unknown = unknown_in(members, known, "$", f"A workflow of type {type!r}", hidden=OF_DEFINITIONS)
     given_id = text(members, "id", "$")
     if given_id is not None and not is_workflow_id(given_id):
         raise Problem("$.id", _INVALID_ID)
@@ -168,6 +172,7 @@ def _read_workflow(
         on_lost_worker=choice(members, "on_lost_worker", LOST_WORKER),
         properties=properties,
         expiration_delay=expiration_delay,
+        unknown=[*unknown, *planner.unknown],
     )
 
 

@@ -76,17 +76,22 @@ def json_object(members: Members, name: str, path: str = "$", *, deepest: int = 
     return raw
 
 
-def refuse_unknown(
+def unknown_in(
     members: Members, known: frozenset[str], path: str, what: str, hidden: frozenset[str] = frozenset()
-) -> None:
-    """Raise ``Problem`` if there are members beyond the allowed ones.
+) -> list[Problem]:
+    """Return a problem for each member beyond the known ones: a warning, where a request may have unknown members.
 
     Parameters
     ----------
     hidden:
-        Allowed members that the error does not name, because others refuse them.
+        Known members that the problem does not name, because others refuse them.
+
+    Spec: ojs-json-format 14.3
     """
-    for name in members:
-        if name not in known:
-            shown = ", ".join(sorted(known - hidden))
-            raise Problem(f"{path}.{name}", f"{what} has no member {name!r:.60}; it can have {shown}.")
+    return [
+        Problem(
+            f"{path}.{name}", f"{what} has no member {name!r:.60}; it can have {', '.join(sorted(known - hidden))}."
+        )
+        for name in members
+        if name not in known and bytes(members[name]) != b"null"
+    ]

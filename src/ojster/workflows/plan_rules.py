@@ -67,6 +67,26 @@ CONTAINER_MEMBERS: Final = NODE_MEMBERS | {"type", "options"}
 
 CHILDREN: Final = frozenset({"steps", "jobs", "callbacks", "do"})
 
+OF_STEPS: Final = (
+    NODE_MEMBERS
+    | CHILDREN
+    | {
+        "as",
+        "body",
+        "delay",
+        "failure_policy",
+        "form",
+        "job_type",
+        "modules",
+        "options",
+        "over",
+        "remind",
+        "type",
+        "until",
+    }
+)
+"""Members of steps that count as absent if they are ``null``; jobs keep the others."""
+
 OWN_MEMBERS: Final = {
     "chain": {"steps"},
     "graph": {"steps"},

@@ -12,6 +12,7 @@ from ojster.collections.items import Provided
 from ojster.core.references import ITEM
 from ojster.jobs.new_job import NewJob
 from ojster.workflows.node import Node
+from ojster.workflows.plan_members import Problem
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -133,6 +134,13 @@ class NewWorkflow(msgspec.Struct):
     previous_attempt: str | None = None
     created_by: str | None = None
     """The name of its creator's token, if it is known."""
+    unknown: list[Problem] = []
+    """The members of its request that no workflow has. They have no effect."""
+
+    @property
+    def warnings(self) -> list[str]:
+        """What its caller learns about unknown members."""
+        return [f"{problem.path}: {problem.message} It has no effect." for problem in self.unknown]
 
     @property
     def weight(self) -> int:

@@ -20,7 +20,7 @@ from ojster.workflows.nested_definitions import MEMBER as DEFINITION
 from ojster.workflows.nested_definitions import MEMBERS as OF_DEFINITIONS
 from ojster.workflows.nested_definitions import as_map
 from ojster.workflows.node import MAX_NODES, Inputs, Kind, Node, Rule
-from ojster.workflows.plan_members import MAX_REPORTED_PROBLEMS, Problem, refusal_of, refuse_unknown, text
+from ojster.workflows.plan_members import MAX_REPORTED_PROBLEMS, Problem, refusal_of, text, unknown_in
 from ojster.workflows.plan_nodes import Here, name_of, read_rules, spec_of, steps_in, undo_order
 from ojster.workflows.plan_order import PlanOrder
 from ojster.workflows.plan_rules import (
@@ -31,6 +31,7 @@ from ojster.workflows.plan_rules import (
     CONTAINERS,
     LISTS,
     NODE_MEMBERS,
+    OF_STEPS,
     OWN_MEMBERS,
     POLICIES,
     adjusted,
@@ -51,6 +52,8 @@ _encode: Final = msgspec.json.Encoder().encode
 
 _decode: Final = msgspec.json.decode
 
+
+_NULL: Final = msgspec.Raw(b"null")
 
 MAX_LEVELS: Final = 16
 """Maximum nesting depth of containers, including the outermost."""
@@ -93,6 +96,8 @@ class Planner:
     ) -> None:
         self.plan = Plan()
         self.problems = [] if problems is None else problems
+        self.unknown: list[Problem] = []
+        """The members that mean nothing, each at its place."""
         self._models = Models(now, largest)
         self._tenant = tenant
         self._carried = trace_members(metadata)
@@ -158,6 +163,7 @@ class Planner:
             self._order.finish()
         except Problem as problem:
             self.problems.append(problem)
+        self.problems += self.unknown
         if self.problems:
             raise refusal_of(self.problems)
 
@@ -202,6 +208,8 @@ class Planner:
     def _step(self, raw: bytes | msgspec.Raw, here: Here) -> Node:
         """Plan a step of any kind: a job, a gate or a container, alone or with a fallback."""
         members = read_members(raw, here.path)
+        if b"null" in bytes(raw):
+            members = {name: value for name, value in members.items() if name not in OF_STEPS or value != _NULL}
         if not NODE_MEMBERS & members.keys() and is_job(members):
             return self._job(members, here, Spec())
         if not here.can_be_undone and compensation_of(msgspec.Raw(_encode(members)), here.path) is not None:
@@ -214,17 +222,17 @@ class Planner:
         if "fallback" in members and bytes(members["fallback"]) != b"null":
             node = self._with_fallback(members, here, spec, name)
         elif type in CONTAINERS:
-            refuse_unknown(members, CONTAINER_MEMBERS | OWN_MEMBERS[type], here.path, f"A {type}")
+            self.unknown += unknown_in(members, CONTAINER_MEMBERS | OWN_MEMBERS[type], here.path, f"A {type}")
             here.inherited = inherit(here.inherited, members, here.path)
             here.level += 1
             node = self._container(type, members, here, spec)
         elif not type and DEFINITION in members:
-            refuse_unknown(members, CONTAINER_MEMBERS | OF_DEFINITIONS, here.path, "A definition")
+            self.unknown += unknown_in(members, CONTAINER_MEMBERS | OF_DEFINITIONS, here.path, "A definition")
             here.inherited = inherit(here.inherited, members, here.path)
             here.level += 1
             node = self._nested(members, here, spec)
         elif type == Kind.GATE:
-            refuse_unknown(members, CONTAINER_MEMBERS, here.path, "A gate")
+            self.unknown += unknown_in(members, CONTAINER_MEMBERS, here.path, "A gate")
             node = self._node(Kind.GATE, here.parent, here.position, spec, here.path, here.place)
             node.manual = 1
         else:
@@ -346,7 +354,7 @@ class Planner:
     def _batch(self, members: Members, here: Here, spec: Spec) -> Node:
         steps_in(members, "jobs", here.path)
         callbacks = read_members(members.get("callbacks", b"{}"), f"{here.path}.callbacks")
-        refuse_unknown(callbacks, frozenset(CALLBACKS), f"{here.path}.callbacks", "The object")
+        self.unknown += unknown_in(callbacks, frozenset(CALLBACKS), f"{here.path}.callbacks", "The object")
         wanted = [name for name in CALLBACKS if bytes(callbacks.get(name, b"null")) != b"null"]
         if not wanted:
             shown = ", ".join(CALLBACKS)

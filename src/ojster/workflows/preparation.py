@@ -24,7 +24,8 @@ async def complete_steps(database: Database, new: NewWorkflow, preparation: Prep
             if members == given:
                 continue
             spec.request = msgspec.Raw(msgspec.json.encode(members))
-            job = read_job(members, database.clock(), largest=database.settings.largest_job, tenant=new.tenant)
+            largest = database.settings.largest_job
+            job = read_job(members, database.clock(), largest=largest, tenant=new.tenant, is_step=True)
             if node.id in new.plan.jobs:
                 new.plan.jobs[node.id] = job
 

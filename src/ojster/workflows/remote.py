@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from ojster.client.connection import RemoteCapability, job_of, list_of, paging, query_of
+from ojster.client.connection import RemoteCapability, job_of, list_of, log_warnings, paging, query_of
 from ojster.core.errors import Duplicate
 from ojster.core.ids import new_id
 from ojster.core.json_objects import Members
@@ -62,7 +62,9 @@ class RemoteWorkflows(RemoteCapability):
         given = "id" in members
         id = msgspec.json.decode(members.setdefault("id", msgspec.Raw(_encode(new_id()))))
         try:
-            return _workflow(await self._connection.call("POST", "/workflows", members))
+            answer = await self._connection.call("POST", "/workflows", members)
+            log_warnings(answer)
+            return _workflow(answer)
         except Duplicate as refusal:
             if given or refusal.details.get("existing_workflow_id") != id:
                 raise

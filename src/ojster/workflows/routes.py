@@ -8,7 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+import msgspec
+
 from ojster.core.errors import InvalidRequest, NotFound
+from ojster.jobs.bulk_routes import key_of
+from ojster.jobs.idempotency import Reply
 from ojster.jobs.routes import read_note, read_resumption
 from ojster.server.answer import Answer, encode
 from ojster.server.pages import object_of, page_of, pagination, wait_ms, whole
@@ -57,9 +61,32 @@ from ojster.workflows.workflows import Review
 
 
 async def create_workflow(request: HttpRequest) -> Answer:
-    """Create a workflow: a chain, a group, a batch, a saga, a graph or a map, with arbitrary nesting."""
-    info = await request.engine.workflows.create(await request.members())
-    return _workflow(info, 201, (location("workflows", info.id),))
+    """Create a workflow: a chain, a group, a batch, a saga, a graph or a map, with arbitrary nesting.
+
+    With the header ``Idempotency-Key``, a repeated request gets the first answer again, for a day.
+    """
+    workflows = request.engine.workflows
+    members = await request.members()
+
+    async def create() -> Reply:
+        new = await workflows.prepare(members)
+        (workflow_id,) = await workflows.create_many([new])
+        body = _workflow(await workflows.show(workflow_id, most_steps=MOST_SHOWN_STEPS)).body
+        return Reply(201, b'%b,"warnings":%b}' % (body[:-1], encode(new.warnings)) if new.unknown else body)
+
+    reply = await request.engine.bulk.answer_once(key_of(request, "workflow", request.known_body), create)
+    workflow_id = msgspec.json.decode(reply.body, type=_Created).workflow.id
+    return Answer(reply.body, reply.status, (location("workflows", workflow_id),))
+
+
+class _Identified(msgspec.Struct):
+    id: str
+
+
+class _Created(msgspec.Struct):
+    """What an answer says of the workflow that was created."""
+
+    workflow: _Identified
 
 
 async def show_workflow(request: HttpRequest) -> Answer:

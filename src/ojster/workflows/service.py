@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -11,7 +12,7 @@ import msgspec
 
 from ojster.core.errors import OjsterError
 from ojster.core.ids import ids_beginning_with, is_job_id
-from ojster.core.json_objects import Members, read_members
+from ojster.core.json_objects import Members, read_members, without_nulls
 from ojster.core.tenant import NOBODY
 from ojster.core.turns import in_turns, read_aside
 from ojster.jobs.failure import Failure
@@ -46,6 +47,8 @@ from ojster.workflows.steps import StepAddress
 from ojster.workflows.suspensions import Resumption, WorkflowResumption
 from ojster.workflows.views import WorkflowCounts, WorkflowRequest
 from ojster.workflows.workflows import Review
+
+log = logging.getLogger(__name__)
 
 SMALL_WEIGHT: Final = 50
 """Weight of workflows up to which their creation shares a transaction with other calls."""
@@ -88,6 +91,7 @@ class WorkflowService(CapabilityService):
         """
         self.scope.need_all_queues("A workflow")
         settings = self.database.settings
+        members = without_nulls(members)
         self.scope.check_contents(members)
         definition, own = None, members
         if ORCHESTRATOR in members:
@@ -149,7 +153,10 @@ class WorkflowService(CapabilityService):
 
         Spec: ojs-workflows 11.1
         """
-        (workflow_id,) = await self.create_many([await self.prepare(members)])
+        new = await self.prepare(members)
+        (workflow_id,) = await self.create_many([new])
+        for warning in new.warnings:
+            log.warning("the workflow %s: %s", workflow_id, warning)
         return await self.show(workflow_id, most_steps=views.MOST_SHOWN_STEPS)
 
     async def create_many(self, new: Sequence[NewWorkflow]) -> list[str]:
