@@ -232,5 +232,5 @@ async def test_an_application_refuses_deep_arguments_before_it_sends_them(bench:
         """Do nothing."""
 
     with pytest.raises(InvalidPayload, match="nested deeper"):
-        await handler.enqueue(nested(150))
+        handler.enqueue(nested(150))
     await app.aclose()

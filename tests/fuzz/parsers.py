@@ -50,7 +50,7 @@ from ojster.storage.postgres.url import MAX_CONNECTIONS, parse_postgres_url
 from ojster.workflows.conditions import LONGEST_CONDITION, InvalidCondition, check_condition, evaluate
 from ojster.workflows.definition import check_params, read_definition, read_start
 from ojster.workflows.locks import compile_lock
-from ojster.workflows.plan import MAX_PARAMS_BYTES, read_workflow, refuse_unknown_of_definition
+from ojster.workflows.plan import MAX_PARAMS_BYTES, read_workflow, refuse_unknown
 from ojster.workflows.plan_values import NewWorkflow, read_spec
 from tests.fuzz.connections import feed_connection, feed_socket
 from tests.fuzz.targets import Target, lines_of, need, text_of
@@ -210,7 +210,7 @@ def fuzz_definition(data: bytes) -> None:
     members = read_members(data)
     params = bytes(members.pop("params", b"{}"))
     definition = read_definition("known", members)
-    refuse_unknown_of_definition(definition.members)
+    refuse_unknown(definition.members, NOW, largest=LARGEST)
     check_workflow(read_workflow(definition.members, NOW, largest=LARGEST), data)
     check_params(definition, params)
 

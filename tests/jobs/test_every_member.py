@@ -163,7 +163,8 @@ def test_every_member_of_a_policy_has_an_effect(name: str) -> None:
 @pytest.mark.parametrize("name", ["options.prioriy", "retry.max_atempts", "unique.kees", "rate_limit.concurency"])
 def test_a_misspelt_option_is_kept_and_brings_a_warning(name: str) -> None:
     policy, member = name.split(".")
-    others = {"unique": {"keys": ["type"]}, "rate_limit": {"key": "k", "concurrency": 1}}.get(policy, {})
+    rooted: dict[str, dict[str, Any]] = {"unique": {"keys": ["type"]}, "rate_limit": {"key": "k", "concurrency": 1}}
+    others = rooted.get(policy, {})
     job = read({"options": {member: 5} if policy == "options" else {policy: others | {member: 5}}})
     assert len(job.warnings) == 1
     assert member in job.warnings[0]

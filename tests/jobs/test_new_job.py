@@ -43,6 +43,11 @@ def test_unknown_options_are_kept() -> None:
     assert kept({"type": "a", "args": [], "options": {"colour": {"k": 1}}})["options"] == {"colour": {"k": 1}}
 
 
+def test_an_id_in_upper_case_is_the_same_id() -> None:
+    body = {"type": "a", "args": [], "id": "019461A8-1A2B-7C3D-8E4F-5A6B7C8D9E0F"}
+    assert read(body).id == kept(body)["id"] == "019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f"
+
+
 def test_what_the_server_sets_cannot_be_forged() -> None:
     body = {"type": "a", "args": [], "state": "completed", "attempt": 7, "result": 1, "created_at": "x", "error": {}}
     assert not {"state", "attempt", "result", "created_at", "error"} & kept(body).keys()
@@ -145,7 +150,6 @@ def test_a_name_that_is_also_a_value_is_not_taken_for_a_repetition() -> None:
         ({"type": "a" * 256, "args": []}, "type"),
         ({"type": "a", "args": [], "id": ""}, "id"),
         ({"type": "a", "args": [], "id": "550e8400-e29b-41d4-a716-446655440000"}, "id"),
-        ({"type": "a", "args": [], "id": "019461A8-1A2B-7C3D-8E4F-5A6B7C8D9E0F"}, "id"),
         ({"type": "a", "args": [], "id": 5}, "id"),
         ({"type": "a", "args": [], "meta": []}, "meta"),
         ({"type": "a", "args": [], "meta": "x"}, "meta"),

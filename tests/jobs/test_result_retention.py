@@ -98,8 +98,8 @@ async def test_a_job_that_is_deleted_earlier_takes_its_result_along(http: Http, 
 
 
 async def test_the_result_of_a_step_is_kept_until_its_workflow_ends(flow: WorkflowBench) -> None:
-    steps = [{"id": "a", "type": "a", "args": [], "options": {"result_ttl": 0}}]
-    steps.append({"id": "b", "type": "b", "args": [{"$ref": "steps.a.result"}], "depends_on": ["a"]})  # type: ignore[dict-item]
+    steps: list[dict[str, Any]] = [{"id": "a", "type": "a", "args": [], "options": {"result_ttl": 0}}]
+    steps.append({"id": "b", "type": "b", "args": [{"$ref": "steps.a.result"}], "depends_on": ["a"]})
     await flow.create({"type": "graph", "steps": steps})
     (first,) = await flow.take()
     await flow.ack(first, b'"kept"')

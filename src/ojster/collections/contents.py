@@ -24,7 +24,7 @@ from ojster.collections.items import (
     key_of_job,
     key_of_workflow,
 )
-from ojster.collections.places import Place, find_place, find_readable
+from ojster.collections.places import Place, find_place, find_readable, need_readable
 from ojster.core.errors import Conflict, InvalidRequest, NotFound, OjsterError
 from ojster.core.job import NODE_BITS, Job
 from ojster.core.states import JobState
@@ -246,7 +246,7 @@ def look_up(tx: Transaction, lookups: Lookups, tenant: str, workflow: int | None
     Raises
     ------
     NotFound
-        A required item is missing, or only promised.
+        A required item is missing, or only promised; or a named collection does not exist.
     InvalidRequest
         More than ``MAX_LOOKUP_ITEMS`` items match.
     """
@@ -260,6 +260,8 @@ def look_up(tx: Transaction, lookups: Lookups, tenant: str, workflow: int | None
         if lookup.single and not items:
             promised_by = next((item.created_by for item in matching), None)
             raise _no_item(key, lookup.name or "", promised_by)
+        if not matching and lookup.collection != INTERNAL:
+            need_readable(tx, key)  # a misspelt name would look like an empty collection
         found |= {item.id: item for item in items if item.id not in found}
     if len(found) > MAX_LOOKUP_ITEMS:
         raise InvalidRequest(

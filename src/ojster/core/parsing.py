@@ -98,7 +98,9 @@ def _fields_of(kind: object) -> Mapping[str, _Field]:
     if not (isinstance(kind, type) and issubclass(kind, msgspec.Struct)):
         return {}
     fields = {}
-    for field in msgspec.inspect.type_info(kind).fields:  # type: ignore[attr-defined]  (of a struct)
+    described = msgspec.inspect.type_info(kind)
+    assert isinstance(described, msgspec.inspect.StructType)
+    for field in described.fields:
         type_ = field.type
         types = type_.types if isinstance(type_, msgspec.inspect.UnionType) else (type_,)
         body = next((one.cls for one in types if isinstance(one, msgspec.inspect.StructType)), None)

@@ -32,7 +32,7 @@ from ojster.jobs import interventions
 from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.queries import Page
 from ojster.server.answer import Answer, encode
-from ojster.server.pages import numbered_page, numbered_pagination, offset_pagination, page_of
+from ojster.server.pages import numbered_page, numbered_pagination, offset_page_of, offset_pagination
 from ojster.server.request import HttpRequest
 from ojster.server.route import BASE, NUMBERED_PAGE, PAGE, Route
 
@@ -65,7 +65,7 @@ async def list_subscriptions(request: HttpRequest) -> Answer:
     engine = request.engine
     found = await engine.scope.look(webhooks.list_subscriptions, None)
     shown = [wire.show_subscription(one) for one in found if engine.scope.tenant in (None, one.tenant)]
-    limit, offset, _ = page_of(request.query, default=200)
+    limit, offset = offset_page_of(request.query, default=200)
     pagination = offset_pagination(len(shown), limit, offset)
     return Answer(encode(wire.SubscriptionsAnswer(shown[offset : offset + limit], pagination)))
 

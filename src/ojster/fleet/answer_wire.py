@@ -8,7 +8,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from ojster.core.tenant import NOBODY, called, split
 from ojster.core.timestamps import format_timestamp, parse_timestamp
-from ojster.core.wire import Count, Json, NumberedPaginationBody, Timestamp
+from ojster.core.wire import Count, Json, NumberedPaginationBody, PaginationBody, Timestamp
 from ojster.fleet.unrunnable import Unrunnable
 from ojster.fleet.worker_rule import WorkerRule
 from ojster.fleet.workers import Worker
@@ -101,6 +101,7 @@ class WorkersAnswer(Struct):
     """The workers that send heartbeats."""
 
     workers: list[WorkerInfo]
+    pagination: PaginationBody
 
 
 class WorkerAnswer(Struct):

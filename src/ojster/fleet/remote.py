@@ -55,7 +55,12 @@ class RemoteFleet(RemoteCapability):
 
     async def all(self) -> list[Worker]:
         """Return all workers."""
-        return [read_worker(shown) for shown in (await self._connection.ask(WorkersAnswer, "GET", "/workers")).workers]
+        found: list[Worker] = []
+        while True:
+            answer = await self._connection.ask(WorkersAnswer, "GET", f"/workers?limit=200&offset={len(found)}")
+            found += [read_worker(shown) for shown in answer.workers]
+            if not answer.pagination.has_more:
+                return found
 
     async def unrunnable(self) -> list[Unrunnable]:
         """Return the waiting jobs that none of the present workers can run."""

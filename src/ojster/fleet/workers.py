@@ -297,7 +297,10 @@ def reap_silent_workers(tx: Transaction) -> int | None:
     for (worker_id,) in tx.execute(
         "SELECT id FROM workers WHERE last_seen_at <= :deadline" + tx.skip_locked, {"deadline": deadline}
     ):
-        _lose_worker(tx, worker_id)
+        if (seen := _last_report(tx, worker_id, deadline)) is None:
+            _lose_worker(tx, worker_id)
+        else:
+            tx.execute("UPDATE workers SET last_seen_at = :seen WHERE id = :id", {"seen": seen, "id": worker_id})
     ((oldest,),) = tx.execute("SELECT min(last_seen_at) FROM workers")
     return None if oldest is None else horizon.next_expiry(oldest + tx.settings.heartbeat_timeout)
 
@@ -323,6 +326,25 @@ def give_time_to_report(tx: Transaction, requests: Sequence[None]) -> list[int]:
     )
     tx.expect(until)
     return [len(held) for _ in requests]
+
+
+def _last_report(tx: Transaction, worker_id: str, since: int) -> int | None:
+    """Return when a worker has last fetched or completed a job after ``since``; ``None``: it has not.
+
+    Both are signs of life. They are looked up in the jobs, before a worker counts as lost, because a note of each would
+    cost every fetch a statement.
+
+    Spec: ojs-worker-protocol 6
+    """
+    times = [job.started_at for job in _jobs_held_by(tx, worker_id) if job.started_at and job.started_at > since]
+    rows = tx.execute(
+        "SELECT max(finished_at) FROM jobs "
+        "WHERE state = 'completed' AND dead = 0 AND finished_at > :since AND node IS NULL AND due_at IS NULL "
+        "AND worker_id = :worker_id",
+        {"since": since, "worker_id": worker_id},
+    )
+    times += [at for (at,) in rows if at is not None]
+    return max(times, default=None)
 
 
 def _lose_worker(tx: Transaction, worker_id: str) -> None:

@@ -128,6 +128,8 @@ async def manifest(request: HttpRequest) -> Answer:
         ojs_version="1.0",
         implementation=ImplementationBody("ojster", __version__, "python"),
         conformance_level=4,
+        conformance_tier="runtime",
+        unique_job_strength="strong",
         protocols=["http", "sse", *(["websocket"] if _has("websockets") else [])],
         backend=request.engine.database.kind,
         capabilities=dict.fromkeys(_CAPABILITIES, True) | {"schema_validation": _has("jsonschema_rs")},

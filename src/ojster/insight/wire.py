@@ -168,6 +168,8 @@ class ManifestAnswer(Struct):
     ojs_version: str
     implementation: ImplementationBody
     conformance_level: int
+    conformance_tier: Literal["parser", "runtime", "full"]
+    unique_job_strength: Literal["strong", "best_effort"]
     protocols: list[str]
     backend: str
     capabilities: dict[str, bool]

@@ -141,12 +141,12 @@ def append_failure(history: bytes | None, failure: Failure, attempt: int, now: i
 
 
 def _shorten(backtrace: tuple[str, ...]) -> list[str]:
-    """Return the last frames, up to the limits: the error is at the end."""
+    """Return the last frames, up to the limits: the error is at the end. A frame that is too long is cut off."""
     kept: list[str] = []
     room = MAX_BACKTRACE_LENGTH
     for frame in reversed(backtrace[-MAX_BACKTRACE_FRAMES:]):
-        room -= len(frame)
-        if room < 0:
+        if room <= 0:
             break
-        kept.append(frame)
+        kept.append(frame if len(frame) <= room else f"{frame[: max(room - 1, 0)]}…")
+        room -= len(frame)
     return kept[::-1]

@@ -14,14 +14,14 @@ from ojster.jobs.job_type_wire import (
     show_job_type,
 )
 from ojster.server.answer import Answer, encode
-from ojster.server.pages import offset_pagination, page_of
+from ojster.server.pages import offset_page_of, offset_pagination
 from ojster.server.request import HttpRequest
 from ojster.server.route import BASE, PAGE, Route
 
 
 async def list_job_types(request: HttpRequest) -> Answer:
     """List the job types that have defaults, by type."""
-    limit, offset, _ = page_of(request.query)
+    limit, offset = offset_page_of(request.query)
     found = await request.engine.job_types.all()
     shown = [show_job_type(one) for one in found[offset : offset + limit]]
     return Answer(encode(JobTypesAnswer(shown, offset_pagination(len(found), limit, offset))))

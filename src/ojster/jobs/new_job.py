@@ -13,7 +13,7 @@ import msgspec
 from ojster.agents.attributes import SYSTEM_MANAGED, Agent
 from ojster.core.access import Access
 from ojster.core.errors import InvalidRequest, PayloadTooLarge, Unsupported
-from ojster.core.ids import is_job_id, new_id
+from ojster.core.ids import canonical_job_id, is_job_id, new_id
 from ojster.core.json_objects import MAX_VALUE_DEPTH, Members, check_depth, check_names, read_members
 from ojster.core.parsing import misspellings, read_value
 from ojster.core.refusals import MetadataTooLarge
@@ -430,10 +430,10 @@ def _without_version(type: msgspec.Raw, members: Members) -> msgspec.Raw:
 
 
 def _read_id(raw: bytes) -> str:
-    value = string(raw, "id")
+    value = canonical_job_id(string(raw, "id"))
     if not is_job_id(value):
         raise InvalidRequest(
-            f"The id {value[:80]!r} is not a UUIDv7 in lower case with hyphens; leave it out to have one generated.",
+            f"The id {value[:80]!r} is not a UUIDv7 with hyphens; leave it out to have one generated.",
             field="id",
         )
     return value

@@ -126,7 +126,7 @@ def _read_options(raw: bytes) -> JobOptions:
     for name in ("retry", "unique", "rate_limit"):
         if isinstance(given.get(name), dict):
             check_names(members[name], f"The {name!r} option")
-    shown = {name: members[name] for name in _SHOWN if name in given}
+    shown: Members = {name: members[name] for name in _SHOWN if name in given}
     scheduled_at = read_moment(given, "scheduled_at") or read_moment(given, "delay_until")
     expires_at = read_moment(given, "expires_at")
     if scheduled_at is not None and not scheduled_at.relative:

@@ -29,7 +29,7 @@ from ojster.jobs.record_wire import (
 from ojster.jobs.schemas import Mode, Schema, no_schema
 from ojster.jobs.wire import SCHEMA, SchemaBody
 from ojster.server.answer import Answer, encode
-from ojster.server.pages import offset_pagination, page_of
+from ojster.server.pages import offset_page_of, offset_pagination
 from ojster.server.request import HttpRequest
 from ojster.server.route import BASE, PAGE, Route
 
@@ -97,7 +97,7 @@ async def list_schema_versions(request: HttpRequest) -> Answer:
 async def list_schemas(request: HttpRequest) -> Answer:
     """List all schemas by job type, latest version first."""
     engine = request.engine
-    limit, offset, _ = page_of(request.query)
+    limit, offset = offset_page_of(request.query)
     found = [
         one for one in await engine.scope.look(schemas.list_schemas, None) if engine.scope.sees(split(one.type)[0])
     ]

@@ -69,8 +69,9 @@ from ojster.jobs.wire import (
 )
 from ojster.queues.fairness import MAX_FAIR_QUEUES, STRICT, Sharing
 from ojster.server.answer import Answer, encode, number_that_fits
+from ojster.server.pages import offset_page_of, offset_pagination
 from ojster.server.request import HttpRequest
-from ojster.server.route import BASE, Route
+from ojster.server.route import BASE, PAGE, Route
 from ojster.workflows.property_values import Changes
 from ojster.workflows.wire import ChangesBody, PropertiesBody
 
@@ -395,7 +396,10 @@ MAX_HANDLERS: Final = 1_000
 
 async def list_workers(request: HttpRequest) -> Answer:
     """List the workers that send heartbeats."""
-    return Answer(encode(WorkersAnswer([show_worker(worker) for worker in await request.engine.fleet.all()])))
+    limit, offset = offset_page_of(request.query, default=200)
+    workers = await request.engine.fleet.all()
+    shown = [show_worker(worker) for worker in workers[offset : offset + limit]]
+    return Answer(encode(WorkersAnswer(shown, offset_pagination(len(workers), limit, offset))))
 
 
 async def check_worker(request: HttpRequest) -> Answer:
@@ -448,7 +452,7 @@ ROUTES: Final = (
     ),
     Route("POST", f"{BASE}/jobs/{{id}}/nack", fail_job, "Workers", NackJobBody, FailedAnswer),
     Route("POST", f"{BASE}/jobs/{{id}}/release", release_job, "Workers", ReleaseJobBody, ReleasedAnswer, large=True),
-    Route("GET", f"{BASE}/workers", list_workers, "Workers", answer=WorkersAnswer),
+    Route("GET", f"{BASE}/workers", list_workers, "Workers", answer=WorkersAnswer, query=PAGE),
     Route("GET", f"{BASE}/workers/{{id}}/health", check_worker, "Workers", answer=WorkerInfo, more=(503,)),
     Route("POST", f"{BASE}/workers/{{id}}/directive", direct_worker, "Workers", DirectiveBody, WorkerAnswer),
     Route("DELETE", f"{BASE}/workers/{{id}}", remove_worker, "Workers", answer=RemovedWorkerAnswer, query=("lost",)),

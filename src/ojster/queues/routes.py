@@ -25,14 +25,14 @@ from ojster.queues.configuration import Configuration, configure
 from ojster.queues.configuration_wire import configuration_of
 from ojster.queues.wire import NEW_QUEUE, QUEUE_DELETION, NewQueueBody, QueueConfigBody, QueueDeletionBody
 from ojster.server.answer import Answer, encode
-from ojster.server.pages import offset_pagination, page_of
+from ojster.server.pages import offset_page_of, offset_pagination
 from ojster.server.request import HttpRequest
 from ojster.server.route import BASE, PAGE, Route, location
 
 
 async def list_queues(request: HttpRequest) -> Answer:
     """List all queues, by name."""
-    limit, offset, _ = page_of(request.query)
+    limit, offset = offset_page_of(request.query)
     queues = await request.engine.queues.all()
     shown = [show_queue(queue) for queue in queues[offset : offset + limit]]
     return Answer(encode(QueuesAnswer(shown, offset_pagination(len(queues), limit, offset))))

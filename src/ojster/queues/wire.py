@@ -215,7 +215,7 @@ def parse_policy(given: Any) -> RateLimitPolicy | None:
                 field="options.rate_limit.key",
             )
         return None
-    on_limit = "wait" if given.get("on_limit") is None else given["on_limit"]
+    on_limit: Any = "wait" if given.get("on_limit") is None else given["on_limit"]
     if on_limit not in get_args(OnLimit):
         raise _wrong("rate_limit.on_limit", "'wait', 'reschedule' or 'drop'", on_limit)
     return RateLimitPolicy(check_key(given["key"]), parse_limits(given, "rate_limit"), on_limit)

@@ -173,6 +173,7 @@ class _Expression(CronSim):
                 f"The cron expression {fields[:64]!r} has {len(parts)} fields; it needs 5, or 6 with seconds.",
                 field="cron",
             )
+        _check_steps(parts, fields)
         terms = parts[-3].upper().split(",")
         self.nearest = [int(match[1]) for term in terms if (match := _NEAREST_WEEKDAY.fullmatch(term))]
         if self.nearest:
@@ -191,6 +192,30 @@ class _Expression(CronSim):
 
     def match_dom(self, d: date) -> bool:
         return super().match_dom(d) or any(d.day == _nearest_weekday(d.year, d.month, day) for day in self.nearest)
+
+
+_RANGES: Final = (
+    ("weekdays", 0, 7),
+    ("months", 1, 12),
+    ("days", 1, 31),
+    ("hours", 0, 23),
+    ("minutes", 0, 59),
+    ("seconds", 0, 59),
+)
+"""The name and the range of each field of a cron expression, the last one first."""
+
+
+def _check_steps(parts: list[str], fields: str) -> None:
+    """Refuse a step that is longer than the range that it steps through: ``*/90`` would match once an hour."""
+    for part, (name, least, most) in zip(reversed(parts), _RANGES, strict=False):
+        for term in part.split(","):
+            _, slash, step = term.partition("/")
+            if slash and step.isdigit() and int(step) > most - least + (name != "weekdays"):
+                raise InvalidRequest(
+                    f"The step {term!r} of the {name} in the cron expression {fields[:64]!r} is longer than their "
+                    f"range, {least} to {most}. Use a shorter step, or '@every' for a longer interval.",
+                    field="cron",
+                )
 
 
 def _nearest_weekday(year: int, month: int, day: int) -> int | None:

@@ -29,14 +29,14 @@ from ojster.schedules.wire import (
     show_cron,
 )
 from ojster.server.answer import Answer, UnchangedAnswer, encode
-from ojster.server.pages import offset_pagination, page_of, whole
+from ojster.server.pages import offset_page_of, offset_pagination, whole
 from ojster.server.request import HttpRequest
 from ojster.server.route import BASE, PAGE, Route, location
 
 
 async def list_crons(request: HttpRequest) -> Answer:
     """List the cron jobs by name; with ``enabled=true`` or ``enabled=false`` only the enabled or disabled ones."""
-    limit, offset, _ = page_of(request.query)
+    limit, offset = offset_page_of(request.query)
     enabled = request.query.get("enabled")
     wanted = None if enabled is None else enabled == "true"
     crons, total = await request.engine.schedules.page(wanted, limit, offset)

@@ -149,6 +149,17 @@ def pagination(
     return PaginationBody(total, limit, offset, next_before is not None, cursor, UNSET if is_complete else False)
 
 
+def offset_page_of(query: Mapping[str, str], *, default: int = 50) -> tuple[int, int]:
+    """Return ``limit`` and the offset of a page of a short list, whose cursors are offsets. Raises as ``page_of``."""
+    limit, offset, position = page_of(query, default=default)
+    return limit, offset if position is None else position
+
+
 def offset_pagination(total: int, limit: int, offset: int) -> PaginationBody:
-    """Return the ``pagination`` object of a list without a cursor."""
-    return PaginationBody(total, limit, offset, offset + limit < total)
+    """Return the ``pagination`` object of a short list.
+
+    Spec: ojs-http-binding 17.2
+    """
+    following = offset + limit
+    has_more = following < total
+    return PaginationBody(total, limit, offset, has_more, str(following) if has_more else UNSET)

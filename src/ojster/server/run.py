@@ -276,6 +276,7 @@ def _listening(
         port=port,
         log_level=log_level,
         access_log=False,
+        log_config=None if logging.getLogger().handlers else uvicorn.config.LOGGING_CONFIG,
         http=limited,
         ssl_context_factory=None if context is None else lambda config, default: context,
         ws="websockets-sansio" if has_websockets() else "none",

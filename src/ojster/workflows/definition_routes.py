@@ -8,7 +8,7 @@ from ojster.core.errors import InvalidRequest
 from ojster.core.tenant import called
 from ojster.core.wire import DeletedAnswer
 from ojster.server.answer import Answer, encode
-from ojster.server.pages import object_of, offset_pagination, page_of
+from ojster.server.pages import object_of, offset_page_of, offset_pagination
 from ojster.server.request import HttpRequest
 from ojster.server.route import BASE, PAGE, Route, location
 from ojster.workflows.answer_wire import DefinitionAnswer, DefinitionsAnswer, show_definition
@@ -35,7 +35,7 @@ async def list_definitions(request: HttpRequest) -> Answer:
 
     With ``metadata``, a JSON object, only those whose metadata has its members.
     """
-    limit, offset, _ = page_of(request.query)
+    limit, offset = offset_page_of(request.query)
     found = await request.engine.definitions.all()
     if (name := request.query.get("name")) is not None:
         found = [one for one in found if called(one.name) == name]
