@@ -311,6 +311,9 @@ async def test_cron_jobs(client: Client) -> None:
     with pytest.raises(Duplicate):
         await client.schedules.register(cron, "reject")
     assert [found.name for found in await client.schedules.all()] == ["c"]
+    run = await client.schedules.trigger("c")
+    assert [job.id for job in (await client.jobs.select(JobFilter(cron_name="c"))).jobs] == [run.id]
+    assert (await client.jobs.select(JobFilter(cron_name="d"))).jobs == []
     assert (await client.schedules.switch("c", False)).next_run_at is None
     assert (await client.schedules.find("c")).enabled is False
     assert (await client.schedules.unregister("c")).name == "c"

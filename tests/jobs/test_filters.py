@@ -25,6 +25,7 @@ READ: list[tuple[dict[str, Any], JobFilter]] = [
     ({"state": "active,pending,active"}, JobFilter(states=("active", "pending"))),
     ({"states": ["active", "active", "pending"]}, JobFilter(states=("active", "pending"))),
     ({"error_type": "E*"}, JobFilter(error_type="E*")),
+    ({"cron_name": "nightly"}, JobFilter(cron_name="nightly")),
     ({"error_pattern": "row … is bad"}, JobFilter(error_pattern="row … is bad")),
     ({"error_pattern": "row 17 is bad\nmore"}, JobFilter(error_pattern="row … is bad")),
     ({"error_pattern": ""}, JobFilter(error_pattern="")),

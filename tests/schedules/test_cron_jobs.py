@@ -11,6 +11,10 @@ import pytest
 from ojster.core.errors import Duplicate, NotFound
 from ojster.core.events import EventFilter
 from ojster.core.timestamps import parse_timestamp
+from ojster.jobs.bulk import Action
+from ojster.jobs.filter_walk import JobFilter
+from ojster.jobs.queries import Page
+from ojster.jobs.scope import Caller
 from ojster.schedules.cron import Cron
 from ojster.schedules.due import run_due
 from ojster.storage.open import open_database
@@ -160,6 +164,25 @@ async def test_registering_again_updates_and_does_not_start_over(bench: Bench) -
     bench.clock.advance(30)
     interval = (await bench.engine.schedules.register(cron(name="i"))).cron
     assert interval.next_run_at == START + 70_000_000, "the interval goes on from where it was"
+
+
+async def test_the_jobs_of_a_cron_job_are_those_that_it_enqueued_alone(bench: Bench) -> None:
+    """Not those of the same type that others enqueued, nor those of another cron job or of another tenant."""
+    acme = bench.engine.as_(Caller("acme"))
+    for service, name in ((bench.engine, "c"), (bench.engine, "d"), (acme, "c")):
+        await service.schedules.register(cron(name, overlap_policy="allow"))
+    await bench.push("cron.job", queue="q", meta={"cron_name": "c"})
+    await bench.run_due(after=60)
+    for job in await bench.fetch("q", count=9):
+        await bench.ack(job)  # the runs stay known when they have ended
+    manual = await bench.engine.schedules.trigger("c")
+    runs = await bench.engine.jobs.select(JobFilter(cron_name="c"), Page(is_bounded=True))
+    assert (runs.total, runs.jobs[0].id, {job.cron_name for job in runs.jobs}) == (2, manual.id, {"c"})
+    of_acme = await acme.jobs.select(JobFilter(cron_name="c"))
+    assert [(job.tenant, job.state) for job in of_acme.jobs] == [("acme", "completed")]
+    assert (await bench.engine.jobs.select(JobFilter(cron_name="none"))).total == 0
+    swept = await bench.engine.bulk.sweep(Action.DELETE, JobFilter(cron_name="c"))
+    assert swept.succeeded == 1
 
 
 async def test_a_registration_that_may_not_replace_leaves_what_there_is(bench: Bench) -> None:

@@ -23,7 +23,9 @@ from ojster.fleet.requirements import read_provided
 from ojster.jobs import queries
 from ojster.jobs.claim_policy import Claim
 from ojster.jobs.failure import Failure
+from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.messages import Acknowledgement, FailureReport
+from ojster.jobs.queries import Page
 from ojster.queues.configuration import Configuration, configure
 from ojster.schedules import retention
 from ojster.schedules.cron import Cron
@@ -141,6 +143,7 @@ async def _live(service: Service, clock: Clock) -> None:
     for _ in range(4):
         clock.advance(11)
         await run(run_due, None)
+    await jobs.select(JobFilter(cron_name="skip"), Page(12, is_bounded=True))
 
     # Retention: as a job itself says, as the server says, and around queues and workspaces that say something else
     brief = read_members(b'{"type":"t","args":[],"expiration_delay":"PT1H"}')

@@ -56,6 +56,7 @@ HOT = {
     "next due job": Hot("jobs_due (state=?", ("SELECT min(due_at) FROM jobs",)),
     "duplicates": Hot("jobs_unique (unique_key=?)", ("FROM jobs", "unique_key = :key")),
     "jobs of a cron job": Hot("jobs_cron (cron_name=?)", ("FROM jobs", "cron_name = :name")),
+    "last jobs of a cron job": Hot("jobs_of_cron (cron_name=?)", ("FROM jobs", "cron_name = :cron_name")),
     "finished jobs": Hot(
         "jobs_finished (state=? AND dead=? AND finished_at<?)",
         ("FROM jobs", "dead = :dead", "finished_at < :before"),
@@ -69,7 +70,14 @@ HOT = {
     "due cron jobs": Hot("crons_next (next_run_at<?)", ("FROM crons", "next_run_at <= :now")),
 }
 
-NOT_SORTED = ("claim plain jobs", "claim limited jobs", "claim jobs with requirements", "due jobs", "finished jobs")
+NOT_SORTED = (
+    "claim plain jobs",
+    "claim limited jobs",
+    "claim jobs with requirements",
+    "due jobs",
+    "finished jobs",
+    "last jobs of a cron job",
+)
 
 
 @pytest.fixture(scope="module")

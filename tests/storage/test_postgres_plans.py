@@ -60,6 +60,7 @@ HOT = {
     "next due job": Hot("jobs_due", "state", ("SELECT min(due_at) FROM jobs",)),
     "duplicates": Hot("jobs_unique", "unique_key", ("FROM jobs", "unique_key = :key")),
     "jobs of a cron job": Hot("jobs_cron", "cron_name", ("FROM jobs", "cron_name = :name")),
+    "last jobs of a cron job": Hot("jobs_of_cron", "cron_name", ("FROM jobs", "cron_name = :cron_name")),
     "finished jobs": Hot("jobs_finished", "state dead finished_at", ("FROM jobs", "finished_at < :before", "dead =")),
     "dead letters": Hot("jobs_dead", "", ("FROM jobs", "dead = 1"), ("seq > :after",)),
 }

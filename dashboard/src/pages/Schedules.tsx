@@ -1,7 +1,7 @@
 import { useState } from "preact/hooks";
 import { Link } from "wouter-preact";
 import { accepted, client, ofTenant, type Schemas } from "../api/client";
-import { useMay } from "../api/session";
+import { useIsGlobal, useMay } from "../api/session";
 import { useData } from "../api/use";
 import { NewDialog, useDialogs } from "../ui/dialogs";
 import { exact, many, number, Time } from "../ui/format";
@@ -109,7 +109,7 @@ function Crons({ crons, reload }: { crons: Cron[]; reload: () => void }) {
             ),
           },
           { label: "State", cell: (cron) => <State state={cron.enabled ? "on" : "off"} /> },
-          { label: "Last runs", className: "wider", cell: (cron) => <Strip type={cron.type} /> },
+          { label: "Last runs", className: "wider", cell: (cron) => <Strip cron={cron} /> },
           { label: "Runs", className: "num wide", cell: (cron) => number(cron.run_count) },
           { label: "Last", className: "num wide", cell: (cron) => <Time at={cron.last_run_at} /> },
           { label: "Next", className: "num", cell: (cron) => (cron.enabled ? <Time at={cron.next_run_at} /> : <span class="quiet">–</span>) },
@@ -143,18 +143,27 @@ function Crons({ crons, reload }: { crons: Cron[]; reload: () => void }) {
   );
 }
 
-/** The outcomes of the last jobs of a type, the oldest first. */
-function Strip({ type }: { type: string }) {
-  const jobs = useData(`strip ${type}`, () => accepted(client.GET("/ojs/v1/jobs", { params: { query: { type, limit: "12" } } })), {
-    kinds: ["cron"],
-  });
+/** The outcomes of the last jobs of a schedule, the oldest first. */
+function Strip({ cron }: { cron: Cron }) {
+  const owner = ofTenant(cron.tenant_id);
+  const isGlobal = useIsGlobal();
+  const jobs = useData(
+    `strip ${cron.tenant_id} ${cron.name}`,
+    () => accepted(client.GET("/ojs/v1/jobs", { params: { query: { cron_name: cron.name, limit: "12" } }, ...owner })),
+    { kinds: ["cron", "job"] },
+  );
   const states = (jobs.data?.jobs ?? []).map((job) => [job.id, job.state] as const).reverse();
   if (!states.length) return <span class="quiet">none</span>;
-  return (
-    <Link href={`/jobs?type=${encodeURIComponent(type)}`} class="strip" aria-label={`The last ${many(states.length, "job")}: ${states.map(([, state]) => state).join(", ")}`}>
-      {states.map(([id, state]) => (
-        <i key={id} class={`s-${colourOf(state)}`} title={state} />
-      ))}
+  const label = `The last ${many(states.length, "job")}: ${states.map(([, state]) => state).join(", ")}`;
+  const marks = states.map(([id, state]) => <i key={id} class={`s-${colourOf(state)}`} title={state} />);
+  // A list of the jobs of all workspaces would mean the schedule of none that has the same name.
+  return owner.headers && isGlobal ? (
+    <span class="strip" role="img" aria-label={label}>
+      {marks}
+    </span>
+  ) : (
+    <Link href={`/jobs?cron_name=${encodeURIComponent(cron.name)}`} class="strip" aria-label={label}>
+      {marks}
     </Link>
   );
 }

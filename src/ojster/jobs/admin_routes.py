@@ -43,14 +43,17 @@ from ojster.server.pages import numbered_page, numbered_pagination
 from ojster.server.request import Handler, HttpRequest
 from ojster.server.route import BASE, NUMBERED_PAGE, Route
 
-JOB_FILTER_PARAMETERS: Final = ("queue", "state", "type", "error_type", "since", "until")
+JOB_FILTER_PARAMETERS: Final = ("queue", "state", "type", "error_type", "cron_name", "since", "until")
 """Query parameters of the job search."""
 
 _SORTS: Final = ("created_at", "scheduled_at", "priority")
 
 
 async def search_jobs(request: HttpRequest) -> Answer:
-    """Search jobs by ``queue``, ``state``, ``type``, ``error_type``, ``since`` and ``until``, sorted by ``sort``."""
+    """Search jobs, sorted by ``sort``.
+
+    By ``queue``, ``state``, ``type``, ``error_type``, ``cron_name``, ``since`` and ``until``.
+    """
     return await _job_list(request, {})
 
 

@@ -9,6 +9,7 @@ import msgspec
 
 from ojster.core.json_objects import raw_list
 from ojster.core.states import STATE_NAMES
+from ojster.core.tenant import NOBODY, qualify
 from ojster.jobs.failure import pattern_of
 from ojster.storage.database import Database
 from ojster.storage.transaction import Transaction
@@ -31,6 +32,8 @@ class JobFilter(msgspec.Struct, frozen=True):
         Tenant of the job; the empty string: no tenant.
     type:
         Job type, or a prefix that ends in ``*``.
+    cron_name:
+        Name of the cron job that enqueued the job, in its tenant.
     dead:
         Whether the job is a dead letter.
     error_type:
@@ -48,6 +51,7 @@ class JobFilter(msgspec.Struct, frozen=True):
     queue: str | None = None
     tenant: str | None = None
     type: str | None = None
+    cron_name: str | None = None
     dead: bool | None = None
     error_type: str | None = None
     error_pattern: str | None = None
@@ -111,6 +115,9 @@ def _equalities(chosen: JobFilter) -> tuple[list[str], dict[str, Any]]:
         parts.append(f"dead = {int(chosen.dead)}")
     if chosen.tenant:
         parts.append("tenant <> ''")  # for the index of jobs with a tenant
+    if chosen.cron_name is not None:
+        parts.append("cron_name = :cron_name")
+        parameters["cron_name"] = qualify(chosen.tenant or NOBODY, chosen.cron_name)
     for name in ("queue", "tenant", "priority"):
         if (value := getattr(chosen, name)) is not None:
             parts.append(f"{name} = :{name}")

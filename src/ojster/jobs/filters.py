@@ -110,6 +110,7 @@ _MEMBERS: Final[dict[str, tuple[str, _Reader, str | None]]] = {
     "queue": ("queue", _queue, None),
     "state": ("states", _states, None),
     "states": ("states", _states, None),
+    "cron_name": ("cron_name", _text, None),
     "error_type": ("error_type", _text, None),
     "error_pattern": ("error_pattern", _pattern, None),
     "priority": ("priority", _whole, None),

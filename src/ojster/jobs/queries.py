@@ -153,11 +153,12 @@ def _page(tx: Transaction, chosen: JobFilter, page: Page) -> JobPage:
 def _needs_parts(tx: Transaction, chosen: JobFilter, page: Page) -> bool:
     """Return whether a list is too long to be examined at once.
 
-    Pages in another order need all matches, and of dead letters there are few. Others are examined in parts if more
-    jobs than ``MAX_EXAMINED`` are in the states and the queue that are asked for.
+    Pages in another order need all matches, and of dead letters and jobs of a cron job there are few. Others are
+    examined in parts if more jobs than ``MAX_EXAMINED`` are in the states and the queue that are asked for.
     """
     is_in_order = page.sort == "created_at" and not (page.ascending or page.offset)
-    if not (page.is_bounded and is_in_order) or chosen.dead is not None or _is_counted(chosen):
+    has_few = chosen.dead is not None or chosen.cron_name is not None
+    if not (page.is_bounded and is_in_order) or has_few or _is_counted(chosen):
         return False
     return _count_by_state(tx, chosen) > MAX_EXAMINED
 

@@ -116,18 +116,19 @@ class RemoteJobs(RemoteCapability):
         return job_of(answer["job"])
 
     async def select(self, chosen: JobFilter = JobFilter(), page: Page = Page()) -> JobPage:  # noqa: B008  (frozen)
-        """Return a page of jobs, filtered by states, queue, type, type of the last error, and dead letters.
+        """Return a page of jobs, filtered by states, queue, type, last error, cron job, and dead letters.
 
         Raises
         ------
         InvalidRequest
             The filter has another condition, which lists of servers do not have.
         """
-        states, queue, type, error_type = chosen.states, chosen.queue, chosen.type, chosen.error_type
-        dead = True if chosen.dead else None
-        if chosen != JobFilter(states=states, queue=queue, type=type, error_type=error_type, dead=dead):
-            raise InvalidRequest("A server lists jobs by states, queue, type, error type and dead letters alone.")
-        query = paging(page) | {"state": ",".join(states), "queue": queue, "type": type, "error_type": error_type}
+        listed = {name: getattr(chosen, name) for name in ("queue", "type", "error_type", "cron_name")}
+        if chosen != JobFilter(states=chosen.states, dead=True if chosen.dead else None, **listed):
+            raise InvalidRequest(
+                "A server lists jobs by states, queue, type, error type, cron job and dead letters alone."
+            )
+        query = paging(page) | {"state": ",".join(chosen.states)} | listed
         path = "/dead-letter" if chosen.dead else "/jobs"
         answer, total, before = await self._connection.list_page(path, query)
         is_complete = msgspec.json.decode(answer["pagination"]).get("is_complete", True)

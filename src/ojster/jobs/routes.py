@@ -367,12 +367,12 @@ async def clear_checkpoint(request: HttpRequest) -> Answer:
 
 
 async def list_jobs(request: HttpRequest) -> Answer:
-    """List jobs, newest first, optionally by ``state``, ``queue``, ``type`` and ``error_type``.
+    """List jobs, newest first, optionally by ``state``, ``queue``, ``type``, ``error_type`` and ``cron_name``.
 
-    The last two may end in ``*``. ``since`` and ``until`` bound the time at which jobs were created.
+    A type may end in ``*``. ``since`` and ``until`` bound the time at which jobs were created.
     """
     query = request.query
-    chosen = filter_of({name: query.get(name) for name in _FILTERS})
+    chosen = filter_of({name: query.get(name) for name in LIST_FILTERS})
     return await job_page(request, chosen)
 
 
@@ -392,12 +392,12 @@ async def job_page(request: HttpRequest, chosen: JobFilter) -> Answer:
 _NUMBERED: Final = frozenset({"page", "offset"})
 """Query parameters of pages that are asked for by their place: each needs all matches, and so does the first."""
 
-_FILTERS: Final = ("state", "queue", "type", "error_type", "since", "until")
-"""Query parameters that select jobs."""
+LIST_FILTERS: Final = ("state", "queue", "type", "error_type", "cron_name", "since", "until")
+"""Query parameters that select jobs of a list, and of its facets."""
 
 ROUTES: Final = (
     Route("POST", f"{BASE}/jobs", enqueue, "Jobs", EnqueueBody, EnqueuedAnswer, 201, (200,)),
-    Route("GET", f"{BASE}/jobs", list_jobs, "Jobs", None, JobPageAnswer, query=(*_FILTERS, *PAGE)),
+    Route("GET", f"{BASE}/jobs", list_jobs, "Jobs", None, JobPageAnswer, query=(*LIST_FILTERS, *PAGE)),
     Route("GET", f"{BASE}/jobs/{{id}}", show_job, "Jobs", None, JobAnswer, query=("wait_ms",)),
     Route(
         "GET",
