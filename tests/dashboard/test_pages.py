@@ -14,6 +14,7 @@ from ojster.audit.entries import AuditQuery
 from ojster.core.access import Grant, Role
 from ojster.core.durations import SECOND
 from ojster.events import stream_routes
+from ojster.insight import facets
 from ojster.schedules.cron import Cron
 from ojster.server.oidc import OidcClient, OidcSettings
 from tests.browser import needs_browser
@@ -338,6 +339,35 @@ async def test_a_worker_is_quieted_and_a_schedule_runs_now(bench: Bench, server:
     await page.get_by_text("was enqueued").wait_for()
     page_of_jobs = await page.request.get(f"{server}/ojs/v1/jobs?type=report.build")
     assert (await page_of_jobs.json())["pagination"]["total"] == 1
+
+
+async def test_the_last_runs_of_a_schedule_are_its_own(bench: Bench, server: str, page: Page) -> None:
+    await data.everything(bench)
+    for _ in range(3):
+        await bench.push("report.build")
+    await bench.engine.schedules.trigger("nightly")
+    await open_page(page, server, "schedules")
+    await page.get_by_role("link", name="The last 1 job: available").click()
+    await page.get_by_text("1 job matches").wait_for()
+
+
+async def test_facets_that_are_lower_bounds_say_so_and_count_what_the_list_has(
+    bench: Bench, server: str, page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(facets, "MAX_EXAMINED", 5)
+    for _ in range(4):
+        await bench.push("old")
+    bench.clock.advance(7_200)
+    for _ in range(3):
+        await bench.push("new")
+    await page.clock.set_fixed_time(bench.clock.now / SECOND)
+    await open_page(page, server, "jobs")
+    types = page.get_by_role("region", name="Type").get_by_role("button")
+    assert [text.split() for text in await types.all_inner_texts()] == [["new", "≥", "3"], ["old", "≥", "2"]]
+    await page.get_by_label("Created within").select_option("Last 1 hour")
+    await page.get_by_text("3 jobs match").wait_for()
+    await page.get_by_text("≥").first.wait_for(state="detached")
+    assert [text.split() for text in await types.all_inner_texts()] == [["new", "3"]]
 
 
 async def test_a_schedule_of_a_workspace_is_meant_and_not_another_of_the_same_name(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 from hypothesis import given
@@ -63,6 +65,40 @@ async def test_jobs_by_state_are_exact_and_types_those_of_the_newest(
     assert counts(answer, "state") == {"available": 5}
     assert counts(answer, "type") == {"new": 3}
     assert (answer["examined"], answer["is_complete"]) == (3, False)
+
+
+@pytest.mark.parametrize("most", [3, 6, 100])
+async def test_facets_agree_with_the_list_of_the_same_filter_or_are_lower_bounds(
+    http: Http, bench: Bench, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    monkeypatch.setattr(facets, "MAX_EXAMINED", most)
+    await http("POST", f"{V1}/crons", {"name": "c", "expression": "@every 1h", "type": "a", "args": []})
+    for count in range(4):
+        await bench.push("a", queue="mail", meta={"tenant_id": "acme"} if count == 1 else {})
+        await bench.push("b", retry={"max_attempts": 1})
+        await bench.fail(await bench.fetch_one(), type=("Down", "Slow")[count % 2])
+        bench.clock.advance(60)
+        await http("POST", f"{V1}/crons/c/trigger")
+    at = (await ask(http, "/jobs"))["jobs"][0]["created_at"]
+    filters: list[dict[str, str]] = [
+        {}, {"state": "available"}, {"queue": "mail"}, {"type": "a"}, {"type": "b", "error_type": "Down"},
+        {"since": at}, {"until": at}, {"cron_name": "c"}, {"cron_name": "c", "since": at}, {"type": "a", "until": at},
+    ]  # fmt: skip
+    exact = 0
+    for tenant, chosen in itertools.product((None, "acme", "_default"), filters):
+        more = {"headers": {} if tenant is None else {"X-OJS-Tenant": tenant}}
+        answer = await ask(http, f"/job-facets?{urlencode(chosen)}", **more)
+        for name in facets.FACETS:
+            others = {key: value for key, value in chosen.items() if key != name}
+            for value, number in counts(answer, name).items():
+                listed = await ask(http, f"/jobs?{urlencode(others | {name: value})}", **more)
+                told = f"{tenant} {chosen} {name}={value} among {most}"
+                assert number <= listed["pagination"]["total"], told
+                if name in answer["exact"]:
+                    exact += 1
+                    assert number == listed["pagination"]["total"], told
+        assert (set(answer["exact"]) == set(facets.FACETS)) >= answer["is_complete"]
+    assert exact > (0 if most < 100 else 50)
 
 
 async def test_a_tenant_sees_its_own_facets_and_failures(http: Http, bench: Bench) -> None:

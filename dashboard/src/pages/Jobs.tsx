@@ -10,11 +10,11 @@ import { State } from "../ui/states";
 
 export type Job = Schemas["JobBody"] & { worker_id?: string; progress?: number | { progress?: number; message?: string } };
 
-const FILTERS = ["state", "queue", "type", "error_type", "since"] as const;
+const FILTERS = ["state", "queue", "type", "error_type", "cron_name", "since"] as const;
 type Filter = (typeof FILTERS)[number];
 type Chosen = Partial<Record<Filter, string>>;
 
-const LABELS: Record<Filter, string> = { state: "State", queue: "Queue", type: "Type", error_type: "Error", since: "Since" };
+const LABELS: Record<Filter, string> = { state: "State", queue: "Queue", type: "Type", error_type: "Error", cron_name: "Schedule", since: "Since" };
 const AGES: [string, string][] = [
   ["", "any time"],
   ["900", "15 minutes"],
@@ -54,10 +54,9 @@ export function JobsPage() {
     () => accepted(client.GET("/ojs/v1/jobs", { params: { query: query({ ...asked(chosen), cursor, limit: 50 }) } })),
     { kinds: ["job"], isHeld: () => isPointed.current },
   );
-  const { since: _, ...faceted } = chosen;
   const facets = useData(
-    `facets ${JSON.stringify(faceted)}`,
-    () => accepted(client.GET("/ojs/v1/job-facets", { params: { query: query(faceted) } })),
+    `facets ${key}`,
+    () => accepted(client.GET("/ojs/v1/job-facets", { params: { query: asked(chosen) } })),
     { kinds: ["job"] },
   );
   const point = (isInside: boolean): void => {
@@ -88,7 +87,10 @@ export function JobsPage() {
                               title={one.value}
                             >
                               {name === "state" ? <State state={one.value} /> : <span class="name">{one.value}</span>}
-                              <span class="n">{compact(one.jobs)}</span>
+                              <span class="n">
+                                {data.exact.includes(name) ? "" : "≥ "}
+                                {compact(one.jobs)}
+                              </span>
                             </button>
                           </li>
                         ))}
@@ -97,7 +99,7 @@ export function JobsPage() {
                   );
                 })}
                 {!data.is_complete && (
-                  <p class="quiet">Types and errors are counted among the newest {number(data.examined)} jobs.</p>
+                  <p class="quiet">≥: counted among the newest {number(data.examined)} jobs.</p>
                 )}
               </>
             )}

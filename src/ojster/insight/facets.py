@@ -29,7 +29,7 @@ _Combination = tuple[str, str, str, str | None]
 
 
 class FacetQuestion(msgspec.Struct, frozen=True):
-    """A filter, of which ``states``, ``queue``, ``type`` and ``error_type`` count, and what its caller may see."""
+    """A filter, which has the conditions of ``LIST_FILTERS`` alone, and what its caller may see."""
 
     chosen: JobFilter
     scope: Scope
@@ -44,14 +44,17 @@ class Facets(msgspec.Struct, frozen=True):
     Parameters
     ----------
     examined:
-        Number of jobs among which types and errors were counted.
+        Number of jobs, the newest, among which jobs were counted.
     is_complete:
-        Whether there are no others.
+        Whether no others can match.
+    exact:
+        The facets whose numbers are those of all jobs. Those of the others are lower bounds.
     """
 
     values: dict[str, list[tuple[str, int]]]
     examined: int
     is_complete: bool
+    exact: tuple[str, ...]
 
 
 def count_facets(tx: Transaction, questions: Sequence[FacetQuestion]) -> list[Facets]:
@@ -60,29 +63,47 @@ def count_facets(tx: Transaction, questions: Sequence[FacetQuestion]) -> list[Fa
 
 
 def _count(tx: Transaction, chosen: JobFilter, scope: Scope) -> Facets:
-    newest = _newest(tx, scope.tenant)
-    examined = sum(newest.values())
+    newest, examined, is_complete = _newest(tx, chosen, scope.tenant)
     found = {key: number for key, number in newest.items() if scope.covers(key[1])}
     counts = {name: _counted(found, chosen, place) for place, name in enumerate(FACETS)}
-    if chosen.type is None and chosen.error_type is None and scope.tenant != "":
-        counts |= _exact(tx, chosen, scope)
+    exact = FACETS if is_complete else ()
+    if scope.tenant != "" and chosen == JobFilter(states=chosen.states, queue=chosen.queue):
+        kept = _exact(tx, chosen, scope)
+        counts |= kept
+        exact = exact or tuple(kept)
     values = {name: counted.most_common(MAX_VALUES) for name, counted in counts.items()}
-    return Facets(values, examined, examined < MAX_EXAMINED)
+    return Facets(values, examined, is_complete, exact)
 
 
-def _newest(tx: Transaction, tenant: str | None) -> dict[_Combination, int]:
-    """Return the newest jobs of a tenant, or of all, counted by state, queue, type and error type."""
+def _newest(tx: Transaction, chosen: JobFilter, tenant: str | None) -> tuple[dict[_Combination, int], int, bool]:
+    """Count the newest jobs by state, queue, type and error type.
+
+    Those of a tenant (``None``: of all) that a cron job has enqueued and that were created in time, if the filter asks
+    for that.
+
+    Returns
+    -------
+    tuple
+        The numbers of jobs, how many were examined, and whether no others can match.
+    """
     columns = "state, queue, type, error_type"
-    own, parameters = conditions(JobFilter(tenant=tenant))
-    # Jobs without a tenant have no index of their own: they are looked for among the newest of all.
-    inside, outside = ("TRUE", own) if tenant == "" else (own, "TRUE")
+    # Jobs without a tenant have no index of their own: they are looked for among the newest of all. Nor have times.
+    is_nobody = tenant == "" and chosen.cron_name is None
+    own, of_tenant = conditions(JobFilter(tenant=tenant, cron_name=chosen.cron_name))
+    since, until = chosen.created_after, chosen.created_before
+    timely, times = conditions(JobFilter(created_after=since, created_before=until))
+    inside, outside = ("TRUE", f"{own} AND {timely}") if is_nobody else (own, timely)
     rows = tx.execute(
-        f"SELECT {columns}, count(*) FROM "
-        f"(SELECT {columns}, tenant FROM jobs WHERE {inside} ORDER BY seq DESC LIMIT :most) AS newest "
-        f"WHERE {outside} GROUP BY {columns}",
-        parameters | {"most": MAX_EXAMINED},
+        f"SELECT {columns}, matches, count(*), min(created_at) FROM "
+        f"(SELECT {columns}, created_at, CASE WHEN {outside} THEN 1 ELSE 0 END AS matches "
+        f"FROM jobs WHERE {inside} ORDER BY seq DESC LIMIT :most) AS newest "
+        f"GROUP BY {columns}, matches",
+        of_tenant | times | {"most": MAX_EXAMINED},
     )
-    return {(state, queue, type, error): number for state, queue, type, error, number in rows}
+    numbers = {tuple(key): number for *key, matches, number, _ in rows if matches}
+    examined = sum(number for *_, number, _ in rows)
+    oldest = min((at for *_, at in rows), default=0)
+    return numbers, examined, examined < MAX_EXAMINED or (since is not None and oldest <= since)
 
 
 def _counted(found: dict[_Combination, int], chosen: JobFilter, place: int) -> Counter[str]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Final
 
 from ojster.insight.attention import attention
-from ojster.insight.facets import FACETS, FacetQuestion, count_facets
+from ojster.insight.facets import FacetQuestion, count_facets
 from ojster.insight.failures import FailureQuestion, group_failures
 from ojster.insight.wire import AttentionAnswer, FacetsAnswer, FacetValueBody, FailuresAnswer
 from ojster.jobs.filters import filter_of
+from ojster.jobs.routes import LIST_FILTERS
 from ojster.server.admin import ADMIN, TAG
 from ojster.server.answer import Answer, encode
 from ojster.server.request import HttpRequest
@@ -18,16 +19,16 @@ _FAILURES: Final = ("queue", "type", "error_type")
 
 
 async def show_facets(request: HttpRequest) -> Answer:
-    """Count jobs by ``state``, ``queue``, ``type`` and ``error_type``, each under the other conditions.
+    """Count jobs by ``state``, ``queue``, ``type`` and ``error_type``, each under the other conditions of a list.
 
-    Jobs by state and queue are exact without the last two conditions, which may end in ``*``. Everything else is
-    counted among the newest jobs, so that the answer comes as quickly with millions of jobs.
+    Jobs by state and queue are exact without other conditions. Everything else is counted among the newest jobs,
+    so that the answer comes as quickly with millions. ``exact`` names the facets whose numbers are no lower bounds.
     """
     query, scope = request.query, request.engine.scope
-    chosen = filter_of({name: query.get(name) for name in FACETS})
+    chosen = filter_of({name: query.get(name) for name in LIST_FILTERS})
     found = await scope.survey(count_facets, FacetQuestion(chosen, scope))
     shown = {name: [FacetValueBody(value, jobs) for value, jobs in values] for name, values in found.values.items()}
-    return Answer(encode(FacetsAnswer(shown, found.examined, found.is_complete)))
+    return Answer(encode(FacetsAnswer(shown, found.examined, found.is_complete, found.exact)))
 
 
 async def show_failures(request: HttpRequest) -> Answer:
@@ -48,7 +49,7 @@ async def show_attention(request: HttpRequest) -> Answer:
 
 
 ROUTES: Final = (
-    Route("GET", f"{BASE}/job-facets", show_facets, "Jobs", answer=FacetsAnswer, query=FACETS),
+    Route("GET", f"{BASE}/job-facets", show_facets, "Jobs", answer=FacetsAnswer, query=LIST_FILTERS),
     Route("GET", f"{BASE}/failures", show_failures, "Jobs", answer=FailuresAnswer, query=_FAILURES),
     Route("GET", f"{ADMIN}/attention", show_attention, TAG, answer=AttentionAnswer),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from msgspec import UNSET, Struct, UnsetType
@@ -202,12 +203,14 @@ class FacetValueBody(Struct):
 class FacetsAnswer(Struct):
     """Numbers of jobs by state, queue, type and error type, the most frequent values first.
 
-    If ``is_complete`` is false, types and errors were counted among the ``examined`` newest jobs.
+    If ``is_complete`` is false, jobs were counted among the ``examined`` newest, and the numbers of facets that are not
+    ``exact`` are lower bounds.
     """
 
     facets: dict[str, list[FacetValueBody]]
     examined: Count
     is_complete: bool
+    exact: Sequence[Literal["state", "queue", "type", "error_type"]]
 
 
 class FailuresAnswer(Struct):
