@@ -91,7 +91,7 @@ def find_readable(tx: Transaction, key: str) -> str | None:
         f"SELECT name, shared FROM collections WHERE name IN (:key{''.join(f', :k{i}' for i in range(len(around)))})",
         {"key": key} | {f"k{i}": other for i, other in enumerate(around)},
     )
-    is_shared = dict(rows)
+    is_shared: dict[str, int] = dict(rows)
     if key in is_shared:
         return key
     return next((other for other in around if is_shared.get(other)), None)

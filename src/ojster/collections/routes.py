@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from msgspec import UNSET
 
@@ -84,7 +84,7 @@ async def list_items(request: HttpRequest) -> Answer:
     """
     query = request.query
     name, start, end, part, category = (query.get(name) for name in ITEM_QUERY[:5])
-    on_data = {name: object_of(query, name) for name in DATA_QUERY}
+    on_data: dict[str, Any] = {name: object_of(query, name) for name in DATA_QUERY}
     for name_of_part in DATA_QUERY[1:]:
         if not all(isinstance(value, str) for value in on_data[name_of_part].values()):
             raise InvalidRequest(f"The values in {name_of_part!r} must be strings.", field=name_of_part)

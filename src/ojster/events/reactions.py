@@ -37,7 +37,7 @@ from ojster.insight.task_history import record_all
 from ojster.insight.task_values import Record
 from ojster.jobs.authorship import creators_of, sign
 from ojster.jobs.job_types import defaults_by_type, with_defaults
-from ojster.jobs.new_job import NewJob, check_size, read_job
+from ojster.jobs.new_job import NewJob, check_envelope, read_job
 from ojster.jobs.push import admit
 from ojster.storage.transaction import Held, Later, Transaction, TryAgain
 from ojster.workflows.creation import create
@@ -115,7 +115,7 @@ def _enqueue_all(tx: Transaction, wanted: Sequence[tuple[Job, Event, Enqueue]]) 
             members = with_defaults(defaults_by_type(tx), members, job.tenant)
             new = read_job(members, tx.now, largest=tx.settings.largest_job, tenant=job.tenant)
             envelope = sign(new.envelope, creators[job.id])
-            check_size(envelope, tx.settings.largest_job)
+            check_envelope(envelope, tx.settings.largest_job)
             reacts = new.reacts & ~LOOKUP_BIT  # lookups are already resolved
             new = msgspec.structs.replace(new, reacts=reacts, envelope=envelope)
             ready.append((job, event, new))

@@ -7,8 +7,8 @@ costs the same with a thousand jobs and with millions.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Final, Literal, get_args
 
 import msgspec
 
@@ -23,7 +23,8 @@ MAX_EXAMINED: Final = 20_000
 MAX_VALUES: Final = 50
 """Number of values of a facet that are shown, the most frequent."""
 
-FACETS: Final = ("state", "queue", "type", "error_type")
+Facet = Literal["state", "queue", "type", "error_type"]
+FACETS: Final[tuple[Facet, ...]] = get_args(Facet)
 
 _Combination = tuple[str, str, str, str | None]
 
@@ -51,10 +52,10 @@ class Facets(msgspec.Struct, frozen=True):
         The facets whose numbers are those of all jobs. Those of the others are lower bounds.
     """
 
-    values: dict[str, list[tuple[str, int]]]
+    values: Mapping[Facet, Sequence[tuple[str, int]]]
     examined: int
     is_complete: bool
-    exact: tuple[str, ...]
+    exact: tuple[Facet, ...]
 
 
 def count_facets(tx: Transaction, questions: Sequence[FacetQuestion]) -> list[Facets]:
@@ -125,7 +126,7 @@ def _fits(key: _Combination, chosen: JobFilter, place: int) -> bool:
     return value is not None and (value.startswith(wanted[:-1]) if wanted.endswith("*") else value == wanted)
 
 
-def _exact(tx: Transaction, chosen: JobFilter, scope: Scope) -> dict[str, Counter[str]]:
+def _exact(tx: Transaction, chosen: JobFilter, scope: Scope) -> dict[Facet, Counter[str]]:
     """Return the facets ``state`` and ``queue`` from the counts that are kept of all jobs."""
     first, end = names_of(scope.tenant) if scope.tenant else (NO_TENANT_START, NO_TENANT_END)
     states: Counter[str] = Counter()

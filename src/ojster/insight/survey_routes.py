@@ -27,7 +27,9 @@ async def show_facets(request: HttpRequest) -> Answer:
     query, scope = request.query, request.engine.scope
     chosen = filter_of({name: query.get(name) for name in LIST_FILTERS})
     found = await scope.survey(count_facets, FacetQuestion(chosen, scope))
-    shown = {name: [FacetValueBody(value, jobs) for value, jobs in values] for name, values in found.values.items()}
+    shown: dict[str, list[FacetValueBody]] = {
+        name: [FacetValueBody(value, jobs) for value, jobs in values] for name, values in found.values.items()
+    }
     return Answer(encode(FacetsAnswer(shown, found.examined, found.is_complete, found.exact)))
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, cast
 
 from ojster.client.event_loop_thread import EventLoopThread
 from ojster.provision import calling_thread
@@ -149,5 +149,5 @@ def waiting_thread() -> Executor | None:
     if asgiref is None:
         return None
     bridge = asgiref.AsyncToSync
-    thread = getattr(bridge.executors, "current", None)
-    return thread or bridge.loop_thread_executors.get(asyncio.get_running_loop())
+    thread = getattr(bridge.executors, "current", None) or bridge.loop_thread_executors.get(asyncio.get_running_loop())
+    return cast("Executor | None", thread)

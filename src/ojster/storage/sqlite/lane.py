@@ -86,7 +86,12 @@ class Lane:
     @contextmanager
     def begun(self, statement: str) -> Iterator[apsw.Connection]:
         """Return the connection, with a transaction that ``statement`` begins, while the block runs."""
-        connection = self._enter(lambda connection: connection.execute(statement) and connection)
+
+        def begin(connection: apsw.Connection) -> apsw.Connection:
+            connection.execute(statement)
+            return connection
+
+        connection = self._enter(begin)
         try:
             yield connection
         finally:
