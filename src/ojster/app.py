@@ -338,19 +338,31 @@ class App(JobLookup, WorkflowCalls):
         Raises
         ------
         InvalidRequest
-            The expression or the time zone is malformed. The decorator raises it.
+            The expression, the time zone or the overlap policy is malformed. The decorator raises it.
         TypeError
-            The job type does not take these arguments. The decorator raises it.
+            What is decorated is no job type, or the job type does not take these arguments. The decorator raises it.
         """
+        if not isinstance(expression, str):
+            raise TypeError(f"@app.cron needs an expression, such as @app.cron('0 6 * * *'), not {expression!r}.")
 
         def declare(declared: J) -> J:
+            if not isinstance(declared, JobType):
+                raise TypeError(
+                    f"@app.cron schedules a job type, and {getattr(declared, '__qualname__', declared)!r} is none. "
+                    "Write @app.cron above @app.job, which makes the job type."
+                )
+            try:
+                template = _encode(declared.request(args, {}))
+            except TypeError as error:
+                message = f"{error} The arguments of its jobs follow the expression: @app.cron('…', argument)."
+                raise TypeError(message) from None
             cron = Cron(
                 name=name or declared.type.replace("_", "-"),
                 expression=expression,
                 timezone=timezone,
                 overlap_policy=overlap_policy,
                 description=description,
-                template=_encode(declared.request(args, {})),
+                template=template,
             )
             _ = cron.schedule
             self.crons.append(cron)

@@ -41,6 +41,10 @@ def handler_of_class(kind: type) -> Callable[..., Any]:
     except TypeError as error:
         message = f"An object of {kind.__qualname__} is created for each job without arguments, but: {error}."
         raise TypeError(f"{message} Let run() take what it needs, with Depends(…).") from None
+    if inspect.isgeneratorfunction(run) or inspect.isasyncgenfunction(run):
+        raise TypeError(
+            f"The method run of {kind.__qualname__} is a generator. Return a value instead of yielding some."
+        )
 
     handler = _asynchronous(kind, run) if inspect.iscoroutinefunction(run) else _plain(kind, run)
     _, *parameters = inspect.signature(run).parameters.values()

@@ -44,6 +44,29 @@ def _place(function: Callable[..., Any]) -> str:
     return f"{function.__module__}.{function.__qualname__}{where}"
 
 
+def _default_type(handler: Any, *, has_type: bool) -> str:
+    """Return the job type that a handler has if none is given.
+
+    Raises
+    ------
+    TypeError
+        It is no function or class, or it has no name and needs one.
+    """
+    if isinstance(handler, JobType):
+        raise TypeError(f"{handler.type!r} is a job type already. Write @app.job once, next to the function.")
+    if not callable(handler):
+        raise TypeError(
+            f"@app.job declares a function or a class with a method run as a handler, not {handler!r}. Write @app.job "
+            "next to the function, below other decorators."
+        )
+    if inspect.isclass(handler):
+        return type_of_class(handler)
+    name = getattr(handler, "__name__", None)
+    if name is None and not has_type:
+        raise TypeError(f"The handler {handler!r} has no name, so its job type must be given: app.job('…')(…).")
+    return str(name)
+
+
 class JobDecorator:
     """Declares functions as handlers of job types: ``@app.job``, or ``@app.job("email.send", retry=5)``.
 
@@ -118,16 +141,16 @@ class JobDecorator:
         InvalidRequest
             The type, the versions or an option is malformed. The decorator raises it.
         TypeError
-            An option does not exist; ``process`` is set for a coroutine function or a handler with a ``JobContext``; or
-            a class has no method ``run``. The decorator raises it.
+            An option does not exist, or is of the wrong type; ``process`` is set for a coroutine function or a handler
+            with a ``JobContext``; or the function or class cannot be a handler. The decorator raises it.
         ValueError
-            The type already has a handler. The decorator raises it.
+            The type already has a handler, or a duration is negative. The decorator raises it.
         """
 
         def declare(given: Callable[..., Any]) -> Any:
             handlers = self._handlers
+            default = _default_type(given, has_type=isinstance(type, str))
             function = handler_of_class(given) if inspect.isclass(given) else given
-            default = type_of_class(given) if inspect.isclass(given) else given.__name__
             name = read_type(_encode(default if type is None or callable(type) else type))
             check_free(name, handlers, function)
             declared: DeclaredJob[..., Any, ..., Any] = DeclaredJob(

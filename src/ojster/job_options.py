@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, Literal, TypedDict
@@ -25,8 +26,6 @@ from ojster.jobs.retry import DEFAULT_RETRY, Backoff
 from ojster.jobs.uniqueness import Conflict
 from ojster.queues.rate_limit import OnLimit
 from ojster.queues.wire import RateBody, RateLimitBody
-
-_encode: Final = msgspec.json.Encoder().encode
 
 
 class Retry(msgspec.Struct, frozen=True, kw_only=True):
@@ -344,7 +343,7 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
             members[ATTRIBUTE] = self.reactions
         if self.expiration_delay is not None:
             members[EXPIRATION] = to_expiration_delay(self.expiration_delay)
-        return {name: msgspec.Raw(_encode(value)) for name, value in members.items()}
+        return {name: msgspec.Raw(to_json(value)) for name, value in members.items()}
 
     def to_wire(self) -> bytes:
         """Return the ``options`` object of a job.
@@ -358,6 +357,8 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
         ------
         InvalidRequest
             ``scheduled_at`` or ``expires_at`` has no time zone.
+        TypeError, ValueError
+            A policy, a duration or a number is none.
         """
         scheduled_at = None if self.delay is None else "+" + to_duration(self.delay)
         if self.scheduled_at is not None:
@@ -380,8 +381,8 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
         retry = {"max_attempts": self.retry} if isinstance(self.retry, int) else self.retry
         for name, policy in (("retry", retry), ("unique", self.unique), ("rate_limit", self.rate_limit)):
             if policy is not None:
-                members[name] = policy_to_wire(policy)
-        return _encode(members)
+                members[name] = policy_to_wire(name, policy)
+        return _finite(members)
 
 
 def error_type(error: type[BaseException] | BaseException) -> str:
@@ -438,6 +439,40 @@ def request_of(type: str, args: Sequence[Any], options: JobOptions = JobOptions(
     return members | {"options": msgspec.Raw(options.to_wire())} | options.beside()
 
 
-def policy_to_wire(policy: Retry | Unique | RateLimit | Mapping[str, Json]) -> dict[str, Json]:
-    """Return a policy as requests have it."""
-    return dict(policy) if isinstance(policy, Mapping) else policy.to_wire()
+_POLICIES: Final[dict[str, type[Retry | Unique | RateLimit]]] = {
+    "retry": Retry,
+    "unique": Unique,
+    "rate_limit": RateLimit,
+}
+
+
+def policy_to_wire(name: str, policy: Retry | Unique | RateLimit | Mapping[str, Json]) -> dict[str, Json]:
+    """Return the policy of an option as requests have it.
+
+    Raises
+    ------
+    TypeError
+        It is neither a policy of this option nor a mapping.
+    """
+    kind = _POLICIES[name]
+    if isinstance(policy, Mapping):
+        return dict(policy)
+    if not isinstance(policy, kind):
+        example = {"unique": "Unique()", "retry": "Retry(max_attempts=5)"}.get(
+            name, 'RateLimit(key="…", concurrency=5)'
+        )
+        raise TypeError(
+            f"The option {name!r} is {policy!r}, but must be a {kind.__name__} or a policy of the specification. "
+            f"Write {name}={example}, or leave it out for none."
+        )
+    return policy.to_wire()
+
+
+def _finite(members: dict[str, Any]) -> bytes:
+    """Return options as JSON, which would read NaN and infinity as ``null``, and thus as the default."""
+    try:
+        return to_json(members)
+    except TypeError as error:
+        numbers = re.findall(r"'(\w+)': (-?(?:nan|inf))", repr(members))
+        shown = ", ".join(f"{name}={value}" for name, value in numbers)
+        raise ValueError(f"The options cannot be stored as JSON: {error} ({shown}). Write a finite number.") from None

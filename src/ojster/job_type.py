@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
-import math
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol, Self, TypeVar, Unpack, cast, overload
@@ -19,6 +18,7 @@ from ojster.context import JobContext
 from ojster.core.json_objects import Members
 from ojster.core.values import to_json
 from ojster.fleet import ml_resources
+from ojster.handler_signature import HandlerSignature, check_handler
 from ojster.injection import needs_of
 from ojster.job_class import Runs, RunsAsync
 from ojster.job_handle import Application, JobHandle, T_co
@@ -59,8 +59,8 @@ class JobType(Generic[P, R]):
     Raises
     ------
     TypeError
-        ``process`` is set for a coroutine function or a handler with a ``JobContext``, or a parameter with ``Depends``
-        precedes an argument of the job.
+        The function cannot be a handler, such as a method or a generator; ``process`` is set for a coroutine function
+        or a handler with a ``JobContext``; or a parameter with ``Depends`` precedes an argument of the job.
     InvalidRequest
         An option is malformed.
 
@@ -81,6 +81,7 @@ class JobType(Generic[P, R]):
     def __init__(
         self, app: Application, type: str, function: Callable[..., Any], options: JobOptions, process: bool
     ) -> None:
+        check_handler(type, function)
         functools.update_wrapper(cast("Callable[..., Any]", self), function)
         self.app = app
         self.type = type
@@ -89,17 +90,17 @@ class JobType(Generic[P, R]):
         self.handled: Handled | None = None
         self.is_async = inspect.iscoroutinefunction(function)
         self.signature, self.needs = needs_of(function, inspect.signature(function))
-        self.takes_context = _takes_context(function, self.signature)
+        self._arguments = HandlerSignature(type, self.signature)
+        self.takes_context = self._arguments.takes_context
         self.types = HandlerTypes(type, function, self.signature, int(self.takes_context))
         if process and (self.is_async or self.takes_context):
             raise TypeError(f"{type}: a handler with process=True must be a plain function without a JobContext.")
-        self._min_args, self._max_args = _arity(self.signature, self.takes_context)
         self._type_json = msgspec.Raw(_encode(type))
         self._set_options(options)
 
     def _not_json(self, args: Sequence[Any], error: TypeError) -> TypeError:
         """Return the error for arguments that JSON cannot hold; it names the first of them."""
-        names = list(self.signature.parameters)[int(self.takes_context) :]
+        names = self._arguments.argument_names
         for place, value in enumerate(args):
             try:
                 to_json(value)
@@ -114,7 +115,7 @@ class JobType(Generic[P, R]):
     def _set_options(self, options: JobOptions) -> None:
         self.options = options
         self._options_json = msgspec.Raw(options.to_wire())
-        self._meta_json = msgspec.Raw(_encode(dict(options.meta or {})))
+        self._meta_json = msgspec.Raw(to_json(dict(options.meta or {})))
         self._sibling_members = options.beside()
         read_options(bytes(self._options_json))
         ml_resources.read_resources(self._sibling_members)
@@ -372,15 +373,7 @@ class JobType(Generic[P, R]):
         TypeError
             The function does not take these arguments, or they are not what its annotations say.
         """
-        if kwargs:
-            given = ((), *args) if self.takes_context else args
-            bound = self.signature.bind(*given, **kwargs)
-            bound.apply_defaults()
-            if bound.kwargs:
-                raise TypeError(f"{self.type}: job arguments must be positional; make {list(bound.kwargs)} positional.")
-            args = bound.args[1:] if self.takes_context else bound.args
-        elif not self._min_args <= len(args) <= self._max_args:
-            self.signature.bind(*(((), *args) if self.takes_context else args))  # raises TypeError with the reason
+        args = self._arguments.arguments(args, kwargs)
         try:
             encoded = to_json(list(args))
         except TypeError as error:
@@ -446,26 +439,3 @@ class Declare(Protocol):
 
     @overload
     def __call__(self, function: Callable[P, R], /) -> DeclaredJob[P, R, P, R]: ...
-
-
-def _arity(signature: inspect.Signature, takes_context: bool) -> tuple[int, float]:
-    """Return the minimum and maximum number of positional arguments of a call."""
-    kinds = [parameter.kind for parameter in signature.parameters.values()]
-    positional = [
-        parameter
-        for parameter in signature.parameters.values()
-        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
-    ]
-    fewest = sum(parameter.default is parameter.empty for parameter in positional) - takes_context
-    most = math.inf if inspect.Parameter.VAR_POSITIONAL in kinds else len(positional) - takes_context
-    return fewest, most
-
-
-def _takes_context(function: Callable[..., Any], signature: inspect.Signature) -> bool:
-    """Return whether the function's first parameter is annotated as ``JobContext``."""
-    first = next(iter(signature.parameters.values()), None)
-    if first is None:
-        return False
-    return first.annotation is JobContext or (
-        isinstance(first.annotation, str) and first.annotation.rpartition(".")[2] == JobContext.__name__
-    )

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from ojster.core.durations import LONGEST_SECONDS
-from ojster.core.values import to_json, to_micros
+from ojster.core.values import Seconds, to_json, to_micros, to_seconds
 from ojster.jobs.messages import Release
 
 
@@ -124,9 +124,11 @@ class DeadLetter(Outcome):
     code = "DEAD_LETTER"
 
 
-def _check_seconds(seconds: float, name: str) -> None:
-    if not 0 <= seconds <= LONGEST_SECONDS:
-        raise ValueError(f"The {name} must be from 0 to {LONGEST_SECONDS} seconds, not {seconds}.")
+def _seconds(span: Seconds, name: str) -> float:
+    seconds = to_seconds(span)
+    if not 0 <= seconds <= LONGEST_SECONDS:  # also NaN
+        raise ValueError(f"The {name} must be from 0 to {LONGEST_SECONDS} seconds (100 years), not {span!r}.")
+    return seconds
 
 
 class Released(Exception):
@@ -143,7 +145,7 @@ class Snooze(Released):
     Parameters
     ----------
     delay:
-        Delay, in seconds from now; 0 by default.
+        Delay from now, in seconds or as a ``timedelta``; 0 by default.
     until:
         Earliest time, instead of ``delay``; a datetime with a time zone.
 
@@ -165,10 +167,9 @@ class Snooze(Released):
     ojster.outcomes.Snooze: run again in 60 s
     """
 
-    def __init__(self, delay: float = 0.0, *, until: datetime | None = None) -> None:
-        super().__init__(f"run again in {delay:g} s" if until is None else f"run again at {until}")
-        _check_seconds(delay, "delay")
-        self.delay = delay
+    def __init__(self, delay: Seconds = 0.0, *, until: datetime | None = None) -> None:
+        self.delay = _seconds(delay, "delay")
+        super().__init__(f"run again in {self.delay:g} s" if until is None else f"run again at {until}")
         self.not_before = None if until is None else to_micros(until, "until")
 
     def release(self, job_id: str, worker_id: str, attempt: int) -> Release:
@@ -196,7 +197,7 @@ class Wait(Released):
     Parameters
     ----------
     timeout:
-        Maximum suspension, in seconds; then the attempt fails. ``None``, the default: unlimited.
+        Maximum suspension, in seconds or as a ``timedelta``; then the attempt fails. ``None``, the default: unlimited.
     deadline:
         End of the suspension, instead of ``timeout``; a datetime with a time zone.
     again:
@@ -218,13 +219,14 @@ class Wait(Released):
     ...         raise Wait(timeout=3600, again=True)
     ...     return f"paid by {job.resumed['payer']}"
     >>> Wait(timeout=3600).timeout
-    3600
+    3600.0
     """
 
-    def __init__(self, timeout: float | None = None, *, deadline: datetime | None = None, again: bool = False) -> None:
+    def __init__(
+        self, timeout: Seconds | None = None, *, deadline: datetime | None = None, again: bool = False
+    ) -> None:
         super().__init__("suspended until it is resumed")
-        _check_seconds(timeout or 0.0, "timeout")
-        self.timeout = timeout
+        self.timeout = None if timeout is None else _seconds(timeout, "timeout")
         self.deadline = None if deadline is None else to_micros(deadline, "deadline")
         self.again = again
 
@@ -344,7 +346,7 @@ class RateLimited(Exception):
     Parameters
     ----------
     delay:
-        Duration of the block, in seconds, for example from a ``Retry-After`` header.
+        Duration of the block, in seconds or as a ``timedelta``, for example from a ``Retry-After`` header.
     message:
         Message of the job's error; by default a text with ``delay``.
 
@@ -364,7 +366,6 @@ class RateLimited(Exception):
     ojster.outcomes.RateLimited: rate limited for 30 s
     """
 
-    def __init__(self, delay: float, message: str = "") -> None:
-        super().__init__(message or f"rate limited for {delay:g} s")
-        _check_seconds(delay, "delay")
-        self.delay = delay
+    def __init__(self, delay: Seconds, message: str = "") -> None:
+        self.delay = _seconds(delay, "delay")
+        super().__init__(message or f"rate limited for {self.delay:g} s")

@@ -127,7 +127,7 @@ class WorkflowCalls:
         retry, schema = options.pop("retry", None), options.pop("params_schema", None)
         members = _whole(workflow).request(**options)
         if retry is not None:
-            members["retry"] = msgspec.Raw(to_json(policy_to_wire(retry)))
+            members["retry"] = msgspec.Raw(to_json(policy_to_wire("retry", retry)))
         if schema is not None:
             members["params_schema"] = msgspec.Raw(to_json(schema))
         client = self.client()

@@ -118,7 +118,7 @@ def test_arguments_that_do_not_fit_or_are_no_json_are_refused(app: App) -> None:
         one.enqueue(object())  # type: ignore[arg-type]  # refused
 
     @app.job("named")
-    def named(*, a: int) -> None: ...
+    def named(*, a: int = 2) -> None: ...
 
     with pytest.raises(TypeError, match="positional"):
         named.enqueue(a=1)

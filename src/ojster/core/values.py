@@ -9,6 +9,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from ojster.core.durations import LONGEST_SECONDS
 from ojster.core.errors import InvalidRequest
 from ojster.core.json_objects import MAX_VALUE_DEPTH, check_depth, too_deep
 from ojster.core.timestamps import format_timestamp
@@ -45,12 +46,23 @@ def to_seconds(span: Seconds) -> float:
 
 
 def to_millis(span: Seconds) -> int:
-    """Return a duration in milliseconds; 0 if it is negative."""
-    return max(0, round(to_seconds(span) * 1000))
+    """Return a duration in milliseconds.
+
+    Raises
+    ------
+    ValueError
+        It is negative, not a number, or longer than 100 years.
+    """
+    seconds = to_seconds(span)
+    if not 0 <= seconds <= LONGEST_SECONDS:  # also NaN
+        raise ValueError(
+            f"A duration must be from 0 to {LONGEST_SECONDS} seconds (100 years), not {span!r}. Leave it out for none."
+        )
+    return round(seconds * 1000)
 
 
 def to_duration(span: Seconds) -> str:
-    """Return a duration in ISO 8601 format; zero if it is negative."""
+    """Return a duration in ISO 8601 format; see ``to_millis``."""
     return f"PT{to_millis(span) / 1000}S"
 
 

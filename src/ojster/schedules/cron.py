@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from ojster.core.errors import Duplicate, NotFound, OjsterError
+from ojster.core.errors import Duplicate, InvalidRequest, NotFound, OjsterError
 from ojster.core.job import Job
 from ojster.core.json_objects import read_members
 from ojster.core.tenant import TENANT_NAMES_RANGE, called, names_of, split
@@ -25,7 +25,7 @@ from ojster.jobs.options_wire import queue_of
 from ojster.jobs.push import Pushed, push
 from ojster.jobs.transitions import cancel_job
 from ojster.queues.rules import queue_rules
-from ojster.schedules.cron_expression import CronSchedule, OverlapPolicy
+from ojster.schedules.cron_expression import OVERLAP_POLICIES, CronSchedule, OverlapPolicy
 from ojster.storage.transaction import JOB_COLUMNS, Held, Later, Transaction
 
 log = logging.getLogger(__name__)
@@ -47,6 +47,13 @@ class Cron(msgspec.Struct, frozen=True, kw_only=True):
     last_run_at: int | None = None
     next_run_at: int | None = None
     run_count: int = 0
+
+    def __post_init__(self) -> None:
+        if self.overlap_policy not in OVERLAP_POLICIES:
+            raise InvalidRequest(
+                f"overlap_policy is {self.overlap_policy!r}, but must be one of {', '.join(OVERLAP_POLICIES)}.",
+                field="overlap_policy",
+            )
 
     @property
     def job_type(self) -> str | None:

@@ -1,0 +1,208 @@
+"""Wrong declarations and options are refused where they are written, with what to write instead."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator, Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from ojster import App, InvalidRequest, JobContext, RateLimit, RateLimited, Retry, Snooze, Unique, Wait, wait
+from ojster.schedules.cron import Cron
+
+
+@pytest.fixture
+def app() -> Iterator[App]:
+    with App("sqlite:///:memory:") as made:
+        yield made
+
+
+def generator(number: int) -> Iterator[int]:
+    yield number
+
+
+async def async_generator(number: int) -> AsyncIterator[int]:
+    yield number
+
+
+class GeneratorClass:
+    def run(self) -> Iterator[int]:
+        yield 1
+
+
+class AsyncGeneratorClass:
+    async def run(self) -> AsyncIterator[int]:
+        yield 1
+
+
+class Mailer:
+    def send(self, to: str) -> None: ...
+
+    @classmethod
+    def made(cls) -> None: ...
+
+    async def later(self) -> None: ...
+
+
+def context_later(to: str, job: JobContext) -> None: ...
+
+
+def only_by_keyword(*, to: str) -> None: ...
+
+
+HANDLERS: list[tuple[Any, str]] = [
+    (generator, "generator is a generator function.* Return a value instead"),
+    (async_generator, "async_generator is a generator function.* Return a value instead"),
+    (GeneratorClass, "run of GeneratorClass is a generator. Return a value"),
+    (AsyncGeneratorClass, "run of AsyncGeneratorClass is a generator. Return a value"),
+    (Mailer.send, "Mailer.send is a method.* Declare a function, or the class Mailer"),
+    (Mailer.later, "Mailer.later is a method"),
+    (Mailer.__dict__["made"], "not <classmethod"),
+    (context_later, "'job' is a JobContext.* Move it to the first place, before 'to'"),
+    (only_by_keyword, "'to' can only be given by keyword.* Move it before the '\\*'"),
+    (5, "declares a function or a class .* not 5"),
+]
+
+
+@pytest.mark.parametrize(("handler", "why"), HANDLERS)
+def test_what_cannot_be_a_handler_is_refused_when_it_is_declared(app: App, handler: Any, why: str) -> None:
+    with pytest.raises(TypeError, match=why):
+        app.job("it")(handler)
+    assert not app.handlers
+
+
+def test_bound_methods_and_functions_with_a_parameter_self_are_handlers(app: App) -> None:
+    def send(self: str) -> None: ...
+
+    app.job("bound")(Mailer().send)
+    app.job("named")(send)
+    assert sorted(app.handlers) == ["bound", "named"]
+
+
+def test_decorators_in_the_wrong_order_are_refused(app: App) -> None:
+    def report() -> None: ...
+
+    with pytest.raises(TypeError, match=r"Write @app\.cron above @app\.job"):
+        app.cron("@daily")(report)  # type: ignore[type-var]
+    with pytest.raises(TypeError, match="'report' is a job type already"):
+        app.job(app.job(report))
+    with pytest.raises(TypeError, match="needs an expression, such as"):
+        app.cron(report)  # type: ignore[arg-type]
+
+
+def test_a_cron_job_without_the_arguments_that_its_handler_needs_is_refused(app: App) -> None:
+    @app.job("report.build")
+    def build(job: JobContext, month: str, size: int = 5) -> None: ...
+
+    why = r"'month'. The job is report.build\(month: .*str.*, size: .*int.* = 5\). .* follow the expression"
+    with pytest.raises(TypeError, match=why):
+        app.cron("@daily")(build)
+    app.cron("@daily", "May")(build)
+    assert [cron.name for cron in app.crons] == ["report.build"]
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "why"),
+    [
+        ((), {}, "missing a required argument: 'to'"),
+        (("a", "b", "c"), {}, "too many positional arguments"),
+        (("a",), {"too": "b"}, "unexpected keyword argument 'too'"),
+        (("a",), {"to": "b"}, "multiple values for argument 'to'"),
+        (("a",), {"urgent": True}, "urgent can only be given by keyword"),
+    ],
+)
+@pytest.mark.parametrize("has_context", [False, True])
+def test_wrong_arguments_name_the_job_and_its_signature(
+    app: App, args: tuple[Any, ...], kwargs: dict[str, Any], why: str, has_context: bool
+) -> None:
+    def plain(to: str, subject: str = "", *, urgent: bool = False) -> None: ...
+    def with_context(job: JobContext, to: str, subject: str = "", *, urgent: bool = False) -> None: ...
+
+    send: Any = app.job("email.send")(with_context if has_context else plain)
+    signature = r"The job is email.send\(to: 'str', subject: 'str' = '', \*, urgent: 'bool' = False\)"
+    for call in (send.enqueue, send.s):
+        with pytest.raises(TypeError, match=f"email.send: .*{why}.*{signature}"):
+            call(*args, **kwargs)
+    assert send.enqueue(to="ada").job.args == ["ada", ""]
+
+
+DURATIONS: list[Any] = [-1, -0.001, timedelta(seconds=-1), math.nan, math.inf, -math.inf, 1e300, timedelta.max, 1e10]
+"""What no duration can be: negative, no number, or longer than 100 years."""
+
+NAMED_DURATIONS: dict[str, Callable[[Any], Any]] = {
+    **{
+        name: lambda span, name=name: {name: span}
+        for name in ("timeout", "total_timeout", "delay", "expires_in", "expiration_delay")
+    },
+    "retry.initial_interval": lambda span: {"retry": Retry(initial_interval=span)},
+    "retry.max_interval": lambda span: {"retry": Retry(max_interval=span)},
+    "unique.period": lambda span: {"unique": Unique(period=span)},
+    "rate_limit.rate": lambda span: {"rate_limit": RateLimit(key="k", rate=(1, span))},
+    "rate_limit.throttle": lambda span: {"rate_limit": RateLimit(key="k", throttle=(1, span))},
+}
+
+
+@pytest.mark.parametrize("span", DURATIONS)
+@pytest.mark.parametrize("name", NAMED_DURATIONS)
+def test_a_duration_that_cannot_be_is_refused_with_its_value(app: App, name: str, span: Any) -> None:
+    with pytest.raises(ValueError, match="100 years") as refused:
+        app.job("it", **NAMED_DURATIONS[name](span))(len)
+    assert repr(span) in str(refused.value)
+
+
+@pytest.mark.parametrize("span", DURATIONS)
+@pytest.mark.parametrize("outcome", [Snooze, Wait, RateLimited])
+def test_outcomes_refuse_durations_that_cannot_be(outcome: Callable[[Any], Any], span: Any) -> None:
+    with pytest.raises(ValueError, match="100 years"):
+        outcome(span)
+
+
+def test_outcomes_take_timedeltas() -> None:
+    minute = timedelta(minutes=1)
+    assert (Snooze(minute).delay, Wait(minute).timeout, RateLimited(minute).delay) == (60, 60, 60)
+
+
+def test_a_wait_with_a_negative_delay_is_refused() -> None:
+    with pytest.raises(ValueError, match="not -5"):
+        wait("pause", delay=-5)
+
+
+WRONG_OPTIONS: list[tuple[dict[str, Any], str]] = [
+    ({"unique": True}, "must be a Unique .* Write unique=Unique"),
+    ({"unique": "args"}, "must be a Unique"),
+    ({"unique": Retry()}, "must be a Unique"),
+    ({"retry": "5"}, "must be a Retry .* Write retry=Retry"),
+    ({"retry": 2.5}, "must be a Retry"),
+    ({"retry": True}, "max_attempts must be an integer.* not True"),
+    ({"rate_limit": "stripe"}, "must be a RateLimit .* Write rate_limit=RateLimit"),
+    ({"rate_limit": 5}, "must be a RateLimit"),
+    ({"retry": Retry(coefficient=math.nan)}, "backoff_coefficient=nan"),
+    ({"retry": Retry(coefficient=math.inf)}, "backoff_coefficient=inf"),
+    ({"retry": {"backoff_coefficient": math.nan}}, "backoff_coefficient=nan"),
+    ({"retry": Retry(backoff="expo")}, "exponential"),  # type: ignore[arg-type]
+    ({"unique": Unique(on_conflict="ignroe")}, "ignore"),  # type: ignore[arg-type]
+    ({"rate_limit": RateLimit(key="k", on_limit="dorp")}, "drop"),  # type: ignore[arg-type]
+    ({"meta": {"x": math.nan}}, "NaN"),
+    ({"priority": 1.5}, "priority"),
+    ({"tags": "urgent"}, "tags"),
+    ({"retrys": 5}, "Did you mean 'retry'"),
+]
+
+
+@pytest.mark.parametrize(("options", "why"), WRONG_OPTIONS)
+def test_an_option_of_the_wrong_kind_is_refused(app: App, options: dict[str, Any], why: str) -> None:
+    with pytest.raises((TypeError, ValueError, InvalidRequest), match=why):
+        app.job("it", **options)(len)
+    right = app.job("right")(len)
+    with pytest.raises((TypeError, ValueError, InvalidRequest), match=why):
+        right.using(**options)
+
+
+def test_an_overlap_policy_that_does_not_exist_is_refused(app: App) -> None:
+    why = "overlap_policy is 'skp', but must be one of skip, allow, cancel_previous, enqueue"
+    with pytest.raises(InvalidRequest, match=why):
+        app.cron("@daily", overlap_policy="skp")(app.job("report")(lambda: None))  # type: ignore[arg-type]
+    with pytest.raises(InvalidRequest, match=why):
+        Cron(name="report", expression="@daily", overlap_policy="skp")  # type: ignore[arg-type]
