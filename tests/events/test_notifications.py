@@ -105,6 +105,7 @@ async def test_a_failed_job_is_reported_by_mail(
     await put(http, "ops", MAIL)
     job = await push(http, "on_failure", channel="ops", text="Look at {job.error.message}!")
     await bench.fail(await bench.fetch_one())
+    assert await bench.engine.fleet.unrunnable() == [], "a server sends it"
     (sent,) = await send(bench, application)
     assert sent.state == "completed"
     ((recipients, message),) = office.taken

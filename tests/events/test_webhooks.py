@@ -32,6 +32,7 @@ from ojster.events.subscription import Subscription
 from ojster.events.webhook_sender import EndpointResponse, Refused, WebhookSender, is_public, sign
 from ojster.events.webhook_worker import WebhookWorker
 from ojster.events.webhooks import JOB_TYPE, QUEUE
+from ojster.insight import attention
 from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.new_job import read_job
 from ojster.jobs.push import admit
@@ -139,6 +140,24 @@ async def test_events_are_told_signed_and_described(
     assert delivered["id"] == headers["x-ojs-delivery-id"]
     assert delivered["response"]["response_body"] == "thanks"
     assert "webhook.delivered" in await bench.events()
+
+
+async def test_deliveries_that_wait_for_a_server_are_no_jobs_that_no_worker_can_run(
+    http: Http, bench: Bench, endpoint: Endpoint
+) -> None:
+    """The servers deliver, and send no heartbeats as workers do; a delivery that waits too long is found, though."""
+    await subscribe(http, endpoint, "job.enqueued")
+    job = await bench.push("t", queue="q")
+    (delivery,) = await deliveries(bench)
+    assert delivery.state == "available"
+    assert [one.job_id for one in await bench.engine.fleet.unrunnable()] == [job.id]
+    findings = (await http("GET", "/ojs/v1/admin/attention")).json()["findings"]
+    assert [(one["kind"], one["subject"]) for one in findings] == [("unrunnable", job.id)]
+    assert [one.code for one in (await bench.engine.jobs.explain(delivery.id)).reasons] == ["next"]
+    bench.clock.advance(600)
+    attention._last.of(bench.engine.database.memory).at = float("-inf")
+    findings = (await http("GET", "/ojs/v1/admin/attention")).json()["findings"]
+    assert ("waiting", QUEUE) in [(one["kind"], one.get("subject")) for one in findings]
 
 
 async def test_subscriptions_filter_events_and_never_match_deliveries(

@@ -37,6 +37,19 @@ async def test_a_job_runs_where_all_that_it_requires_is_provided(bench: Bench) -
     assert len(await bench.fetch(worker_id="right")) == 1
 
 
+async def test_jobs_beside_those_that_unknown_workers_run_are_not_reported(bench: Bench) -> None:
+    """Workers that send no heartbeats are known by what they hold: with requirements, and without."""
+    ids = [await push(bench, needs) for needs in ({"memory_mb": 4096}, {"memory_mb": 4096}, {}, {})]
+    assert len(await bench.engine.fleet.unrunnable()) == 2
+    needing = await bench.engine.jobs.find(ids[0])
+    await bench.push("other")
+    held = await bench.fetch_one(worker_id="silent")
+    assert await bench.engine.fleet.unrunnable() == []
+    assert {one.code for one in (await bench.engine.jobs.explain(needing.id)).reasons}.isdisjoint({"no_worker"})
+    await bench.ack(held)
+    assert len(await bench.engine.fleet.unrunnable()) == 2
+
+
 async def test_jobs_that_no_worker_can_run_are_reported_with_the_reason(bench: Bench) -> None:
     assert await bench.engine.fleet.unrunnable() == []
     first = await push(bench, {"memory_mb": 4096, "region": "eu"})

@@ -1,6 +1,7 @@
 """Available jobs that no present worker can run, with the reasons.
 
-Workers that send no heartbeats are unknown and do not count.
+Workers that send no heartbeats are unknown: a queue without known workers in which jobs run has some, and Ojster's own
+queues have each server.
 
 Spec: ojs-ml-resources 11
 """
@@ -17,6 +18,7 @@ from ojster.core.tenant import TENANT_NAMES_RANGE
 from ojster.fleet.abilities import PLAIN, Abilities, decode_abilities, worker_rules_by_id
 from ojster.fleet.matching import find_needs
 from ojster.fleet.requirements import Needs, Provided
+from ojster.jobs.names import RESERVED_QUEUE_PREFIX
 from ojster.jobs.versions import shown_version
 from ojster.storage.transaction import Transaction
 
@@ -58,11 +60,7 @@ def list_unrunnable(tx: Transaction, requests: Sequence[None]) -> list[list[Unru
 def why_unrunnable(tx: Transaction, job: Job) -> list[str]:
     """Return what the closest of the present workers lacks for a job; an empty list if one of them can run it."""
     needs = None if job.needs is None else find_needs(tx, job.needs, job.seq)
-    workers = _Present(tx).of(job.queue)
-    active = "SELECT 1 FROM job_counts WHERE queue = :queue AND state = 'active' AND jobs > 0"
-    if not workers and tx.execute(active, {"queue": job.queue}):
-        return []  # there are workers that send no heartbeats
-    return _reasons(workers, job.type, job.version, needs) or []
+    return _Present(tx).reasons(job.queue, job.type, job.version, needs) or []
 
 
 class _Present:
@@ -76,10 +74,26 @@ class _Present:
             if rule is None or rule.enabled:
                 abilities = (PLAIN if said is None else decode_abilities(said)).under(rule)
                 self._workers.append((set(msgspec.json.decode(queues, type=list[str])), abilities))
+        running = tx.execute("SELECT queue FROM job_counts WHERE state = 'active' AND jobs > 0")
+        self._running = {queue for (queue,) in running}
 
     def of(self, queue: str) -> list[Abilities]:
         """Return the capabilities of the workers that take jobs of a queue."""
         return [abilities for queues, abilities in self._workers if queue in queues]
+
+    def has_unknown(self, queue: str) -> bool:
+        """Return whether there may be workers of a queue that send no heartbeats: its jobs run, or servers do them."""
+        return queue in self._running or queue.startswith(RESERVED_QUEUE_PREFIX)
+
+    def reasons(self, queue: str, type: str | None, version: int | None, needs: Needs | None) -> list[str] | None:
+        """Return why no worker can run a job; ``None`` if one can, or if that is unknown."""
+        workers = self.of(queue)
+        if not workers:
+            return None if self.has_unknown(queue) else ["no worker takes jobs of this queue"]
+        if type is None:
+            return None
+        lacks = [_unmet_requirements(one, type, version, needs) for one in workers]
+        return min(lacks, key=len) if all(lacks) else None
 
 
 def _with_needs(tx: Transaction, present: _Present) -> list[Unrunnable]:
@@ -90,7 +104,7 @@ def _with_needs(tx: Transaction, present: _Present) -> list[Unrunnable]:
     )
     found = []
     for queue, key, type, version, jobs, seq in rows:
-        reasons = _reasons(present.of(queue), type, version, find_needs(tx, key, seq))
+        reasons = present.reasons(queue, type, version, find_needs(tx, key, seq))
         if reasons:
             found.append(_unrunnable(tx, queue, jobs, seq, reasons, type))
     return found
@@ -116,15 +130,15 @@ def _without_needs(tx: Transaction, present: _Present) -> list[Unrunnable]:
         if len(found) >= MAX_UNRUNNABLE_GROUPS:
             break
         workers = present.of(queue)
-        if any(one.takes_all for one in workers):
-            continue  # one worker takes all jobs, so the jobs need not be read
+        if any(one.takes_all for one in workers) or (not workers and present.has_unknown(queue)):
+            continue  # one worker takes all jobs, or is unknown, so the jobs need not be read
         kinds = "type, version" if workers else "NULL, NULL"
         for type, version, jobs, seq in tx.execute(
             f"SELECT {kinds}, count(*), min(seq) FROM ({_LOOKED_AT}) AS looked_at"
             f"{' GROUP BY type, version' if workers else ''}",
             {"queue": queue, "most": MAX_EXAMINED},
         ):
-            reasons = _reasons(workers, type, version, None)
+            reasons = present.reasons(queue, type, version, None)
             if jobs and reasons:
                 found.append(_unrunnable(tx, queue, jobs, seq, reasons, type))
     return found
@@ -133,18 +147,6 @@ def _without_needs(tx: Transaction, present: _Present) -> list[Unrunnable]:
 def _unrunnable(tx: Transaction, queue: str, jobs: int, seq: int, reasons: list[str], type: str | None) -> Unrunnable:
     ((id,),) = tx.execute("SELECT id FROM jobs WHERE seq = :seq", {"seq": seq})
     return Unrunnable(queue, jobs, str(id), reasons, type)
-
-
-def _reasons(
-    workers: Sequence[Abilities], type: str | None, version: int | None, needs: Needs | None
-) -> list[str] | None:
-    """Return why none of these workers can run a job; ``None`` if one can, or if the type is unknown."""
-    if not workers:
-        return ["no worker takes jobs of this queue"]
-    if type is None:
-        return None
-    lacks = [_unmet_requirements(one, type, version, needs) for one in workers]
-    return min(lacks, key=len) if all(lacks) else None
 
 
 def _unmet_requirements(worker: Abilities, type: str, version: int | None, needs: Needs | None) -> list[str]:
