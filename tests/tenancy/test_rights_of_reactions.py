@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator
 from typing import Any, Final, get_args
 
 import httpx
-import msgspec
 import pytest
 
 from ojster.collections.items import Where
@@ -75,7 +74,7 @@ async def door(bench: Bench) -> AsyncIterator[GuardedServer]:
 
 
 def test_every_kind_of_action_is_one_that_needs_a_right_or_concerns_its_own_job() -> None:
-    kinds = {msgspec.inspect.type_info(kind).tag for kind in get_args(Action)}  # type: ignore[union-attr]
+    kinds = {kind.__struct_config__.tag for kind in get_args(Action)}
     assert kinds == NEEDS.keys() | OWN_JOB
     assert not NEEDS.keys() & OWN_JOB
 

@@ -44,6 +44,8 @@ def compile_lock(expression: str) -> Callable[[str], bool]:
         validator = jsonschema_rs.validator_for({"type": "string", "pattern": expression}, pattern_options=options)
     except (ValueError, jsonschema_rs.ValidationError):
         raise InvalidRequest(
-            f"'locks' is not a regular expression that can be matched in linear time: {expression!r:.80}", field="locks"
+            f"'locks' is not a regular expression that can be matched in linear time: {expression!r:.80}. "
+            "Look-around and back-references are not supported; write the alternatives out.",
+            field="locks",
         ) from None
     return validator.is_valid
