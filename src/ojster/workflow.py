@@ -150,6 +150,7 @@ class Step:
         manual: bool | None = None,
         fallback: Step | None = None,
         compensate: Step | None = None,
+        compensate_when: Literal["completed", "started"] | None = None,
         display_name: str | None = None,
         step: str | None = None,
         group: str | None = None,
@@ -178,7 +179,11 @@ class Step:
         fallback:
             The step that runs instead if this one does not succeed.
         compensate:
-            The step that undoes this one if the workflow does not succeed.
+            The step that undoes this one if a container around it does not succeed.
+        compensate_when:
+            When this step needs to be undone: once it has ``completed``, the default of the server; or once it has
+            ``started``, also if it failed or was stopped, or its worker was lost. A reference to its result is then
+            ``None`` in the compensation if there is none.
         display_name, step, group:
             For display: a label, a stage, and a group. Drawings have a frame around the steps of a group.
         visible:
@@ -215,6 +220,7 @@ class Step:
                 "manual": manual,
                 "fallback": fallback and fallback.wire,
                 "compensate": compensate and compensate.wire,
+                "compensate_when": compensate_when,
                 "display_name": display_name,
                 "step": step,
                 "group": group,

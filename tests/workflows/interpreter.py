@@ -27,6 +27,8 @@ class Maker:
         self.rng = rng
         self.levels = levels
         self.jobs = 0
+        self.undoing = rng.choice([0.0, 0.05, 0.3])
+        """Share of the steps that have a compensation."""
 
     def workflow(self) -> dict[str, Any]:
         made = self.container(self.levels)
@@ -57,8 +59,11 @@ class Maker:
         if rng.random() < 0.06:
             made["manual"] = True
         if rng.random() < 0.1 and made["type"] != "gate":
-            made["fallback"] = self.job()
-        return made
+            made["fallback"] = self.undone(self.job())
+        return self.undone(made)
+
+    def undone(self, step: dict[str, Any]) -> dict[str, Any]:
+        return step | {"compensate": self.job()} if self.rng.random() < self.undoing else step
 
     def steps(self, levels: int, **more: Any) -> list[dict[str, Any]]:
         return [self.step(levels, **more) for _ in range(self.rng.choice([1, 2, 2, 3, 4]))]
@@ -97,10 +102,16 @@ class Maker:
                         step["when"] = rng.choice(["finished", "failed"])
                 return {"type": "graph", "steps": steps}
             case _:
-                self.jobs += 1
-                over = {"$ref": "params.list"} if rng.random() < 0.5 else list(range(rng.choice([0, 1, 2])))
-                do = {"type": f"m{self.jobs}", "args": [{"$ref": "index"}]}
-                return {"type": "map", "over": over, "do": do}
+                return self.map(levels)
+
+    def map(self, levels: int) -> dict[str, Any]:
+        rng = self.rng
+        self.jobs += 1
+        over = {"$ref": "params.list"} if rng.random() < 0.5 else list(range(rng.choice([0, 1, 2])))
+        do: dict[str, Any] = {"type": f"m{self.jobs}", "args": [{"$ref": "index"}]}
+        if levels > 1 and rng.random() < 0.3:
+            do = {"type": "chain", "steps": [self.undone(do), self.undone(self.job())]}
+        return {"type": "map", "over": over, "do": self.undone(do)}
 
 
 @dataclass
@@ -128,6 +139,8 @@ class Interpreter:
         self.runs: Counter[str] = Counter()
         self.state = ""
         self._kept: set[str] = set()
+        self._undone: set[str] = set()
+        """Paths of the steps that were undone."""
         self._grown: dict[str, list[dict[str, Any]]] = {}
 
     def run(self, script: Script) -> None:
@@ -178,26 +191,27 @@ class Interpreter:
         """Forget the earlier run of the steps inside a node, which starts from the beginning."""
         for known in [known for known in self._before if known.startswith(join(place, ""))]:
             del self._before[known]
+        self._undone = {known for known in self._undone if not known.startswith(join(place, ""))}
 
     def _inside(self, node: dict[str, Any], path: str) -> list[tuple[dict[str, Any], str, set[str]]]:
         """Return the children of a container that a retry keeps or runs again one by one, each with what it follows."""
-        if "fallback" in node:
-            inner = {k: v for k, v in node.items() if k in ("type", "args", *self._own(node), "meta")}
-            first = join(path, "0")
-            return [(inner, first, set()), (node["fallback"], join(path, "fallback"), {first})]
-        kind = node["type"]
-        listed = self._listed(node, path)
-        if kind == "saga":
-            undone = self._before.get(join(path, "compensate"))
+        if self._is_saga(node):
+            undone = self._before.get(undo_place(node, path))
             if undone == "completed":  # the steps were compensated, so no result remains
                 self._forget(path)
                 return []
             if undone in ("failed", "cancelled") and self._before[path] == "failed":
-                for step, place in listed:
-                    self._keep_whole(place, step)
-                self._kept.add(join(path, "<steps>"))
-                return in_order([(step["compensate"], place) for step, place in self._undoing(node, path)])
-            return in_order(listed)
+                self._kept |= {known for known in self._before if self._is_forward(known, node, path)}
+                return self._following(self._undo_of(node, path), undo_place(node, path))
+        return self._following(node, path)
+
+    def _following(self, node: dict[str, Any], path: str) -> list[tuple[dict[str, Any], str, set[str]]]:
+        """Return the children of a container, each with the paths of those that it follows."""
+        if "fallback" in node:
+            (inner, first), (other, second) = self._parts(node, path)
+            return [(inner, first, set()), (other, second, {first})]
+        kind = node["type"]
+        listed = self._listed(node, path)
         if kind == "batch":
             jobs = listed if self._before[join(path, "<jobs>")] not in GOOD else []
             if not jobs:
@@ -209,7 +223,7 @@ class Interpreter:
             return [*[(step, place, set[str]()) for step, place in jobs], *callbacks]
         if kind == "graph":
             return [(step, place, {join(path, name) for name in step["depends_on"]}) for step, place in listed]
-        return in_order(listed) if kind == "chain" else [(step, place, set()) for step, place in listed]
+        return in_order(listed) if kind in ("chain", "saga") else [(step, place, set()) for step, place in listed]
 
     # End states of nodes
 
@@ -222,32 +236,34 @@ class Interpreter:
             return self._never(node, path, "skipped")
         if (node.get("manual") or node["type"] == "gate") and not self._script.approves(path):
             return self._never(node, path, "cancelled")
-        if "fallback" in node:
-            inner = {k: v for k, v in node.items() if k in ("type", "args", "meta", *self._own(node))}
-            first = self._node(inner, join(path, "0"))
-            place = join(path, "fallback")
-            if first in GOOD:
-                self._never(node["fallback"], place, "skipped")
-                state = "completed"
-            else:
-                second = self._node(node["fallback"], place)
-                state = "completed" if second in GOOD else "cancelled" if second == "cancelled" else "failed"
-        elif node["type"] == "gate":
+        if any(self.states[whole] == "completed" for whole in node.get("<unless>", ())):
+            return self._never(node, path, "skipped")
+        if "<of>" in node and (self.states.get(node["<of>"]) != "completed" or node["<of>"] in self._undone):
+            return self._never(node, path, "skipped")
+        if node["type"] == "gate":
             state = "completed"
-        elif self._is_container(node):
+        elif "fallback" in node or self._is_container(node):
             state = self._container(node, path)
         else:
             self.runs[path] += 1
             state = "completed" if self._script.end(path) == "ok" else "failed"
+        if "<of>" in node and state == "completed":
+            self._undone.add(node["<of>"])
         self.states[path] = state
         return state
 
     def _container(self, node: dict[str, Any], path: str) -> str:
+        return self._saga(node, path) if self._is_saga(node) else self._forward(node, path)
+
+    def _forward(self, node: dict[str, Any], path: str) -> str:
+        """Compute the end state of a container, as if nothing undid it."""
+        if "fallback" in node:
+            return self._with_fallback(node, path)
         kind = node["type"]
         if kind == "map":
             return self._listing([(step, place) for step, place in self._listed(node, path)])
         if kind == "saga":
-            return self._saga(node, path)
+            return self._chain(self._listed(node, path))
         if kind == "batch":
             return self._batch(node, path)
         if kind == "graph":
@@ -294,7 +310,7 @@ class Interpreter:
                 self._copy(inner)
             jobs = self._before[place]
         else:
-            jobs = self._listing(self._listed(node, path))
+            jobs = self._container({"type": "group", "jobs": node["jobs"]}, path)
         self.states[place] = jobs
         called = {"on_complete": True, "on_success": jobs in GOOD, "on_failure": jobs not in GOOD}
         ran = []
@@ -311,33 +327,82 @@ class Interpreter:
             return "completed"
         return "cancelled" if all(state == "cancelled" for state in bad) else "failed"
 
-    def _saga(self, node: dict[str, Any], path: str) -> str:
-        place = join(path, "compensate")
-        if join(path, "<steps>") in self._kept:
-            for _, inner in self._listed(node, path):
-                self._copy(inner)
-            steps = self._before[join(path, "<steps>")]
-        else:
-            steps = self._chain(self._listed(node, path))
-        self.states[join(path, "<steps>")] = steps
-        if steps in GOOD:
-            for _, inner in self._undoing(node, path):
-                self.states[inner] = "skipped"
-            self.states[place] = "skipped"
+    def _with_fallback(self, node: dict[str, Any], path: str) -> str:
+        (inner, first_place), (other, place) = self._parts(node, path)
+        if self._node(inner, first_place) in GOOD:
+            self._never(other, place, "skipped")
             return "completed"
-        ends: list[End] = []
-        for step, inner in self._undoing(node, path):
-            if ends and ends[-1][1] not in GOOD:
-                self.states[inner] = state = "cancelled"
-            elif inner in self._kept:
-                state = self._node(step["compensate"], inner)
-            elif self.states[self._of[inner]] != "completed":
-                self.states[inner] = state = "skipped"
-            else:
-                state = self._node(step["compensate"], inner)
-            ends.append((step["compensate"], state))
-        self.states[place] = together(ends)
+        second = self._node(other, place)
+        return "completed" if second in GOOD else "cancelled" if second == "cancelled" else "failed"
+
+    def _saga(self, node: dict[str, Any], path: str) -> str:
+        inside, place = steps_place(node, path), undo_place(node, path)
+        if inside in self._kept:
+            forward = {one: state for one, state in self._before.items() if self._is_forward(one, node, path)}
+            self.states |= forward
+            steps = forward[inside]
+        else:
+            steps = self._forward(node, path)
+        self.states[inside] = steps
+        undo = self._undo_of(node, path)
+        if steps in GOOD:
+            self._never(undo, place, "skipped")
+            return "completed"
+        self.states[place] = self._forward(undo, place)
         return "compensated" if self.states[place] in GOOD else "failed"
+
+    def _is_forward(self, known: str, node: dict[str, Any], path: str) -> bool:
+        """Whether a path is inside a container, but not inside what undoes it."""
+        undo = undo_place(node, path)
+        return (
+            known.startswith(join(path, ""))
+            and known not in (path, undo)
+            and not known.startswith((undo + ".", "on_error", "on_cancel"))
+        )
+
+    def _undo_of(self, node: dict[str, Any], path: str) -> dict[str, Any]:
+        """Return the container that undoes another: the last step first, in parallel what ran in parallel."""
+        steps = [(step, place, place[len(join(path, "")) :] or "0") for step, place in self._parts(node, path)]
+        units = {name: self._units(step, place, name) for step, place, name in steps}
+        for at, (step, _, name) in enumerate(steps):
+            for unit in units[name]:
+                behind = self._behind(node, steps, step, at)
+                unit["depends_on"] = [other["id"] for later in behind for other in units[later]]
+        kind = "group" if node["type"] in ("group", "map") and "fallback" not in node else "graph"
+        made = [unit for _, _, name in reversed(steps) for unit in units[name]]
+        return {"type": kind, LISTS[kind]: made}
+
+    def _behind(self, node: dict[str, Any], steps: list[Any], step: dict[str, Any], at: int) -> list[str]:
+        """Return the names of the steps that come after one."""
+        if "fallback" in node or node["type"] in ("chain", "saga", "batch"):
+            first_of_batch = node.get("type") == "batch" and at > 0 and "fallback" not in node
+            return [] if first_of_batch else [name for _, _, name in steps[at + 1 :]]
+        if node["type"] != "graph":
+            return []
+        later, names = {step["id"]}, []
+        for other, _, name in steps[at + 1 :]:
+            if later & set(other["depends_on"]):
+                later.add(other["id"])
+                names.append(name)
+        return names
+
+    def _units(self, step: dict[str, Any], place: str, name: str) -> list[dict[str, Any]]:
+        """Return what undoes a step in the container around it: its compensation, and that of what is inside it."""
+        units = [step["compensate"] | {"id": name, "<of>": place}] if "compensate" in step else []
+        if self._is_saga(step):
+            inner = self._undo_of(step, place)
+            if inner[LISTS[inner["type"]]] or (step["type"] == "map" and "fallback" not in step):
+                if units:  # its own compensation undoes all of it, once it has completed
+                    settle(inner, place)
+                units.append(inner | {"id": f"{name}-inside" if units else name})
+        return units
+
+    def _is_saga(self, node: dict[str, Any]) -> bool:
+        """Whether a container is undone if it does not succeed: a saga, or one with a compensation inside it."""
+        return (node["type"] == "saga" and "fallback" not in node) or self._holds(node)
+
+    def _holds(self, node: dict[str, Any]) -> bool:
+        return any("compensate" in step or self._holds(step) for step in inner_steps(node))
 
     # Children and paths
 
@@ -364,17 +429,17 @@ class Interpreter:
                 self._grown.setdefault(path, []).append(grown())
             index += 1
 
-    def _undoing(self, node: dict[str, Any], path: str) -> list[tuple[dict[str, Any], str]]:
-        """Return the steps that have a compensation, last first, each with the path of its compensation."""
-        self._of = getattr(self, "_of", {})
-        found = []
-        for index, (step, place) in reversed(list(enumerate(self._listed(node, path)))):
-            if "compensate" in step:
-                name = step.get("id", str(index))
-                inner = join(path, f"compensate.{name}")
-                self._of[inner] = place
-                found.append((step, inner))
-        return found
+    def _parts(self, node: dict[str, Any], path: str) -> list[tuple[dict[str, Any], str]]:
+        """Return the children of a container that it consists of, without what undoes it."""
+        if "fallback" in node:
+            inner = {k: v for k, v in node.items() if k in ("type", "args", *self._own(node), "meta")}
+            return [(inner, join(path, "0")), (node["fallback"], join(path, "fallback"))]
+        if node["type"] == "batch":
+            jobs = {"type": "group", "jobs": node["jobs"]}
+            return [(jobs, path), *((step, join(path, name)) for name, step in node["callbacks"].items())]
+        if node["type"] == "map" and join(path, "0") not in self.states:
+            return [one for one in self._listed(node, path) if one[1] in self._before]
+        return self._listed(node, path)
 
     def _never(self, node: dict[str, Any], path: str, state: str) -> str:
         """Set the state of a node that does not start and of all steps inside it, except those that a retry keeps."""
@@ -382,24 +447,19 @@ class Interpreter:
             self._copy(path)
             return self.states[path]
         self.states[path] = state
-        if "fallback" in node:
-            inner = {k: v for k, v in node.items() if k in ("type", "args", *self._own(node))}
-            self._never(inner, join(path, "0"), state)
-            self._never(node["fallback"], join(path, "fallback"), state)
+        if "fallback" not in node and not self._is_container(node):
             return state
-        if not self._is_container(node):
-            return state
-        if node["type"] != "map" or path in self._expanded:
-            for step, place in self._listed(node, path):
-                self._never(step, place, state)
-        for name, step in node.get("callbacks", {}).items():
-            self._never(step, join(path, name), state)
-        if node["type"] == "batch":
+        if "fallback" in node or node["type"] != "map" or path in self._expanded:
+            for step, place in self._parts(node, path):
+                if place != path:
+                    self._never(step, place, state)
+        if node["type"] == "batch" and "fallback" not in node:
+            jobs = {"type": "group", "jobs": node["jobs"]}
+            self._never(jobs, path, state)
             self.states[join(path, "<jobs>")] = state
-        if node["type"] == "saga":
-            self.states[join(path, "<steps>")] = self.states[join(path, "compensate")] = state
-            for step, place in self._undoing(node, path):
-                self._never(step["compensate"], place, state)
+        if self._is_saga(node):
+            self.states[steps_place(node, path)] = state
+            self._never(self._undo_of(node, path), undo_place(node, path), state)
         return state
 
     @property
@@ -444,3 +504,27 @@ def join(path: str, name: str) -> str:
 def grown() -> dict[str, Any]:
     """Return the step that a growing job appends."""
     return {"type": "grown", "args": []}
+
+
+def undo_place(node: dict[str, Any], path: str) -> str:
+    """Return the path of what undoes a container; the jobs of a batch are a container at its own path."""
+    is_batch = node["type"] == "batch" and "fallback" not in node
+    return join(path, "compensate_all" if is_batch else "compensate")
+
+
+def steps_place(node: dict[str, Any], path: str) -> str:
+    return join(path, "<all>" if undo_place(node, path).endswith("_all") else "<steps>")
+
+
+def settle(node: dict[str, Any], place: str) -> None:
+    """Let compensations do nothing if the step at a place, which is undone as a whole, has completed."""
+    if "<of>" in node:
+        node["<unless>"] = [*node.get("<unless>", ()), place]
+    for step in inner_steps(node):
+        settle(step, place)
+
+
+def inner_steps(node: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the steps inside a step."""
+    found = [*node.get("steps", ()), *node.get("jobs", ()), *node.get("callbacks", {}).values()]
+    return found + [node[name] for name in ("do", "fallback") if name in node]

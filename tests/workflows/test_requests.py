@@ -85,7 +85,6 @@ REFUSED: list[tuple[Any, str, str]] = [
     ({"type": "map", "over": [], "as": "steps", "do": job("a")}, "$.as", "cannot be the name"),
     ({"type": "map", "over": [1], "do": job("a", ref("steps.no.result"))}, "$", "There is no step 'no' before"),
     ({"type": "saga", "steps": [job("a")], "failure_policy": "panic"}, "$.failure_policy", "The policy must be"),
-    (group(job("a", fallback=job("b", compensate=job("c")))), "$.jobs[0].fallback", "'compensate' is allowed only"),
     (chain(job("a", ref("steps.later.result")), job("b", id="later")), "$.steps[0]", "comes later than this one"),
     (group(job("a", ref("steps.x.result")), job("b", id="x")), "$.jobs[0]", "runs at the same time"),
     (chain(job("a", ref("nowhere.x"))), "$.steps[0]", "must begin with one of params, steps"),

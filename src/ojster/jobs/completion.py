@@ -125,11 +125,19 @@ def _is_of_this_start(job: Job, report: EndOfAttempt) -> bool:
 
 
 def _hear(tx: Transaction, job: Job | None, report: EndOfAttempt) -> None:
-    """Take a report that comes too late as the confirmation that the attempt has stopped."""
+    """Take a report that comes too late as the confirmation that the attempt has stopped, or even succeeded."""
     if job is None or job.node is None or report.attempt not in (None, job.attempt):
         return
     if _is_of_this_start(job, report) and report.worker_id in (None, job.worker_id):
-        confirm_ends(tx, [job])
+        confirm_ends(tx, [job], _late_result(tx, report))
+
+
+def _late_result(tx: Transaction, report: EndOfAttempt) -> bytes | None:
+    """Return the result in a report of success; ``None``: it reports no success."""
+    if isinstance(report, Acknowledgement) or (isinstance(report, Release) and report.then == "skip"):
+        is_kept = report.result is not None and len(report.result) <= tx.settings.largest_job
+        return report.result if is_kept else b"null"
+    return None
 
 
 def _refuse_end(tx: Transaction, job: Job, report: EndWithoutSuccess) -> OjsterError | None:

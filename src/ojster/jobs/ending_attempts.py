@@ -12,7 +12,7 @@ from typing import Final
 from ojster.core.durations import SECOND
 from ojster.core.job import Job
 from ojster.core.states import FINISHED
-from ojster.jobs.extension import lock_with
+from ojster.jobs.extension import life, lock_with
 from ojster.storage.transaction import JOB_COLUMNS, Transaction
 
 TIMEOUT_GRACE: Final = 30 * SECOND
@@ -37,14 +37,20 @@ def await_confirmation(tx: Transaction, job: Job) -> None:
     )
 
 
-def confirm_ends(tx: Transaction, jobs: Iterable[Job]) -> None:
-    """Let the workflows of these locked jobs go on, if they wait for their workers' confirmation."""
+def confirm_ends(tx: Transaction, jobs: Iterable[Job], result: bytes | None = None) -> None:
+    """Let the workflows of these locked jobs go on, if they wait for their workers' confirmation.
+
+    ``result``: what the attempts came to if they succeeded although they were stopped, as JSON. The jobs stay
+    cancelled or failed, but their effect is one that a workflow may have to undo.
+    """
     ended = {job.seq: job for job in jobs if job.node is not None and job.state in FINISHED}
     if not ended:
         return
     query = f"DELETE FROM ending_attempts WHERE seq {tx.among} RETURNING seq"
     for (seq,) in tx.execute(query, (tx.integers(sorted(ended)),)):
         tx.effects.ended.append(ended[seq])
+        for note in life(tx).succeeded_late if result is not None else ():
+            note(tx, ended[seq], result)
 
 
 def confirm_ends_of_worker(tx: Transaction, worker_id: str) -> None:

@@ -96,6 +96,9 @@ class Extension:
     def lock(self, tx: Transaction, jobs: Iterable[Job]) -> None:
         """Lock what changes together with locked jobs, all at once, so that no two transactions deadlock."""
 
+    def succeeded_late(self, tx: Transaction, job: Job, result: bytes) -> None:
+        """Note that the attempt of an ended job, which was stopped, has succeeded all the same, with this result."""
+
     def lose(self, tx: Transaction, job: Job) -> None:
         """Follow up on an attempt that ended because its worker was lost."""
 
@@ -204,6 +207,7 @@ class Life:
         self.end_wait = overriding("end_wait")
         self.forget = overriding("forget")
         self.forgettable = overriding("forgettable")
+        self.succeeded_late = overriding("succeeded_late")
         self.lose = overriding("lose")
         self.settle = overriding("settle")
         self.finish = overriding("finish")

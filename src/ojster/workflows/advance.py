@@ -50,6 +50,7 @@ from ojster.workflows.states import change_node, change_workflow
 from ojster.workflows.step_jobs import StepJobs
 from ojster.workflows.step_values import StepValues
 from ojster.workflows.stored_workflow import Workflow, WorkflowState, emit
+from ojster.workflows.undoing import compared_nodes, is_left_to_undo
 
 _decode: Final = msgspec.json.decode
 _encode: Final = msgspec.json.Encoder().encode
@@ -315,18 +316,15 @@ class Advance:
             spec = self.graph.specs[node.id]
             base = node.workflow << NODE_BITS
             wanted.update(base | number for number in spec.names.values())
-            if spec.compensates is not None:
-                wanted.add(base | spec.compensates)
+            wanted.update(compared_nodes(node, spec))
         if not wanted:
             return {}
         self.graph.write_nodes()
         return outcomes(self.tx, wanted)
 
     def _is_wanted(self, node: Node, spec: Spec, values: StepValues) -> bool:
-        if spec.compensates is not None:
-            step = values.known[node.workflow << NODE_BITS | spec.compensates]
-            if step.state != NodeState.COMPLETED:
-                return False
+        if not is_left_to_undo(self.tx, node, spec, values.known):
+            return False
         if spec.condition is None:
             return True
         began = time.perf_counter()

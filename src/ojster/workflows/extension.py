@@ -52,6 +52,14 @@ class WorkflowExtension(Extension):
         """Lock the workflows of jobs."""
         lock_workflows(tx, jobs)
 
+    def succeeded_late(self, tx: Transaction, job: Job, result: bytes) -> None:
+        """Keep the result of a step that was stopped: what it did is undone, and its compensation may refer to it."""
+        lock_workflows(tx, [job])
+        tx.execute(
+            "UPDATE nodes SET result = :result WHERE id = :node AND job_id = :id",
+            {"result": result, "node": job.node, "id": job.id},
+        )
+
     def lose(self, tx: Transaction, job: Job) -> None:
         """Cancel the workflow of a job if it wants that when a worker is lost."""
         cancel_with_worker(tx, job)

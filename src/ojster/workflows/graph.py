@@ -324,6 +324,10 @@ class Graph:
             found += self._children(container, " AND (name = ? OR position = ?)", name, position)
         return [child for child in found if child.name in names or str(child.position) in names]
 
+    def idle_children(self, container: Node) -> list[Node]:
+        """Return the children of a container that wait for no other."""
+        return self._children(container, " AND waiting = 0")
+
     def children_with_names(self, container: Node) -> list[Node]:
         """Return the children of a container that have a name, and its last one."""
         return self._children(container, " AND (name IS NOT NULL OR position = ?)", container.total - 1)

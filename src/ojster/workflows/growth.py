@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 
@@ -15,6 +17,7 @@ from ojster.storage.transaction import Transaction
 from ojster.tenancy.quotas import charge_growth
 from ojster.workflows.advance import Advance
 from ojster.workflows.graph import Graph
+from ojster.workflows.maps import add_to_mirrors, by_number, mirrors_of
 from ojster.workflows.nested_definitions import with_nested
 from ojster.workflows.node import TWO_PART, Followed, Kind, Node
 from ojster.workflows.plan_defaults import add_defaults
@@ -46,8 +49,11 @@ def grow(tx: Transaction, job: Job, steps: Sequence[bytes]) -> None:
         return  # it was told to stop, so nothing new starts
     workflow = graph.workflow_of(node)
     base = workflow.root
-    graph.load_specs([container])
     siblings = graph.children_with_names(container)
+    spec = graph.specs[container.id]
+    mirrors = mirrors_of(graph, workflow, spec)
+    ordered = spec.mirrors if container.kind != Kind.GROUP else []
+    undone_first = [graph.idle_children(graph.nodes[base | number]) for number in ordered]
     planner = Planner(
         tx.now,
         tx.settings.largest_job,
@@ -59,13 +65,15 @@ def grow(tx: Transaction, job: Job, steps: Sequence[bytes]) -> None:
     )
     planner.more(
         raw_list(with_nested(tx, {"steps": msgspec.Raw(b"[%b]" % b",".join(steps))}, workflow.tenant)["steps"]),
-        _by_number(container),
+        by_number(container),
         "$.append",
         graph.place_of(container),
-        graph.specs[container.id].inherited,
-        known={one.name: _by_number(one) for one in siblings if one.name is not None},
-        last=_by_number(siblings[-1]) if container.kind == Kind.CHAIN else None,
+        spec.inherited,
+        known={one.name: by_number(one) for one in siblings if one.name is not None},
+        last=by_number(siblings[-1]) if container.kind == Kind.CHAIN else None,
         level=_level_of(graph, container),
+        mirrors=mirrors,
+        heads=[[by_number(head) for head in heads] for heads in undone_first],
     )
     jobs = planner.plan.job_count
     charge_growth(tx, workflow.tenant, jobs, jobs)
@@ -77,6 +85,11 @@ def grow(tx: Transaction, job: Job, steps: Sequence[bytes]) -> None:
             before = graph.nodes[base | source]
             before.followed |= Followed.HERE
             graph.touch(before)
+    add_to_mirrors(graph, workflow, spec, added)
+    followed = Counter(base | target for _, target in planner.plan.edges)
+    for head in itertools.chain.from_iterable(undone_first):
+        head.waiting += followed[head.id]
+        graph.touch(head)
     fresh = [one for one in added if one.parent == container.id]
     container.total += len(fresh)
     container.unfinished += len(fresh)
@@ -90,8 +103,11 @@ def _growing_container(graph: Graph, node: Node, job: Job) -> Node:
     """Return the container that the steps of a node are added to."""
     container = graph.container_of(node)
     while container.kind == Kind.FALLBACK:
-        container = graph.container_of(container)
-    if container.kind in TWO_PART or _is_compensation(graph, container):
+        inner, container = container, graph.container_of(container)
+        if container.kind == Kind.SAGA and not inner.position:  # what undoes the step and its fallback
+            container = graph.container_of(container)
+    graph.load_specs([container])
+    if container.kind in TWO_PART or graph.specs[container.id].is_undoing:
         raise InvalidRequest(
             f"The job {job.id} cannot append steps here. "
             "Append steps in a chain, a group or a graph that is not a compensation."
@@ -106,18 +122,6 @@ def _level_of(graph: Graph, container: Node) -> int:
         level += node.kind not in TWO_PART
         node = graph.container_of(node)
     return level
-
-
-def _by_number(node: Node) -> Node:
-    """Return a copy of a node for the planner, which identifies nodes by number, not by id."""
-    number = (1 << NODE_BITS) - 1
-    source = None if node.source is None else node.source & number
-    return msgspec.structs.replace(node, id=node.number, source=source)
-
-
-def _is_compensation(graph: Graph, container: Node) -> bool:
-    """Return whether a container is the compensation of a saga."""
-    return graph.container_of(container).kind == Kind.SAGA and container.position > 0
 
 
 def _look_outside(graph: Graph, container: Node, name: str) -> int | None:

@@ -20,6 +20,7 @@ from ojster.tenancy.quotas import charge_growth
 from ojster.workflows.graph import Graph
 from ojster.workflows.node import MAX_NODES, Kind, Node
 from ojster.workflows.plan_defaults import add_defaults
+from ojster.workflows.plan_undo import Mirrors
 from ojster.workflows.plan_values import Plan, Spec
 from ojster.workflows.planner import Planner
 from ojster.workflows.starting import SMALL_PARAMS
@@ -83,14 +84,39 @@ def plant_elements(graph: Graph, node: Node, spec: Spec, elements: Sequence[msgs
         add_defaults(graph.tx, plan, workflow.tenant)
         planted += graph.plant(plan, workflow)
         promise(graph.tx, workflow.seq, plan.promises)
+    add_to_mirrors(graph, workflow, spec, planted)
     return [one for one in planted if one.parent == node.id]
+
+
+def mirrors_of(graph: Graph, workflow: Workflow, spec: Spec) -> Mirrors:
+    """Return copies of the containers that undo a container, with their places, as ``Planner.more`` takes them."""
+    ids = [workflow.root | number for number in spec.mirrors]
+    graph.load(ids)
+    nodes = [graph.nodes[id] for id in ids]
+    graph.load_specs(nodes)
+    return [(by_number(node), graph.place_of(node), graph.specs[node.id].settled_by) for node in nodes]
+
+
+def by_number(node: Node) -> Node:
+    """Return a copy of a node for the planner, which identifies nodes by number, not by id."""
+    source = None if node.source is None else node.source & (MAX_NODES - 1)
+    return msgspec.structs.replace(node, id=node.number, source=source)
+
+
+def add_to_mirrors(graph: Graph, workflow: Workflow, spec: Spec, planted: Sequence[Node]) -> None:
+    """Count new nodes that undo the new steps of a container in the containers that undo it."""
+    for number in spec.mirrors:
+        mirror = graph.nodes[workflow.root | number]
+        added = sum(one.parent == mirror.id for one in planted)
+        mirror.total += added
+        mirror.unfinished += added
+        graph.touch(mirror)
 
 
 def _plan(graph: Graph, node: Node, spec: Spec, elements: Sequence[msgspec.Raw], start: int) -> list[Plan]:
     assert spec.template is not UNSET
     tx, workflow, place = graph.tx, graph.workflow_of(node), graph.place_of(node)
-    source = None if node.source is None else node.source - workflow.root
-    stand_in = msgspec.structs.replace(node, id=node.number, source=source, total=0)
+    stand_in, mirrors = by_number(node), mirrors_of(graph, workflow, spec)
     plans: list[Plan] = []
     first = workflow.nodes
     for index, element in enumerate(elements, start):
@@ -105,7 +131,9 @@ def _plan(graph: Graph, node: Node, spec: Spec, elements: Sequence[msgspec.Raw],
             bindings=spec.bindings | {spec.item: element, INDEX: msgspec.Raw(b"%d" % index)},
         )
         stand_in.total = index
-        planner.more([spec.template], stand_in, "$.do", place, spec.inherited)
+        planner.more([spec.template], stand_in, "$.do", place, spec.inherited, mirrors=mirrors)
+        for mirror, _, _ in mirrors:
+            mirror.total += sum(one.parent == mirror.id for one in planner.plan.nodes)
         plans.append(planner.plan)
         first += len(planner.plan.nodes)
     return plans

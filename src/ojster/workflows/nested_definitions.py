@@ -167,7 +167,8 @@ def as_map(members: Members, path: str) -> Members:
     if "do" not in members:
         raise Problem(path, "A step that is a definition can be planned only by a server, which knows the definition.")
     params = bytes(members.get("params", b"{}"))
-    return {"over": msgspec.Raw(b"[%b]" % params), "do": members["do"]}
+    kept = {name: members[name] for name in ("do", "params_schema") if name in members}
+    return kept | {"over": msgspec.Raw(b"[%b]" % params)}
 
 
 def refuse_params(name: str, schema: bytes | msgspec.Raw, params: bytes | msgspec.Raw) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import graphlib
 from typing import Final
 
 import msgspec
@@ -47,19 +46,6 @@ class Here(msgspec.Struct):
     inherited: Members
     level: int
     can_be_undone: bool = False
-
-
-def undo_order(order: PlanOrder, container: Node) -> list[Node]:
-    """Return the children of a container in reverse order of execution."""
-    children = {child.id: child for child in order.children[container.id]}
-    if container.kind != Kind.GRAPH:
-        return list(children.values())[::-1]
-    before = {id: order.before.get(id, {}) for id in children}
-    try:
-        sequence = list(graphlib.TopologicalSorter(before).static_order())
-    except graphlib.CycleError:  # the plan is refused later: see ``PlanOrder``
-        sequence = list(children)
-    return [children[id] for id in reversed(sequence)]
 
 
 def spec_of(members: Members, path: str) -> Spec:

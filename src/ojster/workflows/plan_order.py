@@ -50,8 +50,8 @@ class PlanOrder:
     ----------
     children, names:
         The children of each container, and those with names.
-    paths:
-        The place of each node in the request.
+    paths, places:
+        The place of each node in the request, and of each container in the workflow.
     known:
         Names bound by the maps around the current place.
     dependency_names:
@@ -85,6 +85,7 @@ class PlanOrder:
         self.with_id: set[int] = set()
         """Nodes named by an ``id``, which takes precedence over a ``name``."""
         self.paths: dict[int, str] = {}
+        self.places: dict[int, str] = {}
         self.before: dict[int, dict[int, None]] = {}
         self.dependency_names: dict[int, list[str]] = {}
         self.pending: list[Pending] = []
@@ -217,7 +218,7 @@ class PlanOrder:
                 self.problems.append(Problem(path, f"The step {name!r:.60} runs at the same time as this one."))
 
     def finish(self) -> None:
-        """Resolve the remaining names outside of the plan, and reject cycles."""
+        """Resolve the remaining names outside of the plan, and let steps wait for promised items."""
         for pending in self.pending:
             for name in sorted(pending.names):
                 number = self.outer(name)
@@ -226,7 +227,6 @@ class PlanOrder:
                 else:
                     pending.spec.names[name] = number
         self._follow_promises()
-        self._refuse_cycles()
 
     def _follow_promises(self) -> None:
         """Let steps start after those that promise what they look up."""
@@ -253,7 +253,15 @@ class PlanOrder:
                     ordered.add(pair)
                     self.put_in_order_across(consumer, producer, name, path)
 
-    def _refuse_cycles(self) -> None:
+    def name_undone(self, mark: int, id: str | None, step: Node) -> None:
+        """Let the names recorded since ``mark``, in the compensation of a step, refer to this step by its id."""
+        for pending in self.pending[mark:]:
+            if id is not None and id in pending.names:
+                pending.names.discard(id)
+                pending.spec.names[id] = step.id
+        self.pending[mark:] = [pending for pending in self.pending[mark:] if pending.names]
+
+    def refuse_cycles(self) -> None:
         """Refuse steps that wait for each other, directly or through the containers around them."""
         try:
             graphlib.TopologicalSorter(self._starts_and_ends() if self.crosses else self.before).prepare()

@@ -17,7 +17,7 @@ from ojster.jobs.code import ATTRIBUTE, CODE_TYPE
 from ojster.jobs.options import PRIORITIES
 from ojster.jobs.options_wire import read_options
 from ojster.workflows.node import Rule
-from ojster.workflows.plan_members import Problem
+from ojster.workflows.plan_members import Problem, text
 from ojster.workflows.wait import ATTRIBUTE as WAITS_FOR
 from ojster.workflows.wait import WAIT_TYPE
 
@@ -58,6 +58,7 @@ NODE_MEMBERS: Final = frozenset(
         "compensate",
         "compensate_type",
         "compensate_args",
+        "compensate_when",
         "priority_adjustment",
         "provides",
     }
@@ -170,14 +171,11 @@ def refuse_misspelt(request: Members, path: str) -> None:
             raise Problem(f"{path}.{name}", f"Unknown member {name!r:.60}; did you mean {meant!r}?")
 
 
-def compensation_of(step: msgspec.Raw, path: str) -> bytes | None:
+def compensation_of(members: Members) -> bytes | None:
     """Return the compensation of a step: ``compensate``, or ``compensate_type`` with ``compensate_args``.
 
     Spec: ojs-workflows 14
     """
-    if b'"compensate' not in bytes(step):
-        return None
-    members = read_members(step, path)
     if bytes(members.get("compensate", b"null")) != b"null":
         return bytes(members["compensate"])
     if bytes(members.get("compensate_type", b"null")) != b"null":
@@ -210,3 +208,26 @@ def adjusted(options: Members, members: Members, path: str) -> Members:
             f"It must be an integer, and the priority must stay between {PRIORITIES[0]} and {PRIORITIES[-1]}.",
         )
     return options | {"priority": msgspec.Raw(b"%d" % (base + adjustment))}
+
+
+def options_of(request: Members, inherited: Members, path: str) -> Members:
+    """Return the options of a job: its own, at the top level or in ``options``, override inherited ones."""
+    own = dict(inherited)
+    for name in {*inherited, "priority"}:
+        if name in request:
+            own[name] = request.pop(name)
+    raw = request.get("options")
+    if raw is not None and bytes(raw) != b"null":
+        own |= read_members(raw, f"{path}.options")
+    return own
+
+
+def failure_policy(members: Members, path: str) -> str:
+    """Return the ``failure_policy`` of a saga.
+
+    Spec: ojs-workflows 14.3
+    """
+    policy = text(members, "failure_policy", path) or POLICIES[0]
+    if policy not in POLICIES:
+        raise Problem(f"{path}.failure_policy", f"The policy must be one of {', '.join(POLICIES)}.")
+    return policy

@@ -36,8 +36,17 @@ class Spec(msgspec.Struct, omit_defaults=True):
         Of a definition: the JSON Schema of its parameters.
     bindings:
         Values bound by the maps and definitions around it.
-    compensates:
-        The number of the step that a compensation undoes.
+    compensates, once_started:
+        The number of the step that a compensation undoes; and whether it does so once that step has started, whatever
+        became of it, or only if it has completed.
+    settled_by:
+        Of a compensation, numbers of the nodes after which nothing is left to undo, if one of them has completed: the
+        same compensation in a container inside, or the container whose own compensation undoes all of it. Of a
+        container that undoes another: those that new compensations in it get.
+    mirrors:
+        The numbers of the containers that undo this container, the innermost first.
+    is_undoing:
+        Whether it is such a container.
     """
 
     request: msgspec.Raw | UnsetType = UNSET
@@ -55,6 +64,10 @@ class Spec(msgspec.Struct, omit_defaults=True):
     params_schema: msgspec.Raw | UnsetType = UNSET
     bindings: dict[str, msgspec.Raw] = {}
     compensates: int | None = None
+    once_started: bool = False
+    settled_by: list[int] = []
+    mirrors: list[int] = []
+    is_undoing: bool = False
 
     def to_json(self) -> bytes:
         """Return the spec as stored."""

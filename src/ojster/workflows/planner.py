@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -19,9 +20,9 @@ from ojster.jobs.preparation import Models
 from ojster.workflows.nested_definitions import MEMBER as DEFINITION
 from ojster.workflows.nested_definitions import MEMBERS as OF_DEFINITIONS
 from ojster.workflows.nested_definitions import as_map
-from ojster.workflows.node import MAX_NODES, Inputs, Kind, Node, Rule
+from ojster.workflows.node import EXPANDED, MAX_NODES, Inputs, Kind, Node, Rule
 from ojster.workflows.plan_members import MAX_REPORTED_PROBLEMS, Problem, refusal_of, text, unknown_in
-from ojster.workflows.plan_nodes import Here, name_of, read_rules, spec_of, steps_in, undo_order
+from ojster.workflows.plan_nodes import Here, name_of, read_rules, spec_of, steps_in
 from ojster.workflows.plan_order import PlanOrder
 from ojster.workflows.plan_rules import (
     BRANCHES,
@@ -33,17 +34,26 @@ from ojster.workflows.plan_rules import (
     NODE_MEMBERS,
     OF_STEPS,
     OWN_MEMBERS,
-    POLICIES,
     adjusted,
     carry_code,
-    compensation_of,
+    failure_policy,
     inherit,
     is_job,
+    options_of,
     promise,
     refuse_misspelt,
     refuse_rule,
     trace_members,
     wait,
+)
+from ojster.workflows.plan_undo import (
+    MIRROR_KINDS,
+    NOT_UNDONE,
+    Mirrors,
+    UndoPlan,
+    holds_compensation,
+    is_undone,
+    own_compensation,
 )
 from ojster.workflows.plan_values import LaterJob, Plan, Spec
 from ojster.workflows.typeless import is_graph
@@ -104,7 +114,8 @@ class Planner:
         self._origin = origin_members(metadata)
         self._workflow_id = msgspec.Raw(_encode(workflow_id))
         self._order = PlanOrder(self.plan, self.problems, first, outer, bindings or {})
-        self._places: dict[int, str] = {}
+        self._places = self._order.places
+        self._undo = UndoPlan(self.plan, self._order, self._models, tenant)
 
     # Entry points
 
@@ -120,7 +131,14 @@ class Planner:
                     branch.name, branch.rule = name, rule.value
                     self._order.after(branch, [main], Inputs.MEMBERS)
         self._order.close(root, 0)
+        self._finish()
+
+    def _finish(self) -> None:
+        """Resolve the names that are left, refuse cycles, and complete what undoes containers."""
         self._order.finish()
+        self._order.refuse_cycles()
+        if not self.problems:
+            self._undo.complete()
 
     def more(
         self,
@@ -133,6 +151,8 @@ class Planner:
         known: Mapping[str, Node] | None = None,
         last: Node | None = None,
         level: int = 1,
+        mirrors: Mirrors = (),
+        heads: Sequence[Sequence[Node]] = (),
     ) -> None:
         """Plan more children of an existing container.
 
@@ -146,6 +166,9 @@ class Planner:
             The last child, if the container is a chain.
         level:
             Number of levels of containers down to this one.
+        mirrors, heads:
+            The existing containers that undo this one, and the children of each that are undone first: what undoes the
+            new steps precedes them.
 
         Raises
         ------
@@ -156,11 +179,14 @@ class Planner:
         self._places[container.id] = place
         self._order.names[container.id] = dict(known or {})
         self._order.children[container.id] = []
+        self._undo.extend(container, mirrors, heads)
         try:
-            self._list_children(container, steps, path, inherited, level, last)
+            self._list_children(container, steps, path, inherited, level, last, can_be_undone=bool(mirrors))
             self._order.link(container)
+            if mirrors:
+                self._undo.compensate(self._attempt, container, mirrors[0][0], inherited, level)
             self._order.find_names(container, 0)
-            self._order.finish()
+            self._finish()
         except Problem as problem:
             self.problems.append(problem)
         self.problems += self.unknown
@@ -212,40 +238,48 @@ class Planner:
             members = {name: value for name, value in members.items() if name not in OF_STEPS or value != _NULL}
         if not NODE_MEMBERS & members.keys() and is_job(members):
             return self._job(members, here, Spec())
-        if not here.can_be_undone and compensation_of(msgspec.Raw(_encode(members)), here.path) is not None:
-            raise Problem(here.path, "'compensate' is allowed only in steps of a chain, a saga, a group or a graph.")
+        own = own_compensation(members, here.path)
+        if own is not None and not here.can_be_undone:
+            raise Problem(here.path, NOT_UNDONE)
         name = name_of(self._order, members, here)
         if name is not None:
             here.place = self._inside(here.parent, name)
         spec = spec_of(members, here.path)
         type = "graph" if is_graph(members) else text(members, "type", here.path) or ""
-        if "fallback" in members and bytes(members["fallback"]) != b"null":
-            node = self._with_fallback(members, here, spec, name)
-        elif type in CONTAINERS:
-            self.unknown += unknown_in(members, CONTAINER_MEMBERS | OWN_MEMBERS[type], here.path, f"A {type}")
-            here.inherited = inherit(here.inherited, members, here.path)
-            here.level += 1
-            node = self._container(type, members, here, spec)
-        elif not type and DEFINITION in members:
-            self.unknown += unknown_in(members, CONTAINER_MEMBERS | OF_DEFINITIONS, here.path, "A definition")
-            here.inherited = inherit(here.inherited, members, here.path)
-            here.level += 1
-            node = self._nested(members, here, spec)
-        elif type == Kind.GATE:
-            self.unknown += unknown_in(members, CONTAINER_MEMBERS, here.path, "A gate")
-            node = self._node(Kind.GATE, here.parent, here.position, spec, here.path, here.place)
-            node.manual = 1
-        else:
-            node = self._job(members, here, spec)
+        node = self._planned(type, members, here, spec, name)
         if "provides" in members and node.kind != Kind.JOB:
             raise Problem(f"{here.path}.provides", "Only a job without a fallback can have 'provides'.")
         read_rules(self._order, node, members, spec, here)
         node.name = name
+        if own is not None:
+            self._undo.own[node.id] = own
         if name is not None:
             self._order.names[here.parent.id][name] = node
             if "id" in members:
                 self._order.with_id.add(node.id)
         return node
+
+    def _planned(self, type: str, members: Members, here: Here, spec: Spec, name: str | None) -> Node:
+        """Plan a step by its type."""
+        if "fallback" in members and bytes(members["fallback"]) != b"null":
+            return self._undoable(members, here, spec, partial(self._with_fallback, members, name=name))
+        nested = not type and DEFINITION in members
+        if type in CONTAINERS or nested:
+            known = OF_DEFINITIONS if nested else OWN_MEMBERS[type]
+            self.unknown += unknown_in(members, CONTAINER_MEMBERS | known, here.path, f"A {type or DEFINITION}")
+            here.inherited = inherit(here.inherited, members, here.path)
+            here.level += 1
+            return self._nested(members, here, spec) if nested else self._container(type, members, here, spec)
+        if type != Kind.GATE:
+            return self._job(members, here, spec)
+        self.unknown += unknown_in(members, CONTAINER_MEMBERS, here.path, "A gate")
+        node = self._node(Kind.GATE, here.parent, here.position, spec, here.path, here.place)
+        node.manual = 1
+        return node
+
+    def _undoable(self, members: Members, here: Here, spec: Spec, plan: Callable[[Here, Spec], Node]) -> Node:
+        """Plan a container; if it has compensations inside it, as the first part of a saga."""
+        return self._saga(here, spec, plan) if holds_compensation(members) else plan(here, spec)
 
     def _job(self, members: Members, here: Here, spec: Spec) -> Node:
         request = {name: value for name, value in members.items() if name not in NODE_MEMBERS}
@@ -259,7 +293,7 @@ class Planner:
         if "job_type" in request:  # Spec: ojs-workflows 14
             request.setdefault("type", request.pop("job_type"))
         if here.inherited or "priority_adjustment" in members:
-            options = adjusted(_options_of(request, here), members, here.path)
+            options = adjusted(options_of(request, here.inherited, here.path), members, here.path)
             request["options"] = msgspec.Raw(_encode(options))
         provided = read_provided(members["provides"]) if "provides" in members else []
         if provided:
@@ -285,7 +319,7 @@ class Planner:
             self.plan.jobs[node.id] = job
         return node
 
-    def _with_fallback(self, members: Members, here: Here, spec: Spec, name: str | None) -> Node:
+    def _with_fallback(self, members: Members, here: Here, spec: Spec, *, name: str | None) -> Node:
         """Plan a step and its fallback. Members of the step other than its job apply to both together."""
         mark = len(self._order.pending)
         node = self._node(Kind.FALLBACK, here.parent, here.position, spec, here.path, here.place)
@@ -295,10 +329,8 @@ class Planner:
         if "priority_adjustment" in members:
             own["priority_adjustment"] = members["priority_adjustment"]
         first = self._step(_encode(own), Here(node, 0, here.path, self._inside(node, 0), here.inherited, here.level))
-        path = f"{here.path}.fallback"
-        second = self._step(
-            members["fallback"], Here(node, 1, path, self._inside(node, "fallback"), inherited, here.level)
-        )
+        path, place = f"{here.path}.fallback", self._inside(node, "fallback")
+        second = self._step(members["fallback"], Here(node, 1, path, place, inherited, here.level, can_be_undone=True))
         second.name, second.rule = "fallback", Rule.FAILED.value
         self._order.after(second, [first], None)
         self._order.close(node, mark)
@@ -311,22 +343,21 @@ class Planner:
             raise Problem(here.path, f"Containers are nested deeper than {MAX_LEVELS} levels.")
         match type:
             case "map":
-                return self._map(members, here, spec)
+                return self._undoable(members, here, spec, partial(self._map, members))
             case "batch":
-                return self._batch(members, here, spec)
+                return self._undoable(members, here, spec, partial(self._batch, members))
             case "saga":
-                return self._saga(Kind.CHAIN, members, here, spec)
+                return self._saga_with_policy(members, here, spec)
         steps = steps_in(members, LISTS[type], here.path)
-        if any(compensation_of(step, here.path) for step in steps):
-            return self._saga(Kind(type), members, here, spec)
-        return self._list_container(Kind(type), steps, f"{here.path}.{LISTS[type]}", here, spec)
+        plan = partial(self._list_container, Kind(type), steps, f"{here.path}.{LISTS[type]}")
+        return self._undoable(members, here, spec, plan)
 
     def _list_container(self, kind: Kind, steps: Sequence[msgspec.Raw], path: str, here: Here, spec: Spec) -> Node:
         """Plan a chain, a group or a graph with its children; ``path`` is their place in the request."""
         mark = len(self._order.pending)
         spec.inherited = here.inherited
         node = self._node(kind, here.parent, here.position, spec, here.path, here.place)
-        self._list_children(node, steps, path, here.inherited, here.level, None, can_be_undone=here.can_be_undone)
+        self._list_children(node, steps, path, here.inherited, here.level, None, can_be_undone=True)
         self._order.link(node)
         self._order.close(node, mark)
         return node
@@ -367,62 +398,51 @@ class Planner:
             path = f"{here.path}.callbacks.{name}"
             place = self._inside(node, name)
             refuse_rule(callbacks[name], path)
-            callback = self._attempt(callbacks[name], Here(node, position, path, place, here.inherited, here.level))
+            at = Here(node, position, path, place, here.inherited, here.level, can_be_undone=True)
+            callback = self._attempt(callbacks[name], at)
             if callback is not None:
                 callback.name, callback.rule = name, CALLBACKS[name].value
                 self._order.after(callback, [group], Inputs.MEMBERS)
         self._order.close(node, mark)
         return node
 
-    def _saga(self, kind: Kind, members: Members, here: Here, spec: Spec) -> Node:
-        """Plan steps and their compensations."""
-        policy = text(members, "failure_policy", here.path) or "compensate"
-        if policy not in POLICIES:
-            raise Problem(f"{here.path}.failure_policy", f"The policy must be one of {', '.join(POLICIES)}.")
-        inherited = here.inherited
-        if bytes(members.get("type", b"")) == b'"saga"' and policy == "compensate":
-            inherited = {"retry": msgspec.Raw(b'{"max_attempts":1}')} | inherited
-        name = "jobs" if kind == Kind.GROUP else "steps"
-        steps = steps_in(members, name, here.path)
+    def _saga_with_policy(self, members: Members, here: Here, spec: Spec) -> Node:
+        """Plan the steps of a saga, which is undone even if nothing in it has a compensation."""
+        policy = failure_policy(members, here.path)
+        steps = steps_in(members, "steps", here.path)
+
+        def plan(inner: Here, spec: Spec) -> Node:
+            if policy == "compensate":
+                inner.inherited = {"retry": msgspec.Raw(b'{"max_attempts":1}')} | inner.inherited
+            done = self._list_container(Kind.CHAIN, steps, f"{here.path}.steps", inner, spec)
+            for child in self._order.children[done.id] if policy == "skip" else ():
+                child.tolerated = 1
+            return done
+
+        return self._saga(here, spec, plan)
+
+    def _saga(self, here: Here, spec: Spec, plan: Callable[[Here, Spec], Node]) -> Node:
+        """Plan a container, and what undoes it if it does not succeed."""
         mark = len(self._order.pending)
         saga = self._node(Kind.SAGA, here.parent, here.position, spec, here.path, here.place)
-        path = f"{here.path}.{name}" if name in members else here.path
-        inner = Here(saga, 0, here.path, here.place, inherited, here.level, can_be_undone=True)
-        done = self._list_container(kind, steps, path, inner, Spec())
-        for child in self._order.children[done.id] if policy == "skip" else ():
-            child.tolerated = 1
-        undoing = self._node(Kind.CHAIN, saga, 1, Spec(), here.path, self._inside(saga, "compensate"))
-        undoing.name, undoing.rule = "compensate", Rule.FAILED.value
-        self._order.after(undoing, [done], Inputs.MEMBERS)
+        done = plan(Here(saga, 0, here.path, here.place, here.inherited, here.level), Spec())
+        kind = MIRROR_KINDS.get(Kind(done.kind), Kind.GRAPH)
+        name = "compensate" if done.kind != Kind.BATCH else "compensate_all"  # its jobs are a saga at the same place
+        undoing = self._node(kind, saga, 1, Spec(is_undoing=True), here.path, self._inside(saga, name))
+        undoing.name, undoing.rule = name, Rule.FAILED.value
+        # The results of all elements of a map, given to what undoes each of them, would grow with their square.
+        self._order.after(undoing, [done], None if done.kind in EXPANDED else Inputs.MEMBERS)
         inside = len(self._order.pending)
-        self._compensations(steps, done, undoing, path, here)
+        self._undo.compensate(self._attempt, done, undoing, here.inherited, here.level)
         self._order.close(undoing, inside)
         self._order.close(saga, mark)
+        self._undo.add(saga, done, undoing)
         return saga
-
-    def _compensations(self, steps: Sequence[msgspec.Raw], done: Node, undoing: Node, path: str, here: Here) -> None:
-        """Plan the compensations of steps, in reverse order."""
-        before: Node | None = None
-        for step in undo_order(self._order, done):
-            raw = compensation_of(steps[step.position], path)
-            if raw is None:
-                continue
-            position = len(self._order.children[undoing.id])
-            place = self._inside(undoing, step.name or step.position)
-            where = f"{path}[{step.position}].compensate"
-            node = self._attempt(raw, Here(undoing, position, where, place, here.inherited, here.level))
-            if node is not None:
-                self.plan.specs[node.id - self._order.first].compensates = step.id
-                node.name = step.name or str(step.position)
-                if before is not None:
-                    self._order.after(node, [before], None)
-                before = node
 
     def _nested(self, members: Members, here: Here, spec: Spec) -> Node:
         """Plan a step that is a definition: a map with one element, its parameters."""
         spec.display_name = spec.display_name or text(members, DEFINITION, here.path)
-        spec.params_schema = members.get("params_schema", UNSET)
-        return self._map(as_map(members, here.path), here, spec, Kind.DEFINITION)
+        return self._undoable(members, here, spec, partial(self._map, as_map(members, here.path), kind=Kind.DEFINITION))
 
     def _map(self, members: Members, here: Here, spec: Spec, kind: Kind = Kind.MAP) -> Node:
         over, template = members.get("over"), members.get("do")
@@ -433,7 +453,7 @@ class Planner:
         if kind == Kind.MAP and not is_free:
             raise Problem(f"{here.path}.as", f"{item!r:.40} cannot be the name of an element.")
         spec.over, spec.template, spec.item, spec.inherited = over, template, item, here.inherited
-        spec.bindings = self._order.bindings
+        spec.bindings, spec.params_schema = self._order.bindings, members.get("params_schema", UNSET)
         node = self._node(kind, here.parent, here.position, spec, here.path, here.place)
         has_references = self._order.refer(node, spec, over, f"{here.path}.over")
         if bytes(over)[:1] != b"[" and not (has_references and bytes(over)[:1] == b"{"):
@@ -447,11 +467,13 @@ class Planner:
         """Plan a map's template once, to validate it and to find the outside steps that it names."""
         assert spec.template is not UNSET
         made, edges, mark = len(self.plan.nodes), len(self.plan.edges), len(self._order.pending)
+        undone = len(self._undo.containers)
         promised, sought, kept = len(self._order.promised), len(self._order.sought), len(self.plan.promises)
         later = len(self.plan.later_jobs)
         self._order.known.append(self._order.known[-1] | {spec.item, INDEX})
         place = self._inside(node, 0)
-        self._attempt(spec.template, Here(node, 0, f"{here.path}.do", place, here.inherited, here.level))
+        self._attempt(spec.template, Here(node, 0, f"{here.path}.do", place, here.inherited, here.level, True))
+        self._undo.compensate(self._attempt, node, node, here.inherited, here.level)
         self._order.known.pop()
         for pending in self._order.pending[mark:]:
             pending.inner, pending.spec = node, spec
@@ -464,6 +486,7 @@ class Planner:
             self.plan.jobs.pop(number, None)
             self._order.before.pop(number, None)
             self._order.dependency_names.pop(number, None)
+        self._undo.forget(self._order.first + made, undone)
         del self.plan.nodes[made:], self.plan.specs[made:], self.plan.edges[edges:]
         self._order.children[node.id], self._order.names[node.id] = [], {}
 
@@ -473,18 +496,5 @@ class Planner:
             refuse_rule(raw, here.path)
             return self._attempt(raw, here)
         steps = steps_in({here.place: raw}, here.place, "$")
-        if any(compensation_of(step, here.path) for step in steps):
-            return self._saga(Kind.CHAIN, {"steps": raw}, here, Spec())
-        return self._list_container(Kind.CHAIN, steps, here.path, here, Spec())
-
-
-def _options_of(request: Members, here: Here) -> Members:
-    """Return the options of a job: its own, at the top level or in ``options``, override inherited ones."""
-    own = dict(here.inherited)
-    for name in {*here.inherited, "priority"}:
-        if name in request:
-            own[name] = request.pop(name)
-    raw = request.get("options")
-    if raw is not None and bytes(raw) != b"null":
-        own |= read_members(raw, f"{here.path}.options")
-    return own
+        plan = partial(self._list_container, Kind.CHAIN, steps, here.path)
+        return self._saga(here, Spec(), plan) if any(map(is_undone, steps)) else plan(here, Spec())

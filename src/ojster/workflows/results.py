@@ -56,6 +56,11 @@ class NodeOutcome(msgspec.Struct, gc=False):
         """Name of the node among its siblings, or else its index."""
         return self.name or str(self.position)
 
+    @property
+    def succeeded_late(self) -> bool:
+        """Whether it is a job that was stopped, and whose worker then reported that it had succeeded."""
+        return self.kind == Kind.JOB and self.result is not None and self.state in _FAILED
+
     def shown(self) -> bytes:
         """Return the JSON that later steps receive: the result, or state and error if the node did not succeed."""
         match self.state:
@@ -79,7 +84,7 @@ def outcomes(tx: Transaction, ids: Collection[int]) -> dict[int, NodeOutcome]:
 def _outcome(row: Sequence[Any]) -> NodeOutcome:
     found = NodeOutcome(*row[:10])
     job_result, job_errors = row[10:12]
-    if found.result is None:
+    if found.result is None and found.state == NodeState.COMPLETED:  # else the job may be of a run before a retry
         found.result = job_result
     if found.error is None and job_errors is not None:
         found.error = bytes(last_error(job_errors))

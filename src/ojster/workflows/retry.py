@@ -262,15 +262,18 @@ class _Reset:
     def _reset_all(self, node: Node) -> None:
         self._clear(node)
         if node.kind in EXPANDED:
-            self._drop(node)
+            self._graph.load_specs([node])
+            mirrors = [self._graph.nodes[self._root.id | number] for number in self._graph.specs[node.id].mirrors]
+            for emptied in (node, *mirrors):  # what undoes the elements is planned with them
+                self._drop(emptied)
+                emptied.total = 0
             self.emptied.append(node.id)
-            node.total = 0
             return
         for child in self._children[node.id]:
             self._reset_all(child)
 
     def _drop(self, node: Node) -> None:
-        for child in self._children[node.id]:
+        for child in self._children.pop(node.id, ()):
             self.dropped.append(child)
             self._drop(child)
 

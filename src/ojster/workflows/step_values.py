@@ -62,9 +62,13 @@ class StepValues:
                 return follow(reference, _encode(step.state))
             case "error":
                 return follow(reference, step.error or b"null")
-        if step.state not in (NodeState.COMPLETED, NodeState.SKIPPED):
+        if step.state == NodeState.COMPLETED or step.succeeded_late:
+            return follow(reference, step.result or b"null")
+        if self._spec.once_started and self._spec.names[reference.step] == self._spec.compensates:
+            return b"null"  # what it undoes has started, and came to no result
+        if step.state != NodeState.SKIPPED:
             raise Unresolvable(f"The reference {reference.text!r} leads nowhere: the step is {step.state}.")
-        return follow(reference, step.result or b"null" if step.state == NodeState.COMPLETED else b"null")
+        return follow(reference, b"null")
 
     def for_condition(self) -> dict[str, Any]:
         """Return the variables that a condition can use."""

@@ -278,14 +278,13 @@ class _View:
                 }
             case Kind.SAGA:
                 self._fill(shown, children[0], place, above)
-                inside = _join(place, "compensate")
                 undoing = children[1]
+                inside = _join(place, undoing.name or "")
                 gone = undoing.state if undoing.has_ended else above
-                shown.compensations = [
-                    self._step_in(undoing, child, inside, gone) for child in self._children[undoing.id]
-                ]
-                for compensation in shown.compensations:
+                undone = [self._step_in(undoing, child, inside, gone) for child in self._children[undoing.id]]
+                for compensation in undone:
                     compensation.name = compensation.name or compensation.type  # its id is the undone step's
+                shown.compensations = [*shown.compensations, *undone]  # those of a batch come after those of its jobs
             case Kind.FALLBACK if isinstance(shown, StepInfo):
                 shown.steps = [self._step_in(container, children[0], place, above)]
                 shown.fallback = self._step_in(container, children[1], place, above)
