@@ -16,6 +16,7 @@ import msgspec
 from msgspec import UNSET
 
 from ojster.collections.outputs import collect_outputs
+from ojster.core.durations import WEEK
 from ojster.core.errors import Duplicate, OjsterError, PayloadTooLarge
 from ojster.core.job import NODE_BITS, Job
 from ojster.core.json_objects import raw_list
@@ -54,6 +55,9 @@ from ojster.workflows.undoing import compared_nodes, is_left_to_undo
 
 _decode: Final = msgspec.json.decode
 _encode: Final = msgspec.json.Encoder().encode
+
+BRANCH_TIMEOUT: Final = WEEK
+"""Maximum duration of a branch (``on_error`` or ``on_cancel``), in microseconds: it keeps the workflow's locks."""
 
 _END_OF_JOB: Final[dict[str, NodeState]] = {
     JobState.COMPLETED: NodeState.COMPLETED,
@@ -175,9 +179,26 @@ class Advance:
             count_ended_child(container, node)
             graph.touch(container)
             self._tell(node, container)
+            if container.kind == Kind.WORKFLOW:
+                self._go_on_after(container)
             if not container.unfinished and container.state == NodeState.STARTED:
                 closing.append(container)
         self.close(closing)
+
+    def _go_on_after(self, root: Node) -> None:
+        """Limit the time of the branches of a workflow when a part of it has ended; start a branch that waits for it.
+
+        ``on_cancel`` waits for ``on_error`` if the workflow was cancelled while ``on_error`` ran.
+        """
+        workflow = self.graph.workflow_of(root)
+        workflow.due_at = self.tx.now + BRANCH_TIMEOUT
+        self.graph.change(workflow)
+        if root.unfinished != 1 or workflow.state != WorkflowState.CANCELLED:
+            return
+        last = self.graph.children(root)[-1]
+        is_ready = any(node is last for node in self._ready)  # if its rule has started it: the usual cancellation
+        if last.state == NodeState.WAITING and not is_ready:
+            self.start([last])
 
     def _decide(self, node: Node) -> None:
         decision = decide(node)

@@ -14,12 +14,12 @@ from ojster.core.job import NODE_BITS, Job
 from ojster.core.states import FINISHED
 from ojster.jobs.transitions import cancel_job, make_available
 from ojster.storage.transaction import JOB_COLUMNS, Transaction
-from ojster.workflows.advance import Advance
+from ojster.workflows.advance import BRANCH_TIMEOUT, Advance
 from ojster.workflows.graph import Graph, live_nodes
 from ojster.workflows.maps import park_map
 from ojster.workflows.node import NOT_STARTED, Kind, Node, NodeState
 from ojster.workflows.starting import go_on_with_starts
-from ojster.workflows.states import change_workflow
+from ojster.workflows.states import change_node, change_workflow
 from ojster.workflows.steps import StepAddress, find_step, is_over, steer, wrong_state
 from ojster.workflows.stored_workflow import FINAL_STATES, Workflow, WorkflowState, emit
 
@@ -65,11 +65,32 @@ def _cancel(run: Advance, workflow: Workflow, *, stop_active: bool = False, by: 
         run.end(root, NodeState.CANCELLED)
     else:
         main, *branches = run.graph.children(root)
-        for node in branches if main.has_ended else [main]:
-            if not node.has_ended:
-                abort(run, workflow, node, NodeState.CANCELLED, _CANCELLED, active_too=stop_active)
+        if main.has_ended:
+            _go_on_to_cancel(run, workflow, root, branches, stop_active=stop_active)
+        else:
+            abort(run, workflow, main, NodeState.CANCELLED, _CANCELLED, active_too=stop_active)
     if workflow.held_at is not None:
         release_now(run, workflow)
+
+
+def _go_on_to_cancel(
+    run: Advance, workflow: Workflow, root: Node, branches: Sequence[Node], *, stop_active: bool
+) -> None:
+    """Let ``on_cancel`` run after ``on_error``, which is running.
+
+    Both clean up, so neither is cut off; ``stop_active`` stops ``on_error``.
+    """
+    for node in branches:
+        if node.name == "on_cancel" and node.state == NodeState.SKIPPED:
+            change_node(node, NodeState.WAITING)
+            node.finished_at = None
+            root.unfinished += 1
+            run.graph.touch(node)
+            run.graph.touch(root)
+    workflow.due_at = run.tx.now + BRANCH_TIMEOUT
+    for node in branches if stop_active else ():
+        if node.state == NodeState.STARTED:
+            abort(run, workflow, node, NodeState.CANCELLED, _CANCELLED, active_too=True)
 
 
 _CANCELLED: Final = {"code": "cancelled", "message": "The workflow was cancelled."}

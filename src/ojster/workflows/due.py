@@ -7,13 +7,13 @@ from typing import Final
 
 import msgspec
 
-from ojster.core.durations import MINUTE, SECOND
+from ojster.core.durations import DAY, MINUTE, SECOND
 from ojster.storage.transaction import Held, Transaction, TryAgain
-from ojster.workflows.advance import Advance
-from ojster.workflows.cancellation import abort
+from ojster.workflows.advance import BRANCH_TIMEOUT, Advance
+from ojster.workflows.cancellation import abort, release_now
 from ojster.workflows.creation import abandon, launch
 from ojster.workflows.graph import Graph
-from ojster.workflows.node import NodeState
+from ojster.workflows.node import Node, NodeState
 from ojster.workflows.retention import MAX_DUE_WORKFLOWS
 from ojster.workflows.states import change_workflow
 from ojster.workflows.stored_workflow import FORGOTTEN, Workflow, WorkflowState, emit
@@ -91,7 +91,8 @@ def _time_out(run: Advance, workflow: Workflow) -> None:
     root = run.graph.root_of(workflow)
     main = run.graph.children(root)[0]
     if main.has_ended:
-        return  # only a branch is still running
+        _time_out_branch(run, workflow, root)
+        return
     seconds = (workflow.timeout or 0) / 1e6
     error = {"code": "workflow_timeout", "message": f"The workflow ran longer than {seconds:g} seconds."}
     workflow.error = _encode(error)
@@ -99,3 +100,17 @@ def _time_out(run: Advance, workflow: Workflow) -> None:
         run.end(root, NodeState.FAILED, error=error)
     else:
         abort(run, workflow, main, NodeState.FAILED, error, active_too=True)
+    if workflow.held_at is not None:  # else its branches would wait for a release, and keep target and locks
+        release_now(run, workflow)
+
+
+def _time_out_branch(run: Advance, workflow: Workflow, root: Node) -> None:
+    """End the branch that runs; the next one, if any, runs then."""
+    days = BRANCH_TIMEOUT // DAY
+    error = {"code": "branch_timeout", "message": f"The branch ran longer than {days} days."}
+    for branch in run.graph.children(root)[1:]:
+        if branch.state in (NodeState.STARTED, NodeState.BLOCKED):
+            abort(run, workflow, branch, NodeState.FAILED, error, active_too=True)
+    if workflow.held_at is not None:
+        workflow.due_at = run.tx.now + BRANCH_TIMEOUT
+        release_now(run, workflow)
