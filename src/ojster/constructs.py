@@ -246,13 +246,16 @@ def definition(name: str, *, params: Mapping[str, Any] | None = None, version: i
     return Step(wire if version is None else wire | {"definition_version": version})
 
 
-def gate(id: str | None = None, *, display_name: str | None = None) -> Step:
+def gate(id: str | None = None, *, timeout: Seconds | None = None, display_name: str | None = None) -> Step:
     """Return a gate: a step that waits for an approval.
 
     Parameters
     ----------
     id:
         Name by which other steps refer to it; none by default.
+    timeout:
+        Longest wait for the approval, in seconds or as a ``timedelta``. Then the gate fails with the code
+        ``wait_timeout``. ``None``, the default: no limit.
     display_name:
         Label for display; none by default.
 
@@ -267,7 +270,8 @@ def gate(id: str | None = None, *, display_name: str | None = None) -> Step:
     >>> gate("review").wire
     {'type': 'gate', 'id': 'review'}
     """
-    return Step({"type": "gate"}).set(id=id, display_name=display_name)
+    limit = {} if timeout is None else {"timeout_ms": to_millis(timeout)}
+    return Step({"type": "gate"} | limit).set(id=id, display_name=display_name)
 
 
 def code(
@@ -337,6 +341,7 @@ def wait(
     delay: Seconds | None = None,
     until: datetime | None = None,
     form: Mapping[str, Any] | None = None,
+    timeout: Seconds | None = None,
     remind: Sequence[Seconds] = (),
     reactions: Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
     display_name: str | None = None,
@@ -352,6 +357,9 @@ def wait(
         time zone. The step then completes; with a form, it fails unless it was answered.
     form:
         JSON Schema of the answer, which ``run.resume(answer, step=…)`` gives.
+    timeout:
+        Longest wait for an answer, in seconds or as a ``timedelta``, without ``delay`` and ``until``. Then the step
+        fails with the code ``wait_timeout``. ``None``, the default: no limit.
     remind:
         When to send reminders of a missing answer, in seconds from when the step is reached; none by default.
     reactions:
@@ -380,6 +388,7 @@ def wait(
         "delay": None if delay is None else to_duration(delay),
         "until": None if until is None else to_timestamp(until, "until"),
         "form": form,
+        "timeout_ms": None if timeout is None else to_millis(timeout),
         "remind": [to_duration(one) for one in remind] or None,
         "event_reactions": reactions,
     }

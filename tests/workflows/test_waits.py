@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
 import pytest
 
-from ojster.constructs import wait
+from ojster.constructs import gate, wait
 from ojster.core.access import OPERATIONS, Access, Role
 from ojster.core.errors import Conflict, InvalidRequest, InvalidWorkflow
 from ojster.core.refusals import SchemaViolation
 from ojster.core.timestamps import format_timestamp
 from ojster.events.reaction_builders import enqueue
 from ojster.jobs.failure import Failure
+from ojster.jobs.options_wire import OPTION_NAMES
 from ojster.jobs.scope import Caller
 from ojster.service import Service
 from ojster.workflow import Step
@@ -119,6 +120,10 @@ async def test_no_worker_is_given_a_wait_and_a_retried_workflow_waits_again(flow
         {"delay": "PT1S", "until": "2030-01-01T00:00:00Z"},
         {"form": {"type": "nothing"}},
         {"form": []},
+        {"timeout": 10, "delay": "PT1S"},
+        {"timeout": 10, "form": {}, "until": "2030-01-01T00:00:00Z"},
+        {"timeout": -1},
+        {"timeout": "soon"},
     ],
 )
 async def test_what_is_no_wait_is_refused(flow: WorkflowBench, wrong: dict[str, Any]) -> None:
@@ -244,3 +249,90 @@ async def test_a_step_says_who_has_resumed_it_and_when(flow: WorkflowBench, fail
     assert isinstance(step.job_id, str)
     history = await flow.engine.jobs.history(step.job_id)
     assert [entry.actor for entry in history if entry.type == "job.resumed"] == [{"type": "client", "id": "ada"}]
+
+
+TIMED: dict[str, tuple[dict[str, Any], str]] = {
+    "wait": ({"type": "wait"}, "pending"),
+    "form": ({"type": "wait", "form": FORM}, "pending"),
+    "reminded": ({"type": "wait", "form": FORM, "remind": ["PT5S", "PT30S"]}, "pending"),
+    "gate": ({"type": "gate"}, "blocked"),
+    "gate-in-a-fallback": ({"type": "gate", "fallback": job("other")}, "blocked"),
+}
+LIMITS = {"seconds": {"timeout": 10}, "milliseconds": {"timeout_ms": 10_000}}
+
+
+@pytest.mark.parametrize("kind", TIMED)
+@pytest.mark.parametrize("unit", LIMITS)
+async def test_a_wait_or_gate_that_nobody_answers_in_time_fails(flow: WorkflowBench, kind: str, unit: str) -> None:
+    step, state = TIMED[kind]
+    await flow.create(chain(job("first"), step | LIMITS[unit], job("b"), on_error=job("mend")))
+    await flow.run_due(100)
+    assert await flow.work() == ["first"], "the time counts from when its turn comes"
+    await flow.run_due(9)
+    assert await flow.work() == []
+    path = "1.0" if "fallback" in step else "1"
+    assert (await flow.step(path)).state == state
+    await flow.run_due(2)
+    if "fallback" in step:
+        assert await flow.work() == ["other", "b"]
+        return
+    assert await flow.work() == ["mend"]
+    info = await flow.look()
+    assert (info.state, info.error and info.error.errors[0]["code"]) == ("failed", "wait_timeout")
+    await flow.engine.workflows.retry(flow.id)
+    assert (await flow.step(path)).state == state
+    await flow.run_due(9)
+    assert await flow.state() == "running", "after a retry, its time begins anew"
+    await flow.run_due(2)
+    assert await flow.work() == ["mend"]
+
+
+async def test_a_gate_that_was_approved_or_left_has_no_time_limit_any_more(flow: WorkflowBench) -> None:
+    await flow.create(chain({"type": "gate", "id": "g", "timeout": 10}, job("b"), job("c")))
+    await flow.review("g", "approve")
+    await flow.run_due(11)
+    assert await flow.work() == ["b", "c"]
+    await flow.create(group({"type": "gate", "id": "g", "timeout": 10}, job("b")))
+    await flow.cancel_step("g")
+    await flow.run_due(11)
+    assert (await flow.step("g")).state == "cancelled"
+
+
+async def test_a_gate_of_a_held_workflow_fails_after_the_release(flow: WorkflowBench) -> None:
+    await flow.create(chain({"type": "gate", "id": "g", "timeout": 10}, job("b")))
+    await flow.engine.workflows.hold(flow.id)
+    await flow.run_due(11)
+    assert (await flow.step("g")).state == "blocked"
+    await flow.engine.workflows.release(flow.id)
+    await flow.run_due(0)
+    assert (await flow.step("g")).state == "failed"
+
+
+async def test_options_of_containers_for_jobs_do_not_limit_waits(flow: WorkflowBench) -> None:
+    options = {"timeout": 10, "queue": "mail", "retry": {"max_attempts": 2}}
+    await flow.create(chain({"type": "wait"}, {"type": "gate"}, options=options))
+    await flow.run_due(11)
+    assert await flow.state() == "running"
+
+
+EFFECTIVE = {"timeout", "timeout_ms", "tags", "metadata"}
+IDLE = sorted((OPTION_NAMES - EFFECTIVE) | {"deadline", "delay_ms", "not_before"})
+
+
+@pytest.mark.parametrize("place", ["top", "options"])
+@pytest.mark.parametrize("name", IDLE)
+async def test_what_has_no_effect_on_a_wait_is_refused(flow: WorkflowBench, name: str, place: str) -> None:
+    member = {name: 1} if place == "top" else {"options": {name: 1}}
+    with pytest.raises(InvalidWorkflow, match=f"'{name}' has no effect on a wait"):
+        await flow.create(chain({"type": "wait"} | member))
+    if place == "top":
+        with pytest.raises(InvalidWorkflow, match=f"'{name}' has no effect on a gate"):
+            await flow.create(chain({"type": "gate"} | member))
+
+
+async def test_time_limits_are_written_in_python(flow: WorkflowBench) -> None:
+    whole = chain_of(gate("g", timeout=timedelta(minutes=1)), wait("w", timeout=5))
+    flow.id = (await flow.engine.workflows.create(whole.request())).id
+    await flow.review("g", "approve")
+    await flow.run_due(6)
+    assert await flow.state() == "failed"

@@ -74,12 +74,12 @@ class OptionsBody(Struct, omit_defaults=True):
     metadata: Annotated[dict[str, Json] | None, Meta(description="Added to meta.")] = None
 
 
-_OPTION_NAMES: Final = frozenset(OptionsBody.__struct_fields__)
+OPTION_NAMES: Final = frozenset(OptionsBody.__struct_fields__)
 
 _OPTIONS_ONLY: Final = frozenset({"max_attempts", "metadata"})
 """Options that are no options at the top level of a request, where they mean something else or nothing."""
 
-AT_TOP: Final = _OPTION_NAMES - _OPTIONS_ONLY
+AT_TOP: Final = OPTION_NAMES - _OPTIONS_ONLY
 """Options that may be at the top level of a request."""
 
 
@@ -121,7 +121,7 @@ def _read_options(raw: bytes) -> JobOptions:
     if raw[:1] != b"{":
         raise InvalidRequest(f"The 'options' attribute must be a JSON object, not {kind(raw)}.", field="options")
     members = _without_aliases(read_members(raw, "options"))
-    given = {name: read_value(members[name], name) for name in _OPTION_NAMES & members.keys()}
+    given = {name: read_value(members[name], name) for name in OPTION_NAMES & members.keys()}
     given = {name: value for name, value in given.items() if value is not None}
     for name in ("retry", "unique", "rate_limit"):
         if isinstance(given.get(name), dict):
@@ -133,7 +133,7 @@ def _read_options(raw: bytes) -> JobOptions:
         shown["scheduled_at"] = members["scheduled_at" if "scheduled_at" in given else "delay_until"]
     if expires_at is not None and not expires_at.relative:
         shown["expires_at"] = members["expires_at"]
-    unknown = {name: value for name, value in members.items() if name not in _OPTION_NAMES}
+    unknown = {name: value for name, value in members.items() if name not in OPTION_NAMES}
     if unknown:
         shown["options"] = msgspec.Raw(_encode(unknown))
     tags = given.get("tags", [])
@@ -157,7 +157,7 @@ def _read_options(raw: bytes) -> JobOptions:
         queue_rate=_queue_rate(given.get("rate_limit")),
         limit=parse_policy(given.get("rate_limit")),
         reacts=_reacts(given),
-        warnings=(*misspellings(unknown, _OPTION_NAMES, "The option"), *_policy_warnings(given)),
+        warnings=(*misspellings(unknown, OPTION_NAMES, "The option"), *_policy_warnings(given)),
         fragment=b"".join(b",%b:%b" % (_encode(name), bytes(value)) for name, value in shown.items()),
     )
 

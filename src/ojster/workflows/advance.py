@@ -46,7 +46,7 @@ from ojster.workflows.node import (
 from ojster.workflows.plan_values import Spec
 from ojster.workflows.planner import MAX_MAP_ELEMENTS
 from ojster.workflows.results import NodeOutcome, outcomes
-from ojster.workflows.starting import CONDITION_SECONDS, Starts
+from ojster.workflows.starting import CONDITION_SECONDS, Starts, defer_starts
 from ojster.workflows.states import change_node, change_workflow
 from ojster.workflows.step_jobs import StepJobs
 from ojster.workflows.step_values import StepValues
@@ -319,7 +319,7 @@ class Advance:
                 if not self._is_wanted(node, spec, values):
                     self.end(node, NodeState.SKIPPED)
                 elif node.manual and not node.approved:
-                    self._block(node, workflow)
+                    self._block(node, workflow, spec)
                 else:
                     self._start(node, spec, values)
             except (Unresolvable, InvalidCondition) as error:
@@ -364,8 +364,10 @@ class Advance:
         self.starts.defer(container.id, node.position)
         return True
 
-    def _block(self, node: Node, workflow: Workflow) -> None:
+    def _block(self, node: Node, workflow: Workflow, spec: Spec) -> None:
         change_node(node, NodeState.BLOCKED)
+        if spec.timeout is not None:
+            defer_starts(self.tx, {node.id: 0}, self.graph.workflows, self.tx.now + spec.timeout)
         self.graph.change(workflow)
         emit(self.tx, "workflow.step_blocked", workflow, step_id=node.name or str(node.position))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from ojster.core.durations import SECOND
 from ojster.core.errors import OjsterError
 from ojster.core.job import NODE_BITS
 from ojster.core.json_objects import raw_list
@@ -13,7 +14,7 @@ from ojster.workflows.advance import Advance
 from ojster.workflows.cancellation import abort
 from ojster.workflows.graph import Graph
 from ojster.workflows.maps import ELEMENT_NODES_AT_ONCE, park_map, plant_elements
-from ojster.workflows.node import Node, NodeState
+from ojster.workflows.node import Kind, Node, NodeState
 from ojster.workflows.starting import MAX_STARTS_OF_WORKFLOW, forget_deferred
 from ojster.workflows.stored_workflow import WORKFLOW_COLUMNS, Workflow
 
@@ -76,10 +77,21 @@ def _start_more(run: Advance) -> bool:
     forget_deferred(tx, [id for id, _ in rows])
     graph.load([id for id, _ in rows])
     for id, position in rows:
-        if graph.nodes[id].state == NodeState.STARTED:
-            run.start_children(graph.nodes[id], position)
+        node = graph.nodes[id]
+        if node.kind == Kind.GATE:
+            _end_gate(run, node)
+        elif node.state == NodeState.STARTED:
+            run.start_children(node, position)
     run.go()
     return (run.starts.has_deferred and not run.starts.waits_for_others) or len(rows) == MAX_STARTS_OF_WORKFLOW
+
+
+def _end_gate(run: Advance, gate: Node) -> None:
+    """Fail a gate that was not approved in time."""
+    run.graph.load_specs([gate])
+    timeout = run.graph.specs[gate.id].timeout
+    if gate.state == NodeState.BLOCKED and timeout is not None:
+        run.fail(gate, "wait_timeout", f"The gate was not approved within {timeout / SECOND:g} seconds.")
 
 
 def _first_free(tx: Transaction, ids: Iterable[int]) -> tuple[Graph, Node] | None:

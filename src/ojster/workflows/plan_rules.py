@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Any, Final
 
 import msgspec
 
 from ojster.collections.items import INTERNAL, Provided
+from ojster.core.durations import MILLISECOND
 from ojster.core.errors import OjsterError
 from ojster.core.json_objects import Members, raw_list, read_members
 from ojster.events.reaction_rules import ATTRIBUTE as REACTIONS
 from ojster.events.reaction_rules import Collect
 from ojster.jobs.code import ATTRIBUTE, CODE_TYPE
 from ojster.jobs.options import PRIORITIES
-from ojster.jobs.options_wire import read_options
+from ojster.jobs.options_wire import OPTION_NAMES, read_options, read_span
 from ojster.workflows.node import Rule
 from ojster.workflows.plan_members import Problem, text
 from ojster.workflows.wait import ATTRIBUTE as WAITS_FOR
@@ -65,6 +66,8 @@ NODE_MEMBERS: Final = frozenset(
 )
 
 CONTAINER_MEMBERS: Final = NODE_MEMBERS | {"type", "options"}
+
+GATE_MEMBERS: Final = (CONTAINER_MEMBERS - {"options", "priority_adjustment"}) | {"timeout", "timeout_ms"}
 
 CHILDREN: Final = frozenset({"steps", "jobs", "callbacks", "do"})
 
@@ -146,9 +149,60 @@ def carry_code(request: Members) -> None:
     request[ATTRIBUTE] = msgspec.Raw(_encode(code))
 
 
-def wait(request: Members) -> None:
-    """Turn a step of the type ``wait`` into a wait job."""
-    wait = {name: request.pop(name) for name in ("delay", "until", "form", "remind") if name in request}
+_OPTIONS_OF_WAITS: Final = frozenset({"timeout", "timeout_ms", "tags", "metadata"})
+"""The options of a job that have an effect on a wait, which no worker runs."""
+
+_MEANT_OF_WAITS: Final = {
+    "deadline": "timeout' (in seconds) or 'until",
+    "delay_ms": "delay",
+    "delay_until": "until",
+    "duration": "delay",
+    "not_before": "until",
+    "scheduled_at": "until",
+    "seconds": "delay",
+    "wait": "delay",
+    "wait_ms": "delay",
+}
+"""What is meant by names that a wait does not have."""
+
+
+def time_limit(members: Members, path: str) -> int | None:
+    """Return the ``timeout`` or ``timeout_ms`` of a wait or a gate, in microseconds; ``None``: there is none."""
+    times: dict[str, Any] = {name: _decode(members[name]) for name in ("timeout", "timeout_ms") if name in members}
+    try:
+        return read_span(times, "timeout")
+    except OjsterError as error:
+        raise Problem(f"{path}.timeout", error.message) from None
+
+
+def refuse_idle(names: Set[str], path: str, what: str) -> None:
+    """Refuse the members of a wait or a gate that have an effect only on jobs that workers run."""
+    for name in sorted(names & (OPTION_NAMES | _MEANT_OF_WAITS.keys()) - _OPTIONS_OF_WAITS):
+        meant = f" Use '{_MEANT_OF_WAITS[name]}'." if name in _MEANT_OF_WAITS and what == "wait" else " Leave it out."
+        raise Problem(f"{path}.{name}", f"{name!r} has no effect on a {what}, which no worker runs.{meant}")
+
+
+def gate_limit(members: Members, path: str) -> int | None:
+    """Return the time limit of a gate, in microseconds, or ``None``; refuse what has no effect on it."""
+    refuse_idle(members.keys(), path, "gate")
+    return time_limit(members, path)
+
+
+def wait(request: Members, path: str) -> None:
+    """Turn a step of the type ``wait`` into a wait job; refuse what has no effect on it."""
+    options = {}
+    if "options" in request and bytes(request["options"]) != b"null":
+        options = read_members(request["options"], f"{path}.options")
+    refuse_idle(request.keys() | options.keys(), path, "wait")
+    limit = time_limit(options | request, path)
+    wait: Members = {name: request.pop(name) for name in ("delay", "until", "form", "remind") if name in request}
+    if limit is not None:
+        wait["timeout_ms"] = msgspec.Raw(b"%d" % (limit // MILLISECOND))
+    for name in ("timeout", "timeout_ms"):
+        request.pop(name, None)
+        options.pop(name, None)
+    if "options" in request:
+        request["options"] = msgspec.Raw(_encode(options))
     request["type"] = msgspec.Raw(_encode(WAIT_TYPE))
     request[WAITS_FOR] = msgspec.Raw(_encode(wait))
     request.setdefault("args", msgspec.Raw(b"[]"))

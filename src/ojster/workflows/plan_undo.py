@@ -38,7 +38,7 @@ MIRROR_KINDS: Final = {Kind.CHAIN: Kind.CHAIN, Kind.GROUP: Kind.GROUP, **dict.fr
 """Kinds of the containers that undo a container of a kind; ``graph`` for all others."""
 
 
-NOT_UNDONE: Final = (
+_NOT_UNDONE: Final = (
     "'compensate' is allowed only in a step of a container. It is not allowed in a compensation, in a branch of one "
     "step, and in a step that is added to a container without compensations."
 )
@@ -80,7 +80,7 @@ class Undone(msgspec.Struct, frozen=True):
     heads: Sequence[Sequence[Node]] = ()
 
 
-def own_compensation(members: Members, path: str) -> Own | None:
+def own_compensation(members: Members, path: str, *, is_allowed: bool) -> Own | None:
     """Return the compensation of a step, or ``None``."""
     request = compensation_of(members)
     moment = text(members, "compensate_when", path)
@@ -91,6 +91,8 @@ def own_compensation(members: Members, path: str) -> Own | None:
         if moment is not None:
             raise Problem(f"{path}.compensate_when", "'compensate_when' has no effect without 'compensate'. Add that.")
         return None
+    if not is_allowed:
+        raise Problem(path, _NOT_UNDONE)
     id = text(members, "id", path) or text(members, "name", path)
     return Own(request, f"{path}.compensate", id, moment == "started")
 
@@ -162,6 +164,13 @@ class UndoPlan:
         if mirrors:
             settled_by = [settled for _, _, settled in mirrors[1:]]
             self._extended = Undone(container, [mirror for mirror, _, _ in mirrors], settled_by, heads)
+
+    def add_unit(self, step: Node, unit: Node, own: Own, mark: int) -> None:
+        """Add the compensation of a step, which may refer to the step in the names recorded since ``mark``."""
+        spec = self.spec_of(unit)
+        spec.compensates, spec.once_started = step.id, own.once_started
+        self.units[step.id] = [unit]
+        self._order.name_undone(mark, own.id, step)
 
     def forget(self, first: int, kept: int) -> None:
         """Forget the nodes from a number on, and the containers but for the first ones."""

@@ -36,6 +36,8 @@ class Spec(msgspec.Struct, omit_defaults=True):
         Of a definition: the JSON Schema of its parameters.
     bindings:
         Values bound by the maps and definitions around it.
+    timeout:
+        Of a gate: the longest wait for its approval, in microseconds; ``None``: no limit.
     compensates, once_started:
         The number of the step that a compensation undoes; and whether it does so once that step has started, whatever
         became of it, or only if it has completed.
@@ -63,6 +65,7 @@ class Spec(msgspec.Struct, omit_defaults=True):
     inherited: dict[str, msgspec.Raw] = {}
     params_schema: msgspec.Raw | UnsetType = UNSET
     bindings: dict[str, msgspec.Raw] = {}
+    timeout: int | None = None
     compensates: int | None = None
     once_started: bool = False
     settled_by: list[int] = []

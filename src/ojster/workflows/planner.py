@@ -30,6 +30,7 @@ from ojster.workflows.plan_rules import (
     CHILDREN,
     CONTAINER_MEMBERS,
     CONTAINERS,
+    GATE_MEMBERS,
     LISTS,
     NODE_MEMBERS,
     OF_STEPS,
@@ -37,6 +38,7 @@ from ojster.workflows.plan_rules import (
     adjusted,
     carry_code,
     failure_policy,
+    gate_limit,
     inherit,
     is_job,
     options_of,
@@ -46,15 +48,7 @@ from ojster.workflows.plan_rules import (
     trace_members,
     wait,
 )
-from ojster.workflows.plan_undo import (
-    MIRROR_KINDS,
-    NOT_UNDONE,
-    Mirrors,
-    UndoPlan,
-    holds_compensation,
-    is_undone,
-    own_compensation,
-)
+from ojster.workflows.plan_undo import MIRROR_KINDS, Mirrors, UndoPlan, holds_compensation, is_undone, own_compensation
 from ojster.workflows.plan_values import LaterJob, Plan, Spec
 from ojster.workflows.typeless import is_graph
 
@@ -238,9 +232,7 @@ class Planner:
             members = {name: value for name, value in members.items() if name not in OF_STEPS or value != _NULL}
         if not NODE_MEMBERS & members.keys() and is_job(members):
             return self._job(members, here, Spec())
-        own = own_compensation(members, here.path)
-        if own is not None and not here.can_be_undone:
-            raise Problem(here.path, NOT_UNDONE)
+        own = own_compensation(members, here.path, is_allowed=here.can_be_undone)
         name = name_of(self._order, members, here)
         if name is not None:
             here.place = self._inside(here.parent, name)
@@ -272,7 +264,8 @@ class Planner:
             return self._nested(members, here, spec) if nested else self._container(type, members, here, spec)
         if type != Kind.GATE:
             return self._job(members, here, spec)
-        self.unknown += unknown_in(members, CONTAINER_MEMBERS, here.path, "A gate")
+        self.unknown += unknown_in(members, GATE_MEMBERS, here.path, "A gate")
+        spec.timeout = gate_limit(members, here.path)
         node = self._node(Kind.GATE, here.parent, here.position, spec, here.path, here.place)
         node.manual = 1
         return node
@@ -287,7 +280,7 @@ class Planner:
             shown = ", ".join(sorted(CONTAINERS))
             raise Problem(here.path, f"Only a container can have {min(children)!r}; its type must be one of {shown}.")
         if bytes(request.get("type", b"")) == b'"wait"':
-            wait(request)
+            wait(request, here.path)
         if "body" in request and text(request, "type", here.path) in (None, CODE_TYPE):
             carry_code(request)
         if "job_type" in request:  # Spec: ojs-workflows 14
@@ -398,8 +391,9 @@ class Planner:
             path = f"{here.path}.callbacks.{name}"
             place = self._inside(node, name)
             refuse_rule(callbacks[name], path)
-            at = Here(node, position, path, place, here.inherited, here.level, can_be_undone=True)
-            callback = self._attempt(callbacks[name], at)
+            callback = self._attempt(
+                callbacks[name], Here(node, position, path, place, here.inherited, here.level, True)
+            )
             if callback is not None:
                 callback.name, callback.rule = name, CALLBACKS[name].value
                 self._order.after(callback, [group], Inputs.MEMBERS)

@@ -1,7 +1,7 @@
 """How many nodes a transaction starts: the children of a large container start in steps.
 
 So nobody else waits long. A container some of whose children have not started is noted in ``deferred_starts``; due work
-goes on with it.
+goes on with it. So is a gate with a time limit, whose time to fail is its ``turn``.
 """
 
 from __future__ import annotations

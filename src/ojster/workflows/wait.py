@@ -6,7 +6,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from ojster.core.durations import parse_duration
+from ojster.core.durations import MILLISECOND, parse_duration
 from ojster.core.errors import InvalidRequest
 from ojster.core.json_objects import read_members
 from ojster.core.json_schema import compile_schema
@@ -38,6 +38,8 @@ class Wait(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     form:
         JSON Schema of the answer. With a form, or without a time, the step waits for an answer. The server sets the
         properties ``answered_by`` and ``answered_at`` of the answer if the form declares them as ``readOnly``.
+    timeout_ms:
+        Longest wait for an answer, in milliseconds. Then the step fails. ``None``: no limit.
     remind:
         ISO 8601 durations from the start of the wait, after which the reactions of ``on_reminder`` run if there is no
         answer.
@@ -46,6 +48,7 @@ class Wait(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     delay: str | None = None
     until: str | None = None
     form: dict[str, msgspec.Raw] | None = None
+    timeout_ms: int | None = None
     remind: tuple[str, ...] = ()
 
     @property
@@ -57,6 +60,8 @@ class Wait(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Return the end of a wait that starts at ``now``, in microseconds since the epoch, or ``None``."""
         if self.until is not None:
             return parse_timestamp(self.until)
+        if self.timeout_ms is not None:
+            return now + self.timeout_ms * MILLISECOND
         return None if self.delay is None else now + parse_duration(self.delay)
 
     def due(self, begun: int, now: int) -> int | None:
@@ -117,17 +122,20 @@ def read_wait(raw: bytes | msgspec.Raw) -> Wait:
     Raises
     ------
     InvalidRequest
-        It is malformed, its form is not a JSON Schema, or it has both ``delay`` and ``until``.
+        It is malformed, its form is not a JSON Schema, or it has two of ``delay``, ``until`` and ``timeout``.
     Unsupported
         It has a form, and the extra ``ojster[schemas]`` is not installed.
     """
     try:
         wait = msgspec.json.decode(raw, type=Wait)
     except msgspec.MsgspecError as error:
-        message = f"The wait is malformed; it can have 'delay' or 'until', 'form', and 'remind': {error}."
+        message = f"The wait is malformed; it can have 'delay', 'until' or 'timeout', 'form', and 'remind': {error}."
         raise InvalidRequest(message, field=ATTRIBUTE) from None
     if wait.delay is not None and wait.until is not None:
         raise InvalidRequest("A wait can have 'delay' or 'until', not both.", field=ATTRIBUTE)
+    if wait.timeout_ms is not None and (wait.delay is not None or wait.until is not None):
+        message = "A wait can have 'timeout' only without 'delay' and 'until', which end it. Use one of them."
+        raise InvalidRequest(message, field=ATTRIBUTE)
     if wait.remind and wait.ends_by_time:
         raise InvalidRequest("A wait that ends by time alone cannot have 'remind'.", field=ATTRIBUTE)
     if len(wait.remind) > MAX_REMINDERS:

@@ -19,7 +19,7 @@ from ojster.storage.transaction import JOB_COLUMNS, Transaction
 from ojster.workflows.advance import Advance
 from ojster.workflows.cancellation import release_now
 from ojster.workflows.node import NOT_STARTED, Kind, NodeState
-from ojster.workflows.starting import park_starts
+from ojster.workflows.starting import forget_deferred, park_starts
 from ojster.workflows.steps import find_step, is_over, steer, wrong_state
 from ojster.workflows.stopping import put_off
 from ojster.workflows.stored_workflow import Workflow, emit
@@ -106,6 +106,8 @@ def _review(run: Advance, workflow: Workflow, review: Review) -> None:
         {"node": node.id, "at": tx.now, "author": review.author, "action": review.action, "notes": review.notes},
     )
     graph.change(workflow)
+    if review.action is not None:
+        forget_deferred(tx, [node.id])  # its time limit
     said = {"by": review.author, "at": format_timestamp(tx.now), "notes": review.notes}
     if review.action == "approve":
         node.approved = 1
