@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from ojster.core.durations import HOUR, SECOND
+from ojster.core.durations import MINUTE, SECOND
 from ojster.core.job import NODE_BITS, Job
 from ojster.core.reacts import KEPT, RESULT_LIMITS, RESULT_PRUNED
 from ojster.core.refusals import ResultTooLarge
@@ -22,6 +22,10 @@ from ojster.storage.transaction import JOB_COLUMNS, Transaction
 
 PERMANENT: Final = -1
 """The ``result_ttl`` of a result that is never deleted."""
+
+
+STEP_DELAY_US: Final = 10 * MINUTE
+"""Interval of looks whether the workflow of a step has ended, so that its result may be deleted, in microseconds."""
 
 
 class _Limits(msgspec.Struct):
@@ -90,7 +94,7 @@ def prune_results(tx: Transaction, room: int) -> int:
     jobs = [Job(*row) for row in rows]
     running = _unfinished(tx, {job.node >> NODE_BITS for job in jobs if job.node is not None})
     waiting = [job for job in jobs if job.node is not None and job.node >> NODE_BITS in running]
-    tx.execute_many("UPDATE jobs SET due_at = ? WHERE seq = ?", [(tx.now + HOUR, job.seq) for job in waiting])
+    tx.execute_many("UPDATE jobs SET due_at = ? WHERE seq = ?", [(tx.now + STEP_DELAY_US, job.seq) for job in waiting])
     _prune(tx, [job for job in jobs if job not in waiting])
     return len(jobs) - len(waiting)
 
