@@ -94,8 +94,8 @@ def test_the_last_frames_of_a_backtrace_are_kept() -> None:
     numbers = [str(n) for n in range(60)]
     assert kept(*numbers) == numbers[10:]
     assert kept("x", "a" * 4_000, "b" * 6_000) == ["a" * 4_000, "b" * 6_000]
-    assert kept("a" * 4_001, "b" * 6_000) == ["b" * 6_000]
-    assert kept("first", "a" * 10_001, "last") == ["last"]
+    assert kept("a" * 4_001, "b" * 6_000) == ["a" * 3_999 + "…", "b" * 6_000]
+    assert kept("first", "a" * 10_001, "last") == ["a" * 9_995 + "…", "last"]
 
 
 def test_the_last_twenty_five_errors_are_kept() -> None:

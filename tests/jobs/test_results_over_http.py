@@ -25,7 +25,8 @@ async def test_the_result_of_a_completed_job_is_shown(bench: Bench, http: Http) 
     )
     await bench.ack(await bench.fetch_one(), b'{"rows":3}')
     answer = await http("GET", path)
-    assert answer.json() == {"job_id": job.id, "state": "completed", "result": {"rows": 3}}
+    stored = {"result_stored_at": "2027-01-15T08:00:00.000000Z", "result_size_bytes": 10}
+    assert answer.json() == {"job_id": job.id, "state": "completed", "result": {"rows": 3}} | stored
     assert "retry-after" not in answer.headers
 
 
@@ -55,8 +56,9 @@ async def test_several_results_are_shown_at_once(bench: Bench, http: Http) -> No
     await bench.ack(await bench.fetch_one(), b'"ok"')
     missing = "01a20510-6568-7048-8263-0e7df0a02a34"
     answer = await http("POST", "/ojs/v1/jobs/results", {"ids": [done.id, open_.id, missing]})
+    stored = {"result_stored_at": "2027-01-15T08:00:00.000000Z", "result_size_bytes": 4}
     assert answer.json()["results"] == {
-        done.id: {"state": "completed", "result": "ok"},
+        done.id: {"state": "completed", "result": "ok"} | stored,
         open_.id: {"state": "available", "result": None},
     }
 
