@@ -278,7 +278,8 @@ async def test_a_result_stays_json_if_its_annotation_cannot_be_used(app: App) ->
 
 async def test_a_result_of_another_worker_that_contradicts_the_annotation_is_an_error_for_the_caller(app: App) -> None:
     @app.job
-    def which() -> int: ...
+    def which() -> int:
+        return 7
 
     handle = await which.aenqueue()
     (job,) = await app.client().jobs.fetch(Claim(("default",), 1, "other"))

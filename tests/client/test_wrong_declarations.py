@@ -132,10 +132,11 @@ DURATIONS: list[Any] = [-1, -0.001, timedelta(seconds=-1), math.nan, math.inf, -
 """What no duration can be: negative, no number, or longer than 100 years."""
 
 NAMED_DURATIONS: dict[str, Callable[[Any], Any]] = {
-    **{
-        name: lambda span, name=name: {name: span}
-        for name in ("timeout", "total_timeout", "delay", "expires_in", "expiration_delay")
-    },
+    "timeout": lambda span: {"timeout": span},
+    "total_timeout": lambda span: {"total_timeout": span},
+    "delay": lambda span: {"delay": span},
+    "expires_in": lambda span: {"expires_in": span},
+    "expiration_delay": lambda span: {"expiration_delay": span},
     "retry.initial_interval": lambda span: {"retry": Retry(initial_interval=span)},
     "retry.max_interval": lambda span: {"retry": Retry(max_interval=span)},
     "unique.period": lambda span: {"unique": Unique(period=span)},

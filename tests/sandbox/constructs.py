@@ -1,4 +1,5 @@
 """Functions that use each construct of the language that code may use. Called plainly, they say what is right."""
+# mypy: ignore-errors
 # ruff: noqa: B026, B905, C408, C409, C416, E731, N817, PIE804, RET505, RUF005, SIM222, UP028, UP031
 
 from __future__ import annotations
@@ -94,8 +95,8 @@ def augmented_items(job: Any) -> Any:
 
     x = [[1], 5, 6, 7]
     inner = x[0]
-    x[place()] += [2]  # type: ignore[operator]
-    x[1] += 1  # type: ignore[operator]
+    x[place()] += [2]
+    x[1] += 1
     x[2:] += [8]
     job["n"] = 1
     job["n"] -= 3
@@ -121,12 +122,12 @@ def augmented_attributes(job: Any) -> Any:
     return [box.items, alias, len(calls), box.n]
 
 
-def annotations(job: Any) -> Any:
+def annotated(job: Any) -> Any:
     x: int = 1
-    y: Undefined  # type: ignore[name-defined]  # noqa: F842, F821
-    z: Undefined = 2  # type: ignore[name-defined]  # noqa: F821
+    y: Undefined  # noqa: F842, F821
+    z: Undefined = 2  # noqa: F821
 
-    def inner(a: Undefined, *b: Undefined, c: Undefined = 3, **d: Undefined) -> Undefined:  # type: ignore[name-defined]  # noqa: F821
+    def inner(a: Undefined, *b: Undefined, c: Undefined = 3, **d: Undefined) -> Undefined:  # noqa: F821
         return [a, b, c, d]
 
     return [x, z, inner(1, 2, c=4, d=5)]
@@ -366,8 +367,8 @@ def printing(job: Any) -> Any:
 def globals_(job: Any) -> Any:
     global counter
     counter = 1
-    counter += 1  # type: ignore[name-defined]
-    return counter  # type: ignore[name-defined]
+    counter += 1
+    return counter
 
 
 def properties(job: Any) -> Any:
