@@ -78,7 +78,7 @@ async def test_a_step_of_a_finished_workflow_is_retried(flow: WorkflowBench) -> 
 async def test_a_retried_step_shows_the_jobs_of_its_earlier_attempts(flow: WorkflowBench) -> None:
     """In the workflow and in pages of its steps, while it runs and before the new attempt has a job."""
 
-    async def shown(path: str) -> tuple[str | None, list[str]]:
+    async def shown(path: str) -> tuple[Any, list[str]]:
         step = await flow.step(path)
         page = await flow.engine.workflows.steps(StepFilter(flow.id))
         (row,) = [row for row in page.steps if row.path == path]
