@@ -20,8 +20,11 @@ from ojster.files.file import NewFile
 from ojster.files.store import MemoryStore
 from ojster.files.transfer import fetch
 from ojster.insight.task_values import TaskFilter
+from ojster.jobs.messages import FailureReport
 from ojster.jobs.scope import Caller
+from ojster.outcomes import DeadLetter, Discard
 from ojster.service import Service
+from ojster.worker.execution import failure_of
 from tests.conftest import Bench, Clock, shown
 from tests.workflows.bench import WorkflowBench
 
@@ -50,7 +53,7 @@ async def run(
     job = await bench.fetch_one()
     bench.clock.advance(takes)
     if fails:
-        return await bench.fail(job)
+        return await bench.fail(job, code="refused")
     return await bench.ack(job, msgspec.json.encode(result))
 
 
@@ -423,7 +426,17 @@ async def test_many_that_need_not_run_are_passed_in_one_fetch(bench: Bench) -> N
 
 @given(
     st.sampled_from(["available", "active", "cancelled", "completed", "discarded", "failed", "skipped", "running"]),
-    st.sampled_from([None, b'{"code":"handler_error"}', b'{"code":"timeout"}', b'{"code":"mine"}', b"[]"]),
+    st.sampled_from(
+        [
+            None,
+            b'{"code":"handler_error","type":"KeyError"}',
+            b'{"code":"timeout"}',
+            b'{"code":"rate_limit_dropped"}',
+            b'{"code":"DISCARD"}',
+            b'{"code":"mine"}',
+            b"[]",
+        ]
+    ),
     st.booleans(),
 )
 def test_only_finished_jobs_and_steps_have_an_outcome(state: str, error: bytes | None, skipped: bool) -> None:
@@ -433,8 +446,8 @@ def test_only_finished_jobs_and_steps_have_an_outcome(state: str, error: bytes |
         "skipped": Outcome.SKIPPED,
     }
     for failed in ("discarded", "failed"):
-        is_own = error is not None and b"timeout" not in error
-        expected[failed] = Outcome.FAILURE if is_own else Outcome.ERROR
+        is_decision = error is not None and (b"DISCARD" in error or b"mine" in error or error == b"[]")
+        expected[failed] = Outcome.FAILURE if is_decision else Outcome.ERROR
     assert outcome == expected.get(state)
 
 
@@ -443,12 +456,29 @@ async def test_jobs_say_how_they_have_ended(bench: Bench) -> None:
     good, bad, gone, lost = [await bench.push("t", queue=name, **once) for name in "abcd"]
     for job, word in ((good, None), (bad, "failure")):
         taken = await bench.fetch_one("a" if job is good else "b")
-        await (bench.ack(taken) if word is None else bench.fail(taken))
+        await (bench.ack(taken) if word is None else bench.fail(taken, code="out_of_stock"))
     await bench.engine.jobs.cancel(gone.id)
     await bench.fetch_one("d", lease=1_000_000)
     await bench.run_due(after=2)
     words = [shown(await bench.find(job)).get("outcome") for job in (good, bad, gone, lost)]
     assert words == ["success", "failure", None, "error"]
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (KeyError("a bug"), Outcome.ERROR),
+        (OSError("a machine"), Outcome.ERROR),
+        (AssertionError(), Outcome.ERROR),
+        (Discard("nobody wants it"), Outcome.FAILURE),
+        (DeadLetter("look at it"), Outcome.FAILURE),
+    ],
+)
+async def test_a_decision_of_a_handler_is_told_from_a_bug(bench: Bench, error: Exception, outcome: Outcome) -> None:
+    job = await bench.push(retry={"max_attempts": 1})
+    taken = await bench.fetch_one()
+    await bench.engine.jobs.fail([FailureReport(job.id, failure_of(error), taken.worker_id, taken.attempt)])
+    assert (await bench.find(job)).outcome is outcome
 
 
 async def test_steps_say_how_they_have_ended(flow: WorkflowBench) -> None:
@@ -463,7 +493,7 @@ async def test_steps_say_how_they_have_ended(flow: WorkflowBench) -> None:
     await flow.work("b")
     found_outcomes = {name: (await flow.step(name)).outcome for name in ("good", "bad", "lost", "inner", "inner.0")}
     assert found_outcomes == {
-        "good": Outcome.SUCCESS, "bad": Outcome.FAILURE, "lost": Outcome.ERROR, "inner": Outcome.SUCCESS,
+        "good": Outcome.SUCCESS, "bad": Outcome.ERROR, "lost": Outcome.ERROR, "inner": Outcome.SUCCESS,
         "inner.0": Outcome.SUCCESS,
     }  # fmt: skip
 

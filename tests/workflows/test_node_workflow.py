@@ -899,7 +899,7 @@ async def test_a_lock_and_a_creation_may_come_in_any_order_and_both_know_who_was
 async def test_a_failure_of_the_code_s_own_is_final_if_it_says_so(runner: Runner) -> None:
     await runner.start(code("def body(job): raise Fail('no', retryable=False)", attempts=5))
     (job,) = await runner.work()
-    assert job.state == "discarded"
+    assert (job.state, job.outcome) == ("discarded", "failure")
     report = FailureReport(job.id, Failure("Late", "word"), "runner", 1)
     (late,) = await runner.engine.jobs.fail([report])
     assert isinstance(late, Conflict)

@@ -1,7 +1,7 @@
 """The outcome of a job, a step or a workflow, in one word.
 
-``success``; ``skipped``: there was nothing to do; ``failure``: the handler reported it; ``error``: it could not run, or
-not to its end, so the handler did not decide.
+``success``; ``skipped``: there was nothing to do; ``failure``: the handler decided it; ``error``: it could not run, or
+not to its end, or its handler broke off with an exception that is not a decision, such as a ``KeyError``.
 """
 
 from __future__ import annotations
@@ -32,6 +32,11 @@ _SYSTEM_ERRORS: Final = frozenset(
         "wait_timeout",
         "workflow_timeout",
         "expired",
+        "enqueue_ttl_expired",
+        "total_timeout",
+        "rate_limit_dropped",
+        "backpressure_dropped",
+        "queue_deleted",
         "unresolvable_reference",
         "unreadable",
         "duplicate",
@@ -44,6 +49,9 @@ _SYSTEM_ERRORS: Final = frozenset(
     }
 )
 """Codes and types of errors that do not come from the handler."""
+
+_UNEXPECTED: Final = "handler_error"
+"""Code of an exception that does not decide how the job ends. ``Discard`` and others have codes of their own."""
 
 _SYSTEM_ERROR_TYPES: Final = frozenset({"UnknownJobType", "ProcessDied", "NotConfined", "MalformedJob"})
 
@@ -79,13 +87,21 @@ def outcome_of(state: str, error: bytes | msgspec.Raw | None = None, *, skipped:
         return Outcome.SKIPPED
     if found is not Outcome.FAILURE:
         return found
-    return Outcome.ERROR if error is None or is_error(error) else found
+    return found if error is not None and _is_decision(error) else Outcome.ERROR
 
 
-def is_error(error: bytes | msgspec.Raw) -> bool:
-    """Whether the error of a job comes from somewhere other than its handler."""
+def is_from_handler(error: bytes | msgspec.Raw) -> bool:
+    """Whether the error of a job comes from its handler, which has run to an end."""
+    known = _known(error)
+    return not (known.code in _SYSTEM_ERRORS or known.type in _SYSTEM_ERRORS or known.type in _SYSTEM_ERROR_TYPES)
+
+
+def _is_decision(error: bytes | msgspec.Raw) -> bool:
+    return is_from_handler(error) and _known(error).code != _UNEXPECTED
+
+
+def _known(error: bytes | msgspec.Raw) -> _Error:
     try:
-        known = _read(error)
+        return _read(error)
     except msgspec.DecodeError:
-        return False  # written by another program
-    return known.code in _SYSTEM_ERRORS or known.type in _SYSTEM_ERRORS or known.type in _SYSTEM_ERROR_TYPES
+        return _Error()  # written by another program

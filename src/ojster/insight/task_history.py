@@ -15,7 +15,7 @@ from ojster.collections.outputs import filled, finder, note_failure, run_reactio
 from ojster.core.durations import DAY
 from ojster.core.errors import NotFound, OjsterError
 from ojster.core.job import Job, last_error
-from ojster.core.outcome import SKIPPED, Outcome, outcome_of
+from ojster.core.outcome import SKIPPED, Outcome, is_from_handler, outcome_of
 from ojster.core.reacts import SKIPS
 from ojster.core.reacts import JobEvent as Event
 from ojster.core.references import Unresolvable, parse_reference, resolve
@@ -115,7 +115,8 @@ def _record(tx: Transaction, key: Key, job: Job, event: Event) -> None:
     )
     if inputs and outcome is Outcome.SUCCESS:
         copy_items(tx, key_of_job(job.seq), _artifacts_of(run), f"job {job.id}")
-    _count(tx, key, outcome, duration)
+    has_run = outcome is Outcome.SUCCESS or (error is not None and is_from_handler(error))
+    _count(tx, key, outcome, duration if has_run else None)
     _forget_older(tx, key)
 
 
@@ -146,8 +147,8 @@ _ADD: Final = (
 )
 
 
-def _count(tx: Transaction, key: Key, outcome: Outcome, duration: int) -> None:
-    ran = duration if outcome in (Outcome.SUCCESS, Outcome.FAILURE) else None
+def _count(tx: Transaction, key: Key, outcome: Outcome, ran: int | None) -> None:
+    """Count a run; ``ran`` is how long it took, in microseconds, or ``None`` if the handler did not run to an end."""
     tx.execute(
         _ADD,
         dict(zip(_KEY, key, strict=True))

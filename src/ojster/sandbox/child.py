@@ -97,7 +97,7 @@ class Fail(Exception):
         self,
         message: str,
         *,
-        code: str = "handler_error",
+        code: str = "failed",
         retryable: bool | None = None,
         details: dict[str, Any] | None = None,
     ) -> None:
