@@ -16,7 +16,7 @@ from ojster.client.caller_push import CallerPush
 from ojster.client.event_loop_thread import EventLoopThread
 from ojster.client.interface import Client
 from ojster.codec import Codec, Codecs
-from ojster.core.errors import BackendUnavailable, InvalidRequest
+from ojster.core.errors import BackendUnavailable
 from ojster.core.job import Job
 from ojster.core.json_objects import Members
 from ojster.core.tenant import check_tenant, shown_tenant
@@ -35,8 +35,9 @@ from ojster.schedules.cron import Cron
 from ojster.schedules.cron_expression import OverlapPolicy
 from ojster.service import Service
 from ojster.settings import Settings, for_engine
-from ojster.storage.database import names_a_database, without_password
+from ojster.storage.database import URL_VARIABLE, names_a_database
 from ojster.storage.open import MEMORY, open_database
+from ojster.urls import known_url, refuse_other
 from ojster.workflow_calls import WorkflowCalls
 from ojster.workflows.orchestrator import Orchestrator, Orchestrators
 from ojster.workflows.orchestrator_request import ORCHESTRATE_TYPE, queue_of
@@ -54,20 +55,9 @@ TaskOf = Callable[[Any], tuple[str, Callable[..., Any], bool] | None]
 """Returns job type and function of a framework's task, and whether that takes a context; ``None``: it is no task."""
 
 DEFAULT_URL: Final = "sqlite:///ojster.db"
-URL_VARIABLE: Final = "OJSTER_DATABASE_URL"
 TOKEN_VARIABLE: Final = "OJSTER_TOKEN"  # noqa: S105  (a name)
 
 _encode: Final = msgspec.json.Encoder().encode
-
-
-def known_url(url: str) -> str:
-    """Return a URL; raise ``InvalidRequest`` if it is neither that of a database nor that of a server."""
-    if not (names_a_database(url) or url.startswith(("http://", "https://", "unix:///"))):
-        raise InvalidRequest(
-            f"The URL {without_password(url)!r} is neither a database (sqlite:///…, postgresql://…) nor a "
-            "server (http://…, unix:///…)."
-        )
-    return url
 
 
 class App(JobLookup, WorkflowCalls):
@@ -78,7 +68,8 @@ class App(JobLookup, WorkflowCalls):
     url:
         Database (``sqlite:///jobs.db``, ``postgresql://user@host/name``) or server (``http://127.0.0.1:8080``,
         ``unix:///run/ojster.sock``). By default the environment variable ``OJSTER_DATABASE_URL``, or else
-        ``sqlite:///ojster.db``.
+        ``sqlite:///ojster.db``. If the variable names another one than this parameter, using the application is an
+        error: commands without an application would use the other one. Not for a database in memory.
     settings:
         Defaults and limits of a database; a server uses its own.
     synchronous:
@@ -137,6 +128,8 @@ class App(JobLookup, WorkflowCalls):
         self.tenant = None if tenant is None else check_tenant(tenant)
         self._codecs = Codecs(codecs)
         self.url = url or os.environ.get(URL_VARIABLE) or DEFAULT_URL
+        self._written = url or None
+        """The URL in the program; ``None``: there is none, or another one was chosen for this process."""
         self.settings = settings
         self.handlers: dict[str, JobType[Any, Any]] = {}
         self.crons: list[Cron] = []
@@ -178,6 +171,21 @@ class App(JobLookup, WorkflowCalls):
         """
         self.url, self._engine = url, engine
         engine.check_orchestrator = self.orchestrators.check
+
+    def choose_url(self, url: str) -> None:
+        """Use the database or server that was named for this process, such as with ``--url``, whatever else names one.
+
+        Raises
+        ------
+        InvalidRequest
+            The URL is neither a database nor a server.
+        """
+        self.url, self._written = known_url(url), None
+
+    def check_url(self) -> None:
+        """Raise ``InvalidRequest`` if the program and the environment name different databases or servers."""
+        if self._written is not None and self._written == self.url != MEMORY:
+            refuse_other(self.url)
 
     @property
     def root(self) -> App:
@@ -389,6 +397,7 @@ class App(JobLookup, WorkflowCalls):
             return self.root.client()
         if names_a_database(self.url):
             return self._scoped_engine()
+        self.check_url()
         loop = asyncio.get_running_loop()
         client = self._http.get(loop)
         if client is None:
@@ -431,6 +440,7 @@ class App(JobLookup, WorkflowCalls):
             with self._engine_lock:  # so that two threads do not open it twice
                 engine = self._engine
                 if engine is None:
+                    self.check_url()
                     database = open_database(
                         self.url, for_engine(self.settings), synchronous=self._synchronous, migrate=self.migrate
                     )

@@ -5,13 +5,15 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
 from ojster.app import App
 from ojster.core.errors import InvalidRequest
 from ojster.discovery import import_modules_named
+from ojster.storage.database import URL_VARIABLE
 
 
 def load_plugin(where: str) -> Callable[[Any], object]:
@@ -47,6 +49,21 @@ def _import(name: str) -> ModuleType:
             f"{name!r} cannot be imported, because modules import each other in a circle: {error}. Create the App in a "
             "module that imports none of those with its jobs, and name them with --include."
         ) from error
+
+
+@contextmanager
+def url_in_environment(url: str | None) -> Iterator[None]:
+    """Let modules that are imported in the block find ``url`` in the environment; ``None``: leave it as it is."""
+    before = os.environ.get(URL_VARIABLE)
+    if url is not None:
+        os.environ[URL_VARIABLE] = url
+    try:
+        yield
+    finally:
+        if before is not None:
+            os.environ[URL_VARIABLE] = before
+        elif url is not None:
+            os.environ.pop(URL_VARIABLE, None)
 
 
 def load_app(where: str, include: Sequence[str] = ()) -> App:

@@ -25,9 +25,7 @@ from ojster.worker.worker import DEFAULT_CONCURRENCY
 @click.command(epilog=examples("ojster dev myapp:app", "ojster dev myapp:app --port 9000 --watch src"))
 @click.argument("app")
 @with_include
-@click.option(
-    "--database", envvar=URL_VARIABLE, default=None, show_envvar=True, metavar="URL", help="By default that of APP."
-)
+@click.option("--database", metavar="URL", help=f"By default that of APP, or else ${URL_VARIABLE}.")
 @click.option("--port", type=int, default=8080, show_default=True)
 @click.option("--queues", "-q", help="Comma-separated queues; by default all that the handlers name.")
 @click.option("--concurrency", "-c", type=click.IntRange(1), default=DEFAULT_CONCURRENCY, show_default=True)
@@ -87,7 +85,9 @@ def dev(
 
 def database_of(app: str) -> str:
     """Return the URL of an application's database, which a server and a worker can share."""
-    url = load_app(app).url
+    loaded = load_app(app)
+    loaded.check_url()
+    url = loaded.url
     if not names_a_database(url):
         raise click.UsageError(
             f"{app} uses the server {without_password(url)}, and 'ojster dev' starts one of its own. "

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import apsw
 
-from ojster.storage.database import SQLITE
+from ojster.storage.database import LISTEN_VARIABLE, SQLITE
 from ojster.storage.open import MEMORY
 from ojster.version import __version__
 
@@ -294,7 +294,7 @@ class _Postgres:
         return True, f"the replica had what the primary has written after {lasted:.1f} s"
 
     def wakeups(self) -> Finding:
-        from ojster.storage.postgres.database import LISTEN_VARIABLE, listen_conninfo, version_of
+        from ojster.storage.postgres.database import listen_conninfo, version_of
         from ojster.storage.postgres.notifier import FIRST_POLL_SECONDS, MAX_POLL_SECONDS
         from ojster.storage.postgres.url import with_lacks
 

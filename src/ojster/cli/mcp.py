@@ -52,7 +52,9 @@ def mcp(url: str, allow_changes: bool) -> None:
     It may do what the token in OJSTER_TOKEN may do, and changes nothing without --allow-changes.
     """
     try:
-        server = assistant(App(url), changes=allow_changes)
+        app = App()
+        app.choose_url(url)
+        server = assistant(app, changes=allow_changes)
     except ImportError as error:
         raise click.ClickException(f"This needs the package 'mcp' ({error}). Run: pip install 'ojster[mcp]'") from None
     server.run("stdio")

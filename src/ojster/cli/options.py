@@ -20,6 +20,10 @@ from ojster.settings import Retention, Settings
 
 R = TypeVar("R")
 
+CHOSEN_VARIABLE: Final = "OJSTER_URL_IS_CHOSEN"
+"""Set for a worker whose database was chosen by the command that started it, and is in the environment: its password
+must not be in the list of processes."""
+
 MOST_FILES: Final = 20
 """Maximum number of files that are looked into, for one that the caller may mean."""
 
@@ -174,7 +178,8 @@ def ask(
         raise BackendUnavailable(f"There is no database file {path}. {_what_to_do(path.parent)}")
 
     async def run() -> R:
-        app = App(url, settings=settings)
+        app = App(settings=settings)
+        app.choose_url(url)
         try:
             return await question(app.client())
         finally:

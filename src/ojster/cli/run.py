@@ -11,7 +11,7 @@ import click
 from ojster.app import URL_VARIABLE
 from ojster.cli.dev import database_of
 from ojster.cli.logs import log_to_console, with_logging
-from ojster.cli.options import WAIT_SECONDS, examples
+from ojster.cli.options import CHOSEN_VARIABLE, WAIT_SECONDS, examples
 from ojster.cli.supervisor import Command, Supervisor
 from ojster.cli.worker_options import ends_with_parent, with_include
 from ojster.loading import load_app
@@ -27,9 +27,7 @@ from ojster.worker.worker import DEFAULT_CONCURRENCY
 )
 @click.argument("app")
 @with_include
-@click.option(
-    "--database", envvar=URL_VARIABLE, default=None, show_envvar=True, metavar="URL", help="By default that of APP."
-)
+@click.option("--database", metavar="URL", help=f"By default that of APP, or else ${URL_VARIABLE}.")
 @click.option("--host", default="127.0.0.1", show_default=True)
 @click.option("--port", type=int, default=8080, show_default=True)
 @click.option("--auth", type=click.Choice(["required", "off"]), help="As of 'ojster serve'.")
@@ -58,6 +56,7 @@ def run(
     """
     log_to_console(log_level, log_format)
     os.environ[URL_VARIABLE] = database or database_of(app)
+    os.environ[CHOSEN_VARIABLE] = "1"
     ojster = [sys.executable, "-m", "ojster"]
     logs = ["--log-level", log_level, "--log-format", log_format, "--migrate", "--ends-with-parent"]
     server = [*ojster, "serve", "--host", host, "--port", str(port), *logs]

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 import click
+from click.core import ParameterSource
 
-from ojster.app import DEFAULT_URL, URL_VARIABLE
+from ojster.app import DEFAULT_URL, URL_VARIABLE, App
 from ojster.cli.logs import log_to_console, with_logging
 from ojster.cli.oidc_options import with_provider
-from ojster.cli.options import examples, with_migrate, with_wait
+from ojster.cli.options import CHOSEN_VARIABLE, examples, with_migrate, with_wait
 from ojster.cli.server_processes import SharedPort, with_server_processes
 from ojster.cli.server_settings import with_settings
 from ojster.cli.worker_options import ends_with_parent
@@ -183,6 +185,7 @@ def serve(
 
     if auth == "off" and oidc is not None:
         raise click.UsageError("--oidc-issuer accepts tokens, and --auth off asks for none.")
+    loaded, database = _application(app, database)
     wait_for_database(database, wait)
     serve_forever(
         database,
@@ -204,11 +207,23 @@ def serve(
         trusting=trust_webhooks,
         smtp=smtp,
         files=files,
-        app=None if app is None else load_app(app),
+        app=loaded,
         listeners=shared.listeners,
         shared_counts=shared.counts,
         tenants=read_tenants(tenant_file.read_bytes()) if tenant_file else (),
     )
+
+
+def _application(app: str | None, database: str) -> tuple[App | None, str]:
+    """Return the application with the orchestrators, and the database of the server, which may be that of the App."""
+    if app is None:
+        return None, database
+    loaded = load_app(app)
+    source = click.get_current_context().get_parameter_source("database")
+    if source is ParameterSource.COMMANDLINE or os.environ.get(CHOSEN_VARIABLE):
+        return loaded, database
+    loaded.check_url()
+    return loaded, loaded.url
 
 
 def _certificates(cert: Path | None, key: Path | None, client_ca: Path | None) -> TlsFiles | None:

@@ -14,9 +14,9 @@ from typing import Any, Final
 
 import click
 
-from ojster.app import URL_VARIABLE, App, known_url
+from ojster.app import App
 from ojster.cli.health import touch
-from ojster.cli.options import examples, with_migrate, with_wait
+from ojster.cli.options import CHOSEN_VARIABLE, examples, with_migrate, with_wait
 from ojster.cli.signals import LastResort, on_signals
 from ojster.cli.supervisor import QUIET_VARIABLE, REPLACE, let_through
 from ojster.cli.worker_options import (
@@ -31,10 +31,10 @@ from ojster.cli.worker_processes import Process, with_processes
 from ojster.core.tenant import check_tenant
 from ojster.core.tuning import tune_interpreter
 from ojster.jobs.names import DEFAULT_QUEUE
-from ojster.loading import load_app
+from ojster.loading import load_app, url_in_environment
 from ojster.queues.fairness import Sharing
 from ojster.sandbox.sandbox import NotConfined, Sandbox
-from ojster.storage.database import located
+from ojster.storage.database import URL_VARIABLE, located
 from ojster.storage.open import wait_for_database
 from ojster.worker.children import ChildLimits
 from ojster.worker.identity import IdentityTaken
@@ -65,7 +65,7 @@ MAX_SHOWN_TYPES: Final = 20
 @click.argument("app", required=False)
 @with_include
 @click.option(
-    "--url", "-u", envvar=URL_VARIABLE, show_envvar=True, metavar="URL", help="Database or server; default: the App's."
+    "--url", "-u", metavar="URL", help=f"Database or server. [default: that of the App, or else ${URL_VARIABLE}]"
 )
 @click.option("--pool", metavar="NAME", help="Pool of the worker.")
 @click.option("--tenant", metavar="ID", help="Run only this tenant's jobs; by default all tenants', round-robin.")
@@ -134,6 +134,8 @@ def worker(
     SIGTERM: finish within the grace period, hand back the rest. SIGINT, or a second signal: hand back at once. SIGTSTP:
     fetch no more. SIGCONT: fetch again.
     """
+    if url is None and (app is None or os.environ.pop(CHOSEN_VARIABLE, None)):
+        url = os.environ.get(URL_VARIABLE) or None
     if app is None and (code is None or url is None):
         raise click.UsageError(
             "The APP is missing, whose jobs the worker runs: name its module, such as 'ojster worker shop.jobs:app'. "
@@ -180,11 +182,11 @@ def _why_not_confined(error: NotConfined) -> str:
 
 def _application(app: str | None, include: Sequence[str], url: str | None, tenant: str | None, migrate: bool) -> App:
     """Return the application whose jobs the worker runs; an empty one if it only runs code."""
+    with url_in_environment(url):
+        loaded = App() if app is None else load_app(app, include)
     if url is not None:
-        os.environ[URL_VARIABLE] = url
-    loaded = App(url or "") if app is None else load_app(app, include)
-    if url is not None:
-        loaded.url = known_url(url)
+        loaded.choose_url(url)
+    loaded.check_url()
     loaded.migrate = loaded.migrate or migrate
     if tenant is not None:
         loaded.tenant = check_tenant(tenant)

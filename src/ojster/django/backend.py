@@ -102,7 +102,8 @@ class OjsterBackend(BaseTaskBackend):
     @cached_property
     def _app(self) -> App:
         self._known_url = self.url
-        app = App(self._known_url, token=self.options.get("token"))
+        app = App(token=self.options.get("token"))
+        app.choose_url(self._known_url)
         app.thread_middleware.append(_in_thread)
         app.execution_middleware.append(partial(_on_loop, app))
         app.task_of = _task_of

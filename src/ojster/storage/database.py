@@ -7,7 +7,7 @@ import os
 import re
 from abc import ABC, abstractmethod
 from asyncio import Future
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, TypeVar
 from urllib.parse import unquote
 
@@ -245,6 +245,23 @@ def _topics_of_workflows(effects: Effects) -> Iterator[str]:
         yield workflow_topic(workflow_id)
         if has_ended:
             yield workflow_end_topic(workflow_id)
+
+
+URL_VARIABLE: Final = "OJSTER_DATABASE_URL"
+"""Environment variable with the database or server of programs and commands that name none."""
+
+LISTEN_VARIABLE: Final = "OJSTER_LISTEN_URL"
+"""Environment variable with a connection to PostgreSQL that can LISTEN, beside a pooler."""
+
+
+def without_urls(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment for a process that does not work on the database: it must not learn the password."""
+    return {name: value for name, value in environment.items() if name not in (URL_VARIABLE, LISTEN_VARIABLE)}
+
+
+def are_same(url: str, other: str) -> bool:
+    """Return whether two URLs name the same database or server; a path may be relative to the working directory."""
+    return url == other or (url.startswith(SQLITE) and other.startswith(SQLITE) and located(url) == located(other))
 
 
 def names_a_database(url: str) -> bool:

@@ -17,7 +17,7 @@ import psycopg
 from ojster.core.errors import BackendUnavailable, InvalidRequest
 from ojster.core.settings import Settings
 from ojster.storage.call import Operation
-from ojster.storage.database import Database, ReplicaState, topics_of
+from ojster.storage.database import LISTEN_VARIABLE, Database, ReplicaState, topics_of
 from ojster.storage.dispatcher import Dispatcher
 from ojster.storage.postgres.clock import ServerClock
 from ojster.storage.postgres.notifier import ListeningConnection, PostgresNotifier, messages
@@ -33,9 +33,6 @@ log = logging.getLogger(__name__)
 A = TypeVar("A")
 
 R = TypeVar("R")
-
-LISTEN_VARIABLE: Final = "OJSTER_LISTEN_URL"
-"""Environment variable with the URL of a direct connection for LISTEN, for databases behind a pooler."""
 
 PLANNER_SETTINGS: Final = {"enable_seqscan": "off", "enable_mergejoin": "off", "enable_hashjoin": "off", "jit": "off"}
 """Planner settings of our connections. PostgreSQL plans a prepared statement once, perhaps while the tables are empty

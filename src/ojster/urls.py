@@ -1,0 +1,29 @@
+"""URLs of databases and servers that programs and the environment name."""
+
+from __future__ import annotations
+
+import os
+
+from ojster.core.errors import InvalidRequest
+from ojster.storage.database import URL_VARIABLE, are_same, names_a_database, without_password
+
+
+def known_url(url: str) -> str:
+    """Return a URL; raise ``InvalidRequest`` if it is neither that of a database nor that of a server."""
+    if not (names_a_database(url) or url.startswith(("http://", "https://", "unix:///"))):
+        raise InvalidRequest(
+            f"The URL {without_password(url)!r} is neither a database (sqlite:///…, postgresql://…) nor a "
+            "server (http://…, unix:///…)."
+        )
+    return url
+
+
+def refuse_other(url: str) -> None:
+    """Raise ``InvalidRequest`` if the environment names another database or server than ``url`` in the program."""
+    named = os.environ.get(URL_VARIABLE)
+    if named and not are_same(named, url):
+        raise InvalidRequest(
+            f"The App names {without_password(url)}, and ${URL_VARIABLE} names {without_password(named)}: programs, "
+            "workers and other commands would use different ones. Write App() to use the variable, or unset it. For "
+            "one worker or command, --url or --database chooses."
+        )
