@@ -26,6 +26,7 @@ from ojster.app import App
 from ojster.core.job import Job
 from ojster.core.values import to_json
 from ojster.job_type import JobType
+from ojster.loading import url_in_environment
 from ojster.middleware import through_thread_middleware
 from ojster.outcomes import Released
 from ojster.provision import provided
@@ -67,6 +68,7 @@ class _Request(msgspec.Struct):
     type: str
     args: list[Any]
     job: Job | None
+    url: str | None
 
 
 class _Lives:
@@ -143,7 +145,10 @@ class _Held(Generic[T]):
 
 def _run(request: _Request, lives: _Lives) -> dict[str, Any]:
     try:
-        handler, app = _handler(request.root or request.module, request.type)
+        with url_in_environment(request.url):  # modules may read it; handlers, and what they start, do not see it
+            handler, app = _handler(request.root or request.module, request.type)
+        if request.url is not None and request.url != app.url:
+            app.choose_url(request.url)
         lives.begin(app)
         result = msgspec.Raw(to_json(_call(handler, app, request, lives)))
     except Released as released:

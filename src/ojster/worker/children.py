@@ -19,6 +19,8 @@ from ojster.job_type import JobType
 from ojster.jobs.failure import Failure
 from ojster.jobs.messages import Release
 from ojster.outcomes import Released
+from ojster.storage.database import without_urls
+from ojster.storage.open import MEMORY
 
 log = logging.getLogger(__name__)
 
@@ -104,7 +106,14 @@ class _Child:
         """Run a handler in the child and return its result."""
         assert self.writer is not None
         request = msgspec.json.encode(
-            {"module": handler.function.__module__, "root": root, "type": handler.type, "args": args, "job": job}
+            {
+                "module": handler.function.__module__,
+                "root": root,
+                "type": handler.type,
+                "args": args,
+                "job": job,
+                "url": _url_of(handler),
+            }
         )
         self.writer.write(len(request).to_bytes(_HEADER, "big") + request)
         await self.writer.drain()
@@ -117,6 +126,13 @@ class _Child:
         if "release" in answer:
             raise ReleasedInChild(msgspec.convert(answer["release"], Release))
         return answer["result"]
+
+
+def _url_of(handler: JobType[Any, Any]) -> str | None:
+    """Return the database or server of the handler's application; ``None``: the child cannot reach it."""
+    app = getattr(handler.app, "root", handler.app)
+    url: str | None = getattr(app, "url", None)
+    return None if url == MEMORY else url
 
 
 class ChildLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -261,6 +277,7 @@ class ChildPool:
                 str(theirs.fileno()),
                 str(lifeline),
                 pass_fds=(theirs.fileno(), lifeline),
+                env=without_urls(os.environ),  # what handlers start must not learn the password of the database
                 start_new_session=True,
             )
         except BaseException:

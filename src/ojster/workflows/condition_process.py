@@ -20,6 +20,8 @@ from typing import Any, Final
 
 import msgspec
 
+from ojster.storage.database import without_urls
+
 LENGTH: Final = struct.Struct(">I")
 """The length of a message, before it, as in ``condition_child``, which cannot import this module."""
 
@@ -107,6 +109,7 @@ class ConditionProcess:
                 [sys.executable, "-I", str(_PROGRAM)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
+                env=without_urls(os.environ),
                 start_new_session=True,  # signals from the terminal are for the parent
             )
             self._owner = os.getpid()
