@@ -40,6 +40,10 @@ RECENT_TRANSACTIONS: Final = 50
 """Number of transactions whose events are recent."""
 
 
+RETRY: Final = ((b"retry-after", b"1"),)
+"""Header of each 503: the seconds to wait. Spec: ojs-http-binding 16"""
+
+
 async def list_events(request: HttpRequest) -> Answer:
     """List recent events, oldest first, optionally by ``types``, ``queues`` and ``job_types``.
 
@@ -67,19 +71,20 @@ async def health(request: HttpRequest) -> Answer:
         await asyncio.wait_for(request.engine.jobs.count("default"), timeout=5)
         backend.latency_ms = round((time.perf_counter() - started) * 1000)
     except (OjsterError, TimeoutError) as error:
-        backend.status, backend.error = "unhealthy", str(error) or "no answer within 5 seconds"
+        backend.status = "unhealthy"
+        backend.error = request.shown_outage(str(error) or "The database did not respond within 5 seconds.")
     healthy = backend.status == "ok"
     shown = HealthAnswer("ok" if healthy else "degraded", "1.0", int(time.monotonic() - STARTED), backend)
-    return Answer(encode(shown), 200 if healthy else 503)
+    return Answer(encode(shown)) if healthy else Answer(encode(shown), 503, RETRY)
 
 
 async def ready(request: HttpRequest) -> Answer:
     """Show whether the server accepts jobs. Answers 503 during shutdown, or if the database cannot be written."""
     database = request.engine.database
     if database.draining:
-        return Answer(encode(ReadyAnswer("stopping")), 503)
+        return Answer(encode(ReadyAnswer("stopping")), 503, RETRY)
     if (reason := await why_not_ready(database)) is not None:
-        return Answer(encode(ReadyAnswer("not_ready", reason)), 503)
+        return Answer(encode(ReadyAnswer("not_ready", request.shown_outage(reason))), 503, RETRY)
     return Answer(encode(ReadyAnswer("ready")))
 
 

@@ -20,7 +20,7 @@ from starlette.types import Receive, Scope, Send
 from ojster import tracing
 from ojster.audit.entries import AuditEvent, Event
 from ojster.core.access import Operation
-from ojster.core.errors import BackendError, Forbidden, OjsterError, Unauthenticated
+from ojster.core.errors import BackendError, BackendUnavailable, Forbidden, OjsterError, Unauthenticated
 from ojster.jobs.new_job import SPEC_VERSION
 from ojster.server.answer import MEDIA_TYPE, PLAIN_JSON, Answer, Header, UnchangedAnswer, encode
 from ojster.server.audit_trail import AuditTrail, shown_object, shown_request
@@ -151,6 +151,8 @@ class Endpoint:
             if self._trail is None or not self._is_audited:
                 return await self._handler(request)
             return await self._audited(self._trail, request)
+        except BackendUnavailable as error:
+            return refuse(BackendUnavailable(request.shown_outage(error.message)), request.request_id)
         except OjsterError as error:
             return refuse(error, request.request_id)
         except Exception:

@@ -6,6 +6,7 @@ Spec: ojs-http-binding 4, 6, 16, 19
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Final, NamedTuple, TypeVar
 from urllib.parse import parse_qsl
@@ -49,6 +50,12 @@ _TRACE_HEADERS: Final = frozenset(name.encode() for name in tracing.CARRIED)
 _REQUEST_PREFIX: Final = f"req_{new_id()}-"
 
 _request_numbers: Final = itertools.count(1)
+
+
+log = logging.getLogger(__name__)
+
+OUTAGE: Final = "The database cannot be used at the moment. Try again later; the log of the server says why."
+"""What callers learn of an outage where they need a token."""
 
 
 class Services(NamedTuple):
@@ -174,6 +181,17 @@ class HttpRequest:
         """The event feed."""
         assert self._services is not None, "the request belongs to no endpoint"
         return self._services.feed
+
+    def shown_outage(self, reason: str) -> str:
+        """Return what a caller may learn of why the database cannot be used.
+
+        The reason names its user, host, path and schema. Where callers need a token, it is only in the log: those who
+        have none may ask for the health of the server, and without the database no token can be checked.
+        """
+        if self._services is None or self._services.authenticator is None:
+            return reason
+        log.warning("request %s: %s", self.request_id, reason)
+        return OUTAGE
 
     @property
     def authenticator(self) -> Authenticator | None:
