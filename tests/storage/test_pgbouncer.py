@@ -22,8 +22,8 @@ from ojster.core.errors import BackendUnavailable
 from ojster.jobs.claim_policy import Claim
 from ojster.jobs.messages import Acknowledgement
 from ojster.service import Service
+from ojster.storage.database import LISTEN_VARIABLE
 from ojster.storage.open import open_database
-from ojster.storage.postgres.database import LISTEN_VARIABLE
 from ojster.storage.postgres.url import parse_postgres_url
 from tests.conftest import SERVER_VARIABLE, request
 from tests.postgres import free_port

@@ -13,7 +13,6 @@ import click
 import msgspec
 from rich.markup import escape
 
-from ojster.app import URL_VARIABLE
 from ojster.cli import doctor as checks
 from ojster.cli.logs import log_to_console
 from ojster.cli.options import ask, done, examples, with_json, with_retention, with_url
@@ -24,7 +23,7 @@ from ojster.core.errors import OjsterError
 from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.queries import Page
 from ojster.settings import Retention, Settings, for_engine
-from ojster.storage.database import without_password
+from ojster.storage.database import URL_VARIABLE, without_password
 from ojster.storage.open import EventLogging, migrate_database
 
 

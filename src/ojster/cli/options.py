@@ -11,12 +11,13 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from ojster.app import DEFAULT_URL, URL_VARIABLE, App
+from ojster.app import DEFAULT_URL, App
 from ojster.cli.output import print_json
 from ojster.client.interface import Client
 from ojster.core.durations import parse_duration
 from ojster.core.errors import BackendUnavailable, InvalidRequest
 from ojster.settings import Retention, Settings
+from ojster.storage.database import URL_VARIABLE
 
 R = TypeVar("R")
 

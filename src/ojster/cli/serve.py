@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import click
 from click.core import ParameterSource
 
-from ojster.app import DEFAULT_URL, URL_VARIABLE, App
+from ojster.app import DEFAULT_URL, App
 from ojster.cli.logs import log_to_console, with_logging
 from ojster.cli.oidc_options import with_provider
 from ojster.cli.options import CHOSEN_VARIABLE, examples, with_migrate, with_wait
@@ -18,6 +18,7 @@ from ojster.cli.server_settings import with_settings
 from ojster.cli.worker_options import ends_with_parent
 from ojster.loading import load_app, load_plugin
 from ojster.settings import Settings
+from ojster.storage.database import URL_VARIABLE
 from ojster.storage.open import wait_for_database
 
 if TYPE_CHECKING:
@@ -185,8 +186,7 @@ def serve(
 
     if auth == "off" and oidc is not None:
         raise click.UsageError("--oidc-issuer accepts tokens, and --auth off asks for none.")
-    loaded, database = _application(app, database)
-    wait_for_database(database, wait)
+    loaded, database = _ready(app, database, wait)
     serve_forever(
         database,
         host=host,
@@ -214,16 +214,15 @@ def serve(
     )
 
 
-def _application(app: str | None, database: str) -> tuple[App | None, str]:
-    """Return the application with the orchestrators, and the database of the server, which may be that of the App."""
-    if app is None:
-        return None, database
-    loaded = load_app(app)
+def _ready(app: str | None, database: str, wait: float) -> tuple[App | None, str]:
+    """Return the application with the orchestrators, and the database, which may be the App's, when it can be used."""
+    loaded = None if app is None else load_app(app)
     source = click.get_current_context().get_parameter_source("database")
-    if source is ParameterSource.COMMANDLINE or os.environ.get(CHOSEN_VARIABLE):
-        return loaded, database
-    loaded.check_url()
-    return loaded, loaded.url
+    if loaded is not None and source is not ParameterSource.COMMANDLINE and not os.environ.get(CHOSEN_VARIABLE):
+        loaded.check_url()
+        database = loaded.url
+    wait_for_database(database, wait)
+    return loaded, database
 
 
 def _certificates(cert: Path | None, key: Path | None, client_ca: Path | None) -> TlsFiles | None:

@@ -134,7 +134,7 @@ def worker(
     SIGTERM: finish within the grace period, hand back the rest. SIGINT, or a second signal: hand back at once. SIGTSTP:
     fetch no more. SIGCONT: fetch again.
     """
-    if url is None and (app is None or os.environ.pop(CHOSEN_VARIABLE, None)):
+    if url is None and (app is None or os.environ.pop(CHOSEN_VARIABLE, "")):
         url = os.environ.get(URL_VARIABLE) or None
     if app is None and (code is None or url is None):
         raise click.UsageError(

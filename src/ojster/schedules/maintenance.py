@@ -51,9 +51,18 @@ class Maintenance(CapabilityService):
         self._files = files
         self._tasks: list[asyncio.Task[None]] = []
 
-    def start(self) -> None:
-        """Start the maintenance tasks. Any number of processes may run them for one database, until ``close``."""
+    def start(self, *, after_outage: bool = False) -> None:
+        """Start the maintenance tasks. Any number of processes may run them for one database, until ``close``.
+
+        Parameters
+        ----------
+        after_outage:
+            Spare leases as after an outage, because this process does not know whether others could write before it
+            was there; default false.
+        """
         if not self._tasks:
+            if after_outage:
+                self.database.outages.begin()
             self._tasks = [
                 asyncio.create_task(self._run_due(), name="ojster-run_due"),
                 asyncio.create_task(self._retain(), name="ojster-retention"),

@@ -283,9 +283,7 @@ class Worker:
     async def _live(self, until_empty: bool) -> None:
         client = self.app.client()
         if isinstance(client, Service):
-            if not until_empty:  # this process does not know whether others could write before it was there
-                client.database.outages.begin()
-            client.maintenance.start()
+            client.maintenance.start(after_outage=not until_empty)
         if self._identity is not None:  # before anything starts that would have to end if this fails
             await hand_back_former_jobs(client, self.id, lambda: self.state == "terminate")
         self._children = None if self.children is None else ChildPool(self.children)

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from ojster.app import URL_VARIABLE
 from ojster.cli.main import main
 from ojster.django.backend import backends
+from ojster.storage.database import URL_VARIABLE
 
 WITH_APP: Final = frozenset({"worker", "run", "dev"})
 """Commands that need the tasks themselves."""
