@@ -74,7 +74,9 @@ async def test_the_times_of_a_step_tell_its_wait_in_the_queue_from_its_run(flow:
     async def times(path: str) -> tuple[int | None, ...]:
         """The seconds since the beginning at which a step was enqueued, started and ended."""
         rows = {step.path: step for step in (await flow.engine.workflows.steps(StepFilter(flow.id))).steps}
-        levels = {one.path: one for one in (await flow.engine.scope.look(show_levels, LevelRequest(flow.id))).steps}
+        level = await flow.engine.scope.look(show_levels, LevelRequest(flow.id))
+        assert level is not None
+        levels = {one.path: one for one in level.steps}
         status = await flow.engine.workflows.status(flow.id)
         views: list[Any] = [rows[path], levels[path], await flow.step(path)]
         views += [one for one in (*status.current, *status.results.get("steps", ())) if one.path == path]

@@ -9,6 +9,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from ojster.core.wire import Count, JobCountsBody, Json, ThroughputBody, Timestamp
 from ojster.insight.attention import Finding
+from ojster.insight.facets import Facet
 from ojster.insight.failures import FailureGroup
 from ojster.insight.task_values import TaskRun, TaskStatistics
 
@@ -210,7 +211,7 @@ class FacetsAnswer(Struct):
     facets: dict[str, list[FacetValueBody]]
     examined: Count
     is_complete: bool
-    exact: Sequence[Literal["state", "queue", "type", "error_type"]]
+    exact: Sequence[Facet]
 
 
 class FailuresAnswer(Struct):
