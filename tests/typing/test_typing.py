@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,8 @@ def refused_lines(checker: str, name: str) -> set[int]:
 
 @pytest.fixture(params=sorted(MODULES))
 def refused(request: pytest.FixtureRequest) -> Callable[[str], set[int]]:
+    if find_spec(MODULES[request.param][0]) is None:  # pyright needs Node, so that `make lint` installs it for a moment
+        pytest.skip(f"{MODULES[request.param][0]} is not installed here")
     return lambda name: refused_lines(request.param, name)
 
 

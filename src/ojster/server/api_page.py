@@ -1,16 +1,14 @@
-"""The page `/docs`: Swagger UI, from a package that holds its files. The page asks no other host for anything."""
+"""The page `/docs`: Swagger UI, whose files are built with the dashboard. The page asks no other host for anything."""
 
 from __future__ import annotations
 
 from functools import cache
 from importlib.resources import files
-from importlib.util import find_spec
 from typing import Final
 
 from ojster.server.answer import Answer
 
-_PACKAGE: Final = "drf_spectacular_sidecar"
-_FOLDER: Final = "static/drf_spectacular_sidecar/swagger-ui-dist"
+_FOLDER: Final = files("ojster") / "dashboard" / "assets" / "docs"
 
 FILES: Final = {
     "swagger-ui.css": b"text/css; charset=utf-8",
@@ -40,19 +38,19 @@ _MISSING: Final = b"""<!doctype html>
 <html lang="en">
 <meta charset="utf-8">
 <title>Ojster API</title>
-<p>The API is described in <a href="/openapi.json">openapi.json</a>. To read it here, install the viewer on the server:
-<code>pip install 'ojster[docs]'</code>.
+<p>The API is described in <a href="/openapi.json">openapi.json</a>. To read it here, build the dashboard in the clone
+of the repository from which the server runs, with <code>make dashboard</code>, and start the server again.
 </html>
 """
 
 
 def has_viewer() -> bool:
-    """Whether the package with the files of Swagger UI is installed."""
-    return find_spec(_PACKAGE) is not None
+    """Whether the files of Swagger UI were built; packages contain them."""
+    return all((_FOLDER / name).is_file() for name in FILES)
 
 
 def page() -> Answer:
-    """Return the page, or a page that says how to install the viewer."""
+    """Return the page, or a page that says how to build the viewer."""
     return Answer(_PAGE if has_viewer() else _MISSING, content_type=b"text/html; charset=utf-8")
 
 
@@ -64,4 +62,4 @@ def start_script() -> Answer:
 @cache
 def asset(name: str) -> Answer:
     """Return one of ``FILES``. Only call it if ``has_viewer()``."""
-    return Answer((files(_PACKAGE) / _FOLDER / name).read_bytes(), content_type=FILES[name])
+    return Answer((_FOLDER / name).read_bytes(), content_type=FILES[name])
