@@ -93,7 +93,14 @@ def test_only_packages_from_the_repository_build_the_dashboard(
 def test_packages_for_a_command_are_gone_after_it(tmp_path: Path) -> None:
     (tmp_path / "empty.txt").write_text("")
     show = "import os, sys; print(os.environ['PYTHONPATH']); sys.exit(3)"
-    command = [sys.executable, ROOT / "dashboard" / "with_node.py", tmp_path / "empty.txt", "python", "-c", show]
+    command = [
+        sys.executable,
+        str(ROOT / "dashboard" / "with_node.py"),
+        str(tmp_path / "empty.txt"),
+        "python",
+        "-c",
+        show,
+    ]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 3, done.stderr
     packages = Path(done.stdout.split(":")[0].strip())

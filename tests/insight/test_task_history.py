@@ -24,7 +24,7 @@ from ojster.jobs.messages import FailureReport
 from ojster.jobs.scope import Caller
 from ojster.outcomes import DeadLetter, Discard
 from ojster.service import Service
-from ojster.worker.execution import failure_of
+from ojster.worker.failures import described
 from tests.conftest import Bench, Clock, shown
 from tests.workflows.bench import WorkflowBench
 
@@ -477,7 +477,7 @@ async def test_jobs_say_how_they_have_ended(bench: Bench) -> None:
 async def test_a_decision_of_a_handler_is_told_from_a_bug(bench: Bench, error: Exception, outcome: Outcome) -> None:
     job = await bench.push(retry={"max_attempts": 1})
     taken = await bench.fetch_one()
-    await bench.engine.jobs.fail([FailureReport(job.id, failure_of(error), taken.worker_id, taken.attempt)])
+    await bench.engine.jobs.fail([FailureReport(job.id, described(error), taken.worker_id, taken.attempt)])
     assert (await bench.find(job)).outcome is outcome
 
 

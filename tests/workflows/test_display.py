@@ -37,7 +37,7 @@ WORKFLOWS: dict[str, dict[str, Any]] = {
 async def test_a_step_that_is_not_visible_is_in_no_drawing_and_on_no_page(flow: WorkflowBench, which: str) -> None:
     info = await flow.create(WORKFLOWS[which])
     for format in ("mermaid", "svg"):
-        drawing = draw(info, format)  # type: ignore[arg-type]
+        drawing = draw(info, format)
         labels = {label: any(f"{mark} {label}" in drawing for mark in MARKS.values()) for label in "abxy"}
         assert labels == {"a": True, "b": True, "x": False, "y": False}, drawing
     page = await flow.engine.workflows.steps(StepFilter(flow.id))
