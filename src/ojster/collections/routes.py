@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+import msgspec
 from msgspec import UNSET
 
 from ojster.collections.items import DATA_QUERY, ITEM_QUERY, Lookup, NewItem, Where
@@ -88,7 +89,7 @@ async def list_items(request: HttpRequest) -> Answer:
     for name_of_part in DATA_QUERY[1:]:
         if not all(isinstance(value, str) for value in on_data[name_of_part].values()):
             raise InvalidRequest(f"The values in {name_of_part!r} must be strings.", field=name_of_part)
-    lookup = Lookup("", name, start, end, part, category, **on_data)
+    lookup = msgspec.structs.replace(Lookup("", name, start, end, part, category), **on_data)
     found = await request.engine.collections.items(_where(request), lookup, history=query.get("history") == "true")
     return Answer(encode(ItemsAnswer(found)))
 
