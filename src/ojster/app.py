@@ -16,7 +16,6 @@ from ojster.client.caller_push import CallerPush
 from ojster.client.event_loop_thread import EventLoopThread
 from ojster.client.interface import Client
 from ojster.codec import Codec, Codecs
-from ojster.core.errors import BackendUnavailable
 from ojster.core.job import Job
 from ojster.core.json_objects import Members
 from ojster.core.tenant import check_tenant, shown_tenant
@@ -37,7 +36,7 @@ from ojster.service import Service
 from ojster.settings import Settings, for_engine
 from ojster.storage.database import URL_VARIABLE, names_a_database
 from ojster.storage.open import MEMORY, open_database
-from ojster.urls import known_url, refuse_other
+from ojster.urls import DEFAULT_URL, TOKEN_VARIABLE, known_url, left_behind, refuse_other
 from ojster.workflow_calls import WorkflowCalls
 from ojster.workflows.orchestrator import Orchestrator, Orchestrators
 from ojster.workflows.orchestrator_request import ORCHESTRATE_TYPE, queue_of
@@ -53,9 +52,6 @@ J = TypeVar("J", bound=JobType[..., Any])
 
 TaskOf = Callable[[Any], tuple[str, Callable[..., Any], bool] | None]
 """Returns job type and function of a framework's task, and whether that takes a context; ``None``: it is no task."""
-
-DEFAULT_URL: Final = "sqlite:///ojster.db"
-TOKEN_VARIABLE: Final = "OJSTER_TOKEN"  # noqa: S105  (a name)
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -127,7 +123,7 @@ class App(JobLookup, WorkflowCalls):
         self._files = files
         self.tenant = None if tenant is None else check_tenant(tenant)
         self._codecs = Codecs(codecs)
-        self.url = url or os.environ.get(URL_VARIABLE) or DEFAULT_URL
+        self.url = known_url(url or os.environ.get(URL_VARIABLE) or DEFAULT_URL)
         self._written = url or None
         """The URL in the program; ``None``: there is none, or another one was chosen for this process."""
         self.settings = settings
@@ -155,7 +151,6 @@ class App(JobLookup, WorkflowCalls):
         self._inherited_after_fork: list[object] = []
         self._was_in_memory = False
         """Whether a fork has left the jobs behind."""
-        known_url(self.url)
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._forget_after_fork)
 
@@ -432,10 +427,7 @@ class App(JobLookup, WorkflowCalls):
             return self.root.engine()
         engine = self._engine
         if engine is None and self._was_in_memory:
-            raise BackendUnavailable(
-                f"The jobs of {self.url} are in the memory of the process that was forked, where a child cannot add "
-                "any. Use a file, such as sqlite:///jobs.db."
-            )
+            raise left_behind(self.url)
         if engine is None:
             with self._engine_lock:  # so that two threads do not open it twice
                 engine = self._engine

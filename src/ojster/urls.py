@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+from typing import Final
 
-from ojster.core.errors import InvalidRequest
+from ojster.core.errors import BackendUnavailable, InvalidRequest
 from ojster.storage.database import URL_VARIABLE, are_same, names_a_database, without_password
+
+DEFAULT_URL: Final = "sqlite:///ojster.db"
+TOKEN_VARIABLE: Final = "OJSTER_TOKEN"  # noqa: S105  (a name)
 
 
 def known_url(url: str) -> str:
@@ -27,3 +31,11 @@ def refuse_other(url: str) -> None:
             "workers and other commands would use different ones. Write App() to use the variable, or unset it. For "
             "one worker or command, --url or --database chooses."
         )
+
+
+def left_behind(url: str) -> BackendUnavailable:
+    """Return the error of a forked child whose parent has the jobs in its memory."""
+    return BackendUnavailable(
+        f"The jobs of {url} are in the memory of the process that was forked, where a child cannot add any. "
+        "Use a file, such as sqlite:///jobs.db."
+    )

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import sys
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import click
+import msgspec
 
-from ojster.app import DEFAULT_URL, App
+from ojster.app import App
 from ojster.cli.output import print_json
 from ojster.client.interface import Client
 from ojster.core.durations import parse_duration
 from ojster.core.errors import BackendUnavailable, InvalidRequest
 from ojster.settings import Retention, Settings
 from ojster.storage.database import URL_VARIABLE
+from ojster.urls import DEFAULT_URL
 
 R = TypeVar("R")
 
@@ -204,3 +207,26 @@ def done(message: str, as_json: bool, value: Any) -> None:
         print_json(value)
     else:
         click.echo(message)
+
+
+def read_file(file: Path) -> dict[str, Any]:
+    """Return the object in a JSON or YAML file; '-' is the standard input."""
+    text = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
+    try:
+        wire = msgspec.yaml.decode(text)  # JSON is YAML
+    except msgspec.DecodeError as error:
+        raise click.UsageError(f"{file} is neither JSON nor YAML: {error}") from None
+    if not isinstance(wire, dict):
+        raise click.UsageError(f"{file} must be an object, with a 'type' and 'steps' or 'jobs'.")
+    return wire
+
+
+def parameter(text: str) -> tuple[str, Any]:
+    """Return the name and the value of ``NAME=VALUE``; the value is JSON, otherwise a string."""
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise click.UsageError(f"Give NAME=VALUE, not {text!r}.")
+    try:
+        return name, msgspec.json.decode(value)
+    except msgspec.DecodeError:
+        return name, value

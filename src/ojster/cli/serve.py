@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import click
 from click.core import ParameterSource
 
-from ojster.app import DEFAULT_URL, App
+from ojster.app import App
 from ojster.cli.logs import log_to_console, with_logging
 from ojster.cli.oidc_options import with_provider
 from ojster.cli.options import CHOSEN_VARIABLE, examples, with_migrate, with_wait
@@ -20,6 +20,7 @@ from ojster.loading import load_app, load_plugin
 from ojster.settings import Settings
 from ojster.storage.database import URL_VARIABLE
 from ojster.storage.open import wait_for_database
+from ojster.urls import DEFAULT_URL
 
 if TYPE_CHECKING:
     from ojster.server.oidc import OidcSettings

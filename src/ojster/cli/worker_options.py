@@ -12,14 +12,13 @@ from typing import Any, Final, Literal, get_args
 import click
 import msgspec
 
-from ojster.cli.options import Command
+from ojster.cli.options import Command, parameter
 from ojster.core.errors import InvalidRequest
 from ojster.fleet.requirements import read_provided
 from ojster.jobs.names import check_queue_name
 from ojster.queues.fairness import Sharing, Strategy
 from ojster.sandbox.sandbox import DEFAULT_MODULES, Sandbox
 from ojster.worker.children import ChildLimits
-from ojster.workflows.commands import parameter
 
 STRATEGIES: Final = get_args(Strategy)
 

@@ -7,11 +7,10 @@ from typing import Any
 import click
 import msgspec
 
-from ojster.cli.options import ask, done, examples, with_json, with_url
+from ojster.cli.options import ask, done, examples, parameter, with_json, with_url
 from ojster.cli.output import ago, print_json, print_table, timestamp_json
 from ojster.fleet.answer_wire import show_rule
 from ojster.fleet.worker_rule import read_rule_members
-from ojster.workflows.commands import parameter
 
 
 @click.group(

@@ -16,7 +16,6 @@ import msgspec
 from msgspec import UNSET
 
 from ojster.collections.outputs import collect_outputs
-from ojster.core.durations import WEEK
 from ojster.core.errors import Duplicate, OjsterError, PayloadTooLarge
 from ojster.core.job import NODE_BITS, Job
 from ojster.core.json_objects import raw_list
@@ -50,14 +49,11 @@ from ojster.workflows.starting import CONDITION_SECONDS, Starts, defer_starts
 from ojster.workflows.states import change_node, change_workflow
 from ojster.workflows.step_jobs import StepJobs
 from ojster.workflows.step_values import StepValues
-from ojster.workflows.stored_workflow import Workflow, WorkflowState, emit
+from ojster.workflows.stored_workflow import BRANCH_TIMEOUT, Workflow, WorkflowState, emit
 from ojster.workflows.undoing import compared_nodes, is_left_to_undo
 
 _decode: Final = msgspec.json.decode
 _encode: Final = msgspec.json.Encoder().encode
-
-BRANCH_TIMEOUT: Final = WEEK
-"""Maximum duration of a branch (``on_error`` or ``on_cancel``), in microseconds: it keeps the workflow's locks."""
 
 _END_OF_JOB: Final[dict[str, NodeState]] = {
     JobState.COMPLETED: NodeState.COMPLETED,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import getpass
-import sys
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, get_args
@@ -13,7 +12,7 @@ import click
 import msgspec
 from rich.text import Text
 
-from ojster.cli.options import Command, ask, done, examples, with_json, with_url
+from ojster.cli.options import Command, ask, done, examples, parameter, read_file, with_json, with_url
 from ojster.cli.output import ago, console, print_json, print_table
 from ojster.client.interface import Client
 from ojster.core.errors import NotFound
@@ -155,29 +154,6 @@ def _read_start(
     if "definition" not in members and ORCHESTRATOR not in members:  # a server only warns about unknown members
         refuse_unknown(dict(members), 0, largest=Settings().largest_job)
     return members
-
-
-def read_file(file: Path) -> dict[str, Any]:
-    """Return the object in a JSON or YAML file; '-' is the standard input."""
-    text = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
-    try:
-        wire = msgspec.yaml.decode(text)  # JSON is YAML
-    except msgspec.DecodeError as error:
-        raise click.UsageError(f"{file} is neither JSON nor YAML: {error}") from None
-    if not isinstance(wire, dict):
-        raise click.UsageError(f"{file} must be an object, with a 'type' and 'steps' or 'jobs'.")
-    return wire
-
-
-def parameter(text: str) -> tuple[str, Any]:
-    """Return the name and the value of ``NAME=VALUE``; the value is JSON, otherwise a string."""
-    name, equals, value = text.partition("=")
-    if not equals or not name:
-        raise click.UsageError(f"Give NAME=VALUE, not {text!r}.")
-    try:
-        return name, msgspec.json.decode(value)
-    except msgspec.DecodeError:
-        return name, value
 
 
 @workflows.command(

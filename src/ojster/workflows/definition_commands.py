@@ -7,14 +7,13 @@ from pathlib import Path
 import click
 import msgspec
 
-from ojster.cli.options import ask, done, examples, with_json, with_url
+from ojster.cli.options import ask, done, examples, read_file, with_json, with_url
 from ojster.cli.output import ago, console, print_json, print_table
 from ojster.client.interface import Client
 from ojster.core.errors import Duplicate, NotFound
 from ojster.core.json_objects import Members, read_members
 from ojster.core.wire import Json
 from ojster.workflows import answer_wire
-from ojster.workflows.commands import read_file
 from ojster.workflows.definition import Definition
 from ojster.workflows.definitions import Deletion, Named
 

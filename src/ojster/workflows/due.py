@@ -9,14 +9,14 @@ import msgspec
 
 from ojster.core.durations import DAY, MINUTE, SECOND
 from ojster.storage.transaction import Held, Transaction, TryAgain
-from ojster.workflows.advance import BRANCH_TIMEOUT, Advance
+from ojster.workflows.advance import Advance
 from ojster.workflows.cancellation import abort, release_now
 from ojster.workflows.creation import abandon, launch
 from ojster.workflows.graph import Graph
 from ojster.workflows.node import Node, NodeState
 from ojster.workflows.retention import MAX_DUE_WORKFLOWS
 from ojster.workflows.states import change_workflow
-from ojster.workflows.stored_workflow import FORGOTTEN, Workflow, WorkflowState, emit
+from ojster.workflows.stored_workflow import BRANCH_TIMEOUT, FORGOTTEN, Workflow, WorkflowState, emit
 
 _encode: Final = msgspec.json.Encoder().encode
 

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
+from ojster.core.durations import WEEK
 from ojster.core.ids import is_workflow_id
 from ojster.core.job import NODE_BITS
 from ojster.storage.transaction import Transaction
@@ -29,6 +30,9 @@ class WorkflowState:
 _FINAL: Final = ("completed", "failed", "cancelled", "retried", "compensated")
 ALL_STATES: Final = ("pending", "running", "compensating", *_FINAL)
 FINAL_STATES: Final = frozenset(_FINAL)
+
+BRANCH_TIMEOUT: Final = WEEK
+"""Maximum duration of a branch (``on_error`` or ``on_cancel``), in microseconds: it keeps the workflow's locks."""
 
 
 class Workflow(msgspec.Struct, gc=False):
