@@ -14,6 +14,7 @@ from typing import Any, ParamSpec, TypeVar, cast
 
 from ojster.client.event_loop_thread import EventLoopThread
 from ojster.provision import calling_thread
+from ojster.raised import Raised
 
 R = TypeVar("R")
 P = ParamSpec("P")
@@ -67,16 +68,19 @@ class CallingThread(Executor):
 def _run(future: Future[R], function: Callable[[], R]) -> None:
     if not future.set_running_or_notify_cancel():
         return
+    error: BaseException | None = None
     try:
         result = function()
-    except BaseException as error:
-        own_frame = error.__traceback__
-        error.__traceback__ = own_frame and own_frame.tb_next  # backtraces begin at the handler
-        future.set_exception(error)
-        if isinstance(error, KeyboardInterrupt | _outcome_of_pytest()):
-            raise  # it is meant for the test, such as its time limit, not for the attempt
+    except BaseException as raised:
+        own_frame = raised.__traceback__
+        raised.__traceback__ = own_frame and own_frame.tb_next  # backtraces begin at the function
+        future.set_exception(raised)
+        error = raised
     else:
         future.set_result(result)
+        error = result.error if isinstance(result, Raised) else None
+    if isinstance(error, KeyboardInterrupt | _outcome_of_pytest()):
+        raise error  # it is meant for the test, such as its time limit, not for the attempt
 
 
 def _outcome_of_pytest() -> type[BaseException]:
