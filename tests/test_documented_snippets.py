@@ -88,7 +88,7 @@ class Page:
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("OJSTER_DATABASE_URL", "sqlite:///jobs.db")
+    monkeypatch.delenv("OJSTER_DATABASE_URL", raising=False)
     return tmp_path
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import os
 import signal
 import threading
@@ -23,7 +24,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system can
 FORKS = 40
 """Number of forks of one test."""
 
-HANGS_SECONDS = 20.0
+HANGS_SECONDS = 45.0
 """Time after which a child counts as hanging, in seconds."""
 
 
@@ -31,6 +32,7 @@ def fork(act: Callable[[], object]) -> int:
     """Run ``act`` in a forked child; return its pid."""
     child = os.fork()
     if child == 0:
+        faulthandler.dump_traceback_later(HANGS_SECONDS - 5, file=2)
         try:
             act()
             os._exit(0)

@@ -112,6 +112,10 @@ class SqliteTransaction(Transaction):
     def refuse_growth(self) -> BackendUnavailable | None:
         return None if self._room is None else self._room.refusal(self._connection)
 
+    def close(self) -> None:
+        """Close the cursor while the lane is locked: the garbage collector may do so during a fork."""
+        self._cursor.close()
+
     select_available = SELECT_AVAILABLE
     among = "IN carray(?)"
     envelope = ENVELOPE
@@ -320,20 +324,13 @@ class SqliteDatabase(Database):
         try:
             with lane.begun("BEGIN IMMEDIATE") as connection:
                 try:
-                    tx = SqliteTransaction(
-                        connection,
-                        self.clock(),
-                        self.settings,
-                        self.memory,
-                        records_events=self.records_events,
-                        room=self._room,
-                    )
-                    tx.outages = self.outages
-                    self._settings_watch.look(connection, tx)
-                    yield tx
-                    tx.write_effects()
-                    mark_change(tx)
-                    connection.execute("COMMIT")
+                    with closing(self._transaction(connection)) as tx:
+                        tx.outages = self.outages
+                        self._settings_watch.look(connection, tx)
+                        yield tx
+                        tx.write_effects()
+                        mark_change(tx)
+                        connection.execute("COMMIT")
                 except BaseException:
                     if connection.in_transaction:
                         connection.execute("ROLLBACK")
@@ -356,11 +353,21 @@ class SqliteDatabase(Database):
     def _read(self, lane: Lane) -> Iterator[Transaction]:
         with lane.begun("BEGIN") as connection:
             try:
-                tx = SqliteTransaction(connection, self.clock(), self.settings, self.memory)
-                self._settings_watch.look(connection, tx)
-                yield tx
+                with closing(self._transaction(connection)) as tx:
+                    self._settings_watch.look(connection, tx)
+                    yield tx
             finally:
                 connection.execute("ROLLBACK")
+
+    def _transaction(self, connection: apsw.Connection) -> SqliteTransaction:
+        return SqliteTransaction(
+            connection,
+            self.clock(),
+            self.settings,
+            self.memory,
+            records_events=self.records_events,
+            room=self._room,
+        )
 
     def _on_commit(self, connection: apsw.Connection, name: str, pages: int) -> int:
         self._log_pages = pages
