@@ -18,11 +18,15 @@ if TYPE_CHECKING:
 
 
 class CommandPlace(NamedTuple):
-    """A command of the ``ojster`` command line: its name, its place as ``module:name``, and what it does."""
+    """A command of the ``ojster`` command line: its name, its place as ``module:name``, and what it does.
+
+    A group also has the names of its commands, with spaces between, so that they are suggested without importing it.
+    """
 
     name: str
     place: str
     summary: str
+    commands: str = ""
 
 
 class Capability(NamedTuple):
@@ -69,10 +73,23 @@ CAPABILITIES: Final = (
         ),
         commands=(
             CommandPlace("push", "commands:push", "Enqueue a job."),
-            CommandPlace("jobs", "commands:jobs", "List, show, cancel, activate, retry and delete jobs."),
-            CommandPlace("dead-letter", "dead_letter_commands:dead_letter", "List, retry and delete dead letters."),
             CommandPlace(
-                "job-types", "job_type_commands:job_types", "List, show and delete the defaults of job types."
+                "jobs",
+                "commands:jobs",
+                "List, show, cancel, activate, retry and delete jobs.",
+                "activate cancel delete explain history info list prioritize retry show",
+            ),
+            CommandPlace(
+                "dead-letter",
+                "dead_letter_commands:dead_letter",
+                "List, retry and delete dead letters.",
+                "delete list retry",
+            ),
+            CommandPlace(
+                "job-types",
+                "job_type_commands:job_types",
+                "List, show and delete the defaults of job types.",
+                "delete list show",
             ),
         ),
         metrics="metrics",
@@ -82,28 +99,49 @@ CAPABILITIES: Final = (
         "tenancy",
         "TenancyExtension",
         ("routes", "token_routes", "session_routes", "login_routes"),
-        (CommandPlace("tokens", "commands:tokens", "Create, list, rotate and revoke access tokens."),),
+        (
+            CommandPlace(
+                "tokens",
+                "commands:tokens",
+                "Create, list, rotate and revoke access tokens.",
+                "create list revoke rotate",
+            ),
+        ),
         "metrics",
     ),
     Capability(
         "audit",
         "AuditExtension",
         ("routes",),
-        (CommandPlace("audit", "commands:audit", "Show, export and check the audit log."),),
+        (CommandPlace("audit", "commands:audit", "Show, export and check the audit log.", "export list verify"),),
         is_optional=False,
     ),
     Capability(
         "fleet",
         "FleetExtension",
         ("routes", "admin_routes"),
-        (CommandPlace("workers", "commands:workers", "List workers, direct them, and override what they report."),),
+        (
+            CommandPlace(
+                "workers",
+                "commands:workers",
+                "List workers, direct them, and override what they report.",
+                "configure disable enable forget list rules tell unrunnable",
+            ),
+        ),
         "metrics",
     ),
     Capability(
         "queues",
         "QueueExtension",
         ("routes", "admin_routes", "rate_limit_routes", "pool_routes"),
-        (CommandPlace("queues", "commands:queues", "List, show, create, pause, resume and delete queues."),),
+        (
+            CommandPlace(
+                "queues",
+                "commands:queues",
+                "List, show, create, pause, resume and delete queues.",
+                "create delete list pause resume show",
+            ),
+        ),
         "metrics",
         is_optional=False,
     ),
@@ -111,7 +149,7 @@ CAPABILITIES: Final = (
         "insight",
         "TaskHistoryExtension",
         ("status_routes", "routes", "survey_routes", "task_routes"),
-        (CommandPlace("tasks", "commands:tasks", "Show the recorded runs of tasks."),),
+        (CommandPlace("tasks", "commands:tasks", "Show the recorded runs of tasks.", "runs statistics"),),
         is_optional=False,
     ),
     Capability("agents", "AgentExtension"),
@@ -121,10 +159,17 @@ CAPABILITIES: Final = (
         ("routes", "definition_routes"),
         (
             CommandPlace(
-                "workflows", "commands:workflows", "Start, show, draw, approve, hold, retry and cancel workflows."
+                "workflows",
+                "commands:workflows",
+                "Start, show, draw, approve, hold, retry and cancel workflows.",
+                "approve cancel depend draw hold info list note properties reject release resume retry show start "
+                "stats status steps",
             ),
             CommandPlace(
-                "definitions", "definition_commands:definitions", "Create, list, show and start workflow definitions."
+                "definitions",
+                "definition_commands:definitions",
+                "Create, list, show and delete workflow definitions.",
+                "apply delete list show",
             ),
         ),
         "metrics",
@@ -133,24 +178,47 @@ CAPABILITIES: Final = (
         "collections",
         "CollectionExtension",
         ("routes",),
-        (CommandPlace("collections", "commands:collections", "Manage collections and their items."),),
+        (
+            CommandPlace(
+                "collections",
+                "commands:collections",
+                "Manage collections and their items.",
+                "add create delete items list remove set",
+            ),
+        ),
     ),
     Capability(
         "files",
         routes=("routes",),
-        commands=(CommandPlace("files", "commands:files", "Upload, download, list and delete files."),),
+        commands=(
+            CommandPlace("files", "commands:files", "Upload, download, list and delete files.", "delete get list put"),
+        ),
     ),
     Capability(
         "schedules",
         "ScheduleExtension",
         ("routes",),
-        (CommandPlace("cron", "commands:cron", "List, add, run, enable, disable and remove cron jobs."),),
+        (
+            CommandPlace(
+                "cron",
+                "commands:cron",
+                "List, add, run, enable, disable and remove cron jobs.",
+                "add disable enable list remove run show",
+            ),
+        ),
     ),
     Capability(
         "events",
         "EventExtension",
         ("webhook_routes", "stream_routes", "channel_routes"),
-        (CommandPlace("channels", "commands:channels", "Manage the channels for notifications: e-mail and webhooks."),),
+        (
+            CommandPlace(
+                "channels",
+                "commands:channels",
+                "Manage the channels for notifications: e-mail and webhooks.",
+                "delete email list webhook",
+            ),
+        ),
         "metrics",
     ),
 )

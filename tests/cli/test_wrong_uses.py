@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 import pytest
 
-from ojster.cli.main import _run, cli
+from ojster.cli.main import GROUPS, _run, cli
 from ojster.cli.worker import _shown_types
 from ojster.server.dashboard_page import is_built
 from ojster.server.run import dashboard_address
@@ -111,6 +111,13 @@ def all_commands(group: click.Group, context: click.Context, *path: str) -> Iter
         yield (*path, name)
         if isinstance(command := group.get_command(context, name), click.Group):
             yield from all_commands(command, context, *path, name)
+
+
+def test_the_commands_of_each_group_are_those_that_are_suggested() -> None:
+    groups: dict[str, tuple[str, ...]] = {}
+    for group, *command in all_commands(cli, click.Context(cli)):
+        groups[group] = (*groups.get(group, ()), *command)
+    assert {group: commands for group, commands in groups.items() if commands} == GROUPS
 
 
 def test_each_command_that_is_misspelt_is_named() -> None:

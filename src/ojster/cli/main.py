@@ -40,6 +40,11 @@ COMMANDS: Final = {one.name: (f"ojster.cli.{one.place}", one.summary) for one in
 }
 """The place and the summary of each command, by name."""
 
+GROUPS: Final = {
+    one.name: tuple(one.commands.split()) for capability in CAPABILITIES for one in capability.commands if one.commands
+}
+"""The names of the commands of each group, by name."""
+
 
 class LazyGroup(click.Group):
     """A group whose commands are imported when they are used."""
@@ -87,11 +92,8 @@ def _explained(error: click.NoSuchCommand) -> click.UsageError:
     context, name = error.ctx, error.command_name
     if context is None or not isinstance(context.command, click.Group):
         return error
-    groups = {group: cli.get_command(context, group) for group in cli.list_commands(context)}
-    meant = [
-        f"{one} {name}" for one, group in groups.items() if isinstance(group, click.Group) and name in group.commands
-    ]
-    meant += [name] if name in groups else []
+    meant = [f"{group} {name}" for group, commands in GROUPS.items() if name in commands]
+    meant += [name] if name in COMMANDS else []
     if not meant:
         before = context.command_path.partition(" ")[2]
         near = get_close_matches(name, context.command.list_commands(context))
