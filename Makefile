@@ -8,6 +8,9 @@ RUNS := $(VENV)/.runs
 
 PYTEST ?=
 
+# Tests start thousands of processes: each would compile all modules again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help install dashboard docs demo test quick thorough fuzz fuzz-quick lint check coverage format abilities bench bench-peers chaos conformance dist sbom lock lint-with-node clean
 
 help: ## Show this list

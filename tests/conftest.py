@@ -8,7 +8,7 @@ import shutil
 from collections.abc import AsyncIterator, Iterator
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import httpx
 import msgspec
@@ -128,11 +128,12 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect HTTP tests on in-memory and serializable databases: the engine tests cover these.
 
-    The commands are run on PostgreSQL only in thorough runs: they make the same calls there.
+    Commands, HTTP requests and processes are tried on PostgreSQL in thorough runs alone: they make the same calls
+    there, and the tests of the engine run on it each time.
     """
     lacking = set(filter(None, os.environ.get(LACKING_VARIABLE, "").split(",")))
     for item in items:
-        if _repeats_commands(item):
+        if _repeats_on_postgres(item):
             item.add_marker(pytest.mark.thorough)
         for needed in lacking & {name for mark in item.iter_markers("needs") for name in mark.args}:
             item.add_marker(pytest.mark.skip(f"{needed} is lacking"))
@@ -141,10 +142,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = fewer
 
 
-def _repeats_commands(item: pytest.Item) -> bool:
+OUTER: Final = ("_commands.py", "test_processes.py", "_over_http.py")
+"""Ends of the names of files with tests of commands, processes and HTTP requests."""
+
+
+def _repeats_on_postgres(item: pytest.Item) -> bool:
     given = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
-    runs_commands = item.path.name.endswith("_commands.py")
-    return runs_commands and "postgres" in (given.get("shared_url"), given.get("url"))
+    is_outer = item.path.name.endswith(OUTER) or "http" in getattr(item, "fixturenames", ())
+    return is_outer and "postgres" in (given.get("shared_url"), given.get("url"))
 
 
 def _repeats_over_http(item: pytest.Item) -> bool:

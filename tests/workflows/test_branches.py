@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from ojster.core.json_objects import read_members
-from ojster.workflows.advance import BRANCH_TIMEOUT
+from ojster.workflows.stored_workflow import BRANCH_TIMEOUT
 from tests.workflows.bench import WorkflowBench, chain, group, job
 
 pytestmark = pytest.mark.anyio
