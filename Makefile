@@ -19,15 +19,18 @@ help: ## Show this list
 $(VENV)/pyvenv.cfg:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Ojster needs Python 3.11 or newer; say which with: make PYTHON=python3.12"; exit 1; }
-	$(PYTHON) -m venv $(VENV)
+	@echo "Making an environment in $(VENV), once"
+	@$(PYTHON) -m venv $(VENV)
 
 PIP = python -m pip install --disable-pip-version-check
 # What is installed is what was locked: each file has one of the hashes in requirements/.
 LOCKED = $(PIP) --require-hashes --no-deps -r
 
 $(READY): pyproject.toml requirements/dev.txt | $(VENV)/pyvenv.cfg
-	$(BIN)/$(LOCKED) requirements/dev.txt --quiet
-	$(BIN)/$(PIP) --quiet --no-deps -e .
+	@echo "Installing the packages that tests and tools need, once: about a minute"
+	@$(BIN)/$(LOCKED) requirements/dev.txt --quiet
+	@echo "Installing Ojster itself"
+	@$(BIN)/$(PIP) --quiet --no-deps -e .
 	@touch $(READY) $(RUNS)
 
 $(RUNS): pyproject.toml requirements/run.txt | $(VENV)/pyvenv.cfg
@@ -53,7 +56,7 @@ dashboard: $(ASSETS) ## Build the dashboard, the page that servers show under /d
 demo: $(RUNS) $(ASSETS) ## See a server, a worker and a set of jobs at work; STAY=1: until Ctrl-C, with a dashboard
 	$(BIN)/ojster demo $(if $(STAY),--stay)
 
-test: $(READY) $(ASSETS) ## Run all tests
+test: $(READY) $(ASSETS) ## Run all tests but those of `make thorough`: six minutes on two cores
 	$(BIN)/pytest $(PYTEST)
 
 quick: $(READY) $(ASSETS) ## Run the tests that take no longer than a few seconds
