@@ -40,6 +40,7 @@ OUTAGE_SECONDS = 35.0
 def locked(url: str) -> Iterator[Callable[[], None]]:
     """Lock a SQLite file as another process would; yield what unlocks it."""
     with closing(apsw.Connection(url.removeprefix("sqlite:///"))) as other:
+        other.set_busy_timeout(10_000)
         other.execute("BEGIN IMMEDIATE")
 
         def unlock() -> None:

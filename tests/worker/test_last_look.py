@@ -27,7 +27,7 @@ async def test_all_steps_of_a_large_group_run(shared_url: str, monkeypatch: pyte
 
     workflow = await app.astart(group(*[step.s(number) for number in range(SIZE)]))
     maintenance = app.engine().maintenance
-    monkeypatch.setattr(maintenance, "start", lambda: None)  # it would be as quick as the worker, or not
+    monkeypatch.setattr(maintenance, "start", lambda **_: None)  # it would be as quick as the worker, or not
     await Worker(app, concurrency=500).run(until_empty=True)
     assert (await workflow.refresh()).state == "completed"
     assert len(await workflow.result(5)) == SIZE

@@ -440,8 +440,12 @@ def _create(path: Path) -> None:
     """Create a file that only its owner can read, unless it exists. A folder that does not exist is a typing error."""
     if not path.parent.is_dir():
         raise BackendUnavailable(f"There is no folder {path.parent} for the database. Create it, or check the path.")
-    with suppress(FileExistsError):
+    try:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    except FileExistsError:
+        pass
+    except OSError as error:
+        raise BackendUnavailable(f"Cannot open the database file {path}: {error}.") from error
 
 
 def has_jobs(file: Path) -> bool:
