@@ -373,7 +373,7 @@ async def test_a_workflow_is_drawn_before_and_after_it_runs(app: App) -> None:
     assert ":::waiting" in before
     assert "#34;quoted#34; #60;name#62;" in before
     run = await app.astart(wf)
-    while (await run.refresh()).children[-1].state != "blocked":
+    while all(child.state != "blocked" for child in (await run.refresh()).children):
         await asyncio.sleep(0.02)
     after = run.draw()
     assert ":::completed" in after
