@@ -15,7 +15,16 @@ from ojster.agents import attributes
 from ojster.core.durations import SECOND
 from ojster.core.ids import new_id
 from ojster.core.json_objects import Members
-from ojster.core.values import Seconds, to_duration, to_expiration_delay, to_json, to_millis, to_seconds, to_timestamp
+from ojster.core.values import (
+    Seconds,
+    to_duration,
+    to_expiration_delay,
+    to_json,
+    to_millis,
+    to_seconds,
+    to_timestamp,
+    to_whole_seconds,
+)
 from ojster.core.wire import Json
 from ojster.events.reaction_rules import ATTRIBUTE
 from ojster.fleet import ml_resources
@@ -247,6 +256,9 @@ class JobOptionsDict(TypedDict, total=False):
     agent: Mapping[str, Any] | None
     reactions: Mapping[str, Sequence[Mapping[str, Any]]] | None
     expiration_delay: Seconds | Literal["never"] | None
+    heartbeat_timeout: Seconds | None
+    result_ttl: Seconds | Literal["never"] | None
+    result_size_limit: int | None
 
 
 class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -297,6 +309,12 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
         Actions by event, made with the functions of ``ojster.events.reaction_builders``.
     expiration_delay:
         Retention of the finished job, in seconds or as a ``timedelta``, or ``never`` to keep it.
+    heartbeat_timeout:
+        Maximum time without a sign of life of the attempt, in whole seconds. Then it fails with the error ``stalled``.
+    result_ttl:
+        Retention of the result, in whole seconds; 0 stores none, ``never`` keeps it. The default is that of the job.
+    result_size_limit:
+        Maximum size of the result as JSON, in bytes. A larger one is refused.
 
     Examples
     --------
@@ -325,6 +343,9 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
     agent: Mapping[str, Any] | None = None
     reactions: Mapping[str, Sequence[Mapping[str, Any]]] | None = None
     expiration_delay: Seconds | Literal["never"] | None = None
+    heartbeat_timeout: Seconds | None = None
+    result_ttl: Seconds | Literal["never"] | None = None
+    result_size_limit: int | None = None
 
     def beside(self) -> Members:
         """Return the members of a job that are siblings of its ``options``.
@@ -376,6 +397,9 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
                 expires_at=expires_at,
                 tags=self.tags,
                 pending=self.pending,
+                heartbeat_timeout=None if self.heartbeat_timeout is None else to_whole_seconds(self.heartbeat_timeout),
+                result_ttl=None if self.result_ttl is None else to_whole_seconds(self.result_ttl),
+                result_size_limit=self.result_size_limit,
             )
         )
         retry = {"max_attempts": self.retry} if isinstance(self.retry, int) else self.retry

@@ -168,6 +168,12 @@ def test_options_are_those_of_the_specification() -> None:
     assert wire["unique"] == {"keys": ["type", "args"], "on_conflict": "ignore", "period": "PT3600.0S"}
     assert wire["scheduled_at"] == "+PT2.0S"
     assert wire["expires_at"] == "2030-01-01T00:00:00.000000Z"
+    assert options_of(JobOptions(result_ttl=timedelta(hours=1), result_size_limit=10, heartbeat_timeout=0.5)) == {
+        "heartbeat_timeout": 1,
+        "result_ttl": 3600,
+        "result_size_limit": 10,
+    }
+    assert options_of(JobOptions(result_ttl="never")) == {"result_ttl": -1}
     assert options_of(JobOptions(retry=4)) == {"retry": {"max_attempts": 4}}
     assert options_of(JobOptions()) == {}
     with pytest.raises(InvalidRequest, match="time zone"):

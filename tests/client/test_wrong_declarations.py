@@ -137,6 +137,8 @@ NAMED_DURATIONS: dict[str, Callable[[Any], Any]] = {
     "delay": lambda span: {"delay": span},
     "expires_in": lambda span: {"expires_in": span},
     "expiration_delay": lambda span: {"expiration_delay": span},
+    "heartbeat_timeout": lambda span: {"heartbeat_timeout": span},
+    "result_ttl": lambda span: {"result_ttl": span},
     "retry.initial_interval": lambda span: {"retry": Retry(initial_interval=span)},
     "retry.max_interval": lambda span: {"retry": Retry(max_interval=span)},
     "unique.period": lambda span: {"unique": Unique(period=span)},

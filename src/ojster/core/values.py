@@ -71,6 +71,11 @@ def to_expiration_delay(span: Seconds | Literal["never"]) -> str:
     return span if isinstance(span, str) else to_duration(span)
 
 
+def to_whole_seconds(span: Seconds | Literal["never"]) -> int:
+    """Return a time span in whole seconds for a request, rounded up; -1 for ``never``."""
+    return -1 if span == "never" else -(-to_millis(span) // 1000)
+
+
 def to_timestamp(moment: datetime, name: str) -> str:
     """Return a point in time as an RFC 3339 timestamp.
 
