@@ -204,7 +204,7 @@ async def test_a_deep_job_of_an_older_version_is_fetched_and_listed_with_its_nei
 async def test_a_job_that_a_client_cannot_read_is_set_aside_and_the_others_are_handed_out(
     bench: Bench, way: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    unreadable = await stored(bench, lambda envelope: envelope[:-1] + b',"timeout":"soon"}')
+    unreadable = await stored(bench, lambda envelope: envelope[:-1] + b',"ext_ml_timeout_seconds":"soon"}')
     others = [(await bench.push("t", number, priority=-number)).id for number in range(6)]
     client = await client_of(bench)
     claim = Claim(("default",), 20, "w")

@@ -25,6 +25,8 @@ TABLE = [
     (errors.BatchTooLarge, "batch_size_exceeded", 413, False),
     (errors.PayloadTooLarge, "payload_too_large", 413, False),
     (refusals.MetadataTooLarge, "metadata_too_large", 413, False),
+    (refusals.ResultTooLarge, "RESULT_TOO_LARGE", 413, False),
+    (refusals.ResultExpired, "x_result_expired", 410, False),
     (refusals.JobDropped, "x_job_dropped", 422, False),
     (refusals.CancellationRequested, "conflict", 409, False),
     (refusals.JobTypeNotAllowed, "job_type_not_allowed", 422, False),

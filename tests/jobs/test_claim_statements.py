@@ -14,6 +14,7 @@ from ojster.capabilities import CAPABILITIES, Capability, extensions_of
 from ojster.jobs.extension import Extension, install
 from ojster.service import Service
 from ojster.storage.postgres import pipeline
+from ojster.storage.sqlite.database import SqliteDatabase
 from tests.conftest import Bench, request
 
 pytestmark = pytest.mark.anyio
@@ -33,7 +34,9 @@ def claims(capability: Capability) -> bool:
 def counted(service: Service) -> Iterator[list[str]]:
     """Record each execution of a statement in which data is read or written."""
     said: list[str] = []
-    connections: list[apsw.Connection] = getattr(service.database, "_connections", [])
+    connections: list[apsw.Connection] = []
+    if isinstance(service.database, SqliteDatabase):
+        connections += [lane.run(lambda connection: connection) for lane in service.database._lanes]
 
     def note(cursor: apsw.Cursor, sql: str, parameters: Any) -> bool:
         if sql != "PRAGMA data_version":  # it reads no data

@@ -121,7 +121,6 @@ def test_the_default_states_are_those_that_are_not_finished() -> None:
         {"on_conflict": []},
         {"period": "1 h"},
         {"period": 5},
-        {"period_s": 5},
         [],
     ],
 )

@@ -203,7 +203,7 @@ async def test_a_member_that_stands_twice_is_refused_wherever_the_server_looks(h
 
 
 async def test_the_deepest_nesting_that_is_allowed_is_exact(http: Http) -> None:
-    for depth, status in ((98, 201), (99, 400)):  # args and the body itself add two levels
+    for depth, status in ((63, 201), (64, 400)):  # args and the job itself add two levels
         args = "[" * depth + "]" * depth + "," + ",".join(["[]"] * 200)
         response = await http("POST", "/ojs/v1/jobs", f'{{"type":"a","args":[{args}]}}'.encode())
         assert response.status_code == status, response.text

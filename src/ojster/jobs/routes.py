@@ -91,12 +91,23 @@ async def enqueue(request: HttpRequest) -> Answer:
     if (key := key_of(request, "push", request.known_body)) is not None:
         keyed = KeyedPush(job, key, lambda pushed: _enqueued(job, pushed))
         reply = await _push_or_block(request, lambda: engine.bulk.push_once(keyed))
-        return Answer(reply.body, reply.status)
+        created = msgspec.json.decode(reply.body, type=_Created).job
+        return Answer(reply.body, reply.status, [location("jobs", created.id)] if reply.status == 201 else ())
     (pushed,) = await _push_or_block(request, lambda: engine.jobs.push((job,)))
     reply = _enqueued(job, pushed)
     if pushed.existing:
         return Answer(reply.body)
     return Answer(reply.body, reply.status, await _headers_of(request, job))
+
+
+class _Identified(msgspec.Struct):
+    id: str
+
+
+class _Created(msgspec.Struct):
+    """What an answer says of the job that was pushed."""
+
+    job: _Identified
 
 
 def _enqueued(job: NewJob, pushed: Pushed) -> Reply:
