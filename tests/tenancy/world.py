@@ -126,6 +126,7 @@ def tries(world: World, method: str, path: str) -> list[tuple[str, Any]]:
             "info": {"note": 1},
             "properties": {"set": {"x": 1}},
             "items": {"name": "gem", "replace": True},
+            "dependencies": {"depends_on": ["a"]},
         }
         body = bodies.get(place.rpartition("/")[2], {})
         path = path.replace("{id}", ids["workflow"]).replace("{step}", "g").replace("{item}", "gem")
@@ -167,6 +168,7 @@ def tries(world: World, method: str, path: str) -> list[tuple[str, Any]]:
         "PUT /files": [(f"/files?job_id={ids['active']}", b"mine")],
         "PATCH /files/{id}": [(f"/files/{ids['file']}", b"mine")],
         "POST /collections": [("/collections", {"name": "own"})],
+        "PATCH /collections/{name}": [("/collections/hoard", {"shared": True})],
         "POST /collections/{name}/items": [("/collections/hoard/items", {"name": "gem", "replace": True})],
         "PATCH /cron/{name}": [("/cron/nightly", {"enabled": False})],
         "PATCH /crons/{name}": [("/crons/nightly", {"enabled": False})],
