@@ -11,6 +11,7 @@ from typing import Any, Final
 from ojster.client.interface import Client
 from ojster.core.errors import (
     BackendUnavailable,
+    Forbidden,
     InvalidPayload,
     InvalidRequest,
     InvalidWorkflow,
@@ -18,6 +19,7 @@ from ojster.core.errors import (
     PayloadTooLarge,
     TenantLimitExceeded,
 )
+from ojster.core.refusals import ResultTooLarge
 from ojster.jobs.failure import Failure
 from ojster.jobs.messages import Acknowledgement, FailureReport, Progress, Release
 from ojster.worker.backoff import UNREACHABLE, Backoff
@@ -34,6 +36,8 @@ ERROR_PATIENCE_SECONDS: Final = 60.0
 
 _KINDS: Final[dict[type[OjsterError], str]] = {
     PayloadTooLarge: "ResultTooLarge",
+    ResultTooLarge: "ResultTooLarge",
+    Forbidden: "InvalidSteps",
     InvalidWorkflow: "InvalidSteps",
     InvalidRequest: "InvalidSteps",
     InvalidPayload: "InvalidResult",
