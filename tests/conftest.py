@@ -142,7 +142,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = fewer
 
 
-OUTER: Final = ("_commands.py", "test_processes.py", "_over_http.py")
+OUTER: Final = (
+    "_commands.py",
+    "_over_http.py",
+    "test_code.py",
+    "test_forks.py",
+    "test_processes.py",
+    "test_signals.py",
+)
 """Ends of the names of files with tests of commands, processes and HTTP requests."""
 
 

@@ -85,7 +85,7 @@ async def test_workflows_do_what_the_rules_say_in_four_transactions_at_once(
     await on_postgres(four_engines, clock, postgres_url, range(1))
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 async def test_workflows_do_what_the_rules_say_if_they_are_created_and_started_in_steps(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -94,7 +94,7 @@ async def test_workflows_do_what_the_rules_say_if_they_are_created_and_started_i
     await on_a_file_in_memory(clock, range(8, 10))
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 async def test_workflows_do_what_the_rules_say_in_steps_of_four_transactions_at_once(
     four_engines: list[Service], clock: Clock, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
