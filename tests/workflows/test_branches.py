@@ -14,10 +14,10 @@ from tests.workflows.bench import WorkflowBench, chain, group, job
 pytestmark = pytest.mark.anyio
 
 ON_ERROR = {
-    "job": (job("mend"), ["mend"]),
-    "steps": ([job("mend"), job("tell")], ["mend", "tell"]),
-    "group": (group(job("mend"), chain(job("ask"), job("tell"))), ["mend", "ask", "tell"]),
-    "batch": ({"type": "batch", "jobs": [job("mend")], "callbacks": {"on_complete": job("tell")}}, ["mend", "tell"]),
+    "job": (job("tidy"), ["tidy"]),
+    "steps": ([job("tidy"), job("tell")], ["tidy", "tell"]),
+    "group": (group(job("tidy"), chain(job("ask"), job("tell"))), ["tidy", "ask", "tell"]),
+    "batch": ({"type": "batch", "jobs": [job("tidy")], "callbacks": {"on_complete": job("tell")}}, ["tidy", "tell"]),
 }
 WEEK = BRANCH_TIMEOUT / 1e6
 
@@ -49,7 +49,7 @@ async def test_cancelling_while_on_error_runs_cuts_nothing_off_and_runs_on_cance
 
 
 async def test_cancelling_without_on_cancel_lets_on_error_finish(flow: WorkflowBench) -> None:
-    active = await fail(flow, on_error=[job("mend"), job("tell")])
+    active = await fail(flow, on_error=[job("tidy"), job("tell")])
     await flow.engine.workflows.cancel(flow.id)
     assert not (await flow.look()).finished
     await flow.ack(active)
@@ -59,7 +59,7 @@ async def test_cancelling_without_on_cancel_lets_on_error_finish(flow: WorkflowB
 
 
 async def test_active_steps_of_on_error_are_stopped_on_demand_and_on_cancel_runs_then(flow: WorkflowBench) -> None:
-    active = await fail(flow, on_error=[job("mend"), job("tell")], on_cancel=job("c"))
+    active = await fail(flow, on_error=[job("tidy"), job("tell")], on_cancel=job("c"))
     await flow.engine.workflows.cancel(flow.id, stop_active=True)
     assert await flow.work() == [], "the worker has not confirmed yet"
     await flow.confirm(active)
@@ -69,16 +69,16 @@ async def test_active_steps_of_on_error_are_stopped_on_demand_and_on_cancel_runs
 
 
 async def test_a_held_workflow_that_is_cancelled_runs_both_branches(flow: WorkflowBench) -> None:
-    await flow.create(chain(job("a"), on_error=job("mend"), on_cancel=job("c")))
+    await flow.create(chain(job("a"), on_error=job("tidy"), on_cancel=job("c")))
     (one,) = await flow.take()
     await flow.engine.workflows.hold(flow.id)
     await flow.give_up(one)
     assert await flow.work() == []
     await flow.engine.workflows.cancel(flow.id)
-    assert await flow.work() == ["mend", "c"]
+    assert await flow.work() == ["tidy", "c"]
 
 
-@pytest.mark.parametrize("on_error", [job("mend"), {"type": "gate"}, [job("mend"), job("tell")]])
+@pytest.mark.parametrize("on_error", [job("tidy"), {"type": "gate"}, [job("tidy"), job("tell")]])
 async def test_a_branch_that_never_ends_is_ended_after_a_week(flow: WorkflowBench, on_error: Any) -> None:
     await flow.create(chain(job("a"), on_error=on_error))
     await flow.give_up((await flow.take())[0])
@@ -90,7 +90,7 @@ async def test_a_branch_that_never_ends_is_ended_after_a_week(flow: WorkflowBenc
 
 
 async def test_each_branch_has_its_own_week(flow: WorkflowBench) -> None:
-    await fail(flow, on_error=job("mend"), on_cancel=job("c"))
+    await fail(flow, on_error=job("tidy"), on_cancel=job("c"))
     await flow.run_due(WEEK - 10)
     await flow.engine.workflows.cancel(flow.id)
     await flow.run_due(WEEK + 1)
@@ -103,12 +103,12 @@ async def test_each_branch_has_its_own_week(flow: WorkflowBench) -> None:
 async def test_a_workflow_that_runs_out_of_time_while_it_is_held_cleans_up_and_releases_its_target(
     flow: WorkflowBench,
 ) -> None:
-    definition = {"type": "chain", "steps": [job("a")], "on_error": job("mend"), "timeout": 10}
+    definition = {"type": "chain", "steps": [job("a")], "on_error": job("tidy"), "timeout": 10}
     await flow.engine.definitions.create("d", read_members(msgspec.json.encode(definition)))
     await flow.create({"definition": "d", "target": "/x"})
     await flow.engine.workflows.hold(flow.id)
     await flow.run_due(11)
-    assert await flow.work() == ["mend"]
+    assert await flow.work() == ["tidy"]
     info = await flow.look()
     assert (info.state, info.finished, info.held) == ("failed", True, False)
     await flow.create({"definition": "d", "target": "/x"})
