@@ -202,6 +202,7 @@ async def test_a_workflow_with_retried_steps_ends_as_one_that_ran_once(engine: S
 
 
 @pytest.mark.thorough
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", range(2, 12))
 async def test_many_workflows_with_retried_steps_end_as_those_that_ran_once(
     engine: Service, clock: Clock, seed: int
