@@ -14,7 +14,6 @@ from ojster.core.errors import InvalidWorkflow
 from ojster.core.job import Job
 from ojster.jobs.failure import Failure
 from ojster.jobs.messages import Acknowledgement, FailureReport, Release
-from ojster.schedules.due import run_due
 from ojster.service import Service
 from ojster.storage.open import open_database
 from tests.conftest import Clock
@@ -261,6 +260,7 @@ class Ledger:
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
         self.jobs = 0
+        self.maps = 0
         self.events: list[str] = []
         """``+`` and the step when it has taken effect, ``-`` and the step when it is undone."""
         self.failed_to_undo = False
@@ -272,7 +272,8 @@ class Ledger:
         rng = self.rng
         kind = rng.choice(["chain", "group", "graph", "saga", "batch", "map"])
         if kind == "map":
-            name = f"item{self.jobs}"
+            self.maps += 1
+            name = f"item{self.maps}"
             do, inner = self.step(levels - 1, (*bindings, name))
             return each(list(range(rng.randint(0, 2))), do, **{"as": name}), inner
         made = [self.step(levels - 1, bindings) for _ in range(rng.randint(1, 3))]
@@ -355,6 +356,7 @@ async def run_ledger(seed: int, failing: float) -> str:
     info = await engine.workflows.create(members(wire))
     bench = WorkflowBench(engine, clock)
     pool: list[Job] = []
+    await bench.run_all_due()  # nested maps are expanded in steps
     while (fetched := await bench.fetch(count=10)) or pool:
         pool += fetched
         rng.shuffle(pool)
@@ -372,7 +374,7 @@ async def run_ledger(seed: int, failing: float) -> str:
             elif is_undone or name.startswith("other."):
                 ledger.events.append(f"+{name.removeprefix('other ')}")
             await bench.ack(one)
-        await engine.database.run(run_due, None)
+        await bench.run_all_due()
     info = await engine.workflows.show(info.id)
     assert info.finished
     ledger.check(info.state, wire)
