@@ -263,7 +263,6 @@ class JobOptionsDict(TypedDict, total=False):
 
 class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of a job; ``None``, the default, leaves an option to the server.
-
     ``App.job`` and ``JobType.using`` take the same options as keyword arguments.
 
     Parameters
@@ -299,8 +298,7 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
     version:
         Version of the arguments, such as ``2.0``.
     resources:
-        Requirements as in ojs-ml-resources, without the prefix ``ext_ml_``: ``{"gpu_type": "nvidia-t4", "memory_gb":
-        16}``.
+        Requirements as in ojs-ml-resources, without the prefix ``ext_ml_``: ``{"memory_gb": 16}``.
     requires:
         Requirements by name: ``{"region": "eu", "memory_mb": 4096}``; numbers are minimums.
     agent:
