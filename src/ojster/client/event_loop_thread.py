@@ -24,6 +24,13 @@ def _warn_of_blocking(coroutine: Coroutine[Any, Any, object]) -> None:
         raise
 
 
+async def _cancelled(coroutine: Coroutine[Any, Any, object]) -> None:
+    tasks = [task for task in asyncio.all_tasks() if task.get_coro() is coroutine]
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
 def _caller_outside() -> int:
     """Return the stack level of the first caller outside of Ojster, for a warning."""
     level, frame = 3, sys._getframe(3)
@@ -61,8 +68,13 @@ class EventLoopThread:
         try:
             return future.result()
         except KeyboardInterrupt:
-            future.cancel()
+            self._end(coroutine, loop)
             raise
+
+    @staticmethod
+    def _end(coroutine: Coroutine[Any, Any, object], loop: asyncio.AbstractEventLoop) -> None:
+        """Cancel a coroutine, and wait until it has cleaned up: a loop that stops before leaves it in the middle."""
+        asyncio.run_coroutine_threadsafe(_cancelled(coroutine), loop).result()
 
     def close(self) -> None:
         """Stop the loop and its thread."""

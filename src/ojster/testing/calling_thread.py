@@ -107,7 +107,7 @@ class CallersLoop(EventLoopThread):
         try:
             thread.run_until(future)
         except BaseException:
-            future.cancel()
+            self._end(coroutine, loop)
             raise
         return future.result()
 
