@@ -31,7 +31,7 @@ from benchmarks import (
 )
 from benchmarks.figure import Figure
 from benchmarks.stores import PostgresStore, SqliteStore, Store
-from ojster.version import __version__
+from ojster.core.version import __version__
 
 RESULTS = Path(__file__).with_name("results.json")
 

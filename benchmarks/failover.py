@@ -16,7 +16,7 @@ from tests.postgres import PostgresServer, catch_up
 from benchmarks.figure import Figure
 from ojster import App, Worker
 from ojster.core.errors import BackendUnavailable
-from ojster.events.streams import Feed
+from ojster.server.event_streams import Feed
 from ojster.service import Service
 from ojster.storage.open import migrate_database
 

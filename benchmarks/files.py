@@ -15,9 +15,9 @@ import uvloop
 from benchmarks.figure import Figure
 from benchmarks.servers import ojster
 from ojster import App
+from ojster.client.file_transfer import download, upload
 from ojster.client.interface import Client
 from ojster.files.file import CHUNK_BYTES, File
-from ojster.files.transfer import download, upload
 
 FILE_MEBIBYTES = 256
 """Size of the file, in MiB."""

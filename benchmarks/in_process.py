@@ -16,8 +16,8 @@ from benchmarks.floors import MEASURED_FLOORS
 from benchmarks.stores import Store
 from ojster import App, JobContext, Worker
 from ojster.core.tuning import tune_interpreter
-from ojster.events.reaction_builders import OF_JOB, collect, enqueue
-from ojster.job_type import JobType
+from ojster.handlers.job_type import JobType
+from ojster.reactions import OF_JOB, collect, enqueue
 
 R = TypeVar("R")
 

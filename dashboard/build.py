@@ -64,8 +64,8 @@ def check() -> None:
     """Check the sources against the types of the API."""
     import msgspec
 
+    from ojster.server.endpoints import routes_of
     from ojster.server.openapi import document
-    from ojster.server.routes import routes_of
 
     install()
     OPENAPI.parent.mkdir(exist_ok=True)

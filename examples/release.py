@@ -12,7 +12,7 @@ import tempfile
 from typing import Any
 
 from ojster import App, Graph, Retry, Worker, WorkflowFailed, found, param
-from ojster.events.reaction_builders import OF_JOB, collect
+from ojster.reactions import OF_JOB, collect
 
 app = App()
 broken = {"arm64"}

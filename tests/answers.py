@@ -12,9 +12,9 @@ import pytest
 from ojster.core.wire import ErrorAnswer
 from ojster.server.answer import MEDIA_TYPE, Answer
 from ojster.server.endpoint import Endpoint
+from ojster.server.endpoints import routes_of
 from ojster.server.request import HttpRequest
 from ojster.server.route import Route
-from ojster.server.routes import routes_of
 
 BY_HANDLER: dict[Callable[..., Any], Route] = {route.handler: route for route in routes_of()}
 

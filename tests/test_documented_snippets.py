@@ -31,9 +31,9 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 import ojster
 from ojster import App, Conflict, JobContext, Worker, chain, found, param
-from ojster.events.reaction_builders import collect
 from ojster.flask import Ojster
 from ojster.jobs.idempotency import Reply
+from ojster.reactions import collect
 from ojster.testing import JobTester
 from tests.client.test_enqueue_in_transaction import django_connection, parts, sqlalchemy_url
 
@@ -283,7 +283,7 @@ def what_is_around_handlers(page: Page) -> None:
     @app.job
     def tell(message: str) -> None: ...
 
-    names = page.run("from ojster.events.reaction_builders", bill=bill, tell=tell)
+    names = page.run("from ojster.reactions", bill=bill, tell=tell)
     page.run('@app.cron("0 9')
     cleaned: list[str] = []
     around = {"time": time, "log": logging.getLogger("snippets"), "socket": socket}

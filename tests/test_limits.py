@@ -11,16 +11,14 @@ import httpx
 import msgspec
 import pytest
 
-from ojster.core import json_objects, schema_cost
+from ojster.core import json_objects, property_values, schema_cost, wire
 from ojster.core.settings import Settings
 from ojster.events import reaction_rules
-from ojster.fleet import wire as fleet_wire
-from ojster.jobs import checkpoints, code, job_types, names, new_job, queries
-from ojster.queues import wire as queue_wire
+from ojster.jobs import checkpoints, code, job_types, names, new_job, queries, rate_limit_wire
 from ojster.schedules import cron_expression
 from ojster.server.application import Application
 from ojster.service import Service
-from ojster.workflows import conditions, definition, locks, plan, planner, property_values
+from ojster.workflows import conditions, definition, locks, plan, planner
 from tests.conftest import Http
 
 pytestmark = pytest.mark.anyio
@@ -98,7 +96,7 @@ PROBES: Final[dict[str, Probe]] = {
         lambda n: ("POST", "/jobs", {"type": "a", "args": nested(n)}),
     ),
     "rate limit key": (
-        queue_wire.LONGEST_KEY,
+        rate_limit_wire.LONGEST_KEY,
         lambda n: ("POST", "/jobs", JOB | {"options": {"rate_limit": {"key": "k" * n, "concurrency": 1}}}),
     ),
     "reactions to an event": (
@@ -144,7 +142,7 @@ PROBES: Final[dict[str, Probe]] = {
         lambda n: ("POST", "/cron", {"name": "c", "expression": cron(n), "type": "a"}),
     ),
     "job types of a worker": (
-        fleet_wire.MAX_JOB_TYPES,
+        wire.MAX_JOB_TYPES,
         lambda n: ("POST", "/workers/heartbeat", {"worker_id": "w", "job_types": [f"t{i}" for i in range(n)]}),
     ),
     "checkpoint": (

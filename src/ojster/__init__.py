@@ -10,13 +10,12 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from ojster.version import __version__
+from ojster.core.version import __version__
 
 if TYPE_CHECKING:
-    from ojster.app import App
-    from ojster.codec import CodecError, Encryption, Gzip
-    from ojster.constructs import Graph, batch, code, definition, each, error_of, gate, param, result_of, saga, wait
-    from ojster.context import JobContext, current_job
+    from ojster.api.app import App
+    from ojster.api.constructs import Graph, batch, code, definition, each, error_of, gate, param, result_of, saga, wait
+    from ojster.api.workflow_handle import AsyncRun, Run
     from ojster.core.errors import (
         BackendUnavailable,
         Conflict,
@@ -29,14 +28,20 @@ if TYPE_CHECKING:
         PayloadTooLarge,
     )
     from ojster.core.job import Job
+    from ojster.core.property_values import PropertyConflict
+    from ojster.core.public_settings import Retention, Settings
     from ojster.core.refusals import JobDropped
     from ojster.core.states import JobState
-    from ojster.injection import Depends, Provided
-    from ojster.job_handle import JobHandle
-    from ojster.job_info import JobInfo
-    from ojster.job_options import JobOptions, RateLimit, Retry, Unique
-    from ojster.job_type import JobType
-    from ojster.outcomes import (
+    from ojster.handlers.child import Child
+    from ojster.handlers.codec import CodecError, Encryption, Gzip
+    from ojster.handlers.context import JobContext, current_job
+    from ojster.handlers.injection import Depends, Provided
+    from ojster.handlers.job_handle import JobHandle
+    from ojster.handlers.job_info import JobInfo
+    from ojster.handlers.job_options import JobOptions, RateLimit, Retry, Unique
+    from ojster.handlers.job_type import JobType
+    from ojster.handlers.orchestrator import Orchestrator
+    from ojster.handlers.outcomes import (
         DeadLetter,
         Discard,
         JobCancelled,
@@ -47,18 +52,13 @@ if TYPE_CHECKING:
         Snooze,
         Wait,
     )
+    from ojster.handlers.shared_properties import SharedProperties
     from ojster.queues.fairness import Sharing
-    from ojster.settings import Retention, Settings
     from ojster.worker.children import ChildLimits
     from ojster.worker.worker import Worker
-    from ojster.workflow import INDEX, Step, Workflow, chain, element, found, group
-    from ojster.workflows.child import Child
-    from ojster.workflows.handle import AsyncRun, Run
+    from ojster.workflows.declaration import INDEX, Step, Workflow, chain, element, found, group
     from ojster.workflows.info import StepInfo, WorkflowInfo
-    from ojster.workflows.orchestrator import Orchestrator
-    from ojster.workflows.property_values import PropertyConflict
     from ojster.workflows.run_errors import WorkflowCancelled, WorkflowFailed
-    from ojster.workflows.shared_properties import SharedProperties
 
 __all__ = [
     "INDEX",
@@ -134,13 +134,13 @@ __all__ = [
 ]
 
 _PLACES: Final = {
-    "ojster.app": ("App",),
-    "ojster.codec": (
+    "ojster.api.app": ("App",),
+    "ojster.handlers.codec": (
         "CodecError",
         "Encryption",
         "Gzip",
     ),
-    "ojster.constructs": (
+    "ojster.api.constructs": (
         "Graph",
         "batch",
         "code",
@@ -153,7 +153,7 @@ _PLACES: Final = {
         "saga",
         "wait",
     ),
-    "ojster.context": (
+    "ojster.handlers.context": (
         "JobContext",
         "current_job",
     ),
@@ -171,20 +171,20 @@ _PLACES: Final = {
     "ojster.core.job": ("Job",),
     "ojster.core.refusals": ("JobDropped",),
     "ojster.core.states": ("JobState",),
-    "ojster.injection": (
+    "ojster.handlers.injection": (
         "Depends",
         "Provided",
     ),
-    "ojster.job_handle": ("JobHandle",),
-    "ojster.job_info": ("JobInfo",),
-    "ojster.job_options": (
+    "ojster.handlers.job_handle": ("JobHandle",),
+    "ojster.handlers.job_info": ("JobInfo",),
+    "ojster.handlers.job_options": (
         "JobOptions",
         "RateLimit",
         "Retry",
         "Unique",
     ),
-    "ojster.job_type": ("JobType",),
-    "ojster.outcomes": (
+    "ojster.handlers.job_type": ("JobType",),
+    "ojster.handlers.outcomes": (
         "DeadLetter",
         "Discard",
         "JobCancelled",
@@ -196,13 +196,13 @@ _PLACES: Final = {
         "Wait",
     ),
     "ojster.queues.fairness": ("Sharing",),
-    "ojster.settings": (
+    "ojster.core.public_settings": (
         "Retention",
         "Settings",
     ),
     "ojster.worker.children": ("ChildLimits",),
     "ojster.worker.worker": ("Worker",),
-    "ojster.workflow": (
+    "ojster.workflows.declaration": (
         "INDEX",
         "Step",
         "Workflow",
@@ -211,8 +211,8 @@ _PLACES: Final = {
         "found",
         "group",
     ),
-    "ojster.workflows.child": ("Child",),
-    "ojster.workflows.handle": (
+    "ojster.handlers.child": ("Child",),
+    "ojster.api.workflow_handle": (
         "AsyncRun",
         "Run",
     ),
@@ -220,13 +220,13 @@ _PLACES: Final = {
         "StepInfo",
         "WorkflowInfo",
     ),
-    "ojster.workflows.orchestrator": ("Orchestrator",),
-    "ojster.workflows.property_values": ("PropertyConflict",),
+    "ojster.handlers.orchestrator": ("Orchestrator",),
+    "ojster.core.property_values": ("PropertyConflict",),
     "ojster.workflows.run_errors": (
         "WorkflowCancelled",
         "WorkflowFailed",
     ),
-    "ojster.workflows.shared_properties": ("SharedProperties",),
+    "ojster.handlers.shared_properties": ("SharedProperties",),
 }
 """The public names of each module. They are imported when they are used, so that the command line starts quickly."""
 

@@ -14,13 +14,13 @@ from flask import Blueprint, Flask, current_app, request
 from flask.cli import AppGroup, with_appcontext
 from werkzeug.wrappers import Response
 
-from ojster.app import App
+from ojster.api.app import App
 from ojster.cli.logs import log_to_console
 from ojster.cli.worker import run_worker
 from ojster.cli.worker_processes import Process
-from ojster.context import JobContext
 from ojster.core.job import Job
 from ojster.dashboard import wsgi
+from ojster.handlers.context import JobContext
 from ojster.worker.worker import DEFAULT_CONCURRENCY, Worker
 
 NAME: Final = "ojster"

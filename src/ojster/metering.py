@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
-from ojster.capabilities import CAPABILITIES
+from ojster.capabilities import event_metrics
 from ojster.core.event_metrics import EventMetrics
 from ojster.core.events import Event
+from ojster.core.version import __version__
 from ojster.jobs.queries import count_jobs
 from ojster.storage.database import Database
-from ojster.version import __version__
 
 try:
     from opentelemetry import metrics
@@ -89,8 +89,7 @@ class _Meter:
         """Create the instruments, unless the provider is one of the API's own, which record nothing."""
         record: dict[str, Callable[..., None]] = {}
         if not type(provider).__module__.startswith(_API):
-            declared = [one.module(one.metrics).EVENT_METRICS for one in CAPABILITIES if one.metrics is not None]
-            self._events = EventMetrics(declared)
+            self._events = event_metrics()
             meter = provider.get_meter(SCOPE, __version__)
             for metric in self._events.all():
                 if metric.milliseconds is None:

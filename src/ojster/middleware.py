@@ -1,32 +1,17 @@
-"""Middleware around handlers: around the whole execution of a job, and in the thread that runs a plain handler."""
+"""Ready-made middleware around handlers: time limits, and the context of logs and errors."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from ojster.context import JobContext
-from ojster.core.job import Job
+from ojster.handlers.context import JobContext
+from ojster.handlers.middleware import ExecutionMiddleware, ThreadMiddleware
+from ojster.handlers.outcomes import Outcome, Released
 from ojster.jobs.retry import HANDLER_CODES
-from ojster.outcomes import Outcome, Released
 
-ExecutionMiddleware = Callable[[JobContext, Callable[[], Awaitable[Any]]], Awaitable[Any]]
-"""Wraps the execution of every job. It gets the job's context and ``next``, which runs the rest and returns the result.
-"""
-
-ThreadMiddleware = Callable[[Job, Callable[[], Any]], Any]
-"""Wraps plain handlers, in the thread or child process that runs them: what is bound to a thread, such as database
-connections of Django. It gets the job and ``next``, which runs the rest and returns the result.
-"""
-
-
-def through_thread_middleware(layers: Sequence[ThreadMiddleware], job: Job, call: Callable[[], Any]) -> Any:
-    """Call a plain handler through the middleware, the first outermost, and return its result."""
-    for layer in reversed(layers):
-        call = partial(layer, job, call)
-    return call()
+__all__ = ["ExecutionMiddleware", "ThreadMiddleware", "sentry_errors", "structlog_context", "timeouts"]
 
 
 def timeouts(seconds: Mapping[str, float]) -> ExecutionMiddleware:

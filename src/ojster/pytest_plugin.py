@@ -26,7 +26,7 @@ def ojster_app(request: pytest.FixtureRequest) -> App:
             'Which application? Set ojster_app = "MODULE:NAME" in the section [tool.pytest.ini_options] of '
             "pyproject.toml, or define a fixture ojster_app."
         )
-    from ojster.loading import load_app
+    from ojster.api.loading import load_app
 
     return load_app(where)
 

@@ -19,11 +19,11 @@ from sqlalchemy import insert as insert_rows
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, SessionTransaction
 
-from ojster.app import App
+from ojster.api.app import App
 from ojster.core.errors import BackendUnavailable, Duplicate, InvalidRequest, OjsterError, PayloadTooLarge
 from ojster.core.ids import new_id
 from ojster.core.json_objects import Members, read_members
-from ojster.job_type import JobType
+from ojster.handlers.job_type import JobType
 
 P = ParamSpec("P")
 R = TypeVar("R")

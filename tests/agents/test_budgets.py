@@ -19,10 +19,10 @@ from ojster.agents.attributes import (
     read_agent,
 )
 from ojster.agents.budgets import Account
-from ojster.agents.handler import ModelUnavailable, Reply, ToolFailed, ToolTimeout
 from ojster.core.errors import Conflict, OjsterError, PayloadTooLarge
 from ojster.core.job import Job
 from ojster.core.json_objects import read_members
+from ojster.handlers.agent import ModelUnavailable, Reply, ToolFailed, ToolTimeout
 from ojster.jobs.job_json import to_json
 from ojster.jobs.messages import Acknowledgement
 from tests.conftest import Bench

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from ojster.app import App
+from ojster.api.app import App
 from ojster.storage.open import migrate_database
 from ojster.workflows.selection import WorkflowFilter
 from tests.chaos import ledger

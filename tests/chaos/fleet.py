@@ -15,12 +15,12 @@ from pathlib import Path
 
 import msgspec
 
-from ojster.app import App
+from ojster.api.app import App
 from ojster.client.client import HttpClient
 from ojster.core.errors import OjsterError
 from ojster.core.job import Job
 from ojster.core.json_objects import read_members
-from ojster.job_options import JobOptions, Retry, request_of
+from ojster.handlers.job_options import JobOptions, Retry, request_of
 from ojster.jobs.queries import Page
 from tests.chaos.nursery import Child, Nursery
 from tests.postgres import free_port

@@ -19,7 +19,7 @@ from typing import NoReturn
 import msgspec
 
 from ojster.capabilities import all_extensions
-from ojster.server.routes import routes_of
+from ojster.server.endpoints import routes_of
 
 PRELOADED = (
     "ojster.cli.main",

@@ -30,7 +30,7 @@ import psycopg
 from ojster.client.client import HttpClient
 from ojster.core.errors import OjsterError
 from ojster.core.job import Job
-from ojster.job_options import JobOptions, request_of
+from ojster.handlers.job_options import JobOptions, request_of
 from ojster.storage.open import migrate_database
 from tests.chaos import ledger
 from tests.chaos.cluster import Cluster, missing_programs

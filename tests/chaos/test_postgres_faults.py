@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from ojster.app import App
+from ojster.api.app import App
 from ojster.client.client import HttpClient
-from ojster.job_options import JobOptions, request_of
+from ojster.handlers.job_options import JobOptions, request_of
 from ojster.storage.open import migrate_database
 from tests.chaos.fleet import Fleet, Load, settle
 from tests.postgres import PostgresServer

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from ojster.app import App
+from ojster.api.app import App
 from ojster.client.client import HttpClient
 from ojster.core.errors import OjsterError
 from ojster.core.json_objects import read_members

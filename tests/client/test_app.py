@@ -25,8 +25,8 @@ from ojster import (
     Worker,
     chain,
 )
+from ojster.api.loading import load_app
 from ojster.core.ids import new_id
-from ojster.loading import load_app
 
 
 @pytest.fixture

@@ -18,11 +18,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ojster import App, JobContext, Worker, chain, found
-from ojster.arguments import InvalidArguments
 from ojster.core.json_objects import read_members
+from ojster.handlers.arguments import InvalidArguments
+from ojster.handlers.outcomes import JobFailed
 from ojster.jobs.claim_policy import Claim
 from ojster.jobs.messages import Acknowledgement
-from ojster.outcomes import JobFailed
 from tests.worker import handlers
 
 if TYPE_CHECKING:

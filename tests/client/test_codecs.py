@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ojster import App, CodecError, Duplicate, Encryption, Gzip, JobFailed, Unique, Worker
-from ojster.codec import Codec, Codecs
-from ojster.job_options import request_of
+from ojster.handlers.codec import Codec, Codecs
+from ojster.handlers.job_options import request_of
 from ojster.jobs.job_json import to_json
 
 pytestmark = pytest.mark.anyio

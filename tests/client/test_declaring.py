@@ -12,7 +12,7 @@ import pytest
 
 from ojster import App, Depends, Gzip, InvalidRequest, Orchestrator, Worker, current_job
 from ojster.core.values import to_millis
-from ojster.job_class import type_of_class
+from ojster.handlers.job_class import type_of_class
 
 pytestmark = pytest.mark.anyio
 

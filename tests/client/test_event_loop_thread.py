@@ -5,11 +5,19 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
+from collections.abc import Iterator
 
 import pytest
 
 from ojster.client.event_loop_thread import EventLoopThread
 from ojster.testing.calling_thread import CallersLoop
+
+
+@pytest.fixture(autouse=True)
+def interruptible() -> Iterator[None]:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # test processes may ignore the signal
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.parametrize("kind", [EventLoopThread, CallersLoop])

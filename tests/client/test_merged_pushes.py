@@ -10,10 +10,10 @@ import aiohttp
 import pytest
 
 from ojster.client.client import HttpClient
+from ojster.client.merged_pushes import MAX_MERGED, MAX_SENDERS, MergedPushes
 from ojster.client.transport import Response
 from ojster.core.errors import BackendError, BackendUnavailable, Duplicate, InvalidRequest, OjsterError
 from ojster.core.job import Job
-from ojster.jobs.merged_pushes import MAX_MERGED, MAX_SENDERS, MergedPushes
 from ojster.server.application import Application
 from ojster.service import Service
 from tests.client.in_memory import FaultyTransport, InMemoryTransport, connect, to

@@ -7,7 +7,7 @@ from datetime import timedelta
 from ojster import Retention, Settings
 from ojster.core import settings
 from ojster.core.durations import HOUR, SECOND
-from ojster.settings import for_engine
+from ojster.core.public_settings import for_engine
 
 
 def test_the_defaults_are_those_of_the_engine() -> None:

@@ -13,9 +13,9 @@ import pytest
 from ojster.audit.entries import AuditQuery
 from ojster.core.access import Grant, Role
 from ojster.core.durations import SECOND
-from ojster.events import stream_routes
 from ojster.insight import facets
 from ojster.schedules.cron import Cron
+from ojster.server.endpoints import streams as stream_routes
 from ojster.server.oidc import OidcClient, OidcSettings
 from tests.browser import needs_browser
 from tests.conftest import Bench

@@ -13,7 +13,7 @@ from fastapi import FastAPI
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from ojster.app import App
+from ojster.api.app import App
 from ojster.dashboard import asgi
 from ojster.server import dashboard_page
 from tests.conftest import Http

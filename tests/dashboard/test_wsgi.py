@@ -18,7 +18,7 @@ from werkzeug.serving import make_server
 from werkzeug.test import create_environ
 from werkzeug.wrappers import Response
 
-from ojster.app import App
+from ojster.api.app import App
 from ojster.dashboard import MAX_BODY_BYTES, WsgiApp, wsgi
 from tests.browser import needs_browser
 from tests.dashboard.conftest import BUILT, Watched

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ojster.events import stream_routes
-from ojster.events.changes import MAX_IDS, Changes
-from ojster.events.streams import EventBatch
+from ojster.server.endpoints import streams as stream_routes
+from ojster.server.event_changes import MAX_IDS, Changes
+from ojster.server.event_streams import EventBatch
 from tests.conftest import Bench
 from tests.server.test_connections import serving
 

@@ -17,9 +17,9 @@ from aiosmtpd.smtp import SMTP, Envelope, Session
 from ojster.core.access import Grant, Role
 from ojster.core.errors import InvalidRequest
 from ojster.events.channel import Channel, check_channel
-from ojster.events.mail import Smtp, read_smtp
 from ojster.events.notifications import QUEUE
 from ojster.server.application import Application
+from ojster.server.delivery.mail import Smtp, read_smtp
 from tests.conftest import Bench, Http
 from tests.events.test_webhooks import Endpoint, endpoint, signature
 

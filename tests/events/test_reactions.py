@@ -12,8 +12,8 @@ from ojster.core.errors import Conflict
 from ojster.core.events import EventFilter
 from ojster.core.job import Job
 from ojster.core.json_objects import read_members
-from ojster.events.reaction_builders import OF_JOB, enqueue, retry_after, start
 from ojster.jobs.scope import Caller
+from ojster.reactions import OF_JOB, enqueue, retry_after, start
 from tests.conftest import Bench
 
 pytestmark = pytest.mark.anyio

@@ -19,10 +19,11 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.typing import Origin, Subprotocol
 
 from ojster.core.json_objects import read_members
-from ojster.events import stream_routes, streams
-from ojster.events.streams import Channel
 from ojster.jobs.claim_policy import Claim
 from ojster.jobs.messages import Acknowledgement, Progress, Release
+from ojster.server import event_streams as streams
+from ojster.server.endpoints import streams as stream_routes
+from ojster.server.event_streams import Channel
 from ojster.service import Service
 from ojster.storage.open import open_database
 from tests.conftest import Bench, Clock, request

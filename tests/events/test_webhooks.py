@@ -27,10 +27,8 @@ from starlette.routing import Route
 from ojster.core.errors import InvalidRequest
 from ojster.core.job import Job
 from ojster.core.json_objects import read_members
-from ojster.events import notifications, webhook_sender, webhook_worker
+from ojster.events import notifications
 from ojster.events.subscription import Subscription
-from ojster.events.webhook_sender import EndpointResponse, Refused, WebhookSender, is_public, sign
-from ojster.events.webhook_worker import WebhookWorker
 from ojster.events.webhooks import JOB_TYPE, QUEUE
 from ojster.insight import attention
 from ojster.jobs.filter_walk import JobFilter
@@ -38,6 +36,10 @@ from ojster.jobs.new_job import read_job
 from ojster.jobs.push import admit
 from ojster.jobs.queries import Page
 from ojster.server.application import Application
+from ojster.server.delivery import webhook as webhook_sender
+from ojster.server.delivery import worker as webhook_worker
+from ojster.server.delivery.webhook import EndpointResponse, Refused, WebhookSender, is_public, sign
+from ojster.server.delivery.worker import WebhookWorker
 from ojster.service import Service
 from ojster.storage.transaction import Transaction
 from tests.conftest import Bench, Http

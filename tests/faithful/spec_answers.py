@@ -33,7 +33,7 @@ from starlette.responses import Response
 from ojster.core import events
 from ojster.core.events import Event, EventPage
 from ojster.core.wire import ErrorAnswer, ErrorBody
-from ojster.events import webhook_routes, webhooks
+from ojster.events import webhooks
 from ojster.events.wire import SubscriptionInfo
 from ojster.fleet.answer_wire import WorkerInfo
 from ojster.insight.wire import ManifestAnswer
@@ -45,6 +45,7 @@ from ojster.schedules.wire import CronInfo
 from ojster.server.answer import MEDIA_TYPE, PLAIN_JSON, Answer
 from ojster.server.application import Application
 from ojster.server.endpoint import Endpoint
+from ojster.server.endpoints import webhooks as webhook_routes
 from ojster.server.request import HttpRequest
 from ojster.server.route import Route
 from ojster.workflows.info import WorkflowInfo

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from ojster.server.endpoints import routes_of
 from ojster.server.route import BASE
-from ojster.server.routes import routes_of
 from tests.conftest import Bench, Http
 from tests.workflows.bench import chain, job
 

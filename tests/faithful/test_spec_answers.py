@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from ojster.server.answer import Answer
+from ojster.server.endpoints import routes_of
 from ojster.server.route import Route
-from ojster.server.routes import routes_of
 from tests.faithful.spec_answers import SPEC, SpecAnswers, reason
 
 pytestmark = pytest.mark.skipif(not SPEC.is_dir(), reason=f"the specification is not at {SPEC}")

@@ -9,14 +9,14 @@ import msgspec
 import pytest
 
 from ojster import App, JobContext, chain, group
+from ojster.client.file_transfer import fetch, restore
 from ojster.collections.items import NewItem, Where
 from ojster.core.errors import Conflict, NotFound, PayloadTooLarge
 from ojster.core.job import Job
-from ojster.events.reaction_builders import collect
 from ojster.files.file import NewFile, reference_to
-from ojster.files.transfer import fetch, restore
 from ojster.jobs.messages import Acknowledgement
 from ojster.jobs.scope import Caller
+from ojster.reactions import collect
 from ojster.service import Service
 from tests.conftest import Bench, Clock, shown
 from tests.server.test_connections import serving

@@ -13,16 +13,16 @@ from typing import Any
 import httpx
 import pytest
 
+from ojster.client import file_transfer as transfer
 from ojster.client.client import HttpClient
-from ojster.collections.handles import SharedCollection
 from ojster.collections.items import NewItem, Where
 from ojster.core.errors import BackendError, BackendUnavailable, NotFound
 from ojster.files import service as streams
-from ojster.files import transfer
 from ojster.files.file import FileRef, HashMismatch, NewFile
 from ojster.files.open import open_store
 from ojster.files.records import list_pieces
 from ojster.files.store import FileStore
+from ojster.handlers.collection_handle import SharedCollection
 from ojster.jobs.claim_policy import Claim
 from ojster.jobs.messages import Acknowledgement, Holder
 from ojster.jobs.scope import Caller

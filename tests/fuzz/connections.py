@@ -17,15 +17,15 @@ from starlette.websockets import WebSocketDisconnect
 from uvicorn.server import ServerState
 
 from ojster.capabilities import all_extensions
-from ojster.events.streams import Feed
-from ojster.events.websocket import _Connection
 from ojster.jobs.extension import install
 from ojster.server.answer import Answer, encode
 from ojster.server.endpoint import Endpoint
+from ojster.server.event_streams import Feed
 from ojster.server.metrics import Metrics
 from ojster.server.paths import with_encoded_slashes
 from ojster.server.protocol import QuickHttpProtocol
 from ojster.server.request import HttpRequest
+from ojster.server.websocket import _Connection
 from ojster.service import Service
 from ojster.storage.open import open_database
 from tests.fuzz.targets import RuleBroken, need, text_of

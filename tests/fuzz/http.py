@@ -18,7 +18,7 @@ import jsonschema_rs
 import msgspec
 
 from ojster.core.access import OPERATIONS, Operation, Role
-from ojster.server.routes import routes_of
+from ojster.server.endpoints import routes_of
 from tests.fuzz.calls import MEDIA_TYPE, STREAMS, WAITS, Call, Calls, Names
 from tests.fuzz.report import Finding, Kind, Report
 from tests.fuzz.server import Server, place_in

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from ojster.insight.statistics import Span, Work, history
+from ojster.jobs.statistics import Span, Work, history
 from ojster.schedules.retention import forget
 from ojster.service import Service
 from ojster.storage.open import open_database

@@ -10,19 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ojster import App, found
+from ojster.client.file_transfer import fetch
 from ojster.collections.items import NewItem, Where
 from ojster.core.errors import InvalidRequest, NotFound
 from ojster.core.job import Job
 from ojster.core.json_objects import read_members
 from ojster.core.outcome import Outcome, outcome_of
-from ojster.events.reaction_builders import OF_JOB, collect, record, skip_if_changed, skip_if_unchanged
 from ojster.files.file import NewFile
 from ojster.files.store import MemoryStore
-from ojster.files.transfer import fetch
+from ojster.handlers.outcomes import DeadLetter, Discard
 from ojster.insight.task_values import TaskFilter
 from ojster.jobs.messages import FailureReport
 from ojster.jobs.scope import Caller
-from ojster.outcomes import DeadLetter, Discard
+from ojster.reactions import OF_JOB, collect, record, skip_if_changed, skip_if_unchanged
 from ojster.service import Service
 from ojster.worker.failures import described
 from tests.conftest import Bench, Clock, shown

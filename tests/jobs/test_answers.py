@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from ojster.core.settings import Settings
-from ojster.server.routes import routes_of
+from ojster.server.endpoints import routes_of
 from tests.conftest import Bench, Http
 
 pytestmark = pytest.mark.anyio

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ojster.core.event_metrics import DURATION_BUCKETS, QUEUE_TIME_BUCKETS, EventMetric, EventMetrics
-from ojster.jobs.metrics import EVENT_METRICS
+from ojster.jobs.event_metrics import EVENT_METRICS
 
 BOTH = ("q", "t")
 

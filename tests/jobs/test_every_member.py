@@ -15,13 +15,13 @@ import pytest
 from ojster.client.client import HttpClient
 from ojster.core.json_objects import read_members
 from ojster.core.parsing import without_nulls
-from ojster.jobs.capability_attributes import ATTRIBUTES
+from ojster.jobs.attributes import readers
 from ojster.jobs.new_job import OF_WORKFLOWS, NewJob, read_job
 from ojster.jobs.options_wire import AT_TOP, OptionsBody
 from ojster.jobs.policy_wire import RetryPolicyBody, UniquePolicyBody
-from ojster.queues.wire import RateLimitBody
+from ojster.jobs.rate_limit_wire import RateLimitBody
 from ojster.server.application import Application
-from ojster.server.routes import routes_of
+from ojster.server.endpoints import routes_of
 from ojster.workflows import definition, plan
 from ojster.workflows.plan_rules import CHILDREN, NODE_MEMBERS, OF_STEPS
 from tests.client.in_memory import InMemoryTransport, connect, to
@@ -124,7 +124,7 @@ def test_the_tables_have_every_member() -> None:
     assert {name: set(body.__struct_fields__) for name, body in bodies.items()} == {
         name: set(members) for name, members in POLICIES.items()
     }
-    assert {name for name in ATTRIBUTES if name not in ATTRIBUTE_VALUES} == set()
+    assert {name for name in readers().names if name not in ATTRIBUTE_VALUES} == set()
     assert OF_WORKFLOWS <= NODE_MEMBERS | CHILDREN
 
 
@@ -172,7 +172,7 @@ def test_a_misspelt_option_is_kept_and_brings_a_warning(name: str) -> None:
     assert envelope[policy][member] == 5
 
 
-@pytest.mark.parametrize("name", sorted({*AT_TOP, *ATTRIBUTES, "options", "meta"}))
+@pytest.mark.parametrize("name", sorted({*AT_TOP, *readers().names, "options", "meta"}))
 def test_a_misspelt_member_is_kept_and_brings_a_warning(name: str) -> None:
     for misspelt in (name[:-1], name + "x"):
         if len(misspelt) < 4:
@@ -197,7 +197,7 @@ def test_other_unknown_members_are_kept_without_a_warning(name: str) -> None:
     assert job.warnings == ()
 
 
-@pytest.mark.parametrize("name", sorted({*AT_TOP, *ATTRIBUTES, "id", "meta", "options", "specversion"}))
+@pytest.mark.parametrize("name", sorted({*AT_TOP, *readers().names, "id", "meta", "options", "specversion"}))
 def test_null_counts_as_absent(name: str) -> None:
     plain = read({"meta": {}} if name == "meta" else {})
     bodies = [{name: None}] + ([{"options": {name: None}}] if name in AT_TOP else [])

@@ -9,7 +9,7 @@ import asyncio
 
 import pytest
 
-from ojster.jobs import routes
+from ojster.server.endpoints import jobs as routes
 from tests.conftest import Bench, Http
 
 pytestmark = pytest.mark.anyio

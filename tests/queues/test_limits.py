@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 
 from ojster.core.durations import SECOND
 from ojster.core.job import Job
+from ojster.core.rate_limit import Limits, Rate
 from ojster.core.timestamps import format_timestamp
 from ojster.jobs.claim_policy import Claim
 from ojster.jobs.interventions import DeadLetterRetry, retry_dead
 from ojster.jobs.messages import Acknowledgement
 from ojster.queues import claim_policies, gates, limits
 from ojster.queues.limits import Override, key_of_queue
-from ojster.queues.rate_limit import Limits, Rate
 from ojster.service import Service
 from ojster.storage.open import open_database
 from ojster.storage.postgres.url import parse_postgres_url

@@ -16,7 +16,7 @@ from ojster.core.durations import HOUR
 from ojster.core.ids import new_id
 from ojster.server import authentication
 from ojster.server.application import Application
-from ojster.server.routes import routes_of
+from ojster.server.endpoints import routes_of
 from tests.conftest import Bench, Http
 
 pytestmark = pytest.mark.anyio

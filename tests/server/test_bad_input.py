@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ojster.core.ids import new_id
+from ojster.server.endpoints import routes_of
 from ojster.server.route import Route
-from ojster.server.routes import routes_of
 from tests.conftest import Http
 
 ROUTES = routes_of()

@@ -18,13 +18,13 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from ojster.app import App
+from ojster.api.app import App
 from ojster.core.errors import BackendUnavailable, InvalidRequest
 from ojster.core.events import EventFilter
-from ojster.events.streams import Feed
 from ojster.insight.readiness import why_not_ready
 from ojster.jobs.claim_policy import Claim
 from ojster.jobs.messages import Acknowledgement
+from ojster.server.event_streams import Feed
 from ojster.service import Service
 from ojster.storage.open import migrate_database, open_database, wait_for_database
 from ojster.storage.outages import OUTAGE_GRACE_SECONDS

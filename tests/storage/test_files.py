@@ -85,7 +85,7 @@ async def test_a_push_in_another_process_wakes_a_waiting_fetch(tmp_path: Path) -
     waiting = asyncio.create_task(engine.jobs.fetch(Claim(("default",)), wait=60))
     await asyncio.sleep(0.05)
     script = (
-        "import asyncio, sys; from ojster.app import App; from ojster.job_options import request_of\n"
+        "import asyncio, sys; from ojster.api.app import App; from ojster.handlers.job_options import request_of\n"
         "async def main():\n"
         "    app = App(sys.argv[1]); await app.client().jobs.enqueue([request_of('a', [])]); await app.aclose()\n"
         "asyncio.run(main())"

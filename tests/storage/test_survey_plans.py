@@ -11,11 +11,11 @@ from ojster.core.json_objects import read_members
 from ojster.insight.attention import find_attention
 from ojster.insight.facets import FacetQuestion, count_facets
 from ojster.insight.failures import FailureQuestion, group_failures
-from ojster.insight.statistics import Span, history
 from ojster.jobs import queries
 from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.queries import Page
 from ojster.jobs.scope import Caller
+from ojster.jobs.statistics import Span, history
 from ojster.storage.sqlite.database import migrate
 from ojster.storage.sqlite.statements import plan_once
 from ojster.workflows.step_pages import StepFilter

@@ -12,7 +12,8 @@ import pytest
 from ojster.core.access import Grant, Operation, Role
 from ojster.core.json_objects import read_members
 from ojster.server.application import Application
-from ojster.server.permissions import OPERATIONS
+from ojster.server.endpoints import routes_of
+from ojster.server.route import BASE
 from tests.conftest import Bench, Http
 
 pytestmark = pytest.mark.anyio
@@ -168,9 +169,11 @@ GO_ON = {
 
 def test_every_call_for_contributors_stops_something_or_does_not() -> None:
     contributors = {
-        path.replace("/workflows/{id}", "/workflows/{workflow}").replace("{step}", "0")
-        for path, needed in OPERATIONS.items()
-        if needed == (Operation.CANCEL,)
+        f"{route.method} {route.path.removeprefix(BASE)}".replace("/workflows/{id}", "/workflows/{workflow}").replace(
+            "{step}", "0"
+        )
+        for route in routes_of()
+        if route.needs == (Operation.CANCEL,)
     }
     assert STOPS.keys() | GO_ON == contributors
 

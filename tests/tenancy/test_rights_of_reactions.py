@@ -12,12 +12,14 @@ from ojster.collections.items import Where
 from ojster.core.access import OPERATIONS, Grant, Role
 from ojster.events.reaction_rules import NEEDS, Action, needs_of
 from ojster.server.application import Application
-from ojster.server.permissions import OPERATIONS as NEEDED
+from ojster.server.endpoints import routes_of
 from tests.conftest import Bench, Http, shown
 
 pytestmark = pytest.mark.anyio
 
 BASE: Final = "/ojs/v1"
+
+NEEDED: Final = {f"{route.method} {route.path.removeprefix(BASE)}": route.needs for route in routes_of()}
 
 ENDPOINTS: Final = {
     "enqueue": "POST /jobs",

@@ -12,6 +12,7 @@ import pytest
 from ojster.core.errors import InvalidRequest, InvalidWorkflow, NotFound, TenantLimitExceeded, TenantMissing
 from ojster.core.job import Job
 from ojster.core.json_objects import read_members
+from ojster.core.rate_limit import Rate
 from ojster.core.settings import Settings
 from ojster.jobs.bulk import Action
 from ojster.jobs.claim_policy import Claim
@@ -19,7 +20,6 @@ from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.messages import Acknowledgement
 from ojster.jobs.scope import Caller
 from ojster.queues.configuration import Configuration, configure
-from ojster.queues.rate_limit import Rate
 from ojster.service import Service
 from ojster.storage.open import open_database
 from ojster.tenancy import tenants

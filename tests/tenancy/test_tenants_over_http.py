@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from ojster.server.application import Application
-from ojster.server.routes import routes_of
+from ojster.server.endpoints import routes_of
 from tests.conftest import Bench, Http
 from tests.tenancy.world import ACME, BASE, BETA, MARKER, World, call, tries
 

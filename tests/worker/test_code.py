@@ -14,10 +14,10 @@ import pytest
 
 import ojster
 from ojster import App, InvalidRequest, Worker, WorkflowFailed, chain
+from ojster.api.workflow_handle import AsyncRun
 from ojster.core.json_objects import read_members
 from ojster.jobs.code import CODE_TYPE
 from ojster.sandbox.sandbox import Sandbox
-from ojster.workflows.handle import AsyncRun
 from tests.sandbox.constructs import CONSTRUCTS, recursion
 from tests.workflows.test_workflows_in_python import url
 

@@ -14,7 +14,7 @@ import pytest
 
 from ojster import App, Retry, Worker
 from ojster.core.json_objects import read_members
-from ojster.job_handle import JobHandle
+from ojster.handlers.job_handle import JobHandle
 from tests.worker import handlers
 
 pytestmark = pytest.mark.anyio

@@ -11,8 +11,8 @@ import sentry_sdk
 import structlog
 
 from ojster import App, Discard, Retry, Snooze, Worker
+from ojster.handlers.outcomes import JobFailed
 from ojster.middleware import sentry_errors, structlog_context, timeouts
-from ojster.outcomes import JobFailed
 from ojster.testing import JobTester
 
 pytestmark = pytest.mark.anyio

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ojster.app import App
+from ojster.api.app import App
 from ojster.core.errors import BackendError, BackendUnavailable, OjsterError, PayloadTooLarge
 from ojster.core.job import Job
 from ojster.jobs.claim_policy import Claim

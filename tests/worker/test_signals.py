@@ -16,10 +16,10 @@ import httpx
 import psutil
 import pytest
 
-from ojster.app import App
+from ojster.api.app import App
 from ojster.core.job import Job
 from ojster.core.json_objects import read_members
-from ojster.job_options import request_of
+from ojster.handlers.job_options import request_of
 
 
 class Processes:

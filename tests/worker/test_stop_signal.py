@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-from ojster.stop_signal import StopSignal
+from ojster.handlers.stop_signal import StopSignal
 
 
 def test_nobody_waits_for_a_signal_that_is_set() -> None:

@@ -15,9 +15,10 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanContext, SpanKind, StatusCode
 
-from ojster import App, workflow
+from ojster import App
 from ojster.service import Service
 from ojster.worker.worker import Worker
+from ojster.workflows import declaration as workflow
 from tests.conftest import Http, http
 
 pytestmark = pytest.mark.anyio

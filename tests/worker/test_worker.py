@@ -16,8 +16,8 @@ import uvicorn
 from ojster import App, BackendUnavailable, JobCancelled, JobContext, JobFailed, JobOptions, Sharing, Snooze, Worker
 from ojster.core.errors import OjsterError
 from ojster.files.service import FileService
-from ojster.job_handle import JobHandle
-from ojster.job_options import request_of
+from ojster.handlers.job_handle import JobHandle
+from ojster.handlers.job_options import request_of
 from ojster.queues.pool import Pool
 from ojster.queues.pools import put_pools
 from ojster.server.application import Application

@@ -15,14 +15,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from ojster.app import App
-from ojster.context import JobContext
+from ojster.api.app import App
 from ojster.core import errors
 from ojster.core.errors import Conflict, Duplicate, InvalidRequest, InvalidWorkflow, NotFound
 from ojster.core.job import Job
 from ojster.core.json_objects import read_members
 from ojster.fleet.requirements import Provided
 from ojster.fleet.workers import Heartbeat, held_jobs
+from ojster.handlers.context import JobContext
 from ojster.jobs.claim_policy import Claim
 from ojster.jobs.code import CODE_CAPABILITY
 from ojster.jobs.failure import Failure

@@ -13,6 +13,7 @@ import pytest
 from ojster.core.errors import Conflict, Duplicate, InvalidRequest, NotFound, OjsterError
 from ojster.core.job import Job
 from ojster.core.json_objects import read_members
+from ojster.core.property_values import Changes, PropertyConflict
 from ojster.jobs.failure import Failure
 from ojster.jobs.job_json import to_json
 from ojster.jobs.messages import Acknowledgement, Release
@@ -22,7 +23,6 @@ from ojster.storage.transaction import Transaction
 from ojster.workflows.definitions import Deletion
 from ojster.workflows.notes import NewNote
 from ojster.workflows.properties import PropertyChange
-from ojster.workflows.property_values import Changes, PropertyConflict
 from ojster.workflows.suspensions import WorkflowResumption
 from tests.workflows.bench import WorkflowBench, chain, group, job
 

@@ -8,18 +8,18 @@ from typing import Any
 import msgspec
 import pytest
 
-from ojster.constructs import gate, wait
+from ojster.api.constructs import gate, wait
 from ojster.core.access import OPERATIONS, Access, Role
 from ojster.core.errors import Conflict, InvalidRequest, InvalidWorkflow
 from ojster.core.refusals import SchemaViolation
 from ojster.core.timestamps import format_timestamp
-from ojster.events.reaction_builders import enqueue
 from ojster.jobs.failure import Failure
 from ojster.jobs.options_wire import OPTION_NAMES
 from ojster.jobs.scope import Caller
+from ojster.reactions import enqueue
 from ojster.service import Service
-from ojster.workflow import Step
-from ojster.workflow import chain as chain_of
+from ojster.workflows.declaration import Step
+from ojster.workflows.declaration import chain as chain_of
 from ojster.workflows.suspensions import WorkflowResumption
 from tests.workflows.bench import WorkflowBench, chain, graph, group, job, ref
 

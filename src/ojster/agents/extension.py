@@ -22,8 +22,8 @@ class AgentExtension(Extension):
     def admit(self, tx: Transaction, new: Sequence[NewJob], jobs: Sequence[Job]) -> None:
         """Begin the tasks of agents."""
         for one, job in zip(new, jobs, strict=True):
-            if one.agent is not None:
-                begin_task(tx, job, one.agent)
+            if (agent := one.values.get("agents")) is not None:
+                begin_task(tx, job, agent)
 
     def refuse_result(self, tx: Transaction, job: Job, report: Acknowledgement) -> OjsterError | None:
         """Fail an attempt whose result does not have the agreed shape."""

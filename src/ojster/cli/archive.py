@@ -23,9 +23,9 @@ import msgspec
 
 from ojster.core.errors import BackendError, BackendUnavailable, Conflict, InvalidRequest
 from ojster.core.timestamps import format_timestamp, system_clock
+from ojster.core.version import __version__
 from ojster.files.store import FileStore
 from ojster.storage.migrations import refuse_newer, scripts
-from ojster.version import __version__
 
 FORMAT: Final = 1
 DATABASE: Final = "jobs.db"

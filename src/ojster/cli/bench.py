@@ -18,7 +18,7 @@ from ojster.cli.output import console, errors, print_json
 from ojster.cli.signals import on_signals
 from ojster.cli.trial_store import trial_store
 from ojster.storage.database import URL_VARIABLE, without_password
-from ojster.urls import DEFAULT_URL
+from ojster.storage.urls import DEFAULT_URL
 
 if TYPE_CHECKING:
     from ojster.cli.trial import Reading

@@ -24,14 +24,14 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from ojster.app import App
+from ojster.api.app import App
 from ojster.cli.options import examples, with_json
 from ojster.cli.output import STATE_STYLES, print_json, state_text
 from ojster.core.errors import BackendError
 from ojster.core.job import Job
 from ojster.core.states import FINISHED
-from ojster.job_handle import JobHandle
-from ojster.job_type import JobType
+from ojster.handlers.job_handle import JobHandle
+from ojster.handlers.job_type import JobType
 from ojster.storage.database import URL_VARIABLE
 
 TIME_LIMIT_SECONDS: Final = 50.0

@@ -6,9 +6,9 @@ import asyncio
 import time
 from pathlib import Path
 
-from ojster.app import App
-from ojster.context import JobContext
-from ojster.job_options import Retry
+from ojster.api.app import App
+from ojster.handlers.context import JobContext
+from ojster.handlers.job_options import Retry
 
 app = App()
 

@@ -13,10 +13,10 @@ from types import FrameType
 
 import click
 
+from ojster.api.loading import load_app
 from ojster.cli.options import examples
 from ojster.cli.output import console, errors
 from ojster.cli.worker_options import with_include
-from ojster.loading import load_app
 from ojster.storage.database import URL_VARIABLE, names_a_database, without_password
 from ojster.worker.worker import DEFAULT_CONCURRENCY
 

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import apsw
 
+from ojster.core.version import __version__
 from ojster.storage.database import LISTEN_VARIABLE, SQLITE
 from ojster.storage.open import MEMORY
-from ojster.version import __version__
 
 if TYPE_CHECKING:
     import psycopg

@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from importlib import import_module
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import click
 
-from ojster.capabilities import CAPABILITIES, CommandPlace
+from ojster.capabilities import CAPABILITIES, Capability
 from ojster.core.errors import OjsterError
-from ojster.version import __version__
+from ojster.core.version import __version__
 
-OWN: Final = (
+
+class CommandPlace(NamedTuple):
+    """A command: its name, its place below ``ojster.cli`` as ``module:name``, what it does, and its capability, if any.
+
+    A group also has the names of its commands, with spaces between, so that they are suggested without importing it.
+    """
+
+    name: str
+    place: str
+    summary: str
+    capability: str | None = None
+    commands: str = ""
+
+
+_ALL: Final = (
     CommandPlace("serve", "serve:serve", "Serve jobs over HTTP."),
     CommandPlace("worker", "worker:worker", "Run the jobs of an application."),
     CommandPlace("run", "run:run", "Run a server and workers of an application together."),
@@ -30,20 +44,103 @@ OWN: Final = (
     CommandPlace("prune", "maintenance:prune", "Delete what is past its retention now."),
     CommandPlace("backup", "backup:backup", "Save a SQLite database and its files."),
     CommandPlace("restore", "backup:restore", "Restore a backup as a new SQLite database."),
+    CommandPlace("push", "commands.jobs:push", "Enqueue a job.", "jobs"),
+    CommandPlace(
+        "jobs",
+        "commands.jobs:jobs",
+        "List, show, cancel, activate, retry and delete jobs.",
+        "jobs",
+        "activate cancel delete explain history info list prioritize retry show",
+    ),
+    CommandPlace(
+        "dead-letter",
+        "commands.dead_letter:dead_letter",
+        "List, retry and delete dead letters.",
+        "jobs",
+        "delete list retry",
+    ),
+    CommandPlace(
+        "job-types",
+        "commands.job_types:job_types",
+        "List, show and delete the defaults of job types.",
+        "jobs",
+        "delete list show",
+    ),
+    CommandPlace(
+        "tokens",
+        "commands.tokens:tokens",
+        "Create, list, rotate and revoke access tokens.",
+        "tenancy",
+        "create list revoke rotate",
+    ),
+    CommandPlace(
+        "audit", "commands.audit:audit", "Show, export and check the audit log.", "audit", "export list verify"
+    ),
+    CommandPlace(
+        "workers",
+        "commands.workers:workers",
+        "List workers, direct them, and override what they report.",
+        "fleet",
+        "configure disable enable forget list rules tell unrunnable",
+    ),
+    CommandPlace(
+        "queues",
+        "commands.queues:queues",
+        "List, show, create, pause, resume and delete queues.",
+        "queues",
+        "create delete list pause resume show",
+    ),
+    CommandPlace("tasks", "commands.tasks:tasks", "Show the recorded runs of tasks.", "insight", "runs statistics"),
+    CommandPlace(
+        "workflows",
+        "commands.workflows:workflows",
+        "Start, show, draw, approve, hold, retry and cancel workflows.",
+        "workflows",
+        "approve cancel depend draw hold info list note properties reject release resume retry show start stats "
+        "status steps",
+    ),
+    CommandPlace(
+        "definitions",
+        "commands.definitions:definitions",
+        "Create, list, show and delete workflow definitions.",
+        "workflows",
+        "apply delete list show",
+    ),
+    CommandPlace(
+        "collections",
+        "commands.collections:collections",
+        "Manage collections and their items.",
+        "collections",
+        "add create delete items list remove set",
+    ),
+    CommandPlace(
+        "files", "commands.files:files", "Upload, download, list and delete files.", "files", "delete get list put"
+    ),
+    CommandPlace(
+        "cron",
+        "commands.cron:cron",
+        "List, add, run, enable, disable and remove cron jobs.",
+        "schedules",
+        "add disable enable list remove run show",
+    ),
+    CommandPlace(
+        "channels",
+        "commands.channels:channels",
+        "Manage the channels for notifications: e-mail and webhooks.",
+        "events",
+        "delete email list webhook",
+    ),
 )
-"""The commands that belong to no capability."""
 
-COMMANDS: Final = {one.name: (f"ojster.cli.{one.place}", one.summary) for one in OWN} | {
-    one.name: (f"ojster.{capability.name}.{one.place}", one.summary)
-    for capability in CAPABILITIES
-    for one in capability.commands
-}
-"""The place and the summary of each command, by name."""
 
-GROUPS: Final = {
-    one.name: tuple(one.commands.split()) for capability in CAPABILITIES for one in capability.commands if one.commands
-}
-"""The names of the commands of each group, by name."""
+def commands_of(capabilities: Iterable[Capability]) -> dict[str, CommandPlace]:
+    """Return the commands by name: those of the capabilities, and those that belong to none."""
+    names = {capability.name for capability in capabilities}
+    return {place.name: place for place in _ALL if place.capability is None or place.capability in names}
+
+
+COMMANDS: Final = commands_of(CAPABILITIES)
+"""The commands by name."""
 
 
 class LazyGroup(click.Group):
@@ -57,14 +154,14 @@ class LazyGroup(click.Group):
         """Import and return a command."""
         if cmd_name not in COMMANDS:
             return None
-        module, _, name = COMMANDS[cmd_name][0].partition(":")
-        command: click.Command = getattr(import_module(module), name)
+        module, _, name = COMMANDS[cmd_name].place.partition(":")
+        command: click.Command = getattr(import_module(f"ojster.cli.{module}"), name)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of commands without importing them."""
         with formatter.section("Commands"):
-            formatter.write_dl([(name, COMMANDS[name][1]) for name in self.list_commands(ctx)])
+            formatter.write_dl([(name, COMMANDS[name].summary) for name in self.list_commands(ctx)])
 
 
 @click.group(
@@ -92,7 +189,7 @@ def _explained(error: click.NoSuchCommand) -> click.UsageError:
     context, name = error.ctx, error.command_name
     if context is None or not isinstance(context.command, click.Group):
         return error
-    meant = [f"{group} {name}" for group, commands in GROUPS.items() if name in commands]
+    meant = [f"{group} {name}" for group, place in COMMANDS.items() if name in place.commands.split()]
     meant += [name] if name in COMMANDS else []
     if not meant:
         before = context.command_path.partition(" ")[2]

@@ -20,9 +20,9 @@ from ojster.cli.output import console, print_json
 from ojster.client.interface import Client
 from ojster.core.durations import format_duration
 from ojster.core.errors import OjsterError
+from ojster.core.public_settings import Retention, Settings, for_engine
 from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.queries import Page
-from ojster.settings import Retention, Settings, for_engine
 from ojster.storage.database import URL_VARIABLE, without_password
 from ojster.storage.open import EventLogging, migrate_database
 

@@ -8,15 +8,15 @@ from typing import Any, Final, Literal
 import click
 import msgspec
 
-from ojster.app import App
+from ojster.api.app import App
 from ojster.cli.options import examples, with_url
 from ojster.client.interface import Client
 from ojster.core.errors import OjsterError
 from ojster.core.job import Job
-from ojster.job_info import info_of
+from ojster.core.version import __version__
+from ojster.handlers.job_info import info_of
 from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.queries import Page
-from ojster.version import __version__
 from ojster.workflows.selection import WorkflowFilter
 from ojster.workflows.step_pages import StepFilter
 

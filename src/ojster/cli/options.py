@@ -13,14 +13,14 @@ from typing import Any, Final, TypeVar
 import click
 import msgspec
 
-from ojster.app import App
+from ojster.api.app import App
 from ojster.cli.output import print_json
 from ojster.client.interface import Client
 from ojster.core.durations import parse_duration
 from ojster.core.errors import BackendUnavailable, InvalidRequest
-from ojster.settings import Retention, Settings
+from ojster.core.public_settings import Retention, Settings
 from ojster.storage.database import URL_VARIABLE
-from ojster.urls import DEFAULT_URL
+from ojster.storage.urls import DEFAULT_URL
 
 R = TypeVar("R")
 

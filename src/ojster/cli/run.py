@@ -8,12 +8,12 @@ import sys
 
 import click
 
+from ojster.api.loading import load_app
 from ojster.cli.dev import database_of
 from ojster.cli.logs import log_to_console, with_logging
 from ojster.cli.options import CHOSEN_VARIABLE, WAIT_SECONDS, examples
 from ojster.cli.supervisor import Command, Supervisor
 from ojster.cli.worker_options import ends_with_parent, with_include
-from ojster.loading import load_app
 from ojster.storage.database import URL_VARIABLE
 from ojster.worker.worker import DEFAULT_CONCURRENCY
 

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Final, Literal
 import click
 from click.core import ParameterSource
 
-from ojster.app import App
+from ojster.api.app import App
+from ojster.api.loading import load_app, load_plugin
 from ojster.cli.logs import log_to_console, with_logging
 from ojster.cli.oidc_options import with_provider
 from ojster.cli.options import CHOSEN_VARIABLE, examples, with_migrate, with_wait
 from ojster.cli.server_processes import SharedPort, with_server_processes
 from ojster.cli.server_settings import with_settings
 from ojster.cli.worker_options import ends_with_parent
-from ojster.loading import load_app, load_plugin
-from ojster.settings import Settings
+from ojster.core.public_settings import Settings
 from ojster.storage.database import URL_VARIABLE
 from ojster.storage.open import wait_for_database
-from ojster.urls import DEFAULT_URL
+from ojster.storage.urls import DEFAULT_URL
 
 if TYPE_CHECKING:
     from ojster.server.oidc import OidcSettings
@@ -182,8 +182,8 @@ def serve(
     SIGTERM or SIGINT stops it: it answers open requests first, for at most 25 seconds. Durations are ISO 8601.
     """
     log_to_console(log_level, log_format)
+    from ojster.server.endpoints.tenants import read_tenants
     from ojster.server.run import serve as serve_forever  # here, because its libraries would slow down other commands
-    from ojster.tenancy.routes import read_tenants
 
     if auth == "off" and oidc is not None:
         raise click.UsageError("--oidc-issuer accepts tokens, and --auth off asks for none.")

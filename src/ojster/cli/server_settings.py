@@ -9,8 +9,8 @@ from typing import Any, Final
 import click
 
 from ojster.cli.options import Command, Duration, LimitedDuration, with_retention
+from ojster.core.public_settings import Settings
 from ojster.core.tenant import DEFAULT_TENANT, check_tenant
-from ojster.settings import Settings
 
 _OPTIONS: Final = (
     click.option("--max-job-bytes", "largest_job", type=click.IntRange(1024), default=1_048_576, show_default=True),

@@ -10,11 +10,11 @@ from typing import Final
 
 import msgspec
 
-from ojster.app import App
+from ojster.api.app import App
 from ojster.cli.trial_store import TrialStore
-from ojster.context import JobContext
+from ojster.handlers.context import JobContext
 from ojster.worker.worker import Worker
-from ojster.workflow import chain
+from ojster.workflows.declaration import chain
 
 RUN: Final = "run by one worker process"
 """Name of the reading from which a day is estimated."""

@@ -14,7 +14,8 @@ from typing import Any, Final
 
 import click
 
-from ojster.app import App
+from ojster.api.app import App
+from ojster.api.loading import load_app
 from ojster.cli.health import touch
 from ojster.cli.options import CHOSEN_VARIABLE, examples, with_migrate, with_wait
 from ojster.cli.signals import LastResort, on_signals
@@ -31,11 +32,11 @@ from ojster.cli.worker_processes import Process, with_processes
 from ojster.core.tenant import check_tenant
 from ojster.core.tuning import tune_interpreter
 from ojster.jobs.names import DEFAULT_QUEUE
-from ojster.loading import load_app, url_in_environment
 from ojster.queues.fairness import Sharing
 from ojster.sandbox.sandbox import NotConfined, Sandbox
 from ojster.storage.database import URL_VARIABLE, located
 from ojster.storage.open import wait_for_database
+from ojster.storage.urls import url_in_environment
 from ojster.worker.children import ChildLimits
 from ojster.worker.identity import IdentityTaken
 from ojster.worker.local_queue import MAX_PREFETCH

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ojster.agents.remote import RemoteAgents
-from ojster.audit.remote import RemoteAudit
+from ojster.client.agents import RemoteAgents
+from ojster.client.audit import RemoteAudit
+from ojster.client.collections import RemoteCollections
 from ojster.client.connection import DEFAULT_RETRY_SECONDS, Connection
-from ojster.collections.remote import RemoteCollections
-from ojster.events.remote import RemoteEvents
-from ojster.files.remote import RemoteFiles
-from ojster.fleet.remote import RemoteFleet
-from ojster.insight.remote import RemoteTasks
-from ojster.jobs.job_type_remote import RemoteJobTypes
-from ojster.jobs.remote import RemoteBulk, RemoteJobs
-from ojster.queues.remote import RemoteQueues
-from ojster.schedules.maintenance_remote import RemoteMaintenance
-from ojster.schedules.remote import RemoteSchedules
-from ojster.tenancy.remote import RemoteTokens
-from ojster.workflows.definition_remote import RemoteDefinitions
-from ojster.workflows.remote import RemoteWorkflows
+from ojster.client.definitions import RemoteDefinitions
+from ojster.client.events import RemoteEvents
+from ojster.client.files import RemoteFiles
+from ojster.client.fleet import RemoteFleet
+from ojster.client.job_types import RemoteJobTypes
+from ojster.client.jobs import RemoteBulk, RemoteJobs
+from ojster.client.maintenance import RemoteMaintenance
+from ojster.client.queues import RemoteQueues
+from ojster.client.schedules import RemoteSchedules
+from ojster.client.tasks import RemoteTasks
+from ojster.client.tokens import RemoteTokens
+from ojster.client.workflows import RemoteWorkflows
 
 
 class HttpClient:

@@ -64,9 +64,8 @@ class EventLoopThread:
         return self._result_of(coroutine, loop)
 
     def _result_of(self, coroutine: Coroutine[Any, Any, R], loop: asyncio.AbstractEventLoop) -> R:
-        future = asyncio.run_coroutine_threadsafe(coroutine, loop)
         try:
-            return future.result()
+            return asyncio.run_coroutine_threadsafe(coroutine, loop).result()
         except KeyboardInterrupt:
             self._end(coroutine, loop)
             raise

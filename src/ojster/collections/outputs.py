@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from ojster.collections.collect import Collect, collects_of
 from ojster.collections.contents import artifacts_of, look_up, put, put_all
 from ojster.collections.items import (
     INTERNAL,
@@ -32,7 +33,6 @@ from ojster.core.reacts import COLLECTS_BIT
 from ojster.core.reacts import JobEvent as Event
 from ojster.core.references import Reference, Unresolvable, follow, parse_reference, replace_lookups, resolve
 from ojster.core.short_cache import cache_short
-from ojster.events.reaction_rules import Collect, reactions_of
 from ojster.jobs.failure import Failure
 from ojster.jobs.job_json import to_json
 from ojster.jobs.transitions import fail_attempt
@@ -60,12 +60,7 @@ def collect_outputs(tx: Transaction) -> None:
         tx.load_envelopes(jobs)
         collect_all(
             tx,
-            [
-                (job, "on_success", action)
-                for job in jobs
-                for action in reactions_of(job.envelope).get("on_success", ())
-                if isinstance(action, Collect)
-            ],
+            [(job, "on_success", action) for job in jobs for action in collects_of(job.envelope)],
         )
 
 
@@ -108,8 +103,8 @@ def broken_promise(tx: Transaction, job: Job, result: bytes | None) -> str | Non
     before, job.result = job.result, result
     see = seer(job)
     try:
-        for action in reactions_of(job.envelope).get("on_success", ()):
-            if isinstance(action, Collect) and action.collection == INTERNAL:
+        for action in collects_of(job.envelope):
+            if action.collection == INTERNAL:
                 for _ in _items_of(tx, job, action, see):  # made once more when the job has ended
                     pass
     except (OjsterError, Unresolvable) as error:

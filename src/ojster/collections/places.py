@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import msgspec
 
 from ojster.collections.items import key_of_job, key_of_workflow
@@ -109,28 +107,6 @@ def need_readable(tx: Transaction, key: str) -> str:
     if readable is None:
         raise no_collection(key)
     return readable
-
-
-def is_file_shared(tx: Transaction, requests: Sequence[tuple[str, str, str]]) -> list[bool]:
-    """Return whether tenants can read files of others, given as ``(file_id, owner, tenant)``.
-
-    They can if an item of a shared collection refers to the file, and the owner is a workspace around them.
-    """
-    results = []
-    for file_id, owner, tenant in requests:
-        rows = []
-        if owner in tenants_around(tenant):
-            rows = tx.execute(
-                """
-                SELECT c.name
-                FROM collection_items AS i
-                JOIN collections AS c ON c.name = i.collection
-                WHERE i.file_id = :file_id AND i.removed_at IS NULL AND c.shared = 1
-                """,
-                {"file_id": file_id},
-            )
-        results.append(any(split(name)[0] == owner for (name,) in rows))
-    return results
 
 
 def no_collection(key: str) -> NotFound:

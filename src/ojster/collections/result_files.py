@@ -9,12 +9,12 @@ from typing import Final
 
 import msgspec
 
+from ojster.collections.collect import collects_of
 from ojster.collections.contents import put
 from ojster.collections.items import NewItem, key_of_job
 from ojster.core.errors import BackendUnavailable, NotFound, PayloadTooLarge
 from ojster.core.job import NODE_BITS, Job
 from ojster.core.reacts import COLLECTS_BIT
-from ojster.events.reaction_rules import Collect, reactions_of
 from ojster.files.file import JSON, MAX_INLINE_RESULT_BYTES, RESULT, NewFile, reference_to
 from ojster.files.service import FileService
 from ojster.jobs.messages import Acknowledgement
@@ -78,8 +78,7 @@ def _is_looked_into(tx: Transaction, job: Job) -> bool:
 def _is_collected(job: Job) -> bool:
     """Return whether a reaction puts the result of a job into a collection."""
     return bool(job.reacts & COLLECTS_BIT) and any(
-        isinstance(action, Collect) and action.data is msgspec.UNSET and action.artifacts is None
-        for action in reactions_of(job.envelope).get("on_success", ())
+        action.data is msgspec.UNSET and action.artifacts is None for action in collects_of(job.envelope)
     )
 
 

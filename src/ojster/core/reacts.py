@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Final, Literal, get_args
 
+REACTIONS: Final = "event_reactions"
+"""The job attribute that holds its reactions."""
+
 JobEvent = Literal["on_creation", "on_unblock", "on_assignment", "on_success", "on_failure", "on_reminder"]
 """What can happen to a job: it is pushed, becomes runnable, starts, succeeds, fails finally, or waits for an answer."""
 

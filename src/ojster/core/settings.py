@@ -1,4 +1,4 @@
-"""Defaults and limits of an engine, in microseconds. Applications set them with ``ojster.settings``."""
+"""Defaults and limits of an engine, in microseconds. Applications set them with ``ojster.core.public_settings``."""
 
 from __future__ import annotations
 

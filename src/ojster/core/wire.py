@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from ojster.core.durations import LONGEST_MILLIS
+from ojster.core.property_values import Changes
 
 Count = Annotated[int, Meta(ge=0)]
 
@@ -108,3 +109,27 @@ class DeletedAnswer(Struct):
 
     name: str
     deleted: Literal[True] = True
+
+
+MAX_JOB_TYPES: Final = 1_000
+"""Maximum number of job types that a worker can name."""
+
+JobTypes = Annotated[
+    list[str], Meta(max_length=MAX_JOB_TYPES, description="Job types that the worker has handlers for; others stay.")
+]
+
+
+class ChangesBody(Struct):
+    """Changes of the properties of a workflow, applied all or none.
+
+    ``expected`` gives the version that each property must have, by name; 0: the property must not exist.
+    """
+
+    set: dict[str, Raw] = {}
+    delete: list[str] = []
+    expected: dict[str, Count] = {}
+
+
+def changes_body(changes: Changes | None) -> ChangesBody | None:
+    """Return the JSON form of changes of properties."""
+    return None if changes is None else ChangesBody(changes.set, list(changes.delete), changes.expected)

@@ -20,12 +20,12 @@ from ojster.capabilities import CAPABILITIES
 from ojster.core.errors import InvalidRequest, OjsterError, PayloadTooLarge, Unsupported
 from ojster.server.application import Application
 from ojster.server.browser_guard import BrowserGuard
-from ojster.server.routes import routes_of
+from ojster.server.endpoints import routes_of
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-    from ojster.app import App
+    from ojster.api.app import App
 
 WsgiApp = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 """An application that a WSGI server calls."""

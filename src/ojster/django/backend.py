@@ -22,17 +22,17 @@ from django.db import close_old_connections, connections, transaction
 from django.utils import timezone
 from django.utils.module_loading import autodiscover_modules, import_string
 
-from ojster.app import App
-from ojster.context import JobContext
+from ojster.api.app import App
 from ojster.core.errors import InvalidRequest, NotFound
 from ojster.core.job import Job
 from ojster.core.states import JobState
 from ojster.core.values import to_json
 from ojster.django.tasks_api import BaseTaskBackend, InvalidTask, TaskResultDoesNotExist, base, signals, tasks
-from ojster.job_info import JobInfo, info_of
-from ojster.job_options import JobOptions, Retry, request_of
+from ojster.handlers.context import JobContext
+from ojster.handlers.job_info import JobInfo, info_of
+from ojster.handlers.job_options import JobOptions, Retry, request_of
+from ojster.handlers.provision import calling_thread
 from ojster.jobs.names import TYPE_PATTERN, check_queue_name
-from ojster.provision import calling_thread
 
 OPTIONS: Final = frozenset({"url", "database", "max_attempts", "timeout", "token"})
 """The options of the backend in ``TASKS``."""

@@ -39,7 +39,7 @@ def dashboard_for(may_see: Callable[[Any], bool], *, backend: str | None = None)
 
     Examples
     --------
-    In ``urls.py``::
+    In ``storage/urls.py``::
 
         operations = dashboard_for(lambda user: user.groups.filter(name="operators").exists())
         urlpatterns = [path("ops/<path:path>", operations)]

@@ -26,9 +26,9 @@ class EventExtension(Extension):
         InvalidRequest
             A channel does not exist.
         """
-        if not new.notices:
+        if not (notices := new.values.get("events", ())):
             return
-        names = sorted({notice.channel for notice in new.notices})
+        names = sorted({notice.channel for notice in notices})
         found = await scope.database.read_many(
             notifications.find_channels, [qualify(new.tenant, name) for name in names]
         )

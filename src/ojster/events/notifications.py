@@ -1,6 +1,6 @@
 """Notifications of jobs to people and programs: one job for each message, pushed by a reaction.
 
-They wait in a queue of their own. Servers send them (``ojster.events.webhook_worker``), retry them like all jobs, and
+They wait in a queue of their own. Servers send them (``ojster.server.delivery.worker``), retry them like all jobs, and
 keep those that cannot be delivered as dead letters.
 """
 

@@ -12,17 +12,15 @@ from typing import Any, Final
 
 import msgspec
 
-from ojster.collections.items import INTERNAL, Matching, check_collection_name, check_item_name, read_lookup
+from ojster.collections.collect import Collect
+from ojster.collections.items import INTERNAL, check_collection_name, check_item_name, read_lookup
 from ojster.core.access import Operation
 from ojster.core.durations import DAY, HOUR, MINUTE, WEEK
 from ojster.core.errors import InvalidRequest
-from ojster.core.reacts import BITS, COLLECTS_BIT, SKIPS, JobEvent
+from ojster.core.reacts import BITS, COLLECTS_BIT, REACTIONS, SKIPS, JobEvent
 from ojster.core.short_cache import cache_short
 from ojster.events.channel import Notify
 from ojster.insight.task_values import Record, Skip, SkipIfChanged, SkipIfUnchanged
-
-ATTRIBUTE: Final = "event_reactions"
-"""The job attribute that holds its reactions."""
 
 MAX_ACTIONS: Final = 20
 """Maximum number of actions for an event."""
@@ -44,32 +42,6 @@ class StartWorkflow(msgspec.Struct, frozen=True, tag_field="action", tag="start-
     """
 
     workflow: dict[str, msgspec.Raw]
-
-
-class Collect(msgspec.Struct, frozen=True, tag_field="action", tag="collect", forbid_unknown_fields=True):
-    """Put data or artifacts into a collection (``ojster.collections.items``).
-
-    Parameters
-    ----------
-    name:
-        The item's name. Braces refer to the job, ``build-{job.result.arch}``, or to the artifact, ``{artifact.name}``.
-    collection:
-        Its name; ``internal`` (the default) is the collection of the job's workflow.
-    data:
-        Any JSON, in which references may lead to the job or the artifact. Default: the result of the job, or the data
-        of the artifact.
-    replace:
-        Whether to replace an item of the same name; otherwise the reaction fails if there is one.
-    artifacts:
-        Which artifacts of the job to put into the collection; ``None``: put ``data``.
-    """
-
-    name: str
-    collection: str = INTERNAL
-    category: str | None = None
-    data: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-    replace: bool = True
-    artifacts: Matching | None = None
 
 
 class RetryWithDelays(
@@ -130,14 +102,14 @@ def _read_reactions(raw: bytes) -> Reactions:
     try:
         reactions = _decode(raw)
     except msgspec.DecodeError as error:
-        raise InvalidRequest(f"The reactions of the job are malformed: {error}.", field=ATTRIBUTE) from None
+        raise InvalidRequest(f"The reactions of the job are malformed: {error}.", field=REACTIONS) from None
     for event, actions in reactions.items():
         if len(actions) > MAX_ACTIONS:
-            raise InvalidRequest(f"{event!r} can have at most {MAX_ACTIONS} actions.", field=f"{ATTRIBUTE}.{event}")
+            raise InvalidRequest(f"{event!r} can have at most {MAX_ACTIONS} actions.", field=f"{REACTIONS}.{event}")
         retries = [action for action in actions if isinstance(action, RetryWithDelays)]
         if len(retries) > (event == "on_failure"):
             message = "'retry-with-delays' is allowed once, in 'on_failure'."
-            raise InvalidRequest(message, field=f"{ATTRIBUTE}.{event}")
+            raise InvalidRequest(message, field=f"{REACTIONS}.{event}")
         for retry in retries:
             delays_of(retry)
         for collect in (action for action in actions if isinstance(action, Collect)):
@@ -152,16 +124,16 @@ def _read_reactions(raw: bytes) -> Reactions:
 def _check_places(event: JobEvent, actions: Sequence[Action]) -> None:
     """Reject actions that the event does not allow."""
     if sum(isinstance(action, SkipIfUnchanged) for action in actions) > 1:
-        raise InvalidRequest("'skip-if-unchanged' is allowed once.", field=f"{ATTRIBUTE}.{event}")
+        raise InvalidRequest("'skip-if-unchanged' is allowed once.", field=f"{REACTIONS}.{event}")
     for action in actions:
         if isinstance(action, Record) and event not in ("on_success", "on_failure"):
             message = f"'record' is allowed in 'on_success' and 'on_failure', not in {event!r}."
-            raise InvalidRequest(message, field=f"{ATTRIBUTE}.{event}")
+            raise InvalidRequest(message, field=f"{REACTIONS}.{event}")
         if not isinstance(action, Skip):
             continue
         if event != "on_assignment":
             message = f"'skip-if-unchanged' and 'skip-if-changed' are allowed in 'on_assignment', not in {event!r}."
-            raise InvalidRequest(message, field=f"{ATTRIBUTE}.{event}")
+            raise InvalidRequest(message, field=f"{REACTIONS}.{event}")
         if isinstance(action, SkipIfChanged):
             read_lookup(msgspec.json.encode(action.lookup))
             if action.provides is not None:
@@ -190,7 +162,7 @@ def delays_of(retry: RetryWithDelays) -> list[int]:
     """
     found = [_DELAY.fullmatch(delay) for delay in retry.delays]
     if not found or None in found:
-        raise InvalidRequest("'delays' must be like ['30m', '12h', '1d', '2w'].", field=f"{ATTRIBUTE}.on_failure")
+        raise InvalidRequest("'delays' must be like ['30m', '12h', '1d', '2w'].", field=f"{REACTIONS}.on_failure")
     return [int(match[1]) * _UNITS[match[2]] for match in found if match is not None]
 
 

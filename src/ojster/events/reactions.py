@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
+from ojster.collections.collect import Collect
 from ojster.collections.outputs import (
     collect_all,
     collect_outputs,
@@ -32,7 +33,7 @@ from ojster.core.references import Unresolvable, resolve
 from ojster.core.tenant import qualify
 from ojster.events.channel import Notify
 from ojster.events.notifications import notify
-from ojster.events.reaction_rules import Action, Collect, Enqueue, StartWorkflow, reactions_of
+from ojster.events.reaction_rules import Action, Enqueue, StartWorkflow, reactions_of
 from ojster.insight.task_history import record_all
 from ojster.insight.task_values import Record
 from ojster.jobs.authorship import creators_of, sign

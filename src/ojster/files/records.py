@@ -14,7 +14,7 @@ import msgspec
 from ojster.core.durations import DAY
 from ojster.core.errors import Conflict, InvalidRequest, NotFound, OjsterError
 from ojster.core.ids import new_id
-from ojster.core.tenant import NOBODY
+from ojster.core.tenant import NOBODY, split, tenants_around
 from ojster.core.timestamps import format_timestamp
 from ojster.files.file import File, FileRef, NewFile
 from ojster.files.usage import add_bytes, refuse_bytes
@@ -375,3 +375,25 @@ def _known(row: Row) -> OwnedFile:
     is_complete = state in ("complete", "damaged")
     file = File(id, stored, is_complete, created, size, sha256, content_type, filename, created_by)
     return OwnedFile(tenant, file)
+
+
+def is_file_shared(tx: Transaction, requests: Sequence[tuple[str, str, str]]) -> list[bool]:
+    """Return whether tenants can read files of others, given as ``(file_id, owner, tenant)``.
+
+    They can if an item of a shared collection refers to the file, and the owner is a workspace around them.
+    """
+    results = []
+    for file_id, owner, tenant in requests:
+        rows = []
+        if owner in tenants_around(tenant):
+            rows = tx.execute(
+                """
+                SELECT c.name
+                FROM collection_items AS i
+                JOIN collections AS c ON c.name = i.collection
+                WHERE i.file_id = :file_id AND i.removed_at IS NULL AND c.shared = 1
+                """,
+                {"file_id": file_id},
+            )
+        results.append(any(split(name)[0] == owner for (name,) in rows))
+    return results

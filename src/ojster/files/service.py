@@ -14,7 +14,6 @@ import logging
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
-from ojster.collections.places import is_file_shared
 from ojster.core.errors import BackendError, BackendUnavailable, Conflict, InvalidRequest, OjsterError, Unsupported
 from ojster.core.ids import new_id
 from ojster.core.tenant import NOBODY
@@ -113,7 +112,7 @@ class FileService(CapabilityService):
 
     async def _check_shared(self, file_id: str, owner: str, tenant: str) -> None:
         """Raise ``NotFound`` unless the owner of a file shares it with a workspace inside its own."""
-        if not await self.database.read(is_file_shared, (file_id, owner, tenant)):
+        if not await self.database.read(records.is_file_shared, (file_id, owner, tenant)):
             raise records.no_file(file_id)
 
     async def select(self, limit: int = 50, before: str | None = None) -> list[File]:

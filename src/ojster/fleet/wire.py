@@ -7,14 +7,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from ojster.core.wire import Identifier, Json, Milliseconds
-
-MAX_JOB_TYPES: Final = 1_000
-"""Maximum number of job types that a worker can name."""
-
-JobTypes = Annotated[
-    list[str], Meta(max_length=MAX_JOB_TYPES, description="Job types that the worker has handlers for; others stay.")
-]
+from ojster.core.wire import Identifier, JobTypes, Json, Milliseconds
 
 
 class HandlerBody(Struct):

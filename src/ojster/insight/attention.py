@@ -13,11 +13,11 @@ from ojster.core.durations import HOUR, MINUTE, SECOND
 from ojster.core.tenant import TENANT_NAMES_RANGE, called
 from ojster.core.timestamps import format_timestamp
 from ojster.fleet.unrunnable import list_unrunnable
-from ojster.insight.overview import LATENCY_MINUTES
 from ojster.insight.readiness import why_not_ready
-from ojster.insight.statistics import Work, work_by_queue
 from ojster.jobs.queries import count_jobs
+from ojster.jobs.statistics import Work, work_by_queue
 from ojster.jobs.waiting import oldest_waiting
+from ojster.queues.overview import LATENCY_MINUTES
 from ojster.queues.queues import list_queues
 from ojster.storage.database import Database
 from ojster.storage.memory import Local

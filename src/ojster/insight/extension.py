@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ojster.insight.claim_policy import SkipPolicy
-from ojster.insight.statistics import roll_up_minutes
 from ojster.insight.task_history import forget_runs
 from ojster.jobs.claim_policy import NO_OBSTACLES, ClaimPolicy, Obstacles
 from ojster.jobs.extension import DeletedCounts, Extension
+from ojster.jobs.statistics import roll_up_minutes
 from ojster.storage.transaction import Transaction
 
 

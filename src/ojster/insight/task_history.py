@@ -20,11 +20,9 @@ from ojster.core.reacts import SKIPS
 from ojster.core.reacts import JobEvent as Event
 from ojster.core.references import Unresolvable, parse_reference, resolve
 from ojster.core.timestamps import format_timestamp
-from ojster.events.reaction_rules import reactions_of
 from ojster.insight.task_values import (
     KEPT_RUNS,
     Record,
-    Skip,
     SkipIfChanged,
     SkipIfUnchanged,
     Task,
@@ -33,6 +31,7 @@ from ojster.insight.task_values import (
     TaskStatistics,
     check_key,
 )
+from ojster.jobs.stored_actions import stored_actions
 from ojster.jobs.transitions import complete_job, write_completed
 from ojster.storage.transaction import Row, Transaction
 
@@ -278,6 +277,9 @@ def _statistics(row: Row) -> TaskStatistics:
 # Skip jobs
 
 
+_skip: Final = msgspec.json.Decoder(SkipIfUnchanged | SkipIfChanged).decode
+
+
 class Adoption(msgspec.Struct):
     """Reason to skip a job, and the result that it adopts."""
 
@@ -292,12 +294,10 @@ def adoption_of(tx: Transaction, job: Job) -> Adoption | None:
     The caller holds the lock of its workflow.
     """
     tx.execute("DELETE FROM job_inputs WHERE seq = :seq", {"seq": job.seq})
-    for action in reactions_of(job.envelope).get("on_assignment", ()):
-        if not isinstance(action, Skip):
-            continue
+    for action in map(_skip, stored_actions(job.envelope, "on_assignment", "skip-if-unchanged", "skip-if-changed")):
         found: list[Adoption | None] = []
         decide = _if_unchanged if isinstance(action, SkipIfUnchanged) else _if_changed
-        run_reaction(tx, job, "on_assignment", lambda: found.append(decide(tx, job, action)))  # type: ignore[arg-type]  # noqa: B023
+        run_reaction(tx, job, "on_assignment", lambda: found.append(decide(tx, job, action)))  # noqa: B023
         if found and found[0] is not None:
             return found[0]
     return None

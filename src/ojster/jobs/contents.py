@@ -9,8 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from ojster.core.access import Operation
-from ojster.events.reaction_rules import ATTRIBUTE as REACTIONS
-from ojster.events.reaction_rules import needs_of
+from ojster.jobs.attributes import readers
 from ojster.jobs.code import ATTRIBUTE, CODE_TYPE
 
 _DATA: Final = frozenset({"args", "params", "meta", "metadata", "properties", "options"})
@@ -62,11 +61,9 @@ def needs_of_reactions(objects: Objects) -> dict[str, tuple[Operation, ...]]:
     The caller needs one operation of each kind.
     """
     needs: dict[str, tuple[Operation, ...]] = {}
-    for reactions in filter(None, (one.get(REACTIONS) for one in objects)):
-        for actions in reactions.values() if isinstance(reactions, dict) else ():
-            for action in actions if isinstance(actions, list) else ():
-                if isinstance(action, dict) and (operations := needs_of(action)):
-                    needs[action["action"]] = operations
+    for reader in readers().readers:
+        for one in objects:
+            needs |= reader.operations(one)
     return needs
 
 

@@ -15,13 +15,12 @@ from ojster.core.refusals import CancellationRequested
 from ojster.core.states import FINISHED, JobState
 from ojster.jobs.authorship import creator_of, sign
 from ojster.jobs.extension import life, lock_with, settle
-from ojster.jobs.names import refuse_reserved
+from ojster.jobs.names import WAIT_TYPE, refuse_reserved
 from ojster.jobs.new_job import read_job
 from ojster.jobs.options import PRIORITIES
 from ojster.jobs.queries import no_job
 from ojster.jobs.transitions import ChangedJob, cancel_jobs, make_available, request_cancellation
 from ojster.storage.transaction import Transaction
-from ojster.workflows.wait import WAIT_TYPE
 
 
 class Cancellation(msgspec.Struct, frozen=True):

@@ -7,12 +7,12 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from ojster.agents.attributes import decode_state
 from ojster.core.job import Job, last_error
 from ojster.core.outcome import SKIPPED, Outcome
 from ojster.core.states import JobState
 from ojster.core.tenant import called
 from ojster.core.timestamps import format_timestamp, parse_optional, parse_timestamp
+from ojster.jobs.attributes import readers
 from ojster.jobs.expiration import NEVER_EXPIRES_AT
 from ojster.jobs.policy_wire import parse_retry_policy
 from ojster.jobs.retry import DEFAULT_RETRY, RetryPolicy
@@ -110,7 +110,7 @@ def _values(job: Job) -> bytes:
     if job.resumed is not None:
         body += b',"resumed":' + job.resumed
     if job.agent is not None:
-        body += decode_state(job.agent).to_json()
+        body += b"".join(reader.show(job) for reader in readers().readers)
     return body
 
 

@@ -7,8 +7,8 @@ from typing import Any, Literal, Protocol, TypeVar
 import msgspec
 
 from ojster.core.job import Job
+from ojster.core.property_values import Changes
 from ojster.jobs.failure import Failure
-from ojster.workflows.property_values import Changes
 
 
 class Holder(msgspec.Struct, frozen=True):

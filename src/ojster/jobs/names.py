@@ -12,6 +12,12 @@ from typing import Final
 from ojster.core.errors import Forbidden, InvalidRequest
 from ojster.core.parsing import read_value
 
+OWN_TYPES: Final = "ojster."
+"""Job types of Ojster itself begin with it."""
+
+WAIT_TYPE: Final = f"{OWN_TYPES}wait"
+"""Type of the jobs of wait steps. They are never handed out to workers."""
+
 DEFAULT_QUEUE: Final = "default"
 
 MAX_TYPE_LENGTH: Final = 255

@@ -6,37 +6,27 @@ read returns (the *envelope*), and stored as bytes. Options repeat from job to j
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from ojster.agents.attributes import SYSTEM_MANAGED, Agent
 from ojster.core.access import Access
 from ojster.core.errors import InvalidRequest, PayloadTooLarge, Unsupported
 from ojster.core.ids import canonical_job_id, is_job_id, new_id
 from ojster.core.json_objects import MAX_VALUE_DEPTH, Members, check_depth, check_names, read_members
 from ojster.core.parsing import misspellings, read_value
+from ojster.core.rate_limit import RateLimitPolicy
 from ojster.core.refusals import MetadataTooLarge
 from ojster.core.shared_value import SharedValue
 from ojster.core.tenant import check_tenant, qualify, shown_tenant
 from ojster.core.timestamps import format_timestamp
 from ojster.core.trace import trace_of_meta
-from ojster.events.channel import Notify
-from ojster.jobs.capability_attributes import (
-    ATTRIBUTES,
-    NO_ATTRIBUTES,
-    OWN_TYPES,
-    Attributes,
-    read_attributes,
-    without_nulls,
-)
+from ojster.jobs.attributes import NO_ATTRIBUTES, Attributes, Suspension, read_attributes, readers, without_nulls
 from ojster.jobs.deadlines import deadlines_of
-from ojster.jobs.names import VERSION_PATTERN, kind, read_type, refuse_reserved, string
+from ojster.jobs.names import OWN_TYPES, VERSION_PATTERN, kind, read_type, refuse_reserved, string
 from ojster.jobs.options import DEFAULT_OPTIONS, JobOptions
 from ojster.jobs.options_wire import AT_TOP, options_of
 from ojster.jobs.uniqueness import UniquePolicy, fingerprint
-from ojster.queues.rate_limit import RateLimitPolicy
-from ojster.workflows.wait import Wait
 
 SPEC_VERSION: Final = "1.0"
 
@@ -108,9 +98,6 @@ OF_STEPS: Final = frozenset({"workflow_id", "workflow_step"})
 MARK: Final = b'"$'
 """What is in the arguments of a job that refers to something, and in few others."""
 
-_SERVER_NAMES: Final = _SYSTEM_NAMES | frozenset(SYSTEM_MANAGED)
-"""The same, with those of agents' tasks."""
-
 
 class Reach(NamedTuple):
     """The jobs that a caller may touch: in some queues, and, if ``only_own``, those that it has created."""
@@ -144,18 +131,17 @@ class NewJob(msgspec.Struct, gc=False):
     tenant: str = ""
     version: msgspec.Raw | None = None
     needs: str | None = None
-    """The key of its requirements (``ojster.fleet.requirements``)."""
-    agent: Agent | None = None
+    """The key of the requirements that its worker must meet."""
     trace_id: str | None = None
     """The trace that its ``meta`` names."""
     shared: SharedValue | None = None
     """A large value in its envelope that is stored once for its workflow."""
-    wait: Wait | None = None
-    """What a wait step waits for (``ojster.workflows.wait``); ``None`` for other jobs."""
+    suspension: Suspension | None = None
+    """What it waits for, if it is created as a suspended job."""
     reacts: int = 0
-    """Bits: the events that have reactions (``ojster.events.reaction_rules``), and whether it has its own retention."""
-    notices: tuple[Notify, ...] = ()
-    """The notifications among its reactions."""
+    """Bits of ``ojster.core.reacts``: which events have reactions, whether it has its own retention, and so on."""
+    values: dict[str, Any] = {}
+    """What capabilities have read from its attributes, by their names."""
     reach: Reach | None = None
     """Which jobs its caller may know and replace, for unique jobs; ``None``: all."""
     warnings: tuple[str, ...] = ()
@@ -227,7 +213,7 @@ def read_job(
     check_envelope(envelope, largest)
     attributes = _attributes(type, args, members)
     for reaction in attributes.enqueues:
-        refuse_reserved(read_job(dict(reaction.job), now, largest=largest, tenant=owner).queue)  # validates it, too
+        refuse_reserved(read_job(dict(reaction), now, largest=largest, tenant=owner).queue)  # validates it, too
     return NewJob(
         id=id,
         type=type,
@@ -248,11 +234,10 @@ def read_job(
         tenant=owner,
         version=members.get("version"),
         needs=attributes.needs,
-        agent=attributes.agent,
         reacts=attributes.reacts | deadline_bits | options.reacts,
         trace_id=trace_of_meta(meta),
-        wait=attributes.wait,
-        notices=attributes.notices,
+        suspension=attributes.suspension,
+        values=attributes.values,
         warnings=(*options.warnings, *warnings_of(members)) if members or options.warnings else (),
     )
 
@@ -272,7 +257,7 @@ def _pop(members: Members, name: str) -> msgspec.Raw | None:
     return None if raw is None or bytes(raw) == b"null" else raw
 
 
-_KNOWN: Final = AT_TOP | ATTRIBUTES | _SERVER_NAMES | {"type", "args", "id", "meta", "options", "specversion"}
+_KNOWN: Final = AT_TOP | _SYSTEM_NAMES | {"type", "args", "id", "meta", "options", "specversion"}
 
 
 def warnings_of(members: Members) -> list[str]:
@@ -280,16 +265,17 @@ def warnings_of(members: Members) -> list[str]:
 
     Spec: ojs-json-format 14.3
     """
-    unknown = [name for name in members if name not in _KNOWN and name not in OF_STEPS]
+    known = _KNOWN | readers().names | readers().set_by_server
+    unknown = [name for name in members if name not in known and name not in OF_STEPS]
     elsewhere = [name for name in unknown if name in OF_WORKFLOWS]
     return [
-        *misspellings([name for name in unknown if name not in OF_WORKFLOWS], _KNOWN, "The member"),
+        *misspellings([name for name in unknown if name not in OF_WORKFLOWS], known, "The member"),
         *(f"The member {name!r} has an effect only in steps of workflows." for name in sorted(elsewhere)),
     ]
 
 
 def _attributes(type: str, args: bytes, members: Members) -> Attributes:
-    has_some = members or type in OWN_TYPES or MARK in args
+    has_some = members or MARK in args or type.startswith(OWN_TYPES)
     return read_attributes(type, args, members) if has_some else NO_ATTRIBUTES
 
 
@@ -368,8 +354,12 @@ def _read_meta(members: Members) -> bytes:
 
 def other_members(members: Members) -> bytes:
     """Return the members of an envelope that the server keeps as they were sent, each with a comma before it."""
-    others = [b",%b:%b" % (_encode(name), value) for name, value in members.items() if name not in _SERVER_NAMES]
-    return b"".join(others)
+    ignored = readers().set_by_server
+    return b"".join(
+        b",%b:%b" % (_encode(name), value)
+        for name, value in members.items()
+        if name not in _SYSTEM_NAMES and name not in ignored
+    )
 
 
 def _relative_times(options: JobOptions, scheduled_at: int | None, expires_at: int | None) -> bytes:

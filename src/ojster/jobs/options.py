@@ -6,10 +6,10 @@ from typing import Final
 
 import msgspec
 
+from ojster.core.rate_limit import RateLimitPolicy
 from ojster.jobs.names import DEFAULT_QUEUE
 from ojster.jobs.retry import DEFAULT_RETRY, RetryPolicy
 from ojster.jobs.uniqueness import UniquePolicy
-from ojster.queues.rate_limit import RateLimitPolicy
 
 PRIORITIES: Final = range(-100, 101)
 

@@ -25,8 +25,8 @@ from ojster.jobs.policy_wire import (
     parse_unique_policy,
     policy_warnings,
 )
+from ojster.jobs.rate_limit_wire import RATE_LIMIT_MEMBERS, RateLimitBody, parse_policy
 from ojster.jobs.retry import DEFAULT_RETRY
-from ojster.queues.wire import RATE_LIMIT_MEMBERS, RateLimitBody, parse_policy
 
 _encode: Final = msgspec.json.Encoder().encode
 

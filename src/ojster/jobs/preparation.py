@@ -10,8 +10,7 @@ import msgspec
 
 from ojster.core.ids import new_id
 from ojster.core.json_objects import Members
-from ojster.core.reacts import ANY_EVENT
-from ojster.events.reaction_rules import ATTRIBUTE as REACTIONS
+from ojster.core.reacts import ANY_EVENT, REACTIONS
 from ojster.jobs import schemas
 from ojster.jobs.authorship import sign
 from ojster.jobs.code import ATTRIBUTE as CODE_ATTRIBUTE
@@ -128,7 +127,7 @@ class Models:
 
     def keep(self, shape: Shape | None, job: NewJob, request: Members) -> None:
         """Make a model of a job that was read from a request of a shape, unless more than its args depends on them."""
-        if shape is None or job.unique is not None or job.limit is not None or job.reacts or job.wait is not None:
+        if shape is None or job.unique is not None or job.limit is not None or job.reacts or job.suspension is not None:
             return
         if len(self._models) >= MOST_MODELS:
             self._models.clear()

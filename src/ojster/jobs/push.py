@@ -142,10 +142,10 @@ def _new_row(tx: Transaction, new: NewJob, scheduled_at: int | None) -> Job:
     job.shared = new.shared
     job.reacts = new.reacts if new.node is None else new.reacts & ~LOOKUP_BIT  # lookups of steps are already resolved
     job.envelope = new.envelope if scheduled_at == new.scheduled_at else _scheduled(new.envelope, scheduled_at or now)
-    if new.wait is not None:
+    if new.suspension is not None:
         job.state = "pending"
-        job.hold = "delay" if new.wait.ends_by_time else "complete"
-        job.due_at = new.wait.due(now, now)
+        job.hold = "delay" if new.suspension.ends_by_time else "complete"
+        job.due_at = new.suspension.due(now, now)
     elif new.pending:
         job.state = "pending"
         job.due_at = new.expires_at

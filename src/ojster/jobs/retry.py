@@ -10,8 +10,8 @@ from typing import Final, Literal
 
 import msgspec
 
-from ojster.agents.attributes import FINAL_ERRORS
 from ojster.core.durations import MINUTE, SECOND
+from ojster.jobs.attributes import readers
 
 Backoff = Literal["exponential", "linear", "constant", "polynomial"]
 
@@ -111,7 +111,7 @@ def judge(
     """
     if code in HANDLER_CODES:
         return HANDLER_CODES[code]
-    final = (retryable is False and code != "RETRY") or not FINAL_ERRORS.isdisjoint((code, error_type))
+    final = (retryable is False and code != "RETRY") or not readers().final_errors.isdisjoint((code, error_type))
     if final or policy.forbids(error_type):
         return exhausted(policy)
     return Verdict.RETRY if attempt < max_attempts else Verdict.EXHAUSTED

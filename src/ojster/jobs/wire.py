@@ -7,11 +7,20 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
-from ojster.core.wire import Atomicity, Count, FairnessStrategy, Identifier, Json, Milliseconds, Timestamp, Weight
-from ojster.fleet.wire import JobTypes
+from ojster.core.wire import (
+    Atomicity,
+    ChangesBody,
+    Count,
+    FairnessStrategy,
+    Identifier,
+    JobTypes,
+    Json,
+    Milliseconds,
+    Timestamp,
+    Weight,
+)
 from ojster.jobs.names import MAX_TYPE_LENGTH, TYPE_PATTERN
 from ojster.jobs.options_wire import OptionsBody
-from ojster.workflows.wire import ChangesBody
 
 Start = Annotated[
     str,

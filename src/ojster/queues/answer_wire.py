@@ -7,6 +7,7 @@ from typing import Literal
 from msgspec import UNSET, Struct, UnsetType
 
 from ojster.core.durations import SECOND, format_duration
+from ojster.core.rate_limit import Limits, OnLimit
 from ojster.core.states import JobState
 from ojster.core.tenant import called
 from ojster.core.timestamps import format_timestamp
@@ -21,13 +22,13 @@ from ojster.core.wire import (
     Timestamp,
 )
 from ojster.fleet.ml_resources import ResourceLimits
+from ojster.jobs.rate_limit_wire import RateBody
 from ojster.queues.configuration import QueueConfig
 from ojster.queues.limit_views import LimitState
 from ojster.queues.pools import PoolOverview
 from ojster.queues.queues import Queue, QueueStatistics
-from ojster.queues.rate_limit import Limits, OnLimit
 from ojster.queues.rules import Bound
-from ojster.queues.wire import DeletionStrategy, LimitsBody, RateBody, StarvationPreventionBody, show_limits, show_rate
+from ojster.queues.wire import DeletionStrategy, LimitsBody, StarvationPreventionBody, show_limits, show_rate
 
 PausedState = Literal["paused", "active"]
 

@@ -9,9 +9,10 @@ from msgspec import UNSET
 from ojster.core.durations import parse_duration
 from ojster.core.errors import InvalidRequest, Unsupported
 from ojster.fleet.ml_resources import ResourceLimits, check_defaults
+from ojster.jobs.rate_limit_wire import parse_limits
 from ojster.queues.configuration import Configuration
 from ojster.queues.rules import Bound
-from ojster.queues.wire import BackpressureBody, DeadLetterRetentionBody, QueueConfigBody, parse_limits
+from ojster.queues.wire import BackpressureBody, DeadLetterRetentionBody, QueueConfigBody
 
 _FINISHED: Final = ("completed", "cancelled", "discarded")
 

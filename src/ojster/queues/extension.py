@@ -9,6 +9,7 @@ from ojster.core.durations import SECOND
 from ojster.core.errors import OjsterError
 from ojster.core.job import Job
 from ojster.core.json_objects import Members
+from ojster.core.rate_limit import Rate
 from ojster.core.timestamps import parse_timestamp
 from ojster.jobs.claim_policy import NO_OBSTACLES, ClaimPolicy, Obstacles
 from ojster.jobs.extension import Completer, Due, Extension, Group
@@ -43,7 +44,6 @@ from ojster.queues.limits import (
     unmark,
 )
 from ojster.queues.pool import pools_by_name
-from ojster.queues.rate_limit import Rate
 from ojster.queues.rules import queue_rules, resource_rules
 from ojster.storage.transaction import Transaction
 

@@ -19,9 +19,9 @@ import msgspec
 from ojster.core.durations import DAY, SECOND
 from ojster.core.errors import NotFound, OjsterError
 from ojster.core.job import Job
+from ojster.core.rate_limit import Limits, OnLimit, Rate, RateLimitPolicy
 from ojster.core.tenant import called
 from ojster.core.timestamps import format_timestamp
-from ojster.queues.rate_limit import Limits, OnLimit, Rate, RateLimitPolicy
 from ojster.storage.transaction import Transaction
 
 _ACTIVE: Final = "state = 'active' AND finished_at IS NULL AND limit_key"

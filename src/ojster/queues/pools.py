@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 
 from ojster.core.errors import NotFound, OjsterError
-from ojster.insight.statistics import MICROSECONDS_PER_MINUTE, Work, work_by_queue
 from ojster.jobs.claim_policy import UNLIMITED
+from ojster.jobs.statistics import MICROSECONDS_PER_MINUTE, Work, work_by_queue
 from ojster.jobs.waiting import oldest_waiting
 from ojster.queues.fairness import FairnessState, Sharing
 from ojster.queues.pool import Pool, decode_pool

@@ -11,9 +11,9 @@ from typing import Final
 
 import msgspec
 
+from ojster.core.rate_limit import Limits
 from ojster.core.tenant import TENANT_NAMES_RANGE, called
 from ojster.queues.limits import Limit
-from ojster.queues.rate_limit import Limits
 from ojster.storage.transaction import Row, Transaction
 
 

@@ -2,43 +2,17 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
-from typing import Annotated, Any, Final, Literal, get_args
+from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from ojster.core.durations import DAY, HOUR, MINUTE, SECOND, format_duration, parse_duration
-from ojster.core.errors import InvalidRequest
+from ojster.core.durations import format_duration
+from ojster.core.rate_limit import Limits, Rate
 from ojster.core.wire import Count, FairnessStrategy, Json, Weight
 from ojster.fleet.ml_resources import ResourceLimits
 from ojster.jobs.names import MAX_TYPE_LENGTH, TYPE_PATTERN
-from ojster.queues.rate_limit import Limits, OnLimit, Rate, RateLimitPolicy
-
-MAX_LIMIT: Final = 1_000_000_000
-LONGEST_KEY: Final = 255
-
-_KEY: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._:-]*")
-_PERIODS: Final = {"second": SECOND, "minute": MINUTE, "hour": HOUR, "day": DAY}
-
-
-class RateBody(Struct):
-    """A number of starts per period; ``period`` is an ISO 8601 duration."""
-
-    limit: Annotated[int, Meta(ge=1)]
-    period: str
-
-
-class RateLimitBody(Struct, omit_defaults=True):
-    """Concurrency and rate limits of the jobs with a key; ``max_per_second`` limits the job's whole queue."""
-
-    key: str | None = None
-    concurrency: Count | None = None
-    rate: RateBody | None = None
-    throttle: RateBody | None = None
-    on_limit: OnLimit = "wait"
-    max_per_second: Annotated[int, Meta(ge=1)] | None = None
+from ojster.jobs.rate_limit_wire import RateBody
 
 
 class RateLimitOverrideBody(Struct):
@@ -188,101 +162,3 @@ class LimitsBody(Struct, omit_defaults=True):
 def show_limits(limits: Limits) -> LimitsBody:
     """Return the JSON form of limits."""
     return LimitsBody(limits.concurrency, show_rate(limits.rate), show_rate(limits.throttle))
-
-
-RATE_LIMIT_MEMBERS: Final = frozenset(RateLimitBody.__struct_fields__) | {"limit", "period"}
-
-_LIMITS: Final = frozenset({"concurrency", "rate", "throttle", "on_limit", "limit", "period"})
-"""Members of a rate limit that have an effect only with a key."""
-
-
-def parse_policy(given: Any) -> RateLimitPolicy | None:
-    """Return the policy in the option ``rate_limit`` of a job, or ``None`` if it has no ``key``.
-
-    Raises
-    ------
-    InvalidRequest
-        The option is malformed.
-    """
-    if given is None:
-        return None
-    if not isinstance(given, dict):
-        raise _wrong("rate_limit", "an object", given)
-    if given.get("key") is None:
-        if idle := sorted(name for name in _LIMITS & given.keys() if given[name] is not None):
-            raise InvalidRequest(
-                f"rate_limit.key is missing, and {idle[0]!r} limits the jobs with the same key. Add a key.",
-                field="options.rate_limit.key",
-            )
-        return None
-    on_limit: Any = "wait" if given.get("on_limit") is None else given["on_limit"]
-    if on_limit not in get_args(OnLimit):
-        raise _wrong("rate_limit.on_limit", "'wait', 'reschedule' or 'drop'", on_limit)
-    return RateLimitPolicy(check_key(given["key"]), parse_limits(given, "rate_limit"), on_limit)
-
-
-def check_key(key: Any) -> str:
-    """Return ``key`` if it is a valid key of a rate limit.
-
-    Raises
-    ------
-    InvalidRequest
-        It is not valid.
-    """
-    if not isinstance(key, str) or len(key) > LONGEST_KEY or not _KEY.fullmatch(key):
-        raise _wrong("rate_limit.key", "letters, digits, '.', '_', ':' and '-', beginning with a letter or digit", key)
-    return key
-
-
-def parse_limits(given: Mapping[str, Any], where: str) -> Limits:
-    """Return the limits that an object describes; ``where`` is its name in errors.
-
-    ``rate`` and ``throttle`` are objects with ``limit`` and ``period``. ``rate`` may also be a number, with ``period``
-    beside it (default: a second). A ``limit`` with a ``period`` at the top level is a rate, too.
-
-    Raises
-    ------
-    InvalidRequest
-        A limit is malformed.
-
-    Spec: ojs-admin-api 6.6
-    """
-    concurrency, rate, throttle = given.get("concurrency"), given.get("rate"), given.get("throttle")
-    if isinstance(rate, int) and not isinstance(rate, bool):
-        rate = {"limit": rate, "period": given.get("period", "second")}
-    elif rate is None and given.get("limit") is not None:
-        rate = {"limit": given["limit"], "period": given.get("period", "second")}
-    if concurrency is not None:
-        concurrency = _whole(concurrency, f"{where}.concurrency", least=0)
-    return Limits(concurrency, parse_rate(rate, f"{where}.rate"), parse_rate(throttle, f"{where}.throttle"))
-
-
-def parse_rate(given: Any, where: str) -> Rate | None:
-    """Return the rate that an object with ``limit`` and ``period`` describes; ``where`` is its name in errors.
-
-    Raises
-    ------
-    InvalidRequest
-        The rate is malformed.
-    """
-    if given is None:
-        return None
-    if not isinstance(given, dict):
-        raise _wrong(where, "an object with 'limit' and 'period'", given)
-    period = given.get("period")
-    if not isinstance(period, str):
-        raise _wrong(f"{where}.period", "an ISO 8601 duration such as 'PT1M'", period)
-    micros = _PERIODS.get(period) or parse_duration(period)
-    if micros <= 0:
-        raise _wrong(f"{where}.period", "longer than zero", period)
-    return Rate(_whole(given.get("limit"), f"{where}.limit", least=1), micros)
-
-
-def _whole(given: Any, where: str, least: int) -> int:
-    if isinstance(given, bool) or not isinstance(given, int) or not least <= given <= MAX_LIMIT:
-        raise _wrong(where, f"an integer from {least} to {MAX_LIMIT}", given)
-    return given
-
-
-def _wrong(where: str, what: str, given: Any) -> InvalidRequest:
-    return InvalidRequest(f"{where} must be {what}, not {given!r:.60}.", field=f"options.{where}")

@@ -21,8 +21,8 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from ojster.core.property_values import MAX_NOTE_BYTES
 from ojster.jobs.failure import Failure, clean
-from ojster.workflows.property_values import MAX_NOTE_BYTES
 
 DEFAULT_MODULES: Final = (
     "base64",

@@ -24,11 +24,6 @@ from starlette.websockets import WebSocket
 
 from ojster.capabilities import CAPABILITIES, Capability
 from ojster.core.errors import MethodNotAllowed, NotFound, OjsterError
-from ojster.events.mail import Smtp
-from ojster.events.streams import Feed
-from ojster.events.webhook_sender import WebhookSender
-from ojster.events.webhook_worker import WebhookWorker
-from ojster.events.websocket import serve_websocket
 from ojster.metering import observed_depth
 from ojster.server import api_page, dashboard_page, openapi
 from ojster.server.answer import Answer, encode
@@ -36,7 +31,12 @@ from ojster.server.audit_trail import AuditTrail
 from ojster.server.authentication import Authenticator
 from ojster.server.browser_guard import BrowserGuard
 from ojster.server.counts import SharedCounts
+from ojster.server.delivery.mail import Smtp
+from ojster.server.delivery.webhook import WebhookSender
+from ojster.server.delivery.worker import WebhookWorker
 from ojster.server.endpoint import COMMON_HEADERS, Endpoint, Terms, refuse
+from ojster.server.endpoints import routes_of
+from ojster.server.event_streams import Feed
 from ojster.server.metrics import Metrics
 from ojster.server.oidc import OidcSettings, OidcVerifier
 from ojster.server.oidc_login import OidcLogin
@@ -45,7 +45,7 @@ from ojster.server.paths import with_encoded_slashes
 from ojster.server.proxies import TrustedProxies
 from ojster.server.request import HttpRequest, Services
 from ojster.server.route import BASE, Route
-from ojster.server.routes import routes_of
+from ojster.server.websocket import serve_websocket
 from ojster.service import Service
 from ojster.tenancy.tenants import TenantChange, introduce_tenants
 from ojster.worker.worker import Worker
@@ -200,13 +200,13 @@ class Application:
         """Return the routes that the specification does not define."""
         return [
             Route("GET", "/metrics", self._show_metrics, "Server"),
-            Route("GET", "/openapi.json", self._show_openapi, "Server"),
-            Route("GET", "/docs", self._show_docs, "Server"),
-            Route("GET", "/", dashboard_page.show_root, "Server"),
-            Route("GET", "/dashboard", dashboard_page.show_dashboard, "Server"),
-            Route("GET", "/dashboard/{path:path}", dashboard_page.show_dashboard, "Server"),
-            Route("GET", "/docs/start.js", self._start_docs, "Server"),
-            *(Route("GET", f"/docs/{name}", self._asset(name), "Server") for name in self._assets()),
+            Route("GET", "/openapi.json", self._show_openapi, "Server", is_public=True),
+            Route("GET", "/docs", self._show_docs, "Server", is_public=True),
+            Route("GET", "/", dashboard_page.show_root, "Server", is_public=True),
+            Route("GET", "/dashboard", dashboard_page.show_dashboard, "Server", is_public=True),
+            Route("GET", "/dashboard/{path:path}", dashboard_page.show_dashboard, "Server", is_public=True),
+            Route("GET", "/docs/start.js", self._start_docs, "Server", is_public=True),
+            *(Route("GET", f"/docs/{name}", self._asset(name), "Server", is_public=True) for name in self._assets()),
         ]
 
     @asynccontextmanager

@@ -17,10 +17,10 @@ from typing import Any, Final
 import msgspec
 from starlette.types import Receive, Scope, Send
 
-from ojster import tracing
 from ojster.audit.entries import AuditEvent, Event
 from ojster.core.access import Operation
 from ojster.core.errors import BackendError, BackendUnavailable, Forbidden, OjsterError, Unauthenticated
+from ojster.handlers import tracing
 from ojster.jobs.new_job import SPEC_VERSION
 from ojster.server.answer import MEDIA_TYPE, PLAIN_JSON, Answer, Header, UnchangedAnswer, encode
 from ojster.server.audit_trail import AuditTrail, shown_object, shown_request

@@ -19,10 +19,11 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from ojster.capabilities import CAPABILITIES, Capability
-from ojster.core.event_metrics import EventMetric, EventMetrics
+from ojster.capabilities import CAPABILITIES, Capability, event_metrics
+from ojster.core.event_metrics import EventMetric
 from ojster.core.events import Event
 from ojster.server.counts import Counts, Series, SharedCounts, add_up
+from ojster.server.gauges import GAUGES
 from ojster.service import Service
 
 _LABELS: Final = ("endpoint", "status")
@@ -49,9 +50,9 @@ class Metrics:
 
     def __init__(self, capabilities: Sequence[Capability] = CAPABILITIES, shared: SharedCounts | None = None) -> None:
         self._shared = shared
-        self._modules = [one.module(one.metrics) for one in capabilities if one.metrics is not None]
+        self.gauges = [GAUGES[one.name] for one in capabilities if one.name in GAUGES]
         self._started = time.monotonic()
-        self._of_events = EventMetrics(module.EVENT_METRICS for module in self._modules)
+        self._of_events = event_metrics(capabilities)
         self._metrics = {metric.name: metric for metric in self._of_events.all()}
         self._series: dict[str, dict[tuple[str, ...], Series]] = {
             name: {} if metric.labels else {(): _series(metric.buckets)} for name, metric in self._metrics.items()
@@ -98,8 +99,8 @@ class Metrics:
     async def render(self, service: Service) -> bytes:
         """Return the metrics in the Prometheus text format."""
         reported: list[Metric] = []
-        for module in self._modules:
-            reported += await module.families(service)
+        for gauges in self.gauges:
+            reported += await gauges(service)
         sums = add_up([self.counts(), *([] if self._shared is None else self._shared.others())])
         reported += self._requests_of(sums.pop(_REQUESTS, {}))
         reported += self._events_of(sums)

@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
+from ojster.core.version import __version__
 from ojster.core.wire import ErrorAnswer
 from ojster.server.route import BASE, Route
-from ojster.version import __version__
 
 _PARAMETER = re.compile(r"\{(\w+)\}")
 _MEDIA = "application/openjobspec+json"

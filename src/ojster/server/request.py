@@ -14,15 +14,13 @@ from urllib.parse import parse_qsl
 import msgspec
 from starlette.types import Receive
 
-from ojster import tracing
 from ojster.core.errors import Forbidden, InvalidPayload, InvalidRequest, PayloadTooLarge, Unsupported
 from ojster.core.ids import new_id
 from ojster.core.json_objects import Members, read_members
 from ojster.core.parsing import refuse_misspelt, without_nulls
 from ojster.core.tenant import check_tenant
 from ojster.core.turns import read_aside
-from ojster.events.streams import Feed
-from ojster.events.webhook_sender import WebhookSender
+from ojster.handlers import tracing
 from ojster.jobs.new_job import SPEC_VERSION
 from ojster.jobs.scope import Caller
 from ojster.server import session
@@ -31,6 +29,8 @@ from ojster.server.audit_trail import AuditTrail
 from ojster.server.authentication import Authenticator, Credentials
 from ojster.server.browser_guard import BrowserGuard
 from ojster.server.compression import decompress
+from ojster.server.delivery.webhook import WebhookSender
+from ojster.server.event_streams import Feed
 from ojster.server.oidc_login import OidcLogin
 from ojster.server.proxies import TrustedProxies
 from ojster.service import Service

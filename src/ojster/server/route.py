@@ -9,7 +9,6 @@ import msgspec
 
 from ojster.core.access import Operation
 from ojster.server.answer import Header
-from ojster.server.permissions import operations_for
 from ojster.server.request import Handler
 
 BASE: Final = "/ojs/v1"
@@ -58,10 +57,21 @@ class Route(msgspec.Struct, frozen=True):
     configures: bool = False
     """Whether it changes the configuration, although producers may call it: such calls are in the audit log."""
 
-    @property
-    def needs(self) -> tuple[Operation, ...]:
-        """Accepted operations: the caller needs at least one. Empty if the endpoint is public."""
-        return operations_for(self.method, self.path.removeprefix(BASE), for_all=not self.is_for_tenants)
+    is_public: bool = False
+    """Whether it needs no token."""
+
+    needs: tuple[Operation, ...] = ()
+    """Operations of which the caller needs one: by default ``inspect`` for a GET for one workspace, and ``admin``
+    otherwise, so that a new endpoint is restricted. Empty if it is public.
+
+    Spec: ojs-security 7.2
+    """
+
+    def __post_init__(self) -> None:
+        """Restrict an endpoint that does not say who may call it."""
+        if not self.needs and not self.is_public:
+            is_read = self.method == "GET" and self.is_for_tenants
+            msgspec.structs.force_setattr(self, "needs", (Operation.INSPECT if is_read else Operation.ADMIN,))
 
     @property
     def is_audited(self) -> bool:

@@ -16,15 +16,16 @@ from typing import Final
 
 import uvicorn
 
-from ojster.app import App
 from ojster.core.errors import InvalidRequest
+from ojster.core.public_settings import Settings, for_engine
 from ojster.core.tuning import tune_interpreter
-from ojster.events.mail import read_smtp
 from ojster.files.open import store_for
+from ojster.handlers.register import HandlerRegister
 from ojster.server.application import Application
 from ojster.server.browser_guard import LOOPBACK_HOSTS, BrowserGuard
 from ojster.server.counts import SharedCounts
 from ojster.server.dashboard_page import is_built
+from ojster.server.delivery.mail import read_smtp
 from ojster.server.oidc import OidcSettings
 from ojster.server.port import check_port
 from ojster.server.protocol import MAX_CONNECTIONS, QuickHttpProtocol
@@ -32,7 +33,6 @@ from ojster.server.proxies import TrustedProxies
 from ojster.server.tls import TlsFiles, TlsRenewal
 from ojster.server.unix_socket import listen_at
 from ojster.service import Service
-from ojster.settings import Settings, for_engine
 from ojster.storage.open import open_database
 from ojster.tenancy.tenants import TenantChange
 from ojster.worker.worker import Worker
@@ -129,7 +129,7 @@ def serve(
     guarded: bool | None = None,
     smtp: str | None = None,
     files: str | None = None,
-    app: App | None = None,
+    app: HandlerRegister | None = None,
     allowed_hosts: Sequence[str] = (),
     unix_socket: Path | None = None,
     max_connections: int = MAX_CONNECTIONS,
@@ -239,7 +239,7 @@ def _names(host: str, allowed: Sequence[str]) -> set[str] | None:
     return {host, *allowed} if allowed else None
 
 
-def _worker_of(app: App, service: Service, url: str) -> Worker:
+def _worker_of(app: HandlerRegister, service: Service, url: str) -> Worker:
     """Return the worker that runs the orchestrators of an application inside the server."""
     app.work_on(service, url)
     if not app.orchestrators:

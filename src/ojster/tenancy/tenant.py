@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from ojster.queues.rate_limit import Rate
+from ojster.core.rate_limit import Rate
 from ojster.storage.memory import Remembered
 from ojster.storage.transaction import Transaction
 

@@ -13,8 +13,8 @@ import msgspec
 
 from ojster.core.errors import NotFound, OjsterError
 from ojster.core.tenant import NOBODY, TENANT_NAMES_RANGE, shown_tenant, split
-from ojster.insight.overview import THROUGHPUT_MINUTES
-from ojster.insight.statistics import Work, work_by_queue, work_of_names
+from ojster.jobs.statistics import Work, work_by_queue, work_of_names
+from ojster.queues.overview import THROUGHPUT_MINUTES
 from ojster.storage.transaction import Transaction
 from ojster.tenancy.quotas import DEPTH_STATES, invalidate_tenant
 from ojster.tenancy.tenant import Tenant, decode_tenant, tenants_by_id

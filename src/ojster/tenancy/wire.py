@@ -21,7 +21,7 @@ from ojster.core.wire import (
     ThroughputBody,
     Timestamp,
 )
-from ojster.queues.wire import RateBody
+from ojster.jobs.rate_limit_wire import RateBody
 
 
 class TenantLimitsBody(Struct):

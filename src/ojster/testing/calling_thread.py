@@ -13,8 +13,8 @@ from functools import partial
 from typing import Any, ParamSpec, TypeVar, cast
 
 from ojster.client.event_loop_thread import EventLoopThread
-from ojster.provision import calling_thread
-from ojster.raised import Raised
+from ojster.handlers.provision import calling_thread
+from ojster.handlers.raised import Raised
 
 R = TypeVar("R")
 P = ParamSpec("P")
@@ -102,9 +102,9 @@ class CallersLoop(EventLoopThread):
         thread: CallingThread | None = getattr(self._local, "thread", None)
         if thread is None:
             thread = self._local.thread = CallingThread()
-        with in_thread(thread):
-            future = asyncio.run_coroutine_threadsafe(coroutine, loop)
         try:
+            with in_thread(thread):
+                future = asyncio.run_coroutine_threadsafe(coroutine, loop)
             thread.run_until(future)
         except BaseException:
             self._end(coroutine, loop)

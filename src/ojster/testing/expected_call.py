@@ -9,9 +9,9 @@ from typing import Any, Final, Self
 
 import msgspec
 
-from ojster.app import App
+from ojster.api.app import App
 from ojster.core.values import to_json
-from ojster.job_type import JobType
+from ojster.handlers.job_type import JobType
 
 CONDITIONS: Final = ("count", "meta", "priority", "queue", "state", "tenant")
 """What ``assert_enqueued`` compares beside arguments, by name."""

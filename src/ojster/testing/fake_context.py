@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 
-from ojster.context import JobContext
 from ojster.core.job import Job
 from ojster.core.values import to_json
-from ojster.stop_signal import StopSignal
+from ojster.handlers.context import JobContext
+from ojster.handlers.stop_signal import StopSignal
 
 
 class FakeContext(JobContext):

@@ -8,7 +8,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from ojster.job_type import JobType
+from ojster.handlers.job_type import JobType
 
 __all__ = ["arguments_of", "failures", "json_values"]
 

@@ -10,19 +10,19 @@ from typing import Any, Final, Self, TypeVar
 
 import msgspec
 
-from ojster.app import App
+from ojster.api.app import App
 from ojster.client.event_loop_thread import EventLoopThread
-from ojster.context import JobContext
 from ojster.core.job import Job
+from ojster.core.public_settings import for_engine
 from ojster.core.states import JobState
 from ojster.core.values import Seconds, to_seconds
 from ojster.files.store import MemoryStore
+from ojster.handlers.context import JobContext
+from ojster.handlers.outcomes import JobFailed
 from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.queries import Page
-from ojster.outcomes import JobFailed
 from ojster.schedules.due import run_due
 from ojster.service import Service
-from ojster.settings import for_engine
 from ojster.storage.open import open_database
 from ojster.testing.calling_thread import CallersLoop, in_thread, waiting_thread
 from ojster.testing.expected_call import CONDITIONS, Call, Callee, shown_call

@@ -22,14 +22,14 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from ojster.app import App
 from ojster.core.job import Job
 from ojster.core.values import to_json
-from ojster.job_type import JobType
-from ojster.loading import url_in_environment
-from ojster.middleware import through_thread_middleware
-from ojster.outcomes import Released
-from ojster.provision import provided
+from ojster.handlers.job_type import JobType
+from ojster.handlers.middleware import through_thread_middleware
+from ojster.handlers.outcomes import Released
+from ojster.handlers.provision import provided
+from ojster.handlers.register import HandlerRegister
+from ojster.storage.urls import url_in_environment
 from ojster.worker.failures import class_names, described
 from ojster.worker.recycling import peak_memory
 
@@ -77,9 +77,9 @@ class _Lives:
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._context = contextvars.copy_context()
-        self._started: dict[App, _Held[None]] = {}
+        self._started: dict[HandlerRegister, _Held[None]] = {}
 
-    def begin(self, app: App) -> None:
+    def begin(self, app: HandlerRegister) -> None:
         """Start the lifespan of an application, if it has not."""
         if app not in self._started:
             self._started[app] = self.hold(app.lifespan.running(app))
@@ -158,7 +158,7 @@ def _run(request: _Request, lives: _Lives) -> dict[str, Any]:
     return {"result": result}
 
 
-def _call(handler: JobType[Any, Any], app: App, request: _Request, lives: _Lives) -> Any:
+def _call(handler: JobType[Any, Any], app: HandlerRegister, request: _Request, lives: _Lives) -> Any:
     given = handler.types.convert(request.args)
     if request.job is None:
         return lives.call(partial(handler.function, *given))
@@ -176,7 +176,7 @@ def _call(handler: JobType[Any, Any], app: App, request: _Request, lives: _Lives
     return result
 
 
-def _handler(module_name: str, type: str) -> tuple[JobType[Any, Any], App]:
+def _handler(module_name: str, type: str) -> tuple[JobType[Any, Any], HandlerRegister]:
     module: dict[str, Any]
     if module_name == "__main__":
         raise RuntimeError(
@@ -184,8 +184,8 @@ def _handler(module_name: str, type: str) -> tuple[JobType[Any, Any], App]:
         )
     module = vars(importlib.import_module(module_name))
     for value in module.values():
-        app = value if isinstance(value, App) else getattr(value, "app", None)
-        if isinstance(app, App) and type in app.handlers:
+        app = value if isinstance(value, HandlerRegister) else getattr(value, "app", None)
+        if isinstance(app, HandlerRegister) and type in app.handlers:
             return app.root.handlers[type], app.root
     raise LookupError(f"The module {module_name!r} has no handler for {type!r}.")
 

@@ -15,10 +15,10 @@ from typing import Any, Final
 import msgspec
 
 from ojster.core.job import Job
-from ojster.job_type import JobType
+from ojster.handlers.job_type import JobType
+from ojster.handlers.outcomes import Released
 from ojster.jobs.failure import Failure
 from ojster.jobs.messages import Release
-from ojster.outcomes import Released
 from ojster.storage.database import without_urls
 from ojster.storage.open import MEMORY
 

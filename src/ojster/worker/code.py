@@ -8,19 +8,19 @@ from typing import Any, Final, get_args
 import msgspec
 
 from ojster.client.interface import Client
-from ojster.context import JobContext
 from ojster.core.errors import InvalidRequest, OjsterError
 from ojster.core.json_objects import read_members
+from ojster.core.property_values import Changes, check_changes
 from ojster.core.timestamps import parse_timestamp
 from ojster.core.values import to_json
+from ojster.handlers.context import JobContext
+from ojster.handlers.outcomes import Released
 from ojster.jobs.code import ATTRIBUTE, read_code
 from ojster.jobs.failure import Failure
 from ojster.jobs.messages import Release, Then
-from ojster.outcomes import Released
 from ojster.sandbox.sandbox import CodeFailed, End, Request, Sandbox
 from ojster.workflows.notes import NewNote
 from ojster.workflows.properties import Properties
-from ojster.workflows.property_values import Changes, check_changes
 
 log: Final = logging.getLogger(__name__)
 

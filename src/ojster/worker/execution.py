@@ -15,24 +15,24 @@ from typing import Any, Final
 
 import msgspec
 
-from ojster import middleware, tracing
-from ojster.app import App
-from ojster.context import JobContext, enter_job
 from ojster.core.job import Job
+from ojster.core.property_values import Changes
 from ojster.core.values import to_json
-from ojster.job_type import JobType
+from ojster.handlers import middleware, tracing
+from ojster.handlers.context import JobContext, enter_job
+from ojster.handlers.job_type import JobType
+from ojster.handlers.outcomes import Released
+from ojster.handlers.provision import Provision, Threads, provided, threads_for, use_threads
+from ojster.handlers.raised import caught, value_of
+from ojster.handlers.register import HandlerRegister
 from ojster.jobs.code import CODE_TYPE
 from ojster.jobs.failure import Failure
 from ojster.jobs.messages import Acknowledgement, FailureReport, Release, hand_back
-from ojster.outcomes import Released
-from ojster.provision import Provision, Threads, provided, threads_for, use_threads
-from ojster.raised import caught, value_of
 from ojster.worker.children import ChildPool
 from ojster.worker.code import CodeRunner
 from ojster.worker.company import Company
 from ojster.worker.failures import failure_of
 from ojster.worker.loop_watch import LoopWatch
-from ojster.workflows.property_values import Changes
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ class Executor:
 
     def __init__(
         self,
-        app: App,
+        app: HandlerRegister,
         threads: int,
         children: ChildPool | None,
         on_thread_freed: Callable[[], None],

@@ -11,15 +11,15 @@ from typing import Final
 
 import msgspec
 
-from ojster import middleware, raised
-from ojster.arguments import InvalidArguments
 from ojster.core.job import Job
 from ojster.core.values import to_timestamp
-from ojster.job_options import class_name, error_type
+from ojster.handlers import middleware, raised
+from ojster.handlers.arguments import InvalidArguments
+from ojster.handlers.job_options import class_name, error_type
+from ojster.handlers.outcomes import Outcome, RateLimited
+from ojster.handlers.raised import original
 from ojster.jobs.failure import Failure, clean
 from ojster.jobs.job_json import retry_policy
-from ojster.outcomes import Outcome, RateLimited
-from ojster.raised import original
 from ojster.sandbox.sandbox import CodeFailed
 from ojster.worker.children import ChildCrashed
 

@@ -9,10 +9,10 @@ import socket
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final, Protocol
 
-from ojster.app import App
 from ojster.core.errors import OjsterError
 from ojster.core.job import Job
 from ojster.fleet.workers import Heartbeat
+from ojster.handlers.register import HandlerRegister
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ def interval_between(lease: float, patience: float, jobs: Iterable[Job]) -> floa
 class Described(Protocol):
     """What a heartbeat tells of a worker."""
 
-    app: App
+    app: HandlerRegister
     id: str
     lease: float
     queues: tuple[str, ...]

@@ -9,9 +9,9 @@ from functools import partial
 
 import msgspec
 
-from ojster.app import App
 from ojster.client.interface import Client
 from ojster.core.errors import Forbidden, NotFound, OjsterError
+from ojster.handlers.register import HandlerRegister
 from ojster.jobs.names import DEFAULT_QUEUE
 from ojster.schedules.cron import Cron
 from ojster.worker.backoff import UNREACHABLE, Backoff
@@ -25,14 +25,14 @@ class NoHandlers(Exception):
     """A worker was started that has no handlers, and would get no job."""
 
 
-def named_queues(app: App) -> list[str]:
+def named_queues(app: HandlerRegister) -> list[str]:
     """Return the queues that the handlers of an application name, after ``default``."""
     handlers = [one for type, one in app.handlers.items() if type != ORCHESTRATE_TYPE]
     others = {one.options.queue for one in handlers if one.options.queue is not None} - {DEFAULT_QUEUE}
     return [DEFAULT_QUEUE, *sorted(others)]
 
 
-async def register(client: Client, app: App) -> None:
+async def register(client: Client, app: HandlerRegister) -> None:
     """Register what an application declares; what the server rejects is logged."""
     try:
         for type, declared in app.handlers.items():
@@ -51,7 +51,7 @@ async def register(client: Client, app: App) -> None:
         log.debug("cannot look for what an earlier version of the application has declared: %s", error)
 
 
-async def _tell_of_leftovers(client: Client, app: App) -> None:
+async def _tell_of_leftovers(client: Client, app: HandlerRegister) -> None:
     """Log what is stored for the application's job types and what it does not declare: an earlier version may have.
 
     It stays in force, because somebody else may have wanted it.

@@ -19,12 +19,12 @@ from ojster.core.errors import (
     PayloadTooLarge,
     TenantLimitExceeded,
 )
+from ojster.core.property_values import PropertyConflict
 from ojster.core.refusals import ResultTooLarge
 from ojster.jobs.failure import Failure
 from ojster.jobs.messages import Acknowledgement, FailureReport, Progress, Release
 from ojster.worker.backoff import UNREACHABLE, Backoff
 from ojster.worker.execution import Ending
-from ojster.workflows.property_values import PropertyConflict
 
 log = logging.getLogger(__name__)
 

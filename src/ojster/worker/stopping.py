@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 
-from ojster.context import JobContext
+from ojster.handlers.context import JobContext
 from ojster.jobs.messages import hand_back
 from ojster.worker.execution import Ending
 

@@ -17,14 +17,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from ojster.app import App
 from ojster.client.interface import Client
-from ojster.context import JobContext
 from ojster.core.errors import OjsterError
 from ojster.core.ids import new_id
 from ojster.core.job import Job
 from ojster.fleet.requirements import read_provided
 from ojster.fleet.workers import Heartbeat
+from ojster.handlers.context import JobContext
+from ojster.handlers.register import HandlerRegister
 from ojster.jobs.claim_policy import Claim
 from ojster.jobs.code import CODE_CAPABILITY, CODE_TYPE
 from ojster.jobs.messages import hand_back
@@ -139,7 +139,7 @@ class Worker:
 
     def __init__(
         self,
-        app: App,
+        app: HandlerRegister,
         *,
         queues: Sequence[str] | None = None,
         concurrency: int = DEFAULT_CONCURRENCY,

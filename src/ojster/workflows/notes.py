@@ -9,12 +9,12 @@ import msgspec
 
 from ojster.core.errors import Conflict, OjsterError, PayloadTooLarge
 from ojster.core.parsing import read_value
+from ojster.core.property_values import MAX_NOTE_BYTES
 from ojster.core.timestamps import format_timestamp
 from ojster.jobs.leases import check_holder
 from ojster.jobs.messages import Holder
 from ojster.jobs.queries import no_job, no_workflow
 from ojster.storage.transaction import Transaction
-from ojster.workflows.property_values import MAX_NOTE_BYTES
 from ojster.workflows.stored_workflow import find_workflow
 
 MAX_NOTES: Final = 1_000

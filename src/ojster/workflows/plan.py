@@ -17,6 +17,7 @@ import msgspec
 from ojster.core.errors import OjsterError
 from ojster.core.ids import LONGEST_WORKFLOW_ID, is_workflow_id, new_id
 from ojster.core.json_objects import MAX_VALUE_DEPTH, Members, without_nulls
+from ojster.core.property_values import read_properties
 from ojster.jobs.expiration import ATTRIBUTE as EXPIRATION
 from ojster.jobs.expiration import read_expiration_delay
 from ojster.jobs.new_job import read_owner
@@ -28,7 +29,6 @@ from ojster.workflows.plan_members import Problem, choice, json_object, refusal_
 from ojster.workflows.plan_rules import CONTAINERS, OWN_MEMBERS, adjusted, inherit
 from ojster.workflows.plan_values import NewWorkflow
 from ojster.workflows.planner import Planner
-from ojster.workflows.property_values import read_properties
 from ojster.workflows.typeless import is_graph, read_callbacks
 
 MAX_PARAMS_BYTES: Final = 262_144

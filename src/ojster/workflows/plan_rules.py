@@ -8,19 +8,19 @@ from typing import Any, Final
 
 import msgspec
 
+from ojster.collections.collect import Collect
 from ojster.collections.items import INTERNAL, Provided
 from ojster.core.durations import MILLISECOND
 from ojster.core.errors import OjsterError
 from ojster.core.json_objects import Members, raw_list, read_members
-from ojster.events.reaction_rules import ATTRIBUTE as REACTIONS
-from ojster.events.reaction_rules import Collect
+from ojster.core.reacts import REACTIONS
 from ojster.jobs.code import ATTRIBUTE, CODE_TYPE
+from ojster.jobs.names import WAIT_TYPE
 from ojster.jobs.options import PRIORITIES
 from ojster.jobs.options_wire import OPTION_NAMES, read_options, read_span
 from ojster.workflows.node import Rule
 from ojster.workflows.plan_members import Problem, text
 from ojster.workflows.wait import ATTRIBUTE as WAITS_FOR
-from ojster.workflows.wait import WAIT_TYPE
 
 _encode: Final = msgspec.json.Encoder().encode
 

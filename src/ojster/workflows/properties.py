@@ -8,11 +8,11 @@ import msgspec
 
 from ojster.core.errors import Conflict, InvalidRequest, OjsterError, PayloadTooLarge
 from ojster.core.job import NODE_BITS, Job
+from ojster.core.property_values import MAX_PROPERTIES, Changes, Property, PropertyConflict, check_changes
 from ojster.jobs.leases import refusal_of
 from ojster.jobs.messages import Holder
 from ojster.jobs.queries import no_workflow
 from ojster.storage.transaction import Transaction
-from ojster.workflows.property_values import MAX_PROPERTIES, Changes, Property, PropertyConflict, check_changes
 from ojster.workflows.stored_workflow import find_workflow
 
 Properties = dict[str, Property]

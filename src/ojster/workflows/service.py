@@ -13,6 +13,7 @@ import msgspec
 from ojster.core.errors import OjsterError
 from ojster.core.ids import ids_beginning_with, is_job_id
 from ojster.core.json_objects import Members, read_members, without_nulls
+from ojster.core.property_values import check_changes
 from ojster.core.tenant import NOBODY
 from ojster.core.turns import in_turns, read_aside
 from ojster.jobs.failure import Failure
@@ -39,7 +40,6 @@ from ojster.workflows.plan_members import Problem, refusal_of
 from ojster.workflows.plan_values import NewWorkflow
 from ojster.workflows.preparation import check_steps, complete_steps
 from ojster.workflows.properties import Properties, PropertyChange
-from ojster.workflows.property_values import check_changes
 from ojster.workflows.selection import WorkflowFilter, list_workflows
 from ojster.workflows.status import WorkflowStatistics, WorkflowStatus
 from ojster.workflows.step_pages import StepFilter, StepPage, list_steps

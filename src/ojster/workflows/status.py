@@ -15,6 +15,7 @@ from ojster.core.job import last_error
 from ojster.core.states import FINISHED
 from ojster.core.tenant import called
 from ojster.core.timestamps import format_optional
+from ojster.jobs.names import WAIT_TYPE
 from ojster.jobs.queries import no_workflow
 from ojster.storage.transaction import Transaction
 from ojster.workflows.info import WorkflowInfo
@@ -22,7 +23,7 @@ from ojster.workflows.node import Kind, NodeState, place_of
 from ojster.workflows.plan_values import Spec, read_spec
 from ojster.workflows.stored_workflow import ALL_STATES, IS_VISIBLE, Workflow, find_workflow
 from ojster.workflows.views import job_type_of, summary_of, times_of_step
-from ojster.workflows.wait import WAIT_TYPE, WaitingFor
+from ojster.workflows.wait import WaitingFor
 from ojster.workflows.waiting import nodes_that_wait_for_items, waits_of
 
 MAX_BRANCH_RESULTS: Final = 10_000

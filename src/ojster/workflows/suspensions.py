@@ -19,6 +19,7 @@ from ojster.core.json_objects import read_members
 from ojster.core.states import JobState
 from ojster.core.timestamps import format_timestamp
 from ojster.jobs.failure import Failure
+from ojster.jobs.names import WAIT_TYPE
 from ojster.jobs.queries import no_job, no_workflow
 from ojster.jobs.transitions import (
     ChangedJob,
@@ -37,7 +38,7 @@ from ojster.workflows.node import Kind
 from ojster.workflows.steps import find_step
 from ojster.workflows.stopping import lock_workflows, stopped_nodes
 from ojster.workflows.stored_workflow import Workflow, find_workflow
-from ojster.workflows.wait import ATTRIBUTE, WAIT_TYPE, decode_wait, read_wait
+from ojster.workflows.wait import ATTRIBUTE, decode_wait, read_wait
 
 
 class SuspensionKind(StrEnum):

@@ -17,6 +17,7 @@ from ojster.core.states import FINISHED
 from ojster.core.tenant import called
 from ojster.core.timestamps import format_optional, format_timestamp
 from ojster.jobs.expiration import shown_expiration_delay
+from ojster.jobs.names import WAIT_TYPE
 from ojster.jobs.queries import only_id_beginning
 from ojster.storage.transaction import Transaction
 from ojster.workflows.graph import NODE_COLUMNS_OF_N
@@ -25,7 +26,7 @@ from ojster.workflows.node import ENDED, EXPANDED, MAX_NODES, TWO_PART, Kind, No
 from ojster.workflows.plan_values import Spec, read_spec
 from ojster.workflows.results import outcomes
 from ojster.workflows.stored_workflow import ALL_STATES, FINAL_STATES, IS_VISIBLE, WORKFLOW_COLUMNS, Workflow
-from ojster.workflows.wait import WAIT_TYPE, WaitingFor
+from ojster.workflows.wait import WaitingFor
 from ojster.workflows.waiting import waits_of
 
 MAX_WORKFLOW_ERRORS: Final = 100

@@ -14,9 +14,6 @@ from ojster.core.parsing import read_value
 from ojster.core.refusals import SchemaViolation
 from ojster.core.timestamps import parse_timestamp
 
-WAIT_TYPE: Final = "ojster.wait"
-"""Type of the jobs of wait steps. They are never handed out to workers."""
-
 WaitingFor = Literal["gate", "form", "delay", "promise", "suspension"]
 """What a step waits for: an approval, an answer, a time, a promised item, or that its suspended job is resumed."""
 

@@ -7,8 +7,9 @@ from collections.abc import Collection
 from typing import Final, get_args
 
 from ojster.core.job import NODE_BITS
+from ojster.jobs.names import WAIT_TYPE
 from ojster.storage.transaction import Transaction
-from ojster.workflows.wait import WAIT_TYPE, WaitingFor
+from ojster.workflows.wait import WaitingFor
 
 WAITING_FOR: Final[tuple[WaitingFor, ...]] = get_args(WaitingFor)
 

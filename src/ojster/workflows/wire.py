@@ -7,25 +7,8 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
-from ojster.core.wire import Count, Identifier, Json, Milliseconds
+from ojster.core.wire import ChangesBody, Count, Identifier, Json, Milliseconds
 from ojster.jobs.policy_wire import RetryPolicyBody
-from ojster.workflows.property_values import Changes
-
-
-class ChangesBody(Struct):
-    """Changes of the properties of a workflow, applied all or none.
-
-    ``expected`` gives the version that each property must have, by name; 0: the property must not exist.
-    """
-
-    set: dict[str, Raw] = {}
-    delete: list[str] = []
-    expected: dict[str, Count] = {}
-
-
-def changes_body(changes: Changes | None) -> ChangesBody | None:
-    """Return the JSON form of changes of properties."""
-    return None if changes is None else ChangesBody(changes.set, list(changes.delete), changes.expected)
 
 
 class PropertiesBody(ChangesBody):

@@ -1,0 +1,1 @@
+"""What Python programs import: the application, its workflows, and their handles."""

@@ -1,0 +1,102 @@
+"""Pushing jobs in a caller's own transaction, on PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ojster.capabilities import all_extensions
+from ojster.client.event_loop_thread import EventLoopThread
+from ojster.core.errors import InvalidRequest
+from ojster.core.job import Job
+from ojster.core.json_objects import Members
+from ojster.core.public_settings import Settings, for_engine
+from ojster.core.reacts import BITS
+from ojster.jobs.extension import install
+from ojster.jobs.middleware import EnqueueMiddleware, MiddlewareChain, through_middleware
+from ojster.jobs.new_job import read_job
+from ojster.jobs.push import push
+from ojster.jobs.scope import accepted
+from ojster.storage.database import POSTGRES, without_password
+from ojster.storage.transaction import Later, Transaction
+
+if TYPE_CHECKING:
+    from ojster.storage.postgres.url import PostgresUrl
+
+
+class Pushing(Protocol):
+    """An application, as far as a push in a caller's transaction needs it."""
+
+    url: str
+    tenant: str | None
+    settings: Settings
+    enqueue_middleware: MiddlewareChain[EnqueueMiddleware]
+    _event_loop_thread: EventLoopThread
+
+
+class CallerPush:
+    """Pushes jobs of an application in a caller's transaction."""
+
+    def __init__(self, app: Pushing) -> None:
+        self._app = app
+
+    def push(self, connection: Any, requests: Sequence[Members]) -> list[Job]:
+        """Push jobs on a synchronous connection."""
+        from ojster.storage.postgres import caller_transaction
+
+        url = self._database_url()
+        if not requests:
+            return []
+        execute = caller_transaction.executes(connection)
+        thread = self._app._event_loop_thread
+        prepared = thread.call(self._prepare(requests)) if self._app.enqueue_middleware else requests
+        return caller_transaction.run_in_caller_transaction(
+            execute, lambda tx: self._push(tx, prepared), for_engine(self._app.settings), url
+        )
+
+    async def apush(self, connection: Any, requests: Sequence[Members]) -> list[Job]:
+        """Push jobs on an asynchronous or a synchronous connection."""
+        from ojster.storage.postgres import caller_transaction
+
+        url = self._database_url()
+        if not requests:
+            return []
+        prepared = await self._prepare(requests)
+        return await caller_transaction.run_in_caller_transaction_async(
+            connection, lambda tx: self._push(tx, prepared), for_engine(self._app.settings), url
+        )
+
+    async def _prepare(self, requests: Sequence[Members]) -> list[Members]:
+        return [await through_middleware(self._app.enqueue_middleware, members) for members in requests]
+
+    def _push(self, tx: Transaction, requests: Sequence[Members]) -> list[Job]:
+        install(tx.memory, all_extensions())
+        settings = for_engine(self._app.settings)
+        jobs = [
+            read_job(
+                members,
+                tx.now,
+                largest=settings.largest_job,
+                tenant=self._app.tenant,
+                otherwise=settings.default_tenant,
+            )
+            for members in requests
+        ]
+        if any(job.reacts & BITS["on_creation"] for job in jobs):
+            raise InvalidRequest(
+                "A job that is enqueued in the caller's transaction cannot have reactions to on_creation; remove them."
+            )
+        (pushed,) = push(tx, [jobs])
+        assert not isinstance(pushed, Later), "the caller's transaction waits for keys itself"
+        return [one.job for one in accepted(pushed)]
+
+    def _database_url(self) -> PostgresUrl:
+        """Return the parsed URL of the application's database, for use in a caller's transaction."""
+        if not self._app.url.startswith(POSTGRES):
+            raise InvalidRequest(
+                "Enqueueing in the caller's transaction requires an App with a PostgreSQL URL, not "
+                f"{without_password(self._app.url)!r}. Use enqueue instead."
+            )
+        from ojster.storage.postgres.url import parse_postgres_url
+
+        return parse_postgres_url(self._app.url)

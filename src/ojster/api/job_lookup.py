@@ -1,0 +1,95 @@
+"""Jobs and job types of an application, by their ids and names."""
+
+from __future__ import annotations
+
+from typing import Any, Unpack, cast
+
+import msgspec
+
+from ojster.client.event_loop_thread import EventLoopThread
+from ojster.client.interface import Client
+from ojster.handlers.job_handle import Application, JobHandle
+from ojster.handlers.job_options import JobOptions, JobOptionsDict, with_changes
+from ojster.handlers.job_type import JobType
+from ojster.jobs.names import read_type
+
+
+class JobLookup:
+    """The part of ``App`` that finds jobs, and job types whose handlers may be elsewhere."""
+
+    handlers: dict[str, JobType[Any, Any]]
+    _event_loop_thread: EventLoopThread
+
+    def client(self) -> Client:
+        """Return the client for the running event loop."""
+        raise NotImplementedError
+
+    def job_type(self, type: str, **options: Unpack[JobOptionsDict]) -> JobType[..., Any]:
+        """Return a job type by its name, also if its handler is elsewhere: in another program, or another language.
+
+        Parameters
+        ----------
+        type:
+            Job type, such as ``email.send``.
+        options:
+            Options of its jobs; see ``JobOptions``.
+
+        Returns
+        -------
+        JobType
+            The type. If its handler is not declared here, arguments are positional, and results are plain JSON values.
+
+        Raises
+        ------
+        InvalidRequest
+            The type or an option is malformed.
+
+        Examples
+        --------
+        >>> from ojster import App
+        >>> app = App("sqlite:///:memory:")
+        >>> app.job_type("email.send", queue="mail").enqueue("ada@example.com").state
+        'available'
+        >>> app.close()
+        """
+        name = read_type(msgspec.json.encode(type))
+        known = self.handlers.get(name)
+        if known is not None:
+            return known.using(**options)
+
+        def elsewhere(*args: Any) -> Any:
+            raise TypeError(f"The handler of {name!r} is not declared in this application.")
+
+        return JobType(cast("Application", self), name, elsewhere, with_changes(JobOptions(), options), False)
+
+    def find(self, job_id: str) -> JobHandle[Any]:
+        """Return the handle of an existing job.
+
+        Parameters
+        ----------
+        job_id:
+            Id of the job.
+
+        Returns
+        -------
+        JobHandle
+            The handle of the job.
+
+        Raises
+        ------
+        NotFound
+            The job does not exist.
+        """
+        return self._event_loop_thread.call(self.afind(job_id))
+
+    async def afind(self, job_id: str) -> JobHandle[Any]:
+        """Return the handle of an existing job. See ``find``.
+
+        Returns
+        -------
+        JobHandle
+            The handle of the job.
+        """
+        job = await self.client().jobs.find(job_id)
+        declared = self.handlers.get(job.type)
+        return JobHandle(cast("Application", self), job, None if declared is None else declared.types)

@@ -1,0 +1,279 @@
+"""What an application does with workflows and what they hand on: defines, starts and finds them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from inspect import signature
+from typing import Any, Final
+
+import msgspec
+
+from ojster.api.workflow_handle import AsyncRun, Run
+from ojster.client.event_loop_thread import EventLoopThread
+from ojster.client.interface import Client
+from ojster.collections.items import Where
+from ojster.core.errors import Duplicate, NotFound
+from ojster.core.json_objects import Members
+from ojster.core.values import to_json
+from ojster.handlers import tracing
+from ojster.handlers.collection_handle import SharedCollection
+from ojster.handlers.job_options import check_options, policy_to_wire
+from ojster.handlers.orchestrator import Orchestrator
+from ojster.workflows.declaration import Step, Workflow, chain, start_request
+from ojster.workflows.definition import Definition
+from ojster.workflows.info import WorkflowInfo
+from ojster.workflows.orchestrator_request import ORCHESTRATOR_MEMBER as ORCHESTRATOR
+
+Startable = Step | str | type[Orchestrator]
+"""Anything that can be started as a workflow: steps, the name of a definition, or an orchestrator class."""
+
+_encode: Final = msgspec.json.Encoder().encode
+
+
+OPTIONS_OF_STEPS: Final = tuple(signature(Workflow.request).parameters)[1:]
+"""The options of a workflow that is started from steps."""
+
+OPTIONS_OF_NAMES: Final = tuple(signature(start_request).parameters)[1:]
+"""The options of a workflow that is started from a definition."""
+
+OPTIONS_OF_DEFINITIONS: Final = (
+    *("options", "timeout", "on_error", "on_cancel", "on_lost_worker", "metadata", "retry", "params_schema"),
+)
+"""The options that a definition has for all its workflows."""
+
+_ONLY_NAMES: Final = dict.fromkeys(
+    sorted({*OPTIONS_OF_NAMES, "retry", "params_schema"} - {*OPTIONS_OF_STEPS}),
+    "Only workflows of a definition have it: create one with app.define(…), and start it by its name.",
+)
+_ONLY_DEFINITIONS: Final = dict.fromkeys(
+    OPTIONS_OF_DEFINITIONS, "The definition sets it for all its workflows: pass it to app.define(…)."
+)
+_ONLY_STARTS: Final = dict.fromkeys(
+    sorted({*OPTIONS_OF_STEPS, *OPTIONS_OF_NAMES} - {*OPTIONS_OF_DEFINITIONS}),
+    "Each workflow has its own: pass it to app.start(…).",
+)
+
+
+def workflow_request(workflow: Step | str, options: Mapping[str, Any]) -> Members:
+    """Return the request that starts a workflow from steps or a definition.
+
+    Raises
+    ------
+    TypeError
+        An option does not exist.
+    """
+    if isinstance(workflow, str):
+        check_options(options, OPTIONS_OF_NAMES, _ONLY_DEFINITIONS)
+        return start_request(workflow, **options)
+    check_options(options, OPTIONS_OF_STEPS, _ONLY_NAMES)
+    return _whole(workflow).request(**options)
+
+
+def _whole(step: Step) -> Workflow:
+    """Return the workflow that is started for a step: a single one becomes a chain of one."""
+    return step.whole if isinstance(step.whole, Workflow) else chain(step)
+
+
+class WorkflowCalls:
+    """The part of ``App`` that is about workflows and collections."""
+
+    _event_loop_thread: EventLoopThread
+
+    def client(self) -> Client:
+        """Return the client for the running event loop."""
+        raise NotImplementedError
+
+    def define(self, name: str, workflow: Step, **options: Any) -> Definition:
+        """Create a workflow definition, or add a new version to it if the definition has changed.
+
+        Workflows that were started from an earlier version do not change.
+
+        Parameters
+        ----------
+        name:
+            Name of the definition, with which ``start`` starts it.
+        workflow:
+            Steps of its workflows. A single step becomes a chain of one.
+        options:
+            Options of all its workflows: ``params_schema``, a JSON Schema of their parameters; ``retry``, the policy of
+            workflow retries (``RetryWorkflow``); and ``options``, ``timeout``, ``on_error``, ``on_cancel``,
+            ``on_lost_worker`` and ``metadata``, as in ``start``.
+
+        Returns
+        -------
+        Definition
+            The latest version of the definition.
+
+        Raises
+        ------
+        InvalidRequest, InvalidWorkflow
+            The workflow is invalid.
+        TypeError
+            An option does not exist.
+        BackendUnavailable
+            The server cannot be reached.
+        """
+        return self._event_loop_thread.call(self.adefine(name, workflow, **options))
+
+    async def adefine(self, name: str, workflow: Step, **options: Any) -> Definition:
+        """Create or update a workflow definition. See ``define``.
+
+        Returns
+        -------
+        Definition
+            The latest version of the definition.
+        """
+        check_options(options, OPTIONS_OF_DEFINITIONS, _ONLY_STARTS)
+        retry, schema = options.pop("retry", None), options.pop("params_schema", None)
+        members = _whole(workflow).request(**options)
+        if retry is not None:
+            members["retry"] = msgspec.Raw(to_json(policy_to_wire("retry", retry)))
+        if schema is not None:
+            members["params_schema"] = msgspec.Raw(to_json(schema))
+        client = self.client()
+        try:
+            return await client.definitions.update(name, members)
+        except NotFound:
+            pass
+        try:
+            return await client.definitions.create(name, members)
+        except Duplicate:  # another client has just created it
+            return await client.definitions.update(name, members)
+
+    def start(self, workflow: Startable, **options: Any) -> Run:
+        """Start a workflow: steps, a definition by name, or an orchestrator.
+
+        Parameters
+        ----------
+        workflow:
+            Steps, the name of a definition, or a class declared with ``orchestrator``. A single step becomes a chain of
+            one.
+        options:
+            Options of the workflow: ``name``; ``params``, the values of parameter references; ``metadata``; ``options``
+            and ``priority``, which its jobs inherit; ``timeout`` (seconds), after which it fails; ``scheduled_at`` or
+            ``delay`` (seconds), before which it does not start; ``expires_in`` (seconds), after which it no longer
+            starts; ``on_error`` and ``on_cancel``, a step or a list of steps that run if it fails or is cancelled;
+            ``on_lost_worker``, ``"cancel"`` to cancel it when a worker is lost with one of its jobs; ``properties``,
+            the initial properties that its tasks share; ``expiration_delay`` (seconds, or ``never``), the retention of
+            the finished workflow and all its jobs.
+
+            A definition sets ``options``, ``timeout``, ``on_error``, ``on_cancel`` and ``on_lost_worker`` itself, and
+            adds: ``version``, by default the latest; ``target``, the resource that the workflow works on: no two
+            unfinished workflows of a definition may have the same target and ``params``; ``locks``, a regular
+            expression: until the workflow finishes, no other workflow starts for a target that matches.
+
+        Returns
+        -------
+        Run
+            The started workflow.
+
+        Raises
+        ------
+        InvalidRequest
+            An option is malformed, or the orchestrator rejects ``params``.
+        InvalidWorkflow
+            The workflow breaks a rule; the message names the place.
+        TypeError
+            An option does not exist.
+        NotFound
+            The definition does not exist.
+        Duplicate, Conflict
+            The target is taken or locked; ``existing_workflow_id`` in the details names the other workflow.
+        BackendUnavailable
+            The server cannot be reached.
+        """
+        with tracing.starting(_workflow_type(workflow)) as carried:
+            return Run(self, self._event_loop_thread.call(self._create(workflow, options, carried)))
+
+    async def astart(self, workflow: Startable, **options: Any) -> AsyncRun:
+        """Start a workflow. See ``start``.
+
+        Returns
+        -------
+        AsyncRun
+            The started workflow.
+        """
+        with tracing.starting(_workflow_type(workflow)) as carried:
+            return AsyncRun(self, await self._create(workflow, options, carried))
+
+    async def _create(
+        self, workflow: Startable, options: Mapping[str, Any], carried: Mapping[str, str]
+    ) -> WorkflowInfo:
+        if carried:
+            options = {**options, "metadata": {**carried, **(options.get("metadata") or {})}}
+        if isinstance(workflow, type):
+            members = workflow_request(Workflow({}), options)
+            members[ORCHESTRATOR] = msgspec.Raw(_encode(workflow.name))
+            return await self.client().workflows.create(members)
+        return await self.client().workflows.create(workflow_request(workflow, options))
+
+    def find_workflow(self, workflow_id: str) -> Run:
+        """Return an existing workflow.
+
+        Parameters
+        ----------
+        workflow_id:
+            Id of the workflow.
+
+        Returns
+        -------
+        Run
+            The workflow.
+
+        Raises
+        ------
+        NotFound
+            The workflow does not exist.
+        """
+        return Run(self, self._event_loop_thread.call(self._show(workflow_id)))
+
+    async def afind_workflow(self, workflow_id: str) -> AsyncRun:
+        """Return an existing workflow. See ``find_workflow``.
+
+        Returns
+        -------
+        AsyncRun
+            The workflow.
+        """
+        return AsyncRun(self, await self._show(workflow_id))
+
+    def collection(self, name: str) -> SharedCollection:
+        """Return a named collection. Its existence is checked on first use.
+
+        Parameters
+        ----------
+        name:
+            Name of the collection.
+
+        Returns
+        -------
+        SharedCollection
+            The collection.
+        """
+        return SharedCollection(self.client, Where(name), self._event_loop_thread.call)
+
+    def collection_of(self, workflow_id: str) -> SharedCollection:
+        """Return the collection of a workflow; its jobs call it ``internal``.
+
+        Parameters
+        ----------
+        workflow_id:
+            Id of the workflow.
+
+        Returns
+        -------
+        SharedCollection
+            The collection.
+        """
+        return SharedCollection(self.client, Where(workflow_id=workflow_id), self._event_loop_thread.call)
+
+    async def _show(self, workflow_id: str) -> WorkflowInfo:
+        return await self.client().workflows.show(workflow_id)
+
+
+def _workflow_type(workflow: Startable) -> str:
+    if isinstance(workflow, str):
+        return workflow
+    if isinstance(workflow, type):
+        return workflow.name
+    return str(workflow.wire.get("type", "chain")) if isinstance(workflow, Workflow) else "chain"

@@ -1,0 +1,495 @@
+"""Handles for started workflows: read their state, result and diagram, and control them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Iterator
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from ojster.client.event_loop_thread import EventLoopThread
+from ojster.client.file_transfer import restore
+from ojster.client.interface import Client
+from ojster.core.values import to_json
+from ojster.jobs.failure import Failure
+from ojster.workflows.declaration import DrawingFormat
+from ojster.workflows.dependencies import NewDependencies
+from ojster.workflows.drawing import draw
+from ojster.workflows.info import WorkflowInfo
+from ojster.workflows.run_errors import result_of
+from ojster.workflows.status import WorkflowStatus
+from ojster.workflows.steps import StepAddress
+from ojster.workflows.suspensions import WorkflowResumption
+from ojster.workflows.workflows import Review
+
+MAX_POLL_SECONDS: Final = 30.0
+"""Maximum long-poll wait for a workflow's result, in seconds."""
+
+MAX_WATCH_POLL_SECONDS: Final = 1.0
+"""Maximum long-poll wait while watching, in seconds: a step that becomes active may leave the version as it is."""
+
+
+class Connected(Protocol):
+    """An application, as far as a handle needs it."""
+
+    _event_loop_thread: EventLoopThread
+
+    def client(self) -> Client:
+        """Return the client for the running event loop."""
+
+
+class AsyncRun:
+    """A started workflow, for asynchronous code. ``Run`` is the same for synchronous code.
+
+    ``App.astart`` and ``App.afind_workflow`` return it.
+
+    Parameters
+    ----------
+    app:
+        The application that the workflow belongs to.
+    info:
+        The workflow.
+
+    Examples
+    --------
+    >>> import asyncio
+    >>> from ojster import App, Worker, chain, result_of
+    >>> app = App("sqlite:///:memory:")
+    >>> @app.job("number.double")
+    ... def double(number: int) -> int:
+    ...     return 2 * number
+    >>> async def main() -> None:
+    ...     run = await app.astart(chain(double.s(10), double.s(result_of(0))))
+    ...     await Worker(app).run(until_empty=True)
+    ...     await run.result()
+    ...     print(run.state, [step.state for step in run.info.steps])
+    ...     await app.aclose()
+    >>> asyncio.run(main())
+    completed ['completed', 'completed']
+    """
+
+    def __init__(self, app: Connected, info: WorkflowInfo) -> None:
+        self._app = app
+        self._info = info
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.id} {self._info.name or self._info.type} {self.state}>"
+
+    @property
+    def id(self) -> str:
+        """The workflow's id."""
+        return self._info.id
+
+    @property
+    def state(self) -> str:
+        """The workflow's state at the last read. ``refresh`` reads it again."""
+        return self._info.state
+
+    @property
+    def info(self) -> WorkflowInfo:
+        """The workflow with all its steps, as of the last read."""
+        return self._info
+
+    async def refresh(self) -> WorkflowInfo:
+        """Read the workflow again.
+
+        Returns
+        -------
+        WorkflowInfo
+            The workflow with all its steps.
+
+        Raises
+        ------
+        NotFound
+            The workflow does not exist any more.
+        """
+        self._info = await self._app.client().workflows.show(self.id)
+        return self._info
+
+    async def result(self, timeout: float | None = None) -> Any:
+        """Wait until the workflow has finished, and return its result.
+
+        If the workflow is retried as a whole, this object switches to the new workflow, which has another id.
+
+        Parameters
+        ----------
+        timeout:
+            Maximum wait, in seconds. ``None``, the default: no limit.
+
+        Returns
+        -------
+        Any
+            The result of the workflow, a JSON value: a list for a group, a batch or a map.
+
+        Raises
+        ------
+        TimeoutError
+            The workflow has not finished in time.
+        WorkflowFailed
+            The workflow failed, or was undone.
+        WorkflowCancelled
+            The workflow was cancelled.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        client = self._app.client()
+        while True:
+            left = MAX_POLL_SECONDS if deadline is None else max(0.0, deadline - time.monotonic())
+            head = await client.workflows.show(self.id, wait=min(left, MAX_POLL_SECONDS), steps=False)
+            if head.next_attempt is not None:
+                self._info = await client.workflows.show(head.next_attempt)
+                continue
+            if head.finished:
+                return await restore(client, result_of(await self.refresh()))
+            if deadline is not None and time.monotonic() >= deadline:
+                raise TimeoutError(f"Workflow {self.id} is still {head.state} after {timeout} s. Use a longer timeout.")
+
+    async def watch(self) -> AsyncIterator[WorkflowInfo]:
+        """Yield the workflow now and after each change, until it has finished.
+
+        Yields
+        ------
+        WorkflowInfo
+            The workflow with all its steps.
+        """
+        client = self._app.client()
+        info, shown = await self.refresh(), b""
+        while True:
+            if (raw := info.to_json()) != shown:
+                shown = raw
+                yield info
+            if info.finished:
+                return
+            info = self._info = await client.workflows.show(self.id, wait=MAX_WATCH_POLL_SECONDS, version=info.version)
+
+    def draw(self, format: DrawingFormat = "mermaid") -> str:
+        """Return a diagram of the workflow as of the last read.
+
+        Parameters
+        ----------
+        format:
+            ``mermaid`` (the default) or ``svg``.
+
+        Returns
+        -------
+        str
+            The text of a Mermaid diagram, or an SVG document.
+
+        Raises
+        ------
+        ValueError
+            The format is unknown.
+        """
+        return draw(self._info, format)
+
+    async def cancel(self, *, stop_active: bool = False) -> None:
+        """Cancel the workflow: no further step starts; active jobs may finish, or are cancelled with ``stop_active``.
+
+        Raises
+        ------
+        Conflict
+            The workflow is in a final state.
+        """
+        self._info = await self._app.client().workflows.cancel(self.id, stop_active=stop_active)
+
+    async def retry(self, step: str | None = None) -> None:
+        """Run the steps that did not succeed again, or only ``step``, which may be done while others still run.
+
+        Raises
+        ------
+        Conflict
+            The workflow has not finished, or it is completed; or the step has not ended, or it has succeeded.
+        """
+        calls = self._app.client().workflows
+        self._info = await (calls.retry(self.id) if step is None else calls.retry_step(StepAddress(self.id, step)))
+
+    async def hold(self) -> None:
+        """Hold the workflow: no step starts until ``release``; active jobs may finish."""
+        self._info = await self._app.client().workflows.hold(self.id)
+
+    async def release(self) -> None:
+        """Release the workflow after ``hold``, so that its steps start again."""
+        self._info = await self._app.client().workflows.release(self.id)
+
+    async def approve(self, step: str, notes: str | None = None, *, author: str | None = None) -> None:
+        """Approve a step.
+
+        Parameters
+        ----------
+        step:
+            Path of the step.
+        notes:
+            Text for people; none by default.
+        author:
+            Name of the reviewer; none by default.
+
+        Raises
+        ------
+        NotFound, Conflict
+            The step does not exist, or it does not wait for an approval.
+        """
+        self._info = await self._app.client().workflows.review_step(Review(self.id, step, "approve", notes, author))
+
+    async def reject(self, step: str, notes: str | None = None, *, author: str | None = None) -> None:
+        """Reject a step that waits for an approval, which cancels the step. See ``approve``."""
+        self._info = await self._app.client().workflows.review_step(Review(self.id, step, "reject", notes, author))
+
+    async def note(self, step: str, notes: str, *, author: str | None = None) -> None:
+        """Add a note to a step that waits for an approval, without a decision. See ``approve``."""
+        self._info = await self._app.client().workflows.review_step(Review(self.id, step, None, notes, author))
+
+    async def cancel_step(self, step: str) -> None:
+        """Cancel a step with all steps inside it, including active jobs.
+
+        Parameters
+        ----------
+        step:
+            Path of the step.
+
+        Raises
+        ------
+        NotFound, Conflict
+            The step does not exist, or it has ended.
+        """
+        self._info = await self._app.client().workflows.cancel_step(StepAddress(self.id, step))
+
+    async def add_dependencies(self, step: str, *others: str) -> None:
+        """Let a step of a graph, given by its path, wait for others of the graph, too, given by their ids.
+
+        Raises
+        ------
+        NotFound, Conflict, InvalidRequest
+            A step does not exist; the step has started; it is in no graph, or they would wait for each other.
+        """
+        self._info = await self._app.client().workflows.add_dependencies(NewDependencies(self.id, step, others))
+
+    async def resume(self, result: Any = None, *, error: str | None = None, step: str | None = None) -> None:
+        """Resume the workflow's suspended job (``Wait``) or wait step (``wait``).
+
+        Parameters
+        ----------
+        result:
+            The value that the job waits for: any JSON value; ``None`` by default.
+        error:
+            The reason why the value will not come; none by default. If given, the job fails without a retry and
+            ``result`` is ignored.
+        step:
+            The path of the suspended step. Required if several steps are suspended.
+
+        Raises
+        ------
+        NotFound, Conflict
+            The step does not exist, no step is suspended, or several are and ``step`` is missing.
+        TypeError
+            ``result`` is not a JSON value.
+        """
+        failure = None if error is None else Failure("ResumedWithError", error, "resumed_with_error", retryable=False)
+        item = WorkflowResumption(self.id, step, None if failure else to_json(result), failure)
+        self._info = await self._app.client().workflows.resume(item)
+
+    async def status(self) -> WorkflowStatus:
+        """Return the results of ended steps, and the current steps.
+
+        Returns
+        -------
+        WorkflowStatus
+            The results, by branch and in the order in which the steps ended, and the steps in progress.
+        """
+        return await self._app.client().workflows.status(self.id)
+
+    async def properties(self) -> dict[str, Any]:
+        """Return the workflow's shared properties.
+
+        Returns
+        -------
+        dict
+            The values, by name.
+        """
+        return {name: one.decoded() for name, one in (await self._app.client().workflows.properties(self.id)).items()}
+
+    async def notes(self) -> list[Any]:
+        """Return the notes on the workflow and its jobs.
+
+        Returns
+        -------
+        list
+            The notes, oldest first.
+        """
+        return [msgspec.json.decode(one.note) for one in await self._app.client().workflows.notes(self.id)]
+
+
+class Run:
+    """A started workflow, for synchronous code. See ``AsyncRun``.
+
+    ``App.start`` and ``App.find_workflow`` return it.
+
+    Parameters
+    ----------
+    app:
+        The application that the workflow belongs to.
+    info:
+        The workflow.
+
+    Examples
+    --------
+    >>> from ojster import App, gate
+    >>> app = App("sqlite:///:memory:")
+    >>> run = app.start(gate("review"))
+    >>> run.state
+    'running'
+    >>> run.approve("review", notes="looks good")
+    >>> run.state
+    'completed'
+    >>> app.close()
+    """
+
+    def __init__(self, app: Connected, info: WorkflowInfo) -> None:
+        self._app = app
+        self._run = AsyncRun(app, info)
+
+    def __repr__(self) -> str:
+        return repr(self._run).replace("AsyncRun", "Run")
+
+    @property
+    def id(self) -> str:
+        """The workflow's id."""
+        return self._run.id
+
+    @property
+    def state(self) -> str:
+        """The workflow's state at the last read."""
+        return self._run.state
+
+    @property
+    def info(self) -> WorkflowInfo:
+        """The workflow as of the last read."""
+        return self._run.info
+
+    def refresh(self) -> WorkflowInfo:
+        """Read the workflow again. See ``AsyncRun.refresh``.
+
+        Returns
+        -------
+        WorkflowInfo
+            The workflow with all its steps.
+        """
+        return self._app._event_loop_thread.call(self._run.refresh())
+
+    def result(self, timeout: float | None = None) -> Any:
+        """Wait until the workflow has finished, and return its result. See ``AsyncRun.result``.
+
+        Parameters
+        ----------
+        timeout:
+            Maximum wait, in seconds. ``None``, the default: no limit.
+
+        Returns
+        -------
+        Any
+            The result of the workflow, a JSON value: a list for a group, a batch or a map.
+
+        Raises
+        ------
+        TimeoutError, WorkflowFailed, WorkflowCancelled
+            See ``AsyncRun.result``.
+        """
+        return self._app._event_loop_thread.call(self._run.result(timeout))
+
+    def watch(self) -> Iterator[WorkflowInfo]:
+        """Yield the workflow now and after each change, until it has finished. See ``AsyncRun.watch``.
+
+        Yields
+        ------
+        WorkflowInfo
+            The workflow with all its steps.
+        """
+        changes = self._run.watch()
+        while True:
+            try:
+                yield self._app._event_loop_thread.call(_next(changes))
+            except StopAsyncIteration:
+                return
+
+    def draw(self, format: DrawingFormat = "mermaid") -> str:
+        """Return a diagram of the workflow. See ``AsyncRun.draw``.
+
+        Returns
+        -------
+        str
+            The text of a Mermaid diagram, or an SVG document.
+        """
+        return self._run.draw(format)
+
+    def cancel(self, *, stop_active: bool = False) -> None:
+        """Cancel the workflow. See ``AsyncRun.cancel``."""
+        self._app._event_loop_thread.call(self._run.cancel(stop_active=stop_active))
+
+    def retry(self, step: str | None = None) -> None:
+        """Run the steps that did not succeed again, or only ``step``. See ``AsyncRun.retry``."""
+        self._app._event_loop_thread.call(self._run.retry(step))
+
+    def hold(self) -> None:
+        """Hold the workflow. See ``AsyncRun.hold``."""
+        self._app._event_loop_thread.call(self._run.hold())
+
+    def release(self) -> None:
+        """Release the workflow. See ``AsyncRun.release``."""
+        self._app._event_loop_thread.call(self._run.release())
+
+    def approve(self, step: str, notes: str | None = None, *, author: str | None = None) -> None:
+        """Approve a step. See ``AsyncRun.approve``."""
+        self._app._event_loop_thread.call(self._run.approve(step, notes, author=author))
+
+    def reject(self, step: str, notes: str | None = None, *, author: str | None = None) -> None:
+        """Reject a step. See ``AsyncRun.reject``."""
+        self._app._event_loop_thread.call(self._run.reject(step, notes, author=author))
+
+    def note(self, step: str, notes: str, *, author: str | None = None) -> None:
+        """Add a note to a step. See ``AsyncRun.note``."""
+        self._app._event_loop_thread.call(self._run.note(step, notes, author=author))
+
+    def resume(self, result: Any = None, *, error: str | None = None, step: str | None = None) -> None:
+        """Resume the suspended job. See ``AsyncRun.resume``."""
+        self._app._event_loop_thread.call(self._run.resume(result, error=error, step=step))
+
+    def status(self) -> WorkflowStatus:
+        """Return the results of ended steps and the current steps. See ``AsyncRun.status``.
+
+        Returns
+        -------
+        WorkflowStatus
+            The results, by branch and in the order in which the steps ended, and the steps in progress.
+        """
+        return self._app._event_loop_thread.call(self._run.status())
+
+    def properties(self) -> dict[str, Any]:
+        """Return the workflow's shared properties.
+
+        Returns
+        -------
+        dict
+            The values, by name.
+        """
+        return self._app._event_loop_thread.call(self._run.properties())
+
+    def notes(self) -> list[Any]:
+        """Return the notes on the workflow and its jobs.
+
+        Returns
+        -------
+        list
+            The notes, oldest first.
+        """
+        return self._app._event_loop_thread.call(self._run.notes())
+
+    def add_dependencies(self, step: str, *others: str) -> None:
+        """Let a step wait for others. See ``AsyncRun.add_dependencies``."""
+        self._app._event_loop_thread.call(self._run.add_dependencies(step, *others))
+
+    def cancel_step(self, step: str) -> None:
+        """Cancel a step. See ``AsyncRun.cancel_step``."""
+        self._app._event_loop_thread.call(self._run.cancel_step(step))
+
+
+async def _next(changes: AsyncIterator[WorkflowInfo]) -> WorkflowInfo:
+    return await anext(changes)

@@ -1,0 +1,338 @@
+"""Commands that push, list, show and manage jobs."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import click
+import msgspec
+from rich.markup import escape
+from rich.syntax import Syntax
+from rich.table import Table
+
+from ojster.cli.commands.workflows import resumption
+from ojster.cli.options import Command, Duration, ask, done, examples, with_json, with_url
+from ojster.cli.output import ago, console, job_json, print_json, print_page, print_table, state_text
+from ojster.client.interface import Client
+from ojster.core.errors import InvalidRequest
+from ojster.core.ids import is_job_id
+from ojster.core.states import FINISHED, JobState
+from ojster.core.timestamps import format_timestamp, parse_timestamp, system_clock
+from ojster.handlers.job_options import JobOptions, Retry, request_of
+from ojster.jobs.bulk import Action
+from ojster.jobs.failure import pattern_of
+from ojster.jobs.filter_walk import JobFilter
+from ojster.jobs.queries import Page
+from ojster.jobs.record_wire import show_entry
+
+STATES: Final = [state.value for state in JobState]
+
+MAX_PRINTED_REFUSALS: Final = 20
+"""Maximum number of refused jobs printed with the reason."""
+
+
+@click.command(
+    epilog=examples(
+        'ojster push email.send \'"ada@example.com"\' \'{"subject": "Hi"}\'',
+        "ojster push report.build 42 --queue reports --delay 60 --attempts 5",
+        "ojster push cleanup --wait 30          # print its result",
+    )
+)
+@click.argument("type")
+@click.argument("args", nargs=-1)
+@with_url
+@click.option("--queue", "-q", help="Queue; by default 'default'.")
+@click.option("--priority", "-p", type=int, help="Priority from -100 to 100; higher priorities run first.")
+@click.option("--delay", type=float, metavar="SECONDS", help="Delay before the first attempt.")
+@click.option("--timeout", type=float, metavar="SECONDS", help="Maximum run time of an attempt.")
+@click.option("--attempts", type=int, help="Maximum number of attempts.")
+@click.option("--dead-letter", is_flag=True, help="Keep it as a dead letter when retries are exhausted.")
+@click.option("--wait", type=float, metavar="SECONDS", help="Maximum wait for the job; prints its result.")
+@with_json
+def push(
+    type: str,
+    args: tuple[str, ...],
+    url: str,
+    queue: str | None,
+    priority: int | None,
+    delay: float | None,
+    timeout: float | None,
+    attempts: int | None,
+    dead_letter: bool,
+    wait: float | None,
+    as_json: bool,
+) -> int:
+    """Enqueue a job of TYPE. Each of ARGS is JSON; an argument that is not JSON is a string."""
+    retry = None
+    if attempts is not None or dead_letter:
+        retry = Retry(max_attempts=attempts if attempts is not None else 3, dead_letter=dead_letter)
+    options = JobOptions(queue=queue, priority=priority, delay=delay, timeout=timeout, retry=retry)
+    request = request_of(type, [_argument(text) for text in args], options)
+
+    async def enqueue(client: Client) -> Any:
+        (pushed,) = await client.jobs.enqueue([request])
+        return pushed.job if wait is None else await client.jobs.wait_for(pushed.job.id, wait)
+
+    job = ask(url, enqueue, makes=True)
+    if as_json:
+        print_json(job_json(job))
+    elif wait is not None and job.state == JobState.COMPLETED:
+        print_json(msgspec.Raw(job.result or b"null"))
+    else:
+        click.echo(job.id if wait is None else f"{job.id} is {job.state}")
+    return 0 if wait is None or job.state == JobState.COMPLETED else 1
+
+
+def _argument(text: str) -> Any:
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        raise click.UsageError(f"The argument {text!r} is not UTF-8.")
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return text
+
+
+@click.group(
+    epilog=examples("ojster jobs list --state active", "ojster jobs show ID", "ojster jobs cancel --type 'report.*'")
+)
+def jobs() -> None:
+    """List, show, cancel, activate, retry and delete jobs."""
+
+
+@jobs.command(
+    "list",
+    epilog=examples("ojster jobs list --state active", "ojster jobs list --type 'email.*' --limit 100 --json"),
+)
+@with_url
+@click.option("--state", "-s", type=click.Choice(STATES), help="Only jobs in this state.")
+@click.option("--queue", "-q", help="Only jobs of this queue.")
+@click.option("--type", "-t", help="Only jobs of this type; it may end in '*'.")
+@click.option("--error-type", help="Only jobs with a last error of this type; it may end in '*'.")
+@click.option(
+    "--limit", "-n", type=click.IntRange(1, 200), default=20, show_default=True, help="Maximum number to list."
+)
+@with_json
+def list_jobs(
+    url: str,
+    state: str | None,
+    queue: str | None,
+    type: str | None,
+    error_type: str | None,
+    limit: int,
+    as_json: bool,
+) -> None:
+    """List jobs, newest first."""
+    chosen = JobFilter(states=(state,) if state else (), queue=queue, type=type, error_type=error_type)
+    page = ask(url, lambda client: client.jobs.select(chosen, Page(limit)))
+    print_page(page, as_json, "There are no such jobs.")
+
+
+@jobs.command("show", epilog=examples("ojster jobs show 019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f"))
+@click.argument("job_id")
+@with_url
+@with_json
+def show_job(job_id: str, url: str, as_json: bool) -> None:
+    """Show a job with its arguments, its result and its errors."""
+    job_id = full_id(url, job_id)
+    job = ask(url, lambda client: client.jobs.find(job_id))
+    if as_json:
+        print_json(job_json(job))
+        return
+    console.print(job.type, state_text(job.state), f"attempt {job.attempt} of {job.max_attempts}", style="bold")
+    shown = msgspec.json.format(bytes(job_json(job)), indent=2).decode()
+    console.print(Syntax(shown, "json", background_color="default", word_wrap=True))
+
+
+def chooses(command: Command) -> Command:
+    """Add the options that select jobs, and ``--yes``."""
+    for option in (
+        click.option(
+            "--state", "-s", "states", multiple=True, type=click.Choice(STATES), help="Only in this state; repeatable."
+        ),
+        click.option("--queue", "-q", help="Only jobs of this queue."),
+        click.option("--type", "-t", "type", help="Only jobs of this type; it may end in '*'."),
+        click.option("--error-type", help="Only jobs with a last error of this type; it may end in '*'."),
+        click.option(
+            "--error-pattern",
+            callback=lambda context, option, text: None if text is None else pattern_of(text),
+            help="Only jobs whose last error has this message, whatever its numbers, ids and quoted values.",
+        ),
+        click.option("--older-than", type=Duration(), metavar="DURATION", help="Only jobs older than this (PT1H)."),
+        click.option("--yes", "-y", is_flag=True, help="Skip the confirmation."),
+    ):
+        command = option(command)
+    return command
+
+
+def full_id(url: str, job_id: str) -> str:
+    """Return the id of a job of which the beginning is given."""
+    return job_id if is_job_id(job_id) else ask(url, lambda client: client.jobs.find(job_id)).id
+
+
+def _sweep(action: Action, url: str, as_json: bool, yes: bool, **given: Any) -> int:
+    """Ask for confirmation, apply the action to all selected jobs, and print the outcome."""
+    older = given.pop("older_than")
+    chosen = JobFilter(created_before=None if older is None else system_clock() - older, **given)
+    if chosen == JobFilter():
+        raise click.UsageError(
+            "Select jobs with a job id, --state, --queue, --type, --error-type, --error-pattern or --older-than."
+        )
+    if not yes:
+        foreseen = ask(url, lambda client: client.bulk.sweep(action, chosen, dry_run=True))
+        refused = f" {foreseen.failed} others match and cannot be {action.past}." if foreseen.failed else ""
+        some = "1 job" if foreseen.succeeded == 1 else f"{foreseen.succeeded} jobs"
+        click.confirm(f"{action.capitalize()} {some}?{refused}", abort=True, err=True)
+    found = ask(url, lambda client: client.bulk.sweep(action, chosen))
+    refusals = [(id, refusal) for id, refusal in found.items if refusal is not None]
+    shown = {"matched": found.matched, "succeeded": found.succeeded, "failed": found.failed}
+    done(f"{found.succeeded} of {found.matched} jobs are {action.past}.", as_json, shown)
+    if not as_json:
+        for id, refusal in refusals[:MAX_PRINTED_REFUSALS]:
+            click.echo(f"  {id}: {refusal.message}", err=True)
+    return 1 if found.failed else 0
+
+
+@jobs.command(
+    "cancel",
+    epilog=examples(
+        "ojster jobs cancel 019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f",
+        "ojster jobs cancel --type 'report.*' --queue slow --older-than P1D",
+    ),
+)
+@click.argument("job_id", required=False)
+@chooses
+@with_url
+@with_json
+def cancel_job(job_id: str | None, url: str, as_json: bool, **given: Any) -> int:
+    """Cancel an unfinished job, or all selected jobs, by default those that are available or scheduled."""
+    if job_id is None:
+        return _sweep(Action.CANCEL, url, as_json, **given)
+    job_id = full_id(url, job_id)
+    steered = ask(url, lambda client: client.jobs.cancel(job_id))
+    shown = {"id": job_id, "state": "cancelled", "previous_state": steered.before}
+    done(f"{job_id} is cancelled; it was {steered.before}.", as_json, shown)
+    return 0
+
+
+@jobs.command("delete", epilog=examples("ojster jobs delete --state completed --queue imports --older-than P7D"))
+@chooses
+@with_url
+@with_json
+def delete_jobs(url: str, as_json: bool, **given: Any) -> int:
+    """Delete all selected finished jobs permanently."""
+    return _sweep(Action.DELETE, url, as_json, **given)
+
+
+@jobs.command("explain", epilog=examples("ojster jobs explain 019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f"))
+@click.argument("job_id")
+@with_url
+@with_json
+def explain_job(job_id: str, url: str, as_json: bool) -> None:
+    """Say why a job waits: a pause, a limit, no worker that can run it, its turn, or a time."""
+    job_id = full_id(url, job_id)
+    found = ask(url, lambda client: client.jobs.explain(job_id))
+    if as_json:
+        print_json(found)
+        return
+    for reason in found.reasons:
+        click.echo(reason.message + (f" Until {reason.until}." if reason.until and reason.code == "limit" else ""))
+
+
+@jobs.command("history", epilog=examples("ojster jobs history 019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f"))
+@click.argument("job_id")
+@with_url
+@with_json
+def show_history(job_id: str, url: str, as_json: bool) -> None:
+    """Show the events of a job, oldest first."""
+    job_id = full_id(url, job_id)
+    entries = ask(url, lambda client: client.jobs.history(job_id))
+    if as_json:
+        print_json([msgspec.to_builtins(show_entry(entry, job_id, number)) for number, entry in enumerate(entries)])
+        return
+    table = Table("time", "event", "actor", "details", box=None, header_style="bold", pad_edge=False)
+    for entry in entries:
+        who = entry.actor.get("id") or entry.actor["type"]
+        more = " ".join(f"{name}={value}" for name, value in entry.data.items() if value is not None)
+        table.add_row(format_timestamp(entry.at), entry.type.removeprefix("job."), escape(who), escape(more))
+    console.print(table)
+
+
+@jobs.command(
+    "activate",
+    epilog=examples(
+        "ojster jobs activate 019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f",
+        "ojster jobs activate 019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f --result '{\"paid\": true}'",
+    ),
+)
+@click.argument("job_id")
+@with_url
+@click.option("--result", help="Result to resume the job with: JSON, otherwise a string.")
+@click.option("--error", help="Error to resume the job with instead; the job fails without a retry.")
+@with_json
+def activate_job(job_id: str, url: str, result: str | None, error: str | None, as_json: bool) -> None:
+    """Make a pending job available, or resume a suspended job."""
+    job_id = full_id(url, job_id)
+    data, failure = resumption(result, error)
+
+    async def activate(client: Client) -> str:
+        await client.workflows.activate(job_id, data, failure)
+        return (await client.jobs.find(job_id)).state
+
+    state = ask(url, activate)
+    done(f"{job_id} is {state}.", as_json, {"id": job_id, "state": state})
+
+
+@jobs.command("info", epilog=examples("ojster jobs info 019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f"))
+@click.argument("job_id")
+@with_url
+@with_json
+def show_notes(job_id: str, url: str, as_json: bool) -> None:
+    """Show the notes on a job, oldest first."""
+    job_id = full_id(url, job_id)
+    notes = ask(url, lambda client: client.workflows.notes_of_job(job_id))
+    if as_json:
+        print_json({"notes": notes})
+        return
+    rows = [(ago(parse_timestamp(one.at)), bytes(one.note).decode()) for one in notes]
+    print_table(("when", "note"), rows, "There are no notes.")
+
+
+@jobs.command(
+    "retry",
+    epilog=examples(
+        "ojster jobs retry 019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f",
+        "ojster jobs retry --error-type 'Smtp*' --yes",
+        "ojster jobs retry --error-pattern 'customer 17 has no address'",
+    ),
+)
+@click.argument("job_id", required=False)
+@chooses
+@with_url
+@with_json
+def retry_job(job_id: str | None, url: str, as_json: bool, **given: Any) -> int:
+    """Retry a discarded job as a new job, or all selected jobs that are discarded or retryable."""
+    if job_id is None:
+        return _sweep(Action.RETRY, url, as_json, **given)
+    job_id = full_id(url, job_id)
+
+    async def retry(client: Client) -> None:
+        job = await client.jobs.find(job_id)
+        if job.state not in FINISHED:
+            raise InvalidRequest(f"The job {job_id} is {job.state}; only a discarded job can be retried.")
+        await client.jobs.retry_dead(job_id)
+
+    ask(url, retry)
+    done(f"{job_id} is available again.", as_json, {"id": job_id, "state": "available"})
+    return 0
+
+
+@jobs.command("prioritize", epilog=examples("ojster jobs prioritize ID -- -10", "ojster jobs prioritize ID 20"))
+@click.argument("job_id")
+@click.argument("by", type=click.IntRange(-200, 200))
+@with_url
+@with_json
+def prioritize_job(job_id: str, by: int, url: str, as_json: bool) -> None:
+    """Set the priority of an unfinished job to the priority of its push plus BY."""
+    job_id = full_id(url, job_id)
+    job = ask(url, lambda client: client.jobs.adjust_priority(job_id, by))
+    done(f"The priority of {job.id} is {job.priority}.", as_json, {"id": job.id, "priority": job.priority})

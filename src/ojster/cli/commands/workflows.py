@@ -1,0 +1,489 @@
+"""Commands that start, follow and manage workflows."""
+
+from __future__ import annotations
+
+import functools
+import getpass
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any, Final, get_args
+
+import click
+import msgspec
+from rich.text import Text
+
+from ojster.cli.options import Command, ask, done, examples, parameter, read_file, with_json, with_url
+from ojster.cli.output import ago, console, print_json, print_table
+from ojster.cli.workflow_tree import MAX_SHOWN_CHILDREN, follow, shown_state
+from ojster.client.interface import Client
+from ojster.core.errors import NotFound
+from ojster.core.ids import ids_beginning_with, is_job_id
+from ojster.core.json_objects import Members, read_members
+from ojster.core.property_values import Changes
+from ojster.core.settings import Settings
+from ojster.core.timestamps import parse_timestamp
+from ojster.core.values import to_duration
+from ojster.jobs.failure import Failure
+from ojster.workflows.declaration import start_request
+from ojster.workflows.dependencies import NewDependencies
+from ojster.workflows.drawing import draw
+from ojster.workflows.info import WorkflowInfo
+from ojster.workflows.notes import NewNote
+from ojster.workflows.orchestrator_request import ORCHESTRATOR_MEMBER as ORCHESTRATOR
+from ojster.workflows.plan import refuse_unknown
+from ojster.workflows.plan_rules import CONTAINERS
+from ojster.workflows.preview import preview
+from ojster.workflows.properties import PropertyChange
+from ojster.workflows.selection import WorkflowFilter
+from ojster.workflows.step_pages import DEFAULT_STEPS, MOST_STEPS, STEP_STATES, StepFilter
+from ojster.workflows.steps import StepAddress
+from ojster.workflows.stored_workflow import ALL_STATES
+from ojster.workflows.suspensions import WorkflowResumption
+from ojster.workflows.wait import WaitingFor
+from ojster.workflows.workflows import Review
+
+ID: Final = "019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f"
+
+
+SUFFIXES: Final = (".json", ".yaml", ".yml")
+"""Suffixes of files with workflows: what has one is a file, and not the name of a definition."""
+
+
+@click.group(
+    epilog=examples(
+        "ojster workflows start nightly.yaml --param day=2026-11-21 --watch",
+        "ojster workflows show ID --watch",
+        "ojster workflows approve ID release --notes 'looks good'",
+        "ojster workflows retry ID",
+    )
+)
+def workflows() -> None:
+    """Start, list, show, draw, approve, reject, hold, release, resume, retry and cancel workflows."""
+
+
+def takes_workflow(*, required: bool = True) -> Callable[[Command], Command]:
+    """Add the argument ``workflow_id``: an id, or the beginning of one with which no other id begins."""
+
+    def add(function: Command) -> Command:
+        @functools.wraps(function)
+        def call(*args: Any, workflow_id: str | None, url: str, **more: Any) -> Any:
+            if workflow_id is not None and not is_job_id(workflow_id) and ids_beginning_with(workflow_id) is not None:
+                start = workflow_id
+                workflow_id = ask(url, lambda client: client.workflows.show(start, steps=False)).id
+            return function(*args, workflow_id=workflow_id, url=url, **more)
+
+        return click.argument("workflow_id", required=required)(call)
+
+    return add
+
+
+@workflows.command(
+    epilog=examples(
+        "ojster workflows start nightly.yaml",
+        "ojster workflows start order.json --param order_id=42 --watch",
+        "generate-workflow | ojster workflows start -",
+        "ojster workflows start gist --param description=demo --watch",
+        "ojster workflows start backup --target /db/1 --locks '^/db/1/(modify|destroy)$'",
+        "ojster workflows start report --delay 3600 --property tries=0",
+    )
+)
+@click.argument("workflow")
+@with_url
+@click.option(
+    "--param", "-p", "params", multiple=True, metavar="NAME=VALUE", help="Parameter; JSON or a string; repeatable."
+)
+@click.option(
+    "--property", "properties", multiple=True, metavar="NAME=VALUE", help="Initial shared property; JSON or a string."
+)
+@click.option("--name", help="Name of the workflow.")
+@click.option("--delay", type=click.FloatRange(0), metavar="SECONDS", help="Delay before the start.")
+@click.option("--version", "-V", type=click.IntRange(1), help="Version of the definition; by default the latest.")
+@click.option(
+    "--target",
+    help="Resource of a workflow of a definition; no two unfinished ones have the same target and parameters.",
+)
+@click.option("--locks", metavar="REGEX", help="Block workflows with a matching target until it finishes.")
+@click.option("--watch", "-w", is_flag=True, help="Follow it until it finishes; exit with 1 unless it completes.")
+@with_json
+def start(
+    workflow: str,
+    url: str,
+    params: tuple[str, ...],
+    properties: tuple[str, ...],
+    watch: bool,
+    as_json: bool,
+    **more: Any,
+) -> int:
+    """Start WORKFLOW: a JSON or YAML file, '-' for the standard input, or the name of a definition."""
+    values = {"params": dict(map(parameter, params)), "properties": dict(map(parameter, properties))}
+    is_file = workflow == "-" or "/" in workflow or Path(workflow).suffix in SUFFIXES or Path(workflow).is_file()
+    members = _read_start(Path(workflow), values, **more) if is_file else _named_start(workflow, values, more)
+
+    async def create(client: Client) -> WorkflowInfo:
+        try:
+            return await client.workflows.create(members)
+        except NotFound as error:
+            hint = "" if is_file else f" There is no file {workflow} either. Check the name, or the path."
+            raise NotFound(error.message + hint, **error.details) from None
+
+    return follow(url, create, watch=watch, as_json=as_json, whole=False, makes=is_file)
+
+
+def _named_start(name: str, values: Mapping[str, Any], more: Mapping[str, Any]) -> Members:
+    return start_request(name, **{member: value or None for member, value in values.items()}, **more)
+
+
+def _read_start(
+    file: Path, values: Mapping[str, Any], *, name: str | None, delay: float | None, **of_definitions: Any
+) -> Members:
+    """Return the request to start the workflow in a file, with the values of the command line."""
+    if unknown := [option for option, value in of_definitions.items() if value is not None]:
+        raise click.UsageError(
+            f"--{unknown[0]} is an option for workflows of a definition, and {file} is a file. Create the definition "
+            "with 'ojster definitions apply', and start it by its name."
+        )
+    if str(file) != "-" and not file.is_file():
+        raise click.UsageError(f"There is no file {file}. Check the path.")
+    wire = read_file(file)
+    for member, value in values.items():
+        if value:
+            wire[member] = dict(wire.get(member) or {}) | value
+    wire |= {} if name is None else {"name": name}
+    wire |= {} if delay is None else {"scheduled_at": "+" + to_duration(delay)}
+    members = read_members(msgspec.json.encode(wire), str(file))
+    if "definition" not in members and ORCHESTRATOR not in members:  # a server only warns about unknown members
+        refuse_unknown(dict(members), 0, largest=Settings().largest_job)
+    return members
+
+
+@workflows.command(
+    "list", epilog=examples("ojster workflows list --state failed", "ojster workflows list --name nightly")
+)
+@with_url
+@click.option("--state", "-s", type=click.Choice(ALL_STATES), help="Only workflows in this state.")
+@click.option("--type", "-t", type=click.Choice(sorted(CONTAINERS)), help="Only workflows of this type.")
+@click.option("--name", help="Only workflows of this name.")
+@click.option("--definition", help="Only workflows of this definition.")
+@click.option("--target", help="Only workflows with this target.")
+@click.option("--param", "-p", multiple=True, metavar="NAME=VALUE", help="Only with this parameter; JSON or a string.")
+@click.option("--waiting-for", type=click.Choice(get_args(WaitingFor)), help="Only workflows that wait for this.")
+@click.option(
+    "--limit", "-n", type=click.IntRange(1, 200), default=20, show_default=True, help="Maximum number to list."
+)
+@with_json
+def list_workflows(url: str, as_json: bool, param: tuple[str, ...], **chosen: Any) -> None:
+    """List workflows, newest first."""
+    wanted = WorkflowFilter(**chosen, params=dict(map(parameter, param)))
+    page = ask(url, lambda client: client.workflows.select(wanted))
+    if as_json:
+        print_json({"workflows": page.workflows, "total": page.total})
+        return
+    print_table(
+        ("id", "name", "type", "state", "# jobs", "# done", "# failed", "created"),
+        [
+            (
+                one.id,
+                one.name,
+                one.type,
+                shown_state(one.state, ", ".join([*(["held"] if one.held else []), *one.waiting_for])),
+                one.metadata.get("job_count"),
+                one.metadata.get("completed_count"),
+                one.metadata.get("failed_count"),
+                ago(parse_timestamp(one.created_at)),
+            )
+            for one in page.workflows
+        ],
+        "There are no such workflows.",
+    )
+    if page.total > len(page.workflows):
+        console.print(f"{len(page.workflows)} of {page.total}", style="bright_black")
+
+
+@workflows.command(epilog=examples(f"ojster workflows show {ID}", f"ojster workflows show {ID} --watch"))
+@takes_workflow()
+@with_url
+@click.option("--watch", "-w", is_flag=True, help="Follow it until it finishes; exit with 1 unless it completes.")
+@click.option("--all", "whole", is_flag=True, help=f"Show all steps, not just {MAX_SHOWN_CHILDREN} per container.")
+@with_json
+def show(workflow_id: str, url: str, watch: bool, whole: bool, as_json: bool) -> int:
+    """Show a workflow as a tree, with the state of each step."""
+    return follow(
+        url, lambda client: client.workflows.show(workflow_id), watch=watch, as_json=as_json, whole=whole, makes=False
+    )
+
+
+@workflows.command(
+    "draw",
+    epilog=examples(
+        f"ojster workflows draw {ID} > run.mmd",
+        f"ojster workflows draw {ID} --svg > run.svg",
+        "ojster workflows draw --file nightly.yaml --svg > nightly.svg",
+    ),
+)
+@takes_workflow(required=False)
+@click.option(
+    "--file", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Draw the workflow in this file."
+)
+@click.option("--svg", is_flag=True, help="Print an SVG document instead of a Mermaid diagram.")
+@with_url
+def draw_workflow(workflow_id: str | None, file: Path | None, svg: bool, url: str) -> None:
+    """Draw a workflow, or the workflow in a file."""
+    if (workflow_id is None) == (file is None):
+        raise click.UsageError("Give either a workflow id or --file.")
+    if file is not None:
+        wire = read_file(file)
+        refuse_unknown(read_members(msgspec.json.encode(wire), str(file)), 0, largest=Settings().largest_job)
+        info = preview(wire)
+    else:
+        info = ask(url, lambda client: client.workflows.show(workflow_id or ""))
+        if info.steps_omitted:
+            raise click.ClickException("It has too many steps to be drawn. List them: ojster workflows steps.")
+    click.echo(draw(info, "svg" if svg else "mermaid"), nl=False)
+
+
+def _add_review_command(name: str, action: Any, verb: str, help: str) -> None:
+    @workflows.command(name, help=help, epilog=examples(f"ojster workflows {name} {ID} release --notes 'because'"))
+    @takes_workflow()
+    @click.argument("step")
+    @with_url
+    @click.option("--notes", "-m", help="Text of the note.")
+    @click.option("--as", "author", default=getpass.getuser, help="Author; by default your user name.")
+    @with_json
+    def command(workflow_id: str, step: str, url: str, notes: str | None, author: str, as_json: bool) -> None:
+        info = ask(url, lambda client: client.workflows.review_step(Review(workflow_id, step, action, notes, author)))
+        done(f"The step {step} of {workflow_id} is {verb}.", as_json, info)
+
+
+_add_review_command("approve", "approve", "approved", "Approve STEP, a path. The step must wait for an approval.")
+_add_review_command("reject", "reject", "rejected", "Reject STEP, a path. The step is cancelled.")
+_add_review_command("note", None, "noted", "Add a note to STEP, a path, without a decision.")
+
+
+def _add_workflow_command(
+    name: str, call: Callable[[Client, str], Awaitable[WorkflowInfo]], verb: str, help: str
+) -> None:
+    @workflows.command(name, help=help, epilog=examples(f"ojster workflows {name} {ID}"))
+    @takes_workflow()
+    @with_url
+    @with_json
+    def command(workflow_id: str, url: str, as_json: bool) -> None:
+        info = ask(url, lambda client: call(client, workflow_id))
+        done(f"{workflow_id} {verb}.", as_json, info)
+
+
+_add_workflow_command(
+    "hold", lambda client, one: client.workflows.hold(one), "is held", "Start no further steps until released."
+)
+_add_workflow_command(
+    "release", lambda client, one: client.workflows.release(one), "is released", "Release a held workflow."
+)
+
+
+@workflows.command(
+    epilog=examples(f"ojster workflows retry {ID}", f"ojster workflows retry {ID} --step build.2   # while others run")
+)
+@takes_workflow()
+@with_url
+@click.option("--step", help="Retry only the step with this path, and everything after it.")
+@with_json
+def retry(workflow_id: str, url: str, step: str | None, as_json: bool) -> None:
+    """Retry the steps that did not succeed."""
+    if step is None:
+        info = ask(url, lambda client: client.workflows.retry(workflow_id))
+    else:
+        info = ask(url, lambda client: client.workflows.retry_step(StepAddress(workflow_id, step)))
+    done(f"{workflow_id if step is None else f'The step {step}'} runs again.", as_json, info)
+
+
+@workflows.command(epilog=examples(f"ojster workflows depend {ID} publish --on scan --on sign"))
+@takes_workflow()
+@click.argument("step")
+@with_url
+@click.option("--on", "others", multiple=True, required=True, help="Id of a step to wait for; can be repeated.")
+@with_json
+def depend(workflow_id: str, step: str, url: str, others: tuple[str, ...], as_json: bool) -> None:
+    """Let a step of a graph that has not started wait for others, too."""
+    item = NewDependencies(workflow_id, step, others)
+    info = ask(url, lambda client: client.workflows.add_dependencies(item))
+    done(f"The step {step} waits for {', '.join(others)}, too.", as_json, info)
+
+
+@workflows.command(
+    epilog=examples(f"ojster workflows cancel {ID}", f"ojster workflows cancel {ID} --step build.2   # only that")
+)
+@takes_workflow()
+@with_url
+@click.option("--step", help="Cancel only the step with this path and all steps inside it, active jobs too.")
+@click.option("--active", is_flag=True, help="Cancel active jobs, too. By default they may finish.")
+@with_json
+def cancel(workflow_id: str, url: str, step: str | None, active: bool, as_json: bool) -> None:
+    """Cancel a workflow: no further step starts; active jobs may finish."""
+    if step is None:
+        info = ask(url, lambda client: client.workflows.cancel(workflow_id, stop_active=active))
+    else:
+        info = ask(url, lambda client: client.workflows.cancel_step(StepAddress(workflow_id, step)))
+    done(f"{workflow_id if step is None else f'The step {step}'} is cancelled.", as_json, info)
+
+
+@workflows.command(
+    epilog=examples(
+        f"ojster workflows resume {ID}",
+        f"ojster workflows resume {ID} --result '{{\"approved\": true}}'",
+        f"ojster workflows resume {ID} --step deploy.wait --error 'the ticket was closed'",
+    )
+)
+@takes_workflow()
+@with_url
+@click.option("--result", help="Result to resume it with: JSON, otherwise a string.")
+@click.option("--error", help="Error to resume it with instead; the step fails without a retry.")
+@click.option("--step", help="Path of the step to resume; required if several are suspended.")
+@with_json
+def resume(workflow_id: str, url: str, result: str | None, error: str | None, step: str | None, as_json: bool) -> None:
+    """Resume the suspended job of a workflow."""
+    item = WorkflowResumption(workflow_id, step, *resumption(result, error))
+    done(f"{workflow_id} is resumed.", as_json, ask(url, lambda client: client.workflows.resume(item)))
+
+
+def resumption(result: str | None, error: str | None) -> tuple[bytes | None, Failure | None]:
+    """Return the result or the failure to resume a job with."""
+    if error is not None:
+        if result is not None:
+            raise click.UsageError("Give either --result or --error.")
+        return None, Failure("ResumedWithError", error, "resumed_with_error", retryable=False)
+    return (None if result is None else msgspec.json.encode(parameter(f"x={result}")[1])), None
+
+
+@workflows.command(epilog=examples(f"ojster workflows status {ID}"))
+@takes_workflow()
+@with_url
+@with_json
+def status(workflow_id: str, url: str, as_json: bool) -> None:
+    """Show the outcomes of ended steps, by branch and in order of completion, and the current steps."""
+    found = ask(url, lambda client: client.workflows.status(workflow_id))
+    if as_json:
+        print_json(found)
+        return
+    info = found.workflow
+    console.print(Text.assemble((info.name or info.type, "bold"), "  ", shown_state(info.state)))
+    for branch, results in found.results.items():
+        console.print(f"{branch}:", style="bright_black")
+        for one in results:
+            called = one.display_name or one.name
+            line = Text.assemble("  ", (one.path, "bold"), f" {called} ", shown_state(one.state))
+            shown = one.error if one.error is not msgspec.UNSET else one.result
+            if shown is not msgspec.UNSET:
+                line.append(f"  {bytes(shown).decode()}"[:100])
+            console.print(line, soft_wrap=True)
+    for current in found.current:
+        more = (
+            f" until {current.deadline}" if current.deadline else f" on {current.worker_id}" * bool(current.worker_id)
+        )
+        waits = "" if current.waiting_for is None else f" for a {current.waiting_for}"
+        called = current.display_name or current.name
+        parts = (current.path, "bold"), f" {called} ", shown_state(current.state), waits, more
+        console.print(Text.assemble("now: ", *parts))
+
+
+@workflows.command(
+    "steps",
+    epilog=examples(f"ojster workflows steps {ID} --state failed", f"ojster workflows steps {ID} --search mail --json"),
+)
+@takes_workflow()
+@with_url
+@click.option("--state", "-s", type=click.Choice(sorted(STEP_STATES)), help="Only steps in this state.")
+@click.option("--held", is_flag=True, help="Only steps that wait for an answer, a time or a resumption.")
+@click.option("--search", default="", metavar="TEXT", help="Only steps with this text in their name or type.")
+@click.option("--after", type=click.IntRange(0), default=0, help="Go on after this number, which a page ends with.")
+@click.option(
+    "--limit",
+    "-n",
+    type=click.IntRange(1, MOST_STEPS),
+    default=DEFAULT_STEPS,
+    show_default=True,
+    help="Maximum number to list.",
+)
+@with_json
+def show_steps(
+    workflow_id: str, url: str, state: str | None, held: bool, search: str, after: int, limit: int, as_json: bool
+) -> None:
+    """List the steps of a workflow, in the order of their creation."""
+    chosen = StepFilter(workflow_id, state, after, limit, is_held=held, search=search)
+    page = ask(url, lambda client: client.workflows.steps(chosen))
+    if as_json:
+        print_json({"steps": page.steps, "next_after": page.next_after})
+        return
+    rows = [
+        (one.path, one.display_name or one.type, one.job_state or one.state, one.job_id, one.attempt)
+        for one in page.steps
+    ]
+    print_table(("step", "type", "state", "job", "# attempt"), rows, "There are no such steps.")
+    if page.next_after is not None:
+        click.echo(f"There are more: --after {page.next_after}", err=True)
+
+
+@workflows.command("stats", epilog=examples("ojster workflows stats", "ojster workflows stats --definition gist"))
+@with_url
+@click.option("--definition", help="Only workflows of this definition.")
+@with_json
+def show_statistics(url: str, definition: str | None, as_json: bool) -> None:
+    """Count workflows by state and time of creation; each is in one column."""
+    found = ask(url, lambda client: client.workflows.statistics(definition))
+    if as_json:
+        print_json(found)
+        return
+    columns = (found.current, found.past_hour, found.past_24h, found.all_time)
+    print_table(
+        ("state", "# last hour", "# the hour before", "# last day", "# earlier"),
+        [(state, *(column[state] for column in columns)) for state in ALL_STATES],
+        "",
+    )
+
+
+@workflows.command(
+    "info", epilog=examples(f"ojster workflows info {ID}", f"ojster workflows info {ID} --add 'looked at'")
+)
+@takes_workflow()
+@with_url
+@click.option("--add", help="Note to add: JSON, otherwise a string.")
+@with_json
+def show_notes(workflow_id: str, url: str, add: str | None, as_json: bool) -> None:
+    """Show the notes on a workflow and its jobs, oldest first, or add a note."""
+    if add is not None:
+        note = NewNote(msgspec.json.encode(parameter(f"x={add}")[1]), workflow_id=workflow_id)
+        done("Noted.", as_json, ask(url, lambda client: client.workflows.add_note(note)))
+        return
+    notes = ask(url, lambda client: client.workflows.notes(workflow_id))
+    if as_json:
+        print_json({"notes": notes})
+        return
+    rows = [(ago(parse_timestamp(one.at)), one.job_id, bytes(one.note).decode()) for one in notes]
+    print_table(("when", "job", "note"), rows, "There are no notes.")
+
+
+@workflows.command(
+    "properties",
+    epilog=examples(
+        f"ojster workflows properties {ID}", f"ojster workflows properties {ID} --set tries=0 --delete lock"
+    ),
+)
+@takes_workflow()
+@with_url
+@click.option("--set", "values", multiple=True, metavar="NAME=VALUE", help="Set a property; JSON or a string.")
+@click.option("--delete", "names", multiple=True, metavar="NAME", help="Delete a property; repeatable.")
+@with_json
+def show_properties(workflow_id: str, url: str, values: tuple[str, ...], names: tuple[str, ...], as_json: bool) -> None:
+    """Show or change the properties that the tasks of a workflow share."""
+    given = {name: msgspec.Raw(msgspec.json.encode(value)) for name, value in map(parameter, values)}
+    changes = Changes(given, names)
+    if changes.is_nothing:
+        found = ask(url, lambda client: client.workflows.properties(workflow_id))
+    else:
+        found = ask(url, lambda client: client.workflows.change_properties(PropertyChange(workflow_id, changes)))
+    if as_json:
+        print_json({"properties": found})
+        return
+    rows = [(name, bytes(one.value).decode(), one.version) for name, one in found.items()]
+    print_table(("name", "value", "# version"), rows, "The workflow has no properties.")
+
+
+# Output

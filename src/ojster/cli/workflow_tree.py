@@ -1,0 +1,138 @@
+"""A workflow in the terminal: a progress bar and a tree of its steps, live if it is followed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Final
+
+import msgspec
+from rich.console import Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+from rich.tree import Tree
+
+from ojster.api.workflow_handle import MAX_WATCH_POLL_SECONDS
+from ojster.cli.options import ask
+from ojster.cli.output import console, print_json
+from ojster.client.interface import Client
+from ojster.workflows.drawing import MARKS
+from ojster.workflows.info import StepInfo, WorkflowInfo
+from ojster.workflows.plan_rules import CONTAINERS
+
+STYLES: Final = {
+    "waiting": "bright_black",
+    "blocked": "bold magenta",
+    "held": "magenta",
+    "pending": "blue",
+    "running": "bold yellow",
+    "compensating": "bold yellow",
+    "active": "bold yellow",
+    "completed": "green",
+    "failed": "bold red",
+    "compensated": "yellow",
+    "cancelled": "bright_black",
+    "retried": "yellow",
+    "skipped": "bright_black",
+}
+
+MAX_SHOWN_CHILDREN: Final = 40
+"""Maximum number of children of a container shown without ``--all``; completed and waiting ones are left out first."""
+
+
+def follow(
+    url: str,
+    begin: Callable[[Client], Awaitable[WorkflowInfo]],
+    *,
+    watch: bool,
+    as_json: bool,
+    whole: bool,
+    makes: bool,
+) -> int:
+    """Run ``begin`` to get a workflow, show it once or until it finishes, and return the exit code."""
+
+    async def look(client: Client) -> WorkflowInfo:
+        info = await begin(client)
+        if not watch or info.finished:
+            return info
+        if as_json or not console.is_terminal:
+            return await _until_finished(client, info)
+        with Live(console=console, refresh_per_second=12, get_renderable=lambda: _render(info, whole)):
+            while not info.finished:
+                info = await client.workflows.show(info.id, wait=MAX_WATCH_POLL_SECONDS, version=info.version)
+        return info
+
+    info = ask(url, look, makes=makes)
+    if as_json:
+        print_json(info)
+    elif not (watch and console.is_terminal):
+        console.print(_render(info, whole))
+    return int(watch and info.state != "completed")
+
+
+async def _until_finished(client: Client, info: WorkflowInfo) -> WorkflowInfo:
+    while not info.finished:
+        info = await client.workflows.show(info.id, wait=30.0)
+        await asyncio.sleep(0)
+    return info
+
+
+def _render(info: WorkflowInfo, whole: bool) -> Group:
+    """Return a workflow as a progress bar and a tree of its steps."""
+    jobs, ended = info.metadata.get("job_count", 0), 0
+    for name in ("completed_count", "failed_count", "cancelled_count"):
+        ended += info.metadata.get(name, 0)
+    head = Table.grid(padding=(0, 2))
+    bar = ProgressBar(total=max(1, jobs), completed=jobs if info.finished else ended, width=24)
+    head.add_row(bar, Text(f"{ended}/{jobs} jobs", style="bright_black"), Text(info.id, style="bright_black"))
+    label = Text.assemble((info.name or info.type, "bold"), "  ", shown_state(info.state, "held" if info.held else ""))
+    if info.error is not None:
+        label.append(f"  {info.error.message}", style="red")
+    tree = Tree(label, guide_style="bright_black")
+    _add_steps(tree, info.children, whole)
+    if info.steps_omitted:
+        tree.add(Text(f"too many steps to show: ojster workflows steps {info.id}", style="bright_black"))
+    return Group(head, tree)
+
+
+def _add_steps(tree: Tree, steps: Iterable[StepInfo], whole: bool) -> None:
+    steps = list(steps)
+    shown = steps
+    if not whole and len(steps) > MAX_SHOWN_CHILDREN:
+        interesting = [step for step in steps if step.state not in ("completed", "waiting")]
+        shown = (interesting or steps)[:MAX_SHOWN_CHILDREN]
+    for step in shown:
+        _add_steps(tree.add(_line(step)), step.children, whole)
+    if len(shown) < len(steps):
+        left = len(steps) - len(shown)
+        tree.add(Text(f"… and {left} more (--all)", style="bright_black"))
+
+
+def _line(step: StepInfo) -> Text:
+    style = STYLES.get(step.state, "")
+    line = Text.assemble((f"{MARKS[step.state]} ", style), (step.path.rpartition(".")[2], "bold"), " ")
+    if step.label != step.id:
+        line.append(f"{step.label} ", style="" if step.children else "cyan")
+    elif step.type not in CONTAINERS:
+        line.append(f"{step.type} ", style="cyan")
+    line.append(step.state, style=style)
+    if step.attempt and step.attempt > 1:
+        line.append(f" attempt {step.attempt}/{step.max_attempts}", style="yellow")
+    if step.progress is not msgspec.UNSET:
+        progress = msgspec.json.decode(step.progress)
+        line.append(f" {progress.get('progress', 0):.0%} {progress.get('message') or ''}", style="yellow")
+    if step.on_hold or step.stopping:
+        line.append("  suspended" if step.on_hold else "  stopping", style="magenta")
+    if step.state == "blocked":
+        line.append(f"  approve or reject {step.path}", style="magenta")
+    if step.error is not msgspec.UNSET and step.state == "failed":
+        error = msgspec.json.decode(step.error) or {}
+        line.append(f"  {error.get('message', '')}"[:100], style="red")
+    return line
+
+
+def shown_state(state: str, more: str = "") -> Text:
+    """Return a state with its colour, and more about it in brackets."""
+    return Text(f"{state} ({more})" if more else state, style=STYLES.get(state, ""))

@@ -1,0 +1,301 @@
+"""Calls about jobs, made to a server."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Final
+from urllib.parse import quote
+
+import msgspec
+from msgspec import UNSET, Raw
+
+from ojster.client.connection import (
+    Connection,
+    RemoteCapability,
+    error_of,
+    job_of,
+    list_of,
+    log_warnings,
+    outcome_of,
+    paging,
+    readable_jobs,
+)
+from ojster.client.merged_pushes import MergedPushes
+from ojster.core.errors import Duplicate, InvalidRequest, OjsterError
+from ojster.core.ids import new_id
+from ojster.core.job import Job
+from ojster.core.json_objects import Members
+from ojster.core.timestamps import format_optional, parse_timestamp
+from ojster.core.wire import Json, changes_body
+from ojster.jobs.bulk import Action
+from ojster.jobs.bulk_service import Sweep
+from ojster.jobs.bulk_wire import BatchAnswer
+from ojster.jobs.checkpoints import NewCheckpoint
+from ojster.jobs.claim_policy import Claim
+from ojster.jobs.explanation import Explanation
+from ojster.jobs.filter_walk import JobFilter
+from ojster.jobs.history import Entry
+from ojster.jobs.messages import Acknowledgement, FailureReport, Progress, Release
+from ojster.jobs.middleware import EnqueueMiddleware, through_middleware
+from ojster.jobs.push import Pushed
+from ojster.jobs.queries import JobPage, Page
+from ojster.jobs.record_wire import HistoryAnswer, read_entry
+from ojster.jobs.transitions import ChangedJob
+from ojster.jobs.wire import (
+    AckBody,
+    AdjustmentBody,
+    BulkSteeringBody,
+    CheckpointBody,
+    FetchBody,
+    NackBody,
+    ProgressBody,
+    ReleaseBody,
+)
+
+log = logging.getLogger(__name__)
+
+MAX_SWEEP_SECONDS: Final = 3_600.0
+"""Read timeout for a sweep or a prune, in seconds, in addition to the usual 30."""
+
+_encode: Final = msgspec.json.Encoder().encode
+
+
+class RemoteJobs(RemoteCapability):
+    """Calls about jobs.
+
+    Attributes
+    ----------
+    middleware:
+        The enqueue middleware of the application, through which each job passes before it is sent.
+    """
+
+    middleware: Sequence[EnqueueMiddleware] = ()
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection)
+        self._merged = MergedPushes(connection)
+
+    async def enqueue(self, requests: Sequence[Members]) -> list[Pushed]:
+        """Push jobs, all or none."""
+        requests = [await through_middleware(self.middleware, members) for members in requests]
+        for members in requests:
+            members.setdefault("id", msgspec.Raw(_encode(new_id())))
+        try:
+            if len(requests) == 1:
+                return [await self._merged.push(requests[0])]
+            answer = await self._connection.call("POST", "/jobs/batch", {"jobs": requests})
+        except Duplicate as refusal:
+            ids = [msgspec.json.decode(members["id"], type=str) for members in requests]
+            if refusal.details.get("existing_job_id") != ids[refusal.details.get("index", 0)]:
+                raise
+            # The answer to an earlier try was lost: the jobs exist already.
+            return [Pushed(await self.find(id)) for id in ids]
+        log_warnings(answer)
+        return [Pushed(job_of(raw)) for raw in list_of(answer["jobs"])]
+
+    async def find(self, job_id: str) -> Job:
+        """Return a job."""
+        return job_of((await self._connection.call("GET", f"/jobs/{quote(job_id, safe='')}"))["job"])
+
+    async def wait_for(self, job_id: str, wait: float) -> Job:
+        """Return a job when it is finished, or its current state after ``wait`` seconds (at most 60)."""
+        path = f"/jobs/{quote(job_id, safe='')}?wait_ms={int(min(wait, 60) * 1000)}"
+        return job_of((await self._connection.call("GET", path, wait=wait))["job"])
+
+    async def cancel(self, job_id: str) -> ChangedJob:
+        """Cancel an unfinished job."""
+        return _steered((await self._connection.call("DELETE", f"/jobs/{quote(job_id, safe='')}"))["job"])
+
+    async def adjust_priority(self, job_id: str, by: int) -> Job:
+        """Set the priority of an unfinished job to the priority of its push plus ``by``."""
+        answer = await self._connection.call(
+            "PATCH", f"/jobs/{quote(job_id, safe='')}", AdjustmentBody(priority_adjustment=by)
+        )
+        return job_of(answer["job"])
+
+    async def select(self, chosen: JobFilter = JobFilter(), page: Page = Page()) -> JobPage:  # noqa: B008  (frozen)
+        """Return a page of jobs, filtered by states, queue, type, last error, cron job, and dead letters.
+
+        Raises
+        ------
+        InvalidRequest
+            The filter has another condition, which lists of servers do not have.
+        """
+        listed = {name: getattr(chosen, name) for name in ("queue", "type", "error_type", "cron_name")}
+        if chosen != JobFilter(states=chosen.states, dead=True if chosen.dead else None, **listed):
+            raise InvalidRequest(
+                "A server lists jobs by states, queue, type, error type, cron job and dead letters alone."
+            )
+        query = paging(page) | {"state": ",".join(chosen.states)} | listed
+        path = "/dead-letter" if chosen.dead else "/jobs"
+        answer, total, before = await self._connection.list_page(path, query)
+        is_complete = msgspec.json.decode(answer["pagination"]).get("is_complete", True)
+        return JobPage([job_of(raw) for raw in list_of(answer["jobs"])], total, before, is_complete)
+
+    async def history(self, job_id: str) -> list[Entry]:
+        """Return the events of a job, oldest first."""
+        path = f"/jobs/{quote(job_id, safe='')}/history?limit=1000"
+        return [read_entry(shown) for shown in (await self._connection.ask(HistoryAnswer, "GET", path)).events]
+
+    async def explain(self, job_id: str) -> Explanation:
+        """Return why a job waits."""
+        return await self._connection.ask(Explanation, "GET", f"/jobs/{quote(job_id, safe='')}/explanation")
+
+    async def retry_dead(self, job_id: str) -> Job:
+        """Retry a discarded job."""
+        return job_of((await self._connection.call("POST", f"/dead-letter/{quote(job_id, safe='')}/retry"))["job"])
+
+    async def delete_dead(self, job_id: str) -> None:
+        """Delete a discarded job."""
+        await self._connection.call("DELETE", f"/dead-letter/{quote(job_id, safe='')}")
+
+    async def fetch(self, request: Claim, wait: float = 0.0) -> list[Job]:
+        """Claim jobs; wait up to ``wait`` seconds for the first one.
+
+        Not retried, because the caller fetches again anyway.
+        """
+        body = _fetch_body(request, wait)
+        answer = await self._connection.call("POST", "/workers/fetch", body, wait=wait, patience=0.0)
+        return await self._readable(list_of(answer["jobs"]))
+
+    async def acknowledge(self, items: Sequence[Acknowledgement]) -> list[Job | OjsterError]:
+        """Complete jobs."""
+        return await self._connection.batch("/workers/ack/batch", "acks", _acks(items))
+
+    async def acknowledge_and_fetch(
+        self, items: Sequence[Acknowledgement], request: Claim
+    ) -> tuple[list[Job | OjsterError], list[Job] | OjsterError]:
+        """Complete jobs, and claim further ones in the same call.
+
+        Not retried: each try would claim more.
+        """
+        body = {"acks": _acks(items), "fetch": _fetch_body(request)}
+        answer = await self._connection.call("POST", "/workers/ack/batch", body, patience=0.0)
+        outcomes = [outcome_of(raw) for raw in list_of(answer["results"])]
+        if (error := answer.get("fetch_error")) is not None:
+            return outcomes, error_of(msgspec.json.decode(error))
+        return outcomes, await self._readable(list_of(answer["jobs"])) if "jobs" in answer else []
+
+    async def _readable(self, raws: Sequence[Raw]) -> list[Job]:
+        """Return the fetched jobs that this client can read, and report the others as failed."""
+        jobs, failures = readable_jobs(raws)
+        if failures:
+            try:
+                await self.fail(failures)
+            except OjsterError as error:  # their leases end, then
+                log.warning("cannot report %d jobs that cannot be read: %s", len(failures), error)
+        return jobs
+
+    async def fail(self, items: Sequence[FailureReport]) -> list[Job | OjsterError]:
+        """Report failed attempts."""
+        nacks = [
+            NackBody(
+                job_id=item.job_id,
+                error=msgspec.to_builtins(item.failure),
+                worker_id=item.worker_id,
+                attempt=item.attempt,
+                properties=changes_body(item.changes),
+                started_at=format_optional(item.started_at),
+            )
+            for item in items
+        ]
+        return await self._connection.batch("/workers/nack/batch", "nacks", nacks)
+
+    async def release(self, items: Sequence[Release]) -> list[Job | OjsterError]:
+        """Hand back unfinished jobs."""
+        releases = [
+            ReleaseBody(
+                job_id=item.job_id,
+                then=item.then,
+                delay_ms=item.delay // 1000,
+                not_before=format_optional(item.not_before),
+                again=item.again,
+                deadline=format_optional(item.deadline),
+                wait_ms=None if item.wait is None else item.wait // 1000,
+                result=UNSET if item.result is None else Raw(item.result),
+                properties=changes_body(item.changes),
+                worker_id=item.worker_id,
+                attempt=item.attempt,
+                started_at=format_optional(item.started_at),
+            )
+            for item in items
+        ]
+        return await self._connection.batch("/workers/release/batch", "releases", releases)
+
+    async def report(self, item: Progress) -> None:
+        """Report a job's progress."""
+        data = None if item.data is None else msgspec.json.decode(item.data)
+        body = ProgressBody(item.fraction, item.message, item.worker_id, item.attempt, data)
+        await self._connection.call("PUT", f"/jobs/{quote(item.job_id, safe='')}/progress", body)
+
+    async def save_checkpoint(self, item: NewCheckpoint) -> None:
+        """Save a job's checkpoint."""
+        body = CheckpointBody(Raw(item.state), item.worker_id, item.attempt)
+        await self._connection.call("PUT", f"/jobs/{quote(item.job_id, safe='')}/checkpoint", body)
+
+
+def _fetch_body(request: Claim, wait: float = 0.0) -> FetchBody:
+    body = FetchBody(
+        list(request.queues),
+        request.count,
+        request.worker_id,
+        None if request.lease is None else request.lease // 1000,
+        job_types=None if request.types is None else list(request.types),
+        wait_ms=int(wait * 1000),
+    )
+    if request.sharing is not None and not request.sharing.is_plain:
+        body.strategy, body.weights = request.sharing.strategy, dict(request.sharing.weights)
+    return body
+
+
+def _acks(items: Sequence[Acknowledgement]) -> list[AckBody]:
+    return [
+        AckBody(
+            job_id=item.job_id,
+            result=UNSET if item.result is None else Raw(item.result),
+            worker_id=item.worker_id,
+            attempt=item.attempt,
+            append=[Raw(step) for step in item.append],
+            properties=changes_body(item.changes),
+            result_file=item.result_file,
+            started_at=format_optional(item.started_at),
+        )
+        for item in items
+    ]
+
+
+def _filter(chosen: JobFilter) -> dict[str, Json]:
+    """Return a filter in the server's request format."""
+    given = msgspec.structs.asdict(chosen)
+    given["states"] = list(chosen.states) or None
+    for name, value in given.items():
+        if name.endswith(("_after", "_before")) and value is not None:
+            given[name] = format_optional(value)
+    return {name: value for name, value in given.items() if value not in (None, {}, ()) and name != "tenant"}
+
+
+def _steered(raw: msgspec.Raw) -> ChangedJob:
+    return ChangedJob(job_of(raw), msgspec.json.decode(raw).get("previous_state", ""))
+
+
+class RemoteBulk(RemoteCapability):
+    """Calls about many jobs at once."""
+
+    async def sweep(self, action: Action, chosen: JobFilter, *, dry_run: bool = False) -> Sweep:
+        """Apply an action to all jobs that match. An idempotency key makes retried requests safe.
+
+        ``dry_run``: change nothing, and return what would be done.
+        """
+        body = BulkSteeringBody(filter=_filter(chosen), dry_run=dry_run, idempotency_key=new_id())
+        path = f"/jobs/batch/{action}"
+        raw = await self._connection.request("POST", path, body, wait=MAX_SWEEP_SECONDS, also=422)
+        try:
+            answer = msgspec.json.decode(raw, type=BatchAnswer)
+        except msgspec.ValidationError:
+            raise error_of(msgspec.json.decode(raw, type=dict[str, dict[str, Json]]).get("error", {})) from None
+        found = Sweep(action, None if answer.as_of is UNSET else parse_timestamp(answer.as_of))
+        found.matched, found.succeeded = answer.summary.total, answer.summary.succeeded
+        for one in answer.results:
+            found.items.append((one.job_id or "", None if one.error is UNSET else error_of(one.error)))
+        return found

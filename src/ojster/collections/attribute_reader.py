@@ -1,0 +1,19 @@
+"""How lookups in the arguments of jobs are found."""
+
+from __future__ import annotations
+
+from ojster.collections.items import check_lookups
+from ojster.core.json_objects import Members
+from ojster.core.reacts import LOOKUP_BIT
+from ojster.jobs.attributes import AttributeReader, Attributes
+
+
+class Reader(AttributeReader):
+    """Finds the lookups of jobs that are no steps: those of steps are resolved before the step starts."""
+
+    mark = b'"$lookup"'
+
+    def read(self, type: str, args: bytes, members: Members, attributes: Attributes) -> None:
+        """Check the lookups in the arguments."""
+        if b'"$lookup"' in args and "workflow_id" not in members and check_lookups(args):
+            attributes.reacts |= LOOKUP_BIT

@@ -1,0 +1,228 @@
+"""Arguments and results of handlers: JSON in the database, and what the annotations of the handler say in Python."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any, Final, Optional
+
+import msgspec
+
+from ojster.core.references import may_hold_references
+from ojster.handlers.injection import declared_in
+
+_ANY: Final = (inspect.Parameter.empty, Any, object)
+"""Annotations that leave a value as it is in JSON."""
+
+
+class InvalidArguments(TypeError):
+    """The arguments of a job are not what the annotations of its handler say."""
+
+
+class HandlerTypes:
+    """Converts the arguments and the result of a handler as its annotations say.
+
+    The annotations are read when they are needed first, so that they may name classes that are defined later.
+
+    Parameters
+    ----------
+    type:
+        The job type, for errors.
+    function, signature:
+        The handler.
+    skipped:
+        The number of parameters that the worker fills in.
+    """
+
+    def __init__(self, type: str, function: Callable[..., Any], signature: inspect.Signature, skipped: int) -> None:
+        self._type = type
+        self._function = function
+        parameters = list(signature.parameters.values())[skipped:]
+        self._positional = [one for one in parameters if one.kind in _POSITIONAL]
+        self._variable = [one for one in parameters if one.kind is inspect.Parameter.VAR_POSITIONAL]
+        self._return = signature.return_annotation
+        self._decoders: dict[int, msgspec.json.Decoder[Any]] = {}
+
+    def resolve(self) -> None:
+        """Read the annotations.
+
+        Raises
+        ------
+        TypeError
+            An annotation names something that does not exist at run time, or is one that msgspec cannot tell apart in
+            JSON, such as a union of two dataclasses.
+        """
+        _ = self._result
+        self._decoder(len(self._positional))
+
+    def check(self, encoded: bytes, count: int) -> None:
+        """Check the arguments of a job that is to be enqueued.
+
+        Parameters
+        ----------
+        encoded:
+            The arguments as a JSON array. Those with references, for which a server puts in values, are not checked.
+        count:
+            The number of arguments.
+
+        Raises
+        ------
+        InvalidArguments
+            An argument is not what its annotation says.
+        """
+        if self._is_plain or may_hold_references(encoded):
+            return
+        try:
+            self._decoder(count).decode(encoded)
+        except msgspec.ValidationError as error:
+            raise self._refusal(error) from None
+
+    def convert(self, args: Sequence[Any]) -> Sequence[Any]:
+        """Return the arguments for the handler, from JSON values.
+
+        Raises
+        ------
+        InvalidArguments
+            An argument is not what its annotation says.
+        """
+        if self._is_plain:
+            return args
+        try:
+            converted: Sequence[Any] = msgspec.convert(
+                args, self._decoder(len(args)).type, dec_hook=_from_json, str_keys=True
+            )
+        except msgspec.ValidationError as error:
+            raise self._refusal(error) from None
+        return converted
+
+    def convert_result(self, result: Any) -> Any:
+        """Return a result, from a JSON value.
+
+        Raises
+        ------
+        TypeError
+            It is not what the return annotation says.
+        """
+        if self._result in _ANY or result is None:
+            return result
+        try:
+            return msgspec.convert(result, self._result, dec_hook=_from_json, str_keys=True)
+        except msgspec.ValidationError as error:
+            raise TypeError(
+                f"The result of {self._type} is not what its handler's return annotation says: {_said(error)}."
+            ) from None
+        except TypeError:  # msgspec knows no way, such as for a union of two dataclasses
+            return result
+
+    def check_result(self, result: Any, encoded: bytes) -> None:
+        """Check the result of the handler, which ``convert_result`` is to convert for callers.
+
+        Parameters
+        ----------
+        result:
+            What the handler has returned.
+        encoded:
+            The same as JSON.
+
+        Raises
+        ------
+        TypeError
+            It is not what the return annotation says.
+        """
+        if self._result in _ANY or type(result) is self._result:  # such as a text: no need to read its JSON
+            return
+        self.convert_result(msgspec.json.decode(encoded))
+
+    @cached_property
+    def _arguments(self) -> list[Any]:
+        """The types of the positional parameters."""
+        return list(map(self._type_of, self._positional))
+
+    @cached_property
+    def _more_arguments(self) -> Any:
+        """The type of further arguments, if the handler takes any."""
+        return self._type_of(self._variable[0]) if self._variable else Any
+
+    @cached_property
+    def _result(self) -> Any:
+        return self._resolved("its result", self._return)
+
+    @cached_property
+    def _is_plain(self) -> bool:
+        return all(one in _ANY for one in (*self._arguments, self._more_arguments))
+
+    def _type_of(self, parameter: inspect.Parameter) -> Any:
+        found = self._resolved(f"the argument {parameter.name!r}", parameter.annotation)
+        if declared_in(found) is not None:
+            raise TypeError(
+                f"{self._type}: the annotation of {parameter.name!r} has Depends(…) and names a class that is defined "
+                "after the handler. Define the class before."
+            )
+        if parameter.default is None and found not in _ANY:
+            return Optional[found]  # noqa: UP045  (``|`` does not take all types); such as ``day: date = None``
+        return Any if found in _ANY else found
+
+    def _resolved(self, what: str, annotation: Any) -> Any:
+        """Return an annotation that may be a string."""
+        holder = type("holder", (), {"__annotations__": {"it": annotation}})
+        names = getattr(inspect.unwrap(self._function), "__globals__", {})
+        try:
+            found = typing.get_type_hints(holder, names, include_extras=True)["it"]
+        except (NameError, AttributeError, SyntaxError) as error:
+            raise TypeError(
+                f"{self._type}: the annotation {annotation!r} of {what} cannot be resolved ({error}). Import what it "
+                "names at run time, not under TYPE_CHECKING, or annotate with Any to get plain JSON."
+            ) from None
+        return None if found is type(None) else found
+
+    def _decoder(self, count: int) -> msgspec.json.Decoder[Any]:
+        """Return the decoder of so many arguments."""
+        if count not in self._decoders:
+            types = [*self._arguments, *[self._more_arguments] * (count - len(self._arguments))][:count]
+            try:
+                self._decoders[count] = msgspec.json.Decoder(tuple[tuple(types)], dec_hook=_from_json)  # type: ignore[misc]
+            except TypeError as error:
+                raise TypeError(
+                    f"{self._type}: JSON cannot be converted to what the annotations of the handler say. {error}"
+                ) from None
+            if len(self._decoders) > _MAX_DECODERS:
+                self._decoders = {count: self._decoders[count]}
+        return self._decoders[count]
+
+    def _refusal(self, error: msgspec.ValidationError) -> InvalidArguments:
+        """Return the error for arguments, which names the parameter in place of its position."""
+        said = _said(error)
+        for number, parameter in enumerate(self._positional):
+            said = said.replace(f"`$[{number}]", f"`{parameter.name}")
+        return InvalidArguments(f"The arguments are not what the handler of {self._type} says: {said}.")
+
+
+_MAX_DECODERS: Final = 64
+"""Maximum number of decoders kept for a handler with any number of arguments."""
+
+_POSITIONAL: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+def _pydantic_model(kind: Any, value: Any) -> Any:
+    """Return a pydantic model; its errors are put as msgspec puts its own."""
+    try:
+        return kind.model_validate_json(msgspec.json.encode(value))
+    except ValueError as error:
+        wrong: list[dict[str, Any]] = error.errors() if hasattr(error, "errors") else [{"loc": (), "msg": str(error)}]
+        raise ValueError("; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in wrong)) from None
+
+
+def _said(error: msgspec.ValidationError) -> str:
+    return " ".join(str(error).split()).rstrip(".")
+
+
+def _from_json(kind: Any, value: Any) -> Any:
+    """Return an object of a class that msgspec does not know, from a JSON value."""
+    if hasattr(kind, "__pydantic_validator__"):
+        return _pydantic_model(kind, value)
+    known = typing.get_origin(kind) or kind
+    if isinstance(known, type) and isinstance(value, known):
+        return value
+    raise TypeError(f"JSON cannot be converted to {getattr(kind, '__name__', kind)}")

@@ -1,0 +1,64 @@
+"""Children of an orchestrator."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from ojster.handlers.outcomes import Outcome
+from ojster.workflows.info import StepInfo
+
+
+class OrchestratorError(Outcome):
+    """The error of a job that ran an orchestrator; ``code`` says whether it could run at all."""
+
+    retryable = False
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Child:
+    """A step that an orchestrator added, now or earlier.
+
+    Parameters
+    ----------
+    id:
+        Its name.
+    info:
+        Its status; ``None``, the default: it is being added.
+
+    Examples
+    --------
+    >>> from ojster import Child, StepInfo
+    >>> Child("build").state
+    'new'
+    >>> Child("build", StepInfo(0, "build", "gate", "blocked")).state
+    'blocked'
+    """
+
+    def __init__(self, id: str, info: StepInfo | None = None) -> None:
+        self.id = id
+        self.info = info
+
+    def __repr__(self) -> str:
+        return f"<Child {self.id} {self.state}>"
+
+    @property
+    def state(self) -> str:
+        """Its state, as in ``StepInfo``, or ``new``."""
+        return "new" if self.info is None else self.info.state
+
+    @property
+    def result(self) -> Any:
+        """Its result; ``None`` until it has one."""
+        raw = None if self.info is None else self.info.result
+        return msgspec.json.decode(raw) if isinstance(raw, msgspec.Raw) else None
+
+    @property
+    def error(self) -> Any:
+        """Why it failed, or ``None``."""
+        raw = None if self.info is None else self.info.error
+        return msgspec.json.decode(raw) if isinstance(raw, msgspec.Raw) else None

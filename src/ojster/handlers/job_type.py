@@ -1,0 +1,441 @@
+"""Job types as Python declares them, and handles of enqueued jobs."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol, Self, TypeVar, Unpack, cast, overload
+
+import msgspec
+
+from ojster.agents import attributes
+from ojster.core.json_objects import Members
+from ojster.core.values import to_json
+from ojster.fleet import ml_resources
+from ojster.handlers import tracing
+from ojster.handlers.arguments import HandlerTypes
+from ojster.handlers.context import JobContext
+from ojster.handlers.handler_signature import HandlerSignature, check_handler
+from ojster.handlers.injection import needs_of
+from ojster.handlers.job_class import Runs, RunsAsync
+from ojster.handlers.job_handle import Application, JobHandle, T_co
+from ojster.handlers.job_options import JobOptions, JobOptionsDict, with_changes
+from ojster.jobs.names import DEFAULT_QUEUE
+from ojster.jobs.options_wire import read_options
+from ojster.jobs.versions import Handled
+from ojster.workflows.declaration import Step
+
+P = ParamSpec("P")
+
+R = TypeVar("R")
+
+Q = ParamSpec("Q")
+
+_encode: Final = msgspec.json.Encoder().encode
+
+
+class JobType(Generic[P, R]):
+    """A declared job type.
+
+    ``App.job`` creates it from a handler. ``P`` are the arguments of its jobs, without a ``JobContext``, which the
+    worker adds; ``R`` is the handler's result.
+
+    Parameters
+    ----------
+    app:
+        The application.
+    type:
+        Job type, such as ``email.send``.
+    function:
+        The handler.
+    options:
+        Options of its jobs.
+    process:
+        Whether the handler runs in a child process.
+
+    Raises
+    ------
+    TypeError
+        The function cannot be a handler, such as a method or a generator; ``process`` is set for a coroutine function
+        or a handler with a ``JobContext``; or a parameter with ``Depends`` precedes an argument of the job.
+    InvalidRequest
+        An option is malformed.
+
+    Examples
+    --------
+    >>> from ojster import App
+    >>> app = App("sqlite:///:memory:")
+    >>> @app.job("email.send")
+    ... def send(to: str) -> str:
+    ...     return f"sent to {to}"
+    >>> send("ada@example.com")
+    'sent to ada@example.com'
+    >>> send.using(queue="mail").enqueue("ada@example.com").job.queue
+    'mail'
+    >>> app.close()
+    """
+
+    def __init__(
+        self, app: Application, type: str, function: Callable[..., Any], options: JobOptions, process: bool
+    ) -> None:
+        check_handler(type, function)
+        functools.update_wrapper(cast("Callable[..., Any]", self), function)
+        self.app = app
+        self.type = type
+        self.function = function
+        self.process = process
+        self.handled: Handled | None = None
+        self.is_async = inspect.iscoroutinefunction(function)
+        self.signature, self.needs = needs_of(function, inspect.signature(function))
+        self._arguments = HandlerSignature(type, self.signature)
+        self.takes_context = self._arguments.takes_context
+        self.types = HandlerTypes(type, function, self.signature, int(self.takes_context))
+        if process and (self.is_async or self.takes_context):
+            raise TypeError(f"{type}: a handler with process=True must be a plain function without a JobContext.")
+        self._type_json = msgspec.Raw(_encode(type))
+        self._set_options(options)
+
+    def _not_json(self, args: Sequence[Any], error: TypeError) -> TypeError:
+        """Return the error for arguments that JSON cannot hold; it names the first of them."""
+        names = self._arguments.argument_names
+        for place, value in enumerate(args):
+            try:
+                to_json(value)
+            except TypeError as found:
+                name = names[place] if place < len(names) else names[-1]
+                return TypeError(
+                    f"{self.type}: the argument {name!r} cannot be stored as JSON: {found}. "
+                    "Pass numbers, texts, lists, dicts or dataclasses, or an id by which the handler finds the object."
+                )
+        return error
+
+    def _set_options(self, options: JobOptions) -> None:
+        self.options = options
+        self._options_json = msgspec.Raw(options.to_wire())
+        self._meta_json = msgspec.Raw(to_json(dict(options.meta or {})))
+        self._sibling_members = options.beside()
+        read_options(bytes(self._options_json))
+        ml_resources.read_resources(self._sibling_members)
+        attributes.read_agent(self._sibling_members)
+
+    def defaults(self) -> Members:
+        """Return the options of this job type as the members that its workers register with the server.
+
+        Versions and points in time are left out: they belong to single jobs.
+
+        Returns
+        -------
+        dict
+            The members, as JSON, by name; empty if the type has no options.
+        """
+        lasting = msgspec.structs.replace(self.options, version=None, scheduled_at=None, expires_at=None)
+        meta = {name: value for name, value in (self.options.meta or {}).items() if name != "tenant_id"}
+        members = {"options": msgspec.Raw(lasting.to_wire()), "meta": msgspec.Raw(_encode(meta))}
+        return {name: raw for name, raw in members.items() if bytes(raw) != b"{}"} | lasting.beside()
+
+    def using(self, **options: Unpack[JobOptionsDict]) -> Self:
+        """Return a copy of this job type with changed options, for one or more enqueues.
+
+        Parameters
+        ----------
+        options:
+            The changed options; see ``JobOptions``.
+
+        Returns
+        -------
+        JobType
+            The copy. This job type does not change.
+
+        Raises
+        ------
+        TypeError
+            An option does not exist.
+        InvalidRequest
+            An option is malformed.
+        """
+        changed = with_changes(self.options, options)
+        copied = copy.copy(self)
+        copied._set_options(changed)
+        return copied
+
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
+        """Enqueue a job with these arguments, which are stored as JSON.
+
+        Parameters
+        ----------
+        args, kwargs:
+            Arguments of the handler, without a ``JobContext``.
+
+        Returns
+        -------
+        JobHandle
+            The handle of the job.
+
+        Raises
+        ------
+        TypeError
+            The function does not take these arguments, or they are not what its annotations say.
+        Duplicate
+            The job is unique, and a duplicate exists.
+        PayloadTooLarge
+            The job is larger than the server accepts.
+        BackendUnavailable
+            The server cannot be reached.
+        """
+        with self._traced() as carried:  # in the caller's thread, where its trace context is
+            return self.app._event_loop_thread.call(self._enqueue(self.request(args, kwargs, carried)))
+
+    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
+        """Enqueue a job with these arguments. See ``enqueue``.
+
+        Returns
+        -------
+        JobHandle
+            The handle of the job.
+        """
+        with self._traced() as carried:
+            return await self._enqueue(self.request(args, kwargs, carried))
+
+    async def _enqueue(self, request: Members) -> JobHandle[R]:
+        (pushed,) = await self.app.client().jobs.enqueue((request,))
+        return JobHandle(self.app, pushed.job, self.types)
+
+    def _traced(self, count: int = 1) -> AbstractContextManager[dict[str, str]]:
+        return tracing.enqueuing(self.options.queue or DEFAULT_QUEUE, self.type, count)
+
+    def enqueue_many(self, calls: Iterable[Sequence[Any]]) -> list[JobHandle[R]]:
+        """Enqueue one job for each list of arguments in one request, all or none.
+
+        Parameters
+        ----------
+        calls:
+            The positional arguments of each job. A server takes 1,000 jobs by default.
+
+        Returns
+        -------
+        list of JobHandle
+            The handles of the jobs, in the same order.
+
+        Raises
+        ------
+        TypeError, Duplicate, BackendUnavailable
+            See ``enqueue``.
+        PayloadTooLarge
+            The request is larger than the server accepts.
+        """
+        requests = list(calls)
+        with self._traced(len(requests)) as carried:
+            return self.app._event_loop_thread.call(
+                self._enqueue_many([self.request(args, {}, carried) for args in requests])
+            )
+
+    async def aenqueue_many(self, calls: Iterable[Sequence[Any]]) -> list[JobHandle[R]]:
+        """Enqueue one job for each list of arguments, all or none. See ``enqueue_many``.
+
+        Returns
+        -------
+        list of JobHandle
+            The handles of the jobs, in the same order.
+        """
+        requests = list(calls)
+        with self._traced(len(requests)) as carried:
+            return await self._enqueue_many([self.request(args, {}, carried) for args in requests])
+
+    async def _enqueue_many(self, requests: Sequence[Members]) -> list[JobHandle[R]]:
+        pushed = await self.app.client().jobs.enqueue(requests) if requests else []
+        return [JobHandle(self.app, one.job, self.types) for one in pushed]
+
+    def s(self, *args: P.args, **kwargs: P.kwargs) -> Step:
+        """Return a workflow step with these arguments, which may contain references.
+
+        Parameters
+        ----------
+        args, kwargs:
+            Arguments of the handler, without a ``JobContext``.
+
+        Returns
+        -------
+        Step
+            The step.
+
+        Raises
+        ------
+        TypeError
+            The function does not take these arguments; they are not JSON-serializable; or the application has codecs:
+            the server inserts results into the arguments of steps, so these cannot be encoded.
+        """
+        if self.app.codecs:
+            raise TypeError(f"{self.type}: the arguments of steps cannot be encoded; use an App without codecs.")
+        request = self.request(args, kwargs)
+        return Step({name: value for name, value in request.items() if bytes(value) != b"{}"} | {"type": self.type})
+
+    def enqueue_in(self, connection: Any, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
+        """Enqueue a job in the caller's transaction on ``connection``: the job exists if and only if it commits.
+
+        Parameters
+        ----------
+        connection:
+            Connection to the PostgreSQL database of the ``App``, with an open transaction: a ``psycopg.Connection``, an
+            SQLAlchemy ``Connection`` or ``Session``, or Django's ``connection``.
+        args, kwargs:
+            Arguments of the handler, without a ``JobContext``.
+
+        Returns
+        -------
+        JobHandle
+            The handle of the job.
+
+        Raises
+        ------
+        TypeError
+            See ``enqueue``; or ``connection`` is none of these.
+        Duplicate
+            The job is unique, and a duplicate exists. The transaction stays usable.
+        NotInTransaction
+            The connection has no open transaction.
+        InvalidRequest
+            The application does not use PostgreSQL.
+        """
+        with self._traced() as carried:
+            (job,) = self.app._enqueue_in(connection, [self.request(args, kwargs, carried)])
+        return JobHandle(self.app, job, self.types)
+
+    async def aenqueue_in(self, connection: Any, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
+        """Enqueue a job in the caller's transaction on ``connection``. See ``enqueue_in``.
+
+        ``connection`` may also be a ``psycopg.AsyncConnection``, an ``asyncpg`` connection, or an SQLAlchemy
+        ``AsyncConnection`` or ``AsyncSession``.
+
+        Returns
+        -------
+        JobHandle
+            The handle of the job.
+        """
+        with self._traced() as carried:
+            (job,) = await self.app._aenqueue_in(connection, [self.request(args, kwargs, carried)])
+        return JobHandle(self.app, job, self.types)
+
+    def enqueue_many_in(self, connection: Any, calls: Iterable[Sequence[Any]]) -> list[JobHandle[R]]:
+        """Enqueue one job for each list of arguments in the caller's transaction. See ``enqueue_in``.
+
+        Parameters
+        ----------
+        connection:
+            Connection with an open transaction, as in ``enqueue_in``.
+        calls:
+            The positional arguments of each job.
+
+        Returns
+        -------
+        list of JobHandle
+            The handles of the jobs, in the same order.
+        """
+        requests = list(calls)
+        with self._traced(len(requests)) as carried:
+            jobs = self.app._enqueue_in(connection, [self.request(args, {}, carried) for args in requests])
+        return [JobHandle(self.app, job, self.types) for job in jobs]
+
+    async def aenqueue_many_in(self, connection: Any, calls: Iterable[Sequence[Any]]) -> list[JobHandle[R]]:
+        """Enqueue one job for each list of arguments in the caller's transaction. See ``aenqueue_in``.
+
+        Returns
+        -------
+        list of JobHandle
+            The handles of the jobs, in the same order.
+        """
+        requests = list(calls)
+        with self._traced(len(requests)) as carried:
+            jobs = await self.app._aenqueue_in(connection, [self.request(args, {}, carried) for args in requests])
+        return [JobHandle(self.app, job, self.types) for job in jobs]
+
+    def request(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any], carried: Mapping[str, str] | None = None
+    ) -> Members:
+        """Return the enqueue request for these arguments.
+
+        Parameters
+        ----------
+        args, kwargs:
+            Arguments of the handler, without a ``JobContext``.
+        carried:
+            Trace context to store in the job's ``meta``; none by default.
+
+        Returns
+        -------
+        dict
+            The members of the request, as JSON, by name.
+
+        Raises
+        ------
+        TypeError
+            The function does not take these arguments, or they are not what its annotations say.
+        """
+        args = self._arguments.arguments(args, kwargs)
+        try:
+            encoded = to_json(list(args))
+        except TypeError as error:
+            raise self._not_json(args, error) from None
+        self.types.check(encoded, len(args))
+        meta = self._meta_json
+        if carried:
+            meta = msgspec.Raw(_encode({**carried, **(self.options.meta or {})}))
+        if self.app.codecs:
+            return self._encoded(encoded, meta)
+        return {
+            "type": self._type_json,
+            "args": msgspec.Raw(encoded),
+            "meta": meta,
+            "options": self._options_json,
+            **self._sibling_members,
+        }
+
+    def _encoded(self, args: bytes, given: msgspec.Raw) -> Members:
+        meta, options = msgspec.json.decode(given), msgspec.json.decode(self._options_json)
+        args, meta, options = self.app.codecs.encode(args, meta, options, self.type)
+        return {
+            "type": self._type_json,
+            "args": msgspec.Raw(args),
+            "meta": msgspec.Raw(_encode(meta)),
+            "options": msgspec.Raw(_encode(options)),
+            **self._sibling_members,
+        }
+
+
+class DeclaredJob(JobType[P, R], Generic[Q, T_co, P, R]):
+    """A decorated function: a job type that can also be called directly, as the function that it is."""
+
+    def __call__(self, *args: Q.args, **kwargs: Q.kwargs) -> T_co:
+        """Call the function directly, without a queue."""
+        result: T_co = self.function(*args, **kwargs)
+        return result
+
+
+class Declare(Protocol):
+    """The decorator that ``App.job`` returns: it keeps the function's signature."""
+
+    @overload
+    def __call__(self, function: type[RunsAsync[P, R]], /) -> DeclaredJob[P, Coroutine[Any, Any, R], P, R]: ...
+
+    @overload
+    def __call__(self, function: type[Runs[P, R]], /) -> DeclaredJob[P, R, P, R]: ...
+
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[JobContext, P], Coroutine[Any, Any, R]], /
+    ) -> DeclaredJob[Concatenate[JobContext, P], Coroutine[Any, Any, R], P, R]: ...
+
+    @overload
+    def __call__(
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> DeclaredJob[P, Coroutine[Any, Any, R], P, R]: ...
+
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[JobContext, P], R], /
+    ) -> DeclaredJob[Concatenate[JobContext, P], R, P, R]: ...
+
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> DeclaredJob[P, R, P, R]: ...

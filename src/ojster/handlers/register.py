@@ -1,0 +1,263 @@
+"""What an application declares for its workers: handlers, cron jobs, orchestrators, middleware, and its lifespan."""
+
+from __future__ import annotations
+
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any, Final, Self, TypeVar
+
+import msgspec
+
+from ojster.client.interface import Client
+from ojster.handlers.codec import Codec, Codecs
+from ojster.handlers.discovery import import_modules_named
+from ojster.handlers.job_decorator import JobDecorator, check_free
+from ojster.handlers.job_handle import Application
+from ojster.handlers.job_type import JobType
+from ojster.handlers.lifespan import Lifespan
+from ojster.handlers.middleware import ExecutionMiddleware, ThreadMiddleware
+from ojster.handlers.orchestrator import Orchestrator, Orchestrators
+from ojster.jobs.middleware import MiddlewareChain
+from ojster.jobs.names import check_queue_name
+from ojster.jobs.versions import Handled
+from ojster.schedules.cron import Cron
+from ojster.schedules.cron_expression import OverlapPolicy
+from ojster.service import Service
+from ojster.workflows.orchestrator_request import ORCHESTRATE_TYPE, queue_of
+
+O = TypeVar("O", bound=Orchestrator)  # noqa: E741
+J = TypeVar("J", bound=JobType[..., Any])
+
+_encode: Final = msgspec.json.Encoder().encode
+
+
+class HandlerRegister(Application, ABC):
+    """What a worker runs for an application; ``ojster.App`` is one.
+
+    Parameters
+    ----------
+    url:
+        The database or server of its jobs.
+    codecs:
+        Codecs of job arguments.
+    """
+
+    def __init__(self, url: str, codecs: Sequence[Codec] = ()) -> None:
+        self.url = url
+        self._codecs = Codecs(codecs)
+        self.handlers: dict[str, JobType[Any, Any]] = {}
+        self.crons: list[Cron] = []
+        self.orchestrators = Orchestrators()
+        self.execution_middleware = MiddlewareChain[ExecutionMiddleware]()
+        self.thread_middleware = MiddlewareChain[ThreadMiddleware]()
+        self.lifespan = Lifespan[Self]()
+        self._included_in: Self | None = None
+
+    @abstractmethod
+    def client(self) -> Client:
+        """Return the client for the running event loop, created on first use."""
+
+    @abstractmethod
+    def work_on(self, engine: Service, url: str) -> None:
+        """Use the service of a database that is already open."""
+
+    @abstractmethod
+    def choose_url(self, url: str) -> None:
+        """Use the database or server that was named for this process, whatever else names one."""
+
+    @abstractmethod
+    async def aclose(self) -> None:
+        """Disconnect. The application can be used again afterwards."""
+
+    @property
+    def root(self) -> Self:
+        """The application that has included this one, with those around it, or itself."""
+        return self if self._included_in is None else self._included_in.root
+
+    @property
+    def codecs(self) -> Codecs:
+        """The codecs of job arguments."""
+        return self.root._codecs
+
+    @property
+    def handled(self) -> tuple[Handled, ...]:
+        """The version ranges of handlers that accept only some versions, sorted by job type."""
+        declared = sorted(self.handlers.values(), key=lambda one: one.type)
+        return tuple(one.handled for one in declared if one.handled is not None)
+
+    @cached_property
+    def job(self) -> JobDecorator:
+        """The decorator that declares a function as the handler of a job type, with or without arguments.
+
+        ``@app.job`` takes the function's name as the type; ``@app.job("email.send", retry=5)`` names it and sets
+        options of its jobs. Beside ``JobOptions`` it takes ``process`` and ``versions``; see ``JobDecorator``.
+        """
+        return JobDecorator(self, self.handlers)
+
+    def include(self, other: Self) -> None:
+        """Take over what another application declares: handlers, cron jobs, orchestrators and its lifespan.
+
+        So modules need not import the application: each declares its jobs in an ``App()`` of its own, which from then
+        on uses the database or server of this one, with its codecs and middleware.
+
+        Parameters
+        ----------
+        other:
+            The application, which has declared all that it will.
+
+        Raises
+        ------
+        ValueError
+            A job type, an orchestrator or a cron job of it is already declared here, or it includes this application or
+            is included already. Nothing is taken over.
+
+        Examples
+        --------
+        >>> from ojster import App
+        >>> mail = App()
+        >>> @mail.job("email.send")
+        ... def send(to: str) -> None: ...
+        >>> app = App("sqlite:///:memory:")
+        >>> app.include(mail)
+        >>> send.enqueue("ada@example.com").state
+        'available'
+        >>> app.close()
+        """
+        if other._included_in is not None or self.root is other:
+            raise ValueError("An application is included once, and not in itself.")
+        if taken := {cron.name for cron in self.crons} & {cron.name for cron in other.crons}:
+            raise ValueError(f"The cron job {min(taken)!r} is already declared. Give one of them a name of its own.")
+        theirs = [one for type, one in other.handlers.items() if type != ORCHESTRATE_TYPE]
+        for declared in theirs:
+            check_free(declared.type, self.handlers, declared.function)
+        for kind in other.orchestrators.values():
+            self.orchestrators.check_free(kind.name)
+        self.handlers.update((declared.type, declared) for declared in theirs)
+        for name, kind in other.orchestrators.items():
+            self.orchestrator(name)(kind)
+        self.crons += other.crons
+        self.lifespan.include(other.lifespan, other)
+        other._included_in = self
+
+    def discover(self, *packages: str, name: str = "tasks") -> None:
+        """Import the modules of packages, and of the packages in them, that declare jobs.
+
+        Parameters
+        ----------
+        packages:
+            Names of packages, such as ``"shop"``.
+        name:
+            Name of the modules; ``tasks`` by default: ``shop.tasks``, ``shop.mail.tasks``, …
+
+        Raises
+        ------
+        ImportError
+            A package does not exist, or a module cannot be imported.
+        """
+        for package in packages:
+            import_modules_named(name, package)
+
+    def orchestrator(self, name: str | None = None) -> Callable[[type[O]], type[O]]:
+        """Declare a class as an orchestrator: it adds steps to a workflow while the workflow runs.
+
+        It runs in workers of this application, and in servers started with it (``ojster serve --app``).
+
+        Parameters
+        ----------
+        name:
+            Name of the orchestrator; by default the class name in lower case.
+
+        Returns
+        -------
+        Callable
+            A decorator that registers the class and returns it.
+
+        Raises
+        ------
+        ValueError
+            The name is taken, or ``validate`` is a coroutine function. The decorator raises it.
+        InvalidRequest
+            The name is malformed. The decorator raises it.
+        """
+
+        def declare(kind: type[O]) -> type[O]:
+            kind.name = name or kind.__name__.lower()
+            check_queue_name(queue_of(kind.name))
+            if inspect.iscoroutinefunction(kind.validate):
+                raise ValueError(f"{kind.__name__}.validate must not be a coroutine function; make it a plain method.")
+            self.orchestrators.check_free(kind.name)
+            if ORCHESTRATE_TYPE not in self.handlers:
+                self.job(ORCHESTRATE_TYPE)(self.orchestrators.run)
+            self.orchestrators[kind.name] = kind
+            return kind
+
+        return declare
+
+    def cron(
+        self,
+        expression: str,
+        *args: Any,
+        name: str | None = None,
+        timezone: str = "UTC",
+        overlap_policy: OverlapPolicy = "skip",
+        description: str | None = None,
+    ) -> Callable[[J], J]:
+        """Schedule a declared job type as a cron job; workers register it when they start.
+
+        Parameters
+        ----------
+        expression:
+            Schedule, such as ``*/5 * * * *``, ``@daily`` or ``@every 90s``.
+        args:
+            Arguments of each job.
+        name:
+            Name of the cron job; by default the job type, with ``-`` instead of ``_``.
+        timezone:
+            IANA time zone of the expression; ``UTC`` by default.
+        overlap_policy:
+            Action if the previous job is unfinished: ``skip`` (the default), ``allow``, ``cancel_previous`` or
+            ``enqueue``.
+        description:
+            Text for operators; none by default.
+
+        Returns
+        -------
+        Callable
+            A decorator that schedules the job type and returns it.
+
+        Raises
+        ------
+        InvalidRequest
+            The expression, the time zone or the overlap policy is malformed. The decorator raises it.
+        TypeError
+            What is decorated is no job type, or the job type does not take these arguments. The decorator raises it.
+        """
+        if not isinstance(expression, str):
+            raise TypeError(f"@app.cron needs an expression, such as @app.cron('0 6 * * *'), not {expression!r}.")
+
+        def declare(declared: J) -> J:
+            if not isinstance(declared, JobType):
+                raise TypeError(
+                    f"@app.cron schedules a job type, and {getattr(declared, '__qualname__', declared)!r} is none. "
+                    "Write @app.cron above @app.job, which makes the job type."
+                )
+            try:
+                template = _encode(declared.request(args, {}))
+            except TypeError as error:
+                message = f"{error} The arguments of its jobs follow the expression: @app.cron('…', argument)."
+                raise TypeError(message) from None
+            cron = Cron(
+                name=name or declared.type.replace("_", "-"),
+                expression=expression,
+                timezone=timezone,
+                overlap_policy=overlap_policy,
+                description=description,
+                template=template,
+            )
+            _ = cron.schedule
+            self.crons.append(cron)
+            return declared
+
+        return declare

@@ -1,0 +1,27 @@
+"""The actions of a stored job's reactions, for capabilities that carry out a kind of their own."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from ojster.core.reacts import JobEvent
+
+
+class _Action(msgspec.Struct):
+    action: str = ""
+
+
+class _Envelope(msgspec.Struct):
+    event_reactions: dict[str, list[msgspec.Raw]] = {}
+
+
+_in_envelope: Final = msgspec.json.Decoder(_Envelope).decode
+_kind: Final = msgspec.json.Decoder(_Action).decode
+
+
+def stored_actions(envelope: bytes, event: JobEvent, *kinds: str) -> list[bytes]:
+    """Return the actions of some kinds for an event, as JSON: they were checked when the job was pushed."""
+    actions = map(bytes, _in_envelope(envelope).event_reactions.get(event, ()))
+    return [action for action in actions if _kind(action).action in kinds]

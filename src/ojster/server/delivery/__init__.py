@@ -1,0 +1,1 @@
+"""What a server sends: webhooks and e-mails."""

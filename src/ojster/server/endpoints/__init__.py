@@ -1,0 +1,32 @@
+"""The endpoints of each capability."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from importlib import import_module
+from typing import Final
+
+from ojster.capabilities import CAPABILITIES, Capability
+from ojster.server.route import Route
+
+MODULES: Final = {
+    "jobs": ("bulk", "jobs", "history", "worker_protocol", "jobs_admin", "dead_letter", "schemas", "job_types"),
+    "tenancy": ("tenants", "tokens", "sessions", "logins"),
+    "audit": ("audit",),
+    "fleet": ("workers", "worker_rules", "fleet_admin"),
+    "queues": ("queues", "queues_admin", "rate_limits", "pools"),
+    "insight": ("status", "insight", "surveys", "tasks"),
+    "agents": ("agents",),
+    "workflows": ("workflows", "definitions", "notes"),
+    "collections": ("collections",),
+    "files": ("files",),
+    "schedules": ("schedules",),
+    "events": ("webhooks", "streams", "channels"),
+}
+"""The modules with the endpoints of a capability, each with a tuple ``ROUTES``."""
+
+
+def routes_of(capabilities: Iterable[Capability] = CAPABILITIES) -> tuple[Route, ...]:
+    """Return the endpoints of capabilities."""
+    modules = [name for capability in capabilities for name in MODULES.get(capability.name, ())]
+    return tuple(route for name in modules for route in import_module(f"{__name__}.{name}").ROUTES)

@@ -1,0 +1,143 @@
+"""Endpoints for collections: named ones, and those of workflows."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+from msgspec import UNSET
+
+from ojster.collections.items import DATA_QUERY, ITEM_QUERY, Lookup, NewItem, Where
+from ojster.collections.wire import (
+    COLLECTION,
+    COLLECTION_CHANGE,
+    ITEM,
+    CollectionAnswer,
+    CollectionBody,
+    CollectionChangeBody,
+    CollectionsAnswer,
+    ItemAnswer,
+    ItemBody,
+    ItemsAnswer,
+)
+from ojster.core.access import Operation
+from ojster.core.errors import InvalidRequest, NotFound
+from ojster.core.wire import DeletedAnswer
+from ojster.jobs.messages import Holder
+from ojster.server.answer import Answer, encode
+from ojster.server.pages import object_of
+from ojster.server.request import HttpRequest
+from ojster.server.route import BASE, Route
+
+
+async def create_collection(request: HttpRequest) -> Answer:
+    """Create a named collection."""
+    body = await request.read(COLLECTION)
+    made = await request.engine.collections.create(
+        body.name, body.description, keep_removed=body.keep_removed, shared=body.shared
+    )
+    return Answer(encode(CollectionAnswer(made)), 201)
+
+
+async def change_collection(request: HttpRequest) -> Answer:
+    """Change settings of a named collection: those that the request has."""
+    body = await request.read(COLLECTION_CHANGE)
+    changed = await request.engine.collections.change(
+        request.path["name"], description=body.description, keep_removed=body.keep_removed, shared=body.shared
+    )
+    return Answer(encode(CollectionAnswer(changed)))
+
+
+async def list_collections(request: HttpRequest) -> Answer:
+    """List the named collections with their numbers of items.
+
+    Those of a workspace around the caller's that shares them have its name as ``workspace``.
+    """
+    return Answer(encode(CollectionsAnswer(await request.engine.collections.all())))
+
+
+async def delete_collection(request: HttpRequest) -> Answer:
+    """Delete a named collection with its history. A collection with items requires ``force=true``."""
+    name = request.path["name"]
+    await request.engine.collections.delete(name, force=request.query.get("force") == "true")
+    return Answer(encode(DeletedAnswer(name)))
+
+
+async def add_item(request: HttpRequest) -> Answer:
+    """Add an item to a collection under a unique name, or with ``replace`` in place of an existing item.
+
+    With ``job_id``, use the named collection of that job's workspace.
+    """
+    body = await request.read(ITEM)
+    data = b"null" if body.data is UNSET else bytes(body.data)
+    item = NewItem(body.name, data, body.category, body.replace, body.file, body.filename, body.content_type)
+    return Answer(
+        encode(ItemAnswer(await request.engine.collections.add(_where(request, body.worker_id, body.attempt), item))),
+        201,
+    )
+
+
+async def list_items(request: HttpRequest) -> Answer:
+    """List the items of a collection in the order of addition; with ``history=true`` also removed and replaced items.
+
+    ``data`` is a JSON object whose members and values an item's data must contain; ``data_startswith``,
+    ``data_endswith`` and ``data_contains`` are JSON objects with parts of strings in it. The answer has at most 1,001
+    items.
+    """
+    query = request.query
+    name, start, end, part, category = (query.get(name) for name in ITEM_QUERY[:5])
+    on_data: dict[str, Any] = {name: object_of(query, name) for name in DATA_QUERY}
+    for name_of_part in DATA_QUERY[1:]:
+        if not all(isinstance(value, str) for value in on_data[name_of_part].values()):
+            raise InvalidRequest(f"The values in {name_of_part!r} must be strings.", field=name_of_part)
+    lookup = msgspec.structs.replace(Lookup("", name, start, end, part, category), **on_data)
+    found = await request.engine.collections.items(_where(request), lookup, history=query.get("history") == "true")
+    return Answer(encode(ItemsAnswer(found)))
+
+
+async def show_item(request: HttpRequest) -> Answer:
+    """Show an item of a collection."""
+    name = request.path["item"]
+    found = await request.engine.collections.items(_where(request), Lookup("", name))
+    if not found:
+        raise NotFound(f"The collection has no item {name!r}.", resource_type="item", resource_id=name)
+    return Answer(encode(ItemAnswer(found[0])))
+
+
+async def remove_item(request: HttpRequest) -> Answer:
+    """Remove an item from a collection. Its history keeps the item."""
+    item = await request.engine.collections.remove(_where(request), request.path["item"])
+    return Answer(encode(ItemAnswer(item)))
+
+
+def _where(request: HttpRequest, worker_id: str | None = None, attempt: int | None = None) -> Where:
+    path = request.path
+    job_id = path.get("job") if "name" not in path else request.query.get("job_id")
+    holder = None if job_id is None else Holder(job_id, worker_id, attempt)
+    return Where(path.get("name"), path.get("id"), job_id, holder)
+
+
+_TAG: Final = "Collections"
+
+ROUTES: Final = (
+    Route("POST", f"{BASE}/collections", create_collection, _TAG, CollectionBody, CollectionAnswer, status=201),
+    Route("GET", f"{BASE}/collections", list_collections, _TAG, answer=CollectionsAnswer),
+    Route("PATCH", f"{BASE}/collections/{{name}}", change_collection, _TAG, CollectionChangeBody, CollectionAnswer),
+    Route("DELETE", f"{BASE}/collections/{{name}}", delete_collection, _TAG, answer=DeletedAnswer, query=("force",)),
+    *(
+        route
+        for base, query, writers in (
+            (f"{BASE}/collections/{{name}}", ("job_id",), (Operation.CANCEL, Operation.DEQUEUE)),
+            (f"{BASE}/workflows/{{id}}", (), (Operation.CANCEL, Operation.DEQUEUE)),
+            (f"{BASE}/jobs/{{job}}", (), (Operation.DEQUEUE,)),
+        )
+        for route in (
+            Route("GET", f"{base}/items", list_items, _TAG, answer=ItemsAnswer, query=(*ITEM_QUERY, *query)),
+            Route(
+                "POST", f"{base}/items", add_item, _TAG, ItemBody, ItemAnswer, status=201, query=query, needs=writers
+            ),
+            Route("GET", f"{base}/items/{{item}}", show_item, _TAG, answer=ItemAnswer, query=query),
+            Route("DELETE", f"{base}/items/{{item}}", remove_item, _TAG, answer=ItemAnswer, query=query, needs=writers),
+        )
+    ),
+)

@@ -1,0 +1,450 @@
+"""Endpoints for jobs: enqueue, show, list and control them.
+
+Spec: ojs-http-binding 7, 9
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
+
+import msgspec
+
+from ojster.core.access import Operation
+from ojster.core.errors import Conflict, InvalidRequest, NotFound, OjsterError, PayloadTooLarge, QueueFull, WaitTimedOut
+from ojster.core.ids import is_job_id
+from ojster.core.job import Job
+from ojster.core.json_objects import check_depth
+from ojster.core.parsing import read_value
+from ojster.core.reacts import RESULT_PRUNED
+from ojster.core.refusals import JobDropped, ResultExpired
+from ojster.core.states import FINISHED, JobState
+from ojster.core.timestamps import format_timestamp
+from ojster.jobs import answer_wire
+from ojster.jobs.answer_wire import (
+    AdjustedAnswer,
+    ChangedJobAnswer,
+    CheckpointAnswer,
+    DeletedCheckpointAnswer,
+    EnqueuedAnswer,
+    JobAnswer,
+    JobPageAnswer,
+    JobResultsAnswer,
+    ProgressAnswer,
+    ResultAnswer,
+    show_changed,
+    show_checkpoint,
+)
+from ojster.jobs.bulk import KeyedPush
+from ojster.jobs.checkpoints import NewCheckpoint
+from ojster.jobs.failure import Failure, parse_failure
+from ojster.jobs.filter_walk import JobFilter
+from ojster.jobs.filters import filter_of
+from ojster.jobs.idempotency import Reply
+from ojster.jobs.interventions import Adjustment
+from ojster.jobs.job_json import to_json
+from ojster.jobs.messages import Progress
+from ojster.jobs.new_job import NewJob
+from ojster.jobs.push import Pushed
+from ojster.jobs.queries import Page
+from ojster.jobs.wire import (
+    ADJUSTMENT,
+    CHECKPOINT,
+    PROGRESS,
+    RESULTS,
+    WORKER_PROGRESS,
+    AdjustmentBody,
+    CheckpointBody,
+    EnqueueBody,
+    ProgressBody,
+    ResultsBody,
+    WorkerProgressBody,
+)
+from ojster.queues import limit_views
+from ojster.queues.backpressure import pressures
+from ojster.queues.rules import may_be_bounded
+from ojster.server.answer import LARGEST_LIST, Answer, encode, number_that_fits
+from ojster.server.endpoints.bulk import key_of
+from ojster.server.pages import page_of, pagination, wait_ms, whole
+from ojster.server.request import HttpRequest
+from ojster.server.route import BASE, PAGE, Route, location
+from ojster.workflows.wire import RESUME, ResumeBody
+
+T = TypeVar("T")
+
+
+async def enqueue(request: HttpRequest) -> Answer:
+    """Enqueue a job, or return the existing one with 200 if the uniqueness policy finds a duplicate.
+
+    With the header ``Idempotency-Key``, a repeated request gets the first answer again, for a day.
+    """
+    engine = request.engine
+    try:
+        job = await engine.jobs.prepare(await request.members())
+    except JobDropped:
+        return Answer(b'{"dropped":true}')
+    if (key := key_of(request, "push", request.known_body)) is not None:
+        keyed = KeyedPush(job, key, lambda pushed: _enqueued(job, pushed))
+        reply = await _push_or_block(request, lambda: engine.bulk.push_once(keyed))
+        created = msgspec.json.decode(reply.body, type=_Created).job
+        return Answer(reply.body, reply.status, [location("jobs", created.id)] if reply.status == 201 else ())
+    (pushed,) = await _push_or_block(request, lambda: engine.jobs.push((job,)))
+    reply = _enqueued(job, pushed)
+    if pushed.existing:
+        return Answer(reply.body)
+    return Answer(reply.body, reply.status, await _headers_of(request, job))
+
+
+class _Identified(msgspec.Struct):
+    id: str
+
+
+class _Created(msgspec.Struct):
+    """What an answer says of the job that was pushed."""
+
+    job: _Identified
+
+
+def _enqueued(job: NewJob, pushed: Pushed) -> Reply:
+    """Return the answer to a push."""
+    if pushed.existing:
+        return Reply(200, b'{"job":%b,"deduplicated":true}' % to_json(pushed.job))
+    warnings = b',"warnings":' + encode(job.warnings) if job.warnings else b""
+    return Reply(201, b'{"job":%b%b}' % (to_json(pushed.job), warnings))
+
+
+async def _headers_of(request: HttpRequest, job: NewJob) -> list[tuple[bytes, bytes]]:
+    """Return the headers of the answer for a new job: its place, and what limits it and its queue."""
+    engine = request.engine
+    told: dict[str, str] = {}
+    if job.limit is not None:
+        with contextlib.suppress(OjsterError):  # the job is pushed; headers are optional
+            told |= await engine.scope.look(limit_views.limit_headers, job.limit.key)
+    if may_be_bounded(engine.database.memory, job.queue):
+        with contextlib.suppress(OjsterError):
+            pressure = await engine.scope.look(pressures, job.queue)
+            told |= pressure.headers() if pressure is not None else {}
+    headers = [(name.lower().encode(), value.encode()) for name, value in told.items()]
+    headers.append(location("jobs", job.id))
+    return headers
+
+
+MAX_BLOCK_SECONDS: Final = 60.0
+"""Maximum wait of a push for room in a full queue, in seconds."""
+
+PUSH_RETRY_SECONDS: Final = 0.1
+"""Interval between attempts to push into a full queue, in seconds."""
+
+
+async def _push_or_block(request: HttpRequest, push: Callable[[], Awaitable[T]]) -> T:
+    """Push a job with ``push``. If its queue is full with strategy ``block``, retry for ``OJS-Block-Timeout``.
+
+    Spec: ojs-backpressure 5.2
+    """
+    wait = 0.0
+    if (text := request.header(b"ojs-block-timeout")) is not None:
+        try:
+            wait = min(MAX_BLOCK_SECONDS, max(0.0, float(text)))
+        except ValueError:
+            raise InvalidRequest(f"OJS-Block-Timeout must be a number of seconds, not {text[:40]!r}.") from None
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + wait
+    while True:
+        try:
+            return await push()
+        except QueueFull as full:
+            if full.details["strategy"] != "block" or loop.time() >= deadline or request.engine.database.draining:
+                raise
+        await asyncio.sleep(PUSH_RETRY_SECONDS)
+
+
+async def show_job(request: HttpRequest) -> Answer:
+    """Show a job. With ``wait_ms``, answer when the job is finished or the time has passed."""
+    wait = wait_ms(request.query)
+    jobs, id = request.engine.jobs, request.path["id"]
+    if wait and not is_job_id(id):
+        id = (await jobs.find(id)).id
+    job = await jobs.wait_for(id, wait) if wait else await jobs.find(id)
+    return Answer(b'{"job":%b}' % to_json(job))
+
+
+async def show_result(request: HttpRequest) -> Answer:
+    """Show the result of a job. With ``wait=true``, wait ``timeout`` seconds (30) for it; answers 408 if there is none.
+
+    Spec: ojs-results 8
+    """
+    query, engine, job_id = request.query, request.engine, request.path["id"]
+    seconds = min(whole(query, "timeout", 30, 0), 60)
+    waits = query.get("wait") == "true"
+    job = await engine.jobs.wait_for(job_id, seconds) if waits else await engine.jobs.find(job_id)
+    is_finished = job.state in FINISHED
+    if waits and not is_finished:
+        raise WaitTimedOut(f"Job {job_id} is still {job.state} after {seconds} s. Wait again.", current_state=job.state)
+    if job.reacts & RESULT_PRUNED:
+        raise ResultExpired(
+            f"The result of the job {job_id} was deleted after its 'result_ttl'.", resource_type="result"
+        )
+    shown = answer_wire.show_result(job)
+    headers = () if is_finished else ((b"retry-after", b"1"),)
+    return Answer(encode(ResultAnswer(job_id=job_id, **msgspec.structs.asdict(shown))), headers=headers)
+
+
+RESULTS_AT_ONCE: Final = 16
+"""Number of jobs that are read together for their results, each of which may be large."""
+
+
+async def show_results(request: HttpRequest) -> Answer:
+    """Show the results of several jobs; ids are ``omitted`` once the answer has ``LARGEST_LIST`` bytes."""
+    body = await request.read(RESULTS)
+    answer = JobResultsAnswer({})
+    size = 0
+    for start in range(0, len(body.ids), RESULTS_AT_ONCE):
+        if size > LARGEST_LIST:
+            answer.omitted = body.ids[start:]
+            break
+        ids = body.ids[start : start + RESULTS_AT_ONCE]
+        found = await asyncio.gather(*map(request.engine.jobs.find, ids), return_exceptions=True)
+        for job_id, job in zip(ids, found, strict=True):
+            if isinstance(job, Job):
+                answer.results[job_id] = answer_wire.show_result(job)
+                size += len(job.result or b"") + len(job.errors or b"")
+            elif not isinstance(job, NotFound):
+                raise job
+    return Answer(encode(answer))
+
+
+async def cancel_job(request: HttpRequest) -> Answer:
+    """Cancel an unfinished job."""
+    changed = await request.engine.jobs.cancel(request.path["id"])
+    shown = show_changed(changed)
+    shown.cancelled_at = format_timestamp(changed.job.finished_at or 0)
+    return Answer(encode(ChangedJobAnswer(shown)))
+
+
+async def adjust_job(request: HttpRequest) -> Answer:
+    """Set the ``priority`` of a waiting job, or raise or lower it by ``priority_adjustment``.
+
+    Only administrators may raise it.
+    """
+    body = await request.read(ADJUSTMENT)
+    if (body.priority is None) == (body.priority_adjustment is None):
+        raise InvalidRequest("Exactly one of 'priority' and 'priority_adjustment' is required.", field="priority")
+    change = Adjustment(request.path["id"], body.priority_adjustment or 0, body.priority)
+    done = await request.engine.jobs.adjust(change)
+    job = done.job
+    return Answer(
+        encode(AdjustedAnswer(job.id, job.priority, done.previous_priority, done.by, msgspec.Raw(to_json(job))))
+    )
+
+
+async def activate_job(request: HttpRequest) -> Answer:
+    """Activate a pending job: make it available, or, if it is suspended, resume it with a ``result`` or ``error``."""
+    data, failure, _ = await read_resumption(request)
+    changed = await request.engine.workflows.activate(request.path["id"], data, failure)
+    shown = show_changed(changed)
+    shown.activated_at = format_timestamp(changed.job.enqueued_at or 0)
+    return Answer(encode(ChangedJobAnswer(shown)))
+
+
+async def read_resumption(request: HttpRequest) -> tuple[bytes | None, Failure | None, str | None]:
+    """Read the optional body of a resumption, and return its result, its failure and the path of its step.
+
+    The result is JSON. Each value is ``None`` if the body does not contain it.
+
+    Raises
+    ------
+    InvalidRequest
+        The body is malformed, or has both a result and an error.
+    PayloadTooLarge
+        The result is larger than the largest job.
+    """
+    body = request.decode(await request.optional_body() or b"{}", RESUME)
+    failure = None
+    if body.error is not None:
+        if body.result is not msgspec.UNSET:
+            raise InvalidRequest("The body has both 'result' and 'error'. Send only one of them.", field="error")
+        error = {"code": "resumed_with_error", "message": body.error} if isinstance(body.error, str) else body.error
+        failure = msgspec.structs.replace(parse_failure(error), retryable=False)
+    if body.result is not msgspec.UNSET:
+        read_value(body.result, "result")
+        if len(body.result) > (largest := request.engine.database.settings.largest_job):
+            raise PayloadTooLarge(f"The result has {len(body.result)} bytes (limit {largest}). Send less.")
+    return None if body.result is msgspec.UNSET else bytes(body.result), failure, body.step
+
+
+async def report_progress(request: HttpRequest) -> Answer:
+    """Report the progress of a job, and extend its lease. For a job that is not active, nothing changes."""
+    return await _report(request, request.path["id"], await request.read(PROGRESS))
+
+
+async def report_worker_progress(request: HttpRequest) -> Answer:
+    """Report the progress of the job ``job_id``, as the official SDKs do."""
+    body = await request.read(WORKER_PROGRESS)
+    return await _report(request, body.job_id, body)
+
+
+async def _report(request: HttpRequest, job_id: str, body: ProgressBody) -> Answer:
+    fraction = body.progress if body.percentage is None else body.percentage / 100
+    if fraction is None and body.data is None:
+        raise InvalidRequest("The report has neither 'progress' nor 'data'. Send one of them.", field="progress")
+    clamped = None if fraction is None else min(1.0, max(0.0, fraction))
+    data = None if body.data is None else encode(body.data)
+    if data is not None:
+        check_depth(data, "'data'")
+    item = Progress(job_id, clamped, body.message, body.worker_id, body.attempt, data)
+    job = await request.engine.jobs.report(item)
+    if job.state == JobState.ACTIVE and body.checkpoint is not msgspec.UNSET and bytes(body.checkpoint) != b"null":
+        read_value(body.checkpoint, "checkpoint")
+        checkpoint = NewCheckpoint(job_id, bytes(body.checkpoint), job.worker_id, job.attempt)
+        with contextlib.suppress(Conflict):  # the job has ended meanwhile
+            await request.engine.jobs.save_checkpoint(checkpoint)
+    return _progress(job)
+
+
+async def show_progress(request: HttpRequest) -> Answer:
+    """Show the progress of a job."""
+    return _progress(await request.engine.jobs.find(request.path["id"]))
+
+
+def _progress(job: Job) -> Answer:
+    shown = msgspec.json.decode(job.progress) if job.progress else {}
+    headers = [(b"cache-control", b"no-cache")]
+    if shown.get("progress") is not None:
+        headers.append((b"x-ojs-progress", str(shown["progress"]).encode()))
+    changed_at = job.finished_at or job.started_at or job.enqueued_at or job.created_at
+    shown.setdefault("updated_at", format_timestamp(changed_at))
+    return Answer(encode(ProgressAnswer(job_id=job.id, state=job.state, **shown)), headers=headers)
+
+
+async def save_checkpoint(request: HttpRequest) -> Answer:
+    """Save a checkpoint for the job's next attempt, at most 1 MiB, in place of the previous one."""
+    body = await request.read(CHECKPOINT)
+    read_value(body.state, "state")
+    item = NewCheckpoint(request.path["id"], bytes(body.state), body.worker_id, body.attempt)
+    return Answer(encode(show_checkpoint(await request.engine.jobs.save_checkpoint(item))))
+
+
+async def find_checkpoint(request: HttpRequest) -> Answer:
+    """Show the checkpoint of a job."""
+    return Answer(encode(show_checkpoint(await request.engine.jobs.find_checkpoint(request.path["id"]))))
+
+
+async def clear_checkpoint(request: HttpRequest) -> Answer:
+    """Delete the checkpoint of a job."""
+    existed = await request.engine.jobs.clear_checkpoint(request.path["id"])
+    return Answer(encode(DeletedCheckpointAnswer(request.path["id"], existed)))
+
+
+async def list_jobs(request: HttpRequest) -> Answer:
+    """List jobs, newest first, optionally by ``state``, ``queue``, ``type``, ``error_type`` and ``cron_name``.
+
+    A type may end in ``*``. ``since`` and ``until`` bound the time at which jobs were created.
+    """
+    query = request.query
+    chosen = filter_of({name: query.get(name) for name in LIST_FILTERS})
+    return await job_page(request, chosen)
+
+
+async def job_page(request: HttpRequest, chosen: JobFilter) -> Answer:
+    """Return the page of matching jobs that the query parameters select."""
+    limit, offset, before = page_of(request.query)
+    page = await request.engine.jobs.select(
+        chosen, Page(limit, offset, before, is_bounded=request.query.keys().isdisjoint(_NUMBERED))
+    )
+    shown = [to_json(job) for job in page.jobs]
+    fitting = number_that_fits(shown)
+    next_before = page.next_before if fitting == len(shown) else page.jobs[fitting - 1].seq
+    described = encode(pagination(page.total, limit, offset, next_before, is_complete=page.is_complete))
+    return Answer(b'{"jobs":[%b],"pagination":%b}' % (b",".join(shown[:fitting]), described))
+
+
+_NUMBERED: Final = frozenset({"page", "offset"})
+"""Query parameters of pages that are asked for by their place: each needs all matches, and so does the first."""
+
+LIST_FILTERS: Final = ("state", "queue", "type", "error_type", "cron_name", "since", "until")
+"""Query parameters that select jobs of a list, and of its facets."""
+
+ROUTES: Final = (
+    Route(
+        "POST", f"{BASE}/jobs", enqueue, "Jobs", EnqueueBody, EnqueuedAnswer, 201, (200,), needs=(Operation.ENQUEUE,)
+    ),
+    Route("GET", f"{BASE}/jobs", list_jobs, "Jobs", None, JobPageAnswer, query=(*LIST_FILTERS, *PAGE)),
+    Route("GET", f"{BASE}/jobs/{{id}}", show_job, "Jobs", None, JobAnswer, query=("wait_ms",)),
+    Route(
+        "GET",
+        f"{BASE}/jobs/{{id}}/result",
+        show_result,
+        "Jobs",
+        answer=ResultAnswer,
+        more=(410,),
+        query=("wait", "timeout"),
+    ),
+    Route(
+        "POST", f"{BASE}/jobs/results", show_results, "Jobs", ResultsBody, JobResultsAnswer, needs=(Operation.INSPECT,)
+    ),
+    Route(
+        "PATCH", f"{BASE}/jobs/{{id}}", adjust_job, "Jobs", AdjustmentBody, AdjustedAnswer, needs=(Operation.CANCEL,)
+    ),
+    Route("DELETE", f"{BASE}/jobs/{{id}}", cancel_job, "Jobs", answer=ChangedJobAnswer, needs=(Operation.CANCEL,)),
+    Route("POST", f"{BASE}/jobs/{{id}}/cancel", cancel_job, "Jobs", answer=ChangedJobAnswer, needs=(Operation.CANCEL,)),
+    Route(
+        "POST",
+        f"{BASE}/jobs/{{id}}/activate",
+        activate_job,
+        "Jobs",
+        ResumeBody,
+        ChangedJobAnswer,
+        large=True,
+        needs=(Operation.CANCEL,),
+    ),
+    Route(
+        "PUT",
+        f"{BASE}/jobs/{{id}}/progress",
+        report_progress,
+        "Jobs",
+        ProgressBody,
+        ProgressAnswer,
+        needs=(Operation.DEQUEUE,),
+    ),
+    Route(
+        "POST",
+        f"{BASE}/workers/progress",
+        report_worker_progress,
+        "Workers",
+        WorkerProgressBody,
+        ProgressAnswer,
+        needs=(Operation.DEQUEUE,),
+    ),
+    Route("GET", f"{BASE}/jobs/{{id}}/progress", show_progress, "Jobs", answer=ProgressAnswer),
+    Route(
+        "PUT",
+        f"{BASE}/jobs/{{id}}/checkpoint",
+        save_checkpoint,
+        "Jobs",
+        CheckpointBody,
+        CheckpointAnswer,
+        large=True,
+        needs=(Operation.DEQUEUE,),
+    ),
+    Route(
+        "POST",
+        f"{BASE}/jobs/{{id}}/checkpoint",
+        save_checkpoint,
+        "Jobs",
+        CheckpointBody,
+        CheckpointAnswer,
+        large=True,
+        needs=(Operation.DEQUEUE,),
+    ),
+    Route("GET", f"{BASE}/jobs/{{id}}/checkpoint", find_checkpoint, "Jobs", answer=CheckpointAnswer),
+    Route(
+        "DELETE",
+        f"{BASE}/jobs/{{id}}/checkpoint",
+        clear_checkpoint,
+        "Jobs",
+        answer=DeletedCheckpointAnswer,
+        needs=(Operation.CANCEL, Operation.DEQUEUE),
+    ),
+)

@@ -1,0 +1,191 @@
+"""Live events over WebSocket.
+
+Spec: ojs-realtime 3
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Final, Literal
+
+import msgspec
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from ojster.core.access import Operation
+from ojster.core.errors import InvalidRequest, NotFound, OjsterError
+from ojster.core.tenant import check_tenant
+from ojster.core.timestamps import format_timestamp
+from ojster.jobs.names import check_queue_name
+from ojster.jobs.scope import Caller
+from ojster.server.authentication import Credentials
+from ojster.server.event_streams import ALL, Channel, Feed, StreamEvent, gap, id_to_number
+from ojster.server.request import Services
+from ojster.service import Service
+
+SUBPROTOCOL: Final = "ojs.v1"
+MAX_CHANNELS: Final = 100
+"""Maximum number of channels per connection."""
+
+GOING_AWAY: Final = 1001
+POLICY_VIOLATION: Final = 1008
+TRY_LATER: Final = 1013
+
+_IDLE_SECONDS: Final = 60.0
+
+encode: Final = msgspec.json.Encoder().encode
+
+
+class _Command(msgspec.Struct):
+    """A command from a client."""
+
+    action: Literal["subscribe", "unsubscribe", "resume"]
+    channel: str | None = None
+    event_types: list[str] | None = None
+    last_event_id: str | None = None
+
+
+_read_order: Final = msgspec.json.Decoder(_Command).decode
+
+
+async def serve_websocket(
+    socket: WebSocket, engine: Service, services: Services, check: Callable[[Sequence[tuple[bytes, bytes]]], None]
+) -> None:
+    """Serve a WebSocket connection until the client disconnects or the server stops.
+
+    Parameters
+    ----------
+    check:
+        Raises ``Forbidden`` for the headers of a browser that may not connect.
+    """
+    try:
+        check(socket.headers.raw)
+        feed, tenant = services.feed, socket.headers.get("x-ojs-tenant")
+        watch: AbstractContextManager[object] = nullcontext()
+        peer = socket.client.host if socket.client else ""
+        address = services.proxies.address_of(peer, ",".join(socket.headers.getlist("x-forwarded-for")) or None)
+        if services.authenticator is not None:
+            caller = Credentials(socket.headers.get("authorization"), tenant, lambda: address)
+            engine, access = await services.authenticator.admit(caller)
+            access.need(Operation.INSPECT)
+            watch = services.authenticator.watch(caller)
+        elif tenant is not None:
+            engine = engine.as_(Caller(check_tenant(tenant)))
+        feed.check(address)
+        with feed.admit(address), watch:
+            await _Connection(socket, engine, feed).serve()
+    except WebSocketDisconnect:
+        return
+    except OjsterError as error:
+        await socket.close(POLICY_VIOLATION if error.status < 429 else TRY_LATER, error.message[:120])
+
+
+class _Connection:
+    """One client and the channels that it follows."""
+
+    def __init__(self, socket: WebSocket, engine: Service, feed: Feed) -> None:
+        self._socket = socket
+        self._engine = engine
+        self._feed = feed
+        self._channels: dict[str, Channel] = {}
+        self._sending = asyncio.Lock()
+        self._following: asyncio.Task[None] | None = None
+        self._after = 0
+
+    async def serve(self) -> None:
+        """Process the commands of the client and send it events."""
+        offered = self._socket.scope.get("subprotocols", [])
+        await self._socket.accept(SUBPROTOCOL if SUBPROTOCOL in offered else None)
+        try:
+            while True:
+                message = await self._socket.receive()
+                if message["type"] == "websocket.disconnect":
+                    return
+                await self._execute_command(
+                    message.get("text") or (message.get("bytes") or b"").decode(errors="replace")
+                )
+        finally:
+            await self._stop()
+
+    async def _execute_command(self, text: str) -> None:
+        try:
+            order = _read_order(text)
+        except (msgspec.DecodeError, RecursionError) as error:
+            await self._send_error("invalid_request", f"The message is malformed: {error}.")
+            return
+        try:
+            if order.action == "resume":
+                await self._resume(order.last_event_id or "")
+            elif order.channel is None:
+                await self._send_error("invalid_request", "'channel' is missing. Use job:ID, queue:NAME or all.")
+            elif order.action == "unsubscribe":
+                self._channels.pop(order.channel, None)
+                await self._send({"type": "unsubscribed", "channel": order.channel})
+            else:
+                await self._subscribe(order.channel, order.event_types)
+        except OjsterError as error:
+            await self._send_error(error.code, error.message, order.channel)
+
+    async def _subscribe(self, name: str, types: list[str] | None) -> None:
+        if len(self._channels) >= MAX_CHANNELS and name not in self._channels:
+            raise InvalidRequest(f"A connection can follow at most {MAX_CHANNELS} channels. Unsubscribe from one.")
+        if self._following is None:
+            self._after = await self._engine.events.last()  # before the check, so that no event is missed
+        await self._check(name)
+        self._channels[name] = Channel(name, frozenset(types or ()), self._engine.scope.tenant)
+        answer: dict[str, Any] = {"type": "subscribed", "channel": name}
+        await self._send(answer if types is None else answer | {"event_types": types})
+        if self._following is None:
+            self._following = asyncio.create_task(self._follow(self._after))
+
+    async def _check(self, name: str) -> None:
+        kind, _, rest = name.partition(":")
+        if kind == "job" and rest:
+            await self._engine.jobs.find(rest)
+        elif kind == "queue" and rest:
+            await self._engine.queues.statistics(check_queue_name(rest))
+        elif name != ALL:
+            raise NotFound(f"There is no channel {name[:80]!r}. Use job:ID, queue:NAME or all.")
+
+    async def _resume(self, last_id: str) -> None:
+        """Send again the events since an event, on the channels that are followed now."""
+        number, present = id_to_number(last_id), await self._engine.events.last()
+        if number is None or number > present:
+            await self._send_error("unknown_event_id", "Event ID not found in buffer. Perform a full state sync.")
+            return
+        await self._stop()
+        await self._send({"type": "resumed", "last_event_id": last_id, "channels": list(self._channels)})
+        self._following = asyncio.create_task(self._follow(number))
+
+    async def _follow(self, after: int) -> None:
+        async for piece in self._feed.follow(after, _IDLE_SECONDS):
+            for channel in list(self._channels.values()):
+                if not piece.is_whole:
+                    await self._tell(channel, gap(channel.name, piece.events[0][1][1] if piece.events else None))
+            for number, event in piece.events:
+                for channel in list(self._channels.values()):
+                    if (told := channel.tell(number, event)) is not None:
+                        await self._tell(channel, told)
+        await self._send({"type": "event", "event": "server.shutdown", "data": {"grace_period_ms": 5_000}})
+        await self._socket.close(GOING_AWAY)
+
+    async def _tell(self, channel: Channel, told: StreamEvent) -> None:
+        message: dict[str, Any] = {"type": "event", "channel": channel.name, "event": told.name, "data": told.data}
+        if told.id is not None:
+            message |= {"id": told.id, "timestamp": format_timestamp(told.at)}
+        await self._send(message)
+
+    async def _send_error(self, code: str, message: str, channel: str | None = None) -> None:
+        shown = {"type": "error", "code": code, "message": message}
+        await self._send(shown if channel is None else shown | {"channel": channel})
+
+    async def _send(self, message: dict[str, Any]) -> None:
+        async with self._sending:
+            await self._socket.send_text(encode(message).decode())
+
+    async def _stop(self) -> None:
+        task, self._following = self._following, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)

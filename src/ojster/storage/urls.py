@@ -1,0 +1,58 @@
+"""URLs of databases and servers that programs and the environment name."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from ojster.core.errors import BackendUnavailable, InvalidRequest
+from ojster.storage.database import URL_VARIABLE, are_same, names_a_database, without_password
+
+DEFAULT_URL: Final = "sqlite:///ojster.db"
+TOKEN_VARIABLE: Final = "OJSTER_TOKEN"  # noqa: S105  (a name)
+
+
+def known_url(url: str) -> str:
+    """Return a URL; raise ``InvalidRequest`` if it is neither that of a database nor that of a server."""
+    if not (names_a_database(url) or url.startswith(("http://", "https://", "unix:///"))):
+        raise InvalidRequest(
+            f"The URL {without_password(url)!r} is neither a database (sqlite:///…, postgresql://…) nor a "
+            "server (http://…, unix:///…)."
+        )
+    return url
+
+
+def refuse_other(url: str) -> None:
+    """Raise ``InvalidRequest`` if the environment names another database or server than ``url`` in the program."""
+    named = os.environ.get(URL_VARIABLE)
+    if named and not are_same(named, url):
+        raise InvalidRequest(
+            f"The App names {without_password(url)}, and ${URL_VARIABLE} names {without_password(named)}: programs, "
+            "workers and other commands would use different ones. Write App() to use the variable, or unset it. For "
+            "one worker or command, --url or --database chooses."
+        )
+
+
+def left_behind(url: str) -> BackendUnavailable:
+    """Return the error of a forked child whose parent has the jobs in its memory."""
+    return BackendUnavailable(
+        f"The jobs of {url} are in the memory of the process that was forked, where a child cannot add any. "
+        "Use a file, such as sqlite:///jobs.db."
+    )
+
+
+@contextmanager
+def url_in_environment(url: str | None) -> Iterator[None]:
+    """Let modules that are imported in the block find ``url`` in the environment; ``None``: leave it as it is."""
+    before = os.environ.get(URL_VARIABLE)
+    if url is not None:
+        os.environ[URL_VARIABLE] = url
+    try:
+        yield
+    finally:
+        if before is not None:
+            os.environ[URL_VARIABLE] = before
+        elif url is not None:
+            os.environ.pop(URL_VARIABLE, None)
