@@ -6,6 +6,7 @@ has changed. They record what the engine sends, and pick statements by what the 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -38,10 +39,15 @@ from ojster.tenancy.tenants import TenantChange, put_tenants
 from tests.conftest import Clock, request
 
 Recorded = dict[str, Any]
-"""Statements with the parameters of one execution (PostgreSQL: without)."""
+"""Statements, each in one line, with the parameters of one execution (PostgreSQL: without)."""
 
 GPU = {"gpu": {"type": "a100", "count": 8}}
 A_DAY = DAY / SECOND
+
+
+def one_line(sql: str) -> str:
+    """Return a statement without the line breaks and indentation of its literal."""
+    return re.sub(r"(?<=\() | (?=\))", "", " ".join(sql.split()))
 
 
 @contextmanager
@@ -50,7 +56,7 @@ def recorded_on_sqlite(service: Service) -> Iterator[Recorded]:
     seen: Recorded = {}
 
     def note(cursor: apsw.Cursor, sql: str, parameters: Any) -> bool:
-        seen.setdefault(sql, parameters)
+        seen.setdefault(one_line(sql), parameters)
         return True
 
     lanes: list[Lane] = service.database._lanes  # type: ignore[attr-defined]
@@ -73,7 +79,7 @@ def recorded_on_postgres() -> Iterator[Recorded]:
         real = getattr(pipeline.Connection, name)
 
         def send(self: pipeline.Connection, sql: str, *more: Any) -> Any:
-            seen.setdefault(sql, None)
+            seen.setdefault(one_line(sql), None)
             return real(self, sql, *more)
 
         return patch.object(pipeline.Connection, name, send)
@@ -167,6 +173,7 @@ async def _live(service: Service, clock: Clock) -> None:
 
 def having(seen: Mapping[str, Any], *words: str, without: tuple[str, ...] = ()) -> list[str]:
     """Return the recorded statements with all these words. That there is none is a failure, not a success."""
+    words = tuple(map(one_line, words))
     found = sorted(
         sql for sql in seen if all(word in sql for word in words) and not any(word in sql for word in without)
     )
