@@ -14,7 +14,7 @@ import pytest
 
 from ojster.fleet import matching
 from ojster.queues import gates
-from ojster.storage.postgres import transaction
+from ojster.storage.postgres import statements
 from ojster.storage.postgres.database import WRITER_SETTINGS
 from ojster.storage.postgres.pipeline import translate
 from ojster.storage.postgres.url import parse_postgres_url
@@ -44,17 +44,17 @@ HOT = {
     "claim jobs with requirements": Hot("jobs_needing", "queue tenant needs", (WITH_NEEDS, CLAIM)),
     "claim limited jobs": Hot("jobs_limited", "queue tenant limit_key", (WITH_LIMIT, CLAIM)),
     "claim nothing that an active job excludes": Hot("jobs_exclusive", "", (CLAIM,)),
-    "queues with plain jobs": Hot("jobs_available", "queue", (transaction._WITH_JOBS,)),
-    "queues with limited jobs": Hot("jobs_limited", "queue", (transaction._WITH_JOBS,)),
-    "queues with jobs that need something": Hot("jobs_needing", "queue", (transaction._WITH_JOBS,)),
+    "queues with plain jobs": Hot("jobs_available", "queue", (statements.WITH_JOBS,)),
+    "queues with limited jobs": Hot("jobs_limited", "queue", (statements.WITH_JOBS,)),
+    "queues with jobs that need something": Hot("jobs_needing", "queue", (statements.WITH_JOBS,)),
     "kinds of requirements": Hot("jobs_needing", "queue tenant needs", (matching._KINDS,)),
     "keys of limits": Hot("jobs_limited", "queue tenant limit_key", (gates._HEADS,)),
     "active jobs of a limit": Hot("jobs_limit", "limit_key", (gates._ACTIVE, "SELECT count(*)")),
     "active jobs with requirements": Hot("jobs_needing_active", "queue", (matching._ACTIVE,)),
-    "start jobs": Hot("jobs_pkey", "seq", (transaction._START_JOBS,)),
-    "complete jobs": Hot("jobs_pkey", "seq", (transaction._COMPLETE_JOBS,)),
-    "lock jobs": Hot("jobs_id", "id", (transaction._LOCK_JOBS,)),
-    "find jobs": Hot("jobs_id", "id", (transaction._FIND_JOBS,)),
+    "start jobs": Hot("jobs_pkey", "seq", (statements.START_JOBS,)),
+    "complete jobs": Hot("jobs_pkey", "seq", (statements.COMPLETE_JOBS,)),
+    "lock jobs": Hot("jobs_id", "id", (statements.LOCK_JOBS,)),
+    "find jobs": Hot("jobs_id", "id", (statements.FIND_JOBS,)),
     "due jobs": Hot("jobs_due", "state due_at", ("FROM jobs", "due_at <= :until", "LIMIT"), ("node IS NULL",)),
     "expired jobs": Hot("jobs_due", "state due_at", ("FROM jobs", "due_at <= :now", "node IS NULL")),
     "next due job": Hot("jobs_due", "state", ("SELECT min(due_at) FROM jobs",)),

@@ -49,10 +49,14 @@ _told_of: Final[set[tuple[object, object]]] = set()
 """Pairs of databases about which a warning was logged; behind a pooler, the names may differ without harm."""
 
 _NUMBERED: Final = re.compile(r"\$(\d+)")
-_LOCK_KEYS: Final = (
-    "SELECT count(pg_advisory_xact_lock(key)) FROM "
-    f"(SELECT DISTINCT hashtextextended(name, 0) AS key FROM {unnest('text')} AS name ORDER BY key) AS keys"
-)
+_LOCK_KEYS: Final = f"""
+    SELECT count(pg_advisory_xact_lock(key))
+    FROM (
+        SELECT DISTINCT hashtextextended(name, 0) AS key
+        FROM {unnest("text")} AS name
+        ORDER BY key
+    ) AS keys
+"""
 
 
 class CallerTransaction(PostgresTransaction):

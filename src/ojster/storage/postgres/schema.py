@@ -132,10 +132,12 @@ def log_events(connection: psycopg.Connection, url: PostgresUrl, *, ahead: bool)
 
 def are_events_logged(connection: psycopg.Connection, schema: str) -> bool:
     """Return whether events are written to the write-ahead log, and survive a failover."""
-    query = (
-        "SELECT c.relpersistence = 'p' FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace "
-        "WHERE n.nspname = %s AND c.relname = 'event_batches'"
-    )
+    query = """
+        SELECT c.relpersistence = 'p'
+        FROM pg_class AS c
+        JOIN pg_namespace AS n ON n.oid = c.relnamespace
+        WHERE n.nspname = %s AND c.relname = 'event_batches'
+    """
     row = connection.execute(query, (schema,)).fetchone()
     return row is not None and bool(row[0])
 
@@ -184,10 +186,12 @@ def _must_run_beside_others(connection: psycopg.Connection, url: PostgresUrl, sc
         if (_validity(connection, url.schema, index) is None) == (action == "DROP"):
             return True  # this was done by a run that was interrupted
     tables = [table for _, _, table, _ in statements if table]
-    query = (
-        "SELECT max(pg_relation_size(c.oid)) FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace "
-        "WHERE n.nspname = %s AND c.relname = ANY(%s)"
-    )
+    query = """
+        SELECT max(pg_relation_size(c.oid))
+        FROM pg_class AS c
+        JOIN pg_namespace AS n ON n.oid = c.relnamespace
+        WHERE n.nspname = %s AND c.relname = ANY(%s)
+    """
     row = connection.execute(query, (url.schema, tables)).fetchone()
     return row is not None and (row[0] or 0) >= LARGE_TABLE_BYTES
 
@@ -232,10 +236,13 @@ def _alone(url: PostgresUrl) -> Iterator[None]:
 
 def _validity(connection: psycopg.Connection, schema: str, index: str) -> bool | None:
     """Return whether an index is valid; ``None`` if it does not exist."""
-    query = (
-        "SELECT i.indisvalid FROM pg_index AS i JOIN pg_class AS c ON c.oid = i.indexrelid "
-        "JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE n.nspname = %s AND c.relname = %s"
-    )
+    query = """
+        SELECT i.indisvalid
+        FROM pg_index AS i
+        JOIN pg_class AS c ON c.oid = i.indexrelid
+        JOIN pg_namespace AS n ON n.oid = c.relnamespace
+        WHERE n.nspname = %s AND c.relname = %s
+    """
     row = connection.execute(query, (schema, index)).fetchone()
     return None if row is None else bool(row[0])
 
@@ -244,8 +251,12 @@ def schema_version(connection: psycopg.Connection, schema: str) -> int:
     """Return the version of a schema; 0 if there is none."""
     # Read from the catalogue's tables, because to_regclass may answer from the session's cache.
     there = connection.execute(
-        "SELECT 1 FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace "
-        "WHERE n.nspname = %s AND c.relname = 'migrations'",
+        """
+        SELECT 1
+        FROM pg_class AS c
+        JOIN pg_namespace AS n ON n.oid = c.relnamespace
+        WHERE n.nspname = %s AND c.relname = 'migrations'
+        """,
         (schema,),
     ).fetchone()
     if there is None:

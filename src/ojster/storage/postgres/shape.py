@@ -48,14 +48,22 @@ def _pairs(given: str) -> Iterator[tuple[str, str]]:
 def actual_shape(connection: psycopg.Connection[Any], schema: str) -> Shape:
     """Return what a schema has; indexes that are not valid, or belong to a constraint, are left out."""
     indexes = connection.execute(
-        "SELECT c.relname FROM pg_index AS i JOIN pg_class AS c ON c.oid = i.indexrelid "
-        "WHERE c.relnamespace = to_regnamespace(%s) AND i.indisvalid "
-        "AND NOT EXISTS (SELECT 1 FROM pg_constraint AS k WHERE k.conindid = i.indexrelid)",
+        """
+        SELECT c.relname
+        FROM pg_index AS i
+        JOIN pg_class AS c ON c.oid = i.indexrelid
+        WHERE c.relnamespace = to_regnamespace(%s)
+            AND i.indisvalid
+            AND NOT EXISTS (SELECT 1 FROM pg_constraint AS k WHERE k.conindid = i.indexrelid)
+        """,
         (schema,),
     ).fetchall()
     tables = connection.execute(
-        "SELECT relname, coalesce(reloptions, '{}') FROM pg_class "
-        "WHERE relnamespace = to_regnamespace(%s) AND relkind = 'r'",
+        """
+        SELECT relname, coalesce(reloptions, '{}')
+        FROM pg_class
+        WHERE relnamespace = to_regnamespace(%s) AND relkind = 'r'
+        """,
         (schema,),
     ).fetchall()
     return Shape(frozenset(name for (name,) in indexes), {name: frozenset(options) for name, options in tables})

@@ -1,0 +1,305 @@
+"""SQL of the PostgreSQL storage: what hot paths say, and statements for many rows."""
+
+from __future__ import annotations
+
+from functools import cache
+from operator import attrgetter
+from typing import Final, NamedTuple
+
+from ojster.storage.postgres.pipeline import quoted, unnest
+from ojster.storage.tally import ADDED, SUMS
+from ojster.storage.transaction import AVAILABLE_CONDITIONS, JOB_COLUMNS, JOB_COLUMNS_OF_J, ColumnType
+
+_NEW_JOB: Final[dict[str, ColumnType]] = {
+    "id": "uuid",
+    "type": "text",
+    "queue": "text",
+    "state": "text",
+    "priority": "bigint",
+    "max_attempts": "bigint",
+    "created_at": "bigint",
+    "enqueued_at": "bigint",
+    "expires_at": "bigint",
+    "due_at": "bigint",
+    "timeout": "bigint",
+    "lease": "bigint",
+    "unique_key": "text",
+    "cron_name": "text",
+    "exclusive_key": "text",
+    "node": "bigint",
+    "limit_key": "text",
+    "tenant": "text",
+    "version": "bigint",
+    "needs": "text",
+    "agent": "bytea",
+    "reacts": "bigint",
+    "hold": "text",
+    "trace_id": "text",
+}
+"""Columns of a new job and their types, without the envelope."""
+
+_NEW_COLUMNS: Final = ", ".join(_NEW_JOB)
+
+NEW_VALUES: Final = [(type, attrgetter(name)) for name, type in _NEW_JOB.items()]
+
+_INSERT_JOBS: Final = f"""
+    WITH given AS MATERIALIZED (
+        SELECT nextval('{{schema}}.jobs_seq_seq') AS seq, job.*
+        FROM {unnest(*_NEW_JOB.values(), "bytea")} AS job ({_NEW_COLUMNS}, envelope)
+    ),
+    inserted AS (
+        INSERT INTO jobs (seq, {_NEW_COLUMNS})
+        SELECT seq, {_NEW_COLUMNS}
+        FROM given
+    )
+    INSERT INTO payloads (seq, stored)
+    SELECT seq, envelope
+    FROM given
+"""
+
+_INSERT_PARTS: Final = f"""
+    WITH given AS MATERIALIZED (
+        SELECT nextval('{{schema}}.jobs_seq_seq') AS seq, job.*
+        FROM {unnest(*_NEW_JOB.values(), "bytea", "bytea", "bigint")}
+            AS job ({_NEW_COLUMNS}, envelope, shared, shared_at)
+    ),
+    inserted AS (
+        INSERT INTO jobs (seq, {_NEW_COLUMNS})
+        SELECT seq, {_NEW_COLUMNS}
+        FROM given
+    )
+    INSERT INTO payloads (seq, stored, shared, shared_at)
+    SELECT seq, envelope, shared, shared_at
+    FROM given
+"""
+"""For jobs whose envelopes share values."""
+
+_SHARED: Final = {name: type for name, type in _NEW_JOB.items() if name not in ("id", "node")}
+"""The columns of a new job that are the same for jobs that are pushed together and are alike."""
+
+shared_values: Final = attrgetter(*_SHARED)
+
+_INSERT_ALIKE: Final = f"""
+    WITH given AS MATERIALIZED (
+        SELECT nextval('{{schema}}.jobs_seq_seq') AS seq, job.*
+        FROM {unnest("uuid", "bigint", "bytea")} AS job (id, node, envelope)
+    ),
+    inserted AS (
+        INSERT INTO jobs (seq, id, node, {", ".join(_SHARED)})
+        SELECT seq, id, node, {", ".join(f"CAST(? AS {type})" for type in _SHARED.values())}
+        FROM given
+    )
+    INSERT INTO payloads (seq, stored)
+    SELECT seq, envelope
+    FROM given
+"""
+
+_NUMBER_WORKFLOWS: Final = (
+    "SELECT nextval('{schema}.workflows_seq_seq') FROM generate_series(1, CAST(? AS integer)) AS one"
+)
+
+
+class Statements(NamedTuple):
+    """Statements that name the schema of the tables."""
+
+    insert_jobs: str
+    insert_alike: str
+    insert_parts: str
+    number_workflows: str
+
+
+@cache
+def statements_in(schema: str) -> Statements:
+    """Return the statements for the tables of a schema."""
+    statements = (_INSERT_JOBS, _INSERT_ALIKE, _INSERT_PARTS, _NUMBER_WORKFLOWS)
+    return Statements(*[statement.format(schema=quoted(schema)) for statement in statements])
+
+
+START_JOBS: Final = f"""
+    UPDATE jobs
+    SET
+        state = 'active', attempt = attempt + 1, started_at = started.at, due_at = started.due_at,
+        worker_id = started.worker_id
+    FROM {unnest("bigint", "bigint", "bigint", "text")} AS started (seq, at, due_at, worker_id)
+    WHERE jobs.seq = started.seq
+"""
+
+COMPLETE_JOBS: Final = f"""
+    UPDATE jobs
+    SET state = 'completed', finished_at = done.finished_at, due_at = NULL, result = done.result
+    FROM {unnest("bigint", "bigint", "bytea")} AS done (seq, finished_at, result)
+    WHERE jobs.seq = done.seq
+"""
+
+LOCK_JOBS: Final = f"SELECT {JOB_COLUMNS} FROM jobs WHERE id = ANY(CAST(? AS uuid[])) ORDER BY id FOR UPDATE"
+
+ENVELOPE: Final = """
+    CASE
+        WHEN p.shared IS NULL THEN p.stored
+        ELSE substr(p.stored, 1, CAST(p.shared_at AS integer))
+            || (SELECT v.value FROM shared_values AS v WHERE v.digest = p.shared)
+            || substr(p.stored, CAST(p.shared_at + 1 AS integer))
+    END
+"""
+
+# The envelope is looked up for each row. A join could be planned in the other direction, through all payloads.
+_WITH_ENVELOPE: Final = f"""
+    SELECT {JOB_COLUMNS_OF_J}, (SELECT {ENVELOPE} FROM payloads AS p WHERE p.seq = j.seq)
+    FROM jobs AS j
+"""
+
+FIND_JOBS: Final = f"""
+    {_WITH_ENVELOPE}
+    WHERE j.id = ANY(CAST(? AS uuid[]))
+"""
+
+SELECT_AVAILABLE: Final = f"""
+    {_WITH_ENVELOPE}
+    WHERE j.queue = ?
+        AND j.tenant = ?
+        AND j.state = 'available'
+        AND {{kind}}
+        AND (j.due_at IS NULL OR j.due_at > ?)
+        AND (
+            j.exclusive_key IS NULL
+            OR NOT EXISTS (
+                SELECT 1
+                FROM jobs AS other
+                WHERE other.exclusive_key = j.exclusive_key
+                    AND other.exclusive_key IS NOT NULL
+                    AND other.state = 'active'
+            )
+        )
+    ORDER BY j.priority DESC, j.seq
+    LIMIT ?
+    FOR UPDATE OF j SKIP LOCKED
+"""
+
+# OFFSET lets PostgreSQL look for each queue by an index, instead of making a table of all available jobs.
+_HAS_JOBS: Final = " OR ".join(
+    f"EXISTS (SELECT 1 FROM jobs WHERE queue = name AND state = 'available' AND {condition} LIMIT 1 OFFSET 0)"
+    for condition, _ in AVAILABLE_CONDITIONS
+)
+WITH_JOBS: Final = f"SELECT name FROM {unnest('text')} AS name WHERE {_HAS_JOBS}"
+
+ENVELOPES: Final = f"SELECT p.seq, {ENVELOPE} FROM payloads AS p WHERE p.seq = ANY(CAST(? AS bigint[]))"
+
+LOCK_KEYS: Final = (
+    f"SELECT name FROM {unnest('text')} AS name WHERE NOT pg_try_advisory_xact_lock(hashtextextended(name, 0))"
+)
+
+LOCK_SLOTS: Final = "SELECT slot FROM key_locks WHERE slot = ANY(CAST(? AS bigint[])) ORDER BY slot"
+
+COUNT: Final = f"""
+    INSERT INTO job_count_slots (queue, state, slot, jobs)
+    SELECT queue, state, CAST(? AS bigint), jobs
+    FROM {unnest("text", "text", "bigint")} AS change (queue, state, jobs)
+    ON CONFLICT (queue, state, slot) DO UPDATE SET jobs = job_count_slots.jobs + excluded.jobs
+"""
+
+
+@cache
+def tally_statement(rows: int) -> str:
+    """Return the statement that adds this number of rows to the totals."""
+    row = f"(?, ?, ?{', ?' * len(SUMS)})"
+    return f"""
+        INSERT INTO queue_minutes (queue, minute, slot, {", ".join(SUMS)})
+        VALUES {", ".join([row] * rows)}
+        ON CONFLICT (queue, minute, slot) DO UPDATE SET {ADDED}
+    """
+
+
+TAKE_COUNTS: Final = """
+    DELETE FROM job_count_slots
+    WHERE (queue, state, slot) IN (
+        SELECT queue, state, slot
+        FROM job_count_slots
+        WHERE slot >= ?
+        LIMIT 1000
+        FOR UPDATE SKIP LOCKED
+    )
+    RETURNING queue, state, jobs
+"""
+
+TAKE_MINUTES: Final = """
+    DELETE FROM queue_minutes
+    WHERE (queue, minute, slot) IN (
+        SELECT queue, minute, slot
+        FROM queue_minutes
+        WHERE slot >= ?
+        LIMIT 1000
+        FOR UPDATE SKIP LOCKED
+    )
+    RETURNING queue, minute, enqueued
+"""
+
+ADD_MINUTES: Final = f"""
+    INSERT INTO queue_minutes (queue, minute, slot, enqueued, completed, failed, waited, ran)
+    SELECT queue, minute, CAST(? AS bigint), enqueued, 0, 0, 0, 0
+    FROM {unnest("text", "bigint", "bigint")} AS folded (queue, minute, enqueued)
+    ON CONFLICT (queue, minute, slot) DO UPDATE SET enqueued = queue_minutes.enqueued + excluded.enqueued
+"""
+
+NEW_QUEUES: Final = """
+    INSERT INTO queues (name, created_at)
+    SELECT DISTINCT queue, CAST(? AS bigint)
+    FROM job_count_slots
+    WHERE queue >= '0' AND NOT EXISTS (SELECT 1 FROM queues WHERE name = job_count_slots.queue)
+    ON CONFLICT (name) DO NOTHING
+"""
+
+RECORD: Final = "INSERT INTO event_batches (at, events) VALUES (?, ?)"
+
+EVENTS: Final = (
+    "SELECT position, events FROM event_batches WHERE position >= ? AND position IS NOT NULL ORDER BY position LIMIT ?"
+)
+
+# A crash of PostgreSQL, or the promotion of a standby, empties the unlogged table of events. Positions after it are
+# left out, which tells followers: so many that it also tells those whose last position is unknown to a standby that
+# lacks the last transactions.
+_LOST_EVENTS: Final = """
+    (
+        SELECT 100000 * count(*)
+        FROM event_positions
+        WHERE NOT EXISTS (SELECT 1 FROM event_batches WHERE position IS NOT NULL)
+    )
+"""
+
+LAST_POSITION: Final = f"SELECT coalesce(max(last), 0) + {_LOST_EVENTS} FROM event_positions"
+
+ORDER_EVENTS: Final = f"""
+    WITH waiting AS MATERIALIZED (
+        SELECT seq, row_number() OVER (ORDER BY seq) AS place
+        FROM event_batches
+        WHERE position IS NULL
+        ORDER BY seq
+        LIMIT 10000
+    ),
+    given AS (
+        INSERT INTO event_positions AS known (id, last)
+        SELECT 1, count(*) + {_LOST_EVENTS}
+        FROM waiting
+        HAVING count(*) > 0
+        ON CONFLICT (id) DO UPDATE SET last = known.last + excluded.last
+        RETURNING last
+    )
+    UPDATE event_batches
+    SET position = given.last - (SELECT count(*) FROM waiting) + waiting.place
+    FROM waiting, given
+    WHERE event_batches.seq = waiting.seq
+"""
+
+# Deleted events without a position leave a gap in the positions, so that a late reader detects the loss.
+FORGET_EVENTS: Final = """
+    WITH gone AS (
+        DELETE FROM event_batches
+        WHERE at < ? AND seq <= (SELECT max(seq) FROM event_batches) - CAST(? AS bigint)
+        RETURNING position
+    )
+    INSERT INTO event_positions AS known (id, last)
+    SELECT 1, count(*)
+    FROM gone
+    WHERE position IS NULL
+    HAVING count(*) > 0
+    ON CONFLICT (id) DO UPDATE SET last = known.last + excluded.last
+"""
