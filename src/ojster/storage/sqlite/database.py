@@ -462,8 +462,13 @@ _OWN_TABLES: Final = {"jobs", "payloads"}
 def _tables(connection: apsw.Connection) -> set[str]:
     """Return the names of the tables, without those of SQLite itself and of Litestream."""
     rows = connection.execute(
-        "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%' "
-        "AND name NOT LIKE '!_litestream!_%' ESCAPE '!'"
+        """
+        SELECT name
+        FROM sqlite_schema
+        WHERE type = 'table'
+            AND name NOT LIKE 'sqlite_%'
+            AND name NOT LIKE '!_litestream!_%' ESCAPE '!'
+        """
     )
     return {str(name) for (name,) in rows}
 

@@ -19,10 +19,11 @@ ROWS_AT_ONCE: Final = (128, 64, 32, 16, 8, 4, 2, 1)
 """Numbers of rows per statement, largest first. After each statement, the writer waits for its turn in the
 interpreter, which the event loop shares: a statement for many rows waits once, not once for each."""
 
-RECORD: Final = (
-    "INSERT INTO event_batches (at, total, events) VALUES "
-    "(?, ? + coalesce((SELECT total FROM event_batches ORDER BY seq DESC LIMIT 1), 0), ?) RETURNING total"
-)
+RECORD: Final = """
+    INSERT INTO event_batches (at, total, events)
+    VALUES (?, ? + coalesce((SELECT total FROM event_batches ORDER BY seq DESC LIMIT 1), 0), ?)
+    RETURNING total
+"""
 
 JOB_NAMES: Final = (
     "seq",
@@ -58,37 +59,59 @@ OWN_NAMES: Final = ("seq", "id", "node")
 
 SHARED_NAMES: Final = tuple(name for name in JOB_NAMES if name not in OWN_NAMES)
 
-ENVELOPE: Final = (
-    "CASE WHEN p.shared IS NULL THEN p.stored ELSE CAST(substr(p.stored, 1, p.shared_at) || "
-    "(SELECT v.value FROM shared_values AS v WHERE v.digest = p.shared) || "
-    "substr(p.stored, p.shared_at + 1) AS BLOB) END"
-)
+ENVELOPE: Final = """
+    CASE
+        WHEN p.shared IS NULL THEN p.stored
+        ELSE CAST(
+            substr(p.stored, 1, p.shared_at)
+            || (SELECT v.value FROM shared_values AS v WHERE v.digest = p.shared)
+            || substr(p.stored, p.shared_at + 1)
+            AS BLOB
+        )
+    END
+"""
 """The whole envelope of a row of ``payloads``: two strings of UTF-8 and the value between them."""
 
 INSERT_PAYLOADS: Final = "INSERT INTO payloads (seq, stored) SELECT ?1 + rowid - 1, value FROM carray(?2)"
 INSERT_PARTS: Final = "INSERT INTO payloads (seq, stored, shared, shared_at) VALUES (?, ?, ?, ?)"
 """For jobs whose envelopes share values."""
 
-START_JOBS: Final = (
-    "UPDATE jobs SET state = 'active', attempt = attempt + 1, started_at = ?, due_at = ?, worker_id = ? "
-    "WHERE seq IN carray(?)"
-)
+START_JOBS: Final = """
+    UPDATE jobs
+    SET state = 'active', attempt = attempt + 1, started_at = ?, due_at = ?, worker_id = ?
+    WHERE seq IN carray(?)
+"""
 COMPLETE_JOBS: Final = (
     "UPDATE jobs SET state = 'completed', finished_at = ?, due_at = NULL, result = ? WHERE seq IN carray(?)"
 )
-SELECT_AVAILABLE: Final = (
-    f"SELECT {JOB_COLUMNS_OF_J}, {ENVELOPE} FROM jobs AS j JOIN payloads AS p ON p.seq = j.seq "
-    "WHERE j.queue = ? AND j.tenant = ? AND j.state = 'available' AND {kind} "
-    "AND (j.due_at IS NULL OR j.due_at > ?) "
-    "AND (j.exclusive_key IS NULL OR NOT EXISTS "
-    "(SELECT 1 FROM jobs AS other WHERE other.exclusive_key = j.exclusive_key AND other.state = 'active')) "
-    "ORDER BY j.priority DESC, j.seq LIMIT ?"
-)
+SELECT_AVAILABLE: Final = f"""
+    SELECT {JOB_COLUMNS_OF_J}, {ENVELOPE}
+    FROM jobs AS j
+    JOIN payloads AS p ON p.seq = j.seq
+    WHERE j.queue = ?
+        AND j.tenant = ?
+        AND j.state = 'available'
+        AND {{kind}}
+        AND (j.due_at IS NULL OR j.due_at > ?)
+        AND (
+            j.exclusive_key IS NULL
+            OR NOT EXISTS (
+                SELECT 1
+                FROM jobs AS other
+                WHERE other.exclusive_key = j.exclusive_key AND other.state = 'active'
+            )
+        )
+    ORDER BY j.priority DESC, j.seq
+    LIMIT ?
+"""
 LOCK_JOBS: Final = f"SELECT {JOB_COLUMNS} FROM jobs WHERE id IN carray(?)"
 LOCK_JOB: Final = f"SELECT {JOB_COLUMNS} FROM jobs WHERE id = ?"
-FIND_JOBS: Final = (
-    f"SELECT {JOB_COLUMNS_OF_J}, {ENVELOPE} FROM jobs AS j JOIN payloads AS p ON p.seq = j.seq WHERE j.id IN carray(?)"
-)
+FIND_JOBS: Final = f"""
+    SELECT {JOB_COLUMNS_OF_J}, {ENVELOPE}
+    FROM jobs AS j
+    JOIN payloads AS p ON p.seq = j.seq
+    WHERE j.id IN carray(?)
+"""
 
 
 def parts_of(rows: Sequence[T]) -> Iterator[Sequence[T]]:
@@ -112,10 +135,11 @@ def insertion_of_alike(number: int) -> str:
     """Return the statement that inserts a number of jobs, given the values that they share, and then their own."""
     shared = ", ".join(f"?{place}" for place in range(1, len(SHARED_NAMES) + 1))
     own = f"({', '.join('?' * len(OWN_NAMES))})"
-    return (
-        f"INSERT INTO jobs ({', '.join(SHARED_NAMES + OWN_NAMES)}) "
-        f"SELECT {shared}, own.* FROM (VALUES {', '.join([own] * number)}) AS own"
-    )
+    return f"""
+        INSERT INTO jobs ({", ".join(SHARED_NAMES + OWN_NAMES)})
+        SELECT {shared}, own.*
+        FROM (VALUES {", ".join([own] * number)}) AS own
+    """
 
 
 @lru_cache(maxsize=STATEMENTS)
