@@ -39,8 +39,11 @@ def recall(tx: Transaction, name: str) -> bytes | None:
 def note(tx: Transaction, name: str, value: Any) -> None:
     """Store a value under a name, in place of the previous one."""
     tx.execute(
-        "INSERT INTO system (name, value) VALUES (:name, :value) "
-        "ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+        """
+        INSERT INTO system (name, value)
+        VALUES (:name, :value)
+        ON CONFLICT (name) DO UPDATE SET value = excluded.value
+        """,
         {"name": name, "value": msgspec.json.encode(value)},
     )
 

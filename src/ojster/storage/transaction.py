@@ -459,8 +459,11 @@ class Transaction(ABC):
         counts = [(queue, state, change) for (queue, state), change in self.effects.counts.items() if change]
         if counts:
             self.execute_many(
-                "INSERT INTO job_counts (queue, state, jobs) VALUES (?, ?, ?) "
-                "ON CONFLICT (queue, state) DO UPDATE SET jobs = job_counts.jobs + excluded.jobs",
+                """
+                INSERT INTO job_counts (queue, state, jobs)
+                VALUES (?, ?, ?)
+                ON CONFLICT (queue, state) DO UPDATE SET jobs = job_counts.jobs + excluded.jobs
+                """,
                 counts,
             )
         self.write_history()
@@ -468,7 +471,10 @@ class Transaction(ABC):
         if tallies := self.tallied():
             minute = self.now // 60_000_000
             self.execute_many(
-                f"INSERT INTO queue_minutes (queue, minute, {', '.join(SUMS)}) "
-                f"VALUES (?, ?{', ?' * len(SUMS)}) ON CONFLICT (queue, minute) DO UPDATE SET {ADDED}",
+                f"""
+                INSERT INTO queue_minutes (queue, minute, {", ".join(SUMS)})
+                VALUES (?, ?{", ?" * len(SUMS)})
+                ON CONFLICT (queue, minute) DO UPDATE SET {ADDED}
+                """,
                 [(queue, minute, *tally.sums()) for queue, tally in tallies.items()],
             )
