@@ -236,8 +236,13 @@ def _check(tx: Transaction, start: Position) -> Check:
     head, base = _position(tx, HEAD), _position(tx, BASE)
     last = max(start, base, key=lambda one: one.number)
     rows = tx.execute(
-        "SELECT seq, hash, body, at, event, principal, tenant, operation, object, outcome FROM audit_log "
-        f"WHERE seq > :after ORDER BY seq LIMIT {ENTRIES_PER_CHECK}",
+        f"""
+        SELECT seq, hash, body, at, event, principal, tenant, operation, object, outcome
+        FROM audit_log
+        WHERE seq > :after
+        ORDER BY seq
+        LIMIT {ENTRIES_PER_CHECK}
+        """,
         {"after": last.number},
     )
     for number, hash, body, at, *columns in rows:
