@@ -201,8 +201,13 @@ def _pieces(copy: Path) -> dict[str, list[tuple[str, bytes]]]:
     found: dict[str, list[tuple[str, bytes]]] = {}
     with _opened(copy) as connection:
         for file, piece, digest in connection.execute(
-            "SELECT f.id, p.piece, p.sha256 FROM files AS f JOIN file_pieces AS p ON p.file = f.id "
-            "WHERE f.state = 'complete' ORDER BY f.id, p.start"
+            """
+            SELECT f.id, p.piece, p.sha256
+            FROM files AS f
+            JOIN file_pieces AS p ON p.file = f.id
+            WHERE f.state = 'complete'
+            ORDER BY f.id, p.start
+            """
         ):
             found.setdefault(str(file), []).append((f"{file}/{piece}", bytes(digest)))
     return found

@@ -213,8 +213,12 @@ class _Postgres:
             if _setting(connection, "autovacuum") == "off" or _setting(connection, "track_counts") == "off":
                 return False, "autovacuum is off: dead rows will slow down every claim; set autovacuum = on"
             rows = connection.execute(
-                "SELECT relname, n_live_tup, n_dead_tup, pg_size_pretty(pg_total_relation_size(relid)) "
-                "FROM pg_stat_user_tables WHERE schemaname = %s AND relname IN ('jobs', 'payloads') ORDER BY relname",
+                """
+                SELECT relname, n_live_tup, n_dead_tup, pg_size_pretty(pg_total_relation_size(relid))
+                FROM pg_stat_user_tables
+                WHERE schemaname = %s AND relname IN ('jobs', 'payloads')
+                ORDER BY relname
+                """,
                 (self._url.schema,),
             ).fetchall()
             rests = connection.execute(
@@ -232,15 +236,27 @@ class _Postgres:
         with self._connection() as connection:
             (sees_all,) = connection.execute("SELECT pg_has_role('pg_read_all_stats', 'USAGE')").fetchone() or (False,)
             rows = connection.execute(
-                "SELECT 'transaction of pid ' || pid || ' (' || application_name || ', ' || state || ')', "
-                "extract(epoch FROM now() - xact_start) FROM pg_stat_activity "
-                "WHERE xact_start IS NOT NULL AND pid <> pg_backend_pid() AND backend_type = 'client backend' "
-                "UNION ALL SELECT 'prepared transaction ' || gid, extract(epoch FROM now() - prepared) "
-                "FROM pg_prepared_xacts ORDER BY 2 DESC LIMIT 1"
+                """
+                SELECT
+                    'transaction of pid ' || pid || ' (' || application_name || ', ' || state || ')',
+                    extract(epoch FROM now() - xact_start)
+                FROM pg_stat_activity
+                WHERE xact_start IS NOT NULL
+                    AND pid <> pg_backend_pid()
+                    AND backend_type = 'client backend'
+                UNION ALL
+                SELECT 'prepared transaction ' || gid, extract(epoch FROM now() - prepared)
+                FROM pg_prepared_xacts
+                ORDER BY 2 DESC
+                LIMIT 1
+                """
             ).fetchall()
             (slots,) = connection.execute(
-                "SELECT count(*) FROM pg_replication_slots "
-                "WHERE NOT active AND coalesce(xmin, catalog_xmin) IS NOT NULL"
+                """
+                SELECT count(*)
+                FROM pg_replication_slots
+                WHERE NOT active AND coalesce(xmin, catalog_xmin) IS NOT NULL
+                """
             ).fetchone() or (0,)
         seen = "" if sees_all else " (of this role only; to see all, GRANT it pg_read_all_stats)"
         oldest = f"the oldest is the {rows[0][0]}, {float(rows[0][1]):.0f} s" if rows else "no transaction is open"

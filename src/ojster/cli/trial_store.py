@@ -161,15 +161,21 @@ def _schema(url: str) -> Iterator[TrialStore]:
 
         def size() -> int:
             row = connection.execute(
-                "SELECT coalesce(sum(pg_total_relation_size(oid)), 0)::bigint FROM pg_class "
-                "WHERE relnamespace = to_regnamespace(%s) AND relkind = 'r'",
+                """
+                SELECT coalesce(sum(pg_total_relation_size(oid)), 0)::bigint
+                FROM pg_class
+                WHERE relnamespace = to_regnamespace(%s) AND relkind = 'r'
+                """,
                 (name,),
             ).fetchone()
             return 0 if row is None else int(row[0])
 
         known = connection.execute(
-            "SELECT nspname FROM pg_namespace WHERE pg_has_role(nspowner, 'USAGE') "
-            "AND obj_description(oid, 'pg_namespace') = %s",
+            """
+            SELECT nspname
+            FROM pg_namespace
+            WHERE pg_has_role(nspowner, 'USAGE') AND obj_description(oid, 'pg_namespace') = %s
+            """,
             (_MARK,),
         ).fetchall()
         for (left,) in known:
