@@ -168,8 +168,14 @@ def put_all(tx: Transaction, items: Sequence[tuple[str, NewItem, Job]]) -> None:
         for first in range(0, len(wanted), NAMES_PER_STATEMENT):
             some = wanted[first : first + NAMES_PER_STATEMENT]
             rows = tx.execute(
-                "UPDATE collection_items SET removed_at = ? WHERE collection = ? AND removed_at IS NULL "
-                f"AND name IN ({', '.join('?' * len(some))}) RETURNING job_id, file_id",
+                f"""
+                UPDATE collection_items
+                SET removed_at = ?
+                WHERE collection = ?
+                    AND removed_at IS NULL
+                    AND name IN ({", ".join("?" * len(some))})
+                RETURNING job_id, file_id
+                """,
                 (tx.now, key, *some),
             )
             replaced += len(rows)
@@ -233,9 +239,12 @@ def promise(tx: Transaction, workflow: int, promises: Sequence[tuple[str, Provid
         if "{" not in one.name
     ]
     tx.execute_many(
-        "INSERT INTO collection_items (collection, name, kind, category, data, created_at, created_by) "
-        "VALUES (?, ?, 'promise', ?, ?, ?, ?) "
-        "ON CONFLICT (collection, name) WHERE removed_at IS NULL DO NOTHING",
+        """
+        INSERT INTO collection_items (collection, name, kind, category, data, created_at, created_by)
+        VALUES (?, ?, 'promise', ?, ?, ?, ?)
+        ON CONFLICT (collection, name)
+        WHERE removed_at IS NULL DO NOTHING
+        """,
         rows,
     )
 
@@ -298,9 +307,15 @@ def copy_items(tx: Transaction, source: str, target: str, by: str) -> None:
     """Replace the items of the collection ``target`` by a copy of the items of ``source``."""
     empty(tx, [target])
     copied = tx.execute(
-        "INSERT INTO collection_items (collection, name, kind, category, data, created_at, created_by, file_id, file) "
-        "SELECT :target, name, kind, category, data, :now, :by, file_id, file FROM collection_items "
-        "WHERE collection = :source AND removed_at IS NULL RETURNING file_id",
+        """
+        INSERT INTO collection_items (
+            collection, name, kind, category, data, created_at, created_by, file_id, file
+        )
+        SELECT :target, name, kind, category, data, :now, :by, file_id, file
+        FROM collection_items
+        WHERE collection = :source AND removed_at IS NULL
+        RETURNING file_id
+        """,
         {"target": target, "now": tx.now, "by": by, "source": source},
     )
     renew_grace(tx, [file_id for (file_id,) in copied if file_id is not None])  # renews their grace period
@@ -311,8 +326,12 @@ def empty(tx: Transaction, keys: Sequence[str]) -> None:
     for first in range(0, len(keys), NAMES_PER_STATEMENT):
         some = keys[first : first + NAMES_PER_STATEMENT]
         rows = tx.execute(
-            f"UPDATE collection_items SET removed_at = ? WHERE collection IN ({', '.join('?' * len(some))}) "
-            "AND removed_at IS NULL RETURNING job_id, file_id",
+            f"""
+            UPDATE collection_items
+            SET removed_at = ?
+            WHERE collection IN ({", ".join("?" * len(some))}) AND removed_at IS NULL
+            RETURNING job_id, file_id
+            """,
             (tx.now, *some),
         )
         release_references(tx, rows)
@@ -325,8 +344,11 @@ def delete_items(tx: Transaction, keys: Sequence[str]) -> None:
         marks = ", ".join("?" * len(some))
         for which in ("IS NULL", "IS NOT NULL"):  # each has an index of its own
             rows = tx.execute(
-                f"DELETE FROM collection_items WHERE collection IN ({marks}) AND removed_at {which} "
-                "RETURNING job_id, file_id",
+                f"""
+                DELETE FROM collection_items
+                WHERE collection IN ({marks}) AND removed_at {which}
+                RETURNING job_id, file_id
+                """,
                 some,
             )
             release_references(tx, [(None, file_id) for _, file_id in rows])
@@ -339,8 +361,12 @@ def artifacts_of(tx: Transaction, job: Job, matching: Matching) -> list[Item]:
 
 def _remove(tx: Transaction, key: str, name: str, by: str | None) -> Item | None:
     rows = tx.execute(
-        "UPDATE collection_items SET removed_at = :now, removed_by = :by "
-        f"WHERE collection = :key AND name = :name AND removed_at IS NULL RETURNING {_COLUMNS}, job_id, file_id",
+        f"""
+        UPDATE collection_items
+        SET removed_at = :now, removed_by = :by
+        WHERE collection = :key AND name = :name AND removed_at IS NULL
+        RETURNING {_COLUMNS}, job_id, file_id
+        """,
         {"key": key, "name": name, "now": tx.now, "by": by},
     )
     if not rows:

@@ -64,8 +64,11 @@ def create_collections(tx: Transaction, new: Sequence[NewCollection]) -> list[Co
             )
             continue
         (row,) = tx.execute(
-            "INSERT INTO collections (name, description, created_at, created_by, keep_removed, shared) "
-            f"VALUES (:name, :description, :now, :by, :keep_removed, :shared) RETURNING {_COLUMNS}",
+            f"""
+            INSERT INTO collections (name, description, created_at, created_by, keep_removed, shared)
+            VALUES (:name, :description, :now, :by, :keep_removed, :shared)
+            RETURNING {_COLUMNS}
+            """,
             {
                 "name": one.name,
                 "description": one.description,
@@ -119,8 +122,15 @@ def change_collections(tx: Transaction, changes: Sequence[CollectionChange]) -> 
 def list_collections(tx: Transaction, requests: Sequence[None]) -> list[list[tuple[str, Collection]]]:
     """Return all named collections by name, each with its qualified name, for each request."""
     rows = tx.execute(
-        f"SELECT {_COLUMNS}, (SELECT count(*) FROM collection_items AS i WHERE i.collection = collections.name "
-        "AND i.removed_at IS NULL) FROM collections ORDER BY name"
+        f"""
+        SELECT {_COLUMNS}, (
+            SELECT count(*)
+            FROM collection_items AS i
+            WHERE i.collection = collections.name AND i.removed_at IS NULL
+        )
+        FROM collections
+        ORDER BY name
+        """
     )
     found = [(row[0], _collection(row[:-1], row[-1])) for row in rows]
     return [found for _ in requests]
