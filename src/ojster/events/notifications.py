@@ -49,8 +49,11 @@ def put_channels(tx: Transaction, channels: Sequence[Channel]) -> list[bool]:
         known = _find(tx, one.name)
         kept = msgspec.structs.replace(one, created_at=tx.now if known is None else known.created_at)
         tx.execute(
-            "INSERT INTO channels (name, body) VALUES (:name, :body) "
-            "ON CONFLICT (name) DO UPDATE SET body = excluded.body",
+            """
+            INSERT INTO channels (name, body)
+            VALUES (:name, :body)
+            ON CONFLICT (name) DO UPDATE SET body = excluded.body
+            """,
             {"name": one.name, "body": msgspec.json.encode(kept)},
         )
         tx.effects.configured = True
