@@ -31,10 +31,15 @@ DOOMED_PER_TRANSACTION: Final = 100
 
 _COLUMNS: Final = "tenant, state, id, stored, created_at, size, sha256, content_type, filename, created_by"
 
-_FORGETTABLE: Final = (
-    "touched_at < :before AND state <> 'doomed' AND NOT EXISTS "
-    "(SELECT 1 FROM collection_items AS i WHERE i.file_id = files.id AND i.removed_at IS NULL)"
-)
+_FORGETTABLE: Final = """
+    touched_at < :before
+    AND state <> 'doomed'
+    AND NOT EXISTS (
+        SELECT 1
+        FROM collection_items AS i
+        WHERE i.file_id = files.id AND i.removed_at IS NULL
+    )
+"""
 
 
 class OwnedFile(msgspec.Struct, frozen=True):
@@ -84,8 +89,12 @@ def _known_by_hash(tx: Transaction, tenant: str, new: NewFile) -> File | None:
 def _complete(tx: Transaction, tenant: str, sha256: str) -> OwnedFile | None:
     """Return a tenant's complete file with a hash, if it has one, and renew its grace period."""
     rows = tx.execute(
-        f"UPDATE files SET touched_at = :now WHERE tenant = :tenant AND sha256 = :sha256 AND state = 'complete' "
-        f"RETURNING {_COLUMNS}",
+        f"""
+        UPDATE files
+        SET touched_at = :now
+        WHERE tenant = :tenant AND sha256 = :sha256 AND state = 'complete'
+        RETURNING {_COLUMNS}
+        """,
         {"now": tx.now, "tenant": tenant, "sha256": sha256},
     )
     return _known(rows[0]) if rows else None
@@ -94,9 +103,14 @@ def _complete(tx: Transaction, tenant: str, sha256: str) -> OwnedFile | None:
 def _begin(tx: Transaction, tenant: str, one: Creation) -> File:
     new = one.new
     (row,) = tx.execute(
-        "INSERT INTO files (id, tenant, state, stored, created_at, size, sha256, content_type, filename, created_by, "
-        "touched_at) VALUES (:id, :tenant, 'uploading', 0, :now, :size, :sha256, :content_type, :filename, :by, :now) "
-        f"RETURNING {_COLUMNS}",
+        f"""
+        INSERT INTO files (
+            id, tenant, state, stored, created_at, size, sha256, content_type, filename, created_by,
+            touched_at
+        )
+        VALUES (:id, :tenant, 'uploading', 0, :now, :size, :sha256, :content_type, :filename, :by, :now)
+        RETURNING {_COLUMNS}
+        """,
         {
             "id": new_id(),
             "tenant": tenant,
@@ -229,8 +243,12 @@ def finish_files(tx: Transaction, finished: Sequence[Finish]) -> list[File | Ojs
             results.append(known.file)
             continue
         (row,) = tx.execute(
-            "UPDATE files SET state = 'complete', sha256 = :sha256, size = stored, touched_at = :now "
-            f"WHERE id = :id RETURNING {_COLUMNS}",
+            f"""
+            UPDATE files
+            SET state = 'complete', sha256 = :sha256, size = stored, touched_at = :now
+            WHERE id = :id
+            RETURNING {_COLUMNS}
+            """,
             {"sha256": one.sha256, "now": tx.now, "id": one.file_id},
         )
         results.append(_known(row).file)
@@ -279,8 +297,12 @@ def refer(tx: Transaction, file_id: str, tenant: str) -> FileRef:
         The file is incomplete.
     """
     rows = tx.execute(
-        "UPDATE files SET touched_at = :now WHERE id = :id AND tenant = :tenant AND state <> 'doomed' "
-        f"RETURNING {_COLUMNS}",
+        f"""
+        UPDATE files
+        SET touched_at = :now
+        WHERE id = :id AND tenant = :tenant AND state <> 'doomed'
+        RETURNING {_COLUMNS}
+        """,
         {"now": tx.now, "id": file_id, "tenant": tenant},
     )
     if not rows:
