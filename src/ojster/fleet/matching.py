@@ -38,22 +38,34 @@ OVERDUE_PREFERENCE: Final = 1_000
 """Preference score of a job that has waited for longer than ``PREFERENCE_TIMEOUT_US``."""
 
 _WAITS: Final = "FROM jobs WHERE queue = :queue AND tenant = :tenant AND state = 'available' AND needs"
-_KINDS: Final = (
-    "SELECT name FROM (WITH RECURSIVE kinds(name) AS ("
-    f"SELECT (SELECT min(needs) {_WAITS} > :after) "
-    f"UNION ALL SELECT (SELECT min(needs) {_WAITS} > kinds.name) FROM kinds WHERE kinds.name IS NOT NULL"
-    ") SELECT name FROM kinds WHERE name IS NOT NULL LIMIT :most) AS kinds"
-)
+_KINDS: Final = f"""
+    SELECT name
+    FROM (
+        WITH RECURSIVE kinds(name) AS (
+            SELECT (SELECT min(needs) {_WAITS} > :after)
+            UNION ALL
+            SELECT (SELECT min(needs) {_WAITS} > kinds.name)
+            FROM kinds
+            WHERE kinds.name IS NOT NULL
+        )
+        SELECT name
+        FROM kinds
+        WHERE name IS NOT NULL
+        LIMIT :most
+    ) AS kinds
+"""
 """Looks up each kind after the one before it, so that the cost depends on the number of kinds, not of jobs."""
 
 _FIRST: Final = f"SELECT seq {_WAITS} = :needs LIMIT 1"
 _HELD: Final = (
     "SELECT seq, type, queue, needs FROM jobs WHERE state = 'active' AND due_at IS NOT NULL AND worker_id = :worker_id"
 )
-_ACTIVE: Final = (
-    "SELECT needs, min(seq), count(*) FROM jobs WHERE queue = :queue AND state = 'active' AND needs IS NOT NULL "
-    "GROUP BY needs"
-)
+_ACTIVE: Final = """
+    SELECT needs, min(seq), count(*)
+    FROM jobs
+    WHERE queue = :queue AND state = 'active' AND needs IS NOT NULL
+    GROUP BY needs
+"""
 
 MAX_CACHED_REQUIREMENTS: Final = 10_000
 """Maximum number of kinds of requirements that a process caches."""

@@ -98,8 +98,14 @@ class _Present:
 
 def _with_needs(tx: Transaction, present: _Present) -> list[Unrunnable]:
     rows = tx.execute(
-        "SELECT queue, needs, type, version, count(*), min(seq) FROM jobs WHERE state = 'available' "
-        "AND needs IS NOT NULL GROUP BY queue, needs, type, version ORDER BY queue, needs, type, version LIMIT :most",
+        """
+        SELECT queue, needs, type, version, count(*), min(seq)
+        FROM jobs
+        WHERE state = 'available' AND needs IS NOT NULL
+        GROUP BY queue, needs, type, version
+        ORDER BY queue, needs, type, version
+        LIMIT :most
+        """,
         {"most": MAX_UNRUNNABLE_GROUPS},
     )
     found = []
@@ -111,8 +117,15 @@ def _with_needs(tx: Transaction, present: _Present) -> list[Unrunnable]:
 
 
 _LOOKED_AT: Final = " UNION ALL ".join(
-    "SELECT * FROM (SELECT type, version, seq FROM jobs WHERE queue = :queue AND state = 'available' AND needs IS NULL "
-    f"AND limit_key IS {limited} LIMIT :most) AS {name}"
+    f"""
+    SELECT *
+    FROM (
+        SELECT type, version, seq
+        FROM jobs
+        WHERE queue = :queue AND state = 'available' AND needs IS NULL AND limit_key IS {limited}
+        LIMIT :most
+    ) AS {name}
+    """
     for limited, name in (("NULL", "free"), ("NOT NULL", "limited"))
 )
 """Reads the first jobs of a queue by the indexes of those without a rate limit and of those with one."""
@@ -121,8 +134,12 @@ _LOOKED_AT: Final = " UNION ALL ".join(
 def _without_needs(tx: Transaction, present: _Present) -> list[Unrunnable]:
     first, end = TENANT_NAMES_RANGE
     rows = tx.execute(
-        "SELECT queue FROM job_counts WHERE state = 'available' AND jobs > 0 "
-        "AND NOT (queue >= :first AND queue < :end) ORDER BY queue",
+        """
+        SELECT queue
+        FROM job_counts
+        WHERE state = 'available' AND jobs > 0 AND NOT (queue >= :first AND queue < :end)
+        ORDER BY queue
+        """,
         {"first": first, "end": end},
     )
     found: list[Unrunnable] = []
@@ -134,8 +151,10 @@ def _without_needs(tx: Transaction, present: _Present) -> list[Unrunnable]:
             continue  # one worker takes all jobs, or is unknown, so the jobs need not be read
         kinds = "type, version" if workers else "NULL, NULL"
         for type, version, jobs, seq in tx.execute(
-            f"SELECT {kinds}, count(*), min(seq) FROM ({_LOOKED_AT}) AS looked_at"
-            f"{' GROUP BY type, version' if workers else ''}",
+            f"""
+            SELECT {kinds}, count(*), min(seq)
+            FROM ({_LOOKED_AT}) AS looked_at{" GROUP BY type, version" if workers else ""}
+            """,
             {"queue": queue, "most": MAX_EXAMINED},
         ):
             reasons = present.reasons(queue, type, version, None)

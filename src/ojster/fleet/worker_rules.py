@@ -37,8 +37,11 @@ def change_rules(tx: Transaction, changes: Sequence[RuleChange]) -> list[WorkerR
             members["provides"] = before.provides | members["provides"]
         rule = msgspec.structs.replace(before, **members, changed_at=tx.now)
         tx.execute(
-            "INSERT INTO worker_rules (id, body, enabled) VALUES (:id, :body, :enabled) "
-            "ON CONFLICT (id) DO UPDATE SET body = excluded.body, enabled = excluded.enabled",
+            """
+            INSERT INTO worker_rules (id, body, enabled)
+            VALUES (:id, :body, :enabled)
+            ON CONFLICT (id) DO UPDATE SET body = excluded.body, enabled = excluded.enabled
+            """,
             {"id": rule.id, "body": msgspec.json.encode(rule), "enabled": int(rule.enabled)},
         )
         if before.enabled != rule.enabled:

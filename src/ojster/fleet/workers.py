@@ -107,6 +107,20 @@ _WORKER_COLUMNS: Final = (
     "id, state, directive, hostname, pid, queues, labels, concurrency, active_jobs, started_at, last_seen_at, pool"
 )
 
+_BEAT: Final = f"""
+    INSERT INTO workers ({_WORKER_COLUMNS}, abilities)
+    VALUES (
+        :id, :state, NULL, :hostname, :pid, :queues, :labels, :concurrency, :active_jobs, :now, :now,
+        :pool, :abilities
+    )
+    ON CONFLICT (id) DO UPDATE SET
+        state = excluded.state, hostname = excluded.hostname, pid = excluded.pid,
+        queues = excluded.queues, labels = excluded.labels, concurrency = excluded.concurrency,
+        active_jobs = excluded.active_jobs, last_seen_at = excluded.last_seen_at, pool = excluded.pool,
+        abilities = excluded.abilities
+    RETURNING directive, started_at
+"""
+
 
 def beat(tx: Transaction, beats: Sequence[Heartbeat]) -> list[HeartbeatResponse]:
     """Record heartbeats, extend the leases of the workers' jobs, and return a ``HeartbeatResponse`` for each."""
@@ -121,13 +135,7 @@ def _beat(tx: Transaction, one: Heartbeat) -> HeartbeatResponse:
         "SELECT id FROM workers WHERE id = :id AND state <> 'quiet'", {"id": one.worker_id}
     )
     ((directive, started_at),) = tx.execute(
-        f"INSERT INTO workers ({_WORKER_COLUMNS}, abilities) VALUES (:id, :state, NULL, :hostname, :pid, :queues, "
-        ":labels, :concurrency, :active_jobs, :now, :now, :pool, :abilities) "
-        "ON CONFLICT (id) DO UPDATE SET state = excluded.state, hostname = excluded.hostname, pid = excluded.pid, "
-        "queues = excluded.queues, labels = excluded.labels, concurrency = excluded.concurrency, "
-        "active_jobs = excluded.active_jobs, last_seen_at = excluded.last_seen_at, pool = excluded.pool, "
-        "abilities = excluded.abilities "
-        "RETURNING directive, started_at",
+        _BEAT,
         {
             "id": one.worker_id,
             "state": one.state,
@@ -316,8 +324,12 @@ def give_time_to_report(tx: Transaction, requests: Sequence[None]) -> list[int]:
     """
     until = tx.now + REPORTING_GRACE_US
     held = tx.execute(
-        "UPDATE jobs SET due_at = :until "
-        "WHERE state = 'active' AND due_at < :until AND worker_id IS NOT NULL RETURNING seq",
+        """
+        UPDATE jobs
+        SET due_at = :until
+        WHERE state = 'active' AND due_at < :until AND worker_id IS NOT NULL
+        RETURNING seq
+        """,
         {"until": until},
     )
     tx.execute(
@@ -338,9 +350,16 @@ def _last_report(tx: Transaction, worker_id: str, since: int) -> int | None:
     """
     times = [job.started_at for job in _jobs_held_by(tx, worker_id) if job.started_at and job.started_at > since]
     rows = tx.execute(
-        "SELECT max(finished_at) FROM jobs "
-        "WHERE state = 'completed' AND dead = 0 AND finished_at > :since AND node IS NULL AND due_at IS NULL "
-        "AND worker_id = :worker_id",
+        """
+        SELECT max(finished_at)
+        FROM jobs
+        WHERE state = 'completed'
+            AND dead = 0
+            AND finished_at > :since
+            AND node IS NULL
+            AND due_at IS NULL
+            AND worker_id = :worker_id
+        """,
         {"since": since, "worker_id": worker_id},
     )
     times += [at for (at,) in rows if at is not None]
