@@ -150,8 +150,14 @@ def _unrunnable(tx: Transaction) -> Iterator[Finding]:
 
 def _dead_letters(tx: Transaction) -> Iterator[Finding]:
     rows = tx.execute(
-        "SELECT queue, count(*) FROM jobs "
-        "WHERE state = 'discarded' AND dead = 1 AND finished_at > :since GROUP BY queue ORDER BY 2 DESC LIMIT :most",
+        """
+        SELECT queue, count(*)
+        FROM jobs
+        WHERE state = 'discarded' AND dead = 1 AND finished_at > :since
+        GROUP BY queue
+        ORDER BY 2 DESC
+        LIMIT :most
+        """,
         {"since": tx.now - HOUR, "most": MAX_PER_KIND},
     )
     for queue, number in rows:
@@ -174,8 +180,13 @@ def _failing(tx: Transaction) -> Iterator[Finding]:
 
 def _silent_workers(tx: Transaction) -> Iterator[Finding]:
     rows = tx.execute(
-        "SELECT id, last_seen_at, active_jobs FROM workers WHERE last_seen_at < :before "
-        "ORDER BY last_seen_at LIMIT :most",
+        """
+        SELECT id, last_seen_at, active_jobs
+        FROM workers
+        WHERE last_seen_at < :before
+        ORDER BY last_seen_at
+        LIMIT :most
+        """,
         {"before": tx.now - tx.settings.heartbeat_timeout // 2, "most": MAX_PER_KIND},
     )
     for id, at, active in rows:
@@ -188,8 +199,13 @@ def _overdue(tx: Transaction) -> Iterator[Finding]:
     if find_maintenance(tx, (None,))[0] is not None:
         return  # none fires meanwhile
     rows = tx.execute(
-        "SELECT name, next_run_at FROM crons WHERE enabled = 1 AND next_run_at < :before "
-        "AND NOT (name >= :tenants AND name < :end) ORDER BY next_run_at LIMIT :most",
+        """
+        SELECT name, next_run_at
+        FROM crons
+        WHERE enabled = 1 AND next_run_at < :before AND NOT (name >= :tenants AND name < :end)
+        ORDER BY next_run_at
+        LIMIT :most
+        """,
         {
             "before": tx.now - OVERDUE_US,
             "tenants": TENANT_NAMES_RANGE[0],

@@ -95,10 +95,17 @@ def _newest(tx: Transaction, chosen: JobFilter, tenant: str | None) -> tuple[dic
     timely, times = conditions(JobFilter(created_after=since, created_before=until))
     inside, outside = ("TRUE", f"{own} AND {timely}") if is_nobody else (own, timely)
     rows = tx.execute(
-        f"SELECT {columns}, matches, count(*), min(created_at) FROM "
-        f"(SELECT {columns}, created_at, CASE WHEN {outside} THEN 1 ELSE 0 END AS matches "
-        f"FROM jobs WHERE {inside} ORDER BY seq DESC LIMIT :most) AS newest "
-        f"GROUP BY {columns}, matches",
+        f"""
+        SELECT {columns}, matches, count(*), min(created_at)
+        FROM (
+            SELECT {columns}, created_at, CASE WHEN {outside} THEN 1 ELSE 0 END AS matches
+            FROM jobs
+            WHERE {inside}
+            ORDER BY seq DESC
+            LIMIT :most
+        ) AS newest
+        GROUP BY {columns}, matches
+        """,
         of_tenant | times | {"most": MAX_EXAMINED},
     )
     numbers = {tuple(key): number for *key, matches, number, _ in rows if matches}

@@ -95,9 +95,17 @@ def _record(tx: Transaction, key: Key, job: Job, event: Event) -> None:
     started = job.started_at if outcome is not Outcome.SKIPPED else None
     duration = 0 if started is None else (job.finished_at or tx.now) - started
     ((run,),) = tx.execute(
-        "INSERT INTO task_runs (tenant, type, subject, context, outcome, job_id, workflow_id, finished_at, duration, "
-        "waited, attempts, result, error, inputs) VALUES (:tenant, :type, :subject, :context, :outcome, :job_id, "
-        ":workflow_id, :finished_at, :duration, :waited, :attempts, :result, :error, :inputs) RETURNING id",
+        """
+        INSERT INTO task_runs (
+            tenant, type, subject, context, outcome, job_id, workflow_id, finished_at, duration, waited,
+            attempts, result, error, inputs
+        )
+        VALUES (
+            :tenant, :type, :subject, :context, :outcome, :job_id, :workflow_id, :finished_at, :duration,
+            :waited, :attempts, :result, :error, :inputs
+        )
+        RETURNING id
+        """,
         dict(zip(_KEY, key, strict=True))
         | {
             "outcome": outcome.value,
@@ -131,19 +139,16 @@ def _extreme(name: str, relation: str) -> str:
     return f"{name} = CASE WHEN {given} IS NULL OR {known} {relation} {given} THEN {known} ELSE {given} END"
 
 
-_ADD: Final = (
-    f"INSERT INTO task_statistics ({', '.join(_COLUMNS)}) VALUES (:{', :'.join(_COLUMNS)}) "
-    f"ON CONFLICT ({', '.join(_KEY)}) DO UPDATE SET "
-    + ", ".join(
-        [
-            *(f"{name} = {_KNOWN}.{name} + excluded.{name}" for name in _SUMS),
-            _extreme("shortest", "<="),
-            _extreme("longest", ">="),
-            *(f"{name} = coalesce(excluded.{name}, {_KNOWN}.{name})" for name in _LAST),
-            "changed_at = excluded.changed_at",
-        ]
-    )
-)
+_ADD: Final = f"""
+    INSERT INTO task_statistics ({", ".join(_COLUMNS)})
+    VALUES (:{", :".join(_COLUMNS)})
+    ON CONFLICT ({", ".join(_KEY)}) DO UPDATE SET
+        {", ".join(f"{name} = {_KNOWN}.{name} + excluded.{name}" for name in _SUMS)},
+        {_extreme("shortest", "<=")},
+        {_extreme("longest", ">=")},
+        {", ".join(f"{name} = coalesce(excluded.{name}, {_KNOWN}.{name})" for name in _LAST)},
+        changed_at = excluded.changed_at
+"""
 
 
 def _count(tx: Transaction, key: Key, outcome: Outcome, ran: int | None) -> None:
@@ -220,9 +225,15 @@ def list_statistics(tx: Transaction, filters: Sequence[TaskFilter]) -> list[list
     for one in filters:
         where, parameters = _where(one)
         rows = tx.execute(
-            "SELECT type, subject, context, successes, failures, errors, skipped, ran, shortest, longest, "
-            f"last_success_at, last_failure_at, changed_at FROM task_statistics WHERE {where} "
-            "ORDER BY type, subject, context LIMIT :limit",
+            f"""
+            SELECT
+                type, subject, context, successes, failures, errors, skipped, ran, shortest, longest,
+                last_success_at, last_failure_at, changed_at
+            FROM task_statistics
+            WHERE {where}
+            ORDER BY type, subject, context
+            LIMIT :limit
+            """,
             parameters,
         )
         results.append([_statistics(row) for row in rows])
@@ -322,8 +333,13 @@ def _if_unchanged(tx: Transaction, job: Job, action: SkipIfUnchanged) -> Adoptio
     digest = hashlib.sha256(canonical).digest()
     key = _key_of(job, action)
     last = tx.execute(
-        f"SELECT id, inputs, result, job_id FROM task_runs WHERE {_IS_TASK} AND outcome = 'success' "
-        "ORDER BY id DESC LIMIT 1",
+        f"""
+        SELECT id, inputs, result, job_id
+        FROM task_runs
+        WHERE {_IS_TASK} AND outcome = 'success'
+        ORDER BY id DESC
+        LIMIT 1
+        """,
         dict(zip(_KEY, key, strict=True)),
     )
     if last and last[0][1] == digest:

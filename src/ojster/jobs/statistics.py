@@ -110,8 +110,12 @@ def work_by_queue(tx: Transaction, minutes: int, queue: str | None = None) -> di
 def work_of_names(tx: Transaction, minutes: int, names: tuple[str, str]) -> dict[str, Work]:
     """Return the totals of the last minutes for each name in a range; its end is excluded."""
     rows = tx.execute(
-        f"SELECT queue, {_ADDED} FROM queue_minutes WHERE queue >= :first AND queue < :end AND minute > :after "
-        "GROUP BY queue",
+        f"""
+        SELECT queue, {_ADDED}
+        FROM queue_minutes
+        WHERE queue >= :first AND queue < :end AND minute > :after
+        GROUP BY queue
+        """,
         {"first": names[0], "end": names[1], "after": tx.now // MICROSECONDS_PER_MINUTE - minutes},
     )
     return {name: _work(sums) for name, *sums in rows}
@@ -150,8 +154,13 @@ def _history(tx: Transaction, span: Span) -> list[tuple[int, Work]]:
     steps: dict[int, Work] = {}
     for table, column, unit in (("queue_hours", "hour", 60), ("queue_minutes", "minute", 1)):
         rows = tx.execute(
-            f"SELECT {column}, {_ADDED} FROM {table} WHERE {where}{column} >= :first AND {column} < :last "
-            f"GROUP BY {column} ORDER BY {column}",
+            f"""
+            SELECT {column}, {_ADDED}
+            FROM {table}
+            WHERE {where}{column} >= :first AND {column} < :last
+            GROUP BY {column}
+            ORDER BY {column}
+            """,
             {"queue": name, "first": -(-first // unit), "last": -(-last // unit)},
         )
         for at, *sums in rows:
@@ -167,13 +176,18 @@ def roll_up_minutes(tx: Transaction) -> None:
         return  # another transaction does it, and both would add the same rows
     hour = (tx.now // MICROSECONDS_PER_MINUTE - MINUTES_KEPT) // 60
     names = ", ".join(SUMS)
+    added = ", ".join(f"{name} = queue_hours.{name} + excluded.{name}" for name in SUMS)
     ((oldest,),) = tx.execute("SELECT min(minute) FROM queue_minutes WHERE minute < :end", {"end": hour * 60})
     if oldest is not None:
         tx.execute(
-            f"INSERT INTO queue_hours (queue, hour, {names}) "
-            f"SELECT queue, minute / 60, {_ADDED} FROM queue_minutes WHERE minute < :end GROUP BY queue, minute / 60 "
-            "ON CONFLICT (queue, hour) DO UPDATE SET "
-            + ", ".join(f"{name} = queue_hours.{name} + excluded.{name}" for name in SUMS),
+            f"""
+            INSERT INTO queue_hours (queue, hour, {names})
+            SELECT queue, minute / 60, {_ADDED}
+            FROM queue_minutes
+            WHERE minute < :end
+            GROUP BY queue, minute / 60
+            ON CONFLICT (queue, hour) DO UPDATE SET {added}
+            """,
             {"end": hour * 60},
         )
         tx.execute("DELETE FROM queue_minutes WHERE minute < :end", {"end": hour * 60})

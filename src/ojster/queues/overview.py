@@ -102,8 +102,13 @@ def count_dead_letters(tx: Transaction, scopes: Sequence[Scope]) -> list[DeadLet
 def _count_dead_letters(tx: Transaction, scope: Scope) -> DeadLetters:
     where = "" if scope.tenant is None else "AND tenant = :tenant "
     found: list[Any] = tx.execute(
-        "SELECT queue, coalesce(error_type, 'Unknown'), count(*), min(finished_at), max(finished_at) FROM jobs "
-        f"WHERE dead = 1 {where}GROUP BY 1, 2 ORDER BY 1, 2",
+        f"""
+        SELECT queue, coalesce(error_type, 'Unknown'), count(*), min(finished_at), max(finished_at)
+        FROM jobs
+        WHERE dead = 1 {where}
+        GROUP BY 1, 2
+        ORDER BY 1, 2
+        """,
         {"tenant": scope.tenant},
     )
     rows = [row for row in found if scope.covers(row[0])]
