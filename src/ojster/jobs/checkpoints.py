@@ -56,8 +56,11 @@ def save(tx: Transaction, items: Sequence[NewCheckpoint]) -> list[Checkpoint | O
         assert job is not None
         job.checkpoint_number += 1
         tx.execute(
-            "INSERT INTO checkpoints (seq, state, created_at) VALUES (:seq, :state, :now) "
-            "ON CONFLICT (seq) DO UPDATE SET state = excluded.state, created_at = excluded.created_at",
+            """
+            INSERT INTO checkpoints (seq, state, created_at)
+            VALUES (:seq, :state, :now)
+            ON CONFLICT (seq) DO UPDATE SET state = excluded.state, created_at = excluded.created_at
+            """,
             {"seq": job.seq, "state": item.state, "now": tx.now},
         )
         _number(tx, job)

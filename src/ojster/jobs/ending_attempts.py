@@ -31,8 +31,11 @@ def await_confirmation(tx: Transaction, job: Job) -> None:
     until = job.due_at if has_lease else tx.now + TIMEOUT_GRACE
     tx.expect(until)
     tx.execute(
-        "INSERT INTO ending_attempts (seq, worker_id, until) VALUES (:seq, :worker_id, :until) "
-        "ON CONFLICT (seq) DO UPDATE SET worker_id = excluded.worker_id, until = excluded.until",
+        """
+        INSERT INTO ending_attempts (seq, worker_id, until)
+        VALUES (:seq, :worker_id, :until)
+        ON CONFLICT (seq) DO UPDATE SET worker_id = excluded.worker_id, until = excluded.until
+        """,
         {"seq": job.seq, "worker_id": job.worker_id, "until": until},
     )
 

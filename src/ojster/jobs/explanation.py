@@ -75,8 +75,18 @@ def _of_exclusion(tx: Transaction, job: Job) -> Iterator[Reason]:
 def _of_turn(tx: Transaction, job: Job, *, is_next: bool) -> Reason:
     """Return how many jobs are before it in its queue."""
     ((before,),) = tx.execute(
-        "SELECT count(*) FROM (SELECT 1 FROM jobs WHERE queue = :queue AND state = 'available' AND tenant = :tenant "
-        "AND (priority > :priority OR (priority = :priority AND seq < :seq)) LIMIT :most) AS before",
+        """
+        SELECT count(*)
+        FROM (
+            SELECT 1
+            FROM jobs
+            WHERE queue = :queue
+                AND state = 'available'
+                AND tenant = :tenant
+                AND (priority > :priority OR (priority = :priority AND seq < :seq))
+            LIMIT :most
+        ) AS before
+        """,
         {"queue": job.queue, "tenant": job.tenant, "priority": job.priority, "seq": job.seq, "most": MAX_COUNTED},
     )
     if before:

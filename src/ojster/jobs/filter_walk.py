@@ -174,9 +174,12 @@ def _walk(tx: Transaction, step: Step) -> WalkResult:
     matches: dict[int, str]
     if step.chosen.meta:
         with_envelopes = tx.execute(
-            f"SELECT j.seq, j.id, {tx.envelope} FROM "
-            f"(SELECT seq, id FROM {looked_at} WHERE {where}) AS j "
-            "JOIN payloads AS p ON p.seq = j.seq ORDER BY j.seq",
+            f"""
+            SELECT j.seq, j.id, {tx.envelope}
+            FROM (SELECT seq, id FROM {looked_at} WHERE {where}) AS j
+            JOIN payloads AS p ON p.seq = j.seq
+            ORDER BY j.seq
+            """,
             bounds | parameters,
         )
         matches = {seq: id for seq, id, envelope in with_envelopes if _has(envelope, step.chosen.meta)}

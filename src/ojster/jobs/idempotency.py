@@ -51,8 +51,11 @@ def recall(tx: Transaction, key: Key) -> Reply | OjsterError | Later | None:
     if tx.lock_keys({f"idempotency:{key.operation}:{key.key}"}):
         return Later(f"The request with the idempotency key {key.key!r} is still in progress. Retry later.")
     rows = tx.execute(
-        "SELECT fingerprint, status, body, created_at FROM idempotency_keys "
-        "WHERE operation = :operation AND key = :key",
+        """
+        SELECT fingerprint, status, body, created_at
+        FROM idempotency_keys
+        WHERE operation = :operation AND key = :key
+        """,
         {"operation": key.operation, "key": key.key},
     )
     if not rows:
@@ -99,10 +102,13 @@ def finish(tx: Transaction, answers: Sequence[tuple[Key, Reply | None]]) -> list
 def remember(tx: Transaction, key: Key, reply: Reply) -> None:
     """Store the response to a request."""
     tx.execute(
-        "INSERT INTO idempotency_keys (operation, key, fingerprint, status, body, created_at) "
-        "VALUES (:operation, :key, :fingerprint, :status, :body, :now) "
-        "ON CONFLICT (operation, key) DO UPDATE SET fingerprint = excluded.fingerprint, status = excluded.status, "
-        "body = excluded.body, created_at = excluded.created_at",
+        """
+        INSERT INTO idempotency_keys (operation, key, fingerprint, status, body, created_at)
+        VALUES (:operation, :key, :fingerprint, :status, :body, :now)
+        ON CONFLICT (operation, key) DO UPDATE SET
+            fingerprint = excluded.fingerprint, status = excluded.status, body = excluded.body,
+            created_at = excluded.created_at
+        """,
         {
             "operation": key.operation,
             "key": key.key,

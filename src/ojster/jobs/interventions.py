@@ -228,8 +228,11 @@ def _revise(tx: Transaction, job: Job, revival: DeadLetterRetry) -> None:
     job.envelope = sign(revised.envelope, creator_of(job.envelope))
     job.needs, job.trace_id = revised.needs, revised.trace_id
     tx.execute(
-        "UPDATE jobs SET queue = :queue, max_attempts = :max_attempts, needs = :needs, trace_id = :trace_id "
-        "WHERE seq = :seq",
+        """
+        UPDATE jobs
+        SET queue = :queue, max_attempts = :max_attempts, needs = :needs, trace_id = :trace_id
+        WHERE seq = :seq
+        """,
         {
             "queue": job.queue,
             "max_attempts": job.max_attempts,

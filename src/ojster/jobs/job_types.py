@@ -165,8 +165,11 @@ def put_defaults(tx: Transaction, items: Sequence[JobTypeDefaults]) -> list[JobT
             results.append(msgspec.structs.replace(item, updated_at=rows[0][1]))
             continue
         tx.execute(
-            "INSERT INTO job_types (type, defaults, updated_at) VALUES (:type, :body, :now) "
-            "ON CONFLICT (type) DO UPDATE SET defaults = excluded.defaults, updated_at = excluded.updated_at",
+            """
+            INSERT INTO job_types (type, defaults, updated_at)
+            VALUES (:type, :body, :now)
+            ON CONFLICT (type) DO UPDATE SET defaults = excluded.defaults, updated_at = excluded.updated_at
+            """,
             {"type": item.type, "body": item.body, "now": tx.now},
         )
         tx.effects.configured = True

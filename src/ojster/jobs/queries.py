@@ -97,8 +97,17 @@ def only_id_beginning(
         return start
     condition = "" if tenant is None else "WHERE tenant = :tenant "
     rows = tx.execute(
-        f"SELECT id FROM (SELECT id, tenant FROM {table} WHERE id BETWEEN :first AND :last AND {visible} "
-        f"ORDER BY id LIMIT :most) AS near {condition}LIMIT 2",
+        f"""
+        SELECT id
+        FROM (
+            SELECT id, tenant
+            FROM {table}
+            WHERE id BETWEEN :first AND :last AND {visible}
+            ORDER BY id
+            LIMIT :most
+        ) AS near {condition}
+        LIMIT 2
+        """,
         {"first": bounds[0], "last": bounds[1], "most": MOST_IDS_COMPARED}
         | ({} if tenant is None else {"tenant": tenant}),
     )
@@ -139,9 +148,18 @@ def _page(tx: Transaction, chosen: JobFilter, page: Page) -> JobPage:
     column = _ORDERS[page.sort]
     order = f"{{0}}{column} {direction}" + f", {{0}}seq {direction}" * (column != "seq")
     rows = tx.execute(
-        f"SELECT {JOB_COLUMNS_OF_J}, {tx.envelope} FROM "
-        f"(SELECT * FROM jobs WHERE {inside} ORDER BY {order.format('')} LIMIT :limit OFFSET :offset) AS j "
-        f"JOIN payloads AS p ON p.seq = j.seq ORDER BY {order.format('j.')}",
+        f"""
+        SELECT {JOB_COLUMNS_OF_J}, {tx.envelope}
+        FROM (
+            SELECT *
+            FROM jobs
+            WHERE {inside}
+            ORDER BY {order.format("")}
+            LIMIT :limit OFFSET :offset
+        ) AS j
+        JOIN payloads AS p ON p.seq = j.seq
+        ORDER BY {order.format("j.")}
+        """,
         parameters | {"before": page.before, "limit": page.limit + 1, "offset": page.offset},
     )
     jobs = [Job(*row) for row in rows]

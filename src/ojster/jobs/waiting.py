@@ -12,12 +12,22 @@ from ojster.storage.transaction import AVAILABLE_CONDITIONS, Transaction
 MAX_TENANTS: Final = 100
 """Maximum number of tenants whose jobs a claim looks at in one queue."""
 
-_WAITING_TENANTS: Final = (
-    "SELECT name FROM (WITH RECURSIVE waiting(name) AS ("
-    "SELECT (SELECT min(tenant) {waits} > :after) "
-    "UNION ALL SELECT (SELECT min(tenant) {waits} > waiting.name) FROM waiting WHERE waiting.name IS NOT NULL"
-    ") SELECT name FROM waiting WHERE name IS NOT NULL LIMIT :most) AS found"
-).format(waits="FROM jobs WHERE queue = :queue AND state = 'available' AND tenant <> '' AND tenant")
+_WAITING_TENANTS: Final = """
+    SELECT name
+    FROM (
+        WITH RECURSIVE waiting(name) AS (
+            SELECT (SELECT min(tenant) {waits} > :after)
+            UNION ALL
+            SELECT (SELECT min(tenant) {waits} > waiting.name)
+            FROM waiting
+            WHERE waiting.name IS NOT NULL
+        )
+        SELECT name
+        FROM waiting
+        WHERE name IS NOT NULL
+        LIMIT :most
+    ) AS found
+""".format(waits="FROM jobs WHERE queue = :queue AND state = 'available' AND tenant <> '' AND tenant")
 """Looks up each tenant behind the one before it, so that the cost is that of the tenants, not of their jobs."""
 
 
@@ -33,8 +43,13 @@ def oldest_waiting(tx: Transaction, queue: str) -> int | None:
     for tenant in (NOBODY, *waiting_tenants(tx, queue)):
         for kind, order in AVAILABLE_CONDITIONS:
             moments += tx.execute(
-                f"SELECT enqueued_at FROM jobs WHERE queue = :queue AND tenant = :tenant AND state = 'available' "
-                f"AND {kind} ORDER BY {order}, seq LIMIT 1",
+                f"""
+                SELECT enqueued_at
+                FROM jobs
+                WHERE queue = :queue AND tenant = :tenant AND state = 'available' AND {kind}
+                ORDER BY {order}, seq
+                LIMIT 1
+                """,
                 {"queue": queue, "tenant": tenant},
             )
     return min((at for (at,) in moments if at is not None), default=None)
