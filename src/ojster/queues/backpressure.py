@@ -115,8 +115,13 @@ def _drop_oldest(tx: Transaction, queue: str, wanted: int) -> None:
     jobs: list[Job] = []
     for kind, _ in AVAILABLE_CONDITIONS:
         rows = tx.execute(
-            f"SELECT {JOB_COLUMNS} FROM jobs WHERE queue = :queue AND state = 'available' AND {kind} "
-            "ORDER BY seq + 0 LIMIT :wanted" + tx.skip_locked,  # + 0: keeps the planner from walking all jobs by seq
+            f"""
+            SELECT {JOB_COLUMNS}
+            FROM jobs
+            WHERE queue = :queue AND state = 'available' AND {kind}
+            ORDER BY seq + 0
+            LIMIT :wanted{tx.skip_locked}
+            """,
             {"queue": queue, "wanted": wanted},
         )
         jobs += [Job(*row) for row in rows]

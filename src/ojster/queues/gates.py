@@ -148,16 +148,27 @@ class Head(msgspec.Struct, frozen=True):
 
 _WAITS: Final = "FROM jobs WHERE queue = :queue AND tenant = :tenant AND state = 'available' AND limit_key"
 
-_HEADS: Final = (
-    f"SELECT j.priority, j.seq, (SELECT count(*) FROM jobs WHERE {_ACTIVE} = first.name), first.name, "
-    + ", ".join(f"r.{column.strip()}" for column in _COLUMNS.split(","))
-    + " FROM (WITH RECURSIVE keys(name) AS ("
-    f"SELECT (SELECT min(limit_key) {_WAITS} > :after) "
-    f"UNION ALL SELECT (SELECT min(limit_key) {_WAITS} > keys.name) FROM keys WHERE keys.name IS NOT NULL"
-    ") SELECT name FROM keys WHERE name IS NOT NULL LIMIT :most) AS first "
-    f"JOIN jobs AS j ON j.seq = (SELECT seq {_WAITS} = first.name ORDER BY priority DESC, seq LIMIT 1) "
-    "LEFT JOIN rate_limits AS r ON r.key = first.name ORDER BY first.name"
-)
+_COLUMNS_OF_R: Final = ", ".join(f"r.{column.strip()}" for column in _COLUMNS.split(","))
+
+_HEADS: Final = f"""
+    SELECT j.priority, j.seq, (SELECT count(*) FROM jobs WHERE {_ACTIVE} = first.name), first.name, {_COLUMNS_OF_R}
+    FROM (
+        WITH RECURSIVE keys(name) AS (
+            SELECT (SELECT min(limit_key) {_WAITS} > :after)
+            UNION ALL
+            SELECT (SELECT min(limit_key) {_WAITS} > keys.name)
+            FROM keys
+            WHERE keys.name IS NOT NULL
+        )
+        SELECT name
+        FROM keys
+        WHERE name IS NOT NULL
+        LIMIT :most
+    ) AS first
+    JOIN jobs AS j ON j.seq = (SELECT seq {_WAITS} = first.name ORDER BY priority DESC, seq LIMIT 1)
+    LEFT JOIN rate_limits AS r ON r.key = first.name
+    ORDER BY first.name
+"""
 """Looks up each key after the one before it, so that the cost depends on the number of keys, not of jobs."""
 
 

@@ -92,8 +92,13 @@ def list_limits(tx: Transaction, pages: Sequence[tuple[str, int, int]]) -> list[
         first, end = names_of(tenant) if tenant else (NO_TENANT_START, NO_TENANT_END)
         bounds = {"first": first, "end": end}
         rows = tx.execute(
-            f"SELECT {_COLUMNS} FROM rate_limits WHERE key >= :first AND key < :end "
-            "ORDER BY key LIMIT :size OFFSET :offset",
+            f"""
+            SELECT {_COLUMNS}
+            FROM rate_limits
+            WHERE key >= :first AND key < :end
+            ORDER BY key
+            LIMIT :size OFFSET :offset
+            """,
             bounds | {"size": size, "offset": offset},
         )
         ((total,),) = tx.execute("SELECT count(*) FROM rate_limits WHERE key >= :first AND key < :end", bounds)

@@ -157,9 +157,14 @@ def set_limits(tx: Transaction, key: str, limits: Limits | None, on_limit: str, 
     queues = sorted({*known.queues, queue})
     rate, throttle = limits.rate, limits.throttle
     tx.execute(
-        "UPDATE rate_limits SET queues = :queues, concurrency = :concurrency, rate_limit = :rate_limit, "
-        "rate_period = :rate_period, throttle_limit = :throttle_limit, throttle_period = :throttle_period, "
-        "on_limit = :on_limit WHERE key = :key",
+        """
+        UPDATE rate_limits
+        SET
+            queues = :queues, concurrency = :concurrency, rate_limit = :rate_limit,
+            rate_period = :rate_period, throttle_limit = :throttle_limit, throttle_period = :throttle_period,
+            on_limit = :on_limit
+        WHERE key = :key
+        """,
         {
             "key": key,
             "queues": msgspec.json.encode(queues).decode(),
@@ -201,8 +206,11 @@ def limit_queue(tx: Transaction, queue: str, **changes: Any) -> None:
     set_limits(tx, key, limits, "wait", queue)
     if limits.concurrency is not None:
         tx.execute(
-            "UPDATE jobs SET limit_key = :key WHERE state = 'active' AND due_at IS NOT NULL AND queue = :queue "
-            "AND limit_key IS NULL",
+            """
+            UPDATE jobs
+            SET limit_key = :key
+            WHERE state = 'active' AND due_at IS NOT NULL AND queue = :queue AND limit_key IS NULL
+            """,
             {"key": key, "queue": queue},
         )
 
@@ -275,9 +283,14 @@ def count_active(tx: Transaction, key: str) -> int:
 def write_limit(tx: Transaction, limit: Limit) -> None:
     """Write the usage and the override of a limit."""
     tx.execute(
-        "UPDATE rate_limits SET override = :override, override_until = :override_until, "
-        "window_started_at = :window_started_at, window_used = :window_used, next_start_at = :next_start_at, "
-        "blocked_until = :blocked_until, opens_at = :opens_at, exceeded = :exceeded WHERE key = :key",
+        """
+        UPDATE rate_limits
+        SET
+            override = :override, override_until = :override_until, window_started_at = :window_started_at,
+            window_used = :window_used, next_start_at = :next_start_at, blocked_until = :blocked_until,
+            opens_at = :opens_at, exceeded = :exceeded
+        WHERE key = :key
+        """,
         {
             "key": limit.key,
             "override": limit.override,

@@ -34,8 +34,11 @@ def put_pools(tx: Transaction, pools: Sequence[Pool]) -> list[tuple[PoolOverview
         known = _find(tx, pool.name, tx.for_update)
         kept = msgspec.structs.replace(pool, created_at=known.created_at if known else tx.now, updated_at=tx.now)
         tx.execute(
-            "INSERT INTO pools (name, body) VALUES (:name, :body) "
-            "ON CONFLICT (name) DO UPDATE SET body = excluded.body",
+            """
+            INSERT INTO pools (name, body)
+            VALUES (:name, :body)
+            ON CONFLICT (name) DO UPDATE SET body = excluded.body
+            """,
             {"name": pool.name, "body": msgspec.json.encode(kept)},
         )
         _changed(tx, *(one for one in (known, kept) if one is not None))
@@ -96,8 +99,13 @@ def _overview(tx: Transaction, pool: Pool) -> PoolOverview:
 
 def _count_active_in(tx: Transaction, pool: Pool) -> int:
     ((jobs,),) = tx.execute(
-        "SELECT count(*) FROM jobs WHERE state = 'active' AND due_at IS NOT NULL "
-        "AND worker_id IN (SELECT id FROM workers WHERE pool = :name)",
+        """
+        SELECT count(*)
+        FROM jobs
+        WHERE state = 'active'
+            AND due_at IS NOT NULL
+            AND worker_id IN (SELECT id FROM workers WHERE pool = :name)
+        """,
         {"name": pool.name},
     )
     return int(jobs)
@@ -106,8 +114,12 @@ def _count_active_in(tx: Transaction, pool: Pool) -> int:
 def count_active_jobs(tx: Transaction, workers: Collection[str]) -> dict[str, int]:
     """Return the number of active jobs of each worker that has some."""
     rows = tx.execute(
-        "SELECT worker_id, count(*) FROM jobs WHERE state = 'active' AND due_at IS NOT NULL AND worker_id IS NOT NULL "
-        "GROUP BY worker_id"
+        """
+        SELECT worker_id, count(*)
+        FROM jobs
+        WHERE state = 'active' AND due_at IS NOT NULL AND worker_id IS NOT NULL
+        GROUP BY worker_id
+        """
     )
     return {worker: jobs for worker, jobs in rows if worker in workers}
 

@@ -48,10 +48,13 @@ def list_queues(tx: Transaction, requests: Sequence[None]) -> list[list[Queue]]:
     return [[_queue(row) for row in rows] for _ in requests]
 
 
-_SELECT_QUEUES: Final = (
-    "SELECT q.name, q.created_at, q.paused_at, l.concurrency, l.rate_limit, l.rate_period, l.throttle_limit, "
-    "l.throttle_period FROM queues AS q LEFT JOIN rate_limits AS l ON l.key = '/queue/' || q.name"
-)
+_SELECT_QUEUES: Final = """
+    SELECT
+        q.name, q.created_at, q.paused_at, l.concurrency, l.rate_limit, l.rate_period, l.throttle_limit,
+        l.throttle_period
+    FROM queues AS q
+    LEFT JOIN rate_limits AS l ON l.key = '/queue/' || q.name
+"""
 
 
 def find_queue(tx: Transaction, name: str) -> Queue | None:
@@ -104,11 +107,13 @@ def statistics_without_tenant(tx: Transaction, names: Sequence[str]) -> list[Que
     return results
 
 
-_NAMES_OF_TENANTS: Final = (
-    "SELECT DISTINCT queue FROM job_counts "
-    f"WHERE queue >= '{TENANT_NAMES_RANGE[0]}' AND queue < '{TENANT_NAMES_RANGE[1]}' "
-    "AND queue LIKE '/tenant/%/' || :queue"
-)
+_NAMES_OF_TENANTS: Final = f"""
+    SELECT DISTINCT queue
+    FROM job_counts
+    WHERE queue >= '{TENANT_NAMES_RANGE[0]}'
+        AND queue < '{TENANT_NAMES_RANGE[1]}'
+        AND queue LIKE '/tenant/%/' || :queue
+"""
 
 
 def pause(tx: Transaction, names: Sequence[str]) -> list[Queue]:
@@ -124,9 +129,14 @@ def resume(tx: Transaction, names: Sequence[str]) -> list[Queue]:
 
 def _set_paused(tx: Transaction, name: str, paused_at: int | None) -> Queue:
     tx.execute(
-        "INSERT INTO queues (name, created_at, paused_at) VALUES (:name, :now, :paused_at) "
-        "ON CONFLICT (name) DO UPDATE SET paused_at = "
-        "CASE WHEN excluded.paused_at IS NULL THEN NULL ELSE coalesce(queues.paused_at, excluded.paused_at) END",
+        """
+        INSERT INTO queues (name, created_at, paused_at)
+        VALUES (:name, :now, :paused_at)
+        ON CONFLICT (name) DO UPDATE SET paused_at = CASE
+            WHEN excluded.paused_at IS NULL THEN NULL
+            ELSE coalesce(queues.paused_at, excluded.paused_at)
+        END
+        """,
         {"name": name, "now": tx.now, "paused_at": paused_at},
     )
     tx.emit_about("queue.paused" if paused_at else "queue.resumed", name, name)
