@@ -344,12 +344,19 @@ def _find(tx: Transaction, name: str, lock: str = "") -> Cron | None:
 
 def _write(tx: Transaction, cron: Cron) -> None:
     tx.execute(
-        f"INSERT INTO crons ({_COLUMNS}) VALUES (:name, :expression, :timezone, :overlap_policy, :enabled, "
-        ":description, :template, :created_at, :last_run_at, :next_run_at, :run_count) "
-        "ON CONFLICT (name) DO UPDATE SET expression = excluded.expression, timezone = excluded.timezone, "
-        "overlap_policy = excluded.overlap_policy, enabled = excluded.enabled, description = excluded.description, "
-        "template = excluded.template, last_run_at = excluded.last_run_at, next_run_at = excluded.next_run_at, "
-        "run_count = excluded.run_count",
+        f"""
+        INSERT INTO crons ({_COLUMNS})
+        VALUES (
+            :name, :expression, :timezone, :overlap_policy, :enabled, :description, :template, :created_at,
+            :last_run_at, :next_run_at, :run_count
+        )
+        ON CONFLICT (name) DO UPDATE SET
+            expression = excluded.expression, timezone = excluded.timezone,
+            overlap_policy = excluded.overlap_policy, enabled = excluded.enabled,
+            description = excluded.description, template = excluded.template,
+            last_run_at = excluded.last_run_at, next_run_at = excluded.next_run_at,
+            run_count = excluded.run_count
+        """,
         msgspec.structs.asdict(cron) | {"enabled": int(cron.enabled)},
     )
     tx.expect(cron.next_run_at)

@@ -75,8 +75,13 @@ def _process_due(tx: Transaction, state: str, act: Callable[[Transaction, list[J
     If processing them together fails, process them one by one, and postpone those that fail by a minute.
     """
     rows = tx.execute(
-        f"SELECT {JOB_COLUMNS} FROM jobs WHERE state = :state AND due_at <= :until "
-        "ORDER BY due_at LIMIT :limit" + tx.skip_locked,
+        f"""
+        SELECT {JOB_COLUMNS}
+        FROM jobs
+        WHERE state = :state AND due_at <= :until
+        ORDER BY due_at
+        LIMIT :limit{tx.skip_locked}
+        """,
         {"state": state, "until": until, "limit": MOST_AT_ONCE},
     )
     more = len(rows) == MOST_AT_ONCE

@@ -43,10 +43,14 @@ _NOT_IN_COLLECTION: Final = (
 _OWN: Final = (
     f"state = :state AND due_at <= :now AND node IS NULL AND reacts & {RESULT_LIMITS} = 0 AND {_NOT_IN_COLLECTION}"
 )
-_USUAL: Final = (
-    "state = :state AND dead = :dead AND finished_at < :before AND node IS NULL AND due_at IS NULL "
-    f"AND {_NOT_IN_COLLECTION}"
-)
+_USUAL: Final = f"""
+    state = :state
+    AND dead = :dead
+    AND finished_at < :before
+    AND node IS NULL
+    AND due_at IS NULL
+    AND {_NOT_IN_COLLECTION}
+"""
 
 
 def forget(tx: Transaction, requests: Sequence[None]) -> list[DeletedCounts]:
