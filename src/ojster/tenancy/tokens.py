@@ -112,8 +112,11 @@ def record_token_uses(tx: Transaction, ids: Sequence[str]) -> list[None]:
     """Update ``last_used_at`` of tokens, at most once in ``MIN_TOKEN_USE_INTERVAL_US`` microseconds."""
     for id in sorted(set(ids)):
         tx.execute(
-            "UPDATE tokens SET last_used_at = :now WHERE id = :id "
-            "AND (last_used_at IS NULL OR last_used_at <= :before)",
+            """
+            UPDATE tokens
+            SET last_used_at = :now
+            WHERE id = :id AND (last_used_at IS NULL OR last_used_at <= :before)
+            """,
             {"id": id, "now": tx.now, "before": tx.now - MIN_TOKEN_USE_INTERVAL_US},
         )
     return [None for _ in ids]
