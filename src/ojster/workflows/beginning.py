@@ -22,8 +22,12 @@ def begin_workflows(tx: Transaction, seqs: Collection[int]) -> None:
     if not chosen:
         return
     begun = tx.execute(
-        f"UPDATE workflows SET started_at = ?, version = version + 1 WHERE seq {tx.among} AND started_at IS NULL "
-        f"RETURNING {WORKFLOW_COLUMNS}",
+        f"""
+        UPDATE workflows
+        SET started_at = ?, version = version + 1
+        WHERE seq {tx.among} AND started_at IS NULL
+        RETURNING {WORKFLOW_COLUMNS}
+        """,
         (tx.now, tx.integers(chosen)),
     )
     for row in begun:

@@ -257,8 +257,12 @@ def release_now(run: Advance, workflow: Workflow) -> None:
     emit(tx, "workflow.released", workflow)
     graph.write()
     rows = tx.execute(
-        f"SELECT {JOB_COLUMNS} FROM jobs WHERE node BETWEEN ? AND ? AND state = 'pending' "
-        f"AND (hold IS NULL OR hold = 'resumed') ORDER BY id{tx.for_update}",
+        f"""
+        SELECT {JOB_COLUMNS}
+        FROM jobs
+        WHERE node BETWEEN ? AND ? AND state = 'pending' AND (hold IS NULL OR hold = 'resumed')
+        ORDER BY id{tx.for_update}
+        """,
         workflow.numbers,
     )
     make_available(tx, [Job(*row) for row in rows])

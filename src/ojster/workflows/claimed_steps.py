@@ -27,11 +27,13 @@ class ClaimedStep(NamedTuple):
     """Whether its workflow had a job that started."""
 
 
-_STEPS: Final = (
-    "SELECT n.id, n.source, s.inputs, n.verdict IS NOT NULL OR w.held_at IS NOT NULL, w.started_at IS NOT NULL "
-    f"FROM nodes AS n JOIN workflows AS w ON w.seq = n.id >> {NODE_BITS} "
-    "LEFT JOIN nodes AS s ON s.id = n.source WHERE n.id "
-)
+_STEPS: Final = f"""
+    SELECT n.id, n.source, s.inputs, n.verdict IS NOT NULL OR w.held_at IS NOT NULL, w.started_at IS NOT NULL
+    FROM nodes AS n
+    JOIN workflows AS w ON w.seq = n.id >> {NODE_BITS}
+    LEFT JOIN nodes AS s ON s.id = n.source
+    WHERE n.id
+"""
 
 
 def note_step(tx: Transaction, node: Node, source: Node | None, workflow: Workflow) -> None:

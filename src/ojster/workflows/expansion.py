@@ -70,8 +70,13 @@ def _start_more(run: Advance) -> bool:
     tx, graph = run.tx, run.graph
     (seq,) = graph.workflows
     rows = tx.execute(  # now that the workflow is locked: before, another transaction may have changed them
-        "SELECT node, position FROM deferred_starts WHERE workflow = :seq AND parked = 0 AND turn <= :now "
-        "ORDER BY turn, node LIMIT :most",
+        """
+        SELECT node, position
+        FROM deferred_starts
+        WHERE workflow = :seq AND parked = 0 AND turn <= :now
+        ORDER BY turn, node
+        LIMIT :most
+        """,
         {"seq": seq, "now": tx.now, "most": MAX_STARTS_OF_WORKFLOW},
     )
     forget_deferred(tx, [id for id, _ in rows])

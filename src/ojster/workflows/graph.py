@@ -106,11 +106,14 @@ _changing_node_row: Final = attrgetter(*_NODE_CHANGING)
 _workflow_row: Final = attrgetter(*_WORKFLOW_TYPES)
 _changing_workflow_row: Final = attrgetter(*_CHANGING)
 
-_FOLLOWERS: Final = (
-    f"SELECT e.source, p.spec, {NODE_COLUMNS_OF_N} FROM node_edges AS e JOIN nodes AS n ON n.id = e.target "
-    "LEFT JOIN node_specs AS p ON p.id = n.id AND n.waiting <= 1 "
-    "WHERE e.source {among} ORDER BY e.source, e.target"
-)
+_FOLLOWERS: Final = f"""
+    SELECT e.source, p.spec, {NODE_COLUMNS_OF_N}
+    FROM node_edges AS e
+    JOIN nodes AS n ON n.id = e.target
+    LEFT JOIN node_specs AS p ON p.id = n.id AND n.waiting <= 1
+    WHERE e.source {{among}}
+    ORDER BY e.source, e.target
+"""
 
 
 class Graph:
@@ -147,10 +150,15 @@ class Graph:
     def lock_around(self, ids: Collection[int]) -> None:
         """Lock the workflows of nodes, and read them, the nodes, their containers and followers: in one message."""
         among, given = self.tx.among, self.tx.integers(ids)
-        read = (
-            f"SELECT {NODE_COLUMNS} FROM nodes WHERE id {among} UNION ALL SELECT {NODE_COLUMNS} FROM nodes "
-            f"WHERE id IN (SELECT parent FROM nodes WHERE id {among})"
-        )
+        read = f"""
+            SELECT {NODE_COLUMNS}
+            FROM nodes
+            WHERE id {among}
+            UNION ALL
+            SELECT {NODE_COLUMNS}
+            FROM nodes
+            WHERE id IN (SELECT parent FROM nodes WHERE id {among})
+        """
         lock = self._locking({id >> NODE_BITS for id in ids})
         followers = (_FOLLOWERS.format(among=among), (given,))
         workflows, nodes, edges = self.tx.execute_together([lock, (read, (given, given)), followers])
@@ -292,8 +300,16 @@ class Graph:
                 # For one container, the index gives the order; for several, some versions of PostgreSQL sort all.
                 chosen, order = ("= ?", "position") if len(stored) == 1 else (self.tx.among, "parent, position")
                 rows = self.tx.execute(
-                    f"SELECT {NODE_COLUMNS} FROM nodes WHERE parent {chosen} AND position >= ? "
-                    f"AND state = 'waiting' AND (waiting = 0 OR unmet > 0) ORDER BY {order} LIMIT ?",
+                    f"""
+                    SELECT {NODE_COLUMNS}
+                    FROM nodes
+                    WHERE parent {chosen}
+                        AND position >= ?
+                        AND state = 'waiting'
+                        AND (waiting = 0 OR unmet > 0)
+                    ORDER BY {order}
+                    LIMIT ?
+                    """,
                     (stored[0] if len(stored) == 1 else self.tx.integers(stored), first, limit),
                 )
                 looked += [self._add(Node(*row)) for row in rows]

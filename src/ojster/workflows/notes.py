@@ -109,8 +109,13 @@ def of_workflows(tx: Transaction, ids: Sequence[str]) -> list[list[Note] | Ojste
             results.append(no_workflow(id))
             continue
         rows = tx.execute(
-            "SELECT at, note, (SELECT j.id FROM jobs AS j WHERE j.seq = notes.seq) FROM notes "
-            "WHERE workflow = :workflow ORDER BY number DESC LIMIT :most",
+            """
+            SELECT at, note, (SELECT j.id FROM jobs AS j WHERE j.seq = notes.seq)
+            FROM notes
+            WHERE workflow = :workflow
+            ORDER BY number DESC
+            LIMIT :most
+            """,
             {"workflow": workflow.seq, "most": MAX_NOTES_RETURNED},
         )
         shown = [

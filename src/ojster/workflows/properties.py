@@ -123,8 +123,11 @@ def apply(tx: Transaction, workflow: int, changes: Changes) -> None:
     values = {name: bytes(value) for name, value in changes.set.items()}
     values_or_none = values | {name: None for name in changes.delete if name in names}
     tx.execute_many(
-        "INSERT INTO workflow_properties (workflow, name, value, version) VALUES (?, ?, ?, ?) "
-        "ON CONFLICT (workflow, name) DO UPDATE SET value = excluded.value, version = excluded.version",
+        """
+        INSERT INTO workflow_properties (workflow, name, value, version)
+        VALUES (?, ?, ?, ?)
+        ON CONFLICT (workflow, name) DO UPDATE SET value = excluded.value, version = excluded.version
+        """,
         [(workflow, name, value, latest + 1) for name, value in values_or_none.items()],
     )
     # Versions are numbered per workflow, so one row of a deleted property is enough to never reuse a version.
@@ -136,8 +139,12 @@ def apply(tx: Transaction, workflow: int, changes: Changes) -> None:
 
 def _read(tx: Transaction, workflow: int) -> Properties:
     rows = tx.execute(
-        "SELECT name, value, version FROM workflow_properties WHERE workflow = :workflow AND value IS NOT NULL "
-        "ORDER BY name",
+        """
+        SELECT name, value, version
+        FROM workflow_properties
+        WHERE workflow = :workflow AND value IS NOT NULL
+        ORDER BY name
+        """,
         {"workflow": workflow},
     )
     return {name: Property(msgspec.Raw(value), version) for name, value, version in rows}

@@ -24,11 +24,11 @@ from ojster.workflows.node import TWO_PART, Followed, Inputs, Kind, NodeState
 _encode: Final = msgspec.json.Encoder().encode
 
 # Subqueries, because the planner could execute a join in the other direction, as a scan of all jobs.
-_COLUMNS: Final = (
-    "n.id, n.parent, n.position, n.kind, n.name, n.state, n.followed, n.total, n.result, n.error, "
-    "(SELECT j.result FROM jobs AS j WHERE j.id = n.job_id), "
-    "CASE WHEN n.state <> 'completed' THEN (SELECT j.errors FROM jobs AS j WHERE j.id = n.job_id) END"
-)
+_COLUMNS: Final = """
+    n.id, n.parent, n.position, n.kind, n.name, n.state, n.followed, n.total, n.result, n.error,
+    (SELECT j.result FROM jobs AS j WHERE j.id = n.job_id),
+    CASE WHEN n.state <> 'completed' THEN (SELECT j.errors FROM jobs AS j WHERE j.id = n.job_id) END
+"""
 
 
 class NodeOutcome(msgspec.Struct, gc=False):
@@ -214,10 +214,11 @@ MAX_STEPS_BEFORE: Final = 100
 """Number of earlier steps of a chain whose results a step receives, so that a long chain costs the same at its end."""
 
 _STEPS_BEFORE: Final = {
-    Inputs.BEFORE: (
-        "JOIN nodes AS n ON n.parent = s.parent AND n.position < s.position "
-        f"AND n.position >= s.position - {MAX_STEPS_BEFORE}"
-    ),
+    Inputs.BEFORE: f"""
+        JOIN nodes AS n ON n.parent = s.parent
+            AND n.position < s.position
+            AND n.position >= s.position - {MAX_STEPS_BEFORE}
+    """,
     Inputs.NEEDED: (
         "JOIN node_edges AS e ON e.target = s.id JOIN nodes AS n ON n.id = e.source AND n.parent + 0 = s.parent"
     ),
@@ -238,8 +239,12 @@ def _inputs_of(tx: Transaction, kinds: Mapping[int, Inputs]) -> dict[int, bytes]
     for wish, before in _STEPS_BEFORE.items():
         if wish in kinds.values():
             rows = tx.execute(
-                f"SELECT s.id, {_COLUMNS} FROM nodes AS s {before} "
-                f"WHERE s.id {tx.among} AND s.inputs = '{wish}' ORDER BY s.id, n.position",
+                f"""
+                SELECT s.id, {_COLUMNS}
+                FROM nodes AS s {before}
+                WHERE s.id {tx.among} AND s.inputs = '{wish}'
+                ORDER BY s.id, n.position
+                """,
                 (ids,),
             )
             for source, *row in rows:
@@ -267,8 +272,13 @@ def _inputs_of(tx: Transaction, kinds: Mapping[int, Inputs]) -> dict[int, bytes]
 def _members_before(tx: Transaction, source: int) -> tuple[str, list[NodeOutcome]]:
     """Return the kind of the container that precedes a node, and the members of that container."""
     ((id, kind),) = tx.execute(
-        "SELECT n.id, n.kind FROM node_edges AS e JOIN nodes AS s ON s.id = e.target "
-        "JOIN nodes AS n ON n.id = e.source AND n.parent + 0 = s.parent WHERE e.target = ?",
+        """
+        SELECT n.id, n.kind
+        FROM node_edges AS e
+        JOIN nodes AS s ON s.id = e.target
+        JOIN nodes AS n ON n.id = e.source AND n.parent + 0 = s.parent
+        WHERE e.target = ?
+        """,
         (source,),
     )
     while kind in TWO_PART:

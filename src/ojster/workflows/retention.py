@@ -26,8 +26,13 @@ def forget_workflows(tx: Transaction, room: int) -> Counter[str]:
     done: Counter[str] = Counter()
     for some in _deletable_workflows(tx):
         for row in tx.execute(
-            f"SELECT {WORKFLOW_COLUMNS} FROM workflows WHERE {some.condition} ORDER BY {some.order} "
-            f"LIMIT :limit{tx.skip_locked}",
+            f"""
+            SELECT {WORKFLOW_COLUMNS}
+            FROM workflows
+            WHERE {some.condition}
+            ORDER BY {some.order}
+            LIMIT :limit{tx.skip_locked}
+            """,
             some.parameters | {"limit": MAX_DUE_WORKFLOWS},
         ):
             done += _forget(tx, Workflow(*row), room - done["rows"])
@@ -61,12 +66,20 @@ def _deletable_workflows(tx: Transaction) -> list[_Deletable]:
     """
     now, usual = tx.now, tx.settings.retention
     # OFFSET makes PostgreSQL look for each workflow by an index, instead of joining all unfinished ones.
-    free = (
-        "NOT EXISTS (SELECT 1 FROM workflows AS n WHERE n.id = workflows.next_attempt AND n.finished_at IS NULL "
-        "LIMIT 1 OFFSET 0) "
-        "AND NOT EXISTS (SELECT 1 FROM collection_items AS i WHERE i.workflow = workflows.seq AND i.removed_at IS NULL "
-        "LIMIT 1 OFFSET 0)"
-    )
+    free = """
+        NOT EXISTS (
+            SELECT 1
+            FROM workflows AS n
+            WHERE n.id = workflows.next_attempt AND n.finished_at IS NULL
+            LIMIT 1 OFFSET 0
+        )
+        AND NOT EXISTS (
+            SELECT 1
+            FROM collection_items AS i
+            WHERE i.workflow = workflows.seq AND i.removed_at IS NULL
+            LIMIT 1 OFFSET 0
+        )
+    """
     found = [
         _Deletable("state = :state AND finished_at IS NOT NULL", {"state": FORGOTTEN}),
         _Deletable(f"kept_until <= :now AND {free}", {"now": now}, "kept_until"),

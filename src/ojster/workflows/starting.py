@@ -112,10 +112,17 @@ def defer_starts(
     if not positions:
         return
     tx.execute_many(
-        "INSERT INTO deferred_starts (node, workflow, position, turn, parked) VALUES (?, ?, ?, ?, ?) "
-        "ON CONFLICT (node) DO UPDATE SET turn = excluded.turn, parked = excluded.parked, position = "
-        "CASE WHEN excluded.position < deferred_starts.position THEN excluded.position "
-        "ELSE deferred_starts.position END",
+        """
+        INSERT INTO deferred_starts (node, workflow, position, turn, parked)
+        VALUES (?, ?, ?, ?, ?)
+        ON CONFLICT (node) DO UPDATE SET
+            turn = excluded.turn,
+            parked = excluded.parked,
+            position = CASE
+                WHEN excluded.position < deferred_starts.position THEN excluded.position
+                ELSE deferred_starts.position
+            END
+        """,
         [
             (node, node >> NODE_BITS, position, due_at, int(workflows[node >> NODE_BITS].held_at is not None))
             for node, position in positions.items()

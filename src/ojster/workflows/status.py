@@ -149,8 +149,13 @@ def _status(tx: Transaction, workflow: Workflow) -> WorkflowStatus:
     rows = [
         _Row(*row)
         for row in tx.execute(
-            f"SELECT {_COLUMNS} FROM nodes AS n LEFT JOIN jobs AS j ON j.id = n.job_id "
-            "WHERE n.id BETWEEN ? AND ? ORDER BY n.id",
+            f"""
+            SELECT {_COLUMNS}
+            FROM nodes AS n
+            LEFT JOIN jobs AS j ON j.id = n.job_id
+            WHERE n.id BETWEEN ? AND ?
+            ORDER BY n.id
+            """,
             workflow.numbers,
         )
     ]
@@ -282,9 +287,20 @@ def _count(tx: Transaction, tenant: str | None, definition: str | None) -> Workf
     if definition is not None:
         where += " AND definition = :definition"
     rows = tx.execute(
-        "SELECT state, CASE WHEN created_at > :hour THEN 0 WHEN created_at > :two_hours THEN 1 "
-        f"WHEN created_at > :day THEN 2 ELSE 3 END AS bucket, count(*) FROM workflows WHERE {where} "
-        "GROUP BY state, bucket",
+        f"""
+        SELECT
+            state,
+            CASE
+                WHEN created_at > :hour THEN 0
+                WHEN created_at > :two_hours THEN 1
+                WHEN created_at > :day THEN 2
+                ELSE 3
+            END AS bucket,
+            count(*)
+        FROM workflows
+        WHERE {where}
+        GROUP BY state, bucket
+        """,
         {
             "hour": tx.now - HOUR,
             "two_hours": tx.now - 2 * HOUR,

@@ -38,10 +38,11 @@ MAX_SEARCH_CHARS: Final = 200
 STEP_STATES: Final[dict[str, str]] = {DISPLAY_STATES.get(state, state.value): state.value for state in NodeState}
 """The shown states of steps, and how they are stored."""
 
-SELECT_STEPS: Final = (
-    f"SELECT {NODE_COLUMNS_OF_N}, j.type, j.queue, j.state, j.attempt, j.enqueued_at, j.started_at, j.errors "
-    "FROM nodes AS n LEFT JOIN jobs AS j ON j.id = n.job_id"
-)
+SELECT_STEPS: Final = f"""
+    SELECT {NODE_COLUMNS_OF_N}, j.type, j.queue, j.state, j.attempt, j.enqueued_at, j.started_at, j.errors
+    FROM nodes AS n
+    LEFT JOIN jobs AS j ON j.id = n.job_id
+"""
 """Reads nodes, the columns of ``Node`` first, with what is shown of their jobs."""
 
 _WHERE: Final = {
@@ -164,14 +165,22 @@ def _rows(tx: Transaction, chosen: StepFilter, first: int, last: int, limit: int
     if chosen.is_held:
         where += f"AND n.id IN (SELECT node FROM jobs WHERE node > :after AND node <= :last AND {IS_SUSPENDED}) "
     if chosen.search:  # the type of a job that has not begun is in its specification alone: see _has
-        where += (
-            "AND (lower(n.name) LIKE :name ESCAPE '!' OR n.name LIKE :exact_name ESCAPE '!' "
-            "OR j.type LIKE :type ESCAPE '!' OR n.kind LIKE :type ESCAPE '!' "
-            "OR (n.started_at IS NULL AND n.kind = 'job')) "
-        )
+        where += """AND (
+                lower(n.name) LIKE :name ESCAPE '!'
+                OR n.name LIKE :exact_name ESCAPE '!'
+                OR j.type LIKE :type ESCAPE '!'
+                OR n.kind LIKE :type ESCAPE '!'
+                OR (n.started_at IS NULL AND n.kind = 'job')
+            )
+            """
     name = chosen.search.rpartition(".")[2]
     return tx.execute(
-        f"{SELECT_STEPS} WHERE n.id > :after AND n.id <= :last {where}ORDER BY n.id LIMIT :limit",
+        f"""
+        {SELECT_STEPS}
+        WHERE n.id > :after AND n.id <= :last {where}
+        ORDER BY n.id
+        LIMIT :limit
+        """,
         {
             "after": first,
             "last": last,

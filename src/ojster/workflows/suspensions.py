@@ -206,8 +206,11 @@ def _resume(tx: Transaction, job: Job, item: Resumption) -> None:
         if hold == SuspensionKind.AGAIN:
             job.hold = SuspensionKind.RESUMED
             tx.execute(
-                "INSERT INTO resumptions (seq, data) VALUES (:seq, :data) "
-                "ON CONFLICT (seq) DO UPDATE SET data = excluded.data",
+                """
+                INSERT INTO resumptions (seq, data)
+                VALUES (:seq, :data)
+                ON CONFLICT (seq) DO UPDATE SET data = excluded.data
+                """,
                 {"seq": job.seq, "data": item.data or b"null"},
             )
         make_available(tx, [job])
@@ -279,8 +282,12 @@ def _waiting_job(tx: Transaction, item: WorkflowResumption) -> str:
 def _waiting_jobs(tx: Transaction, workflow: Workflow) -> list[tuple[str, int]]:
     """Return id and node of the jobs of a workflow that wait for a resume; plain delays are left out."""
     rows = tx.execute(
-        "SELECT id, node FROM jobs WHERE node BETWEEN ? AND ? AND lower(state) = 'pending' "
-        "AND hold IN ('complete', 'again') ORDER BY node",
+        """
+        SELECT id, node
+        FROM jobs
+        WHERE node BETWEEN ? AND ? AND lower(state) = 'pending' AND hold IN ('complete', 'again')
+        ORDER BY node
+        """,
         workflow.numbers,
     )
     return [(str(id), node) for id, node in rows]

@@ -211,8 +211,13 @@ class _View:
         self._jobs: dict[int, tuple[Any, ...]] = {}
         width = len(Node.__struct_fields__)
         rows = tx.execute(
-            f"SELECT {NODE_COLUMNS_OF_N}, {_JOB_COLUMNS} FROM nodes AS n LEFT JOIN jobs AS j ON j.id = n.job_id "
-            "WHERE n.id BETWEEN ? AND ? ORDER BY n.id",
+            f"""
+            SELECT {NODE_COLUMNS_OF_N}, {_JOB_COLUMNS}
+            FROM nodes AS n
+            LEFT JOIN jobs AS j ON j.id = n.job_id
+            WHERE n.id BETWEEN ? AND ?
+            ORDER BY n.id
+            """,
             workflow.numbers,
         )
         self._nodes = {row[0]: Node(*row[:width]) for row in rows}

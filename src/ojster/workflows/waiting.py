@@ -28,14 +28,18 @@ _CONDITIONS: Final[dict[WaitingFor, str]] = {
     "suspension": f"type <> '{WAIT_TYPE}'",
 }
 
-_PROMISED: Final = (
-    "node_edges AS e JOIN nodes AS s ON s.id = e.source JOIN nodes AS n ON n.id = e.target "
-    "JOIN nodes AS c ON c.id = n.parent"
-)
-_WAITS_FOR_PROMISED: Final = (
-    "e.promised = 1 AND n.state = 'waiting' AND c.state = 'started' "
-    "AND s.state IN ('waiting', 'blocked', 'ready', 'started')"
-)
+_PROMISED: Final = """
+    node_edges AS e
+    JOIN nodes AS s ON s.id = e.source
+    JOIN nodes AS n ON n.id = e.target
+    JOIN nodes AS c ON c.id = n.parent
+"""
+_WAITS_FOR_PROMISED: Final = """
+    e.promised = 1
+    AND n.state = 'waiting'
+    AND c.state = 'started'
+    AND s.state IN ('waiting', 'blocked', 'ready', 'started')
+"""
 """A step could start if others had provided the items that they promised."""
 
 

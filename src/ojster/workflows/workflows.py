@@ -63,8 +63,12 @@ def _hold(run: Advance, workflow: Workflow) -> None:
     park_starts(tx, workflow)
     # lower() keeps the planner from an index scan over the available jobs of all queues.
     waiting = tx.execute(
-        f"SELECT {JOB_COLUMNS} FROM jobs WHERE node BETWEEN ? AND ? AND lower(state) = 'available' "
-        f"ORDER BY id{tx.skip_locked}",
+        f"""
+        SELECT {JOB_COLUMNS}
+        FROM jobs
+        WHERE node BETWEEN ? AND ? AND lower(state) = 'available'
+        ORDER BY id{tx.skip_locked}
+        """,
         workflow.numbers,
     )
     for row in waiting:
