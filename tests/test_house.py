@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TypeGuard
 
 import ojster
 
@@ -37,6 +38,43 @@ def imported(tree: ast.Module, known: set[str]) -> Iterator[str]:
             yield from (alias.name for alias in node.names)
 
 
+SQL = re.compile(
+    r"\b(SELECT .* FROM|INSERT INTO|UPDATE \w+ SET|DELETE FROM|WHERE|ORDER BY|ON CONFLICT|RETURNING|(NOT )?EXISTS \()|"
+    r"\bAND \w+(\.\w+)? (=|<|>|IN|IS|LIKE)",
+    re.DOTALL,
+)
+"""What only SQL contains, in whole statements and in conditions."""
+
+
+def glued_literals(source: str) -> Iterator[ast.expr]:
+    """Yield strings that are written in several pieces: side by side on several lines, or added to each other."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+            if sum(SQL.search(text_of(one)) is not None for one in summands(node)) > 1:
+                yield node
+        elif is_text(node) and node.lineno != node.end_lineno:
+            written = ast.get_source_segment(source, node) or ""
+            if not re.match(r"\w*(\"\"\"|''')", written):
+                yield node
+
+
+def summands(node: ast.expr) -> list[ast.expr]:
+    """Return the strings that a sum adds."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        return summands(node.left) + summands(node.right)
+    return [node] if is_text(node) else []
+
+
+def is_text(node: ast.AST) -> TypeGuard[ast.Constant | ast.JoinedStr]:
+    return isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str))
+
+
+def text_of(node: ast.AST) -> str:
+    """Return what a string or a sum of strings says, without the values in it."""
+    texts = (one.value for one in ast.walk(node) if isinstance(one, ast.Constant) and isinstance(one.value, str))
+    return " ".join(texts)
+
+
 def test_no_module_imports_itself_by_any_path() -> None:
     trees = modules()
     graph = {name: {one for one in imported(tree, set(trees)) if one in trees} for name, tree in trees.items()}
@@ -60,6 +98,26 @@ def test_no_function_is_too_long() -> None:
                 described = 0 if docstring is None else (docstring.end_lineno or 0) - docstring.lineno + 1
                 lines = (node.end_lineno or 0) - node.lineno + 1 - described
                 assert lines <= MAX_FUNCTION_LINES, f"{name}.{node.name} has {lines} lines"
+
+
+def test_no_sql_is_glued_together_from_strings() -> None:
+    """A statement of more than one line is one literal with triple quotes, one clause a line."""
+    glued = [
+        f"{path.relative_to(SOURCE)}:{node.lineno}"
+        for path in sorted(SOURCE.rglob("*.py"))
+        for node in glued_literals(path.read_text())
+        if SQL.search(text_of(node))
+    ]
+    assert not glued, glued
+
+
+def test_a_statement_in_two_strings_counts_as_glued() -> None:
+    """The test above would also pass if it found nothing."""
+    two = "'SELECT a '\n'FROM t WHERE a = 1'"
+    for source in (f"x = ({two})", f"x = (f{two})", "x = 'SELECT a FROM t' + y + f' WHERE a = {b}'"):
+        assert [one for one in glued_literals(source) if SQL.search(text_of(one))], source
+    for source in ("x = '''\n SELECT a\n FROM t\n'''", "x = 'SELECT a FROM t' + lock", "x = ('Say'\n'please.')"):
+        assert not [one for one in glued_literals(source) if SQL.search(text_of(one))], source
 
 
 def test_a_job_passes_at_most_six_files_on_each_of_its_ways() -> None:
