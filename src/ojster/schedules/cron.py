@@ -104,6 +104,8 @@ def register(tx: Transaction, registrations: Sequence[Registration]) -> list[Reg
 
 
 def _register(tx: Transaction, cron: Cron, on_conflict: OnConflict) -> Registered | OjsterError:
+    # A cron job that does not exist has no row to lock: registrations of one name take turns by a key. A known row is
+    # locked as well, because a run writes it too: a row that is written back as it was before would run again.
     if tx.lock_keys({"cron:" + cron.name}):
         raise Held(f"Another caller is registering the cron job {cron.name}.")
     known = _find(tx, cron.name, tx.for_update)
@@ -134,6 +136,7 @@ def switch(tx: Transaction, orders: Sequence[tuple[str, bool]]) -> list[Cron | O
     """Enable or disable cron jobs."""
     results: list[Cron | OjsterError] = []
     for name, enabled in orders:
+        # The whole row is written back: a run that fires meanwhile would be undone.
         cron = _find(tx, name, tx.for_update)
         if cron is None:
             results.append(_no_cron(name))
@@ -149,6 +152,7 @@ def unregister(tx: Transaction, names: Sequence[str]) -> list[Cron | OjsterError
     """Remove cron jobs. The jobs that they enqueued stay."""
     results: list[Cron | OjsterError] = []
     for name in names:
+        # Wait for a run that fires: it writes the row at its end, and would insert it again.
         cron = _find(tx, name, tx.for_update)
         if cron is not None:
             tx.execute("DELETE FROM crons WHERE name = :name", {"name": name})
@@ -207,6 +211,8 @@ def fire_due(tx: Transaction) -> int | None:
 
     Spec: ojs-cron 7.3
     """
+    # Another server fires a row that it has locked. Waiting would make all later cron jobs late, to find in the end
+    # that nothing is due.
     rows = tx.execute(
         f"SELECT {_COLUMNS} FROM crons WHERE next_run_at <= :now ORDER BY next_run_at LIMIT :limit" + tx.skip_locked,
         {"now": tx.now, "limit": MAX_FIRED},
@@ -228,6 +234,7 @@ def trigger(tx: Transaction, names: Sequence[str]) -> list[Job | OjsterError]:
 
 
 def _trigger(tx: Transaction, name: str) -> Job | OjsterError:
+    # The number of runs is read and written back: a run that fires meanwhile would not be counted.
     cron = _find(tx, name, tx.for_update)
     if cron is None:
         return _no_cron(name)

@@ -74,6 +74,8 @@ def _process_due(tx: Transaction, state: str, act: Callable[[Transaction, list[J
 
     If processing them together fails, process them one by one, and postpone those that fail by a minute.
     """
+    # No server leads: each takes what no other one has. A job that is locked is processed elsewhere, or its worker
+    # reports on it; if it is still due then, the next look finds it.
     rows = tx.execute(
         f"""
         SELECT {JOB_COLUMNS}
@@ -104,6 +106,7 @@ def _process_due(tx: Transaction, state: str, act: Callable[[Transaction, list[J
         try:
             with tx.savepoint():
                 found = tx.execute(  # anew: what follows from those before may have changed it
+                    # Locked since the first look, so this waits for nobody.
                     f"SELECT {JOB_COLUMNS} FROM jobs WHERE seq = :seq AND state = :state AND due_at <= :until"
                     + tx.for_update,
                     {"seq": seq, "state": state, "until": until},
