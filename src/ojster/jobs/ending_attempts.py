@@ -73,6 +73,8 @@ def confirm_overdue_ends(tx: Transaction) -> tuple[int | None, bool]:
 def _give_up(tx: Transaction, condition: str, parameters: dict[str, str | int]) -> int:
     seqs = [seq for (seq,) in tx.execute(f"SELECT seq FROM ending_attempts WHERE {condition}", parameters)]
     if seqs:
+        # The jobs before their workflows, as in a report of a worker. Such a report may confirm the same end now: the
+        # workflow must advance only once.
         rows = tx.execute(
             f"SELECT {JOB_COLUMNS} FROM jobs WHERE seq {tx.among} ORDER BY seq{tx.for_update}",
             (tx.integers(sorted(seqs)),),

@@ -83,6 +83,7 @@ def read_history(tx: Transaction, ids: Sequence[str]) -> list[list[Entry] | Ojst
 def purge_history(tx: Transaction, ids: Sequence[str]) -> list[int | OjsterError]:
     """Purge the history of jobs; return the number of purged entries of each job, or ``NotFound``."""
     known = read_history(tx, ids)
+    # An event of the job that is being recorded comes either before the purge or after it.
     jobs = tx.lock_jobs(ids)
     results: list[int | OjsterError] = []
     for id, entries in zip(ids, known, strict=True):

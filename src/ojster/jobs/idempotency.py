@@ -48,6 +48,8 @@ def recall(tx: Transaction, key: Key) -> Reply | OjsterError | Later | None:
     Lock the key until the transaction ends. Return ``Conflict`` if the key was used for a different request, and
     ``Later`` if another transaction holds it.
     """
+    # The first request has no row before its commit, so a key stands for it. The lock is tried, not awaited: a
+    # repetition says "in progress" at once, instead of occupying a connection as long as the first request takes.
     if tx.lock_keys({f"idempotency:{key.operation}:{key.key}"}):
         return Later(f"The request with the idempotency key {key.key!r} is still in progress. Retry later.")
     rows = tx.execute(

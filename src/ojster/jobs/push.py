@@ -76,6 +76,8 @@ def admit(tx: Transaction, groups: Sequence[Group]) -> list[list[Pushed] | Ojste
     given = [job.id for group in groups for job in group if job.id_is_given]
     taken = set(tx.find_jobs(given)) if given else set()
     keys = {job.unique_key for group in groups for job in group if job.unique_key is not None}
+    # A duplicate that another transaction has not committed is invisible, and there is no row to lock yet: the key
+    # stands for it. It is tried, not awaited, because the other transaction may be a caller's, and stay open.
     held = tx.lock_keys(keys)
     results: list[list[Pushed] | OjsterError | Later] = []
     waiting: list[Job] = []

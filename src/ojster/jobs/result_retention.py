@@ -82,6 +82,7 @@ def prune_results(tx: Transaction, room: int) -> int:
 
     Those of steps are kept until their workflow has ended, because other steps may refer to them.
     """
+    # Servers share the work: each prunes results of jobs that no other one has locked.
     rows = tx.execute(
         f"""SELECT {JOB_COLUMNS}
         FROM jobs
