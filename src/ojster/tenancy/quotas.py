@@ -40,6 +40,9 @@ def tenant_capacities(tx: Transaction, tenants: Set[str]) -> dict[str, int]:
             continue
         rooms[tenant] = _room(tx, tenant, most)
         if rooms[tenant] and tx.for_update:
+            # A tenant at its limit is not locked, so that its other claims do not queue. One with room is: claims that
+            # count at the same time would all take the last place. Counted again, because others may have committed
+            # during the wait. Tenants in the order of their names, so that two claims do not wait in a circle.
             tx.execute("SELECT id FROM tenants WHERE id = :id" + tx.for_update, {"id": tenant})
             rooms[tenant] = _room(tx, tenant, most)
     return rooms
@@ -153,6 +156,7 @@ class _Allowance:
         if not tenant.limits_pushes:
             return
         rate = tenant.max_enqueue_rate
+        # Pushes that count at the same time would all take the last place, or the rest of the window.
         rows = tx.execute(
             "SELECT window_started_at, window_used FROM tenants WHERE id = :id" + tx.for_update, {"id": tenant.id}
         )

@@ -177,6 +177,7 @@ def put_tenants(tx: Transaction, changes: Sequence[TenantChange]) -> list[bool]:
     """Configure tenants, effective at once; return for each whether it had no configuration before."""
     results = []
     for change in changes:
+        # Two changes of different members must both last: they are merged into one value and written back.
         rows = tx.execute("SELECT body FROM tenants WHERE id = :id" + tx.for_update, {"id": change.id})
         known = decode_tenant(rows[0][0]) if rows else None
         before = Tenant(change.id) if known is None or change.anew else known

@@ -93,6 +93,7 @@ def rotate_tokens(tx: Transaction, rotations: Sequence[Rotation]) -> list[Token 
     """Replace the secrets of tokens; for each, return the changed token or a `NotFound`."""
     results: list[Token | OjsterError] = []
     for one in rotations:
+        # The second of two rotations must find the hash of the first, which becomes the former one.
         rows = tx.execute(f"SELECT {_COLUMNS} FROM tokens WHERE id = :id{tx.for_update}", {"id": one.id})
         if not rows:
             results.append(_no_token(one.id))
