@@ -88,6 +88,8 @@ def _places(tx: Transaction, queues: Iterable[str], bounds: Mapping[str, Bound])
     places = {}
     for queue in queues:
         if tx.for_update:
+            # Pushes that count at the same time would all take the last place. Where transactions write one at a time,
+            # the statement is not needed.
             tx.execute("SELECT name FROM queues WHERE name = :name" + tx.for_update, {"name": queue})
         places[queue] = bounds[queue].max_depth - depth_of(tx, queue)
     return places
@@ -114,6 +116,9 @@ def drop_oldest(tx: Transaction, queues: Iterable[str]) -> None:
 def _drop_oldest(tx: Transaction, queue: str, wanted: int) -> None:
     jobs: list[Job] = []
     for kind, _ in AVAILABLE_CONDITIONS:
+        # A locked job is being claimed or cancelled: it makes room by itself, and waiting for it would hold up the
+        # push. "+ 0" keeps the planner from the primary key, by which it would walk through the jobs of all queues to
+        # avoid a sort.
         rows = tx.execute(
             f"""
             SELECT {JOB_COLUMNS}

@@ -62,6 +62,7 @@ def configure(tx: Transaction, changes: Sequence[Configuration]) -> list[None]:
     """Change the configuration of queues, effective at once; create queues that do not exist."""
     for change in changes:
         tx.ensure_queues((change.queue,))
+        # Two changes of different members must both last: they are merged into one value and written back.
         tx.execute("SELECT name FROM queues WHERE name = :name" + tx.for_update, {"name": change.queue})
         config = read_config(tx, change.queue)
         news = dict(change.rules)

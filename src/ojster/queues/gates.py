@@ -75,6 +75,8 @@ class Gate:
         if self._is_ours or not self.room:
             return self.room
         tx = self._tx
+        # Claims that waited for the rows of several keys had deadlocks, and started almost nothing. A claim goes around
+        # a locked key, and is woken by the one that holds it.
         locked = find_limit(tx, self.limit.key, tx.skip_locked)
         if locked is None:
             self.room = 0  # locked by another transaction, or deleted
@@ -124,6 +126,7 @@ class Gate:
     def _exceed(self, strategy: str) -> None:
         """Emit ``rate_limit.exceeded``, once until jobs start again."""
         tx = self._tx
+        # The event is for people: a claim does not wait to record it, and a later one finds the same.
         limit = self.limit if self._is_ours else find_limit(tx, self.limit.key, tx.skip_locked)
         if limit is None or limit.exceeded is not None:
             return

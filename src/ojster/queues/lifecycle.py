@@ -93,6 +93,8 @@ def delete(tx: Transaction, names: Sequence[str]) -> list[OjsterError | None]:
     """
     results: list[OjsterError | None] = []
     for name in names:
+        # A change of the configuration, or a push to a queue with a maximum depth, takes the same lock: neither comes
+        # between the count of the jobs and the deletion.
         if not tx.execute("SELECT name FROM queues WHERE name = :name" + tx.for_update, {"name": name}):
             results.append(NotFound(f"There is no queue {name!r}.", resource_type="queue", resource_id=name))
             continue

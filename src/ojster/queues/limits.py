@@ -126,6 +126,8 @@ def find_limit(tx: Transaction, key: str, lock: str = "") -> Limit | None:
 
 def _lock_limit(tx: Transaction, key: str) -> Limit:
     """Return a limit, locked until the transaction ends; create it if it does not exist."""
+    # The usage of the limit is in the same row: a claim that writes it meanwhile would be undone. Locked again after
+    # the insertion, because the row may be that of another transaction, which has been faster.
     known = find_limit(tx, key, tx.for_update)
     if known is None:
         tx.execute(
@@ -259,6 +261,7 @@ def block(tx: Transaction, key: str, until: int, reason: str) -> None:
     """
     if key.startswith(QUEUE_PREFIX):
         return  # the job has no key of its own
+    # A claim that holds the row writes back all of the usage, and would remove the block.
     limit = find_limit(tx, key, tx.for_update)
     until = min(until, tx.now + DAY)
     if limit is not None and until > limit.blocked_until:
@@ -325,6 +328,8 @@ def open_limits(tx: Transaction) -> int | None:
 
     Return when the next limit opens, in microseconds since the epoch, or ``None``.
     """
+    # A claim that holds the row sets the time anew, and wakes others itself. If it does not, the row is still due at
+    # the next look.
     for key, queues in tx.execute(
         "SELECT key, queues FROM rate_limits WHERE opens_at <= :now" + tx.skip_locked, {"now": tx.now}
     ):

@@ -31,6 +31,8 @@ def put_pools(tx: Transaction, pools: Sequence[Pool]) -> list[tuple[PoolOverview
     """Create or change pools, effective at once; return each pool, and whether it is new."""
     results = []
     for pool in pools:
+        # The second of two changes must see the first: the time of the creation stays, and the event names the strategy
+        # that was replaced.
         known = _find(tx, pool.name, tx.for_update)
         kept = msgspec.structs.replace(pool, created_at=known.created_at if known else tx.now, updated_at=tx.now)
         tx.execute(
@@ -58,6 +60,7 @@ def delete_pools(tx: Transaction, names: Sequence[str]) -> list[OjsterError | No
     """Delete pools; their workers continue without a pool."""
     results: list[OjsterError | None] = []
     for name in names:
+        # The queues to wake are those of the last version, which another transaction may be writing.
         known = _find(tx, name, tx.for_update)
         if known is None:
             results.append(_no_pool(name))
@@ -128,6 +131,7 @@ def pool_capacity(tx: Transaction, pool: Pool, turns: FairnessState) -> int:
     """Return the number of jobs that may still start in a pool; lock its row until the transaction ends."""
     if pool.concurrency is None:
         return UNLIMITED
+    # Claims that count at the same time would all take the last place of the pool.
     tx.execute("SELECT name FROM pools WHERE name = :name" + tx.for_update, {"name": pool.name})
     active = _count_active_in(tx, pool)
     room = max(0, pool.concurrency - active)
