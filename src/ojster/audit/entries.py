@@ -150,6 +150,8 @@ def _hash(before: str, body: bytes) -> str:
 
 def _position(tx: Transaction, name: str, *, lock: bool = False) -> Position:
     """Return a stored place; ``lock``: transactions that append take turns, once there is one."""
+    # Two entries that are appended to the same one would break the chain of hashes. The first entry has no row to lock:
+    # of two, one violates the primary key of audit_log, and its transaction runs again.
     rows = tx.execute(
         "SELECT value FROM system WHERE name = :name" + (tx.for_update if lock else ""),
         {"name": name},
