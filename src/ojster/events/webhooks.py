@@ -101,6 +101,8 @@ def change_subscriptions(tx: Transaction, changes: Sequence[Change]) -> list[Sub
     """Change subscriptions; for each, return the changed subscription or a `NotFound`."""
     results: list[Subscription | OjsterError] = []
     for change in changes:
+        # The whole subscription is written back, and a rotation keeps the last secret as the former one: the second of
+        # two changes must see the first.
         known = _find(tx, change.id, tx.for_update)
         if known is None:
             results.append(no_subscription(change.id))
