@@ -256,6 +256,8 @@ def release_now(run: Advance, workflow: Workflow) -> None:
     graph.change(workflow)
     emit(tx, "workflow.released", workflow)
     graph.write()
+    # Wait for locked jobs: one that is skipped would stay pending for ever, because nothing looks for it after the
+    # release.
     rows = tx.execute(
         f"""
         SELECT {JOB_COLUMNS}

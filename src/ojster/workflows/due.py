@@ -28,6 +28,8 @@ def process_due_workflows(tx: Transaction) -> tuple[int | None, bool]:
 
     Return when the next workflow is due, and whether more may be due now.
     """
+    # No server leads: another one has a workflow that is locked, or a step of it ends now. If it is still due then, the
+    # next look finds it.
     rows = tx.execute(
         f"SELECT seq, id FROM workflows WHERE due_at <= :now ORDER BY due_at LIMIT :limit{tx.skip_locked}",
         {"now": tx.now, "limit": MAX_DUE_WORKFLOWS},

@@ -110,6 +110,8 @@ def _first_free(tx: Transaction, ids: Iterable[int]) -> tuple[Graph, Node] | Non
 def _locked(tx: Transaction, id: int) -> Graph | None:
     """Lock the workflow of a node, and return a graph with the node; ``None`` if another transaction has locked it."""
     seq = id >> NODE_BITS
+    # Servers share the work: each takes a workflow that no other transaction advances. A wait could be long, because a
+    # worker's report on a large workflow holds this lock to its end.
     found = tx.execute(f"SELECT {WORKFLOW_COLUMNS} FROM workflows WHERE seq = :seq{tx.skip_locked}", {"seq": seq})
     if not found:
         return None

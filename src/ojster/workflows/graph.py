@@ -171,6 +171,8 @@ class Graph:
 
     def _locking(self, seqs: Collection[int]) -> tuple[str, Sequence[Any]]:
         """Return the query that locks and reads workflows."""
+        # One transaction at a time advances a workflow: the counts of its nodes are read, and written back. In the
+        # order of numbers, so that transactions with several workflows do not wait in a circle.
         query = f"SELECT {WORKFLOW_COLUMNS} FROM workflows WHERE seq {self.tx.among} ORDER BY seq{self.tx.for_update}"
         return query, (self.tx.integers(sorted(seqs)),)
 

@@ -80,6 +80,7 @@ def _subject(tx: Transaction, item: NewNote) -> tuple[int | None, int | None]:
         check_holder(tx, item.holder)
         tx.emit("job.noted", job)
         return job.workflow, job.seq
+    # Notes that are added at the same time would pass the maximum, which is counted.
     workflow = find_workflow(tx, item.workflow_id or "", lock=True)
     if workflow is None:
         raise no_workflow(item.workflow_id or "")

@@ -62,6 +62,7 @@ def _change(tx: Transaction, item: PropertyChange) -> Properties:
         job = tx.lock_jobs([item.job_id]).get(item.job_id)
         if refusal := refusal_of(job, Holder(item.job_id, item.worker_id, item.attempt)):
             raise refusal
+    # Versions are compared and set under this lock; without it, two changes could both follow the same version.
     workflow = find_workflow(tx, item.workflow_id, lock=True)
     if workflow is None:
         raise no_workflow(item.workflow_id)

@@ -25,6 +25,8 @@ def forget_workflows(tx: Transaction, room: int) -> Counter[str]:
     """
     done: Counter[str] = Counter()
     for some in _deletable_workflows(tx):
+        # A locked workflow is being deleted by another server, or retried. Deletion is in no hurry: it goes around,
+        # instead of waiting with the rows locked that it has deleted so far.
         for row in tx.execute(
             f"""
             SELECT {WORKFLOW_COLUMNS}

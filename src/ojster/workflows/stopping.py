@@ -47,6 +47,7 @@ def lock_workflows(tx: Transaction, jobs: Iterable[Job]) -> dict[int, int | None
         return {}
     return dict(
         tx.execute(
+            # In the order of numbers, as `Graph.lock` does, so that transactions do not wait in a circle.
             f"SELECT seq, held_at FROM workflows WHERE seq {tx.among} ORDER BY seq{tx.for_update}",
             (tx.integers(sorted(seqs)),),
         )

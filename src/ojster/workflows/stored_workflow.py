@@ -111,6 +111,7 @@ def find_workflow(tx: Transaction, id: str, *, lock: bool = False) -> Workflow |
     """Return the workflow with an id, if it exists; ``lock``: lock it until the transaction ends."""
     if not is_workflow_id(id):
         return None
+    # Only one transaction at a time changes a workflow: it decides by nodes and counts that it has read.
     rows = tx.execute(
         f"SELECT {WORKFLOW_COLUMNS} FROM workflows WHERE id = :id AND {IS_VISIBLE}" + (tx.for_update if lock else ""),
         {"id": id},

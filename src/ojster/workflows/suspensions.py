@@ -281,6 +281,8 @@ def _waiting_job(tx: Transaction, item: WorkflowResumption) -> str:
 
 def _waiting_jobs(tx: Transaction, workflow: Workflow) -> list[tuple[str, int]]:
     """Return id and node of the jobs of a workflow that wait for a resume; plain delays are left out."""
+    # lower() hides the state from the planner. It is left with the index of nodes, which is narrow; the state alone
+    # could lead it to an index with the jobs of all workflows.
     rows = tx.execute(
         """
         SELECT id, node

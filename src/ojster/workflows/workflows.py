@@ -62,6 +62,8 @@ def _hold(run: Advance, workflow: Workflow) -> None:
     run.graph.change(workflow)
     park_starts(tx, workflow)
     # lower() keeps the planner from an index scan over the available jobs of all queues.
+    # Locked jobs are skipped, because here the workflow is locked before the jobs: two transactions could wait for each
+    # other. A claim that has such a job looks at the workflow before it hands the job out, and puts the job off.
     waiting = tx.execute(
         f"""
         SELECT {JOB_COLUMNS}
