@@ -173,6 +173,7 @@ def add_pieces(tx: Transaction, pieces: Sequence[Piece]) -> list[File | OjsterEr
     """Record pieces that are in the store; return each file, or ``Conflict`` if another upload has changed it."""
     results: list[File | OjsterError] = []
     for piece in pieces:
+        # Of two pieces for the same place, the second waits here, and then finds that the file has grown.
         found = tx.execute(
             f"SELECT tenant FROM files WHERE id = :id AND state = 'uploading' AND stored = :start{tx.for_update}",
             {"id": piece.file_id, "start": piece.start},
@@ -227,6 +228,7 @@ def finish_files(tx: Transaction, finished: Sequence[Finish]) -> list[File | Ojs
     """Complete files; return each, or the tenant's complete file with the same content."""
     results: list[File | OjsterError] = []
     for one in finished:
+        # Of two calls that complete a file, the second waits here, and then finds it complete.
         rows = tx.execute(
             f"SELECT {_COLUMNS} FROM files WHERE id = :id AND state = 'uploading'{tx.for_update}", {"id": one.file_id}
         )
@@ -329,6 +331,7 @@ def delete_files(tx: Transaction, deletions: Sequence[Deletion]) -> list[OjsterE
     """Mark unreferenced files as doomed; the caller deletes their pieces."""
     results: list[OjsterError | None] = []
     for one in deletions:
+        # A new item touches the row of its file: either it is seen below, or it finds the file doomed.
         rows = tx.execute(
             f"SELECT {_COLUMNS} FROM files WHERE id = :id AND state <> 'doomed'{tx.for_update}", {"id": one.file_id}
         )
@@ -347,6 +350,7 @@ def delete_files(tx: Transaction, deletions: Sequence[Deletion]) -> list[OjsterE
 
 def forget_files(tx: Transaction, requests: Sequence[None]) -> list[list[str]]:
     """Mark files as doomed that are unreferenced for ``GRACE``; return doomed files, with pieces to be deleted."""
+    # A locked file is in use, or another server dooms it: neither is worth a wait.
     rows = tx.execute(
         f"SELECT id FROM files WHERE {_FORGETTABLE} LIMIT :most{tx.skip_locked}",
         {"before": tx.now - GRACE, "most": DOOMED_PER_TRANSACTION},

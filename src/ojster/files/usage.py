@@ -13,6 +13,8 @@ def refuse_bytes(tx: Transaction, tenant: str, more: int) -> PayloadTooLarge | N
     tx.execute(
         "INSERT INTO file_usage (tenant, bytes) VALUES (:tenant, 0) ON CONFLICT (tenant) DO NOTHING", {"tenant": tenant}
     )
+    # Uploads that add at the same time would all fit into the same room. The insertion before makes sure that there is
+    # a row to lock.
     ((used,),) = tx.execute(f"SELECT bytes FROM file_usage WHERE tenant = :tenant{tx.for_update}", {"tenant": tenant})
     most = max_bytes(tx, tenant)
     if used + more <= most:
