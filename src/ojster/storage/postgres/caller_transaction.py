@@ -49,6 +49,8 @@ _told_of: Final[set[tuple[object, object]]] = set()
 """Pairs of databases about which a warning was logged; behind a pooler, the names may differ without harm."""
 
 _NUMBERED: Final = re.compile(r"\$(\d+)")
+# Sorted in a subquery, so that all callers take the locks in one order and do not wait in a circle; count() makes one
+# row of any number of locks.
 _LOCK_KEYS: Final = f"""
     SELECT count(pg_advisory_xact_lock(key))
     FROM (

@@ -158,6 +158,8 @@ def _run_script(connection: psycopg.Connection, url: PostgresUrl, wanted: Sequen
     with connection.transaction():
         connection.execute(f"SET LOCAL lock_timeout = {LOCK_WAIT_MS}".encode())
         if "advisory-locks" not in url.lacks:
+            # Processes that start together migrate one after the other; the later ones find it done. A table cannot
+            # serve as the lock, because the first script creates them.
             connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", (_lock_of(url),))
         version = schema_version(connection, url.schema)
         if version >= len(wanted):

@@ -131,6 +131,7 @@ COMPLETE_JOBS: Final = f"""
     WHERE jobs.seq = done.seq
 """
 
+# In the order of ids, in which all transactions lock jobs, so that they do not wait for each other in a circle.
 LOCK_JOBS: Final = f"SELECT {JOB_COLUMNS} FROM jobs WHERE id = ANY(CAST(? AS uuid[])) ORDER BY id FOR UPDATE"
 
 ENVELOPE: Final = """
@@ -153,6 +154,17 @@ FIND_JOBS: Final = f"""
     WHERE j.id = ANY(CAST(? AS uuid[]))
 """
 
+# The claim, which every fetch executes. Why it is written so:
+# * It only locks; START_JOBS follows. In between, policies (limits, budgets, pools, workflows) decide which of the jobs
+#   start, and the commit releases the others. One UPDATE could not ask them.
+# * {kind} is worded as the condition of a partial index that has queue, tenant and the order as its columns: the walk
+#   ends at LIMIT, and nothing is sorted. One statement for all kinds, with OR, would sort all available jobs.
+# * SKIP LOCKED: claims never wait for each other. Who locks an available job, and does not start it, wakes the claims
+#   that have passed over it (`Effects.opened`).
+# * due_at of an available job is the time of its expiry. Maintenance ends what has expired, and records it.
+# * "other.exclusive_key IS NOT NULL" repeats the condition of the index jobs_exclusive. Without it, a plan could read
+#   all active jobs. Two claims at once may both pass; then that index, which is unique, makes one of them run again.
+# * All values are parameters, so that each connection plans the text once for each kind.
 SELECT_AVAILABLE: Final = f"""
     {_WITH_ENVELOPE}
     WHERE j.queue = ?
@@ -184,10 +196,14 @@ WITH_JOBS: Final = f"SELECT name FROM {unnest('text')} AS name WHERE {_HAS_JOBS}
 
 ENVELOPES: Final = f"SELECT p.seq, {ENVELOPE} FROM payloads AS p WHERE p.seq = ANY(CAST(? AS bigint[]))"
 
+# Tried, not awaited: a transaction that waits keeps its connection, and the calls that share it, waiting for a
+# transaction that may be a caller's and stay open. Such a lock ends with its transaction, also behind a pooler. Two
+# keys with the same hash are one lock: then a call is tried again that could have gone on.
 LOCK_KEYS: Final = (
     f"SELECT name FROM {unnest('text')} AS name WHERE NOT pg_try_advisory_xact_lock(hashtextextended(name, 0))"
 )
 
+# The clause that locks is appended. In the order of slots, so that callers that wait do not wait in a circle.
 LOCK_SLOTS: Final = "SELECT slot FROM key_locks WHERE slot = ANY(CAST(? AS bigint[])) ORDER BY slot"
 
 COUNT: Final = f"""
@@ -209,6 +225,8 @@ def tally_statement(rows: int) -> str:
     """
 
 
+# Servers tidy at the same time: each takes rows that no other one has, so that none is added twice. The slot of a
+# caller's transaction is visible after its commit only.
 TAKE_COUNTS: Final = """
     DELETE FROM job_count_slots
     WHERE (queue, state, slot) IN (
@@ -221,6 +239,7 @@ TAKE_COUNTS: Final = """
     RETURNING queue, state, jobs
 """
 
+# Skips locked rows for the same reason as the statement before.
 TAKE_MINUTES: Final = """
     DELETE FROM queue_minutes
     WHERE (queue, minute, slot) IN (

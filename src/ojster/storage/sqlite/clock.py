@@ -182,11 +182,14 @@ def _open_shared(path: Path) -> tuple[int, bool]:
     while True:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
+            # Only the first process gets it alone. The system releases the locks of a process that is killed, unlike a
+            # mark in the file.
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.ftruncate(file, 0)  # of processes that have ended without closing it
             is_first = True
         except BlockingIOError:
             is_first = False
+        # Shared by all that follow this clock, so that the last one knows that it is the last.
         fcntl.flock(file, fcntl.LOCK_SH)
         with contextlib.suppress(FileNotFoundError):
             if os.stat(path).st_ino == os.fstat(file).st_ino:

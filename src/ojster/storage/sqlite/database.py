@@ -322,6 +322,7 @@ class SqliteDatabase(Database):
     @contextmanager
     def _write(self, lane: Lane) -> Iterator[Transaction]:
         try:
+            # Lock before reading: SQLite refuses to write, without a wait, if what was read is out of date by then.
             with lane.begun("BEGIN IMMEDIATE") as connection:
                 try:
                     with closing(self._transaction(connection)) as tx:
@@ -408,7 +409,7 @@ def migrate(connection: apsw.Connection) -> int:
     wanted = scripts("sqlite")
     if _version(connection) == len(wanted):  # without the lock, which another process may keep for long
         return len(wanted)
-    connection.execute("BEGIN IMMEDIATE")
+    connection.execute("BEGIN IMMEDIATE")  # then look again: another process may have migrated during the wait
     try:
         version = _version(connection)
         refuse_newer(version, len(wanted))

@@ -84,6 +84,7 @@ def wait_until_unlocked(path: Path, seconds: float) -> None:
     while path.is_file():
         try:
             with closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)) as connection:
+                # SQLite has no question for this: take the lock for writing, and give it back.
                 connection.execute("BEGIN IMMEDIATE; ROLLBACK")
             return
         except apsw.BusyError:

@@ -84,6 +84,12 @@ START_JOBS: Final = """
 COMPLETE_JOBS: Final = (
     "UPDATE jobs SET state = 'completed', finished_at = ?, due_at = NULL, result = ? WHERE seq IN carray(?)"
 )
+# The claim, which every fetch executes: as on PostgreSQL (see there for its shape), with these differences:
+# * It locks nothing: the transaction began with BEGIN IMMEDIATE, so nobody else claims at the same time.
+# * It joins the payloads, because SQLite walks through the jobs first, by the index of {kind}, and looks up each payload
+#   by its key. PostgreSQL could turn the join around.
+# * "other.exclusive_key IS NOT NULL" is missing, because SQLite sees that the comparison implies it.
+# * All values are parameters, and SQLite plans without them (see `plan_once`): planning each claim cost more than the claim.
 SELECT_AVAILABLE: Final = f"""
     SELECT {JOB_COLUMNS_OF_J}, {ENVELOPE}
     FROM jobs AS j
@@ -104,6 +110,7 @@ SELECT_AVAILABLE: Final = f"""
     ORDER BY j.priority DESC, j.seq
     LIMIT ?
 """
+# No clause locks the rows: the transaction began with BEGIN IMMEDIATE, so nobody else writes.
 LOCK_JOBS: Final = f"SELECT {JOB_COLUMNS} FROM jobs WHERE id IN carray(?)"
 LOCK_JOB: Final = f"SELECT {JOB_COLUMNS} FROM jobs WHERE id = ?"
 FIND_JOBS: Final = f"""
