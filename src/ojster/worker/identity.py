@@ -23,6 +23,7 @@ else:
     import fcntl
 
     def _lock(file: int) -> None:
+        # The lock ends with the process, however that ends, so that a worker can start again with its identity at once.
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
