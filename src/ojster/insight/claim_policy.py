@@ -60,6 +60,7 @@ class SkipPolicy(ClaimPolicy):
         """Whether a job has no workflow, or one that can be locked now, is not held, and has not given up the job."""
         if job.node is None:
             return True
+        # A claim has locked its jobs, and must not wait for a workflow while others may wait for these jobs.
         rows = self.tx.execute(
             f"SELECT held_at FROM workflows WHERE seq = :seq{self.tx.skip_locked}", {"seq": job.workflow}
         )
