@@ -107,6 +107,7 @@ class Budget:
     """
 
     def __init__(self, tx: Transaction, queue: str, limits: ResourceLimits) -> None:
+        # Claims that count at the same time would all take the last GPU.
         tx.execute("SELECT name FROM queues WHERE name = :name" + tx.for_update, {"name": queue})
         rows = tx.execute(_ACTIVE, {"queue": queue})
         active = [(find_needs(tx, key, seq), jobs) for key, seq, jobs in rows]

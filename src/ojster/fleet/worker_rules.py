@@ -30,6 +30,7 @@ def change_rules(tx: Transaction, changes: Sequence[RuleChange]) -> list[WorkerR
     """Change the rules of workers and return them. The jobs of disabled workers go back to their queues."""
     results = []
     for change in changes:
+        # Two changes of different members must both last: they are merged into one value and written back.
         rows = tx.execute("SELECT body FROM worker_rules WHERE id = :id" + tx.for_update, {"id": change.id})
         before = decode_worker_rule(rows[0][0]) if rows else WorkerRule(change.id)
         members = dict(change.members)

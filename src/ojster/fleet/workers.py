@@ -244,6 +244,7 @@ def deregister(tx: Transaction, worker_ids: Sequence[str]) -> list[OjsterError |
     """Delete workers that have missed their heartbeats. The attempts of their jobs count as lost."""
     results: list[OjsterError | None] = []
     for worker_id in worker_ids:
+        # A heartbeat that arrives now is waited for, and then shows that the worker is alive.
         rows = tx.execute("SELECT last_seen_at FROM workers WHERE id = :id" + tx.for_update, {"id": worker_id})
         if not rows:
             results.append(_no_worker(worker_id))
@@ -302,6 +303,8 @@ def reap_silent_workers(tx: Transaction) -> int | None:
     """Release the jobs of workers with overdue heartbeats; return when the next worker becomes overdue, if any."""
     horizon = tx.lease_horizon  # a worker is silent as well while nothing can be written
     deadline = horizon.ended_by - tx.settings.heartbeat_timeout
+    # A locked worker sends a heartbeat just now, or another server reaps it. Waiting would keep the jobs of all other
+    # silent workers from running again.
     for (worker_id,) in tx.execute(
         "SELECT id FROM workers WHERE last_seen_at <= :deadline" + tx.skip_locked, {"deadline": deadline}
     ):
@@ -391,6 +394,7 @@ def release_jobs_of(tx: Transaction, worker_id: str) -> None:
 
 
 def _jobs_held_by(tx: Transaction, worker_id: str) -> list[Job]:
+    # A report that arrives now counts if it was first; else it finds that its attempt has ended.
     rows = tx.execute(
         f"SELECT {JOB_COLUMNS} FROM jobs WHERE state = 'active' AND due_at IS NOT NULL AND worker_id = :worker_id"
         + tx.for_update,
