@@ -142,6 +142,7 @@ def forget_removed_items(tx: Transaction, room: int) -> int:
     for name, keep in tx.execute("SELECT name, keep_removed FROM collections WHERE keep_removed IS NOT NULL"):
         if deleted >= room:
             break
+        # Servers share the work: each deletes items that no other one has locked.
         rows = tx.execute(
             f"""
             DELETE FROM collection_items
@@ -185,6 +186,7 @@ def delete_collections(tx: Transaction, removals: Sequence[Removal]) -> list[Ojs
     """Delete collections with their items and history."""
     results: list[OjsterError | None] = []
     for one in removals:
+        # Of two deletions, the second finds no collection, and no items to release.
         rows = tx.execute("SELECT name FROM collections WHERE name = :name" + tx.for_update, {"name": one.name})
         held = count(tx, one.name) if rows else 0
         if not rows:
