@@ -200,6 +200,7 @@ class Outbox:
         table = self.table
         with engine.begin() as connection:
             oldest = select(table.c.id, table.c.request).order_by(table.c.created_at, table.c.id).limit(most)
+            # Relays beside each other take different jobs, instead of waiting for each other's requests.
             rows = connection.execute(oldest.with_for_update(skip_locked=True)).all()
             if rows:
                 self.app._event_loop_thread.call(self._push([bytes(row.request) for row in rows]))
