@@ -144,6 +144,7 @@ class Match:
         self._held: list[dict[str, str]] = []
         self._free: dict[str, float] = {name: provided.amount(name) for name in provided.facts}
         self._kinds: dict[tuple[str, str], list[tuple[str, Needs]]] = {}
+        # Two claims for one worker would both fill the same resources. The other one serves the worker: do not wait.
         self._is_elsewhere = worker_id is not None and bool(tx.lock_keys({f"worker:{worker_id}"}))
         """Whether another transaction claims jobs for the worker, so that its free resources are unknown."""
         if worker_id is not None:

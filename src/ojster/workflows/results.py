@@ -271,6 +271,7 @@ def _inputs_of(tx: Transaction, kinds: Mapping[int, Inputs]) -> dict[int, bytes]
 
 def _members_before(tx: Transaction, source: int) -> tuple[str, list[NodeOutcome]]:
     """Return the kind of the container that precedes a node, and the members of that container."""
+    # "+ 0": see _STEPS_BEFORE
     ((id, kind),) = tx.execute(
         """
         SELECT n.id, n.kind

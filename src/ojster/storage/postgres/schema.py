@@ -231,6 +231,7 @@ def _alone(url: PostgresUrl) -> Iterator[None]:
         holder.execute("SET LOCAL idle_in_transaction_session_timeout = 0")
         if holder.info.server_version >= HAS_TRANSACTION_TIMEOUT:
             holder.execute("SET LOCAL transaction_timeout = 0")
+        # Tried, not awaited: a build of an index waits for all that wait here.
         if holder.execute(query).fetchone() != (True,):
             raise _BeingMigrated("another process is migrating the schema")
         yield

@@ -42,6 +42,7 @@ _NEW_COLUMNS: Final = ", ".join(_NEW_JOB)
 
 NEW_VALUES: Final = [(type, attrgetter(name)) for name, type in _NEW_JOB.items()]
 
+# Materialized, because both insertions must see the same numbers.
 _INSERT_JOBS: Final = f"""
     WITH given AS MATERIALIZED (
         SELECT nextval('{{schema}}.jobs_seq_seq') AS seq, job.*

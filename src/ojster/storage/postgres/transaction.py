@@ -81,6 +81,7 @@ def _columns(jobs: Sequence[Job]) -> list[Array]:
 class PostgresTransaction(Transaction):
     """A transaction on one PostgreSQL connection."""
 
+    # Rows are locked to be changed or deleted. No foreign key refers to them, so a weaker lock would admit nobody.
     for_update = " FOR UPDATE"
     skip_locked = " FOR UPDATE SKIP LOCKED"
     select_available = SELECT_AVAILABLE
@@ -243,7 +244,7 @@ class PostgresTransaction(Transaction):
 
     def order_events(self) -> bool:
         """Assign positions to visible events; return ``False`` if another transaction is doing so."""
-        if self.lock_keys({"events"}):
+        if self.lock_keys({"events"}):  # two at once would give the same positions to different events
             return False
         self.execute(ORDER_EVENTS)
         return True

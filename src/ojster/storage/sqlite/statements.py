@@ -86,10 +86,11 @@ COMPLETE_JOBS: Final = (
 )
 # The claim, which every fetch executes: as on PostgreSQL (see there for its shape), with these differences:
 # * It locks nothing: the transaction began with BEGIN IMMEDIATE, so nobody else claims at the same time.
-# * It joins the payloads, because SQLite walks through the jobs first, by the index of {kind}, and looks up each payload
-#   by its key. PostgreSQL could turn the join around.
+# * It joins the payloads, because SQLite walks through the jobs first, by the index of {kind}, and looks up each
+#   payload by its key. PostgreSQL could turn the join around.
 # * "other.exclusive_key IS NOT NULL" is missing, because SQLite sees that the comparison implies it.
-# * All values are parameters, and SQLite plans without them (see `plan_once`): planning each claim cost more than the claim.
+# * All values are parameters, and SQLite plans without them (see `plan_once`): to plan each claim cost more than to
+#   execute it.
 SELECT_AVAILABLE: Final = f"""
     SELECT {JOB_COLUMNS_OF_J}, {ENVELOPE}
     FROM jobs AS j
