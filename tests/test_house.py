@@ -120,6 +120,34 @@ def test_a_statement_in_two_strings_counts_as_glued() -> None:
         assert not [one for one in glued_literals(source) if SQL.search(text_of(one))], source
 
 
+LOCKS = re.compile(
+    r"\{tx\.(for_update|skip_locked)\}|\+ \(?tx\.(for_update|skip_locked)|, tx\.(for_update|skip_locked)\)|"
+    r"\.lock_keys\(|(^ +|\w )FOR UPDATE\b|\bBEGIN IMMEDIATE\b|pg_(try_)?advisory|\bflock\(|with_for_update\(",
+    re.MULTILINE,
+)
+"""What takes a lock, or goes around locked rows."""
+
+
+def test_each_lock_has_its_reason() -> None:
+    """A comment, in the function that takes it or right above the statement of a module."""
+    without = []
+    for path in sorted(SOURCE.rglob("*.py")):
+        source = path.read_text()
+        lines = source.splitlines()
+        for node in functions_and_statements(ast.parse(source)):
+            written = "\n".join(lines[node.lineno - 1 : node.end_lineno])
+            above = lines[node.lineno - 2] if node.lineno > 1 else ""
+            if LOCKS.search(written) and not re.search(r"(^|\s)# ", f"{above}\n{written}"):
+                without.append(f"{path.relative_to(SOURCE)}:{node.lineno}")
+    assert not without, without
+
+
+def functions_and_statements(tree: ast.Module) -> Iterator[ast.stmt]:
+    """Yield the functions of a module and of its classes, and its other statements."""
+    for node in tree.body:
+        yield from node.body if isinstance(node, ast.ClassDef) else [node]
+
+
 def test_a_job_passes_at_most_six_files_on_each_of_its_ways() -> None:
     root = SOURCE.parent.parent
     shown = subprocess.run(
