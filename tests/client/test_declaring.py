@@ -87,7 +87,7 @@ async def test_an_application_takes_over_what_others_declare(app: App) -> None:
     urgent = send.using(priority=9)
 
     @texts.lifespan
-    async def life(given: App) -> Any:
+    async def hooks(given: App) -> Any:
         said.append("begins" if given is texts else "?")
         yield
         said.append("ends")

@@ -52,7 +52,7 @@ async def injected(
 
 
 @app.lifespan
-async def life(given: App) -> AsyncIterator[None]:
+async def hooks(given: App) -> AsyncIterator[None]:
     yield
 
 

@@ -23,7 +23,7 @@ def say(what: str) -> None:
 
 
 @app.lifespan
-async def life(given: App) -> AsyncIterator[None]:
+async def hooks(given: App) -> AsyncIterator[None]:
     assert given is app
     say("begins")
     yield

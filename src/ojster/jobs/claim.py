@@ -20,7 +20,7 @@ from ojster.jobs.available import next_plain
 from ojster.jobs.checkpoints import give_checkpoints
 from ojster.jobs.claim_policy import Claim, ClaimPolicy, Share
 from ojster.jobs.deadlines import end_waits
-from ojster.jobs.extension import life, settle
+from ojster.jobs.extension import hooks, settle
 from ojster.jobs.leases import lease_end
 from ojster.jobs.progress import clear_progress
 from ojster.storage.transaction import Transaction
@@ -76,7 +76,7 @@ class ClaimPipeline:
 
     def __init__(self, tx: Transaction) -> None:
         self.tx = tx
-        known = life(tx)
+        known = hooks(tx)
         self._overriding = known.claim_steps
         self._policies = [policy(self) for policy in known.claim_policies]
         if known.obstacles:
@@ -253,7 +253,7 @@ def _hand_out(tx: Transaction, started: list[Job]) -> None:
         give_checkpoints(tx, begun)
     if again := [job for job in started if job.progress is not None]:
         clear_progress(tx, again)
-    for give in life(tx).start:
+    for give in hooks(tx).start:
         give(tx, started)
 
 

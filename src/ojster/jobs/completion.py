@@ -17,7 +17,7 @@ from ojster.core.json_objects import check_depth
 from ojster.core.refusals import ResultTooLarge
 from ojster.core.states import JobState
 from ojster.jobs.ending_attempts import confirm_ends
-from ojster.jobs.extension import life, lock_with, settle
+from ojster.jobs.extension import hooks, lock_with, settle
 from ojster.jobs.failure import Failure
 from ojster.jobs.leases import refusal_of
 from ojster.jobs.messages import Acknowledgement, EndOfAttempt, EndWithoutSuccess, FailureReport, Release
@@ -48,7 +48,7 @@ def acknowledge(tx: Transaction, acknowledgements: Sequence[Acknowledgement]) ->
     results: list[Job | OjsterError] = []
     completed: list[Job] = []
     written = 0
-    checks = life(tx).refuse_result
+    checks = hooks(tx).refuse_result
     for ack in acknowledgements:
         job = jobs.get(ack.job_id)
         refusal = _refusal_of(job, ack)
@@ -92,9 +92,9 @@ def acknowledge(tx: Transaction, acknowledgements: Sequence[Acknowledgement]) ->
 
 def _carry_out(tx: Transaction, job: Job, ack: Acknowledgement) -> bytes | None:
     """Carry out what an acknowledgement says beside its result; return the result to store."""
-    for act in life(tx).acknowledge:
+    for act in hooks(tx).acknowledge:
         act(tx, job, ack)
-    stored = (keep(tx, job, ack) for keep in life(tx).result_of)
+    stored = (keep(tx, job, ack) for keep in hooks(tx).result_of)
     result = next((result for result in stored if result is not None), ack.result)
     if ack.result_file is not None and result is not None and job.reacts:
         size = msgspec.json.decode(result, type=_OfFile).result_size_bytes
@@ -141,7 +141,7 @@ def _late_result(tx: Transaction, report: EndOfAttempt) -> bytes | None:
 
 
 def _refuse_end(tx: Transaction, job: Job, report: EndWithoutSuccess) -> OjsterError | None:
-    return next((refusal for refuse in life(tx).refuse_end if (refusal := refuse(tx, job, report))), None)
+    return next((refusal for refuse in hooks(tx).refuse_end if (refusal := refuse(tx, job, report))), None)
 
 
 def _refuse_value(result: bytes | None, largest: int) -> OjsterError | None:
@@ -205,7 +205,7 @@ def release(tx: Transaction, releases: Sequence[Release]) -> list[Job | OjsterEr
             continue
         if item.then == "queue":
             _queue(tx, job, item)
-        elif not any(release_job(tx, job, item) for release_job in life(tx).release):
+        elif not any(release_job(tx, job, item) for release_job in hooks(tx).release):
             results.append(Unsupported(f"A job cannot be released with 'then': {item.then!r} here."))
             continue
         if item.then in ("retry", "skip"):  # may have ended jobs that follow in the list

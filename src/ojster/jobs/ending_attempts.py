@@ -12,7 +12,7 @@ from typing import Final
 from ojster.core.durations import SECOND
 from ojster.core.job import Job
 from ojster.core.states import FINISHED
-from ojster.jobs.extension import life, lock_with
+from ojster.jobs.extension import hooks, lock_with
 from ojster.storage.transaction import JOB_COLUMNS, Transaction
 
 TIMEOUT_GRACE: Final = 30 * SECOND
@@ -52,7 +52,7 @@ def confirm_ends(tx: Transaction, jobs: Iterable[Job], result: bytes | None = No
     query = f"DELETE FROM ending_attempts WHERE seq {tx.among} RETURNING seq"
     for (seq,) in tx.execute(query, (tx.integers(sorted(ended)),)):
         tx.effects.ended.append(ended[seq])
-        for note in life(tx).succeeded_late if result is not None else ():
+        for note in hooks(tx).succeeded_late if result is not None else ():
             note(tx, ended[seq], result)
 
 

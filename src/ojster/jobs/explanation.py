@@ -12,7 +12,7 @@ from ojster.core.job import Job
 from ojster.core.states import FINISHED, JobState
 from ojster.core.tenant import called
 from ojster.core.timestamps import format_timestamp
-from ojster.jobs.extension import life
+from ojster.jobs.extension import hooks
 from ojster.jobs.queries import no_job
 from ojster.jobs.reason import Reason
 from ojster.storage.transaction import Transaction
@@ -38,7 +38,7 @@ def explain(tx: Transaction, ids: Sequence[str]) -> list[Explanation | OjsterErr
 def _explain(tx: Transaction, job: Job) -> Explanation:
     reasons = list(_of_state(job))
     if job.state == JobState.AVAILABLE:
-        reasons += [reason for why_waiting in life(tx).why_waiting for reason in why_waiting(tx, job)]
+        reasons += [reason for why_waiting in hooks(tx).why_waiting for reason in why_waiting(tx, job)]
         reasons += _of_exclusion(tx, job)
         reasons.append(_of_turn(tx, job, is_next=not reasons))
     return Explanation(job.id, job.state, reasons)

@@ -181,7 +181,7 @@ class Extension:
         """Give jobs that are handed out what their handlers need."""
 
 
-class Life:
+class Hooks:
     """The extension points, each with the methods of those extensions that override it, in their order."""
 
     def __init__(self, extensions: Sequence[Extension] = ()) -> None:
@@ -240,25 +240,25 @@ class Life:
         """One statement for all obstacles: every claim runs it."""
 
 
-life: Final = Local[Life](Life)
-"""The extensions in force: ``life(tx)``."""
+hooks: Final = Local[Hooks](Hooks)
+"""The extensions in force: ``hooks(tx)``."""
 
 
 def install(memory: Memory, extensions: Sequence[Extension]) -> None:
     """Put extensions in force for all transactions of a database in this process."""
-    known = Life(extensions)
-    memory.locals[life] = known
+    known = Hooks(extensions)
+    memory.locals[hooks] = known
     memory.finishers = known.finish
 
 
 def settle(tx: Transaction) -> None:
     """Carry out what follows from the jobs that have ended in this transaction; every change of jobs ends with it."""
-    for step in life(tx).settle:
+    for step in hooks(tx).settle:
         step(tx)
 
 
 def lock_with(tx: Transaction, jobs: Iterable[Job]) -> None:
     """Lock what changes together with jobs that were just locked."""
     found = list(jobs)
-    for lock in life(tx).lock:
+    for lock in hooks(tx).lock:
         lock(tx, found)

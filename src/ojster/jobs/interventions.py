@@ -14,7 +14,7 @@ from ojster.core.reacts import CANCEL_REQUESTED, ENQUEUE_TTL, TOTAL_TIMEOUT
 from ojster.core.refusals import CancellationRequested
 from ojster.core.states import FINISHED, JobState
 from ojster.jobs.authorship import creator_of, sign
-from ojster.jobs.extension import life, lock_with, settle
+from ojster.jobs.extension import hooks, lock_with, settle
 from ojster.jobs.names import WAIT_TYPE, refuse_reserved
 from ojster.jobs.new_job import read_job
 from ojster.jobs.options import PRIORITIES
@@ -242,7 +242,7 @@ def _revise(tx: Transaction, job: Job, revival: DeadLetterRetry) -> None:
         },
     )
     tx.execute("UPDATE payloads SET stored = :envelope WHERE seq = :seq", {"envelope": job.envelope, "seq": job.seq})
-    for follow_up in life(tx).moved if has_moved else ():
+    for follow_up in hooks(tx).moved if has_moved else ():
         follow_up(tx, [job])
 
 
@@ -370,7 +370,7 @@ def delete_jobs(tx: Transaction, jobs: Sequence[tuple[int, str, str, str]]) -> N
     seqs = [seq for seq, *_ in jobs]
     for table in ("jobs", "payloads", "checkpoints", "job_history"):
         tx.execute_many(f"DELETE FROM {table} WHERE seq = ?", [(seq,) for seq in seqs])
-    for delete_beside in life(tx).deleted:
+    for delete_beside in hooks(tx).deleted:
         delete_beside(tx, seqs)
 
 

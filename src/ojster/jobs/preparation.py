@@ -14,7 +14,7 @@ from ojster.core.reacts import ANY_EVENT, REACTIONS
 from ojster.jobs import schemas
 from ojster.jobs.authorship import sign
 from ojster.jobs.code import ATTRIBUTE as CODE_ATTRIBUTE
-from ojster.jobs.extension import Completer, life
+from ojster.jobs.extension import Completer, hooks
 from ojster.jobs.middleware import EnqueueMiddleware, through_middleware
 from ojster.jobs.new_job import MARK, OF_STEPS, NewJob, Reach, check_envelope, other_members, read_job
 from ojster.jobs.scope import Scope
@@ -235,5 +235,5 @@ async def check_references(scope: Scope, job: NewJob) -> None:
     InvalidRequest, Forbidden
         It does not exist, or the caller may not use it.
     """
-    for check in life.of(scope.database.memory).check:
+    for check in hooks.of(scope.database.memory).check:
         await check(scope, job)

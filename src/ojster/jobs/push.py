@@ -16,7 +16,7 @@ from ojster.core.reacts import LOOKUP_BIT
 from ojster.core.states import JOB_STATES, JobState
 from ojster.core.timestamps import format_timestamp
 from ojster.jobs.authorship import find_creators
-from ojster.jobs.extension import Group, life, settle
+from ojster.jobs.extension import Group, hooks, settle
 from ojster.jobs.new_job import NewJob, Reach
 from ojster.jobs.transitions import cancel_job
 from ojster.jobs.versions import version_number
@@ -45,7 +45,7 @@ def push(tx: Transaction, groups: Sequence[Group]) -> list[list[Pushed] | Ojster
 
 def follow_up_pushes(tx: Transaction, results: Sequence[list[Pushed] | OjsterError | Later]) -> None:
     """Carry out what follows from admitted jobs for which ``find_room`` has found room."""
-    for follow_up in life(tx).pushed:
+    for follow_up in hooks(tx).pushed:
         follow_up(tx, _queues_of_new(results))
 
 
@@ -61,7 +61,7 @@ def find_room(tx: Transaction, groups: Sequence[Group]) -> list[OjsterError | No
     if (full := tx.refuse_growth()) is not None:
         return [full for _ in groups]
     refusals: list[OjsterError | None] = [None for _ in groups]
-    for refuse in life(tx).refuse_push:
+    for refuse in hooks(tx).refuse_push:
         more = iter(refuse(tx, _without(groups, refusals)))
         refusals = [refusal or next(more) for refusal in refusals]
     return refusals
@@ -119,7 +119,7 @@ def _check_ids(group: Group, taken: set[str]) -> None:
 def _new_rows(tx: Transaction, group: Group, scheduled_at: int | None = None) -> list[Job]:
     """Return the jobs to store, in their initial states; ``scheduled_at``: the time of the job that they replace."""
     jobs = [_new_row(tx, new, scheduled_at) for new in group]
-    for admit_all in life(tx).admit:
+    for admit_all in hooks(tx).admit:
         admit_all(tx, group, jobs)
     return jobs
 

@@ -22,7 +22,7 @@ from ojster.jobs.checkpoints import Checkpoint, NewCheckpoint
 from ojster.jobs.claim import NoJobsAllowed, claim, should_not_wait, should_wait
 from ojster.jobs.claim_policy import Claim
 from ojster.jobs.explanation import Explanation, explain
-from ojster.jobs.extension import Completer, life
+from ojster.jobs.extension import Completer, hooks
 from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.history import Entry, Lineage, purge_history, read_history, trace_lineage
 from ojster.jobs.messages import Acknowledgement, FailureReport, LeaseReport, Progress, Release, hand_back
@@ -68,7 +68,7 @@ class JobService(CapabilityService):
         super().__init__(scope)
         self.middleware = middleware
         self._shrink = shrink
-        self._life = life.of(self.database.memory)
+        self._hooks = hooks.of(self.database.memory)
 
     async def prepare(self, members: Members) -> NewJob:
         """Run the enqueue middleware over a request, and return the job that it describes. See ``Preparation.job``."""
@@ -81,7 +81,7 @@ class JobService(CapabilityService):
         if known := await self.database.remembered(job_types.defaults_by_type):
             otherwise = self.database.settings.default_tenant
             completers.append(lambda members: job_types.with_defaults(known, members, self.scope.tenant, otherwise))
-        completers += [await completer(self.scope) for completer in self._life.completer]
+        completers += [await completer(self.scope) for completer in self._hooks.completer]
         found = list(filter(None, completers))
         return Preparation(self.scope, self.middleware, found, catalogue, of_many=of_many)
 
@@ -119,7 +119,7 @@ class JobService(CapabilityService):
             worker_id = self.scope.named(request.worker_id) if request.worker_id else None
             request = msgspec.structs.replace(request, tenant=self.scope.tenant, worker_id=worker_id)
             queues = tuple(qualify(self.scope.tenant or DEFAULT_TENANT, queue) for queue in queues)
-        for selects in self._life.selects:
+        for selects in self._hooks.selects:
             if (kind := selects(self.database.memory, request)) is not None:
                 queues = tuple([choosy(queue, kind) for queue in queues])
                 break

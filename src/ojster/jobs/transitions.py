@@ -21,7 +21,7 @@ from ojster.core.reacts import CANCEL_REQUESTED, KEPT, RESULT_LIMITS
 from ojster.core.states import FINISHED, JobState
 from ojster.jobs.deadlines import TOTAL_TIMEOUT_ERROR, total_deadline
 from ojster.jobs.ending_attempts import await_confirmation
-from ojster.jobs.extension import life
+from ojster.jobs.extension import hooks
 from ojster.jobs.failure import Failure, append_failure, clean
 from ojster.jobs.job_json import retry_policy
 from ojster.jobs.result_retention import set_expiry, write_expiry
@@ -89,12 +89,12 @@ def fail_attempt(
     }
     ran = _duration(tx, job)
     tx.emit("job.failed", job, attempt=job.attempt, max_attempts=job.max_attempts, error=error, **ran)
-    for follow_up in life(tx).failed:
+    for follow_up in hooks(tx).failed:
         follow_up(tx, job, failure)
     delayed = None
     if verdict == Verdict.EXHAUSTED:
         if job.reacts and loss is not Loss.WORKER and failure.type != TOTAL_TIMEOUT_ERROR:
-            delayed = next((delay for ask in life(tx).last_retry if (delay := ask(job)) is not None), None)
+            delayed = next((delay for ask in hooks(tx).last_retry if (delay := ask(job)) is not None), None)
         verdict = exhausted(policy)
     if verdict != Verdict.RETRY and delayed is None:
         finish(tx, job, JobState.DISCARDED, dead=verdict == Verdict.DEAD_LETTER, running=running)
@@ -181,7 +181,7 @@ def fail_lost_attempts(tx: Transaction, lost: Sequence[tuple[Job, Failure]], los
             tx.execute("UPDATE jobs SET losses = :losses WHERE seq = :seq", {"losses": job.losses, "seq": job.seq})
         fail_attempt(tx, job, failure, loss=loss)
     for job, _ in lost:  # after all: what follows from one may end others of them
-        for follow_up in life(tx).lose:
+        for follow_up in hooks(tx).lose:
             follow_up(tx, job)
 
 
@@ -217,7 +217,7 @@ def make_available(tx: Transaction, jobs: Iterable[Job]) -> None:
         tx.make_fetchable(job)
         tx.emit("job.enqueued", job, attempt=job.attempt)
     write_states(tx, moved)
-    for follow_up in life(tx).enqueued:
+    for follow_up in hooks(tx).enqueued:
         follow_up(tx, moved)
 
 
@@ -226,7 +226,7 @@ def stop_jobs(tx: Transaction, jobs: Sequence[Job]) -> Set[str]:
     given_up = [job for job in jobs if job.reacts & CANCEL_REQUESTED]
     cancel_jobs(tx, given_up, by_themselves=True)
     stopped: set[str] = {job.id for job in given_up}
-    for stop in life(tx).stop:
+    for stop in hooks(tx).stop:
         stopped |= stop(tx, [job for job in jobs if job.id not in stopped])
     return stopped
 
@@ -321,7 +321,7 @@ def end(tx: Transaction, job: Job, state: JobState, *, dead: bool = False, runni
 def free(tx: Transaction, jobs: Sequence[Job]) -> None:
     """Wake the fetches that wait for what these jobs no longer use: a key, a limit, a pool, a worker's GPUs."""
     tx.effects.opened.update(job.queue for job in jobs if job.exclusive_key is not None)
-    for follow_up in life(tx).freed:
+    for follow_up in hooks(tx).freed:
         follow_up(tx, jobs)
 
 

@@ -13,7 +13,7 @@ import msgspec
 from ojster.core.errors import Conflict, NotFound, OjsterError
 from ojster.core.job import Job
 from ojster.core.states import UNFINISHED, JobState
-from ojster.jobs.extension import life, lock_with, settle
+from ojster.jobs.extension import hooks, lock_with, settle
 from ojster.jobs.failure import Failure
 from ojster.jobs.transitions import finish, note_failure
 from ojster.queues.limits import key_of_queue
@@ -81,7 +81,7 @@ def _move(tx: Transaction, jobs: Sequence[Job], target: str) -> None:
         tx.count(job.queue, job.tenant, job.state, 1)
         if job.state == JobState.AVAILABLE:
             tx.make_fetchable(job)
-    for follow_up in life(tx).moved:
+    for follow_up in hooks(tx).moved:
         follow_up(tx, jobs)
     tx.execute_many("UPDATE jobs SET queue = ? WHERE seq = ?", [(target, job.seq) for job in jobs])
 

@@ -13,7 +13,7 @@ from ojster.core.durations import MINUTE, SECOND
 from ojster.core.job import Job
 from ojster.core.states import JobState
 from ojster.jobs.deadlines import expiry_failure
-from ojster.jobs.extension import Due, life, lock_with, settle
+from ojster.jobs.extension import Due, hooks, lock_with, settle
 from ojster.jobs.leases import end_expired_attempts
 from ojster.jobs.transitions import finish, make_available, note_failure
 from ojster.storage.system import find_maintenance
@@ -50,7 +50,7 @@ def run_due(tx: Transaction, requests: Sequence[None]) -> list[int | None]:
             more = _process_due(tx, state, act, until) or more
     tx.tidy()
     moments = [_next_due(tx, maintenance is not None)]
-    for process in life(tx).due:
+    for process in hooks(tx).due:
         due = _process(tx, process, maintenance is not None)
         moments.append(due.at)
         more = more or due.has_more
@@ -65,7 +65,7 @@ def go_on(tx: Transaction, requests: Sequence[None]) -> list[Due]:
 
     This is what ``run_due`` does, too, without its look at everything else.
     """
-    left = [due for step in life(tx).go_on if (due := step(tx)).at is not None and due.at <= tx.now]
+    left = [due for step in hooks(tx).go_on if (due := step(tx)).at is not None and due.at <= tx.now]
     return [Due(left[0].at if left else None, any(due.has_more for due in left)) for _ in requests]
 
 
@@ -128,7 +128,7 @@ def _process_due(tx: Transaction, state: str, act: Callable[[Transaction, list[J
 def _finish(tx: Transaction) -> None:
     """Carry out all that follows, so that what cannot be done yet holds up nothing else that is due."""
     settle(tx)
-    for step in life(tx).finish:
+    for step in hooks(tx).finish:
         step(tx)
 
 
@@ -167,7 +167,7 @@ def _expire(tx: Transaction, jobs: list[Job]) -> None:
 def _end_waits(tx: Transaction, jobs: list[Job]) -> None:
     """End due pending jobs: expired jobs, and suspended jobs that were not resumed in time."""
     for job in jobs:
-        if not any(end_wait(tx, job) for end_wait in life(tx).end_wait):
+        if not any(end_wait(tx, job) for end_wait in hooks(tx).end_wait):
             _expire(tx, [job])
 
 

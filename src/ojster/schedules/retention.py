@@ -20,7 +20,7 @@ from ojster.core.durations import HOUR
 from ojster.core.reacts import RESULT_LIMITS
 from ojster.core.settings import Retention
 from ojster.core.states import FINISHED
-from ojster.jobs.extension import DeletedCounts, life
+from ojster.jobs.extension import DeletedCounts, hooks
 from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.idempotency import forget_replies
 from ojster.jobs.interventions import delete_jobs
@@ -75,7 +75,7 @@ def forget(tx: Transaction, requests: Sequence[None]) -> list[DeletedCounts]:
         note(tx, RETENTION_POSITION, position)
     queues = sorted(_queues(tx))
     done += _prune_dead_letters(tx, None, queues, tx.settings.retention.most_dead_letters, BATCH - done["rows"])
-    for forget_more in life(tx).forget:
+    for forget_more in hooks(tx).forget:
         if done["rows"] < BATCH:
             done += forget_more(tx, BATCH - done["rows"])
     tx.forget_events()
@@ -92,7 +92,7 @@ def count_forgettable(tx: Transaction, requests: Sequence[None]) -> list[Deleted
     for _, parameters in _usual(tx):
         found["jobs"] += _count(tx, _USUAL + others, parameters | marks)
     found["jobs"] += _surplus(tx, *_dead(None, sorted(_queues(tx))), tx.settings.retention.most_dead_letters)
-    for count_more in life(tx).forgettable:
+    for count_more in hooks(tx).forgettable:
         found += count_more(tx)
     return [found for _ in requests]
 

@@ -6,7 +6,7 @@ import msgspec
 
 from ojster.core.job import Job
 from ojster.core.json_objects import read_members
-from ojster.jobs.extension import life
+from ojster.jobs.extension import hooks
 from ojster.jobs.names import refuse_reserved
 from ojster.jobs.new_job import read_job
 from ojster.jobs.scope import CapabilityService, accepted
@@ -36,7 +36,7 @@ class ScheduleService(CapabilityService):
         self.scope.need_all_queues("A cron job")
         members = read_members(item.template, "The cron job's template")
         self.scope.check_contents(item.template)
-        for completer in life.of(self.database.memory).completer:
+        for completer in hooks.of(self.database.memory).completer:
             if (complete := await completer(self.scope)) is not None:
                 complete(dict(members))
         largest = self.database.settings.largest_job

@@ -16,7 +16,7 @@ from typing import Final, Protocol
 from ojster.core.errors import TenantLimitExceeded
 from ojster.core.states import JobState
 from ojster.core.tenant import called, shown_tenant
-from ojster.jobs.extension import life
+from ojster.jobs.extension import hooks
 from ojster.jobs.queries import counts_of_tenant
 from ojster.storage.transaction import Transaction
 from ojster.tenancy.tenant import Tenant, tenants_by_id
@@ -166,7 +166,7 @@ class _Allowance:
         counts = counts_of_tenant(tx, tenant.id)
         self._depth, self._scheduled = _count(counts, DEPTH_STATES), _count(counts, ("scheduled",))
         self._depth += tx.effects.growth[tenant.id]
-        self._depth += sum(announced(tx, tenant.id) for announced in life(tx).announced)
+        self._depth += sum(announced(tx, tenant.id) for announced in hooks(tx).announced)
 
     def refusal(self, jobs: int, scheduled: int, *, can_wait: bool = True) -> TenantLimitExceeded | None:
         """Return the error if ``jobs`` more jobs, ``scheduled`` of them for later, exceed a limit; else ``None``.
