@@ -58,7 +58,7 @@ def _find_workflow(tx: Transaction, id: str, *, lock: bool) -> tuple[int, str]:
         raise no_workflow(id)
     # An item is added, or the workflow is deleted; never both: the deletion goes around the locked row.
     rows = tx.execute(
-        "SELECT seq, tenant FROM workflows WHERE id = :id AND state <> 'forgotten'" + (tx.for_update if lock else ""),
+        "SELECT seq, tenant FROM workflows WHERE id = :id AND state <> 'hidden'" + (tx.for_update if lock else ""),
         {"id": id},
     )
     if not rows:

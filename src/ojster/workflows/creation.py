@@ -20,7 +20,7 @@ from ojster.workflows.advance import Advance
 from ojster.workflows.graph import Graph
 from ojster.workflows.plan_values import NewWorkflow, Plan
 from ojster.workflows.states import change_workflow
-from ojster.workflows.stored_workflow import FORGOTTEN, Workflow, WorkflowState, emit
+from ojster.workflows.stored_workflow import HIDDEN, Workflow, WorkflowState, emit
 from ojster.workflows.targets import refuse_target
 
 _GIVEN_COLUMNS: Final = (
@@ -91,7 +91,7 @@ def begin(tx: Transaction, requests: Sequence[NewWorkflow]) -> list[int | Ojster
     results: list[int | OjsterError] = []
     for new, seq in zip(requests, tx.new_workflow_numbers(len(requests)), strict=True):
         refusal = _refusal(graph, new)
-        results.append(refusal or _add(graph, seq, new, FORGOTTEN, tx.now + ABANDONED_AFTER).seq)
+        results.append(refusal or _add(graph, seq, new, HIDDEN, tx.now + ABANDONED_AFTER).seq)
     graph.write()
     return results
 
@@ -142,7 +142,7 @@ def _incomplete(graph: Graph, seq: int) -> Workflow | None:
     """Lock and return an incomplete workflow; ``None`` if it was abandoned."""
     graph.lock([seq])
     workflow = graph.workflows.get(seq)
-    return workflow if workflow is not None and workflow.state == FORGOTTEN and not workflow.finished_at else None
+    return workflow if workflow is not None and workflow.state == HIDDEN and not workflow.finished_at else None
 
 
 def _abandoned() -> OjsterError:
@@ -160,7 +160,7 @@ def _refusal(graph: Graph, new: NewWorkflow) -> OjsterError | None:
     if (full := tx.refuse_growth()) is not None:
         return full
     for (state,) in tx.execute("SELECT state FROM workflows WHERE id = :id", {"id": new.id}) if new.id_is_given else ():
-        if state == FORGOTTEN:
+        if state == HIDDEN:
             return BackendUnavailable(f"A workflow with the id {new.id} is being created or deleted. Try again later.")
         message = f"A workflow with the id {new.id} exists already. Use another id."
         return Duplicate(message, existing_workflow_id=new.id)

@@ -16,7 +16,7 @@ from ojster.workflows.graph import Graph
 from ojster.workflows.node import Node, NodeState
 from ojster.workflows.retention import MAX_DUE_WORKFLOWS
 from ojster.workflows.states import change_workflow
-from ojster.workflows.stored_workflow import BRANCH_TIMEOUT, FORGOTTEN, Workflow, WorkflowState, emit
+from ojster.workflows.stored_workflow import BRANCH_TIMEOUT, HIDDEN, Workflow, WorkflowState, emit
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -59,7 +59,7 @@ def _look_after(tx: Transaction, seq: int) -> None:
     if workflow.due_at is None or workflow.due_at > tx.now:
         return
     run = Advance(graph)
-    if workflow.state == FORGOTTEN:
+    if workflow.state == HIDDEN:
         abandon(tx, workflow)
     elif workflow.state == WorkflowState.PENDING:
         _expire_or_launch(run, workflow)

@@ -12,7 +12,7 @@ from ojster.storage.transaction import Transaction
 from ojster.tenancy.tenant import tenants_retention
 from ojster.workflows.graph import delete_nodes
 from ojster.workflows.states import change_workflow
-from ojster.workflows.stored_workflow import FORGOTTEN, WORKFLOW_COLUMNS, Workflow
+from ojster.workflows.stored_workflow import HIDDEN, WORKFLOW_COLUMNS, Workflow
 
 MAX_DUE_WORKFLOWS: Final = 100
 """Maximum number of due workflows processed in one transaction."""
@@ -83,7 +83,7 @@ def _deletable_workflows(tx: Transaction) -> list[_Deletable]:
         )
     """
     found = [
-        _Deletable("state = :state AND finished_at IS NOT NULL", {"state": FORGOTTEN}),
+        _Deletable("state = :state AND finished_at IS NOT NULL", {"state": HIDDEN}),
         _Deletable(f"kept_until <= :now AND {free}", {"now": now}, "kept_until"),
     ]
     own = tenants_retention(tx)
@@ -113,9 +113,9 @@ def _forget(tx: Transaction, workflow: Workflow, room: int) -> Counter[str]:
     The first call hides the workflow. Return the numbers of deleted ``rows``, ``jobs`` and ``workflows``.
     """
     low, high = workflow.numbers
-    if workflow.state != FORGOTTEN:
-        change_workflow(workflow, FORGOTTEN)
-        tx.execute("UPDATE workflows SET state = :state WHERE seq = :seq", {"state": FORGOTTEN, "seq": workflow.seq})
+    if workflow.state != HIDDEN:
+        change_workflow(workflow, HIDDEN)
+        tx.execute("UPDATE workflows SET state = :state WHERE seq = :seq", {"state": HIDDEN, "seq": workflow.seq})
     jobs = tx.execute(
         "SELECT seq, queue, tenant, state FROM jobs WHERE node BETWEEN :low AND :high LIMIT :room",
         {"low": low, "high": high, "room": room},

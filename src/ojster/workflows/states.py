@@ -6,7 +6,7 @@ from typing import Final
 
 from ojster.core.state_machine import StateMachine
 from ojster.workflows.node import ENDED, Node, NodeState
-from ojster.workflows.stored_workflow import FORGOTTEN, Workflow, WorkflowState
+from ojster.workflows.stored_workflow import HIDDEN, Workflow, WorkflowState
 
 _BEFORE_START: Final = frozenset(
     {
@@ -43,7 +43,7 @@ Nodes that have ended, or are about to start, wait again when they, or what they
 start wait when they get another dependency.
 """
 
-_RETRY: Final = frozenset({WorkflowState.RUNNING, FORGOTTEN})
+_RETRY: Final = frozenset({WorkflowState.RUNNING, HIDDEN})
 
 WORKFLOW_STATES: Final = StateMachine(
     "workflow",
@@ -64,9 +64,9 @@ WORKFLOW_STATES: Final = StateMachine(
         WorkflowState.FAILED: _RETRY,
         WorkflowState.CANCELLED: _RETRY,
         WorkflowState.COMPENSATED: _RETRY,
-        WorkflowState.COMPLETED: frozenset({FORGOTTEN}),
-        WorkflowState.RETRIED: frozenset({FORGOTTEN}),
-        FORGOTTEN: frozenset({WorkflowState.PENDING}),
+        WorkflowState.COMPLETED: frozenset({HIDDEN}),
+        WorkflowState.RETRIED: frozenset({HIDDEN}),
+        HIDDEN: frozenset({WorkflowState.PENDING}),
     },
 )
 """All transitions of workflows; ``change_workflow`` refuses any other. A retry of failed steps runs one again."""

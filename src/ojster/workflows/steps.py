@@ -14,7 +14,7 @@ from ojster.storage.transaction import Transaction
 from ojster.workflows.advance import Advance
 from ojster.workflows.graph import Graph
 from ojster.workflows.node import TWO_PART, Kind, Node
-from ojster.workflows.stored_workflow import FORGOTTEN, IS_VISIBLE, Workflow
+from ojster.workflows.stored_workflow import HIDDEN, IS_VISIBLE, Workflow
 
 
 class StepAddress(msgspec.Struct, frozen=True):
@@ -33,7 +33,7 @@ def steer(tx: Transaction, id: str, change: Callable[[Advance, Workflow], None])
     graph = Graph(tx)
     graph.lock([rows[0][0]])
     workflow = graph.workflows.get(rows[0][0])
-    if workflow is None or workflow.state == FORGOTTEN:  # retention was first
+    if workflow is None or workflow.state == HIDDEN:  # retention was first
         return no_workflow(id)
     run = Advance(graph)
     try:

@@ -97,13 +97,13 @@ class Workflow(msgspec.Struct, gc=False):
 
 WORKFLOW_COLUMNS: Final = ", ".join(Workflow.__struct_fields__)
 
-FORGOTTEN: Final = "forgotten"
+HIDDEN: Final = "hidden"
 """State of a workflow that is hidden from callers: it is being deleted, or its nodes are still being created.
 
 The former has a ``finished_at``.
 """
 
-IS_VISIBLE: Final = f"state <> '{FORGOTTEN}'"
+IS_VISIBLE: Final = f"state <> '{HIDDEN}'"
 """Condition on a workflow: callers can see it."""
 
 
