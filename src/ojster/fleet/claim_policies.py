@@ -13,16 +13,16 @@ from ojster.fleet.matching import Budget, Match
 from ojster.fleet.requirements import NOTHING
 from ojster.jobs.available import one_of_each, pass_over, select_available
 from ojster.jobs.claim import NoJobsAllowed
-from ojster.jobs.claim_policy import Claim, ClaimPolicy, Obstacles, Pipeline, Share
+from ojster.jobs.claim_policy import Claim, ClaimPolicy, Pipeline, Share, UsageProbes
 from ojster.storage.transaction import WITH_NEEDS
 
-IDLE_WORKERS: Final[Obstacles] = {
+IDLE_WORKERS: Final[UsageProbes] = {
     "worker": "id FROM workers WHERE state <> 'running' OR directive <> 'running'",
     "disabled": "id FROM worker_rules WHERE enabled = 0",
 }
 """Workers that get no jobs."""
 
-REQUIREMENTS_WAIT: Final[Obstacles] = {
+REQUIREMENTS_WAIT: Final[UsageProbes] = {
     "needs": "'' WHERE EXISTS (SELECT 1 FROM jobs WHERE state = 'available' AND needs IS NOT NULL)"
 }
 """Available jobs with requirements."""
@@ -39,7 +39,7 @@ class IdlePolicy(ClaimPolicy):
         super().__init__(pipeline)
         self._idle: set[str | None] = set()
 
-    def obstacle(self, kind: str, name: str) -> None:
+    def note_use(self, kind: str, name: str) -> None:
         """Note a worker."""
         self.is_used = True
         self._idle.add(name)

@@ -9,7 +9,7 @@ from ojster.fleet.abilities import kind_of
 from ojster.fleet.claim_policies import IDLE_WORKERS, REQUIREMENTS_WAIT, AbilityPolicy, IdlePolicy, MatchingPolicy
 from ojster.fleet.unrunnable import why_unrunnable
 from ojster.fleet.workers import reap_silent_workers
-from ojster.jobs.claim_policy import NO_OBSTACLES, Claim, ClaimPolicy, Obstacles
+from ojster.jobs.claim_policy import NO_USAGE_PROBES, Claim, ClaimPolicy, UsageProbes
 from ojster.jobs.extension import Due, Extension
 from ojster.jobs.reason import Reason
 from ojster.storage.memory import Memory
@@ -36,10 +36,10 @@ class FleetExtension(Extension):
         if reasons := why_unrunnable(tx, job):
             yield Reason("no_worker", f"No worker can run it: {'; '.join(reasons)}.")
 
-    def claim_policies(self) -> Sequence[tuple[type[ClaimPolicy], Obstacles]]:
+    def claim_policies(self) -> Sequence[tuple[type[ClaimPolicy], UsageProbes]]:
         """Leave out idle workers, and jobs that a worker cannot run."""
         return (
             (IdlePolicy, IDLE_WORKERS),
-            (AbilityPolicy, NO_OBSTACLES),
+            (AbilityPolicy, NO_USAGE_PROBES),
             (MatchingPolicy, REQUIREMENTS_WAIT),
         )

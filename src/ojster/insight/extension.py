@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ojster.insight.claim_policy import SkipPolicy
 from ojster.insight.task_history import forget_runs
-from ojster.jobs.claim_policy import NO_OBSTACLES, ClaimPolicy, Obstacles
+from ojster.jobs.claim_policy import NO_USAGE_PROBES, ClaimPolicy, UsageProbes
 from ojster.jobs.extension import DeletedCounts, Extension
 from ojster.jobs.statistics import roll_up_minutes
 from ojster.storage.transaction import Transaction
@@ -20,6 +20,6 @@ class TaskHistoryExtension(Extension):
         roll_up_minutes(tx)
         return DeletedCounts(rows=forget_runs(tx, room))
 
-    def claim_policies(self) -> Sequence[tuple[type[ClaimPolicy], Obstacles]]:
+    def claim_policies(self) -> Sequence[tuple[type[ClaimPolicy], UsageProbes]]:
         """Complete jobs that need not run when they are about to be handed out."""
-        return ((SkipPolicy, NO_OBSTACLES),)
+        return ((SkipPolicy, NO_USAGE_PROBES),)

@@ -79,9 +79,9 @@ class ClaimPipeline:
         known = hooks(tx)
         self._overriding = known.claim_steps
         self._policies = [policy(self) for policy in known.claim_policies]
-        if known.obstacles:
-            for number, kind, name in tx.execute(known.obstacles):
-                self._policies[number].obstacle(kind, name)
+        if known.usage_probes:
+            for number, kind, name in tx.execute(known.usage_probes):
+                self._policies[number].note_use(kind, name)
         self._has_settled = False
         self._answers, self._joins = self._steps("answer"), self._steps("join")  # they are asked for each claim
 

@@ -14,10 +14,10 @@ import msgspec
 from ojster.core.job import Job
 from ojster.storage.transaction import Transaction
 
-Obstacles = Mapping[str, str]
+UsageProbes = Mapping[str, str]
 """SELECT statements, by kind, whose rows show that a policy is in use. They are parts of one statement."""
 
-NO_OBSTACLES: Final[Obstacles] = {}
+NO_USAGE_PROBES: Final[UsageProbes] = {}
 """For a policy that knows without a statement whether it is in use."""
 
 
@@ -118,7 +118,7 @@ class ClaimPolicy:
     Attributes
     ----------
     is_used:
-        Whether it takes part; set by ``obstacle``, or from the beginning.
+        Whether it takes part; set by ``note_use``, or when it is created.
     """
 
     def __init__(self, pipeline: Pipeline) -> None:
@@ -126,8 +126,8 @@ class ClaimPolicy:
         self.pipeline = pipeline
         self.is_used = False
 
-    def obstacle(self, kind: str, name: str) -> None:
-        """Note a row of one of its obstacles."""
+    def note_use(self, kind: str, name: str) -> None:
+        """Note a row of one of its usage probes."""
         self.is_used = True
 
     # Which claims are served, and together with which others

@@ -16,7 +16,7 @@ import msgspec
 from ojster.core.errors import OjsterError
 from ojster.core.job import Job
 from ojster.core.json_objects import Members
-from ojster.jobs.claim_policy import STEPS, Claim, ClaimPolicy, Obstacles
+from ojster.jobs.claim_policy import STEPS, Claim, ClaimPolicy, UsageProbes
 from ojster.jobs.failure import Failure
 from ojster.jobs.messages import Acknowledgement, EndWithoutSuccess, Release
 from ojster.jobs.new_job import NewJob
@@ -173,7 +173,7 @@ class Extension:
         """Return why an available job is not handed out."""
         return ()
 
-    def claim_policies(self) -> Sequence[tuple[type[ClaimPolicy], Obstacles]]:
+    def claim_policies(self) -> Sequence[tuple[type[ClaimPolicy], UsageProbes]]:
         """Return the policies that decide which jobs are handed out, and what shows that each is in use."""
         return ()
 
@@ -232,12 +232,12 @@ class Hooks:
             for step in STEPS
         }
         """The policies, by number, that take part in each step of a claim."""
-        self.obstacles = " UNION ALL ".join(
+        self.usage_probes = " UNION ALL ".join(
             f"SELECT {number} AS policy, '{kind}' AS kind, {select}"
-            for number, (_, obstacles) in enumerate(policies)
-            for kind, select in obstacles.items()
+            for number, (_, probes) in enumerate(policies)
+            for kind, select in probes.items()
         )
-        """One statement for all obstacles: every claim runs it."""
+        """One statement for all usage probes: every claim runs it."""
 
 
 hooks: Final = Local[Hooks](Hooks)

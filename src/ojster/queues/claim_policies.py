@@ -15,7 +15,7 @@ from ojster.core.tenant import called
 from ojster.fleet.claim_policies import MatchingPolicy
 from ojster.fleet.matching import Budget
 from ojster.jobs.available import by_priority, one_of_each, pass_over, select_available
-from ojster.jobs.claim_policy import UNLIMITED, Claim, ClaimPolicy, Obstacles, Pipeline, Share, Take
+from ojster.jobs.claim_policy import UNLIMITED, Claim, ClaimPolicy, Pipeline, Share, Take, UsageProbes
 from ojster.jobs.failure import Failure
 from ojster.jobs.places import last_places
 from ojster.jobs.transitions import finish, note_failure, write_states
@@ -28,12 +28,12 @@ from ojster.queues.rules import queue_rules
 from ojster.queues.turns import turns_of
 from ojster.storage.transaction import WITH_LIMIT
 
-MAINTENANCE: Final[Obstacles] = {"maintenance": "name FROM system WHERE name = 'maintenance'"}
-PAUSED_QUEUES: Final[Obstacles] = {"paused": "name FROM queues WHERE paused_at IS NOT NULL"}
-LIMITED_QUEUES: Final[Obstacles] = {
+MAINTENANCE: Final[UsageProbes] = {"maintenance": "name FROM system WHERE name = 'maintenance'"}
+PAUSED_QUEUES: Final[UsageProbes] = {"paused": "name FROM queues WHERE paused_at IS NOT NULL"}
+LIMITED_QUEUES: Final[UsageProbes] = {
     "limited": "substr(key, 8) FROM rate_limits WHERE key >= '/queue/' AND key < '/queue0'"
 }
-LIMITED_JOBS_WAIT: Final[Obstacles] = {
+LIMITED_JOBS_WAIT: Final[UsageProbes] = {
     "limits": "'' WHERE EXISTS (SELECT 1 FROM jobs WHERE state = 'available' AND limit_key IS NOT NULL)"
 }
 
@@ -63,7 +63,7 @@ class PausePolicy(ClaimPolicy):
         super().__init__(pipeline)
         self.paused: set[str] = set()
 
-    def obstacle(self, kind: str, name: str) -> None:
+    def note_use(self, kind: str, name: str) -> None:
         """Note a paused queue."""
         self.is_used = True
         self.paused.add(name)
@@ -81,7 +81,7 @@ class QueueLimitPolicy(ClaimPolicy):
         self._limited: set[str] = set()
         self._gates: dict[str, Gate] = {}
 
-    def obstacle(self, kind: str, name: str) -> None:
+    def note_use(self, kind: str, name: str) -> None:
         """Note a queue that has limits."""
         self.is_used = True
         self._limited.add(name)

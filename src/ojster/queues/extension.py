@@ -11,7 +11,7 @@ from ojster.core.job import Job
 from ojster.core.json_objects import Members
 from ojster.core.rate_limit import Rate
 from ojster.core.timestamps import parse_timestamp
-from ojster.jobs.claim_policy import NO_OBSTACLES, ClaimPolicy, Obstacles
+from ojster.jobs.claim_policy import NO_USAGE_PROBES, ClaimPolicy, UsageProbes
 from ojster.jobs.extension import Completer, Due, Extension, Group
 from ojster.jobs.failure import Failure
 from ojster.jobs.new_job import NewJob
@@ -51,9 +51,9 @@ _POLICIES: Final = (
     (MaintenancePolicy, MAINTENANCE),
     (PausePolicy, PAUSED_QUEUES),
     (QueueLimitPolicy, LIMITED_QUEUES),
-    (ResourceBudgetPolicy, NO_OBSTACLES),
-    (PoolPolicy, NO_OBSTACLES),
-    (FairnessPolicy, NO_OBSTACLES),
+    (ResourceBudgetPolicy, NO_USAGE_PROBES),
+    (PoolPolicy, NO_USAGE_PROBES),
+    (FairnessPolicy, NO_USAGE_PROBES),
     (KeyLimitPolicy, LIMITED_JOBS_WAIT),
 )
 
@@ -121,6 +121,6 @@ class QueueExtension(Extension):
         """Return whether maintenance, a pause or a limit keeps a job from starting."""
         return why_held_back(tx, job)
 
-    def claim_policies(self) -> Sequence[tuple[type[ClaimPolicy], Obstacles]]:
+    def claim_policies(self) -> Sequence[tuple[type[ClaimPolicy], UsageProbes]]:
         """Limit and order what the queues hand out."""
         return _POLICIES

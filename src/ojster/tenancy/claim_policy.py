@@ -8,7 +8,7 @@ from typing import Final
 
 from ojster.core.job import Job
 from ojster.core.tenant import NOBODY
-from ojster.jobs.claim_policy import ClaimPolicy, Obstacles, Pipeline, Share, TakeOfTenant
+from ojster.jobs.claim_policy import ClaimPolicy, Pipeline, Share, TakeOfTenant, UsageProbes
 from ojster.jobs.places import last_places
 from ojster.jobs.waiting import MAX_TENANTS, waiting_tenants
 from ojster.queues.fairness import FairnessState, Sharing
@@ -16,7 +16,7 @@ from ojster.queues.turns import turns_of
 from ojster.tenancy.quotas import tenant_capacities
 from ojster.tenancy.tenant import tenants_by_id
 
-TENANTS_WAIT: Final[Obstacles] = {
+TENANTS_WAIT: Final[UsageProbes] = {
     "tenants": "'' WHERE EXISTS (SELECT 1 FROM jobs WHERE state = 'available' AND tenant <> '')"
 }
 """Available jobs of tenants."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from ojster.core.errors import OjsterError
 from ojster.core.job import Job
 from ojster.core.tenant import shown_tenant
-from ojster.jobs.claim_policy import ClaimPolicy, Obstacles
+from ojster.jobs.claim_policy import ClaimPolicy, UsageProbes
 from ojster.jobs.extension import Extension, Group
 from ojster.jobs.reason import Reason
 from ojster.storage.transaction import Transaction
@@ -36,6 +36,6 @@ class TenancyExtension(Extension):
                 "tenant", f"As many jobs of the tenant {shown_tenant(job.tenant)!r} run as may run at once: {most}."
             )
 
-    def claim_policies(self) -> Sequence[tuple[type[ClaimPolicy], Obstacles]]:
+    def claim_policies(self) -> Sequence[tuple[type[ClaimPolicy], UsageProbes]]:
         """Serve tenants in turn, each within its limit."""
         return ((TenantPolicy, TENANTS_WAIT),)

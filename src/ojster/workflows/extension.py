@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence, Set
 
 from ojster.core.errors import OjsterError
 from ojster.core.job import NODE_BITS, Job
-from ojster.jobs.claim_policy import NO_OBSTACLES, ClaimPolicy, Obstacles
+from ojster.jobs.claim_policy import NO_USAGE_PROBES, ClaimPolicy, UsageProbes
 from ojster.jobs.ending_attempts import confirm_overdue_ends, forget_ends
 from ojster.jobs.extension import DeletedCounts, Due, Extension
 from ojster.jobs.messages import Acknowledgement, EndWithoutSuccess, Release
@@ -135,9 +135,9 @@ class WorkflowExtension(Extension):
                 return False
         return True
 
-    def claim_policies(self) -> Sequence[tuple[type[ClaimPolicy], Obstacles]]:
+    def claim_policies(self) -> Sequence[tuple[type[ClaimPolicy], UsageProbes]]:
         """Leave out jobs of workflows that were stopped meanwhile."""
-        return ((StoppedWorkflowPolicy, NO_OBSTACLES),)
+        return ((StoppedWorkflowPolicy, NO_USAGE_PROBES),)
 
     def start(self, tx: Transaction, jobs: Sequence[Job]) -> None:
         """Note which workflows have begun; give their jobs the results that they ask for, and what resumed them."""
