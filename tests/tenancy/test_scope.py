@@ -158,10 +158,10 @@ def test_a_scope_knows_its_caller(database: Database) -> None:
 
 
 def test_what_concerns_all_tenants_is_for_callers_without_one(database: Database) -> None:
-    Scope(database).for_all("It")
+    Scope(database).require_all_tenants("It")
     for tenant in ("acme", ""):
         with pytest.raises(Forbidden, match="It concerns all tenants"):
-            Scope(database, Caller(tenant)).for_all("It")
+            Scope(database, Caller(tenant)).require_all_tenants("It")
 
 
 def test_a_caller_with_some_queues_names_one_of_them(database: Database) -> None:

@@ -16,7 +16,7 @@ class AuditService(CapabilityService):
 
     async def select(self, query: AuditQuery) -> list[AuditEntry]:
         """Return the entries that a query asks for, the newest first."""
-        self.scope.for_all("The audit log")
+        self.scope.require_all_tenants("The audit log")
         return await self.database.survey(entries.select, query)
 
     async def verify(self, start: Position = Position()) -> Check:  # noqa: B008  (it is frozen)
@@ -27,7 +27,7 @@ class AuditService(CapabilityService):
         Check
             The last entry that is right, and what is wrong with the next one, if anything is.
         """
-        self.scope.for_all("The audit log")
+        self.scope.require_all_tenants("The audit log")
         while True:
             found = await self.database.read(entries.check, start)
             if found.problem is not None or found.last == found.head:

@@ -142,5 +142,5 @@ class FleetService(CapabilityService):
 
     async def unrunnable(self) -> list[Unrunnable]:
         """Return the waiting jobs that no present worker can run, and the reasons."""
-        self.scope.for_all("Listing unrunnable jobs")
+        self.scope.require_all_tenants("Listing unrunnable jobs")
         return await self.database.survey(unrunnable.list_unrunnable, None)

@@ -82,7 +82,7 @@ class Scope:
         """Return whether the caller is limited to no queues, or to this one among others."""
         return self.access is None or self.access.covers(queue)
 
-    def for_all(self, what: str) -> None:
+    def require_all_tenants(self, what: str) -> None:
         """Raise ``Forbidden`` if the caller is limited to one tenant.
 
         Parameters

@@ -61,7 +61,7 @@ class QueueService(CapabilityService):
         InvalidRequest
             The name is invalid.
         """
-        self.scope.for_all("Pausing a queue")
+        self.scope.require_all_tenants("Pausing a queue")
         self.scope.check_queue(name)
         return await self.database.run(queues.pause, check_queue_name(name))
 
@@ -73,7 +73,7 @@ class QueueService(CapabilityService):
         InvalidRequest, Conflict
             The name is invalid, or the queue exists.
         """
-        self.scope.for_all("Creating a queue")
+        self.scope.require_all_tenants("Creating a queue")
         return accepted(await self.database.run(lifecycle.create, check_queue_name(name)))
 
     async def delete(self, name: str, strategy: DeletionStrategy = "reject", target: str | None = None) -> int:
@@ -92,7 +92,7 @@ class QueueService(CapabilityService):
         InvalidRequest
             ``move`` has no other queue as ``target``.
         """
-        self.scope.for_all("Deleting a queue")
+        self.scope.require_all_tenants("Deleting a queue")
         if (strategy == "move") != (target is not None) or target == name:
             raise InvalidRequest("'target_queue' names another queue with the strategy 'move', and only with it.")
         if target is not None:
@@ -117,6 +117,6 @@ class QueueService(CapabilityService):
 
     async def resume(self, name: str) -> Queue:
         """Resume a paused queue."""
-        self.scope.for_all("Resuming a queue")
+        self.scope.require_all_tenants("Resuming a queue")
         self.scope.check_queue(name)
         return await self.database.run(queues.resume, check_queue_name(name))

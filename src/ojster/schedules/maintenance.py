@@ -181,7 +181,7 @@ class Maintenance(CapabilityService):
         dict[str, int]
             Number of ``jobs``, including those of workflows, of ``workflows``, and of ``files``.
         """
-        self.scope.for_all("Pruning")
+        self.scope.require_all_tenants("Pruning")
         found: Counter[str] = Counter()
         if dry_run:
             found += await self.database.read(retention.count_forgettable, None)

@@ -34,7 +34,7 @@ class TokenService(CapabilityService):
 
         Spec: ojs-security 12.3
         """
-        self.scope.for_all("Creating a token")
+        self.scope.require_all_tenants("Creating a token")
         self._check_queues(queues)
         if not grants:
             raise InvalidRequest("'grants' is empty. Give the token at least one role.", field="grants")
@@ -80,7 +80,7 @@ class TokenService(CapabilityService):
 
         Spec: ojs-security 6.4
         """
-        self.scope.for_all("Rotating a token")
+        self.scope.require_all_tenants("Rotating a token")
         for known in await self.all():
             if known.id == token_id:
                 self._check_queues(known.queues)
@@ -97,10 +97,10 @@ class TokenService(CapabilityService):
         NotFound
             The token does not exist.
         """
-        self.scope.for_all("Revoking a token")
+        self.scope.require_all_tenants("Revoking a token")
         return await self.scope.do(tokens.revoke_tokens, token_id)
 
     async def all(self) -> list[Token]:
         """Return all tokens, the oldest first."""
-        self.scope.for_all("Listing tokens")
+        self.scope.require_all_tenants("Listing tokens")
         return await self.database.read(tokens.list_tokens, None)
