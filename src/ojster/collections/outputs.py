@@ -68,13 +68,13 @@ def collect_all(tx: Transaction, wanted: Sequence[tuple[Job, Event, Collect]]) -
     """Put items into collections, in one batch if possible; record failures in the history of the job."""
     known: set[str] = set()
     ready: list[tuple[Job, Event, str, NewItem]] = []
-    see, seen = None, None
+    resolver, resolved = None, None
     for job, event, action in wanted:
-        if see is None or seen is not job:
-            see, seen = seer(job), job
+        if resolver is None or resolved is not job:
+            resolver, resolved = reference_resolver(job), job
         try:
             key = key_of(job.tenant, action.collection, workflow_of(job))
-            items = list(_items_of(tx, job, action, see))
+            items = list(_items_of(tx, job, action, resolver))
             if key not in known and not is_internal(key):
                 need_collection(tx, key)
             known.add(key)
@@ -101,11 +101,11 @@ def broken_promise(tx: Transaction, job: Job, result: bytes | None) -> str | Non
         return None
     tx.load_envelopes([job])
     before, job.result = job.result, result
-    see = seer(job)
+    resolver = reference_resolver(job)
     try:
         for action in collects_of(job.envelope):
             if action.collection == INTERNAL:
-                for _ in _items_of(tx, job, action, see):  # made once more when the job has ended
+                for _ in _items_of(tx, job, action, resolver):  # made once more when the job has ended
                     pass
     except (OjsterError, Unresolvable) as error:
         return str(error)
@@ -138,32 +138,33 @@ def note_failure(tx: Transaction, job: Job, event: Event, error: str) -> None:
     tx.emit("job.reaction_failed", job, reaction=event, error=error[:1_000])
 
 
-def _items_of(tx: Transaction, job: Job, action: Collect, see: Resolver) -> Iterator[NewItem]:
+def _items_of(tx: Transaction, job: Job, action: Collect, resolver: Resolver) -> Iterator[NewItem]:
     """Yield the items to put into a collection: data, or the matching artifacts of the job."""
     if action.artifacts is None:
-        data = (job.result or b"null") if action.data is msgspec.UNSET else resolve(action.data, see)
-        yield NewItem(_name_of(action, see), check_data(data), action.category, action.replace)
+        data = (job.result or b"null") if action.data is msgspec.UNSET else resolve(action.data, resolver)
+        yield NewItem(_name_of(action, resolver), check_data(data), action.category, action.replace)
         return
     found = artifacts_of(tx, job, action.artifacts)
     if not found:
         raise NotFound(f"The job has no artifact for {action.name!r}.", resource_type="item")
     for item in found:
-        see_item = _artifact_resolver(item, see)
-        data = bytes(item.data) if action.data is msgspec.UNSET else resolve(action.data, see_item)
+        item_resolver = _artifact_resolver(item, resolver)
+        data = bytes(item.data) if action.data is msgspec.UNSET else resolve(action.data, item_resolver)
         category = action.category or item.category
-        new = NewItem(_name_of(action, see_item), check_data(data), category, action.replace)
+        new = NewItem(_name_of(action, item_resolver), check_data(data), category, action.replace)
         yield new.with_file(item.file)
 
 
-def _name_of(action: Collect, see: Resolver) -> str:
-    return check_item_name(filled(action.name, see))
+def _name_of(action: Collect, resolver: Resolver) -> str:
+    return check_item_name(filled(action.name, resolver))
 
 
-def filled(template: str, see: Resolver) -> str:
+def filled(template: str, resolver: Resolver) -> str:
     """Return a template with each reference in braces replaced by its value."""
     words, references = _parsed(template)
     return (
-        "".join([word + _text(see(reference)) for word, reference in zip(words, references, strict=False)]) + words[-1]
+        "".join([word + _text(resolver(reference)) for word, reference in zip(words, references, strict=False)])
+        + words[-1]
     )
 
 
@@ -174,16 +175,16 @@ def _parsed(template: str) -> tuple[list[str], list[Reference]]:
     return parts[::2], [parse_reference(field) for field in parts[1::2]]
 
 
-def _artifact_resolver(item: Item, see: Resolver) -> Resolver:
+def _artifact_resolver(item: Item, resolver: Resolver) -> Resolver:
     """Return a resolver that also resolves references to an artifact: ``artifact.name``, ``artifact.data.version``."""
 
     def look(reference: Reference) -> bytes:
-        return follow(reference, item.shown()) if reference.root == "artifact" else see(reference)
+        return follow(reference, item.shown()) if reference.root == "artifact" else resolver(reference)
 
     return look
 
 
-def seer(job: Job) -> Resolver:
+def reference_resolver(job: Job) -> Resolver:
     """Return a resolver of references to a job."""
     said: dict[str, msgspec.Raw] = {}
     shown: list[bytes] = []
@@ -206,10 +207,10 @@ def seer(job: Job) -> Resolver:
     return look
 
 
-def finder(tx: Transaction, tenant: str, workflow: int | None) -> Callable[[bytes], bytes]:
+def lookup_resolver(tx: Transaction, tenant: str, workflow: int | None) -> Callable[[bytes], bytes]:
     """Return a function that resolves lookups to JSON: an item, or an array of items."""
 
-    def find(raw: bytes) -> bytes:
+    def resolve_lookup(raw: bytes) -> bytes:
         try:
             lookups, is_single = read_lookup(raw)
             items = look_up(tx, lookups, tenant, workflow)
@@ -218,7 +219,7 @@ def finder(tx: Transaction, tenant: str, workflow: int | None) -> Callable[[byte
         shown = [item.shown() for item in items]
         return shown[0] if is_single else b"[%b]" % b",".join(shown)
 
-    return find
+    return resolve_lookup
 
 
 def resolve_lookups(tx: Transaction, job: Job) -> bool:
@@ -228,7 +229,7 @@ def resolve_lookups(tx: Transaction, job: Job) -> bool:
     """
     members = _members(job.envelope)
     try:
-        found = replace_lookups(members["args"], finder(tx, job.tenant, None))
+        found = replace_lookups(members["args"], lookup_resolver(tx, job.tenant, None))
         check_depth(found, "The 'args' attribute with its items")
     except (Unresolvable, InvalidPayload) as error:
         job.attempt += 1

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from ojster.collections.outputs import seer
+from ojster.collections.outputs import reference_resolver
 from ojster.core.errors import NotFound, OjsterError
 from ojster.core.job import Job
 from ojster.core.reacts import JobEvent as Event
@@ -129,13 +129,13 @@ def record_outcomes(tx: Transaction, outcomes: Sequence[tuple[str, str, dict[str
 
 
 def _filled(template: str, job: Job, event: Event) -> str:
-    see = seer(job)
+    resolver = reference_resolver(job)
 
     def fill(field: re.Match[str]) -> str:
         if field[1] == "event":
             return _EVENT_PHRASES[event]
         try:
-            value = msgspec.json.decode(see(parse_reference(field[1])))
+            value = msgspec.json.decode(resolver(parse_reference(field[1])))
         except Unresolvable:
             return field[0]
         text = value if isinstance(value, str) else msgspec.json.encode(value).decode()

@@ -17,10 +17,10 @@ from ojster.collections.collect import Collect
 from ojster.collections.outputs import (
     collect_all,
     collect_outputs,
-    finder,
+    lookup_resolver,
     note_failure,
+    reference_resolver,
     run_reaction,
-    seer,
     workflow_of,
 )
 from ojster.core.errors import NotFound, OjsterError
@@ -195,5 +195,7 @@ def _descended(job: Job, members: Members, name: str) -> Members:
 
 def _resolved(tx: Transaction, template: Members, names: tuple[str, ...], job: Job) -> Members:
     """Return a request with its references to a job and its lookups resolved."""
-    see, find = seer(job), finder(tx, job.tenant, workflow_of(job))
-    return {name: msgspec.Raw(resolve(raw, see, find)) if name in names else raw for name, raw in template.items()}
+    references, lookups = reference_resolver(job), lookup_resolver(tx, job.tenant, workflow_of(job))
+    return {
+        name: msgspec.Raw(resolve(raw, references, lookups)) if name in names else raw for name, raw in template.items()
+    }

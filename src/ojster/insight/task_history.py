@@ -11,7 +11,14 @@ import msgspec
 
 from ojster.collections.contents import copy_items, delete_items, look_up, put
 from ojster.collections.items import INTERNAL, Item, NewItem, key_of, key_of_job, read_lookup
-from ojster.collections.outputs import filled, finder, note_failure, run_reaction, seer, workflow_of
+from ojster.collections.outputs import (
+    filled,
+    lookup_resolver,
+    note_failure,
+    reference_resolver,
+    run_reaction,
+    workflow_of,
+)
 from ojster.core.durations import DAY
 from ojster.core.errors import NotFound, OjsterError
 from ojster.core.job import Job, last_error
@@ -81,9 +88,9 @@ def record_all(tx: Transaction, wanted: Sequence[tuple[Job, Event, Record]]) -> 
 
 
 def _key_of(job: Job, action: Record | SkipIfUnchanged) -> Key:
-    see = seer(job)
-    subject = check_key(filled(action.subject, see), "subject")
-    return job.tenant, job.type, subject, check_key(filled(action.context, see), "context")
+    resolver = reference_resolver(job)
+    subject = check_key(filled(action.subject, resolver), "subject")
+    return job.tenant, job.type, subject, check_key(filled(action.context, resolver), "context")
 
 
 def _record(tx: Transaction, key: Key, job: Job, event: Event) -> None:
@@ -324,11 +331,11 @@ def skip(tx: Transaction, job: Job, adopted: Adoption) -> None:
 
 
 def _if_unchanged(tx: Transaction, job: Job, action: SkipIfUnchanged) -> Adoption | None:
-    see = seer(job)
+    resolver = reference_resolver(job)
     if action.inputs is msgspec.UNSET:
-        inputs = see(parse_reference("job.args"))
+        inputs = resolver(parse_reference("job.args"))
     else:
-        inputs = resolve(action.inputs, see, finder(tx, job.tenant, workflow_of(job)))
+        inputs = resolve(action.inputs, resolver, lookup_resolver(tx, job.tenant, workflow_of(job)))
     canonical = msgspec.json.encode(msgspec.json.decode(inputs), order="sorted")
     digest = hashlib.sha256(canonical).digest()
     key = _key_of(job, action)

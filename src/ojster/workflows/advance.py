@@ -421,7 +421,7 @@ class Advance:
     def _expand(self, node: Node, spec: Spec, values: StepValues) -> None:
         """Create the children of a map, one group of nodes for each element."""
         assert spec.over is not UNSET
-        over = resolve(spec.over, values.look_up, self.step_jobs.finder(node))
+        over = resolve(spec.over, values.look_up, self.step_jobs.lookup_resolver(node))
         if over.lstrip()[:1] != b"[":
             raise Unresolvable(f"'over' of a map must be an array, not {kind(over.lstrip())}. Refer to a list.")
         elements = raw_list(over)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import msgspec
 from msgspec import UNSET
 
-from ojster.collections.outputs import finder
+from ojster.collections.outputs import lookup_resolver
 from ojster.core.errors import PayloadTooLarge
 from ojster.core.json_objects import stored_members
 from ojster.core.references import resolve
@@ -61,7 +61,7 @@ class StepJobs:
         workflow = self._graph.workflow_of(node)
         members = stored_members(spec.request)
         if spec.has_references:
-            members["args"] = msgspec.Raw(resolve(members["args"], values.look_up, self.finder(node)))
+            members["args"] = msgspec.Raw(resolve(members["args"], values.look_up, self.lookup_resolver(node)))
         job = self._models.read(members, workflow.tenant)
         if spec.has_references:
             if values.largest is not None and values.largest.value in job.envelope:  # not only in a lookup
@@ -69,9 +69,9 @@ class StepJobs:
             self._count(workflow, job)
         return job
 
-    def finder(self, node: Node) -> Callable[[bytes], bytes]:
+    def lookup_resolver(self, node: Node) -> Callable[[bytes], bytes]:
         """Return the function that resolves the lookups of a step."""
-        return finder(self._graph.tx, self._graph.workflow_of(node).tenant, node.workflow)
+        return lookup_resolver(self._graph.tx, self._graph.workflow_of(node).tenant, node.workflow)
 
     def _find_stored(self, shared: SharedValue) -> bool:
         """Return, and note, whether the workflow has a value already; earlier jobs of this transaction may bring it."""
