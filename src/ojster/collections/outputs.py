@@ -162,10 +162,8 @@ def _name_of(action: Collect, resolver: Resolver) -> str:
 def filled(template: str, resolver: Resolver) -> str:
     """Return a template with each reference in braces replaced by its value."""
     words, references = _parsed(template)
-    return (
-        "".join([word + _text(resolver(reference)) for word, reference in zip(words, references, strict=False)])
-        + words[-1]
-    )
+    texts = [word + _text(resolver(reference)) for word, reference in zip(words, references, strict=False)]
+    return "".join(texts) + words[-1]
 
 
 @cache_short(1024)
