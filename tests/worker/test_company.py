@@ -12,7 +12,7 @@ import pytest
 from ojster import App
 from ojster.storage.transaction import Transaction
 from ojster.worker import company, execution, loop_watch
-from ojster.worker.company import Company, Place
+from ojster.worker.company import CrashIsolation, Place
 from ojster.worker.loop_watch import LoopWatch
 from ojster.worker.worker import Worker
 
@@ -25,8 +25,8 @@ async def soon() -> None:
         await asyncio.sleep(0)
 
 
-def begin(company: Company, *, suspect: bool) -> asyncio.Task[Place]:
-    return asyncio.create_task(company.join(suspect=suspect))
+def begin(isolation: CrashIsolation, *, suspect: bool) -> asyncio.Task[Place]:
+    return asyncio.create_task(isolation.join(suspect=suspect))
 
 
 async def test_a_suspect_waits_for_the_others_and_runs_alone() -> None:
@@ -36,7 +36,7 @@ async def test_a_suspect_waits_for_the_others_and_runs_alone() -> None:
         nonlocal rung
         rung += 1
 
-    jobs = Company(ring)
+    jobs = CrashIsolation(ring)
     first, second = [await jobs.join(suspect=False) for _ in range(2)]
     assert not jobs.is_closed
     suspect = begin(jobs, suspect=True)
@@ -61,9 +61,9 @@ async def test_a_suspect_waits_for_the_others_and_runs_alone() -> None:
     assert rung > before, "the worker is told that it may fetch again"
 
 
-async def test_a_suspect_that_goes_on_gets_company(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_suspect_that_goes_on_is_not_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(company, "ALONE_SECONDS", 0.01)
-    jobs = Company(lambda: None)
+    jobs = CrashIsolation(lambda: None)
     long = await jobs.join(suspect=True)
     next_one = await asyncio.wait_for(jobs.join(suspect=True), 5)
     beside = await asyncio.wait_for(jobs.join(suspect=False), 5)
@@ -74,7 +74,7 @@ async def test_a_suspect_that_goes_on_gets_company(monkeypatch: pytest.MonkeyPat
 
 async def test_a_suspect_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(company, "PATIENCE_SECONDS", 0.01)
-    jobs = Company(lambda: None)
+    jobs = CrashIsolation(lambda: None)
     await jobs.join(suspect=False)
     place = await asyncio.wait_for(jobs.join(suspect=True), 5)
     assert jobs.is_closed
@@ -83,7 +83,7 @@ async def test_a_suspect_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch)
 
 
 async def test_a_suspect_that_is_cancelled_while_it_waits_leaves_no_trace() -> None:
-    jobs = Company(lambda: None)
+    jobs = CrashIsolation(lambda: None)
     ordinary = await jobs.join(suspect=False)
     waiting = begin(jobs, suspect=True)
     await soon()

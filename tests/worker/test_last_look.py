@@ -8,7 +8,7 @@ import pytest
 
 from ojster import App, group
 from ojster.core.errors import BackendUnavailable
-from ojster.worker.last_look import LAST_LOOK_SECONDS, LastLook
+from ojster.worker.last_look import DRAIN_CHECK_SECONDS, DrainCheck
 from ojster.worker.worker import Worker
 from ojster.workflows.starting import MAX_STARTS_OF_WORKFLOW
 
@@ -45,25 +45,25 @@ class Maintenance:
         return answer
 
 
-def last_look(maintenance: Any) -> LastLook:
-    look = LastLook(None)  # type: ignore[arg-type]
-    look._maintenance = maintenance
-    return look
+def drain_check(maintenance: Any) -> DrainCheck:
+    check = DrainCheck(None)  # type: ignore[arg-type]
+    check._maintenance = maintenance
+    return check
 
 
 async def test_the_last_fetch_from_a_server_waits() -> None:
-    look = last_look(None)
-    assert (look.wait, await look.is_over(), look.wait) == (0.0, False, LAST_LOOK_SECONDS)
-    look.found()
-    assert (look.wait, await look.is_over(), await look.is_over()) == (0.0, False, True)
+    check = drain_check(None)
+    assert (check.wait, await check.is_over(), check.wait) == (0.0, False, DRAIN_CHECK_SECONDS)
+    check.found()
+    assert (check.wait, await check.is_over(), await check.is_over()) == (0.0, False, True)
 
 
 async def test_a_worker_beside_the_database_looks_again_as_long_as_steps_were_left() -> None:
-    look = last_look(Maintenance(True, True, False))
-    assert [await look.is_over() for _ in range(4)] == [False, False, False, True]
-    assert look.wait == 0.0
+    check = drain_check(Maintenance(True, True, False))
+    assert [await check.is_over() for _ in range(4)] == [False, False, False, True]
+    assert check.wait == 0.0
 
 
 async def test_what_is_wrong_with_the_database_is_left_to_the_next_fetch() -> None:
-    look = last_look(Maintenance(BackendUnavailable("gone")))
-    assert [await look.is_over(), await look.is_over()] == [False, True]
+    check = drain_check(Maintenance(BackendUnavailable("gone")))
+    assert [await check.is_over(), await check.is_over()] == [False, True]

@@ -23,7 +23,7 @@ from ojster.worker.local_queue import (
     LocalQueue,
     may_wait,
 )
-from ojster.worker.stand_in import StandIn
+from ojster.worker.stand_in import BackupHeartbeat
 
 pytestmark = pytest.mark.anyio
 
@@ -284,7 +284,7 @@ class Lossy:
         self.calls.append(("beat", len(heartbeat.active_jobs)))
 
 
-async def test_a_stand_in_that_cannot_hand_jobs_back_keeps_them_and_their_leases() -> None:
+async def test_a_backup_heartbeat_that_cannot_hand_jobs_back_keeps_them_and_their_leases() -> None:
     watched = Watched()
     watched.hold("a", "b")
     client: Any = Lossy(BackendUnavailable("away"))
@@ -292,8 +292,8 @@ async def test_a_stand_in_that_cannot_hand_jobs_back_keeps_them_and_their_leases
     def heartbeat() -> Heartbeat:
         return Heartbeat("w", tuple(one.id for one in watched.queue.jobs))
 
-    stand_in = StandIn(lambda: client, heartbeat, lambda: 1.0, lambda: watched.queue.jobs, watched.queue)
-    await stand_in._send()
+    backup = BackupHeartbeat(lambda: client, heartbeat, lambda: 1.0, lambda: watched.queue.jobs, watched.queue)
+    await backup._send()
     assert (client.calls, [one.id for one in watched.queue.jobs]) == ([("release", 2), ("beat", 2)], ["a", "b"])
-    await stand_in._send()
+    await backup._send()
     assert (client.calls[2:], watched.queue.jobs) == ([("release", 2), ("beat", 0)], [])

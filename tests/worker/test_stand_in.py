@@ -17,7 +17,7 @@ import pytest
 from ojster import App, Worker
 from ojster.core.job import Job
 from ojster.worker import loop_watch
-from ojster.worker.stand_in import StandIn
+from ojster.worker.stand_in import BackupHeartbeat
 
 LEASE = 1.5
 
@@ -167,9 +167,9 @@ class FakeClient:
 
 def test_heartbeats_keep_their_interval_and_the_connection_is_closed() -> None:
     client: Any = FakeClient()
-    stand_in = StandIn(lambda: client, lambda: None, lambda: 3600.0, list)  # type: ignore[arg-type, return-value]
+    backup = BackupHeartbeat(lambda: client, lambda: None, lambda: 3600.0, list)  # type: ignore[arg-type, return-value]
     for _ in range(3):
-        stand_in.beat(1.0)
+        backup.beat(1.0)
     assert client.fleet.beats == 1
-    stand_in.close()
+    backup.close()
     assert client.closed

@@ -1,4 +1,4 @@
-"""Which jobs of a worker run at the same time: a job whose worker has died before begins alone.
+"""Crash isolation: a job whose worker has died before begins alone.
 
 Such a job may have caused the death, and would take its neighbors along once more. The worker therefore fetches no
 others until the running ones have ended, and lets it run alone for its first seconds. A job that survives them runs
@@ -31,8 +31,8 @@ class Place:
 _ORDINARY: Final = Place()
 
 
-class Company:
-    """The running jobs of a worker.
+class CrashIsolation:
+    """The running jobs of a worker, with those kept apart that may have crashed one.
 
     Parameters
     ----------

@@ -30,7 +30,7 @@ from ojster.jobs.failure import Failure
 from ojster.jobs.messages import Acknowledgement, FailureReport, Release, hand_back
 from ojster.worker.children import ChildPool
 from ojster.worker.code import CodeRunner
-from ojster.worker.company import Company
+from ojster.worker.company import CrashIsolation
 from ojster.worker.failures import failure_of
 from ojster.worker.loop_watch import LoopWatch
 
@@ -80,7 +80,7 @@ class Executor:
     ) -> None:
         self.abandoned = 0
         self._on_room = on_thread_freed
-        self._company = Company(on_thread_freed)
+        self._isolation = CrashIsolation(on_thread_freed)
         self._runs: set[str] = set()
         """Ids of the jobs whose handlers run here, also after their attempts have ended."""
         self._is_careful = False
@@ -103,14 +103,14 @@ class Executor:
 
     def room(self, free: int) -> int:
         """Return how many jobs the worker should fetch, if ``free`` more may run."""
-        if self._company.is_closed:
+        if self._isolation.is_closed:
             return 0
         return min(free - self.abandoned, 1 if self._is_careful else free)
 
     @property
     def may_hold(self) -> bool:
         """Whether jobs may wait in this process for their turn: not if one could take them along when it dies."""
-        return not (self._company.is_closed or self._is_careful or self.abandoned)
+        return not (self._isolation.is_closed or self._is_careful or self.abandoned)
 
     def accept(self, jobs: Sequence[Job], worker_id: str, give_back: Callable[[Release], None]) -> list[Job]:
         """Return the fetched jobs to run; hand back all but the first of those that begin alone.
@@ -141,18 +141,18 @@ class Executor:
             return hand_back(job, context.worker_id, delay=round(OVERLAP_DELAY_SECONDS * 1e6))
         self._runs.add(job.id)
         try:
-            return await self._run_in_company(context)
+            return await self._run_isolated(context)
         finally:
             if context.thread_ended is None or context.thread_ended.is_set():
                 self._runs.discard(job.id)
 
-    async def _run_in_company(self, context: JobContext) -> Ending:
+    async def _run_isolated(self, context: JobContext) -> Ending:
         """Wait until the job may begin, and run it; its timeout has begun with its lease."""
         job = context.job
         ends = asyncio.get_running_loop().time() + job.timeout / 1e6 if job.timeout else None
         try:
             async with nullcontext() if ends is None else asyncio.timeout_at(ends):
-                place = await self._company.join(suspect=self._begins_alone(job))
+                place = await self._isolation.join(suspect=self._begins_alone(job))
         except TimeoutError:
             return hand_back(job, context.worker_id)
         try:
@@ -161,7 +161,7 @@ class Executor:
                 run.end(ending)
                 return ending
         finally:
-            self._company.leave(place)
+            self._isolation.leave(place)
 
     def _begins_alone(self, job: Job) -> bool:
         """Return whether a worker has died while a job ran, and it could take this one along, too."""

@@ -1,4 +1,4 @@
-"""Jobs that an earlier worker with the same identity held when it died."""
+"""Handback of jobs that an earlier worker with the same identity held when it died."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ojster.worker.backoff import UNREACHABLE, Backoff
 log = logging.getLogger(__name__)
 
 
-async def hand_back_former_jobs(client: Client, worker_id: str, is_stopping: Callable[[], bool]) -> None:
+async def hand_back_jobs(client: Client, worker_id: str, is_stopping: Callable[[], bool]) -> None:
     """Hand back jobs held by an earlier worker of this identity that was not shut down cleanly."""
     backoff = Backoff()
     while not is_stopping():

@@ -1,4 +1,4 @@
-"""When a worker that runs until nothing is left may end: large workflows start their steps a part at a time."""
+"""Drain check, of a worker that runs until no jobs are left: large workflows start their steps a part at a time."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from ojster.client.interface import Client
 from ojster.core.errors import OjsterError
 from ojster.service import Service
 
-LAST_LOOK_SECONDS: Final = 0.5
+DRAIN_CHECK_SECONDS: Final = 0.5
 """How long the last fetch from a server waits, in which the server starts the next steps of large workflows."""
 
 
-class LastLook:
+class DrainCheck:
     """Decides when nothing is left, for a worker without running jobs whose fetches find none.
 
     Parameters
@@ -28,7 +28,7 @@ class LastLook:
     @property
     def wait(self) -> float:
         """How long the next fetch should wait, in seconds."""
-        return LAST_LOOK_SECONDS if self._is_next and self._maintenance is None else 0.0
+        return DRAIN_CHECK_SECONDS if self._is_next and self._maintenance is None else 0.0
 
     def found(self) -> None:
         """Note that a fetch has found jobs, whose ends may start others."""

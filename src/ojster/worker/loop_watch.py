@@ -10,7 +10,7 @@ import time
 import traceback
 from typing import Final
 
-from ojster.worker.stand_in import StandIn
+from ojster.worker.stand_in import BackupHeartbeat
 
 log = logging.getLogger(__name__)
 
@@ -26,12 +26,12 @@ class LoopWatch:
 
     Attributes
     ----------
-    stand_in:
+    backup_heartbeat:
         Sends heartbeats while the loop is blocked; ``None``: nobody does.
     """
 
     def __init__(self) -> None:
-        self.stand_in: StandIn | None = None
+        self.backup_heartbeat: BackupHeartbeat | None = None
         self._loop = asyncio.get_running_loop()
         self._thread_id = threading.get_ident()
         self._seen = time.monotonic()
@@ -53,8 +53,8 @@ class LoopWatch:
         while not self._stopped.wait(TICK_SECONDS):
             seen = self._seen
             blocked = time.monotonic() - seen
-            if blocked > 2 * TICK_SECONDS and self.stand_in is not None:
-                self.stand_in.beat(blocked)
+            if blocked > 2 * TICK_SECONDS and self.backup_heartbeat is not None:
+                self.backup_heartbeat.beat(blocked)
             if blocked < BLOCKED_SECONDS or seen == reported:
                 continue
             reported = seen
@@ -66,5 +66,5 @@ class LoopWatch:
                 blocked,
                 stack,
             )
-        if self.stand_in is not None:
-            self.stand_in.close()
+        if self.backup_heartbeat is not None:
+            self.backup_heartbeat.close()

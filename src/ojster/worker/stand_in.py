@@ -1,7 +1,7 @@
-"""Heartbeats of a worker whose event loop is blocked, sent from another thread.
+"""Backup heartbeat: sent from another thread while the event loop of a worker is blocked.
 
 A handler that blocks the loop, with ``time.sleep`` in a coroutine for example, would otherwise cost all jobs beside it
-their leases. The stand-in only keeps the leases: orders of operators and cancellations are followed when the loop runs
+their leases. It only keeps the leases: orders of operators and cancellations are followed when the loop runs
 again. It ends when the loop has been blocked for longer than a running job may take: the worker is then taken for lost.
 """
 
@@ -27,7 +27,7 @@ MAX_CALL_SECONDS: Final = 10.0
 """Maximum duration of a heartbeat, in seconds."""
 
 
-class StandIn:
+class BackupHeartbeat:
     """Sends heartbeats while an event loop is blocked.
 
     Parameters

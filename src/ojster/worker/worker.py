@@ -37,15 +37,15 @@ from ojster.worker.children import FAREWELL_SECONDS, ChildLimits, ChildPool
 from ojster.worker.code import CodeRunner
 from ojster.worker.execution import Ending, Executor, report_failure
 from ojster.worker.failures import failure_of
-from ojster.worker.former import hand_back_former_jobs
+from ojster.worker.former import hand_back_jobs
 from ojster.worker.heartbeats import beat_for_ever, heartbeat_of, interval_between
 from ojster.worker.identity import Identity
-from ojster.worker.last_look import LastLook
+from ojster.worker.last_look import DrainCheck
 from ojster.worker.local_queue import MAX_HELD_SECONDS, MAX_PREFETCH, LocalQueue, may_wait
 from ojster.worker.outbox import LAST_REPORT_SECONDS, Outbox
 from ojster.worker.registration import NoHandlers, deregister, named_queues, register
 from ojster.worker.reporting import Reporter, send_progress
-from ojster.worker.stand_in import StandIn
+from ojster.worker.stand_in import BackupHeartbeat
 from ojster.worker.stopping import Stopping
 from ojster.workflows.orchestrator_request import queue_of
 
@@ -285,11 +285,11 @@ class Worker:
         if isinstance(client, Service):
             client.maintenance.start(after_outage=not until_empty)
         if self._identity is not None:  # before anything starts that would have to end if this fails
-            await hand_back_former_jobs(client, self.id, lambda: self.state == "terminate")
+            await hand_back_jobs(client, self.id, lambda: self.state == "terminate")
         self._children = None if self.children is None else ChildPool(self.children)
         runner = None if self.code is None else CodeRunner(self.code, client)
         self._executor = Executor(self.app, self.concurrency, self._children, self._changed.set, runner)
-        self._executor.watch.stand_in = StandIn(
+        self._executor.watch.backup_heartbeat = BackupHeartbeat(
             self.app.client, self._heartbeat, self._heartbeat_interval, lambda: self._running_jobs, self._held
         )
         beats = beat_for_ever(lambda wait: self._beat(client, wait), self._heartbeat_interval, self._news)
@@ -317,7 +317,7 @@ class Worker:
             if self._refusal is not None:
                 raise self._refusal
         backoff = Backoff()
-        look = LastLook(client)
+        check = DrainCheck(client)
         while self.state != "terminate":
             self._begin_held(client)  # it may have been quiet for a moment
             room = self._room
@@ -325,7 +325,7 @@ class Worker:
             if wanted <= 0 or self.state == "quiet":
                 await self._wait_for_room(client)
                 continue
-            wait = look.wait if until_empty else MAX_POLL_SECONDS
+            wait = check.wait if until_empty else MAX_POLL_SECONDS
             was_idle = until_empty and self._is_idle  # else what is reported meanwhile may make jobs available
             request = Claim(self.queues, wanted, self.id, round(self.lease * 1e6), self.sharing)
             self._fetching = asyncio.create_task(self._outbox.fetch(client, request, wait, max(1, room)))
@@ -346,9 +346,9 @@ class Worker:
             self._take_in(client, jobs)
             self._outbox.waits_for_fetch = self._room <= 0 < len(jobs) and not self._held
             if jobs:
-                look.found()
+                check.found()
                 await asyncio.sleep(0)  # let them begin: one that runs alone changes how many to fetch next
-            elif was_idle and await look.is_over():
+            elif was_idle and await check.is_over():
                 return
             elif until_empty and not self._is_idle:
                 await self._wait_for_change()
