@@ -1,4 +1,4 @@
-"""Where jobs and workflows come from that a reaction has created: their generation, and the jobs that led to them.
+"""Lineage of reactions: the generation of jobs and workflows, and the jobs that led to them.
 
 It stands in the ``meta`` of such a job and in the ``metadata`` of such a workflow, whose steps carry it on. Without it,
 a workflow whose last job starts the same workflow again would go on for ever.

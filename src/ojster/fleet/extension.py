@@ -24,7 +24,7 @@ class FleetExtension(Extension):
         tx.effects.opened.update(job.queue for job in jobs if job.needs is not None)
 
     def due(self, tx: Transaction, *, in_maintenance: bool) -> Due:
-        """Delete silent workers, and count their attempts as lost."""
+        """Delete silent workers, and let their jobs run again."""
         return Due(reap_silent_workers(tx))
 
     def selects(self, memory: Memory, request: Claim) -> str | None:

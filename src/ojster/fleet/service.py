@@ -78,8 +78,8 @@ class FleetService(CapabilityService):
         Parameters
         ----------
         lost:
-            Whether the worker died instead of stopping in good order: its attempts count, and workflows may be
-            cancelled.
+            Whether the worker died instead of stopping in good order: each of its jobs counts a loss, which has a limit
+            apart from that of attempts, and workflows may be cancelled.
         """
         await self.database.run(workers.leave, Leave(self.scope.named(worker_id), lost))
 

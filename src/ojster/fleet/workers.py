@@ -241,7 +241,7 @@ def held_jobs(tx: Transaction, worker_ids: Sequence[str]) -> list[list[Job]]:
 
 
 def deregister(tx: Transaction, worker_ids: Sequence[str]) -> list[OjsterError | None]:
-    """Delete workers that have missed their heartbeats. The attempts of their jobs count as lost."""
+    """Delete workers that have missed their heartbeats. The attempts of their jobs end, and count as losses."""
     results: list[OjsterError | None] = []
     for worker_id in worker_ids:
         # A heartbeat that arrives now is waited for, and then shows that the worker is alive.
@@ -263,14 +263,14 @@ def deregister(tx: Transaction, worker_ids: Sequence[str]) -> list[OjsterError |
 
 
 class Leave(msgspec.Struct, frozen=True):
-    """The end of a worker. ``lost``: it did not stop gracefully, so the attempts of its jobs count."""
+    """The end of a worker. ``lost``: it did not stop gracefully, so its jobs count losses (``Job.losses``)."""
 
     worker_id: str
     lost: bool = False
 
 
 def leave(tx: Transaction, leaves: Sequence[Leave]) -> list[None]:
-    """Delete workers and release their jobs. Attempts do not count, unless the worker is lost."""
+    """Delete workers and release their jobs. Attempts do not count; if the worker is lost, each job counts a loss."""
     for one in leaves:
         worker_id = one.worker_id
         if one.lost:
@@ -370,7 +370,10 @@ def _last_report(tx: Transaction, worker_id: str, since: int) -> int | None:
 
 
 def _lose_worker(tx: Transaction, worker_id: str) -> None:
-    """Delete a worker whose heartbeats stopped, and count the attempts of its jobs as lost."""
+    """Delete a worker whose heartbeats stopped; the attempts of its jobs end, and each job counts a loss.
+
+    Losses do not count towards ``max_attempts``: see ``fail_lost_attempts``.
+    """
     failure = Failure("worker_death", f"The worker {called(worker_id)} stopped sending heartbeats.")
     held = _jobs_held_by(tx, worker_id)
     lock_with(tx, held)
@@ -386,7 +389,7 @@ def _forget(tx: Transaction, worker_id: str, reason: Literal["shutdown", "error"
 
 
 def release_jobs_of(tx: Transaction, worker_id: str) -> None:
-    """Release the jobs of a worker without counting their attempts. The caller must then call ``advance``."""
+    """Release the jobs of a worker without counting their attempts. The caller must then call ``settle``."""
     held = _jobs_held_by(tx, worker_id)
     for job in held:
         job.attempt -= 1

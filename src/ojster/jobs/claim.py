@@ -31,7 +31,7 @@ MAX_CLAIMED: Final = 1_000
 """Maximum number of jobs for one claim."""
 
 MANY_QUEUES: Final = 8
-"""Number of queues from which on it is asked first which of them have jobs, where each look takes a round trip."""
+"""From this many queues on, ask first which have jobs, where each look takes a round trip."""
 
 
 class NoJobsAllowed(list[Job]):

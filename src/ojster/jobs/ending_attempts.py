@@ -62,7 +62,7 @@ def confirm_ends_of_worker(tx: Transaction, worker_id: str) -> None:
 
 
 def confirm_overdue_ends(tx: Transaction) -> tuple[int | None, bool]:
-    """Let workflows go on whose steps' leases are over; return when the next one is, and whether more are now."""
+    """Advance workflows whose stopped steps' leases expired; return the next expiry, and whether more have expired."""
     horizon = tx.lease_horizon
     condition = "until <= :ended_by ORDER BY until LIMIT :limit"
     number = _give_up(tx, condition, {"ended_by": horizon.ended_by, "limit": MAX_OVERDUE})

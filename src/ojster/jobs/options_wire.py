@@ -77,7 +77,7 @@ class OptionsBody(Struct, omit_defaults=True):
 OPTION_NAMES: Final = frozenset(OptionsBody.__struct_fields__)
 
 _OPTIONS_ONLY: Final = frozenset({"max_attempts", "metadata"})
-"""Options that are no options at the top level of a request, where they mean something else or nothing."""
+"""Options accepted only inside ``options``: at the top level, their names mean something else or nothing."""
 
 AT_TOP: Final = OPTION_NAMES - _OPTIONS_ONLY
 """Options that may be at the top level of a request."""

@@ -126,7 +126,7 @@ def _process_due(tx: Transaction, state: str, act: Callable[[Transaction, list[J
 
 
 def _finish(tx: Transaction) -> None:
-    """Carry out all that follows, so that what cannot be done yet holds up nothing else that is due."""
+    """Carry out all that follows, so that a held item postpones only itself."""
     settle(tx)
     for step in hooks(tx).finish:
         step(tx)

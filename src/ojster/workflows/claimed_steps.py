@@ -1,6 +1,6 @@
-"""What a claim must know of the steps whose jobs it hands out: read in one statement, for everything that needs it.
+"""Facts about claimed steps: read in one statement, for everything that needs them.
 
-Of steps that have started in the same transaction, it is known already.
+The facts about steps that started in the same transaction are known already.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _STEPS: Final = f"""
 
 
 def note_step(tx: Transaction, node: Node, source: Node | None, workflow: Workflow) -> None:
-    """Note what a claim must know of a step that starts in this transaction, which has locked its workflow."""
+    """Note the facts about a step that starts in this transaction, which has locked its workflow."""
     is_stopped = node.verdict is not None or workflow.held_at is not None
     inputs = None if source is None else source.inputs
     tx.claimed_steps[node.id] = (node.id, node.source, inputs, is_stopped, workflow.started_at is not None)
