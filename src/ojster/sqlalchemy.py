@@ -246,6 +246,5 @@ class Outbox:
 
 
 def _with_id(request: Members) -> tuple[str, Members]:
-    """Return a request with an id, and the id."""
     id = new_id()
     return id, {"id": msgspec.Raw(msgspec.json.encode(id)), **request}

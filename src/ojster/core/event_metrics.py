@@ -80,7 +80,6 @@ _ABSENT: Final = object()
 
 
 def _values(metric: EventMetric, events: Sequence[Event]) -> Sequence[float]:
-    """Return what events add to a metric."""
     if metric.only is not None:
         name, wanted = metric.only
         events = [event for event in events if event[5].get(name, _ABSENT) == wanted]

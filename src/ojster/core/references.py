@@ -216,7 +216,6 @@ def _lookup_of(members: dict[str, msgspec.Raw]) -> msgspec.Raw | None:
 
 
 def _text_of(members: dict[str, msgspec.Raw]) -> str | None:
-    """Return the text of a reference; ``None`` if this is not one."""
     raw = members.get("$ref") if len(members) == 1 else None
     if raw is None or bytes(raw)[:1] != b'"':
         return None

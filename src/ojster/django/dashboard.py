@@ -74,7 +74,6 @@ def _site(alias: str | None) -> WsgiApp:
 
 
 def _answer(site: WsgiApp, request: HttpRequest, path: str) -> HttpResponse:
-    """Return what the dashboard answers."""
     prefix = request.path.removesuffix(path).rstrip("/")
     environ = {name: value for name, value in request.META.items() if isinstance(value, str)} | {
         "REQUEST_METHOD": request.method,

@@ -165,7 +165,6 @@ class ClaimPipeline:
         return taken
 
     def _take_of(self, share: Share, queue: str, tenant: str, wanted: int) -> list[Job]:
-        """Take jobs of one tenant from a queue."""
         room = wanted
         for limit in self._steps("room_of_tenant"):
             room = room and limit(tenant, room)

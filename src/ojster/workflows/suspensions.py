@@ -228,7 +228,6 @@ def _note_answer(tx: Transaction, job: Job, item: Resumption) -> None:
 
 
 def _complete(tx: Transaction, job: Job, result: bytes | None) -> None:
-    """Complete a suspended job."""
     complete_job(tx, job, result, 0)
     write_completed(tx, [job])
     write_states(tx, [job])

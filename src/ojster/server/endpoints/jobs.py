@@ -108,7 +108,6 @@ class _Created(msgspec.Struct):
 
 
 def _enqueued(job: NewJob, pushed: Pushed) -> Reply:
-    """Return the answer to a push."""
     if pushed.existing:
         return Reply(200, b'{"job":%b,"deduplicated":true}' % to_json(pushed.job))
     warnings = b',"warnings":' + encode(job.warnings) if job.warnings else b""
