@@ -15,6 +15,7 @@ from ojster.core.job import Job
 from ojster.core.reacts import BITS
 from ojster.fleet.workers import Heartbeat
 from ojster.service import Service
+from ojster.worker.backup_heartbeat import BackupHeartbeat
 from ojster.worker.local_queue import (
     HORIZON_SECONDS,
     LEAST_TIMEOUT,
@@ -23,7 +24,6 @@ from ojster.worker.local_queue import (
     LocalQueue,
     may_wait,
 )
-from ojster.worker.stand_in import BackupHeartbeat
 
 pytestmark = pytest.mark.anyio
 

@@ -11,7 +11,7 @@ import pytest
 
 from ojster.service import Service
 from ojster.storage.open import open_database
-from ojster.workflows import creation, starting
+from ojster.workflows import creation, start_quota
 from tests.conftest import Clock, empty
 from tests.workflows.driver import Crowd, every_step, leftovers
 from tests.workflows.interpreter import Maker
@@ -90,7 +90,7 @@ async def test_workflows_do_what_the_rules_say_if_they_are_created_and_started_i
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(creation, "NODES_CREATED_AT_ONCE", 2)
-    monkeypatch.setattr(starting, "MAX_STARTS_OF_WORKFLOW", 1)
+    monkeypatch.setattr(start_quota, "MAX_STARTS_OF_WORKFLOW", 1)
     await on_a_file_in_memory(clock, range(8, 10))
 
 
@@ -99,7 +99,7 @@ async def test_workflows_do_what_the_rules_say_in_steps_of_four_transactions_at_
     four_engines: list[Service], clock: Clock, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(creation, "NODES_CREATED_AT_ONCE", 2)
-    monkeypatch.setattr(starting, "MAX_STARTS_OF_WORKFLOW", 1)
+    monkeypatch.setattr(start_quota, "MAX_STARTS_OF_WORKFLOW", 1)
     await on_postgres(four_engines, clock, postgres_url, range(8, 9))
 
 
@@ -129,7 +129,7 @@ class _Always(dict[str, bool]):
 async def test_cancelled_workflows_start_nothing_new_but_what_undoes_and_the_branch(
     engine: Service, clock: Clock, at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(starting, "MAX_STARTS_OF_WORKFLOW", at_once)
+    monkeypatch.setattr(start_quota, "MAX_STARTS_OF_WORKFLOW", at_once)
     rng = random.Random(SEED)
     crowd = Crowd([engine], clock, rng)
     made = await crowd.create([Maker(rng).workflow() for _ in range(40)], failing=0.1)

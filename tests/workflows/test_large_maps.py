@@ -14,7 +14,7 @@ from ojster.core.json_objects import read_members
 from ojster.core.settings import Settings
 from ojster.jobs.messages import Acknowledgement
 from ojster.jobs.scope import Caller
-from ojster.workflows import expansion, maps, starting
+from ojster.workflows import expansion, maps, start_quota
 from tests.tenancy.test_tenants import say
 from tests.workflows.bench import WorkflowBench, chain, group, job, ref
 
@@ -76,7 +76,7 @@ async def test_many_maps_are_expanded_in_steps(flow: WorkflowBench, among: str) 
         sizes.append(await number_of_nodes(flow))
     planned = 60 if among == "maps beside maps" else 0
     grown = [after - before for before, after in pairwise(sizes)]
-    assert max(grown) <= planned + starting.MAPS_AT_ONCE * maps.ELEMENT_NODES_AT_ONCE + 20, grown
+    assert max(grown) <= planned + start_quota.MAPS_AT_ONCE * maps.ELEMENT_NODES_AT_ONCE + 20, grown
     work = {"maps in maps": 8 * 8 * 8, "maps beside maps": 60 * 8, "maps in chains of a map": 8 * 9}[among]
     await flow.run_all_due()
     done = 0

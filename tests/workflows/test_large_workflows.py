@@ -12,11 +12,11 @@ from ojster.core.ids import new_id
 from ojster.core.json_objects import read_members
 from ojster.jobs.scope import accepted
 from ojster.schedules import retention
-from ojster.workflows import creation, starting
+from ojster.workflows import creation, start_quota
 from ojster.workflows import graph as graphs
 from ojster.workflows.plan_values import NewWorkflow
 from ojster.workflows.selection import WorkflowFilter
-from ojster.workflows.starting import MAX_STARTS_OF_WORKFLOW
+from ojster.workflows.start_quota import MAX_STARTS_OF_WORKFLOW
 from tests.workflows.bench import WorkflowBench, chain, graph, group, job
 
 pytestmark = pytest.mark.anyio
@@ -103,7 +103,7 @@ async def test_what_undoes_a_cancelled_saga_starts_although_much_else_was_stoppe
     flow: WorkflowBench, more: int
 ) -> None:
     """The inner sagas leave no room in the transaction for what undoes the outer one, or just enough."""
-    count = starting.MAX_STARTS_OF_WORKFLOW // 2 + more
+    count = start_quota.MAX_STARTS_OF_WORKFLOW // 2 + more
     inner = [{"type": "saga", "steps": [job("never", compensate=job("undo"))]} for _ in range(count)]
     first = job("first", 0, compensate=job("undo", "first"))
     await flow.create({"type": "saga", "steps": [first, group(*inner)]})
@@ -164,7 +164,7 @@ async def test_many_large_workflows_take_turns(flow: WorkflowBench) -> None:
     ids = [(await flow.create(group(*steps(1_100)))).id for _ in range(3)]
     await flow.run_due()
     started = [sum(step.state == "pending" for step in (await flow.engine.workflows.show(id)).walk()) for id in ids]
-    assert max(started) - min(started) <= starting.MAX_STARTS_OF_WORKFLOW + 1
+    assert max(started) - min(started) <= start_quota.MAX_STARTS_OF_WORKFLOW + 1
     await start_all(flow)
     assert await available(flow) == 3_300
 

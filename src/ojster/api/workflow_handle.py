@@ -13,6 +13,7 @@ from ojster.client.file_transfer import restore
 from ojster.client.interface import Client
 from ojster.core.values import to_json
 from ojster.jobs.failure import Failure
+from ojster.workflows.control import Review
 from ojster.workflows.declaration import DrawingFormat
 from ojster.workflows.dependencies import NewDependencies
 from ojster.workflows.drawing import draw
@@ -21,7 +22,6 @@ from ojster.workflows.run_errors import result_of
 from ojster.workflows.status import WorkflowStatus
 from ojster.workflows.steps import StepAddress
 from ojster.workflows.suspensions import WorkflowResumption
-from ojster.workflows.workflows import Review
 
 MAX_POLL_SECONDS: Final = 30.0
 """Maximum long-poll wait for a workflow's result, in seconds."""

@@ -38,6 +38,7 @@ from ojster.jobs.transitions import ChangedJob
 from ojster.queues.queues import Queue, QueueStatistics
 from ojster.queues.wire import DeletionStrategy
 from ojster.schedules.cron import Cron, OnConflict, Registered
+from ojster.workflows.control import Review
 from ojster.workflows.definition import Definition
 from ojster.workflows.definitions import Deletion, Named
 from ojster.workflows.dependencies import NewDependencies
@@ -49,7 +50,6 @@ from ojster.workflows.status import WorkflowStatistics, WorkflowStatus
 from ojster.workflows.step_pages import StepFilter, StepPage
 from ojster.workflows.steps import StepAddress
 from ojster.workflows.suspensions import WorkflowResumption
-from ojster.workflows.workflows import Review
 
 
 class JobCalls(Protocol):

@@ -36,11 +36,11 @@ from ojster.jobs.claim_policy import Claim
 from ojster.jobs.explanation import Explanation
 from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.history import Entry
+from ojster.jobs.history_wire import HistoryAnswer, read_entry
 from ojster.jobs.messages import Acknowledgement, FailureReport, Progress, Release
 from ojster.jobs.middleware import EnqueueMiddleware, through_middleware
 from ojster.jobs.push import Pushed
 from ojster.jobs.queries import JobPage, Page
-from ojster.jobs.record_wire import HistoryAnswer, read_entry
 from ojster.jobs.transitions import ChangedJob
 from ojster.jobs.wire import (
     AckBody,

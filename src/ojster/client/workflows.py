@@ -21,6 +21,7 @@ from ojster.workflows.answer_wire import (
     WorkflowStatisticsAnswer,
     WorkflowStatusAnswer,
 )
+from ojster.workflows.control import Review
 from ojster.workflows.dependencies import NewDependencies
 from ojster.workflows.info import WorkflowInfo, WorkflowPage
 from ojster.workflows.notes import NewNote, Note
@@ -31,7 +32,6 @@ from ojster.workflows.step_pages import StepFilter, StepPage
 from ojster.workflows.steps import StepAddress
 from ojster.workflows.suspensions import WorkflowResumption
 from ojster.workflows.wire import NoteBody, PropertiesBody, ReviewBody
-from ojster.workflows.workflows import Review
 
 _encode: Final = msgspec.json.Encoder().encode
 

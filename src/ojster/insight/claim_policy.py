@@ -9,7 +9,7 @@ from ojster.core.job import Job
 from ojster.core.reacts import LOOKUP_BIT, SKIPS
 from ojster.insight.task_history import adoption_of, skip
 from ojster.jobs.claim_policy import ClaimPolicy, Pipeline
-from ojster.workflows.beginning import begin_workflows
+from ojster.workflows.started_at import begin_workflows
 from ojster.workflows.stopping import stopped_nodes
 
 MAX_SKIPPED: Final = 100

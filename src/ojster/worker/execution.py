@@ -30,7 +30,7 @@ from ojster.jobs.failure import Failure
 from ojster.jobs.messages import Acknowledgement, FailureReport, Release, hand_back
 from ojster.worker.children import ChildPool
 from ojster.worker.code import CodeRunner
-from ojster.worker.company import CrashIsolation
+from ojster.worker.crash_isolation import CrashIsolation
 from ojster.worker.failures import failure_of
 from ojster.worker.loop_watch import LoopWatch
 

@@ -10,7 +10,7 @@ import time
 import traceback
 from typing import Final
 
-from ojster.worker.stand_in import BackupHeartbeat
+from ojster.worker.backup_heartbeat import BackupHeartbeat
 
 log = logging.getLogger(__name__)
 

@@ -33,19 +33,19 @@ from ojster.sandbox.sandbox import Sandbox
 from ojster.service import Service
 from ojster.worker import job_log
 from ojster.worker.backoff import UNREACHABLE, Backoff
+from ojster.worker.backup_heartbeat import BackupHeartbeat
 from ojster.worker.children import FAREWELL_SECONDS, ChildLimits, ChildPool
 from ojster.worker.code import CodeRunner
+from ojster.worker.drain_check import DrainCheck
 from ojster.worker.execution import Ending, Executor, report_failure
 from ojster.worker.failures import failure_of
-from ojster.worker.former import hand_back_jobs
+from ojster.worker.handback import hand_back_jobs
 from ojster.worker.heartbeats import beat_for_ever, heartbeat_of, interval_between
 from ojster.worker.identity import Identity
-from ojster.worker.last_look import DrainCheck
 from ojster.worker.local_queue import MAX_HELD_SECONDS, MAX_PREFETCH, LocalQueue, may_wait
 from ojster.worker.outbox import LAST_REPORT_SECONDS, Outbox
 from ojster.worker.registration import NoHandlers, deregister, named_queues, register
 from ojster.worker.reporting import Reporter, send_progress
-from ojster.worker.stand_in import BackupHeartbeat
 from ojster.worker.stopping import Stopping
 from ojster.workflows.orchestrator_request import queue_of
 

@@ -45,7 +45,7 @@ from ojster.workflows.node import (
 from ojster.workflows.plan_values import Spec
 from ojster.workflows.planner import MAX_MAP_ELEMENTS
 from ojster.workflows.results import NodeOutcome, outcomes
-from ojster.workflows.starting import CONDITION_SECONDS, Starts, defer_starts
+from ojster.workflows.start_quota import CONDITION_SECONDS, Starts, defer_starts
 from ojster.workflows.states import change_node, change_workflow
 from ojster.workflows.step_jobs import StepJobs
 from ojster.workflows.step_values import StepValues

@@ -18,7 +18,7 @@ from ojster.workflows.advance import Advance
 from ojster.workflows.graph import Graph, live_nodes
 from ojster.workflows.maps import park_map
 from ojster.workflows.node import NOT_STARTED, Kind, Node, NodeState
-from ojster.workflows.starting import go_on_with_starts
+from ojster.workflows.start_quota import go_on_with_starts
 from ojster.workflows.states import change_node, change_workflow
 from ojster.workflows.steps import StepAddress, find_step, is_over, steer, wrong_state
 from ojster.workflows.stored_workflow import BRANCH_TIMEOUT, FINAL_STATES, Workflow, WorkflowState, emit

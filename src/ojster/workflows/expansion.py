@@ -15,7 +15,7 @@ from ojster.workflows.cancellation import abort
 from ojster.workflows.graph import Graph
 from ojster.workflows.maps import ELEMENT_NODES_AT_ONCE, park_map, plant_elements
 from ojster.workflows.node import Kind, Node, NodeState
-from ojster.workflows.starting import MAX_STARTS_OF_WORKFLOW, forget_deferred
+from ojster.workflows.start_quota import MAX_STARTS_OF_WORKFLOW, forget_deferred
 from ojster.workflows.stored_workflow import WORKFLOW_COLUMNS, Workflow
 
 BYTES_AT_ONCE: Final = 4 << 20

@@ -14,7 +14,6 @@ from ojster.jobs.new_job import NewJob
 from ojster.jobs.transitions import complete_job, write_completed
 from ojster.storage.transaction import Transaction
 from ojster.workflows.advance import advance
-from ojster.workflows.beginning import begin_workflows
 from ojster.workflows.cancellation import cancel_with_worker, skip_rest
 from ojster.workflows.claim_policy import StoppedWorkflowPolicy
 from ojster.workflows.claimed_steps import claimed_steps
@@ -27,6 +26,7 @@ from ojster.workflows.orchestrator_request import ORCHESTRATE_TYPE
 from ojster.workflows.properties import refusal_of_changes
 from ojster.workflows.results import add_parent_results
 from ojster.workflows.retention import count_deletable, forget_workflows
+from ojster.workflows.started_at import begin_workflows
 from ojster.workflows.stopping import lock_workflows, stop_steps
 from ojster.workflows.suspensions import SUSPENDED, add_resume_data, end_suspension, suspend_job
 

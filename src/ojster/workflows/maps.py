@@ -23,7 +23,7 @@ from ojster.workflows.plan_defaults import add_defaults
 from ojster.workflows.plan_undo import Mirrors
 from ojster.workflows.plan_values import Plan, Spec
 from ojster.workflows.planner import Planner
-from ojster.workflows.starting import SMALL_PARAMS
+from ojster.workflows.start_quota import SMALL_PARAMS
 from ojster.workflows.stored_workflow import Workflow
 
 ELEMENT_NODES_AT_ONCE: Final = 50

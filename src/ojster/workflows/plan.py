@@ -29,7 +29,7 @@ from ojster.workflows.plan_members import Problem, choice, json_object, refusal_
 from ojster.workflows.plan_rules import CONTAINERS, OWN_MEMBERS, adjusted, inherit
 from ojster.workflows.plan_values import NewWorkflow
 from ojster.workflows.planner import Planner
-from ojster.workflows.typeless import is_graph, read_callbacks
+from ojster.workflows.sdk_dialect import is_graph, read_callbacks
 
 MAX_PARAMS_BYTES: Final = 262_144
 

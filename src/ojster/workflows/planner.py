@@ -50,7 +50,7 @@ from ojster.workflows.plan_rules import (
 )
 from ojster.workflows.plan_undo import MIRROR_KINDS, Mirrors, UndoPlan, holds_compensation, is_undone, own_compensation
 from ojster.workflows.plan_values import LaterJob, Plan, Spec
-from ojster.workflows.typeless import is_graph
+from ojster.workflows.sdk_dialect import is_graph
 
 _encode: Final = msgspec.json.Encoder().encode
 

@@ -25,7 +25,8 @@ from ojster.jobs.transitions import ChangedJob
 from ojster.storage.call import Operation
 from ojster.storage.inbox import LARGE
 from ojster.storage.wakeups import WORKFLOWS, workflow_end_topic, workflow_topic
-from ojster.workflows import cancellation, creation, notes, properties, retry, status, suspensions, views, workflows
+from ojster.workflows import cancellation, control, creation, notes, properties, retry, status, suspensions, views
+from ojster.workflows.control import Review
 from ojster.workflows.definition import OF_DEFINITIONS, START_MEMBERS, Start, check_params, read_start
 from ojster.workflows.definition_service import DefinitionService
 from ojster.workflows.definitions import Named
@@ -46,7 +47,6 @@ from ojster.workflows.step_pages import StepFilter, StepPage, list_steps
 from ojster.workflows.steps import StepAddress
 from ojster.workflows.suspensions import Resumption, WorkflowResumption
 from ojster.workflows.views import WorkflowCounts, WorkflowRequest
-from ojster.workflows.workflows import Review
 
 log = logging.getLogger(__name__)
 
@@ -289,7 +289,7 @@ class WorkflowService(CapabilityService):
             The caller may hold only its own workflows.
         """
         await self._check_author(workflow_id)
-        return await self._steered(workflow_id, workflows.hold_workflows, workflow_id)
+        return await self._steered(workflow_id, control.hold_workflows, workflow_id)
 
     async def release(self, workflow_id: str) -> WorkflowInfo:
         """Release a held workflow.
@@ -299,7 +299,7 @@ class WorkflowService(CapabilityService):
         NotFound, Conflict
             The workflow does not exist, or is not held.
         """
-        return await self._steered(workflow_id, workflows.release_workflows, workflow_id)
+        return await self._steered(workflow_id, control.release_workflows, workflow_id)
 
     async def resume(self, item: WorkflowResumption) -> WorkflowInfo:
         """Resume the suspended job of a workflow.
@@ -407,7 +407,7 @@ class WorkflowService(CapabilityService):
         """
         if self.scope.access is not None:
             review = msgspec.structs.replace(review, author=self.scope.access.who)
-        return await self._steered(review.workflow_id, workflows.review_steps, review)
+        return await self._steered(review.workflow_id, control.review_steps, review)
 
     async def cancel_step(self, address: StepAddress) -> WorkflowInfo:
         """Cancel a step with everything inside it, active jobs included.

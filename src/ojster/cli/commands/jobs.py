@@ -22,8 +22,8 @@ from ojster.handlers.job_options import JobOptions, Retry, request_of
 from ojster.jobs.bulk import Action
 from ojster.jobs.failure import pattern_of
 from ojster.jobs.filter_walk import JobFilter
+from ojster.jobs.history_wire import show_entry
 from ojster.jobs.queries import Page
-from ojster.jobs.record_wire import show_entry
 
 STATES: Final = [state.value for state in JobState]
 

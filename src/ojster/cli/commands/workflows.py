@@ -24,6 +24,7 @@ from ojster.core.settings import Settings
 from ojster.core.timestamps import parse_timestamp
 from ojster.core.values import to_duration
 from ojster.jobs.failure import Failure
+from ojster.workflows.control import Review
 from ojster.workflows.declaration import start_request
 from ojster.workflows.dependencies import NewDependencies
 from ojster.workflows.drawing import draw
@@ -40,7 +41,6 @@ from ojster.workflows.steps import StepAddress
 from ojster.workflows.stored_workflow import ALL_STATES
 from ojster.workflows.suspensions import WorkflowResumption
 from ojster.workflows.wait import WaitingFor
-from ojster.workflows.workflows import Review
 
 ID: Final = "019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f"
 

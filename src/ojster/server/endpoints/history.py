@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from ojster.jobs import record_wire
+from ojster.jobs import history_wire
 from ojster.jobs.explanation import Explanation
-from ojster.jobs.record_wire import HistoryAnswer, PurgedHistoryAnswer, show_entry
+from ojster.jobs.history_wire import HistoryAnswer, PurgedHistoryAnswer, show_entry
 from ojster.server.answer import Answer, encode
 from ojster.server.pages import page_of
 from ojster.server.request import HttpRequest
@@ -42,7 +42,7 @@ async def purge_history(request: HttpRequest) -> Answer:
 
 async def show_lineage(request: HttpRequest) -> Answer:
     """Show the predecessors and successors of a job in its workflow."""
-    return Answer(encode(record_wire.show_lineage(await request.engine.jobs.lineage(request.path["id"]))))
+    return Answer(encode(history_wire.show_lineage(await request.engine.jobs.lineage(request.path["id"]))))
 
 
 async def explain_job(request: HttpRequest) -> Answer:
@@ -56,5 +56,5 @@ ROUTES: Final = (
     Route("GET", f"{BASE}/jobs/{{id}}/history", show_history, _TAG, answer=HistoryAnswer, query=("limit", "cursor")),
     Route("GET", f"{BASE}/jobs/{{id}}/explanation", explain_job, _TAG, answer=Explanation),
     Route("DELETE", f"{BASE}/jobs/{{id}}/history", purge_history, _TAG, answer=PurgedHistoryAnswer),
-    Route("GET", f"{BASE}/jobs/{{id}}/lineage", show_lineage, _TAG, answer=record_wire.LineageAnswer),
+    Route("GET", f"{BASE}/jobs/{{id}}/lineage", show_lineage, _TAG, answer=history_wire.LineageAnswer),
 )

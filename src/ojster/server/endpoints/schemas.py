@@ -16,9 +16,8 @@ from ojster.core.json_schema import Version, compile_schema, parse_version
 from ojster.core.parsing import read_value
 from ojster.core.tenant import NOBODY, called, split
 from ojster.core.timestamps import format_timestamp
-from ojster.jobs import record_wire, schemas
-from ojster.jobs.names import read_type
-from ojster.jobs.record_wire import (
+from ojster.jobs import history_wire, schemas
+from ojster.jobs.history_wire import (
     DeletedSchemaAnswer,
     SchemaAnswer,
     SchemasAnswer,
@@ -26,6 +25,7 @@ from ojster.jobs.record_wire import (
     SchemaVersionsAnswer,
     show_version,
 )
+from ojster.jobs.names import read_type
 from ojster.jobs.schemas import Mode, Schema, no_schema
 from ojster.jobs.wire import SCHEMA, SchemaBody
 from ojster.server.answer import Answer, encode
@@ -101,7 +101,7 @@ async def list_schemas(request: HttpRequest) -> Answer:
     found = [
         one for one in await engine.scope.look(schemas.list_schemas, None) if engine.scope.sees(split(one.type)[0])
     ]
-    shown = [record_wire.show_schema(one) for one in found[offset : offset + limit]]
+    shown = [history_wire.show_schema(one) for one in found[offset : offset + limit]]
     return Answer(encode(SchemasAnswer(shown, offset_pagination(len(found), limit, offset))))
 
 
@@ -153,7 +153,7 @@ async def _versions(request: HttpRequest) -> list[Schema]:
 
 def _registered(schema: Schema) -> SchemaAnswer:
     """Return a schema in the conformance suite's format, and the registry's format in the member ``registered``."""
-    shown = record_wire.show_schema(schema)
+    shown = history_wire.show_schema(schema)
     return SchemaAnswer(**msgspec.structs.asdict(shown), registered=shown)
 
 

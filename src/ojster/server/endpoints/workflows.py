@@ -33,6 +33,7 @@ from ojster.workflows.answer_wire import (
     show_cancelled,
     show_progress,
 )
+from ojster.workflows.control import Review
 from ojster.workflows.dependencies import NewDependencies
 from ojster.workflows.info import WorkflowInfo
 from ojster.workflows.levels import DEFAULT_LEVEL_STEPS, MOST_LEVEL_STEPS, LevelRequest, show_levels
@@ -54,7 +55,6 @@ from ojster.workflows.wire import (
     ReviewBody,
     WorkflowBody,
 )
-from ojster.workflows.workflows import Review
 
 
 async def create_workflow(request: HttpRequest) -> Answer:

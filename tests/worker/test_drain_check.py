@@ -8,9 +8,9 @@ import pytest
 
 from ojster import App, group
 from ojster.core.errors import BackendUnavailable
-from ojster.worker.last_look import DRAIN_CHECK_SECONDS, DrainCheck
+from ojster.worker.drain_check import DRAIN_CHECK_SECONDS, DrainCheck
 from ojster.worker.worker import Worker
-from ojster.workflows.starting import MAX_STARTS_OF_WORKFLOW
+from ojster.workflows.start_quota import MAX_STARTS_OF_WORKFLOW
 
 pytestmark = pytest.mark.anyio
 

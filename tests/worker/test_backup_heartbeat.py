@@ -17,7 +17,7 @@ import pytest
 from ojster import App, Worker
 from ojster.core.job import Job
 from ojster.worker import loop_watch
-from ojster.worker.stand_in import BackupHeartbeat
+from ojster.worker.backup_heartbeat import BackupHeartbeat
 
 LEASE = 1.5
 

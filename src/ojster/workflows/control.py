@@ -19,7 +19,7 @@ from ojster.storage.transaction import JOB_COLUMNS, Transaction
 from ojster.workflows.advance import Advance
 from ojster.workflows.cancellation import release_now
 from ojster.workflows.node import NOT_STARTED, Kind, NodeState
-from ojster.workflows.starting import forget_deferred, park_starts
+from ojster.workflows.start_quota import forget_deferred, park_starts
 from ojster.workflows.steps import find_step, is_over, steer, wrong_state
 from ojster.workflows.stopping import put_off
 from ojster.workflows.stored_workflow import Workflow, emit

@@ -11,8 +11,8 @@ import pytest
 
 from ojster import App
 from ojster.storage.transaction import Transaction
-from ojster.worker import company, execution, loop_watch
-from ojster.worker.company import CrashIsolation, Place
+from ojster.worker import crash_isolation, execution, loop_watch
+from ojster.worker.crash_isolation import CrashIsolation, Place
 from ojster.worker.loop_watch import LoopWatch
 from ojster.worker.worker import Worker
 
@@ -62,7 +62,7 @@ async def test_a_suspect_waits_for_the_others_and_runs_alone() -> None:
 
 
 async def test_a_suspect_that_goes_on_is_not_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(company, "ALONE_SECONDS", 0.01)
+    monkeypatch.setattr(crash_isolation, "ALONE_SECONDS", 0.01)
     jobs = CrashIsolation(lambda: None)
     long = await jobs.join(suspect=True)
     next_one = await asyncio.wait_for(jobs.join(suspect=True), 5)
@@ -73,7 +73,7 @@ async def test_a_suspect_that_goes_on_is_not_alone(monkeypatch: pytest.MonkeyPat
 
 
 async def test_a_suspect_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(company, "PATIENCE_SECONDS", 0.01)
+    monkeypatch.setattr(crash_isolation, "PATIENCE_SECONDS", 0.01)
     jobs = CrashIsolation(lambda: None)
     await jobs.join(suspect=False)
     place = await asyncio.wait_for(jobs.join(suspect=True), 5)
