@@ -149,11 +149,12 @@ def _without_needs(tx: Transaction, present: _Present) -> list[Unrunnable]:
         workers = present.of(queue)
         if any(one.takes_all for one in workers) or (not workers and present.has_unknown(queue)):
             continue  # one worker takes all jobs, or is unknown, so the jobs need not be read
-        kinds = "type, version" if workers else "NULL, NULL"
+        kinds, group = ("type, version", "GROUP BY type, version") if workers else ("NULL, NULL", "")
         for type, version, jobs, seq in tx.execute(
             f"""
             SELECT {kinds}, count(*), min(seq)
-            FROM ({_LOOKED_AT}) AS looked_at{" GROUP BY type, version" if workers else ""}
+            FROM ({_LOOKED_AT}) AS looked_at
+            {group}
             """,
             {"queue": queue, "most": MAX_EXAMINED},
         ):

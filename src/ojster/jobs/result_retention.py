@@ -84,7 +84,8 @@ def prune_results(tx: Transaction, room: int) -> int:
     """
     # Servers share the work: each prunes results of jobs that no other one has locked.
     rows = tx.execute(
-        f"""SELECT {JOB_COLUMNS}
+        f"""
+        SELECT {JOB_COLUMNS}
         FROM jobs
         WHERE state = 'completed' AND due_at <= :now AND reacts & {RESULT_LIMITS} <> 0
         ORDER BY due_at

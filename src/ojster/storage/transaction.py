@@ -147,7 +147,7 @@ class Transaction(ABC):
     """
 
     select_available: str
-    """SELECT of the jobs to claim next, with the placeholders ``{kind}`` and ``{abilities}`` for conditions."""
+    """SELECT of the jobs to claim next, with the placeholder ``{kind}`` for conditions."""
 
     for_update = ""
     """Appended to a SELECT to lock its rows, where the database needs it."""

@@ -54,8 +54,11 @@ def _has_started(tx: Transaction, step: NodeOutcome) -> bool:
     """
     if step.kind not in (Kind.JOB, Kind.GATE):
         return bool(tx.execute("SELECT 1 FROM nodes WHERE id = :id AND started_at IS NOT NULL", {"id": step.id}))
-    query = """SELECT 1
-        FROM jobs AS j JOIN nodes AS c ON c.id = :container
+    query = """
+        SELECT 1
+        FROM jobs AS j
+        JOIN nodes AS c ON c.id = :container
         WHERE j.node = :id AND j.started_at IS NOT NULL AND j.created_at >= c.started_at
-        LIMIT 1"""
+        LIMIT 1
+    """
     return bool(tx.execute(query, {"id": step.id, "container": step.parent}))
