@@ -50,7 +50,7 @@ def glued_literals(source: str) -> Iterator[ast.expr]:
     """Yield strings that are written in several pieces: side by side on several lines, or added to each other."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-            if sum(SQL.search(text_of(one)) is not None for one in summands(node)) > 1:
+            if sum(SQL.search(text_of(literal)) is not None for literal in summands(node)) > 1:
                 yield node
         elif is_text(node) and node.lineno != node.end_lineno:
             written = ast.get_source_segment(source, node) or ""
@@ -71,8 +71,8 @@ def is_text(node: ast.AST) -> TypeGuard[ast.Constant | ast.JoinedStr]:
 
 def text_of(node: ast.AST) -> str:
     """Return what a string or a sum of strings says, without the values in it."""
-    texts = (one.value for one in ast.walk(node) if isinstance(one, ast.Constant) and isinstance(one.value, str))
-    return " ".join(texts)
+    parts = (part.value for part in ast.walk(node) if isinstance(part, ast.Constant))
+    return " ".join(part for part in parts if isinstance(part, str))
 
 
 def test_no_module_imports_itself_by_any_path() -> None:
@@ -115,9 +115,9 @@ def test_a_statement_in_two_strings_counts_as_glued() -> None:
     """The test above would also pass if it found nothing."""
     two = "'SELECT a '\n'FROM t WHERE a = 1'"
     for source in (f"x = ({two})", f"x = (f{two})", "x = 'SELECT a FROM t' + y + f' WHERE a = {b}'"):
-        assert [one for one in glued_literals(source) if SQL.search(text_of(one))], source
+        assert any(SQL.search(text_of(literal)) for literal in glued_literals(source)), source
     for source in ("x = '''\n SELECT a\n FROM t\n'''", "x = 'SELECT a FROM t' + lock", "x = ('Say'\n'please.')"):
-        assert not [one for one in glued_literals(source) if SQL.search(text_of(one))], source
+        assert not any(SQL.search(text_of(literal)) for literal in glued_literals(source)), source
 
 
 LOCKS = re.compile(

@@ -152,7 +152,7 @@ def unregister(tx: Transaction, names: Sequence[str]) -> list[Cron | OjsterError
     """Remove cron jobs. The jobs that they enqueued stay."""
     results: list[Cron | OjsterError] = []
     for name in names:
-        # Wait for a run that fires: it writes the row at its end, and would insert it again.
+        # Wait for a run that fires, so that the answer is the last version.
         cron = _find(tx, name, tx.for_update)
         if cron is not None:
             tx.execute("DELETE FROM crons WHERE name = :name", {"name": name})
