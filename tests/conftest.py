@@ -124,23 +124,44 @@ def pytest_configure(config: pytest.Config) -> None:
         config.add_cleanup(server.remove)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect HTTP tests on in-memory and serializable databases: the engine tests cover these.
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Make a test for each kind of database, and none that the run would deselect: to collect them costs seconds.
 
-    Commands, HTTP requests and processes are tried on PostgreSQL in thorough runs alone: they make the same calls
-    there, and the tests of the engine run on it each time.
+    HTTP tests leave out databases in memory and serializable ones: the tests of the engine cover these. Commands, HTTP
+    requests and processes are tried on PostgreSQL in thorough runs alone: they make the same calls there, and the
+    tests of the engine run on it each time.
     """
-    lacking = set(filter(None, os.environ.get(LACKING_VARIABLE, "").split(",")))
-    for item in items:
-        if _repeats_on_postgres(item):
-            item.add_marker(pytest.mark.thorough)
-        for needed in lacking & {name for mark in item.iter_markers("needs") for name in mark.args}:
-            item.add_marker(pytest.mark.skip(f"{needed} is lacking"))
-    fewer = [item for item in items if not _repeats_over_http(item)]
-    config.hook.pytest_deselected(items=[item for item in items if _repeats_over_http(item)])
-    items[:] = fewer
+    over_http = "http" in metafunc.fixturenames
+    is_outer = over_http or metafunc.definition.path.name.endswith(OUTER)
+    is_quick = "not thorough" in metafunc.config.getoption("markexpr")
+    for fixture, kinds in KINDS.items():
+        if fixture in metafunc.fixturenames:
+            later = LATER | {"postgres"} if is_outer else LATER
+            chosen = [
+                pytest.param(kind, marks=[pytest.mark.thorough] if kind in later else [])
+                for kind in kinds
+                if not ((over_http and kind in LATER) or (is_quick and kind in later))
+            ]
+            metafunc.parametrize(fixture, chosen)
 
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip tests that need an ability which the PostgreSQL of this run lacks."""
+    for needed in filter(None, os.environ.get(LACKING_VARIABLE, "").split(",")):
+        for item in items:
+            if needed in {name for mark in item.iter_markers("needs") for name in mark.args}:
+                item.add_marker(pytest.mark.skip(f"{needed} is lacking"))
+
+
+KINDS: Final = {
+    "url_kind": ("file", "postgres", "memory", "serializable"),
+    "shared_url_kind": ("file", "postgres"),
+}
+"""Kinds of databases on which a test runs, by the fixture that it uses."""
+
+LATER: Final = frozenset(("memory", "serializable"))
+"""Kinds of databases that only thorough runs try."""
 
 OUTER: Final = (
     "_commands.py",
@@ -151,17 +172,6 @@ OUTER: Final = (
     "test_signals.py",
 )
 """Ends of the names of files with tests of commands, processes and HTTP requests."""
-
-
-def _repeats_on_postgres(item: pytest.Item) -> bool:
-    given = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
-    is_outer = item.path.name.endswith(OUTER) or "http" in getattr(item, "fixturenames", ())
-    return is_outer and "postgres" in (given.get("shared_url"), given.get("url"))
-
-
-def _repeats_over_http(item: pytest.Item) -> bool:
-    given = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
-    return "http" in getattr(item, "fixturenames", ()) and given.get("url") in ("memory", "serializable")
 
 
 def url_of_schema(name: str) -> str:
@@ -218,17 +228,10 @@ def file_url(file_template: Path, tmp_path: Path) -> str:
     return f"sqlite:///{shutil.copy(file_template, tmp_path / 'jobs.db')}"
 
 
-@pytest.fixture(
-    params=[
-        "file",
-        "postgres",
-        pytest.param("memory", marks=pytest.mark.thorough),
-        pytest.param("serializable", marks=pytest.mark.thorough),
-    ]
-)
-def url(request: pytest.FixtureRequest) -> str:
+@pytest.fixture
+def url(url_kind: str, request: pytest.FixtureRequest) -> str:
     """The URL of a database of each kind: engine tests run on all, two of them only in thorough runs."""
-    match request.param:
+    match url_kind:
         case "file":
             return str(request.getfixturevalue("file_url"))
         case "memory":
@@ -239,10 +242,10 @@ def url(request: pytest.FixtureRequest) -> str:
             return str(request.getfixturevalue("postgres_url"))
 
 
-@pytest.fixture(params=["file", "postgres"])
-def shared_url(request: pytest.FixtureRequest) -> str:
+@pytest.fixture
+def shared_url(shared_url_kind: str, request: pytest.FixtureRequest) -> str:
     """The URL of a database of each kind that several processes can share."""
-    return str(request.getfixturevalue(f"{request.param}_url"))
+    return str(request.getfixturevalue(f"{shared_url_kind}_url"))
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import httpx
 import pytest
-from moto.server import ThreadedMotoServer
 
 from ojster.core.ids import new_id
 from ojster.files import service as streams
@@ -23,6 +22,8 @@ PIECE = 1000
 @pytest.fixture(scope="session")
 def s3_server() -> Iterator[str]:
     """The URL of an S3-compatible server."""
+    from moto.server import ThreadedMotoServer  # its import takes a quarter of a second of each test process
+
     server = ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
@@ -57,9 +58,9 @@ def store(store_url: str) -> FileStore:
     return open_store(store_url)
 
 
-@pytest.fixture(params=["file", "postgres"])
-def url(request: pytest.FixtureRequest) -> str:
-    return str(request.getfixturevalue(f"{request.param}_url"))
+@pytest.fixture
+def url(shared_url: str) -> str:
+    return shared_url
 
 
 @pytest.fixture

@@ -57,12 +57,10 @@ LONG = "import time\ndef body(job): time.sleep(30)"
 ONCE = {"retry": {"max_attempts": 1}}
 
 
-@pytest.fixture(params=["file", "postgres"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+@pytest.fixture
+def url(shared_url: str) -> str:
     """URL of each database: a file and PostgreSQL."""
-    if request.param == "file":
-        return f"sqlite:///{tmp_path}/jobs.db"
-    return str(request.getfixturevalue("postgres_url"))
+    return shared_url
 
 
 def code(body: str, *args: Any, attempts: int = 1, **more: Any) -> dict[str, Any]:

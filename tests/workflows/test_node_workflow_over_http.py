@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,12 +20,10 @@ FLOW = {
 }
 
 
-@pytest.fixture(params=["file", "postgres"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+@pytest.fixture
+def url(shared_url: str) -> str:
     """URL of each database: a file and PostgreSQL."""
-    if request.param == "file":
-        return f"sqlite:///{tmp_path}/jobs.db"
-    return str(request.getfixturevalue("postgres_url"))
+    return shared_url
 
 
 async def define(http: Http, name: str = "flow", **more: Any) -> Any:
