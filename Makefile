@@ -11,7 +11,7 @@ PYTEST ?=
 # Tests start thousands of processes: each would compile all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install dashboard docs demo test quick thorough fuzz fuzz-quick lint check coverage format abilities bench bench-peers chaos conformance dist sbom lock lint-with-node clean
+.PHONY: help install dashboard docs demo test quick thorough soak fuzz fuzz-quick lint check coverage format abilities bench bench-peers chaos conformance dist sbom lock lint-with-node clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -64,6 +64,9 @@ quick: $(READY) $(ASSETS) ## Run the tests that take no longer than a few second
 
 thorough: $(READY) $(ASSETS) ## Run the tests that take minutes: thousands of random workflows, and the engine on more databases
 	$(BIN)/pytest -m thorough --dist load
+
+soak: $(READY) ## Run the thorough tests of random cases alone, with four times as many: half an hour
+	OJSTER_TEST_SOAK=1 $(BIN)/pytest -m soak --dist load
 
 fuzz: $(READY) ## Feed the parsers and a server random input for some minutes
 	$(BIN)/$(LOCKED) requirements/fuzz.txt --quiet

@@ -12,6 +12,7 @@ import pytest
 from ojster.service import Service
 from ojster.storage.open import open_database
 from ojster.workflows import creation, start_quota
+from tests.amount import cases
 from tests.conftest import Clock, empty
 from tests.workflows.driver import Crowd, every_step, leftovers
 from tests.workflows.interpreter import Maker
@@ -104,18 +105,22 @@ async def test_workflows_do_what_the_rules_say_in_steps_of_four_transactions_at_
 
 
 @pytest.mark.thorough
+@pytest.mark.soak
 @pytest.mark.timeout(1500)
-async def test_ten_thousand_workflows_do_what_the_rules_say(clock: Clock) -> None:
-    await on_a_file_in_memory(clock, range(100, 200))
+@pytest.mark.parametrize("first", range(100, 200, 10))
+async def test_thousands_of_workflows_do_what_the_rules_say(clock: Clock, first: int) -> None:
+    await on_a_file_in_memory(clock, range(first, first + cases(10)))
 
 
 @pytest.mark.thorough
+@pytest.mark.soak
 @pytest.mark.timeout(1500)
+@pytest.mark.parametrize("first", [100, 110])
 @pytest.mark.parametrize("four_engines", ["read committed", "serializable"], indirect=True)
-async def test_two_thousand_workflows_do_what_the_rules_say_in_four_transactions_at_once(
-    four_engines: list[Service], clock: Clock, postgres_url: str
+async def test_hundreds_of_workflows_do_what_the_rules_say_in_four_transactions_at_once(
+    four_engines: list[Service], clock: Clock, postgres_url: str, first: int
 ) -> None:
-    await on_postgres(four_engines, clock, postgres_url, range(100, 120))
+    await on_postgres(four_engines, clock, postgres_url, range(first, first + cases(10)))
 
 
 class _Always(dict[str, bool]):

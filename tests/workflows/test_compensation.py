@@ -16,6 +16,7 @@ from ojster.jobs.failure import Failure
 from ojster.jobs.messages import Acknowledgement, FailureReport, Release
 from ojster.service import Service
 from ojster.storage.open import open_database
+from tests.amount import cases
 from tests.conftest import Clock
 from tests.workflows.bench import WorkflowBench, batch, chain, graph, group, job, ref
 from tests.workflows.driver import members
@@ -390,8 +391,9 @@ async def test_random_workflows_undo_what_took_effect_the_last_first(part: int) 
 
 
 @pytest.mark.thorough
+@pytest.mark.soak
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("part", range(20))
-async def test_two_thousand_random_workflows_undo_what_took_effect_the_last_first(part: int) -> None:
-    for seed in range(100):
+async def test_many_random_workflows_undo_what_took_effect_the_last_first(part: int) -> None:
+    for seed in range(cases(100)):
         await run_ledger(100_000 + part * 1000 + seed, 0.15)

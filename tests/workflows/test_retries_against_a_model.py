@@ -24,6 +24,7 @@ from ojster.service import Service
 from ojster.storage.transaction import Transaction
 from ojster.workflows.control import Review
 from ojster.workflows.steps import StepAddress
+from tests.amount import cases
 from tests.conftest import Clock
 from tests.workflows.driver import every_step, is_shown, leftovers, members
 from tests.workflows.interpreter import Interpreter, Maker, Script
@@ -202,8 +203,9 @@ async def test_a_workflow_with_retried_steps_ends_as_one_that_ran_once(engine: S
 
 
 @pytest.mark.thorough
+@pytest.mark.soak
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("seed", range(2, 12))
+@pytest.mark.parametrize("seed", range(2, 2 + cases(10)))
 async def test_many_workflows_with_retried_steps_end_as_those_that_ran_once(
     engine: Service, clock: Clock, seed: int
 ) -> None:
