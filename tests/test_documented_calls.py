@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import forked
+
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "examples").glob("*.md"))]
 HOST = "localhost:8080"
@@ -45,7 +47,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "ojster", "serve", "--database", "sqlite:///jobs.db", "--port", str(port)]
-    process = subprocess.Popen([*command, "--trust-webhooks"], cwd=folder, stderr=subprocess.DEVNULL)
+    process = forked.Popen([*command, "--trust-webhooks"], cwd=folder, stderr=subprocess.DEVNULL)
     address = f"localhost:{port}"
     deadline = time.monotonic() + 30
     while subprocess.run(["curl", "-sf", f"{address}/ojs/v1/health"], capture_output=True, check=False).returncode:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import ojster
+from tests import forked
 
 DOCS = Path(__file__).parent.parent / "docs"
 PAGES = ("cookbook.md", "migrating.md")
@@ -46,14 +46,7 @@ def test_the_cookbook_has_twenty_recipes_that_show_what_they_print() -> None:
 def test_a_documented_program_prints_what_is_shown(
     page: str, title: str, program: str, shown: str | None, tmp_path: Path
 ) -> None:
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", program],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = forked.run([sys.executable, "-W", "error", "-c", program], cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     if shown is not None:
         assert done.stdout == shown

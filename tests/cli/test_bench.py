@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -20,6 +19,7 @@ from ojster.cli.bench import conclusions
 from ojster.cli.trial import RUN, Bounds, Reading, Trial
 from ojster.cli.trial_store import FORGOTTEN_AFTER, prefix_of, trial_store
 from ojster.storage.postgres.url import parse_postgres_url
+from tests import forked
 
 FORGOTTEN = int(time.time()) - FORGOTTEN_AFTER - 60
 
@@ -127,7 +127,7 @@ def test_a_trial_that_is_stopped_deletes_its_store(shared_url: str, number: sign
         "--database",
         shared_url,
     ]
-    running = subprocess.Popen(command, env=os.environ | {"TERM": "dumb"})
+    running = forked.Popen(command, env=os.environ | {"TERM": "dumb"})
     deadline = time.monotonic() + 30
     while not left_at(shared_url):
         assert time.monotonic() < deadline
@@ -140,7 +140,7 @@ def test_a_trial_that_is_stopped_deletes_its_store(shared_url: str, number: sign
 @pytest.mark.slow
 def test_its_figures_can_be_read_by_a_program(shared_url: str) -> None:
     command = [sys.executable, "-m", "ojster", "bench", "--seconds", "0.2", "--jobs", "1000", "--json"]
-    done = subprocess.run([*command, "--database", shared_url], capture_output=True, text=True, check=True)
+    done = forked.run([*command, "--database", shared_url])
     found = json.loads(done.stdout)
     assert {reading["unit"] for reading in found["readings"]} == {"/s", "ms"}
     assert found["bytes_per_job"] > 0

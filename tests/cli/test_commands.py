@@ -28,6 +28,7 @@ from ojster.core.ids import new_id
 from ojster.storage.migrations import scripts
 from ojster.storage.postgres.shape import actual_shape, intended_shape
 from ojster.storage.postgres.url import parse_postgres_url
+from tests import forked
 
 PROCESSES = {"demo", "dev", "serve", "worker"}
 """Commands that need a process of their own: they handle signals and import the user's modules."""
@@ -51,7 +52,7 @@ class Ojster:
     def run_process(self, arguments: Sequence[str], environment: dict[str, str]) -> tuple[int, str, str]:
         """Run a command in a process of its own; return its exit code, output and errors."""
         command = [sys.executable, "-m", "ojster", *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, cwd=self.folder, env=environment, timeout=60)
+        done = forked.run(command, cwd=self.folder, env=environment)
         return done.returncode, done.stdout, done.stderr
 
     def run_here(self, arguments: Sequence[str], environment: dict[str, str]) -> tuple[int, str, str]:
@@ -453,7 +454,7 @@ def test_dev_works_on_the_database_of_its_application_and_stops_in_good_order(tm
     environment = {name: value for name, value in os.environ.items() if name != "OJSTER_DATABASE_URL"}
     log = tmp_path / "log"
     with log.open("wb") as file:
-        dev = subprocess.Popen(
+        dev = forked.Popen(
             [sys.executable, "-m", "ojster", "dev", "shop:app", "--port", str(port)],
             cwd=tmp_path,
             env=environment,
@@ -462,9 +463,7 @@ def test_dev_works_on_the_database_of_its_application_and_stops_in_good_order(tm
         )
     try:
         code = "from shop import which; print(which.enqueue().result(timeout=30))"
-        done = subprocess.run(
-            [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60
-        )
+        done = forked.run([sys.executable, "-c", code], cwd=tmp_path, env=environment)
         assert done.stdout.strip() == "7", done.stderr + log.read_text()
     finally:
         dev.send_signal(signal.SIGINT)
@@ -482,14 +481,8 @@ def test_dev_works_on_the_database_of_its_application_and_stops_in_good_order(tm
 )
 def test_dev_says_why_it_cannot_work_on_what_an_application_uses(tmp_path: Path, url: str, why: str) -> None:
     (tmp_path / "shop.py").write_text(f"from ojster import App\napp = App({url!r})\n")
-    done = subprocess.run(
-        [sys.executable, "-m", "ojster", "dev", "shop:app"],
-        cwd=tmp_path,
-        env={name: value for name, value in os.environ.items() if name != "OJSTER_DATABASE_URL"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    environment = {name: value for name, value in os.environ.items() if name != "OJSTER_DATABASE_URL"}
+    done = forked.run([sys.executable, "-m", "ojster", "dev", "shop:app"], cwd=tmp_path, env=environment)
     assert done.returncode == 2
     assert why in done.stderr
     assert "--database" in done.stderr

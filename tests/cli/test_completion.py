@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests import forked
 
 COMMAND = [sys.executable, "-m", "ojster", "completion"]
 
@@ -23,13 +24,13 @@ COMMAND = [sys.executable, "-m", "ojster", "completion"]
 )
 def test_it_is_installed_where_the_shell_looks(shell: str, file: str, tmp_path: Path) -> None:
     env = os.environ | {"HOME": str(tmp_path), "SHELL": f"/usr/bin/{shell}"}
-    subprocess.run([*COMMAND, "--install"], env=env, check=True)
+    assert forked.run([*COMMAND, "--install"], env=env).returncode == 0
     assert "_OJSTER_COMPLETE" in (tmp_path / file).read_text()
 
 
 def test_an_unknown_shell_is_refused() -> None:
     env = os.environ | {"SHELL": "/bin/sh"}
-    done = subprocess.run(COMMAND, env=env, capture_output=True, text=True, check=False)
+    done = forked.run(COMMAND, env=env)
     assert (done.returncode, "Name one of bash, zsh, fish" in done.stderr) == (2, True)
 
 
@@ -38,5 +39,5 @@ def test_bash_completes_commands_and_options() -> None:
     ask = "import sys; sys.argv = ['ojster']; from ojster.cli.main import main; main()"
     for words, number, expected in (("ojster que", "1", "queues"), ("ojster jobs list --sta", "3", "--state")):
         env = os.environ | {"COMP_WORDS": words, "COMP_CWORD": number, "_OJSTER_COMPLETE": "bash_complete"}
-        done = subprocess.run([sys.executable, "-c", ask], env=env, capture_output=True, text=True, check=False)
+        done = forked.run([sys.executable, "-c", ask], env=env)
         assert f"plain,{expected}" in done.stdout.splitlines(), done.stderr

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 
 from ojster import App, InvalidRequest
 from ojster.storage.database import URL_VARIABLE, are_same
+from tests import forked
 
 PROGRAM = """
 import os, subprocess, sys
@@ -42,15 +42,7 @@ class Folder:
         environment = {name: value for name, value in os.environ.items() if name != URL_VARIABLE}
         if variable is not None:
             environment[URL_VARIABLE] = variable
-        ended = subprocess.run(
-            [sys.executable, *arguments],
-            cwd=self.path,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        ended = forked.run([sys.executable, *arguments], cwd=self.path, env=environment)
         return ended.returncode, ended.stdout + ended.stderr
 
     def files(self) -> list[str]:

@@ -17,6 +17,7 @@ from ojster.cli.main import COMMANDS, _run, cli
 from ojster.cli.worker import _shown_types
 from ojster.server.dashboard_page import is_built
 from ojster.server.run import dashboard_address
+from tests import forked
 
 SHOP = """
 from ojster import App
@@ -41,15 +42,8 @@ class Newcomer:
 
     def run(self, *command: str, **environment: str) -> tuple[int, str]:
         """Run a command of Python's; return its exit code, and what it said."""
-        done = subprocess.run(
-            [sys.executable, *command],
-            capture_output=True,
-            text=True,
-            cwd=self.folder,
-            env={"PATH": os.environ["PATH"], "HOME": str(self.folder), "OJSTER_DATABASE_URL": "sqlite:///jobs.db"}
-            | environment,
-            timeout=60,
-        )
+        env = {"PATH": os.environ["PATH"], "HOME": str(self.folder), "OJSTER_DATABASE_URL": "sqlite:///jobs.db"}
+        done = forked.run([sys.executable, *command], cwd=self.folder, env=env | environment)
         return done.returncode, done.stdout + done.stderr
 
     def ojster(self, *arguments: str, **environment: str) -> tuple[int, str]:
@@ -234,7 +228,7 @@ def test_a_wrong_token_is_refused_with_what_to_do(newcomer: Newcomer) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    server = subprocess.Popen(
+    server = forked.Popen(
         [sys.executable, "-m", "ojster", "serve", "--port", str(port), "--auth", "required"],
         cwd=newcomer.folder,
         env={"PATH": os.environ["PATH"], "HOME": str(newcomer.folder), "OJSTER_DATABASE_URL": "sqlite:///jobs.db"},

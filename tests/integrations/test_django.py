@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ import pytest
 
 from ojster.django.backend import _url_beside
 from ojster.storage.postgres.url import parse_postgres_url
+from tests import forked
 
 EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "django"
 
@@ -47,6 +47,7 @@ RESULTS = """
 import json, sys
 from shop.models import Order
 from ojster.django.tasks_api import tasks, TaskResultDoesNotExist
+from tests import forked
 found = {}
 for name, id in IDS.items():
     try:
@@ -88,14 +89,7 @@ def manage(settings: dict[str, str], tmp_path: Path) -> Manage:
     env = os.environ | settings
 
     def run(*command: str) -> str:
-        done = subprocess.run(
-            [sys.executable, "manage.py", *command],
-            cwd=tmp_path / "shop",
-            env=env,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = forked.run([sys.executable, "manage.py", *command], cwd=tmp_path / "shop", env=env)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
@@ -136,7 +130,7 @@ def test_wrong_settings_are_named(settings_of_tasks: dict[str, Any], said: str, 
     (tmp_path / "wrong.py").write_text(f"from shop.settings import *\nTASKS = {{'default': {backend!r}}}\n")
     env = os.environ | {"PYTHONPATH": f"{EXAMPLE}:{tmp_path}", "DJANGO_SETTINGS_MODULE": "wrong"}
     command = [sys.executable, "-m", "django", "check"]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    done = forked.run(command, env=env)
     assert done.returncode != 0
     assert said in done.stderr
 

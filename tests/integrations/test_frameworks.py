@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +18,7 @@ from ojster import App, JobContext
 from ojster.fastapi import job_router
 from ojster.flask import Ojster
 from ojster.testing import JobTester
+from tests import forked
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 
@@ -38,12 +38,16 @@ def test_the_tests_of_an_example_pass(framework: str, tmp_path: Path) -> None:
         "pytest",
         "-p",
         "no:cacheprovider",
+        "-p",
+        "no:logfire",
+        "-p",
+        "no:pytest_logfire",
         "-c",
         os.devnull,
         f"--rootdir={folder}",
         str(folder),
     ]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = forked.run(command, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -119,13 +123,8 @@ def test_flask_runs_a_worker(tmp_path: Path) -> None:
         "--until-empty",
     ]
     environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
-    subprocess.run(
-        [sys.executable, "-m", "ojster", "push", "order.ship", "7", "--url", "sqlite:///shop.db"],
-        cwd=tmp_path,
-        env=environment,
-        check=True,
-        capture_output=True,
-    )
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+    push = [sys.executable, "-m", "ojster", "push", "order.ship", "7", "--url", "sqlite:///shop.db"]
+    assert forked.run(push, cwd=tmp_path, env=environment).returncode == 0
+    done = forked.run(command, cwd=tmp_path, env=environment)
     assert done.returncode == 0, done.stderr
     assert "order.ship completed" in done.stderr

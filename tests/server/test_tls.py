@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import ssl
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -23,6 +22,7 @@ from cryptography.x509.oid import NameOID
 from ojster import App, BackendUnavailable, InvalidRequest
 from ojster.client import transport
 from ojster.server.tls import TlsFiles, TlsRenewal
+from tests import forked
 from tests.postgres import free_port
 
 
@@ -81,7 +81,7 @@ class Server:
         command = [sys.executable, "-m", "ojster", "serve", "--port", str(self.port)]
         command += ["--database", f"sqlite:///{folder}/jobs.db", *options]
         with self.log.open("wb") as log:
-            self.process = subprocess.Popen(command, stderr=log)
+            self.process = forked.Popen(command, stderr=log)
         self.url = f"https://localhost:{self.port}"
         self.until(lambda: "running on" in self.log.read_text())
 
@@ -202,6 +202,6 @@ def test_files_that_have_not_changed_are_not_read_again(ours: Authority) -> None
 def test_a_key_without_a_certificate_is_wrong_usage(tmp_path: Path, ours: Authority) -> None:
     _, key = ours.issue("one")
     command = [sys.executable, "-m", "ojster", "serve", "--tls-key", str(key)]
-    done = subprocess.run(command, capture_output=True, check=False)
+    done = forked.run(command)
     assert done.returncode == 2
-    assert b"need --tls-cert" in done.stderr
+    assert "need --tls-cert" in done.stderr

@@ -18,6 +18,7 @@ import pytest
 from ojster import App, InvalidRequest
 from ojster.core.errors import BackendUnavailable, Conflict
 from ojster.server.unix_socket import listen_at
+from tests import forked
 
 
 @pytest.fixture
@@ -26,10 +27,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def serving(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+def serving(folder: Path) -> Iterator[forked.Popen]:
     path = folder / "o.sock"
     command = [sys.executable, "-m", "ojster", "serve", "--socket", str(path), "--database", f"sqlite:///{folder}/j.db"]
-    server = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    server = forked.Popen(command, stderr=subprocess.DEVNULL)
     while not path.exists():
         assert server.poll() is None
         time.sleep(0.02)
@@ -38,16 +39,14 @@ def serving(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
     server.wait()
 
 
-def test_clients_call_a_server_at_a_path(serving: subprocess.Popen[bytes], folder: Path) -> None:
+def test_clients_call_a_server_at_a_path(serving: forked.Popen, folder: Path) -> None:
     path = folder / "o.sock"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     with closing(App(f"unix://{path}")) as app:
         app.job("email.send")(print)
         assert app.handlers["email.send"].enqueue("ada@example.com").state == "available"
-    shown = subprocess.run(
-        [sys.executable, "-m", "ojster", "jobs", "list", "--url", f"unix://{path}"], capture_output=True, check=True
-    )
-    assert b"email.send" in shown.stdout
+    shown = forked.run([sys.executable, "-m", "ojster", "jobs", "list", "--url", f"unix://{path}"])
+    assert "email.send" in shown.stdout
     with httpx.Client(transport=httpx.HTTPTransport(uds=str(path)), base_url="http://anything.example") as client:
         assert client.get("/health").json()["status"] == "ok"
     with pytest.raises(Conflict, match="Another server listens"):

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -32,6 +31,7 @@ from ojster.storage.postgres import notifier
 from ojster.storage.postgres.reachable import with_first
 from ojster.storage.postgres.schema import are_events_logged
 from ojster.worker.backoff import LONGEST_PAUSE_SECONDS
+from tests import forked
 from tests.conftest import request
 from tests.postgres import PostgresServer, catch_up, free_port
 
@@ -107,13 +107,13 @@ def test_a_server_and_a_worker_start_while_the_database_is_away(primary: Postgre
         "server": ("serve", "--database", primary.url, "--port", str(port)),
         "worker": ("worker", "shop:app", "--url", primary.url),
     }
-    running: list[subprocess.Popen[bytes]] = []
+    running: list[forked.Popen] = []
     logs = {name: tmp_path / name for name in commands}
     try:
         for name, command in commands.items():
             with logs[name].open("wb") as log:
                 arguments = [sys.executable, "-m", "ojster", *command]
-                running.append(subprocess.Popen(arguments, cwd=tmp_path, stdout=log, stderr=log))
+                running.append(forked.Popen(arguments, cwd=tmp_path, stdout=log, stderr=log))
         until(lambda: all("waiting for the database postgresql://" in log.read_text() for log in logs.values()))
         primary.start()
         until(lambda: httpx.get(f"http://127.0.0.1:{port}/ready").status_code == 200)

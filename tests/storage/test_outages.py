@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
 import sys
 import threading
 import time
@@ -27,6 +26,7 @@ from ojster.storage.open import open_database, wait_for_database
 from ojster.storage.outages import OUTAGE_GRACE_SECONDS, Outages
 from ojster.storage.sqlite import lock
 from ojster.storage.transaction import Transaction
+from tests import forked
 from tests.conftest import SERVER_VARIABLE, Bench, Clock
 from tests.workflows.bench import WorkflowBench, chain, job
 
@@ -249,7 +249,7 @@ async def test_a_worker_completes_what_it_ran_while_its_file_was_locked_for_long
         await asyncio.sleep(0.01)
     with locked(file_url) as unlock, log.open("wb") as output:
         command = [sys.executable, "-m", "ojster", "worker", "shop:app", "--url", file_url]
-        second = subprocess.Popen(command, cwd=tmp_path, stdout=output, stderr=output)
+        second = forked.Popen(command, cwd=tmp_path, stdout=output, stderr=output)
         while "waiting for the database file" not in log.read_text():
             await asyncio.sleep(0.05)
         await asyncio.sleep(3)

@@ -18,6 +18,7 @@ from ojster import App, Worker
 from ojster.core.job import Job
 from ojster.worker import loop_watch
 from ojster.worker.backup_heartbeat import BackupHeartbeat
+from tests import forked
 
 LEASE = 1.5
 
@@ -32,7 +33,7 @@ def served(shared_url: str) -> Iterator[str]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "ojster", "serve", "--database", shared_url, "--port", str(port), "--migrate"]
-    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    process = forked.Popen(command, stderr=subprocess.DEVNULL)
     yield f"http://127.0.0.1:{port}"
     process.terminate()
     process.wait(30)
