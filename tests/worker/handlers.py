@@ -146,6 +146,7 @@ async def own_timeout() -> None:
 
 @app.job("sleep")
 async def sleep(seconds: float) -> str:
+    print("sleep begins", flush=True)
     await asyncio.sleep(seconds)
     return "slept"
 
@@ -153,6 +154,7 @@ async def sleep(seconds: float) -> str:
 @app.job("endless")
 async def endless() -> None:
     """Ignore every cancellation."""
+    print("endless begins", flush=True)
     while True:
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.sleep(300)
@@ -160,12 +162,14 @@ async def endless() -> None:
 
 @app.job("endless.thread")
 def endless_thread() -> None:
+    print("endless.thread begins", flush=True)
     time.sleep(300)
 
 
 @app.job("endless.block")
 async def endless_block() -> None:
     """Block the event loop."""
+    print("endless.block begins", flush=True)
     time.sleep(300)
 
 
