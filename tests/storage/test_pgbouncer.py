@@ -116,7 +116,7 @@ async def test_many_work_through_few_connections(
     started = time.monotonic()
     await engines[0].jobs.enqueue([request()])
     assert len(await waiting) == 1
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 15
     await asyncio.gather(*(engine.close() for engine in engines))
 
 

@@ -149,12 +149,12 @@ class TestManyServers:
     async def test_a_fetch_that_waits_gets_what_is_pushed_elsewhere(self, engines: list[Service]) -> None:
         here, there = engines
         for number in range(20):
-            waiting = asyncio.create_task(here.jobs.fetch(Claim(("default",)), wait=10))
+            waiting = asyncio.create_task(here.jobs.fetch(Claim(("default",)), wait=20))
             await asyncio.sleep(0.02 if number else 0.3)
             started = time.monotonic()
             (pushed,) = await there.jobs.enqueue([request()])
             assert [job.id for job in await waiting] == [pushed.job.id]
-            assert time.monotonic() - started < 5
+            assert time.monotonic() - started < 15
 
     async def test_a_process_that_ends_at_once_is_heard_before_anybody_looks(
         self, postgres_url: str, monkeypatch: pytest.MonkeyPatch
@@ -372,12 +372,12 @@ async def test_a_pooler_in_transaction_mode_keeps_nothing_on_a_connection(postgr
     """The engine uses no prepared statements, session settings or LISTEN, which a pooler would lose."""
     engine = Service(open_database(postgres_url + "&pooler=transaction"))
     other = Service(open_database(postgres_url))
-    waiting = asyncio.create_task(engine.jobs.fetch(Claim(("default",)), wait=10))
+    waiting = asyncio.create_task(engine.jobs.fetch(Claim(("default",)), wait=20))
     await asyncio.sleep(0.05)
     (pushed,) = await other.jobs.enqueue([request()])
     started = time.monotonic()
     assert [job.id for job in await waiting] == [pushed.job.id]
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 15
     schema = parse_postgres_url(postgres_url).schema
 
     def look(tx: Transaction, requests: Sequence[None]) -> list[tuple[object, ...]]:
