@@ -31,7 +31,7 @@ from types import ModuleType
 from typing import IO, Any, Final
 
 IMPORTED: Final = (
-    "ojster.app",
+    "ojster.api.app",
     "ojster.cli.main",
     "ojster.cli.serve",
     "ojster.cli.worker",
