@@ -109,8 +109,8 @@ def _usual(tx: Transaction) -> Iterator[tuple[str, dict[str, Any]]]:
 def _delete(tx: Transaction, condition: str, parameters: Mapping[str, Any], room: int) -> DeletedCounts:
     if room <= 0:
         return Counter()
-    # A locked job is deleted by another server, or revived. Deletion is in no hurry, so it goes around such jobs and does
-    # not wait with up to 500 others locked; a later round finds those that are still to be deleted.
+    # A locked job is deleted by another server, or revived. Deletion is in no hurry, so it goes around such jobs and
+    # does not wait with up to 500 others locked; a later round finds those that are still to be deleted.
     rows = tx.execute(
         f"SELECT seq, queue, tenant, state FROM jobs WHERE {condition} LIMIT :room{tx.skip_locked}",
         {**parameters, "room": room},
