@@ -174,7 +174,7 @@ async def test_a_fetch_that_waits_for_a_rate_limit_is_served_when_it_opens(bench
     await asyncio.sleep(0.01)
     assert await bench.run_due() == bench.clock.now + 1_000_000, "the chores know when the gate opens"
     await bench.run_due(after=1)
-    assert len(await asyncio.wait_for(waiting, 5)) == 1
+    assert len(await asyncio.wait_for(waiting, 25)) == 1
 
 
 async def test_jobs_with_the_same_exclusive_key_do_not_run_at_once(bench: Bench) -> None:
@@ -196,7 +196,7 @@ async def test_a_waiting_fetch_is_served_as_soon_as_there_is_a_job(bench: Bench)
     waiting = asyncio.create_task(bench.engine.jobs.fetch(Claim(("a", "b")), wait=30))
     await asyncio.sleep(0)
     job = await bench.push(queue="b")
-    assert [found.id for found in await asyncio.wait_for(waiting, 5)] == [job.id]
+    assert [found.id for found in await asyncio.wait_for(waiting, 25)] == [job.id]
 
 
 async def test_each_of_many_waiting_fetches_gets_a_job(bench: Bench) -> None:
@@ -230,7 +230,7 @@ async def test_draining_answers_parked_fetches(bench: Bench) -> None:
     waiting = asyncio.create_task(bench.engine.jobs.fetch(Claim(("default",)), wait=30))
     await asyncio.sleep(0.01)
     bench.engine.drain()
-    assert await asyncio.wait_for(waiting, 5) == []
+    assert await asyncio.wait_for(waiting, 25) == []
 
 
 async def test_middleware_may_change_a_request_or_refuse_it(bench: Bench) -> None:
