@@ -238,7 +238,9 @@ def test_an_index_of_a_small_table_is_built_in_a_transaction(
     assert validity(url) is True
 
 
-@pytest.mark.parametrize("script", [one for one in scripts("postgres") if "CONCURRENTLY" in one])
+@pytest.mark.parametrize(
+    "script", [*(script for script in scripts("postgres") if "CONCURRENTLY" in script), MORE, OTHER]
+)
 def test_scripts_that_build_indexes_beside_others_do_nothing_else(script: str) -> None:
     """What else they did would be done again after an interruption."""
     lines = [line for line in script.splitlines() if not line.startswith("--")]

@@ -1,2 +1,0 @@
--- The trace that a job belongs to, for its events. Jobs from before have only the bit TRACED in their reacts.
-ALTER TABLE jobs ADD COLUMN trace_id TEXT COLLATE "C";

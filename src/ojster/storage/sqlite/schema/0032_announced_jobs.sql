@@ -1,4 +1,0 @@
--- How many jobs the elements of maps become that have no nodes yet: they count towards the limits of their tenant.
-ALTER TABLE map_elements ADD COLUMN tenant TEXT NOT NULL DEFAULT '';
-ALTER TABLE map_elements ADD COLUMN jobs INTEGER NOT NULL DEFAULT 0;
-CREATE INDEX map_elements_tenant ON map_elements (tenant, jobs) WHERE parked = 0 AND tenant <> '';
