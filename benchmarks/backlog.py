@@ -16,7 +16,7 @@ from benchmarks.figure import Figure
 from benchmarks.servers import Server, ojster
 from benchmarks.stores import Store, schema_of
 from ojster.core.ids import new_id
-from ojster.storage.sqlite.database import migrate
+from ojster.storage.sqlite.schema import migrate
 
 ENVELOPE = (
     b'{"specversion":"1.0","id":"%b","type":"email.send",'

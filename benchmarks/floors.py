@@ -15,7 +15,7 @@ from benchmarks.figure import Figure, median_rate, percentile, timed
 from benchmarks.stores import Store, schema_of
 from ojster.core.ids import new_id
 from ojster.storage.postgres.pipeline import Connection, blobs, ints, texts, unnest, uuids
-from ojster.storage.sqlite.database import migrate
+from ojster.storage.sqlite.schema import migrate
 from ojster.storage.transaction import PLAIN
 
 MEASURED_FLOORS: dict[str, float] = {}

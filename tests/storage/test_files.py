@@ -16,8 +16,9 @@ from ojster.core.errors import BackendUnavailable, InvalidRequest
 from ojster.jobs.claim_policy import Claim
 from ojster.service import Service
 from ojster.storage.open import open_database
-from ojster.storage.sqlite.database import MAX_LOG_PAGES, migrate
+from ojster.storage.sqlite.database import MAX_LOG_PAGES
 from ojster.storage.sqlite.notifier import SocketNotifier
+from ojster.storage.sqlite.schema import migrate
 from tests.conftest import request
 
 pytestmark = pytest.mark.anyio
@@ -43,6 +44,7 @@ def test_migrating_twice_changes_nothing(tmp_path: Path) -> None:
 
 def test_a_newer_schema_is_refused_with_a_clear_message(tmp_path: Path) -> None:
     connection = apsw.Connection(str(tmp_path / "jobs.db"))
+    migrate(connection)
     connection.execute("PRAGMA user_version = 999")
     connection.close()
     with pytest.raises(BackendUnavailable, match="upgrade Ojster"):

@@ -16,7 +16,7 @@ import pytest
 from ojster.fleet import matching
 from ojster.queues import gates
 from ojster.storage.sqlite import statements as known
-from ojster.storage.sqlite.database import migrate
+from ojster.storage.sqlite.schema import migrate
 from ojster.storage.sqlite.statements import plan_once
 from ojster.storage.transaction import PLAIN, WITH_LIMIT, WITH_NEEDS
 from tests.storage.statements import Recorded, having, live

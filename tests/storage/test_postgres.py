@@ -139,7 +139,7 @@ class TestSchema:
         url = url_of_schema(f"future_{os.getpid()}")
         migrate_database(url)
         with psycopg.connect(parse_postgres_url(url).conninfo) as connection:
-            connection.execute(f"INSERT INTO future_{os.getpid()}.migrations VALUES (99, now())")
+            connection.execute(f"INSERT INTO future_{os.getpid()}.migrations VALUES (99, now(), '9.9')")
         for attempt in (open_database, migrate_database):
             with pytest.raises(BackendUnavailable, match="upgrade Ojster"):
                 attempt(url)

@@ -5,19 +5,22 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import apsw
 import psycopg
 import pytest
 
+from ojster.cli import archive
+from ojster.core.errors import BackendUnavailable
 from ojster.service import Service
 from ojster.storage.migrations import scripts
 from ojster.storage.open import migrate_database, open_database
 from ojster.storage.postgres import schema as postgres_schema
 from ojster.storage.postgres.url import parse_postgres_url
-from ojster.storage.sqlite import database as sqlite_database
-from ojster.storage.sqlite.database import migrate
+from ojster.storage.sqlite import schema as sqlite_schema
+from ojster.storage.sqlite.schema import migrate
 from tests.conftest import request, url_of_schema
 
 pytestmark = pytest.mark.anyio
@@ -171,7 +174,7 @@ def released(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], int]:
     first = {kind: scripts(kind) for kind in ("sqlite", "postgres")}
 
     def release(script: str) -> int:
-        for module in (sqlite_database, postgres_schema):
+        for module in (sqlite_schema, postgres_schema):
             monkeypatch.setattr(module, "scripts", lambda kind: [*first[kind], script])
         return len(first["sqlite"]) + 1
 
@@ -198,3 +201,40 @@ def test_a_later_script_that_fails_changes_nothing(fresh: str, released: Callabl
         migrate_database(fresh)
     version = released(LATER)
     assert migrate_database(fresh) == version, "it does not find the column of the one that failed"
+
+
+def make_unreleased(url: str, version: int) -> None:
+    """Change a database into what the scripts of an unreleased version have made, as far as it matters here."""
+    if url.startswith("sqlite"):
+        with closing(apsw.Connection(url.removeprefix("sqlite:///"))) as connection:
+            connection.execute(f"PRAGMA application_id = 0; PRAGMA user_version = {version}")
+        return
+    parsed = parse_postgres_url(url)
+    with psycopg.connect(parsed.conninfo) as database:
+        database.execute(f"SET search_path TO {parsed.schema}".encode())
+        database.execute("ALTER TABLE migrations DROP COLUMN applied_by")
+        database.execute("UPDATE migrations SET version = %s", (version,))
+
+
+@pytest.mark.parametrize("version", [1, 2, 43])
+def test_a_database_of_an_unreleased_version_is_refused_and_says_what_to_do(
+    fresh: str, released: Callable[[str], int], version: int
+) -> None:
+    """Also when a later version has as many scripts as that one had."""
+    migrate_database(fresh)
+    make_unreleased(fresh, version)
+    released(LATER)
+    place = "a new file" if fresh.startswith("sqlite") else r"another schema \(\?schema=NAME in its URL\)"
+    for attempt in (open_database, migrate_database):
+        with pytest.raises(BackendUnavailable, match=f"version {version} of an Ojster .* never released.* {place}"):
+            attempt(fresh)
+
+
+def test_a_database_of_an_unreleased_version_is_not_saved_and_a_restored_one_is_known(tmp_path: Path) -> None:
+    migrate_database(f"sqlite:///{tmp_path}/jobs.db")
+    archive.back_up(tmp_path / "jobs.db", tmp_path / "archive.tar", None)
+    make_unreleased(f"sqlite:///{tmp_path}/jobs.db", 39)
+    with pytest.raises(BackendUnavailable, match="never released"):
+        archive.back_up(tmp_path / "jobs.db", tmp_path / "other.tar", None)
+    assert archive.restore(tmp_path / "archive.tar", tmp_path / "again.db", None).jobs == 0
+    migrate_database(f"sqlite:///{tmp_path}/again.db")

@@ -16,7 +16,7 @@ from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.queries import Page
 from ojster.jobs.scope import Caller
 from ojster.jobs.statistics import Span, history
-from ojster.storage.sqlite.database import migrate
+from ojster.storage.sqlite.schema import migrate
 from ojster.storage.sqlite.statements import plan_once
 from ojster.workflows.step_pages import StepFilter
 from tests.conftest import Bench

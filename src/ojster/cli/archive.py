@@ -26,6 +26,7 @@ from ojster.core.timestamps import format_timestamp, system_clock
 from ojster.core.version import __version__
 from ojster.files.store import FileStore
 from ojster.storage.migrations import refuse_newer, scripts
+from ojster.storage.sqlite.schema import schema_version
 
 FORMAT: Final = 1
 DATABASE: Final = "jobs.db"
@@ -60,7 +61,8 @@ def back_up(database: Path, target: Path, store: FileStore | None) -> Summary:
     Raises
     ------
     BackendUnavailable
-        The database does not exist, or cannot be read or written to the archive.
+        The database does not exist, was made by an Ojster that was never released, or cannot be read or written to the
+        archive.
     Conflict
         The archive exists.
     """
@@ -100,7 +102,7 @@ def restore(source: Path, database: Path, files: Path | None) -> Summary:
     InvalidRequest
         The archive is damaged, incomplete, or of a newer Ojster.
     BackendUnavailable
-        The target cannot be written.
+        The target cannot be written, or the archive is of an Ojster that was never released.
     """
     beside = [database.with_name(database.name + ending) for ending in ("-wal", "-shm", "-journal")]
     for existing in (database, *beside, files):  # SQLite would replay a log that was left behind
@@ -143,6 +145,8 @@ def _check_database(copy: Path) -> None:
         with _opened(copy) as connection:
             found = [row[0] for row in connection.execute("PRAGMA integrity_check(5)")]
             has_jobs = connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'payloads'").fetchall()
+            if has_jobs:
+                schema_version(connection)
     except apsw.Error as error:
         raise InvalidRequest(f"The database is damaged: {error}.") from None
     if found != ["ok"]:

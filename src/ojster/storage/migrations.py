@@ -13,6 +13,20 @@ def scripts(kind: str) -> list[str]:
     return [entry.read_text() for entry in sorted(folder.iterdir(), key=lambda entry: entry.name)]
 
 
+def refuse_unreleased(version: int, *, instead: str) -> None:
+    """Raise an error: a schema was made by an Ojster from before the first release, whose scripts are gone.
+
+    Parameters
+    ----------
+    instead:
+        What to give to this Ojster, such as ``"a new file"``.
+    """
+    raise BackendUnavailable(
+        f"The database has schema version {version} of an Ojster that was never released, and cannot be migrated. "
+        f"Finish its jobs with that Ojster, then give this one {instead}."
+    )
+
+
 def refuse_newer(version: int, known: int) -> None:
     """Raise an error if a schema is newer than this version of Ojster.
 

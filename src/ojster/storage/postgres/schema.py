@@ -14,9 +14,10 @@ import psycopg
 from psycopg import sql
 
 from ojster.core.errors import BackendUnavailable, InvalidRequest
-from ojster.storage.migrations import refuse_newer, scripts
+from ojster.storage.migrations import refuse_newer, refuse_unreleased, scripts
 from ojster.storage.postgres.abilities import migration_without
 from ojster.storage.postgres.url import PostgresUrl
+from ojster.version import __version__
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +61,8 @@ def check_schema(connection: psycopg.Connection, url: PostgresUrl, *, migrate: b
     Raises
     ------
     BackendUnavailable
-        The schema is newer, or it is older and ``migrate`` is false; or it is to be migrated on a standby.
+        The schema is newer, or was made by a version that was never released; or it is older and ``migrate`` is false;
+        or it is to be migrated on a standby.
     """
     if migrate and connection.execute("SELECT pg_is_in_recovery()").fetchone() == (True,):
         raise BackendUnavailable(
@@ -171,7 +173,10 @@ def _run_script(connection: psycopg.Connection, url: PostgresUrl, wanted: Sequen
         connection.execute(sql.SQL("SET LOCAL search_path TO {}").format(name))
         script = migration_without(wanted[version], url.lacks).replace(_CONCURRENTLY, "")
         connection.execute(script.encode())
-        connection.execute("INSERT INTO migrations (version, applied_at) VALUES (%s, now())", (version + 1,))
+        connection.execute(
+            "INSERT INTO migrations (version, applied_at, applied_by) VALUES (%s, now(), %s)",
+            (version + 1, __version__),
+        )
     return version + 1
 
 
@@ -214,8 +219,8 @@ def _build_indexes(connection: psycopg.Connection, url: PostgresUrl, script: str
             place = sql.SQL("{} ON {}.{}").format(sql.Identifier(index), schema, sql.Identifier(table))
             create = sql.SQL("{} INDEX CONCURRENTLY {} {}").format(sql.SQL(action), place, sql.SQL(rest))
             connection.execute(create)
-    insert = sql.SQL("INSERT INTO {}.migrations (version, applied_at) VALUES (%s, now())").format(schema)
-    connection.execute(insert, (version,))
+    insert = sql.SQL("INSERT INTO {}.migrations (version, applied_at, applied_by) VALUES (%s, now(), %s)")
+    connection.execute(insert.format(schema), (version, __version__))
 
 
 @contextmanager
@@ -251,19 +256,29 @@ def _validity(connection: psycopg.Connection, schema: str, index: str) -> bool |
 
 
 def schema_version(connection: psycopg.Connection, schema: str) -> int:
-    """Return the version of a schema; 0 if there is none."""
+    """Return the version of a schema; 0 if there is none.
+
+    Raises
+    ------
+    BackendUnavailable
+        An Ojster that was never released has made it.
+    """
     # Read from the catalogue's tables, because to_regclass may answer from the session's cache.
-    there = connection.execute(
+    columns = connection.execute(
         """
-        SELECT 1
-        FROM pg_class AS c
+        SELECT a.attname
+        FROM pg_attribute AS a
+        JOIN pg_class AS c ON c.oid = a.attrelid
         JOIN pg_namespace AS n ON n.oid = c.relnamespace
         WHERE n.nspname = %s AND c.relname = 'migrations'
         """,
         (schema,),
-    ).fetchone()
-    if there is None:
+    ).fetchall()
+    if not columns:
         return 0
     query = sql.SQL("SELECT coalesce(max(version), 0) FROM {}.migrations").format(sql.Identifier(schema))
     row = connection.execute(query).fetchone()
-    return int(row[0]) if row is not None else 0
+    version = int(row[0]) if row is not None else 0
+    if ("applied_by",) not in columns:  # the tables of unreleased versions do not say who made them
+        refuse_unreleased(version, instead="another schema (?schema=NAME in its URL)")
+    return version

@@ -23,12 +23,12 @@ from ojster.core.timestamps import system_clock
 from ojster.storage.database import Database, topics_of
 from ojster.storage.dispatcher import Dispatcher
 from ojster.storage.memory import Memory
-from ojster.storage.migrations import refuse_newer, scripts
 from ojster.storage.sqlite.clock import SteadyClock, clock_file
 from ojster.storage.sqlite.lane import Lane, forks
 from ojster.storage.sqlite.lock import BUSY_TIMEOUT, LockWait
 from ojster.storage.sqlite.notifier import SocketNotifier
 from ojster.storage.sqlite.room import Room
+from ojster.storage.sqlite.schema import migrate
 from ojster.storage.sqlite.settings_watch import SettingsWatch, mark_change
 from ojster.storage.sqlite.statements import (
     COMPLETE_JOBS,
@@ -396,35 +396,6 @@ class SqliteDatabase(Database):
                 log.debug("checkpoint skipped: another process runs one")
             except apsw.Error as error:
                 log.error("checkpoint of the write-ahead log failed: %s", error)
-
-
-def migrate(connection: apsw.Connection) -> int:
-    """Migrate the schema to the current version, in one transaction; return that version.
-
-    Raises
-    ------
-    BackendUnavailable
-        The schema is newer than this version of Ojster.
-    """
-    wanted = scripts("sqlite")
-    if _version(connection) == len(wanted):  # without the lock, which another process may keep for long
-        return len(wanted)
-    connection.execute("BEGIN IMMEDIATE")  # then look again: another process may have migrated during the wait
-    try:
-        version = _version(connection)
-        refuse_newer(version, len(wanted))
-        for script in wanted[version:]:
-            connection.execute(script)
-        connection.execute(f"PRAGMA user_version = {len(wanted)}")
-        connection.execute("COMMIT")
-    except BaseException:
-        connection.execute("ROLLBACK")
-        raise
-    return len(wanted)
-
-
-def _version(connection: apsw.Connection) -> int:
-    return int(connection.execute("PRAGMA user_version").get or 0)
 
 
 def _why(error: apsw.Error) -> str:

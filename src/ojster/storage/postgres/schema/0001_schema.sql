@@ -22,8 +22,9 @@
 
 -- Which scripts have run. ``ojster migrate`` runs the others.
 CREATE TABLE migrations (
-    version    BIGINT      PRIMARY KEY,
-    applied_at TIMESTAMPTZ NOT NULL
+    version    BIGINT           PRIMARY KEY,
+    applied_at TIMESTAMPTZ      NOT NULL,
+    applied_by TEXT COLLATE "C" NOT NULL -- the version of Ojster; tables of unreleased versions lack this, and are refused
 );
 
 -- Rows that are locked in place of keys where a database has no advisory locks (storage/postgres/abilities.py). Each
