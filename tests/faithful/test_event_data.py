@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from ojster.core.durations import SECOND
 from ojster.core.events import EventFilter
-from ojster.core.reacts import TRACED
 from ojster.core.timestamps import parse_timestamp
 from ojster.fleet.workers import Heartbeat
 from ojster.jobs.failure import Failure
 from ojster.jobs.interventions import DeadLetterRetry
 from ojster.jobs.messages import FailureReport, Progress
-from ojster.storage.transaction import Transaction
 from tests.conftest import Bench, Http
 
 pytestmark = pytest.mark.anyio
@@ -147,20 +144,6 @@ async def test_every_event_of_a_job_names_its_trace(bench: Bench, meta: dict[str
         event["type"] for event in told
     }
     assert {event["data"].get("trace_id") for event in told} == {TRACE}
-
-
-async def test_a_job_from_before_the_column_of_traces_has_events_with_its_trace(bench: Bench) -> None:
-    job = await bench.push(meta={"trace_id": TRACE})
-    await bench.engine.database.run(_forget_column, job.id)
-    await bench.ack(await bench.fetch_one())
-    page = await bench.engine.events.select(EventFilter(types=("job.started", "job.completed")))
-    assert [event["data"]["trace_id"] for event in page.events] == [TRACE, TRACE]
-
-
-def _forget_column(tx: Transaction, ids: Sequence[str]) -> list[None]:
-    for id in ids:
-        tx.execute("UPDATE jobs SET trace_id = NULL, reacts = :traced WHERE id = :id", {"traced": TRACED, "id": id})
-    return [None for _ in ids]
 
 
 async def test_a_job_that_runs_again_with_another_trace_names_that_one(bench: Bench) -> None:

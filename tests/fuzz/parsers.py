@@ -21,7 +21,6 @@ from ojster.core.json_objects import MAX_NESTING_DEPTH, read_members
 from ojster.core.json_schema import breaking_changes, compile_schema
 from ojster.core.references import Reference, Unresolvable, follow, lookups_in, references_in, replace_lookups, resolve
 from ojster.core.tenant import LONGEST_TENANT, check_tenant, qualify, split
-from ojster.core.trace import trace_of_envelope
 from ojster.events.reaction_rules import MAX_ACTIONS, reactions_of
 from ojster.jobs.code import LARGEST_BODY, read_code
 from ojster.jobs.contents import carries_code, objects_in
@@ -92,7 +91,6 @@ def check_job(job: NewJob, data: bytes) -> None:
     need(len(msgspec.json.encode(shown["meta"])) <= MAX_META_BYTES + 1_000, "the size of meta")
     need(job.priority in PRIORITIES, "a priority")
     need(depth_of(shown) <= MAX_NESTING_DEPTH, "the depth of JSON")
-    trace_of_envelope(job.envelope)
     for actions in reactions_of(job.envelope).values():
         need(len(actions) <= MAX_ACTIONS, "reactions to an event")
     if EXPIRATION in shown:

@@ -33,9 +33,6 @@ TOTAL_TIMEOUT: Final = 1 << 21
 CANCEL_REQUESTED: Final = 1 << 22
 """Bit of a job's ``reacts``: the active job is to be cancelled as soon as its worker gives it up."""
 
-TRACED: Final = 1 << 23
-"""Bit of a job's ``reacts``, no longer set: its ``meta`` names its trace, but the column ``trace_id`` does not."""
-
 KEPT: Final = 1 << 16
 """The job sets its own retention."""
 

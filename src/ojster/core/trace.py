@@ -22,23 +22,13 @@ class _Meta(msgspec.Struct, frozen=True):
     traceparent: msgspec.Raw = msgspec.Raw(b"null")
 
 
-class _Envelope(msgspec.Struct):
-    meta: _Meta = _Meta()
-
-
 _read_meta: Final = msgspec.json.Decoder(_Meta).decode
 _read_text: Final = msgspec.json.Decoder(str).decode
-_read_envelope: Final = msgspec.json.Decoder(_Envelope).decode
 
 
 def trace_of_meta(meta: bytes) -> str | None:
     """Return the id of the trace of a job with this ``meta``: ``trace_id``, or else the one in ``traceparent``."""
     return _trace_id(_read_meta(meta)) if b'"trace' in meta else None
-
-
-def trace_of_envelope(envelope: bytes) -> str | None:
-    """Return the id of the trace of a job with this envelope, as ``trace_of_meta``."""
-    return _trace_id(_read_envelope(envelope).meta)
 
 
 def _trace_id(meta: _Meta) -> str | None:

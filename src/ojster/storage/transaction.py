@@ -14,12 +14,11 @@ import msgspec
 from ojster.core.errors import BackendUnavailable, OjsterError
 from ojster.core.job import NOT_LOADED, Job
 from ojster.core.outcome import SKIPPED
-from ojster.core.reacts import BITS, TRACED, JobEvent
+from ojster.core.reacts import BITS, JobEvent
 from ojster.core.settings import Settings
 from ojster.core.shared_value import SharedValue
 from ojster.core.states import JOB_STATES
 from ojster.core.tenant import ALL_TENANTS, called, qualify, split
-from ojster.core.trace import trace_of_envelope
 from ojster.storage.effects import Effects
 from ojster.storage.memory import Memory, Remembered
 from ojster.storage.outages import LONG_TRANSACTION_SECONDS, Horizon, Outages
@@ -200,17 +199,9 @@ class Transaction(ABC):
             job.moved = None
         if job.trace_id is not None:
             data["trace_id"] = job.trace_id
-        elif job.reacts & TRACED:
-            data["trace_id"] = self._trace_of(job)
         if job.seq and type not in _NOT_IN_HISTORY and not _is_ordinary(data):
             self.effects.history.append((job.seq, type, data | _circumstances(job, data)))
         self.effects.events.append((type, self.now, job.id, job.queue, job.type, data, job.tenant))
-
-    def _trace_of(self, job: Job) -> str | None:
-        """Return the trace of a job from before the column ``trace_id``, from its ``meta``."""
-        self.load_envelopes([job])
-        job.trace_id = trace_of_envelope(job.envelope)
-        return job.trace_id
 
     def emit_about(
         self, type: str, subject: str, queue: str | None = None, *, tenant: str | None = None, **data: Any
