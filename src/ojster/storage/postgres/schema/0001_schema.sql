@@ -24,7 +24,8 @@
 CREATE TABLE migrations (
     version    BIGINT           PRIMARY KEY,
     applied_at TIMESTAMPTZ      NOT NULL,
-    applied_by TEXT COLLATE "C" NOT NULL -- the version of Ojster; tables of unreleased versions lack this, and are refused
+    applied_by TEXT COLLATE "C" NOT NULL -- the version of Ojster; tables of unreleased versions lack this, and are
+                                         -- refused
 );
 
 -- Rows that are locked in place of keys where a database has no advisory locks (storage/postgres/abilities.py). Each
@@ -69,7 +70,7 @@ CREATE TABLE jobs (
                                                               -- the push
     attempt             BIGINT           NOT NULL DEFAULT 0,  -- the current or last one; 0: none yet
     max_attempts        BIGINT           NOT NULL,
-    losses              INTEGER          NOT NULL DEFAULT 0,  -- attempts that ended with the death of their worker,
+    losses              BIGINT           NOT NULL DEFAULT 0,  -- attempts that ended with the death of their worker,
                                                               -- which max_attempts does not count
     dead                BIGINT           NOT NULL DEFAULT 0,  -- 1: a dead letter
     checkpoint_number   BIGINT           NOT NULL DEFAULT 0,  -- of its last checkpoint; 0: there is none, and the table
@@ -408,8 +409,8 @@ CREATE TABLE workflows (
                                                             -- other unfinished workflow may have
     locks              TEXT COLLATE "C",                    -- the names that it locks while it is unfinished, as a JSON
                                                             -- array
-    created_by         TEXT,
-    cancelled_by       TEXT,
+    created_by         TEXT COLLATE "C",
+    cancelled_by       TEXT COLLATE "C",
 
     state              TEXT COLLATE "C" NOT NULL,           -- also forgotten: not yet complete, or being deleted, and
                                                             -- seen by nobody
@@ -601,7 +602,7 @@ CREATE TABLE map_elements (
     node     BIGINT           NOT NULL,           -- the map
     start    BIGINT           NOT NULL,           -- the index of the first of these elements
     number   BIGINT           NOT NULL,           -- how many they are
-    parked   SMALLINT         NOT NULL DEFAULT 0,
+    parked   BIGINT           NOT NULL DEFAULT 0,
     tenant   TEXT COLLATE "C" NOT NULL DEFAULT '',
     jobs     BIGINT           NOT NULL DEFAULT 0, -- how many they become, which counts towards the limits of the tenant
     elements BYTEA            NOT NULL,           -- JSON
@@ -794,11 +795,11 @@ CREATE TABLE channels (
 -- Named collections. Those of workflows and jobs have no row: they are named after these in their items.
 CREATE TABLE collections (
     name         TEXT COLLATE "C" PRIMARY KEY,
-    description  TEXT,
+    description  TEXT COLLATE "C",
     created_at   BIGINT           NOT NULL,
-    created_by   TEXT,
+    created_by   TEXT COLLATE "C",
     keep_removed BIGINT,                             -- how long removed items are kept; NULL: as long as the collection
-    shared       SMALLINT         NOT NULL DEFAULT 0 -- 1: the workspaces inside its workspace can read it
+    shared       BIGINT           NOT NULL DEFAULT 0 -- 1: the workspaces inside its workspace can read it
 );
 
 -- Items of collections, and those that were removed or replaced.
@@ -806,15 +807,15 @@ CREATE TABLE collection_items (
     id         BIGINT           GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     collection TEXT COLLATE "C" NOT NULL,
     name       TEXT COLLATE "C" NOT NULL,
-    kind       TEXT             NOT NULL, -- data, artifact or promise
-    category   TEXT,
+    kind       TEXT COLLATE "C" NOT NULL, -- data, artifact or promise
+    category   TEXT COLLATE "C",
     job_id     UUID,                      -- the job that has added it, or promises to
     workflow   BIGINT,                    -- and its workflow, if the collection is not that workflow's own
     file_id    TEXT COLLATE "C",          -- of an artifact
     created_at BIGINT           NOT NULL,
-    created_by TEXT,
+    created_by TEXT COLLATE "C",
     removed_at BIGINT,                    -- NULL: it is there
-    removed_by TEXT,
+    removed_by TEXT COLLATE "C",
     data       BYTEA            NOT NULL, -- any JSON value
     file       BYTEA                      -- of an artifact: size, hash and type of the file, as JSON
 );
@@ -853,14 +854,14 @@ CREATE INDEX collection_items_file
 CREATE TABLE files (
     id           TEXT COLLATE "C" PRIMARY KEY,
     tenant       TEXT COLLATE "C" NOT NULL,
-    state        TEXT             NOT NULL, -- uploading, complete, damaged, or doomed: its pieces are being deleted
+    state        TEXT COLLATE "C" NOT NULL, -- uploading, complete, damaged, or doomed: its pieces are being deleted
     sha256       TEXT COLLATE "C",          -- NULL: not known before the end of the upload
     size         BIGINT,                    -- NULL: not known yet
     stored       BIGINT           NOT NULL, -- how many bytes have arrived
-    content_type TEXT             NOT NULL,
-    filename     TEXT,
+    content_type TEXT COLLATE "C" NOT NULL,
+    filename     TEXT COLLATE "C",
     created_at   BIGINT           NOT NULL,
-    created_by   TEXT,
+    created_by   TEXT COLLATE "C",
     touched_at   BIGINT           NOT NULL  -- when it was last used: a file that nothing refers to is deleted a day
                                             -- later
 );
@@ -880,7 +881,7 @@ CREATE TABLE file_pieces (
     start  BIGINT           NOT NULL, -- its place in the file, in bytes
     size   BIGINT           NOT NULL,
     sha256 BYTEA            NOT NULL,
-    piece  TEXT             NOT NULL,
+    piece  TEXT COLLATE "C" NOT NULL,
     PRIMARY KEY (file, start)
 );
 
@@ -1014,9 +1015,9 @@ CREATE TABLE task_runs (
     type        TEXT COLLATE "C" NOT NULL,
     subject     TEXT COLLATE "C" NOT NULL,
     context     TEXT COLLATE "C" NOT NULL,
-    outcome     TEXT             NOT NULL,
-    job_id      TEXT             NOT NULL,
-    workflow_id TEXT,
+    outcome     TEXT COLLATE "C" NOT NULL,
+    job_id      TEXT COLLATE "C" NOT NULL,
+    workflow_id TEXT COLLATE "C",
     finished_at BIGINT           NOT NULL,
     duration    BIGINT           NOT NULL,
     waited      BIGINT           NOT NULL,

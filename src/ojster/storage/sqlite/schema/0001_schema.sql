@@ -586,7 +586,7 @@ CREATE TABLE workflow_properties (
 
 -- What running jobs say of themselves, and what others say of workflows.
 CREATE TABLE notes (
-    number   INTEGER PRIMARY KEY AUTOINCREMENT,
+    number   INTEGER PRIMARY KEY,
     workflow INTEGER,
     seq      INTEGER,         -- of the job; NULL: it is about the workflow
     at       INTEGER NOT NULL,
