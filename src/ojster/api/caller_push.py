@@ -82,7 +82,7 @@ class CallerPush:
             )
             for members in requests
         ]
-        if any(job.reacts & BITS["on_creation"] for job in jobs):
+        if any(job.flags & BITS["on_creation"] for job in jobs):
             raise InvalidRequest(
                 "A job that is enqueued in the caller's transaction cannot have reactions to on_creation; remove them."
             )

@@ -16,4 +16,4 @@ class Reader(AttributeReader):
     def read(self, type: str, args: bytes, members: Members, attributes: Attributes) -> None:
         """Check the lookups in the arguments."""
         if b'"$lookup"' in args and "workflow_id" not in members and check_lookups(args):
-            attributes.reacts |= LOOKUP_BIT
+            attributes.flags |= LOOKUP_BIT

@@ -53,7 +53,7 @@ def collect_outputs(tx: Transaction) -> None:
     jobs = [
         job
         for job, event in tx.effects.reactions
-        if event == "on_success" and job.reacts & COLLECTS_BIT and job.id not in tx.effects.collected
+        if event == "on_success" and job.flags & COLLECTS_BIT and job.id not in tx.effects.collected
     ]
     if jobs:
         tx.effects.collected.update(job.id for job in jobs)
@@ -97,7 +97,7 @@ def collect_all(tx: Transaction, wanted: Sequence[tuple[Job, Event, Collect]]) -
 
 def broken_promise(tx: Transaction, job: Job, result: bytes | None) -> str | None:
     """Return why a job with a result would not provide what its step promises; ``None`` if it would."""
-    if not job.reacts & COLLECTS_BIT or job.workflow is None:
+    if not job.flags & COLLECTS_BIT or job.workflow is None:
         return None
     tx.load_envelopes([job])
     before, job.result = job.result, result

@@ -77,7 +77,7 @@ def _is_looked_into(tx: Transaction, job: Job) -> bool:
 
 def _is_collected(job: Job) -> bool:
     """Return whether a reaction puts the result of a job into a collection."""
-    return bool(job.reacts & COLLECTS_BIT) and any(
+    return bool(job.flags & COLLECTS_BIT) and any(
         action.data is msgspec.UNSET and action.artifacts is None for action in collects_of(job.envelope)
     )
 

@@ -82,7 +82,7 @@ class Job(msgspec.Struct, gc=False):
         State of an agent task, as JSON.
     hold:
         Effect of resuming it, while it is suspended.
-    reacts:
+    flags:
         Bits of the events with reactions, and other flags; 0 by default.
     losses:
         Number of attempts that ended with the death of their worker; 0 by default.
@@ -145,7 +145,7 @@ class Job(msgspec.Struct, gc=False):
     agent: bytes | None = None
     hold: str | None = None
     """The effect of resuming it, while it is suspended: see ``ojster.workflows.suspensions``."""
-    reacts: int = 0
+    flags: int = 0
     """Bits of the events with reactions, and other flags: see ``ojster.events.reaction_rules``."""
     losses: int = 0
     trace_id: str | None = None

@@ -28,7 +28,7 @@ class Reader(AttributeReader):
         if "on_reminder" in reactions and type != WAIT_TYPE:
             raise InvalidRequest("Only wait steps can have 'on_reminder'.", field=f"{REACTIONS}.on_reminder")
         actions = [action for of_event in reactions.values() for action in of_event]
-        attributes.reacts |= bits_of(reactions)
+        attributes.flags |= bits_of(reactions)
         attributes.enqueues = tuple(action.job for action in actions if isinstance(action, Enqueue))
         if notices := tuple(action for action in actions if isinstance(action, Notify)):
             attributes.values["events"] = notices

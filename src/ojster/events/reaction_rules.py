@@ -167,7 +167,7 @@ def delays_of(retry: RetryWithDelays) -> list[int]:
 
 
 def bits_of(reactions: Mapping[JobEvent, Sequence[Any]]) -> int:
-    """Return the bits of ``reacts`` for these reactions."""
+    """Return the bits of ``flags`` for these reactions."""
     bits = sum(bit for event, bit in BITS.items() if reactions.get(event))
     collects = any(isinstance(action, Collect) for action in reactions.get("on_success", ()))
     skips = any(isinstance(action, Skip) for action in reactions.get("on_assignment", ()))

@@ -117,8 +117,8 @@ def _enqueue_all(tx: Transaction, wanted: Sequence[tuple[Job, Event, Enqueue]]) 
             new = read_job(members, tx.now, largest=tx.settings.largest_job, tenant=job.tenant)
             envelope = sign(new.envelope, creators[job.id])
             check_envelope(envelope, tx.settings.largest_job)
-            reacts = new.reacts & ~LOOKUP_BIT  # lookups are already resolved
-            new = msgspec.structs.replace(new, reacts=reacts, envelope=envelope)
+            flags = new.flags & ~LOOKUP_BIT  # lookups are already resolved
+            new = msgspec.structs.replace(new, flags=flags, envelope=envelope)
             ready.append((job, event, new))
         except (OjsterError, Unresolvable) as error:
             note_failure(tx, job, event, str(error))

@@ -165,7 +165,7 @@ def _beat(tx: Transaction, one: Heartbeat) -> HeartbeatResponse:
         job = jobs.get(id)
         if job is not None and one.tenant not in (None, job.tenant):
             job = None
-        if job is not None and job.state == "active" and job.reacts & CANCEL_REQUESTED:
+        if job is not None and job.state == "active" and job.flags & CANCEL_REQUESTED:
             pulse.cancelled.append(id)
         elif job is not None and _holds(one, job):
             lease = one.lease or tx.settings.default_lease

@@ -28,7 +28,7 @@ class SkipPolicy(ClaimPolicy):
 
     def need_run(self, queue: str, jobs: list[Job]) -> tuple[list[Job], bool]:
         """Complete those of the jobs that need not run; return the others, and whether to look for more."""
-        if not any(job.reacts & _LOOKS_AROUND for job in jobs):
+        if not any(job.flags & _LOOKS_AROUND for job in jobs):
             return jobs, False
         before = self._skipped
         needed = [job for job in jobs if self._needs_run(queue, job)]
@@ -42,7 +42,7 @@ class SkipPolicy(ClaimPolicy):
 
         A job whose workflow another transaction changes is left for later; one whose lookups find nothing has failed.
         """
-        if job.reacts & SKIPS:
+        if job.flags & SKIPS:
             if self._skipped >= MAX_SKIPPED or not self._is_free(job):
                 self.tx.effects.opened.add(queue)  # it, or what is behind it, is looked at in another transaction
                 return False
@@ -51,7 +51,7 @@ class SkipPolicy(ClaimPolicy):
                 skip(self.tx, job, adopted)
                 self._skipped += 1
                 return False
-        if job.reacts & LOOKUP_BIT and not resolve_lookups(self.tx, job):
+        if job.flags & LOOKUP_BIT and not resolve_lookups(self.tx, job):
             self._skipped += 1
             return False
         return True

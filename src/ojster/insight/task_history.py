@@ -96,7 +96,7 @@ def _key_of(job: Job, action: Record | SkipIfUnchanged) -> Key:
 def _record(tx: Transaction, key: Key, job: Job, event: Event) -> None:
     error = bytes(last_error(job.errors)) if job.errors and event == "on_failure" else None
     outcome = outcome_of(job.state, error, skipped=job.hold == SKIPPED) or Outcome.ERROR
-    inputs = tx.execute("SELECT inputs FROM job_inputs WHERE seq = ?", (job.seq,)) if job.reacts & SKIPS else []
+    inputs = tx.execute("SELECT inputs FROM job_inputs WHERE seq = ?", (job.seq,)) if job.flags & SKIPS else []
     result = job.result if job.result is None or len(job.result) <= MAX_RECORDED_RESULT_BYTES else None
     is_whole = result is not None or job.result is None
     started = job.started_at if outcome is not Outcome.SKIPPED else None

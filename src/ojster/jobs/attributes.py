@@ -40,7 +40,7 @@ class Attributes(msgspec.Struct, gc=False):
     """The key of the requirements that its worker must meet."""
     timeout: int | None = None
     """The maximum run time, in microseconds, if an attribute sets one."""
-    reacts: int = 0
+    flags: int = 0
     """Bits of ``ojster.core.reacts``."""
     suspension: Suspension | None = None
     enqueues: tuple[Members, ...] = ()
@@ -105,7 +105,7 @@ class _OfJobs(AttributeReader):
             read_code(members[CODE])
         if EXPIRATION in members:
             read_expiration_delay(members[EXPIRATION])  # validates it
-            attributes.reacts |= KEPT
+            attributes.flags |= KEPT
 
 
 class Register(NamedTuple):

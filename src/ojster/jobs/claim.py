@@ -239,14 +239,14 @@ def _start(tx: Transaction, jobs: list[Job], request: Claim) -> None:
         waited = now - (job.enqueued_at or now)
         waits.append((job.queue, job.tenant, waited))
         tx.emit("job.started", job, attempt=job.attempt, worker_id=shown, wait_ms=waited // 1000)
-        if job.reacts:
+        if job.flags:
             tx.note_event(job, "on_assignment")
 
 
 def _hand_out(tx: Transaction, started: list[Job]) -> None:
     """Write that jobs are active, and give them what their handlers need."""
     tx.start_jobs(started)
-    if limited := [job for job in started if job.reacts & ENQUEUE_TTL]:
+    if limited := [job for job in started if job.flags & ENQUEUE_TTL]:
         end_waits(tx, limited)
     if begun := [job for job in started if job.checkpoint_number]:
         give_checkpoints(tx, begun)

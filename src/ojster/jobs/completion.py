@@ -54,7 +54,7 @@ def acknowledge(tx: Transaction, acknowledgements: Sequence[Acknowledgement]) ->
         refusal = _refusal_of(job, ack)
         if job is not None and refusal is None:
             refusal = _refuse_value(ack.result, largest)
-            if job.reacts and ack.result is not None:
+            if job.flags and ack.result is not None:
                 refusal = refusal or refuse_size(tx, job, len(ack.result))
             for check in checks:
                 refusal = refusal or check(tx, job, ack)
@@ -96,7 +96,7 @@ def _carry_out(tx: Transaction, job: Job, ack: Acknowledgement) -> bytes | None:
         act(tx, job, ack)
     stored = (keep(tx, job, ack) for keep in hooks(tx).result_of)
     result = next((result for result in stored if result is not None), ack.result)
-    if ack.result_file is not None and result is not None and job.reacts:
+    if ack.result_file is not None and result is not None and job.flags:
         size = msgspec.json.decode(result, type=_OfFile).result_size_bytes
         if (refusal := refuse_size(tx, job, size)) is not None:
             raise refusal

@@ -1,6 +1,6 @@
 """Deadlines of a whole job: how long it may wait for its first start, and how long it may take in all.
 
-Both are kept in ``expires_at``, the time after which a job no longer starts, and in two bits of ``reacts``. The limit
+Both are kept in ``expires_at``, the time after which a job no longer starts, and in two bits of ``flags``. The limit
 of the wait ends with the first start; the limit of the whole also ends a running attempt.
 
 Spec: ojs-timeouts 5.2, 5.3
@@ -28,7 +28,7 @@ TOTAL_TIMEOUT_ERROR: Final = "total_timeout"
 
 
 def deadlines_of(options: JobOptions, expires_at: int | None, now: int) -> tuple[int | None, int]:
-    """Return the time after which a new job no longer starts, and the bits of ``reacts`` for its limits.
+    """Return the time after which a new job no longer starts, and the bits of ``flags`` for its limits.
 
     Raises
     ------
@@ -81,7 +81,7 @@ def _limits_of(tx: Transaction, job: Job) -> _Limits:
 
 def total_deadline(tx: Transaction, job: Job) -> int | None:
     """Return when a job exceeds its total timeout; ``None``: it has none."""
-    if not job.reacts & TOTAL_TIMEOUT:
+    if not job.flags & TOTAL_TIMEOUT:
         return None
     total = _limits_of(tx, job).total
     return None if total is None else job.created_at + total
@@ -92,12 +92,12 @@ def end_waits(tx: Transaction, jobs: Sequence[Job]) -> None:
     for job in jobs:
         limits = _limits_of(tx, job)
         times = [] if limits.expires_at is None else [parse_timestamp(limits.expires_at)]
-        if job.reacts & TOTAL_TIMEOUT and limits.total is not None:
+        if job.flags & TOTAL_TIMEOUT and limits.total is not None:
             times.append(job.created_at + limits.total)
         job.expires_at = min(times, default=None)
-        job.reacts &= ~ENQUEUE_TTL
-    rows = [(job.expires_at, job.reacts, job.seq) for job in jobs]
-    tx.execute_many("UPDATE jobs SET expires_at = ?, reacts = ? WHERE seq = ?", rows)
+        job.flags &= ~ENQUEUE_TTL
+    rows = [(job.expires_at, job.flags, job.seq) for job in jobs]
+    tx.execute_many("UPDATE jobs SET expires_at = ?, flags = ? WHERE seq = ?", rows)
 
 
 def timeout_failure(kind: str, limit: int, elapsed: int) -> Failure:
@@ -131,11 +131,11 @@ def expiry_failure(tx: Transaction, job: Job) -> Failure:
     The earliest of its limits is the reason. The time since ``created_at`` does not tell which: the limits count from
     the request, and the job is created a little later.
     """
-    limits = _limits_of(tx, job) if job.reacts & (ENQUEUE_TTL | TOTAL_TIMEOUT) else _Limits()
+    limits = _limits_of(tx, job) if job.flags & (ENQUEUE_TTL | TOTAL_TIMEOUT) else _Limits()
     known: list[tuple[int, str]] = []
-    if job.reacts & TOTAL_TIMEOUT and limits.total is not None:
+    if job.flags & TOTAL_TIMEOUT and limits.total is not None:
         known.append((limits.total, "total"))
-    if job.reacts & ENQUEUE_TTL and limits.wait is not None:
+    if job.flags & ENQUEUE_TTL and limits.wait is not None:
         known.append((limits.wait, "enqueue_ttl"))
     own = None if limits.expires_at is None else parse_timestamp(limits.expires_at)
     if known and (own is None or job.expires_at is None or own > job.expires_at):

@@ -309,11 +309,11 @@ def _run_again(tx: Transaction, job: Job) -> None:
     job.dead = 0
     job.hold = None
     job.expires_at = None
-    job.reacts &= ~(ENQUEUE_TTL | TOTAL_TIMEOUT | CANCEL_REQUESTED)
+    job.flags &= ~(ENQUEUE_TTL | TOTAL_TIMEOUT | CANCEL_REQUESTED)
     make_available(tx, [job])
     tx.execute(
-        "UPDATE jobs SET started_at = NULL, expires_at = NULL, reacts = :reacts, losses = 0 WHERE seq = :seq",
-        {"seq": job.seq, "reacts": job.reacts},
+        "UPDATE jobs SET started_at = NULL, expires_at = NULL, flags = :flags, losses = 0 WHERE seq = :seq",
+        {"seq": job.seq, "flags": job.flags},
     )
     job.started_at = None
 

@@ -29,7 +29,7 @@ class JobTypeService(CapabilityService):
         self.scope.check_contents({name: raw for name, raw in members.items() if name != "type"})
         item, job = job_types.read_defaults(type, members, largest=self.database.settings.largest_job)
         job.tenant = self.scope.tenant or ""
-        if job.reacts:
+        if job.flags:
             await check_references(self.scope, job)
         item = msgspec.structs.replace(item, type=self.scope.named(item.type))
         return _for_its_tenant(await self.database.run(job_types.put_defaults, item))

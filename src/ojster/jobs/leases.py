@@ -73,7 +73,7 @@ def end_expired_attempts(tx: Transaction, jobs: Sequence[Job]) -> None:
             fail_attempt(tx, job, failure, running=True)
         else:
             holder = f"The worker {called(job.worker_id)}" if job.worker_id else "The worker"
-            kind = "stalled" if job.reacts & STALLS else "visibility_timeout"
+            kind = "stalled" if job.flags & STALLS else "visibility_timeout"
             failure = Failure(kind, f"{holder} did not renew the lease before it expired.")
             lost.append((job, failure))
     fail_lost_attempts(tx, lost, Loss.LEASE)
@@ -85,7 +85,7 @@ def lease_end(tx: Transaction, job: Job, lease: int) -> int:
     timeout = _longest_run(tx, job)
     if timeout is not None and job.started_at is not None:
         end = min(end, job.started_at + timeout)
-    if job.reacts and (deadline := total_deadline(tx, job)) is not None:
+    if job.flags and (deadline := total_deadline(tx, job)) is not None:
         end = min(end, deadline)
     return end
 
@@ -105,7 +105,7 @@ def _longest_run(tx: Transaction, job: Job) -> int | None:
     Spec: ojs-timeouts 7.1
     """
     timeout = job.timeout or tx.settings.default_timeout
-    if timeout is None or not job.reacts & HAS_GRACE:
+    if timeout is None or not job.flags & HAS_GRACE:
         return timeout
     tx.load_envelopes([job])
     return timeout + _grace(job.envelope).grace_period * SECOND

@@ -138,7 +138,7 @@ class NewJob(msgspec.Struct, gc=False):
     """A large value in its envelope that is stored once for its workflow."""
     suspension: Suspension | None = None
     """What it waits for, if it is created as a suspended job."""
-    reacts: int = 0
+    flags: int = 0
     """Bits of ``ojster.core.reacts``: which events have reactions, whether it has its own retention, and so on."""
     values: dict[str, Any] = {}
     """What capabilities have read from its attributes, by their names."""
@@ -234,7 +234,7 @@ def read_job(
         tenant=owner,
         version=members.get("version"),
         needs=attributes.needs,
-        reacts=attributes.reacts | deadline_bits | options.reacts,
+        flags=attributes.flags | deadline_bits | options.flags,
         trace_id=trace_of_meta(meta),
         suspension=attributes.suspension,
         values=attributes.values,

@@ -28,7 +28,7 @@ class Moment(msgspec.Struct, frozen=True):
 class JobOptions(msgspec.Struct, frozen=True):
     """The options of a job. Durations are in microseconds; ``None`` selects the server's default.
 
-    ``fragment`` is the part of the options that the envelope shows, as JSON members ready to be spliced in; ``reacts``
+    ``fragment`` is the part of the options that the envelope shows, as JSON members ready to be spliced in; ``flags``
     has the bits of the options that are read again from the envelope.
     """
 
@@ -45,7 +45,7 @@ class JobOptions(msgspec.Struct, frozen=True):
     pending: bool = False
     queue_rate: int | None = None
     limit: RateLimitPolicy | None = None
-    reacts: int = 0
+    flags: int = 0
     warnings: tuple[str, ...] = ()
     fragment: bytes = b""
 

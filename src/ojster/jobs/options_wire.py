@@ -156,7 +156,7 @@ def _read_options(raw: bytes) -> JobOptions:
         pending=pending,
         queue_rate=_queue_rate(given.get("rate_limit")),
         limit=parse_policy(given.get("rate_limit")),
-        reacts=_reacts(given),
+        flags=_flags(given),
         warnings=(*misspellings(unknown, OPTION_NAMES, "The option"), *_policy_warnings(given)),
         fragment=b"".join(b",%b:%b" % (_encode(name), bytes(value)) for name, value in shown.items()),
     )
@@ -247,10 +247,10 @@ _WHOLE: Final[Mapping[str, tuple[int, int, int]]] = {
     "result_ttl": (-1, LONGEST_SECONDS, RESULT_LIMITS),
     "result_size_limit": (1, MAX_SAFE_INTEGER, RESULT_LIMITS),
 }
-"""Options that are whole numbers and have a bit of ``reacts``: their range, and the bit."""
+"""Options that are whole numbers and have a bit of ``flags``: their range, and the bit."""
 
 
-def _reacts(given: Mapping[str, Any]) -> int:
+def _flags(given: Mapping[str, Any]) -> int:
     """Check the options in ``_WHOLE``, and return their bits."""
     bits = 0
     for name in _WHOLE.keys() & given.keys():
@@ -269,7 +269,7 @@ def _lease(given: Mapping[str, Any]) -> int | None:
     """Return the lease, which each sign of life renews: ``visibility_timeout``, or a shorter ``heartbeat_timeout``."""
     lease, silence = read_span(given, "visibility_timeout"), given.get("heartbeat_timeout")
     if type(silence) is not int or silence < 1:
-        return lease  # ``_reacts`` refuses it
+        return lease  # ``_flags`` refuses it
     return min(silence * SECOND, lease or LONGEST)
 
 

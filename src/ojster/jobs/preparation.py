@@ -127,7 +127,7 @@ class Models:
 
     def keep(self, shape: Shape | None, job: NewJob, request: Members) -> None:
         """Make a model of a job that was read from a request of a shape, unless more than its args depends on them."""
-        if shape is None or job.unique is not None or job.limit is not None or job.reacts or job.suspension is not None:
+        if shape is None or job.unique is not None or job.limit is not None or job.flags or job.suspension is not None:
             return
         if len(self._models) >= MOST_MODELS:
             self._models.clear()
@@ -210,11 +210,11 @@ class Preparation:
             if job.unique is not None and (scope.access.queues or scope.cancels_only_own):
                 job.reach = Reach(scope.access, scope.cancels_only_own)
             check_envelope(job.envelope, settings.largest_job)
-            if brings_reactions and job.reacts & ANY_EVENT:
+            if brings_reactions and job.flags & ANY_EVENT:
                 scope.access.need_all_queues("A reaction")
         if self.catalogue.by_type or uri is not None:
             job.warnings += schemas.check_args(self.catalogue, job, args, uri)
-        if job.reacts & ANY_EVENT:
+        if job.flags & ANY_EVENT:
             await check_references(scope, job)
         return job
 

@@ -142,7 +142,7 @@ def _new_row(tx: Transaction, new: NewJob, scheduled_at: int | None) -> Job:
     job.needs = new.needs
     job.trace_id = new.trace_id
     job.shared = new.shared
-    job.reacts = new.reacts if new.node is None else new.reacts & ~LOOKUP_BIT  # lookups of steps are already resolved
+    job.flags = new.flags if new.node is None else new.flags & ~LOOKUP_BIT  # lookups of steps are already resolved
     job.envelope = new.envelope if scheduled_at == new.scheduled_at else _scheduled(new.envelope, scheduled_at or now)
     if new.suspension is not None:
         job.state = "pending"
@@ -183,7 +183,7 @@ def _insert(tx: Transaction, jobs: Sequence[Job]) -> None:
             tx.emit("job.scheduled", job, scheduled_at=job.due_at)
         else:
             tx.emit("job.pending", job)
-        if job.reacts:
+        if job.flags:
             tx.note_event(job, "on_creation")
             if job.node is not None:
                 tx.note_event(job, "on_unblock")

@@ -1,6 +1,6 @@
 """The results of jobs that say themselves how long theirs is kept, and how large it may be.
 
-A finished job keeps in ``due_at`` when its result is to be deleted, and a bit of ``reacts`` says that it is the result
+A finished job keeps in ``due_at`` when its result is to be deleted, and a bit of ``flags`` says that it is the result
 alone. The job itself is deleted after its retention, but not before its result.
 
 Spec: ojs-results 6, 7
@@ -45,7 +45,7 @@ def _limits_of(tx: Transaction, job: Job) -> _Limits:
 
 def refuse_size(tx: Transaction, job: Job, size: int) -> ResultTooLarge | None:
     """Return the error if a result of so many bytes is larger than its job allows."""
-    if not job.reacts & RESULT_LIMITS:
+    if not job.flags & RESULT_LIMITS:
         return None
     most = _limits_of(tx, job).result_size_limit
     if most is None or size <= most:
@@ -61,8 +61,8 @@ def set_expiry(tx: Transaction, jobs: Sequence[Job]) -> None:
     """Set ``due_at`` of finished jobs to the time at which they, or the results of completed ones, are deleted."""
     tx.load_envelopes(jobs)
     for job in jobs:
-        times = [kept_until(tx.now, delay_of(job.envelope))] if job.reacts & KEPT else []
-        if job.reacts & RESULT_LIMITS and job.state == "completed" and job.result is not None:
+        times = [kept_until(tx.now, delay_of(job.envelope))] if job.flags & KEPT else []
+        if job.flags & RESULT_LIMITS and job.state == "completed" and job.result is not None:
             ttl = _limits(job.envelope).result_ttl
             if ttl is not None:
                 times.append(NEVER_EXPIRES_AT if ttl == PERMANENT else tx.now + ttl * SECOND)
@@ -73,7 +73,7 @@ def write_expiry(tx: Transaction, jobs: Sequence[Job]) -> None:
     """Write when completed jobs, or their results, are deleted; a result that is not to be kept goes at once."""
     set_expiry(tx, jobs)
     tx.execute_many("UPDATE jobs SET due_at = ? WHERE seq = ?", [(job.due_at, job.seq) for job in jobs])
-    if ephemeral := [job for job in jobs if job.node is None and job.due_at == tx.now and job.reacts & RESULT_LIMITS]:
+    if ephemeral := [job for job in jobs if job.node is None and job.due_at == tx.now and job.flags & RESULT_LIMITS]:
         _prune(tx, ephemeral)
 
 
@@ -87,7 +87,7 @@ def prune_results(tx: Transaction, room: int) -> int:
         f"""
         SELECT {JOB_COLUMNS}
         FROM jobs
-        WHERE state = 'completed' AND due_at <= :now AND reacts & {RESULT_LIMITS} <> 0
+        WHERE state = 'completed' AND due_at <= :now AND flags & {RESULT_LIMITS} <> 0
         ORDER BY due_at
         LIMIT :room{tx.skip_locked}
         """,
@@ -115,6 +115,6 @@ def _prune(tx: Transaction, jobs: Sequence[Job]) -> None:
     tx.load_envelopes(jobs)
     rows = []
     for job in jobs:
-        kept = kept_until(job.finished_at or tx.now, delay_of(job.envelope)) if job.reacts & KEPT else None
-        rows.append((kept, job.reacts & ~RESULT_LIMITS | RESULT_PRUNED, job.seq))
-    tx.execute_many("UPDATE jobs SET result = NULL, due_at = ?, reacts = ? WHERE seq = ?", rows)
+        kept = kept_until(job.finished_at or tx.now, delay_of(job.envelope)) if job.flags & KEPT else None
+        rows.append((kept, job.flags & ~RESULT_LIMITS | RESULT_PRUNED, job.seq))
+    tx.execute_many("UPDATE jobs SET result = NULL, due_at = ?, flags = ? WHERE seq = ?", rows)

@@ -93,7 +93,7 @@ def fail_attempt(
         follow_up(tx, job, failure)
     delayed = None
     if verdict == Verdict.EXHAUSTED:
-        if job.reacts and loss is not Loss.WORKER and failure.type != TOTAL_TIMEOUT_ERROR:
+        if job.flags and loss is not Loss.WORKER and failure.type != TOTAL_TIMEOUT_ERROR:
             delayed = next((delay for ask in hooks(tx).last_retry if (delay := ask(job)) is not None), None)
         verdict = exhausted(policy)
     if verdict != Verdict.RETRY and delayed is None:
@@ -206,7 +206,7 @@ def make_available(tx: Transaction, jobs: Iterable[Job]) -> None:
         moved = [job for job in moved if job.id not in stopped]
     free(tx, [job for job in moved if job.state == JobState.ACTIVE])
     for job in moved:
-        if job.reacts and job.state == JobState.PENDING:
+        if job.flags and job.state == JobState.PENDING:
             tx.note_event(job, "on_unblock")
         tx.move(job, JobState.AVAILABLE.value)
         job.enqueued_at = tx.now
@@ -223,7 +223,7 @@ def make_available(tx: Transaction, jobs: Iterable[Job]) -> None:
 
 def stop_jobs(tx: Transaction, jobs: Sequence[Job]) -> Set[str]:
     """Suspend or cancel those of the jobs that must not become available; return their ids."""
-    given_up = [job for job in jobs if job.reacts & CANCEL_REQUESTED]
+    given_up = [job for job in jobs if job.flags & CANCEL_REQUESTED]
     cancel_jobs(tx, given_up, by_themselves=True)
     stopped: set[str] = {job.id for job in given_up}
     for stop in hooks(tx).stop:
@@ -240,7 +240,7 @@ def complete_job(tx: Transaction, job: Job, result: bytes | None, ran: int) -> N
     job.result = result
     tx.effects.finished.append(job.id)
     tx.emit("job.completed", job, attempt=job.attempt, duration_ms=ran // 1000)
-    if job.reacts:
+    if job.flags:
         tx.note_event(job, "on_success")
 
 
@@ -248,7 +248,7 @@ def write_completed(tx: Transaction, jobs: Sequence[Job]) -> None:
     """Write the rows of completed jobs."""
     free(tx, jobs)
     tx.complete_jobs(jobs)
-    if kept := [job for job in jobs if job.reacts & (KEPT | RESULT_LIMITS)]:
+    if kept := [job for job in jobs if job.flags & (KEPT | RESULT_LIMITS)]:
         write_expiry(tx, kept)
     tx.effects.ended += [job for job in jobs if job.node is not None]
 
@@ -262,10 +262,10 @@ def request_cancellation(tx: Transaction, jobs: Sequence[Job]) -> None:
     Spec: ojs-bulk-operations 6.1
     """
     for job in jobs:
-        job.reacts |= CANCEL_REQUESTED
+        job.flags |= CANCEL_REQUESTED
         if job.worker_id is not None:
             tx.effects.told_workers[job.worker_id] = None
-    tx.execute_many("UPDATE jobs SET reacts = ? WHERE seq = ?", [(job.reacts, job.seq) for job in jobs])
+    tx.execute_many("UPDATE jobs SET flags = ? WHERE seq = ?", [(job.flags, job.seq) for job in jobs])
 
 
 def cancel_job(tx: Transaction, job: Job, *, by_itself: bool = False) -> None:
@@ -310,7 +310,7 @@ def end(tx: Transaction, job: Job, state: JobState, *, dead: bool = False, runni
         await_confirmation(tx, job)
     job.finished_at = tx.now
     job.due_at = None
-    if job.reacts & KEPT:
+    if job.flags & KEPT:
         set_expiry(tx, [job])
     job.dead = int(dead)
     tx.effects.finished.append(job.id)

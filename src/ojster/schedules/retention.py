@@ -41,7 +41,7 @@ _NOT_IN_COLLECTION: Final = (
 """Leaves out jobs that an item in a collection refers to."""
 
 _OWN: Final = (
-    f"state = :state AND due_at <= :now AND node IS NULL AND reacts & {RESULT_LIMITS} = 0 AND {_NOT_IN_COLLECTION}"
+    f"state = :state AND due_at <= :now AND node IS NULL AND flags & {RESULT_LIMITS} = 0 AND {_NOT_IN_COLLECTION}"
 )
 _USUAL: Final = f"""
     state = :state

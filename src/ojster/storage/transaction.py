@@ -33,7 +33,7 @@ JOB_COLUMNS = (
     "seq, id, type, queue, state, priority, attempt, max_attempts, created_at, enqueued_at, started_at, finished_at, "
     "expires_at, due_at, timeout, lease, retry_delay, worker_id, unique_key, cron_name, exclusive_key, dead, progress, "
     "result, errors, node, superseded_by, error_type, checkpoint_number, limit_key, tenant, version, "
-    "needs, agent, hold, reacts, losses, trace_id"
+    "needs, agent, hold, flags, losses, trace_id"
 )
 """The columns of ``jobs``, in the order of the fields of ``Job``."""
 
@@ -277,7 +277,7 @@ class Transaction(ABC):
 
     def note_event(self, job: Job, event: JobEvent) -> None:
         """Record an event of a job for its reactions, if it has any to it."""
-        if job.reacts & BITS[event]:
+        if job.flags & BITS[event]:
             self.effects.reactions.append((job, event))
 
     def expect(self, moment: int | None) -> None:

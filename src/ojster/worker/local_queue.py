@@ -158,4 +158,4 @@ def may_wait(job: Job) -> bool:
     """
     if (job.timeout and job.timeout < LEAST_TIMEOUT) or len(job.envelope) > LARGEST_BYTES:
         return False
-    return job.limit_key is None and not job.reacts & _STARTS and not _NAMES.search(job.envelope)
+    return job.limit_key is None and not job.flags & _STARTS and not _NAMES.search(job.envelope)

@@ -124,7 +124,7 @@ class WorkflowService(CapabilityService):
         if preparation.catalogue.by_type:
             await check_steps(preparation.catalogue, new)
         async for job in in_turns(new.plan.jobs.values()):
-            if job.reacts:
+            if job.flags:
                 await check_references(self.scope, job)
         return new
 

@@ -181,7 +181,7 @@ async def show_result(request: HttpRequest) -> Answer:
     is_finished = job.state in FINISHED
     if waits and not is_finished:
         raise WaitTimedOut(f"Job {job_id} is still {job.state} after {seconds} s. Wait again.", current_state=job.state)
-    if job.reacts & RESULT_PRUNED:
+    if job.flags & RESULT_PRUNED:
         raise ResultExpired(
             f"The result of the job {job_id} was deleted after its 'result_ttl'.", resource_type="result"
         )

@@ -14,10 +14,10 @@ import psycopg
 from psycopg import sql
 
 from ojster.core.errors import BackendUnavailable, InvalidRequest
+from ojster.core.version import __version__
 from ojster.storage.migrations import refuse_newer, refuse_unreleased, scripts
 from ojster.storage.postgres.abilities import migration_without
 from ojster.storage.postgres.url import PostgresUrl
-from ojster.version import __version__
 
 log = logging.getLogger(__name__)
 

@@ -32,7 +32,7 @@ _NEW_JOB: Final[dict[str, ColumnType]] = {
     "version": "bigint",
     "needs": "text",
     "agent": "bytea",
-    "reacts": "bigint",
+    "flags": "bigint",
     "hold": "text",
     "trace_id": "text",
 }

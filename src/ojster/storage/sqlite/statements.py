@@ -48,7 +48,7 @@ JOB_NAMES: Final = (
     "version",
     "needs",
     "agent",
-    "reacts",
+    "flags",
     "hold",
     "trace_id",
 )
