@@ -37,7 +37,7 @@ async def test_a_job_that_runs_again_is_as_new_and_keeps_its_errors(bench: Bench
     again = await bench.engine.jobs.retry_dead(dead.id)
     for job in (again, await bench.find(dead)):
         assert (job.state, job.attempt, job.losses, job.dead, job.error_type) == ("available", 0, 0, 0, None)
-        assert (job.retry_delay, job.started_at, job.finished_at, job.worker_id, job.hold) == (None,) * 5
+        assert (job.retry_delay, job.started_at, job.finished_at, job.worker_id, job.suspension) == (None,) * 5
         assert (job.enqueued_at, job.due_at, job.expires_at) == (START + 5_000_000, None, None)
         assert len(shown(job)["errors"]) == 1
     assert await counts(bench) == {"default": {"available": 1}}

@@ -112,8 +112,8 @@ SEEN: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"parent_results": [1]}, {"parent_results": b"[1]"}),
     ({"checkpoint": 1}, {"checkpoint": b"1"}),
     ({"resumed": 1}, {"resumed": b"1"}),
-    ({"outcome": "success"}, {"hold": None}),
-    ({"outcome": "skipped"}, {"hold": "skipped"}),
+    ({"outcome": "success"}, {"suspension": None}),
+    ({"outcome": "skipped"}, {"suspension": "skipped"}),
 ]
 
 
@@ -131,7 +131,16 @@ def test_what_a_server_leaves_out_is_nothing() -> None:
     assert found.envelope == raw
     for name in ("enqueued_at", "started_at", "finished_at", "due_at", "timeout", "lease", "retry_delay", "worker_id"):
         assert getattr(found, name) is None, name
-    for name in ("progress", "result", "errors", "superseded_by", "hold", "parent_results", "checkpoint", "resumed"):
+    for name in (
+        "progress",
+        "result",
+        "errors",
+        "superseded_by",
+        "suspension",
+        "parent_results",
+        "checkpoint",
+        "resumed",
+    ):
         assert getattr(found, name) is None, name
 
 

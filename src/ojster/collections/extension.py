@@ -49,6 +49,6 @@ class CollectionExtension(Extension):
 
     def start(self, tx: Transaction, jobs: Sequence[Job]) -> None:
         """Remove the artifacts of attempts before."""
-        again = [job.seq for job in jobs if job.attempt > 1 and not job.checkpoint_number and job.hold is None]
+        again = [job.seq for job in jobs if job.attempt > 1 and not job.checkpoint_number and job.suspension is None]
         if again:
             empty(tx, [key_of_job(seq) for seq in again])

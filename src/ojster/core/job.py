@@ -80,7 +80,7 @@ class Job(msgspec.Struct, gc=False):
         Key of its requirements on workers.
     agent:
         State of an agent task, as JSON.
-    hold:
+    suspension:
         Effect of resuming it, while it is suspended.
     flags:
         Bits of the events with reactions, and other flags; 0 by default.
@@ -143,7 +143,7 @@ class Job(msgspec.Struct, gc=False):
     version: int | None = None
     needs: str | None = None
     agent: bytes | None = None
-    hold: str | None = None
+    suspension: str | None = None
     """The effect of resuming it, while it is suspended: see ``ojster.workflows.suspensions``."""
     flags: int = 0
     """Bits of the events with reactions, and other flags: see ``ojster.events.reaction_rules``."""
@@ -185,7 +185,7 @@ class Job(msgspec.Struct, gc=False):
         if self.finished_at is None and self.state not in FINISHED:
             return None
         error = bytes(last_error(self.errors)) if self.errors else None
-        return outcome_of(self.state, error, skipped=self.hold == SKIPPED)
+        return outcome_of(self.state, error, skipped=self.suspension == SKIPPED)
 
     @property
     def args(self) -> list[Any]:

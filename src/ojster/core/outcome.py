@@ -22,7 +22,7 @@ class Outcome(StrEnum):
 
 
 SKIPPED: Final = "skipped"
-"""Value in the ``hold`` column of a completed job that marks it as skipped."""
+"""Value in the ``suspension`` column of a completed job that marks it as skipped."""
 
 _SYSTEM_ERRORS: Final = frozenset(
     {

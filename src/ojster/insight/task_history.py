@@ -95,7 +95,7 @@ def _key_of(job: Job, action: Record | SkipIfUnchanged) -> Key:
 
 def _record(tx: Transaction, key: Key, job: Job, event: Event) -> None:
     error = bytes(last_error(job.errors)) if job.errors and event == "on_failure" else None
-    outcome = outcome_of(job.state, error, skipped=job.hold == SKIPPED) or Outcome.ERROR
+    outcome = outcome_of(job.state, error, skipped=job.suspension == SKIPPED) or Outcome.ERROR
     inputs = tx.execute("SELECT inputs FROM job_inputs WHERE seq = ?", (job.seq,)) if job.flags & SKIPS else []
     result = job.result if job.result is None or len(job.result) <= MAX_RECORDED_RESULT_BYTES else None
     is_whole = result is not None or job.result is None
@@ -323,11 +323,11 @@ def adoption_of(tx: Transaction, job: Job) -> Adoption | None:
 
 def skip(tx: Transaction, job: Job, adopted: Adoption) -> None:
     """Complete a job without running it."""
-    job.hold = SKIPPED
+    job.suspension = SKIPPED
     tx.emit("job.skipped", job, reason=adopted.reason, adopted_job_id=adopted.job_id)
     complete_job(tx, job, adopted.result, 0)
     write_completed(tx, [job])
-    tx.execute("UPDATE jobs SET hold = :hold WHERE seq = :seq", {"hold": SKIPPED, "seq": job.seq})
+    tx.execute("UPDATE jobs SET suspension = :suspension WHERE seq = :seq", {"suspension": SKIPPED, "seq": job.seq})
 
 
 def _if_unchanged(tx: Transaction, job: Job, action: SkipIfUnchanged) -> Adoption | None:

@@ -148,7 +148,7 @@ def _client(name: str | None) -> Mapping[str, Any]:
 
 def _last_attempt(job: Job, begun: Set[int]) -> Iterator[Entry]:
     """Yield the entries of an attempt that has not failed, derived from the job's row alone."""
-    if job.started_at is None or job.hold == SKIPPED:
+    if job.started_at is None or job.suspension == SKIPPED:
         return
     if job.started_at in begun:
         if job.state == JobState.COMPLETED and job.finished_at is not None:  # it was resumed with a result

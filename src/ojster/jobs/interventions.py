@@ -307,7 +307,7 @@ def _run_again(tx: Transaction, job: Job) -> None:
     job.error_type = None
     job.retry_delay = None
     job.dead = 0
-    job.hold = None
+    job.suspension = None
     job.expires_at = None
     job.flags &= ~(ENQUEUE_TTL | TOTAL_TIMEOUT | CANCEL_REQUESTED)
     make_available(tx, [job])

@@ -44,7 +44,7 @@ def from_json(raw: bytes) -> Job:
         errors=_bytes(seen.errors),
         superseded_by=seen.superseded_by,
         losses=seen.losses,
-        hold=SKIPPED if seen.outcome == Outcome.SKIPPED else None,
+        suspension=SKIPPED if seen.outcome == Outcome.SKIPPED else None,
         envelope=raw,
         parent_results=_bytes(seen.parent_results),
         checkpoint=_bytes(seen.checkpoint),

@@ -146,7 +146,7 @@ def _new_row(tx: Transaction, new: NewJob, scheduled_at: int | None) -> Job:
     job.envelope = new.envelope if scheduled_at == new.scheduled_at else _scheduled(new.envelope, scheduled_at or now)
     if new.suspension is not None:
         job.state = "pending"
-        job.hold = "delay" if new.suspension.ends_by_time else "complete"
+        job.suspension = "delay" if new.suspension.ends_by_time else "complete"
         job.due_at = new.suspension.due(now, now)
     elif new.pending:
         job.state = "pending"

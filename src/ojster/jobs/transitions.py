@@ -40,7 +40,7 @@ _STATE_COLUMNS: Final[dict[str, ColumnType]] = {
     "dead": "bigint",
     "errors": "bytea",
     "error_type": "text",
-    "hold": "text",
+    "suspension": "text",
 }
 """Columns of ``jobs`` that a state change writes, with their types; ``seq`` identifies the row."""
 

@@ -33,7 +33,7 @@ JOB_COLUMNS = (
     "seq, id, type, queue, state, priority, attempt, max_attempts, created_at, enqueued_at, started_at, finished_at, "
     "expires_at, due_at, timeout, lease, retry_delay, worker_id, unique_key, cron_name, exclusive_key, dead, progress, "
     "result, errors, node, superseded_by, error_type, checkpoint_number, limit_key, tenant, version, "
-    "needs, agent, hold, flags, losses, trace_id"
+    "needs, agent, suspension, flags, losses, trace_id"
 )
 """The columns of ``jobs``, in the order of the fields of ``Job``."""
 
@@ -264,7 +264,7 @@ class Transaction(ABC):
         A job that was suspended, or is skipped, has not run since it was claimed.
         """
         waited = None
-        if job.state == "active" and job.hold != SKIPPED and job.started_at is not None:
+        if job.state == "active" and job.suspension != SKIPPED and job.started_at is not None:
             waited = job.started_at - (job.enqueued_at or job.started_at)
         self.effects.attempts.append((job.queue, job.tenant, job.type, end, ran, waited))
 

@@ -168,9 +168,11 @@ def _cancel_jobs(run: Advance, nodes: Sequence[Node], *, active_too: bool) -> No
     tx = run.tx
     ids = tx.integers([node.id for node in nodes])
     others, tx.effects.ended = tx.effects.ended, []
-    waiting = "state IN ('available', 'scheduled', 'retryable', 'pending') AND (hold IS NULL OR hold = 'resumed')"
+    waiting = (
+        "state IN ('available', 'scheduled', 'retryable', 'pending') AND (suspension IS NULL OR suspension = 'resumed')"
+    )
     # Wait for the lock of suspended jobs: no other transaction will check the verdicts of their nodes.
-    on_hold = "state = 'pending' AND hold IN ('complete', 'again', 'delay')"
+    on_hold = "state = 'pending' AND suspension IN ('complete', 'again', 'delay')"
     steps = [(waiting, tx.skip_locked), (on_hold, tx.for_update)]
     if active_too:
         steps = [(f"(({waiting}) OR ({on_hold}) OR state = 'active')", tx.for_update)]
@@ -262,7 +264,7 @@ def release_now(run: Advance, workflow: Workflow) -> None:
         f"""
         SELECT {JOB_COLUMNS}
         FROM jobs
-        WHERE node BETWEEN ? AND ? AND state = 'pending' AND (hold IS NULL OR hold = 'resumed')
+        WHERE node BETWEEN ? AND ? AND state = 'pending' AND (suspension IS NULL OR suspension = 'resumed')
         ORDER BY id{tx.for_update}
         """,
         workflow.numbers,

@@ -86,7 +86,7 @@ class WorkflowExtension(Extension):
 
     def end_wait(self, tx: Transaction, job: Job) -> bool:
         """End a suspension that is due."""
-        if job.hold not in SUSPENDED:
+        if job.suspension not in SUSPENDED:
             return False
         end_suspension(tx, job)
         return True

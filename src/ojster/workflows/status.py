@@ -107,7 +107,7 @@ class WorkflowStatistics(msgspec.Struct, frozen=True):
 _COLUMNS: Final = (
     "n.id, n.parent, n.position, n.kind, n.name, n.state, n.result, n.error, n.started_at, n.finished_at, "
     "j.id, j.type, j.state, j.attempt, j.enqueued_at, j.started_at, j.due_at, j.worker_id, j.progress, j.result, "
-    "j.errors, j.hold"
+    "j.errors, j.suspension"
 )
 
 
@@ -133,7 +133,7 @@ class _Row(msgspec.Struct):
     progress: bytes | None
     job_result: bytes | None
     errors: bytes | None
-    hold: str | None
+    suspension: str | None
 
 
 def read_status(tx: Transaction, ids: Sequence[str]) -> list[WorkflowStatus | OjsterError]:
@@ -249,7 +249,7 @@ def _current(row: _Row, places: _Places) -> StepInProgress:
         return StepInProgress(name, path, None, "blocked", 0, "gate", display_name=shown)
     if row.state == NodeState.WAITING:
         return StepInProgress(name, path, None, "waiting", 0, "promise", display_name=shown)
-    waits = row.job_state == "pending" and row.hold is not None
+    waits = row.job_state == "pending" and row.suspension is not None
     state = "stopping" if row.job_state in FINISHED else row.job_state or ""
     enqueued_at, started_at = times_of_step(row.started_at, row.job_type, row.job_enqueued_at, row.job_started_at)
     return StepInProgress(
@@ -272,7 +272,7 @@ def _current(row: _Row, places: _Places) -> StepInProgress:
 def _waiting_for(row: _Row) -> WaitingFor:
     if row.job_type != WAIT_TYPE:
         return "suspension"
-    return "delay" if row.hold == "delay" else "form"
+    return "delay" if row.suspension == "delay" else "form"
 
 
 def count(tx: Transaction, requests: Sequence[tuple[str | None, str | None]]) -> list[WorkflowStatistics]:

@@ -116,7 +116,7 @@ def suspend_job(tx: Transaction, job: Job, *, again: bool, deadline: int | None)
     tx.note_attempt(job, "suspended", ran)
     attempt = job.attempt
     tx.move(job, JobState.PENDING.value)
-    job.hold = SuspensionKind.AGAIN if again else SuspensionKind.COMPLETE
+    job.suspension = SuspensionKind.AGAIN if again else SuspensionKind.COMPLETE
     job.attempt -= again
     job.worker_id = None
     job.due_at = deadline
@@ -178,7 +178,7 @@ def _refusal(tx: Transaction, job: Job | None, item: Resumption) -> OjsterError 
         return no_job(item.job_id)
     if job.state != JobState.PENDING:
         why = "only a pending job can be activated"
-    elif job.hold in SUSPENDED:
+    elif job.suspension in SUSPENDED:
         return _check_form(tx, job, item)
     elif job.node is not None:
         why = "its workflow is held; release the workflow instead"
@@ -193,18 +193,18 @@ def _refusal(tx: Transaction, job: Job | None, item: Resumption) -> OjsterError 
 
 def _resume(tx: Transaction, job: Job, item: Resumption) -> None:
     """Resume a pending job: complete it, run it again, or fail its attempt."""
-    hold, job.hold = job.hold, None
-    if hold is not None:
+    suspension, job.suspension = job.suspension, None
+    if suspension is not None:
         tx.emit("job.resumed", job, **({} if item.by is None else {"resumed_by": item.by}))
         _note_answer(tx, job, item)
     if item.failure is not None:
-        job.attempt += hold == SuspensionKind.AGAIN
+        job.attempt += suspension == SuspensionKind.AGAIN
         fail_attempt(tx, job, item.failure)
-    elif hold in (SuspensionKind.COMPLETE, SuspensionKind.DELAY):
+    elif suspension in (SuspensionKind.COMPLETE, SuspensionKind.DELAY):
         _complete(tx, job, item.data)
     else:
-        if hold == SuspensionKind.AGAIN:
-            job.hold = SuspensionKind.RESUMED
+        if suspension == SuspensionKind.AGAIN:
+            job.suspension = SuspensionKind.RESUMED
             tx.execute(
                 """
                 INSERT INTO resumptions (seq, data)
@@ -286,7 +286,7 @@ def _waiting_jobs(tx: Transaction, workflow: Workflow) -> list[tuple[str, int]]:
         """
         SELECT id, node
         FROM jobs
-        WHERE node BETWEEN ? AND ? AND lower(state) = 'pending' AND hold IN ('complete', 'again')
+        WHERE node BETWEEN ? AND ? AND lower(state) = 'pending' AND suspension IN ('complete', 'again')
         ORDER BY node
         """,
         workflow.numbers,
@@ -301,11 +301,11 @@ def end_suspension(tx: Transaction, job: Job) -> None:
     """
     if job.type == WAIT_TYPE and _remind(tx, job):
         return
-    hold, job.hold = job.hold, None
-    if hold == SuspensionKind.DELAY:
+    suspension, job.suspension = job.suspension, None
+    if suspension == SuspensionKind.DELAY:
         _complete(tx, job, None)
         return
-    job.attempt += hold == SuspensionKind.AGAIN
+    job.attempt += suspension == SuspensionKind.AGAIN
     final = False if job.type == WAIT_TYPE else None  # no worker runs a wait step, so a retry is pointless
     message = "The job was not resumed before its deadline."
     fail_attempt(tx, job, Failure("WaitTimeout", message, code="wait_timeout", retryable=final))
@@ -327,7 +327,7 @@ def _remind(tx: Transaction, job: Job) -> bool:
 
 def add_resume_data(tx: Transaction, jobs: Sequence[Job]) -> None:
     """Add to claimed jobs the data that they were resumed with."""
-    resumed = {job.seq: job for job in jobs if job.hold == SuspensionKind.RESUMED}
+    resumed = {job.seq: job for job in jobs if job.suspension == SuspensionKind.RESUMED}
     if not resumed:
         return
     query = f"SELECT seq, data FROM resumptions WHERE seq {tx.among}"

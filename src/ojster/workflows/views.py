@@ -42,8 +42,8 @@ _encode: Final = msgspec.json.Encoder().encode
 _decode: Final = msgspec.json.decode
 
 _JOB_COLUMNS: Final = (
-    "j.type, j.queue, j.state, j.attempt, j.max_attempts, j.enqueued_at, j.started_at, j.progress, j.result, j.hold, "
-    "j.errors"
+    "j.type, j.queue, j.state, j.attempt, j.max_attempts, j.enqueued_at, j.started_at, j.progress, j.result, "
+    "j.suspension, j.errors"
 )
 _LISTS: Final = {Kind.GROUP: "jobs", Kind.MAP: "jobs", Kind.BATCH: "jobs"}
 
@@ -361,14 +361,14 @@ class _View:
         if row is None:
             shown.type = job_type_of(self._specs[node.id])
             return
-        type, queue, state, attempt, most, enqueued_at, started_at, progress, result, hold, errors = row
+        type, queue, state, attempt, most, enqueued_at, started_at, progress, result, suspension, errors = row
         shown.type, shown.queue, shown.attempt, shown.max_attempts = type, queue, attempt, most
         shown.enqueued_at, shown.started_at = times_of_step(node.started_at, type, enqueued_at, started_at)
         if node.state == NodeState.STARTED:
             shown.state = "active" if state == "active" or state in FINISHED else "pending"
             shown.stopping = state in FINISHED
-            shown.on_hold = state == "pending" and hold in ("complete", "again")
-        if hold == SKIPPED and node.state == NodeState.COMPLETED:
+            shown.on_hold = state == "pending" and suspension in ("complete", "again")
+        if suspension == SKIPPED and node.state == NodeState.COMPLETED:
             shown.outcome = Outcome.SKIPPED
         if progress is not None and node.state == NodeState.STARTED:
             shown.progress = msgspec.Raw(progress)

@@ -13,7 +13,7 @@ from ojster.workflows.wait import WaitingFor
 
 WAITING_FOR: Final[tuple[WaitingFor, ...]] = get_args(WaitingFor)
 
-IS_SUSPENDED: Final = "state = 'pending' AND hold IS NOT NULL AND node IS NOT NULL AND hold <> 'resumed'"
+IS_SUSPENDED: Final = "state = 'pending' AND suspension IS NOT NULL AND node IS NOT NULL AND suspension <> 'resumed'"
 """SQL condition of jobs of steps that wait for an answer, a time or a resumption."""
 
 _BLOCKED: Final = "n.manual = 1 AND n.approved = 0 AND n.state = 'blocked'"
@@ -23,8 +23,8 @@ No index has the state of nodes: PostgreSQL would have to change every index whe
 """
 
 _CONDITIONS: Final[dict[WaitingFor, str]] = {
-    "form": f"type = '{WAIT_TYPE}' AND hold <> 'delay'",
-    "delay": f"type = '{WAIT_TYPE}' AND hold = 'delay'",
+    "form": f"type = '{WAIT_TYPE}' AND suspension <> 'delay'",
+    "delay": f"type = '{WAIT_TYPE}' AND suspension = 'delay'",
     "suspension": f"type <> '{WAIT_TYPE}'",
 }
 

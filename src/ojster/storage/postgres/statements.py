@@ -33,7 +33,7 @@ _NEW_JOB: Final[dict[str, ColumnType]] = {
     "needs": "text",
     "agent": "bytea",
     "flags": "bigint",
-    "hold": "text",
+    "suspension": "text",
     "trace_id": "text",
 }
 """Columns of a new job and their types, without the envelope."""

@@ -49,7 +49,7 @@ JOB_NAMES: Final = (
     "needs",
     "agent",
     "flags",
-    "hold",
+    "suspension",
     "trace_id",
 )
 """The columns of a new job."""

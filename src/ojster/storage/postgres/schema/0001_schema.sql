@@ -101,8 +101,8 @@ CREATE TABLE jobs (
     node                BIGINT,                               -- the step that it runs, in nodes
     superseded_by       UUID,                                 -- the job that took its place when its workflow was
                                                               -- retried
-    hold                TEXT COLLATE "C",                     -- what becomes of a suspended job that is resumed
-                                                              -- (workflows/suspensions.py)
+    suspension          TEXT COLLATE "C",                     -- what becomes of a suspended job that is resumed
+                                                              -- (workflows/suspensions.py); skipped: it did not run
     error_type          TEXT COLLATE "C",                     -- of the last failed attempt, so that operators can
                                                               -- select jobs by it
     trace_id            TEXT COLLATE "C",                     -- of the trace that it belongs to, for its events
@@ -204,7 +204,7 @@ CREATE INDEX jobs_node
 -- Suspended jobs of a workflow: lists of workflows show and select what each waits for.
 CREATE INDEX jobs_suspended
     ON jobs (node)
-    WHERE state = 'pending' AND hold IS NOT NULL AND node IS NOT NULL;
+    WHERE state = 'pending' AND suspension IS NOT NULL AND node IS NOT NULL;
 
 -- Lists and filters of one tenant; the jobs of none are most of them where there are no tenants.
 CREATE INDEX jobs_tenant
