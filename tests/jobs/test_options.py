@@ -10,8 +10,8 @@ import pytest
 
 from ojster.core.durations import HOUR, LONGEST_SECONDS, SECOND
 from ojster.core.errors import InvalidPayload, InvalidRequest, OjsterError
+from ojster.core.job_flags import HAS_GRACE, RESULT_LIMITS, STALLS
 from ojster.core.json_objects import read_members
-from ojster.core.reacts import HAS_GRACE, RESULT_LIMITS, STALLS
 from ojster.jobs.new_job import NewJob, read_job
 from ojster.jobs.options import DEFAULT_OPTIONS, JobOptions, Moment
 from ojster.jobs.options_wire import options_of, queue_of

@@ -12,7 +12,7 @@ from ojster import App, Worker
 from ojster.core.durations import SECOND
 from ojster.core.errors import BackendUnavailable
 from ojster.core.job import Job
-from ojster.core.reacts import BITS
+from ojster.core.job_flags import BITS
 from ojster.fleet.workers import Heartbeat
 from ojster.service import Service
 from ojster.worker.backup_heartbeat import BackupHeartbeat

@@ -9,9 +9,9 @@ from ojster.capabilities import all_extensions
 from ojster.client.event_loop_thread import EventLoopThread
 from ojster.core.errors import InvalidRequest
 from ojster.core.job import Job
+from ojster.core.job_flags import BITS
 from ojster.core.json_objects import Members
 from ojster.core.public_settings import Settings, for_engine
-from ojster.core.reacts import BITS
 from ojster.jobs.extension import install
 from ojster.jobs.middleware import EnqueueMiddleware, MiddlewareChain, through_middleware
 from ojster.jobs.new_job import read_job

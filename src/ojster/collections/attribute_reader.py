@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ojster.collections.items import check_lookups
+from ojster.core.job_flags import LOOKUP_BIT
 from ojster.core.json_objects import Members
-from ojster.core.reacts import LOOKUP_BIT
 from ojster.jobs.attributes import AttributeReader, Attributes
 
 

@@ -28,9 +28,9 @@ from ojster.collections.items import (
 from ojster.collections.places import need_collection
 from ojster.core.errors import InvalidPayload, InvalidRequest, NotFound, OjsterError
 from ojster.core.job import Job
+from ojster.core.job_flags import COLLECTS_BIT
+from ojster.core.job_flags import JobEvent as Event
 from ojster.core.json_objects import check_depth
-from ojster.core.reacts import COLLECTS_BIT
-from ojster.core.reacts import JobEvent as Event
 from ojster.core.references import Reference, Unresolvable, follow, parse_reference, replace_lookups, resolve
 from ojster.core.short_cache import cache_short
 from ojster.jobs.failure import Failure

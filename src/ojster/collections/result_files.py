@@ -14,7 +14,7 @@ from ojster.collections.contents import put
 from ojster.collections.items import NewItem, key_of_job
 from ojster.core.errors import BackendUnavailable, NotFound, PayloadTooLarge
 from ojster.core.job import NODE_BITS, Job
-from ojster.core.reacts import COLLECTS_BIT
+from ojster.core.job_flags import COLLECTS_BIT
 from ojster.files.file import JSON, MAX_INLINE_RESULT_BYTES, RESULT, NewFile, reference_to
 from ojster.files.service import FileService
 from ojster.jobs.messages import Acknowledgement

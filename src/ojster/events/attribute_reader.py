@@ -7,8 +7,8 @@ from typing import Any
 
 from ojster.core.access import Operation
 from ojster.core.errors import InvalidRequest
+from ojster.core.job_flags import REACTIONS
 from ojster.core.json_objects import Members
-from ojster.core.reacts import REACTIONS
 from ojster.events.channel import Notify
 from ojster.events.reaction_rules import Enqueue, bits_of, needs_of, read_reactions
 from ojster.jobs.attributes import AttributeReader, Attributes

@@ -15,7 +15,7 @@ import msgspec
 from ojster.collections.outputs import reference_resolver
 from ojster.core.errors import NotFound, OjsterError
 from ojster.core.job import Job
-from ojster.core.reacts import JobEvent as Event
+from ojster.core.job_flags import JobEvent as Event
 from ojster.core.references import Unresolvable, parse_reference
 from ojster.core.tenant import called, qualify
 from ojster.events.channel import MAX_SUBJECT_LENGTH, Channel, Message, Notify

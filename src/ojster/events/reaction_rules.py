@@ -17,7 +17,7 @@ from ojster.collections.items import INTERNAL, check_collection_name, check_item
 from ojster.core.access import Operation
 from ojster.core.durations import DAY, HOUR, MINUTE, WEEK
 from ojster.core.errors import InvalidRequest
-from ojster.core.reacts import BITS, COLLECTS_BIT, REACTIONS, SKIPS, JobEvent
+from ojster.core.job_flags import BITS, COLLECTS_BIT, REACTIONS, SKIPS, JobEvent
 from ojster.core.short_cache import cache_short
 from ojster.events.channel import Notify
 from ojster.insight.task_values import Record, Skip, SkipIfChanged, SkipIfUnchanged

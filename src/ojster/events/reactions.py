@@ -25,10 +25,10 @@ from ojster.collections.outputs import (
 )
 from ojster.core.errors import NotFound, OjsterError
 from ojster.core.job import Job
+from ojster.core.job_flags import LOOKUP_BIT
+from ojster.core.job_flags import JobEvent as Event
 from ojster.core.json_objects import Members, read_members
 from ojster.core.origins import next_generation, origin_of
-from ojster.core.reacts import LOOKUP_BIT
-from ojster.core.reacts import JobEvent as Event
 from ojster.core.references import Unresolvable, resolve
 from ojster.core.tenant import qualify
 from ojster.events.channel import Notify

@@ -13,7 +13,7 @@ import msgspec
 from ojster.core.durations import SECOND
 from ojster.core.errors import Conflict, NotFound, OjsterError
 from ojster.core.job import Job
-from ojster.core.reacts import CANCEL_REQUESTED
+from ojster.core.job_flags import CANCEL_REQUESTED
 from ojster.core.tenant import called
 from ojster.fleet.abilities import PLAIN, Abilities, abilities_by_worker, decode_abilities, worker_rules_by_id
 from ojster.fleet.requirements import read_provided

@@ -14,9 +14,9 @@ from msgspec import UNSET
 from ojster.agents import attributes
 from ojster.core.durations import SECOND
 from ojster.core.ids import new_id
+from ojster.core.job_flags import REACTIONS
 from ojster.core.json_objects import Members
 from ojster.core.rate_limit import OnLimit
-from ojster.core.reacts import REACTIONS
 from ojster.core.values import (
     Seconds,
     to_duration,

@@ -6,7 +6,7 @@ from typing import Final
 
 from ojster.collections.outputs import resolve_lookups
 from ojster.core.job import Job
-from ojster.core.reacts import LOOKUP_BIT, SKIPS
+from ojster.core.job_flags import LOOKUP_BIT, SKIPS
 from ojster.insight.task_history import adoption_of, skip
 from ojster.jobs.claim_policy import ClaimPolicy, Pipeline
 from ojster.workflows.started_at import begin_workflows

@@ -22,9 +22,9 @@ from ojster.collections.outputs import (
 from ojster.core.durations import DAY
 from ojster.core.errors import NotFound, OjsterError
 from ojster.core.job import Job, last_error
+from ojster.core.job_flags import SKIPS
+from ojster.core.job_flags import JobEvent as Event
 from ojster.core.outcome import SKIPPED, Outcome, is_from_handler, outcome_of
-from ojster.core.reacts import SKIPS
-from ojster.core.reacts import JobEvent as Event
 from ojster.core.references import Unresolvable, parse_reference, resolve
 from ojster.core.timestamps import format_timestamp
 from ojster.insight.task_values import (

@@ -14,8 +14,8 @@ import msgspec
 from ojster.core.access import Operation
 from ojster.core.errors import InvalidRequest
 from ojster.core.job import Job
+from ojster.core.job_flags import KEPT
 from ojster.core.json_objects import Members
-from ojster.core.reacts import KEPT
 from ojster.jobs.code import ATTRIBUTE as CODE
 from ojster.jobs.code import CODE_TYPE, read_code
 from ojster.jobs.expiration import ATTRIBUTE as EXPIRATION
@@ -41,7 +41,7 @@ class Attributes(msgspec.Struct, gc=False):
     timeout: int | None = None
     """The maximum run time, in microseconds, if an attribute sets one."""
     flags: int = 0
-    """Bits of ``ojster.core.reacts``."""
+    """Bits of ``ojster.core.job_flags``."""
     suspension: Suspension | None = None
     enqueues: tuple[Members, ...] = ()
     """Requests for jobs that follow from the job; the caller validates them."""

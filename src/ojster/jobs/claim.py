@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Any, Final, TypeVar
 
 from ojster.core.job import Job
-from ojster.core.reacts import ENQUEUE_TTL
+from ojster.core.job_flags import ENQUEUE_TTL
 from ojster.core.states import JobState
 from ojster.core.tenant import NOBODY, called
 from ojster.jobs.available import next_plain

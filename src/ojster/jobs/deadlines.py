@@ -17,7 +17,7 @@ import msgspec
 from ojster.core.durations import MILLISECOND, SECOND
 from ojster.core.errors import InvalidRequest
 from ojster.core.job import Job
-from ojster.core.reacts import ENQUEUE_TTL, TOTAL_TIMEOUT
+from ojster.core.job_flags import ENQUEUE_TTL, TOTAL_TIMEOUT
 from ojster.core.timestamps import parse_timestamp
 from ojster.jobs.failure import Failure
 from ojster.jobs.options import JobOptions

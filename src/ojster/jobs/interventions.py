@@ -9,8 +9,8 @@ import msgspec
 
 from ojster.core.errors import Conflict, Forbidden, InvalidRequest, NotFound, OjsterError
 from ojster.core.job import Job
+from ojster.core.job_flags import CANCEL_REQUESTED, ENQUEUE_TTL, TOTAL_TIMEOUT
 from ojster.core.json_objects import read_members
-from ojster.core.reacts import CANCEL_REQUESTED, ENQUEUE_TTL, TOTAL_TIMEOUT
 from ojster.core.refusals import CancellationRequested
 from ojster.core.states import FINISHED, JobState
 from ojster.jobs.authorship import creator_of, sign

@@ -13,7 +13,7 @@ import msgspec
 from ojster.core.durations import SECOND
 from ojster.core.errors import Conflict, OjsterError
 from ojster.core.job import Job
-from ojster.core.reacts import HAS_GRACE, STALLS
+from ojster.core.job_flags import HAS_GRACE, STALLS
 from ojster.core.tenant import called
 from ojster.jobs.deadlines import timeout_failure, total_deadline
 from ojster.jobs.failure import Failure

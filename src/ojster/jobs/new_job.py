@@ -139,7 +139,7 @@ class NewJob(msgspec.Struct, gc=False):
     suspension: Suspension | None = None
     """What it waits for, if it is created as a suspended job."""
     flags: int = 0
-    """Bits of ``ojster.core.reacts``: which events have reactions, whether it has its own retention, and so on."""
+    """Bits of ``ojster.core.job_flags``: which events have reactions, whether it has its own retention, and so on."""
     values: dict[str, Any] = {}
     """What capabilities have read from its attributes, by their names."""
     reach: Reach | None = None

@@ -11,9 +11,9 @@ from msgspec import Meta, Struct
 
 from ojster.core.durations import LONGEST, LONGEST_SECONDS, MILLISECOND, SECOND, parse_any_duration, parse_duration
 from ojster.core.errors import InvalidRequest
+from ojster.core.job_flags import HAS_GRACE, RESULT_LIMITS, STALLS
 from ojster.core.json_objects import MAX_SAFE_INTEGER, Members, check_names, read_members
 from ojster.core.parsing import misspellings, read_value
-from ojster.core.reacts import HAS_GRACE, RESULT_LIMITS, STALLS
 from ojster.core.timestamps import parse_timestamp
 from ojster.core.wire import Count, Json, Milliseconds
 from ojster.jobs.names import DEFAULT_QUEUE, MAX_QUEUE_NAME_LENGTH, QUEUE_PATTERN, check_queue_name, kind

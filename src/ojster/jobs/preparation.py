@@ -9,8 +9,8 @@ from typing import Final
 import msgspec
 
 from ojster.core.ids import new_id
+from ojster.core.job_flags import ANY_EVENT, REACTIONS
 from ojster.core.json_objects import Members
-from ojster.core.reacts import ANY_EVENT, REACTIONS
 from ojster.jobs import schemas
 from ojster.jobs.authorship import sign
 from ojster.jobs.code import ATTRIBUTE as CODE_ATTRIBUTE

@@ -11,8 +11,8 @@ import msgspec
 
 from ojster.core.errors import Conflict, Duplicate, Forbidden, OjsterError
 from ojster.core.job import Job
+from ojster.core.job_flags import LOOKUP_BIT
 from ojster.core.parsing import read_value
-from ojster.core.reacts import LOOKUP_BIT
 from ojster.core.states import JOB_STATES, JobState
 from ojster.core.timestamps import format_timestamp
 from ojster.jobs.authorship import find_creators

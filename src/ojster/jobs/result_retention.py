@@ -15,7 +15,7 @@ import msgspec
 
 from ojster.core.durations import MINUTE, SECOND
 from ojster.core.job import NODE_BITS, Job
-from ojster.core.reacts import KEPT, RESULT_LIMITS, RESULT_PRUNED
+from ojster.core.job_flags import KEPT, RESULT_LIMITS, RESULT_PRUNED
 from ojster.core.refusals import ResultTooLarge
 from ojster.jobs.expiration import NEVER_EXPIRES_AT, delay_of, kept_until
 from ojster.storage.transaction import JOB_COLUMNS, Transaction

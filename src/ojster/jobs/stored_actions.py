@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from ojster.core.reacts import JobEvent
+from ojster.core.job_flags import JobEvent
 
 
 class _Action(msgspec.Struct):

@@ -17,7 +17,7 @@ import msgspec
 
 from ojster.core.durations import MINUTE, SECOND
 from ojster.core.job import Job
-from ojster.core.reacts import CANCEL_REQUESTED, KEPT, RESULT_LIMITS
+from ojster.core.job_flags import CANCEL_REQUESTED, KEPT, RESULT_LIMITS
 from ojster.core.states import FINISHED, JobState
 from ojster.jobs.deadlines import TOTAL_TIMEOUT_ERROR, total_deadline
 from ojster.jobs.ending_attempts import await_confirmation

@@ -17,7 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from ojster.core.durations import HOUR
-from ojster.core.reacts import RESULT_LIMITS
+from ojster.core.job_flags import RESULT_LIMITS
 from ojster.core.settings import Retention
 from ojster.core.states import FINISHED
 from ojster.jobs.extension import DeletedCounts, hooks

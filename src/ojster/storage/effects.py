@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from ojster.core.events import Event
 from ojster.core.job import Job
-from ojster.core.reacts import JobEvent
+from ojster.core.job_flags import JobEvent
 from ojster.core.tenant import ALL_TENANTS, qualify
 from ojster.storage.tally import Attempt, Tally, Wait
 

@@ -13,8 +13,8 @@ import msgspec
 
 from ojster.core.errors import BackendUnavailable, OjsterError
 from ojster.core.job import NOT_LOADED, Job
+from ojster.core.job_flags import BITS, JobEvent
 from ojster.core.outcome import SKIPPED
-from ojster.core.reacts import BITS, JobEvent
 from ojster.core.settings import Settings
 from ojster.core.shared_value import SharedValue
 from ojster.core.states import JOB_STATES

@@ -16,7 +16,7 @@ from typing import Final
 
 from ojster.core.durations import SECOND
 from ojster.core.job import Job
-from ojster.core.reacts import BITS
+from ojster.core.job_flags import BITS
 
 HORIZON_SECONDS: Final = 0.05
 """A worker holds as many jobs as end in this time, in seconds."""

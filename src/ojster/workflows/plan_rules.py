@@ -12,8 +12,8 @@ from ojster.collections.collect import Collect
 from ojster.collections.items import INTERNAL, Provided
 from ojster.core.durations import MILLISECOND
 from ojster.core.errors import OjsterError
+from ojster.core.job_flags import REACTIONS
 from ojster.core.json_objects import Members, raw_list, read_members
-from ojster.core.reacts import REACTIONS
 from ojster.jobs.code import ATTRIBUTE, CODE_TYPE
 from ojster.jobs.names import WAIT_TYPE
 from ojster.jobs.options import PRIORITIES

@@ -16,9 +16,9 @@ from ojster.core.access import Operation
 from ojster.core.errors import Conflict, InvalidRequest, NotFound, OjsterError, PayloadTooLarge, QueueFull, WaitTimedOut
 from ojster.core.ids import is_job_id
 from ojster.core.job import Job
+from ojster.core.job_flags import RESULT_PRUNED
 from ojster.core.json_objects import check_depth
 from ojster.core.parsing import read_value
-from ojster.core.reacts import RESULT_PRUNED
 from ojster.core.refusals import JobDropped, ResultExpired
 from ojster.core.states import FINISHED, JobState
 from ojster.core.timestamps import format_timestamp

@@ -75,7 +75,7 @@ CREATE TABLE jobs (
     dead                BIGINT           NOT NULL DEFAULT 0,  -- 1: a dead letter
     checkpoint_number   BIGINT           NOT NULL DEFAULT 0,  -- of its last checkpoint; 0: there is none, and the table
                                                               -- need not be read
-    flags               BIGINT           NOT NULL DEFAULT 0,  -- bits of core/reacts.py: what else must be done when
+    flags               BIGINT           NOT NULL DEFAULT 0,  -- bits of core/job_flags.py: what else must be done when
                                                               -- something happens to the job
 
     created_at          BIGINT           NOT NULL,

@@ -56,7 +56,7 @@ CREATE TABLE jobs (
     dead                INTEGER NOT NULL DEFAULT 0,  -- 1: a dead letter
     checkpoint_number   INTEGER NOT NULL DEFAULT 0,  -- of its last checkpoint; 0: there is none, and the table need not
                                                      -- be read
-    flags               INTEGER NOT NULL DEFAULT 0,  -- bits of core/reacts.py: what else must be done when something
+    flags               INTEGER NOT NULL DEFAULT 0,  -- bits of core/job_flags.py: what else must be done when something
                                                      -- happens to the job
 
     created_at          INTEGER NOT NULL,
