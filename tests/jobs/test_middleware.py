@@ -5,14 +5,14 @@ Spec: ojs-middleware
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
 
-from ojster import App, JobDropped
+from ojster import App, JobDropped, Worker
 from ojster.client.client import HttpClient
-from ojster.jobs.middleware import Enqueue, JobRequest, MiddlewareChain
+from ojster.jobs.middleware import Enqueue, JobRequest, MiddlewareChain, in_use
 from ojster.service import Service
 from tests.conftest import Bench, Http, request
 from tests.server.test_connections import serving
@@ -74,6 +74,105 @@ def test_a_layer_goes_to_the_place_that_it_needs() -> None:
         with pytest.raises(ValueError, match="nowhere"):
             insert("nowhere", "x")
     assert len(chain) == 6
+
+
+async def _layer(*_: Any) -> Any: ...
+
+
+async def _other(*_: Any) -> Any: ...
+
+
+CHANGES: dict[str, Callable[[MiddlewareChain[Any]], object]] = {
+    "append": lambda chain: chain.append(_other),
+    "prepend": lambda chain: chain.prepend(_other),
+    "insert": lambda chain: chain.insert(0, _other),
+    "insert_before": lambda chain: chain.insert_before(_layer, _other),
+    "insert_after": lambda chain: chain.insert_after(_layer, _other),
+    "extend": lambda chain: chain.extend([_other]),
+    "+=": lambda chain: chain.__iadd__([_other]),
+    "remove": lambda chain: chain.remove(_layer),
+    "pop": lambda chain: chain.pop(),
+    "del": lambda chain: chain.__delitem__(0),
+    "del [:]": lambda chain: chain.__delitem__(slice(None)),
+    "clear": lambda chain: chain.clear(),
+    "*=": lambda chain: chain.__imul__(2),
+    "sort": lambda chain: chain.sort(key=id),
+    "reverse": lambda chain: chain.reverse(),
+    "[0] =": lambda chain: chain.__setitem__(0, _other),
+    "[:] =": lambda chain: chain.__setitem__(slice(None), [_other]),
+}
+"""Every way to change a chain that begins with ``_layer``."""
+
+
+def test_every_way_to_change_a_list_is_tried() -> None:
+    assert len(CHANGES) == 17
+    changing = {name for name in vars(list) if callable(getattr(list, name))} - set(dir(tuple))
+    assert changing - {"copy", "__reversed__"} <= set(vars(MiddlewareChain))
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_no_change_of_a_chain_has_an_effect_while_jobs_use_it(change: str) -> None:
+    chain: MiddlewareChain[Any] = MiddlewareChain([_layer])
+    with in_use(chain):
+        with in_use(chain):
+            pass
+        with pytest.raises(RuntimeError, match=r"cannot change now .*Change it before a worker"):
+            CHANGES[change](chain)
+        assert chain == [_layer]
+    CHANGES[change](chain)
+    assert chain != [_layer] or change in ("sort", "reverse")
+
+
+async def test_enqueue_middleware_cannot_change_while_a_job_passes_through_it(bench: Bench) -> None:
+    middleware = bench.engine.middleware
+    refused = []
+
+    async def change(job: JobRequest, enqueue: Enqueue) -> JobRequest | None:
+        with pytest.raises(RuntimeError, match="drop_drafts"):
+            middleware.append(drop_drafts)
+        refused.append(job["type"])
+        return await enqueue(job)
+
+    middleware.append(change)
+    await bench.push("draft")
+    middleware.append(drop_drafts)
+    with pytest.raises(JobDropped):
+        await bench.push("draft")
+    assert refused == ["draft", "draft"]
+
+
+async def test_no_middleware_of_an_application_changes_while_a_worker_runs() -> None:
+    chains: list[MiddlewareChain[Any]] = []
+    tried = []
+    async with App("sqlite:///:memory:") as app:
+        chains += [app.enqueue_middleware, app.execution_middleware, app.thread_middleware]
+
+        @app.on_startup
+        def configure() -> None:
+            app.execution_middleware.append(configured)
+
+        async def configured(context: Any, call: Any) -> Any:
+            tried.append("configured")
+            return await call()
+
+        def try_to_change() -> None:
+            for chain in chains:
+                with pytest.raises(RuntimeError, match=r"app\.on_startup"):
+                    chain.append(_layer)
+            tried.append("changed")
+
+        app.job("plain")(try_to_change)
+
+        @app.job("coroutine")
+        async def coroutine() -> None:
+            try_to_change()
+
+        for handler in app.handlers.values():
+            await handler.aenqueue()
+        await Worker(app).run(until_empty=True)
+        for chain in chains:
+            chain.append(_layer)  # the worker has ended
+    assert sorted(tried) == ["changed", "changed", "configured", "configured"]
 
 
 async def test_it_runs_in_an_application_whose_jobs_are_on_a_server(server: str, engine: Service) -> None:

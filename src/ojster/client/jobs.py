@@ -38,7 +38,7 @@ from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.history import Entry
 from ojster.jobs.history_wire import HistoryAnswer, read_entry
 from ojster.jobs.messages import Acknowledgement, FailureReport, Progress, Release
-from ojster.jobs.middleware import EnqueueMiddleware, through_middleware
+from ojster.jobs.middleware import EnqueueMiddleware, MiddlewareChain, through_middleware
 from ojster.jobs.push import Pushed
 from ojster.jobs.queries import JobPage, Page
 from ojster.jobs.transitions import ChangedJob
@@ -70,10 +70,9 @@ class RemoteJobs(RemoteCapability):
         The enqueue middleware of the application, through which each job passes before it is sent.
     """
 
-    middleware: Sequence[EnqueueMiddleware] = ()
-
     def __init__(self, connection: Connection) -> None:
         super().__init__(connection)
+        self.middleware = MiddlewareChain[EnqueueMiddleware]()
         self._merged = MergedPushes(connection)
 
     async def enqueue(self, requests: Sequence[Members]) -> list[Pushed]:

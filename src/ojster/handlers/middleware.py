@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
 from ojster.core.job import Job
 from ojster.handlers.context import JobContext
+from ojster.jobs.middleware import MiddlewareChain, in_use
 
 ExecutionMiddleware = Callable[[JobContext, Callable[[], Awaitable[Any]]], Awaitable[Any]]
 """Wraps the execution of every job. It gets the job's context and ``next``, which runs the rest and returns the result.
@@ -19,8 +20,11 @@ connections of Django. It gets the job and ``next``, which runs the rest and ret
 """
 
 
-def through_thread_middleware(layers: Sequence[ThreadMiddleware], job: Job, call: Callable[[], Any]) -> Any:
+def through_thread_middleware(layers: MiddlewareChain[ThreadMiddleware], job: Job, call: Callable[[], Any]) -> Any:
     """Call a plain handler through the middleware, the first outermost, and return its result."""
+    if not layers:
+        return call()
     for layer in reversed(layers):
         call = partial(layer, job, call)
-    return call()
+    with in_use(layers):  # also in a child process, where no worker holds the chain
+        return call()

@@ -15,7 +15,7 @@ from ojster.jobs import schemas
 from ojster.jobs.authorship import sign
 from ojster.jobs.code import ATTRIBUTE as CODE_ATTRIBUTE
 from ojster.jobs.extension import Completer, hooks
-from ojster.jobs.middleware import EnqueueMiddleware, through_middleware
+from ojster.jobs.middleware import EnqueueMiddleware, MiddlewareChain, through_middleware
 from ojster.jobs.new_job import MARK, OF_STEPS, NewJob, Reach, check_envelope, other_members, read_job
 from ojster.jobs.scope import Scope
 
@@ -154,7 +154,7 @@ class Preparation:
     def __init__(
         self,
         scope: Scope,
-        middleware: Sequence[EnqueueMiddleware],
+        middleware: MiddlewareChain[EnqueueMiddleware],
         completers: Sequence[Completer],
         catalogue: schemas.Catalogue,
         *,

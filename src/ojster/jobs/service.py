@@ -26,7 +26,7 @@ from ojster.jobs.extension import Completer, hooks
 from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.history import Entry, Lineage, purge_history, read_history, trace_lineage
 from ojster.jobs.messages import Acknowledgement, FailureReport, LeaseReport, Progress, Release, hand_back
-from ojster.jobs.middleware import EnqueueMiddleware
+from ojster.jobs.middleware import EnqueueMiddleware, MiddlewareChain
 from ojster.jobs.new_job import NewJob
 from ojster.jobs.preparation import Preparation
 from ojster.jobs.push import Pushed, push
@@ -62,7 +62,7 @@ class JobService(CapabilityService):
     def __init__(
         self,
         scope: Scope,
-        middleware: Sequence[EnqueueMiddleware] = (),
+        middleware: MiddlewareChain[EnqueueMiddleware],
         shrink: Callable[[Sequence[Acknowledgement]], Awaitable[Sequence[Acknowledgement]]] | None = None,
     ) -> None:
         super().__init__(scope)

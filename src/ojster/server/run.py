@@ -21,6 +21,7 @@ from ojster.core.public_settings import Settings, for_engine
 from ojster.core.tuning import tune_interpreter
 from ojster.files.open import store_for
 from ojster.handlers.register import HandlerRegister
+from ojster.jobs.middleware import in_use
 from ojster.server.application import Application
 from ojster.server.browser_guard import LOOPBACK_HOSTS, BrowserGuard
 from ojster.server.counts import SharedCounts
@@ -215,10 +216,10 @@ def serve(
         shared_counts=shared_counts,
     )
     config = _listening(application, host, port, log_level, max_connections, context)
-    renewal = None if tls is None or context is None else TlsRenewal(tls, context)
-    server = _Server(config, application, renewal)
+    server = _Server(config, application, None if tls is None or context is None else TlsRenewal(tls, context))
     try:
-        server.run(sockets=[*listeners, *own] or None)
+        with in_use(engine.middleware):
+            server.run(sockets=[*listeners, *own] or None)
     finally:
         if unix_socket is not None and own:
             unix_socket.unlink(missing_ok=True)

@@ -28,6 +28,7 @@ from ojster.handlers.register import HandlerRegister
 from ojster.jobs.claim_policy import Claim
 from ojster.jobs.code import CODE_CAPABILITY, CODE_TYPE
 from ojster.jobs.messages import hand_back
+from ojster.jobs.middleware import in_use
 from ojster.queues.fairness import STRICT, Sharing
 from ojster.sandbox.sandbox import Sandbox
 from ojster.service import Service
@@ -275,7 +276,8 @@ class Worker:
             log.info("jobs that carry code are confined by %s", ", ".join(await self.code.check()) or "nothing")
         try:
             async with self.app.lifespan.running(self.app):
-                await self._live(until_empty)
+                with in_use(self.app.execution_middleware, self.app.thread_middleware, self.app.enqueue_middleware):
+                    await self._live(until_empty)
         finally:
             if self._identity is not None:
                 self._identity.close()
