@@ -520,6 +520,68 @@ async def test_a_map_promises_something_for_each_element(flow: WorkflowBench) ->
     assert sorted(item["name"] for item in flow.arguments["check"][0]) == ["build-a", "build-b"]
 
 
+async def promised(flow: WorkflowBench) -> set[tuple[str, str, str | None]]:
+    items = await flow.engine.collections.items(Where(workflow_id=flow.id))
+    return {(item.kind, item.name, item.created_by) for item in items if item.kind == "promise"}
+
+
+async def test_a_promise_with_references_in_its_name_is_listed_until_its_step_has_succeeded(
+    flow: WorkflowBench,
+) -> None:
+    template = "build-{job.result.version}"
+    await flow.create(
+        chain(
+            job("a", id="a", provides=[template, "fixed"]),
+            group(job("b", provides=[template]), job("c", provides=[{"name": template, "category": "x"}])),
+            job("d", id="d", provides=["{job.type}-{job.id}"]),
+        )
+    )
+    later = {("promise", template, "step 1.0"), ("promise", template, "step 1.1")}
+    last = ("promise", "{job.type}-{job.id}", "step d")
+    assert await promised(flow) == {*later, last, ("promise", template, "step a"), ("promise", "fixed", "step a")}
+    where = Where(workflow_id=flow.id)
+    starts = Lookup("", name_startswith="build-", category="x")
+    assert [item.created_by for item in await flow.engine.collections.items(where, starts)] == ["step 1.1"]
+    (a,) = await flow.take(1)
+    await flow.ack(a, b'{"version":"1"}')
+    assert await promised(flow) == {*later, last}
+    b, c = sorted(await flow.take(2), key=lambda job: job.type)
+    await flow.ack(b, b'{"version":"2"}')
+    assert await promised(flow) == {("promise", template, "step 1.1"), last}
+    await flow.ack(c, b'{"version":"3"}')
+    await flow.work()
+    assert await promised(flow) == set()
+    assert {"build-1", "build-2", "build-3", "fixed"} < (await internal(flow)).keys()
+
+
+async def test_a_map_promises_before_and_after_it_has_elements(flow: WorkflowBench) -> None:
+    build = {"type": "build", "args": [{"$ref": "item"}], "provides": ["build-{job.args.0}", "log"]}
+    await flow.create(
+        chain(
+            job("a"),
+            {"type": "map", "id": "builds", "over": {"$ref": "steps.0.result"}, "do": build},
+            {"type": "map", "id": "none", "over": [], "do": job("x", provides=["x-{job.id}"])},
+        ),
+    )
+    template, none = "build-{job.args.0}", ("promise", "x-{job.id}", "step none")
+    assert await promised(flow) == {
+        ("promise", template, "step builds"),
+        ("promise", "log", "step builds"),
+        none,
+    }
+    (a,) = await flow.take(1)
+    await flow.ack(a, b'["x","y"]')
+    assert await promised(flow) == {
+        ("promise", template, "step builds.0"),
+        ("promise", template, "step builds.1"),
+        ("promise", "log", "step builds"),
+        none,
+    }
+    await flow.work()
+    assert await promised(flow) == set()
+    assert sorted(await internal(flow)) == ["build-x", "build-y", "log"]
+
+
 async def test_s45_what_a_retried_step_brings_takes_the_place_of_its_promise(flow: WorkflowBench) -> None:
     await flow.create(chain(job("a", provides=["x"]), job("b", lookup("internal/x"))))
     await flow.work("a")

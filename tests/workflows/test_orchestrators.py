@@ -328,14 +328,15 @@ async def test_what_a_step_looks_up_comes_before_it_whoever_promised_it_and_when
         await run.result(20)
 
 
-async def test_a_promise_made_before_is_waited_for_by_what_looks_it_up(app: App) -> None:
+@pytest.mark.parametrize("name", ["build", "bu{job.result.rest}"])
+async def test_a_promise_made_before_is_waited_for_by_what_looks_it_up(app: App, name: str) -> None:
     """The step with the lookup is added before the promising step has run."""
     tell = app.handlers["tell"]
 
     @app.orchestrator("later")
     class Later(Orchestrator):
         def populate(self) -> None:
-            self.ensure("build", tell.s({"v": 1}).set(manual=True), provides=["build"])
+            self.ensure("build", tell.s({"v": 1, "rest": "ild"}).set(manual=True), provides=[name])
             self.callback("more")
 
         def callback_more(self) -> None:
@@ -347,7 +348,7 @@ async def test_a_promise_made_before_is_waited_for_by_what_looks_it_up(app: App)
             await asyncio.sleep(0.01)
         assert (await states(app, run.id))["use"] == "waiting"
         await run.approve("build")
-        assert (await run.result(20))["use"]["data"] == {"v": 1}
+        assert (await run.result(20))["use"]["data"]["v"] == 1
 
 
 async def test_a_lost_worker_does_not_fail_the_workflow(app: App, clock: Any) -> None:

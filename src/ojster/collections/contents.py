@@ -22,6 +22,7 @@ from ojster.collections.items import (
     is_of_job,
     key_of,
     key_of_job,
+    key_of_promises,
     key_of_workflow,
 )
 from ojster.collections.places import Place, find_place, find_readable, need_readable
@@ -45,6 +46,14 @@ NAMES_PER_STATEMENT: Final = 200
 _COLUMNS: Final = (
     "id, collection, name, kind, data, created_at, category, job_id, created_by, removed_at, removed_by, file"
 )
+
+
+class Promise(msgspec.Struct, frozen=True):
+    """An item that a step will provide, with the number and the place of the step in its workflow."""
+
+    number: int
+    place: str
+    item: Provided
 
 
 class Addition(msgspec.Struct, frozen=True):
@@ -106,7 +115,10 @@ def show(tx: Transaction, questions: Sequence[ItemQuery]) -> list[list[Item] | O
     for one in questions:
         try:
             key, _ = find_place(tx, one.place)
-            results.append(_select(tx, key, one.lookup, history=one.history))
+            items = _select(tx, key, one.lookup, history=one.history)
+            if is_internal(key):
+                items = sorted([*items, *_templates(tx, key, one.lookup)], key=lambda item: item.id)
+            results.append(items[: MAX_LOOKUP_ITEMS + 1])
         except OjsterError as refusal:
             results.append(refusal)
     return results
@@ -231,13 +243,23 @@ def _check_room(tx: Transaction, key: str, more: int) -> None:
         )
 
 
-def promise(tx: Transaction, workflow: int, promises: Sequence[tuple[str, Provided]]) -> None:
-    """Record the items that steps promise in a workflow's collection, if their names are fixed and free."""
-    rows = [
-        (key_of_workflow(workflow), one.name, one.category, b"null", tx.now, f"step {place}")
-        for place, one in promises
-        if "{" not in one.name
-    ]
+def promise(tx: Transaction, workflow: int, promises: Sequence[Promise]) -> None:
+    """Record the items that steps promise in a workflow's collection, if their names are free.
+
+    Names with references are no names of items yet. They are kept apart, each with the node of its step, so that two
+    steps may have the same, and no lookup finds them.
+    """
+    own, others = key_of_workflow(workflow), key_of_promises(workflow)
+    templates = sum("{" in one.item.name for one in promises)
+    room = MAX_ITEMS - count(tx, others) if templates else 0
+    rows = []
+    for one in promises:
+        name, category = one.item.name, one.item.category
+        if "{" not in name:
+            rows.append((own, name, category, b"null", tx.now, f"step {one.place}"))
+        elif room > 0:
+            room -= 1
+            rows.append((others, f"{one.number}/{name}", category, b"null", tx.now, f"step {one.place}"))
     tx.execute_many(
         """
         INSERT INTO collection_items (collection, name, kind, category, data, created_at, created_by)
@@ -247,6 +269,24 @@ def promise(tx: Transaction, workflow: int, promises: Sequence[tuple[str, Provid
         """,
         rows,
     )
+
+
+def forget_templates(tx: Transaction, workflow: int, number: int) -> None:
+    """Delete the promises of a step with references in their names: their items have names now."""
+    tx.execute(
+        """
+        DELETE FROM collection_items
+        WHERE collection = :key AND removed_at IS NULL AND name >= :first AND name < :last
+        """,
+        {"key": key_of_promises(workflow), "first": f"{number}/", "last": f"{number}0"},  # '0' comes after '/'
+    )
+
+
+def _templates(tx: Transaction, key: str, lookup: Lookup) -> list[Item]:
+    """Return the promises of a workflow whose names, as far as they are known, match a lookup."""
+    rows = tx.execute(f"{_ACTIVE} ORDER BY id LIMIT {MAX_ITEMS}", {"key": key_of_promises(int(key.rpartition("/")[2]))})
+    items = [_item((*row[:2], row[2].partition("/")[2], *row[3:])) for row in rows]
+    return [item for item in items if lookup.may_match(item.name, item.category)]
 
 
 def look_up(tx: Transaction, lookups: Lookups, tenant: str, workflow: int | None) -> list[Item]:

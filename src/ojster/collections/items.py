@@ -34,6 +34,7 @@ MAX_LOOKUP_ITEMS: Final = 1_000
 
 _OF_WORKFLOW: Final = "/workflow/"
 _OF_JOB: Final = "/job/"
+_PROMISES_OF_WORKFLOW: Final = "/promises/"
 
 Kind = Literal["data", "artifact", "promise"]
 
@@ -99,7 +100,8 @@ class Item(msgspec.Struct, frozen=True, omit_defaults=True):
     Parameters
     ----------
     kind:
-        ``data``; ``artifact``: data and a file; or ``promise``: a job will provide it.
+        ``data``; ``artifact``: data and a file; or ``promise``: a job will provide it. The name of a promise may have
+        references in braces to what is not known before the job succeeds: ``build-{job.result.version}``.
     job_id:
         Id of the job that provided it or will provide it.
     removed_at:
@@ -419,6 +421,11 @@ def key_of_workflow(workflow: int) -> str:
     return f"{_OF_WORKFLOW}{workflow}"
 
 
+def key_of_promises(workflow: int) -> str:
+    """Return the storage key of the promises of a workflow with references in their names, given its ``seq``."""
+    return f"{_PROMISES_OF_WORKFLOW}{workflow}"
+
+
 def key_of_job(seq: int) -> str:
     """Return the storage key of the artifacts of a job, given its ``seq``."""
     return f"{_OF_JOB}{seq}"
@@ -431,4 +438,4 @@ def is_of_job(key: str) -> bool:
 
 def is_internal(key: str) -> bool:
     """Return whether a storage key belongs to the collection of a workflow."""
-    return key.startswith(_OF_WORKFLOW)
+    return key.startswith((_OF_WORKFLOW, _PROMISES_OF_WORKFLOW))

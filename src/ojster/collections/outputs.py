@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from ojster.collections.collect import Collect, collects_of
-from ojster.collections.contents import artifacts_of, look_up, put, put_all
+from ojster.collections.contents import artifacts_of, forget_templates, look_up, put, put_all
 from ojster.collections.items import (
     INTERNAL,
     Item,
@@ -27,7 +27,7 @@ from ojster.collections.items import (
 )
 from ojster.collections.places import need_collection
 from ojster.core.errors import InvalidPayload, InvalidRequest, NotFound, OjsterError
-from ojster.core.job import Job
+from ojster.core.job import NODE_BITS, Job
 from ojster.core.job_flags import COLLECTS_BIT
 from ojster.core.job_flags import JobEvent as Event
 from ojster.core.json_objects import check_depth
@@ -78,6 +78,8 @@ def collect_all(tx: Transaction, wanted: Sequence[tuple[Job, Event, Collect]]) -
             if key not in known and not is_internal(key):
                 need_collection(tx, key)
             known.add(key)
+            if "{" in action.name and job.node is not None and is_internal(key):
+                forget_templates(tx, job.node >> NODE_BITS, job.node & ((1 << NODE_BITS) - 1))
             ready += [(job, event, key, item) for item in items]
         except (OjsterError, Unresolvable) as error:
             note_failure(tx, job, event, str(error))

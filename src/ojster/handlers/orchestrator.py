@@ -404,7 +404,9 @@ class Orchestrator:
 
 
 def _means(lookup: Lookup, item: Item) -> bool:
-    return lookup.matches(item.name, item.category, None if item.kind == "promise" else item.data)
+    if item.kind == "promise":
+        return lookup.may_match(item.name, item.category)
+    return lookup.matches(item.name, item.category, item.data)
 
 
 def _id_of(child: Child | str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from ojster.collections.contents import forget_templates
 from ojster.core.durations import SECOND
 from ojster.core.errors import OjsterError
 from ojster.core.job import NODE_BITS
@@ -152,6 +153,8 @@ def _expand(graph: Graph, node: Node) -> None:
             run.go()
             return
         tx.execute("DELETE FROM map_elements WHERE node = :node AND start = :start", {"node": node.id, "start": start})
+        if start + len(children) >= node.total:
+            forget_templates(tx, node.workflow, node.number)  # its elements have promises of their own
         graph.touch(node)
         run.decide(children)
         run.go()

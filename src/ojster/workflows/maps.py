@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 from msgspec import UNSET
 
-from ojster.collections.contents import promise
+from ojster.collections.contents import forget_templates, promise
 from ojster.core.errors import PayloadTooLarge
 from ojster.core.references import INDEX
 from ojster.storage.transaction import ColumnType, Transaction
@@ -52,9 +52,10 @@ def begin_map(graph: Graph, node: Node, spec: Spec, elements: Sequence[msgspec.R
     TenantLimitExceeded
         The tenant would have more waiting jobs than it may.
     """
-    if not elements:
-        return
     workflow = graph.workflow_of(node)
+    if not elements:
+        forget_templates(graph.tx, workflow.seq, node.number)
+        return
     (plan,) = _plan(graph, node, spec, elements[:1], 0)
     nodes_of_one = len(plan.nodes)
     if (nodes := workflow.nodes + nodes_of_one * len(elements)) > MAX_NODES:
@@ -74,6 +75,8 @@ def begin_map(graph: Graph, node: Node, spec: Spec, elements: Sequence[msgspec.R
     if rows:
         graph.tx.insert_rows("map_elements", _COLUMNS, rows)
         graph.tx.expect(graph.tx.now)
+    else:
+        forget_templates(graph.tx, workflow.seq, node.number)  # its elements have promises of their own
 
 
 def plant_elements(graph: Graph, node: Node, spec: Spec, elements: Sequence[msgspec.Raw], start: int) -> list[Node]:

@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from ojster.collections.items import Provided
+from ojster.collections.contents import Promise
 from ojster.core.references import ITEM
 from ojster.jobs.new_job import NewJob
 from ojster.workflows.node import Node
@@ -103,7 +103,7 @@ class Plan(msgspec.Struct):
     later_jobs:
         The other jobs, whose arguments contain references.
     promises:
-        Items that steps will put into the workflow's collection, each with the place of its step.
+        Items that steps will put into the workflow's collection.
     """
 
     nodes: list[Node] = []
@@ -112,7 +112,7 @@ class Plan(msgspec.Struct):
     promised: set[tuple[int, int]] = set()
     jobs: dict[int, NewJob] = {}
     later_jobs: list[LaterJob] = []
-    promises: list[tuple[str, Provided]] = []
+    promises: list[Promise] = []
 
     @property
     def job_count(self) -> int:

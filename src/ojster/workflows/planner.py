@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 from msgspec import UNSET
 
+from ojster.collections.contents import Promise
 from ojster.collections.items import read_provided
 from ojster.core.errors import OjsterError
 from ojster.core.json_objects import Members, raw_list, read_members
@@ -299,7 +300,7 @@ class Planner:
         spec.request = msgspec.Raw(_encode(request))
         node = self._node(Kind.JOB, here.parent, here.position, spec, here.path, here.place)
         refuse_misspelt(request, here.path)
-        self.plan.promises += [(here.place, one) for one in provided]
+        self.plan.promises += [Promise(node.id, here.place, one) for one in provided]
         self._order.promised += [(node.id, one.name, one.category) for one in provided]
         spec.has_references = self._order.refer(node, spec, request.get("args", b""), here.path)
         job = self._models.read(request, self._tenant)
@@ -475,7 +476,9 @@ class Planner:
             (node.id, name, category) for _, name, category in self._order.promised[promised:]
         ]
         self._order.sought[sought:] = [(node.id, lookup, where) for _, lookup, where in self._order.sought[sought:]]
-        del self.plan.promises[kept:], self.plan.later_jobs[later:]
+        own = {one.item.name: Promise(node.id, here.place, one.item) for one in self.plan.promises[kept:]}
+        self.plan.promises[kept:] = own.values()
+        del self.plan.later_jobs[later:]
         for number in range(self._order.first + made, self._order.first + len(self.plan.nodes)):
             self.plan.jobs.pop(number, None)
             self._order.before.pop(number, None)
