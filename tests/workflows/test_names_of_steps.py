@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from ojster.core.events import EventFilter
+from ojster.workflows.drawing import draw
+from ojster.workflows.preview import preview
 from ojster.workflows.step_pages import StepFilter
+from ojster.workflows.steps import StepAddress
 from tests.workflows.bench import WorkflowBench, chain, graph, group, job, ref
 
 pytestmark = pytest.mark.anyio
@@ -24,13 +29,105 @@ async def test_a_step_with_a_fallback_keeps_its_id(flow: WorkflowBench) -> None:
     await flow.create(chain(build))
     assert await names(flow) == {"build.0": ("build", "The build")}
     await flow.work("make", "other")
-    assert await names(flow) == {"build.0": ("build", "The build"), "build.fallback": ("fallback", "Plan B")}
+    assert await names(flow) == {"build.0": ("build", "The build"), "build.fallback": ("build", "Plan B")}
     info = await flow.look()
     assert info.error is not None
-    assert [error["step"] for error in info.error.errors] == ["build", "fallback"]
+    assert [(error["step"], error.get("fallback")) for error in info.error.errors] == [("build", None), ("build", True)]
     page = await flow.engine.events.select(EventFilter(limit=100))
     (failed,) = [event for event in page.events if event["type"] == "workflow.failed"]
     assert failed["data"].get("failed_step_id") == "build"
+
+
+STEPS_WITH_FALLBACKS: dict[str, tuple[dict[str, Any], set[tuple[str, str | None, bool]]]] = {
+    "a job": (
+        job("a", id="x", fallback=job("b")),
+        {("x", "x", False), ("x.0", "x", False), ("x.fallback", "x", True)},
+    ),
+    "without an id": (
+        job("a", fallback=job("b")),
+        {("0", None, False), ("0.0", None, False), ("0.fallback", None, True)},
+    ),
+    "a fallback with a fallback": (
+        job("a", id="x", fallback=job("b", fallback=job("c"))),
+        {
+            ("x", "x", False),
+            ("x.0", "x", False),
+            ("x.fallback", "x", True),
+            ("x.fallback.0", "x", True),
+            ("x.fallback.fallback", "x", True),
+        },
+    ),
+    "a gate": (
+        {"type": "gate", "id": "x", "fallback": job("b")},
+        {("x", "x", False), ("x.0", "x", False), ("x.fallback", "x", True)},
+    ),
+    "containers": (
+        group(job("a", id="in")) | {"id": "x", "fallback": chain(job("b"), job("c", id="last"))},
+        {
+            ("x", "x", False),
+            ("x.0", "x", False),
+            ("x.0.in", "in", False),
+            ("x.fallback", "x", True),
+            ("x.fallback.0", None, False),
+            ("x.fallback.last", "last", False),
+        },
+    ),
+}
+"""Steps with fallbacks, and what each step is called: its path, its id, and whether it is a fallback."""
+
+
+@pytest.mark.parametrize("kind", STEPS_WITH_FALLBACKS)
+async def test_a_step_with_a_fallback_and_its_fallback_have_one_id_wherever_they_are_shown(
+    flow: WorkflowBench, kind: str
+) -> None:
+    step, expected = STEPS_WITH_FALLBACKS[kind]
+    await flow.create(chain(step))
+    ids = {path: id for path, id, _ in expected}
+    replacing = {path for path, _, replaces in expected if replaces}
+    info = await flow.look()
+    assert {shown.path: shown.id for shown in info.walk()} == ids
+    assert {shown.path: (shown.id, shown.name) for shown in preview(chain(step)).steps[0].walk()} == {
+        shown.path: (shown.id, shown.name) for shown in info.walk()
+    }
+    page = await flow.engine.workflows.steps(StepFilter(flow.id))
+    assert {(row.path, row.id, row.fallback) for row in page.steps} == expected
+    if kind == "a gate":
+        await flow.review("x", "reject")
+    await flow.work("a", "b", "c")
+    status = await flow.engine.workflows.status(flow.id)
+    ended = status.results["steps"]
+    assert {row.path for row in ended if row.fallback} == replacing & {row.path for row in ended}
+    assert all(row.name == ids[row.path] for row in ended if ids[row.path] is not None)
+    assert {row.name for row in ended if ids[row.path] is None} <= {"a", "b", "c"}
+
+
+async def test_drawings_show_the_fallback_of_a_step_by_what_it_does(flow: WorkflowBench) -> None:
+    await flow.create(chain(job("a", id="x", fallback=job("b")), job("c", id="y", fallback=job("d", display_name="D"))))
+    drawn = draw(await flow.look())
+    assert [
+        line.split("[", 1)[1].rstrip("]").split("]")[0].strip('"')[2:] for line in drawn.splitlines() if "[" in line
+    ] == [
+        "x",
+        "x",
+        "b",
+        "y",
+        "y",
+        "D",
+    ]
+    assert drawn.count("-. fallback .->") == 2
+
+
+async def test_events_name_a_step_with_a_fallback_by_its_id(flow: WorkflowBench) -> None:
+    await flow.create(chain({"type": "gate", "id": "ask", "fallback": job("b")}))
+    await flow.review("ask", "reject")
+    await flow.work("b")
+    await flow.engine.workflows.retry_step(StepAddress(flow.id, "ask.fallback"))
+    page = await flow.engine.events.select(EventFilter(limit=100))
+    named = {
+        event["type"]: event["data"].get("step_id") or event["data"].get("failed_step_id") for event in page.events
+    }
+    types = ("workflow.step_blocked", "workflow.step_retried", "workflow.failed")
+    assert {type: named[type] for type in types} == dict.fromkeys(types, "ask")
 
 
 async def test_a_step_that_never_started_has_its_name(flow: WorkflowBench) -> None:

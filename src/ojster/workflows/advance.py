@@ -365,7 +365,7 @@ class Advance:
         if spec.timeout is not None:
             defer_starts(self.tx, {node.id: 0}, self.graph.workflows, self.tx.now + spec.timeout)
         self.graph.change(workflow)
-        emit(self.tx, "workflow.step_blocked", workflow, step_id=node.name or str(node.position))
+        emit(self.tx, "workflow.step_blocked", workflow, step_id=self.graph.step_id_of(node))
 
     def _start(self, node: Node, spec: Spec, values: StepValues) -> None:
         match node.kind:
@@ -487,8 +487,9 @@ _UPSTREAM: Final = {"code": "dependency_failed", "message": "A predecessor step 
 
 _FIRST_FAILURE: Final = """
     SELECT
-        CASE WHEN c.kind = 'fallback' AND n.position = 0 THEN c.name ELSE n.name END,
-        n.position, n.job_id, n.error, j.type, j.errors
+        CASE WHEN c.kind = 'fallback' THEN c.name ELSE n.name END,
+        CASE WHEN c.kind = 'fallback' THEN c.position ELSE n.position END,
+        n.job_id, n.error, j.type, j.errors
     FROM nodes AS n
     JOIN nodes AS c ON c.id = n.parent
     LEFT JOIN jobs AS j ON j.id = n.job_id
@@ -496,4 +497,4 @@ _FIRST_FAILURE: Final = """
     ORDER BY n.finished_at, n.id
     LIMIT 1
 """
-"""Selects the job step that failed first. One with a fallback has the name of both together."""
+"""Selects the job step that failed first. A step with a fallback, and the fallback, have the id of both together."""

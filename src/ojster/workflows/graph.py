@@ -11,7 +11,7 @@ from ojster.core.job import NODE_BITS
 from ojster.core.references import is_index
 from ojster.jobs.new_job import NewJob
 from ojster.storage.transaction import ColumnType, Row, Transaction
-from ojster.workflows.node import Followed, Kind, Node, NodeState, place_of
+from ojster.workflows.node import Followed, Kind, Node, NodeState, place_of, step_of
 from ojster.workflows.plan_values import Plan, Spec, read_spec
 from ojster.workflows.stored_workflow import WORKFLOW_COLUMNS, Workflow
 
@@ -216,6 +216,11 @@ class Graph:
     def place_of(self, node: Node) -> str:
         """Return the place of a node in its workflow (``ojster.workflows.node.place_of``); loads its containers."""
         return place_of(node, self.container_of)
+
+    def step_id_of(self, node: Node) -> str:
+        """Return the id of a step, as events call it, or else its index; loads its containers."""
+        step = step_of(node, self.container_of)
+        return step.name or str(step.position)
 
     def container_of(self, node: Node) -> Node:
         """Read and return the container of a node that is not the root."""

@@ -43,7 +43,8 @@ class StepInfo(msgspec.Struct, omit_defaults=True):
     Parameters
     ----------
     index, id:
-        Its position in its container, from 0, and the name by which other steps refer to it.
+        Its position in its container, from 0, and the name by which other steps refer to it. A step with a fallback,
+        the step itself and the fallback have the same.
     path:
         Its name in requests: the ids or indices from the outermost container to the step, joined by dots.
     type:

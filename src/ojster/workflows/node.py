@@ -249,6 +249,25 @@ def place_of(node: P, container_of: Callable[[P], P]) -> str:
     return ".".join(reversed(names))
 
 
+def step_of(node: P, container_of: Callable[[P], P]) -> P:
+    """Return the step that a node is a part of: a step with a fallback, for the step itself and for the fallback.
+
+    Both are called by its id.
+    """
+    while node.parent is not None and (container := container_of(node)).kind == Kind.FALLBACK:
+        node = container
+    return node
+
+
+def is_fallback(node: P, container_of: Callable[[P], P]) -> bool:
+    """Return whether a node takes the place of a step that did not succeed."""
+    while node.parent is not None and (container := container_of(node)).kind == Kind.FALLBACK:
+        if node.position:
+            return True
+        node = container
+    return False
+
+
 class Decision(StrEnum):
     """What happens to a waiting node."""
 

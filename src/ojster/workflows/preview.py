@@ -37,12 +37,22 @@ def _preview_children(shown: WorkflowInfo | StepInfo, wire: Mapping[str, Any], p
     ]
 
 
+def _call(part: StepInfo, id: str | None) -> None:
+    """Call a part of a step with a fallback by the id of the step, also the parts of a fallback with a fallback."""
+    part.id = id
+    if part.fallback is not None:
+        _call(part.steps[0], id)
+        _call(part.fallback, id)
+
+
 def _preview_step(wire: Mapping[str, Any], index: int, path: str) -> StepInfo:
     if "fallback" in wire:
-        inner = {name: value for name, value in wire.items() if name not in ("fallback", "id", "depends_on")}
-        shown = StepInfo(index, path, "fallback", "waiting", id=wire.get("id"))
+        inner = {name: value for name, value in wire.items() if name not in ("fallback", "depends_on")}
+        shown = StepInfo(index, path, "fallback", "waiting", id=wire.get("id"), name=wire.get("display_name"))
         shown.steps = [_preview_step(inner, 0, f"{path}.0")]
-        shown.fallback = _preview_step(wire["fallback"], 1, f"{path}.fallback")
+        second = shown.fallback = _preview_step(wire["fallback"], 1, f"{path}.fallback")
+        second.name = second.name or second.type
+        _call(second, shown.id)
     else:
         type = wire.get("type") or wire.get("job_type") or "graph"
         shown = StepInfo(index, path, type, "waiting", id=wire.get("id"))

@@ -74,7 +74,7 @@ def _retry_step(run: Advance, workflow: Workflow, path: str) -> None:
     if (reason := reset.refusal(f"the step {path!r:.200}")) is not None:
         raise wrong_state(workflow, reason)
     nodes = _apply(run, workflow, reset)
-    emit(run.tx, "workflow.step_retried", workflow, step_id=step.name or str(step.position))
+    emit(run.tx, "workflow.step_retried", workflow, step_id=graph.step_id_of(step))
     if is_finished:
         _reopen(workflow)
         change_workflow(workflow, WorkflowState.RUNNING)

@@ -19,7 +19,7 @@ from ojster.jobs.names import WAIT_TYPE
 from ojster.jobs.queries import no_workflow
 from ojster.storage.transaction import Transaction
 from ojster.workflows.info import WorkflowInfo
-from ojster.workflows.node import Kind, NodeState, place_of
+from ojster.workflows.node import Kind, NodeState, is_fallback, place_of, step_of
 from ojster.workflows.plan_values import Spec, read_spec
 from ojster.workflows.stored_workflow import ALL_STATES, IS_VISIBLE, Workflow, find_workflow
 from ojster.workflows.views import job_type_of, summary_of, times_of_step
@@ -39,6 +39,7 @@ class StepResult(msgspec.Struct, frozen=True, omit_defaults=True):
     """The result of a step that has ended.
 
     ``name`` is its id, or else its job type or kind. ``display_name`` is its name for people, if it has one.
+    ``fallback``: it took the place of the step with this id, which did not succeed.
     """
 
     name: str
@@ -51,6 +52,7 @@ class StepResult(msgspec.Struct, frozen=True, omit_defaults=True):
     finished_at: str | None = None
     job_id: str | None = None
     display_name: str | None = None
+    fallback: bool = False
 
 
 class StepInProgress(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -58,7 +60,8 @@ class StepInProgress(msgspec.Struct, frozen=True, omit_defaults=True):
 
     A gate, or another step that needs an approval, is ``blocked`` and has no job yet; nor has a step that waits for an
     item that another step promised. A step is ``stopping`` while its
-    job has been cancelled or has exceeded its timeout, but its worker has not confirmed that it has stopped.
+    job has been cancelled or has exceeded its timeout, but its worker has not confirmed that it has stopped. Names are
+    those of ``StepResult``.
     """
 
     name: str
@@ -74,6 +77,7 @@ class StepInProgress(msgspec.Struct, frozen=True, omit_defaults=True):
     progress: msgspec.Raw | UnsetType = UNSET
     error: msgspec.Raw | UnsetType = UNSET
     display_name: str | None = None
+    fallback: bool = False
 
 
 class WorkflowStatus(msgspec.Struct, frozen=True):
@@ -197,13 +201,13 @@ class _Places:
         self._specs = {id: read_spec(spec) for id, spec in specs}
 
     def _named(self, row: _Row) -> _Row:
-        """Return the node that has the name of a step: of one with a fallback, both together have it."""
+        """Return the node with the name of a step for people: of one with a fallback, both together have it."""
         container = self._rows[row.parent or 0]
         return container if container.kind == Kind.FALLBACK and not row.position else row
 
     def name_of(self, row: _Row) -> str:
         """Return the id of a step, or else its job type or kind."""
-        name = self._named(row).name or row.job_type
+        name = step_of(row, self._container_of).name or row.job_type
         if name is None and row.kind == Kind.JOB:
             name = job_type_of(self._specs[row.id])
         return name or row.kind
@@ -220,7 +224,14 @@ class _Places:
 
     def path_of(self, row: _Row) -> str:
         """Return the path of a node, as used in requests."""
-        return place_of(row, lambda inner: self._rows[inner.parent or 0])
+        return place_of(row, self._container_of)
+
+    def is_fallback(self, row: _Row) -> bool:
+        """Return whether a node takes the place of a step that did not succeed."""
+        return is_fallback(row, self._container_of)
+
+    def _container_of(self, row: _Row) -> _Row:
+        return self._rows[row.parent or 0]
 
 
 def _result(row: _Row, places: _Places) -> StepResult:
@@ -240,15 +251,16 @@ def _result(row: _Row, places: _Places) -> StepResult:
         finished_at=format_optional(row.finished_at),
         job_id=None if row.job_id is None else str(row.job_id),
         display_name=places.display_name_of(row),
+        fallback=places.is_fallback(row),
     )
 
 
 def _current(row: _Row, places: _Places) -> StepInProgress:
     name, path, shown = places.name_of(row), places.path_of(row), places.display_name_of(row)
-    if row.state == NodeState.BLOCKED:
-        return StepInProgress(name, path, None, "blocked", 0, "gate", display_name=shown)
-    if row.state == NodeState.WAITING:
-        return StepInProgress(name, path, None, "waiting", 0, "promise", display_name=shown)
+    if row.state in (NodeState.BLOCKED, NodeState.WAITING):
+        state, what = ("blocked", "gate") if row.state == NodeState.BLOCKED else ("waiting", "promise")
+        takes_place = places.is_fallback(row)
+        return StepInProgress(name, path, None, state, 0, what, display_name=shown, fallback=takes_place)
     waits = row.job_state == "pending" and row.suspension is not None
     state = "stopping" if row.job_state in FINISHED else row.job_state or ""
     enqueued_at, started_at = times_of_step(row.started_at, row.job_type, row.job_enqueued_at, row.job_started_at)
@@ -256,6 +268,7 @@ def _current(row: _Row, places: _Places) -> StepInProgress:
         name=name,
         path=path,
         display_name=shown,
+        fallback=places.is_fallback(row),
         job_id=str(row.job_id),
         state="waiting" if waits else state,
         attempt=row.attempt or 0,

@@ -11,7 +11,7 @@ from ojster.core.job import last_error
 from ojster.core.timestamps import format_optional
 from ojster.storage.transaction import Transaction
 from ojster.workflows.graph import NODE_COLUMNS, NODE_COLUMNS_OF_N
-from ojster.workflows.node import TWO_PART, Kind, Node, NodeState, place_of
+from ojster.workflows.node import TWO_PART, Kind, Node, NodeState, is_fallback, place_of, step_of
 from ojster.workflows.plan_values import read_spec
 from ojster.workflows.views import (
     DISPLAY_STATES,
@@ -88,6 +88,11 @@ class StepRow(msgspec.Struct, omit_defaults=True):
         Where it is: the names or positions of the containers around it and its own, joined by dots.
     kind, type:
         ``job``, ``gate`` or a kind of container; and for jobs the job type.
+    id:
+        The name by which other steps refer to it, if it has one. A step with a fallback, the step itself and the
+        fallback have the same.
+    fallback:
+        Whether it takes the place of the step with this id if that does not succeed.
     display_name:
         Its name for people, if it has one.
     state, job_state:
@@ -119,6 +124,8 @@ class StepRow(msgspec.Struct, omit_defaults=True):
     error: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     superseded_job_ids: list[str] = []
     display_name: str | None = None
+    id: str | None = None
+    fallback: bool = False
 
 
 class StepPage(msgspec.Struct, frozen=True):
@@ -267,8 +274,12 @@ def _show(node: Node, job: Sequence[Any], known: Mapping[int, Node], spec: bytes
     while above is not None and not above.has_ended:
         above = known.get(above.parent or 0)
     known_spec = read_spec(spec)
+
+    def container_of(inner: Node) -> Node:
+        return known[inner.parent or 0]
+
     row = StepRow(
-        path=place_of(node, lambda inner: known[inner.parent or 0]),
+        path=place_of(node, container_of),
         kind=node.kind,
         type=node.kind,
         state=shown_state(node, above.state if above is not None else None),
@@ -276,6 +287,8 @@ def _show(node: Node, job: Sequence[Any], known: Mapping[int, Node], spec: bytes
         completed_at=format_optional(node.finished_at),
         error=msgspec.UNSET if node.error is None else msgspec.Raw(node.error),
         display_name=known_spec.display_name,
+        id=step_of(node, container_of).name,
+        fallback=is_fallback(node, container_of),
     )
     if node.kind != Kind.JOB:
         row.total, row.completed = node.total, node.completed

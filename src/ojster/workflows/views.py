@@ -22,7 +22,18 @@ from ojster.jobs.queries import only_id_beginning
 from ojster.storage.transaction import Transaction
 from ojster.workflows.graph import NODE_COLUMNS_OF_N
 from ojster.workflows.info import ReviewInfo, StepInfo, WorkflowError, WorkflowInfo
-from ojster.workflows.node import ENDED, EXPANDED, MAX_NODES, TWO_PART, Kind, Node, NodeState, place_of
+from ojster.workflows.node import (
+    ENDED,
+    EXPANDED,
+    MAX_NODES,
+    TWO_PART,
+    Kind,
+    Node,
+    NodeState,
+    is_fallback,
+    place_of,
+    step_of,
+)
 from ojster.workflows.plan_values import Spec, read_spec
 from ojster.workflows.results import outcomes
 from ojster.workflows.stored_workflow import ALL_STATES, FINAL_STATES, IS_VISIBLE, WORKFLOW_COLUMNS, Workflow
@@ -292,8 +303,10 @@ class _View:
                     compensation.name = compensation.name or compensation.type  # its id is the undone step's
                 shown.compensations = [*shown.compensations, *undone]  # those of a batch come after those of its jobs
             case Kind.FALLBACK if isinstance(shown, StepInfo):
-                shown.steps = [self._step_in(container, children[0], place, above)]
-                shown.fallback = self._step_in(container, children[1], place, above)
+                shown.steps = [first := self._step_in(container, children[0], place, above)]
+                first.name = first.name or shown.name  # it has that of both together
+                second = shown.fallback = self._step_in(container, children[1], place, above)
+                second.name = second.name or second.type  # its id is that of the step that it takes the place of
             case _:
                 noun = _LISTS.get(Kind(container.kind), "steps")
                 setattr(shown, noun, [self._step_in(container, child, place, above) for child in children])
@@ -318,7 +331,7 @@ class _View:
             path=path,
             type=node.kind,
             state=shown_state(node, above),
-            id=node.name,
+            id=step_of(node, self._container_of).name,
             name=spec.display_name,
             step=spec.step,
             group=spec.group,
@@ -404,11 +417,9 @@ class _View:
         return error
 
     def _named(self, node: Node) -> str:
-        """Return the name of a step, or else its index; a step with a fallback has the name of both together."""
-        container = self._container_of(node)
-        if container.kind == Kind.FALLBACK and not node.position:
-            return self._named(container)
-        return node.name or str(node.position)
+        """Return the id of a step, or else its index."""
+        step = step_of(node, self._container_of)
+        return step.name or str(step.position)
 
     def _error_of(self, node: Node) -> dict[str, Any]:
         job = self._jobs.get(node.id)
@@ -416,9 +427,11 @@ class _View:
         if raw is None and job is not None and job[-1] is not None:
             raw = last_error(job[-1])
         known: dict[str, Any] = _decode(raw) if raw is not None else {}
+        replaces = {"fallback": True} if is_fallback(node, self._container_of) else {}
         return {
             "job_id": node.job_id,
             "step": self._named(node),
+            **replaces,
             "code": known.get("code", "discarded"),
             "type": known.get("type"),
             "message": known.get("message", "The job was discarded, and no error was recorded."),
