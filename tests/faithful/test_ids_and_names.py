@@ -2,13 +2,99 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
 from urllib.parse import quote
 
+import msgspec
 import pytest
 
-from tests.conftest import Http
+from ojster.core.parsing import _with_job_ids
+from ojster.schedules.due import run_due
+from ojster.server.routes import routes_of
+from tests.conftest import Bench, Http
 
 pytestmark = pytest.mark.anyio
+
+W = "/ojs/v1/workers"
+CALLS: dict[str, tuple[str, str, Any, str | None]] = {
+    "ack": ("POST", f"{W}/ack", {"job_id": "ID"}, "completed"),
+    "ack batch": ("POST", f"{W}/ack/batch", {"acks": [{"job_id": "ID"}]}, "completed"),
+    "nack": ("POST", f"{W}/nack", {"job_id": "ID", "error": {"message": "no"}}, "retryable"),
+    "nack batch": ("POST", f"{W}/nack/batch", {"nacks": [{"job_id": "ID", "error": {"message": "n"}}]}, "retryable"),
+    "requeue": ("POST", f"{W}/nack", {"job_id": "ID", "requeue": True}, "available"),
+    "release": ("POST", f"{W}/release", {"job_id": "ID", "then": "wait"}, "pending"),
+    "release batch": ("POST", f"{W}/release/batch", {"releases": [{"job_id": "ID"}]}, "available"),
+    "progress": ("POST", f"{W}/progress", {"job_id": "ID", "progress": 0.5}, None),
+    "results": ("POST", "/ojs/v1/jobs/results", {"ids": ["ID"]}, None),
+    "cancel": ("POST", "/ojs/v1/jobs/batch/cancel", {"job_ids": ["ID"]}, "cancelled"),
+    "bulk cancel": ("POST", "/ojs/v1/jobs/bulk/cancel", {"job_ids": ["ID"]}, "cancelled"),
+    "ack in the path": ("POST", "/ojs/v1/jobs/ID/ack", {}, "completed"),
+    "progress in the path": ("PUT", "/ojs/v1/jobs/ID/progress", {"progress": 0.5}, None),
+    "checkpoint in the path": ("PUT", "/ojs/v1/jobs/ID/checkpoint", {"state": 1}, None),
+}
+"""Calls with the id of a running job in their paths or bodies, and the state of the job after it, if it changes."""
+
+
+@pytest.mark.parametrize("call", CALLS)
+async def test_an_id_in_upper_case_means_the_same_job(http: Http, call: str) -> None:
+    method, path, body, state = CALLS[call]
+    id = (await http.push(type="a"))["id"]
+    await http.fetch()
+    sent = msgspec.json.decode(msgspec.json.encode(body).replace(b'"ID"', f'"{id.upper()}"'.encode()))
+    answer = await http(method, path.replace("ID", id.upper()), sent)
+    assert (answer.status_code, "not_found" in answer.text, id.upper() in answer.text) == (200, False, False)
+    assert (await http("GET", f"/ojs/v1/jobs/{id}")).json()["job"]["state"] == (state or "active")
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        {"active_jobs": ["ID"]},
+        {"active_jobs": 1, "active_job_ids": ["ID"]},
+        {"job_id": "ID"},
+        {"active_jobs": ["ID"], "attempts": {"ID": 1}},
+    ],
+)
+async def test_heartbeats_keep_the_lease_of_jobs_with_ids_in_upper_case(
+    http: Http, bench: Bench, members: dict[str, Any]
+) -> None:
+    id = (await http.push(type="a", options={"visibility_timeout": "PT30S"}))["id"]
+    await http.fetch(worker_id="w")
+    sent = msgspec.json.encode({"worker_id": "w", "visibility_timeout_ms": 60_000} | members)
+    sent = sent.replace(b'"ID"', f'"{id.upper()}"'.encode())
+    bench.clock.advance(20)
+    answer = await http("POST", f"{W}/heartbeat", msgspec.json.decode(sent))
+    assert answer.json()["jobs_lost"] == []
+    bench.clock.advance(20)
+    await bench.engine.database.run(run_due, None)
+    assert (await http("GET", f"/ojs/v1/jobs/{id}")).json()["job"]["state"] == "active"
+
+
+def members_of(kind: Any) -> Iterator[tuple[type, str]]:
+    """Yield the members of a request, and those of the objects in it, with the types that have them."""
+    described = msgspec.inspect.type_info(kind)
+    if isinstance(described, msgspec.inspect.StructType):
+        for field in described.fields:
+            yield kind, field.encode_name
+            types = field.type.types if isinstance(field.type, msgspec.inspect.UnionType) else (field.type,)
+            for inner in types:
+                inner = inner.item_type if isinstance(inner, msgspec.inspect.ListType) else inner
+                if isinstance(inner, msgspec.inspect.StructType):
+                    yield from members_of(inner.cls)
+
+
+def test_every_member_of_a_request_that_is_named_for_ids_of_jobs_is_read_in_lower_case() -> None:
+    named = {
+        (kind, name)
+        for route in routes_of()
+        if route.body is not None
+        for kind, name in members_of(route.body)
+        if name in ("ids", "active_jobs") or ("job" in name and "id" in name)
+    }
+    assert len(named) > 10
+    assert {(kind, name) for kind, name in named if name not in dict(_with_job_ids(kind))} == set()
+
 
 CHOSEN = [
     "wf_019539a4-chain-example",

@@ -5,11 +5,12 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection, Mapping
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from ojster.core.errors import InvalidRequest
+from ojster.core.ids import canonical_job_id
 from ojster.core.json_objects import MAX_VALUE_DEPTH, check_depth, raw_list
 
 
@@ -82,6 +83,43 @@ def _without_nulls_inside(raw: msgspec.Raw, field: _Field) -> bytes:
     if field.bodies is None or bytes(raw)[:1] != b"[":
         return bytes(raw)
     return msgspec.json.encode([msgspec.Raw(without_nulls(one, field.bodies)) for one in raw_list(raw)])
+
+
+_JOB_IDS: Final = frozenset({"job_id", "job_ids", "ids", "active_jobs", "active_job_ids", "attempts"})
+"""Members of requests that are ids of jobs: one, a list, or the keys of an object."""
+
+
+def use_canonical_job_ids(body: object) -> None:
+    """Change the ids of jobs in a decoded request, and in the objects in it, to lower case, as they are stored.
+
+    Spec: ojs-core 13.6
+    """
+    for name, nested in _with_job_ids(type(body)):
+        value = getattr(body, name)
+        if nested:
+            for inner in value or ():
+                use_canonical_job_ids(inner)
+        elif (canonical := _canonical(value)) is not value:
+            msgspec.structs.force_setattr(body, name, canonical)
+
+
+def _canonical(value: Any) -> Any:
+    match value:
+        case str():
+            return value if value.islower() else canonical_job_id(value)
+        case list():
+            return value if all(map(str.islower, value)) else list(map(canonical_job_id, value))
+        case dict():
+            return {canonical_job_id(id): number for id, number in value.items()}
+    return value
+
+
+@cache
+def _with_job_ids(kind: type) -> tuple[tuple[str, bool], ...]:
+    """Return the members of a type of request that are ids of jobs, or lists of objects with such (true)."""
+    fields = _fields_of(kind)
+    nested = {name for name, field in fields.items() if isinstance(field.bodies, type) and _with_job_ids(field.bodies)}
+    return tuple((name, name in nested) for name in fields if name in _JOB_IDS or name in nested)
 
 
 class _Field(NamedTuple):

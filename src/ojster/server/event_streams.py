@@ -22,6 +22,7 @@ import msgspec
 
 from ojster.core.errors import BackendUnavailable, OjsterError
 from ojster.core.events import Event
+from ojster.core.ids import canonical_job_id
 from ojster.core.states import FINISHED
 from ojster.core.tenant import ALL_TENANTS, NOBODY
 from ojster.core.timestamps import format_timestamp
@@ -100,6 +101,12 @@ class Channel(msgspec.Struct, frozen=True):
         if kind == "job":
             return (subject if job_type is not None else data.get("job_id")) == name
         return kind != "queue" or queue == name
+
+
+def canonical_channel(name: str) -> str:
+    """Return the name of a channel, with the id of a job in lower case."""
+    kind, colon, id = name.partition(":")
+    return f"job:{canonical_job_id(id)}" if kind == "job" and colon else name
 
 
 class EventBatch(NamedTuple):

@@ -15,9 +15,9 @@ import msgspec
 from starlette.types import Receive
 
 from ojster.core.errors import Forbidden, InvalidPayload, InvalidRequest, PayloadTooLarge, Unsupported
-from ojster.core.ids import new_id
+from ojster.core.ids import canonical_job_id, new_id
 from ojster.core.json_objects import Members, read_members
-from ojster.core.parsing import refuse_misspelt, without_nulls
+from ojster.core.parsing import refuse_misspelt, use_canonical_job_ids, without_nulls
 from ojster.core.tenant import check_tenant
 from ojster.core.turns import read_aside
 from ojster.handlers import tracing
@@ -167,8 +167,9 @@ class HttpRequest:
 
     @property
     def query(self) -> dict[str, str]:
-        """The query parameters. If one occurs several times, the last value counts."""
-        return dict(parse_qsl(self._query_string.decode("latin-1"), keep_blank_values=True))
+        """The query parameters. If one occurs several times, the last value counts. ``job_id`` is in lower case."""
+        given = dict(parse_qsl(self._query_string.decode("latin-1"), keep_blank_values=True))
+        return given | {"job_id": canonical_job_id(given["job_id"])} if "job_id" in given else given
 
     @property
     def sender(self) -> WebhookSender:
@@ -330,6 +331,11 @@ class HttpRequest:
         """Return a body that was already read, decoded into the decoder's type. Raises as ``read`` does."""
         members = read_members(raw)
         refuse_misspelt(members, decoder.type)
+        body = self._decode(raw, decoder)
+        use_canonical_job_ids(body)
+        return body
+
+    def _decode(self, raw: bytes, decoder: msgspec.json.Decoder[T]) -> T:
         try:
             return decoder.decode(raw)
         except msgspec.ValidationError as error:

@@ -20,7 +20,7 @@ from ojster.core.timestamps import format_timestamp
 from ojster.jobs.names import check_queue_name
 from ojster.jobs.scope import Caller
 from ojster.server.authentication import Credentials
-from ojster.server.event_streams import ALL, Channel, Feed, StreamEvent, gap, id_to_number
+from ojster.server.event_streams import ALL, Channel, Feed, StreamEvent, canonical_channel, gap, id_to_number
 from ojster.server.request import Services
 from ojster.service import Service
 
@@ -111,6 +111,7 @@ class _Connection:
     async def _execute_command(self, text: str) -> None:
         try:
             order = _read_order(text)
+            order.channel = None if order.channel is None else canonical_channel(order.channel)
         except (msgspec.DecodeError, RecursionError) as error:
             await self._send_error("invalid_request", f"The message is malformed: {error}.")
             return

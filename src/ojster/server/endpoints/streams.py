@@ -19,7 +19,7 @@ from ojster.core.timestamps import format_timestamp
 from ojster.jobs.names import check_queue_name
 from ojster.server.answer import Answer, encode
 from ojster.server.event_changes import Changes
-from ojster.server.event_streams import ALL, Channel, StreamEvent, gap, id_to_number
+from ojster.server.event_streams import ALL, Channel, StreamEvent, canonical_channel, gap, id_to_number
 from ojster.server.request import HttpRequest
 from ojster.server.route import BASE, Route
 
@@ -61,9 +61,11 @@ async def follow_queue(request: HttpRequest) -> Answer:
 async def follow_all(request: HttpRequest) -> Answer:
     """Stream all events as server-sent events, optionally by ``event_types``.
 
-    With ``channel=job:ID`` or ``channel=queue:NAME``, which official SDKs send, only those of a job or a queue.
+    With ``channel=job:ID`` or ``channel=queue:NAME``, which official SDKs send, only those of a job or a queue. The
+    same events come over a WebSocket at ``/ojs/v1/ws``, in the subprotocol ``ojs.v1``, if the server has the extra
+    ``websocket``: send ``{"action": "subscribe", "channel": "all"}``.
     """
-    kind, _, name = request.query.get("channel", "").partition(":")
+    kind, _, name = canonical_channel(request.query.get("channel", "")).partition(":")
     match kind:
         case "job":
             request.path = {"id": name}
