@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from ojster.jobs.failure import MAX_BACKTRACE_LENGTH, Failure
 from ojster.schedules.cron_expression import CronSchedule
 from ojster.server.run import _listening
 from tests.conftest import Bench, Http
+from tests.faithful.spec_answers import SPEC
 
 pytestmark = pytest.mark.anyio
 
@@ -60,6 +62,23 @@ async def test_a_page_that_is_not_the_last_has_a_cursor_for_the_next(http: Http,
 async def test_the_manifest_says_its_tier_and_the_strength_of_uniqueness(http: Http) -> None:
     shown = (await http("GET", "/ojs/manifest")).json()
     assert (shown["conformance_tier"], shown["unique_job_strength"]) == ("runtime", "strong")
+
+
+async def test_the_manifest_says_how_events_are_delivered(http: Http) -> None:
+    assert (await http("GET", "/ojs/manifest")).json()["event_delivery"] == "at-least-once"
+
+
+@pytest.mark.skipif(not SPEC.is_dir(), reason=f"the specification is not at {SPEC}")
+async def test_the_manifest_lists_extensions_as_their_documents_call_them(http: Http) -> None:
+    shown = (await http("GET", "/ojs/manifest")).json()["extension_details"]
+    for tier, prefix in (("official", "urn:ojs:ext:"), ("experimental", "urn:ojs:ext:experimental:")):
+        for extension in shown[tier]:
+            document = (SPEC / f"ojs-{extension['name']}.md").read_text()
+            (version,) = re.findall(r"(?m)^\| \*\*Version\*\* +\| +(\S+)", document)
+            uris = re.findall(r"(?m)^\| \*\*URI\*\* +\| +`(\S+)`", document)
+            assert extension["version"] == version
+            assert [extension["uri"]] == (uris or [prefix + extension["name"]])
+            assert extension["uri"].removeprefix(prefix) == extension["name"]
 
 
 def test_a_long_frame_is_shortened_and_not_dropped() -> None:

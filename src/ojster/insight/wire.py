@@ -172,6 +172,7 @@ class ManifestAnswer(Struct):
     conformance_level: int
     conformance_tier: Literal["parser", "runtime", "full"]
     unique_job_strength: Literal["strong", "best_effort"]
+    event_delivery: Literal["at-least-once", "best-effort"]
     protocols: list[str]
     backend: str
     capabilities: dict[str, bool]

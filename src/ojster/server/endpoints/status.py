@@ -140,8 +140,9 @@ async def manifest(request: HttpRequest) -> Answer:
         backend=request.engine.database.kind,
         capabilities=dict.fromkeys(_CAPABILITIES, True) | {"schema_validation": _has("jsonschema_rs")},
         capability_details=details,
-        extensions=[one.name for one in _EXTENSIONS],
-        extension_details=ExtensionsBody(_EXTENSIONS, []),
+        event_delivery="at-least-once",
+        extensions=[one.name for one in (*_EXTENSIONS, *_EXPERIMENTAL)],
+        extension_details=ExtensionsBody(_EXTENSIONS, _EXPERIMENTAL),
         features=_FEATURES,
         endpoints=EndpointsBody("/ojs/manifest", f"{BASE}/health", "/openapi.json", "/metrics"),
     )
@@ -177,28 +178,39 @@ _FEATURES: Final = [
     "metrics",
 ]
 
+_CANDIDATE: Final = "1.0.0-rc.1"
+
 _EXTENSIONS: Final = [
-    ExtensionBody(name, f"urn:ojs:ext:{name}", "1.0.0-rc.1")
-    for name in (
-        "admin-api",
-        "backpressure",
-        "bulk-operations",
-        "dead-letter",
-        "durable-execution",
-        "execution-history",
-        "fair-scheduling",
-        "job-versioning",
-        "multi-tenancy",
-        "rate-limiting",
-        "realtime",
-        "schema-registry",
-        "webhooks",
+    ExtensionBody(name, f"urn:ojs:ext:{name}", version)
+    for name, version in (
+        ("admin-api", _CANDIDATE),
+        ("backpressure", _CANDIDATE),
+        ("bulk-operations", _CANDIDATE),
+        ("dead-letter", _CANDIDATE),
+        ("durable-execution", _CANDIDATE),
+        ("encryption", _CANDIDATE),
+        ("execution-history", "0.1.0"),
+        ("fair-scheduling", _CANDIDATE),
+        ("graceful-shutdown", _CANDIDATE),
+        ("multi-tenancy", _CANDIDATE),
+        ("observability", _CANDIDATE),
+        ("progress", _CANDIDATE),
+        ("rate-limiting", _CANDIDATE),
+        ("results", _CANDIDATE),
+        ("schema-registry", _CANDIDATE),
+        ("timeouts", _CANDIDATE),
+        ("webhooks", _CANDIDATE),
     )
 ]
-"""The fully supported extensions.
+"""The fully supported official extensions, with the versions of their documents.
 
 Spec: ojs-extension-lifecycle 7
 """
+
+_EXPERIMENTAL: Final = [
+    ExtensionBody(name, f"urn:ojs:ext:experimental:{name}", "0.1.0") for name in ("job-versioning", "realtime")
+]
+"""The fully supported experimental extensions."""
 
 
 def _has(module: str) -> bool:
