@@ -28,7 +28,7 @@ AS_SENT = "the policy is shown as it was sent; official SDKs send this form"
 CRON = "openapi.yaml has expression and job_template, cron.json has cron and type: an answer has both"
 ADMIN_LIST = "the admin API answers {items, pagination} (ojs-admin-api 6, 8)"
 
-SUMMARY = "ojs-http-binding 10.2 and 10.3: a report is answered without its job, of which id, type and state are added"
+SUMMARY = "ojs-http-binding 10.2 and 10.3: a report is answered without its job; its worker has the arguments"
 OWN_CODES = "ojs-http-binding 16.3: codes of an implementation begin with x_"
 CANCEL_PREVIOUS = "ojs-cron 6 has cancel_previous, openapi.yaml has cancel: both are taken, and the first is shown"
 HANDED_BACK = "a job that its worker has no handler for is handed back, and waits"
@@ -50,7 +50,6 @@ EXCEPTIONS: Final[dict[str, str]] = {
     "openapi.yaml#/components/schemas/HealthResponse/properties/backend/properties/status/enum:*": SUITE,
     "openapi.yaml#/components/schemas/CronJob/properties/last_run_at/type": "ojs-cron 2.2: null if it never ran",
     "openapi.yaml#/components/schemas/CronJob/properties/next_run_at/type": "ojs-cron 8.5: null if it is disabled",
-    "openapi.yaml#/components/schemas/Job/required:args in DELETE /ojs/v1/jobs/{id} *": "ojs-http-binding 9.4",
     "openapi.yaml#/components/schemas/Job/properties/parent_results/type": "ojs-workflows 7.1: an object by step",
     "openapi.yaml#/components/schemas/Manifest/properties/extensions/type": "ojs-http-binding 21.2: a list of names",
     "openapi.yaml#/components/schemas/UniquePolicy/properties/on_conflict/enum:ignore": "ojs-unique-jobs has it",
@@ -145,8 +144,8 @@ EXCEPTIONS: Final[dict[str, str]] = {
     "workflow.json#/properties/state/enum:compensat*": OWN_CONTAINERS,
     "workflow.json#/properties/state/enum:retried": OWN_CONTAINERS,
     "workflow.json#/properties/type/enum:*": OWN_CONTAINERS,
-    "openapi.yaml#/components/schemas/Job/required:* in POST /ojs/v1/workers/ack *": SUMMARY,
-    "openapi.yaml#/components/schemas/Job/required:* in POST /ojs/v1/workers/nack *": SUMMARY,
+    "openapi.yaml#/components/schemas/Job/required:args in POST /ojs/v1/workers/ack *": SUMMARY,
+    "openapi.yaml#/components/schemas/Job/required:args in POST /ojs/v1/workers/nack *": SUMMARY,
     "openapi.yaml#/components/schemas/OJSError/properties/code/enum:checksum_mismatch": MORE_CODES,
     "openapi.yaml#/components/schemas/OJSError/properties/code/enum:job_type_not_allowed": MORE_CODES,
     "openapi.yaml#/components/schemas/OJSError/properties/code/enum:metadata_too_large": MORE_CODES,

@@ -10,6 +10,7 @@ import pytest
 from ojster.server.answer import Answer
 from ojster.server.endpoints import routes_of
 from ojster.server.route import Route
+from tests.conftest import Http
 from tests.faithful.spec_answers import SPEC, SpecAnswers, reason
 
 pytestmark = pytest.mark.skipif(not SPEC.is_dir(), reason=f"the specification is not at {SPEC}")
@@ -71,6 +72,33 @@ def test_what_the_openapi_file_says_about_a_route_is_checked(check: SpecAnswers)
     prefix = "openapi.yaml#/components/schemas/NackResponse/properties"
     rules = broken(check, route("POST", "/workers/nack"), wrong)
     assert rules == {f"{prefix}/state/enum:lost", f"{prefix}/attempt/type"}
+
+
+REPORTS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "ack": ("POST", "/workers/ack", {"result": {"a": 1}}),
+    "nack": ("POST", "/workers/nack", {"error": {"message": "no"}}),
+    "the last nack": ("POST", "/workers/nack", {"error": {"message": "no", "retryable": False}}),
+    "cancel": ("DELETE", "/jobs/{id}", {}),
+}
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("call", REPORTS)
+async def test_answers_to_workers_and_cancellations_fit_the_openapi_file(
+    check: SpecAnswers, http: Http, call: str
+) -> None:
+    method, path, body = REPORTS[call]
+    id = (await http.push(type="a", args=[{"b": 1}], priority=3))["id"]
+    await http.fetch()
+    sent = (body | {"job_id": id}) if method == "POST" else None
+    answer = await http(method, f"/ojs/v1{path.replace('{id}', id)}", sent)
+    assert answer.status_code == 200, answer.text
+    allowed = set() if call == "cancel" else {"openapi.yaml#/components/schemas/Job/required:args"}
+    assert broken(check, route(method, path), answer.json()) == allowed
+    if call == "cancel":
+        job = answer.json()["job"]
+        assert (job["args"], job["priority"], job["previous_state"]) == ([{"b": 1}], 3, "active")
+        assert "cancelled_at" in job
 
 
 def test_statuses_and_headers_are_checked(check: SpecAnswers) -> None:

@@ -103,6 +103,23 @@ class ItemPageAnswer(Struct):
     pagination: NumberedPaginationBody
 
 
+class CancelledJobBody(JobBody, kw_only=True):
+    """A job that was cancelled, and its state before."""
+
+    previous_state: State
+
+
+class CancelledJobAnswer(Struct):
+    """A job that was cancelled."""
+
+    job: CancelledJobBody
+
+
+def show_cancelled(changed: ChangedJob) -> bytes:
+    """Return the JSON of the answer with a job that was cancelled."""
+    return b'{"job":%b,"previous_state":"%b"}}' % (to_json(changed.job)[:-1], changed.before.encode())
+
+
 class ChangedJobBody(Struct):
     """A job whose state was changed."""
 
@@ -113,12 +130,11 @@ class ChangedJobBody(Struct):
     attempt: Count
     max_attempts: Count
     previous_state: State
-    cancelled_at: Timestamp | UnsetType = UNSET
     activated_at: Timestamp | UnsetType = UNSET
 
 
 class ChangedJobAnswer(Struct):
-    """A job that was cancelled or activated."""
+    """A job that was activated."""
 
     job: ChangedJobBody
 
@@ -210,16 +226,17 @@ class DeletedCheckpointAnswer(Struct):
 
 
 class JobSummaryBody(Struct):
-    """A job, in short."""
+    """A job, in short: without its arguments, which its worker has, and which may be large."""
 
     id: str
     type: str
+    queue: str
     state: State
     attempt: Count
 
 
 def _summary(job: Job) -> JobSummaryBody:
-    return JobSummaryBody(job.id, job.type, job.state, job.attempt)
+    return JobSummaryBody(job.id, job.type, job.queue, job.state, job.attempt)
 
 
 class AcknowledgedAnswer(Struct):

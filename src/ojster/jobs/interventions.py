@@ -24,10 +24,11 @@ from ojster.storage.transaction import Transaction
 
 
 class Cancellation(msgspec.Struct, frozen=True):
-    """A job to cancel, and the name of the caller, if it is known."""
+    """A job to cancel, and the name of the caller, if it is known. ``is_shown``: its caller gets the whole job."""
 
     job_id: str
     by: str | None = None
+    is_shown: bool = False
 
 
 def cancel(tx: Transaction, orders: Sequence[Cancellation]) -> list[ChangedJob | OjsterError]:
@@ -62,6 +63,7 @@ def _cancel(tx: Transaction, orders: Sequence[Cancellation], *, active_too: bool
         else:
             results.append(_wrong_state(job, "cancelled", "it is finished"))
     settle(tx)
+    tx.load_envelopes([jobs[one.job_id] for one in orders if one.is_shown and one.job_id in jobs])
     return results
 
 

@@ -340,7 +340,7 @@ class JobService(CapabilityService):
         await self.scope.check_job(job_id)
         refusals = await self.scope.refuse_cancellation((job_id,))
         accepted(refusals[job_id])
-        order = interventions.Cancellation(job_id, self.scope.who)
+        order = interventions.Cancellation(job_id, self.scope.who, is_shown=True)
         return accepted(await self.database.run(interventions.cancel, order))
 
     async def adjust_priority(self, job_id: str, by: int) -> Job:

@@ -61,7 +61,7 @@ def _operation(route: Route, id: str) -> dict[str, Any]:
         "description": text.replace("``", "`"),
         "responses": {
             **{
-                str(status): {"description": "Success.", "content": {_MEDIA: {"schema": _schema_at(status, route)}}}
+                str(status): {"description": "Success.", "content": _content(status, route)}
                 for status in (route.status, *route.more)
             },
             "default": {"description": "Error.", "content": {_MEDIA: {"schema": _schema(ErrorAnswer)}}},
@@ -80,6 +80,13 @@ def _operation(route: Route, id: str) -> dict[str, Any]:
             "content": {_MEDIA: {"schema": _schema(route.body)}},
         }
     return operation
+
+
+def _content(status: int, route: Route) -> dict[str, Any]:
+    """Return the media type of the answers with a status, and their schema: a stream is text without an end."""
+    if route.streams:
+        return {"text/event-stream": {"schema": {"type": "string"}}}
+    return {_MEDIA: {"schema": _schema_at(status, route)}}
 
 
 def _schema_at(status: int, route: Route) -> dict[str, Any]:

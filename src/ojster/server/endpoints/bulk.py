@@ -382,5 +382,14 @@ ROUTES: Final = (
         for family, style in (("batch", _BATCH), ("bulk", _BULK))
         for action, doc in ((Action.CANCEL, _CANCEL), (Action.RETRY, _RETRY), (Action.DELETE, _DELETE))
     ),
-    Route("DELETE", f"{BASE}/jobs/batch", delete_batch, "Bulk", BulkSteeringBody, BatchAnswer, large=True),
+    Route(
+        "DELETE",
+        f"{BASE}/jobs/batch",
+        delete_batch,
+        "Bulk",
+        BulkSteeringBody,
+        BatchAnswer,
+        more=(207, 422),
+        large=True,
+    ),
 )

@@ -25,6 +25,7 @@ from ojster.core.timestamps import format_timestamp
 from ojster.jobs import answer_wire
 from ojster.jobs.answer_wire import (
     AdjustedAnswer,
+    CancelledJobAnswer,
     ChangedJobAnswer,
     CheckpointAnswer,
     DeletedCheckpointAnswer,
@@ -34,6 +35,7 @@ from ojster.jobs.answer_wire import (
     JobResultsAnswer,
     ProgressAnswer,
     ResultAnswer,
+    show_cancelled,
     show_changed,
     show_checkpoint,
 )
@@ -217,9 +219,7 @@ async def show_results(request: HttpRequest) -> Answer:
 async def cancel_job(request: HttpRequest) -> Answer:
     """Cancel an unfinished job."""
     changed = await request.engine.jobs.cancel(request.path["id"])
-    shown = show_changed(changed)
-    shown.cancelled_at = format_timestamp(changed.job.finished_at or 0)
-    return Answer(encode(ChangedJobAnswer(shown)))
+    return Answer(show_cancelled(changed))
 
 
 async def adjust_job(request: HttpRequest) -> Answer:
@@ -386,8 +386,10 @@ ROUTES: Final = (
     Route(
         "PATCH", f"{BASE}/jobs/{{id}}", adjust_job, "Jobs", AdjustmentBody, AdjustedAnswer, needs=(Operation.CANCEL,)
     ),
-    Route("DELETE", f"{BASE}/jobs/{{id}}", cancel_job, "Jobs", answer=ChangedJobAnswer, needs=(Operation.CANCEL,)),
-    Route("POST", f"{BASE}/jobs/{{id}}/cancel", cancel_job, "Jobs", answer=ChangedJobAnswer, needs=(Operation.CANCEL,)),
+    Route("DELETE", f"{BASE}/jobs/{{id}}", cancel_job, "Jobs", answer=CancelledJobAnswer, needs=(Operation.CANCEL,)),
+    Route(
+        "POST", f"{BASE}/jobs/{{id}}/cancel", cancel_job, "Jobs", answer=CancelledJobAnswer, needs=(Operation.CANCEL,)
+    ),
     Route(
         "POST",
         f"{BASE}/jobs/{{id}}/activate",

@@ -206,7 +206,7 @@ def _completed(job: Job) -> bytes:
     at = format_timestamp(job.finished_at or 0)
     return (
         f'{{"acknowledged":true,"id":"{job.id}","job_id":"{job.id}","state":"completed","completed_at":"{at}",'
-        f'"job":{{"id":"{job.id}","type":"{job.type}","state":"completed","attempt":{job.attempt}}}}}'
+        f'"job":{{"id":"{job.id}","type":"{job.type}","queue":"{job.queue}","state":"completed","attempt":{job.attempt}}}}}'
     ).encode()
 
 
