@@ -137,6 +137,7 @@ NAMED_DURATIONS: dict[str, Callable[[Any], Any]] = {
     "delay": lambda span: {"delay": span},
     "expires_in": lambda span: {"expires_in": span},
     "expiration_delay": lambda span: {"expiration_delay": span},
+    "grace_period": lambda span: {"grace_period": span},
     "heartbeat_timeout": lambda span: {"heartbeat_timeout": span},
     "result_ttl": lambda span: {"result_ttl": span},
     "retry.initial_interval": lambda span: {"retry": Retry(initial_interval=span)},

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncIterator
 
 import pytest
 
 from ojster import App, JobContext, Retry, Worker, chain
+from ojster.outcomes import JobFailed
 from ojster.worker import execution
 
 pytestmark = pytest.mark.anyio
@@ -71,6 +73,45 @@ async def test_a_branch_starts_when_the_handler_has_really_stopped(app: App, kin
         worker.stop(0)
         await working
     assert seen == ["stopped", "tidied"]
+
+
+@pytest.mark.parametrize("grace", [None, 10])
+@pytest.mark.parametrize("kind", ["thread", "coroutine"])
+async def test_a_handler_may_return_a_partial_result_in_its_grace_period(
+    app: App, kind: str, grace: int | None
+) -> None:
+    released = threading.Event()
+
+    @app.job("thread")
+    def thread(job: JobContext) -> str:
+        while not job.cancelled:
+            time.sleep(0.01)
+        released.wait(0 if grace else LIMIT)
+        return "partial"
+
+    @app.job("coroutine")
+    async def coroutine() -> str:
+        try:
+            await asyncio.sleep(LIMIT)
+        except asyncio.CancelledError:
+            if grace is None:
+                raise
+        return "partial"
+
+    handle = await app.handlers[kind].using(timeout=1, grace_period=grace, retry=1).aenqueue()
+    worker = Worker(app, grace=1)
+    running = asyncio.create_task(worker.run())
+    try:
+        if grace is None:
+            with pytest.raises(JobFailed, match="longer than 1 seconds"):
+                await handle.aresult(LIMIT)
+        else:
+            assert await handle.aresult(LIMIT) == "partial"
+    finally:
+        released.set()
+        worker.stop()
+        await running
+    assert worker.abandoned == 0
 
 
 async def test_a_timeout_does_not_end_the_cleanup_of_a_cancelled_handler(app: App) -> None:

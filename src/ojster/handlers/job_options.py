@@ -239,6 +239,7 @@ class JobOptionsDict(TypedDict, total=False):
     queue: str | None
     priority: int | None
     timeout: Seconds | None
+    grace_period: Seconds | None
     total_timeout: Seconds | None
     retry: Retry | int | Mapping[str, Any] | None
     unique: Unique | Mapping[str, Any] | None
@@ -271,8 +272,9 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
         Queue of the job; the server's default is ``default``.
     priority:
         Priority, from -100 to 100; jobs with a higher priority run first. The server's default is 0.
-    timeout:
-        Maximum run time of an attempt, in seconds or as a ``timedelta``.
+    timeout, grace_period:
+        Maximum run time of an attempt, in seconds or as a ``timedelta``; and the time that its handler then has to
+        clean up, and may still return a result, in whole seconds; 0 by default.
     total_timeout:
         Maximum time from the creation of the job to its completion, with all attempts and the waits between them.
     retry:
@@ -281,14 +283,10 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
         Uniqueness policy: a ``Unique``, or a policy of ojs-unique-jobs.
     rate_limit:
         Rate limit: a ``RateLimit``, or a policy of ojs-rate-limiting.
-    delay:
-        Delay before the job may start, in seconds or as a ``timedelta``.
-    scheduled_at:
-        Earliest start, instead of ``delay``; a datetime with a time zone.
-    expires_in:
-        Time after which the job no longer starts, in seconds from now or as a ``timedelta``.
-    expires_at:
-        Time after which the job no longer starts, instead of ``expires_in``; a datetime with a time zone.
+    delay, scheduled_at:
+        Delay before the job may start, in seconds or as a ``timedelta``; or a datetime with a time zone.
+    expires_in, expires_at:
+        When the job no longer starts, in seconds from now or as a ``timedelta``; or a datetime with a time zone.
     tags:
         Labels by which jobs can be found.
     pending:
@@ -324,6 +322,7 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
     queue: str | None = None
     priority: int | None = None
     timeout: Seconds | None = None
+    grace_period: Seconds | None = None
     total_timeout: Seconds | None = None
     retry: Retry | int | Mapping[str, Any] | None = None
     unique: Unique | Mapping[str, Any] | None = None
@@ -395,6 +394,7 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
                 expires_at=expires_at,
                 tags=self.tags,
                 pending=self.pending,
+                grace_period=None if self.grace_period is None else to_whole_seconds(self.grace_period),
                 heartbeat_timeout=None if self.heartbeat_timeout is None else to_whole_seconds(self.heartbeat_timeout),
                 result_ttl=None if self.result_ttl is None else to_whole_seconds(self.result_ttl),
                 result_size_limit=self.result_size_limit,

@@ -99,6 +99,11 @@ class _Grace(msgspec.Struct):
 _grace: Final = msgspec.json.Decoder(_Grace).decode
 
 
+def grace_period(job: Job) -> int:
+    """Return the time that an attempt has to clean up after its timeout, in seconds; its envelope is loaded."""
+    return _grace(job.envelope).grace_period
+
+
 def _longest_run(tx: Transaction, job: Job) -> int | None:
     """Return how long an attempt may run, in microseconds: its timeout, and the time to clean up after it.
 
@@ -108,4 +113,4 @@ def _longest_run(tx: Transaction, job: Job) -> int | None:
     if timeout is None or not job.flags & HAS_GRACE:
         return timeout
     tx.load_envelopes([job])
-    return timeout + _grace(job.envelope).grace_period * SECOND
+    return timeout + grace_period(job) * SECOND

@@ -27,6 +27,7 @@ from ojster.handlers.raised import caught, value_of
 from ojster.handlers.register import HandlerRegister
 from ojster.jobs.code import CODE_TYPE
 from ojster.jobs.failure import Failure
+from ojster.jobs.leases import grace_period
 from ojster.jobs.messages import Acknowledgement, FailureReport, Release, hand_back
 from ojster.worker.children import ChildPool
 from ojster.worker.code import CodeRunner
@@ -275,10 +276,26 @@ class Executor:
             outcome = await asyncio.wrap_future(future)
         except asyncio.CancelledError:  # of this attempt: one that the handler raises comes as a value
             context.stop()
-            if not future.cancel() and not future.done():
-                self._abandon(future, context)
-            raise
+            if future.cancel() or not await self._ends_in_time(future, context):
+                raise
+            outcome = future.result()
         return value_of(outcome)
+
+    async def _ends_in_time(self, future: concurrent.futures.Future[Any], context: JobContext) -> bool:
+        """Give a thread that was stopped at its timeout the time to clean up; return whether it ends with an outcome.
+
+        Spec: ojs-timeouts 7.2
+        """
+        limit = context.time_limit
+        is_late = limit is not None and limit.expired() and not context.is_given_up
+        grace = grace_period(context.job) if is_late else 0
+        try:
+            if grace:
+                await asyncio.wait((asyncio.wrap_future(future),), timeout=grace)
+            return grace > 0 and future.done()
+        finally:
+            if not future.done():
+                self._abandon(future, context)
 
     def _abandon(self, future: concurrent.futures.Future[Any], context: JobContext) -> None:
         """Count a thread that still runs although its job has ended. It occupies a slot until it ends."""
