@@ -232,7 +232,7 @@ async def test_s56_what_a_job_collects_takes_the_place_of_what_has_its_name(flow
 @pytest.mark.parametrize(
     ("action", "why"),
     [
-        ({"name": "x", "collection": "nowhere"}, "no collection 'nowhere'"),
+        ({"name": "x", "collection": "former"}, "no collection 'former'"),
         ({"name": "x", "collection": "internal"}, "Only jobs of workflows"),
         ({"name": "{job.result.missing}", "collection": "releases"}, "leads nowhere"),
         ({"name": "{job.result}", "collection": "releases"}, "A name cannot be made of"),
@@ -245,13 +245,41 @@ async def test_s57_a_failed_reaction_is_recorded_and_undoes_nothing(
     flow: WorkflowBench, action: dict[str, Any], why: str
 ) -> None:
     await flow.engine.collections.create("releases")
+    await flow.engine.collections.create("former")
     await add(flow, "taken")
     id = await push(flow, event_reactions={"on_success": [{"action": "collect", **action}]})
+    await flow.engine.collections.delete("former")
     done = await flow.ack(await flow.fetch_one(), b'{"n":2}')
     assert done.state == "completed"
     assert len(await flow.engine.collections.items(RELEASES)) == 1
     (failure,) = [entry for entry in await flow.engine.jobs.history(id) if entry.type == "job.reaction_failed"]
     assert why in failure.data["error"]
+
+
+@pytest.mark.parametrize("way", ["job", "batch", "workflow", "job type"])
+async def test_a_collection_that_does_not_exist_is_refused_where_an_item_for_it_is_declared(
+    http: Http, way: str
+) -> None:
+    def declared(collection: str) -> tuple[str, str, Any]:
+        actions = [{"action": "collect", "name": "x", "collection": collection}]
+        step = {"type": "a", "args": [], "event_reactions": {"on_failure": actions}}
+        match way:
+            case "job":
+                return "POST", "/ojs/v1/jobs", step
+            case "batch":
+                return "POST", "/ojs/v1/jobs/batch", {"jobs": [{"type": "a", "args": []}, step]}
+            case "workflow":
+                return "POST", "/ojs/v1/workflows", chain(job("b"), group(step))
+        return "PUT", "/ojs/v1/job-types/a", {"event_reactions": step["event_reactions"]}
+
+    refused = await http(*declared("nowhere"))
+    assert refused.status_code == 400, refused.text
+    message = refused.json()["error"]["message"]
+    assert "There is no collection 'nowhere'" in message
+    assert "ojster collections create nowhere" in message
+    await http("POST", "/ojs/v1/collections", {"name": "somewhere"})
+    accepted = await http(*declared("somewhere"))
+    assert accepted.status_code in (200, 201), accepted.text
 
 
 async def test_w13_an_output_is_recorded_before_a_dependant_can_start(flow: WorkflowBench) -> None:

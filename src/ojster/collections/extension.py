@@ -3,23 +3,52 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 
 from ojster.collections.contents import delete_items, empty
-from ojster.collections.items import key_of_job
+from ojster.collections.items import INTERNAL, key_of_job
 from ojster.collections.named import count_removed_items, forget_removed_items
 from ojster.collections.outputs import broken_promise
+from ojster.collections.places import which_exist
 from ojster.collections.result_files import keep_result
-from ojster.core.errors import OjsterError, PromiseBroken
+from ojster.core.errors import InvalidRequest, OjsterError, PromiseBroken
 from ojster.core.job import Job
+from ojster.core.tenant import qualify
+from ojster.events.reaction_rules import Collect, reactions_of
 from ojster.jobs.extension import DeletedCounts, Extension, lock_with
 from ojster.jobs.failure import Failure
 from ojster.jobs.messages import Acknowledgement
+from ojster.jobs.new_job import NewJob
+from ojster.jobs.scope import Scope
 from ojster.jobs.transitions import fail_attempt
 from ojster.storage.transaction import Transaction
 
 
 class CollectionExtension(Extension):
-    """Artifacts of jobs, and results that are files."""
+    """Artifacts of jobs, results that are files, and the collections of reactions."""
+
+    async def check(self, scope: Scope, new: NewJob) -> None:
+        """Check the collections that the reactions of a job put items into.
+
+        Raises
+        ------
+        InvalidRequest
+            A collection does not exist.
+        """
+        if b'"collect"' not in new.envelope:
+            return
+        actions = chain.from_iterable(reactions_of(new.envelope).values())
+        names = sorted({one.collection for one in actions if isinstance(one, Collect)} - {INTERNAL})
+        if not names:
+            return
+        exist = await scope.database.read_many(which_exist, [qualify(new.tenant, name) for name in names])
+        missing = [name for name, is_there in zip(names, exist, strict=True) if not is_there]
+        if missing:
+            raise InvalidRequest(
+                f"There is no collection {missing[0]!r}, into which a reaction of the job puts an item. Create it: "
+                f"ojster collections create {missing[0]}.",
+                field="event_reactions",
+            )
 
     def deleted(self, tx: Transaction, jobs: Sequence[int]) -> None:
         """Delete the items of jobs."""

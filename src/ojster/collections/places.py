@@ -79,6 +79,13 @@ def need_collection(tx: Transaction, key: str) -> str:
     return key
 
 
+def which_exist(tx: Transaction, keys: Sequence[str]) -> list[bool]:
+    """Return whether there are named collections with these keys."""
+    marks = ", ".join("?" * len(keys))
+    known = {name for (name,) in tx.execute(f"SELECT name FROM collections WHERE name IN ({marks})", tuple(keys))}
+    return [key in known for key in keys]
+
+
 def find_readable(tx: Transaction, key: str) -> str | None:
     """Return the key of the collection that a tenant reads by a name; ``None``: there is none.
 
