@@ -1,4 +1,4 @@
-"""Misspelt parameters and members: they are refused, because ignoring them would do something else than was meant."""
+"""Misspelt parameters and members: what the specification lets nobody refuse brings a warning, the rest is refused."""
 
 from __future__ import annotations
 
@@ -27,23 +27,47 @@ async def test_unknown_query_parameters_are_refused(http: Http, path: str) -> No
     assert (answer.status_code, answer.json()["error"]["details"]["field"]) == (400, "exekution")
 
 
-@pytest.mark.parametrize(
-    ("path", "body", "meant"),
-    [
-        ("/workers/ack", {"results": 7}, "result"),
-        ("/workers/ack", {"result_": 1}, "result"),
-        ("/workers/nack", {"errors": {"message": "x"}}, "error"),
-    ],
-)
-async def test_misspelt_members_are_refused(
-    http: Http, bench: Bench, path: str, body: dict[str, Any], meant: str
-) -> None:
+JOB_PATH = "/ojs/v1/jobs/ID"
+REQUESTS: dict[str, tuple[str, str, dict[str, Any], str]] = {
+    "ack": ("POST", "/ojs/v1/workers/ack", {"job_id": "ID", "results": 7}, "result"),
+    "ack in the path": ("POST", f"{JOB_PATH}/ack", {"result_": 7}, "result"),
+    "ack batch": ("POST", "/ojs/v1/workers/ack/batch", {"acks": [], "fetchs": {}}, "fetch"),
+    "nack": ("POST", "/ojs/v1/workers/nack", {"job_id": "ID", "requeue": True, "errors": {}}, "error"),
+    "nack batch": ("POST", "/ojs/v1/workers/nack/batch", {"nacks": [], "nackss": 1}, "nacks"),
+    "release": ("POST", "/ojs/v1/workers/release", {"job_id": "ID", "delay_msec": 1}, "delay_ms"),
+    "release batch": ("POST", "/ojs/v1/workers/release/batch", {"releases": [], "release_": 1}, "releases"),
+    "fetch": ("POST", "/ojs/v1/workers/fetch", {"queues": ["none"], "counts": 2}, "count"),
+    "heartbeat": ("POST", "/ojs/v1/workers/heartbeat", {"worker_id": "w", "active_job": []}, "active_jobs"),
+    "progress": ("PUT", f"{JOB_PATH}/progress", {"progress": 0.5, "messages": "m"}, "message"),
+    "checkpoint": ("PUT", f"{JOB_PATH}/checkpoint", {"state": 1, "atempt": 1}, "attempt"),
+}
+"""Requests of workers with a misspelt member, and what is meant."""
+
+
+@pytest.mark.parametrize("kind", REQUESTS)
+async def test_a_misspelt_member_of_a_worker_brings_a_warning(http: Http, bench: Bench, kind: str) -> None:
+    method, path, body, meant = REQUESTS[kind]
     await bench.push()
-    active = await bench.fetch_one()
-    answer = await http("POST", f"{BASE}{path}", {"job_id": active.id} | body)
+    id = (await bench.fetch_one()).id
+    sent = {name: id if value == "ID" else value for name, value in body.items()}
+    answer = await http(method, path.replace("ID", id), sent)
+    assert answer.status_code == 200, answer.text
+    (warning,) = answer.json()["warnings"]
+    assert f"did you mean '{meant}'?" in warning
+
+
+async def test_a_refused_report_has_no_warnings(http: Http) -> None:
+    unknown = "01900000-0000-7000-8000-000000000000"
+    answer = await http("POST", f"{BASE}/workers/ack", {"job_id": unknown, "results": 7})
+    assert (answer.status_code, list(answer.json())) == (404, ["error"])
+
+
+async def test_misspelt_members_of_operators_are_refused(http: Http) -> None:
+    """Who ignored 'dry_rum' would delete the jobs."""
+    body = {"filter": {"type": "a"}, "dry_rum": True}
+    answer = await http("POST", f"{BASE}/jobs/batch/delete", body)
     assert answer.status_code == 400
-    assert f"did you mean '{meant}'?" in answer.json()["error"]["message"]
-    assert (await bench.find(active)).state == "active"
+    assert "did you mean 'dry_run'?" in answer.json()["error"]["message"]
 
 
 async def test_other_unknown_members_are_accepted(http: Http, bench: Bench) -> None:
@@ -62,7 +86,16 @@ async def test_other_unknown_members_are_accepted(http: Http, bench: Bench) -> N
         ("workflow_data", "allow_failure"),
     ],
 )
-async def test_words_of_other_systems_are_refused_with_the_name_to_use(http: Http, word: str, meant: str) -> None:
+async def test_words_of_other_systems_bring_a_warning_with_the_name_to_use(http: Http, word: str, meant: str) -> None:
     answer = await http("POST", f"{BASE}/workflows", chain(job("a", **{word: True})))
-    assert answer.status_code == 400
-    assert f"did you mean '{meant}'?" in answer.text
+    assert answer.status_code == 201
+    (warning,) = answer.json()["warnings"]
+    assert f"did you mean '{meant}'?" in warning
+
+
+async def test_a_map_whose_template_has_unknown_members_runs(http: Http, bench: Bench) -> None:
+    inner = {"type": "chain", "colour": "red", "steps": [{"type": "a", "args": [], "needs": ["x"]}]}
+    body = chain({"type": "map", "over": [1, 2], "do": inner})
+    answer = await http("POST", f"{BASE}/workflows", body)
+    assert (answer.status_code, len(answer.json()["warnings"])) == (201, 2)
+    assert [job.type for job in await bench.fetch(count=5)] == ["a", "a"]

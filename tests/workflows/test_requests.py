@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from typing import Any
 
@@ -17,7 +18,7 @@ from ojster.core.references import Unresolvable, follow, parse_reference, refere
 from ojster.workflows.condition_process import ConditionProcess
 from ojster.workflows.conditions import InvalidCondition, check_condition, evaluate
 from ojster.workflows.node import Kind
-from ojster.workflows.plan import read_workflow
+from ojster.workflows.plan import read_workflow, refuse_unknown
 from ojster.workflows.plan_values import NewWorkflow
 from ojster.workflows.planner import MAX_LEVELS
 from tests.workflows.bench import batch, chain, graph, group, job, ref
@@ -59,11 +60,6 @@ REFUSED: list[tuple[Any, str, str]] = [
     (chain(job("a", options={"pending": True})), "$.steps[0]", "cannot be 'pending'"),
     (chain(job("a", when="sometimes")), "$.steps[0].when", "'when' must be one of"),
     (chain(job("a", allow_failure=1)), "$.steps[0].allow_failure", "must be true or false"),
-    (chain(job("a", dependson=["b"])), "$.steps[0].dependson", "did you mean 'depends_on'?"),
-    (chain(job("a", manuel=True)), "$.steps[0].manuel", "did you mean 'manual'?"),
-    (chain(job("a") | {"if_": "false"}), "$.steps[0].if_", "did you mean 'if'?"),
-    (chain(job("a", condition="false")), "$.steps[0].condition", "did you mean 'if'?"),
-    (chain(job("a", needs=["x"])), "$.steps[0].needs", "did you mean 'depends_on'?"),
     (chain(job("a", depends_on=["b"])), "$.steps[0].depends_on", "Only the steps of a graph"),
     (chain(job("a", id="1")), "$.steps[0].id", "not only digits"),
     (chain(job("a", id="a.b")), "$.steps[0].id", "not only digits"),
@@ -114,6 +110,26 @@ def test_what_breaks_a_rule_is_refused_with_its_place(wire: Any, path: str, mess
     assert problem["path"].startswith(path)
     assert message in problem["message"]
     assert (refused.value.code, refused.value.status) == ("invalid_workflow", 400)
+
+
+MISSPELT: list[tuple[Any, str, str]] = [
+    (chain(job("a", dependson=["b"])), "$.steps[0].dependson", "did you mean 'depends_on'?"),
+    (chain(job("a", manuel=True)), "$.steps[0].manuel", "did you mean 'manual'?"),
+    (chain(job("a") | {"if_": "false"}), "$.steps[0].if_", "did you mean 'if'?"),
+    (chain(job("a", condition="false")), "$.steps[0].condition", "did you mean 'if'?"),
+    (chain(job("a", needs=["x"])), "$.steps[0].needs", "did you mean 'depends_on'?"),
+]
+
+
+@pytest.mark.parametrize(("wire", "path", "message"), MISSPELT)
+def test_a_misspelt_member_of_a_step_brings_a_warning_and_is_refused_where_unknown_members_are(
+    wire: Any, path: str, message: str
+) -> None:
+    (warning,) = read(wire).warnings
+    assert warning.startswith(path)
+    assert message in warning
+    with pytest.raises(InvalidWorkflow, match=re.escape(message)):
+        refuse_unknown(read_members(msgspec.json.encode(wire)), 0, largest=1_000_000)
 
 
 def test_several_problems_are_told_at_once() -> None:

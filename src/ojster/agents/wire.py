@@ -8,10 +8,10 @@ import msgspec
 from msgspec import Struct
 
 from ojster.agents.attributes import AgentState
-from ojster.core.wire import Count, Identifier, Json, Tokens
+from ojster.core.wire import Count, FromWorker, Identifier, Json, Tokens
 
 
-class AgentUsageBody(Struct):
+class AgentUsageBody(FromWorker, Struct):
     """Tokens that an agent's task has used, or, with ``is_estimate``, that its next call will use.
 
     ``estimated`` is the estimate that was charged before for the same call.

@@ -44,6 +44,12 @@ def misspellings(names: Collection[str], known: Collection[str], where: str) -> 
     ]
 
 
+def misspelt_members(members: Collection[str], kind: object) -> list[str]:
+    """Return a warning for each member that the type of a request does not have and that looks like one that it has."""
+    known = _members_of(kind)
+    return misspellings(set(members) - known, known, "The member") if known else []
+
+
 def refuse_misspelt(members: Collection[str], kind: object) -> None:
     """Refuse members that the type of a request does not have and that look like one that it has.
 

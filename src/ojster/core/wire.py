@@ -30,6 +30,13 @@ Tokens = Annotated[int, Meta(ge=0, le=10**12)]
 TenantWeight = Annotated[float, Meta(gt=0, le=1_000_000)]
 
 
+class FromWorker(Struct):
+    """A request of a worker. Its unknown members have no effect; the answer warns of those that look misspelt.
+
+    Spec: ojs-json-format 14.3
+    """
+
+
 class ErrorBody(Struct):
     """Why a request was rejected.
 

@@ -7,7 +7,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from ojster.core.wire import Identifier, JobTypes, Json, Milliseconds
+from ojster.core.wire import FromWorker, Identifier, JobTypes, Json, Milliseconds
 
 
 class HandlerBody(Struct):
@@ -17,7 +17,7 @@ class HandlerBody(Struct):
     versions: str = "*"
 
 
-class HeartbeatBody(Struct):
+class HeartbeatBody(FromWorker, Struct):
     """The heartbeat of a worker. ``active_jobs`` is a list of job ids, or their number beside ``active_job_ids``."""
 
     worker_id: Identifier

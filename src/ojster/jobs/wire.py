@@ -12,6 +12,7 @@ from ojster.core.wire import (
     ChangesBody,
     Count,
     FairnessStrategy,
+    FromWorker,
     Identifier,
     JobTypes,
     Json,
@@ -102,7 +103,7 @@ class BulkSteeringBody(Struct):
     idempotency_key: str | None = None
 
 
-class FetchBody(Struct):
+class FetchBody(FromWorker, Struct):
     """A worker's request for jobs."""
 
     queues: Annotated[list[str], Meta(min_length=1, max_length=1000)]
@@ -116,7 +117,7 @@ class FetchBody(Struct):
     weights: Annotated[dict[str, Weight], Meta(max_length=100)] = {}
 
 
-class AckJobBody(Struct):
+class AckJobBody(FromWorker, Struct):
     """Acknowledges the job in the path as completed."""
 
     result: Raw | UnsetType = UNSET
@@ -146,14 +147,14 @@ class AckJobAndFetchBody(AckJobBody, kw_only=True):
     fetch: FetchBody | None = None
 
 
-class AckBatchBody(Struct):
+class AckBatchBody(FromWorker, Struct):
     """Several acknowledgements; each is accepted or rejected on its own. ``fetch``: asks for more jobs as well."""
 
     acks: Annotated[list[AckBody], Meta(max_length=1000)]
     fetch: FetchBody | None = None
 
 
-class NackJobBody(Struct):
+class NackJobBody(FromWorker, Struct):
     """Reports that the job in the path failed, or hands it back with ``requeue``."""
 
     error: dict[str, Json] | None = None
@@ -171,7 +172,7 @@ class NackBody(NackJobBody, kw_only=True):
     job_id: str
 
 
-class ReleaseJobBody(Struct):
+class ReleaseJobBody(FromWorker, Struct):
     """Releases the job in the path; see ``ReleaseBody``."""
 
     then: Literal["queue", "wait", "retry", "skip"] = "queue"
@@ -200,19 +201,19 @@ class ReleaseBody(ReleaseJobBody, kw_only=True):
     job_id: str
 
 
-class ReleaseBatchBody(Struct):
+class ReleaseBatchBody(FromWorker, Struct):
     """Several releases; each is accepted or rejected on its own."""
 
     releases: Annotated[list[ReleaseBody], Meta(max_length=1000)]
 
 
-class NackBatchBody(Struct):
+class NackBatchBody(FromWorker, Struct):
     """Several failures; each is accepted or rejected on its own."""
 
     nacks: Annotated[list[NackBody], Meta(max_length=1000)]
 
 
-class ProgressBody(Struct):
+class ProgressBody(FromWorker, Struct):
     """The progress of a job.
 
     Spec: ojs-progress
@@ -233,7 +234,7 @@ class WorkerProgressBody(ProgressBody, kw_only=True):
     job_id: str
 
 
-class CheckpointBody(Struct):
+class CheckpointBody(FromWorker, Struct):
     """The saved state of a handler: any JSON value."""
 
     state: Raw

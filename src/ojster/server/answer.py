@@ -64,6 +64,12 @@ class Answer:
         self.headers = headers
         self.content_type = content_type
 
+    def warn(self, warnings: Sequence[str]) -> None:
+        """Add warnings to an object that is the answer to an accepted request."""
+        if self.status < 400 and self.body.endswith(b"}"):
+            comma = b"," if len(self.body) > 2 else b""
+            self.body = b'%b%b"warnings":%b}' % (self.body[:-1], comma, encode(warnings))
+
     def all_headers(self, request_id: str) -> list[Header]:
         """Return the headers of the response, including content type, request id and, if known, content length.
 

@@ -131,6 +131,8 @@ class Endpoint:
         started = time.perf_counter()
         with tracing.serving(self._name, request.trace_headers):
             answer = await self._answer(request)
+        if request.warnings:
+            answer.warn(request.warnings)
         if request.prefers_plain_json and answer.content_type is MEDIA_TYPE:
             answer.content_type = PLAIN_JSON
         self._metrics.count_request(self._name, answer.status, time.perf_counter() - started)

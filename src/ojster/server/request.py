@@ -17,9 +17,10 @@ from starlette.types import Receive
 from ojster.core.errors import Forbidden, InvalidPayload, InvalidRequest, PayloadTooLarge, Unsupported
 from ojster.core.ids import canonical_job_id, new_id
 from ojster.core.json_objects import Members, read_members
-from ojster.core.parsing import refuse_misspelt, use_canonical_job_ids, without_nulls
+from ojster.core.parsing import misspelt_members, refuse_misspelt, use_canonical_job_ids, without_nulls
 from ojster.core.tenant import check_tenant
 from ojster.core.turns import read_aside
+from ojster.core.wire import FromWorker
 from ojster.handlers import tracing
 from ojster.jobs.new_job import SPEC_VERSION
 from ojster.jobs.scope import Caller
@@ -85,6 +86,8 @@ class HttpRequest:
         The address that the connection comes from; empty if unknown.
     known_body:
         The body, if it was read; empty otherwise.
+    warnings:
+        What the caller learns about members of its request that have no effect.
     prefers_plain_json:
         Whether the answer must be ``application/json``: the client accepts that and not the media type of Open Job
         Spec, or accepts anything and sends that.
@@ -107,6 +110,7 @@ class HttpRequest:
         "request_id",
         "tenant",
         "version",
+        "warnings",
     )
 
     def __init__(
@@ -120,6 +124,7 @@ class HttpRequest:
         services: Services | None = None,
     ) -> None:
         self.engine = engine
+        self.warnings: Sequence[str] = ()
         self._services = services
         self.address = ""
         self.known_body = b""
@@ -330,7 +335,10 @@ class HttpRequest:
     def decode(self, raw: bytes, decoder: msgspec.json.Decoder[T]) -> T:
         """Return a body that was already read, decoded into the decoder's type. Raises as ``read`` does."""
         members = read_members(raw)
-        refuse_misspelt(members, decoder.type)
+        if isinstance(decoder.type, type) and issubclass(decoder.type, FromWorker):
+            self.warnings = misspelt_members(members, decoder.type)
+        else:
+            refuse_misspelt(members, decoder.type)
         body = self._decode(raw, decoder)
         use_canonical_job_ids(body)
         return body

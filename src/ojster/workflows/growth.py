@@ -21,6 +21,7 @@ from ojster.workflows.maps import add_to_mirrors, by_number, mirrors_of
 from ojster.workflows.nested_definitions import with_nested
 from ojster.workflows.node import TWO_PART, Followed, Kind, Node
 from ojster.workflows.plan_defaults import add_defaults
+from ojster.workflows.plan_members import refusal_of
 from ojster.workflows.planner import Planner
 
 
@@ -75,8 +76,8 @@ def grow(tx: Transaction, job: Job, steps: Sequence[bytes]) -> None:
         mirrors=mirrors,
         heads=[[by_number(head) for head in heads] for heads in undone_first],
     )
-    jobs = planner.plan.job_count
-    charge_growth(tx, workflow.tenant, jobs, jobs)
+    _refuse_unknown(planner)
+    charge_growth(tx, workflow.tenant, planner.plan.job_count, planner.plan.job_count)
     add_defaults(tx, planner.plan, workflow.tenant)
     added = graph.plant(planner.plan, workflow)
     promise(tx, workflow.seq, planner.plan.promises)
@@ -140,3 +141,9 @@ def _look_outside(graph: Graph, container: Node, name: str) -> int | None:
                     return found.number
         inner, node = node, None if node.parent is None else graph.container_of(node)
     return None
+
+
+def _refuse_unknown(planner: Planner) -> None:
+    """Refuse steps with unknown members: the answer to the report that adds them has no place for warnings of them."""
+    if planner.unknown:
+        raise refusal_of(planner.unknown)

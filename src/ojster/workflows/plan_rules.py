@@ -217,12 +217,14 @@ def promise(request: Members, provided: Sequence[Provided], path: str) -> None:
     request[REACTIONS] = msgspec.Raw(_encode(reactions))
 
 
-def refuse_misspelt(request: Members, path: str) -> None:
-    """Reject members that look like misspelt members of steps; a job keeps all others."""
+def misspelt_in(request: Members, path: str) -> list[Problem]:
+    """Return a problem for each member that looks like a misspelt member of steps; a job keeps all others."""
+    problems: list[Problem] = []
     for name in sorted(request.keys() - _JOB_MEMBERS):
         meant = _ALIASES.get(name) or next(iter(difflib.get_close_matches(name, NODE_MEMBERS, 1, 0.8)), None)
         if meant is not None:
-            raise Problem(f"{path}.{name}", f"Unknown member {name!r:.60}; did you mean {meant!r}?")
+            problems.append(Problem(f"{path}.{name}", f"Unknown member {name!r:.60}; did you mean {meant!r}?"))
+    return problems
 
 
 def compensation_of(members: Members) -> bytes | None:

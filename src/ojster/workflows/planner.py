@@ -42,9 +42,9 @@ from ojster.workflows.plan_rules import (
     gate_limit,
     inherit,
     is_job,
+    misspelt_in,
     options_of,
     promise,
-    refuse_misspelt,
     refuse_rule,
     trace_members,
     wait,
@@ -184,7 +184,6 @@ class Planner:
             self._finish()
         except Problem as problem:
             self.problems.append(problem)
-        self.problems += self.unknown
         if self.problems:
             raise refusal_of(self.problems)
 
@@ -299,7 +298,7 @@ class Planner:
         request["workflow_step"] = msgspec.Raw(_encode(here.place))
         spec.request = msgspec.Raw(_encode(request))
         node = self._node(Kind.JOB, here.parent, here.position, spec, here.path, here.place)
-        refuse_misspelt(request, here.path)
+        self.unknown += misspelt_in(request, here.path)
         self.plan.promises += [Promise(node.id, here.place, one) for one in provided]
         self._order.promised += [(node.id, one.name, one.category) for one in provided]
         spec.has_references = self._order.refer(node, spec, request.get("args", b""), here.path)
