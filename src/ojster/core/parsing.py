@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from functools import cache
 from typing import Any, Final, NamedTuple
 
@@ -95,7 +95,7 @@ _JOB_IDS: Final = frozenset({"job_id", "job_ids", "ids", "active_jobs", "active_
 """Members of requests that are ids of jobs: one, a list, or the keys of an object."""
 
 
-def use_canonical_job_ids(body: object) -> None:
+def use_canonical_job_ids(body: Any) -> None:
     """Change the ids of jobs in a decoded request, and in the objects in it, to lower case, as they are stored.
 
     Spec: ojs-core 13.6
@@ -121,7 +121,7 @@ def _canonical(value: Any) -> Any:
 
 
 @cache
-def _with_job_ids(kind: type) -> tuple[tuple[str, bool], ...]:
+def _with_job_ids(kind: Hashable) -> tuple[tuple[str, bool], ...]:
     """Return the members of a type of request that are ids of jobs, or lists of objects with such (true)."""
     fields = _fields_of(kind)
     nested = {name for name, field in fields.items() if isinstance(field.bodies, type) and _with_job_ids(field.bodies)}
