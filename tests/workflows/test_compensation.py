@@ -252,6 +252,14 @@ async def test_a_compensation_cannot_be_appended_where_nothing_is_undone(flow: W
         await flow.grow(one, undone("b"))
 
 
+async def test_steps_with_compensations_can_be_appended_to_a_saga_without_any(flow: WorkflowBench) -> None:
+    await flow.create({"type": "saga", "steps": [job("a")]})
+    (one,) = await flow.take()
+    await flow.grow(one, undone("b"), job("c", options={"retry": {"max_attempts": 1}}))
+    assert await flow.work("c") == ["b", "c", "undo.b"]
+    assert await flow.state() == "compensated"
+
+
 # Random workflows: what took effect and what was undone
 
 

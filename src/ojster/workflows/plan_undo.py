@@ -40,7 +40,7 @@ MIRROR_KINDS: Final = {Kind.CHAIN: Kind.CHAIN, Kind.GROUP: Kind.GROUP, **dict.fr
 
 _NOT_UNDONE: Final = (
     "'compensate' is allowed only in a step of a container. It is not allowed in a compensation, in a branch of one "
-    "step, and in a step that is added to a container without compensations."
+    "step, and in a step that is added to a container without compensations: make that one a saga."
 )
 
 
