@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from ojster import App, JobContext, Retry, Worker, chain
+from ojster import App, Depends, JobContext, Retry, Worker, chain, result_of
 from ojster.outcomes import JobFailed
 from ojster.worker import execution
 
@@ -73,6 +73,55 @@ async def test_a_branch_starts_when_the_handler_has_really_stopped(app: App, kin
         worker.stop(0)
         await working
     assert seen == ["stopped", "tidied"]
+
+
+@pytest.mark.parametrize("kind", ["unaware", "aware", "with a dependency", "raising"])
+async def test_a_thread_that_succeeds_after_its_stop_has_taken_effect_if_that_can_be_told(app: App, kind: str) -> None:
+    begun, may_end = threading.Event(), threading.Event()
+    undone: list[int] = []
+
+    def work(job: JobContext) -> int:
+        begun.set()
+        may_end.wait(LIMIT)
+        if kind == "raising":
+            raise ValueError("no")
+        return 0 if kind == "aware" and job.cancelled else 7
+
+    if kind == "with a dependency":
+
+        @app.job("work")
+        def depending(job: JobContext, dependency: object = Depends(object)) -> int:
+            return work(job)
+
+    else:
+        app.job("work")(work)
+
+    @app.job("undo")
+    async def undo(number: int | None) -> None:
+        undone.append(number or 0)
+
+    @app.job("first")
+    async def first() -> None: ...
+
+    step = app.handlers["work"].s().set(id="work", compensate=undo.s(result_of("work")))
+    run = await app.astart(chain(first.s().set(compensate=undo.s(1)), step))
+    worker = Worker(app)
+    working = asyncio.create_task(worker.run())
+    try:
+        async with asyncio.timeout(LIMIT):
+            while not begun.is_set():
+                await asyncio.sleep(0.01)
+            await run.cancel(stop_active=True)
+            while worker.abandoned == 0:
+                await asyncio.sleep(0.01)
+            may_end.set()
+            while not (await app.client().workflows.show(run.id)).finished:
+                await asyncio.sleep(0.02)
+    finally:
+        may_end.set()
+        worker.stop()
+        await working
+    assert undone == ([7, 1] if kind == "unaware" else [1])
 
 
 @pytest.mark.parametrize("grace", [None, 10])

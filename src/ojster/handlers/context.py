@@ -24,7 +24,7 @@ from ojster.handlers.progress_reports import ProgressReports
 from ojster.handlers.shared_properties import SharedProperties, run_from_thread
 from ojster.handlers.stop_signal import StopSignal
 from ojster.jobs.checkpoints import NewCheckpoint
-from ojster.jobs.messages import Holder, Progress
+from ojster.jobs.messages import Acknowledgement, Holder, Progress
 from ojster.workflows.notes import NewNote
 
 if TYPE_CHECKING:
@@ -95,6 +95,10 @@ class JobContext:
         """Whether the worker has given up the attempt: it then decides what happens to the job if the handler stops."""
         self.thread_ended: asyncio.Event | None = None
         """Set when the function returns; ``None`` unless it still runs in a thread although its attempt has ended."""
+        self.has_seen_stop = False
+        """Whether the handler has asked whether to stop, and learned that it should: it may return early."""
+        self.late_success: Acknowledgement | None = None
+        """The report that the function has succeeded in its thread after it was stopped, if so."""
         self.time_limit: asyncio.Timeout | None = None
         """The timeout of the attempt, while it runs."""
         self.appended: list[bytes] = []
@@ -306,6 +310,7 @@ class JobContext:
 
         Asynchronous handlers are cancelled then; synchronous handlers must check this property.
         """
+        self.has_seen_stop |= self._stop.is_set
         return self._stop.is_set
 
     def wait_cancelled(self, seconds: float) -> bool:
@@ -321,7 +326,9 @@ class JobContext:
         bool
             Whether the handler should stop.
         """
-        return self._stop.wait(seconds)
+        stopped = self._stop.wait(seconds)
+        self.has_seen_stop |= stopped
+        return stopped
 
     def stop(self) -> None:
         """Signal the handler to stop. The worker calls it."""

@@ -305,6 +305,7 @@ class Executor:
 
         def ended() -> None:
             self.abandoned -= 1
+            context.late_success = self._late_success(context, future)
             self._runs.discard(context.job.id)
             thread_ended.set()
             self._on_room()
@@ -314,6 +315,30 @@ class Executor:
                 loop.call_soon_threadsafe(ended)
 
         future.add_done_callback(report)
+
+    def _late_success(self, context: JobContext, future: concurrent.futures.Future[Any]) -> Acknowledgement | None:
+        """Return the report that a stopped thread has succeeded; ``None``: it has not, or nobody can tell.
+
+        A handler that has seen that it should stop may have returned early. Middleware and dependencies around it have
+        seen the attempt fail, and may have undone it.
+        """
+        job, outcome = context.job, future.result()
+        handler = self._app.handlers[job.type]
+        is_unclear = context.has_seen_stop or handler.needs is not None or bool(self._app.execution_middleware)
+        if isinstance(outcome, Raised) or is_unclear:
+            return None
+        try:
+            encoded = _to_json(job.type, outcome)
+            if encoded is not None:
+                handler.types.check_result(outcome, encoded)
+        except Exception:
+            return None
+        if encoded is not None and len(encoded) > MAX_INLINE_RESULT_BYTES:
+            return None
+        appended = tuple(context.appended)
+        return Acknowledgement(
+            job.id, encoded, context.worker_id, job.attempt, appended, context.changes, started_at=job.started_at
+        )
 
     def close(self) -> None:
         """Shut down the threads without waiting for those that still run."""

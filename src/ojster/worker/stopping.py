@@ -1,7 +1,8 @@
 """Attempts that the server has ended, or that a stopping worker gives up: they are confirmed when they have stopped.
 
 A coroutine stops when it is cancelled, unless it ignores that, and a child process when it is killed. A thread cannot
-be stopped. The confirmation waits until the handler has ended.
+be stopped. The confirmation waits until the handler has ended. If a thread succeeds after it was stopped, the report
+says so: the job completes if it still can, and a saga undoes what the step has done.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 
 from ojster.handlers.context import JobContext
-from ojster.jobs.messages import hand_back
+from ojster.jobs.messages import Release, hand_back
 from ojster.worker.execution import Ending
 
 
@@ -50,7 +51,7 @@ class Stopping:
         if context.thread_ended is None or context.thread_ended.is_set():
             tell(ending)
             return
-        waiting = asyncio.get_running_loop().create_task(_tell_after(context.thread_ended, ending, tell))
+        waiting = asyncio.get_running_loop().create_task(_tell_after(context.thread_ended, context, ending, tell))
         self._waiting.add(waiting)
         waiting.add_done_callback(self._waiting.discard)
 
@@ -60,6 +61,9 @@ class Stopping:
             waiting.cancel()
 
 
-async def _tell_after(ended: asyncio.Event, ending: Ending, tell: Callable[[Ending], None]) -> None:
+async def _tell_after(
+    ended: asyncio.Event, context: JobContext, ending: Ending, tell: Callable[[Ending], None]
+) -> None:
     await ended.wait()
-    tell(ending)
+    has_no_outcome = isinstance(ending, Release) and context.is_given_up
+    tell(context.late_success if has_no_outcome and context.late_success is not None else ending)
