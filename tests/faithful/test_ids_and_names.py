@@ -11,7 +11,7 @@ import pytest
 
 from ojster.core.parsing import _with_job_ids
 from ojster.schedules.due import run_due
-from ojster.server.routes import routes_of
+from ojster.server.endpoints import routes_of
 from tests.conftest import Bench, Http
 
 pytestmark = pytest.mark.anyio

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from ojster.core.errors import OjsterError, PayloadTooLarge
 from ojster.core.json_objects import Members, read_members
 from ojster.jobs import preparation as module
+from ojster.jobs.middleware import MiddlewareChain
 from ojster.jobs.new_job import NewJob, read_job
 from ojster.jobs.preparation import Preparation
 from ojster.jobs.schemas import Catalogue
@@ -34,7 +35,7 @@ def prepare(requests: list[dict[str, Any]]) -> list[NewJob | str]:
     settings = SimpleNamespace(largest_job=LARGEST, default_tenant="")
     database = SimpleNamespace(clock=lambda: NOW, settings=settings)
     scope: Any = FakeScope(database=database, tenant=None, access=None)
-    preparation = Preparation(scope, (), (), Catalogue(()))
+    preparation = Preparation(scope, MiddlewareChain(), (), Catalogue(()))
 
     async def all_of_them() -> list[NewJob | str]:
         made: list[NewJob | str] = []

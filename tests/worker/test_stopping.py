@@ -9,8 +9,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from ojster import App, Depends, JobContext, Retry, Worker, chain, result_of
-from ojster.outcomes import JobFailed
+from ojster import App, Depends, JobContext, JobFailed, Retry, Worker, chain, result_of
 from ojster.worker import execution
 
 pytestmark = pytest.mark.anyio

@@ -86,7 +86,7 @@ async def test_a_step_with_a_fallback_and_its_fallback_have_one_id_wherever_they
     replacing = {path for path, _, replaces in expected if replaces}
     info = await flow.look()
     assert {shown.path: shown.id for shown in info.walk()} == ids
-    assert {shown.path: (shown.id, shown.name) for shown in preview(chain(step)).steps[0].walk()} == {
+    assert {shown.path: (shown.id, shown.name) for shown in preview(chain(step)).walk()} == {
         shown.path: (shown.id, shown.name) for shown in info.walk()
     }
     page = await flow.engine.workflows.steps(StepFilter(flow.id))

@@ -20,7 +20,6 @@ from ojster.core.tenant import check_tenant, shown_tenant
 from ojster.files.open import store_for
 from ojster.handlers.codec import Codec
 from ojster.handlers.register import HandlerRegister
-from ojster.jobs.middleware import EnqueueMiddleware, MiddlewareChain
 from ojster.jobs.scope import Caller
 from ojster.service import Service
 from ojster.storage.database import URL_VARIABLE, names_a_database
@@ -108,7 +107,6 @@ class App(HandlerRegister, JobLookup, WorkflowCalls):
         self._written = url or None
         """The URL in the program; ``None``: there is none, or another one was chosen for this process."""
         self.settings = settings
-        self.enqueue_middleware = MiddlewareChain[EnqueueMiddleware]()
         self.on_startup = self.lifespan.on_startup
         self.on_shutdown = self.lifespan.on_shutdown
         self.migrate = migrate

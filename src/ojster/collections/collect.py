@@ -7,6 +7,7 @@ from typing import Final
 import msgspec
 
 from ojster.collections.items import INTERNAL, Matching
+from ojster.core.job_flags import JobEvent
 from ojster.core.short_cache import cache_short
 from ojster.jobs.stored_actions import stored_actions
 
@@ -41,6 +42,6 @@ _decode: Final = cache_short(1024)(msgspec.json.Decoder(Collect).decode)
 """With a cache, because jobs of a type mostly have the same actions."""
 
 
-def collects_of(envelope: bytes) -> list[Collect]:
-    """Return the ``collect`` actions of a stored job for its success."""
-    return [_decode(action) for action in stored_actions(envelope, "on_success", "collect")]
+def collects_of(envelope: bytes, event: JobEvent | None = "on_success") -> list[Collect]:
+    """Return the ``collect`` actions of a job for an event; ``None``: for any."""
+    return [_decode(action) for action in stored_actions(envelope, event, "collect")]

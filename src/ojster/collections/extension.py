@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import chain
 
+from ojster.collections.collect import collects_of
 from ojster.collections.contents import delete_items, empty
 from ojster.collections.items import INTERNAL, key_of_job
 from ojster.collections.named import count_removed_items, forget_removed_items
@@ -14,7 +14,6 @@ from ojster.collections.result_files import keep_result
 from ojster.core.errors import InvalidRequest, OjsterError, PromiseBroken
 from ojster.core.job import Job
 from ojster.core.tenant import qualify
-from ojster.events.reaction_rules import Collect, reactions_of
 from ojster.jobs.extension import DeletedCounts, Extension, lock_with
 from ojster.jobs.failure import Failure
 from ojster.jobs.messages import Acknowledgement
@@ -37,8 +36,7 @@ class CollectionExtension(Extension):
         """
         if b'"collect"' not in new.envelope:
             return
-        actions = chain.from_iterable(reactions_of(new.envelope).values())
-        names = sorted({one.collection for one in actions if isinstance(one, Collect)} - {INTERNAL})
+        names = sorted({action.collection for action in collects_of(new.envelope, None)} - {INTERNAL})
         if not names:
             return
         exist = await scope.database.read_many(which_exist, [qualify(new.tenant, name) for name in names])

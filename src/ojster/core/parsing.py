@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Hashable, Mapping
+from collections.abc import Collection, Mapping
 from functools import cache
 from typing import Any, Final, NamedTuple
 
@@ -100,7 +100,8 @@ def use_canonical_job_ids(body: Any) -> None:
 
     Spec: ojs-core 13.6
     """
-    for name, nested in _with_job_ids(type(body)):
+    kind: Any = type(body)
+    for name, nested in _with_job_ids(kind):
         value = getattr(body, name)
         if nested:
             for inner in value or ():
@@ -121,7 +122,7 @@ def _canonical(value: Any) -> Any:
 
 
 @cache
-def _with_job_ids(kind: Hashable) -> tuple[tuple[str, bool], ...]:
+def _with_job_ids(kind: Any) -> tuple[tuple[str, bool], ...]:
     """Return the members of a type of request that are ids of jobs, or lists of objects with such (true)."""
     fields = _fields_of(kind)
     nested = {name for name, field in fields.items() if isinstance(field.bodies, type) and _with_job_ids(field.bodies)}

@@ -19,7 +19,7 @@ from ojster.handlers.job_type import JobType
 from ojster.handlers.lifespan import Lifespan
 from ojster.handlers.middleware import ExecutionMiddleware, ThreadMiddleware
 from ojster.handlers.orchestrator import Orchestrator, Orchestrators
-from ojster.jobs.middleware import MiddlewareChain
+from ojster.jobs.middleware import EnqueueMiddleware, MiddlewareChain
 from ojster.jobs.names import check_queue_name
 from ojster.jobs.versions import Handled
 from ojster.schedules.cron import Cron
@@ -50,6 +50,7 @@ class HandlerRegister(Application, ABC):
         self.handlers: dict[str, JobType[Any, Any]] = {}
         self.crons: list[Cron] = []
         self.orchestrators = Orchestrators()
+        self.enqueue_middleware = MiddlewareChain[EnqueueMiddleware]()
         self.execution_middleware = MiddlewareChain[ExecutionMiddleware]()
         self.thread_middleware = MiddlewareChain[ThreadMiddleware]()
         self.lifespan = Lifespan[Self]()

@@ -21,7 +21,8 @@ _in_envelope: Final = msgspec.json.Decoder(_Envelope).decode
 _kind: Final = msgspec.json.Decoder(_Action).decode
 
 
-def stored_actions(envelope: bytes, event: JobEvent, *kinds: str) -> list[bytes]:
-    """Return the actions of some kinds for an event, as JSON: they were checked when the job was pushed."""
-    actions = map(bytes, _in_envelope(envelope).event_reactions.get(event, ()))
-    return [action for action in actions if _kind(action).action in kinds]
+def stored_actions(envelope: bytes, event: JobEvent | None, *kinds: str) -> list[bytes]:
+    """Return the actions of some kinds for an event (``None``: any), as JSON: they were checked before."""
+    reactions = _in_envelope(envelope).event_reactions
+    chosen = reactions.values() if event is None else [reactions.get(event, [])]
+    return [bytes(action) for actions in chosen for action in actions if _kind(action).action in kinds]

@@ -23,7 +23,7 @@ from ojster.handlers.context import JobContext, enter_job
 from ojster.handlers.job_type import JobType
 from ojster.handlers.outcomes import Released
 from ojster.handlers.provision import Provision, Threads, provided, threads_for, use_threads
-from ojster.handlers.raised import caught, value_of
+from ojster.handlers.raised import Raised, caught, value_of
 from ojster.handlers.register import HandlerRegister
 from ojster.jobs.code import CODE_TYPE
 from ojster.jobs.failure import Failure

@@ -13,7 +13,7 @@ from ojster.jobs.new_job import NewJob
 from ojster.storage.transaction import ColumnType, Row, Transaction
 from ojster.workflows.node import Followed, Kind, Node, NodeState, place_of, step_of
 from ojster.workflows.plan_values import Plan, Spec, read_spec
-from ojster.workflows.stored_workflow import WORKFLOW_COLUMNS, Workflow
+from ojster.workflows.stored_workflow import WORKFLOW_COLUMNS, Workflow, delete_nodes
 
 CHILDREN_AT_ONCE: Final = 500
 """Number of nodes in containers whose children are read together."""
@@ -487,19 +487,3 @@ def live_nodes(graph: Graph, workflow: Workflow) -> list[Node]:
         workflow.numbers,
     )
     return [graph._add(Node(*row)) for row in rows]
-
-
-def delete_nodes(tx: Transaction, ids: Sequence[int]) -> None:
-    """Delete nodes with their specifications, edges and reviews."""
-    if ids:
-        given = tx.integers(ids)
-        for table, column in (
-            ("node_specs", "id"),
-            ("node_edges", "source"),
-            ("node_edges", "target"),
-            ("node_reviews", "node"),
-            ("map_elements", "node"),
-            ("deferred_starts", "node"),
-            ("nodes", "id"),
-        ):
-            tx.execute(f"DELETE FROM {table} WHERE {column} {tx.among}", (given,))

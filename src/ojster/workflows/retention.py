@@ -10,9 +10,8 @@ from ojster.collections.items import key_of_promises, key_of_workflow
 from ojster.jobs.interventions import delete_jobs
 from ojster.storage.transaction import Transaction
 from ojster.tenancy.tenant import tenants_retention
-from ojster.workflows.graph import delete_nodes
 from ojster.workflows.states import change_workflow
-from ojster.workflows.stored_workflow import HIDDEN, WORKFLOW_COLUMNS, Workflow
+from ojster.workflows.stored_workflow import HIDDEN, WORKFLOW_COLUMNS, Workflow, delete_nodes
 
 MAX_DUE_WORKFLOWS: Final = 100
 """Maximum number of due workflows processed in one transaction."""

@@ -258,9 +258,9 @@ def _result(row: _Row, places: _Places) -> StepResult:
 def _current(row: _Row, places: _Places) -> StepInProgress:
     name, path, shown = places.name_of(row), places.path_of(row), places.display_name_of(row)
     if row.state in (NodeState.BLOCKED, NodeState.WAITING):
-        state, what = ("blocked", "gate") if row.state == NodeState.BLOCKED else ("waiting", "promise")
+        what: WaitingFor = "gate" if row.state == NodeState.BLOCKED else "promise"
         takes_place = places.is_fallback(row)
-        return StepInProgress(name, path, None, state, 0, what, display_name=shown, fallback=takes_place)
+        return StepInProgress(name, path, None, row.state, 0, what, display_name=shown, fallback=takes_place)
     waits = row.job_state == "pending" and row.suspension is not None
     state = "stopping" if row.job_state in FINISHED else row.job_state or ""
     enqueued_at, started_at = times_of_step(row.started_at, row.job_type, row.job_enqueued_at, row.job_started_at)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
@@ -126,3 +127,19 @@ def emit(tx: Transaction, type: str, workflow: Workflow, **data: Any) -> None:
     """
     about = {"workflow_id": workflow.id, "workflow_type": workflow.type, "workflow_name": workflow.name}
     tx.emit_of(type, workflow.id, workflow.tenant, about | data)
+
+
+def delete_nodes(tx: Transaction, ids: Sequence[int]) -> None:
+    """Delete nodes with their specifications, edges and reviews."""
+    if ids:
+        given = tx.integers(ids)
+        for table, column in (
+            ("node_specs", "id"),
+            ("node_edges", "source"),
+            ("node_edges", "target"),
+            ("node_reviews", "node"),
+            ("map_elements", "node"),
+            ("deferred_starts", "node"),
+            ("nodes", "id"),
+        ):
+            tx.execute(f"DELETE FROM {table} WHERE {column} {tx.among}", (given,))

@@ -568,7 +568,7 @@ CREATE INDEX deferred_starts_next
 CREATE INDEX deferred_starts_workflow
     ON deferred_starts (workflow);
 
--- Data that suspended jobs were resumed with, until a worker gets them.
+-- Data that suspended jobs were resumed with, for the attempts that follow. Deleted with the job.
 CREATE TABLE resumptions (
     seq  INTEGER PRIMARY KEY, -- of the job
     data BLOB    NOT NULL     -- any JSON value
