@@ -10,7 +10,7 @@ import pytest
 
 from ojster.core.json_objects import read_members
 from ojster.workflows.node import Kind
-from ojster.workflows.plan import read_workflow
+from ojster.workflows.plan.request import read_workflow
 
 ROOT = Path(__file__).parent.parent
 

@@ -18,7 +18,9 @@ from ojster.jobs import checkpoints, code, job_types, names, new_job, queries, r
 from ojster.schedules import cron_expression
 from ojster.server.application import Application
 from ojster.service import Service
-from ojster.workflows import conditions, definition, locks, plan, planner
+from ojster.workflows import definition, locks
+from ojster.workflows.plan import conditions, planner
+from ojster.workflows.plan import request as plan
 from tests.conftest import Http
 
 pytestmark = pytest.mark.anyio

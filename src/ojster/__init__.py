@@ -57,8 +57,8 @@ if TYPE_CHECKING:
     from ojster.worker.children import ChildLimits
     from ojster.worker.worker import Worker
     from ojster.workflows.declaration import INDEX, Step, Workflow, chain, element, found, group
-    from ojster.workflows.info import StepInfo, WorkflowInfo
-    from ojster.workflows.run_errors import WorkflowCancelled, WorkflowFailed
+    from ojster.workflows.read.info import StepInfo, WorkflowInfo
+    from ojster.workflows.read.run_errors import WorkflowCancelled, WorkflowFailed
 
 __all__ = [
     "INDEX",
@@ -216,13 +216,13 @@ _PLACES: Final = {
         "AsyncRun",
         "Run",
     ),
-    "ojster.workflows.info": (
+    "ojster.workflows.read.info": (
         "StepInfo",
         "WorkflowInfo",
     ),
     "ojster.handlers.orchestrator": ("Orchestrator",),
     "ojster.core.property_values": ("PropertyConflict",),
-    "ojster.workflows.run_errors": (
+    "ojster.workflows.read.run_errors": (
         "WorkflowCancelled",
         "WorkflowFailed",
     ),

@@ -14,7 +14,7 @@ import msgspec
 
 from ojster.api.app import App
 from ojster.storage.open import migrate_database
-from ojster.workflows.selection import WorkflowFilter
+from ojster.workflows.read.selection import WorkflowFilter
 from tests.chaos import ledger
 from tests.chaos.fleet import Fleet, Load, settle
 from tests.chaos.nursery import Nursery

@@ -16,8 +16,8 @@ from ojster.api.app import App
 from ojster.client.client import HttpClient
 from ojster.core.errors import OjsterError
 from ojster.core.json_objects import read_members
-from ojster.workflows.info import StepInfo, WorkflowInfo
-from ojster.workflows.selection import WorkflowFilter
+from ojster.workflows.read.info import StepInfo, WorkflowInfo
+from ojster.workflows.read.selection import WorkflowFilter
 from tests.chaos.fleet import OPTIONS, Fleet
 
 pytestmark = [pytest.mark.anyio, pytest.mark.thorough, pytest.mark.timeout(240)]

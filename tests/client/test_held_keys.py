@@ -15,7 +15,7 @@ from ojster.schedules.cron import Cron
 from ojster.schedules.due import go_on
 from ojster.service import Service
 from ojster.storage.open import open_database
-from ojster.workflows.start_quota import WAIT_US
+from ojster.workflows.run.start_quota import WAIT_US
 from tests.client.test_enqueue_in_transaction import psycopg_async
 from tests.conftest import Clock, request
 from tests.workflows.bench import WorkflowBench, chain, group, job

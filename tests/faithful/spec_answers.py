@@ -48,7 +48,7 @@ from ojster.server.endpoint import Endpoint
 from ojster.server.endpoints import webhooks as webhook_routes
 from ojster.server.request import HttpRequest
 from ojster.server.route import Route
-from ojster.workflows.info import WorkflowInfo
+from ojster.workflows.read.info import WorkflowInfo
 from tests.faithful.examples import ROOT
 from tests.faithful.spec_exceptions import EXCEPTIONS
 

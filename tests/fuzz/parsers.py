@@ -46,11 +46,11 @@ from ojster.server.proxies import TrustedProxies
 from ojster.server.request import HttpRequest
 from ojster.storage.database import without_password
 from ojster.storage.postgres.url import MAX_CONNECTIONS, parse_postgres_url
-from ojster.workflows.conditions import LONGEST_CONDITION, InvalidCondition, check_condition, evaluate
 from ojster.workflows.definition import check_params, read_definition, read_start
 from ojster.workflows.locks import compile_lock
-from ojster.workflows.plan import MAX_PARAMS_BYTES, read_workflow, refuse_unknown
-from ojster.workflows.plan_values import NewWorkflow, read_spec
+from ojster.workflows.plan.conditions import LONGEST_CONDITION, InvalidCondition, check_condition, evaluate
+from ojster.workflows.plan.request import MAX_PARAMS_BYTES, read_workflow, refuse_unknown
+from ojster.workflows.plan.values import NewWorkflow, read_spec
 from tests.fuzz.connections import feed_connection, feed_socket
 from tests.fuzz.targets import Target, lines_of, need, text_of
 

@@ -31,7 +31,7 @@ from ojster.queues.queues import pause, resume
 from ojster.schedules.due import run_due
 from ojster.storage.database import Database
 from ojster.storage.open import open_database
-from ojster.workflows import suspensions
+from ojster.workflows.run import suspensions
 from tests.conftest import Clock, empty, request
 
 QUEUES = ("a", "b")

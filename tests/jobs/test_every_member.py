@@ -22,8 +22,9 @@ from ojster.jobs.policy_wire import RetryPolicyBody, UniquePolicyBody
 from ojster.jobs.rate_limit_wire import RateLimitBody
 from ojster.server.application import Application
 from ojster.server.endpoints import routes_of
-from ojster.workflows import definition, plan
-from ojster.workflows.plan_rules import CHILDREN, NODE_MEMBERS, OF_STEPS
+from ojster.workflows import definition
+from ojster.workflows.plan import request as plan
+from ojster.workflows.plan.rules import CHILDREN, NODE_MEMBERS, OF_STEPS
 from tests.client.in_memory import InMemoryTransport, connect, to
 from tests.conftest import Bench, Http, request
 

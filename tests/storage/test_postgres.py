@@ -30,7 +30,7 @@ from ojster.storage.postgres.database import PostgresDatabase
 from ojster.storage.postgres.pipeline import ConnectionLost, translate
 from ojster.storage.postgres.url import parse_postgres_url
 from ojster.storage.transaction import Transaction, TryAgain
-from ojster.workflows import due as workflow_due
+from ojster.workflows.run import due as workflow_due
 from tests.conftest import SERVER_VARIABLE, Clock, request, url_of_schema
 from tests.postgres import PostgresServer
 

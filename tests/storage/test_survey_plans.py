@@ -18,7 +18,7 @@ from ojster.jobs.scope import Caller
 from ojster.jobs.statistics import Span, history
 from ojster.storage.sqlite.schema import migrate
 from ojster.storage.sqlite.statements import plan_once
-from ojster.workflows.step_pages import StepFilter
+from ojster.workflows.read.step_pages import StepFilter
 from tests.conftest import Bench
 from tests.storage.statements import Recorded, having, recorded_on_sqlite
 from tests.storage.test_plans import plan_of, whole_scans

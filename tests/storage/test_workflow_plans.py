@@ -25,7 +25,7 @@ from ojster.storage.postgres.pipeline import translate
 from ojster.storage.postgres.url import parse_postgres_url
 from ojster.storage.sqlite.statements import plan_once
 from ojster.workflows.node import Inputs
-from ojster.workflows.results import _COLUMNS, _STEPS_BEFORE
+from ojster.workflows.run.results import _COLUMNS, _STEPS_BEFORE
 from tests.conftest import Clock
 from tests.storage.statements import Recorded, having, recorded_on_postgres, skip_without_generic_plans
 

@@ -10,7 +10,7 @@ from ojster import App, group
 from ojster.core.errors import BackendUnavailable
 from ojster.worker.drain_check import DRAIN_CHECK_SECONDS, DrainCheck
 from ojster.worker.worker import Worker
-from ojster.workflows.start_quota import MAX_STARTS_OF_WORKFLOW
+from ojster.workflows.run.start_quota import MAX_STARTS_OF_WORKFLOW
 
 pytestmark = pytest.mark.anyio
 

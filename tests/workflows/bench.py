@@ -12,9 +12,9 @@ from ojster.jobs.failure import Failure
 from ojster.jobs.messages import Acknowledgement, FailureReport, Release
 from ojster.jobs.scope import accepted
 from ojster.service import Service
-from ojster.workflows.control import Review
-from ojster.workflows.info import StepInfo, WorkflowInfo
-from ojster.workflows.steps import StepAddress
+from ojster.workflows.read.info import StepInfo, WorkflowInfo
+from ojster.workflows.run.control import Review
+from ojster.workflows.run.steps import StepAddress
 from tests.conftest import Bench, Clock
 from tests.workflows.driver import every_step
 

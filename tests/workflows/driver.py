@@ -17,8 +17,8 @@ from ojster.jobs.messages import Acknowledgement, FailureReport
 from ojster.schedules.due import run_due
 from ojster.service import Service
 from ojster.storage.transaction import Transaction
-from ojster.workflows.control import Review
-from ojster.workflows.info import StepInfo, WorkflowInfo
+from ojster.workflows.read.info import StepInfo, WorkflowInfo
+from ojster.workflows.run.control import Review
 from tests.conftest import Clock
 from tests.workflows.interpreter import Interpreter, Script, grown
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ojster.core.errors import Conflict, InvalidRequest, NotFound, OjsterError
-from ojster.workflows.dependencies import NewDependencies
+from ojster.workflows.run.dependencies import NewDependencies
 from tests.conftest import Http
 from tests.workflows.bench import WorkflowBench, chain, graph, group, job, ref
 

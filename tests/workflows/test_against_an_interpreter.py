@@ -11,7 +11,7 @@ import pytest
 
 from ojster.service import Service
 from ojster.storage.open import open_database
-from ojster.workflows import creation, start_quota
+from ojster.workflows.run import creation, start_quota
 from tests.amount import cases
 from tests.conftest import Clock, empty
 from tests.workflows.driver import Crowd, every_step, leftovers

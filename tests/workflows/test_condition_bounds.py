@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ojster.workflows.conditions import InvalidCondition, check_condition, evaluate
+from ojster.workflows.plan.conditions import InvalidCondition, check_condition, evaluate
 from tests.conftest import Http
 
 pytestmark = pytest.mark.anyio

@@ -14,8 +14,8 @@ from ojster.core.json_objects import read_members
 from ojster.storage.postgres.transaction import PostgresTransaction
 from ojster.storage.sqlite.database import SqliteDatabase, SqliteTransaction
 from ojster.storage.transaction import Transaction
-from ojster.workflows import creation
-from ojster.workflows.plan_values import NewWorkflow
+from ojster.workflows.plan.values import NewWorkflow
+from ojster.workflows.run import creation
 from tests.conftest import Bench
 
 pytestmark = pytest.mark.anyio

@@ -9,8 +9,8 @@ import pytest
 
 from ojster import Graph, Step, chain, gate
 from ojster.core.errors import InvalidWorkflow
-from ojster.workflows.drawing import MARKS, draw
-from ojster.workflows.step_pages import StepFilter
+from ojster.workflows.read.drawing import MARKS, draw
+from ojster.workflows.read.step_pages import StepFilter
 from tests.conftest import Http
 from tests.workflows.bench import WorkflowBench, batch, graph, group, job
 from tests.workflows.bench import chain as chain_of

@@ -17,7 +17,7 @@ from ojster.core.settings import Settings
 from ojster.jobs.claim_policy import Claim
 from ojster.schedules import retention
 from ojster.service import Service
-from ojster.workflows.selection import WorkflowFilter
+from ojster.workflows.read.selection import WorkflowFilter
 from tests.conftest import Clock
 from tests.workflows.bench import WorkflowBench, batch, chain, graph, group, job, ref
 

@@ -14,7 +14,7 @@ from ojster.core.json_objects import read_members
 from ojster.core.settings import Settings
 from ojster.jobs.messages import Acknowledgement
 from ojster.jobs.scope import Caller
-from ojster.workflows import expansion, maps, start_quota
+from ojster.workflows.run import expansion, maps, start_quota
 from tests.tenancy.test_tenants import say
 from tests.workflows.bench import WorkflowBench, chain, group, job, ref
 

@@ -12,11 +12,11 @@ from ojster.core.ids import new_id
 from ojster.core.json_objects import read_members
 from ojster.jobs.scope import accepted
 from ojster.schedules import retention
-from ojster.workflows import creation, start_quota
-from ojster.workflows import graph as graphs
-from ojster.workflows.plan_values import NewWorkflow
-from ojster.workflows.selection import WorkflowFilter
-from ojster.workflows.start_quota import MAX_STARTS_OF_WORKFLOW
+from ojster.workflows.plan.values import NewWorkflow
+from ojster.workflows.read.selection import WorkflowFilter
+from ojster.workflows.run import creation, start_quota
+from ojster.workflows.run import graph as graphs
+from ojster.workflows.run.start_quota import MAX_STARTS_OF_WORKFLOW
 from tests.workflows.bench import WorkflowBench, chain, graph, group, job
 
 pytestmark = pytest.mark.anyio

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from ojster.core.events import EventFilter
-from ojster.workflows.drawing import draw
-from ojster.workflows.preview import preview
-from ojster.workflows.step_pages import StepFilter
-from ojster.workflows.steps import StepAddress
+from ojster.workflows.read.drawing import draw
+from ojster.workflows.read.preview import preview
+from ojster.workflows.read.step_pages import StepFilter
+from ojster.workflows.run.steps import StepAddress
 from tests.workflows.bench import WorkflowBench, chain, graph, group, job, ref
 
 pytestmark = pytest.mark.anyio

@@ -13,7 +13,7 @@ from ojster.core.errors import InvalidWorkflow
 from ojster.core.json_objects import read_members
 from ojster.jobs.scope import Caller
 from ojster.service import Service
-from ojster.workflows.drawing import draw
+from ojster.workflows.read.drawing import draw
 from tests.workflows.bench import WorkflowBench, chain, graph, group, job, ref
 
 pytestmark = pytest.mark.anyio

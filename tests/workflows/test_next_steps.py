@@ -14,8 +14,8 @@ from ojster.jobs.claim_policy import Claim
 from ojster.jobs.completion import acknowledge
 from ojster.jobs.messages import Acknowledgement
 from ojster.storage.transaction import Transaction
-from ojster.workflows import claimed_steps
-from ojster.workflows.control import hold_workflows
+from ojster.workflows.run import claimed_steps
+from ojster.workflows.run.control import hold_workflows
 from tests.workflows.bench import WorkflowBench, batch, chain, graph, group, job
 
 pytestmark = pytest.mark.anyio

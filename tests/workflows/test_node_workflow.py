@@ -39,9 +39,9 @@ from ojster.worker.worker import Worker
 from ojster.workflows.definition import read_workflow_retry_policy
 from ojster.workflows.definitions import Deletion, Named
 from ojster.workflows.notes import NewNote
-from ojster.workflows.selection import WorkflowFilter
-from ojster.workflows.status import StepResult
-from ojster.workflows.suspensions import WorkflowResumption
+from ojster.workflows.read.selection import WorkflowFilter
+from ojster.workflows.read.status import StepResult
+from ojster.workflows.run.suspensions import WorkflowResumption
 from tests.conftest import Bench, Clock
 from tests.workflows.bench import job as step
 

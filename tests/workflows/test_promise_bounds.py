@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from ojster.core.json_objects import read_members
-from ojster.workflows.plan import read_workflow
+from ojster.workflows.plan.request import read_workflow
 from tests.conftest import START
 
 

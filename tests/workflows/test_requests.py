@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from ojster.core.errors import InvalidWorkflow, OjsterError
 from ojster.core.json_objects import read_members
 from ojster.core.references import Unresolvable, follow, parse_reference, references_in, resolve
-from ojster.workflows.condition_process import ConditionProcess
-from ojster.workflows.conditions import InvalidCondition, check_condition, evaluate
 from ojster.workflows.node import Kind
-from ojster.workflows.plan import read_workflow, refuse_unknown
-from ojster.workflows.plan_values import NewWorkflow
-from ojster.workflows.planner import MAX_LEVELS
+from ojster.workflows.plan.condition_process import ConditionProcess
+from ojster.workflows.plan.conditions import InvalidCondition, check_condition, evaluate
+from ojster.workflows.plan.planner import MAX_LEVELS
+from ojster.workflows.plan.request import read_workflow, refuse_unknown
+from ojster.workflows.plan.values import NewWorkflow
 from tests.workflows.bench import batch, chain, graph, group, job, ref
 
 NOW = 1_800_000_000_000_000

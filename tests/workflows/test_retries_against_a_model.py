@@ -22,8 +22,8 @@ from ojster.jobs.messages import Acknowledgement, FailureReport
 from ojster.schedules.due import run_due
 from ojster.service import Service
 from ojster.storage.transaction import Transaction
-from ojster.workflows.control import Review
-from ojster.workflows.steps import StepAddress
+from ojster.workflows.run.control import Review
+from ojster.workflows.run.steps import StepAddress
 from tests.amount import cases
 from tests.conftest import Clock
 from tests.workflows.driver import every_step, is_shown, leftovers, members

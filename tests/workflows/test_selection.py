@@ -9,8 +9,8 @@ from unittest import mock
 import pytest
 
 from ojster.client.client import HttpClient
-from ojster.workflows import selection
-from ojster.workflows.selection import WorkflowFilter
+from ojster.workflows.read import selection
+from ojster.workflows.read.selection import WorkflowFilter
 from tests.client.in_memory import InMemoryTransport, connect
 from tests.conftest import Http
 from tests.workflows.bench import WorkflowBench, chain, job

@@ -19,10 +19,10 @@ from ojster.core.job import Job
 from ojster.core.json_objects import read_members
 from ojster.core.state_machine import IllegalTransition, StateMachine
 from ojster.jobs.messages import Release
-from ojster.workflows import creation
-from ojster.workflows.dependencies import NewDependencies
 from ojster.workflows.node import Node, NodeState
-from ojster.workflows.states import NODE_STATES, WORKFLOW_STATES, change_node
+from ojster.workflows.run import creation
+from ojster.workflows.run.dependencies import NewDependencies
+from ojster.workflows.run.states import NODE_STATES, WORKFLOW_STATES, change_node
 from tests.workflows.bench import WorkflowBench, chain, graph, group, job, ref
 
 pytestmark = pytest.mark.anyio
@@ -296,9 +296,9 @@ def test_states_are_assigned_only_by_the_functions_that_check_them() -> None:
     assert places == {
         "storage/transaction.py:move",
         "jobs/push.py:_new_row",  # the first state, which `_insert` checks
-        "workflows/states.py:change_node",
-        "workflows/states.py:change_workflow",
-        "workflows/views.py:_show_job",  # how a step is shown
+        "workflows/run/states.py:change_node",
+        "workflows/run/states.py:change_workflow",
+        "workflows/read/views.py:_show_job",  # how a step is shown
     }
 
 

@@ -12,9 +12,9 @@ from ojster.core.errors import NotFound
 from ojster.core.timestamps import parse_timestamp
 from ojster.jobs.messages import Acknowledgement
 from ojster.jobs.scope import Caller
-from ojster.workflows import step_pages
-from ojster.workflows.levels import LevelRequest, show_levels
-from ojster.workflows.step_pages import StepFilter
+from ojster.workflows.read import step_pages
+from ojster.workflows.read.levels import LevelRequest, show_levels
+from ojster.workflows.read.step_pages import StepFilter
 from tests.conftest import START, Bench, Http
 from tests.workflows.bench import WorkflowBench, graph, job
 from tests.workflows.driver import every_step

@@ -8,7 +8,7 @@ import pytest
 
 from ojster.core.errors import Conflict, NotFound
 from ojster.core.job import Job
-from ojster.workflows.step_pages import StepFilter
+from ojster.workflows.read.step_pages import StepFilter
 from tests.conftest import Http
 from tests.workflows.bench import WorkflowBench, batch, chain, graph, group, job, ref
 

@@ -9,7 +9,7 @@ import pytest
 from ojster.jobs.ending_attempts import TIMEOUT_GRACE
 from ojster.jobs.failure import Failure
 from ojster.jobs.messages import Acknowledgement, FailureReport, Release
-from ojster.workflows.steps import StepAddress
+from ojster.workflows.run.steps import StepAddress
 from tests.conftest import Http
 from tests.workflows.bench import WorkflowBench, batch, chain, group, job
 

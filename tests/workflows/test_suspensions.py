@@ -23,7 +23,7 @@ from ojster.storage.transaction import Transaction
 from ojster.workflows.definitions import Deletion
 from ojster.workflows.notes import NewNote
 from ojster.workflows.properties import PropertyChange
-from ojster.workflows.suspensions import WorkflowResumption
+from ojster.workflows.run.suspensions import WorkflowResumption
 from tests.workflows.bench import WorkflowBench, chain, group, job
 
 pytestmark = pytest.mark.anyio

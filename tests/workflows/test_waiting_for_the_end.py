@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import pytest
 
 from ojster.storage.transaction import Transaction
-from ojster.workflows import views
-from ojster.workflows.info import WorkflowInfo
+from ojster.workflows.read import views
+from ojster.workflows.read.info import WorkflowInfo
 from tests.workflows.bench import WorkflowBench
 
 pytestmark = pytest.mark.anyio

@@ -20,7 +20,7 @@ from ojster.reactions import enqueue
 from ojster.service import Service
 from ojster.workflows.declaration import Step
 from ojster.workflows.declaration import chain as chain_of
-from ojster.workflows.suspensions import WorkflowResumption
+from ojster.workflows.run.suspensions import WorkflowResumption
 from tests.workflows.bench import WorkflowBench, chain, graph, group, job, ref
 
 pytestmark = pytest.mark.anyio

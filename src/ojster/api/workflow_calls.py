@@ -21,8 +21,8 @@ from ojster.handlers.job_options import check_options, policy_to_wire
 from ojster.handlers.orchestrator import Orchestrator
 from ojster.workflows.declaration import Step, Workflow, chain, start_request
 from ojster.workflows.definition import Definition
-from ojster.workflows.info import WorkflowInfo
 from ojster.workflows.orchestrator_request import ORCHESTRATOR_MEMBER as ORCHESTRATOR
+from ojster.workflows.read.info import WorkflowInfo
 
 Startable = Step | str | type[Orchestrator]
 """Anything that can be started as a workflow: steps, the name of a definition, or an orchestrator class."""

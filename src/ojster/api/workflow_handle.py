@@ -13,15 +13,15 @@ from ojster.client.file_transfer import restore
 from ojster.client.interface import Client
 from ojster.core.values import to_json
 from ojster.jobs.failure import Failure
-from ojster.workflows.control import Review
 from ojster.workflows.declaration import DrawingFormat
-from ojster.workflows.dependencies import NewDependencies
-from ojster.workflows.drawing import draw
-from ojster.workflows.info import WorkflowInfo
-from ojster.workflows.run_errors import result_of
-from ojster.workflows.status import WorkflowStatus
-from ojster.workflows.steps import StepAddress
-from ojster.workflows.suspensions import WorkflowResumption
+from ojster.workflows.read.drawing import draw
+from ojster.workflows.read.info import WorkflowInfo
+from ojster.workflows.read.run_errors import result_of
+from ojster.workflows.read.status import WorkflowStatus
+from ojster.workflows.run.control import Review
+from ojster.workflows.run.dependencies import NewDependencies
+from ojster.workflows.run.steps import StepAddress
+from ojster.workflows.run.suspensions import WorkflowResumption
 
 MAX_POLL_SECONDS: Final = 30.0
 """Maximum long-poll wait for a workflow's result, in seconds."""

@@ -17,8 +17,8 @@ from ojster.core.version import __version__
 from ojster.handlers.job_info import info_of
 from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.queries import Page
-from ojster.workflows.selection import WorkflowFilter
-from ojster.workflows.step_pages import StepFilter
+from ojster.workflows.read.selection import WorkflowFilter
+from ojster.workflows.read.step_pages import StepFilter
 
 State = Literal["scheduled", "available", "pending", "active", "completed", "retryable", "cancelled", "discarded"]
 

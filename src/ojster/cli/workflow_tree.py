@@ -18,9 +18,9 @@ from ojster.api.workflow_handle import MAX_WATCH_POLL_SECONDS
 from ojster.cli.options import ask
 from ojster.cli.output import console, print_json
 from ojster.client.interface import Client
-from ojster.workflows.drawing import MARKS
-from ojster.workflows.info import StepInfo, WorkflowInfo
-from ojster.workflows.plan_rules import CONTAINERS
+from ojster.workflows.plan.rules import CONTAINERS
+from ojster.workflows.read.drawing import MARKS
+from ojster.workflows.read.info import StepInfo, WorkflowInfo
 
 STYLES: Final = {
     "waiting": "bright_black",

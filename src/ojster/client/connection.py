@@ -21,7 +21,7 @@ from ojster.jobs.failure import Failure
 from ojster.jobs.job_json import from_json
 from ojster.jobs.messages import FailureReport
 from ojster.jobs.queries import Page
-from ojster.workflows.selection import WorkflowFilter
+from ojster.workflows.read.selection import WorkflowFilter
 
 log = logging.getLogger(__name__)
 

@@ -38,18 +38,18 @@ from ojster.jobs.transitions import ChangedJob
 from ojster.queues.queues import Queue, QueueStatistics
 from ojster.queues.wire import DeletionStrategy
 from ojster.schedules.cron import Cron, OnConflict, Registered
-from ojster.workflows.control import Review
 from ojster.workflows.definition import Definition
 from ojster.workflows.definitions import Deletion, Named
-from ojster.workflows.dependencies import NewDependencies
-from ojster.workflows.info import WorkflowInfo, WorkflowPage
 from ojster.workflows.notes import NewNote, Note
 from ojster.workflows.properties import Properties, PropertyChange
-from ojster.workflows.selection import WorkflowFilter
-from ojster.workflows.status import WorkflowStatistics, WorkflowStatus
-from ojster.workflows.step_pages import StepFilter, StepPage
-from ojster.workflows.steps import StepAddress
-from ojster.workflows.suspensions import WorkflowResumption
+from ojster.workflows.read.info import WorkflowInfo, WorkflowPage
+from ojster.workflows.read.selection import WorkflowFilter
+from ojster.workflows.read.status import WorkflowStatistics, WorkflowStatus
+from ojster.workflows.read.step_pages import StepFilter, StepPage
+from ojster.workflows.run.control import Review
+from ojster.workflows.run.dependencies import NewDependencies
+from ojster.workflows.run.steps import StepAddress
+from ojster.workflows.run.suspensions import WorkflowResumption
 
 
 class JobCalls(Protocol):

@@ -21,16 +21,16 @@ from ojster.workflows.answer_wire import (
     WorkflowStatisticsAnswer,
     WorkflowStatusAnswer,
 )
-from ojster.workflows.control import Review
-from ojster.workflows.dependencies import NewDependencies
-from ojster.workflows.info import WorkflowInfo, WorkflowPage
 from ojster.workflows.notes import NewNote, Note
 from ojster.workflows.properties import Properties, PropertyChange
-from ojster.workflows.selection import WorkflowFilter
-from ojster.workflows.status import WorkflowStatistics, WorkflowStatus
-from ojster.workflows.step_pages import StepFilter, StepPage
-from ojster.workflows.steps import StepAddress
-from ojster.workflows.suspensions import WorkflowResumption
+from ojster.workflows.read.info import WorkflowInfo, WorkflowPage
+from ojster.workflows.read.selection import WorkflowFilter
+from ojster.workflows.read.status import WorkflowStatistics, WorkflowStatus
+from ojster.workflows.read.step_pages import StepFilter, StepPage
+from ojster.workflows.run.control import Review
+from ojster.workflows.run.dependencies import NewDependencies
+from ojster.workflows.run.steps import StepAddress
+from ojster.workflows.run.suspensions import WorkflowResumption
 from ojster.workflows.wire import NoteBody, PropertiesBody, ReviewBody
 
 _encode: Final = msgspec.json.Encoder().encode

@@ -144,7 +144,7 @@ class Job(msgspec.Struct, gc=False):
     needs: str | None = None
     agent: bytes | None = None
     suspension: str | None = None
-    """The effect of resuming it, while it is suspended: see ``ojster.workflows.suspensions``."""
+    """The effect of resuming it, while it is suspended: see ``ojster.workflows.run.suspensions``."""
     flags: int = 0
     """Bits of the events with reactions, and other flags: see ``ojster.events.reaction_rules``."""
     losses: int = 0

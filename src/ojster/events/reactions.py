@@ -41,12 +41,12 @@ from ojster.jobs.job_types import defaults_by_type, with_defaults
 from ojster.jobs.new_job import NewJob, check_envelope, read_job
 from ojster.jobs.push import admit
 from ojster.storage.transaction import Held, Later, Transaction, TryAgain
-from ojster.workflows.creation import create
 from ojster.workflows.definition import START_MEMBERS, check_params, read_start
 from ojster.workflows.definitions import find
-from ojster.workflows.nested_definitions import with_nested
-from ojster.workflows.plan import read_workflow
-from ojster.workflows.plan_defaults import add_defaults
+from ojster.workflows.plan.defaults import add_defaults
+from ojster.workflows.plan.nested_definitions import with_nested
+from ojster.workflows.plan.request import read_workflow
+from ojster.workflows.run.creation import create
 
 MAX_REACTION_ROUNDS: Final = 8
 """Maximum number of rounds of reactions that trigger reactions, in one transaction."""

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from ojster.handlers.outcomes import Outcome
-from ojster.workflows.info import StepInfo
+from ojster.workflows.read.info import StepInfo
 
 
 class OrchestratorError(Outcome):

@@ -35,7 +35,6 @@ from ojster.core.references import lookups_in, may_hold_references
 from ojster.handlers.child import Child, OrchestratorError
 from ojster.handlers.context import JobContext
 from ojster.workflows.declaration import Step
-from ojster.workflows.info import WorkflowInfo
 from ojster.workflows.orchestrator_request import (
     CONFIGURE_FAILED,
     ORCHESTRATOR_FAILED,
@@ -43,6 +42,7 @@ from ojster.workflows.orchestrator_request import (
     POPULATE_STEP,
     orchestrating,
 )
+from ojster.workflows.read.info import WorkflowInfo
 
 _encode: Final = msgspec.json.Encoder().encode
 

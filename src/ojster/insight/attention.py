@@ -23,8 +23,8 @@ from ojster.storage.database import Database
 from ojster.storage.memory import Local
 from ojster.storage.system import find_maintenance
 from ojster.storage.transaction import Transaction
+from ojster.workflows.read.waiting import waits_for
 from ojster.workflows.wait import WaitingFor
-from ojster.workflows.waiting import waits_for
 
 SLOW_US: Final = 5 * MINUTE
 """Time after which the oldest job of a queue waits too long, in microseconds."""

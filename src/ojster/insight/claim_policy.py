@@ -9,8 +9,8 @@ from ojster.core.job import Job
 from ojster.core.job_flags import LOOKUP_BIT, SKIPS
 from ojster.insight.task_history import adoption_of, skip
 from ojster.jobs.claim_policy import ClaimPolicy, Pipeline
-from ojster.workflows.started_at import begin_workflows
-from ojster.workflows.stopping import stopped_nodes
+from ojster.workflows.run.started_at import begin_workflows
+from ojster.workflows.run.stopping import stopped_nodes
 
 MAX_SKIPPED: Final = 100
 """Maximum number of jobs that need not run which a claim completes; the next claim completes those behind them."""

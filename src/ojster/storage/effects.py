@@ -28,7 +28,7 @@ class Effects:
         self.finished: list[str] = []
         """Ids of jobs that finished."""
         self.ended: list[Job] = []
-        """Finished jobs of workflows that are still to be advanced: see ``ojster.workflows.advance``."""
+        """Finished jobs of workflows that are still to be advanced: see ``ojster.workflows.run.advance``."""
         self.growth: Counter[str] = Counter()
         """Number of jobs by tenant that workflows have added to themselves and that are not pushed yet."""
         self.reactions: list[tuple[Job, JobEvent]] = []

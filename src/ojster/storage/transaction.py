@@ -168,7 +168,7 @@ class Transaction(ABC):
         self.memory_version = memory.version
         self.effects = Effects()
         self.claimed_steps: dict[int, Row] = {}
-        """What is known of steps that a claim hands out, by node: see ``ojster.workflows.claimed_steps``."""
+        """What is known of steps that a claim hands out, by node: see ``ojster.workflows.run.claimed_steps``."""
         self.outages: Outages | None = None
         """The outages of the database; ``None``: they do not matter, because no lease ends in this transaction."""
         self.began = time.monotonic()

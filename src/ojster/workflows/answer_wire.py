@@ -13,12 +13,12 @@ from ojster.core.tenant import called
 from ojster.core.timestamps import format_timestamp, parse_timestamp
 from ojster.core.wire import Count, Json, PaginationBody, Timestamp
 from ojster.workflows.definition import Definition
-from ojster.workflows.info import StepInfo, WorkflowInfo
-from ojster.workflows.levels import LevelStep
 from ojster.workflows.notes import Note
 from ojster.workflows.properties import Properties
-from ojster.workflows.status import WorkflowStatistics, WorkflowStatus
-from ojster.workflows.step_pages import StepRow
+from ojster.workflows.read.info import StepInfo, WorkflowInfo
+from ojster.workflows.read.levels import LevelStep
+from ojster.workflows.read.status import WorkflowStatistics, WorkflowStatus
+from ojster.workflows.read.step_pages import StepRow
 
 
 class WorkflowAnswer(Struct):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ojster.core.job import Job
 from ojster.jobs.claim_policy import ClaimPolicy, Pipeline
 from ojster.jobs.transitions import stop_jobs
-from ojster.workflows.claimed_steps import claimed_steps
+from ojster.workflows.run.claimed_steps import claimed_steps
 
 
 class StoppedWorkflowPolicy(ClaimPolicy):

@@ -18,9 +18,9 @@ import msgspec
 from ojster.core.errors import InvalidRequest
 from ojster.core.json_objects import MAX_NESTING_DEPTH, Members
 from ojster.core.values import Seconds, to_duration, to_expiration_delay, to_json, to_millis, to_seconds, to_timestamp
-from ojster.workflows.drawing import draw
-from ojster.workflows.plan_rules import CONTAINERS
-from ojster.workflows.preview import preview
+from ojster.workflows.plan.rules import CONTAINERS
+from ojster.workflows.read.drawing import draw
+from ojster.workflows.read.preview import preview
 
 Rule = Literal["succeeded", "finished", "failed"]
 

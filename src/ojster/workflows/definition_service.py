@@ -10,8 +10,8 @@ from ojster.jobs.scope import CapabilityService, accepted
 from ojster.workflows import definitions
 from ojster.workflows.definition import Definition, read_definition
 from ojster.workflows.definitions import Deletion, Named
-from ojster.workflows.nested_definitions import Nested, complete_nested, has_definitions
-from ojster.workflows.plan import refuse_unknown
+from ojster.workflows.plan.nested_definitions import Nested, complete_nested, has_definitions
+from ojster.workflows.plan.request import refuse_unknown
 
 
 class DefinitionService(CapabilityService):

@@ -13,22 +13,22 @@ from ojster.jobs.messages import Acknowledgement, EndWithoutSuccess, Release
 from ojster.jobs.new_job import NewJob
 from ojster.jobs.transitions import complete_job, write_completed
 from ojster.storage.transaction import Transaction
-from ojster.workflows.advance import advance
-from ojster.workflows.cancellation import cancel_with_worker, skip_rest
 from ojster.workflows.claim_policy import StoppedWorkflowPolicy
-from ojster.workflows.claimed_steps import claimed_steps
-from ojster.workflows.due import process_due_workflows
-from ojster.workflows.expansion import expand_maps, start_deferred
-from ojster.workflows.growth import grow
-from ojster.workflows.maps import count_announced
-from ojster.workflows.next_attempt import retry_as_new
 from ojster.workflows.orchestrator_request import ORCHESTRATE_TYPE
 from ojster.workflows.properties import refusal_of_changes
-from ojster.workflows.results import add_parent_results
-from ojster.workflows.retention import count_deletable, forget_workflows
-from ojster.workflows.started_at import begin_workflows
-from ojster.workflows.stopping import lock_workflows, stop_steps
-from ojster.workflows.suspensions import SUSPENDED, add_resume_data, end_suspension, suspend_job
+from ojster.workflows.run.advance import advance
+from ojster.workflows.run.cancellation import cancel_with_worker, skip_rest
+from ojster.workflows.run.claimed_steps import claimed_steps
+from ojster.workflows.run.due import process_due_workflows
+from ojster.workflows.run.expansion import expand_maps, start_deferred
+from ojster.workflows.run.growth import grow
+from ojster.workflows.run.maps import count_announced
+from ojster.workflows.run.next_attempt import retry_as_new
+from ojster.workflows.run.results import add_parent_results
+from ojster.workflows.run.retention import count_deletable, forget_workflows
+from ojster.workflows.run.started_at import begin_workflows
+from ojster.workflows.run.stopping import lock_workflows, stop_steps
+from ojster.workflows.run.suspensions import SUSPENDED, add_resume_data, end_suspension, suspend_job
 
 
 class WorkflowExtension(Extension):

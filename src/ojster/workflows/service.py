@@ -25,28 +25,30 @@ from ojster.jobs.transitions import ChangedJob
 from ojster.storage.call import Operation
 from ojster.storage.inbox import LARGE
 from ojster.storage.wakeups import WORKFLOWS, workflow_end_topic, workflow_topic
-from ojster.workflows import cancellation, control, creation, notes, properties, retry, status, suspensions, views
-from ojster.workflows.control import Review
+from ojster.workflows import notes, properties
 from ojster.workflows.definition import OF_DEFINITIONS, START_MEMBERS, Start, check_params, read_start
 from ojster.workflows.definition_service import DefinitionService
 from ojster.workflows.definitions import Named
-from ojster.workflows.dependencies import NewDependencies, add_dependencies
-from ojster.workflows.info import WorkflowInfo, WorkflowPage
-from ojster.workflows.nested_definitions import Nested, complete_nested, has_definitions
 from ojster.workflows.notes import NewNote, Note
 from ojster.workflows.orchestrator_request import ORCHESTRATOR_MEMBER as ORCHESTRATOR
 from ojster.workflows.orchestrator_request import expand
-from ojster.workflows.plan import read_workflow
-from ojster.workflows.plan_members import Problem, refusal_of
-from ojster.workflows.plan_values import NewWorkflow
-from ojster.workflows.preparation import check_steps, complete_steps
+from ojster.workflows.plan.members import Problem, refusal_of
+from ojster.workflows.plan.nested_definitions import Nested, complete_nested, has_definitions
+from ojster.workflows.plan.preparation import check_steps, complete_steps
+from ojster.workflows.plan.request import read_workflow
+from ojster.workflows.plan.values import NewWorkflow
 from ojster.workflows.properties import Properties, PropertyChange
-from ojster.workflows.selection import WorkflowFilter, list_workflows
-from ojster.workflows.status import WorkflowStatistics, WorkflowStatus
-from ojster.workflows.step_pages import StepFilter, StepPage, list_steps
-from ojster.workflows.steps import StepAddress
-from ojster.workflows.suspensions import Resumption, WorkflowResumption
-from ojster.workflows.views import WorkflowCounts, WorkflowRequest
+from ojster.workflows.read import status, views
+from ojster.workflows.read.info import WorkflowInfo, WorkflowPage
+from ojster.workflows.read.selection import WorkflowFilter, list_workflows
+from ojster.workflows.read.status import WorkflowStatistics, WorkflowStatus
+from ojster.workflows.read.step_pages import StepFilter, StepPage, list_steps
+from ojster.workflows.read.views import WorkflowCounts, WorkflowRequest
+from ojster.workflows.run import cancellation, control, creation, retry, suspensions
+from ojster.workflows.run.control import Review
+from ojster.workflows.run.dependencies import NewDependencies, add_dependencies
+from ojster.workflows.run.steps import StepAddress
+from ojster.workflows.run.suspensions import Resumption, WorkflowResumption
 
 log = logging.getLogger(__name__)
 

@@ -24,22 +24,22 @@ from ojster.core.settings import Settings
 from ojster.core.timestamps import parse_timestamp
 from ojster.core.values import to_duration
 from ojster.jobs.failure import Failure
-from ojster.workflows.control import Review
 from ojster.workflows.declaration import start_request
-from ojster.workflows.dependencies import NewDependencies
-from ojster.workflows.drawing import draw
-from ojster.workflows.info import WorkflowInfo
 from ojster.workflows.notes import NewNote
 from ojster.workflows.orchestrator_request import ORCHESTRATOR_MEMBER as ORCHESTRATOR
-from ojster.workflows.plan import refuse_unknown
-from ojster.workflows.plan_rules import CONTAINERS
-from ojster.workflows.preview import preview
+from ojster.workflows.plan.request import refuse_unknown
+from ojster.workflows.plan.rules import CONTAINERS
 from ojster.workflows.properties import PropertyChange
-from ojster.workflows.selection import WorkflowFilter
-from ojster.workflows.step_pages import DEFAULT_STEPS, MOST_STEPS, STEP_STATES, StepFilter
-from ojster.workflows.steps import StepAddress
+from ojster.workflows.read.drawing import draw
+from ojster.workflows.read.info import WorkflowInfo
+from ojster.workflows.read.preview import preview
+from ojster.workflows.read.selection import WorkflowFilter
+from ojster.workflows.read.step_pages import DEFAULT_STEPS, MOST_STEPS, STEP_STATES, StepFilter
+from ojster.workflows.run.control import Review
+from ojster.workflows.run.dependencies import NewDependencies
+from ojster.workflows.run.steps import StepAddress
+from ojster.workflows.run.suspensions import WorkflowResumption
 from ojster.workflows.stored_workflow import ALL_STATES
-from ojster.workflows.suspensions import WorkflowResumption
 from ojster.workflows.wait import WaitingFor
 
 ID: Final = "019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f"

@@ -33,18 +33,18 @@ from ojster.workflows.answer_wire import (
     show_cancelled,
     show_progress,
 )
-from ojster.workflows.control import Review
-from ojster.workflows.dependencies import NewDependencies
-from ojster.workflows.info import WorkflowInfo
-from ojster.workflows.levels import DEFAULT_LEVEL_STEPS, MOST_LEVEL_STEPS, LevelRequest, show_levels
 from ojster.workflows.properties import PropertyChange
-from ojster.workflows.selection import WorkflowFilter
-from ojster.workflows.step_pages import DEFAULT_STEPS, MAX_SEARCH_CHARS, MOST_STEPS, STEP_STATES, StepFilter
-from ojster.workflows.steps import StepAddress
+from ojster.workflows.read.info import WorkflowInfo
+from ojster.workflows.read.levels import DEFAULT_LEVEL_STEPS, MOST_LEVEL_STEPS, LevelRequest, show_levels
+from ojster.workflows.read.selection import WorkflowFilter
+from ojster.workflows.read.step_pages import DEFAULT_STEPS, MAX_SEARCH_CHARS, MOST_STEPS, STEP_STATES, StepFilter
+from ojster.workflows.read.views import MOST_SHOWN_STEPS
+from ojster.workflows.read.waiting import WAITING_FOR
+from ojster.workflows.run.control import Review
+from ojster.workflows.run.dependencies import NewDependencies
+from ojster.workflows.run.steps import StepAddress
+from ojster.workflows.run.suspensions import WorkflowResumption
 from ojster.workflows.stored_workflow import ALL_STATES
-from ojster.workflows.suspensions import WorkflowResumption
-from ojster.workflows.views import MOST_SHOWN_STEPS
-from ojster.workflows.waiting import WAITING_FOR
 from ojster.workflows.wire import (
     DEPENDENCIES,
     PROPERTIES,

@@ -1,0 +1,186 @@
+"""Definitions as steps of workflows: ``{"definition": "release", "params": {…}}``.
+
+Such a step is completed with the steps of the definition before its workflow is planned, and copies them, as a workflow
+does that is started from a definition. It becomes a node that plans these steps when it starts, like a map with one
+element: its parameters, which may refer to earlier steps, are the ``params`` of the steps inside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from ojster.core.errors import OjsterError
+from ojster.core.json_objects import Members, raw_list, read_members
+from ojster.core.references import may_hold_references
+from ojster.core.tenant import qualify
+from ojster.storage.transaction import Transaction
+from ojster.workflows.definition import Definition, check_params
+from ojster.workflows.definitions import find
+from ojster.workflows.plan.members import Problem, json_object, refusal_of, text
+from ojster.workflows.plan.rules import CONTAINERS, OWN_MEMBERS
+
+MEMBER: Final = "definition"
+"""The member of a step that names its definition."""
+
+MAX_NESTED_DEFINITIONS: Final = 8
+"""Maximum nesting depth of definitions in one another."""
+
+_MARK: Final = b'"definition"'
+_HOLDERS: Final = ("steps", "jobs", "callbacks", "do", "fallback", "compensate", "on_error", "on_cancel")
+"""Members of workflows and steps in which there may be steps."""
+
+_OF_WHOLE_WORKFLOWS: Final = ("on_error", "on_cancel", "timeout", "timeout_ms")
+_encode: Final = msgspec.json.Encoder().encode
+
+
+class Nested(msgspec.Struct, frozen=True):
+    """A request whose steps may be definitions of a tenant; ``name``: of the definition that it is to become."""
+
+    members: Members
+    tenant: str
+    name: str | None = None
+
+
+def has_definitions(members: Members) -> bool:
+    """Return whether a step of a request may be a definition."""
+    return any(_MARK in bytes(members[name]) for name in _HOLDERS if name in members)
+
+
+def complete_nested(tx: Transaction, requests: Sequence[Nested]) -> list[Members | OjsterError]:
+    """Return requests in which each step that is a definition has its steps, or the refusal."""
+    results: list[Members | OjsterError] = []
+    for one in requests:
+        try:
+            results.append(with_nested(tx, one.members, one.tenant, one.name))
+        except OjsterError as refusal:
+            results.append(refusal)
+    return results
+
+
+def with_nested(tx: Transaction, members: Members, tenant: str, name: str | None = None) -> Members:
+    """Return a request in which each step that is a definition has its steps: see ``Nested``.
+
+    Raises
+    ------
+    InvalidWorkflow
+        A definition does not exist or cannot be a step, or its parameters do not match its schema.
+    """
+    try:
+        return _Completion(tx, tenant).inside(members, "$", () if name is None else (name,))
+    except Problem as problem:
+        raise refusal_of([problem]) from None
+
+
+class _Completion:
+    def __init__(self, tx: Transaction, tenant: str) -> None:
+        self._tx = tx
+        self._tenant = tenant
+
+    def inside(self, members: Members, path: str, around: tuple[str, ...]) -> Members:
+        """Return the members of a workflow or a step; ``around``: the names of the definitions around it."""
+        changed: Members = {}
+        for name in _HOLDERS:
+            raw = bytes(members.get(name, b"null"))
+            if _MARK not in raw:
+                continue
+            where = f"{path}.{name}"
+            if raw[:1] == b"[":
+                steps = [self._step(step, f"{where}[{i}]", around) for i, step in enumerate(raw_list(raw))]
+                changed[name] = msgspec.Raw(_encode(steps))
+            elif name == "callbacks" and raw[:1] == b"{":
+                callbacks = read_members(raw, where)
+                completed = {event: self._step(step, f"{where}.{event}", around) for event, step in callbacks.items()}
+                changed[name] = msgspec.Raw(_encode(completed))
+            else:
+                changed[name] = self._step(msgspec.Raw(raw), where, around)
+        return members | changed if changed else members
+
+    def _step(self, raw: msgspec.Raw, path: str, around: tuple[str, ...]) -> msgspec.Raw:
+        if _MARK not in bytes(raw) or bytes(raw)[:1] != b"{":
+            return raw
+        members = read_members(raw, path)
+        if MEMBER not in members or "type" in members or "job_type" in members:
+            return msgspec.Raw(_encode(self.inside(members, path, around)))
+        return msgspec.Raw(_encode(self._complete(members, path, around)))
+
+    def _complete(self, members: Members, path: str, around: tuple[str, ...]) -> Members:
+        name = text(members, MEMBER, path) or ""
+        version = _version_of(members, path)
+        found = find(self._tx, qualify(self._tenant, name), version)
+        if found is None:
+            which = "" if version is None else f"version {version} of the "
+            raise Problem(f"{path}.definition", f"There is no {which}definition {name!r:.60}.")
+        if name in around or len(around) >= MAX_NESTED_DEFINITIONS:
+            line = " → ".join((*around, name))
+            raise Problem(f"{path}.definition", f"Definitions contain each other, or too many do: {line:.200}.")
+        if others := sorted(set(_OF_WHOLE_WORKFLOWS) & found.members.keys()):
+            raise Problem(
+                f"{path}.definition",
+                f"The definition {name!r:.60} has {others[0]!r}, which only a whole workflow can have. Give the step a "
+                "'fallback', or steps after it 'when', instead.",
+            )
+        params = json_object(members, "params", path)
+        if not may_hold_references(params):
+            _check(found, params, path)
+        own: Members = {member: raw for member, raw in members.items() if member != "params"}
+        own["definition_version"] = msgspec.Raw(_encode(found.version))
+        own["params"] = msgspec.Raw(params)
+        own["do"] = msgspec.Raw(_encode(self.inside(_body_of(found), f"{path}.do", (*around, name))))
+        if found.params_schema is not None:
+            own["params_schema"] = msgspec.Raw(found.params_schema)
+        own.update(self.inside({one: own[one] for one in ("fallback", "compensate") if one in own}, path, around))
+        return own
+
+
+def _version_of(members: Members, path: str) -> int | None:
+    try:
+        return msgspec.json.decode(members.get("definition_version", b"null"), type=int | None)
+    except msgspec.ValidationError:
+        raise Problem(f"{path}.definition_version", "'definition_version' must be a whole number.") from None
+
+
+def _body_of(definition: Definition) -> Members:
+    """Return the step that a definition is: its steps, and the options that they inherit."""
+    members = definition.members
+    known = {"type", "options"}.union(*(OWN_MEMBERS[type] for type in CONTAINERS))
+    return {name: raw for name, raw in members.items() if name in known}
+
+
+def _check(definition: Definition, params: bytes, path: str) -> None:
+    try:
+        check_params(definition, params)
+    except OjsterError as refusal:
+        raise Problem(f"{path}.params", refusal.message) from None
+
+
+def as_map(members: Members, path: str) -> Members:
+    """Return the members of the map with one element that a completed step is.
+
+    Raises
+    ------
+    Problem
+        It is not completed.
+    """
+    if "do" not in members:
+        raise Problem(path, "A step that is a definition can be planned only by a server, which knows the definition.")
+    params = bytes(members.get("params", b"{}"))
+    kept = {name: members[name] for name in ("do", "params_schema") if name in members}
+    return kept | {"over": msgspec.Raw(b"[%b]" % params)}
+
+
+def refuse_params(name: str, schema: bytes | msgspec.Raw, params: bytes | msgspec.Raw) -> None:
+    """Check parameters whose references are resolved.
+
+    Raises
+    ------
+    SchemaViolation
+        They do not match the schema of the definition.
+    """
+    check_params(Definition(name, 1, b"{}", bytes(schema), {}), bytes(params))
+
+
+MEMBERS: Final[frozenset[str]] = frozenset({MEMBER, "definition_version", "params", "params_schema", "do"})
+"""The members of a completed step beside those of every step."""

@@ -1,0 +1,122 @@
+"""What the members of a step say of its node: its name, its rule, its condition and its dependencies."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from ojster.core.json_objects import Members, raw_list
+from ojster.core.references import STEP_NAME, can_be_step_id
+from ojster.workflows.node import EXPANDED, Kind, Node
+from ojster.workflows.plan.conditions import InvalidCondition, check_condition
+from ojster.workflows.plan.members import Problem, flag, text
+from ojster.workflows.plan.order import Pending, PlanOrder
+from ojster.workflows.plan.rules import USERS_RULES
+from ojster.workflows.plan.values import Spec
+
+_encode: Final = msgspec.json.Encoder().encode
+
+_decode: Final = msgspec.json.decode
+
+LONGEST_STEP_NAME: Final = 255
+
+
+class Here(msgspec.Struct):
+    """The place of a step, and what it inherits.
+
+    Parameters
+    ----------
+    path:
+        Its place in the request, for errors.
+    place:
+        Its place in the workflow: the names or positions of the containers around it and its own.
+    inherited:
+        The options of the containers around it.
+    level:
+        The number of containers around it.
+    can_be_undone:
+        Whether ``compensate`` is allowed there.
+    """
+
+    parent: Node
+    position: int
+    path: str
+    place: str
+    inherited: Members
+    level: int
+    can_be_undone: bool = False
+
+
+def spec_of(members: Members, path: str) -> Spec:
+    """Return what a step says of its node that does not change."""
+    display_name = text(members, "display_name", path)
+    return Spec(
+        display_name=display_name if display_name is not None else text(members, "name", path),
+        step=text(members, "step", path),
+        group=text(members, "group", path),
+        visible=flag(members, "visible", path, otherwise=True),
+    )
+
+
+def read_rules(order: PlanOrder, node: Node, members: Members, spec: Spec, here: Here) -> None:
+    """Read the rule, the condition, the dependencies and the flags of a node."""
+    path = here.path
+    node.tolerated = int(flag(members, "allow_failure", path))
+    node.manual = int(flag(members, "manual", path)) or node.manual
+    rule = text(members, "when", path)
+    if rule is not None:
+        if rule not in USERS_RULES:
+            raise Problem(f"{path}.when", f"'when' must be one of {', '.join(USERS_RULES)}, not {rule!r:.40}.")
+        node.rule = rule
+    condition = text(members, "if", path)
+    if condition is not None:
+        try:
+            names = check_condition(condition, order.known[-1])
+        except InvalidCondition as error:
+            raise Problem(f"{path}.if", str(error)) from None
+        spec.condition, spec.bindings = condition, order.bindings
+        if names:
+            order.pending.append(Pending(node, spec, f"{path}.if", set(names)))
+    if "depends_on" in members:
+        if here.parent.kind != Kind.GRAPH:
+            raise Problem(f"{path}.depends_on", "Only the steps of a graph can have 'depends_on'.")
+        try:
+            wishes = _decode(members["depends_on"], type=list[str] | None)
+        except msgspec.ValidationError:
+            raise Problem(f"{path}.depends_on", "It must be an array of step ids.") from None
+        order.dependency_names[node.id] = list(dict.fromkeys(wishes or []))
+
+
+def name_of(order: PlanOrder, members: Members, here: Here) -> str | None:
+    """Return the name by which others refer to a step: its ``id``, else its ``name`` if that is a valid id."""
+    if here.parent.kind in EXPANDED:
+        return None  # all elements would have the same name
+    taken = order.names[here.parent.id]
+    id = text(members, "id", here.path)
+    if id is not None:
+        if not can_be_step_id(id) or len(id) > LONGEST_STEP_NAME:
+            raise Problem(
+                f"{here.path}.id",
+                f"The id {id!r:.60} must be printable characters, not only digits, without '.' and '/'.",
+            )
+        if id in taken and taken[id].id not in order.with_id and taken[id].id >= order.first:
+            taken.pop(id).name = None  # an ``id`` takes precedence over a ``name``
+        if id in taken:
+            raise Problem(f"{here.path}.id", f"There is another step with the id {id!r:.60}.")
+        return id
+    name = text(members, "name", here.path)
+    if name is None or len(name) > LONGEST_STEP_NAME or not STEP_NAME.fullmatch(name) or name.isdigit():
+        return None
+    return None if name in taken else name
+
+
+def steps_in(members: Members, name: str, path: str) -> list[msgspec.Raw]:
+    """Return the steps in a member, or raise ``Problem``."""
+    raw = bytes(members.get(name, b"null"))
+    if raw[:1] != b"[":
+        raise Problem(f"{path}.{name}", f"'{name}' must be an array of steps.")
+    steps = raw_list(raw)
+    if not steps:
+        raise Problem(f"{path}.{name}", f"{name} array must contain at least one element")
+    return steps

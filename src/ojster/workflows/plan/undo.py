@@ -1,0 +1,374 @@
+"""Plans of how a container is undone: the compensations of its steps, and copies of those of the containers inside it.
+
+Each container with a compensation inside it, at any depth, is the first part of a saga; the second part undoes it. The
+second part mirrors the first: the last step is undone first, and what ran in parallel is undone in parallel. It holds
+the compensations of the container's own steps, and a copy of the second part of each saga among these steps, which
+undoes that step if it has succeeded and something after it fails.
+
+Spec: ojs-workflows 14
+"""
+
+from __future__ import annotations
+
+import graphlib
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from copy import copy
+from typing import Final
+
+import msgspec
+from msgspec import UNSET
+
+from ojster.core.errors import OjsterError
+from ojster.core.json_objects import Members, raw_list, read_members, stored_members
+from ojster.jobs.preparation import Models
+from ojster.workflows.node import EXPANDED, MAX_NODES, TWO_PART, Followed, Kind, Node, Rule
+from ojster.workflows.plan.members import Problem, text
+from ojster.workflows.plan.nodes import Here
+from ojster.workflows.plan.order import PlanOrder
+from ojster.workflows.plan.rules import compensation_of
+from ojster.workflows.plan.values import LaterJob, Plan, Spec
+
+_encode: Final = msgspec.json.Encoder().encode
+
+UNDO_MOMENTS: Final = ("completed", "started")
+"""Values of ``compensate_when``: a step is undone once it has completed, or once it has started."""
+
+MIRROR_KINDS: Final = {Kind.CHAIN: Kind.CHAIN, Kind.GROUP: Kind.GROUP, **dict.fromkeys(EXPANDED, Kind.GROUP)}
+"""Kinds of the containers that undo a container of a kind; ``graph`` for all others."""
+
+
+_NOT_UNDONE: Final = (
+    "'compensate' is allowed only in a step of a container. It is not allowed in a compensation, in a branch of one "
+    "step, and in a step that is added to a container without compensations: make that one a saga."
+)
+
+
+Mirrors = Sequence[tuple[Node, str, Sequence[int]]]
+"""Containers that undo an existing container, the innermost first: with their places, and ``Spec.settled_by``."""
+
+
+class Own(msgspec.Struct, frozen=True):
+    """The compensation that a step has itself.
+
+    Parameters
+    ----------
+    request:
+        The compensation as a step.
+    id:
+        The id of the undone step, by which the compensation can refer to it.
+    once_started:
+        Whether the step is undone once it has started, whatever became of it.
+    """
+
+    request: bytes
+    path: str
+    id: str | None
+    once_started: bool
+
+
+class Undone(msgspec.Struct, frozen=True):
+    """A container ``done``, and the containers that undo it, the innermost first; ``heads``: see ``Planner.more``.
+
+    ``settled_by``: of each of them but the first, the numbers of the steps around ``done`` whose own compensations undo
+    all that is inside them.
+    """
+
+    done: Node
+    mirrors: Sequence[Node]
+    settled_by: Sequence[Sequence[int]] = ()
+    heads: Sequence[Sequence[Node]] = ()
+
+
+def own_compensation(members: Members, path: str, *, is_allowed: bool) -> Own | None:
+    """Return the compensation of a step, or ``None``."""
+    request = compensation_of(members)
+    moment = text(members, "compensate_when", path)
+    if moment is not None and moment not in UNDO_MOMENTS:
+        shown = " or ".join(repr(one) for one in UNDO_MOMENTS)
+        raise Problem(f"{path}.compensate_when", f"'compensate_when' must be {shown}, not {moment!r:.40}.")
+    if request is None:
+        if moment is not None:
+            raise Problem(f"{path}.compensate_when", "'compensate_when' has no effect without 'compensate'. Add that.")
+        return None
+    if not is_allowed:
+        raise Problem(path, _NOT_UNDONE)
+    id = text(members, "id", path) or text(members, "name", path)
+    return Own(request, f"{path}.compensate", id, moment == "started")
+
+
+def holds_compensation(members: Members) -> bool:
+    """Whether a step inside a container has a compensation, at any depth."""
+    return any(_is_undone(step) for step in _inside(members))
+
+
+def is_undone(step: bytes | msgspec.Raw) -> bool:
+    """Whether a step, or one inside it, has a compensation."""
+    return _is_undone(bytes(step))
+
+
+def _is_undone(step: bytes) -> bool:
+    if b'"compensate' not in step or step[:1] != b"{":
+        return False
+    try:
+        members = read_members(step, "The step")
+    except OjsterError:
+        return False  # the planner refuses it with its place
+    return compensation_of(members) is not None or holds_compensation(members)
+
+
+def _inside(members: Members) -> Iterator[bytes]:
+    """Yield the steps inside a container, as far as they can be read."""
+    for name in ("steps", "jobs"):
+        if bytes(members.get(name, b""))[:1] == b"[":
+            yield from map(bytes, raw_list(members[name]))
+    for name in ("do", "fallback"):
+        if name in members:
+            yield bytes(members[name])
+    if bytes(members.get("callbacks", b""))[:1] == b"{":
+        yield from map(bytes, read_members(members["callbacks"], "callbacks").values())
+
+
+class UndoPlan:
+    """Completes the plans of how containers are undone, after all steps are planned and in order."""
+
+    def __init__(self, plan: Plan, order: PlanOrder, models: Models, tenant: str) -> None:
+        self.own: dict[int, Own] = {}
+        """The compensations of steps, by number."""
+        self.units: dict[int, list[Node]] = {}
+        """What undoes each step in the container around it, by number."""
+        self.containers: list[Undone] = []
+        """The innermost first."""
+        self._extended: Undone | None = None
+        self._plan = plan
+        self._order = order
+        self._models = models
+        self._tenant = tenant
+        self._sagas: dict[int, Undone] = {}
+        self._done: dict[int, Node] = {}
+        """The containers that are undone, by the numbers of those that undo them."""
+
+    def add(self, saga: Node, done: Node, undoing: Node) -> None:
+        """Add a saga; those inside it come before it."""
+        undone = Undone(done, [undoing])
+        self.containers.append(undone)
+        self._sagas[saga.id] = undone
+        self._done[undoing.id] = done
+        self.spec_of(done).mirrors = [undoing.id]
+
+    def extend(self, container: Node, mirrors: Mirrors, heads: Sequence[Sequence[Node]]) -> None:
+        """Undo the steps that are added to an existing container in those that undo it; see ``Planner.more``."""
+        for mirror, place, _ in mirrors:
+            self._order.places[mirror.id] = place
+            self._order.names[mirror.id], self._order.children[mirror.id] = {}, []
+        if mirrors:
+            settled_by = [settled for _, _, settled in mirrors[1:]]
+            self._extended = Undone(container, [mirror for mirror, _, _ in mirrors], settled_by, heads)
+
+    def add_unit(self, step: Node, unit: Node, own: Own, mark: int) -> None:
+        """Add the compensation of a step, which may refer to the step in the names recorded since ``mark``."""
+        spec = self.spec_of(unit)
+        spec.compensates, spec.once_started = step.id, own.once_started
+        self.units[step.id] = [unit]
+        self._order.name_undone(mark, own.id, step)
+
+    def forget(self, first: int, kept: int) -> None:
+        """Forget the nodes from a number on, and the containers but for the first ones."""
+        del self.containers[kept:]
+        for known in (self.own, self.units, self._sagas, self._done):
+            for number in [number for number in known if number >= first]:
+                del known[number]
+
+    def spec_of(self, node: Node) -> Spec:
+        """Return the specification of a planned node."""
+        return self._plan.specs[node.id - self._order.first]
+
+    def compensate(
+        self, plan: Callable[[bytes, Here], Node | None], done: Node, undoing: Node, inherited: Members, level: int
+    ) -> None:
+        """Plan the compensations of the steps of a container, each with ``plan``."""
+        for step in self._order.children[done.id]:
+            own = self.own.get(step.id)
+            if own is None:
+                continue
+            mark = len(self._order.pending)
+            name = step.name or str(step.position)
+            here = Here(undoing, step.position, own.path, self._place_in(undoing, name), inherited, level)
+            unit = plan(own.request, here)
+            if unit is not None:
+                unit.name = name
+                spec = self.spec_of(unit)
+                spec.compensates, spec.once_started = step.id, own.once_started
+                self.units[step.id] = [unit]
+                self._order.name_undone(mark, own.id, step)
+
+    def complete(self) -> None:
+        """Copy what undoes inner containers into what undoes those around them, and put it in order."""
+        for undone in self.containers:
+            self._fill(undone)
+        if self._extended is not None:
+            self._fill(self._extended)
+
+    def _fill(self, undone: Undone) -> None:
+        first, *others = undone.mirrors
+        steps = self._undo_order(undone.done)
+        for step in steps:
+            units = self.units.setdefault(step.id, [])
+            inner = self._sagas.get(step.id)
+            if inner is not None and self._undoes_something(inner):
+                is_own = bool(units)
+                name = step.name or str(step.position)
+                # What undoes the step as a whole undoes it once it has completed.
+                whole = [step.id] if is_own else []
+                units.append(self._copy_whole(inner.mirrors[0], first, f"{name}-inside" if is_own else name, 0, whole))
+        self._arrange(undone.done, steps, first)
+        added = [unit for step in steps for unit in self.units[step.id]]
+        known = {unit.id for unit in added}
+        added += [node for node in self._order.children[first.id] if node.id not in known]
+        self._order.children[first.id] = added
+        is_new = undone.done.id >= self._order.first
+        for position, unit in enumerate(added, 0 if is_new else first.total):
+            unit.position = position
+        if is_new:
+            first.total = first.unfinished = len(added)
+        copied = [added]
+        for mirror, settled_by in zip(others, undone.settled_by, strict=True):
+            copied.append(
+                [self._copy_whole(unit, mirror, unit.name or "", unit.position, settled_by) for unit in copied[-1]]
+            )
+            self._copy_order(copied[0], copied[-1])
+        for units, heads in zip(copied, undone.heads, strict=False):
+            self._put_before(units, heads)
+
+    def _undoes_something(self, inner: Undone) -> bool:
+        return inner.done.kind in EXPANDED or bool(self._order.children[inner.mirrors[0].id])
+
+    # Order
+
+    def _undo_order(self, container: Node) -> list[Node]:
+        """Return the children of a container, the last first."""
+        children = {child.id: child for child in self._order.children[container.id]}
+        if container.kind != Kind.GRAPH:
+            return list(children.values())[::-1]
+        before = {id: [one for one in self._order.before.get(id, ()) if one in children] for id in children}
+        return [children[id] for id in graphlib.TopologicalSorter(before).static_order()][::-1]
+
+    def _arrange(self, done: Node, steps: Sequence[Node], undoing: Node) -> None:
+        """Let steps be undone after those that came after them; ``steps``: the last first."""
+        numbers = {step.id for step in steps}
+        preceding = {step.id: [id for id in self._order.before.get(step.id, ()) if id in numbers] for step in steps}
+        following: dict[int, list[int]] = {}
+        for id, earlier in preceding.items():
+            for one in earlier:
+                following.setdefault(one, []).append(id)
+        last: dict[int, list[Node]] = {}
+        """What undoes each step, or else what undoes the steps after it."""
+        for step in steps:
+            after = {unit.id: unit for id in following.get(step.id, ()) for unit in last[id]}
+            units = self.units[step.id]
+            if not units and len(after) > 1 and len(preceding[step.id]) > 1:  # joins them, lest arrows multiply
+                units = [self._join(undoing, step)]
+            for unit in units:
+                self._order.after(unit, after.values(), None)
+            last[step.id] = units or list(after.values())
+
+    def _join(self, undoing: Node, step: Node) -> Node:
+        """Add a group without steps, which ends when all before it have ended."""
+        node = Node(self._next_number(step), undoing.id, 0, Kind.GROUP.value, step.name or str(step.position))
+        self._add(node, Spec(is_undoing=True), undoing)
+        return node
+
+    def _copy_order(self, originals: Sequence[Node], copies: Sequence[Node]) -> None:
+        numbers = {one.id: other for one, other in zip(originals, copies, strict=True)}
+        for one in originals:
+            earlier = [numbers[id] for id in self._order.before.get(one.id, ()) if id in numbers]
+            self._order.after(numbers[one.id], earlier, None)
+
+    def _put_before(self, units: Sequence[Node], heads: Sequence[Node]) -> None:
+        """Undo added steps before those that are there."""
+        followed = {id for unit in units for id in self._order.before.get(unit.id, ())}
+        last = [unit for unit in units if unit.id not in followed]
+        if len(last) > 1 and len(heads) > 1:  # one after the other, lest arrows multiply
+            for one, other in itertools.pairwise(units):
+                if one.id not in self._order.before.get(other.id, ()):
+                    self._order.after(other, [one], None)
+            last = list(units[-1:])
+        for head in heads:
+            self._order.after(head, last, None)
+
+    # Copies
+
+    def _copy_whole(self, original: Node, parent: Node, name: str, position: int, settled_by: Sequence[int]) -> Node:
+        """Copy a node of an undoing container, with everything inside it, into the one around it.
+
+        ``settled_by``: numbers of the steps after which nothing is left to undo for the copies.
+        """
+        numbers: dict[int, Node] = {}
+        top = self._copy(original, parent, name, self._place_in(parent, name), numbers)
+        top.position, top.followed = position, top.followed & ~Followed.HERE
+        if self._done.get(original.id) is not None:
+            top.rule = Rule.SUCCEEDED.value  # not only after a failure: it runs in its turn
+        for id, node in numbers.items():
+            spec = self.spec_of(node)
+            if spec.compensates is not None or spec.is_undoing:
+                spec.settled_by = list(dict.fromkeys([*spec.settled_by, *settled_by]))
+            if node.source in numbers and node.source not in self._done:  # else it gets what the original gets
+                node.source = numbers[node.source].id
+            spec.names = {name: numbers[at].id if at in numbers else at for name, at in spec.names.items()}
+            spec.mirrors = [numbers[at].id for at in spec.mirrors if at in numbers]
+            earlier = self._order.before.get(id, ()) if node is not top else ()
+            self._order.after(node, [numbers[one] for one in earlier if one in numbers], None)
+            if id in self._done:
+                self._done[node.id] = self._done[id]
+                self.spec_of(self._done[id]).mirrors.append(node.id)
+        return top
+
+    def _copy(self, original: Node, parent: Node, name: str | None, place: str, numbers: dict[int, Node]) -> Node:
+        node = copy(original)
+        node.id, node.parent, node.name, node.waiting = self._next_number(original), parent.id, name, 0
+        known = self.spec_of(original)
+        spec = msgspec.structs.replace(known)
+        if spec.compensates is not None:
+            spec.settled_by = [*known.settled_by, original.id]
+        numbers[original.id] = node
+        self._add(node, spec, parent, place)
+        if spec.request is not UNSET:
+            self._place_job(node, spec, place)
+        inner = self._order.children.get(original.id, ()) if node.kind not in (Kind.JOB, Kind.GATE) else ()
+        for child in inner:
+            is_shown = original.kind not in TWO_PART or original.kind == Kind.FALLBACK or child.position
+            inside = f"{place}.{child.name or child.position}" if is_shown else place
+            self._copy(child, node, child.name, inside, numbers)
+        return node
+
+    def _place_job(self, node: Node, spec: Spec, place: str) -> None:
+        """Give the job of a copied node its own place in the workflow."""
+        assert spec.request is not UNSET
+        request = stored_members(spec.request)
+        request["workflow_step"] = msgspec.Raw(_encode(place))
+        spec.request = msgspec.Raw(_encode(request))
+        job = self._models.read(request, self._tenant)
+        if spec.has_references:
+            self._plan.later_jobs.append(LaterJob(job.tenant, job.scheduled_at))
+        else:
+            self._plan.jobs[node.id] = job
+
+    def _next_number(self, like: Node) -> int:
+        number = self._order.first + len(self._plan.nodes)
+        if number >= MAX_NODES:
+            path = self._order.paths.get(like.id, "$")
+            raise Problem(path, f"The workflow has more than {MAX_NODES} nodes, with the compensations.")
+        return number
+
+    def _add(self, node: Node, spec: Spec, parent: Node, place: str = "") -> None:
+        self._plan.nodes.append(node)
+        self._plan.specs.append(spec)
+        self._order.children[parent.id].append(node)
+        self._order.children[node.id] = []
+        self._order.names[node.id] = {}
+        self._order.places[node.id] = place
+        self._order.paths[node.id] = self._order.paths.get(parent.id, "$")
+
+    def _place_in(self, parent: Node, name: str) -> str:
+        around = self._order.places[parent.id]
+        return f"{around}.{name}" if around else name

@@ -1,0 +1,165 @@
+"""Plans: what a request for a workflow becomes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from ojster.collections.contents import Promise
+from ojster.core.references import ITEM
+from ojster.jobs.new_job import NewJob
+from ojster.workflows.node import Node
+from ojster.workflows.plan.members import Problem
+
+_encode: Final = msgspec.json.Encoder().encode
+
+
+class Spec(msgspec.Struct, omit_defaults=True):
+    """What a node needs when it starts, and what is shown of it. Written once, and read only when needed.
+
+    Parameters
+    ----------
+    request:
+        The enqueue request of a job.
+    has_references:
+        Whether its arguments contain references.
+    names:
+        The numbers of the nodes for the names that follow ``steps.`` in references and conditions.
+    condition:
+        Condition for the node to start; otherwise it is skipped.
+    over, template, item, inherited:
+        Of a map: the list, the step for each element, the name of the element, and the options that the steps inherit.
+    params_schema:
+        Of a definition: the JSON Schema of its parameters.
+    bindings:
+        Values bound by the maps and definitions around it.
+    timeout:
+        Of a gate: the longest wait for its approval, in microseconds; ``None``: no limit.
+    compensates, once_started:
+        The number of the step that a compensation undoes; and whether it does so once that step has started, whatever
+        became of it, or only if it has completed.
+    settled_by:
+        Of a compensation, numbers of the nodes after which nothing is left to undo, if one of them has completed: the
+        same compensation in a container inside, or the container whose own compensation undoes all of it. Of a
+        container that undoes another: those that new compensations in it get.
+    mirrors:
+        The numbers of the containers that undo this container, the innermost first.
+    is_undoing:
+        Whether it is such a container.
+    """
+
+    request: msgspec.Raw | UnsetType = UNSET
+    has_references: bool = False
+    names: dict[str, int] = {}
+    condition: str | None = None
+    display_name: str | None = None
+    step: str | None = None
+    group: str | None = None
+    visible: bool = True
+    over: msgspec.Raw | UnsetType = UNSET
+    template: msgspec.Raw | UnsetType = UNSET
+    item: str = ITEM
+    inherited: dict[str, msgspec.Raw] = {}
+    params_schema: msgspec.Raw | UnsetType = UNSET
+    bindings: dict[str, msgspec.Raw] = {}
+    timeout: int | None = None
+    compensates: int | None = None
+    once_started: bool = False
+    settled_by: list[int] = []
+    mirrors: list[int] = []
+    is_undoing: bool = False
+
+    def to_json(self) -> bytes:
+        """Return the spec as stored."""
+        return _encode(self)
+
+
+read_spec: Final[Callable[[bytes], Spec]] = msgspec.json.Decoder(Spec).decode
+
+
+class LaterJob(msgspec.Struct, frozen=True):
+    """What is known beforehand of a job whose arguments contain references, as limits need it."""
+
+    tenant: str
+    scheduled_at: int | None
+
+
+class Plan(msgspec.Struct):
+    """Nodes that can be created. Their ids are only their numbers, without the ``seq`` of the workflow.
+
+    Parameters
+    ----------
+    nodes, specs:
+        In the same order; the number of a node is its index plus the number of the first.
+    edges:
+        Numbers of a node and of its successor.
+    promised:
+        Those of the edges that follow from promised items.
+    jobs:
+        The jobs of nodes with known arguments, by number.
+    later_jobs:
+        The other jobs, whose arguments contain references.
+    promises:
+        Items that steps will put into the workflow's collection.
+    """
+
+    nodes: list[Node] = []
+    specs: list[Spec] = []
+    edges: list[tuple[int, int]] = []
+    promised: set[tuple[int, int]] = set()
+    jobs: dict[int, NewJob] = {}
+    later_jobs: list[LaterJob] = []
+    promises: list[Promise] = []
+
+    @property
+    def job_count(self) -> int:
+        """The number of its jobs, including those whose arguments are known later."""
+        return len(self.jobs) + len(self.later_jobs)
+
+
+class NewWorkflow(msgspec.Struct):
+    """A workflow that passed validation and can be created. Times are microseconds since the epoch."""
+
+    id: str
+    type: str
+    plan: Plan
+    name: str | None = None
+    id_is_given: bool = False
+    params: bytes = b"{}"
+    metadata: bytes = b"{}"
+    timeout: int | None = None
+    scheduled_at: int | None = None
+    expires_at: int | None = None
+    tenant: str = ""
+    definition: str | None = None
+    """The stored name of the definition that it is started from."""
+    definition_version: int | None = None
+    target: str | None = None
+    target_key: str | None = None
+    """Key that no other unfinished workflow may have: see ``ojster.workflows.definition``."""
+    start: bytes | None = None
+    """Its other members as JSON, without definition, parameters and metadata."""
+    locks: str | None = None
+    on_lost_worker: str | None = None
+    properties: dict[str, msgspec.Raw] = {}
+    expiration_delay: int | None = None
+    attempt: int = 1
+    previous_attempt: str | None = None
+    created_by: str | None = None
+    """The name of its creator's token, if it is known."""
+    unknown: list[Problem] = []
+    """The members of its request that no workflow has. They have no effect."""
+
+    @property
+    def warnings(self) -> list[str]:
+        """What its caller learns about unknown members."""
+        return [f"{problem.path}: {problem.message} It has no effect." for problem in self.unknown]
+
+    @property
+    def weight(self) -> int:
+        """Work that its creation makes, in jobs: its nodes, and the elements of its maps by their size."""
+        elements = sum(len(spec.over) for spec in self.plan.specs if spec.over is not UNSET)
+        return len(self.plan.nodes) + elements // 200

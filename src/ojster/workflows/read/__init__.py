@@ -1,0 +1,1 @@
+"""What callers see of workflows: status, pages of steps, drawings."""

@@ -1,0 +1,306 @@
+"""The steps of a workflow as a list in pages: for workflows that are too large to be shown whole."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from ojster.core.job import last_error
+from ojster.core.timestamps import format_optional
+from ojster.storage.transaction import Transaction
+from ojster.workflows.node import TWO_PART, Kind, Node, NodeState, is_fallback, place_of, step_of
+from ojster.workflows.plan.values import read_spec
+from ojster.workflows.read.views import (
+    DISPLAY_STATES,
+    find_visible,
+    job_type_of,
+    shown_state,
+    superseded_jobs,
+    times_of_step,
+)
+from ojster.workflows.read.waiting import IS_SUSPENDED
+from ojster.workflows.run.graph import NODE_COLUMNS, NODE_COLUMNS_OF_N
+
+DEFAULT_STEPS: Final = 100
+"""Number of steps in a page, unless the caller asks for another."""
+
+MOST_STEPS: Final = 1_000
+"""Maximum number of steps in a page."""
+
+MAX_EXAMINED: Final = 10_000
+"""Number of steps that a search examines for a page, which may have fewer than were asked for."""
+
+MAX_SEARCH_CHARS: Final = 200
+"""Maximum length of a text to search for, in characters."""
+
+STEP_STATES: Final[dict[str, str]] = {DISPLAY_STATES.get(state, state.value): state.value for state in NodeState}
+"""The shown states of steps, and how they are stored."""
+
+SELECT_STEPS: Final = f"""
+    SELECT {NODE_COLUMNS_OF_N}, j.type, j.queue, j.state, j.attempt, j.enqueued_at, j.started_at, j.errors
+    FROM nodes AS n
+    LEFT JOIN jobs AS j ON j.id = n.job_id
+"""
+"""Reads nodes, the columns of ``Node`` first, with what is shown of their jobs."""
+
+_WHERE: Final = {
+    "": "",
+    "skipped": "AND n.state NOT IN ('completed', 'failed', 'cancelled', 'compensated') ",
+    "cancelled": "AND n.state NOT IN ('completed', 'failed', 'skipped', 'compensated') ",
+}
+"""SQL for states that a step may have because a container around it has ended: what is not so is left out later."""
+
+
+class StepFilter(msgspec.Struct, frozen=True):
+    """Which steps of a workflow to list.
+
+    Parameters
+    ----------
+    state:
+        Only steps in this state; ``None``: in any.
+    after:
+        Only steps with greater numbers.
+    limit:
+        Maximum number of steps.
+    is_held:
+        Only steps whose jobs wait for an answer, a time or a resumption.
+    search:
+        Only steps with this text in their name or type, in small or capital letters, or at the end of their path.
+    """
+
+    workflow_id: str
+    state: str | None = None
+    after: int = 0
+    limit: int = DEFAULT_STEPS
+    tenant: str | None = None
+    is_held: bool = False
+    search: str = ""
+
+
+class StepRow(msgspec.Struct, omit_defaults=True):
+    """A step in a list.
+
+    Parameters
+    ----------
+    path:
+        Where it is: the names or positions of the containers around it and its own, joined by dots.
+    kind, type:
+        ``job``, ``gate`` or a kind of container; and for jobs the job type.
+    id:
+        The name by which other steps refer to it, if it has one. A step with a fallback, the step itself and the
+        fallback have the same.
+    fallback:
+        Whether it takes the place of the step with this id if that does not succeed.
+    display_name:
+        Its name for people, if it has one.
+    state, job_state:
+        Its state, and that of its job while it runs.
+    total, completed:
+        For a container: number of steps in it, and how many of them have completed.
+    enqueued_at, started_at, completed_at:
+        When its job last became available, when it started then, and when the step ended. A container or gate starts
+        when its turn comes.
+    error:
+        Why it failed, as JSON.
+    superseded_job_ids:
+        The jobs of its attempts before it was retried, oldest first.
+    """
+
+    path: str
+    kind: str
+    type: str
+    state: str
+    job_state: str | None = None
+    job_id: str | None = None
+    queue: str | None = None
+    attempt: int | None = None
+    total: int | None = None
+    completed: int | None = None
+    enqueued_at: str | None = None
+    started_at: str | None = None
+    completed_at: str | None = None
+    error: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    superseded_job_ids: list[str] = []
+    display_name: str | None = None
+    id: str | None = None
+    fallback: bool = False
+
+
+class StepPage(msgspec.Struct, frozen=True):
+    """A page of steps, and after which number the next page begins; ``None``: it is the last one."""
+
+    steps: list[StepRow]
+    next_after: int | None
+
+
+def list_steps(tx: Transaction, filters: Sequence[StepFilter]) -> list[StepPage | None]:
+    """Return a page of steps for each filter; ``None``: there is no such workflow."""
+    return [_page(tx, chosen) for chosen in filters]
+
+
+def _page(tx: Transaction, chosen: StepFilter) -> StepPage | None:
+    workflow = find_visible(tx, chosen.workflow_id, chosen.tenant)
+    if workflow is None:
+        return None
+    root, last = workflow.numbers
+    first = root + chosen.after
+    if chosen.search:
+        return _found(tx, chosen, root, first, last)
+    rows = _rows(tx, chosen, first, last, chosen.limit + 1)
+    page = rows[: chosen.limit]
+    steps = [step for _, step in describe(tx, page) if chosen.state in (None, step.state)]
+    return StepPage(steps, page[-1][0] - root if len(rows) > chosen.limit else None)
+
+
+def _found(tx: Transaction, chosen: StepFilter, root: int, first: int, last: int) -> StepPage:
+    """Return what a search finds among the next ``MAX_EXAMINED`` steps."""
+    ((last,),) = tx.execute("SELECT max(id) FROM nodes WHERE id >= ? AND id <= ?", (root, last))
+    end = min(last, first + MAX_EXAMINED)
+    shown = describe(tx, _rows(tx, chosen, first, end, MAX_EXAMINED))
+    found = [one for one in shown if chosen.state in (None, one[1].state) and _has(one[1], chosen)]
+    if len(found) > chosen.limit:
+        found = found[: chosen.limit]
+        end = found[-1][0].id
+    return StepPage([step for _, step in found], end - root if end < last else None)
+
+
+def _rows(tx: Transaction, chosen: StepFilter, first: int, last: int, limit: int) -> list[tuple[Any, ...]]:
+    """Return the rows of steps that may match a filter: those after ``first`` up to ``last``."""
+    where = _WHERE.get(chosen.state or "", "AND n.state = :state ")
+    if chosen.is_held:
+        where += f"AND n.id IN (SELECT node FROM jobs WHERE node > :after AND node <= :last AND {IS_SUSPENDED}) "
+    if chosen.search:  # the type of a job that has not begun is in its specification alone: see _has
+        where += """AND (
+                lower(n.name) LIKE :name ESCAPE '!'
+                OR n.name LIKE :exact_name ESCAPE '!'
+                OR j.type LIKE :type ESCAPE '!'
+                OR n.kind LIKE :type ESCAPE '!'
+                OR (n.started_at IS NULL AND n.kind = 'job')
+            )
+            """
+    name = chosen.search.rpartition(".")[2]
+    return tx.execute(
+        f"""
+        {SELECT_STEPS}
+        WHERE n.id > :after AND n.id <= :last {where}
+        ORDER BY n.id
+        LIMIT :limit
+        """,
+        {
+            "after": first,
+            "last": last,
+            "limit": limit,
+            "state": STEP_STATES.get(chosen.state or "", chosen.state),
+            "name": _like(name.lower()),
+            "exact_name": _like(name),  # databases know no small letters beyond ASCII
+            "type": _like(chosen.search.lower()),
+        },
+    )
+
+
+def _like(text: str) -> str:
+    """Return the pattern of texts that contain ``text``."""
+    return "%" + "".join(f"!{one}" if one in "!%_" else one for one in text) + "%"
+
+
+def _has(step: StepRow, chosen: StepFilter) -> bool:
+    text, path = chosen.search.lower(), step.path.lower()
+    own = path.rpartition(".")[2]
+    is_named = not own.isdigit()  # else it is called by its position
+    return text in step.type.lower() or (is_named and (text in own or ("." in text and path.endswith(text))))
+
+
+_WIDTH: Final = len(Node.__struct_fields__)
+
+
+def node_of(row: Sequence[Any]) -> Node:
+    """Return the node in a row of ``SELECT_STEPS``."""
+    return Node(*row[:_WIDTH])
+
+
+def describe(tx: Transaction, rows: Sequence[Sequence[Any]]) -> list[tuple[Node, StepRow]]:
+    """Return the nodes in rows of ``SELECT_STEPS``, and how they are shown.
+
+    Those shown as their container are left out, and those that are not visible, with what is in them.
+    """
+    nodes = [node_of(row) for row in rows]
+    known = _with_containers(tx, nodes)
+    numbers = tx.integers(sorted(known))
+    specs: dict[int, bytes] = dict(tx.execute(f"SELECT id, spec FROM node_specs WHERE id {tx.among}", (numbers,)))
+    hidden = {id for id, spec in specs.items() if _HIDDEN in spec and not read_spec(spec).visible}
+    superseded = superseded_jobs(tx, nodes, tx.among, (tx.integers([node.id for node in nodes]),))
+    steps: list[tuple[Node, StepRow]] = []
+    for node, row in zip(nodes, rows, strict=True):
+        if not _is_first_part(node, known) and not (hidden and _is_in(hidden, node, known)):
+            shown = _show(node, row[_WIDTH:], known, specs[node.id])
+            shown.superseded_job_ids = superseded.get(node.id, [])
+            steps.append((node, shown))
+    return steps
+
+
+_HIDDEN: Final = b'"visible":false'
+"""What is in the specification of a step that is not visible, and in few others."""
+
+
+def _is_in(hidden: Container[int], node: Node, known: Mapping[int, Node]) -> bool:
+    """Return whether a node is hidden, or a container around it."""
+    around: Node | None = node
+    while around is not None and around.id not in hidden:
+        around = known.get(around.parent or 0)
+    return around is not None
+
+
+def _is_first_part(node: Node, known: Mapping[int, Node]) -> bool:
+    """Return whether a node is shown as the container around it: the steps of a batch or saga, or of the workflow."""
+    container = known[node.parent or 0]
+    if container.parent is None and not node.position:
+        return True
+    return container.kind in TWO_PART and container.kind != Kind.FALLBACK and not node.position
+
+
+def _with_containers(tx: Transaction, nodes: Sequence[Node]) -> dict[int, Node]:
+    """Return nodes by id, with all the containers around them."""
+    known = {node.id: node for node in nodes}
+    while missing := {node.parent for node in known.values() if node.parent is not None} - known.keys():
+        rows = tx.execute(f"SELECT {NODE_COLUMNS} FROM nodes WHERE id {tx.among}", (tx.integers(sorted(missing)),))
+        known |= {row[0]: Node(*row) for row in rows}
+    return known
+
+
+def _show(node: Node, job: Sequence[Any], known: Mapping[int, Node], spec: bytes) -> StepRow:
+    above = known.get(node.parent or 0)
+    while above is not None and not above.has_ended:
+        above = known.get(above.parent or 0)
+    known_spec = read_spec(spec)
+
+    def container_of(inner: Node) -> Node:
+        return known[inner.parent or 0]
+
+    row = StepRow(
+        path=place_of(node, container_of),
+        kind=node.kind,
+        type=node.kind,
+        state=shown_state(node, above.state if above is not None else None),
+        started_at=None if node.kind == Kind.JOB else format_optional(node.started_at),
+        completed_at=format_optional(node.finished_at),
+        error=msgspec.UNSET if node.error is None else msgspec.Raw(node.error),
+        display_name=known_spec.display_name,
+        id=step_of(node, container_of).name,
+        fallback=is_fallback(node, container_of),
+    )
+    if node.kind != Kind.JOB:
+        row.total, row.completed = node.total, node.completed
+        return row
+    type, queue, state, attempt, enqueued_at, started_at, errors = job if node.started_at is not None else (None,) * 7
+    if type is None:
+        row.type = job_type_of(known_spec)
+        return row
+    row.type, row.queue, row.attempt, row.job_id = type, queue, attempt, node.job_id
+    row.enqueued_at, row.started_at = times_of_step(node.started_at, type, enqueued_at, started_at)
+    if node.state == NodeState.STARTED:
+        row.job_state = state
+    if errors is not None and node.state != NodeState.COMPLETED:
+        row.error = last_error(errors)
+    return row

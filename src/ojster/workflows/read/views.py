@@ -1,0 +1,498 @@
+"""Read-only views of workflows: one with its steps, and counts."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from ojster.core.durations import HOUR
+from ojster.core.errors import OjsterError
+from ojster.core.ids import is_workflow_id
+from ojster.core.job import NODE_BITS, last_error
+from ojster.core.outcome import SKIPPED, Outcome, outcome_of
+from ojster.core.states import FINISHED
+from ojster.core.tenant import called
+from ojster.core.timestamps import format_optional, format_timestamp
+from ojster.jobs.expiration import shown_expiration_delay
+from ojster.jobs.names import WAIT_TYPE
+from ojster.jobs.queries import only_id_beginning
+from ojster.storage.transaction import Transaction
+from ojster.workflows.node import (
+    ENDED,
+    EXPANDED,
+    MAX_NODES,
+    TWO_PART,
+    Kind,
+    Node,
+    NodeState,
+    is_fallback,
+    place_of,
+    step_of,
+)
+from ojster.workflows.plan.values import Spec, read_spec
+from ojster.workflows.read.info import ReviewInfo, StepInfo, WorkflowError, WorkflowInfo
+from ojster.workflows.read.waiting import waits_of
+from ojster.workflows.run.graph import NODE_COLUMNS_OF_N
+from ojster.workflows.run.results import outcomes
+from ojster.workflows.stored_workflow import ALL_STATES, FINAL_STATES, IS_VISIBLE, WORKFLOW_COLUMNS, Workflow
+from ojster.workflows.wait import WaitingFor
+
+MAX_WORKFLOW_ERRORS: Final = 100
+"""Maximum number of failed steps listed in a workflow's error."""
+
+MOST_SHOWN_STEPS: Final = 1_000
+"""Number of steps up to which a workflow is shown whole, unless the caller asks for another."""
+
+_FAILED: Final = frozenset({"failed", "compensated", "compensating"})
+"""States of workflows that have an error."""
+
+_encode: Final = msgspec.json.Encoder().encode
+_decode: Final = msgspec.json.decode
+
+_JOB_COLUMNS: Final = (
+    "j.type, j.queue, j.state, j.attempt, j.max_attempts, j.enqueued_at, j.started_at, j.progress, j.result, "
+    "j.suspension, j.errors"
+)
+_LISTS: Final = {Kind.GROUP: "jobs", Kind.MAP: "jobs", Kind.BATCH: "jobs"}
+
+
+def times_of_step(
+    turn_at: int | None, type: str | None, enqueued_at: int | None, started_at: int | None
+) -> tuple[str | None, str | None]:
+    """Return when the job of a step last became available, and when it was then started; ``None``: not yet.
+
+    A job that is enqueued again keeps the start of its attempt before, from which nobody could tell how long it ran. A
+    wait runs nothing: it starts when its turn comes, at ``turn_at``, as a gate does.
+    """
+    if type == WAIT_TYPE:
+        return None, format_optional(turn_at)
+    has_started = started_at is not None and (enqueued_at is None or enqueued_at <= started_at)
+    return format_optional(enqueued_at), format_optional(started_at if has_started else None)
+
+
+class WorkflowRequest(msgspec.Struct, frozen=True):
+    """A request to show a workflow. ``tenant``: the caller's tenant; ``None``: any.
+
+    ``most_steps`` is the number of steps, containers among them, up to which it is shown with its steps. ``None``: any.
+    """
+
+    id: str
+    most_steps: int | None = MOST_SHOWN_STEPS
+    tenant: str | None = None
+
+
+class WorkflowCounts(msgspec.Struct, frozen=True):
+    """Numbers of workflows by state: those not in a final state, and those that finished in the last hour."""
+
+    unfinished: dict[str, int]
+    last_hour: dict[str, int]
+
+
+def count_workflows(tx: Transaction, calls: Sequence[None]) -> list[WorkflowCounts]:
+    """Return the numbers of unfinished and of recently finished workflows."""
+    unfinished, final = (
+        [state for state in ALL_STATES if (state in FINAL_STATES) == is_final] for is_final in (False, True)
+    )
+    since = {"since": tx.now - HOUR}
+    counts = WorkflowCounts(
+        {state: _count(tx, "state = :state", {"state": state}) for state in unfinished},
+        {state: _count(tx, "state = :state AND finished_at > :since", {"state": state} | since) for state in final},
+    )
+    return [counts for _ in calls]
+
+
+def _count(tx: Transaction, where: str, parameters: dict[str, Any]) -> int:
+    ((number,),) = tx.execute(f"SELECT count(*) FROM workflows WHERE {where}", parameters)
+    return int(number)
+
+
+def show_workflows(tx: Transaction, requests: Sequence[WorkflowRequest]) -> list[WorkflowInfo | None]:
+    """Return each workflow, or ``None`` if it does not exist or belongs to another tenant."""
+    found: list[WorkflowInfo | None] = []
+    for request in requests:
+        workflow = find_visible(tx, request.id, request.tenant)
+        if workflow is None:
+            found.append(None)
+        elif request.most_steps is None or workflow.nodes <= request.most_steps:
+            found.append(_View(tx, workflow).info())
+        else:
+            found.append(_without_steps(tx, workflow) if request.most_steps else _summary(tx, workflow))
+    return found
+
+
+def find_visible(tx: Transaction, id: str, tenant: str | None) -> Workflow | None:
+    """Return a workflow of a tenant, of any if that is ``None``; ``None`` if there is none with this id."""
+    rows = workflow_rows(tx, "id = :id", {"id": id}) if is_workflow_id(id) else []
+    workflow = Workflow(*rows[0]) if rows else None
+    return workflow if workflow is not None and tenant in (None, workflow.tenant) else None
+
+
+def full_ids(tx: Transaction, requests: Sequence[tuple[str, str | None]]) -> list[str | OjsterError]:
+    """Return the id of the only workflow of a tenant (``None``: of all) whose id is, or begins with, each text."""
+    return [
+        id if find_visible(tx, id, tenant) is not None else only_id_beginning(tx, "workflows", id, tenant, IS_VISIBLE)
+        for id, tenant in requests
+    ]
+
+
+def _summary(tx: Transaction, workflow: Workflow) -> WorkflowInfo:
+    """Return a workflow without its steps, with what they wait for."""
+    return summary_of(workflow, waits_of(tx, workflow.numbers) if workflow.finished_at is None else ())
+
+
+def _without_steps(tx: Transaction, workflow: Workflow) -> WorkflowInfo:
+    """Return a workflow that has too many steps to be shown with it, with its result or error."""
+    info = _summary(tx, workflow)
+    info.steps_omitted = True
+    if workflow.state == "completed":
+        ((main,),) = tx.execute(
+            "SELECT id FROM nodes WHERE parent = :root ORDER BY position LIMIT 1", {"root": workflow.root}
+        )
+        info.result = msgspec.Raw(outcomes(tx, [main])[main].result or b"null")
+    elif workflow.state in _FAILED and info.error is None:
+        info.error = WorkflowError(
+            "step_failed", f"{workflow.failed} jobs failed. List the steps in the state 'failed'."
+        )
+    return info
+
+
+def workflow_rows(tx: Transaction, where: str, parameters: dict[str, Any]) -> list[tuple[Any, ...]]:
+    """Return the rows of the workflows for which a condition holds."""
+    return tx.execute(f"SELECT {WORKFLOW_COLUMNS} FROM workflows WHERE {IS_VISIBLE} AND {where}", parameters)
+
+
+def summary_of(workflow: Workflow, waiting_for: Sequence[WaitingFor] = ()) -> WorkflowInfo:
+    """Return a workflow without its steps; ``waiting_for``: what steps of it wait for."""
+    metadata: dict[str, Any] = _decode(workflow.metadata)
+    times = {
+        "created_at": workflow.created_at,
+        "started_at": workflow.started_at,
+        "completed_at": workflow.finished_at,
+        "cancelled_at": workflow.cancelled_at,
+    }
+    shown: dict[str, Any] = {name: format_timestamp(at) for name, at in times.items() if at is not None}
+    metadata |= shown
+    metadata |= {
+        "job_count": workflow.jobs,
+        "completed_count": workflow.completed,
+        "failed_count": workflow.failed,
+        "cancelled_count": workflow.cancelled,
+    }
+    error = None if workflow.error is None else _decode(workflow.error, type=WorkflowError)
+    delay = workflow.expiration_delay
+    return WorkflowInfo(
+        id=workflow.id,
+        type=workflow.type,
+        state=workflow.state,
+        name=workflow.name,
+        version=workflow.version,
+        finished=workflow.finished_at is not None,
+        held=workflow.held_at is not None,
+        waiting_for=list(waiting_for),
+        params=msgspec.Raw(workflow.params) if workflow.params != b"{}" else msgspec.UNSET,
+        error=error,
+        retries=workflow.retries,
+        definition=None if workflow.definition is None else called(workflow.definition),
+        definition_version=workflow.definition_version,
+        target=workflow.target,
+        locks=workflow.locks,
+        attempt=workflow.attempt,
+        previous_attempt=workflow.previous_attempt,
+        next_attempt=workflow.next_attempt,
+        created_by=workflow.created_by,
+        cancelled_by=workflow.cancelled_by,
+        scheduled_at=None if workflow.scheduled_at is None else format_timestamp(workflow.scheduled_at),
+        expires_at=None if workflow.expires_at is None else format_timestamp(workflow.expires_at),
+        expiration_delay=None if delay is None else shown_expiration_delay(delay),
+        metadata=metadata,
+        **shown,
+    )
+
+
+class _View:
+    """A workflow with its nodes and jobs loaded."""
+
+    def __init__(self, tx: Transaction, workflow: Workflow) -> None:
+        self._tx = tx
+        self._workflow = workflow
+        self._children: dict[int, list[Node]] = defaultdict(list)
+        self._jobs: dict[int, tuple[Any, ...]] = {}
+        width = len(Node.__struct_fields__)
+        rows = tx.execute(
+            f"""
+            SELECT {NODE_COLUMNS_OF_N}, {_JOB_COLUMNS}
+            FROM nodes AS n
+            LEFT JOIN jobs AS j ON j.id = n.job_id
+            WHERE n.id BETWEEN ? AND ?
+            ORDER BY n.id
+            """,
+            workflow.numbers,
+        )
+        self._nodes = {row[0]: Node(*row[:width]) for row in rows}
+        for row in rows:
+            if row[width] is not None:
+                self._jobs[row[0]] = row[width:]
+        for node in sorted(self._nodes.values(), key=lambda node: node.position):
+            if node.parent is not None:
+                self._children[node.parent].append(node)
+        specs = tx.execute("SELECT id, spec FROM node_specs WHERE id BETWEEN ? AND ?", workflow.numbers)
+        self._specs = {id: read_spec(spec) for id, spec in specs}
+        self._names: dict[int, list[str]] = defaultdict(list)
+        """Ids of the predecessors of a node in its container."""
+        self._places: dict[int, list[str]] = defaultdict(list)
+        """Paths of its predecessors in other containers."""
+        self._reviews: dict[int, list[ReviewInfo]] = defaultdict(list)
+        self._superseded: dict[int, list[str]] = {}
+
+    def info(self) -> WorkflowInfo:
+        """Return the workflow with all its steps."""
+        self._read_relations()
+        workflow = self._workflow
+        info = _summary(self._tx, workflow)
+        root = self._nodes[workflow.root]
+        main, *branches = self._children[root.id]
+        gone = root.state if root.has_ended else None
+        self._fill(info, main, "", main.state if main.has_ended else gone)
+        for branch in branches:
+            setattr(info, branch.name or "", self._step(branch, branch.name or "", gone))
+        if main.state == NodeState.COMPLETED:
+            info.result = msgspec.Raw(outcomes(self._tx, [main.id])[main.id].result or b"null")
+        if workflow.state in _FAILED:
+            info.error = self._error(main, info.error)
+        elif workflow.state == "cancelled" and info.error is None and (error := self._error(main, None)).errors:
+            info.error = error
+        return info
+
+    def _read_relations(self) -> None:
+        numbers = self._workflow.numbers
+        for source, target in self._tx.execute(
+            "SELECT source, target FROM node_edges WHERE source BETWEEN ? AND ? ORDER BY source", numbers
+        ):
+            if source not in self._nodes or target not in self._nodes:
+                continue  # added after the nodes were read
+            before = self._nodes[source]
+            if before.parent == self._nodes[target].parent:
+                self._names[target].append(before.name or str(before.position))
+            else:
+                self._places[target].append(place_of(before, self._container_of))
+        for node, at, author, action, notes in self._tx.execute(
+            "SELECT node, at, author, action, notes FROM node_reviews WHERE node BETWEEN ? AND ? ORDER BY seq", numbers
+        ):
+            self._reviews[node].append(ReviewInfo(format_timestamp(at), action, author, notes))
+        self._superseded = superseded_jobs(self._tx, self._nodes.values(), "BETWEEN ? AND ?", numbers)
+
+    def _fill(self, shown: WorkflowInfo | StepInfo, container: Node, place: str, above: str | None) -> None:
+        """Add the children of a container to its view, in the fields for its kind."""
+        children = self._children[container.id]
+        match container.kind:
+            case Kind.BATCH:
+                self._fill(shown, children[0], place, above)
+                shown.callbacks = {
+                    child.name or "": self._step(child, _join(place, child.name or ""), above) for child in children[1:]
+                }
+            case Kind.SAGA:
+                self._fill(shown, children[0], place, above)
+                undoing = children[1]
+                inside = _join(place, undoing.name or "")
+                gone = undoing.state if undoing.has_ended else above
+                undone = [self._step_in(undoing, child, inside, gone) for child in self._children[undoing.id]]
+                for compensation in undone:
+                    compensation.name = compensation.name or compensation.type  # its id is the undone step's
+                shown.compensations = [*shown.compensations, *undone]  # those of a batch come after those of its jobs
+            case Kind.FALLBACK if isinstance(shown, StepInfo):
+                shown.steps = [first := self._step_in(container, children[0], place, above)]
+                first.name = first.name or shown.name  # it has that of both together
+                second = shown.fallback = self._step_in(container, children[1], place, above)
+                second.name = second.name or second.type  # its id is that of the step that it takes the place of
+            case _:
+                noun = _LISTS.get(Kind(container.kind), "steps")
+                setattr(shown, noun, [self._step_in(container, child, place, above) for child in children])
+                setattr(shown, f"{noun}_total", container.total)
+                setattr(shown, f"{noun}_completed", container.completed)
+
+    def _step_in(self, container: Node, node: Node, place: str, above: str | None) -> StepInfo:
+        step = self._step(node, _join(place, node.name or str(node.position)), above)
+        if container.kind == Kind.GRAPH or node.id in self._places:
+            names = self._names.get(node.id, []) if container.kind == Kind.GRAPH else []
+            step.depends_on = names + self._places.get(node.id, [])
+        return step
+
+    def _container_of(self, node: Node) -> Node:
+        return self._nodes[node.parent or 0]
+
+    def _step(self, node: Node, path: str, above: str | None) -> StepInfo:
+        """Return the view of a node. ``above`` is the final state of an enclosing container, if one has ended."""
+        spec = self._specs[node.id]
+        shown = StepInfo(
+            index=node.position,
+            path=path,
+            type=node.kind,
+            state=shown_state(node, above),
+            id=step_of(node, self._container_of).name,
+            name=spec.display_name,
+            step=spec.step,
+            group=spec.group,
+            visible=spec.visible,
+            when=node.rule if node.rule in ("finished", "failed") else None,
+            condition=spec.condition,
+            allow_failure=bool(node.tolerated),
+            manual=bool(node.manual),
+            approved=bool(node.approved),
+            reviews=self._reviews.get(node.id, []),
+            superseded_job_ids=self._superseded.get(node.id, []),
+        )
+        if node.kind == Kind.JOB:
+            self._show_job(shown, node)
+        else:
+            shown.started_at = None if node.started_at is None else format_timestamp(node.started_at)
+            if node.kind not in (Kind.GATE, *EXPANDED) or self._children[node.id]:
+                gone = node.state if node.has_ended else above
+                if node.kind != Kind.GATE:
+                    self._fill(shown, node, path, gone)
+        if node.finished_at is not None:
+            shown.completed_at = format_timestamp(node.finished_at)
+        if node.result is not None:
+            shown.result = msgspec.Raw(node.result)
+        if node.error is not None:
+            shown.error = msgspec.Raw(node.error)
+        if shown.outcome is None:
+            unknown = None if node.kind == Kind.JOB else b"{}"
+            error = shown.error if isinstance(shown.error, msgspec.Raw) else unknown
+            shown.outcome = outcome_of(shown.state, error)
+        return shown
+
+    def _show_job(self, shown: StepInfo, node: Node) -> None:
+        row = self._jobs.get(node.id)
+        if node.started_at is None:  # its job, if any, belongs to a run before the workflow retry
+            shown.job_id = None
+            row = None
+        else:
+            shown.job_id = node.job_id
+        if row is None:
+            shown.type = job_type_of(self._specs[node.id])
+            return
+        type, queue, state, attempt, most, enqueued_at, started_at, progress, result, suspension, errors = row
+        shown.type, shown.queue, shown.attempt, shown.max_attempts = type, queue, attempt, most
+        shown.enqueued_at, shown.started_at = times_of_step(node.started_at, type, enqueued_at, started_at)
+        if node.state == NodeState.STARTED:
+            shown.state = "active" if state == "active" or state in FINISHED else "pending"
+            shown.stopping = state in FINISHED
+            shown.on_hold = state == "pending" and suspension in ("complete", "again")
+        if suspension == SKIPPED and node.state == NodeState.COMPLETED:
+            shown.outcome = Outcome.SKIPPED
+        if progress is not None and node.state == NodeState.STARTED:
+            shown.progress = msgspec.Raw(progress)
+        if result is not None:
+            shown.result = msgspec.Raw(result)
+        if errors is not None and node.state != NodeState.COMPLETED:
+            shown.error = last_error(errors)
+
+    def _error(self, main: Node, given: WorkflowError | None) -> WorkflowError:
+        """Return the error of a workflow, completed with the steps that failed or were rejected."""
+        error = given or WorkflowError("step_failed", "A step failed.")
+        for node in self._nodes.values():
+            if not _has_failed(node) or len(error.errors) >= MAX_WORKFLOW_ERRORS:
+                continue
+            if node.job_id is not None:
+                error.failed_job_ids.append(node.job_id)
+            error.errors.append(self._error_of(node))
+        steps, others = main, list[Node]()
+        while steps.kind in TWO_PART:
+            steps, *after = self._children[steps.id]
+            others += after
+        for child in [*self._children[steps.id], *others]:
+            if child.state in (NodeState.FAILED, NodeState.COMPENSATED) and not child.tolerated:
+                error.failed_step = child.name or str(child.position)
+                if steps.kind == Kind.CHAIN and child.parent == steps.id:
+                    error.failed_step_index = child.position
+                if given is None:
+                    error.message = f"The step {error.failed_step!r} failed."
+                break
+        else:
+            if given is None and error.errors:
+                error.code, error.message = error.errors[0]["code"], error.errors[0]["message"]
+        return error
+
+    def _named(self, node: Node) -> str:
+        """Return the id of a step, or else its index."""
+        step = step_of(node, self._container_of)
+        return step.name or str(step.position)
+
+    def _error_of(self, node: Node) -> dict[str, Any]:
+        job = self._jobs.get(node.id)
+        raw: Any = node.error
+        if raw is None and job is not None and job[-1] is not None:
+            raw = last_error(job[-1])
+        known: dict[str, Any] = _decode(raw) if raw is not None else {}
+        replaces = {"fallback": True} if is_fallback(node, self._container_of) else {}
+        return {
+            "job_id": node.job_id,
+            "step": self._named(node),
+            **replaces,
+            "code": known.get("code", "discarded"),
+            "type": known.get("type"),
+            "message": known.get("message", "The job was discarded, and no error was recorded."),
+            "attempt": known.get("attempt", 0),
+        }
+
+
+def superseded_jobs(
+    tx: Transaction, nodes: Iterable[Node], among: str, parameters: Sequence[Any]
+) -> dict[int, list[str]]:
+    """Return the ids of the jobs of earlier attempts of steps, oldest first, by node id.
+
+    Parameters
+    ----------
+    nodes:
+        The steps.
+    among, parameters:
+        The SQL condition that the ids of their nodes fulfil, and its values.
+    """
+    found: dict[int, list[str]] = defaultdict(list)
+    for node, id in tx.execute(
+        f"SELECT node, id FROM jobs WHERE node {among} AND superseded_by IS NOT NULL ORDER BY seq", parameters
+    ):
+        found[node].append(str(id))
+    for step in nodes:
+        if step.job_id is not None and step.started_at is None:  # it was reset, and has no new job yet
+            found[step.id].append(step.job_id)
+    return found
+
+
+def _has_failed(node: Node) -> bool:
+    """Return whether a node itself failed or was rejected, as opposed to its children or predecessors."""
+    if node.tolerated:
+        return False
+    if node.state == NodeState.FAILED:
+        return node.kind == Kind.JOB or node.error is not None
+    return node.state == NodeState.CANCELLED and node.error is not None and b'"code":"rejected"' in node.error
+
+
+class _Typed(msgspec.Struct):
+    type: str = ""
+
+
+def job_type_of(spec: Spec) -> str:
+    """Return the type of the job of a step."""
+    assert spec.request is not msgspec.UNSET
+    return _decode(spec.request, type=_Typed).type
+
+
+def _join(place: str, name: str) -> str:
+    return f"{place}.{name}" if place else name
+
+
+DISPLAY_STATES: Final[dict[str, str]] = {NodeState.READY.value: "held", NodeState.STARTED.value: "active"}
+
+
+def shown_state(node: Node, above: str | None) -> str:
+    """Return the displayed state of a node. A node that has not ended takes the end of the container in ``above``."""
+    if above is not None and node.state not in ENDED:
+        return "skipped" if above == NodeState.SKIPPED else "cancelled"
+    return DISPLAY_STATES.get(node.state, node.state)
+
+
+assert MAX_NODES == 1 << NODE_BITS

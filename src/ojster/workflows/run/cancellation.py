@@ -1,0 +1,274 @@
+"""Cancellation of workflows and steps, and what it leaves out."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Final, Literal
+
+import msgspec
+
+from ojster.core.errors import OjsterError
+from ojster.core.job import NODE_BITS, Job
+from ojster.core.states import FINISHED
+from ojster.jobs.transitions import cancel_job, make_available
+from ojster.storage.transaction import JOB_COLUMNS, Transaction
+from ojster.workflows.node import NOT_STARTED, Kind, Node, NodeState
+from ojster.workflows.run.advance import Advance
+from ojster.workflows.run.graph import Graph, live_nodes
+from ojster.workflows.run.maps import park_map
+from ojster.workflows.run.start_quota import go_on_with_starts
+from ojster.workflows.run.states import change_node, change_workflow
+from ojster.workflows.run.steps import StepAddress, find_step, is_over, steer, wrong_state
+from ojster.workflows.stored_workflow import BRANCH_TIMEOUT, FINAL_STATES, Workflow, WorkflowState, emit
+
+
+class WorkflowCancellation(msgspec.Struct, frozen=True):
+    """A workflow to cancel.
+
+    Parameters
+    ----------
+    stop_active:
+        Whether to cancel its active jobs, too, which may finish otherwise.
+    by:
+        The name of the caller, if it is known.
+    """
+
+    workflow_id: str
+    stop_active: bool = False
+    by: str | None = None
+
+
+def cancel_workflows(tx: Transaction, orders: Sequence[WorkflowCancellation]) -> list[str | OjsterError]:
+    """Cancel workflows: steps that have not started are cancelled.
+
+    For each, return its id or an error.
+
+    Spec: ojs-workflows 11.3
+    """
+    return [steer(tx, one.workflow_id, partial(_cancel, stop_active=one.stop_active, by=one.by)) for one in orders]
+
+
+def _cancel(run: Advance, workflow: Workflow, *, stop_active: bool = False, by: str | None = None) -> None:
+    if workflow.state in FINAL_STATES:
+        raise wrong_state(workflow, f"The workflow {workflow.id} is already in terminal state {workflow.state!r}.")
+    was_pending = workflow.state == WorkflowState.PENDING
+    change_workflow(workflow, WorkflowState.CANCELLED)
+    workflow.cancelled_at = run.tx.now
+    workflow.cancelled_by = by
+    workflow.due_at = None
+    run.graph.change(workflow)
+    emit(run.tx, "workflow.cancelled", workflow, **({} if by is None else {"cancelled_by": by}))
+    root = run.graph.root_of(workflow)
+    if was_pending or root.state == NodeState.READY:
+        run.end(root, NodeState.CANCELLED)
+    else:
+        main, *branches = run.graph.children(root)
+        if main.has_ended:
+            _go_on_to_cancel(run, workflow, root, branches, stop_active=stop_active)
+        else:
+            abort(run, workflow, main, NodeState.CANCELLED, _CANCELLED, active_too=stop_active)
+    if workflow.held_at is not None:
+        release_now(run, workflow)
+
+
+def _go_on_to_cancel(
+    run: Advance, workflow: Workflow, root: Node, branches: Sequence[Node], *, stop_active: bool
+) -> None:
+    """Let ``on_cancel`` run after ``on_error``, which is running.
+
+    Both clean up, so neither is cut off; ``stop_active`` stops ``on_error``.
+    """
+    for node in branches:
+        if node.name == "on_cancel" and node.state == NodeState.SKIPPED:
+            change_node(node, NodeState.WAITING)
+            node.finished_at = None
+            root.unfinished += 1
+            run.graph.touch(node)
+            run.graph.touch(root)
+    workflow.due_at = run.tx.now + BRANCH_TIMEOUT
+    for node in branches if stop_active else ():
+        if node.state == NodeState.STARTED:
+            abort(run, workflow, node, NodeState.CANCELLED, _CANCELLED, active_too=True)
+
+
+_CANCELLED: Final = {"code": "cancelled", "message": "The workflow was cancelled."}
+
+
+def cancel_steps(tx: Transaction, addresses: Sequence[StepAddress]) -> list[str | OjsterError]:
+    """Cancel steps and everything inside them, including active jobs; return the workflows' ids, or errors."""
+    return [steer(tx, one.workflow_id, partial(_cancel_step, path=one.step)) for one in addresses]
+
+
+def _cancel_step(run: Advance, workflow: Workflow, path: str) -> None:
+    node = find_step(run.graph, workflow, path)
+    if node.has_ended or is_over(run.graph, node):
+        raise wrong_state(workflow, f"The step {path!r} is {node.state}, and can no longer be cancelled.")
+    error = {"code": "cancelled", "message": "The step was cancelled."}
+    abort(run, workflow, node, NodeState.CANCELLED, error, active_too=True)
+
+
+def abort(
+    run: Advance,
+    workflow: Workflow,
+    target: Node,
+    verdict: NodeState,
+    error: dict[str, Any],
+    *,
+    active_too: bool = False,
+    rest: Literal[NodeState.CANCELLED, NodeState.SKIPPED] = NodeState.CANCELLED,
+) -> None:
+    """Stop a node and everything inside it, and compensate the sagas inside it.
+
+    Parameters
+    ----------
+    verdict:
+        The final state of ``target``.
+    error:
+        The error of nodes that have not started.
+    active_too:
+        Whether to cancel active jobs. By default they may finish, but are not retried.
+    rest:
+        The final state of nodes that have not started. With ``skipped``, the containers around them complete.
+    """
+    inner = NodeState.CANCELLED if rest == NodeState.CANCELLED else NodeState.COMPLETED
+    graph = run.graph
+    inside: dict[int, list[Node]] = defaultdict(list)
+    if target.state == NodeState.STARTED and target.kind != Kind.JOB:
+        for node in live_nodes(graph, workflow):
+            if node.parent is not None:
+                inside[node.parent].append(node)
+    working: list[Node] = []
+    waiting = [target]
+    while waiting:
+        node = waiting.pop()
+        if node.state in NOT_STARTED:
+            run.end(node, rest, error=error)
+        elif node.kind == Kind.JOB:
+            node.verdict = NodeState.CANCELLED.value
+            graph.touch(node)
+            working.append(node)
+        else:
+            if node is target or node.kind != Kind.SAGA:
+                node.verdict = (verdict if node is target else inner).value
+                graph.touch(node)
+            if node.kind == Kind.MAP and park_map(run.tx, node) and not node.unfinished:
+                run.close([node])
+            waiting += [child for child in inside[node.id] if node.kind != Kind.SAGA or not child.position]
+    _cancel_jobs(run, working, active_too=active_too)
+
+
+def _cancel_jobs(run: Advance, nodes: Sequence[Node], *, active_too: bool) -> None:
+    """Cancel the jobs of nodes, including active ones if ``active_too``.
+
+    A waiting job locked by another transaction is skipped: that transaction then waits for the workflow and finds the
+    verdict of the job's node. If active ones are to stop, it is waited for: it may be a claim.
+    """
+    tx = run.tx
+    ids = tx.integers([node.id for node in nodes])
+    others, tx.effects.ended = tx.effects.ended, []
+    waiting = (
+        "state IN ('available', 'scheduled', 'retryable', 'pending') AND (suspension IS NULL OR suspension = 'resumed')"
+    )
+    # Wait for the lock of suspended jobs: no other transaction will check the verdicts of their nodes.
+    on_hold = "state = 'pending' AND suspension IN ('complete', 'again', 'delay')"
+    steps = [(waiting, tx.skip_locked), (on_hold, tx.for_update)]
+    if active_too:
+        steps = [(f"(({waiting}) OR ({on_hold}) OR state = 'active')", tx.for_update)]
+    for condition, lock in steps:
+        if nodes:
+            rows = tx.execute(
+                f"SELECT {JOB_COLUMNS} FROM jobs WHERE node {tx.among} AND {condition} ORDER BY id{lock}", (ids,)
+            )
+            for row in rows:
+                cancel_job(tx, Job(*row))
+    ended, tx.effects.ended = tx.effects.ended, others
+    for job in ended:
+        run.end_with_job(run.graph.nodes[job.node or 0], job)
+
+
+def skip_rest(tx: Transaction, job: Job) -> None:
+    """Skip the steps that have not started, so that the workflow completes: in its main part, or in a branch of it.
+
+    The part is the one that the active job is in.
+    """
+    if job.node is None:
+        return
+    graph = Graph(tx)
+    graph.lock([job.node >> NODE_BITS])
+    workflow = graph.workflows[job.node >> NODE_BITS]
+    parts = {part.id: part for part in graph.parts_of(workflow)}
+    part = parts[_part_of(graph, workflow, job.node)]
+    if part.has_ended or (part.position == 0 and workflow.state != WorkflowState.RUNNING):
+        return  # the workflow is being cancelled
+    run = Advance(graph)
+    graph.change(workflow)
+    abort(run, workflow, part, NodeState.COMPLETED, _NOT_NEEDED, rest=NodeState.SKIPPED)
+    run.go()
+
+
+def _part_of(graph: Graph, workflow: Workflow, id: int) -> int:
+    """Return the id of the main part or of the branch of a workflow that a node is in."""
+    graph.load([id])
+    node = graph.nodes[id]
+    while node.parent is not None and node.parent != workflow.root:
+        node = graph.container_of(node)
+    return node.id
+
+
+_NOT_NEEDED: Final = {"code": "skipped", "message": "A step skipped the rest of the workflow."}
+
+
+def cancel_with_worker(tx: Transaction, job: Job) -> None:
+    """Cancel the workflow of a job whose worker is lost, if it wants that. The workflow is locked."""
+    if job.node is None:
+        return
+    rows = tx.execute(
+        "SELECT id FROM workflows WHERE seq = :seq AND on_lost_worker = 'cancel' AND state = 'running'",
+        {"seq": job.workflow},
+    )
+    for (id,) in rows:
+        if not _cleans_up(tx, job.node):
+            current = tx.lock_jobs([job.id]).get(job.id)  # the end of another lost job may have replaced it
+            if current is not None and current.state not in FINISHED:
+                cancel_job(tx, current)
+            ended, tx.effects.ended = tx.effects.ended, []
+            steer(tx, str(id), _cancel)
+            tx.effects.ended += ended
+
+
+def _cleans_up(tx: Transaction, id: int) -> bool:
+    """Return whether a node is inside a branch for errors or cancellation, or inside the compensation of a saga."""
+    graph = Graph(tx)
+    graph.load([id])
+    node = graph.nodes[id]
+    while node.parent is not None:
+        container = graph.container_of(node)
+        if node.position and container.kind in (Kind.SAGA, Kind.WORKFLOW):
+            return True
+        node = container
+    return False
+
+
+def release_now(run: Advance, workflow: Workflow) -> None:
+    """Release a workflow: start the jobs and nodes that became ready while it was held."""
+    tx, graph = run.tx, run.graph
+    workflow.held_at = None
+    graph.change(workflow)
+    emit(tx, "workflow.released", workflow)
+    graph.write()
+    # Wait for locked jobs: one that is skipped would stay pending for ever, because nothing looks for it after the
+    # release.
+    rows = tx.execute(
+        f"""
+        SELECT {JOB_COLUMNS}
+        FROM jobs
+        WHERE node BETWEEN ? AND ? AND state = 'pending' AND (suspension IS NULL OR suspension = 'resumed')
+        ORDER BY id{tx.for_update}
+        """,
+        workflow.numbers,
+    )
+    make_available(tx, [Job(*row) for row in rows])
+    run.start(node for node in live_nodes(graph, workflow) if node.state == NodeState.READY)
+    go_on_with_starts(tx, workflow)

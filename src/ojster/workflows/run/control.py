@@ -1,0 +1,127 @@
+"""Creating and steering workflows. ``ojster.workflows.run.advance`` starts and ends their steps.
+
+Spec: ojs-workflows 11.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from functools import partial
+from typing import Final, Literal
+
+import msgspec
+
+from ojster.core.errors import InvalidRequest, OjsterError
+from ojster.core.job import Job
+from ojster.core.timestamps import format_timestamp
+from ojster.storage.transaction import JOB_COLUMNS, Transaction
+from ojster.workflows.node import NOT_STARTED, Kind, NodeState
+from ojster.workflows.run.advance import Advance
+from ojster.workflows.run.cancellation import release_now
+from ojster.workflows.run.start_quota import forget_deferred, park_starts
+from ojster.workflows.run.steps import find_step, is_over, steer, wrong_state
+from ojster.workflows.run.stopping import put_off
+from ojster.workflows.stored_workflow import Workflow, emit
+
+_encode: Final = msgspec.json.Encoder().encode
+
+log = logging.getLogger(__name__)
+
+
+class Review(msgspec.Struct, frozen=True):
+    """A review of a step that needs approval.
+
+    Parameters
+    ----------
+    step:
+        Path of the step: the names or indices from the outermost container down to it, joined by dots.
+    action:
+        ``approve`` or ``reject``; ``None``: only record the notes.
+    """
+
+    workflow_id: str
+    step: str
+    action: Literal["approve", "reject"] | None = None
+    notes: str | None = None
+    author: str | None = None
+
+
+def hold_workflows(tx: Transaction, ids: Sequence[str]) -> list[str | OjsterError]:
+    """Hold workflows: no step starts until they are released; active jobs may finish. Return ids or errors."""
+    return [steer(tx, id, _hold) for id in ids]
+
+
+def _hold(run: Advance, workflow: Workflow) -> None:
+    if workflow.finished_at is not None:
+        raise wrong_state(workflow, f"The workflow {workflow.id} is {workflow.state}, and cannot be held.")
+    if workflow.held_at is not None:
+        return
+    tx = run.tx
+    workflow.held_at = tx.now
+    run.graph.change(workflow)
+    park_starts(tx, workflow)
+    # lower() keeps the planner from an index scan over the available jobs of all queues.
+    # Locked jobs are skipped, because here the workflow is locked before the jobs: two transactions could wait for each
+    # other. A claim that has such a job looks at the workflow before it hands the job out, and puts the job off.
+    waiting = tx.execute(
+        f"""
+        SELECT {JOB_COLUMNS}
+        FROM jobs
+        WHERE node BETWEEN ? AND ? AND lower(state) = 'available'
+        ORDER BY id{tx.skip_locked}
+        """,
+        workflow.numbers,
+    )
+    for row in waiting:
+        put_off(tx, Job(*row))
+    emit(tx, "workflow.held", workflow)
+
+
+def release_workflows(tx: Transaction, ids: Sequence[str]) -> list[str | OjsterError]:
+    """Release held workflows; for each, return its id or an error."""
+    return [steer(tx, id, _release) for id in ids]
+
+
+def _release(run: Advance, workflow: Workflow) -> None:
+    if workflow.held_at is None:
+        raise wrong_state(workflow, f"The workflow {workflow.id} is not held.")
+    release_now(run, workflow)
+
+
+def review_steps(tx: Transaction, reviews: Sequence[Review]) -> list[str | OjsterError]:
+    """Approve or reject steps that wait for approval, or record notes; return the workflows' ids, or errors."""
+    return [steer(tx, one.workflow_id, partial(_review, review=one)) for one in reviews]
+
+
+def _review(run: Advance, workflow: Workflow, review: Review) -> None:
+    if review.action is None and not review.notes:
+        raise InvalidRequest("The review is empty. At least one of 'action' and 'notes' must be given.")
+    tx, graph = run.tx, run.graph
+    node = find_step(graph, workflow, review.step)
+    while node.kind == Kind.FALLBACK and not node.manual:  # the path may refer to the step's own gate
+        node = graph.children(node)[0]
+    if not node.manual:
+        raise wrong_state(workflow, f"The step {review.step!r} is not 'manual'. Only manual steps can be reviewed.")
+    waits = node.state in NOT_STARTED and not node.approved
+    if is_over(graph, node) or (review.action is not None and not waits):
+        state = "approved" if node.approved and not node.has_ended else node.state
+        raise wrong_state(workflow, f"The step {review.step!r} is {state}, and does not wait for an approval.")
+    tx.execute(
+        "INSERT INTO node_reviews (node, at, author, action, notes) VALUES (:node, :at, :author, :action, :notes)",
+        {"node": node.id, "at": tx.now, "author": review.author, "action": review.action, "notes": review.notes},
+    )
+    graph.change(workflow)
+    if review.action is not None:
+        forget_deferred(tx, [node.id])  # its time limit
+    said = {"by": review.author, "at": format_timestamp(tx.now), "notes": review.notes}
+    if review.action == "approve":
+        node.approved = 1
+        if node.kind == Kind.GATE:
+            node.result = _encode({"approved": True} | said)
+        graph.touch(node)
+        if node.state == NodeState.BLOCKED:
+            run.start([node])
+    elif review.action == "reject":
+        message = f"It was rejected{f' by {review.author}' if review.author else ''}."
+        run.end(node, NodeState.CANCELLED, error={"code": "rejected", "message": message} | said)

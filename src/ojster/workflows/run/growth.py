@@ -1,0 +1,149 @@
+"""Steps that a running workflow adds to itself."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+
+import msgspec
+
+from ojster.collections.contents import promise
+from ojster.core.errors import InvalidRequest
+from ojster.core.job import NODE_BITS, Job
+from ojster.core.json_objects import raw_list
+from ojster.storage.transaction import Transaction
+from ojster.tenancy.quotas import charge_growth
+from ojster.workflows.node import TWO_PART, Followed, Kind, Node
+from ojster.workflows.plan.defaults import add_defaults
+from ojster.workflows.plan.members import refusal_of
+from ojster.workflows.plan.nested_definitions import with_nested
+from ojster.workflows.plan.planner import Planner
+from ojster.workflows.run.advance import Advance
+from ojster.workflows.run.graph import Graph
+from ojster.workflows.run.maps import add_to_mirrors, by_number, mirrors_of
+
+
+def grow(tx: Transaction, job: Job, steps: Sequence[bytes]) -> None:
+    """Add steps to the container of an active job: at the end of a chain, in parallel in a group or graph.
+
+    Nothing is added if the job's node was told to stop.
+
+    Raises
+    ------
+    InvalidRequest
+        The job has no workflow, or its container does not accept steps.
+    InvalidWorkflow
+        The steps are invalid.
+    TenantLimitExceeded
+        The tenant would have more waiting jobs than it may.
+    """
+    if job.node is None:
+        raise InvalidRequest(f"The job {job.id} belongs to no workflow. Only workflow jobs can append steps.")
+    graph = Graph(tx)
+    graph.lock([job.node >> NODE_BITS])
+    graph.load([job.node])
+    node = graph.nodes[job.node]
+    container = _growing_container(graph, node, job)
+    if node.verdict is not None:
+        return  # it was told to stop, so nothing new starts
+    workflow = graph.workflow_of(node)
+    base = workflow.root
+    siblings = graph.children_with_names(container)
+    spec = graph.specs[container.id]
+    mirrors = mirrors_of(graph, workflow, spec)
+    ordered = spec.mirrors if container.kind != Kind.GROUP else []
+    undone_first = [graph.idle_children(graph.nodes[base | number]) for number in ordered]
+    planner = Planner(
+        tx.now,
+        tx.settings.largest_job,
+        workflow_id=workflow.id,
+        tenant=workflow.tenant,
+        metadata=workflow.metadata,
+        first=workflow.nodes,
+        outer=partial(_look_outside, graph, container),
+    )
+    planner.more(
+        raw_list(with_nested(tx, {"steps": msgspec.Raw(b"[%b]" % b",".join(steps))}, workflow.tenant)["steps"]),
+        by_number(container),
+        "$.append",
+        graph.place_of(container),
+        spec.inherited,
+        known={one.name: by_number(one) for one in siblings if one.name is not None},
+        last=by_number(siblings[-1]) if container.kind == Kind.CHAIN else None,
+        level=_level_of(graph, container),
+        mirrors=mirrors,
+        heads=[[by_number(head) for head in heads] for heads in undone_first],
+    )
+    _refuse_unknown(planner)
+    charge_growth(tx, workflow.tenant, planner.plan.job_count, planner.plan.job_count)
+    add_defaults(tx, planner.plan, workflow.tenant)
+    added = graph.plant(planner.plan, workflow)
+    promise(tx, workflow.seq, planner.plan.promises)
+    for source, _ in planner.plan.edges:
+        if source < planner.plan.nodes[0].id:
+            before = graph.nodes[base | source]
+            before.followed |= Followed.HERE
+            graph.touch(before)
+    add_to_mirrors(graph, workflow, spec, added)
+    followed = Counter(base | target for _, target in planner.plan.edges)
+    for head in itertools.chain.from_iterable(undone_first):
+        head.waiting += followed[head.id]
+        graph.touch(head)
+    fresh = [one for one in added if one.parent == container.id]
+    container.total += len(fresh)
+    container.unfinished += len(fresh)
+    graph.touch(container)
+    run = Advance(graph)
+    run.decide(fresh)
+    run.go()
+
+
+def _growing_container(graph: Graph, node: Node, job: Job) -> Node:
+    """Return the container that the steps of a node are added to."""
+    container = graph.container_of(node)
+    while container.kind == Kind.FALLBACK:
+        inner, container = container, graph.container_of(container)
+        if container.kind == Kind.SAGA and not inner.position:  # what undoes the step and its fallback
+            container = graph.container_of(container)
+    graph.load_specs([container])
+    if container.kind in TWO_PART or graph.specs[container.id].is_undoing:
+        raise InvalidRequest(
+            f"The job {job.id} cannot append steps here. "
+            "Append steps in a chain, a group or a graph that is not a compensation."
+        )
+    return container
+
+
+def _level_of(graph: Graph, container: Node) -> int:
+    """Return the number of levels of containers down to a container; both nodes of a batch or a saga are one level."""
+    level, node = 0, container
+    while node.parent is not None:
+        level += node.kind not in TWO_PART
+        node = graph.container_of(node)
+    return level
+
+
+def _look_outside(graph: Graph, container: Node, name: str) -> int | None:
+    """Return the number of the nearest step with a name that precedes steps added to a container, if any."""
+    inner: Node | None = None
+    node: Node | None = container
+    while node is not None:
+        place = node
+        if place.kind in TWO_PART and inner is not None and inner.position:
+            while place.kind in TWO_PART:
+                place = graph.children(place)[0]
+        if place.kind in (Kind.CHAIN, Kind.GRAPH) or place is not node:
+            for found in graph.named_children(place, name):
+                before = place is not node or inner is None or place.kind == Kind.GRAPH
+                if found is not inner and (before or (inner is not None and found.position < inner.position)):
+                    return found.number
+        inner, node = node, None if node.parent is None else graph.container_of(node)
+    return None
+
+
+def _refuse_unknown(planner: Planner) -> None:
+    """Refuse steps with unknown members: the answer to the report that adds them has no place for warnings of them."""
+    if planner.unknown:
+        raise refusal_of(planner.unknown)

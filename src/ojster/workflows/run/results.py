@@ -1,0 +1,288 @@
+"""Results of workflow steps, as arguments, conditions and handlers receive them.
+
+The result of a container is built from its children: a chain has the result of its last step; a group, a batch and a
+map have an object by index; a graph has an object, by name, of the steps that no other step depends on.
+A container that did not succeed has the error of the first step that failed, and ``results``, an object of all its
+children.
+
+Spec: ojs-workflows 7
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from ojster.core.job import Job, last_error
+from ojster.storage.transaction import Transaction
+from ojster.workflows.node import TWO_PART, Followed, Inputs, Kind, NodeState
+from ojster.workflows.run.claimed_steps import ClaimedStep
+
+_encode: Final = msgspec.json.Encoder().encode
+
+# Subqueries, because the planner could execute a join in the other direction, as a scan of all jobs.
+_COLUMNS: Final = """
+    n.id, n.parent, n.position, n.kind, n.name, n.state, n.followed, n.total, n.result, n.error,
+    (SELECT j.result FROM jobs AS j WHERE j.id = n.job_id),
+    CASE WHEN n.state <> 'completed' THEN (SELECT j.errors FROM jobs AS j WHERE j.id = n.job_id) END
+"""
+
+
+class NodeOutcome(msgspec.Struct, gc=False):
+    """State and result of a node. ``result`` and ``error`` are JSON.
+
+    ``is_part`` marks the jobs of a batch that has completed: they make up its result, however they ended. ``results``
+    are those of the children of a container that did not succeed.
+    """
+
+    id: int
+    parent: int | None
+    position: int
+    kind: str
+    name: str | None
+    state: str
+    followed: int
+    total: int
+    result: bytes | None
+    error: bytes | None
+    is_part: bool = False
+    results: bytes | None = None
+
+    @property
+    def key(self) -> str:
+        """Name of the node among its siblings, or else its index."""
+        return self.name or str(self.position)
+
+    @property
+    def succeeded_late(self) -> bool:
+        """Whether it is a job that was stopped, and whose worker then reported that it had succeeded."""
+        return self.kind == Kind.JOB and self.result is not None and self.state in _FAILED
+
+    def shown(self) -> bytes:
+        """Return the JSON that later steps receive: the result, or state and error if the node did not succeed."""
+        match self.state:
+            case NodeState.COMPLETED:
+                return self.result or b"null"
+            case NodeState.FAILED | NodeState.CANCELLED | NodeState.COMPENSATED:
+                results = b"" if self.results is None else b',"results":' + self.results
+                return b'{"state":"%b","error":%b%b}' % (self.state.encode(), self.error or b"null", results)
+            case _:
+                return b"null"
+
+
+def outcomes(tx: Transaction, ids: Collection[int]) -> dict[int, NodeOutcome]:
+    """Return the stored outcomes of nodes, by node id."""
+    if not ids:
+        return {}
+    rows = tx.execute(f"SELECT {_COLUMNS} FROM nodes AS n WHERE n.id {tx.among}", (tx.integers(ids),))
+    return _composed(tx, [_outcome(row) for row in rows])
+
+
+def _outcome(row: Sequence[Any]) -> NodeOutcome:
+    found = NodeOutcome(*row[:10])
+    job_result, job_errors = row[10:12]
+    if found.result is None and found.state == NodeState.COMPLETED:  # else the job may be of a run before a retry
+        found.result = job_result
+    if found.error is None and job_errors is not None:
+        found.error = bytes(last_error(job_errors))
+    return found
+
+
+def _counts(container: NodeOutcome, child: NodeOutcome) -> bool:
+    """Return whether the result of a container is built from this child's, among others."""
+    match container.kind:
+        case Kind.BATCH | Kind.SAGA:
+            return child.position == 0 or _has_failed(container)
+        case _ if _has_failed(container):
+            return True
+        case Kind.CHAIN | Kind.DEFINITION:
+            return child.position == container.total - 1
+        case Kind.GRAPH:
+            return not child.followed & Followed.HERE
+        case _:
+            return True
+
+
+def _has_failed(container: NodeOutcome) -> bool:
+    return container.state in _FAILED and not container.is_part
+
+
+_FAILED: Final = (NodeState.FAILED, NodeState.CANCELLED, NodeState.COMPENSATED)
+
+
+def _composed(tx: Transaction, found: list[NodeOutcome]) -> dict[int, NodeOutcome]:
+    """Set the results of ended containers, level by level; return all outcomes by node id."""
+    everything = {one.id: one for one in found}
+    levels: list[list[NodeOutcome]] = []
+    level = [one for one in found if _is_composed(one)]
+    if not level:
+        return everything
+    while level:
+        levels.append(level)
+        rows = tx.execute(
+            f"SELECT {_COLUMNS} FROM nodes AS n WHERE n.parent {tx.among} ORDER BY n.parent, n.position",
+            (tx.integers([one.id for one in level]),),
+        )
+        members = [one for one in map(_outcome, rows) if _counts(everything[one.parent or 0], one)]
+        for one in members:
+            container = everything[one.parent or 0]
+            one.is_part = container.kind == Kind.BATCH or (container.kind == Kind.SAGA and container.is_part)
+        everything |= {one.id: one for one in members if one.id not in everything}
+        level = [one for one in members if _is_composed(one)]
+    children: dict[int, list[NodeOutcome]] = defaultdict(list)
+    for one in everything.values():
+        if one.parent is not None:
+            children[one.parent].append(one)
+    for level in reversed(levels):
+        for one in level:
+            target = everything[one.id]
+            inside = sorted(children[one.id], key=lambda child: child.position)
+            if target.state in _FAILED:
+                target.error = target.error or _error_of(inside)
+            if _has_failed(target):
+                target.results = _results_of(target, inside)
+            else:
+                target.result = _result_of(target, inside)
+    return everything
+
+
+def _error_of(children: Sequence[NodeOutcome]) -> bytes | None:
+    """Return the error of the first child that failed, or else of the first that was cancelled."""
+    for states in ((NodeState.FAILED, NodeState.COMPENSATED), (NodeState.CANCELLED,)):
+        for child in children:
+            if child.state in states and child.error is not None:
+                return child.error
+    return None
+
+
+def _results_of(container: NodeOutcome, children: Sequence[NodeOutcome]) -> bytes | None:
+    if container.kind in (Kind.BATCH, Kind.SAGA):
+        main = children[0]
+        return main.result if main.results is None else main.results
+    return object_of(children, by_index=container.kind in (Kind.GROUP, Kind.MAP))
+
+
+def _is_composed(one: NodeOutcome) -> bool:
+    return one.kind not in (Kind.JOB, Kind.GATE) and (one.state in (NodeState.COMPLETED, *_FAILED) or one.is_part)
+
+
+def _result_of(container: NodeOutcome, children: Sequence[NodeOutcome]) -> bytes:
+    match container.kind:
+        case Kind.GRAPH:
+            return object_of(child for child in children if not child.followed & Followed.HERE)
+        case Kind.GROUP | Kind.MAP:
+            return object_of(children, by_index=True)
+        case Kind.CHAIN | Kind.DEFINITION:
+            return children[-1].shown() if children else b"null"
+        case Kind.FALLBACK:
+            ran = [child for child in children if child.state == NodeState.COMPLETED]
+            return ran[-1].shown() if ran else b"null"
+        case _:
+            first = children[0]
+            return (first.result or b"null") if first.is_part else first.shown()
+
+
+def object_of(members: Iterable[NodeOutcome], *, by_index: bool = False) -> bytes:
+    """Return the outputs of members as a JSON object, by name or by index."""
+    return b"{%b}" % b",".join(
+        [b"%b:%b" % (_encode(str(one.position) if by_index else one.key), one.shown()) for one in members]
+    )
+
+
+def array_of(members: Iterable[NodeOutcome]) -> bytes:
+    """Return the outputs of members as a JSON array, in order."""
+    return b"[%b]" % b",".join([one.shown() for one in members])
+
+
+# Inputs of jobs
+
+
+def add_parent_results(tx: Transaction, jobs: Sequence[Job], steps: Sequence[ClaimedStep]) -> None:
+    """Add to claimed jobs of workflows the results that their steps request (``parent_results``)."""
+    sources = {step.node: step.source for step in steps if step.source is not None}
+    wishes = {step.source: step.inputs for step in steps if step.source is not None and step.inputs is not None}
+    inputs = _inputs_of(tx, wishes) if wishes else {}
+    for job in jobs:
+        if job.node is not None:
+            job.parent_results = inputs.get(sources.get(job.node, -1), b"[]")
+
+
+MAX_STEPS_BEFORE: Final = 100
+"""Number of earlier steps of a chain whose results a step receives, so that a long chain costs the same at its end."""
+
+_STEPS_BEFORE: Final = {
+    Inputs.BEFORE: f"""
+        JOIN nodes AS n ON n.parent = s.parent
+            AND n.position < s.position
+            AND n.position >= s.position - {MAX_STEPS_BEFORE}
+    """,
+    Inputs.NEEDED: (
+        "JOIN node_edges AS e ON e.target = s.id JOIN nodes AS n ON n.id = e.source AND n.parent + 0 = s.parent"
+    ),
+}
+"""Joins that find the nodes ``n`` with the results that a node ``s`` requests.
+
+``+ 0`` keeps the planner from reading all children of the container by their parent.
+"""
+
+
+def _inputs_of(tx: Transaction, kinds: Mapping[int, Inputs]) -> dict[int, bytes]:
+    """Return the inputs from each source, as JSON; ``kinds``: what each of them requests.
+
+    They are an object by name, or an array by index, or an object by index if the first ones are left out.
+    """
+    ids = tx.integers(kinds)
+    given: dict[int, list[NodeOutcome]] = {source: [] for source in kinds}
+    for wish, before in _STEPS_BEFORE.items():
+        if wish in kinds.values():
+            rows = tx.execute(
+                f"""
+                SELECT s.id, {_COLUMNS}
+                FROM nodes AS s {before}
+                WHERE s.id {tx.among} AND s.inputs = '{wish}'
+                ORDER BY s.id, n.position
+                """,
+                (ids,),
+            )
+            for source, *row in rows:
+                given[source].append(_outcome(row))
+    by_name = {source for source, kind in kinds.items() if kind == Inputs.NEEDED}
+    for source, kind in kinds.items():
+        if kind == Inputs.MEMBERS:
+            container, members = _members_before(tx, source)
+            given[source] = members
+            if container == Kind.GRAPH:
+                by_name.add(source)
+    composed = _composed(tx, [one for members in given.values() for one in members])
+    inputs: dict[int, bytes] = {}
+    for source, members in given.items():
+        shown = [composed[one.id] for one in members]
+        if source in by_name:
+            inputs[source] = object_of(shown)
+        elif kinds[source] == Inputs.BEFORE and shown and shown[0].position:
+            inputs[source] = object_of(shown, by_index=True)
+        else:
+            inputs[source] = array_of(shown)
+    return inputs
+
+
+def _members_before(tx: Transaction, source: int) -> tuple[str, list[NodeOutcome]]:
+    """Return the kind of the container that precedes a node, and the members of that container."""
+    # "+ 0": see _STEPS_BEFORE
+    ((id, kind),) = tx.execute(
+        """
+        SELECT n.id, n.kind
+        FROM node_edges AS e
+        JOIN nodes AS s ON s.id = e.target
+        JOIN nodes AS n ON n.id = e.source AND n.parent + 0 = s.parent
+        WHERE e.target = ?
+        """,
+        (source,),
+    )
+    while kind in TWO_PART:
+        ((id, kind),) = tx.execute("SELECT id, kind FROM nodes WHERE parent = ? AND position = 0", (id,))
+    rows = tx.execute(f"SELECT {_COLUMNS} FROM nodes AS n WHERE n.parent = ? ORDER BY n.position", (id,))
+    return kind, [_outcome(row) for row in rows]

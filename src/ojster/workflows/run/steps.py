@@ -1,0 +1,93 @@
+"""Finding steps of workflows, and changing workflows under their lock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from ojster.core.errors import Conflict, NotFound, OjsterError
+from ojster.core.ids import is_workflow_id
+from ojster.jobs.queries import no_workflow
+from ojster.storage.transaction import Transaction
+from ojster.workflows.node import TWO_PART, Kind, Node
+from ojster.workflows.run.advance import Advance
+from ojster.workflows.run.graph import Graph
+from ojster.workflows.stored_workflow import HIDDEN, IS_VISIBLE, Workflow
+
+
+class StepAddress(msgspec.Struct, frozen=True):
+    """A step of a workflow, identified by its path."""
+
+    workflow_id: str
+    step: str
+
+
+def steer(tx: Transaction, id: str, change: Callable[[Advance, Workflow], None]) -> str | OjsterError:
+    """Lock a workflow and apply a change to it; return its id or an error."""
+    query = f"SELECT seq FROM workflows WHERE id = :id AND {IS_VISIBLE}"
+    rows = tx.execute(query, {"id": id}) if is_workflow_id(id) else []
+    if not rows:
+        return no_workflow(id)
+    graph = Graph(tx)
+    graph.lock([rows[0][0]])
+    workflow = graph.workflows.get(rows[0][0])
+    if workflow is None or workflow.state == HIDDEN:  # retention was first
+        return no_workflow(id)
+    run = Advance(graph)
+    try:
+        change(run, workflow)
+    except OjsterError as refusal:
+        return refusal
+    run.go()
+    return id
+
+
+def find_step(graph: Graph, workflow: Workflow, path: str) -> Node:
+    """Return the node with a path.
+
+    Raises
+    ------
+    NotFound
+        The workflow has no such step.
+    """
+    node = graph.root_of(workflow)
+    for place, name in enumerate(path.split(".")):
+        found = _child_named(graph, node, name, is_first=place == 0)
+        while found is None and node.kind in _IMPLICIT_CONTAINERS:
+            node = graph.children(node)[0]
+            found = _child_named(graph, node, name)
+        if found is None:
+            message = f"The workflow {workflow.id} has no step {path!r:.200}."
+            raise NotFound(message, resource_type="workflow_step", resource_id=path)
+        node = found
+    return node
+
+
+_IMPLICIT_CONTAINERS: Final = TWO_PART - {Kind.FALLBACK}
+"""Containers with an implicit first child: its children are addressed as if they were in the container."""
+
+
+def _child_named(graph: Graph, container: Node, name: str, *, is_first: bool = False) -> Node | None:
+    """Return the child of a container with a name or an index, if any."""
+    if container.kind in (Kind.JOB, Kind.GATE) or (container.kind == Kind.WORKFLOW and not is_first):
+        return None
+    children = graph.named_children(container, name)
+    if container.kind in _IMPLICIT_CONTAINERS:
+        children = [child for child in children if child.position and child.name == name]
+    return next((child for child in children if child.name == name), next(iter(children), None))
+
+
+def is_over(graph: Graph, node: Node) -> bool:
+    """Return whether a container around a node has ended, so that the node cannot change any more."""
+    while node.parent is not None:
+        node = graph.container_of(node)
+        if node.has_ended:
+            return True
+    return False
+
+
+def wrong_state(workflow: Workflow, message: str) -> Conflict:
+    """Return the refusal of a change that the state of a workflow does not allow."""
+    return Conflict(message, workflow_id=workflow.id, current_state=workflow.state)

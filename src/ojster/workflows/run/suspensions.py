@@ -1,0 +1,335 @@
+"""Suspension of jobs: suspend, resume, deadlines and reminders.
+
+A suspended job is ``pending``. It occupies no worker, and it survives restarts because its state is in the database.
+
+Spec: ojs-http-binding 7.8
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from ojster.core.errors import Conflict, OjsterError
+from ojster.core.job import Job
+from ojster.core.json_objects import read_members
+from ojster.core.states import JobState
+from ojster.core.timestamps import format_timestamp
+from ojster.jobs.failure import Failure
+from ojster.jobs.names import WAIT_TYPE
+from ojster.jobs.queries import no_job, no_workflow
+from ojster.jobs.transitions import (
+    ChangedJob,
+    cancel_job,
+    complete_job,
+    fail_attempt,
+    free,
+    make_available,
+    write_completed,
+    write_states,
+)
+from ojster.storage.transaction import Transaction
+from ojster.workflows.node import Kind
+from ojster.workflows.run.advance import advance
+from ojster.workflows.run.graph import Graph
+from ojster.workflows.run.steps import find_step
+from ojster.workflows.run.stopping import lock_workflows, stopped_nodes
+from ojster.workflows.stored_workflow import Workflow, find_workflow
+from ojster.workflows.wait import ATTRIBUTE, decode_wait, read_wait
+
+
+class SuspensionKind(StrEnum):
+    """Effect of resuming a suspended job."""
+
+    COMPLETE = "complete"
+    """The job completes, with the data that it is resumed with as its result."""
+    AGAIN = "again"
+    """The job runs again and receives the data that it is resumed with."""
+    DELAY = "delay"
+    """The job completes at its deadline, or earlier if it is resumed."""
+    RESUMED = "resumed"
+    """The job was resumed and runs again."""
+
+
+SUSPENDED: Final = (SuspensionKind.COMPLETE, SuspensionKind.AGAIN, SuspensionKind.DELAY)
+"""Values that mark a job as suspended."""
+
+
+class Resumption(msgspec.Struct, frozen=True):
+    """A request to resume a suspended job, or to release a pending one.
+
+    Parameters
+    ----------
+    data:
+        Data that the job waits for, as JSON.
+    failure:
+        Reason why the data will not come. The attempt fails with it.
+    by:
+        Name of the caller's token, if it is known.
+    """
+
+    job_id: str
+    data: bytes | None = None
+    failure: Failure | None = None
+    by: str | None = None
+
+
+class WorkflowResumption(msgspec.Struct, frozen=True):
+    """A request to resume a suspended job of a workflow.
+
+    Parameters
+    ----------
+    step:
+        Path of the suspended step; optional if only one step is suspended.
+    data, failure, by:
+        See ``Resumption``.
+    """
+
+    workflow_id: str
+    step: str | None = None
+    data: bytes | None = None
+    failure: Failure | None = None
+    by: str | None = None
+
+
+def suspend_job(tx: Transaction, job: Job, *, again: bool, deadline: int | None) -> None:
+    """Suspend an active job until it is resumed or ``deadline`` has passed.
+
+    The caller holds the lock of the job's workflow. If the workflow has told the job to stop, the job is cancelled
+    instead.
+
+    Parameters
+    ----------
+    again:
+        Whether the job runs again when it is resumed. The current attempt then does not count.
+    deadline:
+        End of the suspension, in microseconds since the epoch; ``None``: no deadline.
+    """
+    if job.node is not None and stopped_nodes(tx, [job.node]):
+        cancel_job(tx, job, by_itself=True)
+        return
+    free(tx, [job])
+    ran = tx.now - (job.started_at or tx.now)
+    tx.note_attempt(job, "suspended", ran)
+    attempt = job.attempt
+    tx.move(job, JobState.PENDING.value)
+    job.suspension = SuspensionKind.AGAIN if again else SuspensionKind.COMPLETE
+    job.attempt -= again
+    job.worker_id = None
+    job.due_at = deadline
+    tx.expect(deadline)
+    write_states(tx, [job])
+    tx.emit("job.pending", job, attempt=attempt, reason="waiting")
+    _note_change(tx, job)
+
+
+def _note_change(tx: Transaction, job: Job) -> None:
+    """Notify the followers of the job's workflow of a change."""
+    if job.node is not None:
+        rows = tx.execute(
+            "UPDATE workflows SET version = version + 1 WHERE seq = :seq RETURNING id", {"seq": job.workflow}
+        )
+        tx.effects.workflows |= {str(id): False for (id,) in rows}
+
+
+def activate(tx: Transaction, items: Sequence[Resumption]) -> list[ChangedJob | OjsterError]:
+    """Resume pending jobs: suspended ones, and those that were pushed as pending.
+
+    Return for each the job and its previous state, or the reason why it cannot be resumed.
+    """
+    jobs = tx.lock_jobs([item.job_id for item in items])
+    lock_workflows(tx, jobs.values())
+    results: list[ChangedJob | OjsterError] = []
+    for item in items:
+        job = jobs.get(item.job_id)
+        item = _signed(tx, job, item)
+        if (refusal := _refusal(tx, job, item)) is not None:
+            results.append(refusal)
+            continue
+        assert job is not None
+        _resume(tx, job, item)
+        results.append(ChangedJob(job, JobState.PENDING))
+    advance(tx)
+    return results
+
+
+def _signed(tx: Transaction, job: Job | None, item: Resumption) -> Resumption:
+    """Return the resumption of a wait step with what its form lets the server say of the answer."""
+    if job is None or job.type != WAIT_TYPE or item.data is None:
+        return item
+    tx.load_envelopes([job])
+    wait = read_wait(read_members(job.envelope, "The job")[ATTRIBUTE])
+    return msgspec.structs.replace(item, data=wait.signed(item.data, by=item.by, at=format_timestamp(tx.now)))
+
+
+def _check_form(tx: Transaction, job: Job, item: Resumption) -> OjsterError | None:
+    """Return the error if the data does not match the form of a wait step, else ``None``."""
+    if job.type != WAIT_TYPE or item.failure is not None:
+        return None
+    tx.load_envelopes([job])
+    return read_wait(read_members(job.envelope, "The job")[ATTRIBUTE]).check(item.data)
+
+
+def _refusal(tx: Transaction, job: Job | None, item: Resumption) -> OjsterError | None:
+    if job is None:
+        return no_job(item.job_id)
+    if job.state != JobState.PENDING:
+        why = "only a pending job can be activated"
+    elif job.suspension in SUSPENDED:
+        return _check_form(tx, job, item)
+    elif job.node is not None:
+        why = "its workflow is held; release the workflow instead"
+    elif item.data is not None or item.failure is not None:
+        why = "it is not suspended; activate it without a result or an error"
+    else:
+        return None
+    return Conflict(
+        f"The job {job.id} is {job.state} and cannot be activated: {why}.", job_id=job.id, current_state=job.state
+    )
+
+
+def _resume(tx: Transaction, job: Job, item: Resumption) -> None:
+    """Resume a pending job: complete it, run it again, or fail its attempt."""
+    suspension, job.suspension = job.suspension, None
+    if suspension is not None:
+        tx.emit("job.resumed", job, **({} if item.by is None else {"resumed_by": item.by}))
+        _note_answer(tx, job, item)
+    if item.failure is not None:
+        job.attempt += suspension == SuspensionKind.AGAIN
+        fail_attempt(tx, job, item.failure)
+    elif suspension in (SuspensionKind.COMPLETE, SuspensionKind.DELAY):
+        _complete(tx, job, item.data)
+    else:
+        if suspension == SuspensionKind.AGAIN:
+            job.suspension = SuspensionKind.RESUMED
+            tx.execute(
+                """
+                INSERT INTO resumptions (seq, data)
+                VALUES (:seq, :data)
+                ON CONFLICT (seq) DO UPDATE SET data = excluded.data
+                """,
+                {"seq": job.seq, "data": item.data or b"null"},
+            )
+        make_available(tx, [job])
+        _note_change(tx, job)
+
+
+def _note_answer(tx: Transaction, job: Job, item: Resumption) -> None:
+    """Record who has resumed a step, beside the reviews of gates."""
+    if job.node is not None:
+        action = "answer" if item.failure is None else "decline"
+        tx.execute(
+            "INSERT INTO node_reviews (node, at, author, action) VALUES (:node, :at, :author, :action)",
+            {"node": job.node, "at": tx.now, "author": item.by, "action": action},
+        )
+
+
+def _complete(tx: Transaction, job: Job, result: bytes | None) -> None:
+    complete_job(tx, job, result, 0)
+    write_completed(tx, [job])
+    write_states(tx, [job])
+
+
+def resume_workflows(tx: Transaction, items: Sequence[WorkflowResumption]) -> list[str | OjsterError]:
+    """Resume suspended jobs of workflows; return each workflow's id, or the reason why it cannot be resumed."""
+    results: list[str | OjsterError] = []
+    for item in items:
+        try:
+            job_id = _waiting_job(tx, item)
+        except OjsterError as refusal:
+            results.append(refusal)
+            continue
+        (resumed,) = activate(tx, [Resumption(job_id, item.data, item.failure, item.by)])
+        results.append(resumed if isinstance(resumed, OjsterError) else item.workflow_id)
+    return results
+
+
+def _waiting_job(tx: Transaction, item: WorkflowResumption) -> str:
+    """Return the id of the job to resume."""
+    workflow = find_workflow(tx, item.workflow_id)
+    if workflow is None:
+        raise no_workflow(item.workflow_id)
+    waiting = _waiting_jobs(tx, workflow)
+    if item.step is not None:
+        graph = Graph(tx)
+        node = find_step(graph, workflow, item.step)
+        while node.kind == Kind.FALLBACK:  # the first child is the step itself
+            node = graph.children(node)[0]
+        waiting = [(id, place) for id, place in waiting if place == node.id]
+    if not waiting:
+        which = f"The workflow {workflow.id}" if item.step is None else f"The step {item.step!r}"
+        raise Conflict(
+            f"{which} cannot be resumed: it has no suspended job.",
+            workflow_id=workflow.id,
+            current_state=workflow.state,
+        )
+    if len(waiting) > 1:
+        graph = Graph(tx)
+        graph.load([place for _, place in waiting])
+        steps = [graph.place_of(graph.nodes[place]) for _, place in waiting]
+        raise Conflict(
+            f"{len(waiting)} steps of the workflow {workflow.id} are suspended. Name one of them as 'step'.",
+            workflow_id=workflow.id,
+            steps=steps,
+        )
+    return waiting[0][0]
+
+
+def _waiting_jobs(tx: Transaction, workflow: Workflow) -> list[tuple[str, int]]:
+    """Return id and node of the jobs of a workflow that wait for a resume; plain delays are left out."""
+    # lower() hides the state from the planner. It is left with the index of nodes, which is narrow; the state alone
+    # could lead it to an index with the jobs of all workflows.
+    rows = tx.execute(
+        """
+        SELECT id, node
+        FROM jobs
+        WHERE node BETWEEN ? AND ? AND lower(state) = 'pending' AND suspension IN ('complete', 'again')
+        ORDER BY node
+        """,
+        workflow.numbers,
+    )
+    return [(str(id), node) for id, node in rows]
+
+
+def end_suspension(tx: Transaction, job: Job) -> None:
+    """End the suspension of a job at its deadline, or trigger the reminder of a wait step that continues.
+
+    A plain delay completes the job. Otherwise the attempt fails with the code ``wait_timeout``.
+    """
+    if job.type == WAIT_TYPE and _remind(tx, job):
+        return
+    suspension, job.suspension = job.suspension, None
+    if suspension == SuspensionKind.DELAY:
+        _complete(tx, job, None)
+        return
+    job.attempt += suspension == SuspensionKind.AGAIN
+    final = False if job.type == WAIT_TYPE else None  # no worker runs a wait step, so a retry is pointless
+    message = "The job was not resumed before its deadline."
+    fail_attempt(tx, job, Failure("WaitTimeout", message, code="wait_timeout", retryable=final))
+
+
+def _remind(tx: Transaction, job: Job) -> bool:
+    """Trigger the ``on_reminder`` reactions of a wait step; return whether its suspension continues."""
+    tx.load_envelopes([job])
+    wait = decode_wait(read_members(job.envelope, "The job")[ATTRIBUTE])
+    if not wait.remind or wait.is_over(job.created_at, tx.now):
+        return False
+    job.due_at = wait.due(job.created_at, tx.now)
+    tx.expect(job.due_at)
+    write_states(tx, [job])
+    tx.emit("job.reminded", job)
+    tx.note_event(job, "on_reminder")
+    return True
+
+
+def add_resume_data(tx: Transaction, jobs: Sequence[Job]) -> None:
+    """Add to claimed jobs the data that they were resumed with."""
+    resumed = {job.seq: job for job in jobs if job.suspension == SuspensionKind.RESUMED}
+    if not resumed:
+        return
+    query = f"SELECT seq, data FROM resumptions WHERE seq {tx.among}"
+    for seq, data in tx.execute(query, (tx.integers(sorted(resumed)),)):
+        resumed[seq].resumed = data
