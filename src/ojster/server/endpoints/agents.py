@@ -9,10 +9,9 @@ from typing import Final
 
 from ojster.agents.budgets import Account
 from ojster.agents.wire import AGENT_USAGE, AgentUsageAnswer, AgentUsageBody
-from ojster.core.access import Operation
 from ojster.server.answer import Answer, encode
 from ojster.server.request import HttpRequest
-from ojster.server.route import BASE, Route
+from ojster.server.route import BASE, DEQUEUE, Route
 
 
 async def account_agent(request: HttpRequest) -> Answer:
@@ -40,6 +39,6 @@ ROUTES: Final = (
         "Jobs",
         AgentUsageBody,
         AgentUsageAnswer,
-        needs=(Operation.DEQUEUE,),
+        needs=DEQUEUE,
     ),
 )

@@ -39,7 +39,7 @@ from ojster.jobs.push import Pushed
 from ojster.jobs.wire import BATCH, BULK, BULK_STEERING, BatchBody, BatchSchema, BulkBody, BulkSchema, BulkSteeringBody
 from ojster.server.answer import Answer, UnchangedAnswer, encode
 from ojster.server.request import Handler, HttpRequest
-from ojster.server.route import BASE, Route
+from ojster.server.route import BASE, ENQUEUE, Route
 
 MAX_KEY_CHARS: Final = 256
 """Maximum length of an idempotency key, in characters."""
@@ -363,7 +363,7 @@ ROUTES: Final = (
         201,
         (200, 207, 422),
         large=True,
-        needs=(Operation.ENQUEUE,),
+        needs=ENQUEUE,
     ),
     Route(
         "POST",
@@ -375,7 +375,7 @@ ROUTES: Final = (
         201,
         (207, 422),
         large=True,
-        needs=(Operation.ENQUEUE,),
+        needs=ENQUEUE,
     ),
     *(
         _steering_route(style, family, action, doc)
@@ -383,13 +383,6 @@ ROUTES: Final = (
         for action, doc in ((Action.CANCEL, _CANCEL), (Action.RETRY, _RETRY), (Action.DELETE, _DELETE))
     ),
     Route(
-        "DELETE",
-        f"{BASE}/jobs/batch",
-        delete_batch,
-        "Bulk",
-        BulkSteeringBody,
-        BatchAnswer,
-        more=(207, 422),
-        large=True,
+        "DELETE", f"{BASE}/jobs/batch", delete_batch, "Bulk", BulkSteeringBody, BatchAnswer, more=(207, 422), large=True
     ),
 )

@@ -9,7 +9,6 @@ from typing import Final
 
 import msgspec
 
-from ojster.core.access import Operation
 from ojster.core.job import Job
 from ojster.core.timestamps import format_timestamp
 from ojster.jobs.answer_wire import DeletedJobAnswer, JobPageAnswer, RevivedAnswer
@@ -20,7 +19,7 @@ from ojster.jobs.wire import DEAD_LETTER_RETRY, DeadLetterRetryBody
 from ojster.server.answer import Answer, encode
 from ojster.server.endpoints.jobs import job_page
 from ojster.server.request import HttpRequest
-from ojster.server.route import BASE, PAGE, Route
+from ojster.server.route import BASE, CANCEL, PAGE, Route
 
 
 async def list_dead_letters(request: HttpRequest) -> Answer:
@@ -62,15 +61,7 @@ _FILTERS: Final[tuple[str, ...]] = ("queue", "type", "error_type", *_TIMES)
 """Query parameters that select dead letters; ``since`` and ``until`` are about their creation."""
 
 ROUTES: Final = (
-    Route(
-        "GET",
-        f"{BASE}/dead-letter",
-        list_dead_letters,
-        _TAG,
-        None,
-        JobPageAnswer,
-        query=(*_FILTERS, *PAGE),
-    ),
+    Route("GET", f"{BASE}/dead-letter", list_dead_letters, _TAG, None, JobPageAnswer, query=(*_FILTERS, *PAGE)),
     Route(
         "POST",
         f"{BASE}/dead-letter/{{id}}/retry",
@@ -79,7 +70,7 @@ ROUTES: Final = (
         DeadLetterRetryBody,
         RevivedAnswer,
         may_be_empty=True,
-        needs=(Operation.CANCEL,),
+        needs=CANCEL,
     ),
     Route("DELETE", f"{BASE}/dead-letter/{{id}}", delete_dead_letter, _TAG, answer=DeletedJobAnswer),
 )

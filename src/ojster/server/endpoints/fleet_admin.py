@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from ojster.core.access import Operation
 from ojster.fleet import workers
 from ojster.fleet.answer_wire import (
     AdminWorkerBody,
@@ -23,7 +22,7 @@ from ojster.server.answer import Answer, encode
 from ojster.server.endpoints.jobs_admin import summary
 from ojster.server.pages import numbered_page, numbered_pagination
 from ojster.server.request import HttpRequest
-from ojster.server.route import NUMBERED_PAGE, Route
+from ojster.server.route import INSPECT, NUMBERED_PAGE, Route
 
 
 async def list_unrunnable(request: HttpRequest) -> Answer:
@@ -72,7 +71,7 @@ async def deregister_worker(request: HttpRequest) -> Answer:
 
 
 ROUTES: Final = (
-    Route("GET", f"{ADMIN}/unrunnable", list_unrunnable, TAG, answer=UnrunnableAnswer, needs=(Operation.INSPECT,)),
+    Route("GET", f"{ADMIN}/unrunnable", list_unrunnable, TAG, answer=UnrunnableAnswer, needs=INSPECT),
     Route("GET", f"{ADMIN}/workers", list_admin_workers, TAG, answer=AdminWorkersAnswer, query=NUMBERED_PAGE),
     Route("GET", f"{ADMIN}/workers/{{id}}", show_admin_worker, TAG, answer=AdminWorkerBody),
     Route("POST", f"{ADMIN}/workers/{{id}}/quiet", quiet_worker, TAG, answer=AdminWorkerBody),

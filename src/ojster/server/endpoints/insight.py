@@ -13,7 +13,6 @@ from typing import Final
 
 import msgspec
 
-from ojster.core.access import Operation
 from ojster.core.durations import HOUR, MINUTE, format_duration, parse_duration
 from ojster.core.errors import InvalidRequest
 from ojster.core.states import JobState
@@ -38,7 +37,7 @@ from ojster.server.admin import ADMIN, TAG
 from ojster.server.answer import Answer, encode
 from ojster.server.endpoints.status import STARTED
 from ojster.server.request import HttpRequest
-from ojster.server.route import Route
+from ojster.server.route import INSPECT, Route
 from ojster.storage import system
 from ojster.storage.system import Maintenance
 
@@ -157,7 +156,7 @@ async def show_system_config(request: HttpRequest) -> Answer:
 
 
 ROUTES: Final = (
-    Route("GET", f"{ADMIN}/stats", show_stats, TAG, answer=SystemAnswer, needs=(Operation.INSPECT,)),
+    Route("GET", f"{ADMIN}/stats", show_stats, TAG, answer=SystemAnswer, needs=INSPECT),
     Route(
         "GET",
         f"{ADMIN}/stats/history",
@@ -165,17 +164,10 @@ ROUTES: Final = (
         TAG,
         answer=StatisticsHistoryAnswer,
         query=("period", "since", "until", "queue", "type"),
-        needs=(Operation.INSPECT,),
+        needs=INSPECT,
     ),
     Route("POST", f"{ADMIN}/prune", prune, TAG, PruneBody, PruneAnswer, may_be_empty=True),
-    Route(
-        "GET",
-        f"{ADMIN}/system/maintenance",
-        show_maintenance,
-        TAG,
-        answer=MaintenanceAnswer,
-        needs=(Operation.INSPECT,),
-    ),
+    Route("GET", f"{ADMIN}/system/maintenance", show_maintenance, TAG, answer=MaintenanceAnswer, needs=INSPECT),
     Route("POST", f"{ADMIN}/system/maintenance", maintain, TAG, MaintenanceBody, MaintenanceAnswer),
     Route("GET", f"{ADMIN}/system/config", show_system_config, TAG, answer=SystemConfigurationAnswer),
 )

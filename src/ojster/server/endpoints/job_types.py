@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from ojster.core.access import Operation
 from ojster.core.json_objects import read_members
 from ojster.jobs.job_type_wire import (
     JOB_TYPE,
@@ -17,7 +16,7 @@ from ojster.jobs.job_type_wire import (
 from ojster.server.answer import Answer, encode
 from ojster.server.pages import offset_page_of, offset_pagination
 from ojster.server.request import HttpRequest
-from ojster.server.route import BASE, PAGE, Route
+from ojster.server.route import BASE, ENQUEUE, PAGE, Route
 
 
 async def list_job_types(request: HttpRequest) -> Answer:
@@ -53,6 +52,6 @@ _TAG: Final = "Job types"
 ROUTES: Final = (
     Route("GET", _PATH, list_job_types, _TAG, answer=JobTypesAnswer, query=PAGE),
     Route("GET", f"{_PATH}/{{type}}", show_one_job_type, _TAG, answer=JobTypeAnswer),
-    Route("PUT", f"{_PATH}/{{type}}", put_job_type, _TAG, JobTypeBody, JobTypeAnswer, needs=(Operation.ENQUEUE,)),
+    Route("PUT", f"{_PATH}/{{type}}", put_job_type, _TAG, JobTypeBody, JobTypeAnswer, needs=ENQUEUE),
     Route("DELETE", f"{_PATH}/{{type}}", delete_job_type, _TAG, answer=DeletedJobTypeAnswer),
 )

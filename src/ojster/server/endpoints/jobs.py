@@ -71,7 +71,7 @@ from ojster.server.answer import LARGEST_LIST, Answer, encode, number_that_fits
 from ojster.server.endpoints.bulk import key_of
 from ojster.server.pages import page_of, pagination, wait_ms, whole
 from ojster.server.request import HttpRequest
-from ojster.server.route import BASE, PAGE, Route, location
+from ojster.server.route import BASE, CANCEL, DEQUEUE, ENQUEUE, INSPECT, PAGE, Route, location
 from ojster.workflows.wire import RESUME, ResumeBody
 
 T = TypeVar("T")
@@ -366,9 +366,7 @@ LIST_FILTERS: Final = ("state", "queue", "type", "error_type", "cron_name", "sin
 """Query parameters that select jobs of a list, and of its facets."""
 
 ROUTES: Final = (
-    Route(
-        "POST", f"{BASE}/jobs", enqueue, "Jobs", EnqueueBody, EnqueuedAnswer, 201, (200,), needs=(Operation.ENQUEUE,)
-    ),
+    Route("POST", f"{BASE}/jobs", enqueue, "Jobs", EnqueueBody, EnqueuedAnswer, 201, (200,), needs=ENQUEUE),
     Route("GET", f"{BASE}/jobs", list_jobs, "Jobs", None, JobPageAnswer, query=(*LIST_FILTERS, *PAGE)),
     Route("GET", f"{BASE}/jobs/{{id}}", show_job, "Jobs", None, JobAnswer, query=("wait_ms",)),
     Route(
@@ -380,16 +378,10 @@ ROUTES: Final = (
         more=(410,),
         query=("wait", "timeout"),
     ),
-    Route(
-        "POST", f"{BASE}/jobs/results", show_results, "Jobs", ResultsBody, JobResultsAnswer, needs=(Operation.INSPECT,)
-    ),
-    Route(
-        "PATCH", f"{BASE}/jobs/{{id}}", adjust_job, "Jobs", AdjustmentBody, AdjustedAnswer, needs=(Operation.CANCEL,)
-    ),
-    Route("DELETE", f"{BASE}/jobs/{{id}}", cancel_job, "Jobs", answer=CancelledJobAnswer, needs=(Operation.CANCEL,)),
-    Route(
-        "POST", f"{BASE}/jobs/{{id}}/cancel", cancel_job, "Jobs", answer=CancelledJobAnswer, needs=(Operation.CANCEL,)
-    ),
+    Route("POST", f"{BASE}/jobs/results", show_results, "Jobs", ResultsBody, JobResultsAnswer, needs=INSPECT),
+    Route("PATCH", f"{BASE}/jobs/{{id}}", adjust_job, "Jobs", AdjustmentBody, AdjustedAnswer, needs=CANCEL),
+    Route("DELETE", f"{BASE}/jobs/{{id}}", cancel_job, "Jobs", answer=CancelledJobAnswer, needs=CANCEL),
+    Route("POST", f"{BASE}/jobs/{{id}}/cancel", cancel_job, "Jobs", answer=CancelledJobAnswer, needs=CANCEL),
     Route(
         "POST",
         f"{BASE}/jobs/{{id}}/activate",
@@ -398,17 +390,9 @@ ROUTES: Final = (
         ResumeBody,
         ChangedJobAnswer,
         large=True,
-        needs=(Operation.CANCEL,),
+        needs=CANCEL,
     ),
-    Route(
-        "PUT",
-        f"{BASE}/jobs/{{id}}/progress",
-        report_progress,
-        "Jobs",
-        ProgressBody,
-        ProgressAnswer,
-        needs=(Operation.DEQUEUE,),
-    ),
+    Route("PUT", f"{BASE}/jobs/{{id}}/progress", report_progress, "Jobs", ProgressBody, ProgressAnswer, needs=DEQUEUE),
     Route(
         "POST",
         f"{BASE}/workers/progress",
@@ -416,7 +400,7 @@ ROUTES: Final = (
         "Workers",
         WorkerProgressBody,
         ProgressAnswer,
-        needs=(Operation.DEQUEUE,),
+        needs=DEQUEUE,
     ),
     Route("GET", f"{BASE}/jobs/{{id}}/progress", show_progress, "Jobs", answer=ProgressAnswer),
     Route(
@@ -427,7 +411,7 @@ ROUTES: Final = (
         CheckpointBody,
         CheckpointAnswer,
         large=True,
-        needs=(Operation.DEQUEUE,),
+        needs=DEQUEUE,
     ),
     Route(
         "POST",
@@ -437,7 +421,7 @@ ROUTES: Final = (
         CheckpointBody,
         CheckpointAnswer,
         large=True,
-        needs=(Operation.DEQUEUE,),
+        needs=DEQUEUE,
     ),
     Route("GET", f"{BASE}/jobs/{{id}}/checkpoint", find_checkpoint, "Jobs", answer=CheckpointAnswer),
     Route(

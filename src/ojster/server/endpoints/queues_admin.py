@@ -9,7 +9,6 @@ from typing import Any, Final
 
 import msgspec
 
-from ojster.core.access import Operation
 from ojster.core.errors import InvalidRequest, NotFound
 from ojster.core.states import JobState
 from ojster.core.timestamps import format_optional, format_timestamp
@@ -39,7 +38,7 @@ from ojster.server.answer import Answer, encode
 from ojster.server.endpoints.jobs_admin import check_confirmed
 from ojster.server.pages import numbered_page, numbered_pagination
 from ojster.server.request import HttpRequest
-from ojster.server.route import NUMBERED_PAGE, Route
+from ojster.server.route import INSPECT, NUMBERED_PAGE, Route
 
 
 async def list_admin_queues(request: HttpRequest) -> Answer:
@@ -135,17 +134,9 @@ async def purge_queue(request: HttpRequest) -> Answer:
 
 ROUTES: Final = (
     Route(
-        "GET",
-        f"{ADMIN}/queues",
-        list_admin_queues,
-        TAG,
-        answer=AdminQueuesAnswer,
-        query=NUMBERED_PAGE,
-        needs=(Operation.INSPECT,),
+        "GET", f"{ADMIN}/queues", list_admin_queues, TAG, answer=AdminQueuesAnswer, query=NUMBERED_PAGE, needs=INSPECT
     ),
-    Route(
-        "GET", f"{ADMIN}/queues/{{name}}", show_admin_queue, TAG, answer=QueueDetailAnswer, needs=(Operation.INSPECT,)
-    ),
+    Route("GET", f"{ADMIN}/queues/{{name}}", show_admin_queue, TAG, answer=QueueDetailAnswer, needs=INSPECT),
     Route("POST", f"{ADMIN}/queues/{{name}}/pause", pause_admin_queue, TAG, answer=QueuePausedAnswer),
     Route("POST", f"{ADMIN}/queues/{{name}}/resume", resume_admin_queue, TAG, answer=QueuePausedAnswer),
     Route("GET", f"{ADMIN}/queues/{{name}}/config", show_queue_config, TAG, answer=QueueConfigurationAnswer),

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from ojster.core.access import Operation
 from ojster.core.errors import InvalidRequest
 from ojster.core.json_objects import Members, read_members
 from ojster.core.tenant import called
@@ -32,7 +31,7 @@ from ojster.schedules.wire import (
 from ojster.server.answer import Answer, UnchangedAnswer, encode
 from ojster.server.pages import offset_page_of, offset_pagination, whole
 from ojster.server.request import HttpRequest
-from ojster.server.route import BASE, PAGE, Route, location
+from ojster.server.route import BASE, ENQUEUE, PAGE, Route, location
 
 
 async def list_crons(request: HttpRequest) -> Answer:
@@ -164,7 +163,7 @@ ROUTES: Final = (
                 status=201,
                 more=(200,),
                 configures=True,
-                needs=(Operation.ENQUEUE,),
+                needs=ENQUEUE,
             ),
             Route("GET", f"{base}/{{name}}", show_one_cron, _TAG, answer=CronAnswer),
             Route("PATCH", f"{base}/{{name}}", switch_cron, _TAG, CronPatchBody, CronAnswer),
@@ -176,7 +175,7 @@ ROUTES: Final = (
                 answer=JobAnswer,
                 status=201,
                 configures=True,
-                needs=(Operation.ENQUEUE,),
+                needs=ENQUEUE,
             ),
             Route("DELETE", f"{base}/{{name}}", unregister_cron, _TAG, answer=DeletedCronAnswer),
         )

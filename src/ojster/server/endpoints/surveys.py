@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from ojster.core.access import Operation
 from ojster.insight.attention import attention
 from ojster.insight.facets import FacetQuestion, count_facets
 from ojster.insight.failures import FailureQuestion, group_failures
@@ -14,7 +13,7 @@ from ojster.server.admin import ADMIN, TAG
 from ojster.server.answer import Answer, encode
 from ojster.server.endpoints.jobs import LIST_FILTERS
 from ojster.server.request import HttpRequest
-from ojster.server.route import BASE, Route
+from ojster.server.route import BASE, INSPECT, Route
 
 _FAILURES: Final = ("queue", "type", "error_type")
 
@@ -54,5 +53,5 @@ async def show_attention(request: HttpRequest) -> Answer:
 ROUTES: Final = (
     Route("GET", f"{BASE}/job-facets", show_facets, "Jobs", answer=FacetsAnswer, query=LIST_FILTERS),
     Route("GET", f"{BASE}/failures", show_failures, "Jobs", answer=FailuresAnswer, query=_FAILURES),
-    Route("GET", f"{ADMIN}/attention", show_attention, TAG, answer=AttentionAnswer, needs=(Operation.INSPECT,)),
+    Route("GET", f"{ADMIN}/attention", show_attention, TAG, answer=AttentionAnswer, needs=INSPECT),
 )

@@ -11,7 +11,6 @@ import httpx
 import msgspec
 from msgspec import UNSET
 
-from ojster.core.access import Operation
 from ojster.core.errors import InvalidRequest, NotFound
 from ojster.core.events import SOURCE, describe_event
 from ojster.core.ids import new_id
@@ -35,7 +34,7 @@ from ojster.server.answer import Answer, encode
 from ojster.server.delivery.webhook import Refused
 from ojster.server.pages import numbered_page, numbered_pagination, offset_page_of, offset_pagination
 from ojster.server.request import HttpRequest
-from ojster.server.route import BASE, NUMBERED_PAGE, PAGE, Route
+from ojster.server.route import ADMIN_ONLY, BASE, NUMBERED_PAGE, PAGE, Route
 
 
 async def create_subscription(request: HttpRequest) -> Answer:
@@ -217,22 +216,9 @@ _TAG: Final = "Webhooks"
 ROUTES: Final = (
     Route("POST", _SUBSCRIPTIONS, create_subscription, _TAG, SubscriptionBody, wire.SubscriptionAnswer, status=201),
     Route(
-        "GET",
-        _SUBSCRIPTIONS,
-        list_subscriptions,
-        _TAG,
-        answer=wire.SubscriptionsAnswer,
-        query=PAGE,
-        needs=(Operation.ADMIN,),
+        "GET", _SUBSCRIPTIONS, list_subscriptions, _TAG, answer=wire.SubscriptionsAnswer, query=PAGE, needs=ADMIN_ONLY
     ),
-    Route(
-        "GET",
-        f"{_SUBSCRIPTIONS}/{{id}}",
-        show_subscription,
-        _TAG,
-        answer=wire.SubscriptionAnswer,
-        needs=(Operation.ADMIN,),
-    ),
+    Route("GET", f"{_SUBSCRIPTIONS}/{{id}}", show_subscription, _TAG, answer=wire.SubscriptionAnswer, needs=ADMIN_ONLY),
     *(
         Route(
             method,
@@ -254,15 +240,8 @@ ROUTES: Final = (
         _TAG,
         answer=wire.DeliveriesAnswer,
         query=("state", *NUMBERED_PAGE),
-        needs=(Operation.ADMIN,),
+        needs=ADMIN_ONLY,
     ),
-    Route(
-        "GET",
-        f"{BASE}/webhooks/deliveries/{{id}}",
-        show_delivery,
-        _TAG,
-        answer=wire.DeliveryInfo,
-        needs=(Operation.ADMIN,),
-    ),
+    Route("GET", f"{BASE}/webhooks/deliveries/{{id}}", show_delivery, _TAG, answer=wire.DeliveryInfo, needs=ADMIN_ONLY),
     Route("POST", f"{BASE}/webhooks/deliveries/{{id}}/retry", retry_delivery, _TAG, answer=wire.RetriedDeliveryAnswer),
 )

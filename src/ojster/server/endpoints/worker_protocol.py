@@ -12,7 +12,6 @@ from typing import Final
 import msgspec
 from msgspec import UNSET
 
-from ojster.core.access import Operation
 from ojster.core.errors import InvalidRequest, OjsterError
 from ojster.core.job import Job
 from ojster.core.parsing import read_value
@@ -61,7 +60,7 @@ from ojster.jobs.wire import (
 from ojster.queues.fairness import MAX_FAIR_QUEUES, STRICT, Sharing
 from ojster.server.answer import Answer, encode, number_that_fits
 from ojster.server.request import HttpRequest
-from ojster.server.route import BASE, Route
+from ojster.server.route import BASE, DEQUEUE, Route
 from ojster.workflows.wire import PropertiesBody
 
 
@@ -343,7 +342,7 @@ def types_of(given: Sequence[str]) -> tuple[str, ...]:
 
 
 ROUTES: Final = (
-    Route("POST", f"{BASE}/workers/fetch", fetch, "Workers", FetchBody, JobsAnswer, needs=(Operation.DEQUEUE,)),
+    Route("POST", f"{BASE}/workers/fetch", fetch, "Workers", FetchBody, JobsAnswer, needs=DEQUEUE),
     Route(
         "POST",
         f"{BASE}/workers/ack",
@@ -352,7 +351,7 @@ ROUTES: Final = (
         AckAndFetchBody,
         AcknowledgedAnswer,
         large=True,
-        needs=(Operation.DEQUEUE,),
+        needs=DEQUEUE,
     ),
     Route(
         "POST",
@@ -362,9 +361,9 @@ ROUTES: Final = (
         AckBatchBody,
         AckedBatchAnswer,
         large=True,
-        needs=(Operation.DEQUEUE,),
+        needs=DEQUEUE,
     ),
-    Route("POST", f"{BASE}/workers/nack", fail, "Workers", NackBody, FailedAnswer, needs=(Operation.DEQUEUE,)),
+    Route("POST", f"{BASE}/workers/nack", fail, "Workers", NackBody, FailedAnswer, needs=DEQUEUE),
     Route(
         "POST",
         f"{BASE}/workers/nack/batch",
@@ -373,17 +372,10 @@ ROUTES: Final = (
         NackBatchBody,
         ResultsAnswer,
         large=True,
-        needs=(Operation.DEQUEUE,),
+        needs=DEQUEUE,
     ),
     Route(
-        "POST",
-        f"{BASE}/workers/release",
-        release,
-        "Workers",
-        ReleaseBody,
-        ReleasedAnswer,
-        large=True,
-        needs=(Operation.DEQUEUE,),
+        "POST", f"{BASE}/workers/release", release, "Workers", ReleaseBody, ReleasedAnswer, large=True, needs=DEQUEUE
     ),
     Route(
         "POST",
@@ -393,7 +385,7 @@ ROUTES: Final = (
         ReleaseBatchBody,
         ResultsAnswer,
         large=True,
-        needs=(Operation.DEQUEUE,),
+        needs=DEQUEUE,
     ),
     Route(
         "POST",
@@ -403,11 +395,9 @@ ROUTES: Final = (
         AckJobAndFetchBody,
         AcknowledgedAnswer,
         large=True,
-        needs=(Operation.DEQUEUE,),
+        needs=DEQUEUE,
     ),
-    Route(
-        "POST", f"{BASE}/jobs/{{id}}/nack", fail_job, "Workers", NackJobBody, FailedAnswer, needs=(Operation.DEQUEUE,)
-    ),
+    Route("POST", f"{BASE}/jobs/{{id}}/nack", fail_job, "Workers", NackJobBody, FailedAnswer, needs=DEQUEUE),
     Route(
         "POST",
         f"{BASE}/jobs/{{id}}/release",
@@ -416,6 +406,6 @@ ROUTES: Final = (
         ReleaseJobBody,
         ReleasedAnswer,
         large=True,
-        needs=(Operation.DEQUEUE,),
+        needs=DEQUEUE,
     ),
 )

@@ -28,7 +28,7 @@ from ojster.server.answer import Answer, encode
 from ojster.server.endpoints.worker_protocol import types_of
 from ojster.server.pages import offset_page_of, offset_pagination
 from ojster.server.request import HttpRequest
-from ojster.server.route import BASE, PAGE, Route
+from ojster.server.route import BASE, DEQUEUE, PAGE, Route
 
 
 async def heartbeat(request: HttpRequest) -> Answer:
@@ -106,18 +106,8 @@ async def remove_worker(request: HttpRequest) -> Answer:
 
 
 ROUTES: Final = (
-    Route(
-        "POST",
-        f"{BASE}/workers/heartbeat",
-        heartbeat,
-        "Workers",
-        HeartbeatBody,
-        HeartbeatAnswer,
-        needs=(Operation.DEQUEUE,),
-    ),
-    Route(
-        "POST", f"{BASE}/workers/beat", heartbeat, "Workers", HeartbeatBody, HeartbeatAnswer, needs=(Operation.DEQUEUE,)
-    ),
+    Route("POST", f"{BASE}/workers/heartbeat", heartbeat, "Workers", HeartbeatBody, HeartbeatAnswer, needs=DEQUEUE),
+    Route("POST", f"{BASE}/workers/beat", heartbeat, "Workers", HeartbeatBody, HeartbeatAnswer, needs=DEQUEUE),
     Route("GET", f"{BASE}/workers", list_workers, "Workers", answer=WorkersAnswer, query=PAGE),
     Route("GET", f"{BASE}/workers/{{id}}/health", check_worker, "Workers", answer=WorkerInfo, more=(503,)),
     Route("POST", f"{BASE}/workers/{{id}}/directive", direct_worker, "Workers", DirectiveBody, WorkerAnswer),

@@ -19,7 +19,7 @@ from ojster.server.endpoints.bulk import key_of
 from ojster.server.endpoints.jobs import read_resumption
 from ojster.server.pages import object_of, page_of, pagination, wait_ms, whole
 from ojster.server.request import HttpRequest
-from ojster.server.route import BASE, PAGE, Route, location
+from ojster.server.route import BASE, CANCEL, ENQUEUE, PAGE, Route, location
 from ojster.workflows.answer_wire import (
     CancelledWorkflowAnswer,
     LevelAnswer,
@@ -293,7 +293,7 @@ ROUTES: Final = (
         WorkflowAnswer,
         201,
         large=True,
-        needs=(Operation.ENQUEUE,),
+        needs=ENQUEUE,
     ),
     Route(
         "GET",
@@ -347,7 +347,7 @@ ROUTES: Final = (
         ResumeBody,
         WorkflowAnswer,
         large=True,
-        needs=(Operation.CANCEL,),
+        needs=CANCEL,
     ),
     Route(
         "GET",
@@ -367,47 +367,20 @@ ROUTES: Final = (
             None,
             CancelledWorkflowAnswer,
             query=("active",),
-            needs=(Operation.CANCEL,),
+            needs=CANCEL,
         )
         for method, end in (("DELETE", ""), ("POST", "/cancel"))
     ),
     Route(
         "GET", f"{BASE}/workflows/{{id}}/progress", show_workflow_progress, "Workflows", answer=WorkflowProgressAnswer
     ),
+    Route("POST", f"{BASE}/workflows/{{id}}/retry", retry_workflow, "Workflows", None, WorkflowAnswer, needs=CANCEL),
+    Route("POST", f"{BASE}/workflows/{{id}}/hold", hold_workflow, "Workflows", None, WorkflowAnswer, needs=CANCEL),
     Route(
-        "POST",
-        f"{BASE}/workflows/{{id}}/retry",
-        retry_workflow,
-        "Workflows",
-        None,
-        WorkflowAnswer,
-        needs=(Operation.CANCEL,),
+        "POST", f"{BASE}/workflows/{{id}}/release", release_workflow, "Workflows", None, WorkflowAnswer, needs=CANCEL
     ),
     Route(
-        "POST",
-        f"{BASE}/workflows/{{id}}/hold",
-        hold_workflow,
-        "Workflows",
-        None,
-        WorkflowAnswer,
-        needs=(Operation.CANCEL,),
-    ),
-    Route(
-        "POST",
-        f"{BASE}/workflows/{{id}}/release",
-        release_workflow,
-        "Workflows",
-        None,
-        WorkflowAnswer,
-        needs=(Operation.CANCEL,),
-    ),
-    Route(
-        "POST",
-        f"{BASE}/workflows/{{id}}/steps/{{step}}/review",
-        review_step,
-        "Workflows",
-        ReviewBody,
-        WorkflowAnswer,
+        "POST", f"{BASE}/workflows/{{id}}/steps/{{step}}/review", review_step, "Workflows", ReviewBody, WorkflowAnswer
     ),
     Route(
         "POST",
@@ -416,7 +389,7 @@ ROUTES: Final = (
         "Workflows",
         DependenciesBody,
         WorkflowAnswer,
-        needs=(Operation.CANCEL,),
+        needs=CANCEL,
     ),
     Route(
         "POST",
@@ -425,7 +398,7 @@ ROUTES: Final = (
         "Workflows",
         None,
         WorkflowAnswer,
-        needs=(Operation.CANCEL,),
+        needs=CANCEL,
     ),
     Route(
         "POST",
@@ -434,6 +407,6 @@ ROUTES: Final = (
         "Workflows",
         None,
         WorkflowAnswer,
-        needs=(Operation.CANCEL,),
+        needs=CANCEL,
     ),
 )
