@@ -1,7 +1,8 @@
 """How large the house is, and where its arrows point (``python -m benchmarks.house``).
 
-Statements are nodes of the syntax tree, without docstrings: joined lines are no saving. Arrows are imports between folders, for
-types alone and late ones included; the order of folders is that of the layers contract in ``pyproject.toml``.
+Statements are nodes of the syntax tree, without docstrings: joined lines are no saving. Arrows are imports between
+folders, for types alone and late ones included. The order of folders is that of the layers contract in
+``pyproject.toml``.
 """
 
 from __future__ import annotations
