@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import msgspec
 import pytest
@@ -231,6 +232,20 @@ async def test_draining_answers_parked_fetches(bench: Bench) -> None:
     await asyncio.sleep(0.01)
     bench.engine.drain()
     assert await asyncio.wait_for(waiting, 25) == []
+
+
+async def test_a_fetch_that_claims_when_draining_begins_does_not_wait(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = bench.engine.database
+    run_or_park = database.run_or_park
+
+    def drain_before(*args: Any, **options: Any) -> Any:
+        bench.engine.drain()  # after the fetch has decided to wait
+        return run_or_park(*args, **options)
+
+    monkeypatch.setattr(database, "run_or_park", drain_before)
+    assert await asyncio.wait_for(bench.engine.jobs.fetch(Claim(("default",)), wait=60), 30) == []
 
 
 async def test_middleware_may_change_a_request_or_refuse_it(bench: Bench) -> None:

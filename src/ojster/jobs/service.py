@@ -123,7 +123,7 @@ class JobService(CapabilityService):
             if (kind := selects(self.database.memory, request)) is not None:
                 queues = tuple([choosy(queue, kind) for queue in queues])
                 break
-        poll = LongPoll(queues if waits else (), should_wait if waits else should_not_wait, self.give_back)
+        poll = LongPoll(queues if waits else (), self._should_wait if waits else should_not_wait, self.give_back)
         call = self.database.run_or_park(claim, request, poll, joins=joins)
         try:
             if waits:
@@ -139,6 +139,10 @@ class JobService(CapabilityService):
                 self.give_back(call.result()[0])
             call.cancel()
             raise
+
+    def _should_wait(self, jobs: Sequence[Job]) -> bool:
+        # A claim that began before the end of all long polls, and ends after it, must not begin a new one.
+        return should_wait(jobs) and not self.database.draining
 
     def give_back(self, jobs: Sequence[Job]) -> None:
         """Release jobs after their fetch was cancelled; their attempts do not count."""
