@@ -130,8 +130,8 @@ def test_both_databases_have_the_same_tables_columns_and_indexes(fresh_postgres:
     sqlite, postgres = of_sqlite(), of_postgres(fresh_postgres)
     assert len(sqlite) > 400, "there is something to compare"
     different = {fact for fact in sqlite.keys() | postgres.keys() if sqlite.get(fact) != postgres.get(fact)}
-    told = {fact: (sqlite.get(fact), postgres.get(fact)) for fact in different if named(fact) not in DIFFERENCES}
-    assert not told, "they differ without a reason: on SQLite, on PostgreSQL"
+    unexplained = {fact: (sqlite.get(fact), postgres.get(fact)) for fact in different if named(fact) not in DIFFERENCES}
+    assert not unexplained, "they differ without a reason: on SQLite, on PostgreSQL"
     assert {named(fact) for fact in different} == set(DIFFERENCES), "a reason without a difference"
 
 
