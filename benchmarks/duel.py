@@ -39,26 +39,26 @@ def measure(checkout: Path, store_name: str, chosen: list[str]) -> dict[str, flo
     def app(work: Callable[[Any], Any]) -> float:
         return float(uvloop.run(in_process._with_app(store, work)))
 
-    def engine(work: Callable[[Any], Any]) -> Any:
+    def service(work: Callable[[Any], Any]) -> Any:
         return uvloop.run(workflows._with_engine(store, work))
 
     def traced() -> float:
         workflows._job = partial(job, meta=TRACE)
         try:
-            return float(engine(workflows._plain))
+            return float(service(workflows._plain))
         finally:
             workflows._job = job
 
     def whole(wires: list[dict[str, Any]]) -> float:
-        return float(engine(partial(workflows._whole, wires=wires)))
+        return float(service(partial(workflows._whole, wires=wires)))
 
     figures: dict[str, Callable[[], float]] = {
         "bulk enqueue of 1,000": lambda: app(in_process._bulk),
         "single enqueue, 50 coroutines": lambda: app(in_process._single),
         "processed by one worker": lambda: app(in_process._process),
-        "whole jobs in batches of 100": lambda: engine(workflows._plain),
+        "whole jobs in batches of 100": lambda: service(workflows._plain),
         "the same with a trace": traced,
-        "a group of 20,000": lambda: engine(partial(workflows._group, size=20_000))[1],
+        "a group of 20,000": lambda: service(partial(workflows._group, size=20_000))[1],
         "2,000 chains of 5": lambda: whole([workflows._chain(5) for _ in range(2_000)]),
         "a chain of 400": lambda: whole([workflows._chain(400)]),
         "a graph of 2,000 steps": lambda: whole([workflows._graph(2_000)]),

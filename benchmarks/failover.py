@@ -63,7 +63,7 @@ async def _measure(primary: PostgresServer, standby: PostgresServer) -> dict[str
     hosts = f"127.0.0.1:{primary.port},127.0.0.1:{standby.port}"
     replica = f"read_host=127.0.0.1:{standby.port}"
     app = App(f"postgresql://postgres@{hosts}/postgres?{replica}")
-    engine: Service = app.engine()
+    service: Service = app.service()
     started: list[float] = []
 
     @app.job("noop")
@@ -82,22 +82,22 @@ async def _measure(primary: PostgresServer, standby: PostgresServer) -> dict[str
 
     async def follow() -> None:
         nonlocal told
-        async for batch in Feed(engine).follow(await engine.events.last(), 1.0):
+        async for batch in Feed(service).follow(await service.events.last(), 1.0):
             told += [time.monotonic()] if batch.events else []
 
     worker = Worker(app)
     tasks = [asyncio.create_task(one) for one in (worker.run(), push(), push(), follow())]
     try:
         await asyncio.sleep(3)  # the lag is known after the first measurements
-        from_replica = await _page_ms(engine)
-        state = engine.database.replica
+        from_replica = await _page_ms(service)
+        state = service.database.replica
         lag = -1.0 if state is None or state.lag is None else state.lag * 1000
         await asyncio.to_thread(catch_up, primary, standby)
         await asyncio.to_thread(primary.stop, "immediate")
         await asyncio.to_thread(standby.promote)
         promoted = time.monotonic()
         firsts = [await _first_after(moments, promoted) for moments in (enqueued, started, told)]
-        from_primary = await _page_ms(engine)
+        from_primary = await _page_ms(service)
     finally:
         worker.stop(0)
         for task in tasks[1:]:
@@ -114,9 +114,9 @@ async def _measure(primary: PostgresServer, standby: PostgresServer) -> dict[str
     }
 
 
-async def _page_ms(engine: Service) -> float:
+async def _page_ms(service: Service) -> float:
     """Return the median time of a page of jobs, in milliseconds."""
-    return median([await _timed(engine.jobs.select) for _ in range(50)]) * 1000
+    return median([await _timed(service.jobs.select) for _ in range(50)]) * 1000
 
 
 async def _timed(call: Callable[[], Awaitable[object]]) -> float:

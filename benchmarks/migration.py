@@ -72,8 +72,8 @@ def fill(url: str, count: int) -> None:
 class Load:
     """Callers that enqueue jobs and run them, one after the other."""
 
-    def __init__(self, engine: Service) -> None:
-        self._engine = engine
+    def __init__(self, service: Service) -> None:
+        self._service = service
         self._stopped = False
         self.times: list[float] = []
         """How long each call took, in seconds."""
@@ -88,7 +88,7 @@ class Load:
             await asyncio.gather(*callers)
 
     async def _caller(self, number: int) -> None:
-        queue, jobs = f"q{number}", self._engine.jobs
+        queue, jobs = f"q{number}", self._service.jobs
         while not self._stopped:
             members = read_members(b'{"type":"email.send","args":[1],"options":{"queue":"%b"}}' % queue.encode())
             await self._timed(jobs.enqueue([members]))
@@ -114,10 +114,10 @@ class Beside(NamedTuple):
 
 async def measure(url: str, wanted: list[str]) -> AsyncIterator[Beside]:
     """Measure the load alone, and beside each migration; ``wanted`` are the scripts that ``migrate_database`` runs."""
-    engine = Service(open_database(url))
+    service = Service(open_database(url))
     try:
         for name, script in {"nothing": "", **MIGRATIONS}.items():
-            load = Load(engine)
+            load = Load(service)
             if script:
                 wanted.append(script)
             started = time.perf_counter()
@@ -127,7 +127,7 @@ async def measure(url: str, wanted: list[str]) -> AsyncIterator[Beside]:
             slowest = times[len(times) * 99 // 100] * 1000
             yield Beside(name, took, len(times), slowest, times[-1] * 1000)
     finally:
-        await engine.close()
+        await service.close()
 
 
 async def _all(url: str, wanted: list[str]) -> list[Beside]:

@@ -71,12 +71,12 @@ def run(store: Store, chosen: argparse.Namespace) -> Iterator[Figure]:
 
 
 async def _with_engine(store: Store, measure: Callable[[Service], Awaitable[R]]) -> R:
-    engine = Service(open_database(store.fresh(), migrate=True))
-    engine.maintenance.start()
+    service = Service(open_database(store.fresh(), migrate=True))
+    service.maintenance.start()
     try:
-        return await measure(engine)
+        return await measure(service)
     finally:
-        await engine.close()
+        await service.close()
 
 
 def _job(**more: Any) -> dict[str, Any]:
@@ -104,90 +104,90 @@ def _nested(levels: int) -> dict[str, Any]:
     return {"type": "group", "jobs": [_job(), _nested(levels - 1)]}
 
 
-async def _create(engine: Service, wires: list[dict[str, Any]]) -> int:
+async def _create(service: Service, wires: list[dict[str, Any]]) -> int:
     """Create workflows in batches; return the number of their jobs."""
     jobs = 0
     for first in range(0, len(wires), BATCH_SIZE):
         some = wires[first : first + BATCH_SIZE]
-        new = [await engine.workflows.prepare(read_members(msgspec.json.encode(wire))) for wire in some]
+        new = [await service.workflows.prepare(read_members(msgspec.json.encode(wire))) for wire in some]
         jobs += sum(len(one.plan.jobs) for one in new)
-        await engine.workflows.create_many(new)
+        await service.workflows.create_many(new)
     return jobs
 
 
-async def _process_jobs(engine: Service, count: int, tell: Callable[[int], None] = lambda done: None) -> None:
+async def _process_jobs(service: Service, count: int, tell: Callable[[int], None] = lambda done: None) -> None:
     """Process jobs until at least ``count`` are acknowledged; call ``tell`` with the number after each batch."""
     done = 0
 
     async def work(name: str) -> None:
         nonlocal done
         while done < count:
-            jobs = await engine.jobs.fetch(Claim(("default",), BATCH_SIZE, name), 0.05)
-            await engine.jobs.acknowledge([Acknowledgement(job.id, RESULT, name, job.attempt) for job in jobs])
+            jobs = await service.jobs.fetch(Claim(("default",), BATCH_SIZE, name), 0.05)
+            await service.jobs.acknowledge([Acknowledgement(job.id, RESULT, name, job.attempt) for job in jobs])
             done += len(jobs)
             tell(done)
 
     await asyncio.gather(*[work(f"w{number}") for number in range(WORKERS)])
 
 
-async def _plain(engine: Service) -> float:
+async def _plain(service: Service) -> float:
     body = msgspec.json.encode(_job())
     total = 30_000
     started = time.perf_counter()
     for _ in range(total // BATCH_SIZE):
-        await engine.jobs.enqueue([read_members(body) for _ in range(BATCH_SIZE)])
-    await _process_jobs(engine, total)
+        await service.jobs.enqueue([read_members(body) for _ in range(BATCH_SIZE)])
+    await _process_jobs(service, total)
     return total / (time.perf_counter() - started)
 
 
-async def _group(engine: Service, size: int) -> tuple[float, float, float]:
+async def _group(service: Service, size: int) -> tuple[float, float, float]:
     wire = {"type": "batch", "jobs": [_job() for _ in range(size)], "callbacks": {"on_complete": _job()}}
     body = msgspec.json.encode(wire)
     started = time.perf_counter()
-    await engine.workflows.create_many([await engine.workflows.prepare(read_members(body))])
+    await service.workflows.create_many([await service.workflows.prepare(read_members(body))])
     created = time.perf_counter()
     tenths: dict[int, float] = {0: created}
 
     def tell(done: int) -> None:
         tenths.setdefault(10 * done // size, time.perf_counter())
 
-    await _process_jobs(engine, size + 1, tell)
+    await _process_jobs(service, size + 1, tell)
     ended = time.perf_counter()
     first, last = tenths[1] - tenths[0], tenths[10] - tenths[9]
     return size / (created - started), (size + 1) / (ended - started), last / first
 
 
-async def _whole(engine: Service, wires: list[dict[str, Any]]) -> float:
+async def _whole(service: Service, wires: list[dict[str, Any]]) -> float:
     started = time.perf_counter()
-    jobs = await _create(engine, wires)
-    await _process_jobs(engine, jobs)
+    jobs = await _create(service, wires)
+    await _process_jobs(service, jobs)
     return jobs / (time.perf_counter() - started)
 
 
-async def _long_chain(engine: Service) -> tuple[float, float]:
+async def _long_chain(service: Service) -> tuple[float, float]:
     """Return the time of a step in milliseconds, and that of the last tenth relative to the first."""
     length = 1_000
-    await _create(engine, [_chain(length)])
+    await _create(service, [_chain(length)])
     began = time.perf_counter()
-    moments = [began, *[moment async for moment in _steps(engine, length)]]
+    moments = [began, *[moment async for moment in _steps(service, length)]]
     tenth = length // 10
     first, last = moments[tenth] - began, moments[-1] - moments[-1 - tenth]
     return (moments[-1] - began) / length * 1000, last / first
 
 
-async def _steps(engine: Service, count: int) -> AsyncIterator[float]:
+async def _steps(service: Service, count: int) -> AsyncIterator[float]:
     """Run the steps of a chain as a worker with nothing else to do; yield the time when each has ended."""
     wanted = Claim(("default",), 10, "w")
-    jobs = await engine.jobs.fetch(wanted, 1.0)
+    jobs = await service.jobs.fetch(wanted, 1.0)
     for _ in range(count):
         (job,) = jobs
         done = [Acknowledgement(job.id, RESULT, "w", job.attempt)]
-        _, found = await engine.jobs.acknowledge_and_fetch(done, wanted)
+        _, found = await service.jobs.acknowledge_and_fetch(done, wanted)
         yield time.perf_counter()
         jobs = found if isinstance(found, list) else []
 
 
-async def _statements_of_a_step(engine: Service) -> float:
+async def _statements_of_a_step(service: Service) -> float:
     """Return the number of statements for each step in the middle of a chain on PostgreSQL."""
     sent = 0
     real = Connection._send
@@ -197,8 +197,8 @@ async def _statements_of_a_step(engine: Service) -> float:
         sent += 1
         return real(*given)
 
-    await _create(engine, [_chain(30)])
-    steps = _steps(engine, 20)
+    await _create(service, [_chain(30)])
+    steps = _steps(service, 20)
     for _ in range(10):
         await anext(steps)
     with patch.object(Connection, "_send", send):

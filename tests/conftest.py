@@ -1,4 +1,4 @@
-"""Fixtures of all tests: a database of each kind, a clock that moves only when advanced, an engine, an HTTP client."""
+"""Fixtures of all tests: a database of each kind, a clock that moves only when advanced, an service, an HTTP client."""
 
 from __future__ import annotations
 
@@ -127,9 +127,9 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Make a test for each kind of database, and none that the run would deselect: to collect them costs seconds.
 
-    HTTP tests leave out databases in memory and serializable ones: the tests of the engine cover these. Commands, HTTP
+    HTTP tests leave out databases in memory and serializable ones: the tests of the service cover these. Commands, HTTP
     requests and processes are tried on PostgreSQL in thorough runs alone: they make the same calls there, and the
-    tests of the engine run on it each time.
+    tests of the service run on it each time.
     """
     over_http = "http" in metafunc.fixturenames
     is_outer = over_http or metafunc.definition.path.name.endswith(OUTER)
@@ -230,7 +230,7 @@ def file_url(file_template: Path, tmp_path: Path) -> str:
 
 @pytest.fixture
 def url(url_kind: str, request: pytest.FixtureRequest) -> str:
-    """The URL of a database of each kind: engine tests run on all, two of them only in thorough runs."""
+    """The URL of a database of each kind: service tests run on all, two of them only in thorough runs."""
     match url_kind:
         case "file":
             return str(request.getfixturevalue("file_url"))
@@ -263,32 +263,32 @@ def database(url: str, clock: Clock, engine_settings: Settings) -> Iterator[Data
 
 
 @pytest.fixture
-async def engine(database: Database) -> AsyncIterator[Service]:
-    """An engine without maintenance tasks: tests run them with ``Bench.run_due``."""
+async def service(database: Database) -> AsyncIterator[Service]:
+    """An service without maintenance tasks: tests run them with ``Bench.run_due``."""
     made = Service(database)
     yield made
     await made.maintenance.stop()
 
 
 class Bench:
-    """An engine with shortcuts for tests."""
+    """An service with shortcuts for tests."""
 
-    def __init__(self, engine: Service, clock: Clock) -> None:
-        self.engine = engine
+    def __init__(self, service: Service, clock: Clock) -> None:
+        self.service = service
         self.clock = clock
 
     async def run(self, operation: Operation[A, R], argument: A) -> R:
-        return await self.engine.database.run(operation, argument)
+        return await self.service.database.run(operation, argument)
 
     async def push(self, type: str = "test.job", *args: Any, **options: Any) -> Job:
         """Push one job; keywords are its options."""
-        (pushed,) = await self.engine.jobs.enqueue([request(type, *args, **options)])
+        (pushed,) = await self.service.jobs.enqueue([request(type, *args, **options)])
         return pushed.job
 
     async def fetch(self, *queues: str, count: int = 1, **more: Any) -> list[Job]:
         from ojster.jobs.claim_policy import Claim
 
-        return await self.engine.jobs.fetch(Claim(queues or ("default",), count, **more))
+        return await self.service.jobs.fetch(Claim(queues or ("default",), count, **more))
 
     async def fetch_one(self, *queues: str, **more: Any) -> Job:
         (job,) = await self.fetch(*queues, **more)
@@ -298,7 +298,7 @@ class Bench:
         from ojster.jobs.messages import Acknowledgement
         from ojster.jobs.scope import accepted
 
-        (done,) = await self.engine.jobs.acknowledge([Acknowledgement(job.id, result, job.worker_id, job.attempt)])
+        (done,) = await self.service.jobs.acknowledge([Acknowledgement(job.id, result, job.worker_id, job.attempt)])
         return accepted(done)
 
     async def fail(
@@ -309,16 +309,16 @@ class Bench:
         from ojster.jobs.scope import accepted
 
         report = FailureReport(job.id, Failure(type, message, code, **more), job.worker_id, job.attempt)
-        (done,) = await self.engine.jobs.fail([report])
+        (done,) = await self.service.jobs.fail([report])
         return accepted(done)
 
     async def find(self, job: Job | str) -> Job:
-        return await self.engine.jobs.find(job if isinstance(job, str) else job.id)
+        return await self.service.jobs.find(job if isinstance(job, str) else job.id)
 
     async def run_due(self, after: float = 0.0) -> int | None:
         """Advance the clock by ``after`` seconds (default 0), then run due maintenance once."""
         self.clock.advance(after)
-        return await self.engine.database.run(run_due, None)
+        return await self.service.database.run(run_due, None)
 
     async def run_all_due(self) -> int:
         """Run due maintenance until nothing is due any more; return the number of transactions."""
@@ -328,13 +328,13 @@ class Bench:
         return rounds
 
     async def events(self) -> list[str]:
-        page = await self.engine.events.select(EventFilter(limit=10_000))
+        page = await self.service.events.select(EventFilter(limit=10_000))
         return [event["type"] for event in page.events]
 
 
 @pytest.fixture
-def bench(engine: Service, clock: Clock) -> Bench:
-    return Bench(engine, clock)
+def bench(service: Service, clock: Clock) -> Bench:
+    return Bench(service, clock)
 
 
 def request(type: str = "test.job", *args: Any, **options: Any) -> Members:
@@ -385,14 +385,14 @@ class Http:
 
 
 @pytest.fixture
-async def http(engine: Service) -> AsyncIterator[Http]:
-    transport = httpx.ASGITransport(app=Application(engine, max_body_bytes=200_000))
+async def http(service: Service) -> AsyncIterator[Http]:
+    transport = httpx.ASGITransport(app=Application(service, max_body_bytes=200_000))
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
         yield Http(client)
 
 
 @pytest.fixture
-def flow(engine: Service, clock: Clock) -> WorkflowBench:
+def flow(service: Service, clock: Clock) -> WorkflowBench:
     from tests.workflows.bench import WorkflowBench
 
-    return WorkflowBench(engine, clock)
+    return WorkflowBench(service, clock)

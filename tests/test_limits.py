@@ -174,8 +174,8 @@ def test_the_page_and_the_code_have_the_same_limits() -> None:
 
 
 @pytest.fixture
-async def server(engine: Service) -> AsyncIterator[Http]:
-    transport = httpx.ASGITransport(app=Application(engine))
+async def server(service: Service) -> AsyncIterator[Http]:
+    transport = httpx.ASGITransport(app=Application(service))
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
         yield Http(client)
 

@@ -60,7 +60,7 @@ async def test_jobs_are_counted_and_timed_once_a_provider_is_configured(
 
 
 async def test_a_server_reports_the_depth_of_queues(bench: Bench, reader: InMemoryMetricReader) -> None:
-    with observed_depth(bench.engine.database):
+    with observed_depth(bench.service.database):
         await bench.push(queue="mail")
         depth = (await asyncio.to_thread(points, reader))["ojs.queue.depth"]
     assert ({"queue": "mail", "state": "available"}, 1) in depth

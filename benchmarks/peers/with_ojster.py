@@ -54,13 +54,13 @@ def probe_once(now):
 def clear():
     loop.run_until_complete(app.aclose())
     if on_file:
-        app.engine()
+        app.service()
         connection = apsw.Connection(str(counter.FOLDER / "ojster.db"))
         connection.set_busy_timeout(10_000)
         connection.execute("DELETE FROM jobs; DELETE FROM payloads; DELETE FROM job_counts; DELETE FROM queue_minutes")
         connection.close()
     else:
-        app.engine()
+        app.service()
         with psycopg.connect(POSTGRES, autocommit=True) as connection:
             connection.execute(
                 "TRUNCATE ojster.jobs, ojster.payloads, ojster.job_count_slots, ojster.queue_minutes, ojster.queues"

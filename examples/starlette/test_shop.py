@@ -20,7 +20,7 @@ def test_a_placed_order_is_shipped() -> None:
 def test_operators_log_in_with_a_token_and_others_see_nothing() -> None:
     with JobTester(jobs), TestClient(app) as client:
         client.post("/orders/7")
-        _, token = asyncio.run(jobs.engine().tokens.create("ada", [Grant(Role.OWNER)]))
+        _, token = asyncio.run(jobs.service().tokens.create("ada", [Grant(Role.OWNER)]))
         assert client.get("/ops/dashboard/").status_code == 200
         assert client.get("/ops/ojs/v1/jobs").status_code == 401
         own_page = {"Sec-Fetch-Site": "same-origin"}

@@ -39,7 +39,7 @@ def members_of(type: str = "agent", options: dict[str, Any] | None = None, **age
 
 
 async def push(bench: Bench, **agent: Any) -> Job:
-    (pushed,) = await bench.engine.jobs.enqueue([members_of(**agent)])
+    (pushed,) = await bench.service.jobs.enqueue([members_of(**agent)])
     return pushed.job
 
 
@@ -54,7 +54,7 @@ async def shown(bench: Bench, job: Job) -> dict[str, Any]:
 
 
 async def call(bench: Bench, job: Job, tokens: int) -> int | None:
-    return (await bench.engine.agents.account(Account(job.id, tokens, is_estimate=True))).left
+    return (await bench.service.agents.account(Account(job.id, tokens, is_estimate=True))).left
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ async def test_a_budget_is_never_exceeded_by_calls_that_run_at_once(bench: Bench
 
     assert sum(await asyncio.gather(*[one() for _ in range(10)])) == 3
     assert (await shown(bench, job))["tokens_used"] == 900
-    state = await bench.engine.agents.account(Account(job.id, 50, 300, model="large"))
+    state = await bench.service.agents.account(Account(job.id, 50, 300, model="large"))
     assert (state.tokens_used, state.left, state.llm_calls) == (650, 350, 1)
     assert (await shown(bench, job))["model_used"] == "large"
     assert await call(bench, job, 350) == 0
@@ -140,21 +140,21 @@ async def test_a_budget_is_never_exceeded_by_calls_that_run_at_once(bench: Bench
 
 async def test_a_refund_cannot_exceed_the_estimate(bench: Bench) -> None:
     job = await running(bench, token_budget=1000)
-    await bench.engine.agents.account(Account(job.id, 100))
+    await bench.service.agents.account(Account(job.id, 100))
     await call(bench, job, 300)
     with pytest.raises(InvalidAgentParameter, match="'estimated' is 301"):
-        await bench.engine.agents.account(Account(job.id, 0, 301))
-    await bench.engine.agents.account(Account(job.id, 20, 200))
-    await bench.engine.agents.account(Account(job.id, 0, 100))
+        await bench.service.agents.account(Account(job.id, 0, 301))
+    await bench.service.agents.account(Account(job.id, 20, 200))
+    await bench.service.agents.account(Account(job.id, 0, 100))
     with pytest.raises(InvalidAgentParameter):
-        await bench.engine.agents.account(Account(job.id, 0, 1))
+        await bench.service.agents.account(Account(job.id, 0, 1))
     assert (await shown(bench, job))["tokens_used"] == 120
     await call(bench, job, 300)
     await bench.fail(job)
     await bench.run_due(after=10)
     again = await bench.fetch_one()
     with pytest.raises(InvalidAgentParameter):
-        await bench.engine.agents.account(Account(again.id, 0, 300))
+        await bench.service.agents.account(Account(again.id, 0, 300))
     assert (await shown(bench, again))["tokens_used"] == 420
 
 
@@ -175,7 +175,7 @@ async def test_only_the_lease_holder_can_report_usage(bench: Bench) -> None:
     job = await bench.fetch_one(worker_id="w")
     for wrong in (Account(job.id, 1, worker_id="another"), Account(job.id, 1, attempt=2)):
         with pytest.raises(Conflict):
-            await bench.engine.agents.account(wrong)
+            await bench.service.agents.account(wrong)
 
 
 async def test_delegated_jobs_use_the_budgets_of_all_ancestors(bench: Bench) -> None:
@@ -210,7 +210,7 @@ async def test_a_delegation_too_deep_or_without_an_active_parent_is_refused(benc
     for parent in (child.id, deeper.id, "nobody"):
         with pytest.raises(InvalidAgentParameter, match="which is not an active job"):
             await push(bench, parent_id=parent)
-    assert (await bench.engine.jobs.count("default"))["default"]["available"] == 1
+    assert (await bench.service.jobs.count("default"))["default"]["available"] == 1
 
 
 async def test_tools_that_are_not_declared_are_refused_and_all_others_noted(bench: Bench) -> None:
@@ -218,15 +218,15 @@ async def test_tools_that_are_not_declared_are_refused_and_all_others_noted(benc
     done = {"tool_call_id": "c1", "name": "search", "result": {"hits": 3}, "latency_ms": 5}
     failed = {"tool_call_id": "c2", "name": "search", "error": {"code": "X", "message": "no"}}
     for result in (done, failed):
-        await bench.engine.agents.account(Account(job.id, tool_result=result))
+        await bench.service.agents.account(Account(job.id, tool_result=result))
     assert (await shown(bench, job))["tool_results"] == [done | {"error": None}, failed | {"result": None}]
     with pytest.raises(ToolNotFound, match=r"'shell'\. Declared tools: search"):
-        await bench.engine.agents.account(Account(job.id, tool_result=done | {"name": "shell"}))
+        await bench.service.agents.account(Account(job.id, tool_result=done | {"name": "shell"}))
     for wrong in ({"name": "search"}, done | {"error": "no"}):
         with pytest.raises(InvalidAgentParameter):
-            await bench.engine.agents.account(Account(job.id, tool_result=wrong))
+            await bench.service.agents.account(Account(job.id, tool_result=wrong))
     with pytest.raises(PayloadTooLarge):
-        await bench.engine.agents.account(
+        await bench.service.agents.account(
             Account(job.id, tool_result=done | {"result": {"x": "y" * MAX_AGENT_STATE_BYTES}})
         )
     assert len((await shown(bench, job))["tool_results"]) == 2
@@ -235,7 +235,7 @@ async def test_tools_that_are_not_declared_are_refused_and_all_others_noted(benc
 @pytest.mark.parametrize("code", ["AGENT_TOKEN_BUDGET_EXCEEDED", "AGENT_TOOL_NOT_FOUND", "AGENT_MAX_DELEGATION_DEPTH"])
 async def test_permanent_agent_errors_discard_the_job(bench: Bench, code: str) -> None:
     for options, dead in (({}, False), ({"retry": {"max_attempts": 9, "on_exhaustion": "dead_letter"}}, True)):
-        await bench.engine.jobs.enqueue([members_of(options=options)])
+        await bench.service.jobs.enqueue([members_of(options=options)])
         job = await bench.fail(await bench.fetch_one(), "Whatever", code)
         assert (job.state, bool(job.dead)) == ("discarded", dead)
 
@@ -248,7 +248,7 @@ async def test_transient_agent_errors_are_retried(bench: Bench) -> None:
 async def test_a_result_that_violates_its_schema_fails_the_attempt(bench: Bench) -> None:
     job = await running(bench, output_schema=TITLED)
     other = await running(bench)
-    refused, done = await bench.engine.jobs.acknowledge(
+    refused, done = await bench.service.jobs.acknowledge(
         [Acknowledgement(job.id, b'{"title": 3}'), Acknowledgement(other.id, b'{"title": 3}')]
     )
     assert isinstance(refused, OutputSchemaViolation)
@@ -262,10 +262,10 @@ async def test_a_result_that_violates_its_schema_fails_the_attempt(bench: Bench)
 async def test_a_workflow_ends_when_the_output_of_its_last_attempt_is_refused(bench: Bench) -> None:
     step = {"type": "a", "args": [], "options": {"retry": {"max_attempts": 1}}, "ext_agent_output_schema": TITLED}
     body = {"type": "chain", "steps": [step, {"type": "b", "args": []}]}
-    made = await bench.engine.workflows.create(read_members(msgspec.json.encode(body)))
+    made = await bench.service.workflows.create(read_members(msgspec.json.encode(body)))
     job = await bench.fetch_one()
-    await bench.engine.jobs.acknowledge([Acknowledgement(job.id)])
-    assert (await bench.engine.workflows.show(made.id)).state == "failed"
+    await bench.service.jobs.acknowledge([Acknowledgement(job.id)])
+    assert (await bench.service.workflows.show(made.id)).state == "failed"
 
 
 async def test_an_agent_in_python_asks_models_in_order_and_uses_its_tools(shared_url: str) -> None:

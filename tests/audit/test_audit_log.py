@@ -33,7 +33,7 @@ def event(operation: str = "cancel_job", **more: Any) -> AuditEvent:
 
 
 async def operations(bench: Bench, **wanted: Any) -> list[str]:
-    found = await bench.engine.audit.select(AuditQuery(**wanted))
+    found = await bench.service.audit.select(AuditQuery(**wanted))
     return [msgspec.json.decode(one.body)["operation"] for one in found]
 
 
@@ -42,18 +42,18 @@ async def execute(bench: Bench, statement: str, **values: Any) -> None:
         tx.execute(statement, values)
         return [None for _ in requests]
 
-    await bench.engine.database.run(run, None)
+    await bench.service.database.run(run, None)
 
 
 @pytest.fixture
 async def guarded(bench: Bench) -> AsyncIterator[Http]:
-    app = Application(bench.engine, max_body_bytes=200_000, guarded=True)
+    app = Application(bench.service, max_body_bytes=200_000, guarded=True)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://guarded") as client:
         yield Http(client)
 
 
 async def bearer(bench: Bench, name: str, role: Role) -> dict[str, str]:
-    _, shown = await bench.engine.tokens.create(name, [Grant(role)])
+    _, shown = await bench.service.tokens.create(name, [Grant(role)])
     return {"Authorization": f"Bearer {shown}"}
 
 
@@ -61,22 +61,22 @@ async def bearer(bench: Bench, name: str, role: Role) -> dict[str, str]:
 
 
 async def test_entries_are_numbered_and_chained_and_an_untouched_log_is_intact(bench: Bench) -> None:
-    places = [await bench.engine.audit.record(event(name)) for name in ("a", "b", "c")]
+    places = [await bench.service.audit.record(event(name)) for name in ("a", "b", "c")]
     assert [one.number for one in places] == [1, 2, 3]
     assert len({one.hash for one in places}) == 3
-    found = await bench.engine.audit.verify()
+    found = await bench.service.audit.verify()
     assert (found.problem, found.last, found.head) == (None, places[-1], places[-1])
-    assert (await bench.engine.audit.verify(places[1])).problem is None
+    assert (await bench.service.audit.verify(places[1])).problem is None
 
 
 async def test_an_empty_log_is_intact(bench: Bench) -> None:
-    found = await bench.engine.audit.verify()
+    found = await bench.service.audit.verify()
     assert (found.problem, found.last) == (None, Position())
 
 
 async def test_entries_that_many_write_at_once_are_one_chain(bench: Bench) -> None:
-    await asyncio.gather(*[bench.engine.audit.record(event(str(number))) for number in range(50)])
-    found = await bench.engine.audit.verify()
+    await asyncio.gather(*[bench.service.audit.record(event(str(number))) for number in range(50)])
+    found = await bench.service.audit.verify()
     assert (found.problem, found.last.number) == (None, 50)
 
 
@@ -96,41 +96,41 @@ async def test_whatever_is_changed_or_deleted_behind_its_back_is_found(
     bench: Bench, statement: str, problem: str
 ) -> None:
     for name in ("a", "b", "c", "d"):
-        await bench.engine.audit.record(event(name))
+        await bench.service.audit.record(event(name))
     await execute(bench, statement)
-    assert problem in str((await bench.engine.audit.verify()).problem)
+    assert problem in str((await bench.service.audit.verify()).problem)
 
 
 async def test_a_log_that_was_written_anew_does_not_fit_a_place_kept_elsewhere(bench: Bench) -> None:
-    await bench.engine.audit.record(event("a"))
-    kept = await bench.engine.audit.record(event("b"))
-    await bench.engine.audit.record(event("c"))
+    await bench.service.audit.record(event("a"))
+    kept = await bench.service.audit.record(event("b"))
+    await bench.service.audit.record(event("c"))
     await execute(bench, "DELETE FROM audit_log")
     await execute(bench, "DELETE FROM system WHERE name = 'audit_head'")
     for name in ("x", "y", "z"):
-        await bench.engine.audit.record(event(name))
-    assert (await bench.engine.audit.verify()).problem is None
-    assert "The entry 3" in str((await bench.engine.audit.verify(kept)).problem)
+        await bench.service.audit.record(event(name))
+    assert (await bench.service.audit.verify()).problem is None
+    assert "The entry 3" in str((await bench.service.audit.verify(kept)).problem)
 
 
 async def test_a_long_log_is_checked_in_pieces(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     assert ENTRIES_PER_CHECK > 3
     monkeypatch.setattr(entries, "ENTRIES_PER_CHECK", 3)
     for number in range(10):
-        await bench.engine.audit.record(event(str(number)))
-    assert (await bench.engine.audit.verify()).last.number == 10
+        await bench.service.audit.record(event(str(number)))
+    assert (await bench.service.audit.verify()).last.number == 10
     await execute(bench, "DELETE FROM audit_log WHERE seq = 8")
-    assert (await bench.engine.audit.verify()).last.number == 7
+    assert (await bench.service.audit.verify()).last.number == 7
 
 
 async def test_entries_past_their_retention_go_and_the_rest_stays_a_chain(bench: Bench) -> None:
     for name in ("a", "b"):
-        await bench.engine.audit.record(event(name))
+        await bench.service.audit.record(event(name))
     bench.clock.advance(366 * DAY / 1_000_000)
-    await bench.engine.audit.record(event("c"))
-    await bench.engine.database.run(retention.forget, None)
+    await bench.service.audit.record(event("c"))
+    await bench.service.database.run(retention.forget, None)
     assert await operations(bench) == ["c"]
-    found = await bench.engine.audit.verify()
+    found = await bench.service.audit.verify()
     assert (found.problem, found.last.number) == (None, 3)
 
 
@@ -138,12 +138,12 @@ async def test_entries_past_their_retention_go_and_the_rest_stays_a_chain(bench:
 
 
 async def test_entries_are_found_by_who_what_and_when(bench: Bench) -> None:
-    await bench.engine.audit.record(event("a", object="x1", principal="bob"))
+    await bench.service.audit.record(event("a", object="x1", principal="bob"))
     at = bench.clock()
     bench.clock.advance(60)
-    await bench.engine.audit.record(event("b", object="x1/step"))
-    await bench.engine.audit.record(event("c", object="x10", outcome="failure"))
-    await bench.engine.audit.record(event("d", event="access.denied", tenant="acme"))
+    await bench.service.audit.record(event("b", object="x1/step"))
+    await bench.service.audit.record(event("c", object="x10", outcome="failure"))
+    await bench.service.audit.record(event("d", event="access.denied", tenant="acme"))
     assert await operations(bench) == ["d", "c", "b", "a"]
     assert await operations(bench, principal="bob") == ["a"]
     assert await operations(bench, object="x1") == ["b", "a"]
@@ -183,7 +183,7 @@ async def test_what_has_no_path_is_told_by_its_request_without_secrets(bench: Be
     await guarded("DELETE", f"{BASE}/dead-letter", {"filter": {"type": "mail.send"}}, headers=ada)
     large = {"filter": {"queue": "mail"}, "note": "x" * 3_000}
     await guarded("POST", f"{BASE}/jobs/bulk/cancel", large, headers=ada)
-    found = [msgspec.json.decode(one.body) for one in await bench.engine.audit.select(AuditQuery())]
+    found = [msgspec.json.decode(one.body) for one in await bench.service.audit.select(AuditQuery())]
     details = [one["detail"] for one in found]
     assert details[2]["request"] == {"filter": {"queue": "mail"}, "api_key": "…", "inner": [{"password": "…"}]}
     assert details[1]["request"] == {"filter": {"type": "mail.send"}}
@@ -202,7 +202,7 @@ async def test_refused_callers_are_written_too_but_a_flood_of_them_fills_no_disk
     assert await operations(bench) == ["list_audit_entries"] * 3
     monkeypatch.setattr(audit_trail, "MAX_REFUSALS", 4)
     assert (await guarded("GET", f"{BASE}/jobs")).status_code == 401
-    (last, *_) = await bench.engine.audit.select(AuditQuery())
+    (last, *_) = await bench.service.audit.select(AuditQuery())
     shown = msgspec.json.decode(last.body)
     assert (shown["event_type"], shown["principal"], shown["detail"]) == ("auth.refused", "unknown", {"left_out": 3})
 
@@ -219,13 +219,13 @@ async def test_reading_and_the_work_of_workers_is_not_written(bench: Bench, guar
 async def test_a_server_that_asks_for_no_token_writes_what_anyone_did(bench: Bench, http: Http) -> None:
     job = await bench.push()
     await http("DELETE", f"{BASE}/jobs/{job.id}")
-    (one,) = await bench.engine.audit.select(AuditQuery())
+    (one,) = await bench.service.audit.select(AuditQuery())
     assert msgspec.json.decode(one.body)["principal"] == "anyone"
 
 
 async def test_pages_follow_each_other_to_the_first_entry(bench: Bench, http: Http) -> None:
     for number in range(5):
-        await bench.engine.audit.record(event(str(number)))
+        await bench.service.audit.record(event(str(number)))
     found: list[str] = []
     cursor = ""
     while True:

@@ -209,11 +209,11 @@ def _with_callback(number: int) -> bytes:
 async def settle(database: str, acknowledged: set[str], seconds: float = 120) -> dict[str, Job]:
     """Wait until all jobs are completed, assert that none is missing and the counts match; return the jobs by id."""
     app = App(database)
-    engine = app.engine()
+    service = app.service()
     deadline = time.monotonic() + seconds
     while True:
         counts: Counter[str] = Counter()
-        for states in (await engine.jobs.count()).values():
+        for states in (await service.jobs.count()).values():
             counts.update(states)
         unfinished = {state: n for state, n in counts.items() if n and state != "completed"}
         if not unfinished and counts:
@@ -223,7 +223,7 @@ async def settle(database: str, acknowledged: set[str], seconds: float = 120) ->
     jobs: dict[str, Job] = {}
     before = None
     while True:
-        page = await engine.jobs.select(page=Page(200, before=before))
+        page = await service.jobs.select(page=Page(200, before=before))
         jobs |= {job.id: job for job in page.jobs}
         before = page.next_before
         if before is None:

@@ -42,7 +42,7 @@ async def put_file(app: App, content: bytes) -> str:
     async def pieces() -> AsyncIterator[bytes]:
         yield content
 
-    files = app.engine().files
+    files = app.service().files
     made = await files.create(NewFile(filename="photo.png", content_type="image/png", size=len(content)))
     await files.write(made.id, 0, pieces())
     return made.id
@@ -68,7 +68,7 @@ async def test_what_was_saved_is_restored_with_its_files(saved: tuple[Path, str]
     summary = restore(source, target, tmp_path / "new" / "place.db-files")
     assert (summary.jobs, summary.files) == (50, 1)
     app = App(f"sqlite:///{target}")
-    content = b"".join([piece async for piece in await app.engine().files.read(file)])
+    content = b"".join([piece async for piece in await app.service().files.read(file)])
     assert content == CONTENT
     await app.aclose()
     assert sorted(os.listdir(tmp_path / "new")) == ["place.db", "place.db-files"]
@@ -168,7 +168,7 @@ async def test_a_file_with_a_missing_piece_is_damaged_in_the_backup(saved: tuple
     restore(tmp_path / "second.tar", tmp_path / "again.db", tmp_path / "again")
     app = App(f"sqlite:///{tmp_path}/again.db")
     with pytest.raises(BackendError):
-        _ = [piece async for piece in await app.engine().files.read(saved[1])]
+        _ = [piece async for piece in await app.service().files.read(saved[1])]
     assert await put_file(app, CONTENT) != saved[1]
     await app.aclose()
 
@@ -236,10 +236,10 @@ def test_a_file_that_litestream_has_touched_first_is_no_database_of_another_prog
 async def test_a_log_of_sqlite_that_was_left_behind_keeps_a_backup_from_being_restored(tmp_path: Path) -> None:
     """SQLite would replay it into the restored file."""
     live, archive, restored = tmp_path / "jobs.db", tmp_path / "backup.tar", tmp_path / "other" / "jobs.db"
-    engine = Service(open_database(f"sqlite:///{live}"))
-    await engine.jobs.enqueue([request("saved")])
+    service = Service(open_database(f"sqlite:///{live}"))
+    await service.jobs.enqueue([request("saved")])
     back_up(live, archive, None)
-    await engine.close()
+    await service.close()
     restored.parent.mkdir()
     for ending in ("-wal", "-shm", "-journal"):
         left = restored.with_name(restored.name + ending)

@@ -34,12 +34,12 @@ def shown(before: Look, now: Look) -> str:
 
 
 async def test_it_shows_queues_workers_running_jobs_and_what_nobody_can_run(bench: Bench) -> None:
-    await bench.engine.fleet.beat(Heartbeat("worker-1", queues=("mail",), concurrency=4))
-    await bench.engine.jobs.enqueue([request("send", queue="mail"), request("send", queue="mail")])
-    await bench.engine.jobs.enqueue([request("build", queue="reports")])
-    await bench.engine.queues.pause("reports")
-    (job,) = await bench.engine.jobs.fetch(Claim(("mail",), 1, "worker-1"))
-    now = await look(bench.engine)
+    await bench.service.fleet.beat(Heartbeat("worker-1", queues=("mail",), concurrency=4))
+    await bench.service.jobs.enqueue([request("send", queue="mail"), request("send", queue="mail")])
+    await bench.service.jobs.enqueue([request("build", queue="reports")])
+    await bench.service.queues.pause("reports")
+    (job,) = await bench.service.jobs.fetch(Claim(("mail",), 1, "worker-1"))
+    now = await look(bench.service)
     text = shown(now, now)
     assert "2 jobs wait, 1 run; 1 workers with room for 4." in text
     assert "mail 1 · 1 · · ·" in text
@@ -51,7 +51,7 @@ async def test_it_shows_queues_workers_running_jobs_and_what_nobody_can_run(benc
 
 async def test_it_says_at_once_that_no_worker_takes_the_jobs(bench: Bench) -> None:
     await bench.push()
-    now = await look(bench.engine)
+    now = await look(bench.service)
     assert "1 jobs wait, 0 run; 0 workers with room for 0. No worker takes them." in shown(now, now)
 
 
@@ -65,13 +65,13 @@ def test_rates_are_those_between_two_looks() -> None:
 
 async def test_a_queue_that_is_deleted_meanwhile_is_left_out(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     await bench.push()
-    queues = await bench.engine.queues.all()
+    queues = await bench.service.queues.all()
 
     async def stale() -> list[Queue]:
         return [*queues, Queue("gone", 0)]
 
-    monkeypatch.setattr(bench.engine.queues, "all", stale)
-    assert [one.queue.name for one in (await look(bench.engine)).queues] == ["default"]
+    monkeypatch.setattr(bench.service.queues, "all", stale)
+    assert [one.queue.name for one in (await look(bench.service)).queues] == ["default"]
 
 
 def test_it_follows_until_it_is_interrupted(tmp_path: Path) -> None:

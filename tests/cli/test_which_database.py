@@ -92,13 +92,13 @@ def test_what_the_program_and_the_environment_name_is_compared_when_it_is_used(
     monkeypatch.setenv(URL_VARIABLE, "postgresql://ada:secret@db/jobs")
     app = App(f"sqlite:///{tmp_path}/jobs.db")
     with pytest.raises(InvalidRequest, match=r"postgresql://ada:.*@db/jobs") as refusal:
-        app.engine()
+        app.service()
     assert "secret" not in str(refusal.value)
     app.choose_url(app.url)
-    app.engine()
+    app.service()
     app.close()
     with App("sqlite:///:memory:") as memory:
-        memory.engine()
+        memory.service()
 
 
 def test_a_relative_and_an_absolute_path_may_name_the_same_file(
@@ -122,7 +122,7 @@ def test_child_processes_of_handlers_enqueue_but_do_not_pass_on_the_url(folder: 
     code, said = folder(*WORKER, *option, variable=None if option else url)
     assert code == 0, said
     assert handle.result(5) == "None"
-    jobs = app._event_loop_thread.call(app.engine().jobs.select())
+    jobs = app._event_loop_thread.call(app.service().jobs.select())
     assert sorted((job.type, job.state, job.result) for job in jobs.jobs) == [
         ("child", "completed", b'"None"'),
         ("which", "completed", b'"None"'),

@@ -87,7 +87,7 @@ def test_a_block_disconnects_the_application(shared_url: str) -> None:
     with App(shared_url) as app:
         job = app.job("once")(len)
         assert job.enqueue("abc").job.state == "available"
-    assert app._engine is None
+    assert app._service is None
 
 
 def test_plain_code_enqueues_and_finds(app: App) -> None:
@@ -237,7 +237,7 @@ def test_a_forked_child_connects_anew(app: App) -> None:
             os._exit(1)
     assert os.waitpid(child, 0)[1] == 0
     a.enqueue(3)
-    counts = app._event_loop_thread.call(app.engine().jobs.count())
+    counts = app._event_loop_thread.call(app.service().jobs.count())
     assert counts["default"]["available"] == 3
 
 

@@ -154,7 +154,7 @@ async def test_progress_may_be_a_share_a_message_and_data(client: Client, bench:
     kept = msgspec.json.decode((await bench.find(job)).progress or b"{}")
     assert (kept["progress"], kept["message"], kept["data"]) == (0.5, "half", {"page": 7})
     await client.jobs.save_checkpoint(NewCheckpoint(job.id, b'{"at":3}', "w", 1))
-    assert (await bench.engine.jobs.find_checkpoint(job.id)).state == b'{"at":3}'
+    assert (await bench.service.jobs.find_checkpoint(job.id)).state == b'{"at":3}'
 
 
 async def test_a_wait_ends_with_the_job_or_its_time(client: Client) -> None:
@@ -212,9 +212,9 @@ async def test_defaults_of_job_types_are_put_found_listed_and_deleted(client: Cl
             await call
 
 
-async def test_all_job_types_are_more_than_a_page(client: Client, engine: Service) -> None:
+async def test_all_job_types_are_more_than_a_page(client: Client, service: Service) -> None:
     for number in range(201):
-        await engine.job_types.put(f"t{number}", members(meta={"k": 1}))
+        await service.job_types.put(f"t{number}", members(meta={"k": 1}))
     assert len({one.type for one in await client.job_types.all()}) == 201
 
 

@@ -45,12 +45,12 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture(params=["in process", "http"])
-async def client(request: pytest.FixtureRequest, engine: Service) -> AsyncIterator[Client]:
+async def client(request: pytest.FixtureRequest, service: Service) -> AsyncIterator[Client]:
     if request.param == "in process":
-        yield engine
+        yield service
         return
     http = HttpClient("http://test")
-    connect(http, InMemoryTransport(to(Application(engine))))
+    connect(http, InMemoryTransport(to(Application(service))))
     yield http
     await http.close()
 
@@ -115,12 +115,12 @@ async def test_bulk_operations_report_each_refused_job(client: Client) -> None:
     assert isinstance(refusal, Conflict)
 
 
-async def test_a_history_can_be_asked_for(client: Client, engine: Service) -> None:
+async def test_a_history_can_be_asked_for(client: Client, service: Service) -> None:
     await client.jobs.enqueue([request("t")])
     (job,) = await client.jobs.fetch(Claim(("default",), worker_id="w"))
     await client.jobs.acknowledge([Acknowledgement(job.id, None, "w", 1)])
     entries = await client.jobs.history(job.id)
-    assert [entry.type for entry in entries] == [entry.type for entry in await engine.jobs.history(job.id)]
+    assert [entry.type for entry in entries] == [entry.type for entry in await service.jobs.history(job.id)]
     assert entries[-1].actor == {"type": "worker", "id": "w"}
 
 
@@ -320,12 +320,12 @@ async def test_cron_jobs(client: Client) -> None:
 
 
 @pytest.mark.parametrize("jobs", [1, 3])
-async def test_a_push_whose_answer_is_lost_is_made_once(engine: Service, jobs: int) -> None:
+async def test_a_push_whose_answer_is_lost_is_made_once(service: Service, jobs: int) -> None:
     client = HttpClient("http://test")
-    connect(client, FaultyTransport(to(Application(engine)), aiohttp.ServerDisconnectedError(), after=True))
+    connect(client, FaultyTransport(to(Application(service)), aiohttp.ServerDisconnectedError(), after=True))
     pushed = await client.jobs.enqueue([request("t", number) for number in range(jobs)])
     assert [one.job.args for one in pushed] == [[number] for number in range(jobs)]
-    assert (await engine.jobs.count())["default"]["available"] == jobs
+    assert (await service.jobs.count())["default"]["available"] == jobs
     await client.close()
 
 

@@ -119,11 +119,11 @@ async def test_a_database_refuses_what_a_server_refuses(bench: Bench) -> None:
     for deep in (request("t", nested(DEEPEST)), request("t", meta=in_object(DEEPEST + 1))):
         for before in ([], [request("t"), request("t")]):
             with pytest.raises(InvalidPayload, match="nested deeper than"):
-                await bench.engine.jobs.enqueue([*before, dict(deep)])
+                await bench.service.jobs.enqueue([*before, dict(deep)])
     assert await bench.fetch() == []
     await bench.push()
     active = await bench.fetch_one()
-    (refused,) = await bench.engine.jobs.acknowledge([Acknowledgement(active.id, to_json(nested(DEEPEST)) + b" ")])
+    (refused,) = await bench.service.jobs.acknowledge([Acknowledgement(active.id, to_json(nested(DEEPEST)) + b" ")])
     assert not isinstance(refused, OjsterError)
 
 
@@ -133,7 +133,7 @@ async def test_a_result_that_is_too_deep_is_refused_alone(bench: Bench) -> None:
     first, second = await bench.fetch(count=2)
     deep = msgspec.json.encode(nested(DEEPEST + 1))
     acks = [Acknowledgement(first.id, deep), Acknowledgement(second.id, b"1")]
-    refused, done = await bench.engine.jobs.acknowledge(acks)
+    refused, done = await bench.service.jobs.acknowledge(acks)
     assert isinstance(refused, InvalidPayload)
     assert not isinstance(done, OjsterError)
     assert (await bench.find(first)).state == "active"
@@ -174,15 +174,15 @@ async def test_containers_with_deep_steps_fit_into_an_answer(http: Http) -> None
 
 async def stored(bench: Bench, change: Callable[[bytes], bytes]) -> str:
     """Store a job whose attributes today's checks would refuse, as an older version may have done."""
-    new = await bench.engine.jobs.prepare(request("deep"))
+    new = await bench.service.jobs.prepare(request("deep"))
     new.envelope = change(new.envelope)
-    (pushed,) = await bench.engine.jobs.push([new])
+    (pushed,) = await bench.service.jobs.push([new])
     return pushed.job.id
 
 
 async def client_of(bench: Bench) -> HttpClient:
     client = HttpClient("http://test")
-    connect(client, InMemoryTransport(to(Application(bench.engine))))
+    connect(client, InMemoryTransport(to(Application(bench.service))))
     return client
 
 

@@ -343,7 +343,7 @@ async def test_a_connection_to_another_database_is_explained(app: App, postgres_
 
 async def test_a_role_without_rights_is_explained(app: App) -> None:
     ship = declare(app)
-    app.engine()
+    app.service()
     with psycopg_connection() as connection:
         connection.execute("CREATE ROLE nobody_here")
         connection.execute("SET LOCAL ROLE nobody_here")

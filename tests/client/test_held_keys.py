@@ -36,9 +36,9 @@ async def app(postgres_url: str) -> AsyncIterator[App]:
 @pytest.fixture
 async def flow(postgres_url: str) -> AsyncIterator[WorkflowBench]:
     clock = Clock()
-    engine = Service(open_database(postgres_url, clock=clock))
-    yield WorkflowBench(engine, clock)
-    await engine.close()
+    service = Service(open_database(postgres_url, clock=clock))
+    yield WorkflowBench(service, clock)
+    await service.close()
 
 
 def declared(app: App, on_conflict: Any) -> JobType[[], None]:
@@ -63,13 +63,13 @@ async def test_cron_jobs_fire_beside_one_whose_unique_key_is_held(app: App, flow
     x = declared(app, "ignore")
     for name, type in (("held", "x"), ("free", "free")):
         template = json.dumps({"type": type, "args": [], "options": UNIQUE}).encode()
-        await flow.engine.schedules.register(Cron(name=name, expression="@every 1s", template=template))
-    (later,) = await flow.engine.jobs.enqueue([request("later", delay_until="+PT1S")])
+        await flow.service.schedules.register(Cron(name=name, expression="@every 1s", template=template))
+    (later,) = await flow.service.jobs.enqueue([request("later", delay_until="+PT1S")])
     async with psycopg_async() as connection:
         await x.aenqueue_in(connection)
         await flow.run_due(2)
         assert (await flow.find(later.job)).state == "available"
-        assert (await flow.engine.jobs.count())["default"]["available"] == 2
+        assert (await flow.service.jobs.count())["default"]["available"] == 2
         await connection.rollback()
     await flow.run_due(1)
     assert {one.type for one in await flow.fetch(count=9)} == {"later", "free", "x"}
@@ -82,7 +82,7 @@ async def test_a_report_is_accepted_although_the_key_of_the_next_step_is_held(ap
     (first,) = await flow.fetch()
     async with psycopg_async() as connection:
         await x.aenqueue_in(connection)
-        (ended,) = await flow.engine.jobs.acknowledge([Acknowledgement(first.id, b"1")])
+        (ended,) = await flow.service.jobs.acknowledge([Acknowledgement(first.id, b"1")])
         assert getattr(ended, "state", ended) == "completed"
         due = await flow.run_due()
         assert due is not None
@@ -101,9 +101,9 @@ async def test_due_work_goes_on_beside_a_reaction_whose_unique_key_is_held(app: 
     push = {"action": "enqueue", "job": {"type": "x", "args": [], "options": UNIQUE}}
     options = {"retry": {"max_attempts": 1}, "visibility_timeout_ms": 1000}
     wire = {"type": "lost", "args": [], "options": options, "event_reactions": {"on_failure": [push]}}
-    (lost,) = await flow.engine.jobs.enqueue([read_members(json.dumps(wire).encode())])
+    (lost,) = await flow.service.jobs.enqueue([read_members(json.dumps(wire).encode())])
     await flow.fetch()
-    (later,) = await flow.engine.jobs.enqueue([request("later", delay_until="+PT1S")])
+    (later,) = await flow.service.jobs.enqueue([request("later", delay_until="+PT1S")])
     async with psycopg_async() as connection:
         await x.aenqueue_in(connection)
         await flow.run_due(2)

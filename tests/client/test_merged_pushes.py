@@ -23,9 +23,9 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-async def client(engine: Service) -> AsyncIterator[HttpClient]:
+async def client(service: Service) -> AsyncIterator[HttpClient]:
     made = HttpClient("http://test")
-    connect(made, InMemoryTransport(to(Application(engine))))
+    connect(made, InMemoryTransport(to(Application(service))))
     yield made
     await made.close()
 
@@ -45,11 +45,11 @@ async def push(client: HttpClient, type: str, *args: object, **options: object) 
     return pushed.job
 
 
-async def test_enqueues_of_the_same_time_share_requests(client: HttpClient, engine: Service) -> None:
+async def test_enqueues_of_the_same_time_share_requests(client: HttpClient, service: Service) -> None:
     jobs = await asyncio.gather(*(push(client, "t", number) for number in range(2 * MAX_MERGED)))
     assert [job.args for job in jobs if isinstance(job, Job)] == [[number] for number in range(2 * MAX_MERGED)]
     assert len(sent_by(client)) <= 4
-    assert (await engine.jobs.count())["default"]["available"] == 2 * MAX_MERGED
+    assert (await service.jobs.count())["default"]["available"] == 2 * MAX_MERGED
 
 
 async def test_one_enqueue_alone_is_a_request_for_one_job(client: HttpClient) -> None:
@@ -57,7 +57,7 @@ async def test_one_enqueue_alone_is_a_request_for_one_job(client: HttpClient) ->
     assert sent_by(client) == ["POST /ojs/v1/jobs"]
 
 
-async def test_each_caller_gets_its_own_refusal(client: HttpClient, engine: Service) -> None:
+async def test_each_caller_gets_its_own_refusal(client: HttpClient, service: Service) -> None:
     unique = {"unique": {"keys": ["type"], "on_conflict": "reject"}}
     alone = await push(client, "Wrong Type")
     await push(client, "once", **unique)
@@ -67,7 +67,7 @@ async def test_each_caller_gets_its_own_refusal(client: HttpClient, engine: Serv
     assert [type(one) for one in outcomes] == [Job, InvalidRequest, Duplicate, Job]
     assert isinstance(alone, InvalidRequest)
     assert str(outcomes[1]) == str(alone), "it reads as if the job had been sent alone"
-    assert (await engine.jobs.count())["default"]["available"] == 3
+    assert (await service.jobs.count())["default"]["available"] == 3
 
 
 async def test_callers_that_are_all_refused_get_their_refusals(client: HttpClient) -> None:
@@ -84,26 +84,26 @@ async def test_a_unique_job_that_exists_is_known_as_such(client: HttpClient) -> 
     assert [pushed.existing for (pushed,) in (first, *others)] == [False, True, True, True]
 
 
-async def test_jobs_whose_answer_is_lost_are_made_once(client: HttpClient, engine: Service) -> None:
-    connect(client, FaultyTransport(to(Application(engine)), aiohttp.ServerDisconnectedError(), after=True))
+async def test_jobs_whose_answer_is_lost_are_made_once(client: HttpClient, service: Service) -> None:
+    connect(client, FaultyTransport(to(Application(service)), aiohttp.ServerDisconnectedError(), after=True))
     jobs = await asyncio.gather(*(push(client, "t", number) for number in range(7)))
     assert [job.args for job in jobs if isinstance(job, Job)] == [[number] for number in range(7)]
-    assert (await engine.jobs.count())["default"]["available"] == 7
+    assert (await service.jobs.count())["default"]["available"] == 7
 
 
-async def test_all_callers_learn_that_the_server_is_unreachable(engine: Service) -> None:
+async def test_all_callers_learn_that_the_server_is_unreachable(service: Service) -> None:
     client = HttpClient("http://test", patience=0)
-    connect(client, FaultyTransport(to(Application(engine)), OSError("gone"), after=False, times=100))
+    connect(client, FaultyTransport(to(Application(service)), OSError("gone"), after=False, times=100))
     outcomes = await asyncio.gather(*(push(client, "t", number) for number in range(7)))
     assert {type(one) for one in outcomes} == {BackendUnavailable}
 
 
-async def test_a_caller_that_is_cancelled_takes_its_job_back(client: HttpClient, engine: Service) -> None:
+async def test_a_caller_that_is_cancelled_takes_its_job_back(client: HttpClient, service: Service) -> None:
     callers = [asyncio.ensure_future(push(client, "t", number)) for number in range(3)]
     await asyncio.sleep(0)  # they wait now
     callers[1].cancel()
     await asyncio.gather(*callers, return_exceptions=True)
-    assert (await engine.jobs.count())["default"]["available"] == 2
+    assert (await service.jobs.count())["default"]["available"] == 2
 
 
 async def test_a_caller_that_enqueues_again_at_once_never_waits_for_others(client: HttpClient) -> None:
@@ -149,7 +149,7 @@ async def test_a_closed_client_refuses_calls() -> None:
 
 
 async def test_the_server_can_complete_and_refuse_jobs_as_if_they_were_sent_alone(
-    client: HttpClient, engine: Service, clock: Clock
+    client: HttpClient, service: Service, clock: Clock
 ) -> None:
     jobs = await asyncio.gather(*(push(client, "t", number, scheduled_at="+PT5S") for number in range(3)))
     assert {job.state for job in jobs if isinstance(job, Job)} == {"scheduled"}

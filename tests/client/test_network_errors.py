@@ -57,25 +57,25 @@ async def client() -> AsyncIterator[HttpClient]:
     ids=lambda one: one if isinstance(one, str) else type(one).__name__,
 )
 async def test_a_call_is_retried_after_every_fault(
-    engine: Service, client: HttpClient, fault: BaseException, place: str
+    service: Service, client: HttpClient, fault: BaseException, place: str
 ) -> None:
-    connect(client, FaultyTransport(to(Application(engine)), fault, after=place == PLACES[1], only="/jobs"))
+    connect(client, FaultyTransport(to(Application(service)), fault, after=place == PLACES[1], only="/jobs"))
     (pushed,) = await client.jobs.enqueue([request("t", 1)])
-    assert (await engine.jobs.find(pushed.job.id)).args == [1]
-    assert (await engine.jobs.count())["default"]["available"] == 1, "it was made once"
+    assert (await service.jobs.find(pushed.job.id)).args == [1]
+    assert (await service.jobs.count())["default"]["available"] == 1, "it was made once"
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: type(fault).__name__)
-async def test_a_fault_that_stays_is_an_unreachable_server(engine: Service, fault: BaseException) -> None:
+async def test_a_fault_that_stays_is_an_unreachable_server(service: Service, fault: BaseException) -> None:
     client = HttpClient("http://test", patience=0)
-    connect(client, FaultyTransport(to(Application(engine)), fault, after=False, times=1000))
+    connect(client, FaultyTransport(to(Application(service)), fault, after=False, times=1000))
     with pytest.raises(BackendUnavailable, match="http://test cannot be reached"):
         await client.queues.all()
     await client.close()
 
 
 @pytest.fixture
-def app(engine: Service) -> Iterator[App]:
+def app(service: Service) -> Iterator[App]:
     made = App("http://test")
     yield made
     made.close()
@@ -86,40 +86,40 @@ def app(engine: Service) -> Iterator[App]:
     "fault", [FAULTS[0], RuntimeError("nobody expects this")], ids=lambda fault: type(fault).__name__
 )
 async def test_no_outcome_is_lost_when_its_report_breaks(
-    engine: Service, app: App, fault: BaseException, place: str
+    service: Service, app: App, fault: BaseException, place: str
 ) -> None:
     @app.job("t")
     async def handle(number: int) -> int:
         return number * 2
 
-    (pushed,) = await engine.jobs.enqueue([request("t", 21)])
+    (pushed,) = await service.jobs.enqueue([request("t", 21)])
     client = app.client()
     assert isinstance(client, HttpClient)
     faulty = FaultyTransport(
-        to(Application(engine)), fault, after=place == PLACES[1], times=1, only="/workers/ack/batch"
+        to(Application(service)), fault, after=place == PLACES[1], times=1, only="/workers/ack/batch"
     )
     connect(client, faulty)
     await asyncio.wait_for(Worker(app).run(until_empty=True), 20)
-    job = await engine.jobs.find(pushed.job.id)
+    job = await service.jobs.find(pushed.job.id)
     assert (job.state, job.result, job.attempt, job.errors) == ("completed", b"42", 1, None)
 
 
 async def test_what_must_not_be_done_twice_is_not_sent_again_if_it_may_have_arrived(
-    engine: Service, client: HttpClient
+    service: Service, client: HttpClient
 ) -> None:
     cut = ConnectionResetError(104, "Connection reset by peer")
-    connect(client, FaultyTransport(to(Application(engine)), cut, after=True, times=2))
-    await engine.schedules.register(Cron(name="c", expression="@every 1h", template=b'{"type":"x","args":[]}'))
-    (pushed,) = await engine.jobs.enqueue([request("t", queue="other")])
+    connect(client, FaultyTransport(to(Application(service)), cut, after=True, times=2))
+    await service.schedules.register(Cron(name="c", expression="@every 1h", template=b'{"type":"x","args":[]}'))
+    (pushed,) = await service.jobs.enqueue([request("t", queue="other")])
     for call in (client.schedules.trigger("c"), client.workflows.add_note(NewNote(b'"n"', job_id=pushed.job.id))):
         with pytest.raises(BackendUnavailable, match="Check whether it was done"):
             await call
-    assert (await engine.jobs.count())["default"]["available"] == 1
-    assert len(await engine.workflows.notes_of_job(pushed.job.id)) == 1
+    assert (await service.jobs.count())["default"]["available"] == 1
+    assert len(await service.workflows.notes_of_job(pushed.job.id)) == 1
 
 
-async def test_what_cannot_have_arrived_is_sent_again(engine: Service, client: HttpClient) -> None:
+async def test_what_cannot_have_arrived_is_sent_again(service: Service, client: HttpClient) -> None:
     refused = aiohttp.ClientConnectorError(KEY, ConnectionRefusedError(111, "refused"))
-    connect(client, FaultyTransport(to(Application(engine)), refused, after=False, times=2))
-    await engine.schedules.register(Cron(name="c", expression="@every 1h", template=b'{"type":"x","args":[]}'))
+    connect(client, FaultyTransport(to(Application(service)), refused, after=False, times=2))
+    await service.schedules.register(Cron(name="c", expression="@every 1h", template=b'{"type":"x","args":[]}'))
     assert (await client.schedules.trigger("c")).type == "x"

@@ -34,17 +34,17 @@ def named(name: str, data: Any) -> dict[str, Any]:
 
 
 async def add(flow: WorkflowBench, name: str, data: Any = None, **more: Any) -> Item:
-    return await flow.engine.collections.add(RELEASES, NewItem(name, msgspec.json.encode(data), **more))
+    return await flow.service.collections.add(RELEASES, NewItem(name, msgspec.json.encode(data), **more))
 
 
 async def internal(flow: WorkflowBench, **more: Any) -> dict[str, Any]:
-    items = await flow.engine.collections.items(Where(workflow_id=flow.id), **more)
+    items = await flow.service.collections.items(Where(workflow_id=flow.id), **more)
     return {item.name: msgspec.json.decode(item.data) for item in items if item.kind == "data"}
 
 
 async def push(flow: WorkflowBench, **body: Any) -> str:
     raw = msgspec.json.encode({"type": "t", "args": [], **body})
-    (pushed,) = await flow.engine.jobs.enqueue([read_members(raw)])
+    (pushed,) = await flow.service.jobs.enqueue([read_members(raw)])
     return pushed.job.id
 
 
@@ -52,52 +52,52 @@ async def push(flow: WorkflowBench, **body: Any) -> str:
 
 
 async def test_an_item_is_there_under_its_name_until_it_is_removed_and_then_in_the_history(flow: WorkflowBench) -> None:
-    engine = flow.engine
-    await engine.collections.create("releases", "what we ship")
+    service = flow.service
+    await service.collections.create("releases", "what we ship")
     made = await add(flow, "1.0", {"file": "a"}, category="app")
     assert (made.name, made.category, made.kind, made.removed_at) == ("1.0", "app", "data", None)
     with pytest.raises(Conflict, match="has an item"):
         await add(flow, "1.0")
     await add(flow, "1.0", {"file": "b"}, replace=True)
-    await engine.collections.remove(RELEASES, "1.0")
-    assert await engine.collections.items(RELEASES) == []
-    history = await engine.collections.items(RELEASES, history=True)
+    await service.collections.remove(RELEASES, "1.0")
+    assert await service.collections.items(RELEASES) == []
+    history = await service.collections.items(RELEASES, history=True)
     assert [msgspec.json.decode(item.data) for item in history] == [{"file": "a"}, {"file": "b"}]
     assert all(item.removed_at is not None for item in history)
     await add(flow, "1.0", {"file": "c"})
-    (collection,) = await engine.collections.all()
+    (collection,) = await service.collections.all()
     assert (collection.name, collection.items, collection.description) == ("releases", 1, "what we ship")
 
 
 async def test_missing_collections_and_items_are_not_found(flow: WorkflowBench) -> None:
     for call in (
         add(flow, "x"),
-        flow.engine.collections.items(RELEASES),
-        flow.engine.collections.remove(RELEASES, "x"),
-        flow.engine.collections.delete("releases"),
-        flow.engine.collections.items(Where(workflow_id="019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f")),
+        flow.service.collections.items(RELEASES),
+        flow.service.collections.remove(RELEASES, "x"),
+        flow.service.collections.delete("releases"),
+        flow.service.collections.items(Where(workflow_id="019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f")),
     ):
         with pytest.raises(NotFound):
             await call
-    await flow.engine.collections.create("releases")
+    await flow.service.collections.create("releases")
     with pytest.raises(NotFound, match="'releases' has no item 'x'"):
-        await flow.engine.collections.remove(RELEASES, "x")
+        await flow.service.collections.remove(RELEASES, "x")
     with pytest.raises(Conflict):
-        await flow.engine.collections.create("releases")
+        await flow.service.collections.create("releases")
 
 
 async def test_a_collection_with_items_is_deleted_only_by_force(flow: WorkflowBench) -> None:
-    await flow.engine.collections.create("releases")
+    await flow.service.collections.create("releases")
     await add(flow, "x")
     with pytest.raises(Conflict, match="holds 1 items"):
-        await flow.engine.collections.delete("releases")
-    await flow.engine.collections.delete("releases", force=True)
-    await flow.engine.collections.create("releases")
-    assert await flow.engine.collections.items(RELEASES, history=True) == []
+        await flow.service.collections.delete("releases")
+    await flow.service.collections.delete("releases", force=True)
+    await flow.service.collections.create("releases")
+    assert await flow.service.collections.items(RELEASES, history=True) == []
 
 
 async def test_collections_are_each_tenants_own(flow: WorkflowBench) -> None:
-    acme, beta = flow.engine.as_(Caller("acme")), flow.engine.as_(Caller("beta"))
+    acme, beta = flow.service.as_(Caller("acme")), flow.service.as_(Caller("beta"))
     await acme.collections.create("releases")
     await acme.collections.add(RELEASES, NewItem("x", b"1"))
     assert await beta.collections.all() == []
@@ -110,24 +110,24 @@ async def test_collections_are_each_tenants_own(flow: WorkflowBench) -> None:
 @pytest.mark.parametrize("name", ["", "internal", "1st", "a b", "/tenant/acme/x", "a/b", "é", "a" * 129])
 async def test_s73_what_is_no_name_of_a_collection_is_refused(flow: WorkflowBench, name: str) -> None:
     with pytest.raises(InvalidRequest):
-        await flow.engine.collections.create(name)
+        await flow.service.collections.create(name)
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "a\nb", "a" * 256])
 async def test_s73_what_is_no_name_of_an_item_is_refused(flow: WorkflowBench, name: str) -> None:
-    await flow.engine.collections.create("releases")
+    await flow.service.collections.create("releases")
     with pytest.raises(InvalidRequest):
         await add(flow, name)
 
 
 async def test_too_much_data_is_refused(flow: WorkflowBench) -> None:
-    await flow.engine.collections.create("releases")
+    await flow.service.collections.create("releases")
     with pytest.raises(PayloadTooLarge):
         await add(flow, "x", "a" * 65_536)
 
 
 async def test_items_are_found_by_name_category_and_data_in_their_order(flow: WorkflowBench) -> None:
-    await flow.engine.collections.create("releases")
+    await flow.service.collections.create("releases")
     for name, category, data in (
         ("b-2", "x", {"k": 1}),
         ("b-1", "y", {"k": 1, "l": [2]}),
@@ -137,7 +137,7 @@ async def test_items_are_found_by_name_category_and_data_in_their_order(flow: Wo
         await add(flow, name, data, category=category)
 
     async def names(**wanted: Any) -> list[str]:
-        return [item.name for item in await flow.engine.collections.items(RELEASES, Lookup("", **wanted))]
+        return [item.name for item in await flow.service.collections.items(RELEASES, Lookup("", **wanted))]
 
     assert await names() == ["b-2", "b-1", "a-1", "c"]
     assert await names(name_startswith="b-") == ["b-2", "b-1"]
@@ -168,7 +168,7 @@ async def test_items_are_found_by_name_category_and_data_in_their_order(flow: Wo
 async def test_items_are_found_by_parts_of_strings_in_their_data(
     flow: WorkflowBench, http: Http, condition: dict[str, Any], matching: list[str]
 ) -> None:
-    await flow.engine.collections.create("releases")
+    await flow.service.collections.create("releases")
     for name, data in (
         ("a", {"version": "2.0-rc", "arch": "arm64"}),
         ("b", {"version": "2.1", "arch": "x86"}),
@@ -193,7 +193,7 @@ async def test_a_condition_on_data_that_is_no_object_of_strings_is_refused(http:
 
 
 async def test_a_list_of_lookups_has_each_item_once(flow: WorkflowBench) -> None:
-    await flow.engine.collections.create("releases")
+    await flow.service.collections.create("releases")
     for name in ("a", "b"):
         await add(flow, name, name)
     await push(flow, args=[lookup(["releases/b", {"collection": "releases"}, "releases/a"])])
@@ -205,16 +205,16 @@ async def test_a_list_of_lookups_has_each_item_once(flow: WorkflowBench) -> None
 
 
 async def test_s54_a_reaction_to_the_creation_of_a_job_adds_data(flow: WorkflowBench) -> None:
-    await flow.engine.collections.create("releases")
+    await flow.service.collections.create("releases")
     action = {"action": "collect", "collection": "releases", "name": "{job.args.0}_{job.args.1}", "data": {"v": 1}}
     id = await push(flow, args=["hello", "1.0-1"], event_reactions={"on_creation": [action]})
-    (item,) = await flow.engine.collections.items(RELEASES)
+    (item,) = await flow.service.collections.items(RELEASES)
     assert (item.name, msgspec.json.decode(item.data)) == ("hello_1.0-1", {"v": 1})
     assert (item.job_id, item.created_by) == (id, f"job {id}")
 
 
 async def test_s56_what_a_job_collects_takes_the_place_of_what_has_its_name(flow: WorkflowBench) -> None:
-    await flow.engine.collections.create("releases")
+    await flow.service.collections.create("releases")
     await add(flow, "x-2", "old")
     await add(flow, "y", "other")
     actions = [
@@ -223,9 +223,9 @@ async def test_s56_what_a_job_collects_takes_the_place_of_what_has_its_name(flow
     ]
     id = await push(flow, event_reactions={"on_success": actions})
     await flow.ack(await flow.fetch_one(), b'{"n":2}')
-    items = {item.name: msgspec.json.decode(item.data) for item in await flow.engine.collections.items(RELEASES)}
+    items = {item.name: msgspec.json.decode(item.data) for item in await flow.service.collections.items(RELEASES)}
     assert items == {"y": "other", "x-2": {"n": 2}, "z": {"of": id}}
-    history = await flow.engine.collections.items(RELEASES, Lookup("", "x-2"), history=True)
+    history = await flow.service.collections.items(RELEASES, Lookup("", "x-2"), history=True)
     assert [item.removed_at is None for item in history] == [False, True]
 
 
@@ -244,15 +244,15 @@ async def test_s56_what_a_job_collects_takes_the_place_of_what_has_its_name(flow
 async def test_s57_a_failed_reaction_is_recorded_and_undoes_nothing(
     flow: WorkflowBench, action: dict[str, Any], why: str
 ) -> None:
-    await flow.engine.collections.create("releases")
-    await flow.engine.collections.create("former")
+    await flow.service.collections.create("releases")
+    await flow.service.collections.create("former")
     await add(flow, "taken")
     id = await push(flow, event_reactions={"on_success": [{"action": "collect", **action}]})
-    await flow.engine.collections.delete("former")
+    await flow.service.collections.delete("former")
     done = await flow.ack(await flow.fetch_one(), b'{"n":2}')
     assert done.state == "completed"
-    assert len(await flow.engine.collections.items(RELEASES)) == 1
-    (failure,) = [entry for entry in await flow.engine.jobs.history(id) if entry.type == "job.reaction_failed"]
+    assert len(await flow.service.collections.items(RELEASES)) == 1
+    (failure,) = [entry for entry in await flow.service.jobs.history(id) if entry.type == "job.reaction_failed"]
     assert why in failure.data["error"]
 
 
@@ -301,7 +301,7 @@ async def test_s72_to_s74_dependencies_follow_from_what_is_looked_up(flow: Workf
             job("alone", id="alone"),
         )
     )
-    promised = await flow.engine.collections.items(Where(workflow_id=flow.id))
+    promised = await flow.service.collections.items(Where(workflow_id=flow.id))
     assert [(item.name, item.kind, item.created_by) for item in promised] == [
         ("build-1", "promise", "step one"),
         ("build-2", "promise", "step others.0"),
@@ -438,7 +438,7 @@ async def test_steps_that_wait_for_each_other_through_their_containers_are_refus
 
 
 async def test_items_without_a_promise_are_looked_up(flow: WorkflowBench) -> None:
-    await flow.engine.collections.create("releases")
+    await flow.service.collections.create("releases")
     await add(flow, "1.0", {"file": "a"}, category="app")
     await flow.create(chain(job("a", lookup("releases/1.0"), lookup({"collection": "releases", "category": "app"}))))
     await flow.work()
@@ -447,7 +447,7 @@ async def test_items_without_a_promise_are_looked_up(flow: WorkflowBench) -> Non
 
 
 async def test_what_is_looked_up_may_be_known_only_when_the_step_starts(flow: WorkflowBench) -> None:
-    await flow.engine.collections.create("releases")
+    await flow.service.collections.create("releases")
     await add(flow, "2.0", "two")
     wanted = lookup({"collection": "releases", "name": ref("steps.0.result.version")})
     await flow.create(chain(job("a"), job("b", wanted)))
@@ -549,7 +549,7 @@ async def test_a_map_promises_something_for_each_element(flow: WorkflowBench) ->
 
 
 async def promised(flow: WorkflowBench) -> set[tuple[str, str, str | None]]:
-    items = await flow.engine.collections.items(Where(workflow_id=flow.id))
+    items = await flow.service.collections.items(Where(workflow_id=flow.id))
     return {(item.kind, item.name, item.created_by) for item in items if item.kind == "promise"}
 
 
@@ -569,7 +569,7 @@ async def test_a_promise_with_references_in_its_name_is_listed_until_its_step_ha
     assert await promised(flow) == {*later, last, ("promise", template, "step a"), ("promise", "fixed", "step a")}
     where = Where(workflow_id=flow.id)
     starts = Lookup("", name_startswith="build-", category="x")
-    assert [item.created_by for item in await flow.engine.collections.items(where, starts)] == ["step 1.1"]
+    assert [item.created_by for item in await flow.service.collections.items(where, starts)] == ["step 1.1"]
     (a,) = await flow.take(1)
     await flow.ack(a, b'{"version":"1"}')
     assert await promised(flow) == {*later, last}
@@ -613,8 +613,8 @@ async def test_a_map_promises_before_and_after_it_has_elements(flow: WorkflowBen
 async def test_s45_what_a_retried_step_brings_takes_the_place_of_its_promise(flow: WorkflowBench) -> None:
     await flow.create(chain(job("a", provides=["x"]), job("b", lookup("internal/x"))))
     await flow.work("a")
-    assert [item.kind for item in await flow.engine.collections.items(Where(workflow_id=flow.id))] == ["promise"]
-    await flow.engine.workflows.retry(flow.id)
+    assert [item.kind for item in await flow.service.collections.items(Where(workflow_id=flow.id))] == ["promise"]
+    await flow.service.workflows.retry(flow.id)
     await flow.work(results={"a": "second"})
     assert await flow.state() == "completed"
     assert await internal(flow) == {"x": "second"}
@@ -624,31 +624,31 @@ async def test_s45_what_a_retried_step_brings_takes_the_place_of_its_promise(flo
 async def test_s03_all_jobs_of_a_workflow_share_its_collection(flow: WorkflowBench) -> None:
     await flow.create(chain(group(job("a")), job("b")))
     where = Where(workflow_id=flow.id)
-    await flow.engine.collections.add(where, NewItem("note", b'"by hand"'))
+    await flow.service.collections.add(where, NewItem("note", b'"by hand"'))
     await flow.work()
     assert await internal(flow) == {"note": "by hand"}
 
 
 async def test_s98_collection_items_keep_their_creators_from_pruning(flow: WorkflowBench) -> None:
-    await flow.engine.collections.create("releases")
+    await flow.service.collections.create("releases")
     action = {"action": "collect", "collection": "releases", "name": "{job.type}"}
     reactions = {"on_success": [action]}
     kept = await push(flow, type="alone", event_reactions=reactions, expiration_delay="PT1S")
     await flow.create(chain(job("a", event_reactions=reactions)) | {"expiration_delay": "PT1S"})
     await flow.work()
     flow.clock.advance(2)
-    assert await flow.engine.maintenance.prune() == {"jobs": 0, "workflows": 0, "files": 0}
-    assert (await flow.engine.jobs.find(kept)).state == "completed"
-    await flow.engine.collections.remove(RELEASES, "alone")
-    await flow.engine.collections.remove(RELEASES, "a")
-    assert await flow.engine.maintenance.prune() == {"jobs": 2, "workflows": 1, "files": 0}
+    assert await flow.service.maintenance.prune() == {"jobs": 0, "workflows": 0, "files": 0}
+    assert (await flow.service.jobs.find(kept)).state == "completed"
+    await flow.service.collections.remove(RELEASES, "alone")
+    await flow.service.collections.remove(RELEASES, "a")
+    assert await flow.service.maintenance.prune() == {"jobs": 2, "workflows": 1, "files": 0}
 
 
 async def test_the_collection_of_a_workflow_goes_with_it(flow: WorkflowBench) -> None:
     await flow.create(chain(job("a", provides=["x"])) | {"expiration_delay": "PT1S"})
     await flow.work()
     flow.clock.advance(2)
-    await flow.engine.maintenance.prune()
+    await flow.service.maintenance.prune()
     rows = await flow.run(lambda tx, requests: [tx.execute("SELECT id FROM collection_items")], None)
     assert rows == []
 
@@ -657,16 +657,16 @@ async def test_the_collection_of_a_workflow_goes_with_it(flow: WorkflowBench) ->
 
 
 async def test_a_job_is_given_what_its_lookups_find_when_it_is_handed_out(flow: WorkflowBench) -> None:
-    engine = flow.engine
-    await engine.collections.create("sources")
+    service = flow.service
+    await service.collections.create("sources")
     args = [
         {"$lookup": "sources/core"},
         {"all": {"$lookup": {"collection": "sources"}}},
         {"$ref": "steps.x.result"},
         1e2,
     ]
-    (pushed,) = await engine.jobs.enqueue([request("t", *args)])
-    await engine.collections.add(Where("sources"), NewItem("core", b'{"v":1}'))
+    (pushed,) = await service.jobs.enqueue([request("t", *args)])
+    await service.collections.add(Where("sources"), NewItem("core", b'{"v":1}'))
     job = await flow.fetch_one()
     shown_item = {"name": "core", "category": None, "data": {"v": 1}}
     assert job.args == [shown_item, {"all": [shown_item]}, {"$ref": "steps.x.result"}, 100.0]
@@ -674,9 +674,9 @@ async def test_a_job_is_given_what_its_lookups_find_when_it_is_handed_out(flow: 
 
 
 async def test_a_job_whose_lookup_finds_nothing_fails_and_is_tried_again(flow: WorkflowBench) -> None:
-    engine = flow.engine
-    await engine.collections.create("sources")
-    (pushed,) = await engine.jobs.enqueue([request("t", {"$lookup": "sources/core"}, retry={"max_attempts": 2})])
+    service = flow.service
+    await service.collections.create("sources")
+    (pushed,) = await service.jobs.enqueue([request("t", {"$lookup": "sources/core"}, retry={"max_attempts": 2})])
     other = await flow.push("plain")
     assert [job.id for job in await flow.fetch()] == [other.id], "the worker gets something else"
     failed = await flow.find(pushed.job)
@@ -684,17 +684,17 @@ async def test_a_job_whose_lookup_finds_nothing_fails_and_is_tried_again(flow: W
     assert failed.error is not None
     assert failed.error["code"] == "unresolvable_reference"
     assert "no item 'core'" in failed.error["message"]
-    await engine.collections.add(Where("sources"), NewItem("core", b"1"))
+    await service.collections.add(Where("sources"), NewItem("core", b"1"))
     await flow.run_due(60)
     assert (await flow.fetch_one()).args[0]["data"] == 1
 
 
 async def test_lookups_of_jobs_are_those_of_their_workspace(flow: WorkflowBench) -> None:
-    acme = flow.engine.as_(Caller("acme"))
+    acme = flow.service.as_(Caller("acme"))
     await acme.collections.create("sources")
     await acme.collections.add(Where("sources"), NewItem("core", b'"acmes"'))
     await acme.jobs.enqueue([request("t", {"$lookup": "sources/core"})])
-    await flow.engine.as_(Caller("beta")).jobs.enqueue([request("t", {"$lookup": "sources/core"})])
+    await flow.service.as_(Caller("beta")).jobs.enqueue([request("t", {"$lookup": "sources/core"})])
     (job,) = await flow.fetch(count=5)
     assert job.args[0]["data"] == "acmes"
 
@@ -702,28 +702,28 @@ async def test_lookups_of_jobs_are_those_of_their_workspace(flow: WorkflowBench)
 @pytest.mark.parametrize("wrong", ["internal/x", "nothing", {"collection": "c", "unknown": 1}, 1])
 async def test_a_job_with_a_lookup_that_makes_no_sense_is_refused(flow: WorkflowBench, wrong: Any) -> None:
     with pytest.raises(InvalidRequest):
-        await flow.engine.jobs.enqueue([request("t", {"$lookup": wrong})])
+        await flow.service.jobs.enqueue([request("t", {"$lookup": wrong})])
 
 
 async def test_lookups_are_not_resolved_recursively(flow: WorkflowBench) -> None:
     """Otherwise a caller that may add items could cause arbitrary lookups."""
-    await flow.engine.collections.create("c")
-    await flow.engine.collections.add(Where("c"), NewItem("x", b'{"$lookup":"c/y"}'))
+    await flow.service.collections.create("c")
+    await flow.service.collections.add(Where("c"), NewItem("x", b'{"$lookup":"c/y"}'))
     await flow.create({"type": "chain", "steps": [{"type": "a", "args": [{"$lookup": "c/x"}]}]})
     (job,) = await flow.take()
     assert job.args[0]["data"] == {"$lookup": "c/y"}
     react = {"on_success": [{"action": "enqueue", "job": {"type": "b", "args": [{"$lookup": "c/x"}]}}]}
     body = {"type": "t", "args": [], "event_reactions": react}
-    await flow.engine.jobs.enqueue([read_members(msgspec.json.encode(body))])
+    await flow.service.jobs.enqueue([read_members(msgspec.json.encode(body))])
     await flow.ack((await flow.take())[0])
     assert (await flow.take())[0].args[0]["data"] == {"$lookup": "c/y"}
 
 
 async def test_a_claim_gives_up_on_a_bounded_number_of_jobs(flow: WorkflowBench) -> None:
-    await flow.engine.collections.create("c")
-    await flow.engine.jobs.enqueue([request("t", {"$lookup": "c/x"}, retry={"max_attempts": 1}) for _ in range(150)])
+    await flow.service.collections.create("c")
+    await flow.service.jobs.enqueue([request("t", {"$lookup": "c/x"}, retry={"max_attempts": 1}) for _ in range(150)])
     assert await flow.fetch(count=3) == []
-    failed = (await flow.engine.jobs.select(JobFilter(states=("discarded",)))).total
+    failed = (await flow.service.jobs.select(JobFilter(states=("discarded",)))).total
     assert 100 <= failed < 103
 
 

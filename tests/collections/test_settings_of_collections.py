@@ -25,15 +25,15 @@ SECONDS_A_DAY: Final = DAY // 1_000_000
 
 
 def workspace(bench: Bench, tenant: str) -> Service:
-    return bench.engine.as_(Caller(tenant))
+    return bench.service.as_(Caller(tenant))
 
 
-async def names(engine: Service, *, history: bool = False) -> list[str]:
-    return [item.name for item in await engine.collections.items(RELEASES, history=history)]
+async def names(service: Service, *, history: bool = False) -> list[str]:
+    return [item.name for item in await service.collections.items(RELEASES, history=history)]
 
 
-async def add(engine: Service, name: str, data: Any = None) -> None:
-    await engine.collections.add(RELEASES, NewItem(name, msgspec.json.encode(data), None, True))
+async def add(service: Service, name: str, data: Any = None) -> None:
+    await service.collections.add(RELEASES, NewItem(name, msgspec.json.encode(data), None, True))
 
 
 async def sweep(bench: Bench) -> int:
@@ -47,29 +47,29 @@ async def sweep(bench: Bench) -> int:
 
 
 async def test_a_collection_forgets_removed_items_after_its_period(bench: Bench) -> None:
-    collections = bench.engine.collections
+    collections = bench.service.collections
     made = await collections.create("releases", keep_removed="P7D")
     await collections.create("others")
     assert made.keep_removed == "P7D"
-    await add(bench.engine, "a")
-    await add(bench.engine, "b")
-    await add(bench.engine, "a")  # replaces the first
+    await add(bench.service, "a")
+    await add(bench.service, "b")
+    await add(bench.service, "a")  # replaces the first
     await collections.remove(RELEASES, "b")
     await collections.add(Where("others"), NewItem("x", b"1"))
     await collections.remove(Where("others"), "x")
     bench.clock.advance(6 * SECONDS_A_DAY)
     assert await sweep(bench) == 0
-    assert sorted(await names(bench.engine, history=True)) == ["a", "a", "b"]
+    assert sorted(await names(bench.service, history=True)) == ["a", "a", "b"]
     bench.clock.advance(2 * SECONDS_A_DAY)
     assert await sweep(bench) == 2
-    assert await names(bench.engine, history=True) == ["a"]
+    assert await names(bench.service, history=True) == ["a"]
     assert len(await collections.items(Where("others"), history=True)) == 1
 
 
 async def test_a_changed_period_holds_for_what_was_removed_before(bench: Bench) -> None:
-    collections = bench.engine.collections
+    collections = bench.service.collections
     await collections.create("releases", "what we ship")
-    await add(bench.engine, "a")
+    await add(bench.service, "a")
     await collections.remove(RELEASES, "a")
     bench.clock.advance(400 * SECONDS_A_DAY)
     assert await sweep(bench) == 0
@@ -83,9 +83,9 @@ async def test_a_changed_period_holds_for_what_was_removed_before(bench: Bench) 
 
 async def test_a_period_is_a_duration_and_a_collection_exists(bench: Bench) -> None:
     with pytest.raises(InvalidRequest, match="'keep_removed' must be an ISO 8601 duration"):
-        await bench.engine.collections.create("releases", keep_removed="a month")
+        await bench.service.collections.create("releases", keep_removed="a month")
     with pytest.raises(NotFound):
-        await bench.engine.collections.change("releases", shared=True)
+        await bench.service.collections.change("releases", shared=True)
 
 
 async def test_settings_are_changed_over_http_and_others_stay(http: Http) -> None:
@@ -116,17 +116,17 @@ async def test_workspaces_inside_read_a_shared_collection_and_others_do_not(benc
     await add(parent, "1.0", {"v": 1})
     inside = [workspace(bench, tenant) for tenant in ("acme:web", "acme:web:shop")]
     outside = [workspace(bench, tenant) for tenant in ("acmeweb", "other:web", "web", "")]
-    for engine in (*inside, *outside):
+    for service in (*inside, *outside):
         with pytest.raises(NotFound):
-            await names(engine)
+            await names(service)
     await parent.collections.change("releases", shared=True)
-    for engine in inside:
-        assert await names(engine) == ["1.0"]
-        assert [(one.name, one.workspace) for one in await engine.collections.all()] == [("releases", "acme")]
-    for engine in outside:
+    for service in inside:
+        assert await names(service) == ["1.0"]
+        assert [(one.name, one.workspace) for one in await service.collections.all()] == [("releases", "acme")]
+    for service in outside:
         with pytest.raises(NotFound):
-            await names(engine)
-        assert await engine.collections.all() == []
+            await names(service)
+        assert await service.collections.all() == []
 
 
 async def test_a_shared_collection_is_changed_by_its_own_workspace_alone(bench: Bench) -> None:
@@ -178,5 +178,5 @@ async def test_jobs_look_up_what_is_shared_with_their_workspace(bench: Bench, lo
 
 async def test_a_viewer_of_a_workspace_inside_reads_a_shared_collection(bench: Bench) -> None:
     await workspace(bench, "acme").collections.create("releases", shared=True)
-    viewer = bench.engine.as_(Caller("acme:web", Access("ada", OPERATIONS[Role.VIEWER])))
+    viewer = bench.service.as_(Caller("acme:web", Access("ada", OPERATIONS[Role.VIEWER])))
     assert await viewer.collections.items(RELEASES, Lookup("")) == []

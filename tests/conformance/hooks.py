@@ -17,8 +17,8 @@ from ojster.service import Service
 _DIRECTIVE = "test_directive"
 
 
-def install(engine: Service) -> None:
-    """Add the hooks to an engine."""
+def install(service: Service) -> None:
+    """Add the hooks to an service."""
 
     async def note_directive(request: JobRequest, enqueue: Enqueue) -> JobRequest | None:
         options = request.get("options")
@@ -36,9 +36,9 @@ def install(engine: Service) -> None:
 
     async def direct(heartbeat: Heartbeat, pulse: HeartbeatResponse) -> str | None:
         requests = [(id, None) for id in heartbeat.active_jobs]
-        jobs = await engine.database.read_many(find, requests) if requests else ()
+        jobs = await service.database.read_many(find, requests) if requests else ()
         found = (job.meta.get(_DIRECTIVE) for job in jobs if isinstance(job, Job))
         return next((str(directive) for directive in found if directive), None)
 
-    engine.middleware += [note_directive, refuse_marked]
-    engine.directives.append(direct)
+    service.middleware += [note_directive, refuse_marked]
+    service.directives.append(direct)

@@ -1,4 +1,4 @@
-"""Settings of an application are seconds or ``timedelta``, and reach the engine in microseconds."""
+"""Settings of an application are seconds or ``timedelta``, and reach the service in microseconds."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from datetime import timedelta
 from ojster import Retention, Settings
 from ojster.core import settings
 from ojster.core.durations import HOUR, SECOND
-from ojster.core.public_settings import for_engine
+from ojster.core.public_settings import in_microseconds
 
 
 def test_the_defaults_are_those_of_the_engine() -> None:
-    assert for_engine(Settings()) == settings.Settings()
+    assert in_microseconds(Settings()) == settings.Settings()
 
 
 def test_seconds_and_timedeltas_mean_the_same() -> None:
     kept = Retention(completed=3600, discarded=timedelta(hours=1), dead_letter=None, most_dead_letters=3)
-    found = for_engine(Settings(default_lease=1.5, default_timeout=None, largest_job=2_000, retention=kept))
+    found = in_microseconds(Settings(default_lease=1.5, default_timeout=None, largest_job=2_000, retention=kept))
     assert found == settings.Settings(
         default_lease=3 * SECOND // 2,
         default_timeout=None,

@@ -45,8 +45,8 @@ def url(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-async def server(engine: Service) -> AsyncIterator[str]:
-    async with serving(engine) as (_, port):
+async def server(service: Service) -> AsyncIterator[str]:
+    async with serving(service) as (_, port):
         yield f"http://127.0.0.1:{port}"
 
 

@@ -30,7 +30,7 @@ def step(id: str, *after: str, **more: Any) -> dict[str, Any]:
 
 
 async def create(bench: Bench, body: dict[str, Any]) -> str:
-    return (await bench.engine.workflows.create(read_members(msgspec.json.encode(body)))).id
+    return (await bench.service.workflows.create(read_members(msgspec.json.encode(body)))).id
 
 
 async def release(bench: Bench) -> str:
@@ -70,17 +70,17 @@ async def everything(bench: Bench) -> dict[str, str]:
     await bench.push("again", queue="quick")
     await bench.fail(await bench.fetch_one("quick"), type="Down", message="the mail server is down")
     stopped = await bench.push("stopped", queue="quick")
-    await bench.engine.jobs.cancel(stopped.id)
+    await bench.service.jobs.cancel(stopped.id)
     await failing(bench)
     for name in HARD_NAMES:
         await create(bench, {"type": "chain", "name": name, "steps": [{"type": "x", "args": [name]}]})
     rows = [{"type": "row.import", "args": [number], "options": {"queue": "rows"}} for number in range(80)]
     group = {"id": "rows", "type": "group", "jobs": rows, "depends_on": ["list"]}
     large = await create(bench, {"type": "graph", "name": "Import", "steps": [step("list"), group]})
-    await bench.engine.fleet.beat(Heartbeat("worker-1", queues=("mail",), concurrency=8, hostname="host-1"))
+    await bench.service.fleet.beat(Heartbeat("worker-1", queues=("mail",), concurrency=8, hostname="host-1"))
     template = msgspec.json.encode({"type": "report.build", "args": []})
-    await bench.engine.schedules.register(Cron(name="nightly", expression="0 3 * * *", template=template))
-    await bench.engine.queues.pause("mail")
+    await bench.service.schedules.register(Cron(name="nightly", expression="0 3 * * *", template=template))
+    await bench.service.queues.pause("mail")
     return {
         "done": done.id,
         "release": await release(bench),

@@ -69,7 +69,7 @@ async def is_loaded(page: Page) -> None:
 
 async def live(bench: Bench, queue: str) -> dict[str, int]:
     """Return the numbers of jobs in a queue by state, without those that are 0."""
-    counts = (await bench.engine.jobs.count(queue)).get(queue, {})
+    counts = (await bench.service.jobs.count(queue)).get(queue, {})
     return {state: number for state, number in counts.items() if number}
 
 
@@ -232,10 +232,10 @@ async def test_a_queue_is_paused_and_the_pause_undone(bench: Bench, server: str,
     await open_page(page, server, "queues")
     await page.get_by_role("button", name="Pause the queue mail").click()
     await page.get_by_text("The queue mail is paused.").wait_for()
-    assert (await bench.engine.queues.statistics("mail")).queue.paused_at is not None
+    assert (await bench.service.queues.statistics("mail")).queue.paused_at is not None
     await page.get_by_role("button", name="Undo").click()
     await page.get_by_role("button", name="Pause the queue mail").wait_for()
-    assert (await bench.engine.queues.statistics("mail")).queue.paused_at is None
+    assert (await bench.service.queues.statistics("mail")).queue.paused_at is None
 
 
 async def test_a_queue_is_emptied_after_its_name_was_typed(bench: Bench, server: str, page: Page) -> None:
@@ -289,12 +289,12 @@ async def test_a_token_is_made_shown_once_and_revoked(bench: Bench, server: str,
     await page.get_by_role("button", name="Make it").click()
     await page.get_by_role("dialog").get_by_text(re.compile("^ojster_")).wait_for()
     await page.get_by_role("button", name="I have it").click()
-    (token,) = await bench.engine.tokens.all()
+    (token,) = await bench.service.tokens.all()
     assert token.name == "ada"
     await page.get_by_role("button", name="Revoke ada").click()
     await page.get_by_role("button", name="Revoke it").click()
     await page.get_by_text("ada was revoked.").wait_for()
-    assert await bench.engine.tokens.all() == []
+    assert await bench.service.tokens.all() == []
 
 
 async def test_picked_jobs_are_cancelled_after_a_question_and_not_without(
@@ -331,7 +331,7 @@ async def test_a_worker_is_quieted_and_a_schedule_runs_now(bench: Bench, server:
     await open_page(page, server, "workers")
     await page.get_by_role("row").filter(has_text="host-1").get_by_role("button", name="Quiet").click()
     await page.get_by_text("It finishes its jobs, and takes no others.").wait_for()
-    (worker,) = await bench.engine.fleet.all()
+    (worker,) = await bench.service.fleet.all()
     assert worker.directive == "quiet"
     await open_page(page, server, "schedules")
     await page.get_by_role("button", name="Run now: nightly").click()
@@ -345,7 +345,7 @@ async def test_the_last_runs_of_a_schedule_are_its_own(bench: Bench, server: str
     await data.everything(bench)
     for _ in range(3):
         await bench.push("report.build")
-    await bench.engine.schedules.trigger("nightly")
+    await bench.service.schedules.trigger("nightly")
     await open_page(page, server, "schedules")
     await page.get_by_role("link", name="The last 1 job: available").click()
     await page.get_by_text("1 job matches").wait_for()
@@ -399,7 +399,7 @@ async def test_a_new_schedule_shows_its_next_runs_before_it_is_made(
     await page.get_by_label("Job type").fill("report.build")
     await page.get_by_role("button", name="Make it").click()
     await page.get_by_text("The schedule early was made.").wait_for()
-    assert (await bench.engine.schedules.find("early")).expression == "30 4 * * *"
+    assert (await bench.service.schedules.find("early")).expression == "30 4 * * *"
 
 
 async def test_a_new_schedule_takes_no_name_of_another_and_that_one_is_edited(
@@ -408,23 +408,23 @@ async def test_a_new_schedule_takes_no_name_of_another_and_that_one_is_edited(
     watched.expected = ("Failed to load resource: the server responded with a status of 409",)
     template = {"type": "report.build", "args": [7], "meta": {"a": 1}, "options": {"queue": "slow", "timeout_ms": 5000}}
     known = Cron(name="nightly", expression="0 3 * * *", description="For us", template=msgspec.json.encode(template))
-    before = (await bench.engine.schedules.register(known)).cron
+    before = (await bench.service.schedules.register(known)).cron
     await open_page(page, server, "schedules")
     await page.get_by_role("button", name="New schedule").click()
     await page.get_by_label("Name").fill("nightly")
     await page.get_by_label("Job type").fill("other")
     await page.get_by_role("button", name="Make it").click()
     await page.get_by_text("There is a cron job 'nightly' already.").wait_for()
-    assert await bench.engine.schedules.find("nightly") == before
+    assert await bench.service.schedules.find("nightly") == before
     await page.get_by_role("button", name="Leave").click()
     await page.get_by_role("button", name="Edit nightly").click()
     await page.get_by_label("Cron expression").fill("30 4 * * *")
     await page.get_by_role("button", name="Save").click()
     await page.get_by_text("The schedule nightly was changed.").wait_for()
-    after = await bench.engine.schedules.find("nightly")
+    after = await bench.service.schedules.find("nightly")
     assert (after.expression, after.description) == ("30 4 * * *", "For us")
     assert msgspec.json.decode(after.template) == template, "what the form does not show stays"
-    entries = [msgspec.json.decode(one.body) for one in await bench.engine.audit.select(AuditQuery(object="nightly"))]
+    entries = [msgspec.json.decode(one.body) for one in await bench.service.audit.select(AuditQuery(object="nightly"))]
     assert [one["outcome"] for one in entries] == ["success", "failure"]
 
 
@@ -536,7 +536,7 @@ async def test_a_step_is_found_wherever_it_is_and_a_late_form_is_answered(
 
 
 async def test_a_webhook_is_made_turned_off_given_a_new_secret_and_deleted(bench: Bench, page: Page) -> None:
-    async with serving(bench.engine, trusting=True) as (_, port):
+    async with serving(bench.service, trusting=True) as (_, port):
         await open_page(page, f"http://127.0.0.1:{port}", "events")
         await page.get_by_role("tab", name="Webhooks").click()
         await page.get_by_role("button", name="New webhook").click()
@@ -562,9 +562,9 @@ async def test_a_webhook_is_made_turned_off_given_a_new_secret_and_deleted(bench
 
 async def test_a_viewer_sees_all_and_can_change_nothing(bench: Bench, watched: Watched, page: Page) -> None:
     watched.expected = ("Failed to load resource: the server responded with a status of 401",)
-    token, shown = await bench.engine.tokens.create("ada", [Grant(Role.VIEWER)])
+    token, shown = await bench.service.tokens.create("ada", [Grant(Role.VIEWER)])
     await data.failing(bench)
-    async with serving(bench.engine, guarded=True) as (_, port):
+    async with serving(bench.service, guarded=True) as (_, port):
         server = f"http://127.0.0.1:{port}"
         await page.goto(f"{server}/dashboard/errors")
         await page.get_by_label("Token").fill("ojster_wrong_token")
@@ -577,7 +577,7 @@ async def test_a_viewer_sees_all_and_can_change_nothing(bench: Bench, watched: W
         assert await page.evaluate("document.cookie") == "", "no script reads the token"
         await page.get_by_role("link", name="Overview").click()
         await page.get_by_text("All is well").wait_for()
-        await bench.engine.tokens.revoke(token.id)
+        await bench.service.tokens.revoke(token.id)
         await page.get_by_role("link", name="Jobs", exact=True).click()
         await page.get_by_label("Token").wait_for()
 
@@ -587,8 +587,8 @@ async def test_a_token_that_expires_while_the_page_is_open_asks_for_another(
 ) -> None:
     watched.expected = ("Failed to load resource: the server responded with a status of 401",)
     ends = bench.clock.now + 60 * SECOND
-    _, shown = await bench.engine.tokens.create("ada", [Grant(Role.VIEWER)], expires_at=ends)
-    async with serving(bench.engine, guarded=True) as (_, port):
+    _, shown = await bench.service.tokens.create("ada", [Grant(Role.VIEWER)], expires_at=ends)
+    async with serving(bench.service, guarded=True) as (_, port):
         await page.goto(f"http://127.0.0.1:{port}/dashboard/jobs")
         await page.get_by_label("Token").fill(shown)
         await page.get_by_role("button", name="Log in").click()
@@ -612,7 +612,7 @@ async def test_somebody_logs_in_at_the_identity_provider_and_comes_back_to_the_p
         provider.users, provider.user = {"ada": {"groups": "viewer"}}, "ada"
         client = OidcClient(CLIENT_ID, server, CLIENT_SECRET)
         settings = OidcSettings(provider.url, CLIENT_ID, "groups", client=client)
-        async with serving(bench.engine, port=port, guarded=True, oidc=settings):
+        async with serving(bench.service, port=port, guarded=True, oidc=settings):
             await page.goto(f"{server}/dashboard/errors?error_type=MissingCustomer")
             await page.get_by_role("link", name=f"Log in with {urlsplit(provider.url).netloc}").click()
             await page.get_by_role("row").filter(has_text="MissingCustomer").wait_for()
@@ -620,15 +620,15 @@ async def test_somebody_logs_in_at_the_identity_provider_and_comes_back_to_the_p
             assert await page.evaluate("document.cookie") == "", "no script reads the token"
             await page.get_by_role("button", name="Log out").click()
             await page.get_by_label("Token").wait_for()
-            assert await bench.engine.tokens.all() == []
+            assert await bench.service.tokens.all() == []
 
 
 async def test_somebody_of_one_workspace_sees_that_alone(bench: Bench, page: Page, watched: Watched) -> None:
     watched.expected = ("Failed to load resource: the server responded with a status of 401",)
-    _, shown = await bench.engine.tokens.create("eve", [Grant(Role.CONTRIBUTOR, "acme")])
+    _, shown = await bench.service.tokens.create("eve", [Grant(Role.CONTRIBUTOR, "acme")])
     await bench.push("of.acme", meta={"tenant_id": "acme"})
     await bench.push("of.others")
-    async with serving(bench.engine, guarded=True) as (_, port):
+    async with serving(bench.service, guarded=True) as (_, port):
         await page.goto(f"http://127.0.0.1:{port}/dashboard/jobs")
         await page.get_by_label("Token").fill(shown)
         await page.get_by_role("button", name="Log in").click()
@@ -647,10 +647,10 @@ async def test_a_token_of_two_workspaces_shows_one_and_then_the_other(
 ) -> None:
     watched.expected = ("Failed to load resource: the server responded with a status of 401",)
     grants = [Grant(Role.VIEWER, "acme"), Grant(Role.CONTRIBUTOR, "beta")]
-    _, shown = await bench.engine.tokens.create("eve", grants)
+    _, shown = await bench.service.tokens.create("eve", grants)
     for tenant in ("acme", "beta"):
         await bench.push(f"of.{tenant}", meta={"tenant_id": tenant})
-    async with serving(bench.engine, guarded=True) as (_, port):
+    async with serving(bench.service, guarded=True) as (_, port):
         await page.goto(f"http://127.0.0.1:{port}/dashboard/jobs")
         await page.get_by_label("Token").fill(shown)
         await page.get_by_role("button", name="Log in").click()

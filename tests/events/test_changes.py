@@ -76,8 +76,8 @@ async def test_a_follower_is_told_once_a_second_and_goes_on_where_it_was(bench: 
                     return id, told
         raise AssertionError("the stream ended")
 
-    async with serving(bench.engine) as (_, port), httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
-        before = await bench.engine.events.last()
+    async with serving(bench.service) as (_, port), httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
+        before = await bench.service.events.last()
         await bench.push()
         async with client.stream("GET", "/ojs/v1/events/changes", params={"last_event_id": f"evt_{before}"}) as answer:
             lines = answer.aiter_lines()
@@ -100,7 +100,7 @@ async def test_the_stream_has_heartbeats_also_while_only_others_are_told(
     monkeypatch.setattr(stream_routes, "PATIENCE", 0.02)
     heartbeats = 0
     async with (
-        serving(bench.engine) as (_, port),
+        serving(bench.service) as (_, port),
         httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers={"X-OJS-Tenant": "acme"}) as client,
         client.stream("GET", "/ojs/v1/events/changes") as answer,
     ):

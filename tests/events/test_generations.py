@@ -35,18 +35,18 @@ async def test_a_workflow_that_starts_itself_again_ends(bench: Bench) -> None:
         "type": "chain",
         "steps": [{"type": "first", "args": []}, {"type": "last", "args": [], "event_reactions": again}],
     }
-    made = await bench.engine.definitions.create("loop", read_members(msgspec.json.encode(body)))
-    await bench.engine.workflows.create(read_members(msgspec.json.encode({"definition": made.name})))
+    made = await bench.service.definitions.create("loop", read_members(msgspec.json.encode(body)))
+    await bench.service.workflows.create(read_members(msgspec.json.encode({"definition": made.name})))
     done = await run_all(bench)
     assert [one.type for one in done] == ["first", "last"] * 4
     generations = [shown(one)["meta"].get("ojster.generation", 0) for one in done]
     assert generations == [0, 0, 1, 1, 2, 2, 3, 3]
-    history = await bench.engine.jobs.history(done[-1].id)
+    history = await bench.service.jobs.history(done[-1].id)
     (failed,) = [entry for entry in history if entry.type == "job.reaction_failed"]
     assert "3 reactions in a row" in str(failed)
-    lineage = await bench.engine.jobs.lineage(done[2].id)
+    lineage = await bench.service.jobs.lineage(done[2].id)
     assert (lineage.parent_id, lineage.root_id) == (done[1].id, done[1].id)
-    lineage = await bench.engine.jobs.lineage(done[6].id)
+    lineage = await bench.service.jobs.lineage(done[6].id)
     assert (lineage.parent_id, lineage.root_id) == (done[5].id, done[1].id)
 
 

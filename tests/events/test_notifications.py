@@ -63,7 +63,7 @@ def office() -> Iterator[MailServer]:
 
 @pytest.fixture
 async def application(bench: Bench, office: MailServer) -> AsyncIterator[Application]:
-    made = Application(bench.engine, trusting=True, smtp=Smtp("127.0.0.1", office.port, "none"))
+    made = Application(bench.service, trusting=True, smtp=Smtp("127.0.0.1", office.port, "none"))
     yield made
     await made.deliverer.stop()
 
@@ -105,7 +105,7 @@ async def test_a_failed_job_is_reported_by_mail(
     await put(http, "ops", MAIL)
     job = await push(http, "on_failure", channel="ops", text="Look at {job.error.message}!")
     await bench.fail(await bench.fetch_one())
-    assert await bench.engine.fleet.unrunnable() == [], "a server sends it"
+    assert await bench.service.fleet.unrunnable() == [], "a server sends it"
     (sent,) = await send(bench, application)
     assert sent.state == "completed"
     ((recipients, message),) = office.taken
@@ -167,7 +167,7 @@ async def test_a_message_that_is_not_taken_is_sent_again_and_at_last_a_dead_lett
 async def test_a_server_without_mail_leaves_messages_for_later(http: Http, bench: Bench) -> None:
     await put(http, "ops", MAIL)
     await push(http, "on_creation", channel="ops")
-    without = Application(bench.engine)
+    without = Application(bench.service)
     (waiting,) = await send(bench, without)
     await without.deliverer.stop()
     assert waiting.state == "retryable"
@@ -197,7 +197,7 @@ async def test_s64_a_channel_that_is_deleted_later_is_noted_on_the_job(http: Htt
     job = await push(http, "on_success", channel="ops")
     await http("DELETE", f"{BASE}/channels/ops")
     assert (await bench.ack(await bench.fetch_one())).state == "completed"
-    assert "job.reaction_failed" in [entry.type for entry in await bench.engine.jobs.history(job["id"])]
+    assert "job.reaction_failed" in [entry.type for entry in await bench.service.jobs.history(job["id"])]
 
 
 async def test_channels_are_each_tenants_own(http: Http, bench: Bench) -> None:
@@ -211,7 +211,7 @@ async def test_channels_are_each_tenants_own(http: Http, bench: Bench) -> None:
 
 async def test_a_contributor_may_not_choose_recipients(http: Http, bench: Bench) -> None:
     await put(http, "ops", MAIL)
-    guarded = Application(bench.engine, guarded=True)
+    guarded = Application(bench.service, guarded=True)
     transport = httpx.ASGITransport(app=guarded)
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
         for role, to, status in (
@@ -219,7 +219,7 @@ async def test_a_contributor_may_not_choose_recipients(http: Http, bench: Bench)
             (Role.CONTRIBUTOR, ["x@example.com"], 403),
             (Role.OWNER, ["x@example.com"], 201),
         ):
-            _, token = await bench.engine.tokens.create("a", [Grant(role)])
+            _, token = await bench.service.tokens.create("a", [Grant(role)])
             reactions = {"on_success": [{"action": "notify", "channel": "ops", "to": to}]}
             body = {"type": "t", "args": [], "event_reactions": reactions}
             headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.anyio
 
 async def push(bench: Bench, reactions: dict[str, Any], *args: Any, **options: Any) -> Job:
     body = {"type": "t", "args": list(args), "options": options, "event_reactions": reactions}
-    (pushed,) = await bench.engine.jobs.enqueue([read_members(msgspec.json.encode(body))])
+    (pushed,) = await bench.service.jobs.enqueue([read_members(msgspec.json.encode(body))])
     return pushed.job
 
 
@@ -46,7 +46,7 @@ async def test_s55_each_event_has_its_reactions_in_its_own_transaction(bench: Be
         return [found.type for found in await bench.fetch("r", count=20)]
 
     assert await happened() == ["after_creation"]
-    await bench.engine.workflows.activate(one.id)
+    await bench.service.workflows.activate(one.id)
     assert await happened() == ["after_unblock"]
     active = await bench.fetch_one()
     assert await happened() == ["after_assignment"]
@@ -80,7 +80,7 @@ async def test_a_failure_that_is_retried_triggers_no_reaction(bench: Bench) -> N
 
 async def test_a_reaction_starts_a_workflow_with_the_result_of_the_job(bench: Bench) -> None:
     flow = {"type": "chain", "steps": [{"type": "a", "args": [ref("params.x")]}]}
-    await bench.engine.definitions.create("flow", read_members(msgspec.json.encode(flow)))
+    await bench.service.definitions.create("flow", read_members(msgspec.json.encode(flow)))
     named = {"definition": "flow", "params": {"x": ref("job.result")}, "target": "t"}
     plain = {"type": "chain", "steps": [{"type": "b", "args": []}, {"type": "c", "args": [ref("steps.0.result")]}]}
     actions = [{"action": "start-workflow", "workflow": workflow} for workflow in (named, plain)]
@@ -145,20 +145,20 @@ async def test_the_event_of_a_failure_says_whether_its_error_is_retryable(bench:
     for type in ("auth.No", "Other"):
         await push(bench, {}, retry={"non_retryable_errors": ["auth.*"]})
         await bench.fail(await bench.fetch_one(), type=type)
-    page = await bench.engine.events.select(EventFilter(types=("job.failed",)))
+    page = await bench.service.events.select(EventFilter(types=("job.failed",)))
     assert [event["data"]["error"]["retryable"] for event in page.events] == [False, True]
 
 
 async def test_steps_have_reactions_and_a_delayed_retry_does_not_end_the_workflow(bench: Bench) -> None:
     reactions = {"on_failure": [{"action": "retry-with-delays", "delays": ["1m"]}], "on_unblock": [job("note")]}
     step = {"type": "a", "args": [], "options": {"retry": {"max_attempts": 1}}, "event_reactions": reactions}
-    info = await bench.engine.workflows.create(
+    info = await bench.service.workflows.create(
         read_members(msgspec.json.encode({"type": "chain", "steps": [step, {"type": "b", "args": []}]}))
     )
     found = {one.type: one for one in await bench.fetch(count=5)}
     assert set(found) == {"a", "note"}
     await bench.fail(found["a"])
-    assert (await bench.engine.workflows.show(info.id)).state == "running"
+    assert (await bench.service.workflows.show(info.id)).state == "running"
     await bench.run_due(61)
     await bench.ack(await bench.fetch_one())
     assert (await bench.fetch_one()).type == "b"
@@ -206,7 +206,7 @@ async def test_a_lost_lease_reacts_to_nothing(bench: Bench) -> None:
 
 
 async def test_reactions_of_a_tenant_make_what_is_theirs(bench: Bench) -> None:
-    acme = bench.engine.as_(Caller("acme"))
+    acme = bench.service.as_(Caller("acme"))
     body = {"type": "t", "args": [], "event_reactions": {"on_creation": [job("after")]}}
     await acme.jobs.enqueue([read_members(msgspec.json.encode(body))])
     assert {one.tenant for one in await bench.fetch(count=5)} == {"acme"}
@@ -226,6 +226,6 @@ async def test_reactions_are_written_in_python(bench: Bench) -> None:
     @app.job("t", retry=Retry(max_attempts=1), reactions=reactions)
     async def t() -> None: ...
 
-    await bench.engine.jobs.enqueue([t.request([], {})])
+    await bench.service.jobs.enqueue([t.request([], {})])
     await bench.ack(await bench.fetch_one(), b"9")
     assert sorted(one.args[0] for one in await bench.fetch(count=5)) == [1, 9]

@@ -41,8 +41,8 @@ async def url(shared_url: str) -> str:
 
 
 @pytest.fixture
-async def server(engine: Service) -> AsyncIterator[str]:
-    async with serving(engine) as (_, port):
+async def server(service: Service) -> AsyncIterator[str]:
+    async with serving(service) as (_, port):
         yield f"http://127.0.0.1:{port}"
 
 
@@ -105,7 +105,7 @@ async def test_a_job_is_followed_to_its_end(server: str, bench: Bench) -> None:
     stream = Stream(server, f"/jobs/{job.id}/events")
     reading = await begin(stream)
     await bench.fetch_one("q")
-    await bench.engine.jobs.report(Progress(job.id, 0.75, "three quarters"))
+    await bench.service.jobs.report(Progress(job.id, 0.75, "three quarters"))
     await bench.ack(await bench.find(job))
     events = await asyncio.wait_for(reading, 10)
     assert [event["event"] for event in events] == ["job.state_changed", "job.progress", "job.state_changed"]
@@ -135,19 +135,19 @@ async def test_the_progress_of_a_job_can_be_followed_until_it_ends(
     await bench.push(retry={"max_attempts": 1})
     job = await bench.fetch_one()
     report = Progress(job.id, 0.25, "a quarter", data=b'{"rows":5}')
-    await bench.engine.jobs.report(report)
+    await bench.service.jobs.report(report)
     stream = Stream(server, f"/jobs/{job.id}/progress/stream")
     reading = await begin(stream)
     while "a quarter" not in stream.raw:
         await asyncio.sleep(0.01)
     bench.clock.advance(1)
-    await bench.engine.jobs.report(msgspec.structs.replace(report, fraction=0.75, message=None))
+    await bench.service.jobs.report(msgspec.structs.replace(report, fraction=0.75, message=None))
     if end == "complete":
         await bench.ack(job)
     elif end == "fail":
         await bench.fail(job)
     else:
-        await bench.engine.jobs.cancel(job.id)
+        await bench.service.jobs.cancel(job.id)
     first, second, final = await asyncio.wait_for(reading, 10)
     assert (first["event"], first["progress"], first["data"]) == ("progress", 0.25, {"rows": 5})
     assert (second["event"], second["progress"], second["data"]) == ("progress", 0.75, {"rows": 5})
@@ -167,8 +167,8 @@ async def test_streams_of_unknown_jobs_and_queues_are_not_found(server: str, pat
 
 
 async def test_streams_that_open_together_get_each_event_once_from_one_reader(bench: Bench) -> None:
-    feed = streams.Feed(bench.engine)
-    last = await bench.engine.events.last()
+    feed = streams.Feed(bench.service)
+    last = await bench.service.events.last()
 
     async def follow() -> list[str]:
         types: list[str] = []
@@ -181,7 +181,7 @@ async def test_streams_that_open_together_get_each_event_once_from_one_reader(be
     following = [asyncio.create_task(follow()) for _ in range(20)]
     await asyncio.sleep(0)
     await bench.push()
-    await bench.engine.queues.pause("default")
+    await bench.service.queues.pause("default")
     for types in await asyncio.wait_for(asyncio.gather(*following), 20):
         assert types == ["job.enqueued", "queue.paused"]
     await asyncio.sleep(0)
@@ -189,7 +189,7 @@ async def test_streams_that_open_together_get_each_event_once_from_one_reader(be
 
 
 async def test_followers_go_on_after_the_log_could_not_be_read(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    feed, events = streams.Feed(bench.engine), bench.engine.events
+    feed, events = streams.Feed(bench.service), bench.service.events
     last, read_on, failures = await events.last(), events.read_on, iter([OSError("the disk is gone")])
 
     async def fail_once(after: int) -> Any:
@@ -210,7 +210,7 @@ async def test_a_queue_is_followed_and_nothing_else(server: str, bench: Bench) -
     reading = await begin(Stream(server, "/queues/q/events"), 3)
     for queue in ("other", "q", "other", "q"):
         await bench.push(queue=queue)
-    await bench.engine.queues.pause("q")
+    await bench.service.queues.pause("q")
     events = await asyncio.wait_for(reading, 10)
     assert [event["event"] for event in events] == ["job.state_changed", "job.state_changed", "queue.paused"]
     assert {event["queue"] for event in events} == {"q"}
@@ -220,7 +220,7 @@ async def test_types_of_events_can_be_chosen(server: str, bench: Bench) -> None:
     job = await bench.push()
     reading = await begin(Stream(server, f"/jobs/{job.id}/events?event_types=job.progress"))
     await bench.fetch_one()
-    await bench.engine.jobs.report(Progress(job.id, 0.5))
+    await bench.service.jobs.report(Progress(job.id, 0.5))
     await bench.ack(await bench.find(job))
     assert [event["event"] for event in await asyncio.wait_for(reading, 10)] == ["job.progress"]
 
@@ -250,11 +250,11 @@ async def test_s105_a_stream_that_was_cut_goes_on_without_gap_or_repeat(
     dice = random.Random(7)
     done = asyncio.Event()
 
-    async def work(engine: Service, number: int) -> None:
+    async def work(service: Service, number: int) -> None:
         for _ in range(60):
-            await engine.jobs.enqueue([request(f"t{number}") for _ in range(dice.randint(1, 5))])
-            jobs = await engine.jobs.fetch(Claim(("default",), dice.randint(1, 6)))
-            await engine.jobs.acknowledge([Acknowledgement(job.id) for job in jobs])
+            await service.jobs.enqueue([request(f"t{number}") for _ in range(dice.randint(1, 5))])
+            jobs = await service.jobs.fetch(Claim(("default",), dice.randint(1, 6)))
+            await service.jobs.acknowledge([Acknowledgement(job.id) for job in jobs])
 
     async with serving(engines[0]) as (_, one), serving(engines[1]) as (_, other):
         stream = Stream("", "/events/stream", "evt_0")
@@ -271,7 +271,7 @@ async def test_s105_a_stream_that_was_cut_goes_on_without_gap_or_repeat(
                     continue
 
         listening = asyncio.create_task(listen())
-        await asyncio.gather(*(work(engine, number) for number, engine in enumerate(engines * 2)))
+        await asyncio.gather(*(work(service, number) for number, service in enumerate(engines * 2)))
         done.set()
         await asyncio.wait_for(listening, 60)
         stretch = await engines[0].events.read_on(0)
@@ -279,8 +279,8 @@ async def test_s105_a_stream_that_was_cut_goes_on_without_gap_or_repeat(
         while stretch.more:
             stretch = await engines[0].events.read_on(everything[-1][0])
             everything += stretch.events
-    for engine in engines:
-        await engine.close()
+    for service in engines:
+        await service.close()
     assert [event["id"] for event in stream.found] == [f"evt_{number}" for number, _ in everything]
     assert len(everything) > 1000
 
@@ -290,10 +290,10 @@ async def test_a_late_client_receives_a_gap_event(server: str, bench: Bench) -> 
     for last_id in ("evt_999999999999999", "nonsense"):
         (event,) = await Stream(server, "/events/stream", last_id).read(1)
         assert (event["event"], event["channel"]) == ("system.gap", "all")
-    stretch = await bench.engine.events.read_on(0)
+    stretch = await bench.service.events.read_on(0)
     for _ in range(3):
         await bench.push()
-    await bench.engine.events.last()
+    await bench.service.events.last()
     await bench.run(forget_oldest, 2)
     events = await Stream(server, "/queues/default/events", f"evt_{stretch.events[0][0]}").read(2)
     assert [event["event"] for event in events] == ["system.gap", "job.state_changed"]
@@ -316,12 +316,12 @@ async def test_a_quiet_stream_shows_that_it_is_alive(
     reading = await begin(stream)
     while stream.raw.count(":heartbeat") < 2:
         await asyncio.sleep(0.01)
-    await bench.engine.jobs.cancel(job.id)
+    await bench.service.jobs.cancel(job.id)
     assert steps(await asyncio.wait_for(reading, 10)) == [("available", "cancelled")]
 
 
-async def test_streams_receive_a_shutdown_event(engine: Service) -> None:
-    async with serving(engine) as (_, port):
+async def test_streams_receive_a_shutdown_event(service: Service) -> None:
+    async with serving(service) as (_, port):
         reading = await begin(Stream(f"http://127.0.0.1:{port}", "/events/stream"))
     (event,) = await asyncio.wait_for(reading, 10)
     assert (event["event"], event["grace_period_ms"]) == ("server.shutdown", 5000)
@@ -349,34 +349,34 @@ async def test_transition_events_name_both_states(bench: Bench) -> None:
         await bench.push(queue="l", rate_limit={"key": "k", "concurrency": 1, "on_limit": on_limit})
         for on_limit in ("reschedule", "reschedule", "drop")
     ]
-    await bench.engine.workflows.activate(pending.id)
+    await bench.service.workflows.activate(pending.id)
     for job in await bench.fetch(count=5):
         await (bench.fail(job) if job.id == unlucky.id else bench.ack(job))
     await bench.run_due(15)
     for job in await bench.fetch(count=5):
         release = Release(job.id, job.worker_id, job.attempt, 1_000_000 if job.id == scheduled.id else 0)
-        await bench.engine.jobs.release([release])
+        await bench.service.jobs.release([release])
     await bench.run_due(2)
     held = await bench.fetch(count=5, lease=1_000_000)
     await bench.run_due(5)
     await bench.fetch("l", count=5)
-    workflow = await bench.engine.workflows.create(
+    workflow = await bench.service.workflows.create(
         read_members(b'{"type": "chain", "steps": [{"type": "a", "args": []}]}')
     )
-    await bench.engine.workflows.hold(workflow.id)
-    await bench.engine.workflows.release(workflow.id)
-    await bench.engine.workflows.cancel(workflow.id)
+    await bench.service.workflows.hold(workflow.id)
+    await bench.service.workflows.release(workflow.id)
+    await bench.service.workflows.cancel(workflow.id)
     await bench.run_due(60)
     for job in (unlucky, scheduled):
         if (await bench.find(job)).state in ("available", "retryable", "scheduled"):
-            await bench.engine.jobs.cancel(job.id)
+            await bench.service.jobs.cancel(job.id)
     assert held
     states: dict[str, str | None] = {}
-    for _, event in (await bench.engine.events.read_on(0)).events:
+    for _, event in (await bench.service.events.read_on(0)).events:
         if "to" in event[5]:
             assert states.get(event[2]) == event[5]["from"], event
             states[event[2]] = event[5]["to"]
-    jobs = (await bench.engine.jobs.select()).jobs
+    jobs = (await bench.service.jobs.select()).jobs
     assert {job.id: job.state for job in jobs} == states
     assert len(jobs) >= 4 + len(limited)
     assert (await bench.find(expiring)).state == "discarded"
@@ -409,15 +409,15 @@ async def test_channels_are_followed_over_one_connection(server: str, bench: Ben
     answer = await say(socket, action="subscribe", channel="queue:q", event_types=types)
     assert answer == {"type": "subscribed", "channel": "queue:q", "event_types": types}
     await bench.fetch_one("q")
-    await bench.engine.queues.pause("q")
+    await bench.service.queues.pause("q")
     first, second = await hear(socket), await hear(socket)
     assert (first["channel"], first["event"], first["data"]["to"]) == (channel, "job.state_changed", "active")
     assert first["id"].startswith("evt_")
     assert (second["channel"], second["event"]) == ("queue:q", "queue.paused")
     assert (await say(socket, action="unsubscribe", channel=channel))["type"] == "unsubscribed"
     await bench.ack(await bench.find(job))
-    await bench.engine.queues.resume("q")
-    await bench.engine.queues.pause("q")
+    await bench.service.queues.resume("q")
+    await bench.service.queues.pause("q")
     assert (await hear(socket))["event"] == "queue.paused"
     await socket.close()
 
@@ -472,14 +472,14 @@ async def test_a_tenants_connection_tells_only_of_its_own(server: str, bench: Be
     socket = await socket_to(server, additional_headers={"X-OJS-Tenant": "acme"})
     assert (await say(socket, action="subscribe", channel=f"job:{theirs.id}"))["code"] == "not_found"
     await say(socket, action="subscribe", channel="all")
-    await bench.engine.jobs.cancel(theirs.id)
+    await bench.service.jobs.cancel(theirs.id)
     mine = await bench.push(meta={"tenant_id": "acme"})
     assert (await hear(socket))["data"]["job_id"] == mine.id
     await socket.close()
 
 
-async def test_a_connection_is_closed_when_the_server_stops(engine: Service) -> None:
-    async with serving(engine) as (_, port):
+async def test_a_connection_is_closed_when_the_server_stops(service: Service) -> None:
+    async with serving(service) as (_, port):
         socket = await socket_to(f"http://127.0.0.1:{port}")
         await say(socket, action="subscribe", channel="all")
     assert (await hear(socket))["event"] == "server.shutdown"

@@ -80,8 +80,8 @@ async def endpoint() -> AsyncIterator[Endpoint]:
 
 
 @pytest.fixture
-async def application(engine: Service) -> AsyncIterator[Application]:
-    made = Application(engine, trusting=True)
+async def application(service: Service) -> AsyncIterator[Application]:
+    made = Application(service, trusting=True)
     yield made
     await made.deliverer.stop()
 
@@ -109,7 +109,7 @@ async def deliver(bench: Bench, application: Application) -> int:
 
 
 async def deliveries(bench: Bench) -> list[Job]:
-    return (await bench.engine.jobs.select(JobFilter(queue=QUEUE), Page(200))).jobs
+    return (await bench.service.jobs.select(JobFilter(queue=QUEUE), Page(200))).jobs
 
 
 def signature(secret: str, timestamp: str, body: bytes) -> str:
@@ -152,12 +152,12 @@ async def test_deliveries_that_wait_for_a_server_are_no_jobs_that_no_worker_can_
     job = await bench.push("t", queue="q")
     (delivery,) = await deliveries(bench)
     assert delivery.state == "available"
-    assert [one.job_id for one in await bench.engine.fleet.unrunnable()] == [job.id]
+    assert [one.job_id for one in await bench.service.fleet.unrunnable()] == [job.id]
     findings = (await http("GET", "/ojs/v1/admin/attention")).json()["findings"]
     assert [(one["kind"], one["subject"]) for one in findings] == [("unrunnable", job.id)]
-    assert [one.code for one in (await bench.engine.jobs.explain(delivery.id)).reasons] == ["next"]
+    assert [one.code for one in (await bench.service.jobs.explain(delivery.id)).reasons] == ["next"]
     bench.clock.advance(600)
-    attention._last.of(bench.engine.database.memory).at = float("-inf")
+    attention._last.of(bench.service.database.memory).at = float("-inf")
     findings = (await http("GET", "/ojs/v1/admin/attention")).json()["findings"]
     assert ("waiting", QUEUE) in [(one["kind"], one.get("subject")) for one in findings]
 
@@ -510,7 +510,7 @@ async def test_a_slow_receiver_does_not_make_others_wait(
     sender = WebhookSender(trusting=True)
     monkeypatch.setattr(sender, "send", send)
     monkeypatch.setattr(webhook_worker, "MAX_CONCURRENT_DELIVERIES", webhook_worker.SLOTS + 1)
-    deliverer = WebhookWorker(bench.engine, sender)
+    deliverer = WebhookWorker(bench.service, sender)
     deliverer.start()
     async with asyncio.timeout(20):
         await quick.wait()
@@ -537,13 +537,13 @@ async def test_a_hanging_lookup_blocks_nothing(http: Http, bench: Bench, monkeyp
         body = {"url": "http://some.where/", "events": ["job.enqueued"]}
         assert (await http("POST", SUBSCRIPTIONS, body)).status_code == 201
         await http.push()
-        deliverer = WebhookWorker(bench.engine, WebhookSender(trusting=True))
+        deliverer = WebhookWorker(bench.service, WebhookSender(trusting=True))
         deliverer.start()
         async with asyncio.timeout(20):
             while not asked.is_set():
                 await asyncio.sleep(0.005)
             await deliverer.stop()
-        (delivery,) = (await bench.engine.jobs.select(JobFilter(queue=QUEUE), Page())).jobs
+        (delivery,) = (await bench.service.jobs.select(JobFilter(queue=QUEUE), Page())).jobs
         assert (delivery.state, delivery.attempt) == ("available", 0)
     finally:
         hanging.set()
@@ -552,8 +552,8 @@ async def test_a_hanging_lookup_blocks_nothing(http: Http, bench: Bench, monkeyp
 async def test_a_server_delivers_by_itself(shared_url: str, endpoint: Endpoint) -> None:
     from ojster.storage.open import open_database
 
-    engine = Service(open_database(shared_url))
-    config = uvicorn.Config(Application(engine, trusting=True), port=0, log_level="error")
+    service = Service(open_database(shared_url))
+    config = uvicorn.Config(Application(service, trusting=True), port=0, log_level="error")
     server = uvicorn.Server(config)
     serving = asyncio.create_task(server.serve())
     while not server.started:
@@ -573,7 +573,7 @@ async def test_a_server_delivers_by_itself(shared_url: str, endpoint: Endpoint) 
         await client.post("/ojs/v1/workers/fetch", json={"queues": ["default"], "count": 5})
         await until(lambda: len(endpoint.seen) == 35)
     assert len({headers["x-ojs-delivery-id"] for headers, _ in endpoint.seen}) == 35
-    engine.drain()
+    service.drain()
     server.should_exit = True
     async with asyncio.timeout(20):
         await serving
@@ -603,9 +603,9 @@ async def test_what_is_no_delivery_becomes_a_dead_letter_and_stops_no_other(
         )
         return [one[0].job.id for one in found if isinstance(one, list)]
 
-    id = await bench.engine.database.run(put, None)
+    id = await bench.service.database.run(put, None)
     await subscribe(http, endpoint, "job.completed")
-    bench.engine.database.records_events = True
+    bench.service.database.records_events = True
     application.deliverer.start()
     await bench.push()
     await bench.ack(await bench.fetch_one())

@@ -59,22 +59,22 @@ def check(data: dict[str, Any], required: dict[str, Any], place: str) -> None:
 
 async def happen(bench: Bench, http: Http) -> None:
     """Make each of the events happen."""
-    engine = bench.engine
-    await engine.fleet.beat(Heartbeat("w", queues=("default",), concurrency=3))
+    service = bench.service
+    await service.fleet.beat(Heartbeat("w", queues=("default",), concurrency=3))
     job = await bench.push(retry={"max_attempts": 2, "jitter": False})
     job = await bench.fetch_one(worker_id="w")
-    await engine.jobs.report(Progress(job.id, 0.5, "half", "w", 1))
-    await engine.fleet.beat(Heartbeat("w", (job.id,), queues=("default",), concurrency=3))
+    await service.jobs.report(Progress(job.id, 0.5, "half", "w", 1))
+    await service.fleet.beat(Heartbeat("w", (job.id,), queues=("default",), concurrency=3))
     for _ in range(2):
-        await engine.jobs.fail([FailureReport(job.id, Failure("E", "no"), "w", job.attempt)])
+        await service.jobs.fail([FailureReport(job.id, Failure("E", "no"), "w", job.attempt)])
         await bench.run_due(5)
         if found := await bench.fetch(worker_id="w"):
             (job,) = found
     await bench.push(scheduled_at="+PT1S", expires_at="+PT2S")
     await bench.run_due(3)
-    await engine.jobs.cancel((await bench.push()).id)
-    await engine.queues.pause("other")
-    await engine.queues.resume("other")
+    await service.jobs.cancel((await bench.push()).id)
+    await service.queues.pause("other")
+    await service.queues.resume("other")
     body = {"name": "c", "expression": "* * * * *", "type": "t", "args": [], "overlap_policy": "skip"}
     made = await http("POST", "/ojs/v1/cron", body)
     assert made.status_code == 201, made.text
@@ -85,12 +85,12 @@ async def happen(bench: Bench, http: Http) -> None:
         await http("POST", "/ojs/v1/workflows", {"type": "chain", "name": name, "steps": steps})
         step = await bench.fetch_one(name, worker_id="w")
         await (bench.ack(step) if code is None else bench.fail(step, code=code))
-    await engine.fleet.leave("w")
+    await service.fleet.leave("w")
 
 
 async def test_events_have_the_data_that_the_specification_requires(bench: Bench, http: Http) -> None:
     await happen(bench, http)
-    page = await bench.engine.events.select(EventFilter(limit=1_000))
+    page = await bench.service.events.select(EventFilter(limit=1_000))
     seen = {event["type"] for event in page.events}
     assert REQUIRED.keys() <= seen, f"these did not happen: {REQUIRED.keys() - seen}"
     for event in page.events:
@@ -98,9 +98,9 @@ async def test_events_have_the_data_that_the_specification_requires(bench: Bench
 
 
 async def test_a_silent_worker_stops_with_an_error(bench: Bench) -> None:
-    await bench.engine.fleet.beat(Heartbeat("w"))
-    await bench.run_due(bench.engine.database.settings.heartbeat_timeout / SECOND + 1)
-    page = await bench.engine.events.select(EventFilter(types=("worker.stopped",)))
+    await bench.service.fleet.beat(Heartbeat("w"))
+    await bench.run_due(bench.service.database.settings.heartbeat_timeout / SECOND + 1)
+    page = await bench.service.events.select(EventFilter(types=("worker.stopped",)))
     assert [event["data"]["reason"] for event in page.events] == ["error"]
 
 
@@ -110,7 +110,7 @@ async def test_a_worker_that_becomes_quiet_is_told_of_once(http: Http, bench: Be
     for state in ("running", "quiet", "quiet", "running", "quiet"):
         body = {"worker_id": "w", "active_jobs": [job.id], "state": state}
         await http("POST", "/ojs/v1/workers/heartbeat", body)
-    page = await bench.engine.events.select(EventFilter(types=("worker.quiet",)))
+    page = await bench.service.events.select(EventFilter(types=("worker.quiet",)))
     assert [event["data"] for event in page.events] == [{"worker_id": "w", "active_jobs": 1}] * 2
 
 
@@ -134,11 +134,11 @@ async def test_every_event_of_a_job_names_its_trace(bench: Bench, meta: dict[str
     await bench.fail(await bench.fetch_one(worker_id="w"))
     await bench.run_due(5)
     job = await bench.fetch_one(worker_id="w")
-    await bench.engine.jobs.report(Progress(job.id, 0.5, "half", "w", 2))
+    await bench.service.jobs.report(Progress(job.id, 0.5, "half", "w", 2))
     await bench.fail(job)
     gone = await bench.push(meta=meta, scheduled_at="+PT1H")
-    await bench.engine.jobs.cancel(gone.id)
-    page = await bench.engine.events.select(EventFilter(limit=1_000))
+    await bench.service.jobs.cancel(gone.id)
+    page = await bench.service.events.select(EventFilter(limit=1_000))
     told = [event for event in page.events if event["subject"] in (done.id, lost.id, gone.id)]
     assert {"job.enqueued", "job.started", "job.completed", "job.failed", "job.retrying", "job.discarded"} <= {
         event["type"] for event in told
@@ -149,21 +149,21 @@ async def test_every_event_of_a_job_names_its_trace(bench: Bench, meta: dict[str
 async def test_a_job_that_runs_again_with_another_trace_names_that_one(bench: Bench) -> None:
     job = await bench.push(meta={"trace_id": "old"}, retry={"max_attempts": 1, "on_exhaustion": "dead_letter"})
     await bench.fail(await bench.fetch_one())
-    await bench.engine.jobs.retry_dead(job.id, DeadLetterRetry(job.id, None, None, {"trace_id": TRACE}, None))
+    await bench.service.jobs.retry_dead(job.id, DeadLetterRetry(job.id, None, None, {"trace_id": TRACE}, None))
     await bench.ack(await bench.fetch_one())
-    page = await bench.engine.events.select(EventFilter(types=("job.completed",)))
+    page = await bench.service.events.select(EventFilter(types=("job.completed",)))
     assert [event["data"]["trace_id"] for event in page.events] == [TRACE]
 
 
 async def test_a_trace_with_a_character_that_no_database_stores_is_not_repeated(bench: Bench) -> None:
     await bench.push(meta={"trace_id": "a\0b"})
     await bench.ack(await bench.fetch_one())
-    page = await bench.engine.events.select(EventFilter(limit=1_000))
+    page = await bench.service.events.select(EventFilter(limit=1_000))
     assert not any("trace_id" in event["data"] for event in page.events)
 
 
 async def test_a_job_without_a_trace_has_events_without_one(bench: Bench) -> None:
     await bench.push(meta={"traceparent": "00-xyz", "trace_id": 7, "note": '"trace_id"'})
     await bench.ack(await bench.fetch_one())
-    page = await bench.engine.events.select(EventFilter(limit=1_000))
+    page = await bench.service.events.select(EventFilter(limit=1_000))
     assert not any("trace_id" in event["data"] for event in page.events)

@@ -67,7 +67,7 @@ async def test_heartbeats_keep_the_lease_of_jobs_with_ids_in_upper_case(
     answer = await http("POST", f"{W}/heartbeat", msgspec.json.decode(sent))
     assert answer.json()["jobs_lost"] == []
     bench.clock.advance(20)
-    await bench.engine.database.run(run_due, None)
+    await bench.service.database.run(run_due, None)
     assert (await http("GET", f"/ojs/v1/jobs/{id}")).json()["job"]["state"] == "active"
 
 

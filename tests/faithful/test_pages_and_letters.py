@@ -118,8 +118,8 @@ async def test_a_fetch_and_an_acknowledgement_are_signs_of_life(bench: Bench, si
     await bench.push()
     if sign == "ack":
         await bench.push()
-    await bench.engine.fleet.beat(Heartbeat("w", ()))
-    silence = bench.engine.database.settings.heartbeat_timeout / 1e6
+    await bench.service.fleet.beat(Heartbeat("w", ()))
+    silence = bench.service.database.settings.heartbeat_timeout / 1e6
     early = await bench.fetch_one(worker_id="w", lease=3_600_000_000) if sign == "ack" else None
     bench.clock.advance(silence - 5)
     if early is None:
@@ -128,9 +128,9 @@ async def test_a_fetch_and_an_acknowledgement_are_signs_of_life(bench: Bench, si
         await bench.ack(early)
         held = early
     await bench.run_due(6)
-    assert [worker.id for worker in await bench.engine.fleet.all()] == ["w"]
+    assert [worker.id for worker in await bench.service.fleet.all()] == ["w"]
     await bench.run_due(silence)
-    assert await bench.engine.fleet.all() == []
+    assert await bench.service.fleet.all() == []
     assert (await bench.find(held)).losses == (sign == "fetch")
 
 

@@ -31,7 +31,7 @@ async def test_the_status_says_what_each_step_waits_for(http: Http, flow: Workfl
     )
     jobs = {one.type: one for one in await flow.take(10)}
     paused = jobs["paused"]
-    await flow.engine.jobs.release([Release(paused.id, paused.worker_id, paused.attempt, then="wait")])
+    await flow.service.jobs.release([Release(paused.id, paused.worker_id, paused.attempt, then="wait")])
     answer = await http("GET", f"/ojs/v1/workflows/{flow.id}/status")
     current = {step["path"]: step for step in answer.json()["status"]["current"]}
     assert {path: step.get("waiting_for") for path, step in current.items()} == {
@@ -62,7 +62,7 @@ async def test_lists_say_and_select_what_workflows_wait_for(http: Http, flow: Wo
     both = (await flow.create(group(waits["gate"], waits["form"]))).id
     for one in await flow.take(10):
         if one.type == "paused":
-            await flow.engine.jobs.release([Release(one.id, one.worker_id, one.attempt, then="wait", again=True)])
+            await flow.service.jobs.release([Release(one.id, one.worker_id, one.attempt, then="wait", again=True)])
 
     async def listed(**query: str) -> dict[str, list[str]]:
         answer = (await http("GET", "/ojs/v1/workflows", params=query)).json()
@@ -99,5 +99,5 @@ async def test_who_waited_for_an_item_waits_no_more_when_it_is_there_or_all_is_o
     assert await waiting() == []
     await flow.create(graph(maker, group(job("user", {"$lookup": "internal/x"}), id="late")))
     assert await waiting() == [flow.id]
-    await flow.engine.workflows.cancel(flow.id)
+    await flow.service.workflows.cancel(flow.id)
     assert await waiting() == []

@@ -64,8 +64,8 @@ def url(shared_url: str) -> str:
 
 
 @pytest.fixture
-async def engine(database: Database, store: FileStore, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Service]:
-    """An engine with a file store and small file pieces."""
+async def service(database: Database, store: FileStore, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Service]:
+    """An service with a file store and small file pieces."""
     monkeypatch.setattr(streams, "CHUNK_BYTES", PIECE)
     made = Service(database, store=store)
     yield made

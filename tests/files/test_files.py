@@ -52,98 +52,98 @@ async def collect(content: AsyncIterator[bytes], got: bytearray) -> None:
         got += part
 
 
-async def put(engine: Service, content: bytes, **more: Any) -> str:
-    return (await engine.files.keep(content, NewFile(**more))).id
+async def put(service: Service, content: bytes, **more: Any) -> str:
+    return (await service.files.keep(content, NewFile(**more))).id
 
 
 @pytest.mark.parametrize("size", [0, 1, PIECE, 3 * PIECE + 1])
-async def test_what_comes_out_is_what_went_in(engine: Service, size: int) -> None:
+async def test_what_comes_out_is_what_went_in(service: Service, size: int) -> None:
     content = content_of(size)
-    file = await engine.files.create(NewFile(size, sha256(content), "text/plain", "a.txt"))
+    file = await service.files.create(NewFile(size, sha256(content), "text/plain", "a.txt"))
     assert (file.complete, file.offset, file.size) == (False, 0, size)
-    file = await engine.files.write(file.id, 0, source(content[:10], content[10:]))
+    file = await service.files.write(file.id, 0, source(content[:10], content[10:]))
     assert (file.complete, file.offset, file.sha256) == (True, size, sha256(content))
     assert (file.content_type, file.filename) == ("text/plain", "a.txt")
-    assert await all_of(await engine.files.read(file.id)) == content
-    assert await all_of(await engine.files.read(file.id, PIECE - 1, PIECE + 2)) == content[PIECE - 1 : PIECE + 2]
+    assert await all_of(await service.files.read(file.id)) == content
+    assert await all_of(await service.files.read(file.id, PIECE - 1, PIECE + 2)) == content[PIECE - 1 : PIECE + 2]
 
 
-async def test_a_file_of_unknown_size_ends_where_its_bytes_do(engine: Service) -> None:
-    file = await engine.files.create(NewFile())
-    file = await engine.files.write(file.id, 0, source(b"ab", b"c"))
+async def test_a_file_of_unknown_size_ends_where_its_bytes_do(service: Service) -> None:
+    file = await service.files.create(NewFile())
+    file = await service.files.write(file.id, 0, source(b"ab", b"c"))
     assert (file.complete, file.size, file.sha256) == (True, 3, sha256(b"abc"))
 
 
-async def test_an_upload_that_was_cut_off_goes_on_where_it_was(engine: Service) -> None:
+async def test_an_upload_that_was_cut_off_goes_on_where_it_was(service: Service) -> None:
     content = content_of(2 * PIECE + 500)
-    file = await engine.files.create(NewFile(len(content), sha256(content)))
-    file = await engine.files.write(file.id, 0, source(content[:1300], cut=True))
+    file = await service.files.create(NewFile(len(content), sha256(content)))
+    file = await service.files.write(file.id, 0, source(content[:1300], cut=True))
     assert (file.complete, file.offset) == (False, 1300)
     with pytest.raises(Conflict) as refusal:
-        await engine.files.write(file.id, 1200, source(content[1200:]))
+        await service.files.write(file.id, 1200, source(content[1200:]))
     assert refusal.value.details["offset"] == 1300
     with pytest.raises(Conflict, match="not complete"):
-        await engine.files.read(file.id)
-    assert (await engine.files.find(file.id)).offset == 1300
-    file = await engine.files.write(file.id, 1300, source(content[1300:]))
+        await service.files.read(file.id)
+    assert (await service.files.find(file.id)).offset == 1300
+    file = await service.files.write(file.id, 1300, source(content[1300:]))
     assert file.complete
-    assert await all_of(await engine.files.read(file.id)) == content
+    assert await all_of(await service.files.read(file.id)) == content
     with pytest.raises(Conflict, match="complete"):
-        await engine.files.write(file.id, len(content), source(b"x"))
+        await service.files.write(file.id, len(content), source(b"x"))
 
 
-async def test_an_upload_whose_end_was_not_recorded_ends_on_resume(engine: Service) -> None:
+async def test_an_upload_whose_end_was_not_recorded_ends_on_resume(service: Service) -> None:
     content = content_of(PIECE + 1)
-    file = await engine.files.create(NewFile(len(content) + 1))
-    await engine.files.write(file.id, 0, source(content, cut=True))
-    await engine.files.write(file.id, len(content), source(b"x", cut=True))
-    file = await engine.files.find(file.id)
+    file = await service.files.create(NewFile(len(content) + 1))
+    await service.files.write(file.id, 0, source(content, cut=True))
+    await service.files.write(file.id, len(content), source(b"x", cut=True))
+    file = await service.files.find(file.id)
     assert file.complete, "all of it has come, whoever has gone then"
 
 
-async def test_concurrent_writes_to_one_upload_conflict(engine: Service) -> None:
-    file = await engine.files.create(NewFile(6))
+async def test_concurrent_writes_to_one_upload_conflict(service: Service) -> None:
+    file = await service.files.create(NewFile(6))
 
     async def slow() -> AsyncIterator[bytes]:
         yield b"abc"
-        await engine.files.write(file.id, 0, source(b"123", cut=True))
+        await service.files.write(file.id, 0, source(b"123", cut=True))
 
     with pytest.raises(Conflict, match="Another call"):
-        await engine.files.write(file.id, 0, slow())
-    file = await engine.files.write(file.id, 3, source(b"456"))
-    assert await all_of(await engine.files.read(file.id)) == b"123456"
+        await service.files.write(file.id, 0, slow())
+    file = await service.files.write(file.id, 3, source(b"456"))
+    assert await all_of(await service.files.read(file.id)) == b"123456"
 
 
-async def test_a_wrong_hash_is_refused_and_the_upload_begins_again(engine: Service) -> None:
+async def test_a_wrong_hash_is_refused_and_the_upload_begins_again(service: Service) -> None:
     content = content_of(PIECE * 2)
-    file = await engine.files.create(NewFile(len(content), sha256(content)))
+    file = await service.files.create(NewFile(len(content), sha256(content)))
     with pytest.raises(HashMismatch) as refusal:
-        await engine.files.write(file.id, 0, source(b"x" * len(content)))
+        await service.files.write(file.id, 0, source(b"x" * len(content)))
     assert refusal.value.details["expected"] == sha256(content)
-    assert (await engine.files.find(file.id)).offset == 0
-    file = await engine.files.write(file.id, 0, source(content))
-    assert await all_of(await engine.files.read(file.id)) == content
+    assert (await service.files.find(file.id)).offset == 0
+    file = await service.files.write(file.id, 0, source(content))
+    assert await all_of(await service.files.read(file.id)) == content
 
 
-async def test_more_bytes_than_were_said_are_refused(engine: Service) -> None:
-    file = await engine.files.create(NewFile(3))
+async def test_more_bytes_than_were_said_are_refused(service: Service) -> None:
+    file = await service.files.create(NewFile(3))
     with pytest.raises(InvalidRequest, match="longer than 3 bytes"):
-        await engine.files.write(file.id, 0, source(b"abcd"))
-    assert (await engine.files.find(file.id)).offset == 0
+        await service.files.write(file.id, 0, source(b"abcd"))
+    assert (await service.files.find(file.id)).offset == 0
 
 
-async def test_what_a_workspace_has_already_is_kept_once(engine: Service) -> None:
-    first = await put(engine, b"same")
-    assert await put(engine, b"same") == first
-    known = await engine.files.create(NewFile(4, sha256(b"same")))
+async def test_what_a_workspace_has_already_is_kept_once(service: Service) -> None:
+    first = await put(service, b"same")
+    assert await put(service, b"same") == first
+    known = await service.files.create(NewFile(4, sha256(b"same")))
     assert (known.id, known.complete) == (first, True)
-    unknown = await engine.files.create(NewFile())
-    assert (await engine.files.write(unknown.id, 0, source(b"same"))).id == first
-    assert [file.id for file in await engine.files.select()] == [first]
+    unknown = await service.files.create(NewFile())
+    assert (await service.files.write(unknown.id, 0, source(b"same"))).id == first
+    assert [file.id for file in await service.files.select()] == [first]
 
 
-async def test_a_hash_alone_does_not_open_the_file_of_another_workspace(engine: Service) -> None:
-    acme, beta = engine.as_(Caller("acme")), engine.as_(Caller("beta"))
+async def test_a_hash_alone_does_not_open_the_file_of_another_workspace(service: Service) -> None:
+    acme, beta = service.as_(Caller("acme")), service.as_(Caller("beta"))
     theirs = await put(acme, b"secret")
     file = await beta.files.create(NewFile(6, sha256(b"secret")))
     assert not file.complete
@@ -162,74 +162,74 @@ async def test_a_hash_alone_does_not_open_the_file_of_another_workspace(engine: 
     assert await all_of(await acme.files.read(theirs)) == b"secret"
 
 
-async def test_a_file_that_is_damaged_in_the_store_is_not_handed_out(engine: Service, store: FileStore) -> None:
+async def test_a_file_that_is_damaged_in_the_store_is_not_handed_out(service: Service, store: FileStore) -> None:
     from ojster.files.records import list_pieces
 
     content = content_of(PIECE * 2)
-    file_id = await put(engine, content)
-    _, second = await engine.scope.look(list_pieces, file_id)
+    file_id = await put(service, content)
+    _, second = await service.scope.look(list_pieces, file_id)
     await store.put(f"{file_id}/{second.name}", b"x" * PIECE)
     got = bytearray()
     with pytest.raises(BackendError, match="damaged"):
-        await collect(await engine.files.read(file_id), got)
+        await collect(await service.files.read(file_id), got)
     assert bytes(got) == content[:PIECE], "what is right comes before"
     with pytest.raises(BackendError, match="damaged"):
-        await engine.files.read(file_id, PIECE + 5)
+        await service.files.read(file_id, PIECE + 5)
     await store.delete(f"{file_id}/{second.name}")
     with pytest.raises(BackendError, match="missing"):
-        await engine.files.read(file_id, PIECE)
+        await service.files.read(file_id, PIECE)
 
 
 async def test_unreferenced_files_are_pruned_after_a_day(bench: Bench) -> None:
-    engine = bench.engine
-    await engine.collections.create("releases")
-    kept, removed, unused = await put(engine, b"1"), await put(engine, b"2"), await put(engine, b"3")
-    unfinished = (await engine.files.create(NewFile(9))).id
-    await engine.collections.add(Where("releases"), NewItem("kept", b"null", file_id=kept))
-    await engine.collections.add(Where("releases"), NewItem("removed", b"null", file_id=removed))
+    service = bench.service
+    await service.collections.create("releases")
+    kept, removed, unused = await put(service, b"1"), await put(service, b"2"), await put(service, b"3")
+    unfinished = (await service.files.create(NewFile(9))).id
+    await service.collections.add(Where("releases"), NewItem("kept", b"null", file_id=kept))
+    await service.collections.add(Where("releases"), NewItem("removed", b"null", file_id=removed))
     bench.clock.advance(A_DAY + 1)
-    assert (await engine.maintenance.prune(dry_run=True))["files"] == 2
-    assert (await engine.maintenance.prune())["files"] == 2
+    assert (await service.maintenance.prune(dry_run=True))["files"] == 2
+    assert (await service.maintenance.prune())["files"] == 2
     for gone in (unused, unfinished):
         with pytest.raises(NotFound):
-            await engine.files.find(gone)
-    await engine.collections.remove(Where("releases"), "removed")
-    assert (await engine.maintenance.prune())["files"] == 0, "who has just seen it may still want it"
+            await service.files.find(gone)
+    await service.collections.remove(Where("releases"), "removed")
+    assert (await service.maintenance.prune())["files"] == 0, "who has just seen it may still want it"
     bench.clock.advance(A_DAY + 1)
-    assert (await engine.maintenance.prune())["files"] == 1
-    assert [file.id for file in await engine.files.select()] == [kept]
-    (item,) = await engine.collections.items(Where("releases"))
+    assert (await service.maintenance.prune())["files"] == 1
+    assert [file.id for file in await service.files.select()] == [kept]
+    (item,) = await service.collections.items(Where("releases"))
     assert item.file is not None
-    assert await all_of(await engine.files.read(item.file.id)) == b"1"
+    assert await all_of(await service.files.read(item.file.id)) == b"1"
 
 
-async def test_a_file_is_deleted_only_if_nobody_refers_to_it(engine: Service, store: FileStore) -> None:
+async def test_a_file_is_deleted_only_if_nobody_refers_to_it(service: Service, store: FileStore) -> None:
     from ojster.files.records import list_pieces
 
-    await engine.collections.create("releases")
-    file_id = await put(engine, b"1")
-    (piece,) = await engine.scope.look(list_pieces, file_id)
-    await engine.collections.add(Where("releases"), NewItem("it", b"null", file_id=file_id))
+    await service.collections.create("releases")
+    file_id = await put(service, b"1")
+    (piece,) = await service.scope.look(list_pieces, file_id)
+    await service.collections.add(Where("releases"), NewItem("it", b"null", file_id=file_id))
     with pytest.raises(Conflict, match="'it' refers"):
-        await engine.files.delete(file_id)
-    await engine.collections.add(Where("releases"), NewItem("it", b"null", replace=True))
-    await engine.files.delete(file_id)
+        await service.files.delete(file_id)
+    await service.collections.add(Where("releases"), NewItem("it", b"null", replace=True))
+    await service.files.delete(file_id)
     with pytest.raises(NotFound):
-        await engine.files.find(file_id)
+        await service.files.find(file_id)
     with pytest.raises(BackendError):
         await store.get(f"{file_id}/{piece.name}")
-    (now, before) = sorted(await engine.collections.items(Where("releases"), history=True), key=lambda item: -item.id)
+    (now, before) = sorted(await service.collections.items(Where("releases"), history=True), key=lambda item: -item.id)
     assert (now.kind, before.kind) == ("data", "artifact")
     assert before.file is not None, "the history tells which file it was"
 
 
-async def test_an_item_needs_a_file_that_is_complete(engine: Service) -> None:
-    await engine.collections.create("releases")
-    file = await engine.files.create(NewFile(5))
+async def test_an_item_needs_a_file_that_is_complete(service: Service) -> None:
+    await service.collections.create("releases")
+    file = await service.files.create(NewFile(5))
     with pytest.raises(Conflict, match="not complete"):
-        await engine.collections.add(Where("releases"), NewItem("it", b"null", file_id=file.id))
+        await service.collections.add(Where("releases"), NewItem("it", b"null", file_id=file.id))
     with pytest.raises(NotFound):
-        await engine.collections.add(Where("releases"), NewItem("it", b"null", file_id="nonsense"))
+        await service.collections.add(Where("releases"), NewItem("it", b"null", file_id="nonsense"))
 
 
 @pytest.mark.parametrize(
@@ -258,11 +258,11 @@ async def test_a_store_that_is_away_says_so(bench: Bench, monkeypatch: pytest.Mo
         async def put(self, name: str, piece: bytes) -> None:
             raise BackendUnavailable("The file store is away.")
 
-    bench.engine.store = Away()
-    file = await bench.engine.files.create(NewFile(3))
+    bench.service.store = Away()
+    file = await bench.service.files.create(NewFile(3))
     with pytest.raises(BackendUnavailable):
-        await bench.engine.files.write(file.id, 0, source(b"abc"))
-    assert (await bench.engine.files.find(file.id)).offset == 0
+        await bench.service.files.write(file.id, 0, source(b"abc"))
+    assert (await bench.service.files.find(file.id)).offset == 0
 
 
 async def test_a_bucket_that_is_not_there_keeps_nothing(s3_url: str) -> None:
@@ -272,36 +272,36 @@ async def test_a_bucket_that_is_not_there_keeps_nothing(s3_url: str) -> None:
     await store.delete("a/b")
 
 
-async def test_a_late_end_of_an_upload_destroys_nothing(engine: Service) -> None:
+async def test_a_late_end_of_an_upload_destroys_nothing(service: Service) -> None:
     """Two calls finish one upload: the first finds a wrong hash, and the bytes are sent again before the second one."""
     right, wrong = b"right", b"wrong"
-    file = await engine.files.create(NewFile(5, sha256(right)))
+    file = await service.files.create(NewFile(5, sha256(right)))
     with pytest.raises(HashMismatch):
-        await engine.files.write(file.id, 0, source(wrong))
-    file = await engine.files.write(file.id, 0, source(right))
+        await service.files.write(file.id, 0, source(wrong))
+    file = await service.files.write(file.id, 0, source(right))
     with pytest.raises(Conflict):
-        await engine.scope.do(reset_uploads, Finish(file.id, 5, sha256(wrong)))
-    assert await all_of(await engine.files.read(file.id)) == right
+        await service.scope.do(reset_uploads, Finish(file.id, 5, sha256(wrong)))
+    assert await all_of(await service.files.read(file.id)) == right
 
 
-async def test_a_file_is_complete_only_with_the_hash_of_all_of_it(engine: Service) -> None:
-    file = await engine.files.create(NewFile())
-    file = await engine.files.write(file.id, 0, source(b"abc", cut=True))
-    await engine.files.write(file.id, 3, source(b"MORE", cut=True))
+async def test_a_file_is_complete_only_with_the_hash_of_all_of_it(service: Service) -> None:
+    file = await service.files.create(NewFile())
+    file = await service.files.write(file.id, 0, source(b"abc", cut=True))
+    await service.files.write(file.id, 3, source(b"MORE", cut=True))
     with pytest.raises(Conflict, match="Another call"):
-        await engine.scope.do(finish_files, Finish(file.id, 3, sha256(b"abc")))
-    file = await engine.files.write(file.id, 7, source())
+        await service.scope.do(finish_files, Finish(file.id, 3, sha256(b"abc")))
+    file = await service.files.write(file.id, 7, source())
     assert file.sha256 == sha256(b"abcMORE")
 
 
-async def test_a_damaged_file_is_not_reused_for_an_upload(engine: Service, store: FileStore) -> None:
-    first = await put(engine, b"same")
+async def test_a_damaged_file_is_not_reused_for_an_upload(service: Service, store: FileStore) -> None:
+    first = await put(service, b"same")
     await store.delete_file(first)
     with pytest.raises(BackendError):
-        await engine.files.read(first)
-    second = await put(engine, b"same")
+        await service.files.read(first)
+    second = await put(service, b"same")
     assert second != first
-    assert await all_of(await engine.files.read(second)) == b"same"
+    assert await all_of(await service.files.read(second)) == b"same"
 
 
 async def test_one_file_that_cannot_be_deleted_does_not_keep_the_others(bench: Bench) -> None:
@@ -313,14 +313,14 @@ async def test_one_file_that_cannot_be_deleted_does_not_keep_the_others(bench: B
                 raise BackendUnavailable("The file store is away.")
             await super().delete_file(file_id)
 
-    bench.engine.store = store = Stubborn()
-    ids = [await put(bench.engine, b"%d" % number) for number in range(5)]
+    bench.service.store = store = Stubborn()
+    ids = [await put(bench.service, b"%d" % number) for number in range(5)]
     store.bad = ids[2]
     bench.clock.advance(A_DAY + 1)
     with pytest.raises(BackendUnavailable):
-        await bench.engine.maintenance.prune()
+        await bench.service.maintenance.prune()
     store.bad = ""
-    assert (await bench.engine.maintenance.prune())["files"] == 1
+    assert (await bench.service.maintenance.prune())["files"] == 1
 
 
 async def test_two_may_delete_the_same_at_once(tmp_path: Any) -> None:
@@ -335,7 +335,7 @@ async def test_two_may_delete_the_same_at_once(tmp_path: Any) -> None:
 
 async def test_without_a_store_there_are_no_files(bench: Bench) -> None:
     with pytest.raises(Unsupported, match="--files"):
-        await Service(bench.engine.database).files.create(NewFile())
+        await Service(bench.service.database).files.create(NewFile())
 
 
 def test_where_files_are_kept(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -376,13 +376,13 @@ async def test_whatever_the_parts_and_wherever_it_is_cut_the_whole_is_the_same(p
     whole = b"".join(parts)
     database = open_database("sqlite:///:memory:")
     try:
-        engine = Service(database, store=MemoryStore())
-        file = await engine.files.create(NewFile(len(whole), sha256(whole)))
-        file = await engine.files.write(file.id, 0, source(*parts[:cut], cut=True))
+        service = Service(database, store=MemoryStore())
+        file = await service.files.create(NewFile(len(whole), sha256(whole)))
+        file = await service.files.write(file.id, 0, source(*parts[:cut], cut=True))
         if not file.complete:
-            file = await engine.files.write(file.id, file.offset, source(whole[file.offset :]))
+            file = await service.files.write(file.id, file.offset, source(whole[file.offset :]))
         assert file.complete
-        assert await all_of(await engine.files.read(file.id)) == whole
+        assert await all_of(await service.files.read(file.id)) == whole
     finally:
         database.close()
 

@@ -35,21 +35,21 @@ def store_url(tmp_path: Any) -> str:
 
 
 @pytest.fixture
-def flow(engine: Service, clock: Clock) -> WorkflowBench:
-    return WorkflowBench(engine, clock)
+def flow(service: Service, clock: Clock) -> WorkflowBench:
+    return WorkflowBench(service, clock)
 
 
-async def attach(engine: Service, job: Job, name: str, content: bytes, **more: Any) -> None:
+async def attach(service: Service, job: Job, name: str, content: bytes, **more: Any) -> None:
     """Add an artifact to a running job."""
-    file = await engine.files.keep(content, NewFile(job_id=job.id))
+    file = await service.files.keep(content, NewFile(job_id=job.id))
     data = msgspec.json.encode(more.pop("data", None))
-    await engine.collections.add(Where(job_id=job.id), NewItem(name, data, file_id=file.id, **more))
+    await service.collections.add(Where(job_id=job.id), NewItem(name, data, file_id=file.id, **more))
 
 
-async def content_of(engine: Service, where: Where, name: str) -> bytes:
-    (item,) = [item for item in await engine.collections.items(where) if item.name == name]
+async def content_of(service: Service, where: Where, name: str) -> bytes:
+    (item,) = [item for item in await service.collections.items(where) if item.name == name]
     assert item.file is not None
-    return await fetch(engine, item.file.id)
+    return await fetch(service, item.file.id)
 
 
 # Results
@@ -62,30 +62,30 @@ async def test_a_large_result_becomes_a_file_and_the_job_refers_to_it(bench: Ben
     assert result["result_size_bytes"] == len(LARGE)
     assert result["result_content_type"] == "application/json"
     file_id = result["result_ref"].split("/")[-2]
-    assert await fetch(bench.engine, file_id) == LARGE
+    assert await fetch(bench.service, file_id) == LARGE
     with pytest.raises(Conflict, match="refers"):
-        await bench.engine.files.delete(file_id)
+        await bench.service.files.delete(file_id)
 
 
 async def test_the_file_of_a_result_is_kept_as_long_as_its_job(bench: Bench) -> None:
     job = await bench.push()
     await bench.ack(await bench.fetch_one(), LARGE)
     bench.clock.advance(86_000)
-    assert (await bench.engine.maintenance.prune())["files"] == 0
+    assert (await bench.service.maintenance.prune())["files"] == 0
     bench.clock.advance(1_000)
-    assert await bench.engine.maintenance.prune() == {"jobs": 1, "workflows": 0, "files": 0}
+    assert await bench.service.maintenance.prune() == {"jobs": 1, "workflows": 0, "files": 0}
     with pytest.raises(NotFound):
         await bench.find(job)
     bench.clock.advance(86_401)
-    assert (await bench.engine.maintenance.prune())["files"] == 1, "who has just seen it may still want it"
-    assert await bench.engine.files.select() == []
+    assert (await bench.service.maintenance.prune())["files"] == 1, "who has just seen it may still want it"
+    assert await bench.service.files.select() == []
 
 
 async def test_a_result_of_64_kib_stays_in_its_job(bench: Bench) -> None:
     job = await bench.push()
     await bench.ack(await bench.fetch_one(), b'"%b"' % (b"x" * 65_534))
     assert len(shown(await bench.find(job))["result"]) == 65_534
-    assert await bench.engine.files.select() == []
+    assert await bench.service.files.select() == []
 
 
 async def test_the_results_of_several_jobs_come_in_one_call(bench: Bench) -> None:
@@ -94,9 +94,9 @@ async def test_the_results_of_several_jobs_come_in_one_call(bench: Bench) -> Non
     jobs = await bench.fetch(count=3)
     results = [LARGE, b"1", LARGE]
     acks = [Acknowledgement(job.id, result) for job, result in zip(jobs, results, strict=True)]
-    done = await bench.engine.jobs.acknowledge(acks)
+    done = await bench.service.jobs.acknowledge(acks)
     assert [isinstance(one, Job) and one.state for one in done] == ["completed"] * 3
-    (file,) = await bench.engine.files.select()
+    (file,) = await bench.service.files.select()
     assert file.size == len(LARGE)
 
 
@@ -107,11 +107,11 @@ async def test_results_beyond_what_a_server_accepts_are_refused_as_before(bench:
 
 
 async def test_a_result_that_is_said_to_be_a_file_must_be_one_of_the_workspace(bench: Bench) -> None:
-    acme = bench.engine.as_(Caller("acme"))
+    acme = bench.service.as_(Caller("acme"))
     theirs = await acme.files.keep(b"secret", NewFile())
     job = await bench.push()
     await bench.fetch_one()
-    (refusal,) = await bench.engine.jobs.acknowledge([Acknowledgement(job.id, result_file=theirs.id)])
+    (refusal,) = await bench.service.jobs.acknowledge([Acknowledgement(job.id, result_file=theirs.id)])
     assert isinstance(refusal, NotFound)
     assert (await bench.find(job)).state == "active"
 
@@ -139,7 +139,7 @@ async def test_a_map_is_made_of_a_large_list(flow: WorkflowBench) -> None:
 async def test_a_reaction_that_wants_the_result_has_it(bench: Bench) -> None:
     action = {"action": "enqueue", "job": {"type": "next", "args": [{"$ref": "job.result.0"}]}}
     body = {"type": "t", "args": [], "event_reactions": {"on_success": [action]}}
-    await bench.engine.jobs.enqueue([{name: msgspec.Raw(msgspec.json.encode(value)) for name, value in body.items()}])
+    await bench.service.jobs.enqueue([{name: msgspec.Raw(msgspec.json.encode(value)) for name, value in body.items()}])
     await bench.ack(await bench.fetch_one(), LARGE)
     assert (await bench.fetch_one()).args == msgspec.json.decode(LARGE)
 
@@ -156,39 +156,39 @@ async def test_a_result_that_is_a_file_is_refused_where_something_looks_into_it(
     steps = [{"id": "a", "type": "a", "args": []}, {"type": "b", "args": [{"$ref": "steps.a.result.n"}]}]
     await flow.create({"type": "chain", "steps": steps})
     (job,) = await flow.take()
-    file = await flow.engine.files.keep(b'{"n":1}', NewFile(job_id=job.id))
-    (refusal,) = await flow.engine.jobs.acknowledge([Acknowledgement(job.id, result_file=file.id)])
+    file = await flow.service.files.keep(b'{"n":1}', NewFile(job_id=job.id))
+    (refusal,) = await flow.service.jobs.acknowledge([Acknowledgement(job.id, result_file=file.id)])
     assert isinstance(refusal, PayloadTooLarge)
     await flow.ack(job, b'{"n":1}')
 
 
 async def test_a_result_that_is_collected_is_no_file(bench: Bench) -> None:
-    await bench.engine.collections.create("c")
+    await bench.service.collections.create("c")
     body = {"type": "t", "args": [], "event_reactions": {"on_success": [collect("x", collection="c")]}}
-    await bench.engine.jobs.enqueue([{name: msgspec.Raw(msgspec.json.encode(value)) for name, value in body.items()}])
+    await bench.service.jobs.enqueue([{name: msgspec.Raw(msgspec.json.encode(value)) for name, value in body.items()}])
     job = await bench.ack(await bench.fetch_one(), LARGE)
     assert shown(await bench.find(job))["result"] == msgspec.json.decode(LARGE)
-    assert await bench.engine.collections.items(Where("c")) == [], "it is too large for an item, which is noted"
+    assert await bench.service.collections.items(Where("c")) == [], "it is too large for an item, which is noted"
 
 
 async def test_what_somebody_appends_may_look_into_a_large_result(flow: WorkflowBench) -> None:
     await flow.create({"type": "chain", "steps": [{"id": "a", "type": "a", "args": []}]})
     (job,) = await flow.take()
     step = msgspec.json.encode({"type": "b", "args": [{"$ref": "steps.a.result.0"}]})
-    await flow.engine.jobs.acknowledge([Acknowledgement(job.id, LARGE, append=(step,))])
+    await flow.service.jobs.acknowledge([Acknowledgement(job.id, LARGE, append=(step,))])
     await flow.take()
     assert flow.arguments["b"] == msgspec.json.decode(LARGE)
 
 
-async def test_a_job_opens_no_file_of_another_workspace(engine: Service) -> None:
+async def test_a_job_opens_no_file_of_another_workspace(service: Service) -> None:
     """Even if its worker serves all workspaces and its arguments contain the reference."""
-    acme, beta = engine.as_(Caller("acme")), engine.as_(Caller("beta"))
+    acme, beta = service.as_(Caller("acme")), service.as_(Caller("beta"))
     theirs = await acme.files.keep(b'"secret"', NewFile(content_type="application/json"))
     own = await beta.files.keep(b'"mine"', NewFile(content_type="application/json"))
     (pushed,) = await beta.jobs.enqueue([{"type": msgspec.Raw(b'"t"'), "args": msgspec.Raw(b"[]")}])
     for file, opened in ((theirs, None), (own, "mine")):
         reference = msgspec.json.decode(reference_to(file.ref))
-        found = await restore(engine, {"x": [reference]}, pushed.job.id)
+        found = await restore(service, {"x": [reference]}, pushed.job.id)
         assert found == {"x": [opened or reference]}
 
 
@@ -196,34 +196,34 @@ async def test_a_job_opens_no_file_of_another_workspace(engine: Service) -> None
 
 
 async def test_artifacts_of_a_failed_attempt_are_not_collected(bench: Bench) -> None:
-    await bench.engine.collections.create("c")
+    await bench.service.collections.create("c")
     reactions = {"on_success": [collect("{artifact.name}", collection="c", artifacts={})]}
     body = {"type": "t", "args": [], "event_reactions": reactions, "options": {"retry": {"jitter": False}}}
-    await bench.engine.jobs.enqueue([{name: msgspec.Raw(msgspec.json.encode(value)) for name, value in body.items()}])
+    await bench.service.jobs.enqueue([{name: msgspec.Raw(msgspec.json.encode(value)) for name, value in body.items()}])
     job = await bench.fetch_one()
-    await attach(bench.engine, job, "first", b"1")
+    await attach(bench.service, job, "first", b"1")
     await bench.fail(job)
     await bench.run_due(after=60)
     job = await bench.fetch_one()
-    await attach(bench.engine, job, "second", b"2")
+    await attach(bench.service, job, "second", b"2")
     await bench.ack(job)
-    assert [item.name for item in await bench.engine.collections.items(Where("c"))] == ["second"]
+    assert [item.name for item in await bench.service.collections.items(Where("c"))] == ["second"]
 
 
 async def test_an_artifact_has_the_name_and_type_that_it_was_given_although_the_content_is_known(bench: Bench) -> None:
-    await bench.engine.collections.create("c")
-    file = await bench.engine.files.keep(b"same", NewFile(filename="a.txt", content_type="text/plain"))
+    await bench.service.collections.create("c")
+    file = await bench.service.files.keep(b"same", NewFile(filename="a.txt", content_type="text/plain"))
     item = NewItem("b", b"null", file_id=file.id, filename="b.html", content_type="text/html")
-    added = await bench.engine.collections.add(Where("c"), item)
+    added = await bench.service.collections.add(Where("c"), item)
     assert added.file is not None
     assert (added.file.filename, added.file.content_type) == ("b.html", "text/html")
 
 
 async def test_s56_artifacts_that_match_take_the_place_of_what_has_their_name(bench: Bench) -> None:
-    engine = bench.engine
-    await engine.collections.create("releases")
-    await engine.collections.add(Where("releases"), NewItem("app-1.0", b'{"old":true}'))
-    await engine.collections.add(Where("releases"), NewItem("other", b"null"))
+    service = bench.service
+    await service.collections.create("releases")
+    await service.collections.add(Where("releases"), NewItem("app-1.0", b'{"old":true}'))
+    await service.collections.add(Where("releases"), NewItem("other", b"null"))
     action = collect(
         "{artifact.data.package}-{artifact.data.version}",
         collection="releases",
@@ -231,36 +231,36 @@ async def test_s56_artifacts_that_match_take_the_place_of_what_has_their_name(be
         artifacts={"category": "tarball"},
     )
     body = {"type": "build", "args": [], "event_reactions": {"on_success": [action]}}
-    await engine.jobs.enqueue([{name: msgspec.Raw(msgspec.json.encode(value)) for name, value in body.items()}])
+    await service.jobs.enqueue([{name: msgspec.Raw(msgspec.json.encode(value)) for name, value in body.items()}])
     job = await bench.fetch_one()
-    await attach(engine, job, "app.tar", b"1", category="tarball", data={"package": "app", "version": "1.0"})
-    await attach(engine, job, "lib.tar", b"2", category="tarball", data={"package": "lib", "version": "2"})
-    await attach(engine, job, "log", b"3", category="log")
+    await attach(service, job, "app.tar", b"1", category="tarball", data={"package": "app", "version": "1.0"})
+    await attach(service, job, "lib.tar", b"2", category="tarball", data={"package": "lib", "version": "2"})
+    await attach(service, job, "log", b"3", category="log")
     await bench.ack(job)
-    items = {item.name: item for item in await engine.collections.items(Where("releases"))}
+    items = {item.name: item for item in await service.collections.items(Where("releases"))}
     assert set(items) == {"app-1.0", "lib-2", "other"}
     assert (items["app-1.0"].kind, items["app-1.0"].category) == ("artifact", "tarball")
     assert msgspec.json.decode(items["app-1.0"].data) == {"of": job.id, "called": "app.tar"}
-    assert await content_of(engine, Where("releases"), "app-1.0") == b"1"
-    assert await content_of(engine, Where("releases"), "lib-2") == b"2"
-    history = await engine.collections.items(Where("releases"), history=True)
+    assert await content_of(service, Where("releases"), "app-1.0") == b"1"
+    assert await content_of(service, Where("releases"), "lib-2") == b"2"
+    history = await service.collections.items(Where("releases"), history=True)
     assert [item.kind for item in history if item.name == "app-1.0"] == ["data", "artifact"]
 
 
 async def test_s57_artifacts_that_are_not_there_are_noted_and_the_job_still_succeeds(bench: Bench) -> None:
-    await bench.engine.collections.create("releases")
+    await bench.service.collections.create("releases")
     action = collect("{artifact.data.nothing}", collection="releases", artifacts={})
     body = {"type": "build", "args": [], "event_reactions": {"on_success": [action]}}
     for has_some in (False, True):
-        await bench.engine.jobs.enqueue(
+        await bench.service.jobs.enqueue(
             [{name: msgspec.Raw(msgspec.json.encode(value)) for name, value in body.items()}]
         )
         job = await bench.fetch_one()
         if has_some:
-            await attach(bench.engine, job, "log", b"1")
+            await attach(bench.service, job, "log", b"1")
         assert (await bench.ack(job)).state == "completed"
-        assert "job.reaction_failed" in [entry.type for entry in await bench.engine.jobs.history(job.id)]
-    assert await bench.engine.collections.items(Where("releases")) == []
+        assert "job.reaction_failed" in [entry.type for entry in await bench.service.jobs.history(job.id)]
+    assert await bench.service.collections.items(Where("releases")) == []
 
 
 async def test_s73_an_artifact_is_promised_provided_and_found(flow: WorkflowBench) -> None:
@@ -273,30 +273,30 @@ async def test_s73_an_artifact_is_promised_provided_and_found(flow: WorkflowBenc
         ],
     }
     await flow.create(graph)
-    (promised,) = await flow.engine.collections.items(Where(workflow_id=flow.id))
+    (promised,) = await flow.service.collections.items(Where(workflow_id=flow.id))
     assert promised.kind == "promise"
     (job,) = await flow.take(2)
-    await attach(flow.engine, job, "x.tar", b"tar", category="tarball", data={"v": 1})
+    await attach(flow.service, job, "x.tar", b"tar", category="tarball", data={"v": 1})
     await flow.ack(job)
-    (item,) = await flow.engine.collections.items(Where(workflow_id=flow.id))
+    (item,) = await flow.service.collections.items(Where(workflow_id=flow.id))
     assert (item.name, item.kind, bytes(item.data)) == ("build-x", "artifact", b'{"v":1}')
     await flow.take()
     (given,) = flow.arguments["check"]
     assert given["data"] == {"v": 1}
-    assert await fetch(flow.engine, given["file"]["id"]) == b"tar"
+    assert await fetch(flow.service, given["file"]["id"]) == b"tar"
 
 
 # Python programs
 
 
 @pytest.fixture(params=["database", "server"])
-async def app(request: pytest.FixtureRequest, engine: Service, store_url: str, url: str) -> AsyncIterator[App]:
+async def app(request: pytest.FixtureRequest, service: Service, store_url: str, url: str) -> AsyncIterator[App]:
     if request.param == "database":
         made = App(url, files=store_url)
         yield made
         await made.aclose()
         return
-    async with serving(engine) as (_, port):
+    async with serving(service) as (_, port):
         made = App(f"http://127.0.0.1:{port}")
         yield made
         await made.aclose()

@@ -42,8 +42,8 @@ BASE = "/ojs/v1"
 
 
 @pytest.fixture
-async def http(engine: Service) -> AsyncIterator[Http]:
-    transport = httpx.ASGITransport(app=Application(engine))
+async def http(service: Service) -> AsyncIterator[Http]:
+    transport = httpx.ASGITransport(app=Application(service))
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
         yield Http(client)
 
@@ -162,8 +162,8 @@ class Cutter:
 
 
 @pytest.fixture
-async def cutter(engine: Service) -> AsyncIterator[tuple[Cutter, HttpClient]]:
-    async with serving(engine) as (_, port):
+async def cutter(service: Service) -> AsyncIterator[tuple[Cutter, HttpClient]]:
+    async with serving(service) as (_, port):
         cutter = Cutter(port)
         async with cutter.listening() as url:
             client = HttpClient(url, patience=5.0)
@@ -178,7 +178,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_an_upload_whose_connection_is_cut_goes_on(
-    cutter: tuple[Cutter, HttpClient], engine: Service, tmp_path: Path
+    cutter: tuple[Cutter, HttpClient], service: Service, tmp_path: Path
 ) -> None:
     proxy, client = cutter
     (tmp_path / "data.csv").write_bytes(CONTENT)
@@ -186,26 +186,26 @@ async def test_an_upload_whose_connection_is_cut_goes_on(
 
     async def sending() -> AsyncIterator[bytes]:
         yield CONTENT[: PIECE + 100]
-        while (await engine.files.find(begun.id)).offset < PIECE:
+        while (await service.files.find(begun.id)).offset < PIECE:
             await asyncio.sleep(0.005)
         yield CONTENT[PIECE + 100 :]
 
     proxy.up[:] = [PIECE + 1500]
     with pytest.raises(BackendUnavailable):
         await client.files.write(begun.id, 0, sending())
-    assert PIECE <= (await engine.files.find(begun.id)).offset < len(CONTENT)
+    assert PIECE <= (await service.files.find(begun.id)).offset < len(CONTENT)
     proxy.up[:] = [1500, 1500]
     file = await transfer.upload(client, tmp_path / "data.csv")
     assert file.complete
     assert proxy.cuts == 3
-    assert await transfer.fetch(engine, file.id) == CONTENT
+    assert await transfer.fetch(service, file.id) == CONTENT
 
 
 async def test_a_download_whose_connection_is_cut_goes_on(
-    cutter: tuple[Cutter, HttpClient], engine: Service, tmp_path: Path
+    cutter: tuple[Cutter, HttpClient], service: Service, tmp_path: Path
 ) -> None:
     proxy, client = cutter
-    file = (await engine.files.keep(CONTENT, NewFile(filename="data.csv"))).ref
+    file = (await service.files.keep(CONTENT, NewFile(filename="data.csv"))).ref
     proxy.down[:] = [2000, 1500, 700]
     path = await transfer.download(client, file, tmp_path)
     assert path == tmp_path / "data.csv"
@@ -216,32 +216,32 @@ async def test_a_download_whose_connection_is_cut_goes_on(
     assert await transfer.fetch(client, file.id) == CONTENT
 
 
-async def test_a_download_goes_on_with_what_another_has_left(engine: Service, tmp_path: Path) -> None:
-    file = (await engine.files.keep(CONTENT, NewFile())).ref
+async def test_a_download_goes_on_with_what_another_has_left(service: Service, tmp_path: Path) -> None:
+    file = (await service.files.keep(CONTENT, NewFile())).ref
     (tmp_path / f".x.{SHA256[:16]}.part").write_bytes(CONTENT[:1234])
-    await transfer.download(engine, file, tmp_path / "x")
+    await transfer.download(service, file, tmp_path / "x")
     assert (tmp_path / "x").read_bytes() == CONTENT
 
 
-async def test_what_has_come_wrong_is_thrown_away(engine: Service, tmp_path: Path) -> None:
-    file = (await engine.files.keep(CONTENT, NewFile())).ref
+async def test_what_has_come_wrong_is_thrown_away(service: Service, tmp_path: Path) -> None:
+    file = (await service.files.keep(CONTENT, NewFile())).ref
     (tmp_path / f".x.{SHA256[:16]}.part").write_bytes(b"x" * 1234)
     with pytest.raises(HashMismatch):
-        await transfer.download(engine, file, tmp_path / "x")
+        await transfer.download(service, file, tmp_path / "x")
     assert not list(tmp_path.glob(".x*"))
-    await transfer.download(engine, file, tmp_path / "x")
+    await transfer.download(service, file, tmp_path / "x")
     assert (tmp_path / "x").read_bytes() == CONTENT
     with pytest.raises(HashMismatch):
-        await transfer.download(engine, FileRef(file.id, "0" * 64, file.size), tmp_path / "y")
+        await transfer.download(service, FileRef(file.id, "0" * 64, file.size), tmp_path / "y")
 
 
 async def test_a_damaged_file_ends_before_it_is_wrong(
-    cutter: tuple[Cutter, HttpClient], engine: Service, store: FileStore, monkeypatch: pytest.MonkeyPatch
+    cutter: tuple[Cutter, HttpClient], service: Service, store: FileStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, client = cutter
     monkeypatch.setattr(transfer, "PATIENCE", 1)
-    file = await engine.files.keep(CONTENT, NewFile())
-    pieces = await engine.scope.look(list_pieces, file.id)
+    file = await service.files.keep(CONTENT, NewFile())
+    pieces = await service.scope.look(list_pieces, file.id)
     await store.put(f"{file.id}/{pieces[-1].name}", b"x" * 17)
     got = bytearray()
     with pytest.raises(BackendUnavailable):
@@ -249,22 +249,22 @@ async def test_a_damaged_file_ends_before_it_is_wrong(
     assert bytes(got) == CONTENT[: 3 * PIECE]
 
 
-async def test_a_file_that_gets_shorter_while_it_is_uploaded_is_noticed(engine: Service, tmp_path: Path) -> None:
+async def test_a_file_that_gets_shorter_while_it_is_uploaded_is_noticed(service: Service, tmp_path: Path) -> None:
     source = tmp_path / "log"
     source.write_bytes(CONTENT)
-    creates = engine.files.create
+    creates = service.files.create
 
     async def create(new: NewFile) -> Any:
         source.write_bytes(CONTENT[:100])
         return await creates(new)
 
-    engine.files.create = create  # type: ignore[method-assign]
+    service.files.create = create  # type: ignore[method-assign]
     with pytest.raises(HashMismatch, match="shorter"):
-        await transfer.upload(engine, source)
+        await transfer.upload(service, source)
 
 
 async def test_a_large_file_is_sent_in_several_requests(
-    cutter: tuple[Cutter, HttpClient], engine: Service, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    cutter: tuple[Cutter, HttpClient], service: Service, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     _, client = cutter
     sizes: list[int] = []
@@ -309,7 +309,7 @@ def shared(client: Any, where: Where, job_id: str | None = None) -> SharedCollec
 
 
 async def test_a_program_puts_files_into_collections_and_gets_them_back(
-    cutter: tuple[Cutter, HttpClient], engine: Service, tmp_path: Path
+    cutter: tuple[Cutter, HttpClient], service: Service, tmp_path: Path
 ) -> None:
     proxy, client = cutter
     (tmp_path / "app.tar.gz").write_bytes(CONTENT)
@@ -329,34 +329,34 @@ async def test_a_program_puts_files_into_collections_and_gets_them_back(
         await releases.aread("plain")
 
 
-async def test_a_job_of_a_workspace_brings_about_files_of_it(engine: Service) -> None:
-    acme = engine.as_(Caller("acme"))
+async def test_a_job_of_a_workspace_brings_about_files_of_it(service: Service) -> None:
+    acme = service.as_(Caller("acme"))
     (pushed,) = await acme.jobs.enqueue([request("t")])
-    await engine.jobs.fetch(Claim(("default",), worker_id="w"))
-    artifacts = shared(engine, Where(job_id=pushed.job.id), pushed.job.id)
+    await service.jobs.fetch(Claim(("default",), worker_id="w"))
+    artifacts = shared(service, Where(job_id=pushed.job.id), pushed.job.id)
     await artifacts.aadd_file("log", b"all went well", filename="log.txt")
     (file,) = await acme.files.select()
     assert file.filename == "log.txt"
     assert await shared(acme, Where(job_id=pushed.job.id)).aread("log") == b"all went well"
     with pytest.raises(NotFound):
-        await shared(engine.as_(Caller("beta")), Where(job_id=pushed.job.id)).aread("log")
-    await engine.jobs.acknowledge([Acknowledgement(pushed.job.id, None, "w", 1)])
+        await shared(service.as_(Caller("beta")), Where(job_id=pushed.job.id)).aread("log")
+    await service.jobs.acknowledge([Acknowledgement(pushed.job.id, None, "w", 1)])
     with pytest.raises(Exception, match="Only an active job"):
-        await engine.collections.add(Where(job_id=pushed.job.id), NewItem("late", b"null"))
-    (item,) = await engine.collections.items(Where(job_id=pushed.job.id))
+        await service.collections.add(Where(job_id=pushed.job.id), NewItem("late", b"null"))
+    (item,) = await service.collections.items(Where(job_id=pushed.job.id))
     assert (item.collection, item.name) == ("artifacts", "log")
 
 
 async def test_a_handler_uses_the_named_collections_of_its_jobs_workspace(
-    cutter: tuple[Cutter, HttpClient], engine: Service
+    cutter: tuple[Cutter, HttpClient], service: Service
 ) -> None:
     """Even if its worker serves all workspaces."""
     _, client = cutter
-    acme = engine.as_(Caller("acme"))
+    acme = service.as_(Caller("acme"))
     await acme.collections.create("releases")
     (pushed,) = await acme.jobs.enqueue([request("t")])
-    await engine.jobs.fetch(Claim(("default",), worker_id="w"))
-    for number, caller in enumerate((client, engine)):
+    await service.jobs.fetch(Claim(("default",), worker_id="w"))
+    for number, caller in enumerate((client, service)):
         releases = shared(caller, Where("releases", job_id=pushed.job.id), pushed.job.id)
         await releases.aadd_file(f"file-{number}", b"content")
         await releases.aadd("data", number, replace=True)
@@ -367,19 +367,19 @@ async def test_a_handler_uses_the_named_collections_of_its_jobs_workspace(
         await releases.aremove("data")
     assert [item.name for item in await acme.collections.items(Where("releases"))] == ["file-0", "file-1"]
     with pytest.raises(NotFound):
-        await shared(engine.as_(Caller("beta")), Where("releases", job_id=pushed.job.id)).aitems()
+        await shared(service.as_(Caller("beta")), Where("releases", job_id=pushed.job.id)).aitems()
 
 
-async def test_workspaces_inside_read_the_files_of_a_shared_collection(engine: Service) -> None:
-    acme, inside = engine.as_(Caller("acme")), engine.as_(Caller("acme:web"))
+async def test_workspaces_inside_read_the_files_of_a_shared_collection(service: Service) -> None:
+    acme, inside = service.as_(Caller("acme")), service.as_(Caller("acme:web"))
     await acme.collections.create("releases", shared=True)
     item = await shared(acme, Where("releases")).aadd_file("app", b"content")
     hidden = await acme.files.keep(b"hidden", NewFile())
     (pushed,) = await inside.jobs.enqueue([request("t")])
-    await engine.jobs.fetch(Claim(("default",), worker_id="w"))
+    await service.jobs.fetch(Claim(("default",), worker_id="w"))
     readers = (
         shared(inside, Where("releases")),
-        shared(engine, Where("releases", job_id=pushed.job.id), pushed.job.id),  # a worker of all workspaces
+        shared(service, Where("releases", job_id=pushed.job.id), pushed.job.id),  # a worker of all workspaces
     )
     for releases in readers:
         assert await releases.aread("app") == b"content"
@@ -387,7 +387,7 @@ async def test_workspaces_inside_read_the_files_of_a_shared_collection(engine: S
     with pytest.raises(NotFound):
         await inside.files.find(hidden.id)
     with pytest.raises(NotFound):
-        await engine.as_(Caller("beta:web")).files.find(item.file.id)
+        await service.as_(Caller("beta:web")).files.find(item.file.id)
     await acme.collections.change("releases", shared=False)
     with pytest.raises(NotFound):
         await inside.files.find(item.file.id)
@@ -422,8 +422,8 @@ async def test_an_object_store_outage_loses_no_confirmed_bytes(
 ) -> None:
     proxy, store = cut_s3
     monkeypatch.setattr(streams, "CHUNK_BYTES", PIECE)
-    engine = Service(database, store=store)
-    file = await engine.files.create(NewFile(len(CONTENT), SHA256))
+    service = Service(database, store=store)
+    file = await service.files.create(NewFile(len(CONTENT), SHA256))
 
     async def sending() -> AsyncIterator[bytes]:
         yield CONTENT[: 2 * PIECE]
@@ -431,9 +431,9 @@ async def test_an_object_store_outage_loses_no_confirmed_bytes(
         yield CONTENT[2 * PIECE :]
 
     with pytest.raises(BackendUnavailable):
-        await engine.files.write(file.id, 0, sending())
+        await service.files.write(file.id, 0, sending())
     proxy.up.clear()
-    assert (await engine.files.find(file.id)).offset == 2 * PIECE
-    file = await engine.files.write(file.id, 2 * PIECE, transfer._pieces_of(CONTENT, 2 * PIECE, len(CONTENT)))
+    assert (await service.files.find(file.id)).offset == 2 * PIECE
+    file = await service.files.write(file.id, 2 * PIECE, transfer._pieces_of(CONTENT, 2 * PIECE, len(CONTENT)))
     assert file.complete
-    assert await transfer.fetch(engine, file.id) == CONTENT
+    assert await transfer.fetch(service, file.id) == CONTENT

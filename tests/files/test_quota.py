@@ -28,11 +28,11 @@ def engine_settings() -> Settings:
 
 
 @pytest.fixture
-def files(engine: Service) -> Any:
+def files(service: Service) -> Any:
     from ojster.files.store import MemoryStore
 
-    engine.store = MemoryStore()
-    return engine.as_(Caller("acme")).files
+    service.store = MemoryStore()
+    return service.as_(Caller("acme")).files
 
 
 async def endless(size: int) -> AsyncIterator[bytes]:
@@ -40,17 +40,17 @@ async def endless(size: int) -> AsyncIterator[bytes]:
         yield b"x"
 
 
-async def test_a_workspace_has_room_for_so_many_bytes(engine: Service, files: Any) -> None:
+async def test_a_workspace_has_room_for_so_many_bytes(service: Service, files: Any) -> None:
     await files.keep(b"a" * 60_000, NewFile())
     with pytest.raises(PayloadTooLarge, match="take 60000 bytes; with 50000 more they exceed"):
         await files.create(NewFile(size=50_000))
     await files.keep(b"b" * 40_000, NewFile())
     with pytest.raises(PayloadTooLarge):
         await files.keep(b"c", NewFile())
-    await engine.as_(Caller("beta")).files.keep(b"a" * 60_000, NewFile())
+    await service.as_(Caller("beta")).files.keep(b"a" * 60_000, NewFile())
 
 
-async def test_an_upload_of_unknown_size_ends_where_there_is_no_room(engine: Service, files: Any) -> None:
+async def test_an_upload_of_unknown_size_ends_where_there_is_no_room(service: Service, files: Any) -> None:
     file = await files.create(NewFile())
     with pytest.raises(PayloadTooLarge):
         await files.write(file.id, 0, endless(100_001))
@@ -76,12 +76,12 @@ async def test_deleted_and_refused_files_leave_their_room(files: Any, bench: Ben
     assert await usage(bench) == {"acme": 0}
     await files.keep(b"b" * 60_000, NewFile())
     bench.clock.advance(DAY / 1e6 + 1)
-    await bench.engine.files.prune()
+    await bench.service.files.prune()
     assert await usage(bench) == {"acme": 0}
 
 
-async def test_the_limit_of_a_tenant_goes_before_that_of_the_server(engine: Service, files: Any, http: Http) -> None:
-    await engine.scope.do(put_tenants, TenantChange("acme", {"max_file_bytes": 150_000}, False, None))
+async def test_the_limit_of_a_tenant_goes_before_that_of_the_server(service: Service, files: Any, http: Http) -> None:
+    await service.scope.do(put_tenants, TenantChange("acme", {"max_file_bytes": 150_000}, False, None))
     await files.keep(b"a" * 120_000, NewFile())
     with pytest.raises(PayloadTooLarge, match="150000"):
         await files.keep(b"b" * 40_000, NewFile())
@@ -92,15 +92,15 @@ async def test_the_limit_of_a_tenant_goes_before_that_of_the_server(engine: Serv
 
 
 async def test_a_result_for_which_there_is_no_room_stays_in_the_database(
-    engine: Service, files: Any, bench: Bench
+    service: Service, files: Any, bench: Bench
 ) -> None:
     await files.keep(b"a" * 90_000, NewFile())
     job = await bench.push(meta={"tenant_id": "acme"})
     await bench.fetch_one()
     result = b'"%b"' % (b"x" * 70_000)
-    (done,) = await engine.jobs.acknowledge([Acknowledgement(job.id, result)])
+    (done,) = await service.jobs.acknowledge([Acknowledgement(job.id, result)])
     assert not isinstance(done, Exception)
-    assert (await engine.jobs.find(job.id)).result == result
+    assert (await service.jobs.find(job.id)).result == result
 
 
 async def usage(bench: Bench) -> dict[str, int]:

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.anyio
 
 async def appear(bench: Bench, worker_id: str, *types: str) -> None:
     """Let a worker say that it has handlers for these types, and for no others."""
-    await bench.engine.fleet.beat(Heartbeat(worker_id=worker_id, queues=("default",), job_types=tuple(sorted(types))))
+    await bench.service.fleet.beat(Heartbeat(worker_id=worker_id, queues=("default",), job_types=tuple(sorted(types))))
 
 
 async def test_a_worker_gets_only_types_that_it_handles(bench: Bench) -> None:
@@ -38,7 +38,7 @@ async def test_a_worker_that_says_nothing_gets_every_type(bench: Bench) -> None:
 async def test_a_fetch_can_name_the_types_itself(bench: Bench) -> None:
     await bench.push("report.build")
     job = await bench.push("email.send")
-    found = await bench.engine.jobs.fetch(Claim(("default",), 9, worker_id="new", types=("email.send",)))
+    found = await bench.service.jobs.fetch(Claim(("default",), 9, worker_id="new", types=("email.send",)))
     assert [one.id for one in found] == [job.id]
 
 
@@ -54,7 +54,7 @@ async def test_a_waiting_fetch_is_answered_with_a_type_that_it_handles(bench: Be
     for worker_id, type in (("mailer", "email.send"), ("builder", "report.build")):
         await appear(bench, worker_id, type)
     waiting = {
-        name: asyncio.create_task(bench.engine.jobs.fetch(Claim(("default",), 1, worker_id=name), 30.0))
+        name: asyncio.create_task(bench.service.jobs.fetch(Claim(("default",), 1, worker_id=name), 30.0))
         for name in ("mailer", "builder")
     }
     for _ in range(5):
@@ -70,10 +70,10 @@ async def test_the_last_of_many_waiting_fetches_is_found(bench: Bench) -> None:
     for number in range(20):
         await appear(bench, f"mailer{number}", "email.send")
     waiting = [
-        asyncio.create_task(bench.engine.jobs.fetch(Claim(("default",), 1, worker_id=f"mailer{number}"), 30.0))
+        asyncio.create_task(bench.service.jobs.fetch(Claim(("default",), 1, worker_id=f"mailer{number}"), 30.0))
         for number in range(20)
     ]
-    builder = asyncio.create_task(bench.engine.jobs.fetch(Claim(("default",), 1, worker_id="builder"), 30.0))
+    builder = asyncio.create_task(bench.service.jobs.fetch(Claim(("default",), 1, worker_id="builder"), 30.0))
     for _ in range(5):
         await asyncio.sleep(0)
     async with asyncio.timeout(10):
@@ -89,7 +89,7 @@ async def test_jobs_that_nobody_handles_are_reported(bench: Bench) -> None:
     await bench.push("email.send")
     oldest = await bench.push("report.build")
     await bench.push("report.build")
-    (stuck,) = await bench.engine.fleet.unrunnable()
+    (stuck,) = await bench.service.fleet.unrunnable()
     assert (stuck.type, stuck.jobs, stuck.job_id) == ("report.build", 2, oldest.id)
     assert stuck.reasons == ["it has no handler for 'report.build'"]
 
@@ -99,7 +99,7 @@ async def test_a_job_without_a_handler_is_handed_back_and_its_attempt_does_not_c
     for _ in range(4):
         (claimed,) = await bench.fetch(worker_id="old")
         failure = Failure("UnknownJobType", "This worker has no handler for it.")
-        (found,) = await bench.engine.jobs.fail([FailureReport(claimed.id, failure, "old", claimed.attempt)])
+        (found,) = await bench.service.jobs.fail([FailureReport(claimed.id, failure, "old", claimed.attempt)])
         assert not isinstance(found, OjsterError)
         assert (found.state, found.attempt) == ("scheduled", 0)
         await bench.run_due(after=6)
@@ -124,7 +124,7 @@ async def test_what_is_no_list_of_types_is_refused(http: Http, types: object) ->
 
 
 async def test_a_worker_of_a_tenant_with_resources_of_its_own_is_woken(bench: Bench) -> None:
-    acme = bench.engine.as_(Caller("acme"))
+    acme = bench.service.as_(Caller("acme"))
     said = Heartbeat("host/1", queues=("default",), job_types=("email.send",), capabilities={"memory_gb": 4})
     await acme.fleet.beat(said)
     waiting = asyncio.create_task(acme.jobs.fetch(Claim(("default",), 1, worker_id="host/1"), 30.0))
@@ -136,7 +136,7 @@ async def test_a_worker_of_a_tenant_with_resources_of_its_own_is_woken(bench: Be
 
 
 async def test_a_worker_with_an_empty_list_gets_nothing_and_disturbs_nobody(bench: Bench) -> None:
-    waiting = asyncio.create_task(bench.engine.jobs.fetch(Claim(("default",), 1, worker_id="idle"), 30.0))
+    waiting = asyncio.create_task(bench.service.jobs.fetch(Claim(("default",), 1, worker_id="idle"), 30.0))
     for _ in range(5):
         await asyncio.sleep(0)
     await appear(bench, "idle")
@@ -147,11 +147,11 @@ async def test_a_worker_with_an_empty_list_gets_nothing_and_disturbs_nobody(benc
 
 
 async def test_a_fetch_that_began_before_its_worker_was_known_does_not_hold_up_others(bench: Bench) -> None:
-    early = asyncio.create_task(bench.engine.jobs.fetch(Claim(("default",), 1, worker_id="early"), 30.0))
+    early = asyncio.create_task(bench.service.jobs.fetch(Claim(("default",), 1, worker_id="early"), 30.0))
     for _ in range(5):
         await asyncio.sleep(0)
     await appear(bench, "early", "report.build")
-    other = asyncio.create_task(bench.engine.jobs.fetch(Claim(("default",), 1, worker_id="foreign"), 30.0))
+    other = asyncio.create_task(bench.service.jobs.fetch(Claim(("default",), 1, worker_id="foreign"), 30.0))
     for _ in range(5):
         await asyncio.sleep(0)
     async with asyncio.timeout(10):
@@ -163,7 +163,7 @@ async def test_a_fetch_that_began_before_its_worker_was_known_does_not_hold_up_o
 async def test_a_waiting_worker_that_gains_a_type_gets_the_jobs_that_wait_for_it(bench: Bench) -> None:
     await appear(bench, "w", "email.send")
     job = await bench.push("report.build")
-    waiting = asyncio.create_task(bench.engine.jobs.fetch(Claim(("default",), 1, worker_id="w"), 30.0))
+    waiting = asyncio.create_task(bench.service.jobs.fetch(Claim(("default",), 1, worker_id="w"), 30.0))
     for _ in range(5):
         await asyncio.sleep(0)
     await appear(bench, "w", "email.send", "report.build")

@@ -183,7 +183,7 @@ def test_what_is_not_of_the_extension_needs_nothing() -> None:
 
 
 async def push(bench: Bench, *jobs: dict[str, msgspec.Raw]) -> list[str]:
-    return [pushed.job.id for pushed in await bench.engine.jobs.enqueue(jobs)]
+    return [pushed.job.id for pushed in await bench.service.jobs.enqueue(jobs)]
 
 
 async def fetch(
@@ -194,7 +194,7 @@ async def fetch(
 
 
 async def fetch_jobs(bench: Bench, provided: Provided | None, count: int, worker: str, **more: Any) -> list[Job]:
-    return await bench.engine.jobs.fetch(Claim(("default",), count, worker, provided=provided), **more)
+    return await bench.service.jobs.fetch(Claim(("default",), count, worker, provided=provided), **more)
 
 
 async def test_jobs_go_only_to_workers_that_provide_what_they_need(bench: Bench) -> None:
@@ -209,9 +209,9 @@ async def test_jobs_go_only_to_workers_that_provide_what_they_need(bench: Bench)
 
 async def test_the_last_heartbeat_says_what_a_worker_provides(bench: Bench) -> None:
     (id,) = await push(bench, members_of(gpu_count=1))
-    await bench.engine.fleet.beat(Heartbeat("w", capabilities=CPU))
+    await bench.service.fleet.beat(Heartbeat("w", capabilities=CPU))
     assert await fetch(bench) == []
-    await bench.engine.fleet.beat(Heartbeat("w", capabilities=T4))
+    await bench.service.fleet.beat(Heartbeat("w", capabilities=T4))
     assert await fetch(bench) == [id]
 
 
@@ -227,9 +227,9 @@ async def test_a_gpu_is_given_to_one_job_at_a_time(bench: Bench) -> None:
     ids = await push(bench, *[members_of(gpu_count=4) for _ in range(3)], members_of(), members_of(gpu_count=1))
     assert await fetch(bench, A100) == [*ids[:2], ids[3]]
     assert await fetch(bench, A100) == []
-    await bench.engine.jobs.acknowledge([Acknowledgement(ids[0])])
+    await bench.service.jobs.acknowledge([Acknowledgement(ids[0])])
     assert await fetch(bench, A100, 1) == [ids[2]]
-    await bench.engine.jobs.fail([FailureReport(ids[1], Failure("X", "no", retryable=False))])
+    await bench.service.jobs.fail([FailureReport(ids[1], Failure("X", "no", retryable=False))])
     assert await fetch(bench, A100, 1) == [ids[4]]
     assert await fetch(bench, A100, worker="another") == []
 
@@ -256,7 +256,7 @@ async def test_a_worker_that_waits_for_its_own_gpu_is_told_when_it_is_free(bench
     waiting = asyncio.create_task(fetch(bench, T4, 1, wait=30))
     await asyncio.sleep(0.05)
     assert not waiting.done()
-    await bench.engine.jobs.acknowledge([Acknowledgement(first)])
+    await bench.service.jobs.acknowledge([Acknowledgement(first)])
     assert await waiting == [second]
 
 
@@ -336,7 +336,7 @@ async def test_a_queue_fills_in_what_jobs_leave_out_and_refuses_what_is_too_much
             allowed_checkpoint_prefixes=("s3://ours/",),
         ),
     }
-    await bench.engine.scope.do(configuration.configure, Configuration("default", rules=rules))
+    await bench.service.scope.do(configuration.configure, Configuration("default", rules=rules))
     (id,) = await push(bench, members_of())
     assert msgspec.json.decode(to_json(await bench.find(id)))["ext_ml_gpu_count"] == 2
     for ml in (
@@ -348,10 +348,10 @@ async def test_a_queue_fills_in_what_jobs_leave_out_and_refuses_what_is_too_much
         with pytest.raises(ResourcesRefused, match="ext_ml_"):
             await push(bench, members_of(**ml))
     workflow = {"type": "chain", "steps": [{"type": "train", "args": []}, {"type": "train", "args": []}]}
-    await bench.engine.workflows.create(read_members(msgspec.json.encode(workflow)))
+    await bench.service.workflows.create(read_members(msgspec.json.encode(workflow)))
     (first, step) = await fetch_jobs(bench, read_provided(A100), 10, "w")
     assert (first.id, step.timeout) == (id, 60 * SECOND)
-    await bench.engine.jobs.acknowledge([Acknowledgement(step.id)])
+    await bench.service.jobs.acknowledge([Acknowledgement(step.id)])
     (step,) = await fetch_jobs(bench, read_provided(A100), 10, "w")
     assert step.needs == first.needs, "later steps are completed, too"
     await push(bench, members_of(queue="elsewhere", gpu_count=5))
@@ -364,13 +364,13 @@ async def test_a_queue_fills_in_what_jobs_leave_out_and_refuses_what_is_too_much
 async def test_the_gpus_of_a_queue_are_shared_by_all_workers(
     bench: Bench, limits: ResourceLimits, first: list[int]
 ) -> None:
-    await bench.engine.scope.do(configuration.configure, Configuration("default", rules={"ml_limits": limits}))
+    await bench.service.scope.do(configuration.configure, Configuration("default", rules={"ml_limits": limits}))
     ids = await push(bench, *[members_of(gpu_count=2) for _ in range(4)], members_of())
     assert await fetch(bench, A100) == [ids[place] for place in first]
     assert await fetch(bench, A100, worker="another") == []
     waiting = asyncio.create_task(fetch(bench, A100, worker="another", wait=30))
     await asyncio.sleep(0.05)
-    await bench.engine.jobs.acknowledge([Acknowledgement(ids[0])])
+    await bench.service.jobs.acknowledge([Acknowledgement(ids[0])])
     assert len(await waiting) == 1
 
 
@@ -380,7 +380,7 @@ async def test_limits_and_needs_hold_together(bench: Bench) -> None:
     ids = await push(bench, *jobs, members_of() | {"options": msgspec.Raw(limited)})
     assert await fetch(bench) == [ids[2]]
     assert await fetch(bench, A100) == []
-    await bench.engine.jobs.acknowledge([Acknowledgement(ids[2])])
+    await bench.service.jobs.acknowledge([Acknowledgement(ids[2])])
     assert await fetch(bench, A100) == [ids[0]]
     assert await fetch(bench, A100) == []
 
@@ -401,10 +401,10 @@ async def test_servers_that_serve_one_worker_at_the_same_time_share_out_no_gpu_t
             for some in await asyncio.gather(*[fetch(bench, A100, 3) for bench in benches]):
                 found += some
         assert len(found) == len({*found} & {*ids}) == 8
-        await benches[0].engine.jobs.acknowledge([Acknowledgement(id) for id in found])
-        await benches[0].engine.bulk.sweep(Action.CANCEL, JobFilter())
+        await benches[0].service.jobs.acknowledge([Acknowledgement(id) for id in found])
+        await benches[0].service.bulk.sweep(Action.CANCEL, JobFilter())
     for bench in benches:
-        await bench.engine.close()
+        await bench.service.close()
 
 
 JOBS = st.lists(
@@ -461,11 +461,11 @@ async def test_no_worker_is_given_more_than_it_has_and_nothing_waits_that_could_
     for _ in range(len(jobs) + 1):
         for number, capabilities in enumerate(workers):
             claim = Claim((queue,), count, f"{queue}-{number}", provided=read_provided(capabilities))
-            got = await bench.engine.jobs.fetch(claim)
+            got = await bench.service.jobs.fetch(claim)
             for job in got:
                 assert fits(number, wanted[job.id])
                 held[number].append(wanted[job.id])
                 waiting.discard(job.id)
             if not got:
                 assert not any(fits(number, wanted[id]) for id in waiting)
-    await bench.engine.close()
+    await bench.service.close()

@@ -18,12 +18,12 @@ pytestmark = pytest.mark.anyio
 
 async def push(bench: Bench, requires: Any, **options: Any) -> str:
     body = {"type": "t", "args": [], "requires": requires, "options": options}
-    (pushed,) = await bench.engine.jobs.enqueue([read_members(msgspec.json.encode(body))])
+    (pushed,) = await bench.service.jobs.enqueue([read_members(msgspec.json.encode(body))])
     return pushed.job.id
 
 
 async def beat(bench: Bench, worker: str, *queues: str, **labels: Any) -> None:
-    await bench.engine.fleet.beat(Heartbeat(worker, queues=queues or ("default",), capabilities={"labels": labels}))
+    await bench.service.fleet.beat(Heartbeat(worker, queues=queues or ("default",), capabilities={"labels": labels}))
 
 
 async def test_a_job_runs_where_all_that_it_requires_is_provided(bench: Bench) -> None:
@@ -40,29 +40,29 @@ async def test_a_job_runs_where_all_that_it_requires_is_provided(bench: Bench) -
 async def test_jobs_beside_those_that_unknown_workers_run_are_not_reported(bench: Bench) -> None:
     """Workers that send no heartbeats are known by what they hold: with requirements, and without."""
     ids = [await push(bench, needs) for needs in ({"memory_mb": 4096}, {"memory_mb": 4096}, {}, {})]
-    assert len(await bench.engine.fleet.unrunnable()) == 2
-    needing = await bench.engine.jobs.find(ids[0])
+    assert len(await bench.service.fleet.unrunnable()) == 2
+    needing = await bench.service.jobs.find(ids[0])
     await bench.push("other")
     held = await bench.fetch_one(worker_id="silent")
-    assert await bench.engine.fleet.unrunnable() == []
-    assert {one.code for one in (await bench.engine.jobs.explain(needing.id)).reasons}.isdisjoint({"no_worker"})
+    assert await bench.service.fleet.unrunnable() == []
+    assert {one.code for one in (await bench.service.jobs.explain(needing.id)).reasons}.isdisjoint({"no_worker"})
     await bench.ack(held)
-    assert len(await bench.engine.fleet.unrunnable()) == 2
+    assert len(await bench.service.fleet.unrunnable()) == 2
 
 
 async def test_jobs_that_no_worker_can_run_are_reported_with_the_reason(bench: Bench) -> None:
-    assert await bench.engine.fleet.unrunnable() == []
+    assert await bench.service.fleet.unrunnable() == []
     first = await push(bench, {"memory_mb": 4096, "region": "eu"})
     await push(bench, {"memory_mb": 4096, "region": "eu"})
     other = await push(bench, {"region": "eu"}, queue="far")
     await beat(bench, "w", memory_mb=2048, region="eu")
-    found = {one.queue: one for one in await bench.engine.fleet.unrunnable()}
+    found = {one.queue: one for one in await bench.service.fleet.unrunnable()}
     assert (found["default"].jobs, found["default"].job_id) == (2, first)
     assert found["default"].reasons == ["memory_mb: Gte 4096 is required; the worker has 2048"]
     assert (found["far"].job_id, found["far"].reasons) == (other, ["no worker takes jobs of this queue"])
     await beat(bench, "v", "default", "far", memory_mb=5000, region="eu")
-    assert await bench.engine.fleet.unrunnable() == []
-    shown = {worker.id: worker.provides for worker in await bench.engine.fleet.all()}
+    assert await bench.service.fleet.unrunnable() == []
+    shown = {worker.id: worker.provides for worker in await bench.service.fleet.all()}
     assert shown["w"] == {"accelerator": ["cpu"], "memory_mb": ["2048"], "region": ["eu"]}
 
 
@@ -78,7 +78,7 @@ async def test_requirements_are_written_in_python(bench: Bench) -> None:
     @app.job("t", requires={"region": "eu"})
     async def t() -> None: ...
 
-    await bench.engine.jobs.enqueue([t.request([], {})])
+    await bench.service.jobs.enqueue([t.request([], {})])
     assert await bench.fetch(worker_id="w") == []
     await beat(bench, "w", region="eu")
     assert len(await bench.fetch(worker_id="w")) == 1

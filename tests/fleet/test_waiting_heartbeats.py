@@ -18,39 +18,39 @@ from tests.conftest import Bench, Http
 pytestmark = pytest.mark.anyio
 
 
-def beat(engine: Service, *jobs: str, wait: float = 30.0, state: str = "running") -> asyncio.Task[HeartbeatResponse]:
+def beat(service: Service, *jobs: str, wait: float = 30.0, state: str = "running") -> asyncio.Task[HeartbeatResponse]:
     """Send a heartbeat that waits for news."""
-    return asyncio.create_task(engine.fleet.beat(Heartbeat("w", jobs, state=state), wait))
+    return asyncio.create_task(service.fleet.beat(Heartbeat("w", jobs, state=state), wait))
 
 
 async def waits(bench: Bench) -> None:
     """Wait until the worker's heartbeat is recorded: its waiter was armed before that, so no news can be lost."""
-    seen = len(await bench.engine.fleet.all())
+    seen = len(await bench.service.fleet.all())
     while not seen:
         await asyncio.sleep(0)
-        seen = len(await bench.engine.fleet.all())
+        seen = len(await bench.service.fleet.all())
     for _ in range(3):
-        await bench.engine.fleet.all()
+        await bench.service.fleet.all()
 
 
 async def test_a_cancellation_ends_the_wait(bench: Bench) -> None:
     job = await bench.push()
     await bench.fetch_one(worker_id="w")
-    waiting = beat(bench.engine, job.id)
+    waiting = beat(bench.service, job.id)
     await waits(bench)
     assert not waiting.done()
-    await bench.engine.jobs.cancel(job.id)
+    await bench.service.jobs.cancel(job.id)
     async with asyncio.timeout(5):
         assert (await waiting).woken
-        assert (await beat(bench.engine, job.id)).cancelled == [job.id]
+        assert (await beat(bench.service, job.id)).cancelled == [job.id]
 
 
 async def test_a_job_that_began_after_the_heartbeat_ends_the_wait_too(bench: Bench) -> None:
-    waiting = beat(bench.engine)
+    waiting = beat(bench.service)
     await waits(bench)
     await bench.push()
     claimed = await bench.fetch_one(worker_id="w")
-    await bench.engine.jobs.cancel(claimed.id)
+    await bench.service.jobs.cancel(claimed.id)
     async with asyncio.timeout(5):
         assert (await waiting).woken
 
@@ -60,41 +60,41 @@ async def test_completions_and_the_cancellation_of_others_jobs_do_not_end_the_wa
     for _ in range(3):
         await bench.push()
     mine, theirs = await bench.fetch_one(worker_id="w"), await bench.fetch_one(worker_id="x")
-    waiting = beat(bench.engine, mine.id)
+    waiting = beat(bench.service, mine.id)
     await waits(bench)
     await bench.ack(mine)
-    await bench.engine.jobs.cancel(theirs.id)
+    await bench.service.jobs.cancel(theirs.id)
     await waits(bench)
     assert not waiting.done()
     waiting.cancel()
 
 
 async def test_an_order_ends_the_wait(bench: Bench) -> None:
-    await beat(bench.engine, wait=0)
-    waiting = beat(bench.engine)
+    await beat(bench.service, wait=0)
+    waiting = beat(bench.service)
     await waits(bench)
-    await bench.engine.fleet.direct("w", "quiet")
+    await bench.service.fleet.direct("w", "quiet")
     async with asyncio.timeout(5):
         assert (await waiting).woken or (await waiting).directive == "quiet"
-        assert (await beat(bench.engine)).directive == "quiet"
+        assert (await beat(bench.service)).directive == "quiet"
 
 
 async def test_a_worker_that_obeys_already_waits(bench: Bench) -> None:
-    await beat(bench.engine, wait=0)
-    await bench.engine.fleet.direct("w", "quiet")
-    waiting = beat(bench.engine, state="quiet")
+    await beat(bench.service, wait=0)
+    await bench.service.fleet.direct("w", "quiet")
+    waiting = beat(bench.service, state="quiet")
     await waits(bench)
     if waiting.done():  # the news of the order itself came late: that wakes once, and for nothing
         assert (await waiting).woken
-        waiting = beat(bench.engine, state="quiet")
+        waiting = beat(bench.service, state="quiet")
         await waits(bench)
     assert not waiting.done()
     waiting.cancel()
 
 
 async def test_the_wait_ends_with_its_time(bench: Bench) -> None:
-    await bench.engine.fleet.beat(Heartbeat("alone"), 0.2)  # whoever begins to listen is woken once
-    assert not (await bench.engine.fleet.beat(Heartbeat("alone"), 0.01)).woken
+    await bench.service.fleet.beat(Heartbeat("alone"), 0.2)  # whoever begins to listen is woken once
+    assert not (await bench.service.fleet.beat(Heartbeat("alone"), 0.01)).woken
 
 
 async def test_another_process_can_cancel(bench: Bench, url: str) -> None:
@@ -102,7 +102,7 @@ async def test_another_process_can_cancel(bench: Bench, url: str) -> None:
         pytest.skip("a database in memory has one process")
     job = await bench.push()
     await bench.fetch_one(worker_id="w")
-    waiting = beat(bench.engine, job.id)
+    waiting = beat(bench.service, job.id)
     await waits(bench)
     other = Service(open_database(url))
     try:
@@ -143,7 +143,7 @@ async def test_heartbeats_wait_over_http(bench: Bench, http: Http) -> None:
     body = {"worker_id": "w", "active_jobs": [job.id], "wait_ms": 30_000}
     waiting = asyncio.create_task(http("POST", "/ojs/v1/workers/heartbeat", body))
     await waits(bench)
-    await bench.engine.jobs.cancel(job.id)
+    await bench.service.jobs.cancel(job.id)
     async with asyncio.timeout(5):
         assert (await waiting).json()["woken"] is True
     refused = await http("POST", "/ojs/v1/workers/heartbeat", {"worker_id": "w", "wait_ms": 60_001})

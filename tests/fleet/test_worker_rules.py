@@ -26,12 +26,12 @@ pytestmark = pytest.mark.anyio
 
 async def beat(bench: Bench, worker: str, *jobs: str, **labels: Any) -> Any:
     capabilities = {"labels": labels} if labels else {}
-    return await bench.engine.fleet.beat(Heartbeat(worker, jobs, queues=("default",), capabilities=capabilities))
+    return await bench.service.fleet.beat(Heartbeat(worker, jobs, queues=("default",), capabilities=capabilities))
 
 
 async def push(bench: Bench, type: str = "t", **more: Any) -> str:
     body = {"type": type, "args": [], **more}
-    (pushed,) = await bench.engine.jobs.enqueue([read_members(msgspec.json.encode(body))])
+    (pushed,) = await bench.service.jobs.enqueue([read_members(msgspec.json.encode(body))])
     return pushed.job.id
 
 
@@ -42,7 +42,7 @@ async def types_for(bench: Bench, worker: str) -> list[str]:
 async def test_s79_a_list_of_what_is_denied_leaves_it_out(bench: Bench) -> None:
     for type in ("mail.send", "mail.bulk.send", "mailing", "report"):
         await push(bench, type)
-    await bench.engine.fleet.change_rule("w", {"denied": ("mail.*", "report")})
+    await bench.service.fleet.change_rule("w", {"denied": ("mail.*", "report")})
     assert await types_for(bench, "w") == ["mailing"]
     assert await types_for(bench, "v") == ["mail.bulk.send", "mail.send", "report"]
 
@@ -50,17 +50,17 @@ async def test_s79_a_list_of_what_is_denied_leaves_it_out(bench: Bench) -> None:
 async def test_s79_a_list_of_what_is_allowed_leaves_out_all_else(bench: Bench) -> None:
     for type in ("mail.send", "mailing", "report"):
         await push(bench, type)
-    await bench.engine.fleet.change_rule("w", {"allowed": ("mail.*",)})
+    await bench.service.fleet.change_rule("w", {"allowed": ("mail.*",)})
     assert await types_for(bench, "w") == ["mail.send"]
-    await bench.engine.fleet.change_rule("w", {"allowed": ()})
+    await bench.service.fleet.change_rule("w", {"allowed": ()})
     assert await types_for(bench, "w") == []
-    await bench.engine.fleet.change_rule("w", {"allowed": None})
+    await bench.service.fleet.change_rule("w", {"allowed": None})
     assert await types_for(bench, "w") == ["mailing", "report"]
 
 
 async def test_s79_what_is_in_both_lists_is_allowed(bench: Bench) -> None:
     await push(bench, "mail.send")
-    await bench.engine.fleet.change_rule("w", {"allowed": ("mail.send",), "denied": ("mail.*",)})
+    await bench.service.fleet.change_rule("w", {"allowed": ("mail.send",), "denied": ("mail.*",)})
     assert await types_for(bench, "w") == ["mail.send"]
 
 
@@ -69,9 +69,9 @@ async def test_lists_hold_for_jobs_with_needs_and_with_limits_too(bench: Bench) 
     await push(bench, "b", options={"rate_limit": {"key": "k", "concurrency": 5}})
     await push(bench, "c")
     await beat(bench, "w", ssd=True)
-    await bench.engine.fleet.change_rule("w", {"denied": ("a", "b")})
+    await bench.service.fleet.change_rule("w", {"denied": ("a", "b")})
     assert await types_for(bench, "w") == ["c"]
-    await bench.engine.fleet.change_rule("w", {"denied": ()})
+    await bench.service.fleet.change_rule("w", {"denied": ()})
     assert await types_for(bench, "w") == ["a", "b"]
 
 
@@ -81,14 +81,14 @@ async def test_s92_a_worker_that_is_disabled_gives_back_what_it_holds(bench: Ben
     await beat(bench, "w")
     done, held = await bench.fetch(worker_id="w", count=2)
     await bench.ack(done)
-    rule = await bench.engine.fleet.change_rule("w", {"enabled": False, "reason": "its disk is full"})
+    rule = await bench.service.fleet.change_rule("w", {"enabled": False, "reason": "its disk is full"})
     assert (rule.enabled, rule.reason) == (False, "its disk is full")
     back = await bench.find(held)
     assert (back.state, back.worker_id, back.attempt) == ("available", None, 0)
     assert (await bench.find(done)).state == "completed"
     pulse = await beat(bench, "w", held.id)
     assert (pulse.directive, pulse.lost) == ("quiet", [held.id])
-    (refusal,) = await bench.engine.jobs.acknowledge([Acknowledgement(held.id, None, "w", held.attempt)])
+    (refusal,) = await bench.service.jobs.acknowledge([Acknowledgement(held.id, None, "w", held.attempt)])
     assert isinstance(refusal, Conflict)
     assert await bench.fetch(worker_id="w") == []
     assert (await bench.fetch_one(worker_id="v")).id == held.id
@@ -98,28 +98,28 @@ async def test_s92_a_worker_that_is_disabled_gives_back_what_it_holds(bench: Ben
 async def test_a_worker_that_is_enabled_again_gets_jobs(bench: Bench) -> None:
     await push(bench)
     await beat(bench, "w")
-    await bench.engine.fleet.change_rule("w", {"enabled": False})
-    assert [worker.enabled for worker in await bench.engine.fleet.all()] == [False]
-    await bench.engine.fleet.change_rule("w", {"enabled": True})
+    await bench.service.fleet.change_rule("w", {"enabled": False})
+    assert [worker.enabled for worker in await bench.service.fleet.all()] == [False]
+    await bench.service.fleet.change_rule("w", {"enabled": True})
     assert (await beat(bench, "w")).directive == "running"
     assert len(await bench.fetch(worker_id="w")) == 1
 
 
 async def test_a_worker_may_be_disabled_before_it_is_there(bench: Bench) -> None:
     await push(bench)
-    await bench.engine.fleet.change_rule("w", {"enabled": False})
+    await bench.service.fleet.change_rule("w", {"enabled": False})
     assert (await beat(bench, "w")).directive == "quiet"
     assert await bench.fetch(worker_id="w") == []
-    await bench.engine.fleet.forget_rule("w")
+    await bench.service.fleet.forget_rule("w")
     assert len(await bench.fetch(worker_id="w")) == 1
     with pytest.raises(NotFound):
-        await bench.engine.fleet.forget_rule("w")
+        await bench.service.fleet.forget_rule("w")
 
 
 async def test_a_disabled_worker_still_receives_the_terminate_directive(bench: Bench) -> None:
     await beat(bench, "w")
-    await bench.engine.fleet.direct("w", "terminate")
-    await bench.engine.fleet.change_rule("w", {"enabled": False})
+    await bench.service.fleet.direct("w", "terminate")
+    await bench.service.fleet.change_rule("w", {"enabled": False})
     assert (await beat(bench, "w")).directive == "terminate"
 
 
@@ -127,10 +127,10 @@ async def test_s94_a_rule_overrides_the_capabilities_that_a_worker_reports(bench
     id = await push(bench, requires={"memory_mb": 4096, "ssd": True})
     await beat(bench, "w", memory_mb=8192)
     assert await bench.fetch(worker_id="w") == []
-    await bench.engine.fleet.change_rule("w", {"provides": {"ssd": "true", "memory_mb": "2048"}})
+    await bench.service.fleet.change_rule("w", {"provides": {"ssd": "true", "memory_mb": "2048"}})
     assert await bench.fetch(worker_id="w") == []
-    await bench.engine.fleet.change_rule("w", {"provides": {"memory_mb": "4096"}})
-    (worker,) = await bench.engine.fleet.all()
+    await bench.service.fleet.change_rule("w", {"provides": {"memory_mb": "4096"}})
+    (worker,) = await bench.service.fleet.all()
     assert worker.provides == {"accelerator": ["cpu"], "memory_mb": ["4096"], "ssd": ["true"]}
     await beat(bench, "w", memory_mb=1)
     assert (await bench.fetch_one(worker_id="w")).id == id
@@ -139,30 +139,30 @@ async def test_s94_a_rule_overrides_the_capabilities_that_a_worker_reports(bench
 async def test_a_rule_removes_a_capability_that_a_worker_reports(bench: Bench) -> None:
     await push(bench, requires={"ssd": True})
     await beat(bench, "w", ssd=True)
-    await bench.engine.fleet.change_rule("w", {"provides": {"ssd": None}})
+    await bench.service.fleet.change_rule("w", {"provides": {"ssd": None}})
     assert await bench.fetch(worker_id="w") == []
-    (found,) = await bench.engine.fleet.unrunnable()
+    (found,) = await bench.service.fleet.unrunnable()
     assert found.reasons == ["ssd: In true is required; the worker has none"]
 
 
 async def test_a_job_that_no_worker_may_run_is_told_with_the_reason(bench: Bench) -> None:
     first = await push(bench, "a")
     await push(bench, "b", version="2.0")
-    assert [(one.queue, one.jobs, one.type, one.reasons) for one in await bench.engine.fleet.unrunnable()] == [
+    assert [(one.queue, one.jobs, one.type, one.reasons) for one in await bench.service.fleet.unrunnable()] == [
         ("default", 2, None, ["no worker takes jobs of this queue"])
     ]
     await beat(bench, "w")
-    assert await bench.engine.fleet.unrunnable() == []
-    await bench.engine.fleet.change_rule("w", {"denied": ("a",)})
-    (found,) = await bench.engine.fleet.unrunnable()
+    assert await bench.service.fleet.unrunnable() == []
+    await bench.service.fleet.change_rule("w", {"denied": ("a",)})
+    (found,) = await bench.service.fleet.unrunnable()
     assert (found.type, found.job_id, found.reasons) == ("a", first, ["a worker rule excludes the type 'a'"])
-    await bench.engine.fleet.change_rule("w", {"enabled": False})
-    (found,) = await bench.engine.fleet.unrunnable()
+    await bench.service.fleet.change_rule("w", {"enabled": False})
+    (found,) = await bench.service.fleet.unrunnable()
     assert (found.type, found.jobs) == (None, 2)
 
 
 async def test_a_worker_rule_applies_to_one_tenant(bench: Bench) -> None:
-    acme = bench.engine.as_(Caller("acme"))
+    acme = bench.service.as_(Caller("acme"))
     await acme.fleet.change_rule("w", {"enabled": False})
     assert [rule.id for rule in await acme.fleet.rules()] == ["w"]
     await push(bench)
@@ -172,10 +172,10 @@ async def test_a_worker_rule_applies_to_one_tenant(bench: Bench) -> None:
 async def test_a_rule_change_wakes_a_parked_fetch(bench: Bench) -> None:
     await beat(bench, "w")
     await push(bench)
-    await bench.engine.fleet.change_rule("w", {"denied": ("t",)})
-    waiting = asyncio.create_task(bench.engine.jobs.fetch(Claim(("default",), 1, "w"), wait=30))
+    await bench.service.fleet.change_rule("w", {"denied": ("t",)})
+    waiting = asyncio.create_task(bench.service.jobs.fetch(Claim(("default",), 1, "w"), wait=30))
     await asyncio.sleep(0)
-    await bench.engine.fleet.change_rule("w", {"denied": ()})
+    await bench.service.fleet.change_rule("w", {"denied": ()})
     assert len(await asyncio.wait_for(waiting, 20)) == 1
 
 

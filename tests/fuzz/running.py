@@ -49,7 +49,7 @@ class Outcome(msgspec.Struct):
 
     finding: Finding | None = None
     executions: int = 0
-    engine: str = ""
+    service: str = ""
 
 
 class Probe:
@@ -155,7 +155,7 @@ def guided(atheris: ModuleType, probe: Probe, seeds: list[bytes], seconds: float
     def run(data: bytes) -> None:
         probe(data)
         if probe.executions % 200 == 0:
-            probe.write(Outcome(executions=probe.executions, engine="atheris"))
+            probe.write(Outcome(executions=probe.executions, service="atheris"))
 
     options = [f"-max_total_time={round(seconds)}", f"-max_len={MAX_BYTES}", "-rss_limit_mb=0", "-print_final_stats=0"]
     options += [f"-timeout={10**6}", "-len_control=0", "-verbosity=0", f"-artifact_prefix={folder}/"]
@@ -192,7 +192,7 @@ def main() -> None:
         folder.mkdir(exist_ok=True)
         guided(atheris, probe, target.seeds(), chosen.seconds, folder)
     by_chance(probe, target.seeds(), chosen.seconds, chosen.inputs, random.Random(chosen.seed))
-    probe.write(Outcome(executions=probe.executions, engine=f"chance, {probe.accepted} accepted"))
+    probe.write(Outcome(executions=probe.executions, service=f"chance, {probe.accepted} accepted"))
 
 
 def _instrumented(atheris: ModuleType) -> Any:

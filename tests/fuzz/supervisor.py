@@ -33,7 +33,7 @@ def fuzz_parsers(
             run = _Run(name, Path(folder), by_chance=by_chance, most=most)
             report.add_all(run.findings(seconds, seed))
             spent = time.monotonic() - started
-            print(f"{name:14} {run.executions:9} inputs in {spent:4.0f} s ({run.engine})", flush=True)
+            print(f"{name:14} {run.executions:9} inputs in {spent:4.0f} s ({run.service})", flush=True)
 
 
 class _Run:
@@ -41,7 +41,7 @@ class _Run:
 
     def __init__(self, name: str, folder: Path, *, by_chance: bool, most: int | None) -> None:
         self.executions = 0
-        self.engine = "none"
+        self.service = "none"
         self._is_killed = False
         self._name = name
         self._out = folder / "findings"
@@ -103,5 +103,5 @@ class _Run:
         counted = [one for one in outcomes if one.executions]
         if counted:
             self.executions += max(one.executions for one in counted)
-            self.engine = counted[-1].engine
+            self.service = counted[-1].service
         return [one.finding for one in outcomes if one.finding is not None]

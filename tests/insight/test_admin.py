@@ -118,8 +118,8 @@ async def test_finished_jobs_are_kept_as_long_as_their_queue_says(http: Http, be
 
     async def left() -> set[str]:
         await bench.run(forget, None)
-        await bench.engine.maintenance.retain_by_walks()
-        return {job.queue for job in (await bench.engine.jobs.select()).jobs}
+        await bench.service.maintenance.retain_by_walks()
+        return {job.queue for job in (await bench.service.jobs.select()).jobs}
 
     assert await left() == {"short", "usual", "long"}
     bench.clock.advance(2 * 3600)
@@ -138,7 +138,7 @@ async def test_only_so_many_dead_letters_are_kept(http: Http, bench: Bench) -> N
     for _ in range(4):
         await bench.push(queue="q", retry={"max_attempts": 1, "on_exhaustion": "dead_letter"})
         ids.append((await bench.fail(await bench.fetch_one("q"))).id)
-    await bench.engine.maintenance.retain_by_walks()
+    await bench.service.maintenance.retain_by_walks()
     listed = await get(http, "/dead-letter")
     assert [one["id"] for one in listed["items"]] == ids[:1:-1]
     assert "dead_letter.pruned" in await bench.events()
@@ -156,7 +156,7 @@ async def test_a_purge_requires_confirmation_and_final_states(http: Http, bench:
     assert (await http("DELETE", path, long_ago)).json()["purged_count"] == 0
     purged = await http("DELETE", path, {"states": ["completed", "discarded"], "confirm": True})
     assert purged.json() == {"purged_count": 1, "skipped": 0, "states": ["completed", "discarded"]}
-    assert [job.id for job in (await bench.engine.jobs.select()).jobs] == [waiting.id]
+    assert [job.id for job in (await bench.service.jobs.select()).jobs] == [waiting.id]
 
 
 async def test_jobs_are_searched_and_sorted(http: Http, bench: Bench) -> None:
@@ -291,10 +291,10 @@ async def test_the_time_of_a_suspension_is_no_run_time(http: Http, bench: Bench,
     await bench.push("ask", retry={"max_attempts": 1})
     job = await bench.fetch_one()
     bench.clock.advance(10)
-    accepted((await bench.engine.jobs.release([Release(job.id, job.worker_id, job.attempt, then="wait")]))[0])
+    accepted((await bench.service.jobs.release([Release(job.id, job.worker_id, job.attempt, then="wait")]))[0])
     bench.clock.advance(3 * 3600)
     failure = None if answers else Failure("NoAnswer", "nobody knew", retryable=False)
-    await bench.engine.workflows.activate(job.id, b"1", failure)
+    await bench.service.workflows.activate(job.id, b"1", failure)
     since = format_timestamp(bench.clock.now - 4 * 3600 * 1_000_000)
     steps = (await get(http, f"/stats/history?period=1d&type=ask&since={since}"))["data"]
     assert sum(step["completed" if answers else "failed"] for step in steps) == 1
@@ -347,7 +347,7 @@ async def test_in_maintenance_nothing_starts_and_everything_is_kept(http: Http, 
     await bench.push("accepted")
     await bench.run_due(after=120)
     assert await bench.fetch(count=9) == []
-    assert {job.type: job.state for job in (await bench.engine.jobs.select()).jobs} == {
+    assert {job.type: job.state for job in (await bench.service.jobs.select()).jobs} == {
         "waiting": "available",
         "later": "scheduled",
         "accepted": "available",

@@ -24,11 +24,11 @@ async def test_hours_are_summed_up_once_by_several_servers(shared_url: str, cloc
         clock.advance(400)
     for days in (1, 1, 1, 1):
         clock.advance(days * 86_400)
-        await asyncio.gather(*[engine.database.run(forget, None) for engine in engines])
-    steps = await bench.engine.scope.look(history, Span(start, clock.now, 60))
+        await asyncio.gather(*[service.database.run(forget, None) for service in engines])
+    steps = await bench.service.scope.look(history, Span(start, clock.now, 60))
     assert sum(work.enqueued for _, work in steps) == 10
-    for engine in engines:
-        await engine.close()
+    for service in engines:
+        await service.close()
 
 
 def test_percentiles_lie_between_the_bounds_of_their_buckets() -> None:

@@ -275,18 +275,18 @@ class Explained:
 
 
 async def test_no_survey_of_failures_reads_all_jobs(bench: Bench) -> None:
-    if bench.engine.database.kind != "sqlite":
+    if bench.service.database.kind != "sqlite":
         pytest.skip("PostgreSQL's planner looks at the size of the tables, which are empty here")
     for queue in ("a", "b"):
         await bench.push(queue=queue)
-    scope = bench.engine.scope
+    scope = bench.service.scope
 
     def survey(tx: Any, requests: Any) -> Any:
         explained: Any = Explained(tx)
         attention.find_attention(explained, (None,))
         for chosen in (JobFilter(), JobFilter(type="a*"), JobFilter(queue="a"), JobFilter(error_type="E")):
             failures.group_failures(explained, (failures.FailureQuestion(chosen, scope),))
-            own = bench.engine.as_(Caller("acme")).scope
+            own = bench.service.as_(Caller("acme")).scope
             failures.group_failures(explained, (failures.FailureQuestion(chosen, own),))
         return [explained.scans for _ in requests]
 

@@ -36,13 +36,13 @@ SKIPS = skip_if_unchanged(subject="{job.args.0}", context="{job.args.1}")
 
 
 @pytest.fixture
-def flow(engine: Service, clock: Clock) -> WorkflowBench:
-    return WorkflowBench(engine, clock)
+def flow(service: Service, clock: Clock) -> WorkflowBench:
+    return WorkflowBench(service, clock)
 
 
 async def push(bench: Bench, *args: Any, reactions: dict[str, Any] | None = None, **more: Any) -> Job:
     body = {"type": "test", "args": list(args), "event_reactions": reactions or RECORDED, **more}
-    (pushed,) = await bench.engine.jobs.enqueue([read_members(msgspec.json.encode(body))])
+    (pushed,) = await bench.service.jobs.enqueue([read_members(msgspec.json.encode(body))])
     return pushed.job
 
 
@@ -58,7 +58,7 @@ async def run(
 
 
 async def outcomes(bench: Bench, **chosen: Any) -> list[str]:
-    return [one.outcome.value for one in await bench.engine.tasks.runs(TaskFilter(**chosen))]
+    return [one.outcome.value for one in await bench.service.tasks.runs(TaskFilter(**chosen))]
 
 
 # Recording runs
@@ -70,12 +70,12 @@ async def test_s62_a_run_is_remembered_by_its_type_subject_and_context(bench: Be
     taken = await bench.fetch_one()
     bench.clock.advance(2)
     await bench.ack(taken, b'{"passed":7}')
-    (one,) = await bench.engine.tasks.runs()
+    (one,) = await bench.service.tasks.runs()
     assert (one.task.type, one.task.subject, one.task.context) == ("test", "core", "arm64")
     assert (one.outcome, one.job_id, one.attempts) == (Outcome.SUCCESS, job.id, 1)
     assert (one.duration, one.waited) == (2.0, 3.0)
     assert one.result == msgspec.Raw(b'{"passed":7}')
-    (counted,) = await bench.engine.tasks.statistics()
+    (counted,) = await bench.service.tasks.statistics()
     assert (counted.runs, counted.successes, counted.success_rate) == (1, 1, 1.0)
     assert counted.average_duration == 2.0
 
@@ -83,8 +83,8 @@ async def test_s62_a_run_is_remembered_by_its_type_subject_and_context(bench: Be
 async def test_s62_what_does_not_say_so_is_not_remembered(bench: Bench) -> None:
     await bench.push()
     await bench.ack(await bench.fetch_one())
-    assert await bench.engine.tasks.runs() == []
-    assert await bench.engine.tasks.statistics() == []
+    assert await bench.service.tasks.runs() == []
+    assert await bench.service.tasks.statistics() == []
 
 
 async def test_a_final_failure_is_recorded_as_failure_or_error(bench: Bench) -> None:
@@ -95,10 +95,10 @@ async def test_a_final_failure_is_recorded_as_failure_or_error(bench: Bench) -> 
     bench.clock.advance(3600)
     await bench.run_due()
     assert await outcomes(bench) == ["error", "failure"]
-    (latest, first) = await bench.engine.tasks.runs()
+    (latest, first) = await bench.service.tasks.runs()
     assert msgspec.json.decode(first.error)["type"] == "SomeError"  # type: ignore[arg-type]
     assert msgspec.json.decode(latest.error)["type"] in ("timeout", "visibility_timeout")  # type: ignore[arg-type]
-    (counted,) = await bench.engine.tasks.statistics()
+    (counted,) = await bench.service.tasks.statistics()
     assert (counted.runs, counted.failures, counted.errors, counted.success_rate) == (2, 1, 1, 0.0)
 
 
@@ -107,7 +107,7 @@ async def test_a_retry_comes_before_what_is_remembered(bench: Bench) -> None:
     assert await outcomes(bench) == []
     await bench.run_due(after=10)
     await bench.ack(await bench.fetch_one())
-    (one,) = await bench.engine.tasks.runs()
+    (one,) = await bench.service.tasks.runs()
     assert (one.outcome, one.attempts) == (Outcome.SUCCESS, 2)
 
 
@@ -119,7 +119,7 @@ async def test_s106_the_last_success_the_last_failure_and_the_five_newest_are_ke
     for number in range(1, 8):
         await run(bench, "a", "x", result=number)
     await run(bench, "b", "x", result=0)
-    of_a = await bench.engine.tasks.runs(TaskFilter(subject="a"))
+    of_a = await bench.service.tasks.runs(TaskFilter(subject="a"))
     assert [(one.outcome.value, one.result) for one in of_a] == [
         *(("success", msgspec.Raw(b"%d" % number)) for number in (7, 6, 5, 4, 3)),
         ("failure", msgspec.UNSET),
@@ -129,7 +129,7 @@ async def test_s106_the_last_success_the_last_failure_and_the_five_newest_are_ke
     assert await outcomes(bench, subject="a") == ["failure"] * 5 + ["success"]
     assert await outcomes(bench, subject="a", outcome=Outcome.SUCCESS) == ["success"]
     assert await outcomes(bench, subject="b") == ["success"]
-    counted_a, counted_b = await bench.engine.tasks.statistics()
+    counted_a, counted_b = await bench.service.tasks.statistics()
     assert (counted_a.runs, counted_a.successes, counted_a.failures) == (15, 8, 7), "all are counted"
     assert counted_b.runs == 1
 
@@ -137,37 +137,37 @@ async def test_s106_the_last_success_the_last_failure_and_the_five_newest_are_ke
 async def test_durations_are_summed_up(bench: Bench) -> None:
     for takes in (2.0, 0.5, 6.5):
         await run(bench, "a", "x", takes=takes)
-    (counted,) = await bench.engine.tasks.statistics()
+    (counted,) = await bench.service.tasks.statistics()
     assert (counted.shortest_duration, counted.average_duration, counted.longest_duration) == (0.5, 3.0, 6.5)
 
 
 async def test_task_runs_are_scoped_to_a_workspace(bench: Bench) -> None:
     await run(bench, "a", "x", meta={"tenant_id": "acme"})
     await run(bench, "b", "x", meta={"tenant_id": "beta"})
-    acme = bench.engine.as_(Caller("acme"))
+    acme = bench.service.as_(Caller("acme"))
     assert [one.task.subject for one in await acme.tasks.runs()] == ["a"]
     assert [one.task.subject for one in await acme.tasks.statistics(TaskFilter(tenant="beta"))] == ["a"]
-    assert len(await bench.engine.tasks.runs()) == 2
+    assert len(await bench.service.tasks.runs()) == 2
 
 
 async def test_task_runs_are_deleted_after_a_year_without_a_repeat(bench: Bench) -> None:
     await run(bench, "a", "x")
     bench.clock.advance(364 * 86_400)
     await run(bench, "b", "x")
-    await bench.engine.maintenance.prune()
-    assert len(await bench.engine.tasks.runs()) == 2
+    await bench.service.maintenance.prune()
+    assert len(await bench.service.tasks.runs()) == 2
     bench.clock.advance(2 * 86_400)
-    await bench.engine.maintenance.prune()
-    assert [one.task.subject for one in await bench.engine.tasks.runs()] == ["b"]
-    assert [one.task.subject for one in await bench.engine.tasks.statistics()] == ["b"]
+    await bench.service.maintenance.prune()
+    assert [one.task.subject for one in await bench.service.tasks.runs()] == ["b"]
+    assert [one.task.subject for one in await bench.service.tasks.statistics()] == ["b"]
 
 
 async def test_an_invalid_subject_is_logged_and_the_job_stays_completed(bench: Bench) -> None:
     for args in ([["a list"], "x"], ["x" * 300, "x"], []):
         job = await run(bench, *args)
         assert job.state == "completed"
-        assert "job.reaction_failed" in [entry.type for entry in await bench.engine.jobs.history(job.id)]
-    assert await bench.engine.tasks.runs() == []
+        assert "job.reaction_failed" in [entry.type for entry in await bench.service.jobs.history(job.id)]
+    assert await bench.service.tasks.runs() == []
 
 
 @pytest.mark.parametrize(
@@ -202,11 +202,11 @@ async def test_s87_what_has_not_changed_is_skipped_and_the_worker_gets_something
     skipped = await bench.find(same)
     assert (skipped.state, skipped.result, skipped.outcome) == ("completed", b'{"answer":42}', Outcome.SKIPPED)
     assert shown(skipped)["outcome"] == "skipped"
-    (entry,) = [entry for entry in await bench.engine.jobs.history(same.id) if entry.type == "job.skipped"]
+    (entry,) = [entry for entry in await bench.service.jobs.history(same.id) if entry.type == "job.skipped"]
     assert entry.data["adopted_job_id"] == first.id
     await bench.ack(taken, b"1")
     assert await outcomes(bench) == ["success", "skipped", "success"]
-    (counted,) = await bench.engine.tasks.statistics()
+    (counted,) = await bench.service.tasks.statistics()
     assert (counted.runs, counted.skipped, counted.success_rate) == (3, 1, 1.0)
 
 
@@ -221,7 +221,7 @@ async def test_only_the_last_success_counts(bench: Bench) -> None:
 
 
 async def test_inputs_are_what_lookups_find(bench: Bench) -> None:
-    await bench.engine.collections.create("sources")
+    await bench.service.collections.create("sources")
     inputs = {"source": found("sources/core"), "flags": OF_JOB["args"][0]}
     once = {"on_success": [record()], "on_assignment": [skip_if_unchanged(inputs)]}
 
@@ -233,18 +233,18 @@ async def test_inputs_are_what_lookups_find(bench: Bench) -> None:
         return bool(jobs)
 
     assert await runs("-O2"), "there is nothing to look up: it is noted, and the job runs"
-    await bench.engine.collections.add(Where("sources"), NewItem("core", b'{"a":1,"b":2}'))
+    await bench.service.collections.add(Where("sources"), NewItem("core", b'{"a":1,"b":2}'))
     assert await runs("-O2")
     assert not await runs("-O2")
     assert await runs("-O3")
-    await bench.engine.collections.add(Where("sources"), NewItem("core", b'{"b":2,"a":1}', replace=True))
+    await bench.service.collections.add(Where("sources"), NewItem("core", b'{"b":2,"a":1}', replace=True))
     assert not await runs("-O3"), "the order of members does not matter"
-    await bench.engine.collections.add(Where("sources"), NewItem("core", b'{"b":3,"a":1}', replace=True))
+    await bench.service.collections.add(Where("sources"), NewItem("core", b'{"b":3,"a":1}', replace=True))
     assert await runs("-O3")
 
 
 async def test_s59_a_skipped_step_provides_the_artifacts_of_the_last_success(flow: WorkflowBench) -> None:
-    flow.engine.store = MemoryStore()
+    flow.service.store = MemoryStore()
 
     def plan() -> dict[str, Any]:
         provided = [{"name": "file", "artifact": {"category": "tarball"}}, {"name": "data"}]
@@ -255,9 +255,9 @@ async def test_s59_a_skipped_step_provides_the_artifacts_of_the_last_success(flo
 
     await flow.create(plan())
     (job,) = await flow.take()
-    file = await flow.engine.files.keep(b"the tarball", NewFile(job_id=job.id))
+    file = await flow.service.files.keep(b"the tarball", NewFile(job_id=job.id))
     where = Where(job_id=job.id)
-    await flow.engine.collections.add(where, NewItem("x.tar", b'{"v":1}', "tarball", file_id=file.id))
+    await flow.service.collections.add(where, NewItem("x.tar", b'{"v":1}', "tarball", file_id=file.id))
     await flow.ack(job, b'{"n":1}')
     await flow.take()
     before = flow.arguments["use"]
@@ -267,34 +267,34 @@ async def test_s59_a_skipped_step_provides_the_artifacts_of_the_last_success(flo
     await flow.take(5)
     assert flow.order == ["build", "use", "use"]
     assert flow.arguments["use"] == before
-    assert await fetch(flow.engine, before[0]["file"]["id"]) == b"the tarball"
+    assert await fetch(flow.service, before[0]["file"]["id"]) == b"the tarball"
     assert (await flow.step("b")).outcome is Outcome.SKIPPED
     assert (await flow.step("b")).state == "completed"
 
 
 async def test_s59_a_skipped_step_adopts_the_item_that_another_job_provided(flow: WorkflowBench) -> None:
-    await flow.engine.collections.create("builds")
+    await flow.service.collections.create("builds")
     skips = skip_if_changed("builds/core", None, provides="core")
     steps = [
         {"id": "b", "type": "build", "args": [], "event_reactions": {"on_assignment": [skips]}, "provides": ["core"]},
         {"id": "u", "type": "use", "args": [{"$lookup": "internal/core"}]},
     ]
     await flow.create({"type": "graph", "steps": steps})
-    await flow.engine.collections.add(Where("builds"), NewItem("core", b'{"by":"another"}'))
+    await flow.service.collections.add(Where("builds"), NewItem("core", b'{"by":"another"}'))
     await flow.take(5)
     assert flow.order == ["use"]
     assert flow.arguments["use"][0]["data"] == {"by": "another"}
 
 
 async def test_s58_a_job_is_skipped_only_if_its_lookup_result_has_changed(bench: Bench) -> None:
-    await bench.engine.collections.create("builds")
+    await bench.service.collections.create("builds")
     nothing = {"on_assignment": [skip_if_changed("builds/core", None)]}
     await push(bench, reactions=nothing)
     assert len(await bench.fetch()) == 1
-    item = await bench.engine.collections.add(Where("builds"), NewItem("core", b"1"))
+    item = await bench.service.collections.add(Where("builds"), NewItem("core", b"1"))
     await push(bench, reactions={"on_assignment": [skip_if_changed("builds/core", item.id)]})
     assert len(await bench.fetch()) == 1
-    await bench.engine.collections.remove(Where("builds"), "core")
+    await bench.service.collections.remove(Where("builds"), "core")
     job = await push(bench, reactions={"on_assignment": [skip_if_changed("builds/core", item.id)]})
     assert await bench.fetch() == []
     skipped = await bench.find(job)
@@ -304,19 +304,19 @@ async def test_s58_a_job_is_skipped_only_if_its_lookup_result_has_changed(bench:
 async def test_s58_a_lookup_that_makes_no_sense_skips_nothing(bench: Bench) -> None:
     job = await push(bench, reactions={"on_assignment": [skip_if_changed("internal/x", None)]})
     assert [one.id for one in await bench.fetch()] == [job.id]
-    assert "job.reaction_failed" in [entry.type for entry in await bench.engine.jobs.history(job.id)]
+    assert "job.reaction_failed" in [entry.type for entry in await bench.service.jobs.history(job.id)]
 
 
 async def test_a_skipped_job_triggers_its_success_reactions(bench: Bench) -> None:
-    await bench.engine.collections.create("done")
+    await bench.service.collections.create("done")
     both = {"on_success": [record(), collect("it", collection="done")], "on_assignment": [skip_if_unchanged()]}
     await run(bench, 1, result="made", reactions=both)
-    await bench.engine.collections.remove(Where("done"), "it")
+    await bench.service.collections.remove(Where("done"), "it")
     await push(bench, 1, reactions=both)
     assert await bench.fetch() == []
-    (item,) = await bench.engine.collections.items(Where("done"))
+    (item,) = await bench.service.collections.items(Where("done"))
     assert bytes(item.data) == b'"made"'
-    assert await bench.engine.jobs.wait_for((await push(bench, 1, reactions=both)).id, 0) is not None
+    assert await bench.service.jobs.wait_for((await push(bench, 1, reactions=both)).id, 0) is not None
 
 
 async def test_what_was_skipped_is_forgotten_like_all_others(bench: Bench) -> None:
@@ -324,7 +324,7 @@ async def test_what_was_skipped_is_forgotten_like_all_others(bench: Bench) -> No
     job = await push(bench, 1, reactions={"on_success": [record()], "on_assignment": [skip_if_unchanged()]})
     await bench.fetch()
     bench.clock.advance(86_401)
-    assert (await bench.engine.maintenance.prune())["jobs"] == 2
+    assert (await bench.service.maintenance.prune())["jobs"] == 2
     with pytest.raises(NotFound):
         await bench.find(job)
 
@@ -333,21 +333,21 @@ async def test_a_number_beyond_a_double_does_not_block_other_jobs(bench: Bench) 
     """The server stores a number beyond the range of a double, but reactions cannot read it."""
     odd = {"on_success": [record("{job.args.0}")], "on_assignment": [skip_if_unchanged()]}
     body = b'{"type":"t","args":[1e400],"event_reactions":%b}' % msgspec.json.encode(odd)
-    await bench.engine.jobs.enqueue([read_members(body)])
+    await bench.service.jobs.enqueue([read_members(body)])
     await bench.push("plain")
     jobs = await bench.fetch(count=2)
     assert [job.type for job in jobs] == ["t", "plain"]
     done = await bench.ack(jobs[0])
-    assert [entry.type for entry in await bench.engine.jobs.history(done.id)].count("job.reaction_failed") == 2
+    assert [entry.type for entry in await bench.service.jobs.history(done.id)].count("job.reaction_failed") == 2
 
 
 async def test_adopted_artifacts_replace_those_of_a_failed_attempt(bench: Bench) -> None:
-    bench.engine.store = MemoryStore()
+    bench.service.store = MemoryStore()
     both = {"on_success": [record()], "on_assignment": [skip_if_unchanged()]}
 
     async def attach(job: Job, content: bytes) -> None:
-        file = await bench.engine.files.keep(content, NewFile(job_id=job.id))
-        await bench.engine.collections.add(Where(job_id=job.id), NewItem("out", b"null", file_id=file.id))
+        file = await bench.service.files.keep(content, NewFile(job_id=job.id))
+        await bench.service.collections.add(Where(job_id=job.id), NewItem("out", b"null", file_id=file.id))
 
     slow = await push(bench, 1, reactions=both, options={"retry": {"jitter": False}})
     taken = await bench.fetch_one()
@@ -360,22 +360,22 @@ async def test_adopted_artifacts_replace_those_of_a_failed_attempt(bench: Bench)
     await bench.run_due(after=60)
     assert await bench.fetch() == []
     assert (await bench.find(slow)).outcome is Outcome.SKIPPED
-    (item,) = await bench.engine.collections.items(Where(job_id=slow.id))
+    (item,) = await bench.service.collections.items(Where(job_id=slow.id))
     assert item.file is not None
-    assert await fetch(bench.engine, item.file.id) == b"whole"
+    assert await fetch(bench.service, item.file.id) == b"whole"
     assert quick.id == other.id
 
 
 async def test_the_inputs_of_an_attempt_that_failed_are_not_those_of_the_next(bench: Bench) -> None:
-    await bench.engine.collections.create("c")
-    await bench.engine.collections.add(Where("c"), NewItem("x", b"1"))
+    await bench.service.collections.create("c")
+    await bench.service.collections.add(Where("c"), NewItem("x", b"1"))
     both = {"on_success": [record()], "on_assignment": [skip_if_unchanged(found("c/x"))]}
     await push(bench, reactions=both, options={"retry": {"jitter": False}})
     await bench.fail(await bench.fetch_one())
-    await bench.engine.collections.remove(Where("c"), "x")
+    await bench.service.collections.remove(Where("c"), "x")
     await bench.run_due(after=60)
     await bench.ack(await bench.fetch_one(), b'"without x"')
-    await bench.engine.collections.add(Where("c"), NewItem("x", b"1"))
+    await bench.service.collections.add(Where("c"), NewItem("x", b"1"))
     await push(bench, reactions=both)
     assert len(await bench.fetch()) == 1, "nothing has succeeded with this x"
 
@@ -457,7 +457,7 @@ async def test_jobs_say_how_they_have_ended(bench: Bench) -> None:
     for job, word in ((good, None), (bad, "failure")):
         taken = await bench.fetch_one("a" if job is good else "b")
         await (bench.ack(taken) if word is None else bench.fail(taken, code="out_of_stock"))
-    await bench.engine.jobs.cancel(gone.id)
+    await bench.service.jobs.cancel(gone.id)
     await bench.fetch_one("d", lease=1_000_000)
     await bench.run_due(after=2)
     words = [shown(await bench.find(job)).get("outcome") for job in (good, bad, gone, lost)]
@@ -477,7 +477,7 @@ async def test_jobs_say_how_they_have_ended(bench: Bench) -> None:
 async def test_a_decision_of_a_handler_is_told_from_a_bug(bench: Bench, error: Exception, outcome: Outcome) -> None:
     job = await bench.push(retry={"max_attempts": 1})
     taken = await bench.fetch_one()
-    await bench.engine.jobs.fail([FailureReport(job.id, described(error), taken.worker_id, taken.attempt)])
+    await bench.service.jobs.fail([FailureReport(job.id, described(error), taken.worker_id, taken.attempt)])
     assert (await bench.find(job)).outcome is outcome
 
 

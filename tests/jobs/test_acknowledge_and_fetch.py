@@ -102,7 +102,7 @@ async def test_the_manifest_says_that_it_can(http: Http) -> None:
 
 async def test_a_caller_of_a_tenant_gets_its_next_step_as_well(bench: Bench) -> None:
     """What a caller may do is looked up first, so that both parts still come together."""
-    mine = bench.engine.as_(Caller("acme"))
+    mine = bench.service.as_(Caller("acme"))
     steps = [{"type": "step", "args": [number]} for number in range(4)]
     await mine.workflows.create(read_members(msgspec.json.encode({"type": "chain", "steps": steps})))
     claim = Claim(("default",), 1, "w")
@@ -125,13 +125,13 @@ async def test_both_are_one_transaction_however_many_are_acknowledged(bench: Ben
     """The threads of a database share much work; the fetch must not go to another one, which does not see the ends."""
     steps = [{"type": "a", "args": []}, {"type": "b", "args": []}]
     for _ in range(size):
-        await bench.engine.workflows.create(read_members(msgspec.json.encode({"type": "chain", "steps": steps})))
+        await bench.service.workflows.create(read_members(msgspec.json.encode({"type": "chain", "steps": steps})))
     claim = Claim(("default",), 1_000, "w")
-    jobs = await bench.engine.jobs.fetch(claim)
+    jobs = await bench.service.jobs.fetch(claim)
     assert [job.type for job in jobs] == ["a"] * size
     others = [bench.push("c") for _ in range(50)]
     acks = [Acknowledgement(job.id, None, "w", job.attempt) for job in jobs]
-    going_on = asyncio.create_task(bench.engine.jobs.acknowledge_and_fetch(acks, claim))
+    going_on = asyncio.create_task(bench.service.jobs.acknowledge_and_fetch(acks, claim))
     await asyncio.gather(*others)
     outcomes, found = await going_on
     assert not any(isinstance(outcome, OjsterError) for outcome in outcomes)

@@ -1,4 +1,4 @@
-"""A stateful comparison of the engine with a model: after any sequence of operations, both agree on every job.
+"""A stateful comparison of the service with a model: after any sequence of operations, both agree on every job.
 
 No job is lost, no job is claimed twice within its lease, no attempt exceeds the limit, and the counts are right.
 """
@@ -69,7 +69,7 @@ class Held:
 
 @dataclass
 class Model:
-    """The reference model: the simplest implementation of the engine's behaviour."""
+    """The reference model: the simplest implementation of the service's behaviour."""
 
     jobs: dict[str, Expected] = field(default_factory=dict)
     paused: set[str] = field(default_factory=set)
@@ -119,7 +119,7 @@ class Model:
 
 
 class EngineMachine(RuleBasedStateMachine):
-    """Applies each operation to an engine and to the model."""
+    """Applies each operation to an service and to the model."""
 
     url = "sqlite:///:memory:"
     held: Any = Bundle("held")

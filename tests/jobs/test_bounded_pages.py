@@ -73,7 +73,7 @@ async def test_lists_with_numbers_and_other_orders_examine_all(http: Http, bench
     assert (await http("GET", "/ojs/v1/admin/jobs?type=b")).json()["pagination"]["total"] == 3
     for place in ("page=1&per_page=2", "page=2&per_page=2", "offset=0", "offset=1"):
         assert (await http("GET", f"/ojs/v1/jobs?type=b&{place}")).json()["pagination"]["total"] == 3, place
-    whole = await bench.engine.jobs.select(JobFilter(type="b"), Page())
+    whole = await bench.service.jobs.select(JobFilter(type="b"), Page())
     assert (whole.total, whole.is_complete) == (3, True)
 
 

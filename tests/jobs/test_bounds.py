@@ -54,9 +54,9 @@ async def test_metadata_has_at_most_64_kib(bench: Bench) -> None:
 
 async def test_a_checkpoint_has_at_most_1_mib(bench: Bench) -> None:
     job = await bench.push()
-    await bench.engine.jobs.save_checkpoint(NewCheckpoint(job.id, b'"%b"' % (b"x" * (1_048_576 - 2))))
+    await bench.service.jobs.save_checkpoint(NewCheckpoint(job.id, b'"%b"' % (b"x" * (1_048_576 - 2))))
     with pytest.raises(OjsterError, match="at most 1048576"):
-        await bench.engine.jobs.save_checkpoint(NewCheckpoint(job.id, b'"%b"' % (b"x" * (1_048_576 - 1))))
+        await bench.service.jobs.save_checkpoint(NewCheckpoint(job.id, b'"%b"' % (b"x" * (1_048_576 - 1))))
 
 
 async def test_a_batch_has_at_most_1000_jobs(http: Http) -> None:
@@ -67,10 +67,10 @@ async def test_a_batch_has_at_most_1000_jobs(http: Http) -> None:
 
 
 async def test_a_page_says_whether_there_is_more(bench: Bench) -> None:
-    await bench.engine.jobs.enqueue([request() for _ in range(3)])
-    full = await bench.engine.jobs.select(page=Page(3))
+    await bench.service.jobs.enqueue([request() for _ in range(3)])
+    full = await bench.service.jobs.select(page=Page(3))
     assert (len(full.jobs), full.next_before) == (3, None)
-    part = await bench.engine.jobs.select(page=Page(2))
+    part = await bench.service.jobs.select(page=Page(2))
     assert (len(part.jobs), part.next_before) == (2, part.jobs[-1].seq)
 
 

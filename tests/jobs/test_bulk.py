@@ -19,15 +19,15 @@ pytestmark = pytest.mark.anyio
 
 async def test_a_sweep_finds_all_in_steps(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(filter_walk, "WINDOW", 7)
-    await bench.engine.jobs.enqueue([request(queue="ab"[n % 2]) for n in range(50)])
-    found = await bench.engine.bulk.sweep(Action.CANCEL, JobFilter(queue="a"))
+    await bench.service.jobs.enqueue([request(queue="ab"[n % 2]) for n in range(50)])
+    found = await bench.service.bulk.sweep(Action.CANCEL, JobFilter(queue="a"))
     assert (found.matched, found.succeeded) == (25, 25)
-    assert await bench.engine.jobs.count() == {"a": {"cancelled": 25, "available": 0}, "b": {"available": 25}}
+    assert await bench.service.jobs.count() == {"a": {"cancelled": 25, "available": 0}, "b": {"available": 25}}
 
 
 async def test_a_sweep_ignores_jobs_pushed_while_it_runs(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(filter_walk, "WINDOW", 5)
-    await bench.engine.jobs.enqueue([request() for _ in range(30)])
+    await bench.service.jobs.enqueue([request() for _ in range(30)])
     going = True
 
     async def push_more() -> None:
@@ -35,16 +35,16 @@ async def test_a_sweep_ignores_jobs_pushed_while_it_runs(bench: Bench, monkeypat
             await bench.push("later")
 
     pushing = asyncio.create_task(push_more())
-    found = await bench.engine.bulk.sweep(Action.CANCEL, JobFilter())
+    found = await bench.service.bulk.sweep(Action.CANCEL, JobFilter())
     going = False
     await pushing
-    left = await bench.engine.jobs.select(JobFilter(states=("cancelled",)))
+    left = await bench.service.jobs.select(JobFilter(states=("cancelled",)))
     assert found.succeeded == found.matched == left.total >= 30
 
 
 async def test_a_job_that_has_moved_on_is_left_alone(bench: Bench) -> None:
     job = await bench.push()
-    step = await bench.engine.database.read(filter_walk.walk, filter_walk.Step(JobFilter(states=("available",))))
+    step = await bench.service.database.read(filter_walk.walk, filter_walk.Step(JobFilter(states=("available",))))
     assert step.ids == [job.id]
     await bench.fetch_one()
     from ojster.jobs.bulk import SweepBatch, perform_batch
@@ -55,15 +55,15 @@ async def test_a_job_that_has_moved_on_is_left_alone(bench: Bench) -> None:
 
 
 async def test_two_sweeps_at_once_deal_with_each_job_once(bench: Bench) -> None:
-    await bench.engine.jobs.enqueue([request() for _ in range(500)])
-    one, two = await asyncio.gather(*[bench.engine.bulk.sweep(Action.CANCEL, JobFilter()) for _ in range(2)])
+    await bench.service.jobs.enqueue([request() for _ in range(500)])
+    one, two = await asyncio.gather(*[bench.service.bulk.sweep(Action.CANCEL, JobFilter()) for _ in range(2)])
     assert one.succeeded + two.succeeded == 500
 
 
 async def test_states_in_which_it_cannot_be_done_are_refused(bench: Bench) -> None:
     for action, state in ((Action.CANCEL, "completed"), (Action.RETRY, "active"), (Action.DELETE, "available")):
         with pytest.raises(InvalidRequest, match=state):
-            await bench.engine.bulk.sweep(action, JobFilter(states=(state,)))
+            await bench.service.bulk.sweep(action, JobFilter(states=(state,)))
 
 
 async def test_times_choose_jobs(bench: Bench) -> None:
@@ -78,7 +78,7 @@ async def test_times_choose_jobs(bench: Bench) -> None:
         (JobFilter(priority=5), []),
         (JobFilter(finished_after=0), []),
     ):
-        assert [job.type for job in (await bench.engine.jobs.select(chosen)).jobs] == types
+        assert [job.type for job in (await bench.service.jobs.select(chosen)).jobs] == types
 
 
 STATES = ("available", "active", "retryable", "completed", "cancelled", "discarded")
@@ -88,15 +88,15 @@ async def in_each_state(bench: Bench) -> None:
     """Make a job in each of some states, and a step of a workflow in each, too."""
     steps = [{"type": "step", "args": [], "id": state, "options": {"queue": state}} for state in STATES]
     group = {"type": "group", "jobs": steps}
-    await bench.engine.workflows.create(read_members(msgspec.json.encode(group)))
-    await bench.engine.jobs.enqueue([request(queue=state, retry={"max_attempts": 2}) for state in STATES])
+    await bench.service.workflows.create(read_members(msgspec.json.encode(group)))
+    await bench.service.jobs.enqueue([request(queue=state, retry={"max_attempts": 2}) for state in STATES])
     for state in STATES[1:]:
         for job in await bench.fetch(state, count=2):
             match state:
                 case "completed":
                     await bench.ack(job)
                 case "cancelled":
-                    await bench.engine.jobs.cancel(job.id)
+                    await bench.service.jobs.cancel(job.id)
                 case "retryable":
                     await bench.fail(job)
                 case "discarded":
@@ -106,17 +106,17 @@ async def in_each_state(bench: Bench) -> None:
 @pytest.mark.parametrize("action", [Action.CANCEL, Action.RETRY, Action.DELETE])
 async def test_a_dry_run_changes_nothing_and_foresees_what_a_sweep_then_does(bench: Bench, action: Action) -> None:
     await in_each_state(bench)
-    before = await bench.engine.jobs.count()
+    before = await bench.service.jobs.count()
     for state in STATES:
         if state in ALLOWED_STATES[action]:
             chosen = JobFilter(states=(state,))
-            foreseen = await bench.engine.bulk.sweep(action, chosen, dry_run=True)
-            assert await bench.engine.jobs.count() == before, state
-            done = await bench.engine.bulk.sweep(action, chosen)
+            foreseen = await bench.service.bulk.sweep(action, chosen, dry_run=True)
+            assert await bench.service.jobs.count() == before, state
+            done = await bench.service.bulk.sweep(action, chosen)
             told = [[(id, refusal and refusal.to_wire("")) for id, refusal in one.items] for one in (foreseen, done)]
             assert told[0] == told[1], state
             assert (foreseen.matched, foreseen.succeeded) == (done.matched, done.succeeded), state
-            before = await bench.engine.jobs.count()
+            before = await bench.service.jobs.count()
 
 
 async def test_a_filter_that_ends_with_its_dry_run_leaves_out_what_failed_afterwards(bench: Bench) -> None:
@@ -125,10 +125,10 @@ async def test_a_filter_that_ends_with_its_dry_run_leaves_out_what_failed_afterw
         await bench.fail(await bench.fetch_one(), retryable=False)
         if not count:
             chosen = JobFilter(states=("discarded",))
-            foreseen = await bench.engine.bulk.sweep(Action.RETRY, chosen, dry_run=True)
+            foreseen = await bench.service.bulk.sweep(Action.RETRY, chosen, dry_run=True)
             bench.clock.advance(1)
     bounded = JobFilter(states=("discarded",), finished_before=foreseen.as_of)
-    done = await bench.engine.bulk.sweep(Action.RETRY, bounded)
+    done = await bench.service.bulk.sweep(Action.RETRY, bounded)
     assert (foreseen.succeeded, done.succeeded) == (1, 1)
     assert (await bench.find(job)).state == "discarded"
 
@@ -137,9 +137,9 @@ async def test_jobs_are_swept_by_the_pattern_of_their_last_error(bench: Bench, m
     """Also in several steps, and although the errors of many jobs are read in parts."""
     monkeypatch.setattr(filter_walk, "WINDOW", 7)
     monkeypatch.setattr(filter_walk, "ERRORS_AT_ONCE", 3)
-    await bench.engine.jobs.enqueue([request() for _ in range(20)])
+    await bench.service.jobs.enqueue([request() for _ in range(20)])
     for number, job in enumerate(await bench.fetch("default", count=20)):
         await bench.fail(job, retryable=False, message=f"card {number} was {('declined', 'lost')[number % 4 == 0]}")
-    found = await bench.engine.bulk.sweep(Action.RETRY, JobFilter(error_pattern="card … was lost"))
+    found = await bench.service.bulk.sweep(Action.RETRY, JobFilter(error_pattern="card … was lost"))
     assert (found.matched, found.succeeded) == (5, 5)
-    assert await bench.engine.jobs.count() == {"default": {"available": 5, "discarded": 15, "active": 0}}
+    assert await bench.service.jobs.count() == {"default": {"available": 5, "discarded": 15, "active": 0}}

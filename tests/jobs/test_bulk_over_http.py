@@ -28,7 +28,7 @@ async def batch(http: Http, *jobs: dict[str, Any], **more: Any) -> tuple[int, di
 
 
 async def count(bench: Bench) -> int:
-    return (await bench.engine.jobs.select()).total
+    return (await bench.service.jobs.select()).total
 
 
 async def test_a_partial_batch_tells_what_became_of_each(http: Http, bench: Bench) -> None:
@@ -302,16 +302,16 @@ async def test_every_sweep_selects_by_error_pattern_and_has_a_dry_run(
         await bench.push(retry={"max_attempts": 1, "on_exhaustion": "dead_letter"})
         await bench.fail(await bench.fetch_one(), message=f"card {number} was {('declined', 'lost')[number == 0]}")
     body = {"filter": {"error_pattern": "card … was declined", "error_type": "SomeError"}}
-    before = await bench.engine.jobs.count()
+    before = await bench.service.jobs.count()
     foreseen = await http(method, f"/ojs/v1{path}", body | {"dry_run": True})
     assert (foreseen.status_code, succeeded(foreseen.json()), foreseen.json()["dry_run"]) == (200, 3, True)
-    assert await bench.engine.jobs.count() == before
-    assert await bench.engine.audit.select(AuditQuery()) == [], "it has changed nothing"
+    assert await bench.service.jobs.count() == before
+    assert await bench.service.audit.select(AuditQuery()) == [], "it has changed nothing"
     body["filter"]["finished_before"] = foreseen.json()["as_of"]
     done = await http(method, f"/ojs/v1{path}", body | more)
     assert (done.status_code, succeeded(done.json()), "dry_run" in done.json()) == (200, 3, False)
-    assert (await bench.engine.jobs.count())["default"]["discarded"] == 1
-    assert len(await bench.engine.audit.select(AuditQuery())) == 1
+    assert (await bench.service.jobs.count())["default"]["discarded"] == 1
+    assert len(await bench.service.audit.select(AuditQuery())) == 1
 
 
 async def test_a_dry_run_of_jobs_that_are_named_is_refused(http: Http, bench: Bench) -> None:

@@ -64,9 +64,9 @@ def counted(service: Service) -> Iterator[list[str]]:
 
 async def statements_of_a_claim(bench: Bench) -> list[str]:
     """Return the statements of the second of two plain claims: the first fills what the server remembers."""
-    await bench.engine.jobs.enqueue([request() for _ in range(2)])
+    await bench.service.jobs.enqueue([request() for _ in range(2)])
     await bench.fetch_one(worker_id="w")
-    with counted(bench.engine) as said:
+    with counted(bench.service) as said:
         await bench.fetch_one(worker_id="w")
     return said
 
@@ -82,7 +82,7 @@ async def test_a_plain_claim_needs_no_more_statements_than_before(bench: Bench) 
 @pytest.mark.parametrize("name", [one.name for one in CAPABILITIES if claims(one)])
 async def test_a_policy_that_nobody_uses_costs_no_statement(bench: Bench, name: str) -> None:
     with_all = await statements_of_a_claim(bench)
-    install(bench.engine.database.memory, extensions_of(one for one in CAPABILITIES if one.name != name))
+    install(bench.service.database.memory, extensions_of(one for one in CAPABILITIES if one.name != name))
     without = await statements_of_a_claim(bench)
     assert len(with_all) == len(without), name
 
@@ -91,6 +91,6 @@ async def test_what_is_counted_grows_with_a_policy_that_is_used(bench: Bench) ->
     """The other tests would also pass if nothing were counted."""
     plain = await statements_of_a_claim(bench)
     limit = {"key": "k", "concurrency": 5}
-    await bench.engine.jobs.enqueue([request(rate_limit=limit, priority=10) for _ in range(2)])
+    await bench.service.jobs.enqueue([request(rate_limit=limit, priority=10) for _ in range(2)])
     limited = await statements_of_a_claim(bench)
     assert len(limited) > len(plain)

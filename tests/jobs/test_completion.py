@@ -34,7 +34,7 @@ async def test_success_clears_the_error_but_not_the_history(bench: Bench) -> Non
     await bench.fail(await bench.fetch_one())
     await bench.run_due(after=10)
     await bench.ack(await bench.fetch_one())
-    (job,) = (await bench.engine.jobs.select(JobFilter())).jobs
+    (job,) = (await bench.service.jobs.select(JobFilter())).jobs
     assert "error" not in shown(job)
     assert len(shown(job)["errors"]) == 1
 
@@ -92,7 +92,7 @@ async def test_only_the_newest_errors_are_kept(bench: Bench) -> None:
 async def test_a_released_job_is_back_and_its_attempt_does_not_count(bench: Bench) -> None:
     await bench.push()
     job = await bench.fetch_one(worker_id="w")
-    (released,) = await bench.engine.jobs.release([Release(job.id, "w", 1)])
+    (released,) = await bench.service.jobs.release([Release(job.id, "w", 1)])
     assert accepted(released).state == "available"
     again = await bench.fetch_one()
     assert (again.id, again.attempt) == (job.id, 1)
@@ -101,7 +101,7 @@ async def test_a_released_job_is_back_and_its_attempt_does_not_count(bench: Benc
 async def test_a_job_released_with_a_delay_is_scheduled(bench: Bench) -> None:
     await bench.push()
     job = await bench.fetch_one()
-    await bench.engine.jobs.release([Release(job.id, delay=5_000_000)])
+    await bench.service.jobs.release([Release(job.id, delay=5_000_000)])
     assert (await bench.find(job)).state == "scheduled"
     await bench.run_due(after=5)
     assert (await bench.fetch_one()).attempt == 1
@@ -118,9 +118,9 @@ async def test_a_report_that_is_sent_again_does_not_end_the_next_run_of_the_same
         "fail": FailureReport(job.id, Failure("UnknownJobType", "no"), "w", 1, started_at=job.started_at),
         "acknowledge": Acknowledgement(job.id, b"1", "w", 1, started_at=job.started_at),
     }[kind]
-    send = getattr(bench.engine.jobs, kind)
+    send = getattr(bench.service.jobs, kind)
     first = report if kind != "acknowledge" else hand_back(job, "w")
-    (ended,) = await getattr(bench.engine.jobs, "release" if kind == "acknowledge" else kind)([first])
+    (ended,) = await getattr(bench.service.jobs, "release" if kind == "acknowledge" else kind)([first])
     accepted(ended)
     await bench.run_due(after=10)
     again = await bench.fetch_one(worker_id="w")
@@ -133,7 +133,7 @@ async def test_a_report_that_is_sent_again_does_not_end_the_next_run_of_the_same
 
 
 async def refusal_of(bench: Bench, ack: Acknowledgement) -> OjsterError:
-    (result,) = await bench.engine.jobs.acknowledge([ack])
+    (result,) = await bench.service.jobs.acknowledge([ack])
     assert isinstance(result, OjsterError)
     return result
 
@@ -159,7 +159,7 @@ async def test_a_stale_acknowledgement_changes_nothing(bench: Bench) -> None:
 async def test_a_job_is_acknowledged_once(bench: Bench) -> None:
     await bench.push()
     job = await bench.fetch_one()
-    results = await bench.engine.jobs.acknowledge([Acknowledgement(job.id, b"1"), Acknowledgement(job.id, b"2")])
+    results = await bench.service.jobs.acknowledge([Acknowledgement(job.id, b"1"), Acknowledgement(job.id, b"2")])
     assert isinstance(results[1], Conflict)
     assert (await bench.find(job)).result == b"1"
 
@@ -169,7 +169,7 @@ async def test_a_refused_acknowledgement_does_not_harm_its_neighbours(bench: Ben
         await bench.push()
     first, second = await bench.fetch(count=2)
     missing = new_id()
-    results = await bench.engine.jobs.acknowledge([Acknowledgement(id) for id in (first.id, missing, second.id)])
+    results = await bench.service.jobs.acknowledge([Acknowledgement(id) for id in (first.id, missing, second.id)])
     assert isinstance(results[1], NotFound)
     assert (await bench.find(second)).state == "completed"
 
@@ -207,7 +207,7 @@ async def test_a_heartbeat_extends_the_lease(bench: Bench) -> None:
     job = await bench.fetch_one(worker_id="w")
     for _ in range(5):
         bench.clock.advance(2)
-        pulse = await bench.engine.fleet.beat(Heartbeat("w", (job.id,)))
+        pulse = await bench.service.fleet.beat(Heartbeat("w", (job.id,)))
         assert pulse.extended == [job.id]
         await bench.run_due()
     assert (await bench.find(job)).state == "active"
@@ -217,9 +217,9 @@ async def test_a_job_that_runs_longer_than_its_timeout_fails_in_spite_of_heartbe
     await bench.push(timeout_ms=5000, visibility_timeout_ms=3000)
     job = await bench.fetch_one(worker_id="w")
     bench.clock.advance(2)
-    await bench.engine.fleet.beat(Heartbeat("w", (job.id,)))
+    await bench.service.fleet.beat(Heartbeat("w", (job.id,)))
     bench.clock.advance(2)
-    await bench.engine.fleet.beat(Heartbeat("w", (job.id,)))
+    await bench.service.fleet.beat(Heartbeat("w", (job.id,)))
     await bench.run_due(after=1)
     found = shown(await bench.find(job))
     assert (found["state"], found["error"]["type"]) == ("retryable", "timeout")
@@ -229,27 +229,27 @@ async def test_a_heartbeat_tells_of_cancelled_and_lost_jobs(bench: Bench) -> Non
     for _ in range(3):
         await bench.push()
     mine, cancelled, lost = await bench.fetch(count=3, worker_id="w", lease=1_000_000)
-    await bench.engine.jobs.cancel(cancelled.id)
-    await bench.engine.jobs.release([Release(lost.id, "w")])
+    await bench.service.jobs.cancel(cancelled.id)
+    await bench.service.jobs.release([Release(lost.id, "w")])
     await bench.fetch_one(worker_id="other")
     unknown = new_id()
-    pulse = await bench.engine.fleet.beat(Heartbeat("w", (mine.id, cancelled.id, lost.id, unknown)))
+    pulse = await bench.service.fleet.beat(Heartbeat("w", (mine.id, cancelled.id, lost.id, unknown)))
     assert (pulse.extended, pulse.cancelled, pulse.lost) == ([mine.id], [cancelled.id], [lost.id, unknown])
 
 
 async def test_progress_is_kept_and_only_its_worker_may_report_it(bench: Bench) -> None:
     await bench.push()
     job = await bench.fetch_one(worker_id="w")
-    await bench.engine.jobs.report(Progress(job.id, 0.5, "half", "w", 1))
+    await bench.service.jobs.report(Progress(job.id, 0.5, "half", "w", 1))
     assert shown(await bench.find(job))["progress"]["progress"] == 0.5
     with pytest.raises(Conflict):
-        await bench.engine.jobs.report(Progress(job.id, 0.9, None, "other", 1))
+        await bench.service.jobs.report(Progress(job.id, 0.9, None, "other", 1))
 
 
 async def test_wait_for_returns_when_the_job_finishes(bench: Bench) -> None:
     await bench.push()
     job = await bench.fetch_one()
-    waiting = asyncio.create_task(bench.engine.jobs.wait_for(job.id, 30))
+    waiting = asyncio.create_task(bench.service.jobs.wait_for(job.id, 30))
     await asyncio.sleep(0.01)
     await bench.ack(job, b"42")
     assert (await asyncio.wait_for(waiting, 5)).result == b"42"
@@ -257,19 +257,19 @@ async def test_wait_for_returns_when_the_job_finishes(bench: Bench) -> None:
 
 async def test_wait_for_returns_the_unfinished_job_after_the_timeout(bench: Bench) -> None:
     job = await bench.push()
-    assert (await bench.engine.jobs.wait_for(job.id, 0.01)).state == "available"
+    assert (await bench.service.jobs.wait_for(job.id, 0.01)).state == "available"
     with pytest.raises(NotFound):
-        await bench.engine.jobs.wait_for(new_id(), 0.01)
+        await bench.service.jobs.wait_for(new_id(), 0.01)
 
 
 async def test_a_discarded_job_runs_again_by_hand_as_if_it_were_new(bench: Bench) -> None:
     await bench.push(retry={"max_attempts": 1, "on_exhaustion": "dead_letter"})
     job = await bench.fail(await bench.fetch_one())
-    again = await bench.engine.jobs.retry_dead(job.id)
+    again = await bench.service.jobs.retry_dead(job.id)
     assert (again.state, again.attempt, again.errors, again.dead) == ("available", 0, job.errors, 0)
     assert (await bench.fetch_one()).attempt == 1
     with pytest.raises(Conflict):
-        await bench.engine.jobs.retry_dead(job.id)
+        await bench.service.jobs.retry_dead(job.id)
 
 
 async def test_only_dead_letters_are_listed_as_such(bench: Bench) -> None:
@@ -277,9 +277,9 @@ async def test_only_dead_letters_are_listed_as_such(bench: Bench) -> None:
     await bench.push("gone", retry={"max_attempts": 1})
     for job in await bench.fetch(count=2):
         await bench.fail(job)
-    page = await bench.engine.jobs.select(JobFilter(dead=True))
+    page = await bench.service.jobs.select(JobFilter(dead=True))
     assert [job.type for job in page.jobs] == ["dead"]
-    await bench.engine.jobs.delete_dead(page.jobs[0].id)
-    assert (await bench.engine.jobs.select(JobFilter(dead=True))).total == 0
+    await bench.service.jobs.delete_dead(page.jobs[0].id)
+    assert (await bench.service.jobs.select(JobFilter(dead=True))).total == 0
     with pytest.raises(NotFound):
         await bench.find(page.jobs[0])

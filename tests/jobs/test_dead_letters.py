@@ -27,14 +27,14 @@ async def bury(bench: Bench, **options: Any) -> Job:
 
 async def counts(bench: Bench) -> dict[str, dict[str, int]]:
     """Return the numbers of jobs by queue and state, without zeros."""
-    found = await bench.engine.jobs.count()
+    found = await bench.service.jobs.count()
     return {queue: kept for queue, states in found.items() if (kept := {s: n for s, n in states.items() if n})}
 
 
 async def test_a_job_that_runs_again_is_as_new_and_keeps_its_errors(bench: Bench) -> None:
     dead = await bury(bench)
     bench.clock.advance(5)
-    again = await bench.engine.jobs.retry_dead(dead.id)
+    again = await bench.service.jobs.retry_dead(dead.id)
     for job in (again, await bench.find(dead)):
         assert (job.state, job.attempt, job.losses, job.dead, job.error_type) == ("available", 0, 0, 0, None)
         assert (job.retry_delay, job.started_at, job.finished_at, job.worker_id, job.suspension) == (None,) * 5
@@ -45,7 +45,7 @@ async def test_a_job_that_runs_again_is_as_new_and_keeps_its_errors(bench: Bench
 
 async def test_a_job_that_runs_again_no_longer_expires(bench: Bench) -> None:
     dead = await bury(bench, enqueue_ttl=10, total_timeout=20)
-    await bench.engine.jobs.retry_dead(dead.id)
+    await bench.service.jobs.retry_dead(dead.id)
     await bench.run_due(100)
     assert (await bench.find(dead)).state == "available"
     (job,) = await bench.fetch(worker_id="w")
@@ -57,7 +57,7 @@ async def test_a_job_runs_again_with_other_values(bench: Bench) -> None:
     job = await bench.push(retry=DEAD | {"initial_interval": "PT2S"}, meta={"a": 1, "b": 2}, priority=5, timeout=7)
     await bench.fail(await bench.fetch_one())
     change = DeadLetterRetry(job.id, [7], "other", {"b": 3}, {"max_attempts": 9})
-    again = shown(await bench.engine.jobs.retry_dead(job.id, change))
+    again = shown(await bench.service.jobs.retry_dead(job.id, change))
     assert again == shown(await bench.find(job))
     assert (again["args"], again["queue"], again["meta"]) == ([7], "other", {"a": 1, "b": 3})
     assert (again["max_attempts"], again["priority"], again["timeout"]) == (9, 5, 7)
@@ -80,7 +80,7 @@ async def test_what_is_not_changed_stays(bench: Bench, change: dict[str, Any], e
     await bench.run_due(2)
     await bench.fail(await bench.fetch_one())
     before = shown(await bench.find(job))
-    after = shown(await bench.engine.jobs.retry_dead(job.id, DeadLetterRetry(job.id, **change)))
+    after = shown(await bench.service.jobs.retry_dead(job.id, DeadLetterRetry(job.id, **change)))
     assert {name: after[name] for name in expected} == expected
     for name in {"args", "queue", "meta", "max_attempts", "type", "priority"} - expected.keys():
         assert after[name] == before[name], name
@@ -97,7 +97,7 @@ async def test_a_change_that_makes_no_sense_is_refused_and_the_job_stays(bench: 
         ({"args": ["x" * 2_200_000]}, OjsterError),
     ):
         with pytest.raises(kind):
-            await bench.engine.jobs.retry_dead(job.id, DeadLetterRetry(job.id, **change))
+            await bench.service.jobs.retry_dead(job.id, DeadLetterRetry(job.id, **change))
     assert (await bench.find(job)).state == "discarded"
     assert await counts(bench) == {"default": {"discarded": 1}}
 
@@ -111,7 +111,7 @@ def test_a_change_says_whether_it_changes_something() -> None:
 
 async def test_what_is_no_dead_letter_is_refused(bench: Bench) -> None:
     job = await bench.push()
-    for call in (bench.engine.jobs.retry_dead, bench.engine.jobs.delete_dead):
+    for call in (bench.service.jobs.retry_dead, bench.service.jobs.delete_dead):
         with pytest.raises(Conflict) as refused:
             await call(job.id)
         assert refused.value.message == f"The job {job.id} is available; it is no dead letter."
@@ -123,7 +123,7 @@ async def test_what_is_no_dead_letter_is_refused(bench: Bench) -> None:
 
 
 async def test_a_discarded_job_that_is_no_dead_letter_may_run_again_and_be_deleted(bench: Bench) -> None:
-    for call in (bench.engine.jobs.retry_dead, bench.engine.jobs.delete_dead):
+    for call in (bench.service.jobs.retry_dead, bench.service.jobs.delete_dead):
         job = await bench.push(retry={"max_attempts": 1})
         await bench.fail(await bench.fetch_one())
         assert (await call(job.id)).id == job.id
@@ -132,10 +132,10 @@ async def test_a_discarded_job_that_is_no_dead_letter_may_run_again_and_be_delet
 
 async def test_jobs_of_a_workflow_run_again_with_it(bench: Bench) -> None:
     step = b'[{"type": "a", "args": [], "options": {"retry": {"max_attempts": 1, "on_exhaustion": "dead_letter"}}}]'
-    await bench.engine.workflows.create(read_members(b'{"type": "chain", "steps": %b}' % step))
+    await bench.service.workflows.create(read_members(b'{"type": "chain", "steps": %b}' % step))
     dead = await bench.fail(await bench.fetch_one())
     assert dead.dead == 1
-    for call, verb in ((bench.engine.jobs.retry_dead, "retried"), (bench.engine.jobs.delete_dead, "deleted")):
+    for call, verb in ((bench.service.jobs.retry_dead, "retried"), (bench.service.jobs.delete_dead, "deleted")):
         with pytest.raises(Conflict) as refused:
             await call(dead.id)
         assert refused.value.message == f"Job {dead.id} belongs to a workflow and can only be {verb} with it."
@@ -145,7 +145,7 @@ async def test_jobs_of_a_workflow_run_again_with_it(bench: Bench) -> None:
 
 async def test_states_say_what_can_be_done(bench: Bench) -> None:
     waiting, cancelled, dead = await bench.push(queue="q"), await bench.push(queue="q"), await bury(bench)
-    await bench.engine.jobs.cancel(cancelled.id)
+    await bench.service.jobs.cancel(cancelled.id)
 
     async def message(operation: Any, job: Job) -> str:
         found = await bench.run(operation, job.id)
@@ -171,7 +171,7 @@ async def test_states_say_what_can_be_done(bench: Bench) -> None:
 
 async def test_a_deleted_job_leaves_nothing_behind(bench: Bench) -> None:
     job = await bury(bench)
-    await bench.engine.jobs.delete_dead(job.id)
+    await bench.service.jobs.delete_dead(job.id)
     with pytest.raises(NotFound):
         await bench.find(job)
     assert await counts(bench) == {}
@@ -186,23 +186,23 @@ async def test_a_deleted_job_leaves_nothing_behind(bench: Bench) -> None:
 async def test_a_priority_is_adjusted_from_that_of_the_push(bench: Bench) -> None:
     job = await bench.push(priority=50)
     for by, expected in ((50, 100), (-150, -100), (0, 50)):
-        assert (await bench.engine.jobs.adjust_priority(job.id, by)).priority == expected
+        assert (await bench.service.jobs.adjust_priority(job.id, by)).priority == expected
         assert (await bench.find(job)).priority == expected
     for by, wanted in ((51, 101), (-151, -101)):
         with pytest.raises(InvalidRequest) as refused:
-            await bench.engine.jobs.adjust_priority(job.id, by)
+            await bench.service.jobs.adjust_priority(job.id, by)
         assert refused.value.message == f"The priority would be {wanted}; it must be from -100 to 100."
-    await bench.engine.jobs.cancel(job.id)
+    await bench.service.jobs.cancel(job.id)
     with pytest.raises(Conflict, match="is cancelled and cannot be adjusted: it is finished"):
-        await bench.engine.jobs.adjust_priority(job.id, 0)
+        await bench.service.jobs.adjust_priority(job.id, 0)
     with pytest.raises(NotFound):
-        await bench.engine.jobs.adjust_priority("nowhere", 0)
+        await bench.service.jobs.adjust_priority("nowhere", 0)
 
 
 async def test_the_envelope_of_a_changed_job_still_says_who_created_it(bench: Bench) -> None:
-    owner = bench.engine.as_(Caller(None, Access("ada", frozenset(Operation))))
+    owner = bench.service.as_(Caller(None, Access("ada", frozenset(Operation))))
     members = {"type": msgspec.Raw(b'"a"'), "args": msgspec.Raw(b"[]"), "retry": msgspec.Raw(b'{"max_attempts":1}')}
     (pushed,) = await owner.jobs.enqueue([members])
     await bench.fail(await bench.fetch_one())
-    again = await bench.engine.jobs.retry_dead(pushed.job.id, DeadLetterRetry(pushed.job.id, args=[1]))
+    again = await bench.service.jobs.retry_dead(pushed.job.id, DeadLetterRetry(pushed.job.id, args=[1]))
     assert (shown(again)["created_by"], shown(again)["args"]) == ("ada", [1])

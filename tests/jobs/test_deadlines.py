@@ -122,13 +122,13 @@ async def test_a_running_attempt_ends_with_the_total_time_of_its_job(bench: Benc
     assert "job.total_timeout" in await bench.events()
 
 
-async def test_heartbeats_do_not_extend_a_lease_beyond_the_total_time(bench: Bench, engine: Service) -> None:
+async def test_heartbeats_do_not_extend_a_lease_beyond_the_total_time(bench: Bench, service: Service) -> None:
     from ojster.fleet.workers import Heartbeat
 
     job = await bench.push(total_timeout=100)
     await bench.fetch_one(worker_id="w")
     bench.clock.advance(90)
-    await engine.fleet.beat(Heartbeat("w", (job.id,), 60_000_000))
+    await service.fleet.beat(Heartbeat("w", (job.id,), 60_000_000))
     await bench.run_due(10)
     assert (await bench.find(job)).state == "discarded"
 
@@ -149,11 +149,11 @@ async def test_a_job_waits_for_a_retry_no_longer_than_its_total_time(bench: Benc
     assert (found.state, last_error(found)["type"]) == ("discarded", "total_timeout")
 
 
-async def test_a_dead_letter_that_is_run_again_has_no_deadline(bench: Bench, engine: Service) -> None:
+async def test_a_dead_letter_that_is_run_again_has_no_deadline(bench: Bench, service: Service) -> None:
     job = await bench.push(total_timeout=100, retry={"max_attempts": 1, "on_exhaustion": "dead_letter"})
     await bench.fetch_one()
     await bench.run_due(100)
-    (again,) = await engine.database.run_many(retry, [job.id])
+    (again,) = await service.database.run_many(retry, [job.id])
     assert isinstance(again, Job)
     await bench.fetch_one()
     await bench.run_due(100)
@@ -185,9 +185,9 @@ async def test_a_timeout_says_how_long_the_attempt_took(bench: Bench) -> None:
     assert "job.timeout" in await bench.events()
 
 
-async def test_a_claim_of_many_jobs_with_limits_starts_them_all(bench: Bench, engine: Service) -> None:
+async def test_a_claim_of_many_jobs_with_limits_starts_them_all(bench: Bench, service: Service) -> None:
     ids = {(await bench.push(enqueue_ttl=10, total_timeout=50)).id for _ in range(5)} | {(await bench.push()).id}
-    jobs = await engine.jobs.fetch(Claim(("default",), 10))
+    jobs = await service.jobs.fetch(Claim(("default",), 10))
     assert {job.id for job in jobs} == ids
     await bench.run_due(20)
     assert {(await bench.find(id)).state for id in ids} == {"active"}

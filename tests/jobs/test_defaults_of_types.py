@@ -132,21 +132,21 @@ def test_defaults_name_no_queue_of_the_server() -> None:
 
 @pytest.mark.anyio
 async def test_defaults_are_put_listed_and_deleted(bench: Bench) -> None:
-    engine = bench.engine.job_types
-    first = await engine.put("b", members(options=QUEUE))
+    service = bench.service.job_types
+    first = await service.put("b", members(options=QUEUE))
     assert first == JobTypeDefaults("b", b'{"options":{"queue":"mail","priority":5}}', START)
-    await engine.put("a", members(meta={"k": 1}))
+    await service.put("a", members(meta={"k": 1}))
     bench.clock.advance(1)
-    assert await engine.put("b", members(options=QUEUE)) == first
-    assert (await engine.put("a", members(meta={"k": 2}))).updated_at == START + 1_000_000
-    assert [(one.type, one.updated_at) for one in await engine.all()] == [("a", START + 1_000_000), ("b", START)]
-    assert await engine.find("b") == first
-    (pushed,) = await bench.engine.jobs.enqueue([request("b")])
+    assert await service.put("b", members(options=QUEUE)) == first
+    assert (await service.put("a", members(meta={"k": 2}))).updated_at == START + 1_000_000
+    assert [(one.type, one.updated_at) for one in await service.all()] == [("a", START + 1_000_000), ("b", START)]
+    assert await service.find("b") == first
+    (pushed,) = await bench.service.jobs.enqueue([request("b")])
     assert (pushed.job.queue, pushed.job.priority) == ("mail", 5)
-    await engine.delete("b")
-    for call in (engine.find("b"), engine.delete("b")):
+    await service.delete("b")
+    for call in (service.find("b"), service.delete("b")):
         with pytest.raises(NotFound, match="The job type 'b' has no defaults") as missing:
             await call
         assert missing.value.details == {"resource_type": "job_type", "resource_id": "b"}
-    (pushed,) = await bench.engine.jobs.enqueue([request("b")])
+    (pushed,) = await bench.service.jobs.enqueue([request("b")])
     assert pushed.job.queue == "default"

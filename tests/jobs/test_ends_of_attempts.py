@@ -30,7 +30,7 @@ async def test_a_worker_without_a_handler_leaves_the_job_to_others(
     await bench.push("a")
     held = await bench.fetch_one(worker_id="w")
     failure = Failure(type, message, code, retryable)
-    await bench.engine.jobs.fail([FailureReport(held.id, failure, "w", 1)])
+    await bench.service.jobs.fail([FailureReport(held.id, failure, "w", 1)])
     found = await bench.find(held)
     assert found.state == state
     if state == "scheduled":
@@ -44,7 +44,7 @@ async def test_a_held_job_keeps_no_other_from_becoming_available(flow: WorkflowB
     jobs = await flow.take(2)
     for one in jobs:
         await flow.fail(one)
-    await flow.engine.workflows.hold(flow.id)
+    await flow.service.workflows.hold(flow.id)
     await flow.run_due(2)
     states = {one.type: (await flow.find(one)).state for one in jobs}
     assert states["plain"] == "available"
@@ -66,7 +66,7 @@ async def test_a_job_is_released_at_a_time_or_after_a_delay(bench: Bench) -> Non
         queue = f"q{number}"
         await bench.push(queue=queue)
         held = await bench.fetch_one(queue, worker_id="w")
-        await bench.engine.jobs.release([Release(held.id, "w", 1, release.delay, not_before=release.not_before)])
+        await bench.service.jobs.release([Release(held.id, "w", 1, release.delay, not_before=release.not_before)])
         found = await bench.find(held)
         assert (found.state, found.due_at) == ("available" if due_at is None else "scheduled", due_at), number
         assert (found.attempt, found.worker_id) == (0, None)
@@ -76,7 +76,7 @@ async def test_jobs_that_are_released_together_are_told_apart(bench: Bench) -> N
     for _ in range(3):
         await bench.push()
     one, two, three = await bench.fetch(count=3, worker_id="w")
-    results = await bench.engine.jobs.release(
+    results = await bench.service.jobs.release(
         [Release(one.id, "w", 1), Release(two.id, "x", 1), Release(three.id, "w", 1, 1_000_000)]
     )
     assert [(getattr(result, "state", None)) for result in results] == ["available", None, "scheduled"]

@@ -21,7 +21,7 @@ AT = "2027-01-15T08:00:0{}.000000Z"
 
 async def said(bench: Bench, job: Job) -> list[tuple[str, dict[str, Any]]]:
     """Return the type of each event of a job, and what it says beside the job and its transition."""
-    page = await bench.engine.events.select(EventFilter(limit=1_000))
+    page = await bench.service.events.select(EventFilter(limit=1_000))
     common = {"job_id", "job_type", "queue", "from", "to"}
     return [
         (event["type"], {name: value for name, value in event["data"].items() if name not in common})
@@ -98,7 +98,7 @@ async def test_a_cancelled_job_says_what_it_was_who_cancelled_it_and_how_long_it
     waiting, running = await bench.push(queue="q"), await bench.push()
     await bench.fetch_one()
     bench.clock.advance(1)
-    await bench.engine.jobs.cancel(waiting.id)
+    await bench.service.jobs.cancel(waiting.id)
     await bench.run(cancel, Cancellation(running.id, "ada"))
     assert await since(bench, waiting, "job.cancelled") == [("job.cancelled", {"previous_state": "available"})]
     assert await since(bench, running, "job.cancelled") == [
@@ -108,8 +108,8 @@ async def test_a_cancelled_job_says_what_it_was_who_cancelled_it_and_how_long_it
 
 async def test_an_adjusted_job_says_both_priorities(bench: Bench) -> None:
     job = await bench.push(priority=5)
-    await bench.engine.jobs.adjust_priority(job.id, 3)
-    await bench.engine.jobs.adjust_priority(job.id, -1)
+    await bench.service.jobs.adjust_priority(job.id, 3)
+    await bench.service.jobs.adjust_priority(job.id, -1)
     assert await since(bench, job, "job.adjusted") == [
         ("job.adjusted", {"priority": 8, "previous_priority": 5, "priority_adjustment": 3}),
         ("job.adjusted", {"priority": 4, "previous_priority": 8, "priority_adjustment": -1}),
@@ -119,9 +119,9 @@ async def test_an_adjusted_job_says_both_priorities(bench: Bench) -> None:
 async def test_a_dead_letter_says_that_it_runs_again_or_is_deleted(bench: Bench) -> None:
     job = await bench.push(retry={"max_attempts": 1, "on_exhaustion": "dead_letter"})
     await bench.fail(await bench.fetch_one())
-    await bench.engine.jobs.retry_dead(job.id)
+    await bench.service.jobs.retry_dead(job.id)
     await bench.fail(await bench.fetch_one())
-    await bench.engine.jobs.delete_dead(job.id)
+    await bench.service.jobs.delete_dead(job.id)
     types = [type for type, _ in await said(bench, job)]
     assert [type for type in types if type.startswith("dead_letter.")] == [
         "dead_letter.added", "dead_letter.retried", "dead_letter.added", "dead_letter.deleted",
@@ -131,18 +131,18 @@ async def test_a_dead_letter_says_that_it_runs_again_or_is_deleted(bench: Bench)
 async def test_a_discarded_job_that_is_no_dead_letter_runs_again_and_goes_without_a_word(bench: Bench) -> None:
     job = await bench.push(retry={"max_attempts": 1})
     await bench.fail(await bench.fetch_one())
-    await bench.engine.jobs.retry_dead(job.id)
+    await bench.service.jobs.retry_dead(job.id)
     await bench.fail(await bench.fetch_one())
-    await bench.engine.jobs.delete_dead(job.id)
+    await bench.service.jobs.delete_dead(job.id)
     assert not [type for type, _ in await said(bench, job) if type.startswith("dead_letter.")]
 
 
 async def test_a_released_job_is_enqueued_or_scheduled_again(bench: Bench) -> None:
     job = await bench.push()
     held = await bench.fetch_one(worker_id="w")
-    await bench.engine.jobs.release([Release(held.id, "w", 1)])
+    await bench.service.jobs.release([Release(held.id, "w", 1)])
     held = await bench.fetch_one(worker_id="w")
-    await bench.engine.jobs.release([Release(held.id, "w", 1, delay=2_000_000)])
+    await bench.service.jobs.release([Release(held.id, "w", 1, delay=2_000_000)])
     types = [(type, data.get("scheduled_at")) for type, data in await said(bench, job)]
     assert [one for one in types if one[0] in ("job.enqueued", "job.scheduled")] == [
         ("job.enqueued", None), ("job.enqueued", None), ("job.scheduled", AT.format(2)),
@@ -153,7 +153,7 @@ async def test_a_long_message_is_cut_in_events_and_a_long_type_where_it_is_searc
     job = await bench.push()
     held = await bench.fetch_one()
     failure = Failure("T\0" + "t" * 600, "m" * 1_001)
-    await bench.engine.jobs.fail([FailureReport(held.id, failure, held.worker_id, held.attempt)])
+    await bench.service.jobs.fail([FailureReport(held.id, failure, held.worker_id, held.attempt)])
     (_, data), *_ = await since(bench, job, "job.failed")
     assert data["error"]["message"] == "m" * 1_000
     assert (await bench.find(job)).error_type == "T" + "t" * (MAX_ERROR_TYPE_LENGTH - 1)
@@ -163,5 +163,5 @@ async def test_a_job_that_is_cancelled_while_it_waits_for_its_retry_did_not_run_
     job = await bench.push()
     await bench.fail(await bench.fetch_one())
     bench.clock.advance(0.1)
-    await bench.engine.jobs.cancel(job.id)
+    await bench.service.jobs.cancel(job.id)
     assert await since(bench, job, "job.cancelled") == [("job.cancelled", {"previous_state": "retryable"})]

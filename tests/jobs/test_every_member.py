@@ -257,9 +257,9 @@ async def test_null_counts_as_absent_in_workflows_and_steps(bench: Bench, name: 
     step: dict[str, Any] = {"type": "a", "args": []} | ({member: None} if where else {})
     wire = {"steps": [step, {"type": "b", "args": []}], "type": "chain"} | ({} if where else {member: None})
     wire["type"] = wire["type"] or "chain"
-    new = await bench.engine.workflows.prepare(read_members(msgspec.json.encode(wire)))
+    new = await bench.service.workflows.prepare(read_members(msgspec.json.encode(wire)))
     plain = {"type": "chain", "steps": [{"type": "a", "args": []}, {"type": "b", "args": []}]}
-    expected = await bench.engine.workflows.prepare(read_members(msgspec.json.encode(plain)))
+    expected = await bench.service.workflows.prepare(read_members(msgspec.json.encode(plain)))
     shown = [msgspec.to_builtins((one.plan.nodes, one.timeout, one.params, one.metadata)) for one in (new, expected)]
     assert shown[0] == shown[1]
     assert new.unknown == []
@@ -307,10 +307,10 @@ async def test_a_workflow_with_unknown_members_is_created_with_warnings(http: Ht
 
 @pytest.mark.parametrize("way", ["database", "alone", "together"])
 async def test_python_logs_the_warnings(bench: Bench, caplog: pytest.LogCaptureFixture, way: str) -> None:
-    client: Any = bench.engine
+    client: Any = bench.service
     if way != "database":
         client = HttpClient("http://test")
-        connect(client, InMemoryTransport(to(Application(bench.engine))))
+        connect(client, InMemoryTransport(to(Application(bench.service))))
     jobs = [request("t", prioriy=5) for _ in range(2 if way == "together" else 1)]
     with caplog.at_level(logging.WARNING, "ojster"):
         await client.jobs.enqueue(jobs)

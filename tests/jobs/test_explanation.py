@@ -19,7 +19,7 @@ WORKER = {"worker_id": "w", "queues": ["default"], "state": "running"}
 
 
 async def codes(bench: Bench, job: Any) -> list[str]:
-    return [reason.code for reason in (await bench.engine.jobs.explain(job.id)).reasons]
+    return [reason.code for reason in (await bench.service.jobs.explain(job.id)).reasons]
 
 
 async def present(http: Http, **more: Any) -> None:
@@ -33,26 +33,26 @@ async def test_the_state_of_a_job_may_be_the_reason(bench: Bench) -> None:
     assert await codes(bench, later) == ["scheduled"]
     job = await bench.push(retry={"max_attempts": 2, "initial_interval": "PT1S", "jitter": False})
     held = await bench.fetch_one(worker_id="w")
-    (active,) = (await bench.engine.jobs.explain(job.id)).reasons
+    (active,) = (await bench.service.jobs.explain(job.id)).reasons
     assert (active.code, "'w'" in active.message, "attempt 1 of 2" in active.message) == ("active", True, True)
     await bench.fail(held)
-    (retry,) = (await bench.engine.jobs.explain(job.id)).reasons
+    (retry,) = (await bench.service.jobs.explain(job.id)).reasons
     assert (retry.code, retry.until) == ("retry", "2027-01-15T08:00:01.000000Z")
     await bench.run_due(2)
     again = await bench.fetch_one(worker_id="w")
-    await bench.engine.jobs.release([Release(again.id, "w", again.attempt, then="wait")])
+    await bench.service.jobs.release([Release(again.id, "w", again.attempt, then="wait")])
     assert await codes(bench, job) == ["suspended"]
-    await bench.engine.jobs.cancel(job.id)
+    await bench.service.jobs.cancel(job.id)
     assert await codes(bench, job) == ["finished"]
 
 
 async def test_a_job_waits_for_a_worker_and_for_its_turn(bench: Bench, http: Http) -> None:
     first, second = await bench.push(priority=5), await bench.push()
-    (why, _) = (await bench.engine.jobs.explain(first.id)).reasons
+    (why, _) = (await bench.service.jobs.explain(first.id)).reasons
     assert (why.code, why.message) == ("no_worker", "No worker can run it: no worker takes jobs of this queue.")
     await present(http)
     assert await codes(bench, first) == ["next"]
-    (turn,) = (await bench.engine.jobs.explain(second.id)).reasons
+    (turn,) = (await bench.service.jobs.explain(second.id)).reasons
     assert (turn.code, turn.message) == ("turn", "1 job of its queue is before it.")
 
 
@@ -61,7 +61,7 @@ async def test_pauses_maintenance_and_limits_hold_jobs_back(bench: Bench, http: 
     job = await bench.push(rate_limit={"key": "api", "concurrency": 1})
     other = await bench.push(rate_limit={"key": "api", "concurrency": 1})
     await bench.fetch_one()
-    (limit, _) = (await bench.engine.jobs.explain(other.id)).reasons
+    (limit, _) = (await bench.service.jobs.explain(other.id)).reasons
     assert (limit.code, "'api'" in limit.message, "at once" in limit.message) == ("limit", True, True)
     assert await codes(bench, job) == ["active"]
     await http("POST", "/ojs/v1/queues/default/pause")
@@ -72,17 +72,17 @@ async def test_pauses_maintenance_and_limits_hold_jobs_back(bench: Bench, http: 
 
 async def test_a_tenant_may_run_no_more(bench: Bench, http: Http) -> None:
     await present(http)
-    await bench.engine.scope.do(tenants.put_tenants, TenantChange("acme", {"max_concurrency": 1}))
+    await bench.service.scope.do(tenants.put_tenants, TenantChange("acme", {"max_concurrency": 1}))
     await bench.push(meta={"tenant_id": "acme"})
     waits = await bench.push(meta={"tenant_id": "acme"})
     await bench.fetch_one()
-    (why, _) = (await bench.engine.jobs.explain(waits.id)).reasons
+    (why, _) = (await bench.service.jobs.explain(waits.id)).reasons
     assert (why.code, why.message) == ("tenant", "As many jobs of the tenant 'acme' run as may run at once: 1.")
 
 
 async def test_only_who_may_see_a_job_is_told(bench: Bench, http: Http) -> None:
     job = await bench.push(meta={"tenant_id": "acme"})
-    for view, id in ((bench.engine.as_(Caller("beta")), job.id), (bench.engine, "none")):
+    for view, id in ((bench.service.as_(Caller("beta")), job.id), (bench.service, "none")):
         with pytest.raises(NotFound):
             await view.jobs.explain(id)
     answer = await http("GET", f"/ojs/v1/jobs/{job.id}/explanation")

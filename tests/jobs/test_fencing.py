@@ -35,7 +35,7 @@ async def test_only_the_holder_of_the_lease_is_heard(
 async def test_only_the_holder_adds_items_for_a_job(bench: Bench, http: Http) -> None:
     job = await bench.push()
     await bench.fetch_one(worker_id="w")
-    await bench.engine.collections.create("shared")
+    await bench.service.collections.create("shared")
     for path in (f"/ojs/v1/collections/shared/items?job_id={job.id}",):
         item = {"name": "a", "data": 1}
         assert (await http("POST", path, item | {"worker_id": "other"})).status_code == 409

@@ -145,17 +145,17 @@ async def test_a_filter_chooses_the_jobs_that_it_describes(bench: Bench) -> None
     bench.clock.advance(1)
     retry = {"max_attempts": 1, "on_exhaustion": "dead_letter"}
     kept = request("td", queue="d", retry=retry) | {"expiration_delay": msgspec.Raw(b'"PT1H"')}
-    jobs += [pushed.job for pushed in await bench.engine.jobs.enqueue([kept])]
+    jobs += [pushed.job for pushed in await bench.service.jobs.enqueue([kept])]
     bench.clock.advance(1)
-    await bench.engine.jobs.cancel(jobs[0].id)
+    await bench.service.jobs.cancel(jobs[0].id)
     bench.clock.advance(1)
     await bench.fail(await bench.fetch_one("d"), "SmtpError", message="host 7 is down")
     names = {job.id: name for job, name in zip(jobs, "abcd", strict=True)}
     for chosen, expected in CHOSEN:
-        walked = [id async for some in batches(bench.engine.database, chosen, 2) for id in some]
+        walked = [id async for some in batches(bench.service.database, chosen, 2) for id in some]
         assert "".join(names[id] for id in walked) == expected, chosen
         if not chosen.meta and chosen.error_pattern is None:
-            page = await bench.engine.jobs.select(chosen)
+            page = await bench.service.jobs.select(chosen)
             assert "".join(sorted(names[job.id] for job in page.jobs)) == expected, chosen
             assert page.total == len(expected), chosen
 

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def told(bench: Bench, id: str) -> list[Entry]:
-    return await bench.engine.jobs.history(id)
+    return await bench.service.jobs.history(id)
 
 
 def words(entries: list[Entry]) -> list[str]:
@@ -70,11 +70,11 @@ async def test_schedules_releases_and_cancellations_are_told(bench: Bench) -> No
     await bench.run_due(11)
     held = await bench.fetch_one(worker_id="w")
     bench.clock.advance(1)
-    await bench.engine.jobs.release([Release(held.id, "w", 1)])
+    await bench.service.jobs.release([Release(held.id, "w", 1)])
     bench.clock.advance(1)
     await bench.fetch_one()
     bench.clock.advance(1)
-    await bench.engine.jobs.cancel(job.id)
+    await bench.service.jobs.cancel(job.id)
     entries = await told(bench, job.id)
     assert words(entries) == [
         "created", "scheduled>available", "available>active", "attempt_started", "active>available",
@@ -89,7 +89,7 @@ async def test_a_dead_letter_that_is_run_again_keeps_its_history(bench: Bench) -
     job = await bench.push(retry={"max_attempts": 1, "on_exhaustion": "dead_letter"})
     await bench.fail(await bench.fetch_one())
     bench.clock.advance(1)
-    await bench.engine.jobs.retry_dead(job.id)
+    await bench.service.jobs.retry_dead(job.id)
     bench.clock.advance(1)
     await bench.ack(await bench.fetch_one())
     assert words(await told(bench, job.id))[-5:] == [
@@ -101,16 +101,16 @@ async def test_a_history_is_forgotten_on_demand_and_with_its_job(bench: Bench) -
     job = await bench.push(retry={"max_attempts": 1, "on_exhaustion": "dead_letter"})
     await bench.fail(await bench.fetch_one())
     count = len(await told(bench, job.id))
-    assert await bench.engine.jobs.purge_history(job.id) == count
+    assert await bench.service.jobs.purge_history(job.id) == count
     assert await told(bench, job.id) == []
     bench.clock.advance(1)
-    await bench.engine.jobs.retry_dead(job.id)
+    await bench.service.jobs.retry_dead(job.id)
     assert words(await told(bench, job.id)) == ["discarded>available"]
-    await bench.engine.jobs.cancel(job.id)
+    await bench.service.jobs.cancel(job.id)
     await bench.run_due(100_000)
     assert (await bench.run(forget, None))["jobs"] == 1
     assert await bench.run(rows, None) == 0
-    for call in (bench.engine.jobs.history, bench.engine.jobs.purge_history, bench.engine.jobs.lineage):
+    for call in (bench.service.jobs.history, bench.service.jobs.purge_history, bench.service.jobs.lineage):
         with pytest.raises(NotFound):
             await call(job.id)
 
@@ -144,23 +144,23 @@ async def test_each_transition_begins_where_the_one_before_it_has_ended(bench: B
 
 async def test_the_jobs_of_a_workflow_know_where_they_come_from(bench: Bench) -> None:
     steps = b'[{"type": "a", "args": []}, {"type": "b", "args": []}, {"type": "c", "args": []}]'
-    info = await bench.engine.workflows.create(read_members(b'{"type": "chain", "steps": %b}' % steps))
+    info = await bench.service.workflows.create(read_members(b'{"type": "chain", "steps": %b}' % steps))
     ids = []
     while jobs := await bench.fetch():
         ids.append(jobs[0].id)
         await bench.ack(jobs[0])
-    first, second, third = [await bench.engine.jobs.lineage(id) for id in ids]
+    first, second, third = [await bench.service.jobs.lineage(id) for id in ids]
     assert (first.parent_id, first.root_id, first.workflow_id) == (None, ids[0], info.id)
     assert first.children == {ids[1]: {ids[2]: {}}}
     assert (second.parents, second.children) == ([ids[0]], {ids[2]: {}})
     assert (third.parent_id, third.root_id, third.children) == (ids[1], ids[0], {})
 
 
-async def test_what_a_job_says_of_its_parents_is_kept(engine: Service, bench: Bench) -> None:
+async def test_what_a_job_says_of_its_parents_is_kept(service: Service, bench: Bench) -> None:
     parent = (await bench.push()).id
     members = read_members(b'{"type": "t", "args": [], "parent_id": "%b", "root_id": "%b"}' % ((parent.encode(),) * 2))
-    (pushed,) = await engine.jobs.enqueue([members])
-    found = await engine.jobs.lineage(pushed.job.id)
+    (pushed,) = await service.jobs.enqueue([members])
+    found = await service.jobs.lineage(pushed.job.id)
     assert (found.parent_id, found.root_id, found.workflow_id, found.children) == (parent, parent, None, {})
 
 
@@ -230,7 +230,7 @@ async def test_a_job_that_was_due_when_it_was_pushed_was_never_scheduled(bench: 
 
 async def test_the_caller_who_cancels_is_named(bench: Bench) -> None:
     job = await bench.push()
-    owner = bench.engine.as_(Caller(None, Access("ada", frozenset(Operation))))
+    owner = bench.service.as_(Caller(None, Access("ada", frozenset(Operation))))
     await owner.jobs.cancel(job.id)
     _, moved, cancelled = await told(bench, job.id)
     ada = {"type": "client", "id": "ada"}
@@ -242,13 +242,13 @@ async def test_the_caller_who_cancels_is_named(bench: Bench) -> None:
 
 async def test_a_job_that_is_cancelled_before_it_is_due_never_was_available(bench: Bench) -> None:
     job = await bench.push(delay_until="+PT10S")
-    await bench.engine.jobs.cancel(job.id)
+    await bench.service.jobs.cancel(job.id)
     assert words(await told(bench, job.id)) == ["created", "scheduled>cancelled", "cancelled"]
 
 
 async def test_the_history_of_a_scheduled_job_says_nothing_of_the_future(bench: Bench) -> None:
     job = await bench.push(delay_until="+PT10S")
-    await bench.engine.jobs.adjust_priority(job.id, 5)
+    await bench.service.jobs.adjust_priority(job.id, 5)
     assert words(await told(bench, job.id)) == ["created"]
     await bench.run_due(11)
     assert words(await told(bench, job.id)) == ["created", "scheduled>available"]
@@ -257,7 +257,7 @@ async def test_the_history_of_a_scheduled_job_says_nothing_of_the_future(bench: 
 async def test_a_deleted_dead_letter_leaves_no_history(bench: Bench) -> None:
     job = await bench.push(retry={"max_attempts": 1, "on_exhaustion": "dead_letter"})
     await bench.fail(await bench.fetch_one())
-    await bench.engine.jobs.delete_dead(job.id)
+    await bench.service.jobs.delete_dead(job.id)
     assert await bench.run(rows, None) == 0
 
 
@@ -288,9 +288,9 @@ async def test_a_suspended_job_tells_of_its_attempt_once(bench: Bench) -> None:
     job = await bench.push()
     held = await bench.fetch_one(worker_id="w")
     bench.clock.advance(1)
-    await bench.engine.jobs.release([Release(held.id, "w", 1, then="wait")])
+    await bench.service.jobs.release([Release(held.id, "w", 1, then="wait")])
     bench.clock.advance(1)
-    await bench.engine.workflows.activate(job.id, b"7")
+    await bench.service.workflows.activate(job.id, b"7")
     entries = await told(bench, job.id)
     assert words(entries).count("attempt_started") == 1
     assert (await bench.find(job)).state in ("completed", "available")
@@ -298,11 +298,11 @@ async def test_a_suspended_job_tells_of_its_attempt_once(bench: Bench) -> None:
 
 async def test_what_happened_at_the_moment_of_a_purge_is_purged(bench: Bench) -> None:
     job = await bench.push()
-    assert await bench.engine.jobs.purge_history(job.id) == 1
+    assert await bench.service.jobs.purge_history(job.id) == 1
     assert await told(bench, job.id) == []
-    assert await bench.engine.jobs.purge_history(job.id) == 0
+    assert await bench.service.jobs.purge_history(job.id) == 0
     bench.clock.advance(1)
-    await bench.engine.jobs.cancel(job.id)
+    await bench.service.jobs.cancel(job.id)
     assert words(await told(bench, job.id)) == ["available>cancelled", "cancelled"]
 
 
@@ -311,13 +311,13 @@ async def test_the_successors_of_a_job_are_a_tree(bench: Bench) -> None:
         {"id": "b", "type": "b", "args": [], "depends_on": ["a"]},
         {"id": "c", "type": "c", "args": [], "depends_on": ["a"]},
         {"id": "d", "type": "d", "args": [], "depends_on": ["b", "c"]}]"""
-    await bench.engine.workflows.create(read_members(b'{"type": "graph", "steps": %b}' % steps))
+    await bench.service.workflows.create(read_members(b'{"type": "graph", "steps": %b}' % steps))
     ids: dict[str, str] = {}
     while jobs := await bench.fetch(count=5):
         for job in jobs:
             ids[job.type] = job.id
             await bench.ack(job)
-    found = {name: await bench.engine.jobs.lineage(id) for name, id in ids.items()}
+    found = {name: await bench.service.jobs.lineage(id) for name, id in ids.items()}
     last: dict[str, Any] = {ids["d"]: {}}
     assert found["a"].children == {ids["b"]: last, ids["c"]: last}
     assert (found["d"].parents, found["d"].parent_id, found["d"].root_id) == (

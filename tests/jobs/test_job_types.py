@@ -165,7 +165,7 @@ async def test_a_worker_that_may_not_register_defaults_works_without(
     app.job("two", queue="b")(print)
     with caplog.at_level("INFO", "ojster.worker.registration"):
         await register(client, app)
-    assert await door.bench.engine.job_types.all() == []
+    assert await door.bench.service.job_types.all() == []
     (record,) = caplog.records
     assert (record.levelname, "others enqueue" in record.message) == ("INFO", True)
     await app.aclose()
@@ -180,7 +180,7 @@ async def test_a_worker_registers_what_its_application_declares(http: Http, url:
     @app.job("plain")
     def plain() -> None: ...
 
-    app._engine = None
+    app._service = None
     worker = Worker(app, queues=["mail"])
     running = asyncio.create_task(worker.run())
     while not (known := (await http("GET", "/ojs/v1/job-types")).json()["job_types"]):

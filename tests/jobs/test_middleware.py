@@ -21,8 +21,8 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-async def server(engine: Service) -> AsyncIterator[str]:
-    async with serving(engine) as (_, port):
+async def server(service: Service) -> AsyncIterator[str]:
+    async with serving(service) as (_, port):
         yield f"http://127.0.0.1:{port}"
 
 
@@ -36,7 +36,7 @@ async def stamp(job: JobRequest, enqueue: Enqueue) -> JobRequest | None:
 
 
 async def test_a_job_that_middleware_drops_is_not_enqueued(http: Http, bench: Bench) -> None:
-    bench.engine.middleware.append(drop_drafts)
+    bench.service.middleware.append(drop_drafts)
     with pytest.raises(JobDropped, match='"draft"'):
         await bench.push("draft")
     answer = await http("POST", "/ojs/v1/jobs", {"type": "draft", "args": []})
@@ -46,7 +46,7 @@ async def test_a_job_that_middleware_drops_is_not_enqueued(http: Http, bench: Be
     assert [item["status"] for item in bulk["items"]] == ["failed", "created"]
     assert bulk["items"][0]["error"]["code"] == "x_job_dropped"
     assert (await http("POST", "/ojs/v1/jobs/batch", {"jobs": jobs})).status_code == 422
-    assert [job.type for job in (await bench.engine.jobs.select()).jobs] == ["letter"]
+    assert [job.type for job in (await bench.service.jobs.select()).jobs] == ["letter"]
 
 
 async def test_no_layer_inside_one_that_drops_a_job_sees_it(bench: Bench) -> None:
@@ -56,7 +56,7 @@ async def test_no_layer_inside_one_that_drops_a_job_sees_it(bench: Bench) -> Non
         seen.append(job["type"])
         return await enqueue(job)
 
-    bench.engine.middleware += [drop_drafts, note]
+    bench.service.middleware += [drop_drafts, note]
     with pytest.raises(JobDropped):
         await bench.push("draft")
     await bench.push("letter")
@@ -124,7 +124,7 @@ def test_no_change_of_a_chain_has_an_effect_while_jobs_use_it(change: str) -> No
 
 
 async def test_enqueue_middleware_cannot_change_while_a_job_passes_through_it(bench: Bench) -> None:
-    middleware = bench.engine.middleware
+    middleware = bench.service.middleware
     refused = []
 
     async def change(job: JobRequest, enqueue: Enqueue) -> JobRequest | None:
@@ -175,7 +175,7 @@ async def test_no_middleware_of_an_application_changes_while_a_worker_runs() -> 
     assert sorted(tried) == ["changed", "changed", "configured", "configured"]
 
 
-async def test_it_runs_in_an_application_whose_jobs_are_on_a_server(server: str, engine: Service) -> None:
+async def test_it_runs_in_an_application_whose_jobs_are_on_a_server(server: str, service: Service) -> None:
     app = App(server)
 
     @app.job("letter")
@@ -187,15 +187,15 @@ async def test_it_runs_in_an_application_whose_jobs_are_on_a_server(server: str,
     app.enqueue_middleware += [stamp, drop_drafts]
     try:
         job = await letter.aenqueue("Ada")
-        assert (await engine.jobs.find(job.id)).meta == {"stamped": True}
+        assert (await service.jobs.find(job.id)).meta == {"stamped": True}
         with pytest.raises(JobDropped):
             await draft.aenqueue()
     finally:
         await app.aclose()
 
 
-async def test_a_client_is_told_that_the_server_s_middleware_has_dropped_its_job(server: str, engine: Service) -> None:
-    engine.middleware.append(drop_drafts)
+async def test_a_client_is_told_that_the_server_s_middleware_has_dropped_its_job(server: str, service: Service) -> None:
+    service.middleware.append(drop_drafts)
     client = HttpClient(server)
     try:
         with pytest.raises(JobDropped):

@@ -38,7 +38,7 @@ async def test_a_job_that_arrives_when_the_time_is_up_is_handed_out_or_given_bac
     async def fetch_for_a_moment() -> None:
         for _ in range(40):
             waiting = asyncio.create_task(
-                bench.engine.jobs.fetch(Claim(("default",)), wait=chance.uniform(0.001, 0.004))
+                bench.service.jobs.fetch(Claim(("default",)), wait=chance.uniform(0.001, 0.004))
             )
             if chance.random() < 0.3:
                 await asyncio.sleep(chance.uniform(0.0, 0.003))
@@ -54,7 +54,7 @@ async def test_a_job_that_arrives_when_the_time_is_up_is_handed_out_or_given_bac
     await asyncio.gather(push_now_and_then(), *(fetch_for_a_moment() for _ in range(10)))
     while jobs := await bench.fetch(count=100):  # released jobs are available again
         held.update(job.id for job in jobs)
-    page = await bench.engine.jobs.select(JobFilter(states=("active",)), Page(500))
+    page = await bench.service.jobs.select(JobFilter(states=("active",)), Page(500))
     assert {job.id for job in page.jobs} == held
     assert len(held) == 200
 
@@ -62,7 +62,7 @@ async def test_a_job_that_arrives_when_the_time_is_up_is_handed_out_or_given_bac
 async def test_a_job_given_back_has_lost_no_attempt(bench: Bench) -> None:
     await bench.push()
     given = await bench.fetch_one()
-    bench.engine.jobs.give_back([given])
+    bench.service.jobs.give_back([given])
     assert (await bench.fetch_one()).attempt == 1
 
 
@@ -92,7 +92,7 @@ async def test_maintenance_skips_a_job_that_it_cannot_read(bench: Bench, caplog:
 async def test_numbers_that_python_cannot_hold_go_through_unchanged(bench: Bench, number: str) -> None:
     members = request()
     members["args"] = msgspec.Raw(f"[{number}]".encode())
-    (pushed,) = await bench.engine.jobs.enqueue([members])
+    (pushed,) = await bench.service.jobs.enqueue([members])
     await bench.fail(await bench.fetch_one())
     found = await bench.find(pushed.job)
     assert found.state == "retryable"
@@ -111,7 +111,7 @@ async def test_a_cron_job_that_cannot_fire_does_not_keep_the_others_from_it(
 
 
 async def test_a_failing_transaction_keeps_parked_fetches(bench: Bench) -> None:
-    waiting = [asyncio.create_task(bench.engine.jobs.fetch(Claim(("default",)), wait=5)) for _ in range(3)]
+    waiting = [asyncio.create_task(bench.service.jobs.fetch(Claim(("default",)), wait=5)) for _ in range(3)]
     await asyncio.sleep(0.01)
 
     def break_after_a_push(tx: Transaction, requests: Sequence[None]) -> list[None]:
@@ -120,7 +120,7 @@ async def test_a_failing_transaction_keeps_parked_fetches(bench: Bench) -> None:
 
     with pytest.raises(BackendError):
         await bench.run(break_after_a_push, None)
-    await bench.engine.jobs.enqueue([request() for _ in range(3)])
+    await bench.service.jobs.enqueue([request() for _ in range(3)])
     assert [len(jobs) for jobs in await asyncio.gather(*waiting)] == [1, 1, 1]
 
 
@@ -129,7 +129,7 @@ async def test_patient_calls_beside_a_failing_one_are_kept(bench: Bench) -> None
         raise RuntimeError("something is broken")
 
     broken = asyncio.ensure_future(bench.run(break_down, None))
-    waiting = asyncio.create_task(bench.engine.jobs.fetch(Claim(("default",)), wait=5))
+    waiting = asyncio.create_task(bench.service.jobs.fetch(Claim(("default",)), wait=5))
     with pytest.raises(BackendError):
         await broken
     await bench.push()
@@ -142,7 +142,7 @@ async def test_a_change_that_was_committed_is_reported_as_such(
     def refuse(effects: object) -> None:
         raise OSError("the bell is gone")
 
-    monkeypatch.setattr(bench.engine.database, "publish", refuse)
+    monkeypatch.setattr(bench.service.database, "publish", refuse)
     job = await bench.push()
     assert (await bench.find(job)).state == "available"
     assert "the bell is gone" in caplog.text
@@ -154,17 +154,17 @@ async def test_processes_whose_sockets_are_gone_still_work(tmp_path_factory: pyt
     for path in folder.iterdir():
         if path.is_dir():
             shutil.rmtree(path)
-    engine = Service(database)
-    await engine.jobs.enqueue([request()])
-    assert len(await engine.jobs.fetch(Claim(("default",)))) == 1
-    await engine.close()
+    service = Service(database)
+    await service.jobs.enqueue([request()])
+    assert len(await service.jobs.fetch(Claim(("default",)))) == 1
+    await service.close()
 
 
 async def test_what_a_leaving_worker_holds_goes_back_without_counting(bench: Bench) -> None:
     await bench.push(max_attempts=1)
     held = await bench.fetch_one(worker_id="w1")
-    await bench.engine.fleet.beat(Heartbeat("w1", (held.id,)))
-    await bench.engine.fleet.leave("w1")
+    await bench.service.fleet.beat(Heartbeat("w1", (held.id,)))
+    await bench.service.fleet.leave("w1")
     again = await bench.fetch_one(worker_id="w2")
     assert (again.id, again.attempt) == (held.id, 1)
 
@@ -173,7 +173,7 @@ async def test_an_exclusive_key_does_not_hide_the_jobs_behind_it(bench: Bench) -
     for key in ("a", "a", "a", "b"):
         new = read_job(request(), bench.clock.now, largest=1_000_000)
         new.exclusive_key = key
-        await bench.engine.jobs.push([new])
+        await bench.service.jobs.push([new])
     taken = await bench.fetch(count=2)
     assert [job.exclusive_key for job in taken] == ["a", "b"]
 

@@ -109,7 +109,7 @@ async def test_a_step_does_not_inherit_what_became_of_the_one_that_was_read(benc
     def resolved(tx: Transaction, ids: Sequence[str]) -> list[int]:
         return [tx.execute("SELECT resolved_bytes FROM workflows WHERE id = :id", {"id": id})[0][0] for id in ids]
 
-    (size,) = await bench.engine.database.run_many(resolved, [flow.id])
+    (size,) = await bench.service.database.run_many(resolved, [flow.id])
     assert 10_000 < size < 12_000, "the value is counted once"
 
 
@@ -124,6 +124,6 @@ def test_a_model_is_the_job_as_it_was_read() -> None:
 
 
 async def test_jobs_of_one_call_keep_their_own_arguments(bench: Bench, reads: list[Members]) -> None:
-    pushed = await bench.engine.jobs.enqueue([request("t", number) for number in range(10)])
+    pushed = await bench.service.jobs.enqueue([request("t", number) for number in range(10)])
     assert [shown(one.job)["args"] for one in pushed] == [[number] for number in range(10)]
     assert len(reads) == 1

@@ -119,5 +119,5 @@ def test_jobs_that_differ_in_their_arguments_are_read_once(monkeypatch: pytest.M
 
 async def test_a_job_of_many_that_is_too_large_is_refused_with_all_others(bench: Bench) -> None:
     with pytest.raises(PayloadTooLarge, match="bytes"):
-        await bench.engine.jobs.enqueue([request("t", 1), request("t", "x" * 2_000_000), request("t", 2)])
-    assert not (await bench.engine.jobs.select()).jobs
+        await bench.service.jobs.enqueue([request("t", 1), request("t", "x" * 2_000_000), request("t", 2)])
+    assert not (await bench.service.jobs.select()).jobs

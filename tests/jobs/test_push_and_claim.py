@@ -48,7 +48,7 @@ async def test_a_pending_job_waits_for_activation(bench: Bench) -> None:
     job = await bench.push(pending=True)
     assert job.state == "pending"
     assert await bench.fetch() == []
-    steered = await bench.engine.workflows.activate(job.id)
+    steered = await bench.service.workflows.activate(job.id)
     assert (steered.before, steered.job.state) == ("pending", "available")
     assert (await bench.fetch_one()).id == job.id
 
@@ -116,7 +116,7 @@ async def test_a_batch_gets_in_whole_or_not_at_all(bench: Bench) -> None:
     taken = await bench.push("first")
     batch = [request("a"), request("b", id=taken.id), request("c")]
     with pytest.raises(Duplicate) as refusal:
-        await bench.engine.jobs.enqueue(batch)
+        await bench.service.jobs.enqueue(batch)
     assert refusal.value.details["index"] == 1
     assert [job.type for job in await bench.fetch(count=9)] == ["first"]
 
@@ -124,16 +124,16 @@ async def test_a_batch_gets_in_whole_or_not_at_all(bench: Bench) -> None:
 async def test_a_batch_with_one_id_twice_is_refused(bench: Bench) -> None:
     id = new_id()
     with pytest.raises(Duplicate):
-        await bench.engine.jobs.enqueue([request("a", id=id), request("b", id=id)])
+        await bench.service.jobs.enqueue([request("a", id=id), request("b", id=id)])
     assert await bench.fetch() == []
 
 
 async def test_a_refused_batch_does_not_harm_its_neighbours(bench: Bench) -> None:
     taken = await bench.push("first")
     results = await asyncio.gather(
-        bench.engine.jobs.enqueue([request("a")]),
-        bench.engine.jobs.enqueue([request("b", id=taken.id)]),
-        bench.engine.jobs.enqueue([request("c"), request("d")]),
+        bench.service.jobs.enqueue([request("a")]),
+        bench.service.jobs.enqueue([request("b", id=taken.id)]),
+        bench.service.jobs.enqueue([request("c"), request("d")]),
         return_exceptions=True,
     )
     assert isinstance(results[1], Duplicate)
@@ -147,12 +147,12 @@ async def test_an_expired_job_is_never_handed_out(bench: Bench) -> None:
 
 
 async def test_a_paused_queue_takes_jobs_and_gives_none(bench: Bench) -> None:
-    await bench.engine.queues.pause("default")
+    await bench.service.queues.pause("default")
     job = await bench.push()
     assert await bench.fetch() == []
     await bench.push(queue="other")
     assert len(await bench.fetch("default", "other", count=5)) == 1
-    await bench.engine.queues.resume("default")
+    await bench.service.queues.resume("default")
     assert (await bench.fetch_one()).id == job.id
 
 
@@ -171,7 +171,7 @@ async def test_a_fetch_that_waits_for_a_rate_limit_is_served_when_it_opens(bench
     for _ in range(2):
         await bench.push(rate_limit={"max_per_second": 1})
     await bench.fetch()
-    waiting = asyncio.create_task(bench.engine.jobs.fetch(Claim(("default",)), wait=10))
+    waiting = asyncio.create_task(bench.service.jobs.fetch(Claim(("default",)), wait=10))
     await asyncio.sleep(0.01)
     assert await bench.run_due() == bench.clock.now + 1_000_000, "the chores know when the gate opens"
     await bench.run_due(after=1)
@@ -179,12 +179,12 @@ async def test_a_fetch_that_waits_for_a_rate_limit_is_served_when_it_opens(bench
 
 
 async def test_jobs_with_the_same_exclusive_key_do_not_run_at_once(bench: Bench) -> None:
-    engine = bench.engine
+    service = bench.service
     jobs = []
     for _ in range(3):
         new = read_job(request(), bench.clock.now, largest=1_000_000)
         new.exclusive_key = "k"
-        jobs += [pushed.job for pushed in await engine.jobs.push([new])]
+        jobs += [pushed.job for pushed in await service.jobs.push([new])]
     other = await bench.push()
     first, second = await bench.fetch(count=9)
     assert [first.id, second.id] == [jobs[0].id, other.id]
@@ -194,58 +194,58 @@ async def test_jobs_with_the_same_exclusive_key_do_not_run_at_once(bench: Bench)
 
 
 async def test_a_waiting_fetch_is_served_as_soon_as_there_is_a_job(bench: Bench) -> None:
-    waiting = asyncio.create_task(bench.engine.jobs.fetch(Claim(("a", "b")), wait=30))
+    waiting = asyncio.create_task(bench.service.jobs.fetch(Claim(("a", "b")), wait=30))
     await asyncio.sleep(0)
     job = await bench.push(queue="b")
     assert [found.id for found in await asyncio.wait_for(waiting, 25)] == [job.id]
 
 
 async def test_each_of_many_waiting_fetches_gets_a_job(bench: Bench) -> None:
-    waiting = [asyncio.create_task(bench.engine.jobs.fetch(Claim(("default",)), wait=30)) for _ in range(20)]
+    waiting = [asyncio.create_task(bench.service.jobs.fetch(Claim(("default",)), wait=30)) for _ in range(20)]
     await asyncio.sleep(0.01)
-    await bench.engine.jobs.enqueue([request() for _ in range(20)])
+    await bench.service.jobs.enqueue([request() for _ in range(20)])
     found = await asyncio.wait_for(asyncio.gather(*waiting), 5)
     assert len({job.id for jobs in found for job in jobs}) == 20
 
 
 async def test_a_long_poll_that_times_out_returns_no_jobs(bench: Bench) -> None:
-    assert await bench.engine.jobs.fetch(Claim(("default",)), wait=0.01) == []
+    assert await bench.service.jobs.fetch(Claim(("default",)), wait=0.01) == []
 
 
 async def test_a_cancelled_fetch_takes_no_job_with_it(bench: Bench) -> None:
     for _ in range(20):
         await bench.push()
-        fetching = asyncio.create_task(bench.engine.jobs.fetch(Claim(("default",), worker_id="w"), wait=5))
+        fetching = asyncio.create_task(bench.service.jobs.fetch(Claim(("default",), worker_id="w"), wait=5))
         await asyncio.sleep(0)
         fetching.cancel()
         result = (await asyncio.gather(fetching, return_exceptions=True))[0]
         if isinstance(result, list):
-            await bench.engine.jobs.acknowledge([Acknowledgement(job.id) for job in result])
+            await bench.service.jobs.acknowledge([Acknowledgement(job.id) for job in result])
             continue
-        (job,) = await bench.engine.jobs.fetch(Claim(("default",)), wait=5)
+        (job,) = await bench.service.jobs.fetch(Claim(("default",)), wait=5)
         assert job.attempt == 1
         await bench.ack(job)
 
 
 async def test_draining_answers_parked_fetches(bench: Bench) -> None:
-    waiting = asyncio.create_task(bench.engine.jobs.fetch(Claim(("default",)), wait=30))
+    waiting = asyncio.create_task(bench.service.jobs.fetch(Claim(("default",)), wait=30))
     await asyncio.sleep(0.01)
-    bench.engine.drain()
+    bench.service.drain()
     assert await asyncio.wait_for(waiting, 25) == []
 
 
 async def test_a_fetch_that_claims_when_draining_begins_does_not_wait(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    database = bench.engine.database
+    database = bench.service.database
     run_or_park = database.run_or_park
 
     def drain_before(*args: Any, **options: Any) -> Any:
-        bench.engine.drain()  # after the fetch has decided to wait
+        bench.service.drain()  # after the fetch has decided to wait
         return run_or_park(*args, **options)
 
     monkeypatch.setattr(database, "run_or_park", drain_before)
-    assert await asyncio.wait_for(bench.engine.jobs.fetch(Claim(("default",)), wait=60), 30) == []
+    assert await asyncio.wait_for(bench.service.jobs.fetch(Claim(("default",)), wait=60), 30) == []
 
 
 async def test_middleware_may_change_a_request_or_refuse_it(bench: Bench) -> None:
@@ -261,12 +261,12 @@ async def test_middleware_may_change_a_request_or_refuse_it(bench: Bench) -> Non
             raise InvalidRequest("secrets are not enqueued")
         return await enqueue(job)
 
-    bench.engine.middleware += [stamp, no_secrets]
+    bench.service.middleware += [stamp, no_secrets]
     assert (await bench.push()).meta == {"stamped": True}
     with pytest.raises(InvalidRequest, match="secrets"):
         await bench.push("secret")
     with pytest.raises(InvalidRequest, match="'args' attribute cannot be read"):
-        await bench.engine.jobs.enqueue([{"type": msgspec.Raw(b'"t"'), "args": msgspec.Raw(b"[1e999]")}])
+        await bench.service.jobs.enqueue([{"type": msgspec.Raw(b'"t"'), "args": msgspec.Raw(b"[1e999]")}])
 
 
 async def test_events_tell_what_happened(bench: Bench) -> None:
@@ -276,11 +276,11 @@ async def test_events_tell_what_happened(bench: Bench) -> None:
     await bench.ack(job)
     assert (await bench.events()) == ["job.enqueued", "job.started", "job.completed"]
     chosen = EventFilter(types=("job.completed",), queues=("q",))
-    page = await bench.engine.events.select(chosen)
+    page = await bench.service.events.select(chosen)
     (event,) = page.events
     assert page.cursor == event["id"]
     after = EventFilter(after=int(event["id"].removeprefix("evt_")))
-    assert (await bench.engine.events.select(after)).events == []
+    assert (await bench.service.events.select(after)).events == []
     more = {"attempt": 1, "duration_ms": 1500, "from": "active", "to": "completed"}
     assert event["data"] == {"job_id": job.id, "job_type": "test.job", "queue": "q"} | more
 
@@ -291,7 +291,7 @@ async def test_fetches_of_overlapping_queues_that_are_merged_share_no_job(bench:
     fetches = [bench.fetch(*queues) for queues in (("a", "b"), ("a",), ("b", "a"), ("b", "a", "c"))]
     jobs = [job.id for found in await asyncio.gather(*fetches) for job in found]
     assert len(jobs) == len(set(jobs)) == 3
-    counts = (await bench.engine.jobs.count())["a"]
+    counts = (await bench.service.jobs.count())["a"]
     assert {state: n for state, n in counts.items() if n} == {"active": 3}
 
 
@@ -300,7 +300,7 @@ async def test_a_worker_of_many_queues_gets_jobs_of_all_kinds_in_the_order_of_it
     await bench.push("plain", queue="q30")
     await bench.push("limited", queue="q7", rate_limit={"key": "k", "concurrency": 1})
     needing = b'{"type":"needing","args":[],"ext_ml_gpu_count":1,"options":{"queue":"q15"}}'
-    await bench.engine.jobs.enqueue([read_members(needing)])
+    await bench.service.jobs.enqueue([read_members(needing)])
     await bench.push("elsewhere", queue="other")
     able = read_provided({"gpu": {"type": "a100", "count": 8}})
     jobs = await bench.fetch(*names, count=10, worker_id="w", provided=able)

@@ -118,7 +118,7 @@ async def test_a_result_larger_than_the_job_allows_is_refused_and_the_job_stays_
     await http.push(type="b")
     limited, free = await bench.fetch(count=2)
     acks = [Acknowledgement(job.id, b'"123456789"', job.worker_id, job.attempt) for job in (limited, free)]
-    refused, done = await bench.engine.jobs.acknowledge(acks)
+    refused, done = await bench.service.jobs.acknowledge(acks)
     assert isinstance(refused, ResultTooLarge)
     assert not isinstance(done, OjsterError)
     answer = await http("POST", f"{JOBS}/{limited.id}/ack", {"result": "123456789"})

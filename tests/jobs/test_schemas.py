@@ -198,20 +198,20 @@ async def test_versions_are_three_numbers() -> None:
 
 async def test_other_processes_hear_of_a_new_schema(shared_url: str, clock: Clock) -> None:
     engines = [Service(open_database(shared_url, clock=clock)) for _ in range(2)]
-    for engine in engines:
-        await engine.jobs.enqueue([request()])
+    for service in engines:
+        await service.jobs.enqueue([request()])
     schema = Schema("test.job", (1, 0, 0), "1", Mode.STRICT, b'{"type":"array","minItems":1}')
     await engines[0].scope.do(register_schemas, schema)
     async with asyncio.timeout(20):
-        for engine in engines:
+        for service in engines:
             while True:
                 try:
-                    await engine.jobs.enqueue([request()])
+                    await service.jobs.enqueue([request()])
                 except SchemaViolation:
                     break
                 await asyncio.sleep(0.01)
-    for engine in engines:
-        await engine.close()
+    for service in engines:
+        await service.close()
 
 
 URI = "urn:ojs:schema:email.send:v1"

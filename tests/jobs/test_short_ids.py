@@ -14,7 +14,7 @@ pytestmark = pytest.mark.anyio
 
 async def push(bench: Bench, id: str, **meta: str) -> None:
     """Push a job with an id."""
-    await bench.engine.jobs.enqueue([request("t", meta=meta) | {"id": msgspec.Raw(f'"{id}"'.encode())}])
+    await bench.service.jobs.enqueue([request("t", meta=meta) | {"id": msgspec.Raw(f'"{id}"'.encode())}])
 
 
 FIRST = "019a0000-0000-7000-8000-00000000000a"
@@ -26,14 +26,14 @@ async def test_a_job_is_found_by_the_beginning_of_its_id(bench: Bench) -> None:
     await push(bench, FIRST)
     await push(bench, OTHER)
     for start in ("019a00", "019a0000", "019a0000-", "019a0000-0000-7", FIRST[:-1], FIRST):
-        assert (await bench.engine.jobs.find(start)).id == FIRST
+        assert (await bench.service.jobs.find(start)).id == FIRST
 
 
 async def test_a_beginning_of_several_ids_is_refused(bench: Bench) -> None:
     await push(bench, FIRST)
     await push(bench, SECOND)
     with pytest.raises(Conflict, match="Give more characters"):
-        await bench.engine.jobs.find("019a0000")
+        await bench.service.jobs.find("019a0000")
 
 
 @pytest.mark.parametrize(
@@ -42,15 +42,15 @@ async def test_a_beginning_of_several_ids_is_refused(bench: Bench) -> None:
 async def test_what_is_the_beginning_of_no_id_is_not_found(bench: Bench, start: str) -> None:
     await push(bench, FIRST)
     with pytest.raises(NotFound):
-        await bench.engine.jobs.find(start)
+        await bench.service.jobs.find(start)
 
 
 async def test_a_tenant_finds_its_own_jobs_alone(bench: Bench) -> None:
     await push(bench, FIRST, tenant_id="acme")
     await push(bench, SECOND, tenant_id="other")
-    assert (await bench.engine.as_(Caller("acme")).jobs.find("019a0000")).id == FIRST
+    assert (await bench.service.as_(Caller("acme")).jobs.find("019a0000")).id == FIRST
     with pytest.raises(NotFound):
-        await bench.engine.as_(Caller("third")).jobs.find("019a0000")
+        await bench.service.as_(Caller("third")).jobs.find("019a0000")
 
 
 async def test_a_server_shows_a_job_by_the_beginning_of_its_id(http: Http, bench: Bench) -> None:

@@ -32,7 +32,7 @@ async def test_a_worker_appends_no_step_with_code_unless_it_may_push_it(bench: B
     await bench.push()
     held = await bench.fetch_one(worker_id="w")
     step = b'{"type":"ojster.code","args":[],"ojster_code":{"body":"def body(job): pass"}}'
-    worker = bench.engine.as_(Caller(None, Access("ada", frozenset({Operation.DEQUEUE}))))
+    worker = bench.service.as_(Caller(None, Access("ada", frozenset({Operation.DEQUEUE}))))
     (refused,) = await worker.jobs.acknowledge([Acknowledgement(held.id, None, "w", 1, (step,))])
     assert isinstance(refused, Forbidden)
     assert "'ada' may not push jobs that carry code" in refused.message

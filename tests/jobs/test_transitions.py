@@ -26,7 +26,7 @@ FAILURE = Failure("X", "failed")
 
 
 async def make(bench: Bench, state: JobState) -> Job:
-    """Push a job and bring it into `state` with the engine's own operations."""
+    """Push a job and bring it into `state` with the service's own operations."""
     match state:
         case JobState.SCHEDULED:
             return await bench.push(scheduled_at="+PT1H")
@@ -35,7 +35,7 @@ async def make(bench: Bench, state: JobState) -> Job:
         case JobState.AVAILABLE:
             return await bench.push()
         case JobState.CANCELLED:
-            return (await bench.engine.jobs.cancel((await bench.push()).id)).job
+            return (await bench.service.jobs.cancel((await bench.push()).id)).job
     await bench.push(retry={"max_attempts": 1 if state == JobState.DISCARDED else 3, "on_exhaustion": "dead_letter"})
     job = await bench.fetch_one(worker_id="w")
     match state:
@@ -51,31 +51,31 @@ Act = Callable[[Bench, Job], Awaitable[object]]
 
 ACTS: dict[str, tuple[Act, dict[JobState, JobState]]] = {
     "acknowledge": (
-        lambda bench, job: bench.engine.jobs.acknowledge([Acknowledgement(job.id)]),
+        lambda bench, job: bench.service.jobs.acknowledge([Acknowledgement(job.id)]),
         {JobState.ACTIVE: JobState.COMPLETED},
     ),
     "fail": (
-        lambda bench, job: bench.engine.jobs.fail([FailureReport(job.id, FAILURE)]),
+        lambda bench, job: bench.service.jobs.fail([FailureReport(job.id, FAILURE)]),
         {JobState.ACTIVE: JobState.RETRYABLE},
     ),
     "discard": (
-        lambda bench, job: bench.engine.jobs.fail([FailureReport(job.id, Failure("X", "failed", "DISCARD"))]),
+        lambda bench, job: bench.service.jobs.fail([FailureReport(job.id, Failure("X", "failed", "DISCARD"))]),
         {JobState.ACTIVE: JobState.DISCARDED},
     ),
     "release": (
-        lambda bench, job: bench.engine.jobs.release([Release(job.id)]),
+        lambda bench, job: bench.service.jobs.release([Release(job.id)]),
         {JobState.ACTIVE: JobState.AVAILABLE},
     ),
     "release later": (
-        lambda bench, job: bench.engine.jobs.release([Release(job.id, delay=1_000_000)]),
+        lambda bench, job: bench.service.jobs.release([Release(job.id, delay=1_000_000)]),
         {JobState.ACTIVE: JobState.SCHEDULED},
     ),
     "cancel": (
-        lambda bench, job: bench.engine.jobs.cancel(job.id),
+        lambda bench, job: bench.service.jobs.cancel(job.id),
         {state: JobState.CANCELLED for state in JobState if state not in FINISHED},
     ),
-    "activate": (lambda bench, job: bench.engine.workflows.activate(job.id), {JobState.PENDING: JobState.AVAILABLE}),
-    "retry": (lambda bench, job: bench.engine.jobs.retry_dead(job.id), {JobState.DISCARDED: JobState.AVAILABLE}),
+    "activate": (lambda bench, job: bench.service.workflows.activate(job.id), {JobState.PENDING: JobState.AVAILABLE}),
+    "retry": (lambda bench, job: bench.service.jobs.retry_dead(job.id), {JobState.DISCARDED: JobState.AVAILABLE}),
     "fetch": (lambda bench, job: bench.fetch(), {JobState.AVAILABLE: JobState.ACTIVE}),
     "time": (
         lambda bench, job: bench.run_due(after=3601),
@@ -198,7 +198,7 @@ def limited(on_limit: str) -> Way:
 
 
 async def a_lookup_finds_nothing(bench: Bench) -> str:
-    await bench.engine.collections.create("releases")
+    await bench.service.collections.create("releases")
     job = await bench.push("test.job", {"$lookup": "releases/latest"})
     assert await bench.fetch() == []
     return job.id
@@ -212,7 +212,7 @@ async def a_job_need_not_run(bench: Bench) -> str:
     body = {"type": "test.job", "args": [], "event_reactions": reactions}
 
     async def push() -> str:
-        (pushed,) = await bench.engine.jobs.enqueue([read_members(msgspec.json.encode(body))])
+        (pushed,) = await bench.service.jobs.enqueue([read_members(msgspec.json.encode(body))])
         return pushed.job.id
 
     await push()
@@ -226,7 +226,7 @@ def suspended(then: Callable[[Bench, str], Awaitable[object]]) -> Way:
     async def happen(bench: Bench) -> str:
         await bench.push()
         job = await bench.fetch_one()
-        await bench.engine.jobs.release([Release(job.id, then="wait")])
+        await bench.service.jobs.release([Release(job.id, then="wait")])
         await then(bench, job.id)
         return job.id
 
@@ -238,12 +238,12 @@ async def nothing(bench: Bench, job_id: str) -> None:
 
 
 async def completed(bench: Bench, job_id: str) -> None:
-    await bench.engine.workflows.activate(job_id, b"1")
+    await bench.service.workflows.activate(job_id, b"1")
 
 
 def failed(**more: Any) -> Callable[[Bench, str], Awaitable[object]]:
     async def fail(bench: Bench, job_id: str) -> None:
-        await bench.engine.workflows.activate(job_id, failure=Failure("X", "no answer", **more))
+        await bench.service.workflows.activate(job_id, failure=Failure("X", "no answer", **more))
 
     return fail
 
@@ -251,7 +251,7 @@ def failed(**more: Any) -> Callable[[Bench, str], Awaitable[object]]:
 async def a_suspended_job_waits_too_long(bench: Bench) -> str:
     await bench.push(retry={"max_attempts": 3})
     job = await bench.fetch_one()
-    await bench.engine.jobs.release([Release(job.id, then="wait", wait=5_000_000)])
+    await bench.service.jobs.release([Release(job.id, then="wait", wait=5_000_000)])
     await bench.run_due(after=6)
     return job.id
 
@@ -265,19 +265,19 @@ def held(state: JobState) -> Way:
             options["scheduled_at"] = "+PT5S"
         step = {"type": "test.job", "args": [], "options": options}
         body = msgspec.json.encode({"type": "chain", "steps": [step]})
-        workflow = await bench.engine.workflows.create(read_members(body))
-        (job,) = (await bench.engine.jobs.select()).jobs
+        workflow = await bench.service.workflows.create(read_members(body))
+        (job,) = (await bench.service.jobs.select()).jobs
         if state in (JobState.ACTIVE, JobState.RETRYABLE, JobState.PENDING):
             taken = await bench.fetch_one()
             if state == JobState.RETRYABLE:
                 await bench.fail(taken)
             elif state == JobState.PENDING:
-                await bench.engine.jobs.release([Release(job.id, then="wait", again=True)])
-        await bench.engine.workflows.hold(workflow.id)
+                await bench.service.jobs.release([Release(job.id, then="wait", again=True)])
+        await bench.service.workflows.hold(workflow.id)
         if state == JobState.ACTIVE:
-            await bench.engine.jobs.release([Release(job.id)])
+            await bench.service.jobs.release([Release(job.id)])
         elif state == JobState.PENDING:
-            await bench.engine.workflows.activate(job.id)
+            await bench.service.workflows.activate(job.id)
         await bench.run_due(after=60)
         return job.id
 
@@ -286,7 +286,7 @@ def held(state: JobState) -> Way:
 
 async def a_cancelled_job_runs_again(bench: Bench) -> str:
     job = await make(bench, JobState.CANCELLED)
-    await bench.engine.scope.do(interventions.revive, job.id)
+    await bench.service.scope.do(interventions.revive, job.id)
     return job.id
 
 
@@ -361,5 +361,5 @@ async def test_a_change_that_the_table_lacks_is_refused_and_rolled_back(bench: B
         return [None]
 
     with pytest.raises(IllegalTransition, match="'completed' to 'active'"):
-        await bench.engine.database.run(activate, job.id)
+        await bench.service.database.run(activate, job.id)
     assert to_json(await bench.find(job)) == before

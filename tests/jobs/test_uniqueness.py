@@ -30,7 +30,7 @@ async def test_a_duplicate_is_rejected_with_the_id_of_the_existing_job(bench: Be
 
 async def test_a_duplicate_is_ignored_and_the_first_returned(bench: Bench) -> None:
     first = await push(bench, 1)
-    (pushed,) = await bench.engine.jobs.enqueue([request("u", 1, unique={"keys": ["args"], "on_conflict": "ignore"})])
+    (pushed,) = await bench.service.jobs.enqueue([request("u", 1, unique={"keys": ["args"], "on_conflict": "ignore"})])
     assert pushed.existing
     assert pushed.job.id == first.id
     assert pushed.job.args == [1]
@@ -58,7 +58,7 @@ async def test_a_replaced_schedule_is_kept_if_that_is_asked_for(bench: Bench) ->
 async def test_by_default_finished_jobs_do_not_count(bench: Bench, state: str) -> None:
     job = await push(bench, 1)
     if state == "cancelled":
-        await bench.engine.jobs.cancel(job.id)
+        await bench.service.jobs.cancel(job.id)
     elif state == "completed":
         await bench.ack(await bench.fetch_one())
     else:
@@ -118,10 +118,10 @@ async def test_a_batch_with_a_duplicate_leaves_no_trace(bench: Bench) -> None:
         request("a", 1, unique=unique),
     ]
     with pytest.raises(Duplicate) as refusal:
-        await bench.engine.jobs.enqueue(batch)
+        await bench.service.jobs.enqueue(batch)
     assert refusal.value.details["index"] == 2
     assert (await bench.find(victim)).state == "available"
-    assert await bench.engine.jobs.count() == {"default": {"available": 1}}
+    assert await bench.service.jobs.count() == {"default": {"available": 1}}
     assert (await bench.events()) == ["job.enqueued"]
 
 

@@ -70,17 +70,17 @@ async def push(bench: Bench, *versions: Any, type: str = "invoice") -> None:
     for version in versions:
         more = "" if version is None else f', "version": "{version}"'
         members = read_members(f'{{"type": "{type}", "args": []{more}}}'.encode())
-        await bench.engine.jobs.enqueue([members])
+        await bench.service.jobs.enqueue([members])
 
 
 async def versions_for(bench: Bench, worker: str, count: int = 10, **more: Any) -> list[int | None]:
-    jobs = await bench.engine.jobs.fetch(Claim(("default",), count, worker), **more)
+    jobs = await bench.service.jobs.fetch(Claim(("default",), count, worker), **more)
     return [job.version and job.version // 1_000_000_000_000 for job in jobs]
 
 
 async def test_a_worker_gets_what_it_handles_and_what_has_no_version(bench: Bench) -> None:
-    await bench.engine.fleet.beat(Heartbeat("old", handlers=(handled("invoice", "<2.0"),)))
-    await bench.engine.fleet.beat(Heartbeat("new", handlers=(handled("invoice", ">=2.0 <3.0"),)))
+    await bench.service.fleet.beat(Heartbeat("old", handlers=(handled("invoice", "<2.0"),)))
+    await bench.service.fleet.beat(Heartbeat("new", handlers=(handled("invoice", ">=2.0 <3.0"),)))
     await push(bench, "2.0", "1.0", None, "3.0", "1.5", "2.1")
     assert await versions_for(bench, "old") == [1, None, 1]
     assert await versions_for(bench, "new") == [2, 2]
@@ -91,27 +91,27 @@ async def test_a_worker_gets_what_it_handles_and_what_has_no_version(bench: Benc
 
 
 async def test_limits_hold_for_versions_too(bench: Bench) -> None:
-    await bench.engine.fleet.beat(Heartbeat("old", handlers=(handled("invoice", "<2.0"),)))
+    await bench.service.fleet.beat(Heartbeat("old", handlers=(handled("invoice", "<2.0"),)))
     for version in ("2.0", "1.0"):
         limit = '"options": {"rate_limit": {"key": "k", "concurrency": 5}}'
         body = f'{{"type": "invoice", "args": [], "version": "{version}", {limit}}}'
-        await bench.engine.jobs.enqueue([read_members(body.encode())])
+        await bench.service.jobs.enqueue([read_members(body.encode())])
     assert await versions_for(bench, "old") == [1]
 
 
 async def test_what_a_worker_says_of_its_handlers_holds_at_once(bench: Bench) -> None:
-    await bench.engine.fleet.beat(Heartbeat("w", handlers=(handled("invoice", "<2.0"),)))
+    await bench.service.fleet.beat(Heartbeat("w", handlers=(handled("invoice", "<2.0"),)))
     await push(bench, "2.0")
     assert await versions_for(bench, "w") == []
     waiting = asyncio.create_task(versions_for(bench, "w", wait=20))
     await asyncio.sleep(0.05)
-    await bench.engine.fleet.beat(Heartbeat("w", queues=("default",), handlers=(handled("invoice", "<3.0"),)))
+    await bench.service.fleet.beat(Heartbeat("w", queues=("default",), handlers=(handled("invoice", "<3.0"),)))
     assert await asyncio.wait_for(waiting, 10) == [2]
 
 
 async def test_a_parked_fetch_for_other_versions_blocks_no_other_fetch(bench: Bench) -> None:
     for worker, versions in (("old-1", "<2.0"), ("old-2", "<2.0"), ("new", ">=2.0")):
-        await bench.engine.fleet.beat(Heartbeat(worker, handlers=(handled("invoice", versions),)))
+        await bench.service.fleet.beat(Heartbeat(worker, handlers=(handled("invoice", versions),)))
     waiting = {}
     for worker in ("old-1", "old-2", "new", "any"):
         waiting[worker] = asyncio.create_task(versions_for(bench, worker, 1, wait=20))

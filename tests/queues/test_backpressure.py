@@ -66,7 +66,7 @@ async def test_a_batch_is_taken_whole_or_not_at_all_unless_it_is_partial(http: H
     await bound(http, 3)
     jobs = [{"type": "t", "args": [], "queue": "q"}] * 4
     assert (await http("POST", "/ojs/v1/jobs/batch", {"jobs": jobs})).status_code == 429
-    assert (await bench.engine.jobs.select()).total == 0
+    assert (await bench.service.jobs.select()).total == 0
     partial = (await http("POST", "/ojs/v1/jobs/batch", {"jobs": jobs, "mode": "partial"})).json()
     assert [result["status"] for result in partial["results"]] == [201, 201, 201, 429]
 
@@ -106,26 +106,26 @@ async def test_a_bound_holds_whoever_pushes_at_the_same_time(shared_url: str, cl
     from ojster.queues.rules import Bound
 
     engines = [Service(open_database(shared_url, clock=clock)) for _ in range(3)]
-    for engine in engines:
-        await engine.jobs.enqueue([request()])  # each engine caches that no queue is bounded
+    for service in engines:
+        await service.jobs.enqueue([request()])  # each service caches that no queue is bounded
     await engines[0].scope.do(configuration.configure, Configuration("q", rules={"backpressure": Bound(20)}))
 
-    async def push_some(engine: Service) -> int:
+    async def push_some(service: Service) -> int:
         taken = 0
         for _ in range(20):
             try:
-                await engine.jobs.enqueue([request(queue="q")])
+                await service.jobs.enqueue([request(queue="q")])
                 taken += 1
             except QueueFull:
                 await asyncio.sleep(0.01)
         return taken
 
     async with asyncio.timeout(30):
-        while any(may_be_bounded(engine.database.memory, "q") is False for engine in engines):
+        while any(may_be_bounded(service.database.memory, "q") is False for service in engines):
             await asyncio.sleep(0.01)
         assert sum(await asyncio.gather(*map(push_some, engines))) == 20
-    for engine in engines:
-        await engine.close()
+    for service in engines:
+        await service.close()
 
 
 UNIQUE = {"keys": ["type"], "on_conflict": "reject"}
@@ -140,7 +140,7 @@ async def test_nothing_is_dropped_for_a_push_that_adds_nothing(http: Http, bench
         request("other", id=second.id, queue="q"),  # as a client sends it again whose answer was lost
     ):
         with pytest.raises(Duplicate):
-            await bench.engine.jobs.enqueue([refused])
+            await bench.service.jobs.enqueue([refused])
     await bench.push("single", queue="q", unique=UNIQUE | {"on_conflict": "ignore"})
     assert (await bench.find(oldest)).state == "available"
     replaced = await bench.push("single", queue="q", unique=UNIQUE | {"on_conflict": "replace"})
@@ -160,7 +160,7 @@ async def test_nothing_is_dropped_for_a_batch_that_another_queue_refuses(http: H
     oldest = await bench.push("plain", queue="q")
     await bench.push("plain", queue="full")
     with pytest.raises(QueueFull):
-        await bench.engine.jobs.enqueue([request("a", queue="q"), request("b", queue="full")])
+        await bench.service.jobs.enqueue([request("a", queue="q"), request("b", queue="full")])
     assert (await bench.find(oldest)).state == "available"
 
 
@@ -170,4 +170,4 @@ async def test_an_atomic_batch_makes_room_too(http: Http, bench: Bench) -> None:
         jobs = [{"type": "t", "args": [], "queue": "q"} for _ in range(2)]
         answer = await http("POST", "/ojs/v1/jobs/batch", {"jobs": jobs, "mode": "atomic"})
         assert answer.status_code in (200, 201), answer.text
-    assert (await bench.engine.jobs.count())["q"]["available"] == 2
+    assert (await bench.service.jobs.count())["q"]["available"] == 2

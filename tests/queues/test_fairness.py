@@ -42,11 +42,11 @@ async def queues_of(bench: Bench, *queues: str, **more: Any) -> str:
 
 
 async def put(bench: Bench, name: str, *queues: str, sharing: Sharing = STRICT, **more: Any) -> None:
-    await bench.engine.scope.do(pools.put_pools, Pool(name, queues, sharing=sharing, **more))
+    await bench.service.scope.do(pools.put_pools, Pool(name, queues, sharing=sharing, **more))
 
 
 async def join(bench: Bench, worker: str, pool: str | None = None, **more: Any) -> None:
-    await bench.engine.fleet.beat(Heartbeat(worker, pool=pool, **more))
+    await bench.service.fleet.beat(Heartbeat(worker, pool=pool, **more))
 
 
 # Strategies
@@ -95,7 +95,7 @@ async def test_jobs_that_must_wait_leave_their_turn_to_others(bench: Bench) -> N
     for _ in range(5):
         await bench.push(queue="a", rate_limit={"key": "api", "concurrency": 1})
     await push(bench, b=5)
-    await bench.engine.queues.pause("c")
+    await bench.service.queues.pause("c")
     await push(bench, c=5)
     assert Counter(await queues_of(bench, "a", "b", "c", sharing=ROUND_ROBIN, count=5)) == {"a": 1, "b": 4}
 
@@ -193,7 +193,7 @@ async def test_who_waits_for_room_in_a_pool_is_woken(bench: Bench) -> None:
         await join(bench, worker, "p")
     await push(bench, a=1, b=1)
     (first,) = await bench.fetch("a", "b", worker_id="v")
-    waiting = asyncio.create_task(bench.engine.jobs.fetch(Claim(("a", "b"), 1, "w"), wait=20))
+    waiting = asyncio.create_task(bench.service.jobs.fetch(Claim(("a", "b"), 1, "w"), wait=20))
     await asyncio.sleep(0.05)
     assert not waiting.done()
     await bench.ack(first)
@@ -210,7 +210,7 @@ async def test_the_queues_of_an_isolated_pool_serve_only_its_workers(bench: Benc
     assert await queues_of(bench, "a", "b", worker_id="v", count=5) == "b"
     assert await queues_of(bench, "a", "b", count=5) == ""
     assert await queues_of(bench, "a", "b", worker_id="w") == "a"
-    await bench.engine.scope.do(pools.delete_pools, "gpu")
+    await bench.service.scope.do(pools.delete_pools, "gpu")
     assert await queues_of(bench, "a", "b", worker_id="v") == "a"
 
 
@@ -224,9 +224,9 @@ async def test_only_one_of_several_isolated_pools_does_not_shut_the_others_out(b
 
 async def test_a_pool_that_is_unknown_is_told(bench: Bench) -> None:
     with pytest.raises(NotFound, match="no pool"):
-        await bench.engine.scope.look(pools.find_pools, "p")
+        await bench.service.scope.look(pools.find_pools, "p")
     with pytest.raises(NotFound, match="no pool"):
-        await bench.engine.scope.do(pools.delete_pools, "p")
+        await bench.service.scope.do(pools.delete_pools, "p")
 
 
 async def test_the_bound_of_a_pool_holds_for_several_servers(shared_url: str, clock: Clock) -> None:
@@ -239,16 +239,16 @@ async def test_the_bound_of_a_pool_holds_for_several_servers(shared_url: str, cl
         await push(Bench(engines[0], clock), a=60)
         running, most, done = 0, 0, 0
 
-        async def work(engine: Service, worker: str) -> None:
+        async def work(service: Service, worker: str) -> None:
             nonlocal running, most, done
             while done < 60:
-                jobs = await engine.jobs.fetch(Claim(("a",), 2, worker), wait=0.2)
+                jobs = await service.jobs.fetch(Claim(("a",), 2, worker), wait=0.2)
                 running += len(jobs)
                 most = max(most, running)
                 await asyncio.sleep(0.001)
                 running -= len(jobs)  # before the server frees their places
                 done += len(jobs)
-                await engine.jobs.acknowledge([Acknowledgement(job.id, None, worker, job.attempt) for job in jobs])
+                await service.jobs.acknowledge([Acknowledgement(job.id, None, worker, job.attempt) for job in jobs])
 
         await asyncio.wait_for(
             asyncio.gather(*[work(engines[number % 2], f"w{number}") for number in range(4)]), timeout=60

@@ -112,7 +112,7 @@ async def test_waiting_jobs_are_discarded_with_their_queue(http: Http, bench: Be
     other = await bench.push("a")
     answer = await http("DELETE", f"{QUEUES}/payments", {"strategy": "discard"})
     assert answer.json()["jobs_affected"] == number
-    counts = await bench.engine.jobs.count()
+    counts = await bench.service.jobs.count()
     assert "payments" not in counts or not counts["payments"].get("available")
     assert (await bench.find(other)).state == "available"
 
@@ -138,7 +138,7 @@ async def test_waiting_jobs_are_moved_to_another_queue(http: Http, bench: Bench)
     assert (await bench.fetch_one("billing")).id == urgent.id
     await bench.run_due(60)
     assert (await bench.fetch_one("billing")).id == later.id
-    stats = await bench.engine.queues.statistics("billing")
+    stats = await bench.service.queues.statistics("billing")
     assert stats.counts["active"] == 2
 
 

@@ -39,7 +39,7 @@ async def push(bench: Bench, key: str = "api", queue: str = "default", **limit: 
 
 
 async def override(bench: Bench, key: str, limit: Limits | None, until: int | None = None) -> None:
-    await bench.engine.scope.do(limits.override, Override(key, limit, until))
+    await bench.service.scope.do(limits.override, Override(key, limit, until))
 
 
 async def limit_queue(bench: Bench, queue: str, limit: Limits) -> None:
@@ -60,7 +60,7 @@ async def test_no_more_jobs_with_a_key_run_than_are_allowed(bench: Bench) -> Non
     (third,) = await bench.fetch(count=10)
     await bench.fail(second)
     assert len(await bench.fetch(count=10)) == 1
-    await bench.engine.jobs.cancel(third.id)
+    await bench.service.jobs.cancel(third.id)
     assert len(await bench.fetch(count=10)) == 1
 
 
@@ -118,7 +118,7 @@ async def test_a_fetch_that_waits_is_served_when_there_is_room(bench: Bench) -> 
     for queue in ("a", "a", "b"):
         await push(bench, queue=queue, concurrency=1)
     running = await bench.fetch_one("a")
-    waiting = asyncio.create_task(bench.engine.jobs.fetch(Claim(("b",)), wait=30))
+    waiting = asyncio.create_task(bench.service.jobs.fetch(Claim(("b",)), wait=30))
     await asyncio.sleep(0.05)
     assert not waiting.done()
     await bench.ack(running)
@@ -129,7 +129,7 @@ async def test_a_fetch_that_waits_is_served_when_the_window_is_over(bench: Bench
     for _ in range(3):
         await push(bench, rate=RATE)
     await bench.fetch(count=3)
-    waiting = asyncio.create_task(bench.engine.jobs.fetch(Claim(("default",)), wait=30))
+    waiting = asyncio.create_task(bench.service.jobs.fetch(Claim(("default",)), wait=30))
     await asyncio.sleep(0.05)
     assert await bench.run_due() == bench.clock.now + 10 * SECOND
     assert not waiting.done()
@@ -171,7 +171,7 @@ async def test_an_operator_can_change_a_limit_for_a_time(bench: Bench) -> None:
         await push(bench, concurrency=2)
     await override(bench, "api", Limits(concurrency=0), until=bench.clock.now + 60 * SECOND)
     assert await bench.fetch(count=9) == []
-    waiting = asyncio.create_task(bench.engine.jobs.fetch(Claim(("default",), 9), wait=30))
+    waiting = asyncio.create_task(bench.service.jobs.fetch(Claim(("default",), 9), wait=30))
     await asyncio.sleep(0.05)
     await bench.run_due(after=61)
     assert len(await waiting) == 2
@@ -192,7 +192,7 @@ async def test_a_queue_can_be_limited_as_a_whole(bench: Bench) -> None:
     for number in range(6):
         await (push(bench, concurrency=9) if number % 2 else bench.push())
     first, second = await bench.fetch(count=9)
-    waiting = asyncio.create_task(bench.engine.jobs.fetch(Claim(("default",), 9), wait=30))
+    waiting = asyncio.create_task(bench.service.jobs.fetch(Claim(("default",), 9), wait=30))
     await asyncio.sleep(0.05)
     assert not waiting.done()
     await bench.fail(first)
@@ -239,7 +239,7 @@ async def test_a_limit_set_while_jobs_run_counts_them_and_their_ends(bench: Benc
         await bench.push()
     running = await bench.fetch(count=2)
     await limit_queue(bench, "default", Limits(concurrency=1))
-    waiting = asyncio.create_task(bench.engine.jobs.fetch(Claim(("default",)), wait=30))
+    waiting = asyncio.create_task(bench.service.jobs.fetch(Claim(("default",)), wait=30))
     await asyncio.sleep(0.05)
     for job in running:
         assert not waiting.done()
@@ -279,7 +279,7 @@ async def test_nobody_starves_among_many_keys(bench: Bench, monkeypatch: pytest.
     monkeypatch.setattr(gates, "MAX_KEYS_PER_READ", 5)
     monkeypatch.setattr(claim_policies, "MAX_KEYS_PER_READ", 5)
     keys = [f"{prefix}{first}{second}" for first in "aBc1" for second in "wxyz"]
-    await bench.engine.jobs.enqueue([request(rate_limit={"key": key, "concurrency": 1}) for key in keys * 2])
+    await bench.service.jobs.enqueue([request(rate_limit={"key": key, "concurrency": 1}) for key in keys * 2])
     started: Counter[str | None] = Counter()
     for _ in range(2000):
         started.update(job.limit_key for job in await bench.fetch(count=2))
@@ -298,7 +298,7 @@ async def test_an_open_transaction_of_a_caller_stops_no_claims(postgres_url: str
         async with asyncio.timeout(10):
             assert [job.id for job in await bench.fetch(count=9)] == [free.id]
     assert len(await bench.fetch(count=9)) == 1
-    await bench.engine.close()
+    await bench.service.close()
 
 
 async def test_limits_hold_whoever_claims_at_the_same_time(url: str, clock: Clock) -> None:
@@ -315,12 +315,12 @@ async def test_limits_hold_whoever_claims_at_the_same_time(url: str, clock: Cloc
     most: Counter[str | None] = Counter()
     done = 0
 
-    async def work(engine: Service, name: str) -> None:
+    async def work(service: Service, name: str) -> None:
         nonlocal done
         queues = ("narrow", "keyed") if name.endswith("0") else ("keyed", "narrow")
         held: list[Job] = []
         while done < 100:
-            claimed = await engine.jobs.fetch(Claim(queues, 1 + done % 3, worker_id=name))
+            claimed = await service.jobs.fetch(Claim(queues, 1 + done % 3, worker_id=name))
             held += claimed
             active.update(job.limit_key for job in claimed)
             for key, number in active.items():
@@ -329,16 +329,16 @@ async def test_limits_hold_whoever_claims_at_the_same_time(url: str, clock: Cloc
                 continue
             for job in held:
                 active[job.limit_key] -= 1  # before the server sees it as completed
-                await engine.jobs.acknowledge([Acknowledgement(job.id, None, name, job.attempt)])
+                await service.jobs.acknowledge([Acknowledgement(job.id, None, name, job.attempt)])
                 done += 1
             held.clear()
 
     async with asyncio.timeout(60):
-        await asyncio.gather(*[work(engine, f"w{n}") for n, engine in enumerate(engines * 3)])
+        await asyncio.gather(*[work(service, f"w{n}") for n, service in enumerate(engines * 3)])
     assert done == 100
     assert most == limits, "limits are reached, and not exceeded"
-    for engine in engines:
-        await engine.close()
+    for service in engines:
+        await service.close()
 
 
 Step = st.tuples(st.sampled_from(["push", "fetch", "ack", "fail", "wait"]), st.integers(0, 3))
@@ -394,9 +394,9 @@ async def test_limits_hold_whatever_happens(shared_url: str, steps: list[tuple[s
                 opened, used = at, 0
             used += 1
             assert used <= most
-    discarded = (await bench.engine.jobs.count()).get("default", {}).get("discarded", 0)
+    discarded = (await bench.service.jobs.count()).get("default", {}).get("discarded", 0)
     assert ended + discarded == pushed, "nobody starved"
-    await bench.engine.close()
+    await bench.service.close()
 
 
 @pytest.mark.parametrize("how", ["moved with its queue", "retried in another queue"])
@@ -411,9 +411,9 @@ async def test_a_fetch_is_woken_for_a_job_with_a_key_that_has_changed_its_queue(
     if how == "retried in another queue":
         await bench.run(retry_dead, DeadLetterRetry(job.id, queue="y"))
     else:
-        assert await bench.engine.queues.delete("x", "move", "y") == 1
-    waiting = asyncio.create_task(bench.engine.jobs.fetch(Claim(("y",)), wait=10))
-    while not bench.engine.database._writer._parked.queues():
+        assert await bench.service.queues.delete("x", "move", "y") == 1
+    waiting = asyncio.create_task(bench.service.jobs.fetch(Claim(("y",)), wait=10))
+    while not bench.service.database._writer._parked.queues():
         await asyncio.sleep(0)
     began = asyncio.get_running_loop().time()
     await bench.ack(running)

@@ -15,11 +15,11 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_pages_hold_every_job_once(bench: Bench) -> None:
-    ids = [pushed.job.id for pushed in await bench.engine.jobs.enqueue([request() for _ in range(25)])]
+    ids = [pushed.job.id for pushed in await bench.service.jobs.enqueue([request() for _ in range(25)])]
     found: list[str] = []
     before = None
     for _ in range(3):
-        page = await bench.engine.jobs.select(page=Page(10, before=before))
+        page = await bench.service.jobs.select(page=Page(10, before=before))
         found += [job.id for job in page.jobs]
         before = page.next_before
         await bench.push("later")  # a new job does not shift the pages
@@ -33,7 +33,7 @@ async def test_lists_are_filtered(bench: Bench) -> None:
     await bench.fetch_one("b")
 
     async def types(**chosen: Any) -> list[str]:
-        return [job.type for job in (await bench.engine.jobs.select(JobFilter(**chosen))).jobs]
+        return [job.type for job in (await bench.service.jobs.select(JobFilter(**chosen))).jobs]
 
     assert await types(queue="a") == ["email.verify", "email.send"]
     assert await types(type="email.*") == ["email.verify", "email.send"]
@@ -50,7 +50,7 @@ async def test_statistics_count_jobs_and_work(bench: Bench) -> None:
     bench.clock.advance(3)
     await bench.ack(first)
     await bench.fail(second)
-    found = await bench.engine.queues.statistics("q")
+    found = await bench.service.queues.statistics("q")
     assert {state: jobs for state, jobs in found.counts.items() if jobs} == {
         "available": 1,
         "completed": 1,
@@ -59,17 +59,17 @@ async def test_statistics_count_jobs_and_work(bench: Bench) -> None:
     assert (found.enqueued, found.completed, found.failed) == (3, 1, 1)
     assert (found.waited, found.ran) == (4_000_000, 3_000_000)
     bench.clock.advance(3700)
-    assert (await bench.engine.queues.statistics("q")).completed == 0
+    assert (await bench.service.queues.statistics("q")).completed == 0
 
 
 async def test_there_are_no_statistics_of_a_queue_that_is_not_there(bench: Bench) -> None:
     with pytest.raises(NotFound):
-        await bench.engine.queues.statistics("nowhere")
+        await bench.service.queues.statistics("nowhere")
 
 
 async def test_pausing_twice_keeps_the_first_time(bench: Bench) -> None:
-    first = await bench.engine.queues.pause("q")
+    first = await bench.service.queues.pause("q")
     bench.clock.advance(5)
-    assert (await bench.engine.queues.pause("q")).paused_at == first.paused_at
-    assert (await bench.engine.queues.resume("q")).paused_at is None
-    assert [queue.name for queue in await bench.engine.queues.all()] == ["q"]
+    assert (await bench.service.queues.pause("q")).paused_at == first.paused_at
+    assert (await bench.service.queues.resume("q")).paused_at is None
+    assert [queue.name for queue in await bench.service.queues.all()] == ["q"]

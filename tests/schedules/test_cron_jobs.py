@@ -29,7 +29,7 @@ def cron(name: str = "c", expression: str = "@every 60s", **more: Any) -> Cron:
 
 
 async def test_a_cron_job_fires_when_it_is_due_and_says_so(bench: Bench) -> None:
-    registered = await bench.engine.schedules.register(cron())
+    registered = await bench.service.schedules.register(cron())
     assert registered.is_new
     assert registered.cron.next_run_at == START + 60_000_000
     await bench.run_due(after=59)
@@ -38,42 +38,42 @@ async def test_a_cron_job_fires_when_it_is_due_and_says_so(bench: Bench) -> None
     job = await bench.fetch_one("q")
     assert (job.type, job.args, job.cron_name) == ("cron.job", [1], "c")
     assert job.meta == {"own": True, "cron_name": "c", "cron_triggered_at": shown(job)["created_at"]}
-    found = await bench.engine.schedules.find("c")
+    found = await bench.service.schedules.find("c")
     assert (found.run_count, found.last_run_at, found.next_run_at) == (1, bench.clock.now, bench.clock.now + 60_000_000)
     assert "cron.triggered" in (await bench.events())
 
 
 async def test_a_cron_job_runs_now_on_demand_and_later_as_before(bench: Bench) -> None:
-    registered = (await bench.engine.schedules.register(cron(enabled=False))).cron
+    registered = (await bench.service.schedules.register(cron(enabled=False))).cron
     bench.clock.advance(5)
-    made = await bench.engine.schedules.trigger("c")
-    await bench.engine.schedules.trigger("c")  # although the first has not ended
+    made = await bench.service.schedules.trigger("c")
+    await bench.service.schedules.trigger("c")  # although the first has not ended
     assert (made.type, made.cron_name, made.state) == ("cron.job", "c", "available")
-    found = await bench.engine.schedules.find("c")
+    found = await bench.service.schedules.find("c")
     assert (found.run_count, found.last_run_at, found.next_run_at) == (2, bench.clock.now, registered.next_run_at)
     assert not found.enabled
     assert len(await bench.fetch("q", count=5)) == 2
     with pytest.raises(NotFound):
-        await bench.engine.schedules.trigger("none")
+        await bench.service.schedules.trigger("none")
 
 
 async def test_missed_occurrences_are_made_up_for_once(bench: Bench) -> None:
-    await bench.engine.schedules.register(cron(overlap_policy="allow"))
+    await bench.service.schedules.register(cron(overlap_policy="allow"))
     await bench.run_due(after=600.5)
     assert len(await bench.fetch("q", count=50)) == 1
-    found = await bench.engine.schedules.find("c")
+    found = await bench.service.schedules.find("c")
     assert found.next_run_at is not None
     assert found.next_run_at > bench.clock.now
 
 
 async def test_an_interval_does_not_drift(bench: Bench) -> None:
-    await bench.engine.schedules.register(cron())
+    await bench.service.schedules.register(cron())
     await bench.run_due(after=61.5)
-    assert (await bench.engine.schedules.find("c")).next_run_at == START + 120_000_000
+    assert (await bench.service.schedules.find("c")).next_run_at == START + 120_000_000
 
 
 async def test_skip_leaves_out_what_would_overlap(bench: Bench) -> None:
-    await bench.engine.schedules.register(cron())
+    await bench.service.schedules.register(cron())
     await bench.run_due(after=60)
     job = await bench.fetch_one("q")
     await bench.run_due(after=60)
@@ -82,32 +82,32 @@ async def test_skip_leaves_out_what_would_overlap(bench: Bench) -> None:
     await bench.ack(job)
     await bench.run_due(after=60)
     assert len(await bench.fetch("q")) == 1
-    assert (await bench.engine.schedules.find("c")).run_count == 2
+    assert (await bench.service.schedules.find("c")).run_count == 2
 
 
 async def test_an_occurrence_that_daylight_saving_time_skips_is_told(bench: Bench) -> None:
     """The occurrence before it tells so. Spec: ojs-cron 9"""
     bench.clock.now = parse_timestamp("2027-03-12T12:00:00Z")
-    await bench.engine.schedules.register(cron(expression="30 2 * * *", timezone="America/New_York"))
+    await bench.service.schedules.register(cron(expression="30 2 * * *", timezone="America/New_York"))
     await bench.run_due(after=24 * 3600)  # fires at 2:30 on the 13th; on the 14th there is no 2:30
     assert len(await bench.fetch("q", count=9)) == 1
-    page = await bench.engine.events.select(EventFilter(types=("cron.skipped",)))
+    page = await bench.service.events.select(EventFilter(types=("cron.skipped",)))
     assert [(event["data"]["reason"], event["data"]["scheduled_time"]) for event in page.events] == [
         ("dst_skip", "2027-03-14T07:30:00.000000Z")
     ]
-    found = await bench.engine.schedules.find("c")
+    found = await bench.service.schedules.find("c")
     assert found.next_run_at == parse_timestamp("2027-03-15T06:30:00Z")
 
 
 async def test_allow_lets_them_overlap(bench: Bench) -> None:
-    await bench.engine.schedules.register(cron(overlap_policy="allow"))
+    await bench.service.schedules.register(cron(overlap_policy="allow"))
     for _ in range(3):
         await bench.run_due(after=60)
     assert len(await bench.fetch("q", count=9)) == 3
 
 
 async def test_cancel_previous_lets_the_newest_win(bench: Bench) -> None:
-    await bench.engine.schedules.register(cron(overlap_policy="cancel_previous"))
+    await bench.service.schedules.register(cron(overlap_policy="cancel_previous"))
     await bench.run_due(after=60)
     first = await bench.fetch_one("q")
     await bench.run_due(after=60)
@@ -116,7 +116,7 @@ async def test_cancel_previous_lets_the_newest_win(bench: Bench) -> None:
 
 
 async def test_enqueue_lets_them_wait_for_each_other(bench: Bench) -> None:
-    await bench.engine.schedules.register(cron(overlap_policy="enqueue"))
+    await bench.service.schedules.register(cron(overlap_policy="enqueue"))
     for _ in range(3):
         await bench.run_due(after=60)
     order = []
@@ -132,11 +132,11 @@ async def test_enqueue_lets_them_wait_for_each_other(bench: Bench) -> None:
 async def test_who_waits_for_the_one_before_is_woken_when_it_ends(bench: Bench) -> None:
     from ojster.jobs.claim_policy import Claim
 
-    await bench.engine.schedules.register(cron(overlap_policy="enqueue"))
+    await bench.service.schedules.register(cron(overlap_policy="enqueue"))
     for _ in range(2):
         await bench.run_due(after=60)
     first = await bench.fetch_one("q")
-    waiting = asyncio.create_task(bench.engine.jobs.fetch(Claim(("q",)), wait=30))
+    waiting = asyncio.create_task(bench.service.jobs.fetch(Claim(("q",)), wait=30))
     await asyncio.sleep(0.01)
     assert not waiting.done()
     await bench.ack(first)
@@ -144,67 +144,67 @@ async def test_who_waits_for_the_one_before_is_woken_when_it_ends(bench: Bench) 
 
 
 async def test_a_disabled_cron_job_does_not_fire(bench: Bench) -> None:
-    await bench.engine.schedules.register(cron())
-    assert (await bench.engine.schedules.switch("c", False)).next_run_at is None
+    await bench.service.schedules.register(cron())
+    assert (await bench.service.schedules.switch("c", False)).next_run_at is None
     await bench.run_due(after=120)
     assert await bench.fetch("q") == []
-    assert (await bench.engine.schedules.switch("c", True)).next_run_at == bench.clock.now + 60_000_000
+    assert (await bench.service.schedules.switch("c", True)).next_run_at == bench.clock.now + 60_000_000
 
 
 async def test_registering_again_updates_and_does_not_start_over(bench: Bench) -> None:
-    await bench.engine.schedules.register(cron(expression="0 0 * * *"))
+    await bench.service.schedules.register(cron(expression="0 0 * * *"))
     bench.clock.advance(10)
-    again = await bench.engine.schedules.register(cron(expression="0 0 * * *", overlap_policy="allow"))
+    again = await bench.service.schedules.register(cron(expression="0 0 * * *", overlap_policy="allow"))
     assert (again.is_new, again.is_changed) == (False, True)
     assert again.cron.overlap_policy == "allow"
     assert again.cron.created_at == START
-    same = await bench.engine.schedules.register(cron(expression="0 0 * * *", overlap_policy="allow"))
+    same = await bench.service.schedules.register(cron(expression="0 0 * * *", overlap_policy="allow"))
     assert (same.is_new, same.is_changed, same.cron) == (False, False, again.cron)
-    await bench.engine.schedules.register(cron(name="i"))
+    await bench.service.schedules.register(cron(name="i"))
     bench.clock.advance(30)
-    interval = (await bench.engine.schedules.register(cron(name="i"))).cron
+    interval = (await bench.service.schedules.register(cron(name="i"))).cron
     assert interval.next_run_at == START + 70_000_000, "the interval goes on from where it was"
 
 
 async def test_the_jobs_of_a_cron_job_are_those_that_it_enqueued_alone(bench: Bench) -> None:
     """Not those of the same type that others enqueued, nor those of another cron job or of another tenant."""
-    acme = bench.engine.as_(Caller("acme"))
-    for service, name in ((bench.engine, "c"), (bench.engine, "d"), (acme, "c")):
+    acme = bench.service.as_(Caller("acme"))
+    for service, name in ((bench.service, "c"), (bench.service, "d"), (acme, "c")):
         await service.schedules.register(cron(name, overlap_policy="allow"))
     await bench.push("cron.job", queue="q", meta={"cron_name": "c"})
     await bench.run_due(after=60)
     for job in await bench.fetch("q", count=9):
         await bench.ack(job)  # the runs stay known when they have ended
-    manual = await bench.engine.schedules.trigger("c")
-    runs = await bench.engine.jobs.select(JobFilter(cron_name="c"), Page(is_bounded=True))
+    manual = await bench.service.schedules.trigger("c")
+    runs = await bench.service.jobs.select(JobFilter(cron_name="c"), Page(is_bounded=True))
     assert (runs.total, runs.jobs[0].id, {job.cron_name for job in runs.jobs}) == (2, manual.id, {"c"})
     of_acme = await acme.jobs.select(JobFilter(cron_name="c"))
     assert [(job.tenant, job.state) for job in of_acme.jobs] == [("acme", "completed")]
-    assert (await bench.engine.jobs.select(JobFilter(cron_name="none"))).total == 0
-    swept = await bench.engine.bulk.sweep(Action.DELETE, JobFilter(cron_name="c"))
+    assert (await bench.service.jobs.select(JobFilter(cron_name="none"))).total == 0
+    swept = await bench.service.bulk.sweep(Action.DELETE, JobFilter(cron_name="c"))
     assert swept.succeeded == 1
 
 
 async def test_a_registration_that_may_not_replace_leaves_what_there_is(bench: Bench) -> None:
-    first = await bench.engine.schedules.register(cron(), "reject")
+    first = await bench.service.schedules.register(cron(), "reject")
     with pytest.raises(Duplicate, match="There is a cron job 'c' already"):
-        await bench.engine.schedules.register(cron(expression="@every 5s"), "reject")
-    assert await bench.engine.schedules.find("c") == first.cron
+        await bench.service.schedules.register(cron(expression="@every 5s"), "reject")
+    assert await bench.service.schedules.find("c") == first.cron
     results = await asyncio.gather(
-        *(bench.engine.schedules.register(cron("d", f"@every {n}s"), "reject") for n in range(1, 5)),
+        *(bench.service.schedules.register(cron("d", f"@every {n}s"), "reject") for n in range(1, 5)),
         return_exceptions=True,
     )
     assert sum(isinstance(one, Duplicate) for one in results) == 3, "one is first"
 
 
 async def test_a_cron_job_that_is_not_there_cannot_be_removed(bench: Bench) -> None:
-    await bench.engine.schedules.register(cron())
-    await bench.engine.schedules.unregister("c")
-    assert await bench.engine.schedules.all() == []
+    await bench.service.schedules.register(cron())
+    await bench.service.schedules.unregister("c")
+    assert await bench.service.schedules.all() == []
     with pytest.raises(NotFound):
-        await bench.engine.schedules.unregister("c")
+        await bench.service.schedules.unregister("c")
     with pytest.raises(NotFound):
-        await bench.engine.schedules.switch("c", True)
+        await bench.service.schedules.switch("c", True)
 
 
 async def test_with_many_servers_each_occurrence_fires_once(shared_url: str) -> None:

@@ -43,32 +43,32 @@ async def test_a_scheduled_job_is_available_when_its_time_comes(bench: Bench) ->
 
 
 async def test_a_great_many_due_jobs_are_looked_after_in_bounded_batches(bench: Bench) -> None:
-    await bench.engine.jobs.enqueue([request(scheduled_at="+PT1S") for _ in range(MOST_AT_ONCE + 10)])
+    await bench.service.jobs.enqueue([request(scheduled_at="+PT1S") for _ in range(MOST_AT_ONCE + 10)])
     next_due = await bench.run_due(after=5)
-    counts = await bench.engine.jobs.count()
+    counts = await bench.service.jobs.count()
     assert counts["default"] == {"available": MOST_AT_ONCE, "scheduled": 10}
     assert next_due is not None
     assert next_due <= bench.clock.now
     await bench.run_due()
-    assert (await bench.engine.jobs.count())["default"]["available"] == MOST_AT_ONCE + 10
+    assert (await bench.service.jobs.count())["default"]["available"] == MOST_AT_ONCE + 10
 
 
-async def test_chores_wake_up_when_something_becomes_due_sooner(engine: Service) -> None:
+async def test_chores_wake_up_when_something_becomes_due_sooner(service: Service) -> None:
     """Use the real clock: a job scheduled 0.1 s ahead becomes available without polling."""
-    engine.database.clock = system_clock
-    engine.maintenance.start()
+    service.database.clock = system_clock
+    service.maintenance.start()
     await asyncio.sleep(0.02)
-    await engine.jobs.enqueue([request(scheduled_at="+PT0.1S")])
-    assert len(await engine.jobs.fetch(Claim(("default",)), wait=5)) == 1
+    await service.jobs.enqueue([request(scheduled_at="+PT0.1S")])
+    assert len(await service.jobs.fetch(Claim(("default",)), wait=5)) == 1
 
 
 async def test_workers_have_time_to_report_to_a_server_that_was_away_for_longer_than_a_lease(bench: Bench) -> None:
     await bench.push()
     await bench.push()
     done, dead = await bench.fetch(count=2, worker_id="w")
-    await bench.engine.fleet.beat(Heartbeat("w", (done.id, dead.id), lease=30_000_000))
+    await bench.service.fleet.beat(Heartbeat("w", (done.id, dead.id), lease=30_000_000))
     bench.clock.advance(3_600)
-    assert await bench.engine.fleet.give_time_to_report() == 2
+    assert await bench.service.fleet.give_time_to_report() == 2
     await bench.run_due(after=9.9)
     await bench.ack(done)
     assert (await bench.find(dead)).state == "active"
@@ -81,26 +81,26 @@ async def test_leases_that_end_later_anyway_are_left_alone_by_a_server_that_star
     await bench.push()
     job = await bench.fetch_one(worker_id="w")
     before = (await bench.find(job)).due_at
-    assert await bench.engine.fleet.give_time_to_report() == 0
+    assert await bench.service.fleet.give_time_to_report() == 0
     assert (await bench.find(job)).due_at == before
 
 
 async def test_jobs_of_a_silent_worker_are_given_to_others(bench: Bench) -> None:
     await bench.push(retry={"max_attempts": 2})
     job = await bench.fetch_one(worker_id="w")
-    await bench.engine.fleet.beat(Heartbeat("w", (job.id,)))
+    await bench.service.fleet.beat(Heartbeat("w", (job.id,)))
     await bench.run_due(after=29.9)
     assert (await bench.find(job)).state == "active"
     await bench.run_due(after=0.1)
     found = shown(await bench.find(job))
     assert (found["state"], found["errors"][0]["type"]) == ("available", "worker_death")
-    assert await bench.engine.fleet.all() == []
+    assert await bench.service.fleet.all() == []
 
 
 async def die(bench: Bench) -> Job:
     """Let the only job run on a worker that dies, and return the job."""
     job = await bench.fetch_one(worker_id="w")
-    await bench.engine.fleet.beat(Heartbeat("w", (job.id,)))
+    await bench.service.fleet.beat(Heartbeat("w", (job.id,)))
     await bench.run_due(after=30)
     return await bench.find(job)
 
@@ -120,15 +120,15 @@ async def test_the_death_of_a_worker_is_no_failure_of_its_jobs(bench: Bench) -> 
 
 
 async def test_the_deaths_of_workers_have_a_limit_of_their_own(bench: Bench) -> None:
-    settings = bench.engine.database.settings
-    bench.engine.database.settings = msgspec.structs.replace(settings, most_losses=2)
+    settings = bench.service.database.settings
+    bench.service.database.settings = msgspec.structs.replace(settings, most_losses=2)
     await bench.push(retry={"max_attempts": 100, "on_exhaustion": "dead_letter"})
     for losses, state in ((1, "available"), (2, "retryable"), (3, "discarded")):
         job = await die(bench)
         assert (job.losses, job.state) == (losses, state)
         await bench.run_due(after=10)
     assert job.dead
-    await bench.engine.jobs.retry_dead(job.id)
+    await bench.service.jobs.retry_dead(job.id)
     job = await die(bench)
     assert (job.state, job.losses) == ("available", 1), "by hand it begins anew"
 
@@ -162,22 +162,22 @@ async def test_a_worker_that_never_beat_is_not_silent(bench: Bench) -> None:
 async def test_a_worker_that_leaves_is_forgotten_and_its_jobs_given_to_others(bench: Bench) -> None:
     await bench.push()
     job = await bench.fetch_one(worker_id="w")
-    await bench.engine.fleet.beat(Heartbeat("w", (job.id,), hostname="h", pid=1, queues=("default",), concurrency=3))
-    (worker,) = await bench.engine.fleet.all()
+    await bench.service.fleet.beat(Heartbeat("w", (job.id,), hostname="h", pid=1, queues=("default",), concurrency=3))
+    (worker,) = await bench.service.fleet.all()
     assert (worker.id, worker.hostname, worker.queues, worker.active_jobs) == ("w", "h", ["default"], 1)
-    await bench.engine.fleet.leave("w")
-    assert await bench.engine.fleet.all() == []
+    await bench.service.fleet.leave("w")
+    assert await bench.service.fleet.all() == []
     assert (await bench.find(job)).state == "available"
 
 
 async def test_a_heartbeat_returns_the_directive_of_a_worker(bench: Bench) -> None:
-    await bench.engine.fleet.beat(Heartbeat("w"))
-    await bench.engine.fleet.direct("w", "quiet")
-    assert (await bench.engine.fleet.beat(Heartbeat("w"))).directive == "quiet"
+    await bench.service.fleet.beat(Heartbeat("w"))
+    await bench.service.fleet.direct("w", "quiet")
+    assert (await bench.service.fleet.beat(Heartbeat("w"))).directive == "quiet"
     with pytest.raises(NotFound):
-        await bench.engine.fleet.direct("nobody", "quiet")
+        await bench.service.fleet.direct("nobody", "quiet")
     with pytest.raises(InvalidRequest):
-        await bench.engine.fleet.direct("w", "dance")
+        await bench.service.fleet.direct("w", "dance")
 
 
 class TestRetention:
@@ -194,14 +194,14 @@ class TestRetention:
             await bench.push(type, retry={"max_attempts": 1, "on_exhaustion": exhaustion})
         await bench.push("done")
         kept, cancelled, discarded, dead, done = await bench.fetch(count=5)
-        await bench.engine.jobs.cancel(cancelled.id)
+        await bench.service.jobs.cancel(cancelled.id)
         await bench.fail(discarded)
         await bench.fail(dead)
         await bench.ack(done)
         left = []
         for _ in range(4):
             await bench.run(forget, None)
-            left.append({job.type for job in (await bench.engine.jobs.select(JobFilter())).jobs})
+            left.append({job.type for job in (await bench.service.jobs.select(JobFilter())).jobs})
             bench.clock.advance(86_400.000001)
         assert left == [
             {"kept", "cancelled", "discarded", "dead", "done"},
@@ -212,11 +212,11 @@ class TestRetention:
         assert (await bench.find(kept)).state == "active"
 
     async def test_it_works_in_bounded_batches_and_keeps_the_counts(self, bench: Bench) -> None:
-        await bench.engine.jobs.enqueue([request() for _ in range(BATCH + 5)])
+        await bench.service.jobs.enqueue([request() for _ in range(BATCH + 5)])
         for job in await bench.fetch(count=BATCH + 5):
-            await bench.engine.jobs.cancel(job.id)
+            await bench.service.jobs.cancel(job.id)
         bench.clock.advance(3 * 86_400)
         assert (await bench.run(forget, None))["jobs"] == BATCH
-        assert (await bench.engine.jobs.count())["default"]["cancelled"] == 5
+        assert (await bench.service.jobs.count())["default"]["cancelled"] == 5
         assert (await bench.run(forget, None))["jobs"] == 5
         assert (await bench.run(forget, None))["jobs"] == 0

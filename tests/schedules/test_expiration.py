@@ -29,7 +29,7 @@ A_DAY = 86_400.0
 
 async def push(bench: Bench, **more: Any) -> Job:
     body = {"type": "t", "args": [], **more}
-    (pushed,) = await bench.engine.jobs.enqueue([read_members(msgspec.json.encode(body))])
+    (pushed,) = await bench.service.jobs.enqueue([read_members(msgspec.json.encode(body))])
     return pushed.job
 
 
@@ -60,17 +60,17 @@ async def test_s97_a_job_is_kept_for_as_long_as_it_says_itself(bench: Bench) -> 
         await done(bench, expiration_delay="never"),
     )
     everything = (usual, short, long, ever)
-    await bench.engine.maintenance.prune()
+    await bench.service.maintenance.prune()
     assert await left(bench, everything) == [True, True, True, True]
     bench.clock.advance(3_601)
-    assert await bench.engine.maintenance.prune(dry_run=True) == {"jobs": 1, "workflows": 0, "files": 0}
-    assert await bench.engine.maintenance.prune() == {"jobs": 1, "workflows": 0, "files": 0}
+    assert await bench.service.maintenance.prune(dry_run=True) == {"jobs": 1, "workflows": 0, "files": 0}
+    assert await bench.service.maintenance.prune() == {"jobs": 1, "workflows": 0, "files": 0}
     assert await left(bench, everything) == [True, False, True, True]
     bench.clock.advance(A_DAY)
-    await bench.engine.maintenance.prune()
+    await bench.service.maintenance.prune()
     assert await left(bench, everything) == [False, False, True, True]
     bench.clock.advance(36_500 * A_DAY)
-    await bench.engine.maintenance.prune()
+    await bench.service.maintenance.prune()
     assert await left(bench, everything) == [False, False, False, True]
 
 
@@ -85,13 +85,13 @@ async def test_it_is_counted_from_the_end_of_the_job_however_it_ended(bench: Ben
     await bench.ack(await bench.fetch_one("a"))
     await bench.fail(await bench.fetch_one("b"))
     await bench.fail(await bench.fetch_one("c"))
-    await bench.engine.jobs.cancel(cancelled.id)
+    await bench.service.jobs.cancel(cancelled.id)
     ids = [job.id for job in (completed, failed, buried, cancelled, waiting)]
     bench.clock.advance(3_599)
-    await bench.engine.maintenance.prune()
+    await bench.service.maintenance.prune()
     assert await left(bench, ids) == [True] * 5
     bench.clock.advance(2)
-    assert await bench.engine.maintenance.prune() == {"jobs": 4, "workflows": 0, "files": 0}
+    assert await bench.service.maintenance.prune() == {"jobs": 4, "workflows": 0, "files": 0}
     assert await left(bench, ids) == [False, False, False, False, True]
 
 
@@ -100,17 +100,17 @@ async def test_a_dead_letter_that_is_run_again_is_kept_from_its_next_end_on(benc
     job = await push(bench, expiration_delay="PT1H", options={"retry": policy})
     await bench.fail(await bench.fetch_one())
     bench.clock.advance(3_000)
-    await bench.engine.jobs.retry_dead(job.id)
+    await bench.service.jobs.retry_dead(job.id)
     bench.clock.advance(3_000)
     await bench.run_due()
-    await bench.engine.maintenance.prune()
+    await bench.service.maintenance.prune()
     assert (await bench.find(job)).state == "available"
     await bench.ack(await bench.fetch_one())
     bench.clock.advance(3_000)
-    await bench.engine.maintenance.prune()
+    await bench.service.maintenance.prune()
     assert (await bench.find(job)).state == "completed"
     bench.clock.advance(601)
-    await bench.engine.maintenance.prune()
+    await bench.service.maintenance.prune()
     assert await left(bench, [job.id]) == [False]
 
 
@@ -129,7 +129,7 @@ async def test_dead_letters_that_are_to_be_kept_are_not_among_those_that_are_too
     for job in await bench.fetch(count=4):
         await bench.fail(job)
     await bench.run(configure, Configuration("default", retention={"most_dead_letters": 1}))
-    assert (await bench.engine.maintenance.prune())["jobs"] == 2
+    assert (await bench.service.maintenance.prune())["jobs"] == 2
     assert await left(bench, [kept.id]) == [True]
 
 
@@ -150,14 +150,14 @@ async def test_s97_a_workspace_sets_the_default_retention_of_its_jobs(bench: Ben
         await of("ever", expiration_delay="PT1H"),
     ]
     bench.clock.advance(3_601)
-    assert await bench.engine.maintenance.prune(dry_run=True) == {"jobs": 2, "workflows": 0, "files": 0}
-    assert await bench.engine.maintenance.prune() == {"jobs": 2, "workflows": 0, "files": 0}
+    assert await bench.service.maintenance.prune(dry_run=True) == {"jobs": 2, "workflows": 0, "files": 0}
+    assert await bench.service.maintenance.prune() == {"jobs": 2, "workflows": 0, "files": 0}
     assert await left(bench, ids) == [True, True, False, True, True, False]
     bench.clock.advance(1.5 * A_DAY)
-    await bench.engine.maintenance.prune()
+    await bench.service.maintenance.prune()
     assert await left(bench, ids) == [True, True, False, True, False, False]
     bench.clock.advance(4 * A_DAY)
-    await bench.engine.maintenance.prune()
+    await bench.service.maintenance.prune()
     assert await left(bench, ids) == [False, True, False, False, False, False]
 
 
@@ -170,29 +170,29 @@ async def test_what_a_queue_says_comes_before_what_a_workspace_says(bench: Bench
     silent = await done(bench, meta=meta, options={"queue": "silent"})
     nobodys = await done(bench, options={"queue": "silent"})
     bench.clock.advance(2 * A_DAY)
-    assert (await bench.engine.maintenance.prune(dry_run=True))["jobs"] == 2
-    await bench.engine.maintenance.prune()
+    assert (await bench.service.maintenance.prune(dry_run=True))["jobs"] == 2
+    await bench.service.maintenance.prune()
     assert await left(bench, [brief, silent, nobodys]) == [False, True, False]
 
 
 @pytest.mark.parametrize("way", ["removed", "replaced", "replaced by a job", "deleted with the collection"])
 async def test_retention_deletes_a_job_once_no_collection_holds_it(bench: Bench, way: str) -> None:
     await bench.run(configure, Configuration("own", retention={"completed": HOUR}))
-    await bench.engine.collections.create("releases")
+    await bench.service.collections.create("releases")
     collects = {"on_success": [{"action": "collect", "collection": "releases", "name": "it"}]}
     held = await done(bench, event_reactions=collects)
     bench.clock.advance(2 * A_DAY)
-    assert (await bench.engine.maintenance.prune())["jobs"] == 0
+    assert (await bench.service.maintenance.prune())["jobs"] == 0
     match way:
         case "removed":
-            await bench.engine.collections.remove(Where("releases"), "it")
+            await bench.service.collections.remove(Where("releases"), "it")
         case "replaced":
-            await bench.engine.collections.add(Where("releases"), NewItem("it", b"1", replace=True))
+            await bench.service.collections.add(Where("releases"), NewItem("it", b"1", replace=True))
         case "replaced by a job":
             await done(bench, event_reactions=collects)
         case _:
-            await bench.engine.collections.delete("releases", force=True)
-    await bench.engine.maintenance.prune()
+            await bench.service.collections.delete("releases", force=True)
+    await bench.service.maintenance.prune()
     assert await left(bench, [held]) == [False]
 
 
@@ -201,7 +201,7 @@ async def flow(bench: Bench, **more: Any) -> str:
         "type": "chain",
         "steps": [{"type": "a", "args": []}, {"type": "group", "jobs": [{"type": "b", "args": []}]}],
     }
-    info = await bench.engine.workflows.create(read_members(msgspec.json.encode(body | more)))
+    info = await bench.service.workflows.create(read_members(msgspec.json.encode(body | more)))
     return info.id
 
 
@@ -219,15 +219,15 @@ async def test_s98_a_tree_of_jobs_goes_as_a_whole_when_its_workflow_does(bench: 
     )
     await run_all(bench)
     bench.clock.advance(3_601)
-    assert await bench.engine.maintenance.prune(dry_run=True) == {"jobs": 2, "workflows": 1, "files": 0}
-    assert await bench.engine.maintenance.prune() == {"jobs": 2, "workflows": 1, "files": 0}
+    assert await bench.service.maintenance.prune(dry_run=True) == {"jobs": 2, "workflows": 1, "files": 0}
+    assert await bench.service.maintenance.prune() == {"jobs": 2, "workflows": 1, "files": 0}
     with pytest.raises(NotFound):
-        await bench.engine.workflows.show(short)
+        await bench.service.workflows.show(short)
     bench.clock.advance(10 * A_DAY)
-    assert await bench.engine.maintenance.prune() == {"jobs": 2, "workflows": 1, "files": 0}
+    assert await bench.service.maintenance.prune() == {"jobs": 2, "workflows": 1, "files": 0}
     with pytest.raises(NotFound):
-        await bench.engine.workflows.show(usual)
-    assert (await bench.engine.workflows.show(ever)).expiration_delay == "never"
+        await bench.service.workflows.show(usual)
+    assert (await bench.service.workflows.show(ever)).expiration_delay == "never"
 
 
 async def test_s98_an_old_job_of_a_workflow_that_runs_is_kept(bench: Bench) -> None:
@@ -235,7 +235,7 @@ async def test_s98_an_old_job_of_a_workflow_that_runs_is_kept(bench: Bench) -> N
     first = await bench.fetch_one()
     await bench.ack(first)
     bench.clock.advance(10 * A_DAY)
-    assert await bench.engine.maintenance.prune() == {"jobs": 0, "workflows": 0, "files": 0}
+    assert await bench.service.maintenance.prune() == {"jobs": 0, "workflows": 0, "files": 0}
     assert (await bench.find(first)).state == "completed"
 
 
@@ -247,58 +247,58 @@ async def test_a_workflow_of_a_workspace_is_kept_as_long_as_that_says(bench: Ben
         await flow(bench, metadata={"tenant_id": tenant})
     await run_all(bench)
     bench.clock.advance(3_601)
-    assert (await bench.engine.maintenance.prune())["workflows"] == 1
+    assert (await bench.service.maintenance.prune())["workflows"] == 1
     bench.clock.advance(3 * A_DAY)
-    assert (await bench.engine.maintenance.prune())["workflows"] == 0
+    assert (await bench.service.maintenance.prune())["workflows"] == 0
     bench.clock.advance(3 * A_DAY)
-    assert (await bench.engine.maintenance.prune(dry_run=True))["workflows"] == 1
-    assert (await bench.engine.maintenance.prune())["workflows"] == 1
+    assert (await bench.service.maintenance.prune(dry_run=True))["workflows"] == 1
+    assert (await bench.service.maintenance.prune())["workflows"] == 1
 
 
 async def test_a_workflow_that_is_retried_is_kept_from_its_next_end_on(bench: Bench) -> None:
     id = await flow(bench, expiration_delay="PT1H", options={"retry": {"max_attempts": 1}})
     await bench.fail(await bench.fetch_one())
     bench.clock.advance(3_000)
-    await bench.engine.workflows.retry(id)
+    await bench.service.workflows.retry(id)
     bench.clock.advance(3_000)
-    await bench.engine.maintenance.prune()
+    await bench.service.maintenance.prune()
     await run_all(bench)
     bench.clock.advance(3_000)
-    await bench.engine.maintenance.prune()
-    assert (await bench.engine.workflows.show(id)).state == "completed"
+    await bench.service.maintenance.prune()
+    assert (await bench.service.workflows.show(id)).state == "completed"
     bench.clock.advance(601)
-    assert (await bench.engine.maintenance.prune())["workflows"] == 1
+    assert (await bench.service.maintenance.prune())["workflows"] == 1
 
 
 async def test_a_workflow_that_was_run_again_stays_until_the_next_attempt_has_finished(bench: Bench) -> None:
     plan = {"type": "chain", "steps": [{"type": "a", "args": []}]}
-    await bench.engine.definitions.create("plan", read_members(msgspec.json.encode(plan)))
+    await bench.service.definitions.create("plan", read_members(msgspec.json.encode(plan)))
     start = {"definition": "plan", "expiration_delay": "PT1S"}
-    first = await bench.engine.workflows.create(read_members(msgspec.json.encode(start)))
+    first = await bench.service.workflows.create(read_members(msgspec.json.encode(start)))
     job = await bench.fetch_one()
-    await bench.engine.jobs.release([Release(job.id, job.worker_id, job.attempt, then="retry")])
-    following = (await bench.engine.workflows.show(first.id)).next_attempt
+    await bench.service.jobs.release([Release(job.id, job.worker_id, job.attempt, then="retry")])
+    following = (await bench.service.workflows.show(first.id)).next_attempt
     assert following is not None
     bench.clock.advance(3_600)
     await bench.run_due()
-    assert await bench.engine.maintenance.prune() == {"jobs": 0, "workflows": 0, "files": 0}
-    assert (await bench.engine.workflows.show(following)).expiration_delay == "PT1S"
+    assert await bench.service.maintenance.prune() == {"jobs": 0, "workflows": 0, "files": 0}
+    assert (await bench.service.workflows.show(following)).expiration_delay == "PT1S"
     await run_all(bench)
     bench.clock.advance(2)
-    assert (await bench.engine.maintenance.prune())["workflows"] == 2
+    assert (await bench.service.maintenance.prune())["workflows"] == 2
 
 
 async def test_pruning_goes_on_in_small_transactions_until_nothing_is_left(bench: Bench) -> None:
     members = read_members(b'{"type":"t","args":[],"expiration_delay":"PT1S"}')
-    await bench.engine.jobs.enqueue([dict(members) for _ in range(1_200)])
+    await bench.service.jobs.enqueue([dict(members) for _ in range(1_200)])
     for _ in range(2):
-        await bench.engine.jobs.acknowledge(
+        await bench.service.jobs.acknowledge(
             [_ack(job) for job in await bench.fetch(count=600)],
         )
     bench.clock.advance(2)
-    assert (await bench.engine.maintenance.prune(dry_run=True))["jobs"] == 1_200
-    assert (await bench.engine.maintenance.prune())["jobs"] == 1_200
-    assert (await bench.engine.jobs.count())["default"]["completed"] == 0
+    assert (await bench.service.maintenance.prune(dry_run=True))["jobs"] == 1_200
+    assert (await bench.service.maintenance.prune())["jobs"] == 1_200
+    assert (await bench.service.jobs.count())["default"]["completed"] == 0
 
 
 def _ack(job: Job) -> Any:

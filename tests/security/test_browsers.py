@@ -50,8 +50,8 @@ def url(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-async def port(engine: Service) -> AsyncIterator[int]:
-    async with serving(engine, guard=BrowserGuard(LOOPBACK_HOSTS)) as (_, number):
+async def port(service: Service) -> AsyncIterator[int]:
+    async with serving(service, guard=BrowserGuard(LOOPBACK_HOSTS)) as (_, number):
         yield number
 
 
@@ -84,7 +84,7 @@ async def test_a_page_of_another_origin_reaches_nothing(bench: Bench, port: int,
     for what, expression in ATTACKS.items():
         learnt = await attack(page, f"http://127.0.0.1:{port}", expression)
         assert what in UNREADABLE or learnt == "refused", what
-    assert await bench.engine.jobs.count() == {}
+    assert await bench.service.jobs.count() == {}
 
 
 async def test_a_page_whose_name_is_rebound_to_this_machine_reaches_nothing(
@@ -96,7 +96,7 @@ async def test_a_page_whose_name_is_rebound_to_this_machine_reaches_nothing(
         learnt = await attack(page, here, expression)
         refused = learnt in ("refused", "status 403") or "is not called 'rebound.example" in learnt
         assert what in UNREADABLE or refused, what
-    assert await bench.engine.jobs.count() == {}
+    assert await bench.service.jobs.count() == {}
 
 
 async def test_a_form_that_is_sent_to_the_server_creates_no_job(bench: Bench, port: int, page: Page) -> None:
@@ -108,7 +108,7 @@ async def test_a_form_that_is_sent_to_the_server_creates_no_job(bench: Bench, po
     async with page.expect_navigation():
         await page.evaluate("document.forms[0].submit()")
     assert "may not call this server" in await page.content()
-    assert await bench.engine.jobs.count() == {}
+    assert await bench.service.jobs.count() == {}
 
 
 async def test_the_servers_own_page_may_call_it(bench: Bench, port: int, page: Page) -> None:
@@ -116,4 +116,4 @@ async def test_the_servers_own_page_may_call_it(bench: Bench, port: int, page: P
     await open_page(page, f"{here}/own")
     for what in ("a post of JSON", "a read", "an event stream", "a WebSocket"):
         assert await attack(page, here, ATTACKS[what]) != "refused", what
-    assert await bench.engine.jobs.count() == {"default": {"available": 1}}
+    assert await bench.service.jobs.count() == {"default": {"available": 1}}

@@ -39,7 +39,7 @@ PLACES = [
 
 @pytest.fixture
 async def http(bench: Bench) -> AsyncIterator[Http]:
-    guarded = Application(bench.engine, max_body_bytes=200_000, trusting=True, guarded=True)
+    guarded = Application(bench.service, max_body_bytes=200_000, trusting=True, guarded=True)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app=guarded), base_url="http://guarded") as client:
         yield Http(client)
 
@@ -50,7 +50,7 @@ def path_of(path: str) -> str:
 
 
 async def headers_of(bench: Bench, *grants: Grant) -> dict[str, str]:
-    _, shown = await bench.engine.tokens.create("somebody", grants)
+    _, shown = await bench.service.tokens.create("somebody", grants)
     return {"Authorization": f"Bearer {shown}"}
 
 
@@ -99,7 +99,7 @@ async def test_a_stream_is_refused_like_any_endpoint(bench: Bench, http: Http) -
 async def bad_tokens(bench: Bench) -> Mapping[str, str | None]:
     """Return invalid credentials, by what is wrong with them."""
     everything = [Grant(role) for role in Role]
-    tokens = bench.engine.tokens
+    tokens = bench.service.tokens
     good, shown = await tokens.create("good", everything)
     _, expired = await tokens.create("expired", everything, expires_at=bench.clock.now + HOUR)
     gone, revoked = await tokens.create("revoked", everything)
@@ -133,7 +133,7 @@ async def test_no_endpoint_takes_a_bad_token(bench: Bench, http: Http, monkeypat
 
 @pytest.mark.parametrize("role", list(Role))
 async def test_a_token_for_some_queues_never_makes_one_for_others(bench: Bench, http: Http, role: Role) -> None:
-    _, shown = await bench.engine.tokens.create("limited", [Grant(role)], queues=("mail",))
+    _, shown = await bench.service.tokens.create("limited", [Grant(role)], queues=("mail",))
     headers = {"Authorization": f"Bearer {shown}"}
     for queues in ([], ["default"], ["mail", "default"], ["*"]):
         body = {"name": "more", "grants": [{"role": role.value}], "queues": queues}

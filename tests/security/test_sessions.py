@@ -20,13 +20,13 @@ OWN_PAGE = {"sec-fetch-site": "same-origin"}
 
 @pytest.fixture
 async def client(bench: Bench) -> AsyncIterator[httpx.AsyncClient]:
-    guarded = Application(bench.engine, guarded=True)
+    guarded = Application(bench.service, guarded=True)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app=guarded), base_url="http://server") as made:
         yield made
 
 
 async def token(bench: Bench, role: Role = Role.VIEWER, tenant: str | None = None) -> str:
-    _, shown = await bench.engine.tokens.create("ada", [Grant(role, tenant)])
+    _, shown = await bench.service.tokens.create("ada", [Grant(role, tenant)])
     return shown
 
 
@@ -84,9 +84,9 @@ async def test_a_session_may_do_what_its_token_may(client: httpx.AsyncClient, be
 
 
 async def test_a_revoked_token_ends_its_sessions(client: httpx.AsyncClient, bench: Bench) -> None:
-    known, shown = await bench.engine.tokens.create("ada", [Grant(Role.VIEWER)])
+    known, shown = await bench.service.tokens.create("ada", [Grant(Role.VIEWER)])
     await log_in(client, shown)
-    await bench.engine.tokens.revoke(known.id)
+    await bench.service.tokens.revoke(known.id)
     assert (await client.get("/ojs/v1/jobs", headers=OWN_PAGE)).status_code == 401
     assert (await client.get(SESSION, headers=OWN_PAGE)).json()["is_known"] is False
 

@@ -23,9 +23,9 @@ JOB = json.dumps({"type": "t", "args": []}).encode()
 
 
 @pytest.fixture
-async def port(engine: Service) -> AsyncIterator[int]:
+async def port(service: Service) -> AsyncIterator[int]:
     guard = BrowserGuard({*LOOPBACK_HOSTS, "jobs.example.com"}, ["https://dashboard.example.com"])
-    async with serving(engine, guard=guard) as (_, number):
+    async with serving(service, guard=guard) as (_, number):
         yield number
 
 
@@ -76,7 +76,7 @@ async def test_only_its_own_pages_and_names_reach_a_server_without_tokens(
     filled = {name: value.format(port=port) for name, value in headers.items()}
     answered, text = await send(port, push(host.format(port=port), **filled), JOB)
     assert answered == status, text
-    assert await bench.engine.jobs.count() == ({} if status == 403 else {"default": {"available": 1}})
+    assert await bench.service.jobs.count() == ({} if status == 403 else {"default": {"available": 1}})
 
 
 async def test_a_link_on_another_site_may_lead_here(port: int) -> None:
@@ -107,13 +107,13 @@ async def test_a_header_that_decides_may_not_come_twice(bench: Bench, port: int,
     twice = f"{name}: 1.0\n{name.lower()}: 1.0\n"
     status, text = await send(port, push(f"localhost:{port}") + twice, JOB)
     assert (status, f"{name.lower()!r} occurs twice" in text) == (400, True), text
-    assert await bench.engine.jobs.count() == {}
+    assert await bench.service.jobs.count() == {}
 
 
-async def test_trailers_are_no_headers(engine: Service, bench: Bench) -> None:
+async def test_trailers_are_no_headers(service: Service, bench: Bench) -> None:
     """A trailer with a token, or a tenant, has no effect."""
-    _, token = await engine.tokens.create("boss", [Grant(Role.OWNER)])
-    async with serving(engine, guarded=True) as (_, port):
+    _, token = await service.tokens.create("boss", [Grant(Role.OWNER)])
+    async with serving(service, guarded=True) as (_, port):
         body = b"%x\r\n%b\r\n0\r\n" % (len(JOB), JOB)
         for path in ("jobs", "jobs/bulk"):
             head = (

@@ -21,9 +21,9 @@ pytestmark = pytest.mark.anyio
 
 
 @asynccontextmanager
-async def serving(engine: Service, *, port: int = 0, **more: Any) -> AsyncIterator[tuple[uvicorn.Server, int]]:
+async def serving(service: Service, *, port: int = 0, **more: Any) -> AsyncIterator[tuple[uvicorn.Server, int]]:
     """Run a server on a port, by default a free one; yield the server and its port, and stop the server at the end."""
-    application = Application(engine, **more)
+    application = Application(service, **more)
     config = uvicorn.Config(
         application,
         port=port,
@@ -44,8 +44,8 @@ async def serving(engine: Service, *, port: int = 0, **more: Any) -> AsyncIterat
 
 
 @pytest.fixture
-async def port(engine: Service) -> AsyncIterator[int]:
-    async with serving(engine) as (_, number):
+async def port(service: Service) -> AsyncIterator[int]:
+    async with serving(service) as (_, number):
         yield number
 
 
@@ -54,27 +54,27 @@ def fetch_of(queue: str) -> bytes:
     return b"POST /ojs/v1/workers/fetch HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
 
 
-async def test_a_caller_that_hung_up_is_given_no_job(engine: Service, port: int) -> None:
+async def test_a_caller_that_hung_up_is_given_no_job(service: Service, port: int) -> None:
     _, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(fetch_of("default"))
     await asyncio.sleep(0.05)
     writer.close()
     await writer.wait_closed()
-    await engine.jobs.enqueue([request()])
-    assert len(await engine.jobs.fetch(Claim(("default",)), wait=5)) == 1
+    await service.jobs.enqueue([request()])
+    assert len(await service.jobs.fetch(Claim(("default",)), wait=5)) == 1
 
 
-async def test_a_caller_that_hangs_up_while_a_job_arrives_loses_it_to_the_next(engine: Service, port: int) -> None:
+async def test_a_caller_that_hangs_up_while_a_job_arrives_loses_it_to_the_next(service: Service, port: int) -> None:
     """Push and disconnect at the same time: in either order, the job is not lost."""
     for number in range(30):
         queue = f"q{number}"
         _, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(fetch_of(queue))
         await asyncio.sleep(0.01)
-        pushing = asyncio.ensure_future(engine.jobs.enqueue([request(queue=queue)]))
+        pushing = asyncio.ensure_future(service.jobs.enqueue([request(queue=queue)]))
         writer.close()
         await asyncio.gather(pushing, writer.wait_closed())
-        (job,) = await engine.jobs.fetch(Claim((queue,)), wait=5)
+        (job,) = await service.jobs.fetch(Claim((queue,)), wait=5)
         assert job.attempt == 1
 
 
@@ -137,7 +137,7 @@ async def test_every_way_of_asking_is_answered_alike(port: int, headers: list[by
     await writer.wait_closed()
 
 
-async def test_requests_that_are_sent_together_are_answered_in_their_order(port: int, engine: Service) -> None:
+async def test_requests_that_are_sent_together_are_answered_in_their_order(port: int, service: Service) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     bodies = [b'{"type":"t%d","args":[]}' % number for number in range(20)]
     writer.write(b"".join(push_of(body, b"Content-Length: %d" % len(body)) for body in bodies))
@@ -159,8 +159,8 @@ async def test_a_request_may_come_byte_by_byte(port: int) -> None:
     await writer.wait_closed()
 
 
-async def test_a_query_reaches_the_endpoint(port: int, engine: Service) -> None:
-    await engine.jobs.enqueue([request(queue="q"), request(queue="other")])
+async def test_a_query_reaches_the_endpoint(port: int, service: Service) -> None:
+    await service.jobs.enqueue([request(queue="q"), request(queue="other")])
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(b"GET /ojs/v1/jobs?queue=q HTTP/1.1\r\nHost: x\r\n\r\n")
     ((status, _, content),) = await answers_of(reader, 1)
@@ -180,8 +180,8 @@ async def test_a_head_without_end_is_refused(port: int) -> None:
     writer.close()
 
 
-async def test_a_request_that_is_half_sent_when_the_server_stops_is_answered(engine: Service) -> None:
-    async with serving(engine) as (server, number):
+async def test_a_request_that_is_half_sent_when_the_server_stops_is_answered(service: Service) -> None:
+    async with serving(service) as (server, number):
         reader, writer = await asyncio.open_connection("127.0.0.1", number)
         sent = push_of(BODY, LENGTH)
         writer.write(sent[:-5])

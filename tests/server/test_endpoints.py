@@ -284,9 +284,9 @@ async def test_the_manifest_tells_the_truth(http: Http) -> None:
     assert manifest["conformance_level"] == 4
 
 
-async def test_health_tells_when_the_database_is_gone(http: Http, engine: Service) -> None:
+async def test_health_tells_when_the_database_is_gone(http: Http, service: Service) -> None:
     assert (await http("GET", "/ojs/v1/health")).json()["backend"]["status"] == "ok"
-    engine.database.close()
+    service.database.close()
     response = await http("GET", "/ojs/v1/health")
     assert (response.status_code, response.json()["status"]) == (503, "degraded")
     response = await http("POST", "/ojs/v1/jobs", {"type": "a", "args": []})
@@ -334,10 +334,10 @@ async def test_the_page_for_people_loads_a_viewer_from_this_server_alone(http: H
 
 
 async def test_without_the_viewer_the_page_for_people_says_how_to_build_it(
-    engine: Service, monkeypatch: pytest.MonkeyPatch
+    service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(api_page, "has_viewer", lambda: False)
-    app = Application(engine)
+    app = Application(service)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://test") as client:
         page = await client.get("/docs")
         assert "make dashboard" in page.text
@@ -345,10 +345,10 @@ async def test_without_the_viewer_the_page_for_people_says_how_to_build_it(
         assert (await client.get("/docs/swagger-ui.css")).status_code == 404
 
 
-async def test_browsers_are_kept_out_unless_their_origin_is_allowed(http: Http, engine: Service) -> None:
+async def test_browsers_are_kept_out_unless_their_origin_is_allowed(http: Http, service: Service) -> None:
     headers = {"Origin": "https://a.example", "Access-Control-Request-Method": "POST"}
     assert "access-control-allow-origin" not in (await http("OPTIONS", "/ojs/v1/jobs", headers=headers)).headers
-    app = Application(engine, cors_origins=["https://a.example"])
+    app = Application(service, cors_origins=["https://a.example"])
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://test") as client:
         allowed = await client.options("/ojs/v1/jobs", headers=headers)
         assert allowed.headers["access-control-allow-origin"] == "https://a.example"
@@ -417,10 +417,10 @@ async def test_browsers_are_told_to_run_nothing_that_is_no_page_of_the_server(ht
     assert "sandbox" in metrics.headers["content-security-policy"]
 
 
-async def test_a_server_that_stops_is_not_ready(http: Http, engine: Service) -> None:
+async def test_a_server_that_stops_is_not_ready(http: Http, service: Service) -> None:
     assert (await http("GET", "/ready")).json()["status"] == "ready"
     assert (await http("GET", "/health")).json()["status"] == "ok"
-    engine.drain()
+    service.drain()
     assert (await http("GET", "/ready")).status_code == 503
 
 

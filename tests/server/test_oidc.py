@@ -101,10 +101,10 @@ async def provider() -> AsyncIterator[Provider]:
 
 
 @pytest.fixture
-async def http(engine: Service, provider: Provider) -> AsyncIterator[Http]:
+async def http(service: Service, provider: Provider) -> AsyncIterator[Http]:
     groups = {"staff": (Grant(Role.CONTRIBUTOR, "acme"),), "admins": (Grant(Role.OWNER),)}
     settings = OidcSettings(provider.url, "ojster", groups=groups)
-    app = Application(engine, guarded=True, oidc=settings)
+    app = Application(service, guarded=True, oidc=settings)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://guarded") as client:
         yield Http(client)
 
@@ -120,7 +120,7 @@ async def test_a_signed_token_has_the_roles_of_its_claim(http: Http, provider: P
     job = await bench.push()
     assert await status(http, token, "DELETE", f"{BASE}/jobs/{job.id}") == 403
     assert await status(http, provider.token(ojster_roles="owner"), "DELETE", f"{BASE}/jobs/{job.id}") == 200
-    (done, denied) = await bench.engine.audit.select(AuditQuery(object=job.id))
+    (done, denied) = await bench.service.audit.select(AuditQuery(object=job.id))
     assert b'"principal":"ada"' in done.body
     assert (b'"refusal"' in done.body, b'"access.denied"' in denied.body) == (False, True)
 
@@ -136,7 +136,7 @@ async def test_groups_stand_for_roles_in_workspaces(http: Http, provider: Provid
 
 
 async def test_own_tokens_are_still_accepted(http: Http, bench: Bench) -> None:
-    _, shown = await bench.engine.tokens.create("ci", [Grant(Role.VIEWER)])
+    _, shown = await bench.service.tokens.create("ci", [Grant(Role.VIEWER)])
     assert await status(http, shown) == 200
 
 
@@ -255,11 +255,11 @@ async def test_a_name_with_control_characters_is_shown_without_them(
     job = await bench.push()
     token = provider.token(preferred_username="eve\x00\n\x1b[2J", ojster_roles="owner")
     assert await status(http, token, "DELETE", f"{BASE}/jobs/{job.id}") == 200
-    (entry,) = await bench.engine.audit.select(AuditQuery(object=job.id))
+    (entry,) = await bench.service.audit.select(AuditQuery(object=job.id))
     assert '"principal":"eve\ufffd\ufffd\ufffd[2J"' in entry.body.decode()
 
 
-async def test_a_nested_claim_is_found(engine: Service, provider: Provider) -> None:
+async def test_a_nested_claim_is_found(service: Service, provider: Provider) -> None:
     verifier = OidcVerifier(OidcSettings(provider.url, "ojster", "realm_access.roles"))
     token = await verifier.identify(provider.token(realm_access={"roles": ["worker@acme"]}))
     assert token.grants == (Grant(Role.WORKER, "acme"),)

@@ -50,7 +50,7 @@ def settings_of(provider: Provider, secret: str = CLIENT_SECRET, public_url: str
 
 @pytest.fixture
 async def browser(bench: Bench, provider: Provider) -> AsyncIterator[httpx.AsyncClient]:
-    app = Application(bench.engine, guarded=True, oidc=settings_of(provider))
+    app = Application(bench.service, guarded=True, oidc=settings_of(provider))
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url=SERVER) as made:
         yield made
 
@@ -83,11 +83,11 @@ async def test_a_browser_logs_in_at_the_provider_and_gets_the_roles_of_its_group
     assert "Max-Age=0" in over
     told = (await browser.get(SESSION, headers=OWN_PAGE)).json()
     assert (told["who"], told["is_global"], "admin" in told["operations"]) == ("ada", True, True)
-    (token,) = await bench.engine.tokens.all()
+    (token,) = await bench.service.tokens.all()
     assert (token.name, token.session_of) == ("ada", "oidc:id-of-ada")
     listed = (await browser.get("/ojs/v1/admin/tokens", headers=OWN_PAGE)).json()["tokens"]
     assert [(one["name"], one["is_session"]) for one in listed] == [("ada", True)]
-    (entry,) = await bench.engine.audit.select(AuditQuery(object=token.id))
+    (entry,) = await bench.service.audit.select(AuditQuery(object=token.id))
     assert b'"principal":"ada"' in entry.body
     assert b"finish_login" in entry.body
 
@@ -96,7 +96,7 @@ async def test_logging_out_revokes_the_token_of_the_session(browser: httpx.Async
     await log_in(browser)
     cookie = browser.cookies[COOKIE]
     assert (await browser.delete(SESSION, headers=OWN_PAGE)).json()["is_known"] is False
-    assert await bench.engine.tokens.all() == []
+    assert await bench.service.tokens.all() == []
     assert (await browser.get("/ojs/v1/jobs", headers={"authorization": f"Bearer {cookie}"})).status_code == 401
 
 
@@ -105,7 +105,7 @@ async def test_a_session_ends_by_itself_and_the_next_login_removes_it(browser: h
     bench.clock.advance(13 * HOUR)
     assert (await browser.get("/ojs/v1/jobs", headers=OWN_PAGE)).status_code == 401
     await log_in(browser)
-    assert len(await bench.engine.tokens.all()) == 1
+    assert len(await bench.service.tokens.all()) == 1
 
 
 async def test_one_caller_has_a_limited_number_of_sessions_and_others_keep_theirs(
@@ -117,8 +117,8 @@ async def test_one_caller_has_a_limited_number_of_sessions_and_others_keep_their
     caller = Token("oidc:id-of-ada", "ada", b"", (Grant(Role.OWNER),), 0)
     for _ in range(MAX_SESSIONS + 2):
         bench.clock.advance(1)
-        await bench.engine.tokens.begin_session(caller, 3600.0)
-    names = [token.name for token in await bench.engine.tokens.all()]
+        await bench.service.tokens.begin_session(caller, 3600.0)
+    names = [token.name for token in await bench.service.tokens.all()]
     assert (names.count("ada"), names.count("bob")) == (MAX_SESSIONS, 1)
 
 
@@ -139,7 +139,7 @@ async def test_roles_are_read_from_the_endpoint_about_users_if_the_token_has_non
 
 async def test_a_server_may_have_no_password_at_the_provider(bench: Bench, provider: Provider) -> None:
     provider.is_public = True
-    app = Application(bench.engine, guarded=True, oidc=settings_of(provider, secret=""))
+    app = Application(bench.service, guarded=True, oidc=settings_of(provider, secret=""))
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url=SERVER) as browser:
         assert (await log_in(browser)).status_code == 303
 
@@ -148,7 +148,7 @@ async def test_another_server_of_the_installation_may_receive_the_browser(
     browser: httpx.AsyncClient, bench: Bench, provider: Provider
 ) -> None:
     back = await way_back(browser)
-    other = Application(bench.engine, guarded=True, oidc=settings_of(provider))
+    other = Application(bench.service, guarded=True, oidc=settings_of(provider))
     transport = httpx.ASGITransport(app=other)
     async with httpx.AsyncClient(transport=transport, base_url=SERVER, cookies=browser.cookies) as there:
         assert (await there.get(back, headers=FROM_ELSEWHERE)).status_code == 303
@@ -156,7 +156,7 @@ async def test_another_server_of_the_installation_may_receive_the_browser(
 
 async def test_cookies_are_for_encrypted_connections_if_the_public_address_is(bench: Bench, provider: Provider) -> None:
     settings = settings_of(provider, public_url="https://jobs.example.com")
-    app = Application(bench.engine, guarded=True, oidc=settings)
+    app = Application(bench.service, guarded=True, oidc=settings)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url=SERVER) as browser:
         begun = await browser.get(f"{SESSION}/login")
     cookie = begun.headers["set-cookie"]
@@ -172,8 +172,8 @@ async def refused(answer: httpx.Response, status: int, why: str, bench: Bench) -
     assert (answer.status_code, why in answer.text) == (status, True), answer.text
     assert answer.headers["content-type"].startswith("text/html")
     assert COOKIE not in answer.headers.get("set-cookie", "").replace(ATTEMPT_COOKIE, "")
-    assert await bench.engine.tokens.all() == []
-    entries = await bench.engine.audit.select(AuditQuery())
+    assert await bench.service.tokens.all() == []
+    entries = await bench.service.audit.select(AuditQuery())
     assert b'"auth.refused"' in entries[0].body
     assert b"finish_login" in entries[0].body
 
@@ -214,7 +214,7 @@ async def test_a_code_is_used_once(browser: httpx.AsyncClient, bench: Bench) -> 
     browser.cookies.update(kept)
     again = await browser.get(back, headers=FROM_ELSEWHERE)
     assert again.status_code in (401, 503)
-    assert len(await bench.engine.tokens.all()) == 1
+    assert len(await bench.service.tokens.all()) == 1
 
 
 async def test_a_token_of_another_login_is_refused(
@@ -230,7 +230,7 @@ async def test_an_answer_of_another_provider_is_refused(browser: httpx.AsyncClie
 
 
 async def test_a_wrong_password_of_the_server_is_told_as_a_fault(bench: Bench, provider: Provider) -> None:
-    app = Application(bench.engine, guarded=True, oidc=settings_of(provider, secret="wrong"))
+    app = Application(bench.service, guarded=True, oidc=settings_of(provider, secret="wrong"))
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url=SERVER) as browser:
         await refused(await log_in(browser), 503, "does not answer as it should", bench)
 
@@ -250,7 +250,7 @@ async def test_made_up_codes_let_the_server_ask_the_provider_a_limited_number_of
 
 async def test_a_provider_that_is_away_is_told_on_a_page(bench: Bench) -> None:
     settings = OidcSettings("http://127.0.0.1:9", CLIENT_ID, client=OidcClient(CLIENT_ID, SERVER))
-    app = Application(bench.engine, guarded=True, oidc=settings)
+    app = Application(bench.service, guarded=True, oidc=settings)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url=SERVER) as browser:
         answer = await browser.get(f"{SESSION}/login")
     assert (answer.status_code, "cannot be reached" in answer.text) == (503, True)
@@ -290,13 +290,13 @@ async def test_where_connections_are_encrypted_no_neighbouring_name_can_plant_a_
 ) -> None:
     provider.redirect_url = "https://jobs.example.com/ojs/v1/session/return"
     settings = settings_of(provider, public_url="HTTPS://jobs.example.com")
-    app = Application(bench.engine, guarded=True, oidc=settings)
+    app = Application(bench.service, guarded=True, oidc=settings)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url=SERVER) as browser:
         begun = await browser.get(f"{SESSION}/login")
         packed = begun.headers["set-cookie"].partition("=")[2].partition(";")[0]
         planted = {"cookie": f"{ATTEMPT_COOKIE}={packed}"}
         assert (await browser.get(f"{SESSION}/return?code=x&state=y", headers=planted)).status_code == 401
-        _, shown = await bench.engine.tokens.create("eve", [Grant(Role.VIEWER)])
+        _, shown = await bench.service.tokens.create("eve", [Grant(Role.VIEWER)])
         for name, expected in ((COOKIE, 401), (f"__Host-{COOKIE}", 200)):
             headers = OWN_PAGE | {"cookie": f"{name}={shown}"}
             assert (await browser.get("/ojs/v1/jobs", headers=headers)).status_code == expected
@@ -317,7 +317,7 @@ async def test_a_provider_that_answers_slowly_stops_nobody(
     monkeypatch.setattr(oidc, "PROVIDER_TIMEOUT_SECONDS", 0.05)
     async with slow_server() as url:
         app = Application(
-            bench.engine, guarded=True, oidc=OidcSettings(url, CLIENT_ID, client=OidcClient(CLIENT_ID, SERVER))
+            bench.service, guarded=True, oidc=OidcSettings(url, CLIENT_ID, client=OidcClient(CLIENT_ID, SERVER))
         )
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url=SERVER) as browser:
             answer = await asyncio.wait_for(browser.get(f"{SESSION}/login"), 5)
@@ -362,7 +362,7 @@ async def test_a_provider_that_describes_itself_badly_is_told_as_a_fault(
 
 
 async def test_a_server_without_a_client_has_no_login(bench: Bench, provider: Provider) -> None:
-    app = Application(bench.engine, guarded=True, oidc=OidcSettings(provider.url, CLIENT_ID))
+    app = Application(bench.service, guarded=True, oidc=OidcSettings(provider.url, CLIENT_ID))
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url=SERVER) as browser:
         assert (await browser.get(f"{SESSION}/login")).status_code == 404
         assert (await browser.get(f"{SESSION}/return?code=x&state=y")).status_code == 404

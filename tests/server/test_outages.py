@@ -25,8 +25,8 @@ async def test_only_where_callers_need_no_token_do_they_learn_why_the_database_i
         raise BackendUnavailable(f"The database {SECRET} cannot be used: connection refused.")
 
     for name in ("run", "read", "survey", "remembered"):
-        monkeypatch.setattr(bench.engine.database, name, away)
-    transport = httpx.ASGITransport(app=Application(bench.engine, guarded=guarded))
+        monkeypatch.setattr(bench.service.database, name, away)
+    transport = httpx.ASGITransport(app=Application(bench.service, guarded=guarded))
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
         answer = await client.get(path, headers={"Authorization": "Bearer ojster_a_b"} if guarded else {})
     assert answer.status_code == 503
@@ -36,8 +36,8 @@ async def test_only_where_callers_need_no_token_do_they_learn_why_the_database_i
 
 
 async def test_a_server_that_stops_says_when_to_ask_again(bench: Bench) -> None:
-    bench.engine.database.draining = True
-    transport = httpx.ASGITransport(app=Application(bench.engine))
+    bench.service.database.draining = True
+    transport = httpx.ASGITransport(app=Application(bench.service))
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
         answer = await client.get("/ready")
     assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1")

@@ -46,9 +46,9 @@ def test_what_is_no_network_is_refused() -> None:
 async def test_the_audit_log_has_the_address_that_the_proxy_tells(
     bench: Bench, trusted: list[str], address: str
 ) -> None:
-    app = Application(bench.engine, proxies=TrustedProxies(trusted))
+    app = Application(bench.service, proxies=TrustedProxies(trusted))
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://proxied") as client:
         job = await bench.push()
         await client.delete(f"/ojs/v1/jobs/{job.id}", headers={"X-Forwarded-For": "203.0.113.9"})
-    (entry,) = await bench.engine.audit.select(AuditQuery())
+    (entry,) = await bench.service.audit.select(AuditQuery())
     assert f'"source_ip":"{address}"'.encode() in entry.body

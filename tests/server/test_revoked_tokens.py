@@ -27,9 +27,9 @@ async def url(shared_url: str) -> str:
 
 
 @pytest.fixture
-async def port(engine: Service, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[int]:
+async def port(service: Service, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[int]:
     monkeypatch.setattr(authentication, "RECHECK_SECONDS", 0.05)
-    async with serving(engine, guarded=True) as (_, number):
+    async with serving(service, guarded=True) as (_, number):
         yield number
 
 
@@ -41,7 +41,7 @@ class Caller:
 
     async def begin(self) -> None:
         now = self.bench.clock.now
-        token, self.shown = await self.bench.engine.tokens.create("caller", GRANTS, expires_at=now + MINUTE)
+        token, self.shown = await self.bench.service.tokens.create("caller", GRANTS, expires_at=now + MINUTE)
         self.id = token.id
 
     @property
@@ -50,7 +50,7 @@ class Caller:
 
     async def shut_out(self, how: str) -> None:
         if how == "revoked":
-            await self.bench.engine.tokens.revoke(self.id)
+            await self.bench.service.tokens.revoke(self.id)
         else:
             self.bench.clock.advance(61)
 

@@ -19,9 +19,9 @@ JOB = b'{"type":"a","args":[]}'
 
 
 @pytest.fixture
-async def port(engine: Service, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[int]:
+async def port(service: Service, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[int]:
     monkeypatch.setattr(protocol, "HEAD_SECONDS", 0.3)
-    async with serving(engine) as (_, number):
+    async with serving(service) as (_, number):
         yield number
 
 
@@ -107,11 +107,11 @@ async def test_an_answered_connection_stays_open(port: int) -> None:
 
 
 async def test_idle_strangers_make_room_for_new_connections(
-    engine: Service, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    service: Service, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(QuickHttpProtocol, "max_connections", 5)
     monkeypatch.setattr(protocol, "_last_logged", float("-inf"))
-    async with serving(engine) as (_, port):
+    async with serving(service) as (_, port):
         known = await Client.connected(port)
         assert b"201" in await known.call()
         strangers = [await Client.connected(port) for _ in range(20)]
@@ -126,10 +126,10 @@ async def test_idle_strangers_make_room_for_new_connections(
 
 
 async def test_known_clients_keep_their_connections_when_there_is_no_room(
-    engine: Service, monkeypatch: pytest.MonkeyPatch
+    service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(QuickHttpProtocol, "max_connections", 3)
-    async with serving(engine) as (_, port):
+    async with serving(service) as (_, port):
         known = [await Client.connected(port) for _ in range(3)]
         for client in known:
             assert b"201" in await client.call()

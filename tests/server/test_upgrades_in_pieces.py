@@ -13,9 +13,9 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.mark.parametrize("cut", [1, 30, 80, 110, 130])
-async def test_a_request_with_an_upgrade_keeps_its_body_when_it_arrives_in_pieces(engine: Service, cut: int) -> None:
+async def test_a_request_with_an_upgrade_keeps_its_body_when_it_arrives_in_pieces(service: Service, cut: int) -> None:
     whole = push_of(BODY, LENGTH, b"Connection: Upgrade, HTTP2-Settings", b"Upgrade: h2c", b"HTTP2-Settings: AAMAAA")
-    async with serving(engine) as (_, port):
+    async with serving(service) as (_, port):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(whole[:cut])
         await asyncio.sleep(0.05)
@@ -27,8 +27,8 @@ async def test_a_request_with_an_upgrade_keeps_its_body_when_it_arrives_in_piece
         await writer.wait_closed()
 
 
-async def test_garbage_behind_a_request_is_refused_after_its_answer(engine: Service) -> None:
-    async with serving(engine) as (_, port):
+async def test_garbage_behind_a_request_is_refused_after_its_answer(service: Service) -> None:
+    async with serving(service) as (_, port):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(push_of(BODY, LENGTH) + b"\x00garbage\r\n\r\n")
         async with asyncio.timeout(5):

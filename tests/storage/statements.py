@@ -1,7 +1,7 @@
-"""The SQL statements that the engine really executes, for the tests of query plans.
+"""The SQL statements that the service really executes, for the tests of query plans.
 
-The plan tests do not contain statements of their own: a copy would still be planned well after the engine's statement
-has changed. They record what the engine sends, and pick statements by what the engine's functions are called with.
+The plan tests do not contain statements of their own: a copy would still be planned well after the service's statement
+has changed. They record what the service sends, and pick statements by what the service's functions are called with.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def one_line(sql: str) -> str:
 
 @contextmanager
 def recorded_on_sqlite(service: Service) -> Iterator[Recorded]:
-    """Record what the connections of a database execute, in whatever way the engine calls SQLite."""
+    """Record what the connections of a database execute, in whatever way the service calls SQLite."""
     seen: Recorded = {}
 
     def note(cursor: apsw.Cursor, sql: str, parameters: Any) -> bool:
@@ -89,7 +89,7 @@ def recorded_on_postgres() -> Iterator[Recorded]:
 
 
 async def live(url: str, *, on_sqlite: bool) -> Recorded:
-    """Run jobs through every hot statement of the engine, and return the statements."""
+    """Run jobs through every hot statement of the service, and return the statements."""
     clock = Clock()
     kept = Settings(retention=Retention(most_dead_letters=1))
     service = Service(open_database(url, kept, clock))
@@ -177,7 +177,7 @@ def having(seen: Mapping[str, Any], *words: str, without: tuple[str, ...] = ()) 
     found = sorted(
         sql for sql in seen if all(word in sql for word in words) and not any(word in sql for word in without)
     )
-    assert found, f"the engine executes no statement with {words}: say by what it is known now"
+    assert found, f"the service executes no statement with {words}: say by what it is known now"
     return found
 
 

@@ -83,8 +83,8 @@ def test_several_processes_may_open_a_new_file_at_once(tmp_path: Path) -> None:
 
 async def test_a_push_in_another_process_wakes_a_waiting_fetch(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/jobs.db"
-    engine = Service(open_database(url))
-    waiting = asyncio.create_task(engine.jobs.fetch(Claim(("default",)), wait=60))
+    service = Service(open_database(url))
+    waiting = asyncio.create_task(service.jobs.fetch(Claim(("default",)), wait=60))
     await asyncio.sleep(0.05)
     script = (
         "import asyncio, sys; from ojster.api.app import App; from ojster.handlers.job_options import request_of\n"
@@ -95,7 +95,7 @@ async def test_a_push_in_another_process_wakes_a_waiting_fetch(tmp_path: Path) -
     child = await asyncio.create_subprocess_exec(sys.executable, "-c", script, url)
     assert await child.wait() == 0
     assert len(await asyncio.wait_for(waiting, 10)) == 1
-    await engine.close()
+    await service.close()
 
 
 def test_a_ring_reaches_the_others_and_only_them(tmp_path: Path) -> None:
@@ -137,10 +137,10 @@ def test_the_door_of_a_killed_process_is_forgotten(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 async def test_the_write_ahead_log_stays_small_under_a_steady_load(tmp_path: Path) -> None:
-    engine = Service(open_database(f"sqlite:///{tmp_path}/jobs.db", synchronous="NORMAL"))
+    service = Service(open_database(f"sqlite:///{tmp_path}/jobs.db", synchronous="NORMAL"))
     largest = 0
     for _ in range(60):
-        await asyncio.gather(*(engine.jobs.enqueue([request("t", "x" * 500) for _ in range(200)]) for _ in range(5)))
+        await asyncio.gather(*(service.jobs.enqueue([request("t", "x" * 500) for _ in range(200)]) for _ in range(5)))
         largest = max(largest, (tmp_path / "jobs.db-wal").stat().st_size)
-    await engine.close()
+    await service.close()
     assert largest < (MAX_LOG_PAGES + 4_000) * 4200

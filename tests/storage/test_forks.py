@@ -88,7 +88,7 @@ def test_children_that_are_forked_while_jobs_are_written_enqueue(shared_url: str
     for writer in writers:
         writer.join()
     assert ended == [0] * FORKS
-    counted = app._event_loop_thread.call(app.engine().jobs.count())
+    counted = app._event_loop_thread.call(app.service().jobs.count())
     assert counted["default"]["available"] == 1 + sum(counts) + FORKS
     app.close()
 
@@ -107,7 +107,7 @@ def test_a_handler_may_fork_children_that_enqueue(shared_url: str) -> None:
     handles = parent.enqueue_many([(number,) for number in range(FORKS // 2)])
     asyncio.run(work(app))
     assert [handle.result() for handle in handles] == [[0, 0]] * (FORKS // 2)
-    counted = app._event_loop_thread.call(app.engine().jobs.count())
+    counted = app._event_loop_thread.call(app.service().jobs.count())
     assert counted["default"]["completed"] == 3 * (FORKS // 2)
     app.close()
 
@@ -128,7 +128,7 @@ def test_a_fork_waits_for_no_lock_of_the_file_that_another_process_holds(file_ur
         other.execute("BEGIN IMMEDIATE")
         waiting = threading.Thread(target=t.enqueue, args=("second",))
         waiting.start()
-        outages = app.engine().database.outages
+        outages = app.service().database.outages
         while outages._since is None:
             time.sleep(0.01)
         begun = time.monotonic()
@@ -138,7 +138,7 @@ def test_a_fork_waits_for_no_lock_of_the_file_that_another_process_holds(file_ur
     assert statuses([child]) == [0]
     waiting.join(HANGS_SECONDS)
     t.enqueue("third")
-    counted = app._event_loop_thread.call(app.engine().jobs.count())
+    counted = app._event_loop_thread.call(app.service().jobs.count())
     assert counted["default"]["available"] == 3
     app.close()
 

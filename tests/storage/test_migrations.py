@@ -102,7 +102,7 @@ async def test_a_migration_that_waits_for_a_report_stops_nobody_else(
     url: str, further: list[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The lock that it waits for would hold up everybody who comes after it."""
-    engine = Service(open_database(url))
+    service = Service(open_database(url))
     monkeypatch.setattr(schema, "LOCK_WAIT_MS", 50)
     further.append("ALTER TABLE jobs ADD COLUMN more BIGINT")
     with ThreadPoolExecutor(1) as pool, connected(url) as report:
@@ -111,30 +111,30 @@ async def test_a_migration_that_waits_for_a_report_stops_nobody_else(
         while "tries again" not in caplog.text:
             await asyncio.sleep(0.01)
         for number in range(20):
-            await asyncio.wait_for(engine.jobs.enqueue([request("t", number)]), 5)
+            await asyncio.wait_for(service.jobs.enqueue([request("t", number)]), 5)
         assert not migrating.done()
         report.rollback()
         assert await asyncio.to_thread(migrating.result, 20) == len(further)
-    assert len((await engine.jobs.select()).jobs) == 20
-    await engine.close()
+    assert len((await service.jobs.select()).jobs) == 20
+    await service.close()
 
 
 @builds_beside_others
 async def test_an_index_of_a_large_table_is_built_while_others_write(url: str, further: list[str]) -> None:
-    engine = Service(open_database(url))
-    await engine.jobs.enqueue([request("t")])
+    service = Service(open_database(url))
+    await service.jobs.enqueue([request("t")])
     further.append(MORE)
     with ThreadPoolExecutor(1) as pool, connected(url) as writer:
         writer.execute("UPDATE jobs SET priority = 1")
         migrating = pool.submit(migrate_database, url)
         await until_waiting(url)
         for number in range(20):
-            await asyncio.wait_for(engine.jobs.enqueue([request("t", number)]), 5)
+            await asyncio.wait_for(service.jobs.enqueue([request("t", number)]), 5)
         assert not migrating.done()
         writer.commit()
         assert await asyncio.to_thread(migrating.result, 20) == len(further)
     assert validity(url) is True
-    await engine.close()
+    await service.close()
 
 
 @builds_beside_others

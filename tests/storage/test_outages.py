@@ -66,7 +66,7 @@ async def timeout_is_over(bench: Bench) -> str:
 async def worker_is_silent(bench: Bench) -> str:
     await bench.push()
     held = await bench.fetch_one(worker_id="w")
-    await bench.engine.fleet.beat(Heartbeat("w", (held.id,), lease=3_600_000_000))
+    await bench.service.fleet.beat(Heartbeat("w", (held.id,), lease=3_600_000_000))
     return held.id
 
 
@@ -75,7 +75,7 @@ async def test_what_ended_during_an_outage_is_still_reported_after_it(
     bench: Bench, hold: Callable[[Bench], Awaitable[str]]
 ) -> None:
     done = await bench.find(await hold(bench))
-    bench.engine.database.outages.begin()
+    bench.service.database.outages.begin()
     due = await bench.run_due(after=OUTAGE_SECONDS)
     assert due is not None
     assert due == bench.clock.now + round(OUTAGE_GRACE_SECONDS * 1e6)
@@ -88,7 +88,7 @@ async def test_what_nobody_reports_ends_with_the_grace_period(
     bench: Bench, hold: Callable[[Bench], Awaitable[str]]
 ) -> None:
     held = await hold(bench)
-    bench.engine.database.outages.begin()
+    bench.service.database.outages.begin()
     await bench.run_due(after=OUTAGE_SECONDS)
     await bench.run_due(after=OUTAGE_GRACE_SECONDS)
     assert (await bench.find(held)).state != "active"
@@ -98,7 +98,7 @@ async def test_what_ended_before_an_outage_does_not_wait_for_its_end(bench: Benc
     held = await lease_ends(bench)
     bench.clock.advance(LEASE_SECONDS)
     await bench.push()
-    bench.engine.database.outages.begin()
+    bench.service.database.outages.begin()
     await bench.run_due(after=OUTAGE_SECONDS)
     assert (await bench.find(held)).state == "available"
 
@@ -109,7 +109,7 @@ async def test_a_workflow_waits_for_the_worker_of_a_stopped_step_that_could_not_
     await flow.create(chain(job("a"), job("b")) | {"on_cancel": job("tidy")})
     await flow.fetch_one(worker_id="w", lease=round(LEASE_SECONDS * 1e6))
     await flow.cancel_step("0")
-    flow.engine.database.outages.begin()
+    flow.service.database.outages.begin()
     await flow.run_due(OUTAGE_SECONDS)
     assert (await flow.step("0")).stopping
     await flow.run_due(OUTAGE_GRACE_SECONDS)
@@ -151,13 +151,13 @@ async def test_finished_jobs_are_reported_when_the_lock_of_the_file_ends_that_la
     with locked(file_url) as unlock:
         clock.advance(OUTAGE_SECONDS)
         waiting = asyncio.create_task(bench.run_due())
-        while bench.engine.database.outages._since is None:
+        while bench.service.database.outages._since is None:
             await asyncio.sleep(0.001)
         reporting = asyncio.create_task(bench.ack(held))
         unlock()
         await waiting
     assert (await reporting).state == "completed"
-    await bench.engine.close()
+    await bench.service.close()
 
 
 @pytest.mark.usefixtures("impatient")
@@ -173,7 +173,7 @@ async def test_a_process_that_could_not_write_spares_leases_when_it_can_again(
             await bench.ack(held)
     await bench.run_due()
     assert (await bench.ack(held)).state == "completed"
-    await bench.engine.close()
+    await bench.service.close()
 
 
 async def test_a_process_that_lost_its_connections_spares_leases(postgres_url: str, clock: Clock) -> None:
@@ -186,13 +186,13 @@ async def test_a_process_that_lost_its_connections_spares_leases(postgres_url: s
         assert other.execute(ending).fetchall()
     await bench.run_due()
     assert (await bench.ack(held)).state == "completed"
-    await bench.engine.close()
+    await bench.service.close()
 
 
 async def test_a_transaction_that_took_very_long_counts_as_an_outage(bench: Bench) -> None:
     """The database has hung: its other callers could not write either."""
     held = await lease_ends(bench)
-    database = bench.engine.database
+    database = bench.service.database
     bench.clock.advance(OUTAGE_SECONDS)
 
     def run_due_slowly(tx: Transaction, requests: Sequence[None]) -> list[int | None]:

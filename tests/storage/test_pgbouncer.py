@@ -99,12 +99,12 @@ async def test_many_work_through_few_connections(
     engines = [Service(open_database(pooled_url)) for _ in range(3)]
     done: list[str] = []
 
-    async def work(engine: Service) -> None:
-        while jobs := await engine.jobs.fetch(Claim(("default",), 5, "w"), wait=1):
-            await engine.jobs.acknowledge([Acknowledgement(job.id, b"1", "w", job.attempt) for job in jobs])
+    async def work(service: Service) -> None:
+        while jobs := await service.jobs.fetch(Claim(("default",), 5, "w"), wait=1):
+            await service.jobs.acknowledge([Acknowledgement(job.id, b"1", "w", job.attempt) for job in jobs])
             done.extend(job.id for job in jobs)
 
-    working = [asyncio.create_task(work(engine)) for engine in engines for _ in range(4)]
+    working = [asyncio.create_task(work(service)) for service in engines for _ in range(4)]
     for _ in range(20):
         await engines[0].jobs.enqueue([request() for _ in range(10)])
     await asyncio.gather(*working)
@@ -117,7 +117,7 @@ async def test_many_work_through_few_connections(
     await engines[0].jobs.enqueue([request()])
     assert len(await waiting) == 1
     assert time.monotonic() - started < 15
-    await asyncio.gather(*(engine.close() for engine in engines))
+    await asyncio.gather(*(service.close() for service in engines))
 
 
 def test_bad_credentials_are_rejected_without_showing_a_password(pooled_url: str, tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """Each hot query of SQLite uses its index, so its cost does not depend on the number of finished jobs.
 
-The statements are those that the engine executed, not copies: see ``statements``.
+The statements are those that the service executed, not copies: see ``statements``.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ NOT_SORTED = (
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
-    """The statements that the engine executes."""
+    """The statements that the service executes."""
     return asyncio.run(live(f"sqlite:///{tmp_path_factory.mktemp('plans')}/jobs.db", on_sqlite=True))
 
 

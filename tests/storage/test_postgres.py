@@ -42,8 +42,8 @@ async def engines(postgres_url: str) -> AsyncIterator[list[Service]]:
     """Two engines that act as two servers on one database."""
     made = [Service(open_database(postgres_url)) for _ in range(2)]
     yield made
-    for engine in made:
-        await engine.close()
+    for service in made:
+        await service.close()
 
 
 @pytest.fixture
@@ -214,12 +214,12 @@ class TestManyServers:
             await engines[0].jobs.enqueue([request(queue=queue) for queue in ("a", "b") for _ in range(50)])
         held: list[str] = []
 
-        async def ask(engine: Service, queues: tuple[str, ...]) -> None:
-            while jobs := await engine.jobs.fetch(Claim(queues, 7)):
+        async def ask(service: Service, queues: tuple[str, ...]) -> None:
+            while jobs := await service.jobs.fetch(Claim(queues, 7)):
                 held.extend(job.id for job in jobs)
 
         lists = [("a", "b"), ("b", "a"), ("a",), ("b",)]
-        await asyncio.gather(*(ask(engine, queues) for engine in engines for queues in lists for _ in range(3)))
+        await asyncio.gather(*(ask(service, queues) for service in engines for queues in lists for _ in range(3)))
         assert len(held) == len(set(held)) == 600
         counts = await engines[1].jobs.count()
         assert {queue: {s: n for s, n in states.items() if n} for queue, states in counts.items()} == {
@@ -279,13 +279,13 @@ class TestManyServers:
         assert list(await asyncio.wait_for(asyncio.gather(*runs), 30)) == ["a", "b"]
 
     async def test_a_database_that_is_read_only_is_unavailable_at_once(self, postgres_url: str) -> None:
-        engine = Service(open_database(postgres_url + "&options=-c%20default_transaction_read_only%3Don"))
+        service = Service(open_database(postgres_url + "&options=-c%20default_transaction_read_only%3Don"))
         started = time.monotonic()
-        results = await asyncio.gather(*(engine.jobs.enqueue([request()]) for _ in range(20)), return_exceptions=True)
+        results = await asyncio.gather(*(service.jobs.enqueue([request()]) for _ in range(20)), return_exceptions=True)
         assert all(isinstance(result, BackendUnavailable) for result in results)
         assert not any("unknown" in str(result) for result in results)
         assert time.monotonic() - started < 10
-        await engine.close()
+        await service.close()
 
     async def test_a_number_that_the_database_cannot_hold_is_refused(self, engines: list[Service]) -> None:
         from ojster.fleet.workers import Heartbeat
@@ -369,10 +369,10 @@ class TestCallersTransactionsThatStayOpen:
 
 @pytest.mark.needs("planner-settings")
 async def test_a_pooler_in_transaction_mode_keeps_nothing_on_a_connection(postgres_url: str) -> None:
-    """The engine uses no prepared statements, session settings or LISTEN, which a pooler would lose."""
-    engine = Service(open_database(postgres_url + "&pooler=transaction"))
+    """The service uses no prepared statements, session settings or LISTEN, which a pooler would lose."""
+    service = Service(open_database(postgres_url + "&pooler=transaction"))
     other = Service(open_database(postgres_url))
-    waiting = asyncio.create_task(engine.jobs.fetch(Claim(("default",)), wait=20))
+    waiting = asyncio.create_task(service.jobs.fetch(Claim(("default",)), wait=20))
     await asyncio.sleep(0.05)
     (pushed,) = await other.jobs.enqueue([request()])
     started = time.monotonic()
@@ -385,9 +385,9 @@ async def test_a_pooler_in_transaction_mode_keeps_nothing_on_a_connection(postgr
         names = tx.execute("SELECT count(*) FROM pg_prepared_statements")
         return [(row[0], names[0][0]) for _ in requests]
 
-    assert await engine.database.run(look, None) == ("off", 0)
+    assert await service.database.run(look, None) == ("off", 0)
     assert schema in postgres_url
-    await engine.close()
+    await service.close()
     await other.close()
 
 
@@ -397,16 +397,16 @@ async def test_a_server_that_is_stopped_while_the_database_is_away_stops(tmp_pat
     try:
         database = open_database(server.url, migrate=True)
         assert isinstance(database, PostgresDatabase)
-        engine = Service(database)
-        await engine.jobs.enqueue([request()])
+        service = Service(database)
+        await service.jobs.enqueue([request()])
         server.stop("immediate")
         with pytest.raises(BackendUnavailable):
-            await engine.jobs.enqueue([request()])
-        waiting = asyncio.create_task(engine.jobs.fetch(Claim(("default",)), wait=0))
+            await service.jobs.enqueue([request()])
+        waiting = asyncio.create_task(service.jobs.fetch(Claim(("default",)), wait=0))
         with pytest.raises(BackendUnavailable):
             await waiting
         started = time.monotonic()
-        await engine.close()
+        await service.close()
         assert time.monotonic() - started < 8
     finally:
         server.remove()
@@ -433,17 +433,17 @@ async def test_events_that_were_forgotten_before_anybody_asked_leave_a_gap(
     monkeypatch.setattr(transaction, "LEAST_EVENT_BATCHES", 1)
     database = open_database(postgres_url, clock=clock)
     database.records_events = True
-    engine = Service(database)
-    await engine.jobs.enqueue([request()])
-    ((last, _),) = (await engine.events.read_on(0)).events
+    service = Service(database)
+    await service.jobs.enqueue([request()])
+    ((last, _),) = (await service.events.read_on(0)).events
     for _ in range(3):
-        await engine.jobs.enqueue([request()])
+        await service.jobs.enqueue([request()])
     clock.advance(3600)
     await database.run(forget, None)
-    stretch = await engine.events.read_on(last)
+    stretch = await service.events.read_on(last)
     assert (len(stretch.events), stretch.is_whole) == (1, False)
-    assert (await engine.events.read_on(stretch.events[-1][0])).is_whole
-    await engine.close()
+    assert (await service.events.read_on(stretch.events[-1][0])).is_whole
+    await service.close()
 
 
 async def test_a_connection_that_is_lost_in_due_work_is_no_failed_maintenance(

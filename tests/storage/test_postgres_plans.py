@@ -1,6 +1,6 @@
 """Each hot query of PostgreSQL uses its index, whatever statistics the planner has.
 
-The statements are those that the engine executed, not copies: see ``statements``.
+The statements are those that the service executed, not copies: see ``statements``.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ SITUATIONS = {  # to the planner, an empty table without statistics is a new tab
 
 @pytest.fixture(scope="module")
 def seen(postgres_tables: str) -> Recorded:
-    """The statements that the engine executes."""
+    """The statements that the service executes."""
     empty(postgres_tables)
     return asyncio.run(live(postgres_tables, on_sqlite=False))
 

@@ -1,4 +1,4 @@
-"""What the dashboard asks of many jobs reads a bounded part of them, by an index: on SQLite, as the engine asks it."""
+"""What the dashboard asks of many jobs reads a bounded part of them, by an index: on SQLite, as the service asks it."""
 
 from __future__ import annotations
 
@@ -38,24 +38,24 @@ def url(tmp_path: Path) -> str:
 
 async def asked(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Recorded:
     """Ask everything that the pages ask of many jobs; return the statements."""
-    engine, retry = bench.engine, {"max_attempts": 1, "on_exhaustion": "dead_letter"}
+    service, retry = bench.service, {"max_attempts": 1, "on_exhaustion": "dead_letter"}
     for number in range(4):
         await bench.push("mail.send", number, retry=retry)
         await bench.fail(await bench.fetch_one(), type="Smtp")
     steps = b'{"type":"group","jobs":[{"type":"a","args":[]},{"type":"wait"}]}'
-    workflow = await engine.workflows.create(read_members(steps))
+    workflow = await service.workflows.create(read_members(steps))
     monkeypatch.setattr(queries, "MAX_EXAMINED", 2)  # as in a long list
-    scope, span = engine.scope, Span(0, bench.clock.now, 60, type="mail.send")
-    with recorded_on_sqlite(engine) as seen:
-        for one in (scope, engine.as_(Caller("acme")).scope):
+    scope, span = service.scope, Span(0, bench.clock.now, 60, type="mail.send")
+    with recorded_on_sqlite(service) as seen:
+        for one in (scope, service.as_(Caller("acme")).scope):
             await scope.look(count_facets, FacetQuestion(TYPE, one))
             await scope.look(group_failures, FailureQuestion(TYPE, one))
         await scope.look(find_attention, None)
         await scope.look(history, span)
-        page = await engine.jobs.select(TYPE, Page(2, is_bounded=True))
-        await engine.jobs.select(TYPE, Page(2, before=page.next_before, is_bounded=True))
-        await engine.workflows.steps(StepFilter(workflow.id, is_held=True))
-        await engine.workflows.steps(StepFilter(workflow.id, search="mail"))
+        page = await service.jobs.select(TYPE, Page(2, is_bounded=True))
+        await service.jobs.select(TYPE, Page(2, before=page.next_before, is_bounded=True))
+        await service.workflows.steps(StepFilter(workflow.id, is_held=True))
+        await service.workflows.steps(StepFilter(workflow.id, search="mail"))
     return seen
 
 

@@ -79,40 +79,40 @@ WIRE = {
 
 @pytest.fixture
 def said() -> Iterator[Recorded]:
-    """The SQL statements that the engine sends, one by one or once for each row."""
+    """The SQL statements that the service sends, one by one or once for each row."""
     with recorded_on_postgres() as seen:
         yield seen
 
 
-async def live(engine: Service, clock: Clock) -> None:
+async def live(service: Service, clock: Clock) -> None:
     """Run workflows through append, suspension, resumption, failure, cancellation, retry, timeout and retention."""
 
     async def work(*failing: str) -> None:
-        while jobs := await engine.jobs.fetch(Claim(("default",), 10, "w")):
+        while jobs := await service.jobs.fetch(Claim(("default",), 10, "w")):
             for job in jobs:
                 if job.type in failing:
                     report = FailureReport(job.id, Failure("X", "no", retryable=False))
-                    await engine.jobs.fail([report])
+                    await service.jobs.fail([report])
                 else:
-                    await engine.jobs.acknowledge([Acknowledgement(job.id, b"[1]")])
+                    await service.jobs.acknowledge([Acknowledgement(job.id, b"[1]")])
 
     ids = []
     for _ in range(3):
-        info = await engine.workflows.create(read_members(msgspec.json.encode(WIRE | {"timeout": 100})))
+        info = await service.workflows.create(read_members(msgspec.json.encode(WIRE | {"timeout": 100})))
         ids.append(info.id)
-    (job, *_) = await engine.jobs.fetch(Claim(("default",), 1, "w"))
+    (job, *_) = await service.jobs.fetch(Claim(("default",), 1, "w"))
     step = (msgspec.json.encode({"type": "new", "args": []}),)
-    await engine.jobs.acknowledge([Acknowledgement(job.id, b"[1]", append=step)])
-    await engine.workflows.hold(ids[0])
-    await engine.workflows.release(ids[0])
+    await service.jobs.acknowledge([Acknowledgement(job.id, b"[1]", append=step)])
+    await service.workflows.hold(ids[0])
+    await service.workflows.release(ids[0])
     await work("d")
-    await engine.workflows.cancel(ids[1])
-    await engine.workflows.retry(ids[1])
+    await service.workflows.cancel(ids[1])
+    await service.workflows.retry(ids[1])
     clock.advance(200)
-    await engine.database.run(run_due, None)
+    await service.database.run(run_due, None)
     await work()
     clock.advance(30 * 86_400)
-    while (await engine.database.run(forget, None))["rows"]:
+    while (await service.database.run(forget, None))["rows"]:
         pass
 
 
@@ -147,9 +147,9 @@ async def test_workflows_past_their_retention_are_found_without_a_look_at_all(
 
 async def scans_of(postgres_url: str, clock: Clock, said: Recorded, known: str) -> dict[str, list[str]]:
     """Run workflows, and return the statements on large tables, each with its scans of whole tables."""
-    engine = Service(open_database(postgres_url, clock=clock))
-    await live(engine, clock)
-    await engine.close()
+    service = Service(open_database(postgres_url, clock=clock))
+    await live(service, clock)
+    await service.close()
     parsed = parse_postgres_url(postgres_url)
     with psycopg.connect(parsed.conninfo, options=f"-c search_path={parsed.schema}") as connection:
         skip_without_generic_plans(connection)

@@ -43,19 +43,19 @@ class GuardedServer:
 
     async def token(self, *grants: Grant, **more: Any) -> dict[str, str]:
         """Create a token with these roles and return the headers that carry it."""
-        _, shown = await self.bench.engine.tokens.create("somebody", grants, **more)
+        _, shown = await self.bench.service.tokens.create("somebody", grants, **more)
         return {"Authorization": f"Bearer {shown}"}
 
 
 @pytest.fixture
 async def door(bench: Bench) -> AsyncIterator[GuardedServer]:
     async with httpx.AsyncClient(
-        transport=httpx.ASGITransport(app=Application(bench.engine, max_body_bytes=200_000, trusting=True)),
+        transport=httpx.ASGITransport(app=Application(bench.service, max_body_bytes=200_000, trusting=True)),
         base_url="http://open",
     ) as client:
         world = World(Http(client))
         await world.make(bench)
-    guarded = Application(bench.engine, max_body_bytes=200_000, trusting=True, guarded=True)
+    guarded = Application(bench.service, max_body_bytes=200_000, trusting=True, guarded=True)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app=guarded), base_url="http://guarded") as client:
         yield GuardedServer(Http(client), bench, world)
 
@@ -188,8 +188,8 @@ async def test_a_malformed_authorization_header_is_refused(door: GuardedServer, 
 
 
 async def test_the_id_of_a_token_is_not_enough(door: GuardedServer) -> None:
-    token, shown = await door.bench.engine.tokens.create("a", [Grant(Role.VIEWER)])
-    other, theirs = await door.bench.engine.tokens.create("b", [Grant(Role.OWNER)])
+    token, shown = await door.bench.service.tokens.create("a", [Grant(Role.VIEWER)])
+    other, theirs = await door.bench.service.tokens.create("b", [Grant(Role.OWNER)])
     forged = f"ojster_{other.id}_{shown.split('_', 2)[2]}"
     for bad in (forged, shown[:-1], shown + "x", theirs.replace(other.id, token.id)):
         response = await door.http("GET", f"{BASE}/jobs", headers={"Authorization": f"Bearer {bad}"})
@@ -208,7 +208,7 @@ async def test_a_token_expires(door: GuardedServer) -> None:
 
 
 async def test_a_revoked_token_is_refused_at_once(door: GuardedServer) -> None:
-    token, shown = await door.bench.engine.tokens.create("a", [Grant(Role.VIEWER)])
+    token, shown = await door.bench.service.tokens.create("a", [Grant(Role.VIEWER)])
     headers = {"Authorization": f"Bearer {shown}"}
     operator = await door.token(Grant(Role.OWNER))
     assert (await door.http("GET", f"{BASE}/jobs", headers=headers)).status_code == 200
@@ -246,17 +246,17 @@ async def test_a_secret_is_shown_once_and_kept_nowhere(door: GuardedServer) -> N
 
 async def test_it_is_noted_when_a_token_is_used(door: GuardedServer) -> None:
     headers = await door.token(Grant(Role.VIEWER))
-    (token,) = await door.bench.engine.tokens.all()
+    (token,) = await door.bench.service.tokens.all()
     assert token.last_used_at is None
     await call(door.http, "GET", f"{BASE}/jobs", headers=headers)
-    (token,) = await door.bench.engine.tokens.all()
+    (token,) = await door.bench.service.tokens.all()
     assert token.last_used_at == (first := door.bench.clock.now)
     door.bench.clock.advance(60)
     await call(door.http, "GET", f"{BASE}/jobs", headers=headers)
-    assert (await door.bench.engine.tokens.all())[0].last_used_at == first  # updated at most once an hour
+    assert (await door.bench.service.tokens.all())[0].last_used_at == first  # updated at most once an hour
     door.bench.clock.advance(3_600)
     await call(door.http, "GET", f"{BASE}/jobs", headers=headers)
-    assert (await door.bench.engine.tokens.all())[0].last_used_at == door.bench.clock.now
+    assert (await door.bench.service.tokens.all())[0].last_used_at == door.bench.clock.now
 
 
 async def test_a_token_for_some_queues_reaches_no_others(door: GuardedServer) -> None:
@@ -326,7 +326,7 @@ async def test_the_audit_log_says_who_did_what(door: GuardedServer, caplog: pyte
 async def test_a_websocket_needs_a_token(bench: Bench, role: Role | None, tenant: str | None, first: str) -> None:
     headers = [(b"host", b"guarded")]
     if role is not None:
-        _, shown = await bench.engine.tokens.create("a", [Grant(role, "acme")])
+        _, shown = await bench.service.tokens.create("a", [Grant(role, "acme")])
         headers.append((b"authorization", f"Bearer {shown}".encode()))
     if tenant is not None:
         headers.append((b"x-ojs-tenant", tenant.encode()))
@@ -340,7 +340,7 @@ async def test_a_websocket_needs_a_token(bench: Bench, role: Role | None, tenant
     async def send(message: Any) -> None:
         sent.append(message["type"])
 
-    await Application(bench.engine, guarded=True)(scope, receive, send)
+    await Application(bench.service, guarded=True)(scope, receive, send)
     assert sent[0] == first
 
 
@@ -493,9 +493,9 @@ async def test_an_address_sends_so_many_wrong_tokens_and_others_are_not_affected
 ) -> None:
     monkeypatch.setattr(authentication, "CHECKS_PER_SECOND_OF_ADDRESS", 0.0)
     monkeypatch.setattr(authentication, "MAX_CHECKS_OF_ADDRESS", 5)
-    app = Application(bench.engine, guarded=True, proxies=TrustedProxies(["127.0.0.1"]))
-    _, shown = await bench.engine.tokens.create("good", [Grant(Role.VIEWER)])
-    _, fresh = await bench.engine.tokens.create("fresh", [Grant(Role.VIEWER)])
+    app = Application(bench.service, guarded=True, proxies=TrustedProxies(["127.0.0.1"]))
+    _, shown = await bench.service.tokens.create("good", [Grant(Role.VIEWER)])
+    _, fresh = await bench.service.tokens.create("fresh", [Grant(Role.VIEWER)])
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://guarded") as client:
 
         async def look(token: str, address: str) -> int:
@@ -573,7 +573,7 @@ async def test_a_token_for_some_queues_counts_only_their_dead_letters(door: Guar
 
 async def test_a_token_for_some_queues_makes_no_token_for_others(door: GuardedServer) -> None:
     limited = await door.token(Grant(Role.OWNER), queues=("shop.*", "mail"))
-    strong, _ = await door.bench.engine.tokens.create("strong", [Grant(Role.OWNER)])
+    strong, _ = await door.bench.service.tokens.create("strong", [Grant(Role.OWNER)])
     path = "/ojs/v1/admin/tokens"
     for queues, status in (
         ([], 403),
@@ -718,7 +718,7 @@ async def test_only_administrators_set_the_recipients_of_notifications(
 )
 async def test_a_worker_for_some_queues_appends_no_steps(door: GuardedServer, step: dict[str, Any]) -> None:
     steps = {"type": "group", "jobs": [{"type": "t", "args": [], "options": {"queue": "a"}}]}
-    await door.bench.engine.workflows.create(read_members(msgspec.json.encode(steps)))
+    await door.bench.service.workflows.create(read_members(msgspec.json.encode(steps)))
     headers = await door.token(Grant(Role.WORKER), queues=["a"])
     fetch = {"queues": ["a"], "worker_id": "w"}
     (job,) = (await door.http("POST", f"{BASE}/workers/fetch", fetch, headers=headers)).json()["jobs"]

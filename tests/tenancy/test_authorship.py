@@ -31,7 +31,7 @@ class Office:
         self._tokens: dict[str, str] = {}
 
     async def employ(self, name: str, role: Role) -> None:
-        _, self._tokens[name] = await self.bench.engine.tokens.create(name, [Grant(role)])
+        _, self._tokens[name] = await self.bench.service.tokens.create(name, [Grant(role)])
 
     async def say(self, who: str, method: str, path: str, body: Any = None, **more: Any) -> httpx.Response:
         headers = {"Authorization": f"Bearer {self._tokens[who]}"}
@@ -48,13 +48,13 @@ class Office:
 
     def limit(self) -> None:
         """Let contributors cancel only what they have created."""
-        database = self.bench.engine.database
+        database = self.bench.service.database
         database.settings = msgspec.structs.replace(database.settings, contributors_cancel="own")
 
 
 @pytest.fixture
 async def office(bench: Bench) -> AsyncIterator[Office]:
-    guarded = Application(bench.engine, guarded=True)
+    guarded = Application(bench.service, guarded=True)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app=guarded), base_url="http://guarded") as client:
         made = Office(Http(client), bench)
         await made.employ("ann", Role.CONTRIBUTOR)
@@ -86,7 +86,7 @@ async def test_a_dead_letter_that_is_changed_keeps_its_creator(office: Office) -
 
 async def test_without_a_token_nobody_is_named(office: Office) -> None:
     members = read_members(b'{"type": "a", "args": [], "created_by": "me"}')
-    (pushed,) = await office.bench.engine.jobs.enqueue([members])
+    (pushed,) = await office.bench.service.jobs.enqueue([members])
     assert "created_by" not in (await office.say("boss", "GET", f"{JOBS}/{pushed.job.id}")).json()["job"]
 
 
@@ -120,11 +120,11 @@ async def test_several_jobs_are_checked_one_by_one(office: Office) -> None:
     answer = await office.say(
         "ann", "POST", f"{JOBS}/batch/cancel", {"job_ids": [mine, other, nobody], "mode": "partial"}
     )
-    states = [(await office.bench.engine.jobs.find(id)).state for id in (mine, other, nobody)]
+    states = [(await office.bench.service.jobs.find(id)).state for id in (mine, other, nobody)]
     assert states == ["cancelled", "available", "available"], answer.text
     swept = await office.say("ann", "POST", f"{JOBS}/batch/cancel", {"filter": {"queue": "default"}})
     assert swept.status_code == 403
-    assert (await office.bench.engine.jobs.find(other)).state == "available"
+    assert (await office.bench.service.jobs.find(other)).state == "available"
 
 
 async def test_steps_belong_to_whoever_created_the_workflow(office: Office) -> None:
@@ -187,7 +187,7 @@ async def test_who_cancels_only_its_own_stops_nothing_of_others_in_another_way(o
     method, path = call.format(id=step["id"], workflow=workflow).split()
     raw = msgspec.json.encode(STOPS[call]).decode().replace("{id}", step["id"])
     answer = await office.say("ben", method, f"/ojs/v1{path}", msgspec.json.decode(raw))
-    states = [(await office.bench.engine.jobs.find(step["id"])).state]
+    states = [(await office.bench.service.jobs.find(step["id"])).state]
     shown = (await office.say("ann", "GET", f"{WORKFLOWS}/{workflow}")).json()["workflow"]
     assert (states, shown["state"], shown.get("held")) == (["pending"], "running", None), answer.text
     assert answer.status_code in (403, 422), answer.text

@@ -63,14 +63,14 @@ class GuardedServer:
 
     async def say(self, role: Role, method: str, path: str, body: Any) -> httpx.Response:
         """Make a call with a token of a role."""
-        _, shown = await self.bench.engine.tokens.create(role.value, [Grant(role)])
+        _, shown = await self.bench.service.tokens.create(role.value, [Grant(role)])
         return await self._http(method, BASE + path, body, headers={"Authorization": f"Bearer {shown}"})
 
 
 @pytest.fixture
 async def door(bench: Bench) -> AsyncIterator[GuardedServer]:
-    await bench.engine.collections.create("releases")
-    guarded = Application(bench.engine, guarded=True)
+    await bench.service.collections.create("releases")
+    guarded = Application(bench.service, guarded=True)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app=guarded), base_url="http://guarded") as client:
         yield GuardedServer(Http(client), bench)
 
@@ -122,7 +122,7 @@ async def test_a_caller_declares_the_reactions_that_it_may_carry_out_itself(
         if not is_allowed:
             assert answer.status_code == 403
             assert f"may not declare the reaction {kind!r}" in answer.text
-    assert await door.bench.engine.collections.items(RELEASES) == []
+    assert await door.bench.service.collections.items(RELEASES) == []
 
 
 async def test_a_worker_appends_no_steps_that_enqueue_and_its_other_reports_are_accepted(door: GuardedServer) -> None:
@@ -135,7 +135,7 @@ async def test_a_worker_appends_no_steps_that_enqueue_and_its_other_reports_are_
         acks[0]["append"] = [job(action)]
         answer = await door.say(Role.WORKER, "POST", "/workers/ack/batch", {"acks": acks})
         is_allowed = bool(OPERATIONS[Role.WORKER].intersection(NEEDED[ENDPOINTS[kind]]))
-        states = [(await door.bench.engine.jobs.find(fetched["id"])).state for fetched in jobs]
+        states = [(await door.bench.service.jobs.find(fetched["id"])).state for fetched in jobs]
         assert states == ["completed" if is_allowed else "active", "completed"], f"{kind}: {answer.text}"
         await door.bench.fetch(count=9)  # what is left is out of the way
 

@@ -208,7 +208,7 @@ async def test_jobs_of_others_are_not_found_and_those_of_other_queues_refused(be
     ids = [mine.id, other.id, foreign.id, "nowhere"]
 
     async def kinds(caller: Caller) -> list[Any]:
-        found = await Scope(bench.engine.database, caller).check_jobs(ids)
+        found = await Scope(bench.service.database, caller).check_jobs(ids)
         return [None if one is None else type(one) for one in found]
 
     assert await kinds(ANYONE) == [None] * 4
@@ -216,7 +216,7 @@ async def test_jobs_of_others_are_not_found_and_those_of_other_queues_refused(be
     assert await kinds(Caller("acme")) == [None, None, NotFound, NotFound]
     assert await kinds(limited("mail")) == [None, Forbidden, None, NotFound]
     assert await kinds(limited("mail", tenant="acme")) == [None, Forbidden, NotFound, NotFound]
-    assert await Scope(bench.engine.database, Caller("acme")).check_jobs([]) == []
+    assert await Scope(bench.service.database, Caller("acme")).check_jobs([]) == []
 
 
 OWN = Settings(contributors_cancel="own")
@@ -225,14 +225,14 @@ OWN = Settings(contributors_cancel="own")
 @pytest.mark.anyio
 @pytest.mark.parametrize("engine_settings", [OWN], ids=["own"])
 async def test_a_contributor_cancels_only_what_it_has_created(bench: Bench) -> None:
-    ada = bench.engine.as_(Caller(None, Access("ada", CONTRIBUTOR)))
-    bob = bench.engine.as_(Caller(None, Access("bob", CONTRIBUTOR)))
-    owner = bench.engine.as_(Caller(None, Access("eve", OWNER)))
+    ada = bench.service.as_(Caller(None, Access("ada", CONTRIBUTOR)))
+    bob = bench.service.as_(Caller(None, Access("bob", CONTRIBUTOR)))
+    owner = bench.service.as_(Caller(None, Access("eve", OWNER)))
     ids = []
-    for engine in (ada, bob, bench.engine):
-        (pushed,) = await engine.jobs.enqueue([request()])
+    for service in (ada, bob, bench.service):
+        (pushed,) = await service.jobs.enqueue([request()])
         ids.append(pushed.job.id)
-    assert (ada.scope.cancels_only_own, owner.scope.cancels_only_own, bench.engine.scope.cancels_only_own) == (
+    assert (ada.scope.cancels_only_own, owner.scope.cancels_only_own, bench.service.scope.cancels_only_own) == (
         True, False, False,
     )  # fmt: skip
     refusals = await ada.scope.refuse_cancellation([*ids, "nowhere"])
@@ -247,9 +247,9 @@ async def test_a_contributor_cancels_only_what_it_has_created(bench: Bench) -> N
         await ada.jobs.cancel(ids[1])
     await ada.jobs.cancel(ids[0])
     await owner.jobs.cancel(ids[1])
-    for engine in (ada, owner):
+    for service in (ada, owner):
         with pytest.raises(NotFound):
-            await engine.jobs.cancel("nowhere")
+            await service.jobs.cancel("nowhere")
 
 
 # Calls
@@ -258,25 +258,25 @@ async def test_a_contributor_cancels_only_what_it_has_created(bench: Bench) -> N
 FAILURE = Failure("X", "no")
 
 ON_A_JOB: dict[str, Callable[[Service, Job], Awaitable[Any]]] = {
-    "find": lambda engine, job: engine.jobs.find(job.id),
-    "wait": lambda engine, job: engine.jobs.wait_for(job.id, 0),
-    "history": lambda engine, job: engine.jobs.history(job.id),
-    "purge history": lambda engine, job: engine.jobs.purge_history(job.id),
-    "lineage": lambda engine, job: engine.jobs.lineage(job.id),
-    "cancel": lambda engine, job: engine.jobs.cancel(job.id),
-    "adjust": lambda engine, job: engine.jobs.adjust(Adjustment(job.id, -1)),
-    "retry": lambda engine, job: engine.jobs.retry_dead(job.id),
-    "delete": lambda engine, job: engine.jobs.delete_dead(job.id),
-    "report": lambda engine, job: engine.jobs.report(Progress(job.id, 0.5, worker_id="w")),
-    "save checkpoint": lambda engine, job: engine.jobs.save_checkpoint(NewCheckpoint(job.id, b"1", "w")),
-    "find checkpoint": lambda engine, job: engine.jobs.find_checkpoint(job.id),
-    "clear checkpoint": lambda engine, job: engine.jobs.clear_checkpoint(job.id),
+    "find": lambda service, job: service.jobs.find(job.id),
+    "wait": lambda service, job: service.jobs.wait_for(job.id, 0),
+    "history": lambda service, job: service.jobs.history(job.id),
+    "purge history": lambda service, job: service.jobs.purge_history(job.id),
+    "lineage": lambda service, job: service.jobs.lineage(job.id),
+    "cancel": lambda service, job: service.jobs.cancel(job.id),
+    "adjust": lambda service, job: service.jobs.adjust(Adjustment(job.id, -1)),
+    "retry": lambda service, job: service.jobs.retry_dead(job.id),
+    "delete": lambda service, job: service.jobs.delete_dead(job.id),
+    "report": lambda service, job: service.jobs.report(Progress(job.id, 0.5, worker_id="w")),
+    "save checkpoint": lambda service, job: service.jobs.save_checkpoint(NewCheckpoint(job.id, b"1", "w")),
+    "find checkpoint": lambda service, job: service.jobs.find_checkpoint(job.id),
+    "clear checkpoint": lambda service, job: service.jobs.clear_checkpoint(job.id),
 }
 
 REPORTS: dict[str, Callable[[Service, Job], Awaitable[list[Job | OjsterError]]]] = {
-    "acknowledge": lambda engine, job: engine.jobs.acknowledge([Acknowledgement(job.id, None, "w")]),
-    "fail": lambda engine, job: engine.jobs.fail([FailureReport(job.id, FAILURE, "w")]),
-    "release": lambda engine, job: engine.jobs.release([Release(job.id, "w")]),
+    "acknowledge": lambda service, job: service.jobs.acknowledge([Acknowledgement(job.id, None, "w")]),
+    "fail": lambda service, job: service.jobs.fail([FailureReport(job.id, FAILURE, "w")]),
+    "release": lambda service, job: service.jobs.release([Release(job.id, "w")]),
 }
 
 
@@ -285,9 +285,9 @@ REPORTS: dict[str, Callable[[Service, Job], Awaitable[list[Job | OjsterError]]]]
 async def test_no_call_reaches_a_job_outside_of_its_scope(bench: Bench, name: str) -> None:
     job = await bench.push(queue="mail", meta={"tenant_id": "acme"})
     with pytest.raises(NotFound, match=job.id):
-        await ON_A_JOB[name](bench.engine.as_(Caller("beta")), job)
+        await ON_A_JOB[name](bench.service.as_(Caller("beta")), job)
     with pytest.raises(Forbidden, match="limited to the queues other, not 'mail'"):
-        await ON_A_JOB[name](bench.engine.as_(limited("other")), job)
+        await ON_A_JOB[name](bench.service.as_(limited("other")), job)
     assert (await bench.find(job)).state == "available"
 
 
@@ -295,13 +295,13 @@ async def test_no_call_reaches_a_job_outside_of_its_scope(bench: Bench, name: st
 @pytest.mark.parametrize("name", REPORTS)
 async def test_no_report_reaches_a_job_outside_of_its_scope(bench: Bench, name: str) -> None:
     await bench.push(queue="mail", meta={"tenant_id": "acme"})
-    (mine,) = await bench.engine.as_(Caller("acme")).jobs.fetch(Claim(("mail",), 1, "w"))
-    (refusal,) = await REPORTS[name](bench.engine.as_(Caller("beta")), mine)
+    (mine,) = await bench.service.as_(Caller("acme")).jobs.fetch(Claim(("mail",), 1, "w"))
+    (refusal,) = await REPORTS[name](bench.service.as_(Caller("beta")), mine)
     assert isinstance(refusal, NotFound)
-    (refusal,) = await REPORTS[name](bench.engine.as_(limited("other")), mine)
+    (refusal,) = await REPORTS[name](bench.service.as_(limited("other")), mine)
     assert isinstance(refusal, Forbidden)
     assert (await bench.find(mine)).state == "active"
-    (done,) = await REPORTS[name](bench.engine.as_(limited("mail", tenant="acme")), mine)
+    (done,) = await REPORTS[name](bench.service.as_(limited("mail", tenant="acme")), mine)
     assert isinstance(done, Job)
 
 
@@ -310,16 +310,16 @@ async def test_refused_reports_keep_their_places(bench: Bench) -> None:
     for queue in ("mail", "other", "mail"):
         await bench.push(queue=queue)
     jobs = [await bench.fetch_one(queue, worker_id="w") for queue in ("mail", "other", "mail")]
-    engine = bench.engine.as_(limited("mail"))
-    done = await engine.jobs.acknowledge([Acknowledgement(job.id, None, "w") for job in jobs])
+    service = bench.service.as_(limited("mail"))
+    done = await service.jobs.acknowledge([Acknowledgement(job.id, None, "w") for job in jobs])
     assert [type(one) for one in done] == [Job, Forbidden, Job]
     assert [one.id for one in done if isinstance(one, Job)] == [jobs[0].id, jobs[2].id]
 
 
 @pytest.mark.anyio
 async def test_who_does_not_administer_names_the_worker_of_a_leased_job(bench: Bench) -> None:
-    worker = bench.engine.as_(Caller(None, Access("ada", frozenset({Operation.DEQUEUE}))))
-    owner = bench.engine.as_(Caller(None, Access("eve", OWNER)))
+    worker = bench.service.as_(Caller(None, Access("ada", frozenset({Operation.DEQUEUE}))))
+    owner = bench.service.as_(Caller(None, Access("eve", OWNER)))
     for _ in range(2):
         await bench.push()
     one, two = await bench.fetch(count=2, worker_id="w")
@@ -335,9 +335,9 @@ async def test_who_does_not_administer_names_the_worker_of_a_leased_job(bench: B
 async def test_only_who_administers_raises_a_priority(bench: Bench) -> None:
     job = await bench.push(priority=5)
     with pytest.raises(Forbidden, match="Only a caller that administers may raise the priority"):
-        await bench.engine.as_(limited(operations=CONTRIBUTOR)).jobs.adjust_priority(job.id, 1)
-    assert (await bench.engine.as_(limited(operations=CONTRIBUTOR)).jobs.adjust_priority(job.id, -1)).priority == 4
-    assert (await bench.engine.as_(limited()).jobs.adjust_priority(job.id, 1)).priority == 6
+        await bench.service.as_(limited(operations=CONTRIBUTOR)).jobs.adjust_priority(job.id, 1)
+    assert (await bench.service.as_(limited(operations=CONTRIBUTOR)).jobs.adjust_priority(job.id, -1)).priority == 4
+    assert (await bench.service.as_(limited()).jobs.adjust_priority(job.id, 1)).priority == 6
 
 
 @pytest.mark.anyio
@@ -345,19 +345,19 @@ async def test_a_dead_letter_moves_only_to_a_queue_of_the_caller(bench: Bench) -
     retry = {"max_attempts": 1, "on_exhaustion": "dead_letter"}
     job = await bench.push(queue="mail", retry=retry)
     await bench.fail(await bench.fetch_one("mail"))
-    engine = bench.engine.as_(limited("mail", "web"))
+    service = bench.service.as_(limited("mail", "web"))
     with pytest.raises(Forbidden, match="not 'other'"):
-        await engine.jobs.retry_dead(job.id, DeadLetterRetry(job.id, queue="other"))
+        await service.jobs.retry_dead(job.id, DeadLetterRetry(job.id, queue="other"))
     assert (await bench.find(job)).state == "discarded"
-    assert (await engine.jobs.retry_dead(job.id, DeadLetterRetry(job.id, queue="web"))).queue == "web"
+    assert (await service.jobs.retry_dead(job.id, DeadLetterRetry(job.id, queue="web"))).queue == "web"
 
 
 @pytest.mark.anyio
 async def test_a_dead_letter_runs_again_in_its_queue_without_further_ado(bench: Bench) -> None:
     job = await bench.push(queue="mail", retry={"max_attempts": 1, "on_exhaustion": "dead_letter"})
     await bench.fail(await bench.fetch_one("mail"))
-    engine = bench.engine.as_(limited("mail"))
-    again = await engine.jobs.retry_dead(job.id, DeadLetterRetry(job.id, args=[1]))
+    service = bench.service.as_(limited("mail"))
+    again = await service.jobs.retry_dead(job.id, DeadLetterRetry(job.id, args=[1]))
     assert (again.queue, again.state) == ("mail", "available")
 
 
@@ -365,7 +365,7 @@ async def test_a_dead_letter_runs_again_in_its_queue_without_further_ado(bench: 
 async def test_what_a_caller_selects_counts_and_sweeps_lies_in_its_scope(bench: Bench) -> None:
     for queue, tenant in (("mail", "acme"), ("mail", "beta"), ("other", "acme")):
         await bench.push(queue=queue, meta={"tenant_id": tenant})
-    acme, mail = bench.engine.as_(Caller("acme")), bench.engine.as_(limited("mail"))
+    acme, mail = bench.service.as_(Caller("acme")), bench.service.as_(limited("mail"))
     assert (await acme.jobs.select()).total == 2
     assert (await mail.jobs.select(JobFilter(queue="mail"))).total == 2
     assert await acme.jobs.count() == {"mail": {"available": 1}, "other": {"available": 1}}
@@ -382,11 +382,11 @@ async def test_what_a_caller_selects_counts_and_sweeps_lies_in_its_scope(bench: 
 
 @pytest.mark.anyio
 async def test_a_caller_pushes_and_fetches_only_in_its_queues(bench: Bench) -> None:
-    engine = bench.engine.as_(limited("mail"))
+    service = bench.service.as_(limited("mail"))
     with pytest.raises(Forbidden, match="not 'other'"):
-        await engine.jobs.enqueue([request(queue="other")])
-    (pushed,) = await engine.jobs.enqueue([request(queue="mail")])
+        await service.jobs.enqueue([request(queue="other")])
+    (pushed,) = await service.jobs.enqueue([request(queue="mail")])
     with pytest.raises(Forbidden, match="not 'other'"):
-        await engine.jobs.fetch(Claim(("mail", "other"), 1))
-    (job,) = await engine.jobs.fetch(Claim(("mail",), 1))
+        await service.jobs.fetch(Claim(("mail", "other"), 1))
+    (job,) = await service.jobs.fetch(Claim(("mail",), 1))
     assert job.id == pushed.job.id

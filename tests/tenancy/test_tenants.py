@@ -38,7 +38,7 @@ async def push(bench: Bench, **numbers: int) -> None:
 
 
 async def say(bench: Bench, tenant: str, **members: Any) -> None:
-    await bench.engine.scope.do(tenants.put_tenants, TenantChange(tenant, members))
+    await bench.service.scope.do(tenants.put_tenants, TenantChange(tenant, members))
 
 
 def pushed_in_window(tx: Any, requests: Any) -> list[int]:
@@ -56,7 +56,7 @@ async def test_meta_or_the_tenant_scope_gives_a_job_its_tenant(bench: Bench) -> 
     job = await bench.push(meta={"tenant_id": "acme", "x": 1})
     assert (job.tenant, job.meta) == ("acme", {"tenant_id": "acme", "x": 1})
     for meta in ({}, {"x": 1}, {"tenant_id": "acme"}):
-        (pushed,) = await bench.engine.as_(Caller("acme")).jobs.enqueue([request(meta=meta)])
+        (pushed,) = await bench.service.as_(Caller("acme")).jobs.enqueue([request(meta=meta)])
         assert (pushed.job.tenant, pushed.job.meta) == ("acme", {"tenant_id": "acme"} | meta)
     assert (await bench.push()).tenant == ""
     assert (await bench.push(meta={"tenant_id": "_default"})).tenant == ""
@@ -71,37 +71,37 @@ async def test_an_invalid_tenant_is_refused(bench: Bench, tenant: Any) -> None:
 async def test_a_job_cannot_name_another_tenant_than_its_request(bench: Bench) -> None:
     for view, meta in (("acme", "beta"), ("", "beta"), ("acme", "_default")):
         with pytest.raises(InvalidRequest, match=r"meta\.tenant_id"):
-            await bench.engine.as_(Caller(view)).jobs.enqueue([request(meta={"tenant_id": meta})])
+            await bench.service.as_(Caller(view)).jobs.enqueue([request(meta={"tenant_id": meta})])
 
 
 async def test_an_escaped_name_is_no_way_around(bench: Bench) -> None:
     members = read_members(b'{"type": "t", "args": [], "meta": {"tenant\\u005fid": "beta"}}')
     with pytest.raises(InvalidRequest):
-        await bench.engine.as_(Caller("acme")).jobs.enqueue([members])
-    (pushed,) = await bench.engine.jobs.enqueue(
+        await bench.service.as_(Caller("acme")).jobs.enqueue([members])
+    (pushed,) = await bench.service.jobs.enqueue(
         [read_members(b'{"type":"t","args":[],"meta":{"tenant\\u005fid":"beta"}}')]
     )
     assert pushed.job.tenant == "beta"
 
 
 async def test_a_server_may_require_a_tenant_for_every_job(shared_url: str, clock: Clock) -> None:
-    engine = Service(open_database(shared_url, Settings(tenants="required"), clock))
+    service = Service(open_database(shared_url, Settings(tenants="required"), clock))
     with pytest.raises(TenantMissing):
-        await engine.jobs.enqueue([request()])
+        await service.jobs.enqueue([request()])
     with pytest.raises(TenantMissing):
-        await engine.workflows.create(read_members(b'{"type": "chain", "steps": [{"type": "a", "args": []}]}'))
-    await engine.as_(Caller("acme")).jobs.enqueue([request()])
-    await engine.jobs.enqueue([request(meta={"tenant_id": "acme"})])
-    await engine.close()
+        await service.workflows.create(read_members(b'{"type": "chain", "steps": [{"type": "a", "args": []}]}'))
+    await service.as_(Caller("acme")).jobs.enqueue([request()])
+    await service.jobs.enqueue([request(meta={"tenant_id": "acme"})])
+    await service.close()
 
 
 async def test_a_server_may_set_a_default_tenant(shared_url: str, clock: Clock) -> None:
-    engine = Service(open_database(shared_url, Settings(default_tenant="house"), clock))
-    (pushed,) = await engine.jobs.enqueue([request()])
+    service = Service(open_database(shared_url, Settings(default_tenant="house"), clock))
+    (pushed,) = await service.jobs.enqueue([request()])
     assert (pushed.job.tenant, pushed.job.meta) == ("house", {"tenant_id": "house"})
-    (pushed,) = await engine.jobs.enqueue([request(meta={"tenant_id": "acme"})])
+    (pushed,) = await service.jobs.enqueue([request(meta={"tenant_id": "acme"})])
     assert pushed.job.tenant == "acme"
-    await engine.close()
+    await service.close()
 
 
 # Claims
@@ -144,16 +144,16 @@ async def test_a_tenants_most_urgent_job_comes_first(bench: Bench) -> None:
 
 async def test_who_claims_for_a_tenant_gets_only_its_jobs(bench: Bench) -> None:
     await push(bench, a=2, b=1, nobody=1)
-    assert owners(await bench.engine.as_(Caller("a")).jobs.fetch(Claim(("default",), 10))) == "aa"
-    assert owners(await bench.engine.as_(Caller("")).jobs.fetch(Claim(("default",), 10))) == "-"
-    assert owners(await bench.engine.as_(Caller("nobody-knows")).jobs.fetch(Claim(("default",), 10))) == ""
+    assert owners(await bench.service.as_(Caller("a")).jobs.fetch(Claim(("default",), 10))) == "aa"
+    assert owners(await bench.service.as_(Caller("")).jobs.fetch(Claim(("default",), 10))) == "-"
+    assert owners(await bench.service.as_(Caller("nobody-knows")).jobs.fetch(Claim(("default",), 10))) == ""
 
 
 async def test_limits_of_a_queue_hold_for_all_tenants_together(bench: Bench) -> None:
-    await bench.engine.scope.do(configure, Configuration("default", {"concurrency": 3}))
+    await bench.service.scope.do(configure, Configuration("default", {"concurrency": 3}))
     await push(bench, a=5, b=5)
     assert owners(await bench.fetch(count=10)) == "aba"
-    assert owners(await bench.engine.as_(Caller("b")).jobs.fetch(Claim(("default",), 10))) == ""
+    assert owners(await bench.service.as_(Caller("b")).jobs.fetch(Claim(("default",), 10))) == ""
 
 
 async def test_a_key_of_a_rate_limit_is_each_tenants_own(bench: Bench) -> None:
@@ -180,7 +180,7 @@ async def test_a_tenants_concurrency_limit_holds_across_queues(bench: Bench) -> 
     await bench.push(queue="other", meta={"tenant_id": "a"})
     jobs = await bench.fetch("default", "other", count=10)
     assert sorted(job.tenant for job in jobs) == ["a", "a", "b"]
-    assert await bench.engine.as_(Caller("a")).jobs.fetch(Claim(("default", "other"), 10)) == []
+    assert await bench.service.as_(Caller("a")).jobs.fetch(Claim(("default", "other"), 10)) == []
     await bench.ack(next(job for job in jobs if job.tenant == "a"))
     assert owners(await bench.fetch("other", "default", count=10)) == "a"
     await say(bench, "a", max_concurrency=None)
@@ -191,7 +191,7 @@ async def test_a_parked_fetch_wakes_when_the_limit_allows_a_job(bench: Bench) ->
     await say(bench, "a", max_concurrency=1)
     await push(bench, a=2)
     job = await bench.fetch_one()
-    for view in (bench.engine, bench.engine.as_(Caller("a"))):
+    for view in (bench.service, bench.service.as_(Caller("a"))):
         waiting = asyncio.create_task(view.jobs.fetch(Claim(("default",)), wait=30))
         await asyncio.sleep(0.05)
         assert not waiting.done()
@@ -208,22 +208,22 @@ async def test_claims_at_the_same_time_never_exceed_a_limit(postgres_url: str, c
     running: set[str] = set()
     most = done = 0
 
-    async def work(engine: Service) -> None:
+    async def work(service: Service) -> None:
         nonlocal most, done
         while done < 60:
-            jobs = await engine.jobs.fetch(Claim(("default",), 2), wait=0.5)
+            jobs = await service.jobs.fetch(Claim(("default",), 2), wait=0.5)
             running.update(job.id for job in jobs)
             most = max(most, len(running))
             for job in jobs:
                 await asyncio.sleep(0)
                 running.discard(job.id)  # before the server sees it as completed
-                await engine.jobs.acknowledge([Acknowledgement(job.id)])
+                await service.jobs.acknowledge([Acknowledgement(job.id)])
                 done += 1
 
-    await asyncio.wait_for(asyncio.gather(*(work(engine) for engine in engines for _ in range(4))), 60)
+    await asyncio.wait_for(asyncio.gather(*(work(service) for service in engines for _ in range(4))), 60)
     assert (most <= 3, done) == (True, 60)
-    for engine in engines:
-        await engine.close()
+    for service in engines:
+        await service.close()
 
 
 async def test_a_tenant_cannot_have_more_waiting_than_it_may(bench: Bench) -> None:
@@ -243,8 +243,8 @@ async def test_a_tenant_cannot_have_more_waiting_than_it_may(bench: Bench) -> No
 async def test_a_batch_is_taken_whole_or_not_at_all(bench: Bench) -> None:
     await say(bench, "a", max_queue_depth=3)
     with pytest.raises(TenantLimitExceeded):
-        await bench.engine.jobs.enqueue([request(meta={"tenant_id": "a"}) for _ in range(4)])
-    await bench.engine.jobs.enqueue([request(meta={"tenant_id": "a"}) for _ in range(3)])
+        await bench.service.jobs.enqueue([request(meta={"tenant_id": "a"}) for _ in range(4)])
+    await bench.service.jobs.enqueue([request(meta={"tenant_id": "a"}) for _ in range(3)])
 
 
 async def test_a_tenant_cannot_push_faster_than_it_may(bench: Bench) -> None:
@@ -272,38 +272,38 @@ async def test_exceeding_a_soft_quota_only_emits_an_event(bench: Bench) -> None:
 async def test_all_jobs_of_a_workflow_are_its_tenants(bench: Bench) -> None:
     steps = b'[{"type": "a", "args": []}, {"type": "map", "over": [1, 2], "do": {"type": "b", "args": []}}]'
     members = read_members(b'{"type": "chain", "steps": %b, "metadata": {"tenant_id": "acme"}}' % steps)
-    info = await bench.engine.workflows.create(members)
+    info = await bench.service.workflows.create(members)
     seen = 0
-    while jobs := await bench.engine.as_(Caller("acme")).jobs.fetch(Claim(("default",), 10)):
+    while jobs := await bench.service.as_(Caller("acme")).jobs.fetch(Claim(("default",), 10)):
         for job in jobs:
             assert job.meta["tenant_id"] == job.tenant == "acme"
             append = (b'{"type": "c", "args": []}',) if job.type == "a" else ()
-            await bench.engine.as_(Caller("acme")).jobs.acknowledge([Acknowledgement(job.id, append=append)])
+            await bench.service.as_(Caller("acme")).jobs.acknowledge([Acknowledgement(job.id, append=append)])
             seen += 1
     assert seen == 4
-    assert (await bench.engine.as_(Caller("acme")).workflows.show(info.id)).state == "completed"
+    assert (await bench.service.as_(Caller("acme")).workflows.show(info.id)).state == "completed"
     with pytest.raises(NotFound):
-        await bench.engine.as_(Caller("beta")).workflows.show(info.id)
+        await bench.service.as_(Caller("beta")).workflows.show(info.id)
 
 
 async def test_a_step_cannot_be_another_tenants(bench: Bench) -> None:
     members = b'{"type": "chain", "steps": [{"type": "a", "args": [], "meta": {"tenant_id": "beta"}}]}'
-    for view in (bench.engine, bench.engine.as_(Caller("acme"))):
+    for view in (bench.service, bench.service.as_(Caller("acme"))):
         with pytest.raises(InvalidWorkflow, match=r"tenant_id"):
             await view.workflows.create(read_members(members))
-    await bench.engine.as_(Caller("beta")).workflows.create(read_members(members))
+    await bench.service.as_(Caller("beta")).workflows.create(read_members(members))
 
 
 async def test_a_workflow_over_the_depth_limit_is_refused_whole(bench: Bench) -> None:
     await say(bench, "a", max_queue_depth=1)
     body = b'{"type": "group", "jobs": [{"type": "a", "args": []}, {"type": "a", "args": []}]}'
     with pytest.raises(TenantLimitExceeded):
-        await bench.engine.as_(Caller("a")).workflows.create(read_members(body))
-    assert (await bench.engine.jobs.select()).total == 0
+        await bench.service.as_(Caller("a")).workflows.create(read_members(body))
+    assert (await bench.service.jobs.select()).total == 0
 
 
 async def test_what_a_workflow_adds_to_itself_counts_towards_the_limits_of_its_tenant(bench: Bench) -> None:
-    acme = bench.engine.as_(Caller("acme"))
+    acme = bench.service.as_(Caller("acme"))
     await say(bench, "acme", max_queue_depth=10, max_enqueue_rate=Rate(100, 60_000_000))
 
     async def run(elements: int) -> tuple[str, str | None]:
@@ -323,7 +323,7 @@ async def test_what_a_workflow_adds_to_itself_counts_towards_the_limits_of_its_t
 
 
 async def test_maps_that_begin_together_share_the_depth_limit_of_their_tenant(bench: Bench) -> None:
-    acme = bench.engine.as_(Caller("acme"))
+    acme = bench.service.as_(Caller("acme"))
     await say(bench, "acme", max_queue_depth=20)
     step = b'{"type": "map", "over": [1, 2, 3, 4, 5, 6, 7, 8], "do": {"type": "a", "args": []}}'
     info = await acme.workflows.create(read_members(b'{"type": "group", "jobs": [%b, %b, %b]}' % (step, step, step)))
@@ -333,7 +333,7 @@ async def test_maps_that_begin_together_share_the_depth_limit_of_their_tenant(be
 
 
 async def test_elements_that_have_become_jobs_count_once(bench: Bench) -> None:
-    acme = bench.engine.as_(Caller("acme"))
+    acme = bench.service.as_(Caller("acme"))
     await say(bench, "acme", max_queue_depth=30)
     unique = {"keys": ["type"], "on_conflict": "ignore"}
     await acme.jobs.enqueue([request("u", unique=unique)])
@@ -351,7 +351,7 @@ async def test_elements_that_have_become_jobs_count_once(bench: Bench) -> None:
 
 
 async def test_elements_of_maps_that_are_no_jobs_yet_count_towards_the_depth_limit(bench: Bench) -> None:
-    acme = bench.engine.as_(Caller("acme"))
+    acme = bench.service.as_(Caller("acme"))
     await say(bench, "acme", max_queue_depth=1_000)
     over = str([1] * 900).encode()
     step = b'{"type": "map", "over": %b, "do": {"type": "a", "args": []}}' % over
@@ -372,31 +372,31 @@ async def test_what_tenants_have_and_do_is_counted(bench: Bench) -> None:
     await push(bench, a=3, b=1, nobody=2)
     for job in await bench.fetch(count=3):
         await bench.ack(job)
-    found = {one.tenant.id: one for one in await bench.engine.scope.look(tenants.list_tenants, None)}
+    found = {one.tenant.id: one for one in await bench.service.scope.look(tenants.list_tenants, None)}
     assert {tenant: one.count() for tenant, one in found.items()} == {"": 2, "a": 3, "b": 1}
     assert {tenant: one.count("completed") for tenant, one in found.items()} == {"": 1, "a": 1, "b": 1}
     assert {tenant: one.day.enqueued for tenant, one in found.items()} == {"": 2, "a": 3, "b": 1}
     assert [one.actual_share for one in found.values()] == [pytest.approx(1 / 3)] * 3
-    assert (await bench.engine.jobs.count("default"))["default"] == {"available": 3, "completed": 3, "active": 0}
-    assert (await bench.engine.as_(Caller("a")).jobs.select(JobFilter(states=("available",)))).total == 2
-    assert (await bench.engine.as_(Caller("a")).queues.statistics("default")).counts["completed"] == 1
-    await bench.engine.as_(Caller("a")).bulk.sweep(Action.CANCEL, JobFilter())
-    assert (await bench.engine.as_(Caller("b")).jobs.count("default"))["default"].get("cancelled", 0) == 0
+    assert (await bench.service.jobs.count("default"))["default"] == {"available": 3, "completed": 3, "active": 0}
+    assert (await bench.service.as_(Caller("a")).jobs.select(JobFilter(states=("available",)))).total == 2
+    assert (await bench.service.as_(Caller("a")).queues.statistics("default")).counts["completed"] == 1
+    await bench.service.as_(Caller("a")).bulk.sweep(Action.CANCEL, JobFilter())
+    assert (await bench.service.as_(Caller("b")).jobs.count("default"))["default"].get("cancelled", 0) == 0
 
 
 async def test_a_noisy_tenant_is_reported(bench: Bench) -> None:
     await push(bench, a=40, b=1, c=1)
-    found = {one.tenant.id: one.noise for one in await bench.engine.scope.look(tenants.list_tenants, None)}
+    found = {one.tenant.id: one.noise for one in await bench.service.scope.look(tenants.list_tenants, None)}
     assert "queue_depth_ratio" in found["a"]
     assert found["b"] == found["c"] == ()
 
 
 async def test_a_tenants_configuration_can_be_changed_and_deleted(bench: Bench) -> None:
     await say(bench, "a", max_concurrency=1, weight=2)
-    await bench.engine.scope.do(tenants.put_tenants, TenantChange("a", {"max_concurrency": 5}, anew=False))
-    found = await bench.engine.scope.look(tenants.show_tenants, "a")
+    await bench.service.scope.do(tenants.put_tenants, TenantChange("a", {"max_concurrency": 5}, anew=False))
+    found = await bench.service.scope.look(tenants.show_tenants, "a")
     assert (found.tenant.max_concurrency, found.tenant.weight) == (5, 2)
-    await bench.engine.scope.do(tenants.delete_tenants, "a")
+    await bench.service.scope.do(tenants.delete_tenants, "a")
     for operation in (tenants.delete_tenants, tenants.show_tenants):
         with pytest.raises(NotFound):
-            await bench.engine.scope.do(operation, "a")
+            await bench.service.scope.do(operation, "a")

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 async def world(bench: Bench) -> Any:
-    application = Application(bench.engine, max_body_bytes=200_000, trusting=True)
+    application = Application(bench.service, max_body_bytes=200_000, trusting=True)
     transport = httpx.ASGITransport(app=application)
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
         made = World(Http(client))

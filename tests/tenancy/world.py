@@ -66,7 +66,7 @@ class World:
         await call(http, "POST", f"{BASE}/collections", {"name": "hoard", "description": MARKER})
         for place in (f"{BASE}/collections/hoard", where):
             await call(http, "POST", f"{place}/items", {"name": "gem", "data": MARKER})
-        bench.engine.store = MemoryStore()
+        bench.service.store = MemoryStore()
         file = await call(http, "PUT", f"{BASE}/files?filename={MARKER}.txt", MARKER.encode())
         ids["file"] = file["file"]["id"]
         artifact = {"name": "gem", "data": MARKER, "file": ids["file"]}

@@ -313,13 +313,13 @@ def test_jobs_run_eagerly_before_enqueue_returns(jobs: JobTester) -> None:
 def test_the_application_has_its_own_database_again_afterwards() -> None:
     with JobTester(app):
         assert app.url == "sqlite:///:memory:"
-    assert (app.url, app._engine, list(app.execution_middleware)) == (
+    assert (app.url, app._service, list(app.execution_middleware)) == (
         "postgresql://nobody@localhost:1/nowhere",
         None,
         [],
     )
     with pytest.raises(RuntimeError, match="Enter the tester first"):
-        _ = JobTester(app).engine
+        _ = JobTester(app).service
 
 
 @pytest.mark.anyio
@@ -387,13 +387,13 @@ def test_many_jobs_of_unknown_types_hide_no_others(jobs: JobTester) -> None:
         @other.job("unknown", queue="aside")
         def unknown() -> None: ...
 
-        other.work_on(jobs.engine, "sqlite:///:memory:")
+        other.work_on(jobs.service, "sqlite:///:memory:")
         send.enqueue("ada")
         unknown.enqueue_many([()] * 1_100)
         unknown.using(delay=3600).enqueue_many([()] * 1_100)
         send.using(delay=10, expires_in=60).enqueue("grace")
         jobs.drain(scheduled=True)
-        other._engine = None
+        other._service = None
     assert done == ["ada", "grace"]
 
 

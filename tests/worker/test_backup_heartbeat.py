@@ -83,13 +83,13 @@ def settle(url: str, ids: list[str]) -> tuple[list[Job], float]:
 
     async def run() -> tuple[list[Job], float]:
         app = App(url)
-        engine = app.engine()
-        engine.maintenance.start()
+        service = app.service()
+        service.maintenance.start()
         seen = time.monotonic()
         deadline = seen + 30
         longest = 0.0
         while True:
-            jobs = [await engine.jobs.find(id) for id in ids]
+            jobs = [await service.jobs.find(id) for id in ids]
             longest = max(longest, time.monotonic() - seen)
             seen = time.monotonic()
             if all(job.state in ("completed", "discarded") for job in jobs) or seen > deadline:
@@ -133,11 +133,11 @@ def test_a_worker_that_is_blocked_for_longer_than_a_job_may_take_loses_its_jobs(
 
         async def lost() -> bool:
             other = App(shared_url)
-            other.engine().maintenance.start()
+            other.service().maintenance.start()
             deadline = time.monotonic() + 20
-            while (await other.engine().jobs.find(ids[0])).state == "active" and time.monotonic() < deadline:
+            while (await other.service().jobs.find(ids[0])).state == "active" and time.monotonic() < deadline:
                 await asyncio.sleep(0.05)
-            found = await other.engine().jobs.find(ids[0])
+            found = await other.service().jobs.find(ids[0])
             await other.aclose()
             return found.state != "active"
 

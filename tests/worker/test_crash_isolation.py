@@ -131,7 +131,7 @@ async def test_jobs_that_begin_alone_all_run_one_by_one(shared_url: str, tenant:
         return number
 
     handles = [await careful.aenqueue(number) for number in range(6)]
-    await app.engine().database.run_many(_lose, [handle.id for handle in handles])
+    await app.service().database.run_many(_lose, [handle.id for handle in handles])
     await asyncio.wait_for(Worker(app).run(until_empty=True), 20)
     jobs = [await app.client().jobs.find(handle.id) for handle in handles]
     assert [(job.state, job.attempt, job.losses) for job in jobs] == [("completed", 1, 1)] * 6
@@ -163,7 +163,7 @@ async def test_a_job_that_times_out_while_it_waits_to_begin_alone_runs_later(
         await asyncio.sleep(0.01)
     await app.client().queues.pause("default")
     handle = await careful.aenqueue()
-    await app.engine().database.run(_lose, handle.id)
+    await app.service().database.run(_lose, handle.id)
     await app.client().queues.resume("default")
     while "careful" not in [context.job.type for _, context in worker._active.values()]:
         await asyncio.sleep(0.01)

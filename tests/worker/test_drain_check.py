@@ -26,7 +26,7 @@ async def test_all_steps_of_a_large_group_run(shared_url: str, monkeypatch: pyte
         return number
 
     workflow = await app.astart(group(*[step.s(number) for number in range(SIZE)]))
-    maintenance = app.engine().maintenance
+    maintenance = app.service().maintenance
     monkeypatch.setattr(maintenance, "start", lambda **_: None)  # it would be as quick as the worker, or not
     await Worker(app, concurrency=500).run(until_empty=True)
     assert (await workflow.refresh()).state == "completed"

@@ -112,13 +112,13 @@ def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LocalQueue, "room", property(lambda self: next(rooms, 0)))
 
 
-async def counts(engine: Service) -> dict[str, int]:
-    return (await engine.jobs.count()).get("default", {})
+async def counts(service: Service) -> dict[str, int]:
+    return (await service.jobs.count()).get("default", {})
 
 
-async def until_available(engine: Service, number: int) -> None:
+async def until_available(service: Service, number: int) -> None:
     async with asyncio.timeout(20):
-        while (await counts(engine)).get("available", 0) != number:
+        while (await counts(service)).get("available", 0) != number:
             await asyncio.sleep(0.01)
 
 
@@ -130,7 +130,7 @@ async def test_short_jobs_take_few_calls_and_each_runs_once(shared_url: str) -> 
     async def t(number: int) -> None:
         ran.append(number)
 
-    jobs = app.engine().jobs
+    jobs = app.service().jobs
     both, calls = jobs.acknowledge_and_fetch, 0
 
     async def counted(items: Any, request: Any) -> Any:
@@ -160,7 +160,7 @@ async def test_jobs_behind_a_long_one_are_handed_back(shared_url: str, ending: s
     @app.job("short")
     async def short() -> None: ...
 
-    engine: Service = app.engine()
+    service: Service = app.service()
     handle = await long.aenqueue()
     await short.aenqueue_many([() for _ in range(20)])
     worker = Worker(app, concurrency=1)
@@ -171,16 +171,16 @@ async def test_jobs_behind_a_long_one_are_handed_back(shared_url: str, ending: s
     elif ending == "the worker stops":
         worker.stop(grace=0)
         await running
-        await until_available(engine, 21)
-        found = await engine.jobs.select()
+        await until_available(service, 21)
+        found = await service.jobs.select()
         assert {(one.attempt, one.losses) for one in found.jobs} == {(0, 0)}
         await app.aclose()
         return
-    await until_available(engine, 20)
+    await until_available(service, 20)
     worker.resume()
     go_on.set()
     async with asyncio.timeout(20):
-        while (await counts(engine)).get("completed", 0) != 21:
+        while (await counts(service)).get("completed", 0) != 21:
             await asyncio.sleep(0.01)
     await handle.arefresh()
     assert handle.job.attempt == 1
@@ -207,11 +207,11 @@ async def test_jobs_behind_one_that_blocks_the_event_loop_are_handed_back(shared
     thread.start()
     other = App(shared_url)
     try:
-        await until_available(other.engine(), 20)
+        await until_available(other.service(), 20)
     finally:
         go_on.set()
         await asyncio.to_thread(thread.join, 30)
-    assert (await counts(other.engine()))["completed"] == 21
+    assert (await counts(other.service()))["completed"] == 21
     await other.aclose()
     await app.aclose()
 
@@ -262,7 +262,7 @@ async def test_a_worker_that_is_cancelled_begins_nothing_more(shared_url: str, h
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     assert ran == 0
-    assert (await counts(app.engine()))["available"] == 20
+    assert (await counts(app.service()))["available"] == 20
     await app.aclose()
 
 

@@ -213,7 +213,7 @@ async def test_a_full_worker_makes_one_call_for_a_job(shared_url: str, concurren
         return number
 
     calls = {"acknowledge": 0, "both": 0}
-    jobs = app.engine().jobs
+    jobs = app.service().jobs
     both = jobs.acknowledge_and_fetch
 
     async def counted(items: Any, request: Claim | None) -> Any:

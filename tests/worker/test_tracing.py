@@ -146,7 +146,7 @@ async def test_an_invalid_traceparent_is_ignored(app: App, exporter: InMemorySpa
 
 
 async def test_a_server_continues_the_trace_of_a_request(
-    http: Http, engine: Service, exporter: InMemorySpanExporter
+    http: Http, service: Service, exporter: InMemorySpanExporter
 ) -> None:
     parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
     meta = {"traceparent": parent, "tracestate": "ojs=p:8"}

@@ -39,17 +39,17 @@ async def app(request: pytest.FixtureRequest, shared_url: str) -> AsyncIterator[
         yield made
         await made.aclose()
         return
-    engine = made.engine()
-    config = uvicorn.Config(Application(engine), port=0, log_level="error")
+    service = made.service()
+    config = uvicorn.Config(Application(service), port=0, log_level="error")
     server = uvicorn.Server(config)
     serving = asyncio.create_task(server.serve())
     while not server.started:
         await asyncio.sleep(0.005)
     port = server.servers[0].sockets[0].getsockname()[1]
-    made._engine, made.url = None, f"http://127.0.0.1:{port}"
+    made._service, made.url = None, f"http://127.0.0.1:{port}"
     yield made
     await made.aclose()
-    engine.drain()
+    service.drain()
     server.should_exit = True
     await serving
 
@@ -389,9 +389,9 @@ async def test_a_result_is_reported_after_a_server_outage(shared_url: str) -> No
         return "done"
 
     ran: list[int] = []
-    engine: Service = app.engine()
+    service: Service = app.service()
     refused = 0
-    original = engine.jobs.acknowledge
+    original = service.jobs.acknowledge
 
     async def acknowledge(items: Any) -> Any:
         nonlocal refused
@@ -400,7 +400,7 @@ async def test_a_result_is_reported_after_a_server_outage(shared_url: str) -> No
             raise BackendUnavailable("away")
         return await original(items)
 
-    engine.jobs.acknowledge = acknowledge  # type: ignore[method-assign]  # simulates an unreachable server
+    service.jobs.acknowledge = acknowledge  # type: ignore[method-assign]  # simulates an unreachable server
     handle = await once.aenqueue()
     async with working(app):
         assert await handle.aresult(15) == "done"
@@ -410,8 +410,8 @@ async def test_a_result_is_reported_after_a_server_outage(shared_url: str) -> No
 
 async def test_a_release_whose_answer_was_lost_does_not_hand_back_the_next_run(shared_url: str) -> None:
     app = App(shared_url)
-    engine: Service = app.engine()
-    original = engine.jobs.release
+    service: Service = app.service()
+    original = service.jobs.release
     answers = asyncio.Queue[Any]()
     runs = calls = 0
 
@@ -432,7 +432,7 @@ async def test_a_release_whose_answer_was_lost_does_not_hand_back_the_next_run(s
         answers.put_nowait(outcomes)
         return outcomes
 
-    engine.jobs.release = release  # type: ignore[method-assign]
+    service.jobs.release = release  # type: ignore[method-assign]
     handle = await twice.aenqueue()
     async with working(app):
         assert "another one has begun" in await handle.aresult(15)
@@ -455,8 +455,8 @@ async def test_a_worker_of_a_pool_gets_what_the_pool_allows(app: App) -> None:
 
 
 async def test_a_worker_that_the_server_refuses_ends_with_the_reason(shared_url: str) -> None:
-    engine = Service(open_database(shared_url))
-    guarded = Application(engine, guarded=True)
+    service = Service(open_database(shared_url))
+    guarded = Application(service, guarded=True)
     server = uvicorn.Server(uvicorn.Config(guarded, port=0, log_level="error"))
     serving = asyncio.create_task(server.serve())
     while not server.started:
@@ -470,10 +470,10 @@ async def test_a_worker_that_the_server_refuses_ends_with_the_reason(shared_url:
         with pytest.raises(OjsterError, match="token"):
             await Worker(app).run()
     await app.aclose()
-    engine.drain()
+    service.drain()
     server.should_exit = True
     await serving
-    await engine.close()
+    await service.close()
 
 
 async def test_what_an_earlier_version_of_the_application_has_declared_is_told(

@@ -20,10 +20,10 @@ from tests.workflows.driver import every_step
 
 
 class WorkflowBench(Bench):
-    """An engine with shortcuts for workflow tests."""
+    """An service with shortcuts for workflow tests."""
 
-    def __init__(self, engine: Service, clock: Clock) -> None:
-        super().__init__(engine, clock)
+    def __init__(self, service: Service, clock: Clock) -> None:
+        super().__init__(service, clock)
         self.id = ""
         self.given: dict[str, Any] = {}
         """Parent results of the last claimed job of each type."""
@@ -31,12 +31,12 @@ class WorkflowBench(Bench):
         self.order: list[str] = []
 
     async def create(self, wire: dict[str, Any]) -> WorkflowInfo:
-        info = await self.engine.workflows.create(read_members(msgspec.json.encode(wire)))
+        info = await self.service.workflows.create(read_members(msgspec.json.encode(wire)))
         self.id = info.id
         return info
 
     async def look(self) -> WorkflowInfo:
-        return await self.engine.workflows.show(self.id)
+        return await self.service.workflows.show(self.id)
 
     async def states(self) -> dict[str, str]:
         return {step.path: step.state for step in every_step(await self.look())}
@@ -71,27 +71,27 @@ class WorkflowBench(Bench):
     async def give_up(self, job: Job) -> Job:
         """Fail a job with an error that is not retryable."""
         report = FailureReport(job.id, Failure("Boom", "it went wrong", retryable=False), job.worker_id, job.attempt)
-        return accepted((await self.engine.jobs.fail([report]))[0])
+        return accepted((await self.service.jobs.fail([report]))[0])
 
     async def confirm(self, *jobs: Job) -> None:
         """Say, as a worker, that attempts have stopped that were ended from outside."""
-        await self.engine.jobs.release([Release(job.id, job.worker_id, job.attempt) for job in jobs])
+        await self.service.jobs.release([Release(job.id, job.worker_id, job.attempt) for job in jobs])
 
     async def grow(self, job: Job, *steps: dict[str, Any]) -> Job:
         """Complete a job that adds steps."""
         more = tuple(msgspec.json.encode(step) for step in steps)
-        return accepted((await self.engine.jobs.acknowledge([Acknowledgement(job.id, b"1", None, None, more)]))[0])
+        return accepted((await self.service.jobs.acknowledge([Acknowledgement(job.id, b"1", None, None, more)]))[0])
 
     async def review(
         self, step: str, action: Any, notes: str | None = None, author: str | None = "ada"
     ) -> WorkflowInfo:
-        return await self.engine.workflows.review_step(Review(self.id, step, action, notes, author))
+        return await self.service.workflows.review_step(Review(self.id, step, action, notes, author))
 
     async def retry_step(self, step: str) -> WorkflowInfo:
-        return await self.engine.workflows.retry_step(StepAddress(self.id, step))
+        return await self.service.workflows.retry_step(StepAddress(self.id, step))
 
     async def cancel_step(self, step: str) -> WorkflowInfo:
-        return await self.engine.workflows.cancel_step(StepAddress(self.id, step))
+        return await self.service.workflows.cancel_step(StepAddress(self.id, step))
 
 
 def job(type: str, *args: Any, **more: Any) -> dict[str, Any]:

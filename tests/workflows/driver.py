@@ -54,13 +54,13 @@ class Crowd:
     async def create(self, wires: list[dict[str, Any]], failing: float = 0.2) -> list[TrackedWorkflow]:
         """Create workflows concurrently."""
         made = [TrackedWorkflow(wire, Script(random.Random(self.rng.random()), failing)) for wire in wires]
-        infos = await asyncio.gather(*[self._engine().workflows.create(members(one.wire)) for one in made])
+        infos = await asyncio.gather(*[self._service().workflows.create(members(one.wire)) for one in made])
         for one, info in zip(made, infos, strict=True):
             one.id = info.id
             self.all[info.id] = one
         return made
 
-    def _engine(self) -> Service:
+    def _service(self) -> Service:
         return self.rng.choice(self.engines)
 
     async def run(self) -> None:
@@ -68,27 +68,27 @@ class Crowd:
         idle = 0
         while idle < 2:
             worked = await asyncio.gather(
-                *[self._work(engine, f"w{place}") for place, engine in enumerate(self.engines)]
+                *[self._work(service, f"w{place}") for place, service in enumerate(self.engines)]
             )
             if any(worked):
                 idle = 0
                 continue
             reviewed = await self._review()
             self.clock.advance(15)
-            due = await self._engine().database.run(run_due, None)
+            due = await self._service().database.run(run_due, None)
             while due is not None and due <= self.clock.now:  # it goes on with large containers
-                due = await self._engine().database.run(run_due, None)
+                due = await self._service().database.run(run_due, None)
             idle = 0 if reviewed else idle + 1
 
-    async def _work(self, engine: Service, worker: str) -> int:
-        jobs = await engine.jobs.fetch(Claim(("default",), self.rng.choice([1, 5, 40]), worker, LEASE))
+    async def _work(self, service: Service, worker: str) -> int:
+        jobs = await service.jobs.fetch(Claim(("default",), self.rng.choice([1, 5, 40]), worker, LEASE))
         self.rng.shuffle(jobs)
         if self.disturbed and jobs and self.rng.random() < 0.1:
             await self._hold_and_release()
-        await asyncio.gather(*[self._end(engine, job, worker) for job in jobs])
+        await asyncio.gather(*[self._end(service, job, worker) for job in jobs])
         return len(jobs)
 
-    async def _end(self, engine: Service, job: Job, worker: str) -> None:
+    async def _end(self, service: Service, job: Job, worker: str) -> None:
         envelope = msgspec.json.decode(job.envelope)
         one, path = self.all[envelope["workflow_id"]], envelope["workflow_step"]
         if job.attempt == 1:
@@ -100,15 +100,17 @@ class Crowd:
             if self.rng.random() < 0.5:
                 return  # the worker dies
             failure = Failure("Transient", "it may go better next time")
-            await self._tell(engine.jobs.fail([FailureReport(job.id, failure, worker, job.attempt)]), one)
+            await self._tell(service.jobs.fail([FailureReport(job.id, failure, worker, job.attempt)]), one)
             return
         if one.script.end(path) == "ok":
             more = (msgspec.json.encode(grown()),) if envelope["meta"].get("grows") else ()
             result = msgspec.json.encode({"of": path})
-            await self._tell(engine.jobs.acknowledge([Acknowledgement(job.id, result, worker, job.attempt, more)]), one)
+            await self._tell(
+                service.jobs.acknowledge([Acknowledgement(job.id, result, worker, job.attempt, more)]), one
+            )
         else:
             failure = Failure("Final", "it is over", retryable=False)
-            await self._tell(engine.jobs.fail([FailureReport(job.id, failure, worker, job.attempt)]), one)
+            await self._tell(service.jobs.fail([FailureReport(job.id, failure, worker, job.attempt)]), one)
 
     async def _tell(self, call: Any, one: TrackedWorkflow) -> None:
         (outcome,) = await call
@@ -116,10 +118,10 @@ class Crowd:
 
     async def _hold_and_release(self) -> None:
         one = self.rng.choice(list(self.all.values()))
-        engine = self._engine()
+        service = self._service()
         try:
-            await engine.workflows.hold(one.id)
-            await engine.workflows.release(one.id)
+            await service.workflows.hold(one.id)
+            await service.workflows.release(one.id)
         except OjsterError as refusal:
             assert refusal.code == "conflict", refusal
 
@@ -127,13 +129,13 @@ class Crowd:
         """Approve or reject every blocked step, and return their number."""
         count = 0
         for one in self.all.values():
-            info = await self._engine().workflows.show(one.id)
+            info = await self._service().workflows.show(one.id)
             if info.finished:
                 continue
             for step in every_step(info):
                 if step.state == "blocked":
                     action: Any = "approve" if one.script.approves(step.path) else "reject"
-                    await self._engine().workflows.review_step(
+                    await self._service().workflows.review_step(
                         Review(one.id, step.path, action, "as written", "somebody")
                     )
                     count += 1
@@ -142,7 +144,7 @@ class Crowd:
     async def check(self) -> None:
         """Assert that every workflow ended as the interpreter computed."""
         for one in self.all.values():
-            info = await self._engine().workflows.show(one.id)
+            info = await self._service().workflows.show(one.id)
             expected = one.expected
             steps = every_step(info)
             idle = {step.path for step in steps if undoes_nothing(step)}

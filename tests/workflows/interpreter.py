@@ -1,7 +1,7 @@
-"""Reference interpreter of workflows: the same rules as the engine's, without counters or transactions.
+"""Reference interpreter of workflows: the same rules as the service's, without counters or transactions.
 
 ``Interpreter`` gets the outcome of each job and approval in advance. It computes the end state of every step and the
-number of runs of each job. This module does not use the engine.
+number of runs of each job. This module does not use the service.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ def step(id: str, *after: str, **more: Any) -> dict[str, Any]:
 
 
 async def depend(flow: WorkflowBench, path: str, *others: str) -> None:
-    await flow.engine.workflows.add_dependencies(NewDependencies(flow.id, path, others))
+    await flow.service.workflows.add_dependencies(NewDependencies(flow.id, path, others))
 
 
 async def test_a_step_waits_for_an_added_dependency_and_gets_its_result(flow: WorkflowBench) -> None:
@@ -90,12 +90,12 @@ async def test_a_dependency_that_is_there_already_counts_once(flow: WorkflowBenc
 async def test_a_held_step_waits_again(flow: WorkflowBench) -> None:
     await flow.create(graph(step("a"), step("b"), step("c", "a")))
     jobs = {one.type: one for one in await flow.take(2)}
-    await flow.engine.workflows.hold(flow.id)
+    await flow.service.workflows.hold(flow.id)
     await flow.ack(jobs["a"], b"1")
     assert (await flow.step("c")).state == "held"
     await depend(flow, "c", "b")
     assert (await flow.step("c")).state == "waiting"
-    await flow.engine.workflows.release(flow.id)
+    await flow.service.workflows.release(flow.id)
     assert await flow.work() == []
     await flow.ack(jobs["b"], b"1")
     assert await flow.work() == ["c"]
@@ -106,7 +106,7 @@ async def test_a_retry_keeps_added_dependencies(flow: WorkflowBench) -> None:
     await depend(flow, "c", "b")
     await flow.work("b")
     assert (await flow.step("c")).state == "cancelled"
-    await flow.engine.workflows.retry(flow.id)
+    await flow.service.workflows.retry(flow.id)
     assert await flow.work() == ["b", "c"]
     assert await flow.state() == "completed"
 

@@ -30,8 +30,8 @@ async def four_engines(postgres_url: str, clock: Clock, request: pytest.FixtureR
     url = f"{postgres_url}&connections=1&isolation={isolation}"
     engines = [Service(open_database(url, clock=clock)) for _ in range(4)]
     yield engines
-    for engine in engines:
-        await engine.close()
+    for service in engines:
+        await service.close()
 
 
 async def run_and_retry(engines: list[Service], clock: Clock, seed: int, count: int) -> None:
@@ -60,9 +60,9 @@ async def run_and_retry(engines: list[Service], clock: Clock, seed: int, count: 
 
 async def on_a_file_in_memory(clock: Clock, crowds: range) -> None:
     for crowd in crowds:
-        engine = Service(open_database("sqlite:///:memory:", clock=clock))
-        await run_and_retry([engine], clock, SEED * 1_000_000 + crowd, CROWD)
-        await engine.close()
+        service = Service(open_database("sqlite:///:memory:", clock=clock))
+        await run_and_retry([service], clock, SEED * 1_000_000 + crowd, CROWD)
+        await service.close()
 
 
 async def on_postgres(engines: list[Service], clock: Clock, url: str, crowds: range) -> None:
@@ -132,22 +132,22 @@ class _Always(dict[str, bool]):
 
 @pytest.mark.parametrize("at_once", [500, 1])
 async def test_cancelled_workflows_start_nothing_new_but_what_undoes_and_the_branch(
-    engine: Service, clock: Clock, at_once: int, monkeypatch: pytest.MonkeyPatch
+    service: Service, clock: Clock, at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(start_quota, "MAX_STARTS_OF_WORKFLOW", at_once)
     rng = random.Random(SEED)
-    crowd = Crowd([engine], clock, rng)
+    crowd = Crowd([service], clock, rng)
     made = await crowd.create([Maker(rng).workflow() for _ in range(40)], failing=0.1)
     for _ in range(3):
-        await crowd._work(engine, "w")
+        await crowd._work(service, "w")
     for one in made:
-        info = await engine.workflows.show(one.id)
+        info = await service.workflows.show(one.id)
         if not info.finished:
-            await engine.workflows.cancel(one.id)
+            await service.workflows.cancel(one.id)
             one.cancelled = True
     await crowd.run()
     for one in made:
-        info = await engine.workflows.show(one.id)
+        info = await service.workflows.show(one.id)
         assert info.finished, one.wire
         if not one.cancelled:
             continue
@@ -163,10 +163,10 @@ async def test_cancelled_workflows_start_nothing_new_but_what_undoes_and_the_bra
     for one in again:
         one.script.ends, one.script.failing, one.cancelled = {}, 0.0, False
         one.script.approvals = _Always()
-        await engine.workflows.retry(one.id)
+        await service.workflows.retry(one.id)
     await crowd.run()
     for one in again:
-        info = await engine.workflows.show(one.id)
+        info = await service.workflows.show(one.id)
         assert (info.state, info.finished) == ("completed", True), (one.wire, info)
-    left = await engine.database.read(leftovers, None)
+    left = await service.database.read(leftovers, None)
     assert not left, left

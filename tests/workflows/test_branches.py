@@ -36,7 +36,7 @@ async def test_cancelling_while_on_error_runs_cuts_nothing_off_and_runs_on_cance
 ) -> None:
     on_error, expected = ON_ERROR[kind]
     active = await fail(flow, on_error=on_error, on_cancel=[job("c"), job("d")])
-    await flow.engine.workflows.cancel(flow.id)
+    await flow.service.workflows.cancel(flow.id)
     assert (await flow.look()).state == "cancelled"
     done = [active.type]
     await flow.ack(active)
@@ -44,13 +44,13 @@ async def test_cancelling_while_on_error_runs_cuts_nothing_off_and_runs_on_cance
     assert (sorted(done[:-2]), done[-2:]) == (sorted(expected), ["c", "d"])
     info = await flow.look()
     assert (info.state, info.finished) == ("cancelled", True)
-    await flow.engine.workflows.retry(flow.id)
+    await flow.service.workflows.retry(flow.id)
     assert await flow.work() == ["a", "b"]
 
 
 async def test_cancelling_without_on_cancel_lets_on_error_finish(flow: WorkflowBench) -> None:
     active = await fail(flow, on_error=[job("tidy"), job("tell")])
-    await flow.engine.workflows.cancel(flow.id)
+    await flow.service.workflows.cancel(flow.id)
     assert not (await flow.look()).finished
     await flow.ack(active)
     assert await flow.work() == ["tell"]
@@ -60,7 +60,7 @@ async def test_cancelling_without_on_cancel_lets_on_error_finish(flow: WorkflowB
 
 async def test_active_steps_of_on_error_are_stopped_on_demand_and_on_cancel_runs_then(flow: WorkflowBench) -> None:
     active = await fail(flow, on_error=[job("tidy"), job("tell")], on_cancel=job("c"))
-    await flow.engine.workflows.cancel(flow.id, stop_active=True)
+    await flow.service.workflows.cancel(flow.id, stop_active=True)
     assert await flow.work() == [], "the worker has not confirmed yet"
     await flow.confirm(active)
     assert await flow.work() == ["c"]
@@ -71,10 +71,10 @@ async def test_active_steps_of_on_error_are_stopped_on_demand_and_on_cancel_runs
 async def test_a_held_workflow_that_is_cancelled_runs_both_branches(flow: WorkflowBench) -> None:
     await flow.create(chain(job("a"), on_error=job("tidy"), on_cancel=job("c")))
     (one,) = await flow.take()
-    await flow.engine.workflows.hold(flow.id)
+    await flow.service.workflows.hold(flow.id)
     await flow.give_up(one)
     assert await flow.work() == []
-    await flow.engine.workflows.cancel(flow.id)
+    await flow.service.workflows.cancel(flow.id)
     assert await flow.work() == ["tidy", "c"]
 
 
@@ -92,7 +92,7 @@ async def test_a_branch_that_never_ends_is_ended_after_a_week(flow: WorkflowBenc
 async def test_each_branch_has_its_own_week(flow: WorkflowBench) -> None:
     await fail(flow, on_error=job("tidy"), on_cancel=job("c"))
     await flow.run_due(WEEK - 10)
-    await flow.engine.workflows.cancel(flow.id)
+    await flow.service.workflows.cancel(flow.id)
     await flow.run_due(WEEK + 1)
     assert (await flow.look()).on_cancel is not None
     await flow.run_due(WEEK + 60)
@@ -104,9 +104,9 @@ async def test_a_workflow_that_runs_out_of_time_while_it_is_held_cleans_up_and_r
     flow: WorkflowBench,
 ) -> None:
     definition = {"type": "chain", "steps": [job("a")], "on_error": job("tidy"), "timeout": 10}
-    await flow.engine.definitions.create("d", read_members(msgspec.json.encode(definition)))
+    await flow.service.definitions.create("d", read_members(msgspec.json.encode(definition)))
     await flow.create({"definition": "d", "target": "/x"})
-    await flow.engine.workflows.hold(flow.id)
+    await flow.service.workflows.hold(flow.id)
     await flow.run_due(11)
     assert await flow.work() == ["tidy"]
     info = await flow.look()

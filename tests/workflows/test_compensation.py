@@ -64,7 +64,7 @@ async def test_steps_inside_a_completed_container_are_undone(flow: WorkflowBench
     info = await flow.look()
     assert info.state == "compensated"
     assert [one.index for one in info.compensations] == [0, 1]
-    await flow.engine.workflows.retry(flow.id)
+    await flow.service.workflows.retry(flow.id)
     again = await flow.work("fails")
     assert (Counter(again), await flow.state()) == (Counter(done[: done.index("last") + 1]), "completed")
 
@@ -113,7 +113,7 @@ async def test_a_saga_in_which_something_was_not_undone_is_not_compensated(flow:
     await flow.create(chain(undone("first"), chain(undone("a"), undone("b"), job("fails")), job("never")))
     assert await flow.work("fails", "undo.b") == ["first", "a", "b", "fails", "undo.b", "undo.b"]
     assert await flow.state() == "failed"
-    await flow.engine.workflows.retry(flow.id)
+    await flow.service.workflows.retry(flow.id)
     assert await flow.work() == ["undo.b", "undo.a", "undo.first"], "nothing is done forwards"
     assert await flow.state() == "compensated"
 
@@ -146,7 +146,7 @@ async def stop(flow: WorkflowBench, how: str, **more: Any) -> Job:
         case "step":
             await flow.cancel_step("1.a")
         case _:
-            await flow.engine.workflows.cancel(flow.id, stop_active=True)
+            await flow.service.workflows.cancel(flow.id, stop_active=True)
     assert (await flow.find(active)).finished_at is not None
     assert await flow.work() == []
     return active
@@ -155,7 +155,7 @@ async def stop(flow: WorkflowBench, how: str, **more: Any) -> Job:
 @pytest.mark.parametrize("how", ["timeout", "step", "workflow"])
 async def test_a_stopped_step_whose_worker_reports_success_is_undone(flow: WorkflowBench, how: str) -> None:
     active = await stop(flow, how)
-    await flow.engine.jobs.acknowledge([Acknowledgement(active.id, b'{"n": 1}', "w", active.attempt)])
+    await flow.service.jobs.acknowledge([Acknowledgement(active.id, b'{"n": 1}', "w", active.attempt)])
     assert await flow.work() == ["undo.a", "undo.first"]
     assert flow.arguments["undo.a"] == [{"n": 1}], "the compensation gets the result"
     assert (await flow.look()).finished
@@ -163,7 +163,7 @@ async def test_a_stopped_step_whose_worker_reports_success_is_undone(flow: Workf
 
 async def test_a_stopped_step_that_skips_the_rest_has_succeeded(flow: WorkflowBench) -> None:
     active = await stop(flow, "workflow")
-    await flow.engine.jobs.release([Release(active.id, "w", active.attempt, then="skip", result=b"7")])
+    await flow.service.jobs.release([Release(active.id, "w", active.attempt, then="skip", result=b"7")])
     assert await flow.work() == ["undo.a", "undo.first"]
     assert flow.arguments["undo.a"] == [7]
 
@@ -172,7 +172,7 @@ async def test_a_stopped_step_that_skips_the_rest_has_succeeded(flow: WorkflowBe
 async def test_a_stopped_step_whose_worker_reports_no_success_is_not_undone(flow: WorkflowBench, report: str) -> None:
     active = await stop(flow, "workflow")
     if report == "nack":
-        await flow.engine.jobs.fail([FailureReport(active.id, Failure("x", "y"), "w", active.attempt)])
+        await flow.service.jobs.fail([FailureReport(active.id, Failure("x", "y"), "w", active.attempt)])
     else:
         await flow.confirm(active)
     assert await flow.work() == ["undo.first"]
@@ -192,7 +192,7 @@ async def test_a_step_can_be_undone_once_it_has_started_whatever_became_of_it(fl
 async def test_a_step_that_no_worker_has_had_has_not_started(flow: WorkflowBench) -> None:
     await flow.create(chain(undone("first"), group(job("fails"), undone("a", compensate_when="started"))))
     await flow.ack((await flow.take())[0])
-    await flow.engine.workflows.cancel(flow.id)
+    await flow.service.workflows.cancel(flow.id)
     assert await flow.work() == ["undo.first"]
 
 
@@ -200,7 +200,7 @@ async def test_a_step_that_has_not_started_since_all_was_undone_is_not_undone_ag
     await flow.create(chain(job("first"), undone("a", compensate_when="started")))
     assert await flow.work("a") == ["first", "a", "undo.a"]
     flow.clock.advance(1)
-    await flow.engine.workflows.retry(flow.id)
+    await flow.service.workflows.retry(flow.id)
     assert await flow.work("first") == ["first"]
     assert await flow.state() == "compensated"
 
@@ -358,12 +358,12 @@ def same(one: str, other: str) -> bool:
 async def run_ledger(seed: int, failing: float) -> str:
     rng = random.Random(seed)
     clock = Clock()
-    engine = Service(open_database("sqlite:///:memory:", clock=clock))
+    service = Service(open_database("sqlite:///:memory:", clock=clock))
     ledger = Ledger(rng)
     wire, _ = ledger.container(4)
     text = msgspec.json.encode(wire)
-    info = await engine.workflows.create(members(wire))
-    bench = WorkflowBench(engine, clock)
+    info = await service.workflows.create(members(wire))
+    bench = WorkflowBench(service, clock)
     pool: list[Job] = []
     await bench.run_all_due()  # nested maps are expanded in steps
     while (fetched := await bench.fetch(count=10)) or pool:
@@ -384,10 +384,10 @@ async def run_ledger(seed: int, failing: float) -> str:
                 ledger.events.append(f"+{name.removeprefix('other ')}")
             await bench.ack(one)
         await bench.run_all_due()
-    info = await engine.workflows.show(info.id)
+    info = await service.workflows.show(info.id)
     assert info.finished
     ledger.check(info.state, wire)
-    await engine.close()
+    await service.close()
     return info.state
 
 

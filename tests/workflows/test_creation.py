@@ -24,18 +24,18 @@ GROUP: dict[str, Any] = {"type": "group", "jobs": [{"type": "t", "args": []}]}
 
 
 async def prepared(bench: Bench, **more: Any) -> NewWorkflow:
-    return await bench.engine.workflows.prepare(read_members(msgspec.json.encode(GROUP | more)))
+    return await bench.service.workflows.prepare(read_members(msgspec.json.encode(GROUP | more)))
 
 
 async def created(bench: Bench, new: Sequence[NewWorkflow]) -> list[str | OjsterError]:
-    return list(await bench.engine.database.run_many(creation.create, new))
+    return list(await bench.service.database.run_many(creation.create, new))
 
 
 async def test_workflows_of_one_transaction_are_inserted_by_one_statement(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written: list[int] = []
-    on_file = isinstance(bench.engine.database, SqliteDatabase)
+    on_file = isinstance(bench.service.database, SqliteDatabase)
     kind: type[Transaction] = SqliteTransaction if on_file else PostgresTransaction
     insert, update = kind.insert_rows, kind.update_rows
 
@@ -52,7 +52,7 @@ async def test_workflows_of_one_transaction_are_inserted_by_one_statement(
     monkeypatch.setattr(kind, "update_rows", update_rows)
     ids = await created(bench, [await prepared(bench, params={"n": number}) for number in range(20)])
     assert written == [20]
-    assert [(await bench.engine.workflows.show(str(id))).state for id in ids] == ["running"] * 20
+    assert [(await bench.service.workflows.show(str(id))).state for id in ids] == ["running"] * 20
 
 
 async def test_of_two_workflows_with_one_id_in_one_transaction_the_second_is_refused(bench: Bench) -> None:
@@ -60,7 +60,7 @@ async def test_of_two_workflows_with_one_id_in_one_transaction_the_second_is_ref
     first, second = await created(bench, [await prepared(bench, id=id), await prepared(bench, id=id)])
     assert first == id
     assert isinstance(second, Duplicate)
-    assert (await bench.engine.workflows.show(id)).state == "running"
+    assert (await bench.service.workflows.show(id)).state == "running"
 
 
 async def test_of_two_workflows_with_one_target_in_one_transaction_the_second_is_refused(bench: Bench) -> None:
@@ -85,7 +85,7 @@ async def test_a_workflow_that_locks_targets_keeps_one_of_the_same_transaction_f
 async def test_what_a_workflow_becomes_in_the_transaction_that_creates_it_is_kept(bench: Bench) -> None:
     new = await prepared(bench, name="nightly", params={"a": 1})
     (id,) = await created(bench, [new])
-    shown = await bench.engine.workflows.show(str(id))
+    shown = await bench.service.workflows.show(str(id))
     assert (shown.state, shown.name, msgspec.json.encode(shown.params)) == ("running", "nightly", b'{"a":1}')
     await bench.ack(await bench.fetch_one())
-    assert (await bench.engine.workflows.show(str(id))).state == "completed"
+    assert (await bench.service.workflows.show(str(id))).state == "completed"

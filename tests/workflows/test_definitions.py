@@ -29,11 +29,11 @@ def members(**body: Any) -> Members:
 
 
 async def define(bench: Bench, **more: Any) -> Any:
-    return await bench.engine.definitions.create("gist", members(**BODY | more))
+    return await bench.service.definitions.create("gist", members(**BODY | more))
 
 
 async def start(bench: Bench, **more: Any) -> str:
-    info = await bench.engine.workflows.create(members(**{"definition": "gist", "params": {"what": "x"}} | more))
+    info = await bench.service.workflows.create(members(**{"definition": "gist", "params": {"what": "x"}} | more))
     return info.id
 
 
@@ -48,13 +48,13 @@ async def finish(bench: Bench) -> list[str]:
 async def test_a_workflow_is_a_snapshot_of_the_version_that_it_was_started_from(bench: Bench) -> None:
     await define(bench)
     first = await start(bench)
-    changed = await bench.engine.definitions.update("gist", members(**BODY | {"steps": STEPS[1:]}))
+    changed = await bench.service.definitions.update("gist", members(**BODY | {"steps": STEPS[1:]}))
     assert changed.version == 2
     second, third = await start(bench), await start(bench, definition_version=1)
-    infos = [await bench.engine.workflows.show(id) for id in (first, second, third)]
+    infos = [await bench.service.workflows.show(id) for id in (first, second, third)]
     assert [(info.definition, info.definition_version) for info in infos] == [("gist", 1), ("gist", 2), ("gist", 1)]
     assert sorted(await finish(bench)) == ["create", "create", "star", "star", "star"]
-    assert [(await bench.engine.workflows.show(info.id)).state for info in infos] == ["completed"] * 3
+    assert [(await bench.service.workflows.show(info.id)).state for info in infos] == ["completed"] * 3
 
 
 async def test_metadata_of_a_definition_is_that_of_its_workflows(bench: Bench) -> None:
@@ -62,22 +62,22 @@ async def test_metadata_of_a_definition_is_that_of_its_workflows(bench: Bench) -
     plain, own = await start(bench), await start(bench, metadata={"cost": 2})
     alike = await start(bench, meta={"cost": 3})
     for workflow, cost in ((plain, 1), (own, 2), (alike, 3)):
-        info = await bench.engine.workflows.show(workflow)
+        info = await bench.service.workflows.show(workflow)
         assert (info.metadata["team"], info.metadata["cost"]) == ("web", cost)
     with pytest.raises(InvalidRequest, match="'metadata' of a definition must be a JSON object"):
-        await bench.engine.definitions.update("gist", members(**BODY, metadata=[1]))
+        await bench.service.definitions.update("gist", members(**BODY, metadata=[1]))
 
 
 async def test_a_version_is_made_only_by_a_change_and_its_hashes_tell_which(bench: Bench) -> None:
     one = await define(bench)
     reordered = dict(reversed(BODY.items()))
-    assert (await bench.engine.definitions.update("gist", members(**reordered))).version == 1
-    two = await bench.engine.definitions.update("gist", members(**BODY | {"on_error": {"type": "other", "args": []}}))
+    assert (await bench.service.definitions.update("gist", members(**reordered))).version == 1
+    two = await bench.service.definitions.update("gist", members(**BODY | {"on_error": {"type": "other", "args": []}}))
     assert (two.version, one.hashes["steps"] == two.hashes["steps"]) == (2, True)
     assert one.hashes["on_error"] != two.hashes["on_error"]
     assert len(one.hashes["steps"]) == 64
-    assert (await bench.engine.definitions.find(Named("gist", 1))).hashes == one.hashes
-    assert [known.version for known in await bench.engine.definitions.all()] == [2]
+    assert (await bench.service.definitions.find(Named("gist", 1))).hashes == one.hashes
+    assert [known.version for known in await bench.service.definitions.all()] == [2]
 
 
 async def test_parameters_must_look_as_the_definition_says(bench: Bench) -> None:
@@ -106,8 +106,8 @@ async def test_what_is_no_definition_is_refused(
     bench: Bench, name: str, body: dict[str, Any], refusal: type[Exception]
 ) -> None:
     with pytest.raises(refusal):
-        await bench.engine.definitions.create(name, members(**body))
-    assert await bench.engine.definitions.all() == []
+        await bench.service.definitions.create(name, members(**body))
+    assert await bench.service.definitions.all() == []
 
 
 async def test_a_workflow_says_nothing_that_its_definition_says(bench: Bench) -> None:
@@ -119,12 +119,12 @@ async def test_a_workflow_says_nothing_that_its_definition_says(bench: Bench) ->
         with pytest.raises(NotFound):
             await start(bench, **missing)
     with pytest.raises(InvalidWorkflow):
-        await bench.engine.workflows.create(members(**BODY, target="x"))
+        await bench.service.workflows.create(members(**BODY, target="x"))
 
 
 async def test_there_is_one_unfinished_workflow_of_a_definition_a_target_and_parameters(bench: Bench) -> None:
     await define(bench)
-    await bench.engine.definitions.create("other", members(**BODY))
+    await bench.service.definitions.create("other", members(**BODY))
     id = await start(bench, target="/gists")
     with pytest.raises(Duplicate) as refused:
         await start(bench, target="/gists")
@@ -133,29 +133,29 @@ async def test_there_is_one_unfinished_workflow_of_a_definition_a_target_and_par
         await start(bench, **{"target": "/gists"} | different)
     await start(bench)
     await start(bench)
-    await bench.engine.workflows.cancel(id)
+    await bench.service.workflows.cancel(id)
     again = await start(bench, target="/gists")
     with pytest.raises(Duplicate, match="cannot be retried"):
-        await bench.engine.workflows.retry(id)
+        await bench.service.workflows.retry(id)
     await finish(bench)
-    assert (await bench.engine.workflows.show(again)).state == "completed"
-    await bench.engine.workflows.retry(id)
+    assert (await bench.service.workflows.show(again)).state == "completed"
+    await bench.service.workflows.retry(id)
 
 
 async def test_parameters_that_are_written_differently_are_the_same(bench: Bench) -> None:
-    await bench.engine.definitions.create("d", members(**BODY))
+    await bench.service.definitions.create("d", members(**BODY))
     first, *same = (
         b'{"n":1,"list":[1e2,{"x":-0.0}],"text":"1.0"}',
         b'{"list":[100,{"x":0}],"text":"1.0","n":1.0}',
         b'{"text":"1.0", "n":10e-1, "list":[100.0,{"x":0}]}',
     )
     request = {"definition": msgspec.Raw(b'"d"'), "target": msgspec.Raw(b'"t"')}
-    await bench.engine.workflows.create(request | {"params": msgspec.Raw(first)})
+    await bench.service.workflows.create(request | {"params": msgspec.Raw(first)})
     for params in same:
         with pytest.raises(Duplicate):
-            await bench.engine.workflows.create(request | {"params": msgspec.Raw(params)})
+            await bench.service.workflows.create(request | {"params": msgspec.Raw(params)})
     for other in (b'{"n":1.5}', b'{"n":"1"}', b'{"n":true}'):
-        await bench.engine.workflows.create(request | {"params": msgspec.Raw(other)})
+        await bench.service.workflows.create(request | {"params": msgspec.Raw(other)})
 
 
 async def test_one_of_fifty_gets_the_target(shared_url: str) -> None:
@@ -171,32 +171,32 @@ async def test_one_of_fifty_gets_the_target(shared_url: str) -> None:
 
     assert sum(await asyncio.gather(*[one(benches[number % 3]) for number in range(50)])) == 1
     for bench in benches:
-        await bench.engine.close()
+        await bench.service.close()
 
 
 async def test_a_definition_is_deleted_when_nothing_of_it_runs_or_when_that_is_wanted(bench: Bench) -> None:
     await define(bench)
     id = await start(bench)
     with pytest.raises(Conflict, match="1 unfinished workflows"):
-        await bench.engine.definitions.delete(Deletion("gist"))
-    await bench.engine.definitions.delete(Deletion("gist", force=True))
+        await bench.service.definitions.delete(Deletion("gist"))
+    await bench.service.definitions.delete(Deletion("gist", force=True))
     with pytest.raises(NotFound):
-        await bench.engine.definitions.find(Named("gist"))
+        await bench.service.definitions.find(Named("gist"))
     assert await finish(bench) == ["create", "star"]
-    assert (await bench.engine.workflows.show(id)).definition == "gist"
+    assert (await bench.service.workflows.show(id)).definition == "gist"
     assert (await define(bench)).version == 1
     with pytest.raises(Duplicate):
         await define(bench)
 
 
 async def test_definitions_of_tenants_are_their_own(bench: Bench) -> None:
-    acme, other = bench.engine.as_(Caller("acme")), bench.engine.as_(Caller("other"))
+    acme, other = bench.service.as_(Caller("acme")), bench.service.as_(Caller("other"))
     await acme.definitions.create("gist", members(**BODY))
     assert [one.version for one in await other.definitions.all()] == []
     with pytest.raises(NotFound):
         await other.workflows.create(members(definition="gist", target="t"))
     await other.definitions.create("gist", members(**BODY))
-    for engine in (acme, other):
-        await engine.workflows.create(members(definition="gist", target="t", params={"what": "x"}))
+    for service in (acme, other):
+        await service.workflows.create(members(definition="gist", target="t", params={"what": "x"}))
     with pytest.raises(Duplicate):
         await acme.workflows.create(members(definition="gist", target="t", params={"what": "x"}))

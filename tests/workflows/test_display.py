@@ -40,7 +40,7 @@ async def test_a_step_that_is_not_visible_is_in_no_drawing_and_on_no_page(flow: 
         drawing = draw(info, format)
         labels = {label: any(f"{mark} {label}" in drawing for mark in MARKS.values()) for label in "abxy"}
         assert labels == {"a": True, "b": True, "x": False, "y": False}, drawing
-    page = await flow.engine.workflows.steps(StepFilter(flow.id))
+    page = await flow.service.workflows.steps(StepFilter(flow.id))
     assert {step.type for step in page.steps}.isdisjoint({"x", "y"})
     assert {"a", "b"} <= {step.type for step in page.steps}
 

@@ -330,10 +330,10 @@ async def test_a_failed_compensation_can_be_retried(flow: WorkflowBench) -> None
     )
     await flow.work("c", "v")
     assert await flow.state() == "failed"
-    await flow.engine.workflows.retry(flow.id)
+    await flow.service.workflows.retry(flow.id)
     assert await flow.work() == ["v", "u"], "nothing is done forwards"
     assert await flow.state() == "compensated"
-    await flow.engine.workflows.retry(flow.id)
+    await flow.service.workflows.retry(flow.id)
     assert await flow.work() == ["a", "b", "c"], "nothing was left, so all is done again"
     assert await flow.state() == "completed"
 
@@ -370,7 +370,7 @@ async def test_the_error_branch_runs_once_and_its_results_are_kept_apart(flow: W
 async def test_the_cancel_branch_runs_when_active_jobs_have_ended(flow: WorkflowBench) -> None:
     await flow.create(group(job("a"), job("b")) | {"on_error": job("x"), "on_cancel": [job("c"), job("d")]})
     (one,) = await flow.take()
-    info = await flow.engine.workflows.cancel(flow.id)
+    info = await flow.service.workflows.cancel(flow.id)
     assert (info.state, info.finished) == ("cancelled", False)
     assert await flow.work() == []
     await flow.ack(one)
@@ -390,7 +390,7 @@ async def test_the_cancel_branch_runs_when_active_jobs_have_ended(flow: Workflow
 async def test_an_active_job_of_a_cancelled_workflow_is_not_tried_again(flow: WorkflowBench) -> None:
     await flow.create(chain(job("a"), job("b")))
     (one,) = await flow.take()
-    await flow.engine.workflows.cancel(flow.id)
+    await flow.service.workflows.cancel(flow.id)
     failed = await flow.fail(one)
     assert failed.state == "cancelled"
     assert (await flow.look()).finished
@@ -409,7 +409,7 @@ async def test_a_workflow_ends_when_its_time_is_up(flow: WorkflowBench) -> None:
     info = await flow.look()
     assert info.error is not None
     assert (info.state, info.error.code) == ("failed", "workflow_timeout")
-    await flow.engine.workflows.retry(flow.id)
+    await flow.service.workflows.retry(flow.id)
     assert sorted(await flow.work()) == ["a", "b"]
     info = await flow.look()
     assert (info.state, info.error) == ("completed", None)
@@ -438,7 +438,7 @@ async def test_a_workflow_that_was_not_started_in_time_never_is(flow: WorkflowBe
 
 async def test_a_scheduled_workflow_can_be_cancelled(flow: WorkflowBench) -> None:
     await flow.create(chain(job("a")) | {"scheduled_at": "+PT60S"})
-    info = await flow.engine.workflows.cancel(flow.id)
+    info = await flow.service.workflows.cancel(flow.id)
     assert (info.state, info.finished) == ("cancelled", True)
     await flow.run_due(60)
     assert await flow.work() == []
@@ -452,10 +452,10 @@ async def test_nothing_of_a_held_workflow_starts(flow: WorkflowBench) -> None:
     await flow.create(group(chain(job("a"), job("b")), job("c"), job("d", options={"retry": retry})))
     jobs = {one.type: one for one in await flow.take(3)}
     await flow.fail(jobs["d"])
-    await flow.engine.workflows.hold(flow.id)
-    await flow.engine.workflows.hold(flow.id)
+    await flow.service.workflows.hold(flow.id)
+    await flow.service.workflows.hold(flow.id)
     await flow.ack(jobs["a"])
-    flow.engine.jobs.give_back([jobs["c"]])
+    flow.service.jobs.give_back([jobs["c"]])
     await flow.run_due(5)
     assert await flow.work() == []
     assert (await flow.look()).held
@@ -463,13 +463,13 @@ async def test_nothing_of_a_held_workflow_starts(flow: WorkflowBench) -> None:
     assert sorted(await _released(flow)) == ["b", "c", "d"]
     assert await flow.state() == "completed"
     with pytest.raises(Conflict, match="cannot be held"):
-        await flow.engine.workflows.hold(flow.id)
+        await flow.service.workflows.hold(flow.id)
 
 
 async def _released(flow: WorkflowBench) -> list[str]:
-    await flow.engine.workflows.release(flow.id)
+    await flow.service.workflows.release(flow.id)
     with pytest.raises(Conflict, match="is not held"):
-        await flow.engine.workflows.release(flow.id)
+        await flow.service.workflows.release(flow.id)
     return await flow.work()
 
 
@@ -477,27 +477,27 @@ async def test_available_jobs_of_a_held_workflow_are_not_handed_out_and_cannot_b
     flow: WorkflowBench,
 ) -> None:
     await flow.create(group(job("a"), job("b")))
-    await flow.engine.workflows.hold(flow.id)
+    await flow.service.workflows.hold(flow.id)
     assert await flow.fetch(count=10) == []
     job_id = (await flow.step("0")).job_id
     assert isinstance(job_id, str)
     with pytest.raises(Conflict, match="its workflow is held"):
-        await flow.engine.workflows.activate(job_id)
+        await flow.service.workflows.activate(job_id)
     assert len(await _released(flow)) == 2
 
 
 async def test_a_held_workflow_can_be_cancelled(flow: WorkflowBench) -> None:
     await flow.create(chain(job("a"), job("b")))
-    await flow.engine.workflows.hold(flow.id)
-    info = await flow.engine.workflows.cancel(flow.id)
+    await flow.service.workflows.hold(flow.id)
+    info = await flow.service.workflows.cancel(flow.id)
     assert (info.state, info.finished, info.held) == ("cancelled", True, False)
 
 
 async def test_cancelling_a_held_workflow_undoes_it_and_ends_the_hold(flow: WorkflowBench) -> None:
     await flow.create(chain(job("a", compensate=job("undo")), job("b")) | {"on_cancel": job("tell")})
     await flow.ack((await flow.take())[0])
-    await flow.engine.workflows.hold(flow.id)
-    await flow.engine.workflows.cancel(flow.id)
+    await flow.service.workflows.hold(flow.id)
+    await flow.service.workflows.cancel(flow.id)
     assert await flow.work() == ["undo", "tell"]
     info = await flow.look()
     assert (info.state, info.finished, info.held) == ("cancelled", True, False)
@@ -505,11 +505,11 @@ async def test_cancelling_a_held_workflow_undoes_it_and_ends_the_hold(flow: Work
 
 async def test_a_workflow_that_ran_out_of_time_while_it_was_held_can_be_retried(flow: WorkflowBench) -> None:
     await flow.create(chain(job("a"), job("b")) | {"timeout": 10})
-    await flow.engine.workflows.hold(flow.id)
+    await flow.service.workflows.hold(flow.id)
     await flow.run_due(11)
     info = await flow.look()
     assert (info.state, info.held) == ("failed", False)
-    await flow.engine.workflows.retry(flow.id)
+    await flow.service.workflows.retry(flow.id)
     assert await flow.work() == ["a", "b"]
 
 
@@ -549,7 +549,7 @@ async def test_what_is_added_to_a_graph_may_depend_on_what_has_ended(flow: Workf
 async def test_what_is_added_to_a_cancelled_workflow_is_left_out(flow: WorkflowBench) -> None:
     await flow.create(chain(job("a")))
     (one,) = await flow.take()
-    await flow.engine.workflows.cancel(flow.id)
+    await flow.service.workflows.cancel(flow.id)
     await flow.grow(one, job("b"))
     assert await flow.work() == []
     assert (await flow.look()).finished
@@ -598,8 +598,8 @@ async def test_workflows_are_listed_by_state_type_and_name(flow: WorkflowBench) 
     for number in range(5):
         await flow.create(chain(job("a"), name=f"n{number % 2}"))
     await flow.create(group(job("a")))
-    await flow.engine.workflows.cancel(flow.id)
-    listing = flow.engine.workflows.select
+    await flow.service.workflows.cancel(flow.id)
+    listing = flow.service.workflows.select
     assert (await listing(WorkflowFilter(name="n0"))).total == 3
     assert (await listing(WorkflowFilter(type="group", state="cancelled"))).total == 1
     page = await listing(WorkflowFilter(state="running", limit=2))
@@ -614,15 +614,15 @@ async def test_metadata_of_the_creator_and_of_the_system_stand_side_by_side(flow
     assert (info.metadata["team"], info.metadata["job_count"]) == ("ops", 1)
 
 
-async def events(engine: Service) -> list[dict[str, Any]]:
-    page = await engine.events.select(EventFilter(limit=1000))
+async def events(service: Service) -> list[dict[str, Any]]:
+    page = await service.events.select(EventFilter(limit=1000))
     return [event for event in page.events if event["type"].startswith("workflow.")]
 
 
 async def test_all_events_of_a_chain_are_told(flow: WorkflowBench) -> None:
     await flow.create(chain(job("a"), job("b", id="second")) | {"name": "two"})
     await flow.work("b")
-    told = await events(flow.engine)
+    told = await events(flow.service)
     assert [event["type"] for event in told] == [
         "workflow.created",
         "workflow.started",
@@ -645,18 +645,18 @@ async def test_all_events_of_a_chain_are_told(flow: WorkflowBench) -> None:
 async def test_all_events_of_a_batch_are_told(flow: WorkflowBench) -> None:
     await flow.create(batch(job("a"), job("b"), on_failure=job("c")))
     await flow.work("b")
-    kinds = [event["type"] for event in await events(flow.engine)]
+    kinds = [event["type"] for event in await events(flow.service)]
     assert sorted(kinds[2:4]) == ["workflow.job_completed", "workflow.job_failed"]
     assert kinds[4:] == ["workflow.callback_fired", "workflow.completed"]
 
 
 async def test_operator_actions_emit_events(flow: WorkflowBench) -> None:
     await flow.create(chain({"type": "gate"}, job("a")))
-    await flow.engine.workflows.hold(flow.id)
-    await flow.engine.workflows.release(flow.id)
-    await flow.engine.workflows.cancel(flow.id)
-    await flow.engine.workflows.retry(flow.id)
-    assert [event["type"] for event in await events(flow.engine)] == [
+    await flow.service.workflows.hold(flow.id)
+    await flow.service.workflows.release(flow.id)
+    await flow.service.workflows.cancel(flow.id)
+    await flow.service.workflows.retry(flow.id)
+    assert [event["type"] for event in await events(flow.service)] == [
         "workflow.created",
         "workflow.step_blocked",
         "workflow.held",
@@ -679,17 +679,17 @@ async def test_a_workflow_is_forgotten_whole(flow: WorkflowBench, clock: Clock) 
     clock.advance(2 * 86_400)
     while (await flow.run(retention.forget, None))["rows"]:
         pass
-    page = await flow.engine.workflows.select(WorkflowFilter())
+    page = await flow.service.workflows.select(WorkflowFilter())
     assert [info.id for info in page.workflows] == [flow.id]
     assert (await flow.find(one)).state == "completed", "the jobs of a workflow stay as long as it does"
-    counts = await flow.engine.jobs.count("default")
+    counts = await flow.service.jobs.count("default")
     assert counts["default"]["completed"] == 1
 
 
 async def test_a_large_workflow_is_forgotten_in_parts(flow: WorkflowBench, clock: Clock) -> None:
     await flow.create(group(*[job("a") for _ in range(1200)]))
     await flow.run_all_due()
-    while jobs := await flow.engine.jobs.fetch(Claim(("default",), 1000)):
+    while jobs := await flow.service.jobs.fetch(Claim(("default",), 1000)):
         for one in jobs:
             await flow.ack(one)
     clock.advance(2 * 86_400)
@@ -704,7 +704,7 @@ async def test_a_large_workflow_is_forgotten_in_parts(flow: WorkflowBench, clock
 async def test_a_missing_job_is_told_from_a_missing_workflow(flow: WorkflowBench) -> None:
     for id in ("x", new_id(), "'; DROP TABLE jobs", "\x00"):
         with pytest.raises(NotFound, match="Workflow"):
-            await flow.engine.workflows.show(id)
+            await flow.service.workflows.show(id)
 
 
 async def test_a_result_that_is_too_large_is_refused_with_the_workflow_unchanged(flow: WorkflowBench) -> None:

@@ -26,7 +26,7 @@ async def test_a_workflow_that_digs_itself_in_is_stopped_and_stays_readable(
     while refusal is None:
         levels += 1
         job = await flow.fetch_one()
-        (found,) = await flow.engine.jobs.acknowledge(
+        (found,) = await flow.service.jobs.acknowledge(
             [Acknowledgement(job.id, None, job.worker_id, job.attempt, append=(step,))]
         )
         if isinstance(found, OjsterError):

@@ -27,14 +27,14 @@ async def rows(flow: WorkflowBench, query: str) -> list[Any]:
     def read(tx: Transaction, requests: Any) -> list[Any]:
         return [tx.execute(query) for _ in requests]
 
-    return await flow.engine.database.read(read, None)
+    return await flow.service.database.read(read, None)
 
 
 async def settled(flow: WorkflowBench) -> None:
     """Check that the counts of queues are those of their jobs, and that nothing is left to be confirmed or started."""
     await flow.run_all_due()
     stored = {(queue, state): number for queue, state, number in await rows(flow, COUNTED)}
-    counts = await flow.engine.jobs.count()
+    counts = await flow.service.jobs.count()
     told = {(queue, state): number for queue, states in counts.items() for state, number in states.items() if number}
     assert told == stored
     for table in ("deferred_starts", "ending_attempts"):
@@ -50,7 +50,7 @@ async def test_a_workflow_that_another_one_ends_in_the_same_due_work_stays_ended
     await flow.create(chain(job("x", 1, options=REPLACING), scheduled_at="+PT9S"))
     await flow.run_due(20)
     await flow.run_all_due()
-    info = await flow.engine.workflows.show(ended.id)
+    info = await flow.service.workflows.show(ended.id)
     assert info.state != "running"
     assert info.completed_at is not None
 
@@ -59,7 +59,7 @@ async def test_a_job_that_its_own_appended_step_replaces_ends_once(flow: Workflo
     await flow.create(group(job("x", 1, options=REPLACING)))
     (one,) = await flow.fetch()
     step = msgspec.json.encode(job("x", 1, options=REPLACING))
-    (outcome,) = await flow.engine.jobs.acknowledge(
+    (outcome,) = await flow.service.jobs.acknowledge(
         [Acknowledgement(one.id, b"1", one.worker_id, one.attempt, (step,))]
     )
     assert isinstance(outcome, Conflict)
@@ -78,7 +78,7 @@ async def test_a_job_that_a_step_of_its_neighbour_would_replace_has_completed_be
         Acknowledgement(jobs["x"].id, b"1", jobs["x"].worker_id, 1),
         Acknowledgement(jobs["y"].id, b"1", jobs["y"].worker_id, 1, (step,)),
     ]
-    outcomes = await flow.engine.jobs.acknowledge(acks)
+    outcomes = await flow.service.jobs.acknowledge(acks)
     assert [one.state for one in outcomes if isinstance(one, Job)] == ["completed"] * 2
     assert await flow.work() == ["x"]
     assert await flow.state() == "completed"
@@ -106,7 +106,7 @@ async def test_a_map_that_is_stopped_twice_ends(flow: WorkflowBench) -> None:
     await flow.create(chain(mapped(list(range(200)))))
     jobs = await flow.fetch(count=3, worker_id="w")
     await flow.cancel_step("each")
-    await flow.engine.workflows.cancel(flow.id)
+    await flow.service.workflows.cancel(flow.id)
     await flow.confirm(*jobs)
     await flow.run_all_due()
     assert (await flow.look()).completed_at is not None
@@ -127,10 +127,10 @@ async def test_a_map_whose_jobs_replace_each_other_ends(flow: WorkflowBench) -> 
 async def test_a_step_of_a_workflow_that_never_started_is_not_retried_alone(flow: WorkflowBench) -> None:
     await flow.create(chain(job("a"), group(job("b"), job("c")), scheduled_at="+PT60S"))
     await flow.cancel_step("1")
-    await flow.engine.workflows.cancel(flow.id)
+    await flow.service.workflows.cancel(flow.id)
     with pytest.raises(Conflict, match="has not started"):
         await flow.retry_step("1")
-    await flow.engine.workflows.retry(flow.id)
+    await flow.service.workflows.retry(flow.id)
     assert sorted(await flow.work()) == ["a", "b", "c"]
     assert await flow.state() == "completed"
 
@@ -170,7 +170,7 @@ async def test_a_refused_append_leaves_the_acknowledgements_before_it(flow: Work
         Acknowledgement(jobs["x"].id, b"1", jobs["x"].worker_id, 1),
         Acknowledgement(jobs["y"].id, b"1", jobs["y"].worker_id, 1, (b'{"type":"no type"}',)),
     ]
-    done, refused = await flow.engine.jobs.acknowledge(acks)
+    done, refused = await flow.service.jobs.acknowledge(acks)
     assert isinstance(done, Job)
     assert done.state == "completed"
     assert isinstance(refused, OjsterError)

@@ -39,7 +39,7 @@ async def number_of_nodes(flow: WorkflowBench) -> int:
     def count(tx: Any, requests: Any) -> list[int]:
         return [tx.execute("SELECT count(*) FROM nodes")[0][0] for _ in requests]
 
-    return await flow.engine.database.read(count, None)
+    return await flow.service.database.read(count, None)
 
 
 async def test_a_large_map_is_expanded_in_steps_and_gives_all_results_in_order(flow: WorkflowBench) -> None:
@@ -134,13 +134,13 @@ async def test_a_cancelled_map_creates_no_more_elements_and_a_retry_creates_them
     await flow.create(chain(each(list(range(600))), job("after")))
     if ended_before:
         assert await work_off(flow) == maps.ELEMENT_NODES_AT_ONCE
-    await flow.engine.workflows.cancel(flow.id)
+    await flow.service.workflows.cancel(flow.id)
     await flow.run_all_due()
     info = await flow.look()
     assert (info.state, info.completed_at is not None) == ("cancelled", True)
     assert await number_of_nodes(flow) < maps.ELEMENT_NODES_AT_ONCE + 10
     assert await work_off(flow) == 0
-    await flow.engine.workflows.retry(flow.id)
+    await flow.service.workflows.retry(flow.id)
     await flow.run_all_due()
     assert await work_off(flow) == 601 - ended_before * maps.ELEMENT_NODES_AT_ONCE
     assert await flow.state() == "completed"
@@ -154,7 +154,7 @@ async def test_a_map_that_is_retried_after_a_failure_begins_where_it_was(flow: W
     await flow.run_all_due()
     await work_off(flow)
     assert await flow.state() == "failed"
-    await flow.engine.workflows.retry(flow.id)
+    await flow.service.workflows.retry(flow.id)
     await flow.run_all_due()
     assert await work_off(flow) == 1
     assert await flow.state() == "completed"
@@ -162,10 +162,10 @@ async def test_a_map_that_is_retried_after_a_failure_begins_where_it_was(flow: W
 
 async def test_a_held_workflow_expands_and_starts_nothing(flow: WorkflowBench) -> None:
     await flow.create(chain(each(list(range(600)))))
-    await flow.engine.workflows.hold(flow.id)
+    await flow.service.workflows.hold(flow.id)
     await flow.run_all_due()
     assert await flow.fetch(count=1_000) == []
-    await flow.engine.workflows.release(flow.id)
+    await flow.service.workflows.release(flow.id)
     assert await work_off(flow) == 600
     assert await flow.state() == "completed"
 
@@ -222,7 +222,7 @@ async def refused_map(flow: WorkflowBench, *args: Any) -> None:
     await say(flow, "acme", max_queue_depth=5)
     work = {"type": "map", "id": "each", "over": ref("steps.list.result"), "do": job("work", *args)}
     steps = chain(job("list", id="list"), work)
-    made = await flow.engine.as_(Caller("acme")).workflows.create(read_members(msgspec.json.encode(steps)))
+    made = await flow.service.as_(Caller("acme")).workflows.create(read_members(msgspec.json.encode(steps)))
     flow.id = made.id
     (one,) = await flow.fetch()
     await flow.ack(one, msgspec.json.encode(list(range(10))))
@@ -234,7 +234,7 @@ async def test_a_map_that_was_refused_begins_when_it_is_retried(flow: WorkflowBe
     await refused_map(flow)
     await say(flow, "acme", max_queue_depth=1000)
     if how == "workflow":
-        await flow.engine.workflows.retry(flow.id)
+        await flow.service.workflows.retry(flow.id)
     else:
         await flow.retry_step("each")
     await flow.run_all_due()
@@ -245,12 +245,12 @@ async def test_a_map_that_was_refused_begins_when_it_is_retried(flow: WorkflowBe
 async def test_jobs_with_references_count_towards_the_depth_of_their_tenant(flow: WorkflowBench) -> None:
     """In a map, in a new workflow, and as appended steps."""
     await refused_map(flow, ref("item"))
-    workflows = flow.engine.as_(Caller("acme")).workflows
+    workflows = flow.service.as_(Caller("acme")).workflows
     wire = group(*[job("work", ref("params.a")) for _ in range(10)], params={"a": 1})
     with pytest.raises(TenantLimitExceeded):
         await workflows.create(read_members(msgspec.json.encode(wire)))
     await workflows.create(read_members(msgspec.json.encode(group(job("a"), params={"a": 1}))))
     (one,) = await flow.fetch()
     step = msgspec.json.encode(job("work", ref("params.a")))
-    (refused,) = await flow.engine.jobs.acknowledge([Acknowledgement(one.id, b"1", append=(step,) * 10)])
+    (refused,) = await flow.service.jobs.acknowledge([Acknowledgement(one.id, b"1", append=(step,) * 10)])
     assert isinstance(refused, TenantLimitExceeded)

@@ -28,7 +28,7 @@ async def available(flow: WorkflowBench) -> int:
     def count(tx: Any, requests: Any) -> list[int]:
         return [tx.execute("SELECT count(*) FROM jobs WHERE state = 'available'")[0][0]]
 
-    return await flow.engine.database.read(count, None)
+    return await flow.service.database.read(count, None)
 
 
 async def start_all(flow: WorkflowBench) -> list[int]:
@@ -76,10 +76,10 @@ async def test_steps_that_follow_one_step_start_a_few_in_each_transaction(flow: 
 
 async def test_a_held_workflow_goes_on_when_it_is_released(flow: WorkflowBench) -> None:
     await flow.create(group(*steps(1_200)))
-    await flow.engine.workflows.hold(flow.id)
+    await flow.service.workflows.hold(flow.id)
     await start_all(flow)
     assert await flow.fetch(count=500) == []
-    await flow.engine.workflows.release(flow.id)
+    await flow.service.workflows.release(flow.id)
     await start_all(flow)
     assert sorted(await work_off(flow)) == list(range(1_200))
     assert await flow.state() == "completed"
@@ -87,12 +87,12 @@ async def test_a_held_workflow_goes_on_when_it_is_released(flow: WorkflowBench) 
 
 async def test_steps_that_have_not_started_are_cancelled_with_their_workflow(flow: WorkflowBench) -> None:
     await flow.create(group(*steps(1_200)))
-    await flow.engine.workflows.cancel(flow.id)
+    await flow.service.workflows.cancel(flow.id)
     await start_all(flow)
     assert await flow.fetch(count=500) == []
     info = await flow.look()
     assert (info.state, {step.state for step in info.walk()}) == ("cancelled", {"cancelled"})
-    await flow.engine.workflows.retry(flow.id)
+    await flow.service.workflows.retry(flow.id)
     await start_all(flow)
     assert sorted(await work_off(flow)) == list(range(1_200))
     assert await flow.state() == "completed"
@@ -110,7 +110,7 @@ async def test_what_undoes_a_cancelled_saga_starts_although_much_else_was_stoppe
     (taken,) = await flow.take()
     await flow.ack(taken)
     await start_all(flow)
-    await flow.engine.workflows.cancel(flow.id)
+    await flow.service.workflows.cancel(flow.id)
     await start_all(flow)
     assert await work_off(flow) == ["first"]
     await start_all(flow)
@@ -163,7 +163,7 @@ async def test_a_step_starts_once_if_what_it_waits_for_ends_while_its_container_
 async def test_many_large_workflows_take_turns(flow: WorkflowBench) -> None:
     ids = [(await flow.create(group(*steps(1_100)))).id for _ in range(3)]
     await flow.run_due()
-    started = [sum(step.state == "pending" for step in (await flow.engine.workflows.show(id)).walk()) for id in ids]
+    started = [sum(step.state == "pending" for step in (await flow.service.workflows.show(id)).walk()) for id in ids]
     assert max(started) - min(started) <= start_quota.MAX_STARTS_OF_WORKFLOW + 1
     await start_all(flow)
     assert await available(flow) == 3_300
@@ -171,7 +171,7 @@ async def test_many_large_workflows_take_turns(flow: WorkflowBench) -> None:
 
 async def prepared(flow: WorkflowBench, **more: Any) -> NewWorkflow:
     wire = group(*steps(1_500)) | more
-    return await flow.engine.workflows.prepare(read_members(msgspec.json.encode(wire)))
+    return await flow.service.workflows.prepare(read_members(msgspec.json.encode(wire)))
 
 
 async def test_nobody_sees_a_workflow_before_it_is_complete(flow: WorkflowBench) -> None:
@@ -180,10 +180,10 @@ async def test_nobody_sees_a_workflow_before_it_is_complete(flow: WorkflowBench)
     first, *others = creation.parts_of(new.plan)
     await flow.run(creation.plant, (seq, first))
     with pytest.raises(NotFound):
-        await flow.engine.workflows.show(new.id)
+        await flow.service.workflows.show(new.id)
     with pytest.raises(NotFound):
-        await flow.engine.workflows.cancel(new.id)
-    assert (await flow.engine.workflows.select(WorkflowFilter())).total == 0
+        await flow.service.workflows.cancel(new.id)
+    assert (await flow.service.workflows.select(WorkflowFilter())).total == 0
     with pytest.raises(BackendUnavailable, match="being created"):
         await flow.create(chain(job("a")) | {"id": new.id})
     await flow.run_due()
@@ -191,7 +191,7 @@ async def test_nobody_sees_a_workflow_before_it_is_complete(flow: WorkflowBench)
         await flow.run(creation.plant, (seq, part))
     assert await flow.fetch() == []
     assert await flow.run(creation.finish, (seq, new)) == new.id
-    info = await flow.engine.workflows.show(new.id)
+    info = await flow.service.workflows.show(new.id)
     assert (info.state, info.jobs_total, info.version) == ("running", 1_500, 1)
     await start_all(flow)
     assert sorted(await work_off(flow)) == list(range(1_500))
@@ -214,7 +214,7 @@ async def test_a_workflow_whose_creation_stops_in_the_middle_is_deleted(flow: Wo
     def count(tx: Any, requests: Any) -> list[int]:
         return [tx.execute("SELECT (SELECT count(*) FROM nodes) + (SELECT count(*) FROM workflows)")[0][0]]
 
-    assert await flow.engine.database.read(count, None) == 0
+    assert await flow.service.database.read(count, None) == 0
     assert (await flow.create(chain(job("a")) | {"id": new.id})).id == new.id
 
 

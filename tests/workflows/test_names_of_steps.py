@@ -17,7 +17,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def names(flow: WorkflowBench) -> dict[str, tuple[str, str | None]]:
-    status = await flow.engine.workflows.status(flow.id)
+    status = await flow.service.workflows.status(flow.id)
     called = {step.path: (step.name, step.display_name) for step in status.current}
     return called | {
         step.path: (step.name, step.display_name) for results in status.results.values() for step in results
@@ -33,7 +33,7 @@ async def test_a_step_with_a_fallback_keeps_its_id(flow: WorkflowBench) -> None:
     info = await flow.look()
     assert info.error is not None
     assert [(error["step"], error.get("fallback")) for error in info.error.errors] == [("build", None), ("build", True)]
-    page = await flow.engine.events.select(EventFilter(limit=100))
+    page = await flow.service.events.select(EventFilter(limit=100))
     (failed,) = [event for event in page.events if event["type"] == "workflow.failed"]
     assert failed["data"].get("failed_step_id") == "build"
 
@@ -89,12 +89,12 @@ async def test_a_step_with_a_fallback_and_its_fallback_have_one_id_wherever_they
     assert {shown.path: (shown.id, shown.name) for shown in preview(chain(step)).walk()} == {
         shown.path: (shown.id, shown.name) for shown in info.walk()
     }
-    page = await flow.engine.workflows.steps(StepFilter(flow.id))
+    page = await flow.service.workflows.steps(StepFilter(flow.id))
     assert {(row.path, row.id, row.fallback) for row in page.steps} == expected
     if kind == "a gate":
         await flow.review("x", "reject")
     await flow.work("a", "b", "c")
-    status = await flow.engine.workflows.status(flow.id)
+    status = await flow.service.workflows.status(flow.id)
     ended = status.results["steps"]
     assert {row.path for row in ended if row.fallback} == replacing & {row.path for row in ended}
     assert all(row.name == ids[row.path] for row in ended if ids[row.path] is not None)
@@ -121,8 +121,8 @@ async def test_events_name_a_step_with_a_fallback_by_its_id(flow: WorkflowBench)
     await flow.create(chain({"type": "gate", "id": "ask", "fallback": job("b")}))
     await flow.review("ask", "reject")
     await flow.work("b")
-    await flow.engine.workflows.retry_step(StepAddress(flow.id, "ask.fallback"))
-    page = await flow.engine.events.select(EventFilter(limit=100))
+    await flow.service.workflows.retry_step(StepAddress(flow.id, "ask.fallback"))
+    page = await flow.service.events.select(EventFilter(limit=100))
     named = {
         event["type"]: event["data"].get("step_id") or event["data"].get("failed_step_id") for event in page.events
     }
@@ -171,13 +171,13 @@ async def test_steps_that_wait_have_their_names(flow: WorkflowBench) -> None:
 
 async def test_pages_of_steps_show_display_names(flow: WorkflowBench) -> None:
     await flow.create(chain(job("a", display_name="First"), group(job("b")), job("c", id="c")))
-    page = await flow.engine.workflows.steps(StepFilter(flow.id))
+    page = await flow.service.workflows.steps(StepFilter(flow.id))
     assert {row.path: row.display_name for row in page.steps} == {"0": "First", "1": None, "1.0": None, "c": None}
 
 
 async def test_a_workflow_says_what_it_waits_for_also_with_its_steps(flow: WorkflowBench) -> None:
     await flow.create(chain({"type": "gate", "id": "ask"}, job("a")))
-    status = await flow.engine.workflows.status(flow.id)
+    status = await flow.service.workflows.status(flow.id)
     assert (await flow.look()).waiting_for == status.workflow.waiting_for == ["gate"]
     await flow.review("ask", "approve")
     assert (await flow.look()).waiting_for == []

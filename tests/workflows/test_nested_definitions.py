@@ -19,11 +19,11 @@ from tests.workflows.bench import WorkflowBench, chain, graph, group, job, ref
 pytestmark = pytest.mark.anyio
 
 
-async def define(flow: WorkflowBench, name: str, body: dict[str, Any], engine: Service | None = None) -> None:
-    service = (engine or flow.engine).definitions
+async def define(flow: WorkflowBench, name: str, body: dict[str, Any], service: Service | None = None) -> None:
+    definitions = (service or flow.service).definitions
     members = read_members(msgspec.json.encode(body))
-    known = {one.name for one in await service.all()}
-    await (service.update(name, members) if name in known else service.create(name, members))
+    known = {definition.name for definition in await definitions.all()}
+    await (definitions.update(name, members) if name in known else definitions.create(name, members))
 
 
 def step(name: str, **more: Any) -> dict[str, Any]:
@@ -118,7 +118,7 @@ async def test_a_reaction_starts_a_workflow_with_a_definition_in_it(flow: Workfl
     await define(flow, "inner", chain(job("work")))
     action = {"action": "start-workflow", "workflow": chain(step("inner"))}
     body = job("a", event_reactions={"on_success": [action]})
-    await flow.engine.jobs.enqueue([read_members(msgspec.json.encode(body))])
+    await flow.service.jobs.enqueue([read_members(msgspec.json.encode(body))])
     assert await flow.work() == ["a", "work"]
 
 
@@ -127,7 +127,7 @@ async def test_a_failed_definition_fails_as_a_step_does_and_is_retried(flow: Wor
     await flow.create(chain(step("inner", id="x"), job("after")))
     assert await flow.work("two") == ["one", "two"]
     assert await flow.state() == "failed"
-    await flow.engine.workflows.retry(flow.id)
+    await flow.service.workflows.retry(flow.id)
     assert await flow.work() == ["two", "after"]
     assert await flow.state() == "completed"
 
@@ -180,7 +180,7 @@ async def test_definitions_do_not_contain_each_other(flow: WorkflowBench) -> Non
 
 
 async def test_a_definition_of_another_tenant_is_none(flow: WorkflowBench) -> None:
-    acme = flow.engine.as_(Caller("acme"))
+    acme = flow.service.as_(Caller("acme"))
     await define(flow, "inner", chain(job("theirs")), acme)
     with pytest.raises(InvalidWorkflow, match="There is no definition 'inner'"):
         await flow.create(chain(step("inner")))

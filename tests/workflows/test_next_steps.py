@@ -31,17 +31,17 @@ async def given(flow: WorkflowBench, wire: dict[str, Any], *, together: bool) ->
     """Run a workflow; return what each job received of the others, and its arguments."""
     await flow.create(wire)
     received: dict[str, Any] = {}
-    jobs = await flow.engine.jobs.fetch(WORKER)
+    jobs = await flow.service.jobs.fetch(WORKER)
     while jobs:
         received |= {one.type: (msgspec.json.decode(one.parent_results or b"null"), one.args) for one in jobs}
         acks = [done(one) for one in jobs]
         if together:
-            _, found = await flow.engine.jobs.acknowledge_and_fetch(acks, WORKER)
+            _, found = await flow.service.jobs.acknowledge_and_fetch(acks, WORKER)
             assert isinstance(found, list)
             jobs = found
         else:
-            await flow.engine.jobs.acknowledge(acks)
-            jobs = await flow.engine.jobs.fetch(WORKER)
+            await flow.service.jobs.acknowledge(acks)
+            jobs = await flow.service.jobs.fetch(WORKER)
     return received
 
 
@@ -61,16 +61,16 @@ async def test_it_receives_the_same_as_by_a_fetch_of_its_own(flow: WorkflowBench
 
 async def test_what_is_known_of_it_is_not_read_again(flow: WorkflowBench, monkeypatch: pytest.MonkeyPatch) -> None:
     await flow.create(chain(job("a"), job("b"), job("c")))
-    (first,) = await flow.engine.jobs.fetch(WORKER)
+    (first,) = await flow.service.jobs.fetch(WORKER)
     monkeypatch.setattr(claimed_steps, "_STEPS", "this is no SQL")
-    _, found = await flow.engine.jobs.acknowledge_and_fetch([done(first)], WORKER)
+    _, found = await flow.service.jobs.acknowledge_and_fetch([done(first)], WORKER)
     assert isinstance(found, list)
     assert [one.type for one in found] == ["b"]
 
 
 async def test_it_is_not_handed_out_if_the_workflow_is_held_meanwhile(flow: WorkflowBench) -> None:
     await flow.create(chain(job("a"), job("b")))
-    (first,) = await flow.engine.jobs.fetch(WORKER)
+    (first,) = await flow.service.jobs.fetch(WORKER)
 
     def go_on(tx: Transaction, ids: Sequence[str]) -> list[list[Job]]:
         acknowledge(tx, [done(first)])
@@ -78,7 +78,7 @@ async def test_it_is_not_handed_out_if_the_workflow_is_held_meanwhile(flow: Work
         return claim(tx, [WORKER])
 
     assert await flow.run(go_on, flow.id) == []
-    await flow.engine.workflows.release(flow.id)
-    (second,) = await flow.engine.jobs.fetch(WORKER)
+    await flow.service.workflows.release(flow.id)
+    (second,) = await flow.service.jobs.fetch(WORKER)
     assert second.type == "b"
     assert msgspec.json.decode(second.parent_results or b"") == [{"of": "a"}]

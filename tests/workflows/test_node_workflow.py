@@ -72,11 +72,11 @@ def code(body: str, *args: Any, attempts: int = 1, **more: Any) -> dict[str, Any
 class Runner(Bench):
     """A worker that runs code jobs one by one, on request."""
 
-    def __init__(self, engine: Service, clock: Clock) -> None:
-        super().__init__(engine, clock)
+    def __init__(self, service: Service, clock: Clock) -> None:
+        super().__init__(service, clock)
         self.sandbox = Sandbox(values={"config": {"level": 3}})
         self.children = ChildPool()
-        runner = CodeRunner(self.sandbox, engine)
+        runner = CodeRunner(self.sandbox, service)
         self.executor = Executor(App("sqlite:///unused.db"), 1, self.children, lambda: None, runner)
         self.id = ""
 
@@ -90,18 +90,18 @@ class Runner(Bench):
         body = {"type": "chain", "steps": list(tasks)} | more
         given = read_members(msgspec.json.encode(body))
         try:
-            return await self.engine.definitions.update(name, given)
+            return await self.service.definitions.update(name, given)
         except NotFound:
-            return await self.engine.definitions.create(name, given)
+            return await self.service.definitions.create(name, given)
 
     async def begin(self, name: str = "flow", **more: Any) -> str:
         given = {"definition": name} | {key: value for key, value in more.items() if value is not None}
-        self.id = (await self.engine.workflows.create(read_members(msgspec.json.encode(given)))).id
+        self.id = (await self.service.workflows.create(read_members(msgspec.json.encode(given)))).id
         return self.id
 
     async def claim(self, worker_id: str = "runner") -> Job | None:
         provided = Provided({CODE_CAPABILITY: ("confined",)})
-        jobs = await self.engine.jobs.fetch(Claim(("default",), 1, worker_id, provided=provided))
+        jobs = await self.service.jobs.fetch(Claim(("default",), 1, worker_id, provided=provided))
         return jobs[0] if jobs else None
 
     async def run_one(self) -> Job | None:
@@ -114,13 +114,13 @@ class Runner(Bench):
             return
 
         loop = asyncio.get_running_loop()
-        ending = await self.executor.run(JobContext(job, "runner", self.engine, nothing, nothing, loop))
+        ending = await self.executor.run(JobContext(job, "runner", self.service, nothing, nothing, loop))
         if isinstance(ending, Acknowledgement):
-            (end,) = await self.engine.jobs.acknowledge([ending])
+            (end,) = await self.service.jobs.acknowledge([ending])
         elif isinstance(ending, FailureReport):
-            (end,) = await self.engine.jobs.fail([ending])
+            (end,) = await self.service.jobs.fail([ending])
         else:
-            (end,) = await self.engine.jobs.release([ending])
+            (end,) = await self.service.jobs.release([ending])
         return accepted(end)
 
     async def work(self, *, patience: float = 0.0) -> list[Job]:
@@ -135,13 +135,13 @@ class Runner(Bench):
             patience = 0.0
 
     async def state(self) -> str:
-        return (await self.engine.workflows.show(self.id)).state
+        return (await self.service.workflows.show(self.id)).state
 
     async def results(self, branch: str = "steps") -> list[StepResult]:
-        return (await self.engine.workflows.status(self.id)).results.get(branch, [])
+        return (await self.service.workflows.status(self.id)).results.get(branch, [])
 
     async def shared(self) -> dict[str, Any]:
-        return {name: one.decoded() for name, one in (await self.engine.workflows.properties(self.id)).items()}
+        return {name: one.decoded() for name, one in (await self.service.workflows.properties(self.id)).items()}
 
 
 def message(result: StepResult) -> str:
@@ -160,8 +160,8 @@ def value(result: StepResult) -> Any:
 
 
 @pytest.fixture
-async def runner(engine: Service, clock: Clock) -> AsyncIterator[Runner]:
-    made = Runner(engine, clock)
+async def runner(service: Service, clock: Clock) -> AsyncIterator[Runner]:
+    made = Runner(service, clock)
     yield made
     made.executor.close()
     await made.children.close()
@@ -306,7 +306,7 @@ async def test_019_a_task_of_a_cancelled_job_is_not_tried_again(runner: Runner) 
     assert job is not None
     running = asyncio.create_task(runner.execute(job))
     await asyncio.sleep(0.1)
-    await runner.engine.workflows.cancel(runner.id)
+    await runner.service.workflows.cancel(runner.id)
     assert (await running).state == "cancelled"
     assert await runner.work(patience=5) == []
     assert await runner.state() == "cancelled"
@@ -316,7 +316,7 @@ async def test_020_a_fallback_does_not_run_once_its_job_was_cancelled(runner: Ru
     await runner.start(code(FAIL, id="t", fallback=code("def body(job): job['ran'] = 1")))
     job = await runner.claim()
     assert job is not None
-    await runner.engine.workflows.cancel(runner.id)
+    await runner.service.workflows.cancel(runner.id)
     await runner.execute(job)
     assert await runner.work(patience=5) == []
     assert (await runner.shared(), await runner.state()) == ({}, "cancelled")
@@ -405,7 +405,7 @@ async def test_031_a_job_that_fails_without_a_branch_for_errors(runner: Runner) 
     await runner.work()
     (result,) = await runner.results()
     assert (await runner.state(), result.name, message(result)) == ("failed", "task", "This is an error")
-    assert "on_error" not in (await runner.engine.workflows.status(runner.id)).results
+    assert "on_error" not in (await runner.service.workflows.status(runner.id)).results
 
 
 REQUEUE = "def body(job):\n    if 'n' not in job:\n        job['n'] = 1\n        raise Snooze(5)\n    return 'OK'"
@@ -415,7 +415,7 @@ async def test_032_and_033_a_requeued_job_resumes_at_its_step(runner: Runner) ->
     await runner.start(code(OK), code(REQUEUE), code(OK), timeout=60)
     assert [job.state for job in await runner.work()] == ["completed", "scheduled"]
     assert len(await runner.results()) == 1
-    limit = (await runner.engine.workflows.status(runner.id)).workflow
+    limit = (await runner.service.workflows.status(runner.id)).workflow
     assert limit.started_at is not None
     await runner.run_due(6)
     assert [job.state for job in await runner.work()] == ["completed", "completed"]
@@ -428,8 +428,8 @@ async def test_034_a_job_that_takes_longer_than_it_may_fails(runner: Runner) -> 
     job = await runner.claim()
     assert job is not None
     await runner.run_due(4)
-    await runner.engine.jobs.release([Release(job.id, job.worker_id, job.attempt)])
-    info = await runner.engine.workflows.show(runner.id)
+    await runner.service.jobs.release([Release(job.id, job.worker_id, job.attempt)])
+    info = await runner.service.workflows.show(runner.id)
     assert (info.state, info.error and info.error.code) == ("failed", "workflow_timeout")
 
 
@@ -473,11 +473,11 @@ async def test_040_a_running_job_that_is_cancelled_runs_its_branch_for_that(runn
     await runner.start(code(LONG, timeout_ms=500), code(OK), on_error=code(OK), on_cancel=tidy)
     job = await runner.claim()
     assert job is not None
-    await runner.engine.workflows.cancel(runner.id)
+    await runner.service.workflows.cancel(runner.id)
     await runner.execute(job)
     await runner.work()
     assert (await runner.state(), await runner.shared()) == ("cancelled", {"tidied": True})
-    status = await runner.engine.workflows.status(runner.id)
+    status = await runner.service.workflows.status(runner.id)
     assert "ran longer" in message(status.results["steps"][0])
     assert [value(one) for one in status.results["on_cancel"]] == ["OK"]
     assert "on_error" not in status.results
@@ -486,7 +486,7 @@ async def test_040_a_running_job_that_is_cancelled_runs_its_branch_for_that(runn
 async def test_041_a_task_notes_something(runner: Runner) -> None:
     await runner.start(code("def body(job):\n    job.info('a note')\n    return 'OK'"))
     await runner.work()
-    assert [msgspec.json.decode(note.note) for note in await runner.engine.workflows.notes(runner.id)] == ["a note"]
+    assert [msgspec.json.decode(note.note) for note in await runner.service.workflows.notes(runner.id)] == ["a note"]
 
 
 # Runners
@@ -501,8 +501,8 @@ def test_042_an_identity_that_was_made_up_is_kept(tmp_path: Path) -> None:
 
 
 async def test_043_a_runner_is_known_with_the_time_when_it_was_seen(runner: Runner) -> None:
-    await runner.engine.fleet.beat(Heartbeat("one"))
-    (worker,) = await runner.engine.fleet.all()
+    await runner.service.fleet.beat(Heartbeat("one"))
+    (worker,) = await runner.service.fleet.all()
     assert (worker.id, worker.last_seen_at) == ("one", runner.clock())
 
 
@@ -525,20 +525,20 @@ def test_045_the_pauses_between_retries_of_a_job_grow_up_to_a_bound() -> None:
 
 async def test_046_and_074_an_idle_runner_is_given_nothing_until_it_is_woken(runner: Runner) -> None:
     await runner.start(code(OK))
-    await runner.engine.fleet.beat(Heartbeat("runner"))
-    await runner.engine.fleet.direct("runner", "quiet")
+    await runner.service.fleet.beat(Heartbeat("runner"))
+    await runner.service.fleet.direct("runner", "quiet")
     assert await runner.work() == []
-    assert (await runner.engine.fleet.beat(Heartbeat("runner"))).directive == "quiet"
-    await runner.engine.fleet.direct("runner", "running")
+    assert (await runner.service.fleet.beat(Heartbeat("runner"))).directive == "quiet"
+    await runner.service.fleet.direct("runner", "running")
     assert len(await runner.work()) == 1
 
 
 async def test_047_and_048_a_job_waits_and_goes_on_when_it_is_resumed(runner: Runner) -> None:
     await runner.start(code(OK), code(WAIT), code("def body(job):\n    import math\n    return math.pi > 3"))
     await runner.work()
-    assert [one.state for one in (await runner.engine.workflows.status(runner.id)).current] == ["waiting"]
+    assert [one.state for one in (await runner.service.workflows.status(runner.id)).current] == ["waiting"]
     assert await runner.work(patience=1_000) == []
-    await runner.engine.workflows.resume(WorkflowResumption(runner.id, data=b'"OK"'))
+    await runner.service.workflows.resume(WorkflowResumption(runner.id, data=b'"OK"'))
     await runner.work()
     assert (await runner.state(), [value(one) for one in await runner.results()]) == ("completed", ["OK", "OK", True])
 
@@ -546,7 +546,7 @@ async def test_047_and_048_a_job_waits_and_goes_on_when_it_is_resumed(runner: Ru
 async def test_049_and_050_a_job_that_fails_tells_why(runner: Runner) -> None:
     await runner.start(code(FAIL))
     await runner.work()
-    info = await runner.engine.workflows.show(runner.id)
+    info = await runner.service.workflows.show(runner.id)
     assert info.error is not None
     assert (info.error.errors[0]["type"], info.error.errors[0]["message"]) == ("ValueError", "This is an error")
 
@@ -556,42 +556,42 @@ async def test_051_a_job_that_always_wants_to_be_retried_is_so_often(runner: Run
     ids = [await runner.start(code("def body(job): raise RetryWorkflow()"), retry=policy, target="t")]
     for _ in range(2):
         await runner.work(patience=5)
-        following = (await runner.engine.workflows.show(ids[-1])).next_attempt
+        following = (await runner.service.workflows.show(ids[-1])).next_attempt
         assert following is not None
         ids.append(following)
     await runner.work()
-    found = [await runner.engine.workflows.show(id) for id in ids]
+    found = [await runner.service.workflows.show(id) for id in ids]
     assert [one.state for one in found] == ["retried", "retried", "failed"]
     assert [one.next_attempt for one in found] == [ids[1], ids[2], None]
     assert [one.previous_attempt for one in found] == [None, ids[0], ids[1]]
 
 
 async def test_052_and_071_to_073_runners_that_fall_silent_are_forgotten_and_no_others(runner: Runner) -> None:
-    await runner.engine.fleet.beat(Heartbeat("old"))
+    await runner.service.fleet.beat(Heartbeat("old"))
     runner.clock.advance(20)
-    await runner.engine.fleet.beat(Heartbeat("fresh"))
-    await runner.engine.fleet.beat(Heartbeat("old"))
-    assert {worker.last_seen_at for worker in await runner.engine.fleet.all()} == {runner.clock()}
+    await runner.service.fleet.beat(Heartbeat("fresh"))
+    await runner.service.fleet.beat(Heartbeat("old"))
+    assert {worker.last_seen_at for worker in await runner.service.fleet.all()} == {runner.clock()}
     runner.clock.advance(20)
-    await runner.engine.fleet.beat(Heartbeat("fresh"))
+    await runner.service.fleet.beat(Heartbeat("fresh"))
     await runner.run_due(15)
-    assert [worker.id for worker in await runner.engine.fleet.all()] == ["fresh"]
+    assert [worker.id for worker in await runner.service.fleet.all()] == ["fresh"]
 
 
 async def test_053_what_a_silent_runner_held_is_stale_and_nothing_else(runner: Runner) -> None:
     await runner.define("flow", code(OK, attempts=2))
     ids = [await runner.begin() for _ in range(2)]
-    await runner.engine.fleet.beat(Heartbeat("old"))
+    await runner.service.fleet.beat(Heartbeat("old"))
     held, done = await runner.claim("old"), await runner.claim("old")
     assert held is not None
     assert done is not None
-    await runner.engine.jobs.acknowledge([Acknowledgement(done.id, b'"OK"', "old", 1)])
+    await runner.service.jobs.acknowledge([Acknowledgement(done.id, b'"OK"', "old", 1)])
     await runner.run_due(5)
     assert (await runner.find(held)).state == "active"
     await runner.run_due(60)
     assert ((await runner.find(held)).state, (await runner.find(done)).state) == ("available", "completed")
     await runner.work()
-    assert [(await runner.engine.workflows.show(id)).state for id in ids] == ["completed", "completed"]
+    assert [(await runner.service.workflows.show(id)).state for id in ids] == ["completed", "completed"]
 
 
 async def test_054_a_task_that_is_too_slow_fails_with_its_record(runner: Runner) -> None:
@@ -615,16 +615,16 @@ async def test_056_a_definition_is_kept_with_its_branches(runner: Runner) -> Non
 async def test_057_the_name_of_a_definition_is_taken_once(runner: Runner) -> None:
     await runner.define("flow", code(OK))
     with pytest.raises(Duplicate):
-        await runner.engine.definitions.create(
+        await runner.service.definitions.create(
             "flow", read_members(b'{"type":"chain","steps":[{"type":"a","args":[]}]}')
         )
 
 
 async def test_058_a_definition_is_found_or_its_name_is_told(runner: Runner) -> None:
     made = await runner.define("flow", code(OK))
-    assert await runner.engine.definitions.find(Named("flow")) == made
+    assert await runner.service.definitions.find(Named("flow")) == made
     with pytest.raises(NotFound, match="'other'"):
-        await runner.engine.definitions.find(Named("other"))
+        await runner.service.definitions.find(Named("other"))
 
 
 async def test_059_a_definition_may_get_a_task_more(runner: Runner) -> None:
@@ -635,7 +635,7 @@ async def test_059_a_definition_may_get_a_task_more(runner: Runner) -> None:
 
 async def test_060_a_job_is_made_with_all_that_was_said_of_it(runner: Runner) -> None:
     await runner.start(code(OK), target="/foo", params={"foo": "1", "chicken": "2"}, properties={"extra": [1]})
-    info = await runner.engine.workflows.show(runner.id)
+    info = await runner.service.workflows.show(runner.id)
     assert (info.state, info.target, bytes(info.params)) == ("running", "/foo", b'{"foo":"1","chicken":"2"}')  # type: ignore[arg-type]
     assert await runner.shared() == {"extra": [1]}
     assert await runner.results() == []
@@ -683,7 +683,7 @@ async def test_066_and_067_an_active_job_belongs_to_one_worker(runner: Runner) -
     assert job is not None
     assert (job.state, job.worker_id) == ("active", "one")
     assert await runner.claim("two") is None
-    reported = await runner.engine.jobs.report(Progress(job.id, 0.5, None, "one", 1))
+    reported = await runner.service.jobs.report(Progress(job.id, 0.5, None, "one", 1))
     assert (reported.state, reported.worker_id) == ("active", "one")
     assert [held.id for held in await runner.run(held_jobs, "one")] == [job.id]
 
@@ -691,7 +691,7 @@ async def test_066_and_067_an_active_job_belongs_to_one_worker(runner: Runner) -
 async def test_068_a_finished_job_has_no_current_step_and_keeps_its_results(runner: Runner) -> None:
     await runner.start(code(OK))
     await runner.work()
-    status = await runner.engine.workflows.status(runner.id)
+    status = await runner.service.workflows.status(runner.id)
     assert (status.workflow.finished, status.current, len(status.results["steps"])) == (True, [], 1)
 
 
@@ -699,14 +699,14 @@ async def test_070_a_requeued_job_has_no_worker(runner: Runner) -> None:
     await runner.start(code(OK))
     job = await runner.claim("one")
     assert job is not None
-    (released,) = await runner.engine.jobs.release([Release(job.id, "one", 1)])
+    (released,) = await runner.service.jobs.release([Release(job.id, "one", 1)])
     assert (accepted(released).state, accepted(released).worker_id) == ("available", None)
 
 
 async def test_075_definitions_are_listed(runner: Runner) -> None:
     for name in ("b", "a"):
         await runner.define(name, code(OK))
-    assert [one.name for one in await runner.engine.definitions.all()] == ["a", "b"]
+    assert [one.name for one in await runner.service.definitions.all()] == ["a", "b"]
 
 
 async def test_076_jobs_are_counted_by_state_and_age(runner: Runner) -> None:
@@ -714,12 +714,12 @@ async def test_076_jobs_are_counted_by_state_and_age(runner: Runner) -> None:
     await runner.work()
     runner.clock.advance(5_400)
     await runner.begin()
-    counts = await runner.engine.workflows.statistics("flow")
+    counts = await runner.service.workflows.statistics("flow")
     assert (counts.current["running"], counts.current["completed"], counts.past_hour["completed"]) == (1, 0, 1)
     runner.clock.advance(7_200)
-    assert (await runner.engine.workflows.statistics()).past_24h["completed"] == 1
+    assert (await runner.service.workflows.statistics()).past_24h["completed"] == 1
     runner.clock.advance(86_400)
-    assert (await runner.engine.workflows.statistics()).all_time["completed"] == 1
+    assert (await runner.service.workflows.statistics()).all_time["completed"] == 1
 
 
 async def test_077_jobs_are_found_by_state_definition_and_target(runner: Runner) -> None:
@@ -729,7 +729,7 @@ async def test_077_jobs_are_found_by_state_definition_and_target(runner: Runner)
     await runner.begin(target="/b")
 
     async def count(**chosen: Any) -> int:
-        return (await runner.engine.workflows.select(WorkflowFilter(**chosen))).total
+        return (await runner.service.workflows.select(WorkflowFilter(**chosen))).total
 
     assert await count() == 3
     assert await count(definition="flow", target="/a") == 2
@@ -742,12 +742,12 @@ async def test_077_jobs_are_found_by_state_definition_and_target(runner: Runner)
 async def test_078_notes_are_kept_in_order_and_need_an_existing_workflow(runner: Runner) -> None:
     await runner.start(code(OK))
     with pytest.raises(NotFound):
-        await runner.engine.workflows.add_note(NewNote(b"1", workflow_id="019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f"))
+        await runner.service.workflows.add_note(NewNote(b"1", workflow_id="019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f"))
     with pytest.raises(NotFound):
-        await runner.engine.workflows.notes("nobody")
+        await runner.service.workflows.notes("nobody")
     for note in (b'{"10%":"one"}', b'{"20%":"two"}'):
-        await runner.engine.workflows.add_note(NewNote(note, workflow_id=runner.id))
-    assert [bytes(one.note) for one in await runner.engine.workflows.notes(runner.id)] == [
+        await runner.service.workflows.add_note(NewNote(note, workflow_id=runner.id))
+    assert [bytes(one.note) for one in await runner.service.workflows.notes(runner.id)] == [
         b'{"10%":"one"}',
         b'{"20%":"two"}',
     ]
@@ -755,9 +755,9 @@ async def test_078_notes_are_kept_in_order_and_need_an_existing_workflow(runner:
 
 async def test_079_a_definition_is_deleted_once(runner: Runner) -> None:
     await runner.define("flow", code(OK))
-    await runner.engine.definitions.delete(Deletion("flow"))
+    await runner.service.definitions.delete(Deletion("flow"))
     with pytest.raises(NotFound):
-        await runner.engine.definitions.delete(Deletion("flow"))
+        await runner.service.definitions.delete(Deletion("flow"))
 
 
 # Behaviour of node-workflow that its own tests do not cover
@@ -765,7 +765,7 @@ async def test_079_a_definition_is_deleted_once(runner: Runner) -> None:
 
 async def test_098_a_cancelled_job_that_has_not_run_never_does(runner: Runner) -> None:
     await runner.start(code(OK))
-    await runner.engine.workflows.cancel(runner.id)
+    await runner.service.workflows.cancel(runner.id)
     assert await runner.work() == []
 
 
@@ -778,7 +778,7 @@ async def test_101_going_back_to_the_queue_does_not_run_the_branch_for_errors(ru
 async def test_104_a_definition_with_a_bad_body_stores_nothing(runner: Runner) -> None:
     with pytest.raises(InvalidWorkflow):
         await runner.define("flow", code(OK), code("function(job, cb) {}"))
-    assert await runner.engine.definitions.all() == []
+    assert await runner.service.definitions.all() == []
 
 
 async def test_105_jobs_of_the_future_do_not_keep_others_from_running(runner: Runner) -> None:
@@ -787,7 +787,7 @@ async def test_105_jobs_of_the_future_do_not_keep_others_from_running(runner: Ru
         await runner.begin(scheduled_at="+PT1H")
     last = await runner.begin()
     assert len(await runner.work()) == 1
-    assert (await runner.engine.workflows.show(last)).state == "completed"
+    assert (await runner.service.workflows.show(last)).state == "completed"
 
 
 async def test_106_a_task_whose_process_dies_fails_at_once() -> None:
@@ -799,7 +799,7 @@ async def test_106_a_task_whose_process_dies_fails_at_once() -> None:
 async def test_107_a_lost_runner_cancels_what_says_so_and_runs_that_branch(runner: Runner) -> None:
     await runner.start(code(LONG), on_cancel=code("def body(job): job['tidied'] = 1"), on_lost_worker="cancel")
     assert await runner.claim("lost") is not None
-    await runner.engine.fleet.leave("lost", lost=True)
+    await runner.service.fleet.leave("lost", lost=True)
     await runner.work()
     assert (await runner.state(), await runner.shared()) == ("cancelled", {"tidied": 1})
 
@@ -841,9 +841,9 @@ async def test_115_notes_survive_waiting_and_going_back(runner: Runner) -> None:
     body += "    if job['n'] == 1: raise Snooze(0)\n    if job['n'] == 2: raise Wait(again=True)\n    return 'OK'"
     await runner.start(code(body))
     await runner.work()
-    await runner.engine.workflows.resume(WorkflowResumption(runner.id))
+    await runner.service.workflows.resume(WorkflowResumption(runner.id))
     await runner.work()
-    assert [bytes(one.note) for one in await runner.engine.workflows.notes(runner.id)] == [b"0", b"1", b"2"]
+    assert [bytes(one.note) for one in await runner.service.workflows.notes(runner.id)] == [b"0", b"1", b"2"]
     assert await runner.state() == "completed"
 
 
@@ -866,8 +866,8 @@ async def test_of_many_clients_that_lock_and_take_targets_at_once_none_gets_what
         ]
         ends = await asyncio.gather(*attempts, return_exceptions=True)
     finally:
-        for engine in engines:
-            await engine.close()
+        for service in engines:
+            await service.close()
     won = [end for end in ends if not isinstance(end, BaseException)]
     assert len(won) == 1
     assert all(isinstance(end, Conflict) for end in ends if isinstance(end, BaseException)), ends
@@ -883,7 +883,7 @@ async def test_a_lock_and_a_creation_may_come_in_any_order_and_both_know_who_was
         taking = {"definition": "flow", "target": f"/x/{round}"}
         given = [locking, taking] if round % 2 else [taking, locking]
         ends = await asyncio.gather(
-            *[runner.engine.workflows.create(read_members(msgspec.json.encode(one))) for one in given],
+            *[runner.service.workflows.create(read_members(msgspec.json.encode(one))) for one in given],
             return_exceptions=True,
         )
         by_target = dict(zip([one["target"] for one in given], ends, strict=True))
@@ -899,5 +899,5 @@ async def test_a_failure_of_the_code_s_own_is_final_if_it_says_so(runner: Runner
     (job,) = await runner.work()
     assert (job.state, job.outcome) == ("discarded", "failure")
     report = FailureReport(job.id, Failure("Late", "word"), "runner", 1)
-    (late,) = await runner.engine.jobs.fail([report])
+    (late,) = await runner.service.jobs.fail([report])
     assert isinstance(late, Conflict)

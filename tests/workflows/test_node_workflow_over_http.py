@@ -199,8 +199,8 @@ async def test_097_a_definition_is_deleted_once_and_not_while_it_is_used(http: H
     assert (await http("DELETE", f"{BASE}/definitions/flow")).status_code == 404
 
 
-async def test_113_a_ping_is_answered_and_503_if_the_database_is_away(http: Http, engine: Any) -> None:
+async def test_113_a_ping_is_answered_and_503_if_the_database_is_away(http: Http, service: Any) -> None:
     assert (await http("GET", f"{BASE}/ping")).json()["backend"] == "up"
-    engine.database.close()
+    service.database.close()
     away = await http("GET", f"{BASE}/ping")
     assert away.status_code == 503

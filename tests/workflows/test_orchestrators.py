@@ -107,9 +107,9 @@ def made(url: str) -> App:
 
 
 @pytest.fixture
-async def app(url: str, engine: Service) -> App:
+async def app(url: str, service: Service) -> App:
     application = made(url)
-    application.work_on(engine, url)
+    application.work_on(service, url)
     return application
 
 
@@ -189,22 +189,22 @@ def _orchestrating(name: str, step: str | None, params: Any) -> dict[str, msgspe
 )
 async def test_what_it_refuses_is_not_started(app: App, name: str, params: Any, words: str) -> None:
     request = {"orchestrator": name, "params": params}
-    before = await app.engine().workflows.count()
+    before = await app.service().workflows.count()
     with pytest.raises(InvalidRequest, match=words):
-        await app.engine().workflows.create(read_members(msgspec.json.encode(request)))
-    assert await app.engine().workflows.count() == before
+        await app.service().workflows.create(read_members(msgspec.json.encode(request)))
+    assert await app.service().workflows.count() == before
 
 
 @pytest.mark.parametrize("beside", [{"steps": []}, {"definition": "x"}, {"orchestrator": 1}])
 async def test_what_it_lays_out_is_not_said_by_others(app: App, beside: dict[str, Any]) -> None:
     request = {"orchestrator": "release", "params": {"archs": ["x"]}} | beside
     with pytest.raises(InvalidRequest):
-        await app.engine().workflows.create(read_members(msgspec.json.encode(request)))
+        await app.service().workflows.create(read_members(msgspec.json.encode(request)))
 
 
-async def test_a_server_without_orchestrators_says_so(engine: Service) -> None:
+async def test_a_server_without_orchestrators_says_so(service: Service) -> None:
     with pytest.raises(InvalidRequest, match="serve --app"):
-        await engine.workflows.create(read_members(b'{"orchestrator": "release"}'))
+        await service.workflows.create(read_members(b'{"orchestrator": "release"}'))
 
 
 async def test_s72_s84_workflows_inside_are_laid_out_once_and_share_the_collection(app: App) -> None:
@@ -226,7 +226,7 @@ async def test_s72_s84_workflows_inside_are_laid_out_once_and_share_the_collecti
 
 
 async def test_s83_those_of_a_workflow_run_one_at_a_time_and_those_of_others_beside_them(app: App) -> None:
-    engine = app.engine()
+    service = app.service()
     running: list[str] = []
     release = asyncio.Event()
 
@@ -249,7 +249,7 @@ async def test_s83_those_of_a_workflow_run_one_at_a_time_and_those_of_others_bes
         while len(running) < 2:
             await asyncio.sleep(0.01)
         assert sorted(running) == sorted(run.id for run in runs), "one of each"
-        assert await engine.jobs.fetch(Claim((queue_of("busy"),))) == [], "the other two must wait"
+        assert await service.jobs.fetch(Claim((queue_of("busy"),))) == [], "the other two must wait"
         release.set()
         for run in runs:
             await run.result(20)
@@ -283,8 +283,8 @@ async def test_s74_a_requirement_is_a_dependency_on_the_step_that_promises_it(ap
             await asyncio.sleep(0.01)
     assert [wire["depends_on"] for wire in seen] == [["first"], ["first"]]
     assert (await states(app, run.id))["user"] == "waiting"
-    (job,) = await app.engine().jobs.fetch(Claim(("default",), count=5))
-    assert isinstance((await app.engine().jobs.acknowledge([Acknowledgement(job.id, b"1")]))[0], Job)
+    (job,) = await app.service().jobs.fetch(Claim(("default",), count=5))
+    assert isinstance((await app.service().jobs.acknowledge([Acknowledgement(job.id, b"1")]))[0], Job)
     assert (await states(app, run.id))["user"] == "pending"
 
 
@@ -353,40 +353,40 @@ async def test_a_promise_made_before_is_waited_for_by_what_looks_it_up(app: App,
 
 async def test_a_lost_worker_does_not_fail_the_workflow(app: App, clock: Any) -> None:
     run = await app.astart(app.orchestrators["release"], params={"archs": ["x"]})
-    engine = app.engine()
-    (job,) = await engine.jobs.fetch(Claim((queue_of("release"),), worker_id="lost", lease=30_000_000))
+    service = app.service()
+    (job,) = await service.jobs.fetch(Claim((queue_of("release"),), worker_id="lost", lease=30_000_000))
     clock.advance(31)
-    await engine.database.run(run_due, None)
+    await service.database.run(run_due, None)
     async with working(app):
         await run.result(20)
-    assert (await engine.jobs.find(job.id)).attempt == 2
+    assert (await service.jobs.find(job.id)).attempt == 2
 
 
 async def test_an_orchestrator_sees_only_the_workflow_that_it_is_a_step_of(app: App) -> None:
     """A job outside of any workflow cannot forge its ``workflow_id``."""
     run = await app.astart(app.orchestrators["release"], params={"archs": ["x"]})
-    engine = app.engine()
+    service = app.service()
     forged = _orchestrating("release", None, {"archs": ["x"]})
     forged |= {"workflow_id": msgspec.Raw(msgspec.json.encode(run.id)), "workflow_step": msgspec.Raw(b'"populate"')}
-    (pushed,) = await engine.jobs.enqueue([forged])
+    (pushed,) = await service.jobs.enqueue([forged])
     assert pushed.job.exclusive_key is None
     async with working(app):
-        ended = await engine.jobs.wait_for(pushed.job.id, 20)
+        ended = await service.jobs.wait_for(pushed.job.id, 20)
         assert ended.error is not None
         assert ended.error["code"] == "configure_failed"
         await run.result(20)
 
 
-async def test_a_worker_is_given_only_those_that_it_knows(app: App, engine: Service, url: str) -> None:
+async def test_a_worker_is_given_only_those_that_it_knows(app: App, service: Service, url: str) -> None:
     other = App(url)
-    other.work_on(engine, url)
+    other.work_on(service, url)
 
     @other.orchestrator("other")
     class Other(Orchestrator):
         def populate(self) -> None:
             pass
 
-    app.work_on(engine, url)
+    app.work_on(service, url)
     run = await app.astart(app.orchestrators["release"], params={"archs": ["x"]})
     async with working(other, queues=(queue_of("other"),)), working(app):
         await run.result(20)
@@ -459,8 +459,8 @@ async def test_a_name_that_another_step_has_is_refused(app: App) -> None:
 
 async def test_over_http_the_server_runs_it_and_workers_do_the_rest(app: App, url: str) -> None:
     """The server has the orchestrators; a worker with handlers only runs the steps that they add."""
-    engine = app.engine()
-    async with serving(engine) as (_, port):
+    service = app.service()
+    async with serving(service) as (_, port):
         client_app = App(f"http://127.0.0.1:{port}")
 
         @client_app.job("build")

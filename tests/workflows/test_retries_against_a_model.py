@@ -56,8 +56,8 @@ class _Run:
 class _Office:
     """Runs workflows, and retries steps and workflows at random times."""
 
-    def __init__(self, engine: Service, clock: Clock, rng: random.Random) -> None:
-        self.engine, self.clock, self.rng = engine, clock, rng
+    def __init__(self, service: Service, clock: Clock, rng: random.Random) -> None:
+        self.service, self.clock, self.rng = service, clock, rng
         self.runs: dict[str, _Run] = {}
         """The workflows by id."""
         self.active: list[Job] = []
@@ -69,13 +69,13 @@ class _Office:
     async def create(self, count: int) -> None:
         for _ in range(count):
             wire = without_growth(Maker(self.rng, levels=3).workflow())
-            info = await self.engine.workflows.create(members(wire))
+            info = await self.service.workflows.create(members(wire))
             self.runs[info.id] = _Run(info.id, wire)
 
     async def work(self, failing: float) -> bool:
         """Start some jobs, and end some of those that run; return whether there was something to do."""
         self.actions += 1
-        fresh = await self.engine.jobs.fetch(Claim(("default",), self.rng.choice([5, 40]), "w", HOUR))
+        fresh = await self.service.jobs.fetch(Claim(("default",), self.rng.choice([5, 40]), "w", HOUR))
         self.began |= {job.id: self.actions for job in fresh}
         self.active += fresh
         self.rng.shuffle(self.active)
@@ -86,10 +86,10 @@ class _Office:
             self.ended[job.id] = self.actions
             run.last.ends[path] = "fail" if self.rng.random() < failing else "ok"
             if run.last.ends[path] == "ok":
-                await self.engine.jobs.acknowledge([Acknowledgement(job.id, b"1", job.worker_id, job.attempt)])
+                await self.service.jobs.acknowledge([Acknowledgement(job.id, b"1", job.worker_id, job.attempt)])
             else:
                 failure = Failure("Final", "it is over", retryable=False)
-                await self.engine.jobs.fail([FailureReport(job.id, failure, job.worker_id, job.attempt)])
+                await self.service.jobs.fail([FailureReport(job.id, failure, job.worker_id, job.attempt)])
         return bool(fresh or ending)
 
     def _place(self, job: Job) -> tuple[_Run, str]:
@@ -100,24 +100,24 @@ class _Office:
         """Approve or reject some of the steps that wait for it; return whether there were any."""
         reviewed = False
         for run in self.runs.values():
-            for step in every_step(await self.engine.workflows.show(run.id)):
+            for step in every_step(await self.service.workflows.show(run.id)):
                 if step.state == "blocked" and self.rng.random() < share:
                     run.last.approvals[step.path] = approved = self.rng.random() < 0.8
                     action: Any = "approve" if approved else "reject"
-                    await self.engine.workflows.review_step(Review(run.id, step.path, action, None, None))
+                    await self.service.workflows.review_step(Review(run.id, step.path, action, None, None))
                     reviewed = True
         return reviewed
 
     async def retry(self) -> None:
         """Retry a random step of each workflow, or the workflow."""
         for run in self.runs.values():
-            info = await self.engine.workflows.show(run.id)
+            info = await self.service.workflows.show(run.id)
             steps = [step.path for step in every_step(info) if step.state in RETRYABLE]
             try:
                 if info.finished and info.state != "completed" and self.rng.random() < 0.3:
-                    await self.engine.workflows.retry(run.id)
+                    await self.service.workflows.retry(run.id)
                 elif steps:
-                    await self.engine.workflows.retry_step(StepAddress(run.id, self.rng.choice(steps)))
+                    await self.service.workflows.retry_step(StepAddress(run.id, self.rng.choice(steps)))
                 else:
                     continue
                 self.retried += 1
@@ -129,12 +129,12 @@ class _Office:
         while idle < 3:
             busy = await self.work(0.2) or await self.review()
             self.clock.advance(15)
-            await self.engine.database.run(run_due, None)
+            await self.service.database.run(run_due, None)
             idle = 0 if busy else idle + 1
 
     async def check(self) -> None:
         for run in self.runs.values():
-            info = await self.engine.workflows.show(run.id)
+            info = await self.service.workflows.show(run.id)
             shown = {step.path: step.state for step in every_step(info)}
             assert info.finished, (run.wire, shown)
             expected = Interpreter(run.wire)
@@ -146,8 +146,8 @@ class _Office:
             }
             assert not wrong, (wrong, run.wire)
             assert info.state == expected.state, run.wire
-        for before, after in await self.engine.database.read(followed_jobs, None):
-            assert self.began[after] > self.ended[before], [self._place(await self.engine.jobs.find(before))[0].wire]
+        for before, after in await self.service.database.read(followed_jobs, None):
+            assert self.began[after] > self.ended[before], [self._place(await self.service.jobs.find(before))[0].wire]
 
 
 def followed_jobs(tx: Transaction, calls: Sequence[None]) -> list[list[tuple[str, str]]]:
@@ -182,8 +182,8 @@ def without_growth(wire: Any) -> Any:
     return wire
 
 
-async def run_with_retries(engine: Service, clock: Clock, seed: int, count: int) -> _Office:
-    office = _Office(engine, clock, random.Random(seed))
+async def run_with_retries(service: Service, clock: Clock, seed: int, count: int) -> _Office:
+    office = _Office(service, clock, random.Random(seed))
     await office.create(count)
     for turn in range(14):
         await office.work(0.35)
@@ -192,12 +192,12 @@ async def run_with_retries(engine: Service, clock: Clock, seed: int, count: int)
         await office.retry()
     await office.finish()
     await office.check()
-    assert not await engine.database.read(leftovers, None)
+    assert not await service.database.read(leftovers, None)
     return office
 
 
-async def test_a_workflow_with_retried_steps_ends_as_one_that_ran_once(engine: Service, clock: Clock) -> None:
-    office = await run_with_retries(engine, clock, 1, 15)
+async def test_a_workflow_with_retried_steps_ends_as_one_that_ran_once(service: Service, clock: Clock) -> None:
+    office = await run_with_retries(service, clock, 1, 15)
     assert office.retried > 5
     assert office.refused > 5
 
@@ -207,6 +207,6 @@ async def test_a_workflow_with_retried_steps_ends_as_one_that_ran_once(engine: S
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", range(2, 2 + cases(10)))
 async def test_many_workflows_with_retried_steps_end_as_those_that_ran_once(
-    engine: Service, clock: Clock, seed: int
+    service: Service, clock: Clock, seed: int
 ) -> None:
-    await run_with_retries(engine, clock, seed, 60)
+    await run_with_retries(service, clock, seed, 60)

@@ -29,7 +29,7 @@ async def test_s07_a_gate_is_a_step_that_needs_somebody(flow: WorkflowBench) -> 
     await flow.create(chain({"type": "gate", "id": "g"}))
     assert await flow.states() == {"g": "blocked"}
     strange = read_members(msgspec.json.encode(chain({"type": "gate", "args": []})), "the workflow")
-    (warning,) = (await flow.engine.workflows.prepare(strange)).warnings
+    (warning,) = (await flow.service.workflows.prepare(strange)).warnings
     assert "A gate has no member 'args'" in warning
 
 
@@ -85,7 +85,7 @@ async def test_s13_what_was_cancelled_takes_no_more_words(flow: WorkflowBench) -
 async def test_s17_a_worker_that_hands_a_job_back_leaves_the_workflow_as_it_was(flow: WorkflowBench) -> None:
     await flow.create(chain(job("a"), job("b")))
     (one,) = await flow.take()
-    flow.engine.jobs.give_back([one])
+    flow.service.jobs.give_back([one])
     again = await flow.fetch_one()
     assert (again.id, again.attempt) == (one.id, 1)
     assert await flow.states() == {"0": "active", "1": "waiting"}
@@ -205,7 +205,7 @@ async def test_s31_a_cancelled_step_that_succeeds_in_the_end_counts_as_success(f
     await flow.create(group(job("a"), job("b")))
     await flow.cancel_step("0")
     await flow.work()
-    await flow.engine.workflows.retry(flow.id)
+    await flow.service.workflows.retry(flow.id)
     assert await flow.work() == ["a"]
     assert await flow.state() == "completed"
 
@@ -253,7 +253,7 @@ async def test_s35_many_ends_in_one_transaction_advance_a_workflow_once(flow: Wo
     await flow.create(group(*[job(f"j{number}") for number in range(20)]))
     jobs = await flow.take(20)
     before = (await flow.look()).version
-    await flow.engine.jobs.acknowledge([Acknowledgement(one.id) for one in jobs])
+    await flow.service.jobs.acknowledge([Acknowledgement(one.id) for one in jobs])
     info = await flow.look()
     assert (info.state, info.version) == ("completed", before + 1)
 
@@ -266,7 +266,7 @@ async def test_s36_a_retry_makes_new_jobs_that_know_the_old_ones(flow: WorkflowB
     await flow.work("b")
     old = (await flow.step("1")).job_id
     assert isinstance(old, str)
-    info = await flow.engine.workflows.retry(flow.id)
+    info = await flow.service.workflows.retry(flow.id)
     assert (info.state, info.finished, info.completed_at) == ("running", False, None)
     new = await flow.fetch_one()
     assert msgspec.json.decode(new.envelope)["supersedes"] == old
@@ -282,12 +282,12 @@ async def test_s36_a_retry_makes_new_jobs_that_know_the_old_ones(flow: WorkflowB
 async def test_s37_only_what_has_ended_without_success_can_be_retried(flow: WorkflowBench) -> None:
     await flow.create(chain(job("a")))
     with pytest.raises(Conflict, match="has not finished"):
-        await flow.engine.workflows.retry(flow.id)
+        await flow.service.workflows.retry(flow.id)
     await flow.work()
     with pytest.raises(Conflict, match="is completed; there is nothing to retry"):
-        await flow.engine.workflows.retry(flow.id)
+        await flow.service.workflows.retry(flow.id)
     with pytest.raises(NotFound):
-        await flow.engine.workflows.retry("019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f")
+        await flow.service.workflows.retry("019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f")
 
 
 async def test_s38_a_job_of_a_workflow_is_retried_with_it_and_not_alone(flow: WorkflowBench) -> None:
@@ -295,7 +295,7 @@ async def test_s38_a_job_of_a_workflow_is_retried_with_it_and_not_alone(flow: Wo
     await flow.work("a")
     job_id = (await flow.step("0")).job_id
     assert isinstance(job_id, str)
-    for call in (flow.engine.jobs.retry_dead, flow.engine.jobs.delete_dead):
+    for call in (flow.service.jobs.retry_dead, flow.service.jobs.delete_dead):
         with pytest.raises(Conflict, match="belongs to a workflow"):
             await call(job_id)
 
@@ -304,7 +304,7 @@ async def test_s41_a_retried_step_that_needs_an_approval_needs_it_again(flow: Wo
     await flow.create(chain(job("a", manual=True)))
     await flow.review("0", "approve")
     await flow.work("a")
-    await flow.engine.workflows.retry(flow.id)
+    await flow.service.workflows.retry(flow.id)
     assert (await flow.step("0")).state == "blocked"
     await flow.review("0", "approve")
     await flow.work()
@@ -319,7 +319,7 @@ async def test_s42_a_lost_worker_spends_attempts_and_not_the_workflow(flow: Work
     assert (again.attempt, await flow.states()) == (2, {"0": "active", "1": "waiting"})
     await flow.run_due(2)
     assert await flow.states() == {"0": "failed", "1": "cancelled"}
-    await flow.engine.workflows.retry(flow.id)
+    await flow.service.workflows.retry(flow.id)
     assert (await flow.fetch_one()).attempt == 1, "by hand, the attempts begin anew"
 
 
@@ -328,7 +328,7 @@ async def test_s43_a_retry_keeps_the_workflow_and_what_succeeded(flow: WorkflowB
     await flow.work("b")
     before = await flow.step("0")
     flow.clock.advance(10)
-    info = await flow.engine.workflows.retry(flow.id)
+    info = await flow.service.workflows.retry(flow.id)
     assert (info.id, info.retries) == (flow.id, 1)
     assert await flow.step("0") == before
     assert await flow.work() == ["b"]
@@ -338,9 +338,9 @@ async def test_s43_a_retry_keeps_the_workflow_and_what_succeeded(flow: WorkflowB
 async def test_s46_a_cancelled_workflow_of_which_nothing_is_left_completes_when_retried(flow: WorkflowBench) -> None:
     await flow.create(group(job("a"), {"type": "gate", "id": "g"}))
     (one,) = await flow.take()
-    await flow.engine.workflows.cancel(flow.id)
+    await flow.service.workflows.cancel(flow.id)
     await flow.ack(one)
-    await flow.engine.workflows.retry(flow.id)
+    await flow.service.workflows.retry(flow.id)
     await flow.review("g", "approve")
     assert await flow.state() == "completed"
 
@@ -350,7 +350,7 @@ async def test_s47_and_w3_a_workflow_can_be_retried_any_number_of_times(flow: Wo
     for attempt in range(5):
         await flow.work("a")
         assert await flow.state() == "failed"
-        info = await flow.engine.workflows.retry(flow.id)
+        info = await flow.service.workflows.retry(flow.id)
         assert info.retries == attempt + 1
     await flow.work()
     assert await flow.state() == "completed"
@@ -398,9 +398,9 @@ async def test_s50_and_w14_what_has_ended_cannot_be_aborted(flow: WorkflowBench)
     await flow.ack(one)
     with pytest.raises(Conflict, match=r"is completed, and can no longer be cancelled"):
         await flow.cancel_step("0")
-    await flow.engine.workflows.cancel(flow.id)
+    await flow.service.workflows.cancel(flow.id)
     with pytest.raises(Conflict, match="already in terminal state 'cancelled'"):
-        await flow.engine.workflows.cancel(flow.id)
+        await flow.service.workflows.cancel(flow.id)
     with pytest.raises(NotFound, match=r"no step '7\.x'"):
         await flow.cancel_step("7.x")
 
@@ -425,7 +425,7 @@ async def test_s52_the_log_of_a_gate_outlives_a_retry(flow: WorkflowBench) -> No
     await flow.create(chain(job("a", manual=True)))
     await flow.review("0", "reject", "no")
     assert await flow.state() == "cancelled"
-    await flow.engine.workflows.retry(flow.id)
+    await flow.service.workflows.retry(flow.id)
     await flow.review("0", "approve", "yes")
     assert [review.action for review in (await flow.step("0")).reviews] == ["reject", "approve"]
     await flow.work()
@@ -553,11 +553,11 @@ async def test_containers_at_the_same_time_end_each_for_itself(flow: WorkflowBen
 
 
 async def test_s40_a_step_whose_input_is_missing_can_be_retried_once_it_is_there(flow: WorkflowBench) -> None:
-    await flow.engine.collections.create("shelf")
+    await flow.service.collections.create("shelf")
     await flow.create(chain(job("a", {"$lookup": "shelf/x"})))
     assert await flow.state() == "failed"
-    await flow.engine.collections.add(Where("shelf"), NewItem("x", b"1"))
-    await flow.engine.workflows.retry(flow.id)
+    await flow.service.collections.add(Where("shelf"), NewItem("x", b"1"))
+    await flow.service.workflows.retry(flow.id)
     assert await flow.work() == ["a"]
     assert await flow.state() == "completed"
 
@@ -573,7 +573,7 @@ async def test_s77_idle_workers_get_a_job_each_and_those_that_are_not_to_have_an
     (first,) = await flow.fetch(worker_id="one")
     (second,) = await flow.fetch(worker_id="two")
     assert first.id != second.id
-    await flow.engine.fleet.change_rule("three", {"enabled": False})
+    await flow.service.fleet.change_rule("three", {"enabled": False})
     assert await flow.fetch(worker_id="three") == []
     assert len(await flow.fetch(worker_id="four")) == 1
     assert await flow.fetch(worker_id="five") == []
@@ -594,7 +594,7 @@ async def test_s89_a_job_is_given_whole_and_where_there_is_none_nothing_is(flow:
 async def test_s90_a_worker_cannot_complete_an_unknown_job_or_that_of_another_worker(flow: WorkflowBench) -> None:
     await flow.create(chain(job("a")))
     (given,) = await flow.fetch(worker_id="w")
-    stranger, unknown = await flow.engine.jobs.acknowledge(
+    stranger, unknown = await flow.service.jobs.acknowledge(
         [Acknowledgement(given.id, None, "v", given.attempt), Acknowledgement(new_id(), None, "w", 1)]
     )
     assert isinstance(stranger, Conflict)
@@ -604,18 +604,18 @@ async def test_s90_a_worker_cannot_complete_an_unknown_job_or_that_of_another_wo
 
 async def test_s91_a_worker_that_is_silent_for_a_while_keeps_its_job(flow: WorkflowBench) -> None:
     await flow.create(chain(job("a")))
-    await flow.engine.fleet.beat(Heartbeat("w"))
+    await flow.service.fleet.beat(Heartbeat("w"))
     (given,) = await flow.fetch(worker_id="w")
     await flow.run_due(20)
-    pulse = await flow.engine.fleet.beat(Heartbeat("w", (given.id,)))
+    pulse = await flow.service.fleet.beat(Heartbeat("w", (given.id,)))
     assert (pulse.extended, (await flow.find(given)).state) == ([given.id], "active")
 
 
 async def test_s96_registering_a_worker_needs_a_token_where_tokens_are_required(flow: WorkflowBench) -> None:
-    door = Authenticator(flow.engine)
+    door = Authenticator(flow.service)
     with pytest.raises(Unauthenticated):
         await door.admit(Credentials(None, None))
-    _, shown = await flow.engine.tokens.create("fleet", [Grant(Role.WORKER)])
+    _, shown = await flow.service.tokens.create("fleet", [Grant(Role.WORKER)])
     _, access = await door.admit(Credentials(f"Bearer {shown}", None))
     access.need(Operation.DEQUEUE)
 
@@ -628,7 +628,7 @@ async def test_w15_there_is_an_event_for_every_beginning_and_every_end(flow: Wor
     await flow.create(chain(job("b", options={"retry": {"max_attempts": 1}})))
     await flow.work("b")
     await flow.create(chain(job("c"), job("d")))
-    await flow.engine.workflows.cancel(flow.id)
+    await flow.service.workflows.cancel(flow.id)
     happened = set(await flow.events())
     assert happened >= {
         "job.started", "job.completed", "job.skipped", "job.failed", "job.discarded", "job.cancelled",

@@ -53,7 +53,7 @@ async def test_workflows_are_selected_by_their_parameters(
     flow: WorkflowBench, wanted: dict[str, Any], expected: list[int]
 ) -> None:
     ids = [(await flow.create(chain(job("a")) | {"params": params})).id for params in PARAMS]
-    page = await flow.engine.workflows.select(WorkflowFilter(params=wanted))
+    page = await flow.service.workflows.select(WorkflowFilter(params=wanted))
     assert [ids.index(one.id) for one in page.workflows] == expected
     assert (page.total, page.next_before) == (len(expected), None)
 
@@ -63,7 +63,7 @@ async def test_a_page_looks_at_a_bounded_number_of_workflows_and_the_next_goes_o
     ids = [(await flow.create(chain(job("a")) | {"params": {"even": n % 2 == 0}})).id for n in range(9)]
     found, before, pages = [], None, 0
     while True:
-        page = await flow.engine.workflows.select(WorkflowFilter(params={"even": True}, limit=3, before=before))
+        page = await flow.service.workflows.select(WorkflowFilter(params={"even": True}, limit=3, before=before))
         found += [ids.index(one.id) for one in page.workflows]
         pages, before = pages + 1, page.next_before
         if before is None:

@@ -27,14 +27,14 @@ async def stored(flow: WorkflowBench) -> tuple[int, int, int]:
         ((envelopes,),) = tx.execute("SELECT coalesce(sum(length(stored)), 0) FROM payloads")
         return [(int(values), int(size), int(envelopes)) for _ in requests]
 
-    return await flow.engine.database.read(count, None)
+    return await flow.service.database.read(count, None)
 
 
 async def resolved_bytes(flow: WorkflowBench) -> int:
     def look(tx: Any, requests: Any) -> list[int]:
         return [int(tx.execute("SELECT resolved_bytes FROM workflows")[0][0]) for _ in requests]
 
-    return await flow.engine.database.read(look, None)
+    return await flow.service.database.read(look, None)
 
 
 async def test_a_large_parameter_is_stored_once_and_every_job_has_it(flow: WorkflowBench) -> None:
@@ -49,7 +49,7 @@ async def test_a_large_parameter_is_stored_once_and_every_job_has_it(flow: Workf
     for one in jobs:
         assert one.args[1:] == [LARGE, {"inside": LARGE}]
         assert (await flow.find(one)).args == one.args
-    page = await flow.engine.jobs.select()
+    page = await flow.service.jobs.select()
     assert {one.args[1] for one in page.jobs} == {LARGE}
 
 

@@ -53,11 +53,11 @@ def entries(machine: StateMachine) -> Seen:
 
 
 async def settle(flow: WorkflowBench, operation: str) -> None:
-    await getattr(flow.engine.workflows, operation)(flow.id)
+    await getattr(flow.service.workflows, operation)(flow.id)
 
 
 async def let_go(flow: WorkflowBench, taken: Job, then: Any) -> None:
-    (result,) = await flow.engine.jobs.release([Release(taken.id, taken.worker_id, taken.attempt, then=then)])
+    (result,) = await flow.service.jobs.release([Release(taken.id, taken.worker_id, taken.attempt, then=then)])
     assert not isinstance(result, OjsterError), result
 
 
@@ -202,7 +202,7 @@ async def a_workflow_starts_later_or_never(flow: WorkflowBench) -> None:
 
 async def a_workflow_runs_again_as_a_whole(flow: WorkflowBench) -> None:
     body = {"type": "chain", "steps": [job("a")], "retry": {"max_attempts": 2}}
-    await flow.engine.definitions.create("again", read_members(msgspec.json.encode(body)))
+    await flow.service.definitions.create("again", read_members(msgspec.json.encode(body)))
     await flow.create({"definition": "again"})
     (taken,) = await flow.take()
     await let_go(flow, taken, "retry")
@@ -229,7 +229,7 @@ async def steps_that_could_start_wait_for_more(flow: WorkflowBench) -> None:
     await settle(flow, "hold")
     await flow.ack(jobs["a"])
     for step in ("g", "c"):
-        await flow.engine.workflows.add_dependencies(NewDependencies(flow.id, step, ("b",)))
+        await flow.service.workflows.add_dependencies(NewDependencies(flow.id, step, ("b",)))
     await flow.ack(jobs["b"])
     await settle(flow, "release")
     await flow.review("g", "approve")
@@ -261,7 +261,7 @@ async def test_every_transition_of_nodes_and_workflows_happens(flow: WorkflowBen
         await scenario(flow)
         await flow.work()
     flow.clock.advance(1000 * DAY / SECOND)
-    assert (await flow.engine.maintenance.prune())["workflows"] > 10
+    assert (await flow.service.maintenance.prune())["workflows"] > 10
     known = entries(NODE_STATES) | entries(WORKFLOW_STATES)
     found = {one for one in seen if one[0] != "job"}
     assert found <= known

@@ -40,7 +40,7 @@ async def test_each_step_is_listed_once_with_the_path_and_state_that_the_whole_v
     await flow.take()
     found, after = [], 0
     while True:
-        page = await flow.engine.workflows.steps(StepFilter(flow.id, after=after, limit=2))
+        page = await flow.service.workflows.steps(StepFilter(flow.id, after=after, limit=2))
         found += page.steps
         assert len(page.steps) <= 2
         if page.next_after is None:
@@ -73,11 +73,11 @@ async def test_the_times_of_a_step_tell_its_wait_in_the_queue_from_its_run(flow:
 
     async def times(path: str) -> tuple[int | None, ...]:
         """The seconds since the beginning at which a step was enqueued, started and ended."""
-        rows = {step.path: step for step in (await flow.engine.workflows.steps(StepFilter(flow.id))).steps}
-        level = await flow.engine.scope.look(show_levels, LevelRequest(flow.id))
+        rows = {step.path: step for step in (await flow.service.workflows.steps(StepFilter(flow.id))).steps}
+        level = await flow.service.scope.look(show_levels, LevelRequest(flow.id))
         assert level is not None
         levels = {one.path: one for one in level.steps}
-        status = await flow.engine.workflows.status(flow.id)
+        status = await flow.service.workflows.status(flow.id)
         views: list[Any] = [rows[path], levels[path], await flow.step(path)]
         views += [one for one in (*status.current, *status.results.get("steps", ())) if one.path == path]
         shown = []
@@ -103,18 +103,18 @@ async def test_the_times_of_a_step_tell_its_wait_in_the_queue_from_its_run(flow:
     await flow.ack(first if first.type == "a" else second)
     assert await times("a") == (17, 20, 24)
     assert await times("b") == (0, 20, None)
-    await flow.engine.workflows.cancel(flow.id)
+    await flow.service.workflows.cancel(flow.id)
     assert (await times("ask"))[:2] == (None, 0)
 
 
 async def test_steps_are_found_by_their_state(flow: WorkflowBench) -> None:
     await flow.create({"type": "group", "jobs": [{"type": one, "args": []} for one in "abc"]})
     await flow.work("b")
-    (failed,) = (await flow.engine.workflows.steps(StepFilter(flow.id, "failed"))).steps
+    (failed,) = (await flow.service.workflows.steps(StepFilter(flow.id, "failed"))).steps
     assert (failed.path, failed.type, failed.kind) == ("1", "b", "job")
     assert isinstance(failed.error, msgspec.Raw)
     assert msgspec.json.decode(failed.error)["message"] == "it went wrong"
-    assert [step.type for step in (await flow.engine.workflows.steps(StepFilter(flow.id, "completed"))).steps] == [
+    assert [step.type for step in (await flow.service.workflows.steps(StepFilter(flow.id, "completed"))).steps] == [
         "a",
         "c",
     ]
@@ -122,10 +122,10 @@ async def test_steps_are_found_by_their_state(flow: WorkflowBench) -> None:
 
 async def test_a_workflow_of_another_tenant_has_no_steps(flow: WorkflowBench) -> None:
     await flow.create({"type": "chain", "steps": [{"type": "a", "args": []}], "metadata": {"tenant_id": "one"}})
-    assert (await flow.engine.as_(Caller("one")).workflows.steps(StepFilter(flow.id))).steps
+    assert (await flow.service.as_(Caller("one")).workflows.steps(StepFilter(flow.id))).steps
     for id in (flow.id, "no-id"):
         with pytest.raises(NotFound):
-            await flow.engine.as_(Caller("two")).workflows.steps(StepFilter(id))
+            await flow.service.as_(Caller("two")).workflows.steps(StepFilter(id))
 
 
 async def test_a_large_workflow_is_answered_without_its_steps_but_with_its_end(http: Http, bench: Bench) -> None:
@@ -140,7 +140,7 @@ async def test_a_large_workflow_is_answered_without_its_steps_but_with_its_end(h
     assert (await http("GET", f"{path}/steps?state=nonsense")).status_code == 400
     while jobs := await bench.fetch(count=500):
         await bench.fail(jobs[0], retryable=False)
-        await bench.engine.jobs.acknowledge([Acknowledgement(job.id, b"1") for job in jobs[1:]])
+        await bench.service.jobs.acknowledge([Acknowledgement(job.id, b"1") for job in jobs[1:]])
         await bench.run_all_due()
     ended = (await http("GET", path)).json()["workflow"]
     assert (ended["state"], ended["error"]["code"]) == ("failed", "step_failed")
@@ -149,7 +149,7 @@ async def test_a_large_workflow_is_answered_without_its_steps_but_with_its_end(h
 
 
 async def found(flow: WorkflowBench, search: str, **more: object) -> list[str]:
-    page = await flow.engine.workflows.steps(StepFilter(flow.id, search=search, **more))  # type: ignore[arg-type]
+    page = await flow.service.workflows.steps(StepFilter(flow.id, search=search, **more))  # type: ignore[arg-type]
     assert page.next_after is None
     return [step.path for step in page.steps]
 
@@ -184,7 +184,7 @@ async def test_a_search_goes_on_where_it_ended(flow: WorkflowBench, monkeypatch:
         paths: list[str] = []
         after: int | None = 0
         while after is not None:
-            page = await flow.engine.workflows.steps(StepFilter(flow.id, after=after, limit=limit, search="wanted"))
+            page = await flow.service.workflows.steps(StepFilter(flow.id, after=after, limit=limit, search="wanted"))
             assert len(page.steps) <= limit
             paths += [step.path for step in page.steps]
             after = page.next_after

@@ -80,7 +80,7 @@ async def test_a_retried_step_shows_the_jobs_of_its_earlier_attempts(flow: Workf
 
     async def shown(path: str) -> tuple[Any, list[str]]:
         step = await flow.step(path)
-        page = await flow.engine.workflows.steps(StepFilter(flow.id))
+        page = await flow.service.workflows.steps(StepFilter(flow.id))
         (row,) = [row for row in page.steps if row.path == path]
         assert (row.job_id, row.superseded_job_ids) == (step.job_id, step.superseded_job_ids)
         return step.job_id, step.superseded_job_ids
@@ -232,7 +232,7 @@ async def test_what_followed_a_failure_follows_the_next_attempt_of_the_workflow(
     for _ in range(2):
         assert (await flow.work("a"))[-1] == "tidy"
         assert await flow.state() == "failed"
-        await flow.engine.workflows.retry(flow.id)
+        await flow.service.workflows.retry(flow.id)
     await flow.work()
     assert await flow.state() == "completed"
 
@@ -240,7 +240,7 @@ async def test_what_followed_a_failure_follows_the_next_attempt_of_the_workflow(
 async def test_callbacks_follow_the_next_attempt_if_the_batch_failed(flow: WorkflowBench) -> None:
     await flow.create(batch(job("a"), job("b"), on_complete=job("report"), on_failure=job("tidy")))
     assert await flow.work("a", "tidy") == ["a", "b", "report", "tidy"]
-    await flow.engine.workflows.retry(flow.id)
+    await flow.service.workflows.retry(flow.id)
     assert await flow.work() == ["a", "report"]
     assert await flow.state() == "completed"
 
@@ -255,7 +255,7 @@ async def test_a_report_of_a_step_is_made_anew_when_the_step_has_succeeded(flow:
     )
     assert await flow.work("build") == ["build", "report", "send"]
     assert flow.arguments["report"] == ["failed"]
-    await flow.engine.workflows.retry(flow.id)
+    await flow.service.workflows.retry(flow.id)
     assert await flow.work() == ["build", "report", "send"]
     assert flow.arguments["report"] == ["completed"]
     assert await flow.state() == "completed"
@@ -284,7 +284,7 @@ async def test_steps_that_do_not_follow_the_retried_one_keep_their_results(flow:
         )
     )
     await flow.work("a")
-    await flow.engine.workflows.retry(flow.id)
+    await flow.service.workflows.retry(flow.id)
     assert await flow.work() == ["a", "report"]
     assert await flow.state() == "completed"
 
@@ -350,7 +350,7 @@ async def test_steps_that_did_not_fail_are_not_retried(flow: WorkflowBench) -> N
     with pytest.raises(NotFound):
         await flow.retry_step("7")
     await flow.give_up(b)
-    await flow.engine.workflows.cancel(flow.id)
+    await flow.service.workflows.cancel(flow.id)
     with pytest.raises(Conflict, match="is cancelled"):
         await flow.retry_step("1")
 

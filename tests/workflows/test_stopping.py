@@ -25,12 +25,12 @@ async def cancel_step(flow: WorkflowBench) -> None:
 
 
 async def cancel_workflow(flow: WorkflowBench) -> None:
-    await flow.engine.workflows.cancel(flow.id, stop_active=True)
+    await flow.service.workflows.cancel(flow.id, stop_active=True)
 
 
 async def cancel_job(flow: WorkflowBench) -> None:
     info = await flow.look()
-    await flow.engine.jobs.cancel(str(info.children[0].job_id))
+    await flow.service.jobs.cancel(str(info.children[0].job_id))
 
 
 async def exceed_timeout(flow: WorkflowBench) -> None:
@@ -81,11 +81,11 @@ async def test_any_late_report_of_the_attempt_is_a_confirmation(flow: WorkflowBe
     call: Any
     match report:
         case "ack":
-            call = flow.engine.jobs.acknowledge([Acknowledgement(one.id, b"1", one.worker_id, one.attempt)])
+            call = flow.service.jobs.acknowledge([Acknowledgement(one.id, b"1", one.worker_id, one.attempt)])
         case "nack":
-            call = flow.engine.jobs.fail([FailureReport(one.id, Failure("x", "y"), one.worker_id, one.attempt)])
+            call = flow.service.jobs.fail([FailureReport(one.id, Failure("x", "y"), one.worker_id, one.attempt)])
         case _:
-            call = flow.engine.jobs.release([Release(one.id)])
+            call = flow.service.jobs.release([Release(one.id)])
     (refusal,) = await call
     assert refusal.code == "conflict"
     assert await flow.work() == ["tidy"]
@@ -93,8 +93,8 @@ async def test_any_late_report_of_the_attempt_is_a_confirmation(flow: WorkflowBe
 
 async def test_reports_of_others_confirm_nothing(flow: WorkflowBench) -> None:
     one = await stop(flow, "step")
-    await flow.engine.jobs.release([Release(one.id, "somebody else", one.attempt)])
-    await flow.engine.jobs.release([Release(one.id, one.worker_id, one.attempt + 1)])
+    await flow.service.jobs.release([Release(one.id, "somebody else", one.attempt)])
+    await flow.service.jobs.release([Release(one.id, one.worker_id, one.attempt + 1)])
     assert await flow.work() == []
 
 
@@ -110,7 +110,7 @@ async def test_the_end_of_the_lease_is_a_confirmation(flow: WorkflowBench, how: 
 async def test_a_worker_that_leaves_confirms_all_that_it_had(flow: WorkflowBench) -> None:
     one = await stop(flow, "step")
     assert one.worker_id is not None
-    await flow.engine.fleet.leave(one.worker_id)
+    await flow.service.fleet.leave(one.worker_id)
     assert await flow.work() == ["tidy"]
 
 
@@ -126,8 +126,8 @@ async def test_callbacks_of_a_batch_wait_for_the_confirmation(flow: WorkflowBenc
 
 async def test_a_step_that_waits_is_cancelled_at_once(flow: WorkflowBench) -> None:
     await flow.create(group(job("a"), job("b")) | {"on_cancel": job("tidy")})
-    await flow.engine.workflows.cancel_step(StepAddress(flow.id, "0"))
-    await flow.engine.workflows.cancel(flow.id)
+    await flow.service.workflows.cancel_step(StepAddress(flow.id, "0"))
+    await flow.service.workflows.cancel(flow.id)
     assert await flow.work() == ["tidy"]
 
 

@@ -33,20 +33,20 @@ RETRY = {"max_attempts": 3, "initial_interval": "PT10S", "max_interval": "PT15S"
 
 async def release(flow: WorkflowBench, one: Job, then: Any, **more: Any) -> Job:
     return accepted(
-        (await flow.engine.jobs.release([Release(one.id, one.worker_id, one.attempt, then=then, **more)]))[0]
+        (await flow.service.jobs.release([Release(one.id, one.worker_id, one.attempt, then=then, **more)]))[0]
     )
 
 
 async def resume(flow: WorkflowBench, data: Any = None, *, step: str | None = None, error: str | None = None) -> None:
     failure = None if error is None else Failure("Resumed", error, retryable=False)
     given = None if data is None else msgspec.json.encode(data)
-    await flow.engine.workflows.resume(WorkflowResumption(flow.id, step, given, failure))
+    await flow.service.workflows.resume(WorkflowResumption(flow.id, step, given, failure))
 
 
 async def define(flow: WorkflowBench, **more: Any) -> None:
     body = chain(job("a"), job("b"), on_error=job("mend"), on_cancel=job("tidy")) | {"retry": RETRY} | more
     body = {name: value for name, value in body.items() if value is not None}
-    await flow.engine.definitions.create("d", read_members(msgspec.json.encode(body)))
+    await flow.service.definitions.create("d", read_members(msgspec.json.encode(body)))
 
 
 # Suspension
@@ -91,18 +91,18 @@ async def test_a_job_without_a_workflow_waits_until_it_is_activated(flow: Workfl
     await release(flow, one, "wait")
     with pytest.raises(Conflict):
         await flow.ack(one)
-    steered = await flow.engine.workflows.activate(one.id, b'"done"')
+    steered = await flow.service.workflows.activate(one.id, b'"done"')
     assert (steered.before, steered.job.state) == ("pending", "completed")
     assert (await flow.find(one)).result == b'"done"'
     with pytest.raises(Conflict):
-        await flow.engine.workflows.activate(one.id)
+        await flow.service.workflows.activate(one.id)
 
 
 async def test_a_job_that_is_merely_pending_can_be_given_nothing(flow: WorkflowBench) -> None:
     one = await flow.push("alone", pending=True)
     with pytest.raises(Conflict, match="it is not suspended"):
-        await flow.engine.workflows.activate(one.id, b"1")
-    assert (await flow.engine.workflows.activate(one.id)).job.state == "available"
+        await flow.service.workflows.activate(one.id, b"1")
+    assert (await flow.service.workflows.activate(one.id)).job.state == "available"
 
 
 async def test_resuming_with_an_error_fails_the_step_and_runs_the_branch_for_errors(flow: WorkflowBench) -> None:
@@ -158,13 +158,13 @@ async def test_a_held_workflow_does_not_wake_what_waits_when_it_is_released(flow
     await flow.create(chain(job("a"), job("b")))
     (one,) = await flow.take()
     await release(flow, one, "wait", again=True)
-    await flow.engine.workflows.hold(flow.id)
-    await flow.engine.workflows.release(flow.id)
+    await flow.service.workflows.hold(flow.id)
+    await flow.service.workflows.release(flow.id)
     assert (await flow.find(one)).state == "pending"
-    await flow.engine.workflows.hold(flow.id)
+    await flow.service.workflows.hold(flow.id)
     await resume(flow, "now")
     assert await flow.take() == []
-    await flow.engine.workflows.release(flow.id)
+    await flow.service.workflows.release(flow.id)
     (again,) = await flow.take()
     assert again.resumed == b'"now"'
 
@@ -174,7 +174,7 @@ async def test_what_waits_is_cancelled_with_its_workflow(flow: WorkflowBench, ag
     await flow.create(chain(job("a"), job("b"), on_cancel=job("tidy")))
     (one,) = await flow.take()
     await release(flow, one, "wait", again=again)
-    await flow.engine.workflows.cancel(flow.id)
+    await flow.service.workflows.cancel(flow.id)
     assert (await flow.find(one)).state == "cancelled"
     assert await flow.work() == ["tidy"]
     with pytest.raises(Conflict):
@@ -184,7 +184,7 @@ async def test_what_waits_is_cancelled_with_its_workflow(flow: WorkflowBench, ag
 async def test_a_job_of_a_cancelled_workflow_that_wants_to_wait_is_cancelled(flow: WorkflowBench) -> None:
     await flow.create(chain(job("a"), job("b"), on_cancel=job("tidy")))
     (one,) = await flow.take()
-    await flow.engine.workflows.cancel(flow.id)
+    await flow.service.workflows.cancel(flow.id)
     assert (await release(flow, one, "wait")).state == "cancelled"
     assert await flow.work() == ["tidy"]
 
@@ -208,7 +208,7 @@ async def test_resuming_has_one_winner_whatever_happens_at_the_same_time(flow: W
         await release(flow, one, "wait")
         if rival == "timeout":
             flow.clock.advance(11)
-        calls = {"cancel": flow.engine.workflows.cancel(flow.id), "timeout": flow.run_due(), "resume": resume(flow, 2)}
+        calls = {"cancel": flow.service.workflows.cancel(flow.id), "timeout": flow.run_due(), "resume": resume(flow, 2)}
         other = calls.pop(rival)
         for unused in calls.values():
             unused.close()
@@ -225,7 +225,7 @@ async def test_resuming_has_one_winner_whatever_happens_at_the_same_time(flow: W
             assert sum(isinstance(end, Exception) for end in won) == 1
         await flow.work()
         if not (await flow.look()).finished:
-            await flow.engine.workflows.cancel(flow.id)
+            await flow.service.workflows.cancel(flow.id)
     assert winners == {True, False}, "each of the two wins at times"
 
 
@@ -264,7 +264,7 @@ async def test_a_workflow_is_run_again_as_a_new_one_after_a_growing_pause(flow: 
         await flow.run_due(pause - 1)
         assert await flow.take() == []
         await flow.run_due(1)
-        assert (await flow.engine.workflows.properties(flow.id))["p"].decoded() == 1
+        assert (await flow.service.workflows.properties(flow.id))["p"].decoded() == 1
     last = await flow.look()
     assert (last.attempt, last.previous_attempt, last.target, last.locks, last.name) == (
         3,
@@ -283,13 +283,13 @@ async def test_a_workflow_is_run_again_as_a_new_one_after_a_growing_pause(flow: 
         "retries_exhausted",
     )
     with pytest.raises(Conflict, match="was retried as"):
-        await flow.engine.workflows.retry(ids[0])
+        await flow.service.workflows.retry(ids[0])
     assert (await flow.events()).count("workflow.retried") == 2
 
 
 async def test_a_workflow_retry_cancels_all_other_jobs_of_the_attempt(flow: WorkflowBench) -> None:
     body = {"type": "group", "jobs": [job("a"), job("b"), job("c")], "on_error": job("mend"), "on_cancel": job("tidy")}
-    await flow.engine.definitions.create("d", read_members(msgspec.json.encode(body)))
+    await flow.service.definitions.create("d", read_members(msgspec.json.encode(body)))
     await flow.create({"definition": "d", "target": "t"})
     one, other = await flow.take(2)
     await release(flow, one, "retry")
@@ -310,7 +310,7 @@ async def test_what_cannot_be_run_again_fails(flow: WorkflowBench, what: str) ->
     elif what == "deleted":
         await define(flow)
         await flow.create({"definition": "d"})
-        await flow.engine.definitions.delete(Deletion("d", force=True))
+        await flow.service.definitions.delete(Deletion("d", force=True))
     else:
         await flow.create(chain(job("a")))
     one = await flow.fetch_one()
@@ -358,7 +358,7 @@ async def test_a_step_of_a_branch_skips_the_rest_of_the_branch(flow: WorkflowBen
     if branch == "on_error":
         await flow.fail(one, retryable=False)
     else:
-        await flow.engine.workflows.cancel(flow.id)
+        await flow.service.workflows.cancel(flow.id)
         await flow.ack(one)
     (mending,) = await flow.take()
     assert mending.type == "mend"
@@ -395,7 +395,7 @@ async def test_a_workflow_says_what_becomes_of_it_when_a_worker_is_lost(
 async def test_what_a_predecessor_held_is_given_back_at_once_and_its_attempts_count(flow: WorkflowBench) -> None:
     await flow.create(chain(job("a"), job("b")))
     (one,) = await flow.fetch(worker_id="w")
-    await flow.engine.fleet.leave("w", lost=True)
+    await flow.service.fleet.leave("w", lost=True)
     (again,) = await flow.fetch(worker_id="w")
     assert (again.id, again.attempt) == (one.id, 2)
     with pytest.raises(Conflict):
@@ -417,15 +417,15 @@ async def test_a_stale_release_of_a_suspended_job_changes_nothing(flow: Workflow
 async def test_the_history_of_a_job_that_waited_tells_so(flow: WorkflowBench, again: bool) -> None:
     await flow.push("alone")
     one = await flow.fetch_one(worker_id="w")
-    await flow.engine.workflows.add_note(NewNote(b'"so far"', job_id=one.id))
+    await flow.service.workflows.add_note(NewNote(b'"so far"', job_id=one.id))
     flow.clock.advance(1)
     await release(flow, one, "wait", again=again)
     flow.clock.advance(1)
-    await flow.engine.workflows.activate(one.id, b"7")
+    await flow.service.workflows.activate(one.id, b"7")
     flow.clock.advance(1)
     if again:
         await flow.ack(await flow.fetch_one(worker_id="w"))
-    told = [(entry.type.removeprefix("job."), entry.data) for entry in await flow.engine.jobs.history(one.id)]
+    told = [(entry.type.removeprefix("job."), entry.data) for entry in await flow.service.jobs.history(one.id)]
     attempts = [data["attempt"] for type, data in told if type == "attempt_started"]
     assert attempts == ([1, 1] if again else [1])
     changes = [f"{data['from']}>{data['to']}" for type, data in told if type == "state_changed"]
@@ -445,11 +445,11 @@ async def test_what_one_release_does_to_its_workflow_is_seen_by_the_next_in_the_
     await define(flow, type="group", jobs=[job("a"), job("b")], steps=None)
     await flow.create({"definition": "d"})
     first, second = await flow.take(2)
-    ends = await flow.engine.jobs.release(
+    ends = await flow.service.jobs.release(
         [Release(first.id, None, 1, then="retry"), Release(second.id, None, 1, then=others)]
     )
     assert isinstance(ends[1], Conflict)
-    counts = await flow.engine.jobs.count("default")
+    counts = await flow.service.jobs.count("default")
     assert counts["default"].get("active", 0) == 0
     assert (await flow.look()).metadata["cancelled_count"] == 2
 
@@ -459,9 +459,9 @@ async def test_the_workflows_of_one_call_do_not_get_in_each_others_way(flow: Wor
     for _ in range(2):
         ids.append((await flow.create(chain(job("a"), job("b")))).id)
     one, other = await flow.take(2)
-    for end in await flow.engine.jobs.release([Release(done.id, None, 1, then="skip") for done in (one, other)]):
+    for end in await flow.service.jobs.release([Release(done.id, None, 1, then="skip") for done in (one, other)]):
         assert accepted(end).state == "completed"
-    assert [(await flow.engine.workflows.show(id)).state for id in ids] == ["completed", "completed"]
+    assert [(await flow.service.workflows.show(id)).state for id in ids] == ["completed", "completed"]
 
 
 async def test_a_job_of_a_branch_cannot_have_the_workflow_run_again(flow: WorkflowBench) -> None:
@@ -489,15 +489,15 @@ async def test_a_refused_acknowledgement_adds_no_steps(flow: WorkflowBench) -> N
     more = (msgspec.json.encode(job("x")),)
     stale = Changes({"p": msgspec.Raw(b"1")}, expected={"p": 7})
     for _ in range(2):
-        (end,) = await flow.engine.jobs.acknowledge([Acknowledgement(one.id, b"1", None, 1, more, stale)])
+        (end,) = await flow.service.jobs.acknowledge([Acknowledgement(one.id, b"1", None, 1, more, stale)])
         assert isinstance(end, PropertyConflict)
     bad = (b'{"type":"NO TYPE","args":[]}',)
-    (end,) = await flow.engine.jobs.acknowledge(
+    (end,) = await flow.service.jobs.acknowledge(
         [Acknowledgement(one.id, b"1", None, 1, bad, Changes({"p": msgspec.Raw(b"1")}))]
     )
     assert isinstance(end, OjsterError)
-    assert await flow.engine.workflows.properties(flow.id) == {}
-    await flow.engine.jobs.acknowledge([Acknowledgement(one.id, b"1", None, 1, more)])
+    assert await flow.service.workflows.properties(flow.id) == {}
+    await flow.service.jobs.acknowledge([Acknowledgement(one.id, b"1", None, 1, more)])
     assert await flow.work() == ["x"]
 
 
@@ -505,7 +505,7 @@ async def test_a_malformed_property_refuses_only_the_outcome_with_which_it_comes
     await flow.create(group(job("a"), job("b"), job("c")))
     one, two, three = await flow.take(3)
     wrong = [Changes({"": msgspec.Raw(b"1")}), Changes({"x": msgspec.Raw(b'"%b"' % (b"y" * 70_000))})]
-    ends = await flow.engine.jobs.acknowledge(
+    ends = await flow.service.jobs.acknowledge(
         [
             Acknowledgement(one.id, b"1", None, 1, (), wrong[0]),
             Acknowledgement(two.id, b"1", None, 1, (), wrong[1]),
@@ -520,7 +520,7 @@ async def test_a_malformed_property_refuses_only_the_outcome_with_which_it_comes
 
 async def test_the_next_attempt_waits_until_the_last_one_is_undone(flow: WorkflowBench) -> None:
     saga = {"type": "saga", "steps": [job("a", compensate=job("undo")), job("b")], "retry": RETRY}
-    await flow.engine.definitions.create("d", read_members(msgspec.json.encode(saga)))
+    await flow.service.definitions.create("d", read_members(msgspec.json.encode(saga)))
     await flow.create({"definition": "d"})
     await flow.ack((await flow.take())[0])
     await release(flow, (await flow.take())[0], "retry")
@@ -537,12 +537,12 @@ async def test_a_held_workflow_that_is_run_again_is_held(flow: WorkflowBench) ->
     await define(flow)
     await flow.create({"definition": "d"})
     (one,) = await flow.take()
-    await flow.engine.workflows.hold(flow.id)
+    await flow.service.workflows.hold(flow.id)
     await release(flow, one, "retry")
     flow.id = (await flow.look()).next_attempt or ""
     await flow.run_due(60)
     assert await flow.take() == []
-    await flow.engine.workflows.release(flow.id)
+    await flow.service.workflows.release(flow.id)
     assert await flow.work() == ["a", "b"]
 
 
@@ -550,7 +550,7 @@ async def test_a_new_attempt_keeps_what_middleware_has_made_of_its_jobs(flow: Wo
     async def stamp(request: Any, next: Any) -> Any:
         return await next(request | {"meta": {"stamped": True}})
 
-    flow.engine.middleware.append(stamp)
+    flow.service.middleware.append(stamp)
     await define(flow)
     await flow.create({"definition": "d"})
     (one,) = await flow.take()
@@ -564,7 +564,7 @@ async def test_another_definition_of_the_same_name_is_not_run_instead(flow: Work
     await define(flow)
     await flow.create({"definition": "d"})
     (one,) = await flow.take()
-    await flow.engine.definitions.delete(Deletion("d", force=True))
+    await flow.service.definitions.delete(Deletion("d", force=True))
     flow.clock.advance(1)
     await define(flow, steps=[job("other")])
     assert (await release(flow, one, "retry")).state == "discarded"
@@ -578,7 +578,7 @@ async def test_a_target_that_was_locked_meanwhile_is_still_that_of_the_next_atte
     first = flow.id
     await flow.create({"definition": "d", "target": "u", "locks": "^t$"})
     await release(flow, one, "retry")
-    assert (await flow.engine.workflows.show(first)).state == "retried"
+    assert (await flow.service.workflows.show(first)).state == "retried"
 
 
 async def test_tenants_have_their_targets_for_themselves(flow: WorkflowBench) -> None:
@@ -629,17 +629,17 @@ async def test_deleted_properties_leave_no_more_than_one_row_behind_and_no_versi
     seen = set()
     for number in range(20):
         name = f"p{number % 3}"
-        changed = await flow.engine.workflows.change_properties(
+        changed = await flow.service.workflows.change_properties(
             PropertyChange(flow.id, Changes({name: msgspec.Raw(b"1")}, expected={name: 0}))
         )
         assert changed[name].version not in seen
         seen.add(changed[name].version)
-        await flow.engine.workflows.change_properties(PropertyChange(flow.id, Changes(delete=(name,))))
+        await flow.service.workflows.change_properties(PropertyChange(flow.id, Changes(delete=(name,))))
     assert await flow.run(_count_properties, None) == 1
     with pytest.raises(PropertyConflict):
-        await flow.engine.workflows.change_properties(PropertyChange(flow.id, Changes(expected={"p0": 1})))
+        await flow.service.workflows.change_properties(PropertyChange(flow.id, Changes(expected={"p0": 1})))
     with pytest.raises(InvalidRequest, match="job_id"):
-        await flow.engine.workflows.change_properties(PropertyChange(flow.id, Changes(), worker_id="w"))
+        await flow.service.workflows.change_properties(PropertyChange(flow.id, Changes(), worker_id="w"))
 
 
 def _count_properties(tx: Transaction, requests: Sequence[None]) -> list[int]:
@@ -659,7 +659,7 @@ async def test_a_waiting_job_is_cancelled_although_somebody_has_it_locked_at_tha
     parsed = parse_postgres_url(url)
     with psycopg.connect(parsed.conninfo, options=f"-c search_path={parsed.schema}") as other:
         other.execute("SELECT seq FROM jobs WHERE id = %s FOR UPDATE", (one.id,))
-        ending = asyncio.create_task(flow.engine.workflows.cancel(flow.id) if how == "cancel" else flow.run_due(11))
+        ending = asyncio.create_task(flow.service.workflows.cancel(flow.id) if how == "cancel" else flow.run_due(11))
         await asyncio.sleep(0.3)
         other.rollback()
     await ending

@@ -30,7 +30,7 @@ FORM = {"type": "object", "required": ["approved"], "properties": {"approved": {
 
 async def answer(flow: WorkflowBench, value: Any, step: str | None = None) -> None:
     item = WorkflowResumption(flow.id, step, msgspec.json.encode(value))
-    await flow.engine.workflows.resume(item)
+    await flow.service.workflows.resume(item)
 
 
 async def test_a_delay_begins_when_its_turn_comes_and_ends_by_itself(flow: WorkflowBench) -> None:
@@ -77,23 +77,23 @@ async def test_a_form_that_nobody_answers_in_time_fails(flow: WorkflowBench) -> 
 async def test_a_form_can_be_refused(flow: WorkflowBench) -> None:
     await flow.create(chain({"type": "wait", "form": FORM}, job("b"), on_error=job("mend")))
     failure = Failure("No", "nobody wants it", retryable=False)
-    await flow.engine.workflows.resume(WorkflowResumption(flow.id, failure=failure))
+    await flow.service.workflows.resume(WorkflowResumption(flow.id, failure=failure))
     assert await flow.work() == ["mend"]
 
 
 async def test_waits_are_cancelled_timed_out_and_held_with_their_workflow(flow: WorkflowBench) -> None:
     await flow.create(group({"type": "wait", "delay": "PT1H"}, {"type": "wait"}, job("a")))
-    await flow.engine.workflows.cancel(flow.id)
+    await flow.service.workflows.cancel(flow.id)
     assert await flow.state() == "cancelled"
     assert (await flow.look()).finished
     await flow.create(chain({"type": "wait"}, timeout=10))
     await flow.run_due(11)
     assert await flow.state() == "failed"
     await flow.create(chain({"type": "wait", "delay": "PT10S"}, job("b")))
-    await flow.engine.workflows.hold(flow.id)
+    await flow.service.workflows.hold(flow.id)
     await flow.run_due(11)
     assert await flow.work() == []
-    await flow.engine.workflows.release(flow.id)
+    await flow.service.workflows.release(flow.id)
     assert await flow.work() == ["b"]
 
 
@@ -103,8 +103,8 @@ async def test_no_worker_is_given_a_wait_and_a_retried_workflow_waits_again(flow
     await flow.run_due(11)
     (step,) = [step for step in (await flow.look()).walk() if step.type == "ojster.wait"]
     with pytest.raises(Conflict):
-        await flow.engine.jobs.retry_dead(str(step.job_id))
-    await flow.engine.workflows.retry(flow.id)
+        await flow.service.jobs.retry_dead(str(step.job_id))
+    await flow.service.workflows.retry(flow.id)
     assert await flow.take(10) == []
     await answer(flow, {"approved": True})
     assert await flow.work() == ["b"]
@@ -157,7 +157,7 @@ async def test_reminders_are_sent_until_the_form_is_answered(flow: WorkflowBench
     await flow.run_due(3 * 3_600)
     assert len(await flow.take(5)) == 1
     assert (await flow.step("ask")).state == "pending"
-    await flow.engine.workflows.resume(WorkflowResumption(flow.id, data=b'"yes"'))
+    await flow.service.workflows.resume(WorkflowResumption(flow.id, data=b'"yes"'))
     assert await flow.state() == "completed"
     await flow.run_due(10 * 3_600)
     assert await flow.take() == []
@@ -192,7 +192,7 @@ async def test_waits_are_written_in_python(flow: WorkflowBench) -> None:
     nag = {"on_reminder": [enqueue(Step({"type": "nag", "args": []}))]}
     ask = wait("ask", form=FORM, delay=60, remind=[30], reactions=nag, display_name="May it go out?")
     whole = chain_of(ask, wait(until=datetime(2001, 1, 1, tzinfo=UTC)))
-    flow.id = (await flow.engine.workflows.create(whole.request())).id
+    flow.id = (await flow.service.workflows.create(whole.request())).id
     assert (await flow.step("ask")).label == "May it go out?"
     await flow.run_due(31)
     assert [one.type for one in await flow.take()] == ["nag"]
@@ -213,7 +213,7 @@ SIGNED = {
 
 
 def as_ada(flow: WorkflowBench) -> Service:
-    return flow.engine.as_(Caller(access=Access("ada", OPERATIONS[Role.CONTRIBUTOR])))
+    return flow.service.as_(Caller(access=Access("ada", OPERATIONS[Role.CONTRIBUTOR])))
 
 
 async def test_an_answer_says_who_gave_it_if_the_form_asks(flow: WorkflowBench) -> None:
@@ -221,7 +221,7 @@ async def test_an_answer_says_who_gave_it_if_the_form_asks(flow: WorkflowBench) 
     await flow.create(chain(ask, job("b", ref("steps.ask.result"))))
     forged = b'{"ok":true,"answered_by":"the boss","answered_at":"never"}'
     with pytest.raises(SchemaViolation):  # nobody knows who it is
-        await flow.engine.workflows.resume(WorkflowResumption(flow.id, data=forged))
+        await flow.service.workflows.resume(WorkflowResumption(flow.id, data=forged))
     await as_ada(flow).workflows.resume(WorkflowResumption(flow.id, data=forged))
     await flow.work()
     (answered,) = flow.arguments["b"]
@@ -247,7 +247,7 @@ async def test_a_step_says_who_has_resumed_it_and_when(flow: WorkflowBench, fail
     assert (review.author, review.action) == ("ada", "answer" if failure is None else "decline")
     assert review.at == format_timestamp(flow.clock.now)
     assert isinstance(step.job_id, str)
-    history = await flow.engine.jobs.history(step.job_id)
+    history = await flow.service.jobs.history(step.job_id)
     assert [entry.actor for entry in history if entry.type == "job.resumed"] == [{"type": "client", "id": "ada"}]
 
 
@@ -279,7 +279,7 @@ async def test_a_wait_or_gate_that_nobody_answers_in_time_fails(flow: WorkflowBe
     assert await flow.work() == ["mend"]
     info = await flow.look()
     assert (info.state, info.error and info.error.errors[0]["code"]) == ("failed", "wait_timeout")
-    await flow.engine.workflows.retry(flow.id)
+    await flow.service.workflows.retry(flow.id)
     assert (await flow.step(path)).state == state
     await flow.run_due(9)
     assert await flow.state() == "running", "after a retry, its time begins anew"
@@ -300,10 +300,10 @@ async def test_a_gate_that_was_approved_or_left_has_no_time_limit_any_more(flow:
 
 async def test_a_gate_of_a_held_workflow_fails_after_the_release(flow: WorkflowBench) -> None:
     await flow.create(chain({"type": "gate", "id": "g", "timeout": 10}, job("b")))
-    await flow.engine.workflows.hold(flow.id)
+    await flow.service.workflows.hold(flow.id)
     await flow.run_due(11)
     assert (await flow.step("g")).state == "blocked"
-    await flow.engine.workflows.release(flow.id)
+    await flow.service.workflows.release(flow.id)
     await flow.run_due(0)
     assert (await flow.step("g")).state == "failed"
 
@@ -332,7 +332,7 @@ async def test_what_has_no_effect_on_a_wait_is_refused(flow: WorkflowBench, name
 
 async def test_time_limits_are_written_in_python(flow: WorkflowBench) -> None:
     whole = chain_of(gate("g", timeout=timedelta(minutes=1)), wait("w", timeout=5))
-    flow.id = (await flow.engine.workflows.create(whole.request())).id
+    flow.id = (await flow.service.workflows.create(whole.request())).id
     await flow.review("g", "approve")
     await flow.run_due(6)
     assert await flow.state() == "failed"

@@ -138,7 +138,7 @@ async def test_a_job_adds_steps_with_its_acknowledgement(http: Http) -> None:
     assert [step["type"] for step in (await get(http, made["id"]))["steps"]] == ["a", "b", "c"]
 
 
-async def test_a_long_poll_for_a_workflow_is_answered_when_it_ends(http: Http, engine: Service) -> None:
+async def test_a_long_poll_for_a_workflow_is_answered_when_it_ends(http: Http, service: Service) -> None:
     made = await create(http, {"type": "group", "jobs": [{"type": "a", "args": []}]})
     waiting = asyncio.create_task(get(http, made["id"], "?wait_ms=30000&steps=false"))
     changing = asyncio.create_task(get(http, made["id"], f"?wait_ms=30000&version={made['version']}"))

@@ -15,7 +15,7 @@ from ojster.client.event_loop_thread import EventLoopThread
 from ojster.client.interface import Client
 from ojster.core.job import Job
 from ojster.core.json_objects import Members
-from ojster.core.public_settings import Settings, for_engine
+from ojster.core.public_settings import Settings, in_microseconds
 from ojster.core.tenant import check_tenant, shown_tenant
 from ojster.files.open import store_for
 from ojster.handlers.codec import Codec
@@ -116,8 +116,8 @@ class App(HandlerRegister, JobLookup, WorkflowCalls):
         self._headers = dict(headers or {})
         self._token = token
         self._event_loop_thread = EventLoopThread()
-        self._engine: Service | None = None
-        self._engine_lock = threading.Lock()
+        self._service: Service | None = None
+        self._service_lock = threading.Lock()
         self._http: dict[asyncio.AbstractEventLoop, HttpClient] = {}
         self._scoped: tuple[Service, Service] | None = None
         self._inherited_after_fork: list[object] = []
@@ -126,18 +126,18 @@ class App(HandlerRegister, JobLookup, WorkflowCalls):
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._forget_after_fork)
 
-    def work_on(self, engine: Service, url: str) -> None:
-        """Use an engine that is already open.
+    def work_on(self, service: Service, url: str) -> None:
+        """Use an service that is already open.
 
         Parameters
         ----------
-        engine:
-            Open engine; ``close`` closes it.
+        service:
+            Open service; ``close`` closes it.
         url:
             URL of its database.
         """
-        self.url, self._engine = url, engine
-        engine.check_orchestrator = self.orchestrators.check
+        self.url, self._service = url, service
+        service.check_orchestrator = self.orchestrators.check
 
     def choose_url(self, url: str) -> None:
         """Use the database or server that was named for this process, such as with ``--url``, whatever else names one.
@@ -160,7 +160,7 @@ class App(HandlerRegister, JobLookup, WorkflowCalls):
         Returns
         -------
         Client
-            The engine of the database, or the HTTP client of the server.
+            The service of the database, or the HTTP client of the server.
 
         Raises
         ------
@@ -172,7 +172,7 @@ class App(HandlerRegister, JobLookup, WorkflowCalls):
         if self._included_in is not None:
             return self.root.client()
         if names_a_database(self.url):
-            return self._scoped_engine()
+            return self._scoped_service()
         self.check_url()
         loop = asyncio.get_running_loop()
         client = self._http.get(loop)
@@ -189,13 +189,13 @@ class App(HandlerRegister, JobLookup, WorkflowCalls):
             client.jobs.middleware = self.enqueue_middleware
         return client
 
-    def engine(self) -> Service:
-        """Return the engine of the application's database, opened on first use.
+    def service(self) -> Service:
+        """Return the service of the application's database, opened on first use.
 
         Returns
         -------
         Service
-            The engine; ``close`` closes it.
+            The service; ``close`` closes it.
 
         Raises
         ------
@@ -205,30 +205,30 @@ class App(HandlerRegister, JobLookup, WorkflowCalls):
             The database cannot be opened.
         """
         if self._included_in is not None:
-            return self.root.engine()
-        engine = self._engine
-        if engine is None and self._was_in_memory:
+            return self.root.service()
+        service = self._service
+        if service is None and self._was_in_memory:
             raise left_behind(self.url)
-        if engine is None:
-            with self._engine_lock:  # so that two threads do not open it twice
-                engine = self._engine
-                if engine is None:
+        if service is None:
+            with self._service_lock:  # so that two threads do not open it twice
+                service = self._service
+                if service is None:
                     self.check_url()
                     database = open_database(
-                        self.url, for_engine(self.settings), synchronous=self._synchronous, migrate=self.migrate
+                        self.url, in_microseconds(self.settings), synchronous=self._synchronous, migrate=self.migrate
                     )
-                    engine = self._engine = Service(database, store=store_for(self.url, self._files))
-                    engine.middleware = self.enqueue_middleware
-                    engine.check_orchestrator = self.orchestrators.check
-        return engine
+                    service = self._service = Service(database, store=store_for(self.url, self._files))
+                    service.middleware = self.enqueue_middleware
+                    service.check_orchestrator = self.orchestrators.check
+        return service
 
-    def _scoped_engine(self) -> Service:
-        """Return the engine for the tenant of the application, the same each time."""
-        engine = self.engine()
+    def _scoped_service(self) -> Service:
+        """Return the service for the tenant of the application, the same each time."""
+        service = self.service()
         if self.tenant is None:
-            return engine
-        if self._scoped is None or self._scoped[0] is not engine or self._scoped[1].scope.tenant != self.tenant:
-            self._scoped = engine, engine.as_(Caller(self.tenant))
+            return service
+        if self._scoped is None or self._scoped[0] is not service or self._scoped[1].scope.tenant != self.tenant:
+            self._scoped = service, service.as_(Caller(self.tenant))
         return self._scoped[1]
 
     def _enqueue_in(self, connection: Any, requests: Sequence[Members]) -> list[Job]:
@@ -244,12 +244,12 @@ class App(HandlerRegister, JobLookup, WorkflowCalls):
 
     async def aclose(self) -> None:
         """Disconnect. See ``close``."""
-        engine, self._engine = self._engine, None
+        service, self._service = self._service, None
         scoped, self._scoped = self._scoped, None
         if scoped is not None:
             await scoped[1].maintenance.stop()
-        if engine is not None:
-            await engine.close()
+        if service is not None:
+            await service.close()
         client = self.root._http.pop(asyncio.get_running_loop(), None)
         if client is not None:
             await client.close()
@@ -272,9 +272,9 @@ class App(HandlerRegister, JobLookup, WorkflowCalls):
 
     def _forget_after_fork(self) -> None:
         """Drop, without closing them, the connections and the event-loop thread that a forked child inherits."""
-        self._was_in_memory = self._engine is not None and self.url == MEMORY
-        self._inherited_after_fork += [self._engine, self._http, self._event_loop_thread]
-        self._engine = self._scoped = None
-        self._engine_lock = threading.Lock()
+        self._was_in_memory = self._service is not None and self.url == MEMORY
+        self._inherited_after_fork += [self._service, self._http, self._event_loop_thread]
+        self._service = self._scoped = None
+        self._service_lock = threading.Lock()
         self._http = {}
         self._event_loop_thread = EventLoopThread()

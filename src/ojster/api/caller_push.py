@@ -11,7 +11,7 @@ from ojster.core.errors import InvalidRequest
 from ojster.core.job import Job
 from ojster.core.job_flags import BITS
 from ojster.core.json_objects import Members
-from ojster.core.public_settings import Settings, for_engine
+from ojster.core.public_settings import Settings, in_microseconds
 from ojster.jobs.extension import install
 from ojster.jobs.middleware import EnqueueMiddleware, MiddlewareChain, through_middleware
 from ojster.jobs.new_job import read_job
@@ -51,7 +51,7 @@ class CallerPush:
         thread = self._app._event_loop_thread
         prepared = thread.call(self._prepare(requests)) if self._app.enqueue_middleware else requests
         return caller_transaction.run_in_caller_transaction(
-            execute, lambda tx: self._push(tx, prepared), for_engine(self._app.settings), url
+            execute, lambda tx: self._push(tx, prepared), in_microseconds(self._app.settings), url
         )
 
     async def apush(self, connection: Any, requests: Sequence[Members]) -> list[Job]:
@@ -63,7 +63,7 @@ class CallerPush:
             return []
         prepared = await self._prepare(requests)
         return await caller_transaction.run_in_caller_transaction_async(
-            connection, lambda tx: self._push(tx, prepared), for_engine(self._app.settings), url
+            connection, lambda tx: self._push(tx, prepared), in_microseconds(self._app.settings), url
         )
 
     async def _prepare(self, requests: Sequence[Members]) -> list[Members]:
@@ -71,7 +71,7 @@ class CallerPush:
 
     def _push(self, tx: Transaction, requests: Sequence[Members]) -> list[Job]:
         install(tx.memory, all_extensions())
-        settings = for_engine(self._app.settings)
+        settings = in_microseconds(self._app.settings)
         jobs = [
             read_job(
                 members,

@@ -20,7 +20,7 @@ from ojster.cli.output import console, print_json
 from ojster.client.interface import Client
 from ojster.core.durations import format_duration
 from ojster.core.errors import OjsterError
-from ojster.core.public_settings import Retention, Settings, for_engine
+from ojster.core.public_settings import Retention, Settings, in_microseconds
 from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.queries import Page
 from ojster.storage.database import URL_VARIABLE, without_password
@@ -82,7 +82,7 @@ def prune(url: str, dry_run: bool, retention: Retention, yes: bool, as_json: boo
     if not (dry_run or yes or url.startswith(("http", "unix"))):
         periods = ", ".join(
             f"{name.replace('_', ' ')} {'never' if period is None else format_duration(period)}"
-            for name, period in msgspec.structs.asdict(for_engine(settings).retention).items()
+            for name, period in msgspec.structs.asdict(in_microseconds(settings).retention).items()
             if name != "most_dead_letters"
         )
         click.confirm(f"Delete finished jobs and workflows older than this: {periods}?", abort=True, err=True)

@@ -43,7 +43,7 @@ class Job(msgspec.Struct, gc=False):
     expires_at:
         Time after which it no longer starts.
     due_at:
-        Time of the next change by the engine, such as the next attempt or the end of the lease.
+        Time of the next change by the service, such as the next attempt or the end of the lease.
     timeout:
         Maximum run time of an attempt.
     lease:

@@ -114,8 +114,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     retention: Retention = Retention()
 
 
-def for_engine(given: Settings) -> settings.Settings:
-    """Return the same settings for the engine, which counts in microseconds."""
+def in_microseconds(given: Settings) -> settings.Settings:
+    """Return the same settings for the service, which counts in microseconds."""
     retention = settings.Retention(**_in_microseconds(given.retention))
     return settings.Settings(**_in_microseconds(given) | {"retention": retention})
 

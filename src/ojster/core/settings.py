@@ -1,4 +1,4 @@
-"""Defaults and limits of an engine, in microseconds. Applications set them with ``ojster.core.public_settings``."""
+"""Defaults and limits of an service, in microseconds. Applications set them with ``ojster.core.public_settings``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """The defaults and limits of an engine: durations in microseconds, sizes in bytes. See ``ojster.Settings``."""
+    """The defaults and limits of an service: durations in microseconds, sizes in bytes. See ``ojster.Settings``."""
 
     default_lease: int = 30 * MINUTE
     default_timeout: int | None = 30 * MINUTE

@@ -61,9 +61,9 @@ def asgi(jobs: App, *, guarded: bool = False) -> ASGIApp:
     known: list[Application] = []
 
     async def serve(scope: Scope, receive: Receive, send: Send) -> None:
-        engine = jobs.engine()
-        if not known or known[0].engine is not engine:  # such as one in memory, for a test
-            known[:] = [Application(engine, guarded=guarded, guard=BrowserGuard(None))]
+        service = jobs.service()
+        if not known or known[0].service is not service:  # such as one in memory, for a test
+            known[:] = [Application(service, guarded=guarded, guard=BrowserGuard(None))]
         await known[0](scope, receive, send)
 
     return serve

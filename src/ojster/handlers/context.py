@@ -113,7 +113,7 @@ class JobContext:
 
     @property
     def client(self) -> Client:
-        """The worker's client: an HTTP client, or the engine of its database."""
+        """The worker's client: an HTTP client, or the service of its database."""
         return self._client
 
     @property

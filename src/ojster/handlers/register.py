@@ -61,7 +61,7 @@ class HandlerRegister(Application, ABC):
         """Return the client for the running event loop, created on first use."""
 
     @abstractmethod
-    def work_on(self, engine: Service, url: str) -> None:
+    def work_on(self, service: Service, url: str) -> None:
         """Use the service of a database that is already open."""
 
     @abstractmethod

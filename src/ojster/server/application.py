@@ -82,8 +82,8 @@ class Application:
 
     Parameters
     ----------
-    engine:
-        The engine to serve. The application starts and stops its maintenance tasks, and closes it.
+    service:
+        The service to serve. The application starts and stops its maintenance tasks, and closes it.
     cors_origins:
         Origins from which browsers may use the server. Default: none.
     trusting:
@@ -117,7 +117,7 @@ class Application:
 
     def __init__(
         self,
-        engine: Service,
+        service: Service,
         *,
         cors_origins: Sequence[str] = (),
         trusting: bool = False,
@@ -132,24 +132,24 @@ class Application:
         capabilities: Sequence[Capability] = CAPABILITIES,
         shared_counts: SharedCounts | None = None,
     ) -> None:
-        self.engine = engine
+        self.service = service
         self._worker = worker
         self._socket_guard = guard or BrowserGuard(None, cors_origins)
         self._tenants = tenants
         self.metrics = Metrics(capabilities, shared_counts)
-        engine.database.on_events.append(self.metrics.count_events)
-        self.deliverer = WebhookWorker(engine, WebhookSender(trusting=trusting), smtp)
+        service.database.on_events.append(self.metrics.count_events)
+        self.deliverer = WebhookWorker(service, WebhookSender(trusting=trusting), smtp)
         self._has_provider = oidc is not None
-        authenticator, login = _doors(engine, oidc) if guarded else (None, None)
-        trail, proxies = AuditTrail(engine), proxies or TrustedProxies()
+        authenticator, login = _doors(service, oidc) if guarded else (None, None)
+        trail, proxies = AuditTrail(service), proxies or TrustedProxies()
         self._services = Services(
-            self.deliverer.sender, Feed(engine), authenticator, guard, trail, proxies, login=login
+            self.deliverer.sender, Feed(service), authenticator, guard, trail, proxies, login=login
         )
         self._largest_body = max_body_bytes or max(
-            32 * engine.database.settings.largest_job, engine.database.settings.largest_batch * 1024
+            32 * service.database.settings.largest_job, service.database.settings.largest_batch * 1024
         )
         self._specified = routes_of(capabilities)
-        engine.database.records_events = True
+        service.database.records_events = True
         routes = [*self._specified, *self._plain_routes()]
         endpoints = {(route.method, route.path): self._endpoint(route) for route in routes}
         # Paths without parameters are looked up at once; Starlette searches for the others.
@@ -185,16 +185,16 @@ class Application:
 
     async def drain(self) -> None:
         """Answer parked fetches and announce the shutdown to event streams. This is the first step of a shutdown."""
-        self.engine.drain()
+        self.service.drain()
         await self._services.feed.announce_shutdown()
 
     def _endpoint(self, route: Route) -> Endpoint:
-        single = self.engine.database.settings.largest_job + MAX_REQUEST_OVERHEAD_BYTES
+        single = self.service.database.settings.largest_job + MAX_REQUEST_OVERHEAD_BYTES
         largest = self._largest_body if route.large else min(single, self._largest_body)
         query = frozenset(route.query) if route.path.startswith(BASE) and not route.any_query else None
         terms = Terms(route.is_for_tenants, route.needs, route.is_audited, query)
         handler = numbered(route.handler) if "page" in route.query else route.handler
-        return Endpoint(handler, self.engine, self.metrics, largest, self._services, terms)
+        return Endpoint(handler, self.service, self.metrics, largest, self._services, terms)
 
     def _plain_routes(self) -> list[Route]:
         """Return the routes that the specification does not define."""
@@ -212,28 +212,28 @@ class Application:
     @asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
         for tenant in self._tenants:
-            await self.engine.scope.do(introduce_tenants, tenant)
+            await self.service.scope.do(introduce_tenants, tenant)
         needs_token = self._services.authenticator is not None and not self._has_provider
-        if needs_token and not await self.engine.tokens.all():
+        if needs_token and not await self.service.tokens.all():
             log.warning("callers need a token, but none exists; create one: ojster tokens create NAME --role owner")
         try:
-            held = await self.engine.fleet.give_time_to_report()
+            held = await self.service.fleet.give_time_to_report()
             log.debug("%d jobs are with workers, which have 10 s to report before a lease ends", held)
         except OjsterError as error:  # /ready says it, too
             log.warning("cannot give workers time to report: %s", error)
-        self.engine.maintenance.start()
+        self.service.maintenance.start()
         self.deliverer.start()
         working = None if self._worker is None else asyncio.create_task(self._run(self._worker))
         try:
             async with self.metrics.shared():
-                with observed_depth(self.engine.database):
+                with observed_depth(self.service.database):
                     yield
         finally:
             if self._worker is not None and working is not None:
                 self._worker.stop(grace=ORCHESTRATOR_GRACE_SECONDS)
                 await working
             await self.deliverer.stop()
-            await self.engine.close()
+            await self.service.close()
 
     async def _run(self, worker: Worker) -> None:
         try:
@@ -248,17 +248,17 @@ class Application:
             refusal = MethodNotAllowed(f"{request.url.path} does not support {request.method}.")
         else:
             refusal = NotFound(f"The path {request.url.path} does not exist.", resource_type="path")
-        refused = HttpRequest(self.engine, self._largest_body, request.headers.raw, b"", {}, request.receive)
+        refused = HttpRequest(self.service, self._largest_body, request.headers.raw, b"", {}, request.receive)
         answer = refuse(refusal, refused.request_id)
         common = {name.decode(): value.decode() for name, value in COMMON_HEADERS}
         headers = {**common, "X-Request-Id": refused.request_id, **dict(error.headers or {})}
         return Response(answer.body, answer.status, headers, "application/openjobspec+json")
 
     async def _follow_by_socket(self, socket: WebSocket) -> None:
-        await serve_websocket(socket, self.engine, self._services, self._socket_guard.check)
+        await serve_websocket(socket, self.service, self._services, self._socket_guard.check)
 
     async def _show_metrics(self, request: HttpRequest) -> Answer:
-        return Answer(await self.metrics.render(self.engine), content_type=b"text/plain")
+        return Answer(await self.metrics.render(self.service), content_type=b"text/plain")
 
     @cached_property
     def _openapi(self) -> bytes:
@@ -285,12 +285,12 @@ class Application:
         return tuple(api_page.FILES) if api_page.has_viewer() else ()
 
 
-def _doors(engine: Service, oidc: OidcSettings | None) -> tuple[Authenticator, OidcLogin | None]:
+def _doors(service: Service, oidc: OidcSettings | None) -> tuple[Authenticator, OidcLogin | None]:
     """Return what checks the tokens of callers, and what lets browsers log in at a provider, if they may."""
     if oidc is None:
-        return Authenticator(engine), None
+        return Authenticator(service), None
     verifier = OidcVerifier(oidc)
-    return Authenticator(engine, verifier), None if oidc.client is None else OidcLogin(oidc, verifier)
+    return Authenticator(service, verifier), None if oidc.client is None else OidcLogin(oidc, verifier)
 
 
 def _by_path(endpoints: Mapping[tuple[str, str], Endpoint]) -> dict[str, _Methods]:

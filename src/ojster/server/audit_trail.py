@@ -40,8 +40,8 @@ audit_log = logging.getLogger("ojster.audit")
 class AuditTrail:
     """Writes the audit log of a server."""
 
-    def __init__(self, engine: Service) -> None:
-        self._engine = engine
+    def __init__(self, service: Service) -> None:
+        self._service = service
         self._refusals = Throttle()
         self._left_out = 0
 
@@ -56,14 +56,14 @@ class AuditTrail:
                 entry = msgspec.structs.replace(entry, detail=entry.detail | {"left_out": self._left_out})
                 self._left_out = 0
         try:
-            await self._engine.audit.record(entry)
+            await self._service.audit.record(entry)
         except OjsterError as error:
             log.error("the audit log lacks an entry (request %s): %s", entry.correlation_id, error.message)
 
     def _write_line(self, entry: AuditEvent) -> None:
         more = {} if entry.refusal is None else {"refusal": entry.refusal}
         line = {
-            "timestamp": format_timestamp(self._engine.database.clock()),
+            "timestamp": format_timestamp(self._service.database.clock()),
             "event_type": entry.event,
             "principal": entry.principal,
             "source_ip": entry.source_ip,

@@ -114,14 +114,14 @@ class Authenticator:
 
     Parameters
     ----------
-    engine:
+    service:
         The service with the tokens.
     oidc:
         Checks the tokens of an OpenID Connect provider; ``None``: they are not accepted.
     """
 
-    def __init__(self, engine: Service, oidc: OidcVerifier | None = None) -> None:
-        self._engine = engine
+    def __init__(self, service: Service, oidc: OidcVerifier | None = None) -> None:
+        self._service = service
         self._oidc = oidc
         self._known: _Known | None = None
         self._verified: dict[bytes, tuple[str, bytes, int]] = {}
@@ -132,7 +132,7 @@ class Authenticator:
         self._use_recorded_at: dict[str, int] = {}
 
     async def admit(self, caller: Credentials) -> tuple[Service, Access]:
-        """Return the engine in the caller's tenant scope, and the caller's permissions.
+        """Return the service in the caller's tenant scope, and the caller's permissions.
 
         Raises
         ------
@@ -159,7 +159,7 @@ class Authenticator:
             if not operations:
                 raise NotFound(f"There is no workspace {shown_tenant(place)!r}.", resource_type="tenant")
         access = Access(token.name, operations, token.queues)
-        return self._engine.as_(Caller(place, access)), access
+        return self._service.as_(Caller(place, access)), access
 
     async def identify(self, caller: Credentials) -> Token:
         """Return the token of a caller, whatever it may do.
@@ -189,11 +189,11 @@ class Authenticator:
         return Watch(until_refused)
 
     async def _look_up(self) -> _Known:
-        memory = self._engine.database.memory
+        memory = self._service.database.memory
         known = self._known
         if known is None or known.version != memory.version:
             version = memory.version
-            tokens, tenants = await self._engine.database.read(_read, None)
+            tokens, tenants = await self._service.database.read(_read, None)
             self._refused.clear()
             known = self._known = _Known(version, tokens, tenants)
         return known
@@ -208,7 +208,7 @@ class Authenticator:
         shown = authorization[len(_BEARER) :].strip()
         if self._oidc is not None and not shown.startswith(f"{PREFIX}_"):
             return await self._oidc.identify(shown)
-        now = self._engine.database.clock()
+        now = self._service.database.clock()
         quick = hashlib.sha256(shown.encode()).digest()
         token = None
         if (found := self._verified.get(quick)) is not None:
@@ -225,7 +225,7 @@ class Authenticator:
             token = await self._look_at(shown, quick, known, now)
         if now >= self._use_recorded_at.get(token.id, 0) + MIN_TOKEN_USE_INTERVAL_US:
             self._use_recorded_at[token.id] = now
-            await self._engine.database.run(record_token_uses, token.id)
+            await self._service.database.run(record_token_uses, token.id)
         return token
 
     async def _look_at(self, shown: str, quick: bytes, known: _Known, now: int) -> Token:

@@ -64,14 +64,14 @@ class Endpoint:
     ----------
     handler:
         Returns the response, or raises an ``OjsterError``.
-    engine:
-        The engine that the handler uses.
+    service:
+        The service that the handler uses.
     metrics:
         Counts the requests.
     max_body_bytes:
         Maximum size of a request body, in bytes.
     services:
-        What endpoints need beside the engine.
+        What endpoints need beside the service.
     terms:
         What it asks of its callers.
     """
@@ -79,7 +79,7 @@ class Endpoint:
     def __init__(
         self,
         handler: Handler,
-        engine: Service,
+        service: Service,
         metrics: Metrics,
         max_body_bytes: int,
         services: Services | None = None,
@@ -94,7 +94,7 @@ class Endpoint:
         self._trail = None if services is None else services.trail
         self._is_for_tenants = terms.is_for_tenants
         self._services = services
-        self._engine = engine
+        self._service = service
         self._metrics = metrics
         self.max_body_bytes = max_body_bytes
         self._name = handler.__name__
@@ -124,7 +124,7 @@ class Endpoint:
         self, headers: Sequence[Header], query_string: bytes, path: Mapping[str, str], receive: Receive
     ) -> HttpRequest:
         """Create the ``HttpRequest`` of a request to this endpoint."""
-        return HttpRequest(self._engine, self.max_body_bytes, headers, query_string, path, receive, self._services)
+        return HttpRequest(self._service, self.max_body_bytes, headers, query_string, path, receive, self._services)
 
     async def answer(self, request: HttpRequest) -> Answer:
         """Handle a request, and count it."""
@@ -165,8 +165,8 @@ class Endpoint:
     async def _guarded(self, authenticator: Authenticator, request: HttpRequest) -> Answer:
         """Authenticate and authorize the caller, and handle the request; write refusals to the audit log."""
         try:
-            request.engine, access = await authenticator.admit(request.credentials())
-            if request.engine.scope.tenant is not None and not self._is_for_tenants:
+            request.service, access = await authenticator.admit(request.credentials())
+            if request.service.scope.tenant is not None and not self._is_for_tenants:
                 raise Forbidden("This endpoint concerns all workspaces. Use a global token, and no X-OJS-Tenant.")
             access.need(*self._needs)
             with self._watch(request):
@@ -201,7 +201,7 @@ class Endpoint:
             shown = detail["request"] = shown_request(request.known_body)
             if isinstance(name := shown.get("name") if isinstance(shown, dict) else None, str):
                 object = shown_object([name])
-        scope = request.engine.scope
+        scope = request.service.scope
         await trail.tell(
             AuditEvent(
                 event=event,

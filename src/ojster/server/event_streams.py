@@ -156,12 +156,12 @@ class Feed:
 
     Parameters
     ----------
-    engine:
-        The engine with the event log.
+    service:
+        The service with the event log.
     """
 
-    def __init__(self, engine: Service) -> None:
-        self._engine = engine
+    def __init__(self, service: Service) -> None:
+        self._service = service
         self._numbers: list[int] = []
         self._events: list[Event] = []
         self._since = 0
@@ -222,9 +222,9 @@ class Feed:
             self._task = asyncio.create_task(self._read_on(self._begun), name="ojster-feed")
         try:
             await self._begun.wait()
-            while not self._engine.database.draining:
+            while not self._service.database.draining:
                 if after < self._since:
-                    stretch = await self._engine.events.read_on(after)
+                    stretch = await self._service.events.read_on(after)
                     after = stretch.events[-1][0] if stretch.events else self._since
                     yield EventBatch(stretch.events, stretch.is_whole)
                     continue
@@ -249,17 +249,17 @@ class Feed:
 
     async def _read_on(self, begun: asyncio.Event) -> None:
         try:
-            with self._engine.database.wakeups.waiter(EVENTS) as waiter:
-                while not self._engine.database.draining:
+            with self._service.database.wakeups.waiter(EVENTS) as waiter:
+                while not self._service.database.draining:
                     waiter.arm()
                     try:
                         if not begun.is_set():
-                            self._begin_after(await self._engine.events.last())
+                            self._begin_after(await self._service.events.last())
                             begun.set()
-                        stretch = await self._engine.events.read_on(self._until)
+                        stretch = await self._service.events.read_on(self._until)
                         if not stretch.is_whole:
                             events = stretch.events
-                            self._begin_after(events[0][0] - 1 if events else await self._engine.events.last())
+                            self._begin_after(events[0][0] - 1 if events else await self._service.events.last())
                     except Exception as error:  # whatever it is, or the followers would wait for ever
                         trace = None if isinstance(error, BackendUnavailable) else error
                         log.warning("cannot read the event log, retrying: %s", error, exc_info=trace)

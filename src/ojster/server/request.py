@@ -60,7 +60,7 @@ OUTAGE: Final = "The database cannot be used at the moment. Try again later; the
 
 
 class Services(NamedTuple):
-    """What endpoints need beside the engine: the webhook sender, the event feed, authentication, and a guard.
+    """What endpoints need beside the service: the webhook sender, the event feed, authentication, and a guard.
 
     ``authenticator`` is ``None`` if callers need no token, ``guard`` if any browser may call, ``trail`` if nothing is
     audited. ``proxies`` are those whose word about addresses counts. ``login`` sends browsers to an identity provider.
@@ -101,13 +101,13 @@ class HttpRequest:
         "content_encoding",
         "content_length",
         "content_type",
-        "engine",
         "headers",
         "known_body",
         "max_body_bytes",
         "path",
         "prefers_plain_json",
         "request_id",
+        "service",
         "tenant",
         "version",
         "warnings",
@@ -115,7 +115,7 @@ class HttpRequest:
 
     def __init__(
         self,
-        engine: Service,
+        service: Service,
         max_body_bytes: int,
         headers: Sequence[Header],
         query_string: bytes,
@@ -123,7 +123,7 @@ class HttpRequest:
         receive: Receive,
         services: Services | None = None,
     ) -> None:
-        self.engine = engine
+        self.service = service
         self.warnings: Sequence[str] = ()
         self._services = services
         self.address = ""
@@ -246,7 +246,7 @@ class HttpRequest:
             tenant = check_tenant(self.tenant.decode("latin-1"))
             if not is_for_tenants:
                 raise Forbidden("This endpoint concerns all tenants. Remove the header X-OJS-Tenant.")
-            self.engine = self.engine.as_(Caller(tenant))
+            self.service = self.service.as_(Caller(tenant))
 
     async def optional_body(self) -> bytes:
         """Return the request body, which may be missing. Raises as ``body`` does."""

@@ -17,7 +17,7 @@ from typing import Final
 import uvicorn
 
 from ojster.core.errors import InvalidRequest
-from ojster.core.public_settings import Settings, for_engine
+from ojster.core.public_settings import Settings, in_microseconds
 from ojster.core.tuning import tune_interpreter
 from ojster.files.open import store_for
 from ojster.handlers.register import HandlerRegister
@@ -195,22 +195,24 @@ def serve(
     tune_interpreter()
     store = store_for(url, files)
     own = [] if listeners else _own_socket(host, port, unix_socket)
-    engine = Service(open_database(url, for_engine(settings), synchronous=synchronous, migrate=migrate), store=store)
+    service = Service(
+        open_database(url, in_microseconds(settings), synchronous=synchronous, migrate=migrate), store=store
+    )
     for plugin in plugins:
-        plugin(engine)
+        plugin(service)
     is_local = unix_socket is not None or _is_loopback(host)
     guarded = not is_local or oidc is not None if guarded is None else guarded
     if not guarded and not is_local:
         log.warning("authentication is off (--auth): any client that reaches %s has full access", host)
     application = Application(
-        engine,
+        service,
         cors_origins=cors_origins,
         trusting=trusting,
         tenants=tenants,
         guarded=guarded,
         guard=None if guarded or unix_socket is not None else BrowserGuard(_names(host, allowed_hosts), cors_origins),
         smtp=mail_server,
-        worker=None if app is None else _worker_of(app, engine, url),
+        worker=None if app is None else _worker_of(app, service, url),
         proxies=proxies,
         oidc=oidc,
         shared_counts=shared_counts,
@@ -218,7 +220,7 @@ def serve(
     config = _listening(application, host, port, log_level, max_connections, context)
     server = _Server(config, application, None if tls is None or context is None else TlsRenewal(tls, context))
     try:
-        with in_use(engine.middleware):
+        with in_use(service.middleware):
             server.run(sockets=[*listeners, *own] or None)
     finally:
         if unix_socket is not None and own:

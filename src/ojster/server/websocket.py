@@ -50,7 +50,7 @@ _read_order: Final = msgspec.json.Decoder(_Command).decode
 
 
 async def serve_websocket(
-    socket: WebSocket, engine: Service, services: Services, check: Callable[[Sequence[tuple[bytes, bytes]]], None]
+    socket: WebSocket, service: Service, services: Services, check: Callable[[Sequence[tuple[bytes, bytes]]], None]
 ) -> None:
     """Serve a WebSocket connection until the client disconnects or the server stops.
 
@@ -67,14 +67,14 @@ async def serve_websocket(
         address = services.proxies.address_of(peer, ",".join(socket.headers.getlist("x-forwarded-for")) or None)
         if services.authenticator is not None:
             caller = Credentials(socket.headers.get("authorization"), tenant, lambda: address)
-            engine, access = await services.authenticator.admit(caller)
+            service, access = await services.authenticator.admit(caller)
             access.need(Operation.INSPECT)
             watch = services.authenticator.watch(caller)
         elif tenant is not None:
-            engine = engine.as_(Caller(check_tenant(tenant)))
+            service = service.as_(Caller(check_tenant(tenant)))
         feed.check(address)
         with feed.admit(address), watch:
-            await _Connection(socket, engine, feed).serve()
+            await _Connection(socket, service, feed).serve()
     except WebSocketDisconnect:
         return
     except OjsterError as error:
@@ -84,9 +84,9 @@ async def serve_websocket(
 class _Connection:
     """One client and the channels that it follows."""
 
-    def __init__(self, socket: WebSocket, engine: Service, feed: Feed) -> None:
+    def __init__(self, socket: WebSocket, service: Service, feed: Feed) -> None:
         self._socket = socket
-        self._engine = engine
+        self._service = service
         self._feed = feed
         self._channels: dict[str, Channel] = {}
         self._sending = asyncio.Lock()
@@ -132,9 +132,9 @@ class _Connection:
         if len(self._channels) >= MAX_CHANNELS and name not in self._channels:
             raise InvalidRequest(f"A connection can follow at most {MAX_CHANNELS} channels. Unsubscribe from one.")
         if self._following is None:
-            self._after = await self._engine.events.last()  # before the check, so that no event is missed
+            self._after = await self._service.events.last()  # before the check, so that no event is missed
         await self._check(name)
-        self._channels[name] = Channel(name, frozenset(types or ()), self._engine.scope.tenant)
+        self._channels[name] = Channel(name, frozenset(types or ()), self._service.scope.tenant)
         answer: dict[str, Any] = {"type": "subscribed", "channel": name}
         await self._send(answer if types is None else answer | {"event_types": types})
         if self._following is None:
@@ -143,15 +143,15 @@ class _Connection:
     async def _check(self, name: str) -> None:
         kind, _, rest = name.partition(":")
         if kind == "job" and rest:
-            await self._engine.jobs.find(rest)
+            await self._service.jobs.find(rest)
         elif kind == "queue" and rest:
-            await self._engine.queues.statistics(check_queue_name(rest))
+            await self._service.queues.statistics(check_queue_name(rest))
         elif name != ALL:
             raise NotFound(f"There is no channel {name[:80]!r}. Use job:ID, queue:NAME or all.")
 
     async def _resume(self, last_id: str) -> None:
         """Send again the events since an event, on the channels that are followed now."""
-        number, present = id_to_number(last_id), await self._engine.events.last()
+        number, present = id_to_number(last_id), await self._service.events.last()
         if number is None or number > present:
             await self._send_error("unknown_event_id", "Event ID not found in buffer. Perform a full state sync.")
             return

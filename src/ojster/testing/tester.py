@@ -13,7 +13,7 @@ import msgspec
 from ojster.api.app import App
 from ojster.client.event_loop_thread import EventLoopThread
 from ojster.core.job import Job
-from ojster.core.public_settings import for_engine
+from ojster.core.public_settings import in_microseconds
 from ojster.core.states import JobState
 from ojster.core.values import Seconds, to_seconds
 from ojster.files.store import MemoryStore
@@ -112,7 +112,7 @@ class JobTester:
             raise ValueError(f"The time {at} needs a time zone, such as tzinfo=UTC.")
         self.app = app = app.root
         self._clock = _Clock(at)
-        self._engine: Service | None = None
+        self._service: Service | None = None
         self._before: tuple[str, Service | None, bool] = (app.url, None, False)
         self._loop = CallersLoop()
         self._loops: dict[App, EventLoopThread] = {}
@@ -122,11 +122,11 @@ class JobTester:
     # Entering and leaving
 
     def __enter__(self) -> Self:
-        database = open_database(_URL, for_engine(self.app.settings), self._clock)
-        self._engine = Service(database, store=MemoryStore())
-        self._engine.middleware = self.app.enqueue_middleware
-        self._before = self.app.url, self.app._engine, self.app.under_test
-        self.app.work_on(self._engine, _URL)
+        database = open_database(_URL, in_microseconds(self.app.settings), self._clock)
+        self._service = Service(database, store=MemoryStore())
+        self._service.middleware = self.app.enqueue_middleware
+        self._before = self.app.url, self.app._service, self.app.under_test
+        self.app.work_on(self._service, _URL)
         self.app.under_test = True
         apps = {self.app, *(handler.app for handler in self.app.handlers.values() if isinstance(handler.app, App))}
         self._loops = {app: app._event_loop_thread for app in apps}
@@ -136,7 +136,7 @@ class JobTester:
 
     def __exit__(self, *error: object) -> None:
         self._leave()
-        self._loop.call(self.engine.close())
+        self._loop.call(self.service.close())
         self._loop.close()
 
     async def __aenter__(self) -> Self:
@@ -144,22 +144,22 @@ class JobTester:
 
     async def __aexit__(self, *error: object) -> None:
         self._leave()
-        await self.engine.close()
+        await self.service.close()
         self._loop.close()
 
     def _leave(self) -> None:
         if self._fail in self.app.execution_middleware:
             self.app.execution_middleware.remove(self._fail)
-        self.app.url, self.app._engine, self.app.under_test = self._before
+        self.app.url, self.app._service, self.app.under_test = self._before
         for app, loop in self._loops.items():
             app._event_loop_thread = loop
 
     @property
-    def engine(self) -> Service:
-        """The engine of the database in memory."""
-        if self._engine is None:
+    def service(self) -> Service:
+        """The service of the database in memory."""
+        if self._service is None:
             raise RuntimeError("Enter the tester first: with JobTester(app) as jobs.")
-        return self._engine
+        return self._service
 
     def _wait(self, call: Coroutine[Any, Any, R]) -> R:
         return self._loop.call(call)
@@ -190,7 +190,7 @@ class JobTester:
         """Move the clock forward. See ``advance``."""
         if (microseconds := round(to_seconds(by) * 1e6)) < 0:
             raise ValueError("Time does not run backwards.")
-        await register(self.engine, self.app)
+        await register(self.service, self.app)
         end = self._clock() + microseconds
         while (due := await self._run_due()) is not None and due <= end:
             self._clock.move_to(due)
@@ -198,7 +198,7 @@ class JobTester:
 
     async def _run_due(self) -> int | None:
         """Do what is due, and return the time of what is due next."""
-        while (due := await self.engine.database.run(run_due, None)) is not None and due <= self._clock():
+        while (due := await self.service.database.run(run_due, None)) is not None and due <= self._clock():
             continue
         return due
 
@@ -225,7 +225,7 @@ class JobTester:
         selected: list[Job] = []
         before: int | None = None
         while True:
-            page = await self.engine.jobs.select(chosen, Page(limit=_PAGE, before=before))
+            page = await self.service.jobs.select(chosen, Page(limit=_PAGE, before=before))
             selected += page.jobs
             if (before := page.next_before) is None:
                 return selected[::-1]
@@ -343,7 +343,7 @@ class JobTester:
                 with in_thread(waiting_thread()):
                     await self._run_available(attempts, concurrency)
                 for id in dict.fromkeys(attempts[before:]):  # now: they may be deleted when the clock moves on
-                    jobs[id] = await self.engine.jobs.find(id)
+                    jobs[id] = await self.service.jobs.find(id)
                 if (due := await self._first_due(moves)) is None:
                     break
                 self._clock.move_to(due)
@@ -372,7 +372,7 @@ class JobTester:
             worker = Worker(self.app, queues=queues, concurrency=concurrency, children=None, prefetch=0)
             worker.on_end = ended
             await worker.run(until_empty=True)
-            await self._service.maintenance.stop()
+            await self._scoped.maintenance.stop()
             if len(attempts) >= MAX_ATTEMPTS:
                 raise RuntimeError(
                     f"{MAX_ATTEMPTS:,} attempts were made, and jobs still wait: do they enqueue themselves?"
@@ -381,18 +381,18 @@ class JobTester:
                 return
 
     async def _queues_with_jobs(self) -> list[str]:
-        counts = await self.engine.jobs.count()
+        counts = await self.service.jobs.count()
         return sorted(queue for queue, states in counts.items() if states.get(JobState.AVAILABLE))
 
     async def _first_due(self, states: Iterable[JobState]) -> int | None:
         """Return the earliest time at which a job in one of these states is due."""
         first = Page(limit=1, sort="scheduled_at", ascending=True)
-        pages = [await self.engine.jobs.select(JobFilter(states=(state,)), first) for state in states]
+        pages = [await self.service.jobs.select(JobFilter(states=(state,)), first) for state in states]
         return min((job.due_at for page in pages for job in page.jobs if job.due_at is not None), default=None)
 
     @property
-    def _service(self) -> Service:
-        """The engine as the application uses it: for its tenant, if it has one."""
+    def _scoped(self) -> Service:
+        """The service as the application uses it: for its tenant, if it has one."""
         client = self.app.client()
         assert isinstance(client, Service)
         return client
@@ -400,7 +400,7 @@ class JobTester:
     @contextmanager
     def eager(self) -> Iterator[None]:
         """Run jobs as soon as they are enqueued, before ``enqueue`` returns, within the block; workflows do not."""
-        service = self._service.jobs
+        service = self._scoped.jobs
         enqueue = service.enqueue
 
         async def enqueue_and_run(requests: Any) -> Any:

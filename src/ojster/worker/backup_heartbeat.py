@@ -104,6 +104,6 @@ class BackupHeartbeat:
     def close(self) -> None:
         """Close the connections. No heartbeat may follow."""
         if self._loop is not None:
-            if self._client is not None and not isinstance(self._client, Service):  # the engine is the worker's
+            if self._client is not None and not isinstance(self._client, Service):  # the service is the worker's
                 self._loop.run_until_complete(self._client.close())
             self._loop.close()

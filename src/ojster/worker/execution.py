@@ -38,7 +38,7 @@ from ojster.worker.loop_watch import LoopWatch
 log = logging.getLogger(__name__)
 
 MAX_INLINE_RESULT_BYTES: Final = 1_048_576
-"""Maximum size of an inline result, in bytes. Larger ones are uploaded as files; below, the engine decides."""
+"""Maximum size of an inline result, in bytes. Larger ones are uploaded as files; below, the service decides."""
 
 Ending = Acknowledgement | FailureReport | Release
 """The outcome of an attempt, ready to be sent."""

@@ -1,7 +1,7 @@
 """Target locks: regular expressions for the targets that a workflow blocks for other workflows.
 
 The expressions are those of ECMA-262, except for features that cannot be matched in linear time: look-around and
-back-references are rejected. The engine is that of the JSON Schema validator, an extra: ``pip install
+back-references are rejected. The service is that of the JSON Schema validator, an extra: ``pip install
 ojster[schemas]``.
 """
 

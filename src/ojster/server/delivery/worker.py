@@ -68,8 +68,8 @@ class WebhookWorker:
         The mail server. ``None``: this server sends no e-mail; the attempt fails, and is retried by any server.
     """
 
-    def __init__(self, engine: Service, sender: WebhookSender, smtp: Smtp | None = None) -> None:
-        self._engine = engine
+    def __init__(self, service: Service, sender: WebhookSender, smtp: Smtp | None = None) -> None:
+        self._service = service
         self.sender = sender
         self._smtp = smtp
         self._id = f"webhooks_{new_id()}"
@@ -97,13 +97,13 @@ class WebhookWorker:
         await self.sender.close()
 
     async def _run(self) -> None:
-        while not self._engine.database.draining:
+        while not self._service.database.draining:
             room = MAX_CONCURRENT_DELIVERIES - len(self._under_way)
             if not room:
                 await asyncio.wait(self._under_way, return_when=asyncio.FIRST_COMPLETED)
                 continue
             try:
-                jobs = await self._engine.jobs.fetch(
+                jobs = await self._service.jobs.fetch(
                     Claim((webhooks.QUEUE, notifications.QUEUE), room, self._id), wait=30.0
                 )
             except OjsterError as error:
@@ -125,7 +125,7 @@ class WebhookWorker:
 
     def _delay(self, receiver: str) -> int:
         """Return how long the next delivery to a busy receiver waits, in microseconds."""
-        now = self._engine.database.clock()
+        now = self._service.database.clock()
         self._next[receiver] = max(self._next.get(receiver, 0), now) + SPACING
         return self._next[receiver] - now
 
@@ -138,7 +138,7 @@ class WebhookWorker:
 
     async def _postpone(self, later: list[Release]) -> None:
         try:
-            await self._engine.jobs.release(later)
+            await self._service.jobs.release(later)
         except OjsterError as error:
             log.warning("cannot postpone deliveries; they wait for the end of their leases: %s", error)
 
@@ -156,36 +156,36 @@ class WebhookWorker:
             what = f"The job is no delivery: {type(error).__name__}: {error}"
             failure = Failure("MalformedDelivery", what[:MAX_REASON_CHARS], code="DEAD_LETTER", retryable=False)
             try:
-                await self._engine.jobs.fail([FailureReport(job.id, failure, job.worker_id, job.attempt)])
+                await self._service.jobs.fail([FailureReport(job.id, failure, job.worker_id, job.attempt)])
             except OjsterError as refusal:
                 log.warning("cannot record the failure of job %s: %s", job.id, refusal)
 
     async def _deliver_notification(self, job: Job) -> None:
         """Send one message and report its outcome."""
-        engine, failure = self._engine, None
+        service, failure = self._service, None
         key, shown = job.args
         message = msgspec.convert(shown, Message)
         try:
-            channel = await engine.scope.look(notifications.find_channels, key)
+            channel = await service.scope.look(notifications.find_channels, key)
         except OjsterError:
-            await engine.jobs.acknowledge([Acknowledgement(job.id, b'{"dropped":true}', job.worker_id, job.attempt)])
+            await service.jobs.acknowledge([Acknowledgement(job.id, b'{"dropped":true}', job.worker_id, job.attempt)])
             return
         try:
             await (self._mail(channel, message) if channel.method == "email" else self._call(channel, message, job))
         except _Failed as failed:
             failure = failed.failure
         except asyncio.CancelledError:
-            await engine.jobs.release([hand_back(job, job.worker_id)])
+            await service.jobs.release([hand_back(job, job.worker_id)])
             raise
         try:
             if failure is None:
-                await engine.jobs.acknowledge([Acknowledgement(job.id, b'{"sent":true}', job.worker_id, job.attempt)])
+                await service.jobs.acknowledge([Acknowledgement(job.id, b'{"sent":true}', job.worker_id, job.attempt)])
                 event = "notification.sent"
             else:
-                (ended,) = await engine.jobs.fail([FailureReport(job.id, failure, job.worker_id, job.attempt)])
+                (ended,) = await service.jobs.fail([FailureReport(job.id, failure, job.worker_id, job.attempt)])
                 is_over = isinstance(ended, Job) and ended.state == "discarded"
                 event = "notification.dead" if is_over else "notification.failed"
-            await engine.scope.do(notifications.record_outcomes, (event, key, {"attempt": job.attempt}))
+            await service.scope.do(notifications.record_outcomes, (event, key, {"attempt": job.attempt}))
         except OjsterError as error:
             log.warning("cannot record the outcome of message %s; it will be sent again: %s", job.id, error)
 
@@ -228,12 +228,12 @@ class WebhookWorker:
             raise _Failed(Failure("WebhookFailed", f"{url} answered {answered.status}.", code=code))
 
     async def _deliver(self, job: Job) -> None:
-        engine = self._engine
+        service = self._service
         subscription_id, event = job.args
         try:
-            subscription = await engine.scope.look(webhooks.find_subscriptions, subscription_id)
+            subscription = await service.scope.look(webhooks.find_subscriptions, subscription_id)
         except OjsterError:
-            await engine.jobs.acknowledge([Acknowledgement(job.id, b'{"dropped":true}', job.worker_id, job.attempt)])
+            await service.jobs.acknowledge([Acknowledgement(job.id, b'{"dropped":true}', job.worker_id, job.attempt)])
             return
         failure: Failure | None = None
         result: dict[str, Any] = {}
@@ -244,7 +244,7 @@ class WebhookWorker:
         except (httpx.HTTPError, OSError, TimeoutError) as error:
             failure = Failure("WebhookUnreachable", f"{subscription.url}: {str(error) or type(error).__name__}")
         except asyncio.CancelledError:
-            await engine.jobs.release([hand_back(job, job.worker_id)])
+            await service.jobs.release([hand_back(job, job.worker_id)])
             raise
         else:
             result = {
@@ -267,15 +267,15 @@ class WebhookWorker:
     async def _report_outcome(
         self, job: Job, subscription: Subscription, result: dict[str, Any], failure: Failure | None
     ) -> None:
-        engine = self._engine
+        service = self._service
         if failure is None:
             ack = Acknowledgement(job.id, msgspec.json.encode(result), job.worker_id, job.attempt)
-            await engine.jobs.acknowledge([ack])
+            await service.jobs.acknowledge([ack])
             event = "webhook.delivered"
         else:
-            (ended,) = await engine.jobs.fail([FailureReport(job.id, failure, job.worker_id, job.attempt)])
+            (ended,) = await service.jobs.fail([FailureReport(job.id, failure, job.worker_id, job.attempt)])
             event = "webhook.dead" if isinstance(ended, Job) and ended.state == "discarded" else "webhook.failed"
         more = {"delivery_id": f"del_{job.id}", "event_type": job.meta["event_type"], "attempt": job.attempt}
-        await engine.scope.do(
+        await service.scope.do(
             webhooks.record_outcomes, (event, subscription.id, {"tenant": subscription.tenant} | more)
         )

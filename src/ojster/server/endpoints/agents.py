@@ -27,7 +27,7 @@ async def account_agent(request: HttpRequest) -> Answer:
         body.worker_id,
         body.attempt,
     )
-    state = await request.engine.agents.account(item)
+    state = await request.service.agents.account(item)
     return Answer(encode(AgentUsageAnswer(item.job_id, state.tokens_used, state.budget, state.left, state)))
 
 

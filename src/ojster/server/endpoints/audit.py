@@ -30,10 +30,10 @@ async def list_audit_entries(request: HttpRequest) -> Answer:
     limit, offset, before = page_of(query, default=100, largest=1_000)
     if offset:
         raise InvalidRequest("The audit log has no offset. Go on with its 'next_cursor'.", field="offset")
-    now = request.engine.database.clock()
+    now = request.service.database.clock()
     since, until = (parse_moment(query[name], now) if name in query else None for name in ("since", "until"))
     wanted = {name: query[name] for name in _FILTERS if name in query}
-    found = await request.engine.audit.select(
+    found = await request.service.audit.select(
         AuditQuery(since=since, until=until, before=before, limit=limit + 1, **wanted)
     )
     has_more = len(found) > limit
@@ -55,7 +55,7 @@ async def verify_audit_log(request: HttpRequest) -> Answer:
                 "'after' must be the number and the hash of an entry, as in '17:9f86…'.", field="after"
             )
         start = Position(int(parts[1]), parts[2])
-    return Answer(encode(VerifiedAnswer(show_check(await request.engine.audit.verify(start)))))
+    return Answer(encode(VerifiedAnswer(show_check(await request.service.audit.verify(start)))))
 
 
 _PATH: Final = f"{BASE}/admin/audit"

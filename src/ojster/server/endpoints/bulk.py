@@ -184,7 +184,7 @@ async def push_jobs(
     """Enqueue several jobs, and format the answer with ``style``."""
     check_size(request, jobs, "jobs")
     items: list[NewJob | str | OjsterError] = []
-    preparation = await request.engine.jobs.preparation()
+    preparation = await request.service.jobs.preparation()
     async for index, job in in_turns(enumerate(jobs)):
         try:
             items.append(await preparation.job(read_members(job, "The job")))
@@ -221,7 +221,7 @@ def _bulk_endpoint(action: Action, style: _AnswerFormat, name: str, doc: str) ->
         if body.dry_run:
             reply = await _swept(request, action, chosen, style, dry_run=True)
             return UnchangedAnswer(reply.body, reply.status)
-        reply = await request.engine.bulk.answer_once(key, lambda: _swept(request, action, chosen, style))
+        reply = await request.service.bulk.answer_once(key, lambda: _swept(request, action, chosen, style))
         return Answer(reply.body, reply.status)
 
     steer.__name__ = name
@@ -232,7 +232,7 @@ def _bulk_endpoint(action: Action, style: _AnswerFormat, name: str, doc: str) ->
 async def _swept(
     request: HttpRequest, action: Action, chosen: JobFilter, style: _AnswerFormat, *, dry_run: bool = False
 ) -> Reply:
-    found = await request.engine.bulk.sweep(action, chosen, dry_run=dry_run)
+    found = await request.service.bulk.sweep(action, chosen, dry_run=dry_run)
     entries = [_Entry(job_id, refusal) for job_id, refusal in found.items]
     reply = style.answer(action, entries, _Totals(found.matched, found.succeeded, found.as_of), atomic=False)
     told = any(isinstance(refusal, CancellationRequested) for _, refusal in found.items)
@@ -261,7 +261,7 @@ async def _perform(
         ]
         return Reply(reply.status, b'%b,"warnings":%b}' % (reply.body[:-1], encode(warnings))) if warnings else reply
 
-    reply = await request.engine.bulk.perform(Bulk(action, items, atomic, answer, key))
+    reply = await request.service.bulk.perform(Bulk(action, items, atomic, answer, key))
     return Answer(reply.body, reply.status, ((b"x-ojs-batch-size", b"%d" % len(items)),))
 
 
@@ -282,7 +282,7 @@ def check_size(request: HttpRequest, items: Sequence[Any], name: str) -> None:
     BatchTooLarge
         The request has too many jobs.
     """
-    most = request.engine.database.settings.largest_batch
+    most = request.service.database.settings.largest_batch
     if not items:
         raise InvalidRequest(f"{name!r} must not be empty.", field=name)
     if len(items) > most:

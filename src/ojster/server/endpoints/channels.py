@@ -21,21 +21,21 @@ async def put_channel(request: HttpRequest) -> Answer:
         await request.sender.check(body.url)
         secret = body.secret or new_secret()
     name, to, cc = request.path["name"], tuple(body.to), tuple(body.cc)
-    now = request.engine.database.clock()
+    now = request.service.database.clock()
     channel = Channel(name, body.method, body.sender, to, cc, body.subject, body.url, secret, now)
-    is_new = await request.engine.events.put_channel(channel)
+    is_new = await request.service.events.put_channel(channel)
     return Answer(encode(ChannelAnswer(show_channel(channel, secret))), 201 if is_new else 200)
 
 
 async def list_channels(request: HttpRequest) -> Answer:
     """List the channels, without their secrets."""
-    found = await request.engine.events.channels()
+    found = await request.service.events.channels()
     return Answer(encode(ChannelsAnswer([show_channel(one) for one in found])))
 
 
 async def delete_channel(request: HttpRequest) -> Answer:
     """Delete a channel and drop its pending notifications."""
-    await request.engine.events.delete_channel(request.path["name"])
+    await request.service.events.delete_channel(request.path["name"])
     return Answer(encode(DeletedAnswer(request.path["name"])))
 
 

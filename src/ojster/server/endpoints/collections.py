@@ -33,7 +33,7 @@ from ojster.server.route import BASE, Route
 async def create_collection(request: HttpRequest) -> Answer:
     """Create a named collection."""
     body = await request.read(COLLECTION)
-    made = await request.engine.collections.create(
+    made = await request.service.collections.create(
         body.name, body.description, keep_removed=body.keep_removed, shared=body.shared
     )
     return Answer(encode(CollectionAnswer(made)), 201)
@@ -42,7 +42,7 @@ async def create_collection(request: HttpRequest) -> Answer:
 async def change_collection(request: HttpRequest) -> Answer:
     """Change settings of a named collection: those that the request has."""
     body = await request.read(COLLECTION_CHANGE)
-    changed = await request.engine.collections.change(
+    changed = await request.service.collections.change(
         request.path["name"], description=body.description, keep_removed=body.keep_removed, shared=body.shared
     )
     return Answer(encode(CollectionAnswer(changed)))
@@ -53,13 +53,13 @@ async def list_collections(request: HttpRequest) -> Answer:
 
     Those of a workspace around the caller's that shares them have its name as ``workspace``.
     """
-    return Answer(encode(CollectionsAnswer(await request.engine.collections.all())))
+    return Answer(encode(CollectionsAnswer(await request.service.collections.all())))
 
 
 async def delete_collection(request: HttpRequest) -> Answer:
     """Delete a named collection with its history. A collection with items requires ``force=true``."""
     name = request.path["name"]
-    await request.engine.collections.delete(name, force=request.query.get("force") == "true")
+    await request.service.collections.delete(name, force=request.query.get("force") == "true")
     return Answer(encode(DeletedAnswer(name)))
 
 
@@ -72,7 +72,7 @@ async def add_item(request: HttpRequest) -> Answer:
     data = b"null" if body.data is UNSET else bytes(body.data)
     item = NewItem(body.name, data, body.category, body.replace, body.file, body.filename, body.content_type)
     return Answer(
-        encode(ItemAnswer(await request.engine.collections.add(_where(request, body.worker_id, body.attempt), item))),
+        encode(ItemAnswer(await request.service.collections.add(_where(request, body.worker_id, body.attempt), item))),
         201,
     )
 
@@ -91,14 +91,14 @@ async def list_items(request: HttpRequest) -> Answer:
         if not all(isinstance(value, str) for value in on_data[name_of_part].values()):
             raise InvalidRequest(f"The values in {name_of_part!r} must be strings.", field=name_of_part)
     lookup = msgspec.structs.replace(Lookup("", name, start, end, part, category), **on_data)
-    found = await request.engine.collections.items(_where(request), lookup, history=query.get("history") == "true")
+    found = await request.service.collections.items(_where(request), lookup, history=query.get("history") == "true")
     return Answer(encode(ItemsAnswer(found)))
 
 
 async def show_item(request: HttpRequest) -> Answer:
     """Show an item of a collection."""
     name = request.path["item"]
-    found = await request.engine.collections.items(_where(request), Lookup("", name))
+    found = await request.service.collections.items(_where(request), Lookup("", name))
     if not found:
         raise NotFound(f"The collection has no item {name!r}.", resource_type="item", resource_id=name)
     return Answer(encode(ItemAnswer(found[0])))
@@ -106,7 +106,7 @@ async def show_item(request: HttpRequest) -> Answer:
 
 async def remove_item(request: HttpRequest) -> Answer:
     """Remove an item from a collection. Its history keeps the item."""
-    item = await request.engine.collections.remove(_where(request), request.path["item"])
+    item = await request.service.collections.remove(_where(request), request.path["item"])
     return Answer(encode(ItemAnswer(item)))
 
 

@@ -42,14 +42,14 @@ async def retried_dead_letter(request: HttpRequest) -> Job:
     id, raw = request.path["id"], await request.body()
     override = request.decode(raw, DEAD_LETTER_RETRY).override if raw.strip() else None
     if override is None:
-        return await request.engine.jobs.retry_dead(id)
+        return await request.service.jobs.retry_dead(id)
     revival = DeadLetterRetry(id, override.args, override.queue, override.meta, override.retry)
-    return await request.engine.jobs.retry_dead(id, revival)
+    return await request.service.jobs.retry_dead(id, revival)
 
 
 async def delete_dead_letter(request: HttpRequest) -> Answer:
     """Delete a discarded job permanently."""
-    job = await request.engine.jobs.delete_dead(request.path["id"])
+    job = await request.service.jobs.delete_dead(request.path["id"])
     return Answer(encode(DeletedJobAnswer(job.id)))
 
 

@@ -26,7 +26,7 @@ async def create_definition(request: HttpRequest) -> Answer:
         name = msgspec.json.decode(members["name"], type=str)
     except msgspec.ValidationError:
         raise InvalidRequest("The 'name' of a definition must be a string.", field="name") from None
-    made = await request.engine.definitions.create(name, members)
+    made = await request.service.definitions.create(name, members)
     return _answer(made, 201, (location("definitions", called(made.name)),))
 
 
@@ -36,7 +36,7 @@ async def list_definitions(request: HttpRequest) -> Answer:
     With ``metadata``, a JSON object, only those whose metadata has its members.
     """
     limit, offset = offset_page_of(request.query)
-    found = await request.engine.definitions.all()
+    found = await request.service.definitions.all()
     if (name := request.query.get("name")) is not None:
         found = [one for one in found if called(one.name) == name]
     if wanted := object_of(request.query, "metadata"):
@@ -47,7 +47,7 @@ async def list_definitions(request: HttpRequest) -> Answer:
 
 async def show_latest(request: HttpRequest) -> Answer:
     """Show the latest version of a definition."""
-    return _answer(await request.engine.definitions.find(Named(request.path["name"])))
+    return _answer(await request.service.definitions.find(Named(request.path["name"])))
 
 
 async def show_version(request: HttpRequest) -> Answer:
@@ -55,18 +55,18 @@ async def show_version(request: HttpRequest) -> Answer:
     version = request.path["version"]
     if not (version.isascii() and version.isdigit() and len(version) < 10):
         raise InvalidRequest("The version in the path is not a number. Use digits.", field="version")
-    return _answer(await request.engine.definitions.find(Named(request.path["name"], int(version))))
+    return _answer(await request.service.definitions.find(Named(request.path["name"], int(version))))
 
 
 async def update_definition(request: HttpRequest) -> Answer:
     """Add a new version to a definition, unless it equals the latest version."""
-    return _answer(await request.engine.definitions.update(request.path["name"], await request.members()))
+    return _answer(await request.service.definitions.update(request.path["name"], await request.members()))
 
 
 async def delete_definition(request: HttpRequest) -> Answer:
     """Delete a definition; with ``force=true`` even if it has unfinished workflows, which continue to run."""
     name = request.path["name"]
-    await request.engine.definitions.delete(Deletion(name, request.query.get("force") == "true"))
+    await request.service.definitions.delete(Deletion(name, request.query.get("force") == "true"))
     return Answer(encode(DeletedAnswer(name)))
 
 

@@ -36,7 +36,7 @@ class RangeNotSatisfiable(InvalidRequest):
 async def create_file(request: HttpRequest) -> Answer:
     """Start an upload. If the workspace already has a file with that ``sha256`` and size, return it with 200."""
     body = await request.read(FILE)
-    file = await request.engine.files.create(
+    file = await request.service.files.create(
         NewFile(body.size, body.sha256, body.content_type, body.filename, body.job_id, body.worker_id, body.attempt)
     )
     return _answer(file, 200 if file.complete else 201)
@@ -49,9 +49,9 @@ async def put_file(request: HttpRequest) -> Answer:
     attempt = whole(query, "attempt", 0, 0) if "attempt" in query else None
     job_id, worker_id = query.get("job_id"), query.get("worker_id")
     new = NewFile(None, query.get("sha256"), content_type, query.get("filename"), job_id, worker_id, attempt)
-    file = await request.engine.files.create(new)
+    file = await request.service.files.create(new)
     if not file.complete:
-        file = await request.engine.files.write(file.id, 0, _pieces(request))
+        file = await request.service.files.write(file.id, 0, _pieces(request))
         return _answer(file, 201)
     return _answer(file)
 
@@ -61,29 +61,29 @@ async def write_file(request: HttpRequest) -> Answer:
 
     If the offset does not match, the answer is 409 with the right one in ``details.offset``.
     """
-    await request.engine.files.find(request.path["id"])
+    await request.service.files.find(request.path["id"])
     offset = request.header(b"upload-offset") or ""
     if not (offset.isascii() and offset.isdigit() and len(offset) < 16):
         raise InvalidRequest("The header Upload-Offset is no number. Send the current offset.", field="Upload-Offset")
-    file = await request.engine.files.write(request.path["id"], int(offset), _pieces(request))
+    file = await request.service.files.write(request.path["id"], int(offset), _pieces(request))
     return _answer(file)
 
 
 async def show_file(request: HttpRequest) -> Answer:
     """Show a file or the progress of its upload; with ``job_id``, only if it belongs to that job's workspace."""
-    return _answer(await request.engine.files.find(request.path["id"], request.query.get("job_id")))
+    return _answer(await request.service.files.find(request.path["id"], request.query.get("job_id")))
 
 
 async def list_files(request: HttpRequest) -> Answer:
     """List files, newest first, at most 200; with ``before``, only files created before that one."""
     query = request.query
-    found = await request.engine.files.select(whole(query, "limit", 50, 1), query.get("before"))
+    found = await request.service.files.select(whole(query, "limit", 50, 1), query.get("before"))
     return Answer(encode(FilesAnswer(found)))
 
 
 async def read_file(request: HttpRequest) -> Answer:
     """Return the content of a file, or the part in ``Range``. The content is verified while it is read."""
-    file = (await request.engine.files.find(request.path["id"])).ref
+    file = (await request.service.files.find(request.path["id"])).ref
     tag = f'"{file.sha256}"'
     headers: list[Header] = [
         (b"etag", tag.encode()),
@@ -104,13 +104,13 @@ async def read_file(request: HttpRequest) -> Answer:
     headers.append((b"content-length", b"%d" % (end - start)))
     if wanted is not None:
         headers.append((b"content-range", f"bytes {start}-{end - 1}/{file.size}".encode()))
-    content = await request.engine.files.read(file.id, start, end)
+    content = await request.service.files.read(file.id, start, end)
     return Answer(b"", 200 if wanted is None else 206, headers, file.content_type.encode(), _closing(content))
 
 
 async def delete_file(request: HttpRequest) -> Answer:
     """Delete a file that no collection item refers to."""
-    await request.engine.files.delete(request.path["id"])
+    await request.service.files.delete(request.path["id"])
     return Answer(encode(DeletedFileAnswer(request.path["id"])))
 
 

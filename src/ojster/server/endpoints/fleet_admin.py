@@ -27,14 +27,14 @@ from ojster.server.route import INSPECT, NUMBERED_PAGE, Route
 
 async def list_unrunnable(request: HttpRequest) -> Answer:
     """List the kinds of waiting jobs that no registered worker can run, with the reasons."""
-    request.engine.scope.need_view_of_all_queues()
-    return Answer(encode(UnrunnableAnswer(await request.engine.fleet.unrunnable())))
+    request.service.scope.need_view_of_all_queues()
+    return Answer(encode(UnrunnableAnswer(await request.service.fleet.unrunnable())))
 
 
 async def list_admin_workers(request: HttpRequest) -> Answer:
     """List the workers, most recently seen first, with counts by state."""
     page = numbered_page(request.query)
-    found = await request.engine.fleet.all()
+    found = await request.service.fleet.all()
     shown = [show_worker(worker, stale=_is_stale(request, worker)) for worker in found]
     counts = WorkerCountsBody(len(found))
     for one in shown:
@@ -45,14 +45,14 @@ async def list_admin_workers(request: HttpRequest) -> Answer:
 
 
 def _is_stale(request: HttpRequest, worker: Worker) -> bool:
-    database = request.engine.database
+    database = request.service.database
     return database.clock() - worker.last_seen_at > database.settings.heartbeat_timeout
 
 
 async def show_admin_worker(request: HttpRequest) -> Answer:
     """Show a worker and the jobs that it runs."""
-    worker = await request.engine.fleet.find(request.path["id"])
-    held = await request.engine.scope.look(workers.held_jobs, worker.id)
+    worker = await request.service.fleet.find(request.path["id"])
+    held = await request.service.scope.look(workers.held_jobs, worker.id)
     shown = show_worker(worker, stale=_is_stale(request, worker))
     shown.jobs = [summary(job) for job in held]
     return Answer(encode(shown))
@@ -60,13 +60,13 @@ async def show_admin_worker(request: HttpRequest) -> Answer:
 
 async def quiet_worker(request: HttpRequest) -> Answer:
     """Quiet a worker: after its next heartbeat it claims no more jobs, and finishes those that it has."""
-    worker = await request.engine.fleet.direct(request.path["id"], "quiet")
+    worker = await request.service.fleet.direct(request.path["id"], "quiet")
     return Answer(encode(show_worker(worker, stale=_is_stale(request, worker))))
 
 
 async def deregister_worker(request: HttpRequest) -> Answer:
     """Remove a worker that has missed its heartbeats, and make its jobs available again."""
-    await request.engine.scope.do(workers.deregister, request.path["id"])
+    await request.service.scope.do(workers.deregister, request.path["id"])
     return Answer(encode(DeregisteredWorkerAnswer(request.path["id"])))
 
 

@@ -22,7 +22,7 @@ LARGEST_PAGE: Final = 1_000
 async def show_history(request: HttpRequest) -> Answer:
     """Show the execution history of a job, oldest entry first."""
     limit, offset, after = page_of(request.query, largest=LARGEST_PAGE)
-    entries = await request.engine.jobs.history(request.path["id"])
+    entries = await request.service.jobs.history(request.path["id"])
     begin = offset if after is None else after
     end = begin + limit
     shown = HistoryAnswer(
@@ -36,18 +36,18 @@ async def show_history(request: HttpRequest) -> Answer:
 
 async def purge_history(request: HttpRequest) -> Answer:
     """Delete the execution history of a job up to now."""
-    deleted = await request.engine.jobs.purge_history(request.path["id"])
+    deleted = await request.service.jobs.purge_history(request.path["id"])
     return Answer(encode(PurgedHistoryAnswer(deleted)))
 
 
 async def show_lineage(request: HttpRequest) -> Answer:
     """Show the predecessors and successors of a job in its workflow."""
-    return Answer(encode(history_wire.show_lineage(await request.engine.jobs.lineage(request.path["id"]))))
+    return Answer(encode(history_wire.show_lineage(await request.service.jobs.lineage(request.path["id"]))))
 
 
 async def explain_job(request: HttpRequest) -> Answer:
     """Say why a job waits: a pause, a limit, no worker that can run it, its turn, or a time."""
-    return Answer(encode(await request.engine.jobs.explain(request.path["id"])))
+    return Answer(encode(await request.service.jobs.explain(request.path["id"])))
 
 
 _TAG: Final = "History"

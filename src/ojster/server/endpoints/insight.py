@@ -49,15 +49,15 @@ _MAX_HISTORY_STEPS: Final = 10_000
 
 async def show_stats(request: HttpRequest) -> Answer:
     """Show system totals: queues, workers, jobs by state, throughput and uptime."""
-    engine = request.engine
-    engine.scope.need_view_of_all_queues()
-    queues = await engine.scope.survey(overview.list_overviews, None)
+    service = request.service
+    service.scope.need_view_of_all_queues()
+    queues = await service.scope.survey(overview.list_overviews, None)
     jobs = dict.fromkeys((state.value for state in JobState), 0)
     for one in queues:
         for state, number in one.counts.items():
             jobs[state] += number
-    recent = await engine.scope.survey(statistics.recent_work, overview.THROUGHPUT_MINUTES)
-    workers, uptime = len(await engine.fleet.all()), int(time.monotonic() - STARTED)
+    recent = await service.scope.survey(statistics.recent_work, overview.THROUGHPUT_MINUTES)
+    workers, uptime = len(await service.fleet.all()), int(time.monotonic() - STARTED)
     return Answer(encode(SystemAnswer(len(queues), workers, JobCountsBody(**jobs), throughput(recent), uptime)))
 
 
@@ -66,8 +66,8 @@ async def show_history(request: HttpRequest) -> Answer:
 
     For a type, attempts that have ended are counted, with the time that they had waited; ``enqueued`` is 0.
     """
-    request.engine.scope.need_view_of_all_queues()
-    query, now = request.query, request.engine.database.clock()
+    request.service.scope.need_view_of_all_queues()
+    query, now = request.query, request.service.database.clock()
     period = query.get("period", "5m")
     if period not in _PERIODS:
         raise InvalidRequest(f"'period' is one of {', '.join(_PERIODS)}, not {period[:20]!r}.", field="period")
@@ -80,7 +80,7 @@ async def show_history(request: HttpRequest) -> Answer:
     type = check_type(query["type"]) if "type" in query else None
     if queue is not None and type is not None:
         raise InvalidRequest("Name a queue or a type, not both: a type is counted over all queues.", field="type")
-    steps = await request.engine.scope.survey(statistics.history, Span(since, until, step, queue, type))
+    steps = await request.service.scope.survey(statistics.history, Span(since, until, step, queue, type))
     data = [
         HistoryStepBody(
             format_timestamp(at),
@@ -103,24 +103,24 @@ async def show_history(request: HttpRequest) -> Answer:
 async def maintain(request: HttpRequest) -> Answer:
     """Enable or disable maintenance mode, in which workers claim no jobs and schedules create none."""
     body = await request.read(MAINTENANCE)
-    now = request.engine.database.clock()
+    now = request.service.database.clock()
     estimate = body.estimated_duration or body.duration
     duration = None if estimate is None else parse_duration(estimate)
     wish = Maintenance(now, body.reason, None if duration is None else now + duration) if body.enabled else None
-    return _maintenance(await request.engine.scope.do(system.maintain, wish))
+    return _maintenance(await request.service.scope.do(system.maintain, wish))
 
 
 async def prune(request: HttpRequest) -> Answer:
     """Delete all data past its retention now, instead of with the next maintenance task. ``dry_run``: only count it."""
     raw = await request.optional_body()
     body = request.decode(raw, PRUNE) if raw else PruneBody()
-    done = await request.engine.maintenance.prune(dry_run=body.dry_run)
+    done = await request.service.maintenance.prune(dry_run=body.dry_run)
     return Answer(encode(PruneAnswer(done, body.dry_run)))
 
 
 async def show_maintenance(request: HttpRequest) -> Answer:
     """Show whether maintenance mode is enabled."""
-    return _maintenance(await request.engine.scope.look(system.find_maintenance, None))
+    return _maintenance(await request.service.scope.look(system.find_maintenance, None))
 
 
 def _maintenance(found: Maintenance | None) -> Answer:
@@ -133,7 +133,7 @@ def _maintenance(found: Maintenance | None) -> Answer:
 
 async def show_system_config(request: HttpRequest) -> Answer:
     """Show the settings of this server."""
-    database = request.engine.database
+    database = request.service.database
     settings = database.settings
     retention: dict[str, str | int | None] = {
         name: None if age is None else format_duration(age)

@@ -22,27 +22,27 @@ from ojster.server.route import BASE, ENQUEUE, PAGE, Route
 async def list_job_types(request: HttpRequest) -> Answer:
     """List the job types that have defaults, by type."""
     limit, offset = offset_page_of(request.query)
-    found = await request.engine.job_types.all()
+    found = await request.service.job_types.all()
     shown = [show_job_type(one) for one in found[offset : offset + limit]]
     return Answer(encode(JobTypesAnswer(shown, offset_pagination(len(found), limit, offset))))
 
 
 async def show_one_job_type(request: HttpRequest) -> Answer:
     """Show the defaults of a job type."""
-    return Answer(encode(JobTypeAnswer(show_job_type(await request.engine.job_types.find(request.path["type"])))))
+    return Answer(encode(JobTypeAnswer(show_job_type(await request.service.job_types.find(request.path["type"])))))
 
 
 async def put_job_type(request: HttpRequest) -> Answer:
     """Set the defaults of a job type: members that its jobs have if their requests leave them out."""
     raw = await request.body()
     request.decode(raw, JOB_TYPE)
-    one = await request.engine.job_types.put(request.path["type"], read_members(raw))
+    one = await request.service.job_types.put(request.path["type"], read_members(raw))
     return Answer(encode(JobTypeAnswer(show_job_type(one))))
 
 
 async def delete_job_type(request: HttpRequest) -> Answer:
     """Delete the defaults of a job type. Jobs that have them keep them."""
-    await request.engine.job_types.delete(request.path["type"])
+    await request.service.job_types.delete(request.path["type"])
     return Answer(encode(DeletedJobTypeAnswer(request.path["type"])))
 
 

@@ -82,17 +82,17 @@ async def enqueue(request: HttpRequest) -> Answer:
 
     With the header ``Idempotency-Key``, a repeated request gets the first answer again, for a day.
     """
-    engine = request.engine
+    service = request.service
     try:
-        job = await engine.jobs.prepare(await request.members())
+        job = await service.jobs.prepare(await request.members())
     except JobDropped:
         return Answer(b'{"dropped":true}')
     if (key := key_of(request, "push", request.known_body)) is not None:
         keyed = KeyedPush(job, key, lambda pushed: _enqueued(job, pushed))
-        reply = await _push_or_block(request, lambda: engine.bulk.push_once(keyed))
+        reply = await _push_or_block(request, lambda: service.bulk.push_once(keyed))
         created = msgspec.json.decode(reply.body, type=_Created).job
         return Answer(reply.body, reply.status, [location("jobs", created.id)] if reply.status == 201 else ())
-    (pushed,) = await _push_or_block(request, lambda: engine.jobs.push((job,)))
+    (pushed,) = await _push_or_block(request, lambda: service.jobs.push((job,)))
     reply = _enqueued(job, pushed)
     if pushed.existing:
         return Answer(reply.body)
@@ -118,14 +118,14 @@ def _enqueued(job: NewJob, pushed: Pushed) -> Reply:
 
 async def _headers_of(request: HttpRequest, job: NewJob) -> list[tuple[bytes, bytes]]:
     """Return the headers of the answer for a new job: its place, and what limits it and its queue."""
-    engine = request.engine
+    service = request.service
     told: dict[str, str] = {}
     if job.limit is not None:
         with contextlib.suppress(OjsterError):  # the job is pushed; headers are optional
-            told |= await engine.scope.look(limit_views.limit_headers, job.limit.key)
-    if may_be_bounded(engine.database.memory, job.queue):
+            told |= await service.scope.look(limit_views.limit_headers, job.limit.key)
+    if may_be_bounded(service.database.memory, job.queue):
         with contextlib.suppress(OjsterError):
-            pressure = await engine.scope.look(pressures, job.queue)
+            pressure = await service.scope.look(pressures, job.queue)
             told |= pressure.headers() if pressure is not None else {}
     headers = [(name.lower().encode(), value.encode()) for name, value in told.items()]
     headers.append(location("jobs", job.id))
@@ -156,7 +156,7 @@ async def _push_or_block(request: HttpRequest, push: Callable[[], Awaitable[T]])
         try:
             return await push()
         except QueueFull as full:
-            if full.details["strategy"] != "block" or loop.time() >= deadline or request.engine.database.draining:
+            if full.details["strategy"] != "block" or loop.time() >= deadline or request.service.database.draining:
                 raise
         await asyncio.sleep(PUSH_RETRY_SECONDS)
 
@@ -164,7 +164,7 @@ async def _push_or_block(request: HttpRequest, push: Callable[[], Awaitable[T]])
 async def show_job(request: HttpRequest) -> Answer:
     """Show a job. With ``wait_ms``, answer when the job is finished or the time has passed."""
     wait = wait_ms(request.query)
-    jobs, id = request.engine.jobs, request.path["id"]
+    jobs, id = request.service.jobs, request.path["id"]
     if wait and not is_job_id(id):
         id = (await jobs.find(id)).id
     job = await jobs.wait_for(id, wait) if wait else await jobs.find(id)
@@ -176,10 +176,10 @@ async def show_result(request: HttpRequest) -> Answer:
 
     Spec: ojs-results 8
     """
-    query, engine, job_id = request.query, request.engine, request.path["id"]
+    query, service, job_id = request.query, request.service, request.path["id"]
     seconds = min(whole(query, "timeout", 30, 0), 60)
     waits = query.get("wait") == "true"
-    job = await engine.jobs.wait_for(job_id, seconds) if waits else await engine.jobs.find(job_id)
+    job = await service.jobs.wait_for(job_id, seconds) if waits else await service.jobs.find(job_id)
     is_finished = job.state in FINISHED
     if waits and not is_finished:
         raise WaitTimedOut(f"Job {job_id} is still {job.state} after {seconds} s. Wait again.", current_state=job.state)
@@ -206,7 +206,7 @@ async def show_results(request: HttpRequest) -> Answer:
             answer.omitted = body.ids[start:]
             break
         ids = body.ids[start : start + RESULTS_AT_ONCE]
-        found = await asyncio.gather(*map(request.engine.jobs.find, ids), return_exceptions=True)
+        found = await asyncio.gather(*map(request.service.jobs.find, ids), return_exceptions=True)
         for job_id, job in zip(ids, found, strict=True):
             if isinstance(job, Job):
                 answer.results[job_id] = answer_wire.show_result(job)
@@ -218,7 +218,7 @@ async def show_results(request: HttpRequest) -> Answer:
 
 async def cancel_job(request: HttpRequest) -> Answer:
     """Cancel an unfinished job."""
-    changed = await request.engine.jobs.cancel(request.path["id"])
+    changed = await request.service.jobs.cancel(request.path["id"])
     return Answer(show_cancelled(changed))
 
 
@@ -231,7 +231,7 @@ async def adjust_job(request: HttpRequest) -> Answer:
     if (body.priority is None) == (body.priority_adjustment is None):
         raise InvalidRequest("Exactly one of 'priority' and 'priority_adjustment' is required.", field="priority")
     change = Adjustment(request.path["id"], body.priority_adjustment or 0, body.priority)
-    done = await request.engine.jobs.adjust(change)
+    done = await request.service.jobs.adjust(change)
     job = done.job
     return Answer(
         encode(AdjustedAnswer(job.id, job.priority, done.previous_priority, done.by, msgspec.Raw(to_json(job))))
@@ -241,7 +241,7 @@ async def adjust_job(request: HttpRequest) -> Answer:
 async def activate_job(request: HttpRequest) -> Answer:
     """Activate a pending job: make it available, or, if it is suspended, resume it with a ``result`` or ``error``."""
     data, failure, _ = await read_resumption(request)
-    changed = await request.engine.workflows.activate(request.path["id"], data, failure)
+    changed = await request.service.workflows.activate(request.path["id"], data, failure)
     shown = show_changed(changed)
     shown.activated_at = format_timestamp(changed.job.enqueued_at or 0)
     return Answer(encode(ChangedJobAnswer(shown)))
@@ -268,7 +268,7 @@ async def read_resumption(request: HttpRequest) -> tuple[bytes | None, Failure |
         failure = msgspec.structs.replace(parse_failure(error), retryable=False)
     if body.result is not msgspec.UNSET:
         read_value(body.result, "result")
-        if len(body.result) > (largest := request.engine.database.settings.largest_job):
+        if len(body.result) > (largest := request.service.database.settings.largest_job):
             raise PayloadTooLarge(f"The result has {len(body.result)} bytes (limit {largest}). Send less.")
     return None if body.result is msgspec.UNSET else bytes(body.result), failure, body.step
 
@@ -293,18 +293,18 @@ async def _report(request: HttpRequest, job_id: str, body: ProgressBody) -> Answ
     if data is not None:
         check_depth(data, "'data'")
     item = Progress(job_id, clamped, body.message, body.worker_id, body.attempt, data)
-    job = await request.engine.jobs.report(item)
+    job = await request.service.jobs.report(item)
     if job.state == JobState.ACTIVE and body.checkpoint is not msgspec.UNSET and bytes(body.checkpoint) != b"null":
         read_value(body.checkpoint, "checkpoint")
         checkpoint = NewCheckpoint(job_id, bytes(body.checkpoint), job.worker_id, job.attempt)
         with contextlib.suppress(Conflict):  # the job has ended meanwhile
-            await request.engine.jobs.save_checkpoint(checkpoint)
+            await request.service.jobs.save_checkpoint(checkpoint)
     return _progress(job)
 
 
 async def show_progress(request: HttpRequest) -> Answer:
     """Show the progress of a job."""
-    return _progress(await request.engine.jobs.find(request.path["id"]))
+    return _progress(await request.service.jobs.find(request.path["id"]))
 
 
 def _progress(job: Job) -> Answer:
@@ -322,17 +322,17 @@ async def save_checkpoint(request: HttpRequest) -> Answer:
     body = await request.read(CHECKPOINT)
     read_value(body.state, "state")
     item = NewCheckpoint(request.path["id"], bytes(body.state), body.worker_id, body.attempt)
-    return Answer(encode(show_checkpoint(await request.engine.jobs.save_checkpoint(item))))
+    return Answer(encode(show_checkpoint(await request.service.jobs.save_checkpoint(item))))
 
 
 async def find_checkpoint(request: HttpRequest) -> Answer:
     """Show the checkpoint of a job."""
-    return Answer(encode(show_checkpoint(await request.engine.jobs.find_checkpoint(request.path["id"]))))
+    return Answer(encode(show_checkpoint(await request.service.jobs.find_checkpoint(request.path["id"]))))
 
 
 async def clear_checkpoint(request: HttpRequest) -> Answer:
     """Delete the checkpoint of a job."""
-    existed = await request.engine.jobs.clear_checkpoint(request.path["id"])
+    existed = await request.service.jobs.clear_checkpoint(request.path["id"])
     return Answer(encode(DeletedCheckpointAnswer(request.path["id"], existed)))
 
 
@@ -349,7 +349,7 @@ async def list_jobs(request: HttpRequest) -> Answer:
 async def job_page(request: HttpRequest, chosen: JobFilter) -> Answer:
     """Return the page of matching jobs that the query parameters select."""
     limit, offset, before = page_of(request.query)
-    page = await request.engine.jobs.select(
+    page = await request.service.jobs.select(
         chosen, Page(limit, offset, before, is_bounded=request.query.keys().isdisjoint(_NUMBERED))
     )
     shown = [to_json(job) for job in page.jobs]

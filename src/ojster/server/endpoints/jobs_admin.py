@@ -68,7 +68,7 @@ async def _job_list(request: HttpRequest, more: Mapping[str, Any]) -> Answer:
     if more:
         chosen = msgspec.structs.replace(chosen, **more)
     wanted = Page(page.size, page.offset, sort=sort, ascending=order == "asc")
-    found = await request.engine.jobs.select(chosen, wanted)
+    found = await request.service.jobs.select(chosen, wanted)
     items = [summary(job) for job in found.jobs]
     return Answer(encode(ItemPageAnswer(items, numbered_pagination(page, found.total))))
 
@@ -93,7 +93,7 @@ def summary(job: Job) -> dict[str, msgspec.Raw]:
 
 async def inspect_job(request: HttpRequest) -> Answer:
     """Show a job with its envelope, errors and timestamps."""
-    return Answer(encode(_detail(await request.engine.jobs.find(request.path["id"]))))
+    return Answer(encode(_detail(await request.service.jobs.find(request.path["id"]))))
 
 
 def _detail(job: Job) -> dict[str, Json]:
@@ -108,14 +108,14 @@ def _detail(job: Job) -> dict[str, Json]:
 
 async def cancel_admin_job(request: HttpRequest) -> Answer:
     """Cancel an unfinished job."""
-    steered = await request.engine.jobs.cancel(request.path["id"])
+    steered = await request.service.jobs.cancel(request.path["id"])
     return Answer(encode(CancelledAnswer(steered.job.id, steered.job.state, steered.before)))
 
 
 async def retry_admin_job(request: HttpRequest) -> Answer:
     """Run a discarded or cancelled job again, with attempts and errors reset."""
-    await request.engine.scope.check_job(request.path["id"])
-    job = await request.engine.scope.do(interventions.revive, request.path["id"])
+    await request.service.scope.check_job(request.path["id"])
+    job = await request.service.scope.do(interventions.revive, request.path["id"])
     return Answer(encode(RetriedAnswer(job.id, job.state, job.attempt)))
 
 
@@ -123,7 +123,7 @@ def _sweep_endpoint(action: Action, doc: str) -> Handler:
     async def sweep(request: HttpRequest) -> Answer:
         body = await request.read(CONFIRMED_FILTER)
         check_confirmed(body.confirm or body.dry_run)
-        return _swept(await request.engine.bulk.sweep(action, narrowing_filter_of(body.filter), dry_run=body.dry_run))
+        return _swept(await request.service.bulk.sweep(action, narrowing_filter_of(body.filter), dry_run=body.dry_run))
 
     sweep.__name__ = f"{action}_admin_jobs"
     sweep.__doc__ = doc
@@ -148,7 +148,7 @@ async def list_admin_dead_letters(request: HttpRequest) -> Answer:
 
 async def show_dead_letter(request: HttpRequest) -> Answer:
     """Show a dead letter with its envelope and errors."""
-    job = await request.engine.jobs.find(request.path["id"])
+    job = await request.service.jobs.find(request.path["id"])
     if not job.dead:
         raise NotFound(f"Job {job.id} is not a dead letter.", resource_type="dead_letter_job", resource_id=job.id)
     return Answer(encode(_detail(job)))
@@ -156,8 +156,8 @@ async def show_dead_letter(request: HttpRequest) -> Answer:
 
 async def count_dead_letters(request: HttpRequest) -> Answer:
     """Show dead letter counts, by queue and error type, and their retention."""
-    found = await request.engine.scope.survey(overview.count_dead_letters, request.engine.scope)
-    retention = request.engine.database.settings.retention
+    found = await request.service.scope.survey(overview.count_dead_letters, request.service.scope)
+    retention = request.service.database.settings.retention
     age = None if retention.dead_letter is None else format_duration(retention.dead_letter)
     shown = DeadLetterStatisticsAnswer(
         found.total,
@@ -173,13 +173,13 @@ async def count_dead_letters(request: HttpRequest) -> Answer:
 async def retry_dead_letters(request: HttpRequest) -> Answer:
     """Run all dead letters that match a filter again, with attempts and errors reset."""
     chosen, dry_run = await _dead_letters(request)
-    return _swept(await request.engine.bulk.sweep(Action.RETRY, chosen, dry_run=dry_run))
+    return _swept(await request.service.bulk.sweep(Action.RETRY, chosen, dry_run=dry_run))
 
 
 async def purge_dead_letters(request: HttpRequest) -> Answer:
     """Delete dead letters permanently: all, those that match ``filter``, or those ``older_than`` a time."""
     chosen, dry_run = await _dead_letters(request)
-    found = await request.engine.bulk.sweep(Action.DELETE, chosen, dry_run=dry_run)
+    found = await request.service.bulk.sweep(Action.DELETE, chosen, dry_run=dry_run)
     if dry_run:
         return _swept(found)
     shown = show_sweep(found)
@@ -200,7 +200,7 @@ async def _dead_letters(request: HttpRequest) -> tuple[JobFilter, bool]:
 
 async def delete_admin_dead_letter(request: HttpRequest) -> Answer:
     """Delete a discarded job permanently."""
-    await request.engine.jobs.delete_dead(request.path["id"])
+    await request.service.jobs.delete_dead(request.path["id"])
     return Answer(b"", 204)
 
 

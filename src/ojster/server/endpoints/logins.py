@@ -51,7 +51,7 @@ async def finish_login(request: HttpRequest) -> Answer:
     except (Unauthenticated, Forbidden, BackendUnavailable, TooManyLogins) as error:
         await _tell(request, None, error)
         return _failed(login, error)
-    token, shown = await request.engine.tokens.begin_session(caller, SESSION_SECONDS)
+    token, shown = await request.service.tokens.begin_session(caller, SESSION_SECONDS)
     await _tell(request, token)
     destination = "" if attempt is None else checked_destination(attempt.destination)  # the cookie may be made up
     page = f"{login.client.public_url.rstrip('/')}/dashboard/{destination}"

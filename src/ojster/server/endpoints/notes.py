@@ -25,7 +25,7 @@ async def note_job(request: HttpRequest) -> Answer:
     """Add a note to a job: any JSON value."""
     job_id, body = request.path["id"], await read_note(request)
     holder = Holder(job_id, body.worker_id, body.attempt)
-    made = await request.engine.workflows.add_note(NewNote(bytes(body.note), job_id=job_id, holder=holder))
+    made = await request.service.workflows.add_note(NewNote(bytes(body.note), job_id=job_id, holder=holder))
     return Answer(encode(NoteAnswer(made)), 201)
 
 
@@ -38,18 +38,18 @@ async def read_note(request: HttpRequest) -> NoteBody:
 
 async def list_job_notes(request: HttpRequest) -> Answer:
     """List the notes of a job, oldest first."""
-    return Answer(encode(NotesAnswer(await request.engine.workflows.notes_of_job(request.path["id"]))))
+    return Answer(encode(NotesAnswer(await request.service.workflows.notes_of_job(request.path["id"]))))
 
 
 async def note_workflow(request: HttpRequest) -> Answer:
     """Add a note to a workflow: any JSON value."""
     item = NewNote(bytes((await read_note(request)).note), workflow_id=request.path["id"])
-    return Answer(encode(NoteAnswer(await request.engine.workflows.add_note(item))), 201)
+    return Answer(encode(NoteAnswer(await request.service.workflows.add_note(item))), 201)
 
 
 async def list_workflow_notes(request: HttpRequest) -> Answer:
     """List the notes of a workflow and its jobs, oldest first."""
-    return Answer(encode(NotesAnswer(await request.engine.workflows.notes(request.path["id"]))))
+    return Answer(encode(NotesAnswer(await request.service.workflows.notes(request.path["id"]))))
 
 
 ROUTES: Final = (

@@ -33,19 +33,19 @@ _MAX_NAME_CHARS: Final = 128
 
 async def list_pools(request: HttpRequest) -> Answer:
     """List the pools by name, with their numbers of active workers and jobs."""
-    found = await request.engine.scope.look(pools.list_pools, None)
+    found = await request.service.scope.look(pools.list_pools, None)
     return Answer(encode(PoolsAnswer([show_pool(one) for one in found])))
 
 
 async def show_one_pool(request: HttpRequest) -> Answer:
     """Show a pool with its numbers of active workers and jobs."""
-    found = await request.engine.scope.look(pools.find_pools, request.path["name"])
+    found = await request.service.scope.look(pools.find_pools, request.path["name"])
     return Answer(encode(PoolAnswer(show_pool(found))))
 
 
 async def put_pool(request: HttpRequest) -> Answer:
     """Create or replace a pool. It applies at once to all workers that name it."""
-    found, is_new = await request.engine.scope.do(
+    found, is_new = await request.service.scope.do(
         pools.put_pools, _pool(request.path["name"], await request.read(POOL))
     )
     return Answer(encode(PoolAnswer(show_pool(found))), 201 if is_new else 200)
@@ -53,7 +53,7 @@ async def put_pool(request: HttpRequest) -> Answer:
 
 async def delete_pool(request: HttpRequest) -> Answer:
     """Delete a pool. Its workers continue without a pool."""
-    await request.engine.scope.do(pools.delete_pools, request.path["name"])
+    await request.service.scope.do(pools.delete_pools, request.path["name"])
     return Answer(encode(DeletedAnswer(request.path["name"])))
 
 
@@ -83,7 +83,7 @@ def _pool(name: str, body: PoolBody) -> Pool:
 
 async def show_dispatched(request: HttpRequest) -> Answer:
     """Show the jobs claimed from each queue in the last minute."""
-    found = await request.engine.scope.look(pools.count_dispatched, None)
+    found = await request.service.scope.look(pools.count_dispatched, None)
     queues = [
         DispatchedQueueBody(one.queue, round(one.started), round(one.share, 4), one.waited // 1000, one.active)
         for one in found

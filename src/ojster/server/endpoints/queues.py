@@ -33,26 +33,26 @@ from ojster.server.route import BASE, PAGE, Route, location
 async def list_queues(request: HttpRequest) -> Answer:
     """List all queues, by name."""
     limit, offset = offset_page_of(request.query)
-    queues = await request.engine.queues.all()
+    queues = await request.service.queues.all()
     shown = [show_queue(queue) for queue in queues[offset : offset + limit]]
     return Answer(encode(QueuesAnswer(shown, offset_pagination(len(queues), limit, offset))))
 
 
 async def queue_statistics(request: HttpRequest) -> Answer:
     """Show a queue with its job counts by state and its statistics for the last hour."""
-    found = await request.engine.queues.statistics(check_queue_name(request.path["name"]))
-    return Answer(encode(show_statistics(found, request.engine.database.clock())))
+    found = await request.service.queues.statistics(check_queue_name(request.path["name"]))
+    return Answer(encode(show_statistics(found, request.service.database.clock())))
 
 
 async def pause_queue(request: HttpRequest) -> Answer:
     """Pause a queue: workers cannot claim its jobs, but clients can still enqueue."""
-    queue = await request.engine.queues.pause(request.path["name"])
+    queue = await request.service.queues.pause(request.path["name"])
     return Answer(encode(QueueAnswer(show_queue(queue), "paused")))
 
 
 async def resume_queue(request: HttpRequest) -> Answer:
     """Resume a paused queue, so that workers can claim its jobs."""
-    queue = await request.engine.queues.resume(request.path["name"])
+    queue = await request.service.queues.resume(request.path["name"])
     return Answer(encode(QueueAnswer(show_queue(queue), "active")))
 
 
@@ -61,9 +61,9 @@ async def create_queue(request: HttpRequest) -> Answer:
     body = await request.read(NEW_QUEUE)
     name = check_queue_name(body.name)
     change = configuration_of(name, body.config or body)
-    queue = await request.engine.queues.create(name)
+    queue = await request.service.queues.create(name)
     if change != Configuration(name):
-        await request.engine.scope.do(configure, change)
+        await request.service.scope.do(configure, change)
     made = await queue_configuration(request, name)
     shown = show_queue(queue)
     answer = QueueCreatedAnswer(name, shown.status, made.configuration, shown.created_at, shown)
@@ -75,7 +75,7 @@ async def delete_queue(request: HttpRequest) -> Answer:
     raw = await request.body()
     body = request.decode(raw, QUEUE_DELETION) if raw else QueueDeletionBody()
     name = check_queue_name(request.path["name"])
-    changed = await request.engine.queues.delete(name, body.strategy, body.target_queue)
+    changed = await request.service.queues.delete(name, body.strategy, body.target_queue)
     target = UNSET if body.target_queue is None else body.target_queue
     return Answer(encode(QueueDeletedAnswer(name, body.strategy, changed, target_queue=target)))
 

@@ -43,18 +43,18 @@ from ojster.server.route import INSPECT, NUMBERED_PAGE, Route
 
 async def list_admin_queues(request: HttpRequest) -> Answer:
     """List the queues with their job counts by state, throughput and latency."""
-    request.engine.scope.need_view_of_all_queues()
+    request.service.scope.need_view_of_all_queues()
     page = numbered_page(request.query)
-    found = await request.engine.scope.survey(overview.list_overviews, None)
+    found = await request.service.scope.survey(overview.list_overviews, None)
     items = [AdminQueueBody(**_members(one)) for one in found[page.offset : page.offset + page.size]]
     return Answer(encode(AdminQueuesAnswer(items, numbered_pagination(page, len(found)))))
 
 
 async def show_admin_queue(request: HttpRequest) -> Answer:
     """Show a queue with its counts, throughput, latency and configuration."""
-    request.engine.scope.need_view_of_all_queues()
+    request.service.scope.need_view_of_all_queues()
     name = check_queue_name(request.path["name"])
-    found = await request.engine.scope.look(overview.show_queues, name)
+    found = await request.service.scope.look(overview.show_queues, name)
     if found is None:
         raise NotFound(f"There is no queue {name!r}.", resource_type="queue", resource_id=name)
     shown = QueueDetailAnswer(
@@ -81,13 +81,13 @@ def _members(one: QueueOverview) -> dict[str, Any]:
 
 async def pause_admin_queue(request: HttpRequest) -> Answer:
     """Pause a queue: workers cannot claim its jobs, but clients can still enqueue."""
-    queue = await request.engine.queues.pause(request.path["name"])
+    queue = await request.service.queues.pause(request.path["name"])
     return Answer(encode(QueuePausedAnswer(queue.name, True, format_optional(queue.paused_at))))
 
 
 async def resume_admin_queue(request: HttpRequest) -> Answer:
     """Resume a paused queue, so that workers can claim its jobs."""
-    queue = await request.engine.queues.resume(request.path["name"])
+    queue = await request.service.queues.resume(request.path["name"])
     return Answer(encode(QueuePausedAnswer(queue.name, False)))
 
 
@@ -100,7 +100,7 @@ async def configure_queue(request: HttpRequest) -> Answer:
     """Change the configuration of a queue, which need not exist. Omitted members keep their values."""
     name = check_queue_name(request.path["name"])
     body = await request.read(QUEUE_CONFIG)
-    await request.engine.scope.do(configuration.configure, configuration_of(name, body))
+    await request.service.scope.do(configuration.configure, configuration_of(name, body))
     return Answer(encode(await queue_configuration(request, name)))
 
 
@@ -108,13 +108,13 @@ async def limit_admin_queue(request: HttpRequest) -> Answer:
     """Replace the concurrency limit and the rate limits of a queue. An empty body removes all limits."""
     name = check_queue_name(request.path["name"])
     limits = parse_limits(msgspec.to_builtins(await request.read(QUEUE_LIMIT)), "rate_limit")
-    await request.engine.scope.do(configuration.configure, Configuration(name, msgspec.structs.asdict(limits)))
+    await request.service.scope.do(configuration.configure, Configuration(name, msgspec.structs.asdict(limits)))
     return Answer(encode(await queue_configuration(request, name)))
 
 
 async def queue_configuration(request: HttpRequest, name: str) -> QueueConfigurationAnswer:
     """Return the configuration of a queue."""
-    found = await request.engine.scope.look(overview.show_queues, name)
+    found = await request.service.scope.look(overview.show_queues, name)
     if found is None:
         raise NotFound(f"There is no queue {name!r}.", resource_type="queue", resource_id=name)
     return QueueConfigurationAnswer(name, show_configuration(found.overview.queue.limits, found.config))
@@ -128,7 +128,7 @@ async def purge_queue(request: HttpRequest) -> Answer:
     if not body.states:
         raise InvalidRequest("'states' is empty. Name at least one state of finished jobs.", field="states")
     chosen = filter_of({"queue": name, "states": list(body.states), "older_than": body.older_than})
-    found = await request.engine.bulk.sweep(Action.DELETE, chosen)
+    found = await request.service.bulk.sweep(Action.DELETE, chosen)
     return Answer(encode(PurgedAnswer(found.succeeded, found.failed, body.states)))
 
 

@@ -26,8 +26,8 @@ from ojster.server.route import BASE, NUMBERED_PAGE, Route
 async def list_rate_limits(request: HttpRequest) -> Answer:
     """List the rate limits by key, with their current usage."""
     page = numbered_page(request.query)
-    found, total = await request.engine.scope.look(
-        limit_views.list_limits, (request.engine.scope.tenant or "", page.size, page.offset)
+    found, total = await request.service.scope.look(
+        limit_views.list_limits, (request.service.scope.tenant or "", page.size, page.offset)
     )
     return Answer(encode(LimitPageAnswer([show_limit(one) for one in found], numbered_pagination(page, total))))
 
@@ -45,20 +45,20 @@ async def override_rate_limit(request: HttpRequest) -> Answer:
     if given == Limits():
         raise InvalidRequest("The override is empty. Set 'concurrency', 'rate' or 'throttle'.", field="concurrency")
     until = None if body.expires_at is None else parse_timestamp(body.expires_at)
-    if until is not None and until <= request.engine.database.clock():
+    if until is not None and until <= request.service.database.clock():
         raise InvalidRequest("'expires_at' is in the past. Use a later time.", field="expires_at")
-    await request.engine.scope.do(limits.override, Override(request.engine.scope.named(key), given, until))
+    await request.service.scope.do(limits.override, Override(request.service.scope.named(key), given, until))
     return await _shown(request, key)
 
 
 async def restore_rate_limit(request: HttpRequest) -> Answer:
     """Delete the override of a key, so that the limits in its jobs apply again."""
-    await request.engine.scope.do(limits.override, Override(request.engine.scope.named(request.path["key"]), None))
+    await request.service.scope.do(limits.override, Override(request.service.scope.named(request.path["key"]), None))
     return await _shown(request, request.path["key"])
 
 
 async def _shown(request: HttpRequest, key: str) -> Answer:
-    state = await request.engine.scope.look(limit_views.show_limits, request.engine.scope.named(key))
+    state = await request.service.scope.look(limit_views.show_limits, request.service.scope.named(key))
     return Answer(encode(show_limit(state)))
 
 

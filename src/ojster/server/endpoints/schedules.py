@@ -39,7 +39,7 @@ async def list_crons(request: HttpRequest) -> Answer:
     limit, offset = offset_page_of(request.query)
     enabled = request.query.get("enabled")
     wanted = None if enabled is None else enabled == "true"
-    crons, total = await request.engine.schedules.page(wanted, limit, offset)
+    crons, total = await request.service.schedules.page(wanted, limit, offset)
     shown = [show_cron(cron) for cron in crons]
     return Answer(encode(CronsAnswer(shown, shown, total, offset_pagination(total, limit, offset))))
 
@@ -55,7 +55,7 @@ async def register_cron(request: HttpRequest) -> Answer:
     if not expression:
         raise InvalidRequest("The cron job has no 'expression'. Add one, such as '0 9 * * *'.", field="expression")
     CronSchedule(expression, body.timezone)
-    done = await request.engine.schedules.register(
+    done = await request.service.schedules.register(
         Cron(
             name=body.name,
             expression=expression,
@@ -93,24 +93,24 @@ def _template(body: CronBody, members: Members) -> bytes:
 
 async def show_one_cron(request: HttpRequest) -> Answer:
     """Show a cron job."""
-    return Answer(_cron_answer(await request.engine.schedules.find(request.path["name"])))
+    return Answer(_cron_answer(await request.service.schedules.find(request.path["name"])))
 
 
 async def switch_cron(request: HttpRequest) -> Answer:
     """Enable or disable a cron job."""
     body = await request.read(CRON_PATCH)
-    return Answer(_cron_answer(await request.engine.schedules.switch(request.path["name"], body.enabled)))
+    return Answer(_cron_answer(await request.service.schedules.switch(request.path["name"], body.enabled)))
 
 
 async def trigger_cron(request: HttpRequest) -> Answer:
     """Enqueue the job of a cron job now, enabled or not; its next run stays as it is."""
-    job = await request.engine.schedules.trigger(request.path["name"])
+    job = await request.service.schedules.trigger(request.path["name"])
     return Answer(b'{"job":%b}' % to_json(job), 201)
 
 
 async def unregister_cron(request: HttpRequest) -> Answer:
     """Remove a cron job. The jobs that it has created remain."""
-    cron = await request.engine.schedules.unregister(request.path["name"])
+    cron = await request.service.schedules.unregister(request.path["name"])
     return Answer(encode(DeletedCronAnswer(called(cron.name), show_cron(cron))))
 
 
@@ -121,7 +121,7 @@ async def preview_cron(request: HttpRequest) -> Answer:
         raise InvalidRequest("The parameter 'expression' is missing.", field="expression")
     schedule = CronSchedule(expression, query.get("timezone", "UTC"))
     runs: list[str] = []
-    at: int | None = request.engine.database.clock()
+    at: int | None = request.service.database.clock()
     for _ in range(min(whole(query, "count", 5, 1), MAX_PREVIEWED)):
         if at is None or (at := schedule.next_after(at)) is None:
             break

@@ -56,11 +56,11 @@ async def _register(request: HttpRequest, body: SchemaBody, type: str | None, ve
         raise InvalidRequest("'schema' is missing. Send a JSON Schema.", field="schema")
     name = read_type(encode(type))
     compile_schema(read_value(given, "schema"))
-    mode = request.engine.database.settings.schema_mode if body.mode is None else body.mode
+    mode = request.service.database.settings.schema_mode if body.mode is None else body.mode
     uri = None if body.uri is None else schemas.check_uri(body.uri)
-    named = request.engine.scope.named(name)
+    named = request.service.scope.named(name)
     schema = Schema(named, parse_version(version), str(version), Mode(mode), bytes(given), given_uri=uri)
-    return await request.engine.scope.do(schemas.register_schemas, schema)
+    return await request.service.scope.do(schemas.register_schemas, schema)
 
 
 async def show_latest_schema(request: HttpRequest) -> Answer:
@@ -96,10 +96,10 @@ async def list_schema_versions(request: HttpRequest) -> Answer:
 
 async def list_schemas(request: HttpRequest) -> Answer:
     """List all schemas by job type, latest version first."""
-    engine = request.engine
+    service = request.service
     limit, offset = offset_page_of(request.query)
     found = [
-        one for one in await engine.scope.look(schemas.list_schemas, None) if engine.scope.sees(split(one.type)[0])
+        one for one in await service.scope.look(schemas.list_schemas, None) if service.scope.sees(split(one.type)[0])
     ]
     shown = [history_wire.show_schema(one) for one in found[offset : offset + limit]]
     return Answer(encode(SchemasAnswer(shown, offset_pagination(len(found), limit, offset))))
@@ -120,7 +120,7 @@ async def delete_schema_with_uri(request: HttpRequest) -> Answer:
 
 
 async def _delete(request: HttpRequest, type: str, version: Version) -> Answer:
-    found = await request.engine.scope.do(schemas.delete_schemas, (type, version))
+    found = await request.service.scope.do(schemas.delete_schemas, (type, version))
     return Answer(encode(DeletedSchemaAnswer(called(found.type), show_version(found), found.uri)))
 
 
@@ -129,8 +129,8 @@ def _is_uri(request: HttpRequest) -> bool:
 
 
 async def _find_by_uri(request: HttpRequest) -> Schema:
-    engine, uri = request.engine, request.path["type"]
-    found = await engine.scope.look(schemas.find_by_uri, (engine.scope.tenant or NOBODY, uri))
+    service, uri = request.service, request.path["type"]
+    found = await service.scope.look(schemas.find_by_uri, (service.scope.tenant or NOBODY, uri))
     if found is None:
         raise no_schema(uri)
     return found
@@ -144,11 +144,11 @@ def _by_uri(schema: Schema) -> SchemaAnswer:
 
 
 def _type(request: HttpRequest) -> str:
-    return request.engine.scope.named(request.path["type"])
+    return request.service.scope.named(request.path["type"])
 
 
 async def _versions(request: HttpRequest) -> list[Schema]:
-    return await request.engine.scope.look(schemas.list_schemas, _type(request))
+    return await request.service.scope.look(schemas.list_schemas, _type(request))
 
 
 def _registered(schema: Schema) -> SchemaAnswer:

@@ -46,7 +46,7 @@ async def log_out(request: HttpRequest) -> Answer:
         try:
             token = await request.authenticator.identify(request.credentials())
             if token.session_of is not None:
-                await request.engine.tokens.revoke(token.id)
+                await request.service.tokens.revoke(token.id)
         except (Unauthenticated, TooManyTokens, NotFound):
             pass  # its session is over already
     cookie = cookie_for("", is_secure=_is_secure(request))

@@ -57,19 +57,19 @@ async def list_events(request: HttpRequest) -> Answer:
         raise InvalidRequest("The parameter 'after' must be the id of an event.", field="after")
     filters = {name: tuple(filter(None, query.get(name, "").split(","))) for name in ("types", "queues", "job_types")}
     if query.get("recent") == "true":
-        after = str(max(int(after), await request.engine.events.last() - RECENT_TRANSACTIONS * NUMBERS_PER_BATCH))
+        after = str(max(int(after), await request.service.events.last() - RECENT_TRANSACTIONS * NUMBERS_PER_BATCH))
     chosen = EventFilter(int(after), filters["types"], filters["queues"], filters["job_types"], limit)
-    page = await request.engine.events.select(chosen)
+    page = await request.service.events.select(chosen)
     return Answer(encode(page))
 
 
 async def health(request: HttpRequest) -> Answer:
     """Show the health of the server and its database. Answers 503 if the database does not respond."""
-    database = request.engine.database
+    database = request.service.database
     started = time.perf_counter()
     backend = BackendBody(database.kind, "ok")
     try:
-        await asyncio.wait_for(request.engine.jobs.count("default"), timeout=5)
+        await asyncio.wait_for(request.service.jobs.count("default"), timeout=5)
         backend.latency_ms = round((time.perf_counter() - started) * 1000)
     except (OjsterError, TimeoutError) as error:
         backend.status = "unhealthy"
@@ -81,7 +81,7 @@ async def health(request: HttpRequest) -> Answer:
 
 async def ready(request: HttpRequest) -> Answer:
     """Show whether the server accepts jobs. Answers 503 during shutdown, or if the database cannot be written."""
-    database = request.engine.database
+    database = request.service.database
     if database.draining:
         return Answer(encode(ReadyAnswer("stopping")), 503, RETRY)
     if (reason := await why_not_ready(database)) is not None:
@@ -92,7 +92,7 @@ async def ready(request: HttpRequest) -> Answer:
 async def ping(request: HttpRequest) -> Answer:
     """Measure the latency of the database. Answers 503 if it does not respond within 5 seconds."""
     try:
-        seconds = await asyncio.wait_for(request.engine.ping(), timeout=5)
+        seconds = await asyncio.wait_for(request.service.ping(), timeout=5)
     except TimeoutError:
         raise BackendUnavailable("The database did not respond within 5 s. Try again later.") from None
     return Answer(encode(PingAnswer("pong", "up", round(seconds * 1000, 3), os.getpid())))
@@ -100,7 +100,7 @@ async def ping(request: HttpRequest) -> Answer:
 
 async def manifest(request: HttpRequest) -> Answer:
     """Show the server's implementation, capabilities and extensions."""
-    settings = request.engine.database.settings
+    settings = request.service.database.settings
     details: dict[str, Json] = {
         "max_batch_size": settings.largest_batch,
         "max_job_bytes": settings.largest_job,
@@ -126,7 +126,7 @@ async def manifest(request: HttpRequest) -> Answer:
         },
         "ai_agents": {"level": "standard", "output_schemas": _has("jsonschema_rs")},
         "ml_resources": {"matching": True, "queue_limits": True, "preemption": False},
-        "files": {"store": request.engine.files.has_store},
+        "files": {"store": request.service.files.has_store},
         "realtime": {"sse": True, "websocket": _has("websockets"), "resumable": True},
     }
     shown = ManifestAnswer(
@@ -137,7 +137,7 @@ async def manifest(request: HttpRequest) -> Answer:
         conformance_tier="runtime",
         unique_job_strength="strong",
         protocols=["http", "sse", *(["websocket"] if _has("websockets") else [])],
-        backend=request.engine.database.kind,
+        backend=request.service.database.kind,
         capabilities=dict.fromkeys(_CAPABILITIES, True) | {"schema_validation": _has("jsonschema_rs")},
         capability_details=details,
         event_delivery="at-least-once",

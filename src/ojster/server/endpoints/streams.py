@@ -47,14 +47,14 @@ GRACE_MS: Final = 5_000
 async def follow_job(request: HttpRequest) -> Answer:
     """Stream the events of a job until it is finished, as server-sent events, optionally by ``event_types``."""
     after = await _begin(request)
-    job = await request.engine.jobs.find(request.path["id"])
+    job = await request.service.jobs.find(request.path["id"])
     return _stream(request, f"job:{job.id}", after, job)
 
 
 async def follow_queue(request: HttpRequest) -> Answer:
     """Stream the events of a queue as server-sent events, optionally by ``event_types``."""
     name = check_queue_name(request.path["name"])
-    await request.engine.queues.statistics(name)
+    await request.service.queues.statistics(name)
     return _stream(request, f"queue:{name}", await _begin(request))
 
 
@@ -91,7 +91,7 @@ async def follow_changes(request: HttpRequest) -> Answer:
 
 
 async def _changes(request: HttpRequest, after: int, *, is_lost: bool) -> AsyncGenerator[bytes, None]:
-    scope = request.engine.scope
+    scope = request.service.scope
     sees_all = scope.access is None or not scope.access.queues
     loop = asyncio.get_running_loop()
     with request.feed.admit(request.caller_address()):
@@ -115,7 +115,7 @@ async def _changes(request: HttpRequest, after: int, *, is_lost: bool) -> AsyncG
 async def _begin(request: HttpRequest) -> tuple[int, bool]:
     """Return the number of the event to start after, and whether the client's last event id is unknown."""
     last_id = request.header(b"last-event-id") or request.query.get("last_event_id")
-    present = await request.engine.events.last()
+    present = await request.service.events.last()
     if not last_id:
         return present, False
     number = id_to_number(last_id)
@@ -128,14 +128,14 @@ async def follow_progress(request: HttpRequest) -> Answer:
     Spec: ojs-progress 7.2
     """
     request.feed.check(request.caller_address())
-    present = await request.engine.events.last()
-    job = await request.engine.jobs.find(request.path["id"])
+    present = await request.service.events.last()
+    job = await request.service.jobs.find(request.path["id"])
     return Answer(headers=_HEADERS, content_type=_SSE, stream=_progress(request, job, present))
 
 
 async def _progress(request: HttpRequest, job: Job, after: int) -> AsyncGenerator[bytes, None]:
-    channel = Channel(f"job:{job.id}", tenant=request.engine.scope.tenant)
-    find = request.engine.jobs.find
+    channel = Channel(f"job:{job.id}", tenant=request.service.scope.tenant)
+    find = request.service.jobs.find
     with request.feed.admit(request.caller_address()):
         yield b"retry: %d\n\n" % RECONNECT_MS
         if job.state not in FINISHED:
@@ -172,7 +172,7 @@ _ENDS: Final = {"completed": "completed", "discarded": "failed", "cancelled": "c
 def _stream(request: HttpRequest, channel: str, begin: tuple[int, bool], job: Job | None = None) -> Answer:
     request.feed.check(request.caller_address())
     types = frozenset(filter(None, request.query.get("event_types", "").split(",")))
-    followed = Channel(channel, types, request.engine.scope.tenant)
+    followed = Channel(channel, types, request.service.scope.tenant)
     return Answer(headers=_HEADERS, content_type=_SSE, stream=_pieces(request, followed, begin, job))
 
 
@@ -184,7 +184,7 @@ async def _pieces(
     with request.feed.admit(request.caller_address()):
         yield b"retry: %d\n\n" % RECONNECT_MS
         if is_unknown:
-            yield _line(gap(channel.name, request.engine.database.clock()))
+            yield _line(gap(channel.name, request.service.database.clock()))
         if job is not None and job.state in FINISHED:
             async for one in _rest(request, channel, after, job):
                 yield _line(one)
@@ -209,7 +209,7 @@ async def _rest(request: HttpRequest, channel: Channel, after: int, job: Job) ->
     """Yield a finished job's events after an event; if its last event is not among them, also its final state."""
     ended = False
     while not ended:
-        stretch = await request.engine.events.read_on(after)
+        stretch = await request.service.events.read_on(after)
         for number, event in stretch.events:
             after = number
             ended = ended or channel.ends_with(event)

@@ -24,7 +24,7 @@ async def show_facets(request: HttpRequest) -> Answer:
     Jobs by state and queue are exact without other conditions. Everything else is counted among the newest jobs,
     so that the answer comes as quickly with millions. ``exact`` names the facets whose numbers are no lower bounds.
     """
-    query, scope = request.query, request.engine.scope
+    query, scope = request.query, request.service.scope
     chosen = filter_of({name: query.get(name) for name in LIST_FILTERS})
     found = await scope.survey(count_facets, FacetQuestion(chosen, scope))
     shown: dict[str, list[FacetValueBody]] = {
@@ -38,7 +38,7 @@ async def show_failures(request: HttpRequest) -> Answer:
 
     Messages that differ in numbers, ids and quoted values are one group.
     """
-    query, scope = request.query, request.engine.scope
+    query, scope = request.query, request.service.scope
     chosen = filter_of({name: query.get(name) for name in _FAILURES})
     found = await scope.survey(group_failures, FailureQuestion(chosen, scope))
     return Answer(encode(FailuresAnswer(found.groups, found.examined, found.is_complete)))
@@ -46,8 +46,8 @@ async def show_failures(request: HttpRequest) -> Answer:
 
 async def show_attention(request: HttpRequest) -> Answer:
     """Show what needs the attention of an operator, the worst first; an empty list if all is well."""
-    request.engine.scope.need_view_of_all_queues()
-    return Answer(encode(AttentionAnswer(await attention(request.engine.database))))
+    request.service.scope.need_view_of_all_queues()
+    return Answer(encode(AttentionAnswer(await attention(request.service.database))))
 
 
 ROUTES: Final = (

@@ -16,12 +16,12 @@ from ojster.server.route import BASE, Route
 
 async def list_runs(request: HttpRequest) -> Answer:
     """List recorded runs, latest first: the last success, the last failure and the latest few runs of each task."""
-    return Answer(encode(TaskRunsAnswer(await request.engine.tasks.runs(_filter(request)))))
+    return Answer(encode(TaskRunsAnswer(await request.service.tasks.runs(_filter(request)))))
 
 
 async def list_statistics(request: HttpRequest) -> Answer:
     """List the success and failure counts and the durations of tasks, by type, subject and context."""
-    return Answer(encode(TaskStatisticsAnswer(await request.engine.tasks.statistics(_filter(request)))))
+    return Answer(encode(TaskStatisticsAnswer(await request.service.tasks.statistics(_filter(request)))))
 
 
 def _filter(request: HttpRequest) -> TaskFilter:

@@ -51,7 +51,7 @@ _LIMITS: Final = ("max_concurrency", "max_queue_depth", "max_scheduled", "max_fi
 async def list_tenants(request: HttpRequest) -> Answer:
     """List the tenants that are configured or have jobs, by name, with limits, job counts, throughput and noise."""
     page = numbered_page(request.query)
-    found = await request.engine.scope.look(tenants.list_tenants, None)
+    found = await request.service.scope.look(tenants.list_tenants, None)
     items = [_summary(one) for one in found[page.offset : page.offset + page.size]]
     return Answer(encode(TenantsAnswer(items, items, numbered_pagination(page, len(found)))))
 
@@ -96,7 +96,7 @@ async def list_tenant_jobs(request: HttpRequest) -> Answer:
     """List the jobs of a tenant, newest first, optionally by ``state``, ``queue`` and ``type``."""
     page, tenant = numbered_page(request.query), _id(request)
     chosen = filter_of({name: request.query.get(name) for name in ("state", "queue", "type")})
-    found = await request.engine.as_(Caller(tenant)).jobs.select(chosen, Page(page.size, page.offset))
+    found = await request.service.as_(Caller(tenant)).jobs.select(chosen, Page(page.size, page.offset))
     items = b",".join([to_json(job) for job in found.jobs])
     return Answer(b'{"items":[%b],"pagination":%b}' % (items, encode(numbered_pagination(page, found.total))))
 
@@ -104,7 +104,7 @@ async def list_tenant_jobs(request: HttpRequest) -> Answer:
 async def put_tenant(request: HttpRequest) -> Answer:
     """Create or replace the configuration of a tenant. Omitted limits do not apply."""
     change = _change(_id(request), await request.read(TENANT))
-    is_new = await request.engine.scope.do(tenants.put_tenants, change)
+    is_new = await request.service.scope.do(tenants.put_tenants, change)
     return Answer(encode(_summary(await _find(request))), 201 if is_new else 200)
 
 
@@ -117,14 +117,14 @@ async def limit_tenant(request: HttpRequest) -> Answer:
         members["weight"] = body.fairness_weight
     if not members:
         raise InvalidRequest(f"No limit is set. Set {', '.join(map(repr, _LIMITS))} or 'max_enqueue_rate'.")
-    await request.engine.scope.do(tenants.put_tenants, TenantChange(tenant, members, False, body.reason))
+    await request.service.scope.do(tenants.put_tenants, TenantChange(tenant, members, False, body.reason))
     return Answer(encode(_summary(await _find(request))))
 
 
 async def delete_tenant(request: HttpRequest) -> Answer:
     """Delete the configuration of a tenant. Its jobs remain."""
     tenant = _id(request)
-    await request.engine.scope.do(tenants.delete_tenants, tenant)
+    await request.service.scope.do(tenants.delete_tenants, tenant)
     return Answer(encode(DeletedTenantAnswer(shown_tenant(tenant))))
 
 
@@ -133,7 +133,7 @@ def _id(request: HttpRequest) -> str:
 
 
 async def _find(request: HttpRequest) -> TenantOverview:
-    return await request.engine.scope.look(tenants.show_tenants, _id(request))
+    return await request.service.scope.look(tenants.show_tenants, _id(request))
 
 
 def read_tenants(raw: bytes) -> list[TenantChange]:

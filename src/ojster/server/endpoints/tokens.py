@@ -34,16 +34,16 @@ Spec: ojs-security 12.5
 async def create_token(request: HttpRequest) -> Answer:
     """Create a token. Only this answer contains the secret that callers send."""
     body = await request.read(TOKEN)
-    engine = request.engine
-    expires_at = None if body.expires_at is None else parse_moment(body.expires_at, engine.database.clock())
+    service = request.service
+    expires_at = None if body.expires_at is None else parse_moment(body.expires_at, service.database.clock())
     grants = [read_grant(one.role, one.tenant) for one in body.grants]
-    token, secret = await engine.tokens.create(body.name, grants, body.queues, expires_at)
+    token, secret = await service.tokens.create(body.name, grants, body.queues, expires_at)
     return Answer(encode(TokenAnswer(show_token(token, secret))), 201)
 
 
 async def list_tokens(request: HttpRequest) -> Answer:
     """List the tokens, oldest first, with their grants and the time of last use, accurate to the hour."""
-    return Answer(encode(TokensAnswer([show_token(token) for token in await request.engine.tokens.all()])))
+    return Answer(encode(TokensAnswer([show_token(token) for token in await request.service.tokens.all()])))
 
 
 async def rotate_token(request: HttpRequest) -> Answer:
@@ -51,13 +51,13 @@ async def rotate_token(request: HttpRequest) -> Answer:
     raw = await request.optional_body()
     body = request.decode(raw, TOKEN_ROTATION) if raw else TokenRotationBody()
     grace = DEFAULT_GRACE if body.grace is None else parse_duration(body.grace)
-    token, secret = await request.engine.tokens.rotate(request.path["id"], grace)
+    token, secret = await request.service.tokens.rotate(request.path["id"], grace)
     return Answer(encode(TokenAnswer(show_token(token, secret))))
 
 
 async def revoke_token(request: HttpRequest) -> Answer:
     """Revoke a token."""
-    token = await request.engine.tokens.revoke(request.path["id"])
+    token = await request.service.tokens.revoke(request.path["id"])
     return Answer(encode(RevokedTokenAnswer(show_token(token))))
 
 

@@ -47,14 +47,14 @@ async def create_subscription(request: HttpRequest) -> Answer:
         url=body.url,
         events=_events(body.events),
         secret=body.secret or webhooks.new_secret(),
-        created_at=request.engine.database.clock(),
+        created_at=request.service.database.clock(),
         active=body.active,
         queues=tuple(chosen.queues),
         job_types=tuple(chosen.job_types),
         metadata=body.metadata,
-        tenant=request.engine.scope.tenant,
+        tenant=request.service.scope.tenant,
     )
-    await request.engine.scope.do(webhooks.subscribe, subscription)
+    await request.service.scope.do(webhooks.subscribe, subscription)
     shown = wire.show_subscription(subscription)
     shown.secret = subscription.secret
     return _answer(shown, 201)
@@ -62,9 +62,9 @@ async def create_subscription(request: HttpRequest) -> Answer:
 
 async def list_subscriptions(request: HttpRequest) -> Answer:
     """List the subscriptions, oldest first."""
-    engine = request.engine
-    found = await engine.scope.look(webhooks.list_subscriptions, None)
-    shown = [wire.show_subscription(one) for one in found if engine.scope.tenant in (None, one.tenant)]
+    service = request.service
+    found = await service.scope.look(webhooks.list_subscriptions, None)
+    shown = [wire.show_subscription(one) for one in found if service.scope.tenant in (None, one.tenant)]
     limit, offset = offset_page_of(request.query, default=200)
     pagination = offset_pagination(len(shown), limit, offset)
     return Answer(encode(wire.SubscriptionsAnswer(shown[offset : offset + limit], pagination)))
@@ -92,21 +92,21 @@ async def change_subscription(request: HttpRequest) -> Answer:
     if body.filter is not UNSET:
         chosen = body.filter or EventFilterBody()
         members |= {"queues": tuple(chosen.queues), "job_types": tuple(chosen.job_types)}
-    changed = await request.engine.scope.do(webhooks.change_subscriptions, Change(request.path["id"], members))
+    changed = await request.service.scope.do(webhooks.change_subscriptions, Change(request.path["id"], members))
     return _answer(wire.show_subscription(changed))
 
 
 async def delete_subscription(request: HttpRequest) -> Answer:
     """Delete a subscription and drop its pending deliveries."""
     await _find(request)
-    gone = await request.engine.scope.do(webhooks.unsubscribe, request.path["id"])
+    gone = await request.service.scope.do(webhooks.unsubscribe, request.path["id"])
     return Answer(encode(wire.DeletedSubscriptionAnswer(gone.id)))
 
 
 async def rotate_secret(request: HttpRequest) -> Answer:
     """Give a subscription a new secret; for a day, deliveries are signed with both."""
     await _find(request)
-    changed = await request.engine.scope.do(webhooks.change_subscriptions, Change(request.path["id"], rotate=True))
+    changed = await request.service.scope.do(webhooks.change_subscriptions, Change(request.path["id"], rotate=True))
     shown = wire.show_subscription(changed)
     shown.secret, shown.former_secret_expires_at = changed.secret, format_timestamp(changed.former_until)
     return _answer(shown)
@@ -114,10 +114,10 @@ async def rotate_secret(request: HttpRequest) -> Answer:
 
 async def test_subscription(request: HttpRequest) -> Answer:
     """Send the event ``webhook.test`` now, and return the endpoint's answer."""
-    engine = request.engine
+    service = request.service
     subscription = await _find(request)
     data = {"subscription_id": subscription.id}
-    event = ("webhook.test", engine.database.clock(), subscription.id, None, None, data, subscription.tenant or "")
+    event = ("webhook.test", service.database.clock(), subscription.id, None, None, data, subscription.tenant or "")
     described = describe_event(event, f"evt_{new_id()}", SOURCE)
     try:
         answered = await request.sender.send(subscription, described, f"del_{new_id()}")
@@ -128,9 +128,9 @@ async def test_subscription(request: HttpRequest) -> Answer:
 
 
 async def _find(request: HttpRequest) -> Subscription:
-    id, engine = request.path["id"], request.engine
-    found = await engine.scope.look(webhooks.find_subscriptions, id)
-    if engine.scope.tenant not in (None, found.tenant):
+    id, service = request.path["id"], request.service
+    found = await service.scope.look(webhooks.find_subscriptions, id)
+    if service.scope.tenant not in (None, found.tenant):
         raise webhooks.no_subscription(id)
     return found
 
@@ -142,7 +142,7 @@ async def list_deliveries(request: HttpRequest) -> Answer:
     if state is not None and state not in _STATES:
         raise InvalidRequest(f"Unknown state {state[:40]!r}. Use one of {', '.join(_STATES)}.", field="state")
     states = _STATES[state] if state else ()
-    found = await request.engine.jobs.select(
+    found = await request.service.jobs.select(
         JobFilter(states=states, queue=webhooks.QUEUE), Page(page.size, page.offset)
     )
     items = [_delivery(job) for job in found.jobs]
@@ -160,13 +160,13 @@ async def show_delivery(request: HttpRequest) -> Answer:
 async def retry_delivery(request: HttpRequest) -> Answer:
     """Retry a delivery that has failed or was cancelled."""
     job = await _find_delivery(request)
-    again = await request.engine.scope.do(interventions.revive, job.id)
+    again = await request.service.scope.do(interventions.revive, job.id)
     return Answer(encode(wire.RetriedDeliveryAnswer(f"del_{again.id}")))
 
 
 async def _find_delivery(request: HttpRequest) -> Job:
     id = request.path["id"].removeprefix("del_")
-    job = await request.engine.jobs.find(id)
+    job = await request.service.jobs.find(id)
     if job.queue != webhooks.QUEUE:
         raise NotFound(f"There is no delivery {id}.", resource_type="webhook_delivery", resource_id=id)
     return job

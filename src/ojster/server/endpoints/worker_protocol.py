@@ -69,7 +69,7 @@ async def fetch(request: HttpRequest) -> Answer:
     body = await request.read(FETCH)
     claim = _claim_of(body)
     if not body.wait_ms:
-        jobs = await request.engine.jobs.fetch(claim)
+        jobs = await request.service.jobs.fetch(claim)
     else:
         jobs = await _fetch_until_disconnect(request, claim, body.wait_ms / 1000)
     return Answer(b'{"jobs":%b}' % _shown(request, jobs))
@@ -79,7 +79,7 @@ def _shown(request: HttpRequest, jobs: list[Job]) -> bytes:
     """Return claimed jobs as JSON, as many as fit into an answer; the others are given back."""
     shown = [to_json(job) for job in jobs]
     fitting = number_that_fits(shown)
-    request.engine.jobs.give_back(jobs[fitting:])
+    request.service.jobs.give_back(jobs[fitting:])
     return b"[%b]" % b",".join(shown[:fitting])
 
 
@@ -116,7 +116,7 @@ _DISCONNECT_LOOP_ITERATIONS: Final = 3
 
 async def _fetch_until_disconnect(request: HttpRequest, claim: Claim, wait: float) -> list[Job]:
     """Fetch jobs with a long poll that ends when the worker disconnects; its jobs are given back."""
-    fetching = asyncio.create_task(request.engine.jobs.fetch(claim, wait))
+    fetching = asyncio.create_task(request.service.jobs.fetch(claim, wait))
     gone = asyncio.create_task(request.gone())
     try:
         await asyncio.wait((fetching, gone), return_when=asyncio.FIRST_COMPLETED)
@@ -133,7 +133,7 @@ async def _unless_gone(request: HttpRequest, gone: asyncio.Task[None], jobs: lis
     for _ in range(_DISCONNECT_LOOP_ITERATIONS if jobs else 0):
         await asyncio.sleep(0)
     if gone.done():
-        request.engine.jobs.give_back(jobs)
+        request.service.jobs.give_back(jobs)
         return []
     return jobs
 
@@ -148,7 +148,7 @@ async def _acknowledge(request: HttpRequest, item: Acknowledgement, wanted: Fetc
     (outcome,), fetched = await _acknowledge_and_fetch(request, [item], wanted)
     if isinstance(outcome, OjsterError):
         if isinstance(fetched, list):
-            request.engine.jobs.give_back(fetched)
+            request.service.jobs.give_back(fetched)
         raise outcome
     return Answer(_completed(outcome)[:-1] + _members_of(request, fetched) + b"}")
 
@@ -160,7 +160,7 @@ async def _acknowledge_and_fetch(
 
     Return the outcomes, and the jobs or why there are none; ``None``: none are wanted.
     """
-    jobs = request.engine.jobs
+    jobs = request.service.jobs
     if wanted is None:
         return await jobs.acknowledge(items), None
     if wanted.wait_ms:
@@ -236,11 +236,11 @@ async def fail_job(request: HttpRequest) -> Answer:
 
 
 async def _fail(request: HttpRequest, body: NackBody) -> Answer:
-    engine = request.engine
+    service = request.service
     if body.requeue:
-        (outcome,) = await engine.jobs.release((_requeue(body),))
+        (outcome,) = await service.jobs.release((_requeue(body),))
     else:
-        (outcome,) = await engine.jobs.fail((_failure_report(body),))
+        (outcome,) = await service.jobs.fail((_failure_report(body),))
     if isinstance(outcome, OjsterError):
         raise outcome
     return Answer(encode(show_failed(outcome)))
@@ -249,10 +249,10 @@ async def _fail(request: HttpRequest, body: NackBody) -> Answer:
 async def fail_batch(request: HttpRequest) -> Answer:
     """Report several failures, or hand several jobs back. Each report is accepted or refused independently."""
     body = await request.read(NACK_BATCH)
-    engine = request.engine
+    service = request.service
     failed = [_failure_report(one) for one in body.nacks if not one.requeue]
     released = [_requeue(one) for one in body.nacks if one.requeue]
-    failures, releases = await asyncio.gather(engine.jobs.fail(failed), engine.jobs.release(released))
+    failures, releases = await asyncio.gather(service.jobs.fail(failed), service.jobs.release(released))
     outcomes = [(releases if one.requeue else failures).pop(0) for one in body.nacks]
     return _batch(outcomes, _encoded(show_failed))
 
@@ -285,7 +285,7 @@ async def release_job(request: HttpRequest) -> Answer:
 
 
 async def _release(request: HttpRequest, body: ReleaseBody) -> Answer:
-    (outcome,) = await request.engine.jobs.release((_as_release(body),))
+    (outcome,) = await request.service.jobs.release((_as_release(body),))
     if isinstance(outcome, OjsterError):
         raise outcome
     return Answer(encode(show_released(outcome)))
@@ -295,7 +295,7 @@ async def release_batch(request: HttpRequest) -> Answer:
     """Release several jobs. Each release is accepted or refused independently."""
     body = await request.read(RELEASE_BATCH)
     return _batch(
-        await request.engine.jobs.release([_as_release(one) for one in body.releases]), _encoded(show_released)
+        await request.service.jobs.release([_as_release(one) for one in body.releases]), _encoded(show_released)
     )
 
 

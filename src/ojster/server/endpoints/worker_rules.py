@@ -16,7 +16,7 @@ from ojster.server.route import BASE, Route
 
 async def list_worker_rules(request: HttpRequest) -> Answer:
     """List the worker rules, including those of absent workers."""
-    return Answer(encode(WorkerRulesAnswer([show_rule(rule) for rule in await request.engine.fleet.rules()])))
+    return Answer(encode(WorkerRulesAnswer([show_rule(rule) for rule in await request.service.fleet.rules()])))
 
 
 async def change_worker_rule(request: HttpRequest) -> Answer:
@@ -27,13 +27,13 @@ async def change_worker_rule(request: HttpRequest) -> Answer:
     """
     body = await request.read(WORKER_RULE)
     given = {name: value for name in body.__struct_fields__ if (value := getattr(body, name)) is not UNSET}
-    rule = await request.engine.fleet.change_rule(request.path["id"], read_rule_members(given))
+    rule = await request.service.fleet.change_rule(request.path["id"], read_rule_members(given))
     return Answer(encode(WorkerRuleAnswer(show_rule(rule))))
 
 
 async def forget_worker_rule(request: HttpRequest) -> Answer:
     """Delete the rule of a worker."""
-    await request.engine.fleet.forget_rule(request.path["id"])
+    await request.service.fleet.forget_rule(request.path["id"])
     return Answer(encode(DeletedRuleAnswer(request.path["id"])))
 
 

@@ -35,9 +35,9 @@ async def heartbeat(request: HttpRequest) -> Answer:
     """Record a worker's heartbeat, extend the leases of its jobs, and return the server's directive."""
     body = await request.read(HEARTBEAT)
     read_provided(body.capabilities)  # reject malformed capabilities
-    engine = request.engine
+    service = request.service
     active = body.active_jobs if isinstance(body.active_jobs, list) else body.active_job_ids
-    pulse = await engine.fleet.beat(
+    pulse = await service.fleet.beat(
         Heartbeat(
             worker_id=body.worker_id,
             active_jobs=tuple(active if body.job_id is None else dict.fromkeys([*active, body.job_id])),
@@ -56,7 +56,7 @@ async def heartbeat(request: HttpRequest) -> Answer:
         ),
         body.wait_ms / 1000,
     )
-    now = format_timestamp(engine.database.clock())
+    now = format_timestamp(service.database.clock())
     patience = pulse.timeout // MILLISECOND
     shown = HeartbeatAnswer(pulse.directive, pulse.extended, pulse.cancelled, pulse.lost, pulse.woken, patience, now)
     return Answer(encode(shown))
@@ -75,7 +75,7 @@ MAX_HANDLERS: Final = 1_000
 async def list_workers(request: HttpRequest) -> Answer:
     """List the workers that send heartbeats."""
     limit, offset = offset_page_of(request.query, default=200)
-    workers = await request.engine.fleet.all()
+    workers = await request.service.fleet.all()
     shown = [show_worker(worker) for worker in workers[offset : offset + limit]]
     return Answer(encode(WorkersAnswer(shown, offset_pagination(len(workers), limit, offset))))
 
@@ -85,14 +85,14 @@ async def check_worker(request: HttpRequest) -> Answer:
 
     Spec: ojs-graceful-shutdown 8.1
     """
-    worker = await request.engine.fleet.find(request.path["id"])
+    worker = await request.service.fleet.find(request.path["id"])
     return Answer(encode(show_worker(worker)), 200 if worker.state == "running" else 503)
 
 
 async def direct_worker(request: HttpRequest) -> Answer:
     """Set the directive that a worker gets with its next heartbeat: ``running``, ``quiet`` or ``terminate``."""
     body = await request.read(DIRECTIVE)
-    worker = await request.engine.fleet.direct(request.path["id"], body.directive)
+    worker = await request.service.fleet.direct(request.path["id"], body.directive)
     return Answer(encode(WorkerAnswer(show_worker(worker))))
 
 
@@ -101,7 +101,7 @@ async def remove_worker(request: HttpRequest) -> Answer:
 
     ``lost=true`` means that it did not stop cleanly; the attempts of its jobs then count.
     """
-    await request.engine.fleet.leave(request.path["id"], lost=request.query.get("lost") == "true")
+    await request.service.fleet.leave(request.path["id"], lost=request.query.get("lost") == "true")
     return Answer(encode(RemovedWorkerAnswer(request.path["id"])))
 
 

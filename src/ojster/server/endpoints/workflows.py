@@ -62,7 +62,7 @@ async def create_workflow(request: HttpRequest) -> Answer:
 
     With the header ``Idempotency-Key``, a repeated request gets the first answer again, for a day.
     """
-    workflows = request.engine.workflows
+    workflows = request.service.workflows
     members = await request.members()
 
     async def create() -> Reply:
@@ -71,7 +71,7 @@ async def create_workflow(request: HttpRequest) -> Answer:
         body = _workflow(await workflows.show(workflow_id, most_steps=MOST_SHOWN_STEPS)).body
         return Reply(201, b'%b,"warnings":%b}' % (body[:-1], encode(new.warnings)) if new.unknown else body)
 
-    reply = await request.engine.bulk.answer_once(key_of(request, "workflow", request.known_body), create)
+    reply = await request.service.bulk.answer_once(key_of(request, "workflow", request.known_body), create)
     workflow_id = msgspec.json.decode(reply.body, type=_Created).workflow.id
     return Answer(reply.body, reply.status, (location("workflows", workflow_id),))
 
@@ -93,7 +93,7 @@ async def show_workflow(request: HttpRequest) -> Answer:
     as its version differs.
     """
     query = request.query
-    info = await request.engine.workflows.show(
+    info = await request.service.workflows.show(
         request.path["id"],
         wait=wait_ms(query),
         version=whole(query, "version", 0, 0) if "version" in query else None,
@@ -124,7 +124,7 @@ async def list_steps(request: HttpRequest) -> Answer:
     chosen = StepFilter(
         request.path["id"], state, after or 0, limit, is_held=query.get("held") == "true", search=search
     )
-    page = await request.engine.workflows.steps(chosen)
+    page = await request.service.workflows.steps(chosen)
     return Answer(encode(StepsAnswer(page.steps, None if page.next_after is None else str(page.next_after))))
 
 
@@ -137,9 +137,9 @@ async def show_level(request: HttpRequest) -> Answer:
     query = request.query
     limit = min(whole(query, "limit", DEFAULT_LEVEL_STEPS, 1), MOST_LEVEL_STEPS)
     asked = LevelRequest(
-        request.path["id"], whole(query, "of", 0, 0), whole(query, "cursor", -1, 0), limit, request.engine.scope.tenant
+        request.path["id"], whole(query, "of", 0, 0), whole(query, "cursor", -1, 0), limit, request.service.scope.tenant
     )
-    level = await request.engine.scope.look(show_levels, asked)
+    level = await request.service.scope.look(show_levels, asked)
     if level is None:
         raise NotFound(
             f"There is no workflow {request.path['id']} with a container {asked.number}.", resource_type="workflow"
@@ -167,7 +167,7 @@ async def list_workflows(request: HttpRequest) -> Answer:
     params = object_of(query, "params")
     if params and offset:
         raise InvalidRequest("A list by 'params' has no offset. Go on with its 'next_cursor'.", field="offset")
-    page = await request.engine.workflows.select(
+    page = await request.service.workflows.select(
         WorkflowFilter(
             state,
             query.get("type"),
@@ -193,53 +193,53 @@ async def cancel_workflow(request: HttpRequest) -> Answer:
     active = request.query.get("active", "finish")
     if active not in ("finish", "cancel"):
         raise InvalidRequest("The parameter 'active' must be 'finish' or 'cancel'.", field="active")
-    info = await request.engine.workflows.cancel(request.path["id"], stop_active=active == "cancel")
+    info = await request.service.workflows.cancel(request.path["id"], stop_active=active == "cancel")
     return Answer(encode(CancelledWorkflowAnswer(show_cancelled(info))))
 
 
 async def retry_workflow(request: HttpRequest) -> Answer:
     """Retry the unsuccessful steps of a finished workflow."""
-    return _workflow(await request.engine.workflows.retry(request.path["id"]))
+    return _workflow(await request.service.workflows.retry(request.path["id"]))
 
 
 async def hold_workflow(request: HttpRequest) -> Answer:
     """Hold a workflow: none of its steps starts until it is released."""
-    return _workflow(await request.engine.workflows.hold(request.path["id"]))
+    return _workflow(await request.service.workflows.hold(request.path["id"]))
 
 
 async def release_workflow(request: HttpRequest) -> Answer:
     """Release a held workflow."""
-    return _workflow(await request.engine.workflows.release(request.path["id"]))
+    return _workflow(await request.service.workflows.release(request.path["id"]))
 
 
 async def resume_workflow(request: HttpRequest) -> Answer:
     """Resume the suspended job of a workflow with a ``result`` or an ``error``."""
     data, failure, step = await read_resumption(request)
     item = WorkflowResumption(request.path["id"], step, data, failure)
-    return _workflow(await request.engine.workflows.resume(item))
+    return _workflow(await request.service.workflows.resume(item))
 
 
 async def show_status(request: HttpRequest) -> Answer:
     """Show the results of ended steps, by branch and in the order in which they ended, and the current steps."""
-    status = await request.engine.workflows.status(request.path["id"])
+    status = await request.service.workflows.status(request.path["id"])
     return Answer(encode(WorkflowStatusAnswer(status)))
 
 
 async def show_workflow_progress(request: HttpRequest) -> Answer:
     """Show the progress of a workflow, from 0 to 1, and of its jobs."""
-    info = await request.engine.workflows.show(request.path["id"])
+    info = await request.service.workflows.show(request.path["id"])
     return Answer(encode(show_progress(info)), headers=((b"cache-control", b"no-cache"),))
 
 
 async def show_statistics(request: HttpRequest) -> Answer:
     """Count workflows by state and by age, in four disjoint time ranges."""
-    statistics = await request.engine.workflows.statistics(request.query.get("definition"))
+    statistics = await request.service.workflows.statistics(request.query.get("definition"))
     return Answer(encode(WorkflowStatisticsAnswer(statistics)))
 
 
 async def show_properties(request: HttpRequest) -> Answer:
     """Show the shared properties of a workflow, each with its version."""
-    return Answer(encode(PropertiesAnswer(await request.engine.workflows.properties(request.path["id"]))))
+    return Answer(encode(PropertiesAnswer(await request.service.workflows.properties(request.path["id"]))))
 
 
 async def change_properties(request: HttpRequest) -> Answer:
@@ -247,7 +247,7 @@ async def change_properties(request: HttpRequest) -> Answer:
     body = await request.read(PROPERTIES)
     changes = Changes(body.set, tuple(body.delete), body.expected)
     item = PropertyChange(request.path["id"], changes, body.job_id, body.worker_id, body.attempt)
-    return Answer(encode(PropertiesAnswer(await request.engine.workflows.change_properties(item))))
+    return Answer(encode(PropertiesAnswer(await request.service.workflows.change_properties(item))))
 
 
 async def review_step(request: HttpRequest) -> Answer:
@@ -255,7 +255,7 @@ async def review_step(request: HttpRequest) -> Answer:
     body = await request.read(REVIEW)
     path = request.path
     return _workflow(
-        await request.engine.workflows.review_step(
+        await request.service.workflows.review_step(
             Review(path["id"], path["step"], body.action, body.notes, body.author)
         )
     )
@@ -263,7 +263,7 @@ async def review_step(request: HttpRequest) -> Answer:
 
 async def cancel_step(request: HttpRequest) -> Answer:
     """Cancel a step with all steps inside it, including active jobs."""
-    return _workflow(await request.engine.workflows.cancel_step(StepAddress(request.path["id"], request.path["step"])))
+    return _workflow(await request.service.workflows.cancel_step(StepAddress(request.path["id"], request.path["step"])))
 
 
 async def add_dependencies(request: HttpRequest) -> Answer:
@@ -271,12 +271,12 @@ async def add_dependencies(request: HttpRequest) -> Answer:
     body = await request.read(DEPENDENCIES)
     path = request.path
     item = NewDependencies(path["id"], path["step"], tuple(body.depends_on))
-    return _workflow(await request.engine.workflows.add_dependencies(item))
+    return _workflow(await request.service.workflows.add_dependencies(item))
 
 
 async def retry_step(request: HttpRequest) -> Answer:
     """Run a failed or cancelled step again, with everything after it; the other steps go on."""
-    return _workflow(await request.engine.workflows.retry_step(StepAddress(request.path["id"], request.path["step"])))
+    return _workflow(await request.service.workflows.retry_step(StepAddress(request.path["id"], request.path["step"])))
 
 
 def _workflow(info: WorkflowInfo, status: int = 200, headers: Sequence[tuple[bytes, bytes]] = ()) -> Answer:
