@@ -193,11 +193,9 @@ def serve(
     context = None if tls is None else tls.context()
     proxies = TrustedProxies(trusted_proxies)
     tune_interpreter()
-    store = store_for(url, files)
     own = [] if listeners else _own_socket(host, port, unix_socket)
-    service = Service(
-        open_database(url, in_microseconds(settings), synchronous=synchronous, migrate=migrate), store=store
-    )
+    database = open_database(url, in_microseconds(settings), synchronous=synchronous, migrate=migrate)
+    service = Service(database, store=store_for(url, files))
     for plugin in plugins:
         plugin(service)
     is_local = unix_socket is not None or _is_loopback(host)

@@ -75,6 +75,7 @@ class FakeContext(JobContext):
         self.changes = None
         self.time_limit = None
         self.thread_ended = None
+        self.has_seen_stop = False
         self._stop = StopSignal()
         self._restored = restored
         self.progress_reports: list[tuple[float, str | None]] = []
