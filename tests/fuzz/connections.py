@@ -21,9 +21,9 @@ from ojster.jobs.extension import install
 from ojster.server.answer import Answer, encode
 from ojster.server.endpoint import Endpoint
 from ojster.server.event_streams import Feed
+from ojster.server.fast_path import QuickHttpProtocol
 from ojster.server.metrics import Metrics
 from ojster.server.paths import with_encoded_slashes
-from ojster.server.protocol import QuickHttpProtocol
 from ojster.server.request import HttpRequest
 from ojster.server.websocket import _Connection
 from ojster.service import Service

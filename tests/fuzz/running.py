@@ -165,7 +165,7 @@ def guided(atheris: ModuleType, probe: Probe, seeds: list[bytes], seconds: float
 
 def main() -> None:
     """Run the target named on the command line."""
-    for name in ("uvicorn.error", "ojster.server.protocol"):
+    for name in ("uvicorn.error", "ojster.server.fast_path"):
         logging.getLogger(name).setLevel(logging.ERROR)  # each refused request is logged
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz.running", description=__doc__)
     parser.add_argument("target")

@@ -13,7 +13,7 @@ import uvicorn
 
 from ojster.jobs.claim_policy import Claim
 from ojster.server.application import Application
-from ojster.server.protocol import QuickHttpProtocol
+from ojster.server.fast_path import QuickHttpProtocol
 from ojster.service import Service
 from tests.conftest import request
 

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from ojster.server import protocol
-from ojster.server.protocol import QuickHttpProtocol
+from ojster.server import fast_path as protocol
+from ojster.server.fast_path import QuickHttpProtocol
 from ojster.service import Service
 from tests.server.test_connections import serving
 

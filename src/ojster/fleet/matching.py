@@ -21,7 +21,7 @@ from ojster.core.json_objects import read_members
 from ojster.fleet.ml_resources import ResourceLimits, read_resources
 from ojster.fleet.requirements import Condition, Needs, Provided
 from ojster.jobs.claim_policy import UNLIMITED
-from ojster.jobs.places import last_places
+from ojster.jobs.claim_position import last_places
 from ojster.storage.memory import Local
 from ojster.storage.transaction import Transaction, TryAgain
 

@@ -16,8 +16,8 @@ from ojster.fleet.claim_policies import MatchingPolicy
 from ojster.fleet.matching import Budget
 from ojster.jobs.available import by_priority, one_of_each, pass_over, select_available
 from ojster.jobs.claim_policy import UNLIMITED, Claim, ClaimPolicy, Pipeline, Share, Take, UsageProbes
+from ojster.jobs.claim_position import last_places
 from ojster.jobs.failure import Failure
-from ojster.jobs.places import last_places
 from ojster.jobs.transitions import finish, note_failure, write_states
 from ojster.queues.fairness import STRICT, FairnessState, Sharing
 from ojster.queues.gates import MAX_KEYS_PER_READ, Gate, Head, heads

@@ -27,9 +27,9 @@ from ojster.server.browser_guard import LOOPBACK_HOSTS, BrowserGuard
 from ojster.server.counts import SharedCounts
 from ojster.server.dashboard_page import is_built
 from ojster.server.delivery.mail import read_smtp
+from ojster.server.fast_path import MAX_CONNECTIONS, QuickHttpProtocol
 from ojster.server.oidc import OidcSettings
 from ojster.server.port import check_port
-from ojster.server.protocol import MAX_CONNECTIONS, QuickHttpProtocol
 from ojster.server.proxies import TrustedProxies
 from ojster.server.tls import TlsFiles, TlsRenewal
 from ojster.server.unix_socket import listen_at

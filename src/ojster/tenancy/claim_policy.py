@@ -9,7 +9,7 @@ from typing import Final
 from ojster.core.job import Job
 from ojster.core.tenant import NOBODY
 from ojster.jobs.claim_policy import ClaimPolicy, Pipeline, Share, TakeOfTenant, UsageProbes
-from ojster.jobs.places import last_places
+from ojster.jobs.claim_position import last_places
 from ojster.jobs.waiting import MAX_TENANTS, waiting_tenants
 from ojster.queues.fairness import FairnessState, Sharing
 from ojster.queues.turns import turns_of

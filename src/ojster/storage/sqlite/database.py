@@ -24,10 +24,10 @@ from ojster.storage.database import Database, topics_of
 from ojster.storage.dispatcher import Dispatcher
 from ojster.storage.memory import Memory
 from ojster.storage.sqlite.clock import SteadyClock, clock_file
+from ojster.storage.sqlite.disk_space import Room
 from ojster.storage.sqlite.lane import Lane, forks
 from ojster.storage.sqlite.lock import BUSY_TIMEOUT, LockWait
 from ojster.storage.sqlite.notifier import SocketNotifier
-from ojster.storage.sqlite.room import Room
 from ojster.storage.sqlite.schema import migrate
 from ojster.storage.sqlite.settings_watch import SettingsWatch, mark_change
 from ojster.storage.sqlite.statements import (
