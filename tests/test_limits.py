@@ -19,7 +19,7 @@ from ojster.schedules import cron_expression
 from ojster.server.application import Application
 from ojster.service import Service
 from ojster.workflows import definition, locks
-from ojster.workflows.plan import conditions, planner
+from ojster.workflows.plan import conditions, members, planner
 from ojster.workflows.plan import request as plan
 from tests.conftest import Http
 
@@ -123,6 +123,10 @@ PROBES: Final[dict[str, Probe]] = {
     ),
     "parts of a schema": (schema_cost.MAX_PARTS, schema),
     "parameters of a workflow": (plan.MAX_PARAMS_BYTES, lambda n: workflow(params={"x": "x" * (n - 8)})),
+    "unknown members of a workflow or a container": (
+        members.MAX_OTHERS_BYTES,
+        lambda n: workflow(**{"x-more": "x" * (n - 13)}),
+    ),
     "depth of containers": (planner.MAX_LEVELS, lambda n: ("POST", "/workflows", containers(n))),
     "condition": (
         conditions.LONGEST_CONDITION,

@@ -48,6 +48,31 @@ async def test_a_workflow_is_created_and_shown_as_the_specification_has_it(http:
     assert job["parent_results"] == [{"ok": True}]
 
 
+async def test_unknown_members_of_workflows_containers_and_gates_are_kept_and_shown(http: Http) -> None:
+    gate = {"type": "gate", "id": "ok", "x-form": "blue"}
+    parts = {"type": "group", "jobs": [{"type": "a", "args": []}], "team": "a b", "x-nothing": None}
+    wire = {"type": "chain", "steps": [parts, gate], "x-team": {"n": [1, 2.50]}, "state": "failed", "result": "forged"}
+    made = await create(http, wire)
+    for shown in (made, await get(http, made["id"])):
+        assert shown["x-team"] == {"n": [1, 2.5]}
+        assert shown["state"] == "running", "members of the answer are the server's"
+        assert "result" not in shown
+        group, approval = shown["steps"]
+        assert (group["team"], group["x-nothing"], approval["x-form"]) == ("a b", None, "blue")
+    page = (await http("GET", "/ojs/v1/workflows")).json()["workflows"]
+    assert [workflow["x-team"] for workflow in page] == [{"n": [1, 2.5]}]
+
+
+async def test_unknown_members_of_a_workflow_have_limits(http: Http) -> None:
+    deep: Any = 1
+    for _ in range(64):
+        deep = [deep]
+    for large in ("x" * 65_536, [deep]):
+        refused = await http("POST", "/ojs/v1/workflows", CHAIN | {"x-large": large})
+        assert refused.status_code == 400, refused.text
+        assert "unknown members" in refused.json()["error"]["message"].lower()
+
+
 async def test_prometheus_sees_workflows(http: Http) -> None:
     await create(http, CHAIN)
     made = await create(http, CHAIN)

@@ -84,6 +84,8 @@ class Workflow(msgspec.Struct, gc=False):
     cancelled_by: str | None = None
     resolved_bytes: int = 0
     """The size of its jobs with resolved references, which is limited (``Settings.largest_workflow``)."""
+    others: bytes | None = None
+    """The members of its request that the server does not know, as JSON."""
 
     @property
     def root(self) -> int:

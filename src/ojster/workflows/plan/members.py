@@ -76,6 +76,33 @@ def json_object(members: Members, name: str, path: str = "$", *, deepest: int = 
     return raw
 
 
+MAX_OTHERS_BYTES: Final = 65_536
+"""Maximum size of the unknown members of a workflow or a container as JSON, in bytes."""
+
+_encode: Final = msgspec.json.Encoder().encode
+
+
+def others_in(members: Members, known: frozenset[str], path: str) -> Members:
+    """Return the members beyond the known ones, which are kept and shown.
+
+    Raises
+    ------
+    Problem
+        They are too large, or nested too deeply.
+
+    Spec: ojs-json-format 14.3
+    """
+    others = {name: raw for name, raw in members.items() if name not in known}
+    if not others:
+        return others
+    encoded = _encode(others)
+    check_depth(encoded, "The unknown members", 1 + MAX_VALUE_DEPTH)
+    if len(encoded) > MAX_OTHERS_BYTES:
+        message = f"Its unknown members take {len(encoded)} bytes; at most {MAX_OTHERS_BYTES} are allowed."
+        raise Problem(path, message)
+    return others
+
+
 def unknown_in(
     members: Members, known: frozenset[str], path: str, what: str, hidden: frozenset[str] = frozenset()
 ) -> list[Problem]:

@@ -19,7 +19,7 @@ from ojster.jobs.code import CODE_TYPE
 from ojster.jobs.names import refuse_reserved
 from ojster.jobs.preparation import Models
 from ojster.workflows.node import EXPANDED, MAX_NODES, Inputs, Kind, Node, Rule
-from ojster.workflows.plan.members import MAX_REPORTED_PROBLEMS, Problem, refusal_of, text, unknown_in
+from ojster.workflows.plan.members import MAX_REPORTED_PROBLEMS, Problem, others_in, refusal_of, text, unknown_in
 from ojster.workflows.plan.nested_definitions import MEMBER as DEFINITION
 from ojster.workflows.plan.nested_definitions import MEMBERS as OF_DEFINITIONS
 from ojster.workflows.plan.nested_definitions import as_map
@@ -259,12 +259,14 @@ class Planner:
         if type in CONTAINERS or nested:
             known = OF_DEFINITIONS if nested else OWN_MEMBERS[type]
             self.unknown += unknown_in(members, CONTAINER_MEMBERS | known, here.path, f"A {type or DEFINITION}")
+            spec.others = others_in(members, CONTAINER_MEMBERS | known, here.path)
             here.inherited = inherit(here.inherited, members, here.path)
             here.level += 1
             return self._nested(members, here, spec) if nested else self._container(type, members, here, spec)
         if type != Kind.GATE:
             return self._job(members, here, spec)
         self.unknown += unknown_in(members, GATE_MEMBERS, here.path, "A gate")
+        spec.others = others_in(members, GATE_MEMBERS, here.path)
         spec.timeout = gate_limit(members, here.path)
         node = self._node(Kind.GATE, here.parent, here.position, spec, here.path, here.place)
         node.manual = 1

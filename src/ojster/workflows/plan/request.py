@@ -25,7 +25,7 @@ from ojster.jobs.options import Moment
 from ojster.jobs.options_wire import read_moment, read_options, read_span
 from ojster.jobs.policy_wire import parse_retry_policy
 from ojster.workflows.definition import OF_DEFINITIONS, SINGLE_WORKFLOW_MEMBERS
-from ojster.workflows.plan.members import Problem, choice, json_object, refusal_of, text, unknown_in
+from ojster.workflows.plan.members import Problem, choice, json_object, others_in, refusal_of, text, unknown_in
 from ojster.workflows.plan.planner import Planner
 from ojster.workflows.plan.rules import CONTAINERS, OWN_MEMBERS, adjusted, inherit
 from ojster.workflows.plan.sdk_dialect import is_graph, read_callbacks
@@ -131,6 +131,7 @@ def _read_workflow(
     type = _type_of_workflow(members)
     known = MEMBERS | OWN_MEMBERS[type]
     unknown = unknown_in(members, known, "$", f"A workflow of type {type!r}", hidden=OF_DEFINITIONS)
+    others = others_in(members, known, "$")
     given_id = text(members, "id", "$")
     if given_id is not None and not is_workflow_id(given_id):
         raise Problem("$.id", _INVALID_ID)
@@ -172,6 +173,7 @@ def _read_workflow(
         on_lost_worker=choice(members, "on_lost_worker", LOST_WORKER),
         properties=properties,
         expiration_delay=expiration_delay,
+        others=_encode(others) if others else None,
         unknown=[*unknown, *planner.unknown],
     )
 

@@ -66,6 +66,7 @@ class Spec(msgspec.Struct, omit_defaults=True):
     params_schema: msgspec.Raw | UnsetType = UNSET
     bindings: dict[str, msgspec.Raw] = {}
     timeout: int | None = None
+    others: dict[str, msgspec.Raw] = {}
     compensates: int | None = None
     once_started: bool = False
     settled_by: list[int] = []
@@ -150,8 +151,10 @@ class NewWorkflow(msgspec.Struct):
     previous_attempt: str | None = None
     created_by: str | None = None
     """The name of its creator's token, if it is known."""
+    others: bytes | None = None
+    """The members of its request that the server does not know, as JSON, with which it is shown."""
     unknown: list[Problem] = []
-    """The members of its request that no workflow has. They have no effect."""
+    """The members of its request, and of those of its steps, that have no effect."""
 
     @property
     def warnings(self) -> list[str]:

@@ -5,8 +5,9 @@ Spec: ojs-workflows 11
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
+from typing import Any, Final, TypeVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -173,6 +174,37 @@ class WorkflowError(msgspec.Struct, omit_defaults=True):
     failed_step: str | None = None
     failed_job_ids: list[str] = []
     errors: list[dict[str, Any]] = []
+
+
+I = TypeVar("I", bound=msgspec.Struct)  # noqa: E741
+
+
+def with_others(info: I, others: Mapping[str, msgspec.Raw]) -> I:
+    """Return what is shown with the members of its request that the server does not know.
+
+    Those that have the name of a member of the answer are left out.
+
+    Spec: ojs-json-format 14.3
+    """
+    own = info.__struct_encode_fields__
+    shown = {name: raw for name, raw in others.items() if name not in own}
+    if not shown:
+        return info
+    values = {name: getattr(info, name) for name in info.__struct_fields__}
+    kind: Callable[..., I] = _extended(type(info), tuple(shown))
+    return kind(**values, **{_field(place): raw for place, raw in enumerate(shown.values())})
+
+
+def _field(place: int) -> str:
+    return f"other_{place}"
+
+
+@lru_cache(maxsize=128)
+def _extended(kind: Any, names: tuple[str, ...]) -> Any:
+    """Return a type with further members; few combinations are in use at a time."""
+    fields = [(_field(place), msgspec.Raw) for place in range(len(names))]
+    rename = {_field(place): name for place, name in enumerate(names)}
+    return msgspec.defstruct(kind.__name__, fields, bases=(kind,), kw_only=True, omit_defaults=True, rename=rename)
 
 
 class WorkflowInfo(msgspec.Struct, omit_defaults=True):

@@ -33,7 +33,7 @@ from ojster.workflows.node import (
     step_of,
 )
 from ojster.workflows.plan.values import Spec, read_spec
-from ojster.workflows.read.info import ReviewInfo, StepInfo, WorkflowError, WorkflowInfo
+from ojster.workflows.read.info import ReviewInfo, StepInfo, WorkflowError, WorkflowInfo, with_others
 from ojster.workflows.read.waiting import waits_of
 from ojster.workflows.run.graph import NODE_COLUMNS_OF_N
 from ojster.workflows.run.results import outcomes
@@ -183,7 +183,7 @@ def summary_of(workflow: Workflow, waiting_for: Sequence[WaitingFor] = ()) -> Wo
     }
     error = None if workflow.error is None else _decode(workflow.error, type=WorkflowError)
     delay = workflow.expiration_delay
-    return WorkflowInfo(
+    info = WorkflowInfo(
         id=workflow.id,
         type=workflow.type,
         state=workflow.state,
@@ -210,6 +210,7 @@ def summary_of(workflow: Workflow, waiting_for: Sequence[WaitingFor] = ()) -> Wo
         metadata=metadata,
         **shown,
     )
+    return info if workflow.others is None else with_others(info, _decode(workflow.others, type=dict[str, msgspec.Raw]))
 
 
 class _View:
@@ -362,7 +363,7 @@ class _View:
             unknown = None if node.kind == Kind.JOB else b"{}"
             error = shown.error if isinstance(shown.error, msgspec.Raw) else unknown
             shown.outcome = outcome_of(shown.state, error)
-        return shown
+        return with_others(shown, spec.others) if spec.others else shown
 
     def _show_job(self, shown: StepInfo, node: Node) -> None:
         row = self._jobs.get(node.id)

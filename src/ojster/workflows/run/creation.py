@@ -44,6 +44,7 @@ _GIVEN_COLUMNS: Final = (
     "previous_attempt",
     "expiration_delay",
     "created_by",
+    "others",
 )
 """Columns that take the value of the attribute of the same name of the new workflow."""
 

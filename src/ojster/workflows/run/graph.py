@@ -24,7 +24,7 @@ FEW_NODES: Final = 8
 _OTHERS_OF_WORKFLOW: Final[dict[str, ColumnType]] = {
     **dict.fromkeys(("id", "type", "name", "state", "tenant", "definition", "target", "target_key", "locks"), "text"),
     **dict.fromkeys(("on_lost_worker", "previous_attempt", "next_attempt", "created_by", "cancelled_by"), "text"),
-    **dict.fromkeys(("params", "metadata", "error", "start"), "bytea"),
+    **dict.fromkeys(("params", "metadata", "error", "start", "others"), "bytea"),
 }
 _WORKFLOW_TYPES: Final[dict[str, ColumnType]] = {
     name: _OTHERS_OF_WORKFLOW.get(name, "bigint") for name in Workflow.__struct_fields__

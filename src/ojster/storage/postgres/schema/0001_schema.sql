@@ -449,6 +449,7 @@ CREATE TABLE workflows (
 
     params             BYTEA            NOT NULL,           -- JSON, like the rest
     metadata           BYTEA            NOT NULL,
+    others             BYTEA,                               -- members of its request that the server does not know, with which it is shown
     start              BYTEA,                               -- the request that started it from its definition, to start
                                                             -- the next attempt
     error              BYTEA                                -- why it failed, if the failure of no step says so

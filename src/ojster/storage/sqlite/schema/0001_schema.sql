@@ -391,6 +391,7 @@ CREATE TABLE workflows (
 
     params             BLOB    NOT NULL,           -- JSON, like the rest
     metadata           BLOB    NOT NULL,
+    others             BLOB,                       -- members of its request that the server does not know, with which it is shown
     start              BLOB,                       -- the request that started it from its definition, to start the next
                                                    -- attempt
     error              BLOB                        -- why it failed, if the failure of no step says so
