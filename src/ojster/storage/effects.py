@@ -28,13 +28,13 @@ class Effects:
         self.finished: list[str] = []
         """Ids of jobs that finished."""
         self.ended: list[Job] = []
-        """Finished jobs of workflows that are still to be advanced: see ``ojster.workflows.run.advance``."""
-        self.growth: Counter[str] = Counter()
-        """Number of jobs by tenant that workflows have added to themselves and that are not pushed yet."""
+        """Finished jobs that others wait for, until what follows from them was carried out."""
+        self.announced: Counter[str] = Counter()
+        """Number of jobs by tenant that are to be pushed and count towards its limits already."""
         self.reactions: list[tuple[Job, JobEvent]] = []
         """Jobs and events with reactions that are still to be carried out."""
         self.collected: set[str] = set()
-        """Ids of jobs that have already added the items of their ``on_success`` reactions to collections."""
+        """Ids of jobs whose first reactions to their success were carried out already."""
         self.told = 0
         """Number of events that were handed to webhook subscribers."""
         self.workflows: dict[str, bool] = {}
@@ -94,5 +94,5 @@ class Effects:
 _LISTS: Final = ("finished", "ended", "reactions", "events", "history", "waits", "attempts")
 """Effects that are only appended to, or replaced as a whole."""
 
-_COPIED: Final = ("opened", "collected", "workflows", "told_workers", "counts", "growth")
+_COPIED: Final = ("opened", "collected", "workflows", "told_workers", "counts", "announced")
 """Effects that ``mark`` copies."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from functools import cached_property
@@ -167,8 +168,8 @@ class Transaction(ABC):
         self.memory = memory
         self.memory_version = memory.version
         self.effects = Effects()
-        self.claimed_steps: dict[int, Row] = {}
-        """What is known of steps that a claim hands out, by node: see ``ojster.workflows.run.claimed_steps``."""
+        self.known: defaultdict[object, dict[int, Row]] = defaultdict(dict)
+        """Rows that are read once in a transaction, by their number, for whoever reads them."""
         self.outages: Outages | None = None
         """The outages of the database; ``None``: they do not matter, because no lease ends in this transaction."""
         self.began = time.monotonic()

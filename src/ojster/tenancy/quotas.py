@@ -140,7 +140,7 @@ def charge_growth(tx: Transaction, tenant: str, jobs: int, at_once: int) -> None
     allowance = _Allowance(tx, limits)
     if refusal := allowance.refusal(jobs, 0, can_wait=False):
         raise refusal
-    tx.effects.growth[tenant] += at_once
+    tx.effects.announced[tenant] += at_once
     allowance.use(jobs, 0)
     allowance.close()
 
@@ -165,7 +165,7 @@ class _Allowance:
             self._window = (tx.now, 0) if tx.now - started_at >= rate.period else (started_at, used)
         counts = counts_of_tenant(tx, tenant.id)
         self._depth, self._scheduled = _count(counts, DEPTH_STATES), _count(counts, ("scheduled",))
-        self._depth += tx.effects.growth[tenant.id]
+        self._depth += tx.effects.announced[tenant.id]
         self._depth += sum(announced(tx, tenant.id) for announced in hooks(tx).announced)
 
     def refusal(self, jobs: int, scheduled: int, *, can_wait: bool = True) -> TenantLimitExceeded | None:

@@ -437,7 +437,7 @@ class Advance:
         """Enqueue the jobs of nodes, all at once."""
         admitted, self._admitted = self._admitted, []
         results = admit(self.tx, [[job] for _, job in admitted])
-        self.tx.effects.growth.clear()  # from now on, they count as jobs
+        self.tx.effects.announced.clear()  # from now on, they count as jobs
         for (node, job), result in zip(admitted, results, strict=True):
             if isinstance(result, Later):
                 self._start_later(node, result)

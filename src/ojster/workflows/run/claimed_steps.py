@@ -40,12 +40,12 @@ def note_step(tx: Transaction, node: Node, source: Node | None, workflow: Workfl
     """Note the facts about a step that starts in this transaction, which has locked its workflow."""
     is_stopped = node.verdict is not None or workflow.held_at is not None
     inputs = None if source is None else source.inputs
-    tx.claimed_steps[node.id] = (node.id, node.source, inputs, is_stopped, workflow.started_at is not None)
+    tx.known[_STEPS][node.id] = (node.id, node.source, inputs, is_stopped, workflow.started_at is not None)
 
 
 def claimed_steps(tx: Transaction, jobs: Sequence[Job]) -> list[ClaimedStep]:
     """Return the steps of jobs. What is known of them in this transaction is not read again."""
-    known = tx.claimed_steps
+    known = tx.known[_STEPS]
     nodes = [job.node for job in jobs if job.node is not None]
     if missing := [node for node in nodes if node not in known]:
         for row in tx.execute(_STEPS + tx.among, (tx.integers(missing),)):

@@ -86,7 +86,7 @@ class Starts:
 
     def write(self, tx: Transaction, workflows: Mapping[int, Workflow]) -> None:
         """Note what is left for later transactions."""
-        tx.effects.growth.clear()  # as steps that wait for others, these count when they are jobs
+        tx.effects.announced.clear()  # as steps that wait for others, these count when they are jobs
         deferred, self._deferred = self._deferred, {}
         self.has_deferred = self.has_deferred or bool(deferred)
         waiting = {id: position for id, position in deferred.items() if id in self._waiting}
