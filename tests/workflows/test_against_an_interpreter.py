@@ -76,10 +76,8 @@ async def test_workflows_do_what_the_rules_say(clock: Clock) -> None:
     await on_a_file_in_memory(clock, range(2))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "four_engines", ["read committed", pytest.param("serializable", marks=pytest.mark.thorough)], indirect=True
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("four_engines", ["read committed", "serializable"], indirect=True)
 async def test_workflows_do_what_the_rules_say_in_four_transactions_at_once(
     four_engines: list[Service], clock: Clock, postgres_url: str
 ) -> None:
