@@ -21,6 +21,7 @@ from ojster.core.job_flags import BITS, COLLECTS_BIT, REACTIONS, SKIPS, JobEvent
 from ojster.core.short_cache import cache_short
 from ojster.events.channel import Notify
 from ojster.insight.task_values import Record, Skip, SkipIfChanged, SkipIfUnchanged
+from ojster.jobs.stored_actions import stored_reactions
 
 MAX_ACTIONS: Final = 20
 """Maximum number of actions for an event."""
@@ -140,16 +141,9 @@ def _check_places(event: JobEvent, actions: Sequence[Action]) -> None:
                 check_item_name(action.provides)
 
 
-class _Envelope(msgspec.Struct):
-    event_reactions: msgspec.Raw = msgspec.Raw(b"{}")
-
-
-_in_envelope: Final = msgspec.json.Decoder(_Envelope).decode
-
-
 def reactions_of(envelope: bytes) -> Reactions:
     """Return the reactions of a stored job; raises the errors of ``read_reactions``."""
-    return read_reactions(_in_envelope(envelope).event_reactions)
+    return read_reactions(stored_reactions(envelope))
 
 
 def delays_of(retry: RetryWithDelays) -> list[int]:
