@@ -116,8 +116,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 def in_microseconds(given: Settings) -> settings.Settings:
     """Return the same settings for the service, which counts in microseconds."""
-    retention = settings.Retention(**_in_microseconds(given.retention))
-    return settings.Settings(**_in_microseconds(given) | {"retention": retention})
+    retention = settings.Retention(**_with_microseconds(given.retention))
+    return settings.Settings(**_with_microseconds(given) | {"retention": retention})
 
 
 _SPANS: Final = frozenset(
@@ -134,7 +134,7 @@ _SPANS: Final = frozenset(
 )
 
 
-def _in_microseconds(given: Retention | Settings) -> dict[str, Any]:
+def _with_microseconds(given: Retention | Settings) -> dict[str, Any]:
     values = {name: getattr(given, name) for name in given.__struct_fields__}
     spans = {name: values[name] for name in _SPANS & values.keys() if values[name] is not None}
     return values | {name: round(to_seconds(span) * SECOND) for name, span in spans.items()}

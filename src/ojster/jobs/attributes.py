@@ -147,8 +147,8 @@ def readers() -> Register:
 
 _PREFIX: Final = "ext_"
 
-_OF_STEPS: Final = frozenset({"workflow_id", "workflow_step"})
-"""The attributes that every step of a workflow has."""
+OF_STEPS: Final = frozenset({"workflow_id", "workflow_step"})
+"""Attributes that every step of a workflow has, and no other job; its workflow sets them."""
 
 
 def without_nulls(members: Members) -> Members:
@@ -183,7 +183,7 @@ def read_attributes(type: str, args: bytes, members: Members) -> Attributes:
         An attribute is malformed, or does not go with the type of the job.
     """
     known = _in_force
-    if members.keys() <= _OF_STEPS and type not in known.types and not any(mark in args for mark in known.marks):
+    if members.keys() <= OF_STEPS and type not in known.types and not any(mark in args for mark in known.marks):
         return NO_ATTRIBUTES
     attributes = Attributes(values={})
     for reader in known.readers:

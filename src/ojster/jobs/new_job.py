@@ -21,7 +21,15 @@ from ojster.core.shared_value import SharedValue
 from ojster.core.tenant import check_tenant, qualify, shown_tenant
 from ojster.core.timestamps import format_timestamp
 from ojster.core.trace import trace_of_meta
-from ojster.jobs.attributes import NO_ATTRIBUTES, Attributes, Suspension, read_attributes, readers, without_nulls
+from ojster.jobs.attributes import (
+    NO_ATTRIBUTES,
+    OF_STEPS,
+    Attributes,
+    Suspension,
+    read_attributes,
+    readers,
+    without_nulls,
+)
 from ojster.jobs.deadlines import deadlines_of
 from ojster.jobs.names import OWN_TYPES, VERSION_PATTERN, kind, read_type, refuse_reserved, string
 from ojster.jobs.options import DEFAULT_OPTIONS, JobOptions
@@ -91,9 +99,6 @@ OF_WORKFLOWS: Final = frozenset(
     }
 )
 """Members of steps and containers of workflows, which mean nothing to a job alone."""
-
-OF_STEPS: Final = frozenset({"workflow_id", "workflow_step"})
-"""Attributes that only steps of workflows have; their workflow sets them."""
 
 MARK: Final = b'"$'
 """What is in the arguments of a job that refers to something, and in few others."""

@@ -12,11 +12,12 @@ from ojster.core.ids import new_id
 from ojster.core.job_flags import ANY_EVENT, REACTIONS
 from ojster.core.json_objects import Members
 from ojster.jobs import schemas
+from ojster.jobs.attributes import OF_STEPS
 from ojster.jobs.authorship import sign
 from ojster.jobs.code import ATTRIBUTE as CODE_ATTRIBUTE
 from ojster.jobs.extension import Completer, hooks
 from ojster.jobs.middleware import EnqueueMiddleware, MiddlewareChain, through_middleware
-from ojster.jobs.new_job import MARK, OF_STEPS, NewJob, Reach, check_envelope, other_members, read_job
+from ojster.jobs.new_job import MARK, NewJob, Reach, check_envelope, other_members, read_job
 from ojster.jobs.scope import Scope
 
 _NULL: Final = msgspec.Raw(b"null")

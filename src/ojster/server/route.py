@@ -24,7 +24,9 @@ DEQUEUE: Final = (Operation.DEQUEUE,)
 CANCEL: Final = (Operation.CANCEL,)
 INSPECT: Final = (Operation.INSPECT,)
 ADMIN_ONLY: Final = (Operation.ADMIN,)
-"""What an endpoint can need."""
+CANCEL_OR_DEQUEUE: Final = (Operation.CANCEL, Operation.DEQUEUE)
+MAKE: Final = (Operation.ENQUEUE, Operation.DEQUEUE, Operation.CANCEL)
+"""What an endpoint can need: one of the operations."""
 
 FOR_ALL: Final = (f"{BASE}/admin/", "/metrics")
 """Path prefixes of endpoints that concern all tenants."""

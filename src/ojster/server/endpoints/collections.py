@@ -20,14 +20,13 @@ from ojster.collections.wire import (
     ItemBody,
     ItemsAnswer,
 )
-from ojster.core.access import Operation
 from ojster.core.errors import InvalidRequest, NotFound
 from ojster.core.wire import DeletedAnswer
 from ojster.jobs.messages import Holder
 from ojster.server.answer import Answer, encode
 from ojster.server.pages import object_of
 from ojster.server.request import HttpRequest
-from ojster.server.route import BASE, Route
+from ojster.server.route import BASE, CANCEL_OR_DEQUEUE, DEQUEUE, Route
 
 
 async def create_collection(request: HttpRequest) -> Answer:
@@ -127,9 +126,9 @@ ROUTES: Final = (
     *(
         route
         for base, query, writers in (
-            (f"{BASE}/collections/{{name}}", ("job_id",), (Operation.CANCEL, Operation.DEQUEUE)),
-            (f"{BASE}/workflows/{{id}}", (), (Operation.CANCEL, Operation.DEQUEUE)),
-            (f"{BASE}/jobs/{{job}}", (), (Operation.DEQUEUE,)),
+            (f"{BASE}/collections/{{name}}", ("job_id",), CANCEL_OR_DEQUEUE),
+            (f"{BASE}/workflows/{{id}}", (), CANCEL_OR_DEQUEUE),
+            (f"{BASE}/jobs/{{job}}", (), DEQUEUE),
         )
         for route in (
             Route("GET", f"{base}/items", list_items, _TAG, answer=ItemsAnswer, query=(*ITEM_QUERY, *query)),

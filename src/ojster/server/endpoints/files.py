@@ -19,7 +19,7 @@ from ojster.files.wire import FILE, DeletedFileAnswer, FileAnswer, FileBody, Fil
 from ojster.server.answer import Answer, Header, encode
 from ojster.server.pages import whole
 from ojster.server.request import HttpRequest
-from ojster.server.route import BASE, Route, location
+from ojster.server.route import BASE, MAKE, Route, location
 
 
 class RangeNotSatisfiable(InvalidRequest):
@@ -150,7 +150,7 @@ ROUTES: Final = (
         FileAnswer,
         status=201,
         more=(200,),
-        needs=(Operation.ENQUEUE, Operation.DEQUEUE, Operation.CANCEL),
+        needs=MAKE,
     ),
     Route(
         "PUT",
@@ -161,7 +161,7 @@ ROUTES: Final = (
         status=201,
         more=(200,),
         query=("filename", "sha256", "job_id", "worker_id", "attempt"),
-        needs=(Operation.ENQUEUE, Operation.DEQUEUE, Operation.CANCEL),
+        needs=MAKE,
     ),
     Route("GET", f"{BASE}/files", list_files, _TAG, answer=FilesAnswer, query=("limit", "before")),
     Route(
@@ -171,7 +171,7 @@ ROUTES: Final = (
         _TAG,
         answer=FileAnswer,
         query=("job_id",),
-        needs=(Operation.ENQUEUE, Operation.DEQUEUE, Operation.CANCEL, Operation.INSPECT),
+        needs=(*MAKE, Operation.INSPECT),
     ),
     Route(
         "PATCH",
@@ -179,7 +179,7 @@ ROUTES: Final = (
         write_file,
         _TAG,
         answer=FileAnswer,
-        needs=(Operation.ENQUEUE, Operation.DEQUEUE, Operation.CANCEL),
+        needs=MAKE,
     ),
     Route("GET", f"{BASE}/files/{{id}}/content", read_file, _TAG, more=(206,)),
     Route("DELETE", f"{BASE}/files/{{id}}", delete_file, _TAG, answer=DeletedFileAnswer),

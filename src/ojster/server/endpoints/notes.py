@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from ojster.core.access import Operation
 from ojster.core.parsing import read_value
 from ojster.jobs.messages import Holder
 from ojster.server.answer import Answer, encode
 from ojster.server.request import HttpRequest
-from ojster.server.route import BASE, Route
+from ojster.server.route import BASE, CANCEL_OR_DEQUEUE, Route
 from ojster.workflows.answer_wire import (
     NoteAnswer,
     NotesAnswer,
@@ -61,7 +60,7 @@ ROUTES: Final = (
         NoteBody,
         NoteAnswer,
         status=201,
-        needs=(Operation.CANCEL, Operation.DEQUEUE),
+        needs=CANCEL_OR_DEQUEUE,
     ),
     Route("GET", f"{BASE}/jobs/{{id}}/info", list_job_notes, "Jobs", answer=NotesAnswer),
     Route("GET", f"{BASE}/workflows/{{id}}/info", list_workflow_notes, "Workflows", answer=NotesAnswer),
@@ -73,6 +72,6 @@ ROUTES: Final = (
         NoteBody,
         NoteAnswer,
         status=201,
-        needs=(Operation.CANCEL, Operation.DEQUEUE),
+        needs=CANCEL_OR_DEQUEUE,
     ),
 )

@@ -10,7 +10,6 @@ from typing import Final
 
 import msgspec
 
-from ojster.core.access import Operation
 from ojster.core.errors import InvalidRequest, NotFound
 from ojster.core.property_values import Changes
 from ojster.jobs.idempotency import Reply
@@ -19,7 +18,7 @@ from ojster.server.endpoints.bulk import key_of
 from ojster.server.endpoints.jobs import read_resumption
 from ojster.server.pages import object_of, page_of, pagination, wait_ms, whole
 from ojster.server.request import HttpRequest
-from ojster.server.route import BASE, CANCEL, ENQUEUE, PAGE, Route, location
+from ojster.server.route import BASE, CANCEL, CANCEL_OR_DEQUEUE, ENQUEUE, PAGE, Route, location
 from ojster.workflows.answer_wire import (
     CancelledWorkflowAnswer,
     LevelAnswer,
@@ -337,7 +336,7 @@ ROUTES: Final = (
         PropertiesBody,
         PropertiesAnswer,
         large=True,
-        needs=(Operation.CANCEL, Operation.DEQUEUE),
+        needs=CANCEL_OR_DEQUEUE,
     ),
     Route(
         "POST",
