@@ -148,6 +148,21 @@ def test_a_command_that_is_wrong_is_not_tried_for_ever(commands: Commands) -> No
     assert "No module 'no_such_module'" in done.stderr
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="waits for an end without taking the exit code")
+async def test_a_signal_to_a_process_that_has_just_ended_leaves_its_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    if sys.version_info < (3, 12):  # the default there waits in a thread, and takes the exit code at once
+        watcher = asyncio.PidfdChildWatcher()
+        watcher.attach_loop(asyncio.get_running_loop())
+        monkeypatch.setattr(asyncio.get_event_loop_policy(), "_watcher", watcher)
+    supervisor = Supervisor([Command((sys.executable, "-c", "raise SystemExit(3)"))])
+    running = asyncio.create_task(supervisor.run())
+    while not supervisor._running and not running.done():
+        await asyncio.sleep(0)
+    os.waitid(os.P_PID, supervisor._running[0].pid, os.WEXITED | os.WNOWAIT)
+    supervisor._pass_on(signal.SIGCONT)
+    assert await running == 3
+
+
 @pytest.mark.parametrize("processes", ["1", "2"])
 def test_a_health_file_tells_whether_all_workers_are_well(commands: Commands, processes: str) -> None:
     file = commands.folder / "healthy"

@@ -134,8 +134,7 @@ class Supervisor:
             self._on_stop()
         self._quiet = number.name == "SIGTSTP" or (self._quiet and number.name != "SIGCONT")
         for process in self._running.values():
-            with contextlib.suppress(ProcessLookupError):
-                process.send_signal(number)
+            _signal(process, number)
 
     async def _keep(self, number: int) -> int:
         pause = 1.0
@@ -147,7 +146,7 @@ class Supervisor:
             else:
                 self._running[number] = process
                 if self._stopping.is_set():  # the signal came while it was started
-                    process.terminate()
+                    _signal(process, signal.SIGTERM)
                 code = await process.wait()
                 del self._running[number]
             lived = time.monotonic() - began
@@ -195,3 +194,13 @@ class Supervisor:
             if all((age := age_of(file)) is not None and age <= MAX_AGE_SECONDS for file in self._health):
                 touch(self._all_healthy)
             await asyncio.sleep(1.0)
+
+
+def _signal(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
+    """Send a signal to a process that may have ended.
+
+    ``Process.send_signal`` also asks whether it has ended, and so takes its exit code away from ``Process.wait``, which
+    then reports 255.
+    """
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(process.pid, number)
