@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from ojster.client.agents import RemoteAgents
 from ojster.client.audit import RemoteAudit
 from ojster.client.collections import RemoteCollections
-from ojster.client.connection import DEFAULT_RETRY_SECONDS, Connection
+from ojster.client.connection import DEFAULT_RETRY_SECONDS, Connection, RemoteCapability
 from ojster.client.definitions import RemoteDefinitions
 from ojster.client.events import RemoteEvents
 from ojster.client.files import RemoteFiles
@@ -18,8 +18,12 @@ from ojster.client.maintenance import RemoteMaintenance
 from ojster.client.queues import RemoteQueues
 from ojster.client.schedules import RemoteSchedules
 from ojster.client.tasks import RemoteTasks
-from ojster.client.tokens import RemoteTokens
 from ojster.client.workflows import RemoteWorkflows
+from ojster.tenancy.calls import TokenCalls
+
+
+class RemoteTokens(RemoteCapability, TokenCalls):
+    """Calls about tokens."""
 
 
 class HttpClient:

@@ -13,6 +13,7 @@ import msgspec
 
 from ojster.client.transport import CANNOT_CONNECT, NETWORK_ERRORS, SHORT_SECONDS, Response, Transport
 from ojster.core import errors
+from ojster.core.calls import Calls, Declared, Deletion, Listing
 from ojster.core.errors import BackendError, BackendUnavailable, OjsterError
 from ojster.core.job import Job
 from ojster.core.json_objects import Members, read_answer_members
@@ -149,11 +150,36 @@ class Connection:
         )
 
 
-class RemoteCapability:
-    """The calls of one capability, made to a server."""
+class RemoteCapability(Calls):
+    """The calls of one capability, made to a server. It inherits those that a declaration describes."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
+
+    async def make(self, declared: Declared, arguments: Mapping[str, Any]) -> Any:
+        """Send a declared call to the server; return what its answer shows."""
+        call, path = declared.call, declared.path_of(arguments)
+        query = query_of({name: arguments[name] for name in declared.in_query})
+        if isinstance(call, Listing):
+            return await self._collect(call, path, query)
+        content = await self._connection.request(
+            call.method,
+            f"{path}?{query}" if query else path,
+            declared.body_of(arguments),
+            wait=call.wait,
+            once=call.once,
+        )
+        return None if isinstance(call, Deletion) else read_answer(call.answer, content).value()
+
+    async def _collect(self, call: Listing[Any], path: str, query: str) -> list[Any]:
+        """Return all pages of a list in one."""
+        values: list[Any] = []
+        while True:
+            position = f"{path}?{query}&" if query else f"{path}?"
+            answer = await self._connection.ask(call.answer, "GET", f"{position}limit=200&offset={len(values)}")
+            values += answer.value()
+            if not answer.pagination.has_more:
+                return values
 
 
 def query_of(given: Mapping[str, Any]) -> str:

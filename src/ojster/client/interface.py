@@ -12,7 +12,6 @@ from ojster.agents.budgets import Account
 from ojster.audit.entries import AuditEntry, AuditQuery, Check, Position
 from ojster.collections.items import Item, Lookup, NewItem, Where
 from ojster.collections.named import Collection
-from ojster.core.access import Grant, Token
 from ojster.core.errors import OjsterError
 from ojster.core.job import Job
 from ojster.core.json_objects import Members
@@ -37,7 +36,8 @@ from ojster.jobs.queries import JobPage, Page
 from ojster.jobs.transitions import ChangedJob
 from ojster.queues.queues import Queue, QueueStatistics
 from ojster.queues.wire import DeletionStrategy
-from ojster.schedules.cron import Cron, OnConflict, Registered
+from ojster.schedules.calls import ScheduleCalls
+from ojster.tenancy.calls import TokenCalls
 from ojster.workflows.definition import Definition
 from ojster.workflows.definitions import Deletion, Named
 from ojster.workflows.notes import NewNote, Note
@@ -274,28 +274,6 @@ class FleetCalls(Protocol):
         """Send a worker a directive (``running``, ``quiet`` or ``terminate``) with its next heartbeat."""
 
 
-class ScheduleCalls(Protocol):
-    """Calls about cron jobs."""
-
-    async def register(self, item: Cron, on_conflict: OnConflict = ...) -> Registered:
-        """Register or update a cron job; with ``on_conflict="reject"``, refuse to update it."""
-
-    async def switch(self, name: str, enabled: bool) -> Cron:
-        """Enable or disable a cron job."""
-
-    async def trigger(self, name: str) -> Job:
-        """Enqueue the job of a cron job now."""
-
-    async def unregister(self, name: str) -> Cron:
-        """Remove a cron job."""
-
-    async def find(self, name: str) -> Cron:
-        """Return a cron job."""
-
-    async def all(self) -> list[Cron]:
-        """Return all cron jobs."""
-
-
 class EventCalls(Protocol):
     """Calls about notification channels."""
 
@@ -363,24 +341,6 @@ class FileCalls(Protocol):
 
     async def delete(self, file_id: str) -> None:
         """Delete a file that no collection item refers to."""
-
-
-class TokenCalls(Protocol):
-    """Calls about tokens."""
-
-    async def create(
-        self, name: str, grants: Sequence[Grant], queues: Sequence[str] = (), expires_at: int | None = None
-    ) -> tuple[Token, str]:
-        """Create a token; return it and its secret, which is not shown again."""
-
-    async def rotate(self, token_id: str, grace: int) -> tuple[Token, str]:
-        """Give a token a new secret; the current one stays valid for ``grace`` microseconds."""
-
-    async def revoke(self, token_id: str) -> Token:
-        """Revoke a token."""
-
-    async def all(self) -> list[Token]:
-        """Return all tokens."""
 
 
 class AuditCalls(Protocol):

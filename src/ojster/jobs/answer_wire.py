@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
@@ -12,7 +12,7 @@ from ojster.core.states import JobState
 from ojster.core.timestamps import format_optional, format_timestamp
 from ojster.core.wire import Count, Json, NumberedPaginationBody, PaginationBody, Timestamp
 from ojster.jobs.checkpoints import Checkpoint
-from ojster.jobs.job_json import to_json
+from ojster.jobs.job_json import from_json, to_json
 from ojster.jobs.policy_wire import RetryPolicyBody
 from ojster.jobs.transitions import ChangedJob
 
@@ -51,6 +51,21 @@ class JobAnswer(Struct):
     """One job."""
 
     job: JobBody
+
+
+class EncodedJobAnswer(Struct):
+    """``JobAnswer`` with the JSON of the job as the database has it: users' values are not decoded."""
+
+    job: Raw
+
+    @classmethod
+    def of(cls, job: Job) -> Self:
+        """Return the answer that shows a job."""
+        return cls(Raw(to_json(job)))
+
+    def value(self) -> Job:
+        """Return the job."""
+        return from_json(bytes(self.job))
 
 
 class EnqueuedAnswer(Struct):

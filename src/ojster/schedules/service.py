@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from ojster.core.job import Job
@@ -11,9 +13,14 @@ from ojster.jobs.names import refuse_reserved
 from ojster.jobs.new_job import read_job
 from ojster.jobs.scope import CapabilityService, accepted
 from ojster.schedules import cron
+from ojster.schedules.calls import ScheduleCalls
+from ojster.schedules.cron_expression import CronSchedule
+
+MAX_PREVIEWED: Final = 100
+"""Maximum number of runs that a preview shows."""
 
 
-class ScheduleService(CapabilityService):
+class ScheduleService(CapabilityService, ScheduleCalls):
     """Calls about cron jobs."""
 
     async def register(self, item: cron.Cron, on_conflict: cron.OnConflict = "replace") -> cron.Registered:
@@ -91,6 +98,13 @@ class ScheduleService(CapabilityService):
         """Return all cron jobs by name."""
         found, _ = await self.database.read(cron.list_crons, cron.CronSelection(self.scope.tenant))
         return found
+
+    async def preview(self, expression: str, timezone: str = "UTC", count: int = 5) -> list[int]:
+        """Return the next runs of an expression, at most ``MAX_PREVIEWED``, in microseconds since the epoch."""
+        schedule, runs, now = CronSchedule(expression, timezone), list[int](), self.database.clock()
+        while len(runs) < min(count, MAX_PREVIEWED) and (at := schedule.next_after(runs[-1] if runs else now)):
+            runs.append(at)
+        return runs
 
     async def page(self, enabled: bool | None, limit: int, offset: int) -> tuple[list[cron.Cron], int]:
         """Return a page of the cron jobs by name, and the number of all.

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, Self
 
 import msgspec
 from msgspec import Meta, Raw, Struct
 
+from ojster.core.calls import Arguments
 from ojster.core.json_objects import read_members
 from ojster.core.tenant import called, shown_tenant, split
 from ojster.core.timestamps import format_optional, format_timestamp, parse_optional, parse_timestamp
 from ojster.core.wire import Count, PaginationBody, Timestamp
-from ojster.schedules.cron import Cron, OnConflict
+from ojster.schedules.cron import Cron, OnConflict, Registered
 from ojster.schedules.cron_expression import OverlapPolicy
 
 
@@ -60,7 +61,7 @@ class MaintenanceBody(Struct):
     """The same as ``estimated_duration``."""
 
 
-class CronPatchBody(Struct):
+class CronPatchBody(Arguments):
     """Enables or disables a cron job."""
 
     enabled: bool
@@ -98,18 +99,49 @@ class CronAnswer(Struct):
     cron: CronInfo
     cron_job: CronInfo
 
+    @classmethod
+    def of(cls, cron: Cron) -> Self:
+        """Return the answer that shows a cron job."""
+        shown = show_cron(cron)
+        return cls(shown, shown)
 
-class RegisteredCronAnswer(CronAnswer):
+    def value(self) -> Cron:
+        """Return the cron job."""
+        return read_cron(self.cron)
+
+
+class RegisteredCronAnswer(Struct):
     """A registered cron job, whether it is new, and whether it is new or has changed."""
 
+    cron: CronInfo
+    cron_job: CronInfo
     is_new: bool
     is_changed: bool
+
+    @classmethod
+    def of(cls, registered: Registered) -> Self:
+        """Return the answer that shows a registration."""
+        shown = show_cron(registered.cron)
+        return cls(shown, shown, registered.is_new, registered.is_changed)
+
+    def value(self) -> Registered:
+        """Return the registration."""
+        return Registered(read_cron(self.cron), self.is_new, self.is_changed)
 
 
 class CronPreviewAnswer(Struct):
     """The next runs of a cron expression; an empty list if it has none."""
 
     runs: list[Timestamp]
+
+    @classmethod
+    def of(cls, runs: list[int]) -> Self:
+        """Return the answer that shows runs."""
+        return cls([format_timestamp(at) for at in runs])
+
+    def value(self) -> list[int]:
+        """Return the runs."""
+        return [parse_timestamp(at) for at in self.runs]
 
 
 class DeletedCronAnswer(Struct):
@@ -119,6 +151,15 @@ class DeletedCronAnswer(Struct):
     cron: CronInfo
     deleted: Literal[True] = True
 
+    @classmethod
+    def of(cls, cron: Cron) -> Self:
+        """Return the answer that shows a removed cron job."""
+        return cls(called(cron.name), show_cron(cron))
+
+    def value(self) -> Cron:
+        """Return the cron job."""
+        return read_cron(self.cron)
+
 
 class CronsAnswer(Struct):
     """A page of the cron jobs. ``cron_jobs`` is the same as ``crons``."""
@@ -127,6 +168,16 @@ class CronsAnswer(Struct):
     cron_jobs: list[CronInfo]
     count: Count
     pagination: PaginationBody
+
+    @classmethod
+    def of(cls, crons: list[Cron], pagination: PaginationBody) -> Self:
+        """Return the answer that shows a page."""
+        shown = [show_cron(cron) for cron in crons]
+        return cls(shown, shown, pagination.total, pagination)
+
+    def value(self) -> list[Cron]:
+        """Return the cron jobs of the page."""
+        return [read_cron(shown) for shown in self.crons]
 
 
 class CronRequestBody(Struct):
@@ -205,5 +256,3 @@ CRON: Final = msgspec.json.Decoder(CronBody)
 PRUNE: Final = msgspec.json.Decoder(PruneBody)
 
 MAINTENANCE: Final = msgspec.json.Decoder(MaintenanceBody)
-
-CRON_PATCH: Final = msgspec.json.Decoder(CronPatchBody)

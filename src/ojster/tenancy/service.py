@@ -10,9 +10,10 @@ from ojster.core.durations import SECOND
 from ojster.core.errors import Forbidden, InvalidRequest
 from ojster.jobs.scope import CapabilityService
 from ojster.tenancy import tokens
+from ojster.tenancy.calls import DEFAULT_GRACE, TokenCalls
 
 
-class TokenService(CapabilityService):
+class TokenService(CapabilityService, TokenCalls):
     """Calls about tokens."""
 
     async def create(
@@ -70,7 +71,7 @@ class TokenService(CapabilityService):
                 "are, too."
             )
 
-    async def rotate(self, token_id: str, grace: int) -> tuple[Token, str]:
+    async def rotate(self, token_id: str, grace: int = DEFAULT_GRACE) -> tuple[Token, str]:
         """Give a token a new secret; the present one stays valid for ``grace`` microseconds.
 
         Raises

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Annotated, Final, Literal
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any, Final, Literal, Self
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from ojster.core.access import EVERYWHERE, Grant, Role, Token, read_grant
+from ojster.core.calls import Arguments
+from ojster.core.durations import format_duration, parse_duration
 from ojster.core.tenant import shown_tenant
-from ojster.core.timestamps import format_optional, format_timestamp, parse_optional, parse_timestamp
+from ojster.core.timestamps import format_optional, format_timestamp, parse_moment, parse_optional, parse_timestamp
 from ojster.core.wire import (
     Count,
     Identifier,
@@ -68,19 +70,42 @@ def show_grants(grants: Iterable[Grant]) -> list[GrantBody]:
     ]
 
 
-class TokenBody(Struct, forbid_unknown_fields=True):
+class TokenBody(Arguments, forbid_unknown_fields=True):
     """A token: its name, grants, queues (none means all) and expiry; ``+P30D`` is relative to now."""
 
     name: Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[^\x00-\x1f]*$")]
     grants: Annotated[list[GrantBody], Meta(min_length=1, max_length=100)]
-    queues: Annotated[list[Identifier], Meta(max_length=100)] = []
+    queues: Annotated[list[Identifier], Meta(max_length=100)] = msgspec.field(default_factory=list)
     expires_at: str | None = None
 
+    @classmethod
+    def of(cls, name: str, grants: Sequence[Grant], queues: Sequence[str], expires_at: int | None) -> Self:
+        """Return the request that creates a token."""
+        return cls(name, show_grants(grants), list(queues), format_optional(expires_at))
 
-class TokenRotationBody(Struct, forbid_unknown_fields=True):
+    def arguments(self, now: int) -> Mapping[str, Any]:
+        """Return the arguments in the body."""
+        return {
+            "name": self.name,
+            "grants": [read_grant(grant.role, grant.tenant) for grant in self.grants],
+            "queues": self.queues,
+            "expires_at": None if self.expires_at is None else parse_moment(self.expires_at, now),
+        }
+
+
+class TokenRotationBody(Arguments, forbid_unknown_fields=True):
     """``grace``: how long the old secret stays valid, as an ISO 8601 duration; default one day."""
 
     grace: str | None = None
+
+    @classmethod
+    def of(cls, grace: int) -> Self:
+        """Return the request that gives a token a new secret."""
+        return cls(format_duration(grace))
+
+    def arguments(self, now: int) -> Mapping[str, Any]:
+        """Return the arguments in the body."""
+        return {} if self.grace is None else {"grace": parse_duration(self.grace)}
 
 
 class TokenInfo(Struct):
@@ -110,6 +135,15 @@ class TokenAnswer(Struct):
 
     token: TokenInfo
 
+    @classmethod
+    def of(cls, made: tuple[Token, str]) -> Self:
+        """Return the answer that shows a token and its secret."""
+        return cls(show_token(*made))
+
+    def value(self) -> tuple[Token, str]:
+        """Return the token and its secret."""
+        return read_token(self.token), self.token.secret or ""
+
 
 class RevokedTokenAnswer(Struct):
     """A revoked token."""
@@ -117,11 +151,29 @@ class RevokedTokenAnswer(Struct):
     token: TokenInfo
     revoked: Literal[True] = True
 
+    @classmethod
+    def of(cls, token: Token) -> Self:
+        """Return the answer that shows a token."""
+        return cls(show_token(token))
+
+    def value(self) -> Token:
+        """Return the token."""
+        return read_token(self.token)
+
 
 class TokensAnswer(Struct):
     """All tokens."""
 
     tokens: list[TokenInfo]
+
+    @classmethod
+    def of(cls, tokens: list[Token]) -> Self:
+        """Return the answer that shows tokens."""
+        return cls([show_token(token) for token in tokens])
+
+    def value(self) -> list[Token]:
+        """Return the tokens."""
+        return [read_token(shown) for shown in self.tokens]
 
 
 def show_token(token: Token, secret: str | UnsetType = UNSET) -> TokenInfo:
@@ -265,11 +317,7 @@ class SessionAnswer(Struct):
     provider: str | None = None
 
 
-TOKEN: Final = msgspec.json.Decoder(TokenBody)
-
 SESSION: Final = msgspec.json.Decoder(SessionBody)
-
-TOKEN_ROTATION: Final = msgspec.json.Decoder(TokenRotationBody)
 
 TENANT: Final = msgspec.json.Decoder(TenantBody)
 

@@ -1,0 +1,259 @@
+"""Declarations of calls: one for the service in the process, the endpoint of a server, and the client of a server.
+
+A capability declares its calls as methods of a class in its module ``calls``. Its service derives from the class and
+implements them. The client derives from it, too, and inherits them: they send the call to the server, which reads from
+the same declaration what it needs for an endpoint.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from functools import cached_property, wraps
+from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol, Self, TypeVar, get_type_hints
+from urllib.parse import quote
+
+import msgspec
+from msgspec import Struct
+
+from ojster.core.access import Operation
+from ojster.core.errors import InvalidRequest
+from ojster.core.wire import PaginationBody
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_NAME: Final = re.compile(r"\{(\w+)\}")
+_DECLARED: Final = "__declared_call__"
+
+
+class Shown(Protocol[R]):
+    """An answer: the JSON form of the value that a call returns."""
+
+    @classmethod
+    def of(cls, value: R, /) -> Self:
+        """Return the answer that shows a value."""
+
+    def value(self) -> R:
+        """Return the value that the answer shows."""
+
+
+class ShownPage(Protocol[R]):
+    """An answer with a page of the list that a call returns."""
+
+    pagination: PaginationBody
+
+    @classmethod
+    def of(cls, values: R, pagination: PaginationBody, /) -> Self:
+        """Return the answer that shows a page."""
+
+    def value(self) -> R:
+        """Return the part of the list that the answer shows."""
+
+
+class Single(Struct, Generic[R]):
+    """An answer whose first member is the value itself."""
+
+    @classmethod
+    def of(cls, value: R, /) -> Self:
+        """Return the answer that shows a value."""
+        return cls(value)
+
+    def value(self) -> R:
+        """Return the value that the answer shows."""
+        shown: R = getattr(self, self.__struct_fields__[0])
+        return shown
+
+
+class Arguments(Struct):
+    """A request body with arguments of a call: by default, those with the names of its members."""
+
+    @classmethod
+    def of(cls, *args: Any, **arguments: Any) -> Self:
+        """Return the body for the arguments of a call, without those in its path."""
+        return cls(*args, **arguments)
+
+    def arguments(self, now: int) -> Mapping[str, Any]:
+        """Return the arguments in the body. Times may be relative to ``now``, in microseconds since the epoch."""
+        return {name: getattr(self, name) for name in self.__struct_fields__}
+
+
+class Options(Struct, kw_only=True):
+    """What a declaration may say beside the path and the answer.
+
+    Parameters
+    ----------
+    also:
+        Further paths of the same endpoint.
+    body:
+        Type of the request body; ``None``: the call has none.
+    documented:
+        Type of the answer in OpenAPI, if the answer is written in another way.
+    may_be_empty:
+        Whether the body may be missing; its arguments then have their defaults.
+    status, more:
+        Status of the answer, and further ones of an endpoint that is written by hand.
+    query:
+        Query parameters of an endpoint that is written by hand, beside those of the declaration.
+    needs, for_all, configures, large:
+        As in ``ojster.server.route.Route``.
+    once:
+        Whether the client never repeats a request that may have arrived.
+    wait:
+        Time that the answer may take beyond the usual, in seconds.
+    """
+
+    also: tuple[str, ...] = ()
+    body: type[Struct] | None = None
+    documented: type[Struct] | None = None
+    may_be_empty: bool = False
+    status: int = 200
+    more: tuple[int, ...] = ()
+    query: tuple[str, ...] = ()
+    needs: tuple[Operation, ...] = ()
+    for_all: bool = False
+    configures: bool = False
+    large: bool = False
+    once: bool = False
+    wait: float = 0.0
+
+
+class Declaration(Options, Generic[R]):
+    """Declares the method that it decorates as a call.
+
+    The first parameters of the method are those in the path, in the same order. If there is a body, it has the others;
+    without one, they are query parameters.
+
+    Parameters
+    ----------
+    method, path:
+        Method and path of the request; the path without the prefix that all share.
+    id:
+        Name of the endpoint in OpenAPI, metrics and audit log.
+    tag:
+        Section in OpenAPI.
+    answer:
+        Type of the answer.
+    """
+
+    method: str
+    path: str
+    id: str
+    tag: str
+    answer: Any
+
+    def __call__(
+        self, function: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]
+    ) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]:
+        """Declare a method. Its docstring describes the endpoint in OpenAPI."""
+        declared = Declared(self, function)
+
+        @wraps(function)
+        async def make(capability: Any, /, *args: P.args, **arguments: P.kwargs) -> R:
+            result: R = await capability.make(declared, declared.bind(capability, *args, **arguments))
+            return result
+
+        setattr(make, _DECLARED, declared)
+        return make
+
+
+class Call(Declaration[R], Generic[R]):
+    """A call whose answer shows what the method returns."""
+
+    answer: type[Shown[R]]
+
+
+class Listing(Declaration[R], Generic[R]):
+    """A call that returns a list, which a server answers in pages."""
+
+    answer: type[ShownPage[R]]
+
+
+class Deletion(Declaration[None]):
+    """A call that returns nothing. Its answer repeats the parameters in the path."""
+
+    answer: type[Struct]
+
+
+class Declared:
+    """A declaration and the method that it decorates.
+
+    Attributes
+    ----------
+    call:
+        The declaration.
+    name:
+        The name of the method.
+    description:
+        What the call does.
+    """
+
+    def __init__(self, call: Declaration[Any], function: Callable[..., Any]) -> None:
+        self.call = call
+        self.name = function.__name__
+        self.description = function.__doc__
+        self._function = function
+        self._signature = inspect.signature(function)
+        names = list(self._signature.parameters)[1:]
+        self.in_path = names[: len(_NAME.findall(call.path))]
+        """Names of the parameters in the path."""
+        self.in_query = [] if call.body is not None else names[len(self.in_path) :]
+        """Names of the query parameters."""
+        self.body = call.body if call.body is not None and issubclass(call.body, Arguments) else None
+        """Type of a body that is made of arguments."""
+
+    @cached_property
+    def _types(self) -> dict[str, Any]:
+        return get_type_hints(self._function, include_extras=True)
+
+    def bind(self, *args: Any, **arguments: Any) -> dict[str, Any]:
+        """Return all arguments of a call by name; the first positional one is the object that is called."""
+        bound = self._signature.bind(*args, **arguments)
+        bound.apply_defaults()
+        return dict(list(bound.arguments.items())[1:])
+
+    def path_of(self, arguments: Mapping[str, Any]) -> str:
+        """Return the path of a request with these arguments."""
+        values = iter([quote(arguments[name], safe="") for name in self.in_path])
+        return _NAME.sub(lambda _: next(values), self.call.path)
+
+    def body_of(self, arguments: Mapping[str, Any]) -> Struct | None:
+        """Return the body of a request with these arguments."""
+        if self.body is None:
+            return None
+        return self.body.of(**{name: value for name, value in arguments.items() if name not in self.in_path})
+
+    def read_query(self, query: Mapping[str, str]) -> dict[str, Any]:
+        """Return the arguments in the query of a request.
+
+        Raises
+        ------
+        InvalidRequest
+            A parameter is missing, or is malformed.
+        """
+        arguments: dict[str, Any] = {}
+        for name in self.in_query:
+            if name in query:
+                try:
+                    arguments[name] = msgspec.convert(query[name], self._types[name], strict=False)
+                except msgspec.ValidationError as error:
+                    raise InvalidRequest(
+                        f"The parameter {name!r} is {query[name][:40]!r}: {error}.", field=name
+                    ) from None
+            elif self._signature.parameters[name].default is inspect.Parameter.empty:
+                raise InvalidRequest(f"The parameter {name!r} is missing.", field=name)
+        return arguments
+
+
+class Calls:
+    """Calls of a capability."""
+
+    async def make(self, declared: Declared, arguments: Mapping[str, Any]) -> Any:
+        """Make a call that the class does not implement."""
+        raise NotImplementedError(f"{type(self).__name__}.{declared.name}")
+
+
+def calls_of(capability: type[Calls]) -> Iterator[Declared]:
+    """Yield the calls that a class declares."""
+    yield from (value.__dict__[_DECLARED] for value in vars(capability).values() if hasattr(value, _DECLARED))

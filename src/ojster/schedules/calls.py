@@ -1,0 +1,88 @@
+"""Calls about cron jobs, as a service, a server and its client have them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from msgspec import Meta
+
+from ojster.core.access import Operation
+from ojster.core.calls import Call, Calls, Listing
+from ojster.core.job import Job
+from ojster.jobs.answer_wire import EncodedJobAnswer, JobAnswer
+from ojster.schedules.cron import Cron, OnConflict, Registered
+from ojster.schedules.wire import (
+    CronAnswer,
+    CronBody,
+    CronPatchBody,
+    CronPreviewAnswer,
+    CronsAnswer,
+    DeletedCronAnswer,
+    RegisteredCronAnswer,
+)
+
+_TAG: Final = "Cron jobs"
+_ONE: Final = "/cron/{name}"
+_ALSO: Final = ("/crons/{name}",)
+"""What the specification's admin interface asks for."""
+
+
+class ScheduleCalls(Calls):
+    """Calls about cron jobs."""
+
+    @Call("GET", "/cron-preview", "preview_cron", _TAG, CronPreviewAnswer)
+    async def preview(
+        self, expression: str, timezone: str = "UTC", count: Annotated[int, Meta(ge=1, lt=10**9)] = 5
+    ) -> list[int]:
+        """Show the next runs of an ``expression`` in a ``timezone`` (default UTC), at most ``count`` (default 5)."""
+
+    @Listing("GET", "/cron", "list_crons", _TAG, CronsAnswer, also=("/crons",), query=("enabled",))
+    async def all(self) -> list[Cron]:
+        """List the cron jobs by name; with ``enabled=true`` or ``enabled=false`` only the enabled or disabled ones."""
+
+    @Call(
+        "POST",
+        "/cron",
+        "register_cron",
+        _TAG,
+        RegisteredCronAnswer,
+        also=("/crons",),
+        body=CronBody,
+        status=201,
+        more=(200,),
+        configures=True,
+        needs=(Operation.ENQUEUE,),
+    )
+    async def register(self, item: Cron, on_conflict: OnConflict = "replace") -> Registered:
+        """Register a cron job, or update the existing one with that name; with ``on_conflict: reject``, refuse that.
+
+        The answer says whether the cron job is new, and whether it is new or has changed.
+        """
+
+    @Call("GET", _ONE, "show_one_cron", _TAG, CronAnswer, also=_ALSO)
+    async def find(self, name: str) -> Cron:
+        """Show a cron job."""
+
+    @Call("PATCH", _ONE, "switch_cron", _TAG, CronAnswer, also=_ALSO, body=CronPatchBody)
+    async def switch(self, name: str, enabled: bool) -> Cron:
+        """Enable or disable a cron job."""
+
+    @Call(
+        "POST",
+        f"{_ONE}/trigger",
+        "trigger_cron",
+        _TAG,
+        EncodedJobAnswer,
+        documented=JobAnswer,
+        also=("/crons/{name}/trigger",),
+        status=201,
+        configures=True,
+        needs=(Operation.ENQUEUE,),
+        once=True,
+    )
+    async def trigger(self, name: str) -> Job:
+        """Enqueue the job of a cron job now, enabled or not; its next run stays as it is."""
+
+    @Call("DELETE", _ONE, "unregister_cron", _TAG, DeletedCronAnswer, also=_ALSO)
+    async def unregister(self, name: str) -> Cron:
+        """Remove a cron job. The jobs that it has created remain."""
