@@ -23,13 +23,13 @@ from ojster.fleet.workers import Heartbeat, HeartbeatResponse, Worker
 from ojster.insight.task_values import TaskFilter, TaskRun, TaskStatistics
 from ojster.jobs.bulk import Action
 from ojster.jobs.bulk_service import Sweep
+from ojster.jobs.calls import JobTypeCalls
 from ojster.jobs.checkpoints import NewCheckpoint
 from ojster.jobs.claim_policy import Claim
 from ojster.jobs.explanation import Explanation
 from ojster.jobs.failure import Failure
 from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.history import Entry
-from ojster.jobs.job_types import JobTypeDefaults
 from ojster.jobs.messages import Acknowledgement, FailureReport, Progress, Release
 from ojster.jobs.push import Pushed
 from ojster.jobs.queries import JobPage, Page
@@ -107,22 +107,6 @@ class JobCalls(Protocol):
 
     async def delete_dead(self, job_id: str) -> object:
         """Delete a discarded job."""
-
-
-class JobTypeCalls(Protocol):
-    """Calls about the defaults of job types."""
-
-    async def put(self, type: str, members: Members) -> JobTypeDefaults:
-        """Set the defaults of a job type."""
-
-    async def find(self, type: str) -> JobTypeDefaults:
-        """Return the defaults of a job type."""
-
-    async def all(self) -> list[JobTypeDefaults]:
-        """Return the defaults of all job types that have some."""
-
-    async def delete(self, type: str) -> None:
-        """Delete the defaults of a job type."""
 
 
 class BulkCalls(Protocol):

@@ -23,23 +23,28 @@ from ojster.core.wire import PaginationBody
 
 P = ParamSpec("P")
 R = TypeVar("R")
+V = TypeVar("V", covariant=True)
 
 _NAME: Final = re.compile(r"\{(\w+)\}")
 _DECLARED: Final = "__declared_call__"
 
 
-class Shown(Protocol[R]):
-    """An answer: the JSON form of the value that a call returns."""
+class Readable(Protocol[V]):
+    """An answer from which a client reads the value that a call returns."""
+
+    def value(self) -> V:
+        """Return the value that the answer shows."""
+
+
+class Shown(Readable[R], Protocol[R]):
+    """An answer that shows the value that a call returns, and nothing else."""
 
     @classmethod
     def of(cls, value: R, /) -> Self:
         """Return the answer that shows a value."""
 
-    def value(self) -> R:
-        """Return the value that the answer shows."""
 
-
-class ShownPage(Protocol[R]):
+class ShownPage(Readable[R], Protocol[R]):
     """An answer with a page of the list that a call returns."""
 
     pagination: PaginationBody
@@ -47,9 +52,6 @@ class ShownPage(Protocol[R]):
     @classmethod
     def of(cls, values: R, pagination: PaginationBody, /) -> Self:
         """Return the answer that shows a page."""
-
-    def value(self) -> R:
-        """Return the part of the list that the answer shows."""
 
 
 class Single(Struct, Generic[R]):
@@ -92,10 +94,10 @@ class Options(Struct, kw_only=True):
         Type of the answer in OpenAPI, if the answer is written in another way.
     may_be_empty:
         Whether the body may be missing; its arguments then have their defaults.
-    status, more:
-        Status of the answer, and further ones of an endpoint that is written by hand.
-    query:
-        Query parameters of an endpoint that is written by hand, beside those of the declaration.
+    status:
+        Status of the answer.
+    more, query:
+        Further statuses and query parameters of an endpoint that is written by hand.
     needs, for_all, configures, large:
         As in ``ojster.server.route.Route``.
     once:
@@ -164,10 +166,23 @@ class Call(Declaration[R], Generic[R]):
     answer: type[Shown[R]]
 
 
+class Handled(Declaration[R], Generic[R]):
+    """A call whose endpoint is written by hand: it does more than to make the call and to show what that returns."""
+
+    answer: type[Readable[R]]
+
+
 class Listing(Declaration[R], Generic[R]):
-    """A call that returns a list, which a server answers in pages."""
+    """A call that returns a list, which a server answers in pages.
+
+    Parameters
+    ----------
+    page_size:
+        Number of entries of a page whose request does not say it.
+    """
 
     answer: type[ShownPage[R]]
+    page_size: int = 50
 
 
 class Deletion(Declaration[None]):

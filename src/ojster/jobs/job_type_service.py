@@ -7,12 +7,13 @@ import msgspec
 from ojster.core.json_objects import Members
 from ojster.core.tenant import called, split
 from ojster.jobs import job_types
+from ojster.jobs.calls import JobTypeCalls
 from ojster.jobs.job_types import JobTypeDefaults
 from ojster.jobs.preparation import check_references
 from ojster.jobs.scope import CapabilityService
 
 
-class JobTypeService(CapabilityService):
+class JobTypeService(CapabilityService, JobTypeCalls):
     """Calls about the defaults of job types."""
 
     async def put(self, type: str, members: Members) -> JobTypeDefaults:

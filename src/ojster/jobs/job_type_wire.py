@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Self
 
 import msgspec
 from msgspec import Struct
@@ -34,12 +34,30 @@ class JobTypeAnswer(Struct):
 
     job_type: JobTypeInfo
 
+    @classmethod
+    def of(cls, defaults: JobTypeDefaults) -> Self:
+        """Return the answer that shows defaults."""
+        return cls(show_job_type(defaults))
+
+    def value(self) -> JobTypeDefaults:
+        """Return the defaults."""
+        return read_job_type(self.job_type)
+
 
 class JobTypesAnswer(Struct):
     """The job types that have defaults."""
 
     job_types: list[JobTypeInfo]
     pagination: PaginationBody
+
+    @classmethod
+    def of(cls, defaults: list[JobTypeDefaults], pagination: PaginationBody) -> Self:
+        """Return the answer that shows a page."""
+        return cls([show_job_type(one) for one in defaults], pagination)
+
+    def value(self) -> list[JobTypeDefaults]:
+        """Return the defaults of the page."""
+        return [read_job_type(shown) for shown in self.job_types]
 
 
 class DeletedJobTypeAnswer(Struct):

@@ -7,7 +7,7 @@ from typing import Annotated, Final
 from msgspec import Meta
 
 from ojster.core.access import Operation
-from ojster.core.calls import Call, Calls, Listing
+from ojster.core.calls import Call, Calls, Handled, Listing
 from ojster.core.job import Job
 from ojster.jobs.answer_wire import EncodedJobAnswer, JobAnswer
 from ojster.schedules.cron import Cron, OnConflict, Registered
@@ -40,7 +40,7 @@ class ScheduleCalls(Calls):
     async def all(self) -> list[Cron]:
         """List the cron jobs by name; with ``enabled=true`` or ``enabled=false`` only the enabled or disabled ones."""
 
-    @Call(
+    @Handled(
         "POST",
         "/cron",
         "register_cron",

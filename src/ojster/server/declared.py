@@ -31,12 +31,12 @@ def endpoints_of(
     part:
         Returns the part of a service that implements them.
     by_hand:
-        Handlers of those that do more than to make the call, by the declared method.
+        Handlers of those that are written by hand, by the declared method.
     """
     handlers = {method.__name__: handler for method, handler in by_hand.items()}
     routes = []
     for declared in calls_of(calls):
-        handler = handlers.get(declared.name) or _handler(declared, part)
+        handler = handlers[declared.name] if declared.name in handlers else _handler(declared, part)
         handler.__name__, handler.__doc__ = declared.call.id, declared.description
         routes += [_route(declared, path, handler) for path in (declared.call.path, *declared.call.also)]
     return tuple(routes)
@@ -75,7 +75,7 @@ def _handler(declared: Declared, part: Callable[[Service], Calls]) -> Handler:
         if isinstance(call, Deletion):
             return Answer(encode(call.answer(*path.values())))
         if isinstance(call, Listing):
-            limit, offset = offset_page_of(request.query)
+            limit, offset = offset_page_of(request.query, default=call.page_size)
             pagination = offset_pagination(len(value), limit, offset)
             return Answer(encode(call.answer.of(value[offset : offset + limit], pagination)))
         return Answer(encode(call.answer.of(value)), call.status)
