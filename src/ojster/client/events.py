@@ -5,11 +5,12 @@ from __future__ import annotations
 from urllib.parse import quote
 
 from ojster.client.connection import RemoteCapability
+from ojster.events.calls import EventCalls
 from ojster.events.channel import Channel
-from ojster.events.wire import ChannelBody, ChannelsAnswer, read_channel
+from ojster.events.wire import ChannelBody
 
 
-class RemoteEvents(RemoteCapability):
+class RemoteEvents(RemoteCapability, EventCalls):
     """Calls about notification channels."""
 
     async def put_channel(self, channel: Channel) -> bool:
@@ -26,13 +27,3 @@ class RemoteEvents(RemoteCapability):
         known = {one.name for one in await self.channels()}
         await self._connection.call("PUT", f"/channels/{quote(channel.name, safe='')}", body)
         return channel.name not in known
-
-    async def channels(self) -> list[Channel]:
-        """Return all channels."""
-        return [
-            read_channel(shown) for shown in (await self._connection.ask(ChannelsAnswer, "GET", "/channels")).channels
-        ]
-
-    async def delete_channel(self, name: str) -> None:
-        """Delete a channel."""
-        await self._connection.call("DELETE", f"/channels/{quote(name, safe='')}")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import AsyncIterator, Sequence
+from typing import Protocol
 
 from msgspec import UNSET, UnsetType
 
@@ -15,11 +15,9 @@ from ojster.collections.named import Collection
 from ojster.core.errors import OjsterError
 from ojster.core.job import Job
 from ojster.core.json_objects import Members
-from ojster.events.channel import Channel
+from ojster.events.calls import EventCalls
 from ojster.files.file import File, NewFile
-from ojster.fleet.unrunnable import Unrunnable
-from ojster.fleet.worker_rule import WorkerRule
-from ojster.fleet.workers import Heartbeat, HeartbeatResponse, Worker
+from ojster.fleet.calls import FleetCalls
 from ojster.insight.task_values import TaskFilter, TaskRun, TaskStatistics
 from ojster.jobs.bulk import Action
 from ojster.jobs.bulk_service import Sweep
@@ -228,47 +226,6 @@ class QueueCalls(Protocol):
 
     async def delete(self, name: str, strategy: DeletionStrategy = "reject", target: str | None = None) -> int:
         """Delete a queue; return the number of waiting jobs that were discarded, or moved to ``target``."""
-
-
-class FleetCalls(Protocol):
-    """Calls about workers."""
-
-    async def beat(self, heartbeat: Heartbeat, wait: float = 0.0) -> HeartbeatResponse:
-        """Report that a worker is alive; if there is nothing to tell it, wait up to ``wait`` seconds until there is."""
-
-    async def leave(self, worker_id: str, *, lost: bool = False) -> None:
-        """Deregister a stopped worker; its remaining jobs go to other workers."""
-
-    async def all(self) -> list[Worker]:
-        """Return all workers."""
-
-    async def unrunnable(self) -> list[Unrunnable]:
-        """Return the waiting jobs that no present worker can run, grouped by kind, with reasons."""
-
-    async def change_rule(self, worker_id: str, members: Mapping[str, Any]) -> WorkerRule:
-        """Change the operators' rule for a worker, which overrides what the worker reports; return the whole rule."""
-
-    async def forget_rule(self, worker_id: str) -> None:
-        """Delete the operators' rule for a worker."""
-
-    async def rules(self) -> list[WorkerRule]:
-        """Return the operators' rules for workers."""
-
-    async def direct(self, worker_id: str, directive: str) -> Worker:
-        """Send a worker a directive (``running``, ``quiet`` or ``terminate``) with its next heartbeat."""
-
-
-class EventCalls(Protocol):
-    """Calls about notification channels."""
-
-    async def put_channel(self, channel: Channel) -> bool:
-        """Create or update a notification channel; return whether it is new."""
-
-    async def channels(self) -> list[Channel]:
-        """Return all notification channels."""
-
-    async def delete_channel(self, name: str) -> None:
-        """Delete a notification channel."""
 
 
 class CollectionCalls(Protocol):

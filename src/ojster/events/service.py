@@ -10,6 +10,7 @@ from ojster.core.events import EventFilter, EventPage
 from ojster.core.tenant import called, split
 from ojster.events import log as event_log
 from ojster.events import notifications
+from ojster.events.calls import EventCalls
 from ojster.events.channel import Channel, check_channel
 from ojster.jobs.scope import CapabilityService
 from ojster.storage.memory import Local
@@ -25,7 +26,7 @@ class _Following:
 _following: Final = Local[_Following](_Following)
 
 
-class EventService(CapabilityService):
+class EventService(CapabilityService, EventCalls):
     """Calls about events and notification channels."""
 
     async def put_channel(self, channel: Channel) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, Self
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -163,6 +163,15 @@ class ChannelsAnswer(Struct):
     """The notification channels."""
 
     channels: list[ChannelInfo]
+
+    @classmethod
+    def of(cls, channels: list[Channel]) -> Self:
+        """Return the answer that shows channels."""
+        return cls([show_channel(channel) for channel in channels])
+
+    def value(self) -> list[Channel]:
+        """Return the channels."""
+        return [read_channel(shown) for shown in self.channels]
 
 
 def show_channel(channel: Channel, secret: str | None = None) -> ChannelInfo:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from msgspec import UNSET, Struct, UnsetType
 
+from ojster.core.calls import Single
 from ojster.core.tenant import NOBODY, called, split
 from ojster.core.timestamps import format_timestamp, parse_timestamp
 from ojster.core.wire import Count, Json, NumberedPaginationBody, PaginationBody, Timestamp
@@ -103,11 +104,29 @@ class WorkersAnswer(Struct):
     workers: list[WorkerInfo]
     pagination: PaginationBody
 
+    @classmethod
+    def of(cls, workers: list[Worker], pagination: PaginationBody) -> Self:
+        """Return the answer that shows a page."""
+        return cls([show_worker(worker) for worker in workers], pagination)
+
+    def value(self) -> list[Worker]:
+        """Return the workers of the page."""
+        return [read_worker(shown) for shown in self.workers]
+
 
 class WorkerAnswer(Struct):
     """One worker."""
 
     worker: WorkerInfo
+
+    @classmethod
+    def of(cls, worker: Worker) -> Self:
+        """Return the answer that shows a worker."""
+        return cls(show_worker(worker))
+
+    def value(self) -> Worker:
+        """Return the worker."""
+        return read_worker(self.worker)
 
 
 class RemovedWorkerAnswer(Struct):
@@ -160,7 +179,7 @@ class DeregisteredWorkerAnswer(Struct):
     deregistered: Literal[True] = True
 
 
-class UnrunnableAnswer(Struct):
+class UnrunnableAnswer(Single[list[Unrunnable]]):
     """The kinds of waiting jobs that no registered worker can run."""
 
     unrunnable: list[Unrunnable]
@@ -183,11 +202,29 @@ class WorkerRuleAnswer(Struct):
 
     rule: WorkerRuleInfo
 
+    @classmethod
+    def of(cls, rule: WorkerRule) -> Self:
+        """Return the answer that shows a rule."""
+        return cls(show_rule(rule))
+
+    def value(self) -> WorkerRule:
+        """Return the rule."""
+        return read_rule(self.rule)
+
 
 class WorkerRulesAnswer(Struct):
     """All worker rules."""
 
     items: list[WorkerRuleInfo]
+
+    @classmethod
+    def of(cls, rules: list[WorkerRule]) -> Self:
+        """Return the answer that shows rules."""
+        return cls([show_rule(rule) for rule in rules])
+
+    def value(self) -> list[WorkerRule]:
+        """Return the rules."""
+        return [read_rule(shown) for shown in self.items]
 
 
 class DeletedRuleAnswer(Struct):

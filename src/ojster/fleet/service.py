@@ -10,6 +10,7 @@ import msgspec
 from ojster.core.errors import InvalidRequest
 from ojster.core.tenant import called, split
 from ojster.fleet import unrunnable, worker_rules, workers
+from ojster.fleet.calls import FleetCalls
 from ojster.fleet.unrunnable import Unrunnable
 from ojster.fleet.worker_rule import WorkerRule
 from ojster.fleet.workers import Heartbeat, HeartbeatResponse, Leave, Worker
@@ -26,7 +27,7 @@ _RANK: Final = {"running": 0, "quiet": 1, "terminate": 2}
 """Directives and states of workers: a higher one is news for a worker in a lower one."""
 
 
-class FleetService(CapabilityService):
+class FleetService(CapabilityService, FleetCalls):
     """Calls about workers.
 
     Parameters
@@ -82,6 +83,17 @@ class FleetService(CapabilityService):
             apart from that of attempts, and workflows may be cancelled.
         """
         await self.database.run(workers.leave, Leave(self.scope.named(worker_id), lost))
+
+    async def deregister(self, worker_id: str) -> None:
+        """Remove a worker that has missed its heartbeats; its jobs go back to their queues.
+
+        Raises
+        ------
+        NotFound, Conflict
+            There is no such worker, or it has sent a heartbeat lately.
+        """
+        self.scope.require_all_tenants("Deregistering a worker")
+        await self.scope.do(workers.deregister, worker_id)
 
     async def direct(self, worker_id: str, directive: str) -> Worker:
         """Set the directive for a worker's next heartbeat: ``running``, ``quiet`` or ``terminate``.
@@ -143,4 +155,5 @@ class FleetService(CapabilityService):
     async def unrunnable(self) -> list[Unrunnable]:
         """Return the waiting jobs that no present worker can run, and the reasons."""
         self.scope.require_all_tenants("Listing unrunnable jobs")
+        self.scope.need_view_of_all_queues()
         return await self.database.survey(unrunnable.list_unrunnable, None)

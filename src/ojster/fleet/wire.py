@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal, Self
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from ojster.core.calls import Arguments
 from ojster.core.wire import FromWorker, Identifier, JobTypes, Json, Milliseconds
+from ojster.fleet.worker_rule import read_rule_members
 
 
 class HandlerBody(Struct):
@@ -39,13 +42,13 @@ class HeartbeatBody(FromWorker, Struct):
     capabilities: dict[str, Json] = {}
 
 
-class DirectiveBody(Struct):
+class DirectiveBody(Arguments):
     """A directive for a worker."""
 
     directive: Annotated[str, Meta(pattern="^(running|quiet|terminate)$")]
 
 
-class WorkerRuleBody(Struct, forbid_unknown_fields=True):
+class WorkerRuleBody(Arguments, forbid_unknown_fields=True):
     """An operator's rule for a worker; missing members stay unchanged.
 
     ``provides`` is merged by member; ``null`` means that the worker does not provide it.
@@ -57,9 +60,16 @@ class WorkerRuleBody(Struct, forbid_unknown_fields=True):
     denied_types: list[str] | UnsetType = UNSET
     reason: Annotated[str, Meta(max_length=1_000)] | UnsetType | None = UNSET
 
+    @classmethod
+    def of(cls, members: Mapping[str, Any]) -> Self:
+        """Return the request that changes members of a rule."""
+        names = {"allowed": "allowed_types", "denied": "denied_types"}
+        return cls(**{names.get(name, name): value for name, value in members.items()})
+
+    def arguments(self, now: int) -> Mapping[str, Any]:
+        """Return the arguments in the body."""
+        given = {name: value for name in self.__struct_fields__ if (value := getattr(self, name)) is not UNSET}
+        return {"members": read_rule_members(given)}
+
 
 HEARTBEAT: Final = msgspec.json.Decoder(HeartbeatBody)
-
-DIRECTIVE: Final = msgspec.json.Decoder(DirectiveBody)
-
-WORKER_RULE: Final = msgspec.json.Decoder(WorkerRuleBody)

@@ -38,9 +38,8 @@ class TokenCalls(Calls):
 
     @Call("POST", f"{_ALL}/{{id}}/rotate", "rotate_token", _TAG, TokenAnswer, body=TokenRotationBody, may_be_empty=True)
     async def rotate(self, token_id: str, grace: int = DEFAULT_GRACE) -> tuple[Token, str]:
-        """Give a token a new secret, shown only in this answer.
-
-        The old one stays valid for ``grace`` (default one day).
+        """Give a token a new secret, shown only in this answer. The old one stays valid for ``grace``
+        (default one day).
         """
 
     @Call("DELETE", f"{_ALL}/{{id}}", "revoke_token", _TAG, RevokedTokenAnswer)

@@ -13,7 +13,7 @@ MODULES: Final = {
     "jobs": ("bulk", "jobs", "history", "worker_protocol", "jobs_admin", "dead_letter", "schemas", "job_types"),
     "tenancy": ("tenants", "tokens", "sessions", "logins"),
     "audit": ("audit",),
-    "fleet": ("workers", "worker_rules", "fleet_admin"),
+    "fleet": ("workers", "fleet_admin"),
     "queues": ("queues", "queues_admin", "rate_limits", "pools"),
     "insight": ("status", "insight", "surveys", "tasks"),
     "agents": ("agents",),

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from ojster.core.wire import DeletedAnswer
+from ojster.events.calls import EventCalls
 from ojster.events.channel import Channel
 from ojster.events.webhooks import new_secret
-from ojster.events.wire import CHANNEL, ChannelAnswer, ChannelBody, ChannelsAnswer, show_channel
+from ojster.events.wire import CHANNEL, ChannelAnswer, ChannelBody, show_channel
 from ojster.server.answer import Answer, encode
+from ojster.server.declared import endpoints_of
 from ojster.server.request import HttpRequest
 from ojster.server.route import BASE, Route
 
@@ -27,22 +28,7 @@ async def put_channel(request: HttpRequest) -> Answer:
     return Answer(encode(ChannelAnswer(show_channel(channel, secret))), 201 if is_new else 200)
 
 
-async def list_channels(request: HttpRequest) -> Answer:
-    """List the channels, without their secrets."""
-    found = await request.service.events.channels()
-    return Answer(encode(ChannelsAnswer([show_channel(one) for one in found])))
-
-
-async def delete_channel(request: HttpRequest) -> Answer:
-    """Delete a channel and drop its pending notifications."""
-    await request.service.events.delete_channel(request.path["name"])
-    return Answer(encode(DeletedAnswer(request.path["name"])))
-
-
-_TAG: Final = "Notifications"
-
 ROUTES: Final = (
-    Route("GET", f"{BASE}/channels", list_channels, _TAG, answer=ChannelsAnswer),
-    Route("PUT", f"{BASE}/channels/{{name}}", put_channel, _TAG, ChannelBody, ChannelAnswer, more=(201,)),
-    Route("DELETE", f"{BASE}/channels/{{name}}", delete_channel, _TAG, answer=DeletedAnswer),
+    *endpoints_of(EventCalls, lambda service: service.events),
+    Route("PUT", f"{BASE}/channels/{{name}}", put_channel, "Notifications", ChannelBody, ChannelAnswer, more=(201,)),
 )

@@ -11,8 +11,6 @@ from ojster.fleet import workers
 from ojster.fleet.answer_wire import (
     AdminWorkerBody,
     AdminWorkersAnswer,
-    DeregisteredWorkerAnswer,
-    UnrunnableAnswer,
     WorkerCountsBody,
 )
 from ojster.fleet.answer_wire import show_admin_worker as show_worker
@@ -22,13 +20,7 @@ from ojster.server.answer import Answer, encode
 from ojster.server.endpoints.jobs_admin import summary
 from ojster.server.pages import numbered_page, numbered_pagination
 from ojster.server.request import HttpRequest
-from ojster.server.route import INSPECT, NUMBERED_PAGE, Route
-
-
-async def list_unrunnable(request: HttpRequest) -> Answer:
-    """List the kinds of waiting jobs that no registered worker can run, with the reasons."""
-    request.service.scope.need_view_of_all_queues()
-    return Answer(encode(UnrunnableAnswer(await request.service.fleet.unrunnable())))
+from ojster.server.route import NUMBERED_PAGE, Route
 
 
 async def list_admin_workers(request: HttpRequest) -> Answer:
@@ -64,16 +56,8 @@ async def quiet_worker(request: HttpRequest) -> Answer:
     return Answer(encode(show_worker(worker, stale=_is_stale(request, worker))))
 
 
-async def deregister_worker(request: HttpRequest) -> Answer:
-    """Remove a worker that has missed its heartbeats, and make its jobs available again."""
-    await request.service.scope.do(workers.deregister, request.path["id"])
-    return Answer(encode(DeregisteredWorkerAnswer(request.path["id"])))
-
-
 ROUTES: Final = (
-    Route("GET", f"{ADMIN}/unrunnable", list_unrunnable, TAG, answer=UnrunnableAnswer, needs=INSPECT),
     Route("GET", f"{ADMIN}/workers", list_admin_workers, TAG, answer=AdminWorkersAnswer, query=NUMBERED_PAGE),
     Route("GET", f"{ADMIN}/workers/{{id}}", show_admin_worker, TAG, answer=AdminWorkerBody),
     Route("POST", f"{ADMIN}/workers/{{id}}/quiet", quiet_worker, TAG, answer=AdminWorkerBody),
-    Route("DELETE", f"{ADMIN}/workers/{{id}}", deregister_worker, TAG, answer=DeregisteredWorkerAnswer),
 )

@@ -8,27 +8,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from ojster.core.access import Operation
 from ojster.core.durations import MILLISECOND
 from ojster.core.timestamps import format_timestamp
 from ojster.fleet.answer_wire import (
     HeartbeatAnswer,
-    RemovedWorkerAnswer,
-    WorkerAnswer,
     WorkerInfo,
-    WorkersAnswer,
     show_worker,
 )
+from ojster.fleet.calls import FleetCalls
 from ojster.fleet.requirements import read_provided
-from ojster.fleet.wire import DIRECTIVE, HEARTBEAT, DirectiveBody, HandlerBody, HeartbeatBody
+from ojster.fleet.wire import HEARTBEAT, HandlerBody, HeartbeatBody
 from ojster.fleet.workers import Heartbeat
 from ojster.jobs.names import read_type
 from ojster.jobs.versions import Handled, parse_handled
 from ojster.server.answer import Answer, encode
+from ojster.server.declared import endpoints_of
 from ojster.server.endpoints.worker_protocol import types_of
-from ojster.server.pages import offset_page_of, offset_pagination
 from ojster.server.request import HttpRequest
-from ojster.server.route import BASE, DEQUEUE, PAGE, Route
+from ojster.server.route import BASE, DEQUEUE, Route
 
 
 async def heartbeat(request: HttpRequest) -> Answer:
@@ -72,14 +69,6 @@ MAX_HANDLERS: Final = 1_000
 """Maximum number of handlers read from a heartbeat; more are ignored."""
 
 
-async def list_workers(request: HttpRequest) -> Answer:
-    """List the workers that send heartbeats."""
-    limit, offset = offset_page_of(request.query, default=200)
-    workers = await request.service.fleet.all()
-    shown = [show_worker(worker) for worker in workers[offset : offset + limit]]
-    return Answer(encode(WorkersAnswer(shown, offset_pagination(len(workers), limit, offset))))
-
-
 async def check_worker(request: HttpRequest) -> Answer:
     """Show whether a worker accepts jobs. Answers 503 if it does not.
 
@@ -89,35 +78,9 @@ async def check_worker(request: HttpRequest) -> Answer:
     return Answer(encode(show_worker(worker)), 200 if worker.state == "running" else 503)
 
 
-async def direct_worker(request: HttpRequest) -> Answer:
-    """Set the directive that a worker gets with its next heartbeat: ``running``, ``quiet`` or ``terminate``."""
-    body = await request.read(DIRECTIVE)
-    worker = await request.service.fleet.direct(request.path["id"], body.directive)
-    return Answer(encode(WorkerAnswer(show_worker(worker))))
-
-
-async def remove_worker(request: HttpRequest) -> Answer:
-    """Remove a worker that has stopped, and make its jobs available again.
-
-    ``lost=true`` means that it did not stop cleanly; the attempts of its jobs then count.
-    """
-    await request.service.fleet.leave(request.path["id"], lost=request.query.get("lost") == "true")
-    return Answer(encode(RemovedWorkerAnswer(request.path["id"])))
-
-
 ROUTES: Final = (
     Route("POST", f"{BASE}/workers/heartbeat", heartbeat, "Workers", HeartbeatBody, HeartbeatAnswer, needs=DEQUEUE),
     Route("POST", f"{BASE}/workers/beat", heartbeat, "Workers", HeartbeatBody, HeartbeatAnswer, needs=DEQUEUE),
-    Route("GET", f"{BASE}/workers", list_workers, "Workers", answer=WorkersAnswer, query=PAGE),
     Route("GET", f"{BASE}/workers/{{id}}/health", check_worker, "Workers", answer=WorkerInfo, more=(503,)),
-    Route("POST", f"{BASE}/workers/{{id}}/directive", direct_worker, "Workers", DirectiveBody, WorkerAnswer),
-    Route(
-        "DELETE",
-        f"{BASE}/workers/{{id}}",
-        remove_worker,
-        "Workers",
-        answer=RemovedWorkerAnswer,
-        query=("lost",),
-        needs=(Operation.DEQUEUE, Operation.ADMIN),
-    ),
+    *endpoints_of(FleetCalls, lambda service: service.fleet),
 )
