@@ -8,16 +8,11 @@ from typing import Final
 from urllib.parse import quote, urlencode
 
 import msgspec
-from msgspec import UNSET, UnsetType
 
 from ojster.client.connection import RemoteCapability
+from ojster.collections.calls import CollectionCalls
 from ojster.collections.items import DATA_QUERY, ITEM_QUERY, Item, Lookup, NewItem, Where
-from ojster.collections.named import Collection
 from ojster.collections.wire import (
-    CollectionAnswer,
-    CollectionBody,
-    CollectionChangeBody,
-    CollectionsAnswer,
     ItemAnswer,
     ItemBody,
     ItemsAnswer,
@@ -27,36 +22,8 @@ from ojster.core.wire import Json
 _encode: Final = msgspec.json.Encoder().encode
 
 
-class RemoteCollections(RemoteCapability):
+class RemoteCollections(RemoteCapability, CollectionCalls):
     """Calls about collections."""
-
-    async def create(
-        self, name: str, description: str | None = None, *, keep_removed: str | None = None, shared: bool = False
-    ) -> Collection:
-        """Create a named collection."""
-        body = CollectionBody(name, description, keep_removed, shared)
-        return (await self._connection.ask(CollectionAnswer, "POST", "/collections", body)).collection
-
-    async def change(
-        self,
-        name: str,
-        *,
-        description: str | UnsetType | None = UNSET,
-        keep_removed: str | UnsetType | None = UNSET,
-        shared: bool | UnsetType = UNSET,
-    ) -> Collection:
-        """Change settings of a named collection."""
-        body = CollectionChangeBody(description, keep_removed, shared)
-        path = f"/collections/{quote(name, safe='')}"
-        return (await self._connection.ask(CollectionAnswer, "PATCH", path, body)).collection
-
-    async def all(self) -> list[Collection]:
-        """Return all named collections."""
-        return (await self._connection.ask(CollectionsAnswer, "GET", "/collections")).collections
-
-    async def delete(self, name: str, *, force: bool = False) -> None:
-        """Delete a named collection."""
-        await self._connection.call("DELETE", f"/collections/{quote(name, safe='')}{'?force=true' * force}")
 
     async def add(self, where: Where, item: NewItem) -> Item:
         """Add an item to a collection."""

@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from typing import Protocol
 
-from msgspec import UNSET, UnsetType
-
 from ojster.agents.attributes import AgentState
 from ojster.agents.budgets import Account
 from ojster.audit.entries import AuditEntry, AuditQuery, Check, Position
-from ojster.collections.items import Item, Lookup, NewItem, Where
-from ojster.collections.named import Collection
+from ojster.collections.calls import CollectionCalls
 from ojster.core.errors import OjsterError
 from ojster.core.job import Job
 from ojster.core.json_objects import Members
@@ -32,8 +29,7 @@ from ojster.jobs.messages import Acknowledgement, FailureReport, Progress, Relea
 from ojster.jobs.push import Pushed
 from ojster.jobs.queries import JobPage, Page
 from ojster.jobs.transitions import ChangedJob
-from ojster.queues.queues import Queue, QueueStatistics
-from ojster.queues.wire import DeletionStrategy
+from ojster.queues.calls import QueueCalls
 from ojster.schedules.calls import ScheduleCalls
 from ojster.tenancy.calls import TokenCalls
 from ojster.workflows.definition import Definition
@@ -204,62 +200,6 @@ class DefinitionCalls(Protocol):
 
     async def delete(self, what: Deletion) -> None:
         """Delete a definition."""
-
-
-class QueueCalls(Protocol):
-    """Calls about queues."""
-
-    async def all(self) -> list[Queue]:
-        """Return all queues."""
-
-    async def statistics(self, name: str) -> QueueStatistics:
-        """Return the statistics of a queue."""
-
-    async def pause(self, name: str) -> Queue:
-        """Pause a queue: workers claim no more of its jobs."""
-
-    async def resume(self, name: str) -> Queue:
-        """Resume a paused queue."""
-
-    async def create(self, name: str) -> Queue:
-        """Create a queue."""
-
-    async def delete(self, name: str, strategy: DeletionStrategy = "reject", target: str | None = None) -> int:
-        """Delete a queue; return the number of waiting jobs that were discarded, or moved to ``target``."""
-
-
-class CollectionCalls(Protocol):
-    """Calls about collections."""
-
-    async def create(
-        self, name: str, description: str | None = None, *, keep_removed: str | None = None, shared: bool = False
-    ) -> Collection:
-        """Create a named collection."""
-
-    async def change(
-        self,
-        name: str,
-        *,
-        description: str | UnsetType | None = UNSET,
-        keep_removed: str | UnsetType | None = UNSET,
-        shared: bool | UnsetType = UNSET,
-    ) -> Collection:
-        """Change settings of a named collection."""
-
-    async def all(self) -> list[Collection]:
-        """Return the named collections."""
-
-    async def delete(self, name: str, *, force: bool = False) -> None:
-        """Delete a named collection."""
-
-    async def add(self, where: Where, item: NewItem) -> Item:
-        """Add an item to a collection."""
-
-    async def remove(self, where: Where, name: str) -> Item:
-        """Remove an item from a collection."""
-
-    async def items(self, where: Where, lookup: Lookup | None = None, *, history: bool = False) -> list[Item]:
-        """Return the matching items of a collection; with ``history``, also removed and replaced ones."""
 
 
 class FileCalls(Protocol):

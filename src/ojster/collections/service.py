@@ -6,6 +6,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from ojster.collections import contents, named
+from ojster.collections.calls import CollectionCalls
 from ojster.collections.items import Item, Lookup, NewItem, Where, check_collection_name
 from ojster.collections.named import Collection
 from ojster.collections.places import Place
@@ -15,7 +16,7 @@ from ojster.jobs.expiration import read_expiration_delay
 from ojster.jobs.scope import CapabilityService
 
 
-class CollectionService(CapabilityService):
+class CollectionService(CapabilityService, CollectionCalls):
     """Calls about collections and their items."""
 
     async def create(

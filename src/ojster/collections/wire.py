@@ -9,6 +9,7 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from ojster.collections.items import Item
 from ojster.collections.named import Collection
+from ojster.core.calls import Arguments, Single
 
 _KeepRemoved = Annotated[
     str,
@@ -16,7 +17,7 @@ _KeepRemoved = Annotated[
 ]
 
 
-class CollectionBody(Struct, forbid_unknown_fields=True):
+class CollectionBody(Arguments, forbid_unknown_fields=True):
     """A named collection."""
 
     name: str
@@ -25,7 +26,7 @@ class CollectionBody(Struct, forbid_unknown_fields=True):
     shared: Annotated[bool, Meta(description="Whether workspaces inside its workspace can read it.")] = False
 
 
-class CollectionChangeBody(Struct, forbid_unknown_fields=True):
+class CollectionChangeBody(Arguments, forbid_unknown_fields=True):
     """Settings of a named collection to change; others stay as they are."""
 
     description: Annotated[str, Meta(max_length=10_000)] | UnsetType | None = UNSET
@@ -47,13 +48,13 @@ class ItemBody(Struct, forbid_unknown_fields=True):
     attempt: Annotated[int, Meta(description="Attempt that the job must be in.")] | None = None
 
 
-class CollectionAnswer(Struct):
+class CollectionAnswer(Single[Collection]):
     """One named collection."""
 
     collection: Collection
 
 
-class CollectionsAnswer(Struct):
+class CollectionsAnswer(Single[list[Collection]]):
     """The named collections."""
 
     collections: list[Collection]
@@ -70,9 +71,5 @@ class ItemsAnswer(Struct):
 
     items: list[Item]
 
-
-COLLECTION: Final = msgspec.json.Decoder(CollectionBody)
-
-COLLECTION_CHANGE: Final = msgspec.json.Decoder(CollectionChangeBody)
 
 ITEM: Final = msgspec.json.Decoder(ItemBody)

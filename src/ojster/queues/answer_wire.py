@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
 
+import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from ojster.core.durations import SECOND, format_duration
 from ojster.core.rate_limit import Limits, OnLimit
 from ojster.core.states import JobState
 from ojster.core.tenant import called
-from ojster.core.timestamps import format_timestamp
+from ojster.core.timestamps import format_timestamp, parse_optional, parse_timestamp
 from ojster.core.wire import (
     Count,
     FairnessStrategy,
@@ -22,7 +23,7 @@ from ojster.core.wire import (
     Timestamp,
 )
 from ojster.fleet.ml_resources import ResourceLimits
-from ojster.jobs.rate_limit_wire import RateBody
+from ojster.jobs.rate_limit_wire import RateBody, parse_rate
 from ojster.queues.configuration import QueueConfig
 from ojster.queues.limit_views import LimitState
 from ojster.queues.pools import PoolOverview
@@ -63,11 +64,37 @@ def show_queue(queue: Queue) -> QueueBody:
     )
 
 
+def read_queue(shown: QueueBody) -> Queue:
+    """Return the queue with this JSON form."""
+    limits = Limits()
+    if given := shown.rate_limit or None:
+        rate, throttle = (
+            None if body is None else parse_rate(msgspec.to_builtins(body), "rate_limit")
+            for body in (given.rate, given.throttle)
+        )
+        limits = Limits(given.concurrency, rate, throttle)
+    return Queue(
+        name=shown.name,
+        created_at=parse_timestamp(shown.created_at),
+        paused_at=parse_optional(shown.paused_at or None),
+        limits=limits,
+    )
+
+
 class QueuesAnswer(Struct):
     """A page of the queues."""
 
     queues: list[QueueBody]
     pagination: PaginationBody
+
+    @classmethod
+    def of(cls, queues: list[Queue], pagination: PaginationBody) -> Self:
+        """Return the answer that shows a page."""
+        return cls([show_queue(queue) for queue in queues], pagination)
+
+    def value(self) -> list[Queue]:
+        """Return the queues of the page."""
+        return [read_queue(shown) for shown in self.queues]
 
 
 class QueueAnswer(Struct):
@@ -75,6 +102,16 @@ class QueueAnswer(Struct):
 
     queue: QueueBody
     status: PausedState
+
+    @classmethod
+    def of(cls, queue: Queue) -> Self:
+        """Return the answer that shows a queue."""
+        shown = show_queue(queue)
+        return cls(shown, shown.status)
+
+    def value(self) -> Queue:
+        """Return the queue."""
+        return read_queue(self.queue)
 
 
 class QueueStatsBody(JobCountsBody, kw_only=True):
@@ -97,6 +134,20 @@ class QueueStatisticsAnswer(Struct):
     status: PausedState
     stats: QueueStatsBody
     computed_at: Timestamp
+
+    def value(self) -> QueueStatistics:
+        """Return the statistics."""
+        stats, counts = self.stats, {state.value: getattr(self.queue, state.value) for state in JobState}
+        completed, failed = stats.completed_last_hour, stats.failed_last_hour
+        return QueueStatistics(
+            queue=read_queue(self.queue),
+            counts={state: count for state, count in counts.items() if isinstance(count, int)},
+            enqueued=stats.enqueued_last_hour,
+            completed=completed,
+            failed=failed,
+            waited=stats.avg_wait_ms * 1000 * (completed + failed),
+            ran=stats.avg_duration_ms * 1000 * completed,
+        )
 
 
 def show_statistics(found: QueueStatistics, now: int) -> QueueStatisticsAnswer:
@@ -234,6 +285,10 @@ class QueueCreatedAnswer(Struct):
     created_at: Timestamp
     queue: QueueBody
 
+    def value(self) -> Queue:
+        """Return the queue."""
+        return read_queue(self.queue)
+
 
 class QueueDeletedAnswer(Struct):
     """A deleted queue, and the number of its waiting jobs that were discarded or moved.
@@ -246,6 +301,10 @@ class QueueDeletedAnswer(Struct):
     jobs_affected: Count
     state: Literal["deleted"] = "deleted"
     target_queue: str | UnsetType = UNSET
+
+    def value(self) -> int:
+        """Return the number of jobs that were discarded or moved."""
+        return self.jobs_affected
 
 
 class QueuePausedAnswer(Struct):

@@ -12,6 +12,7 @@ from ojster.jobs.names import check_queue_name
 from ojster.jobs.scope import CapabilityService, Scope, accepted
 from ojster.jobs.service import JobService
 from ojster.queues import lifecycle, queues
+from ojster.queues.calls import QueueCalls
 from ojster.queues.lifecycle import Draining
 from ojster.queues.queues import Queue, QueueStatistics
 from ojster.queues.wire import DeletionStrategy
@@ -20,7 +21,7 @@ _MAX_DRAININGS: Final = 10
 """Number of times that a queue to delete is emptied while jobs are pushed into it."""
 
 
-class QueueService(CapabilityService):
+class QueueService(CapabilityService, QueueCalls):
     """Calls about queues."""
 
     def __init__(self, scope: Scope, jobs: JobService) -> None:

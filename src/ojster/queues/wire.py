@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, Self
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from ojster.core.calls import Arguments
 from ojster.core.durations import format_duration
 from ojster.core.rate_limit import Limits, Rate
 from ojster.core.wire import Count, FairnessStrategy, Json, Weight
@@ -115,11 +116,16 @@ class NewQueueBody(QueueConfigBody, kw_only=True, forbid_unknown_fields=True):
     config: QueueConfigBody | None = None
 
 
-class QueueDeletionBody(Struct, forbid_unknown_fields=True):
+class QueueDeletionBody(Arguments, forbid_unknown_fields=True):
     """What becomes of waiting jobs when their queue is deleted; ``target_queue`` with ``move``."""
 
     strategy: DeletionStrategy = "reject"
     target_queue: str | None = None
+
+    @classmethod
+    def of(cls, strategy: DeletionStrategy, target: str | None) -> Self:
+        """Return the request that deletes a queue."""
+        return cls(strategy, target)
 
 
 NEW_QUEUE: Final = msgspec.json.Decoder(NewQueueBody)

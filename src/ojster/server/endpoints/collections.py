@@ -7,59 +7,21 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET
 
+from ojster.collections.calls import CollectionCalls
 from ojster.collections.items import DATA_QUERY, ITEM_QUERY, Lookup, NewItem, Where
 from ojster.collections.wire import (
-    COLLECTION,
-    COLLECTION_CHANGE,
     ITEM,
-    CollectionAnswer,
-    CollectionBody,
-    CollectionChangeBody,
-    CollectionsAnswer,
     ItemAnswer,
     ItemBody,
     ItemsAnswer,
 )
 from ojster.core.errors import InvalidRequest, NotFound
-from ojster.core.wire import DeletedAnswer
 from ojster.jobs.messages import Holder
 from ojster.server.answer import Answer, encode
+from ojster.server.declared import endpoints_of
 from ojster.server.pages import object_of
 from ojster.server.request import HttpRequest
 from ojster.server.route import BASE, CANCEL_OR_DEQUEUE, DEQUEUE, Route
-
-
-async def create_collection(request: HttpRequest) -> Answer:
-    """Create a named collection."""
-    body = await request.read(COLLECTION)
-    made = await request.service.collections.create(
-        body.name, body.description, keep_removed=body.keep_removed, shared=body.shared
-    )
-    return Answer(encode(CollectionAnswer(made)), 201)
-
-
-async def change_collection(request: HttpRequest) -> Answer:
-    """Change settings of a named collection: those that the request has."""
-    body = await request.read(COLLECTION_CHANGE)
-    changed = await request.service.collections.change(
-        request.path["name"], description=body.description, keep_removed=body.keep_removed, shared=body.shared
-    )
-    return Answer(encode(CollectionAnswer(changed)))
-
-
-async def list_collections(request: HttpRequest) -> Answer:
-    """List the named collections with their numbers of items.
-
-    Those of a workspace around the caller's that shares them have its name as ``workspace``.
-    """
-    return Answer(encode(CollectionsAnswer(await request.service.collections.all())))
-
-
-async def delete_collection(request: HttpRequest) -> Answer:
-    """Delete a named collection with its history. A collection with items requires ``force=true``."""
-    name = request.path["name"]
-    await request.service.collections.delete(name, force=request.query.get("force") == "true")
-    return Answer(encode(DeletedAnswer(name)))
 
 
 async def add_item(request: HttpRequest) -> Answer:
@@ -119,10 +81,7 @@ def _where(request: HttpRequest, worker_id: str | None = None, attempt: int | No
 _TAG: Final = "Collections"
 
 ROUTES: Final = (
-    Route("POST", f"{BASE}/collections", create_collection, _TAG, CollectionBody, CollectionAnswer, status=201),
-    Route("GET", f"{BASE}/collections", list_collections, _TAG, answer=CollectionsAnswer),
-    Route("PATCH", f"{BASE}/collections/{{name}}", change_collection, _TAG, CollectionChangeBody, CollectionAnswer),
-    Route("DELETE", f"{BASE}/collections/{{name}}", delete_collection, _TAG, answer=DeletedAnswer, query=("force",)),
+    *endpoints_of(CollectionCalls, lambda service: service.collections),
     *(
         route
         for base, query, writers in (

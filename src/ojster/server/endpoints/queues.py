@@ -11,53 +11,29 @@ from msgspec import UNSET
 
 from ojster.jobs.names import check_queue_name
 from ojster.queues.answer_wire import (
-    QueueAnswer,
     QueueConfigurationAnswer,
     QueueCreatedAnswer,
     QueueDeletedAnswer,
-    QueuesAnswer,
-    QueueStatisticsAnswer,
     show_queue,
     show_statistics,
 )
+from ojster.queues.calls import QueueCalls
 from ojster.queues.configuration import Configuration, configure
 from ojster.queues.configuration_wire import configuration_of
-from ojster.queues.wire import NEW_QUEUE, QUEUE_DELETION, NewQueueBody, QueueConfigBody, QueueDeletionBody
+from ojster.queues.wire import NEW_QUEUE, QUEUE_DELETION, QueueConfigBody, QueueDeletionBody
 from ojster.server.answer import Answer, encode
+from ojster.server.declared import endpoints_of
 from ojster.server.endpoints.queues_admin import configure_queue, queue_configuration, show_queue_config
-from ojster.server.pages import offset_page_of, offset_pagination
 from ojster.server.request import HttpRequest
-from ojster.server.route import BASE, PAGE, Route, location
+from ojster.server.route import BASE, Route, location
 
 
-async def list_queues(request: HttpRequest) -> Answer:
-    """List all queues, by name."""
-    limit, offset = offset_page_of(request.query)
-    queues = await request.service.queues.all()
-    shown = [show_queue(queue) for queue in queues[offset : offset + limit]]
-    return Answer(encode(QueuesAnswer(shown, offset_pagination(len(queues), limit, offset))))
-
-
-async def queue_statistics(request: HttpRequest) -> Answer:
-    """Show a queue with its job counts by state and its statistics for the last hour."""
+async def _statistics(request: HttpRequest) -> Answer:
     found = await request.service.queues.statistics(check_queue_name(request.path["name"]))
     return Answer(encode(show_statistics(found, request.service.database.clock())))
 
 
-async def pause_queue(request: HttpRequest) -> Answer:
-    """Pause a queue: workers cannot claim its jobs, but clients can still enqueue."""
-    queue = await request.service.queues.pause(request.path["name"])
-    return Answer(encode(QueueAnswer(show_queue(queue), "paused")))
-
-
-async def resume_queue(request: HttpRequest) -> Answer:
-    """Resume a paused queue, so that workers can claim its jobs."""
-    queue = await request.service.queues.resume(request.path["name"])
-    return Answer(encode(QueueAnswer(show_queue(queue), "active")))
-
-
-async def create_queue(request: HttpRequest) -> Answer:
-    """Create a queue with its configuration, before it has jobs. A push creates its queue as well."""
+async def _create(request: HttpRequest) -> Answer:
     body = await request.read(NEW_QUEUE)
     name = check_queue_name(body.name)
     change = configuration_of(name, body.config or body)
@@ -70,8 +46,7 @@ async def create_queue(request: HttpRequest) -> Answer:
     return Answer(encode(answer), 201, headers=(location("queues", name),))
 
 
-async def delete_queue(request: HttpRequest) -> Answer:
-    """Delete a queue and its configuration; ``strategy`` says what becomes of jobs that wait in it."""
+async def _delete(request: HttpRequest) -> Answer:
     raw = await request.body()
     body = request.decode(raw, QUEUE_DELETION) if raw else QueueDeletionBody()
     name = check_queue_name(request.path["name"])
@@ -81,16 +56,10 @@ async def delete_queue(request: HttpRequest) -> Answer:
 
 
 ROUTES: Final = (
-    Route("POST", f"{BASE}/queues", create_queue, "Queues", NewQueueBody, QueueCreatedAnswer, 201, for_all=True),
-    Route(
-        "DELETE",
-        f"{BASE}/queues/{{name}}",
-        delete_queue,
-        "Queues",
-        QueueDeletionBody,
-        QueueDeletedAnswer,
-        may_be_empty=True,
-        for_all=True,
+    *endpoints_of(
+        QueueCalls,
+        lambda service: service.queues,
+        {QueueCalls.statistics: _statistics, QueueCalls.create: _create, QueueCalls.delete: _delete},
     ),
     Route(
         "GET",
@@ -109,9 +78,4 @@ ROUTES: Final = (
         QueueConfigurationAnswer,
         for_all=True,
     ),
-    Route("GET", f"{BASE}/queues", list_queues, "Queues", answer=QueuesAnswer, query=PAGE),
-    Route("GET", f"{BASE}/queues/{{name}}", queue_statistics, "Queues", answer=QueueStatisticsAnswer),
-    Route("GET", f"{BASE}/queues/{{name}}/stats", queue_statistics, "Queues", answer=QueueStatisticsAnswer),
-    Route("POST", f"{BASE}/queues/{{name}}/pause", pause_queue, "Queues", answer=QueueAnswer),
-    Route("POST", f"{BASE}/queues/{{name}}/resume", resume_queue, "Queues", answer=QueueAnswer),
 )
