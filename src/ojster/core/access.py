@@ -64,6 +64,15 @@ OPERATIONS: Final[dict[Role, frozenset[Operation]]] = {
 Spec: ojs-security 6.2
 """
 
+ENQUEUE: Final = (Operation.ENQUEUE,)
+DEQUEUE: Final = (Operation.DEQUEUE,)
+CANCEL: Final = (Operation.CANCEL,)
+INSPECT: Final = (Operation.INSPECT,)
+ADMIN_ONLY: Final = (Operation.ADMIN,)
+CANCEL_OR_DEQUEUE: Final = (Operation.CANCEL, Operation.DEQUEUE)
+MAKE: Final = (Operation.ENQUEUE, Operation.DEQUEUE, Operation.CANCEL)
+"""What a call can need: one of the operations."""
+
 NO_EXPIRY_US: Final = 2**62
 
 EVERYWHERE: Final = "*"

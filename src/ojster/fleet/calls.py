@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from ojster.core.access import Operation
+from ojster.core.access import INSPECT, Operation
 from ojster.core.calls import Call, Calls, Deletion, Listing
 from ojster.fleet.answer_wire import (
     DeletedRuleAnswer,
@@ -60,7 +60,7 @@ class FleetCalls(Calls):
     async def deregister(self, worker_id: str) -> None:
         """Remove a worker that has missed its heartbeats, and make its jobs available again."""
 
-    @Call("GET", "/admin/unrunnable", "list_unrunnable", _OPERATORS, UnrunnableAnswer, needs=(Operation.INSPECT,))
+    @Call("GET", "/admin/unrunnable", "list_unrunnable", _OPERATORS, UnrunnableAnswer, needs=INSPECT)
     async def unrunnable(self) -> list[Unrunnable]:
         """List the kinds of waiting jobs that no registered worker can run, with the reasons."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ojster.core.access import Operation
+from ojster.core.access import ENQUEUE
 from ojster.core.calls import Call, Calls, Deletion, Handled, Listing
 from ojster.core.json_objects import Members
 from ojster.jobs.job_type_wire import DeletedJobTypeAnswer, JobTypeAnswer, JobTypeBody, JobTypesAnswer
@@ -25,7 +25,7 @@ class JobTypeCalls(Calls):
     async def find(self, type: str) -> JobTypeDefaults:
         """Show the defaults of a job type."""
 
-    @Handled("PUT", _ONE, "put_job_type", _TAG, JobTypeAnswer, body=JobTypeBody, needs=(Operation.ENQUEUE,))
+    @Handled("PUT", _ONE, "put_job_type", _TAG, JobTypeAnswer, body=JobTypeBody, needs=ENQUEUE)
     async def put(self, type: str, members: Members) -> JobTypeDefaults:
         """Set the defaults of a job type: members that its jobs have if their requests leave them out."""
 

@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 from msgspec import Meta
 
-from ojster.core.access import Operation
+from ojster.core.access import ENQUEUE
 from ojster.core.calls import Call, Calls, Handled, Listing
 from ojster.core.job import Job
 from ojster.jobs.answer_wire import EncodedJobAnswer, JobAnswer
@@ -51,7 +51,7 @@ class ScheduleCalls(Calls):
         status=201,
         more=(200,),
         configures=True,
-        needs=(Operation.ENQUEUE,),
+        needs=ENQUEUE,
     )
     async def register(self, item: Cron, on_conflict: OnConflict = "replace") -> Registered:
         """Register a cron job, or update the existing one with that name; with ``on_conflict: reject``, refuse that.
@@ -77,7 +77,7 @@ class ScheduleCalls(Calls):
         also=("/crons/{name}/trigger",),
         status=201,
         configures=True,
-        needs=(Operation.ENQUEUE,),
+        needs=ENQUEUE,
         once=True,
     )
     async def trigger(self, name: str) -> Job:

@@ -19,15 +19,6 @@ PAGE: Final = ("limit", "cursor", "offset", "page", "per_page")
 NUMBERED_PAGE: Final = ("page", "per_page", "limit", "offset")
 """Query parameters of admin lists."""
 
-ENQUEUE: Final = (Operation.ENQUEUE,)
-DEQUEUE: Final = (Operation.DEQUEUE,)
-CANCEL: Final = (Operation.CANCEL,)
-INSPECT: Final = (Operation.INSPECT,)
-ADMIN_ONLY: Final = (Operation.ADMIN,)
-CANCEL_OR_DEQUEUE: Final = (Operation.CANCEL, Operation.DEQUEUE)
-MAKE: Final = (Operation.ENQUEUE, Operation.DEQUEUE, Operation.CANCEL)
-"""What an endpoint can need: one of the operations."""
-
 FOR_ALL: Final = (f"{BASE}/admin/", "/metrics")
 """Path prefixes of endpoints that concern all tenants."""
 

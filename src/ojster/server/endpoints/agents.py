@@ -9,9 +9,10 @@ from typing import Final
 
 from ojster.agents.budgets import Account
 from ojster.agents.wire import AGENT_USAGE, AgentUsageAnswer, AgentUsageBody
+from ojster.core.access import DEQUEUE
 from ojster.server.answer import Answer, encode
 from ojster.server.request import HttpRequest
-from ojster.server.route import BASE, DEQUEUE, Route
+from ojster.server.route import BASE, Route
 
 
 async def account_agent(request: HttpRequest) -> Answer:

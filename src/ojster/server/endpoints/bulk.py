@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from ojster.core.access import Operation
+from ojster.core.access import ENQUEUE, Operation
 from ojster.core.errors import BatchTooLarge, InvalidRequest, OjsterError
 from ojster.core.json_objects import read_members
 from ojster.core.refusals import CancellationRequested
@@ -39,7 +39,7 @@ from ojster.jobs.push import Pushed
 from ojster.jobs.wire import BATCH, BULK, BULK_STEERING, BatchBody, BatchSchema, BulkBody, BulkSchema, BulkSteeringBody
 from ojster.server.answer import Answer, UnchangedAnswer, encode
 from ojster.server.request import Handler, HttpRequest
-from ojster.server.route import BASE, ENQUEUE, Route
+from ojster.server.route import BASE, Route
 
 MAX_KEY_CHARS: Final = 256
 """Maximum length of an idempotency key, in characters."""

@@ -15,13 +15,14 @@ from ojster.collections.wire import (
     ItemBody,
     ItemsAnswer,
 )
+from ojster.core.access import CANCEL_OR_DEQUEUE, DEQUEUE
 from ojster.core.errors import InvalidRequest, NotFound
 from ojster.jobs.messages import Holder
 from ojster.server.answer import Answer, encode
 from ojster.server.declared import endpoints_of
 from ojster.server.pages import object_of
 from ojster.server.request import HttpRequest
-from ojster.server.route import BASE, CANCEL_OR_DEQUEUE, DEQUEUE, Route
+from ojster.server.route import BASE, Route
 
 
 async def add_item(request: HttpRequest) -> Answer:

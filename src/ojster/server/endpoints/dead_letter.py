@@ -9,6 +9,7 @@ from typing import Final
 
 import msgspec
 
+from ojster.core.access import CANCEL
 from ojster.core.job import Job
 from ojster.core.timestamps import format_timestamp
 from ojster.jobs.answer_wire import DeletedJobAnswer, JobPageAnswer, RevivedAnswer
@@ -19,7 +20,7 @@ from ojster.jobs.wire import DEAD_LETTER_RETRY, DeadLetterRetryBody
 from ojster.server.answer import Answer, encode
 from ojster.server.endpoints.jobs import job_page
 from ojster.server.request import HttpRequest
-from ojster.server.route import BASE, CANCEL, PAGE, Route
+from ojster.server.route import BASE, PAGE, Route
 
 
 async def list_dead_letters(request: HttpRequest) -> Answer:

@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Final
 from urllib.parse import quote
 
-from ojster.core.access import Operation
+from ojster.core.access import MAKE, Operation
 from ojster.core.errors import InvalidRequest
 from ojster.files.file import OCTET_STREAM, File, NewFile
 from ojster.files.service import UploadInterruptedError, range_of
@@ -19,7 +19,7 @@ from ojster.files.wire import FILE, DeletedFileAnswer, FileAnswer, FileBody, Fil
 from ojster.server.answer import Answer, Header, encode
 from ojster.server.pages import whole
 from ojster.server.request import HttpRequest
-from ojster.server.route import BASE, MAKE, Route, location
+from ojster.server.route import BASE, Route, location
 
 
 class RangeNotSatisfiable(InvalidRequest):

@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from ojster.core.access import INSPECT
 from ojster.core.durations import HOUR, MINUTE, format_duration, parse_duration
 from ojster.core.errors import InvalidRequest
 from ojster.core.states import JobState
@@ -37,7 +38,7 @@ from ojster.server.admin import ADMIN, TAG
 from ojster.server.answer import Answer, encode
 from ojster.server.endpoints.status import STARTED
 from ojster.server.request import HttpRequest
-from ojster.server.route import INSPECT, Route
+from ojster.server.route import Route
 from ojster.storage import system
 from ojster.storage.system import Maintenance
 

@@ -12,6 +12,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from ojster.core.access import CANCEL, CANCEL_OR_DEQUEUE, DEQUEUE, ENQUEUE, INSPECT
 from ojster.core.errors import Conflict, InvalidRequest, NotFound, OjsterError, PayloadTooLarge, QueueFull, WaitTimedOut
 from ojster.core.ids import is_job_id
 from ojster.core.job import Job
@@ -70,7 +71,7 @@ from ojster.server.answer import LARGEST_LIST, Answer, encode, number_that_fits
 from ojster.server.endpoints.bulk import key_of
 from ojster.server.pages import page_of, pagination, wait_ms, whole
 from ojster.server.request import HttpRequest
-from ojster.server.route import BASE, CANCEL, CANCEL_OR_DEQUEUE, DEQUEUE, ENQUEUE, INSPECT, PAGE, Route, location
+from ojster.server.route import BASE, PAGE, Route, location
 from ojster.workflows.wire import RESUME, ResumeBody
 
 T = TypeVar("T")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
+from ojster.core.access import CANCEL_OR_DEQUEUE
 from ojster.core.parsing import read_value
 from ojster.jobs.messages import Holder
 from ojster.server.answer import Answer, encode
 from ojster.server.request import HttpRequest
-from ojster.server.route import BASE, CANCEL_OR_DEQUEUE, Route
+from ojster.server.route import BASE, Route
 from ojster.workflows.answer_wire import (
     NoteAnswer,
     NotesAnswer,

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
+from ojster.core.access import INSPECT
 from ojster.core.errors import InvalidRequest, NotFound
 from ojster.core.states import JobState
 from ojster.core.timestamps import format_optional, format_timestamp
@@ -38,7 +39,7 @@ from ojster.server.answer import Answer, encode
 from ojster.server.endpoints.jobs_admin import check_confirmed
 from ojster.server.pages import numbered_page, numbered_pagination
 from ojster.server.request import HttpRequest
-from ojster.server.route import INSPECT, NUMBERED_PAGE, Route
+from ojster.server.route import NUMBERED_PAGE, Route
 
 
 async def list_admin_queues(request: HttpRequest) -> Answer:

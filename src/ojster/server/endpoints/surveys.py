@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from ojster.core.access import INSPECT
 from ojster.insight.attention import attention
 from ojster.insight.facets import FacetQuestion, count_facets
 from ojster.insight.failures import FailureQuestion, group_failures
@@ -13,7 +14,7 @@ from ojster.server.admin import ADMIN, TAG
 from ojster.server.answer import Answer, encode
 from ojster.server.endpoints.jobs import LIST_FILTERS
 from ojster.server.request import HttpRequest
-from ojster.server.route import BASE, INSPECT, Route
+from ojster.server.route import BASE, Route
 
 _FAILURES: Final = ("queue", "type", "error_type")
 

@@ -11,6 +11,7 @@ import httpx
 import msgspec
 from msgspec import UNSET
 
+from ojster.core.access import ADMIN_ONLY
 from ojster.core.errors import InvalidRequest, NotFound
 from ojster.core.events import SOURCE, describe_event
 from ojster.core.ids import new_id
@@ -34,7 +35,7 @@ from ojster.server.answer import Answer, encode
 from ojster.server.delivery.webhook import Refused
 from ojster.server.pages import numbered_page, numbered_pagination, offset_page_of, offset_pagination
 from ojster.server.request import HttpRequest
-from ojster.server.route import ADMIN_ONLY, BASE, NUMBERED_PAGE, PAGE, Route
+from ojster.server.route import BASE, NUMBERED_PAGE, PAGE, Route
 
 
 async def create_subscription(request: HttpRequest) -> Answer:

@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 from msgspec import UNSET
 
+from ojster.core.access import DEQUEUE
 from ojster.core.errors import InvalidRequest, OjsterError
 from ojster.core.job import Job
 from ojster.core.parsing import read_value
@@ -60,7 +61,7 @@ from ojster.jobs.wire import (
 from ojster.queues.fairness import MAX_FAIR_QUEUES, STRICT, Sharing
 from ojster.server.answer import Answer, encode, number_that_fits
 from ojster.server.request import HttpRequest
-from ojster.server.route import BASE, DEQUEUE, Route
+from ojster.server.route import BASE, Route
 from ojster.workflows.wire import PropertiesBody
 
 

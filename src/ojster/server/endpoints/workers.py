@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from ojster.core.access import DEQUEUE
 from ojster.core.durations import MILLISECOND
 from ojster.core.timestamps import format_timestamp
 from ojster.fleet.answer_wire import (
@@ -25,7 +26,7 @@ from ojster.server.answer import Answer, encode
 from ojster.server.declared import endpoints_of
 from ojster.server.endpoints.worker_protocol import types_of
 from ojster.server.request import HttpRequest
-from ojster.server.route import BASE, DEQUEUE, Route
+from ojster.server.route import BASE, Route
 
 
 async def heartbeat(request: HttpRequest) -> Answer:

@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from ojster.core.access import CANCEL, CANCEL_OR_DEQUEUE, ENQUEUE
 from ojster.core.errors import InvalidRequest, NotFound
 from ojster.core.property_values import Changes
 from ojster.jobs.idempotency import Reply
@@ -18,7 +19,7 @@ from ojster.server.endpoints.bulk import key_of
 from ojster.server.endpoints.jobs import read_resumption
 from ojster.server.pages import object_of, page_of, pagination, wait_ms, whole
 from ojster.server.request import HttpRequest
-from ojster.server.route import BASE, CANCEL, CANCEL_OR_DEQUEUE, ENQUEUE, PAGE, Route, location
+from ojster.server.route import BASE, PAGE, Route, location
 from ojster.workflows.answer_wire import (
     CancelledWorkflowAnswer,
     LevelAnswer,
