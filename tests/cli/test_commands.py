@@ -215,6 +215,8 @@ def test_queues_are_listed_paused_and_resumed(ojster: Ojster) -> None:
     assert (queue["name"], queue["paused"], queue["counts"]["available"]) == ("q", True, 1)
     ojster("queues", "resume", "q")
     assert ojster.json("queues", "show", "q")["paused"] is False
+    assert ojster.json("queues", "unserved") == {"queues": ["q"]}
+    assert "q" in ojster("queues", "unserved")
     ojster("queues", "show", "none", expect=3)
 
 

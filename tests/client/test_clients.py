@@ -353,3 +353,12 @@ async def test_an_answer_that_is_not_what_was_asked_for_is_an_error_of_the_serve
     with pytest.raises(BackendError):
         await client.jobs.find("019a0000-0000-7000-8000-000000000000")
     await client.close()
+
+
+async def test_queues_that_no_worker_serves_are_listed(client: Client) -> None:
+    await client.jobs.enqueue([request("t", queue=queue) for queue in ("mail", "reports", "running")])
+    await client.fleet.beat(Heartbeat("w", queues=("mail",)))
+    await client.jobs.fetch(Claim(("running",)))  # by a worker that sends no heartbeats
+    assert [queue.name for queue in await client.queues.unserved()] == ["reports"]
+    await client.fleet.change_rule("w", {"enabled": False})
+    assert [queue.name for queue in await client.queues.unserved()] == ["mail", "reports"]

@@ -51,7 +51,7 @@ class Unrunnable(msgspec.Struct, frozen=True):
 
 def list_unrunnable(tx: Transaction, requests: Sequence[None]) -> list[list[Unrunnable]]:
     """Return the unrunnable jobs, for each request, ordered by queue and type."""
-    present = _Present(tx)
+    present = PresentWorkers(tx)
     found = [*_with_needs(tx, present), *_without_needs(tx, present)]
     found.sort(key=lambda one: (one.queue, one.type or "", one.job_id))
     return [found[:MAX_UNRUNNABLE_GROUPS] for _ in requests]
@@ -60,10 +60,10 @@ def list_unrunnable(tx: Transaction, requests: Sequence[None]) -> list[list[Unru
 def why_unrunnable(tx: Transaction, job: Job) -> list[str]:
     """Return what the closest of the present workers lacks for a job; an empty list if one of them can run it."""
     needs = None if job.needs is None else find_needs(tx, job.needs, job.seq)
-    return _Present(tx).reasons(job.queue, job.type, job.version, needs) or []
+    return PresentWorkers(tx).reasons(job.queue, job.type, job.version, needs) or []
 
 
-class _Present:
+class PresentWorkers:
     """The capabilities of the known workers that are not disabled, by queue."""
 
     def __init__(self, tx: Transaction) -> None:
@@ -96,7 +96,7 @@ class _Present:
         return min(lacks, key=len) if all(lacks) else None
 
 
-def _with_needs(tx: Transaction, present: _Present) -> list[Unrunnable]:
+def _with_needs(tx: Transaction, present: PresentWorkers) -> list[Unrunnable]:
     rows = tx.execute(
         """
         SELECT queue, needs, type, version, count(*), min(seq)
@@ -131,7 +131,7 @@ _LOOKED_AT: Final = " UNION ALL ".join(
 """Reads the first jobs of a queue by the indexes of those without a rate limit and of those with one."""
 
 
-def _without_needs(tx: Transaction, present: _Present) -> list[Unrunnable]:
+def _without_needs(tx: Transaction, present: PresentWorkers) -> list[Unrunnable]:
     first, end = TENANT_NAMES_RANGE
     rows = tx.execute(
         """

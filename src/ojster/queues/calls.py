@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from ojster.core.access import INSPECT
 from ojster.core.calls import Call, Calls, Handled, Listing
 from ojster.queues.answer_wire import (
     QueueAnswer,
@@ -28,6 +29,10 @@ class QueueCalls(Calls):
     @Listing("GET", "/queues", "list_queues", _TAG, QueuesAnswer)
     async def all(self) -> list[Queue]:
         """List all queues, by name."""
+
+    @Listing("GET", "/admin/unserved-queues", "list_unserved_queues", "Operators", QueuesAnswer, needs=INSPECT)
+    async def unserved(self) -> list[Queue]:
+        """List the queues that no worker serves. Queues in which jobs run have workers, if without heartbeats."""
 
     @Handled("GET", _ONE, "queue_statistics", _TAG, QueueStatisticsAnswer, also=(f"{_ONE}/stats",))
     async def statistics(self, name: str) -> QueueStatistics:

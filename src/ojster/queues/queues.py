@@ -13,6 +13,7 @@ import msgspec
 
 from ojster.core.rate_limit import Limits
 from ojster.core.tenant import TENANT_NAMES_RANGE, called
+from ojster.fleet.unrunnable import PresentWorkers
 from ojster.queues.limits import Limit
 from ojster.storage.transaction import Row, Transaction
 
@@ -46,6 +47,13 @@ def list_queues(tx: Transaction, requests: Sequence[None]) -> list[list[Queue]]:
     """Return all queues, ordered by name, for each request."""
     rows = tx.execute(f"{_SELECT_QUEUES} ORDER BY q.name")
     return [[_queue(row) for row in rows] for _ in requests]
+
+
+def list_unserved(tx: Transaction, requests: Sequence[None]) -> list[list[Queue]]:
+    """Return the queues that no present worker takes jobs of, ordered by name, for each request."""
+    present, (queues,) = PresentWorkers(tx), list_queues(tx, (None,))
+    unserved = [queue for queue in queues if not present.of(queue.name) and not present.has_unknown(queue.name)]
+    return [unserved for _ in requests]
 
 
 _SELECT_QUEUES: Final = """

@@ -39,6 +39,12 @@ class QueueService(CapabilityService, QueueCalls):
         theirs = await self._jobs.count()
         return [queue for queue in found if queue.name in theirs]
 
+    async def unserved(self) -> list[Queue]:
+        """Return the queues that no worker serves, by name. Queues in which jobs run are served by unknown workers."""
+        self.scope.require_all_tenants("Listing queues that no worker serves")
+        self.scope.need_view_of_all_queues()
+        return await self.database.survey(queues.list_unserved, None)
+
     async def statistics(self, name: str) -> QueueStatistics:
         """Return the statistics of a queue.
 

@@ -43,6 +43,18 @@ def list_queues(url: str, as_json: bool) -> None:
     print_table(("queue", "", *(f"# {state}" for state in states)), rows, "There are no queues.")
 
 
+@queues.command("unserved", epilog=examples("ojster queues unserved"))
+@with_url
+@with_json
+def list_unserved(url: str, as_json: bool) -> None:
+    """List the queues that no worker serves."""
+    names = [queue.name for queue in ask(url, lambda client: client.queues.unserved())]
+    if as_json:
+        print_json({"queues": names})
+        return
+    print_table(("queue",), [(name,) for name in names], "Each queue has a worker.")
+
+
 @queues.command("show", epilog=examples("ojster queues show default"))
 @click.argument("name")
 @with_url
