@@ -28,6 +28,7 @@ from ojster.jobs.middleware import EnqueueMiddleware, MiddlewareChain
 from ojster.jobs.scope import Caller, Scope
 from ojster.jobs.service import JobService
 from ojster.metering import record_events
+from ojster.queues.limit_service import PoolService, RateLimitService
 from ojster.queues.service import QueueService
 from ojster.schedules.maintenance import Maintenance, answer
 from ojster.schedules.service import ScheduleService
@@ -108,6 +109,16 @@ class Service:
     def queues(self) -> QueueService:
         """Queues."""
         return QueueService(self.scope, self.jobs)
+
+    @cached_property
+    def rate_limits(self) -> RateLimitService:
+        """Rate limits of keys."""
+        return RateLimitService(self.scope)
+
+    @cached_property
+    def pools(self) -> PoolService:
+        """Pools of workers."""
+        return PoolService(self.scope)
 
     @cached_property
     def workflows(self) -> WorkflowService:

@@ -27,6 +27,7 @@ from ojster.core.errors import (
 from ojster.core.ids import new_id
 from ojster.core.job import Job
 from ojster.core.json_objects import read_members
+from ojster.core.rate_limit import Limits
 from ojster.events.channel import Channel
 from ojster.fleet.workers import Heartbeat
 from ojster.jobs.bulk import Action
@@ -35,6 +36,7 @@ from ojster.jobs.failure import Failure
 from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.messages import Acknowledgement, FailureReport, Progress, Release
 from ojster.jobs.queries import Page
+from ojster.queues.wire import PoolBody
 from ojster.schedules.cron import Cron
 from ojster.server.application import Application
 from ojster.service import Service
@@ -362,3 +364,28 @@ async def test_queues_that_no_worker_serves_are_listed(client: Client) -> None:
     assert [queue.name for queue in await client.queues.unserved()] == ["reports"]
     await client.fleet.change_rule("w", {"enabled": False})
     assert [queue.name for queue in await client.queues.unserved()] == ["mail", "reports"]
+
+
+async def test_limits_of_a_key_are_shown_overridden_and_restored(client: Client, clock: Clock) -> None:
+    await client.jobs.enqueue([request("t", rate_limit={"key": "k", "concurrency": 2})])
+    assert [limit.key for limit in await client.rate_limits.all()] == ["k"]
+    overridden = await client.rate_limits.override("k", Limits(concurrency=5), clock.now + HOUR)
+    assert overridden.concurrency
+    assert overridden.concurrency.limit == 5
+    restored = await client.rate_limits.restore("k")
+    assert restored.concurrency
+    assert restored.concurrency.limit == 2
+    assert await client.rate_limits.find("k") == restored
+    with pytest.raises(InvalidRequest, match="empty"):
+        await client.rate_limits.override("k", Limits())
+
+
+async def test_pools_are_made_shown_and_deleted(client: Client) -> None:
+    made = await client.pools.put("gpu", PoolBody(queues=["a", "b"], concurrency=3))
+    assert (made.name, made.queues, made.concurrency) == ("gpu", ("a", "b"), 3)
+    assert await client.pools.all() == [made]
+    assert await client.pools.find("gpu") == made
+    assert (await client.pools.dispatched()).window == "PT1M"
+    await client.pools.delete("gpu")
+    with pytest.raises(NotFound):
+        await client.pools.find("gpu")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from urllib.parse import quote
 
 from ojster.client.agents import RemoteAgents
 from ojster.client.audit import RemoteAudit
@@ -19,7 +20,23 @@ from ojster.client.queues import RemoteQueues
 from ojster.client.schedules import RemoteSchedules
 from ojster.client.tasks import RemoteTasks
 from ojster.client.workflows import RemoteWorkflows
+from ojster.queues.answer_wire import PoolAnswer, PoolStateBody
+from ojster.queues.calls import PoolCalls, RateLimitCalls
+from ojster.queues.wire import PoolBody
 from ojster.tenancy.calls import TokenCalls
+
+
+class RemoteRateLimits(RemoteCapability, RateLimitCalls):
+    """Calls about rate limits."""
+
+
+class RemotePools(RemoteCapability, PoolCalls):
+    """Calls about pools."""
+
+    async def put(self, name: str, body: PoolBody) -> PoolStateBody:
+        """Create or replace a pool."""
+        path = f"/admin/pools/{quote(name, safe='')}"
+        return (await self._connection.ask(PoolAnswer, "PUT", path, body)).value()
 
 
 class RemoteTokens(RemoteCapability, TokenCalls):
@@ -53,6 +70,8 @@ class HttpClient:
         self.workflows = RemoteWorkflows(self._connection)
         self.definitions = RemoteDefinitions(self._connection)
         self.queues = RemoteQueues(self._connection)
+        self.rate_limits = RemoteRateLimits(self._connection)
+        self.pools = RemotePools(self._connection)
         self.fleet = RemoteFleet(self._connection)
         self.schedules = RemoteSchedules(self._connection)
         self.events = RemoteEvents(self._connection)

@@ -13,7 +13,7 @@ import msgspec
 
 from ojster.client.transport import CANNOT_CONNECT, NETWORK_ERRORS, SHORT_SECONDS, Response, Transport
 from ojster.core import errors
-from ojster.core.calls import Calls, Declared, Deletion, Listing
+from ojster.core.calls import Calls, Declaration, Declared, Deletion, Listing, NumberedListing
 from ojster.core.errors import BackendError, BackendUnavailable, OjsterError
 from ojster.core.job import Job
 from ojster.core.json_objects import Members, read_answer_members
@@ -160,7 +160,7 @@ class RemoteCapability(Calls):
         """Send a declared call to the server; return what its answer shows."""
         call, path = declared.call, declared.path_of(arguments)
         query = query_of({name: arguments[name] for name in declared.in_query})
-        if isinstance(call, Listing):
+        if isinstance(call, Listing | NumberedListing):
             return await self._collect(call, path, query)
         content = await self._connection.request(
             call.method,
@@ -171,14 +171,15 @@ class RemoteCapability(Calls):
         )
         return None if isinstance(call, Deletion) else read_answer(call.answer, content).value()
 
-    async def _collect(self, call: Listing[Any], path: str, query: str) -> list[Any]:
-        """Return all pages of a list in one."""
+    async def _collect(self, call: Declaration[Any], path: str, query: str) -> list[Any]:
+        """Return all pages of a list in one. A server may make smaller pages than it is asked for."""
         values: list[Any] = []
         while True:
             position = f"{path}?{query}&" if query else f"{path}?"
             answer = await self._connection.ask(call.answer, "GET", f"{position}limit=200&offset={len(values)}")
-            values += answer.value()
-            if not answer.pagination.has_more:
+            entries = answer.value()
+            values += entries
+            if not entries or len(values) >= answer.pagination.total:
                 return values
 
 

@@ -29,7 +29,7 @@ from ojster.jobs.messages import Acknowledgement, FailureReport, Progress, Relea
 from ojster.jobs.push import Pushed
 from ojster.jobs.queries import JobPage, Page
 from ojster.jobs.transitions import ChangedJob
-from ojster.queues.calls import QueueCalls
+from ojster.queues.calls import PoolCalls, QueueCalls, RateLimitCalls
 from ojster.schedules.calls import ScheduleCalls
 from ojster.tenancy.calls import TokenCalls
 from ojster.workflows.definition import Definition
@@ -284,6 +284,14 @@ class Client(Protocol):
     @property
     def queues(self) -> QueueCalls:
         """Calls about queues."""
+
+    @property
+    def rate_limits(self) -> RateLimitCalls:
+        """Calls about rate limits."""
+
+    @property
+    def pools(self) -> PoolCalls:
+        """Calls about pools."""
 
     @property
     def fleet(self) -> FleetCalls:

@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from ojster.core.access import Operation
 from ojster.core.errors import InvalidRequest
-from ojster.core.wire import PaginationBody
+from ojster.core.wire import NumberedPaginationBody, PaginationBody
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -54,6 +54,16 @@ class ShownPage(Readable[R], Protocol[R]):
         """Return the answer that shows a page."""
 
 
+class ShownNumberedPage(Readable[R], Protocol[R]):
+    """An answer with a page of the list that a call returns, for operators."""
+
+    pagination: NumberedPaginationBody
+
+    @classmethod
+    def of(cls, values: R, pagination: NumberedPaginationBody, /) -> Self:
+        """Return the answer that shows a page."""
+
+
 class Single(Struct, Generic[R]):
     """An answer whose first member is the value itself."""
 
@@ -66,6 +76,19 @@ class Single(Struct, Generic[R]):
         """Return the value that the answer shows."""
         shown: R = getattr(self, self.__struct_fields__[0])
         return shown
+
+
+class Whole(Struct):
+    """An answer that is itself what the call returns."""
+
+    @classmethod
+    def of(cls, value: Self, /) -> Self:
+        """Return the answer that shows a value."""
+        return value
+
+    def value(self) -> Self:
+        """Return the value that the answer shows."""
+        return self
 
 
 class Arguments(Struct):
@@ -183,6 +206,12 @@ class Listing(Declaration[R], Generic[R]):
 
     answer: type[ShownPage[R]]
     page_size: int = 50
+
+
+class NumberedListing(Declaration[R], Generic[R]):
+    """A call that returns a list, which a server answers in numbered pages. Spec: ojs-admin-api 7.1"""
+
+    answer: type[ShownNumberedPage[R]]
 
 
 class Deletion(Declaration[None]):

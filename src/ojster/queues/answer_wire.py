@@ -7,6 +7,7 @@ from typing import Literal, Self
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
+from ojster.core.calls import Single, Whole
 from ojster.core.durations import SECOND, format_duration
 from ojster.core.rate_limit import Limits, OnLimit
 from ojster.core.states import JobState
@@ -361,7 +362,7 @@ class OverrideBody(Struct):
     expires_at: Timestamp | UnsetType = UNSET
 
 
-class LimitAnswer(Struct):
+class LimitAnswer(Whole):
     """The limits of a key and their use.
 
     Spec: ojs-rate-limiting 10.1
@@ -382,6 +383,15 @@ class LimitPageAnswer(Struct):
 
     items: list[LimitAnswer]
     pagination: NumberedPaginationBody
+
+    @classmethod
+    def of(cls, limits: list[LimitAnswer], pagination: NumberedPaginationBody) -> Self:
+        """Return the answer that shows a page."""
+        return cls(limits, pagination)
+
+    def value(self) -> list[LimitAnswer]:
+        """Return the limits of the page."""
+        return self.items
 
 
 def show_limit(state: LimitState) -> LimitAnswer:
@@ -451,13 +461,13 @@ def show_pool(one: PoolOverview) -> PoolStateBody:
     return shown
 
 
-class PoolAnswer(Struct):
+class PoolAnswer(Single[PoolStateBody]):
     """One pool."""
 
     pool: PoolStateBody
 
 
-class PoolsAnswer(Struct):
+class PoolsAnswer(Single[list[PoolStateBody]]):
     """All pools."""
 
     items: list[PoolStateBody]
@@ -480,7 +490,7 @@ class DispatchedBody(Struct):
     window: str = "PT1M"
 
 
-class DispatchedAnswer(DispatchedBody, kw_only=True):
+class DispatchedAnswer(DispatchedBody, Whole, kw_only=True):
     """The jobs claimed from each queue in the last minute."""
 
     stats: DispatchedBody

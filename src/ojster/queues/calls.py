@@ -1,4 +1,4 @@
-"""Calls about queues, as a service, a server and its client have them.
+"""Calls about queues, rate limits and pools, as a service, a server and its client have them.
 
 Spec: ojs-http-binding 11
 """
@@ -8,8 +8,16 @@ from __future__ import annotations
 from typing import Final
 
 from ojster.core.access import INSPECT
-from ojster.core.calls import Call, Calls, Handled, Listing
+from ojster.core.calls import Call, Calls, Deletion, Handled, Listing, NumberedListing
+from ojster.core.rate_limit import Limits
+from ojster.core.wire import DeletedAnswer
 from ojster.queues.answer_wire import (
+    DispatchedAnswer,
+    LimitAnswer,
+    LimitPageAnswer,
+    PoolAnswer,
+    PoolsAnswer,
+    PoolStateBody,
     QueueAnswer,
     QueueCreatedAnswer,
     QueueDeletedAnswer,
@@ -17,10 +25,14 @@ from ojster.queues.answer_wire import (
     QueueStatisticsAnswer,
 )
 from ojster.queues.queues import Queue, QueueStatistics
-from ojster.queues.wire import DeletionStrategy, NewQueueBody, QueueDeletionBody
+from ojster.queues.wire import DeletionStrategy, NewQueueBody, PoolBody, QueueDeletionBody, RateLimitOverrideBody
 
 _TAG: Final = "Queues"
 _ONE: Final = "/queues/{name}"
+_LIMITS: Final = "Rate limits"
+_KEY: Final = "/rate-limits/{key}"
+_OPERATORS: Final = "Operators"
+_POOL: Final = "/admin/pools/{name}"
 
 
 class QueueCalls(Calls):
@@ -30,7 +42,7 @@ class QueueCalls(Calls):
     async def all(self) -> list[Queue]:
         """List all queues, by name."""
 
-    @Listing("GET", "/admin/unserved-queues", "list_unserved_queues", "Operators", QueuesAnswer, needs=INSPECT)
+    @Listing("GET", "/admin/unserved-queues", "list_unserved_queues", _OPERATORS, QueuesAnswer, needs=INSPECT)
     async def unserved(self) -> list[Queue]:
         """List the queues that no worker serves. Queues in which jobs run have workers, if without heartbeats."""
 
@@ -62,3 +74,53 @@ class QueueCalls(Calls):
     )
     async def delete(self, name: str, strategy: DeletionStrategy = "reject", target: str | None = None) -> int:
         """Delete a queue and its configuration; ``strategy`` says what becomes of jobs that wait in it."""
+
+
+class RateLimitCalls(Calls):
+    """Calls about the rate limits of keys.
+
+    Spec: ojs-rate-limiting 10
+    """
+
+    @NumberedListing("GET", "/rate-limits", "list_rate_limits", _LIMITS, LimitPageAnswer)
+    async def all(self) -> list[LimitAnswer]:
+        """List the rate limits by key, with their current usage."""
+
+    @Call("GET", _KEY, "show_rate_limit", _LIMITS, LimitAnswer)
+    async def find(self, key: str) -> LimitAnswer:
+        """Show the limits of a key and their current usage."""
+
+    @Call("PUT", _KEY, "override_rate_limit", _LIMITS, LimitAnswer, body=RateLimitOverrideBody)
+    async def override(self, key: str, limits: Limits, until: int | None = None) -> LimitAnswer:
+        """Override the limits of a key until ``expires_at``, or until the override is deleted."""
+
+    @Call("DELETE", _KEY, "restore_rate_limit", _LIMITS, LimitAnswer)
+    async def restore(self, key: str) -> LimitAnswer:
+        """Delete the override of a key, so that the limits in its jobs apply again."""
+
+
+class PoolCalls(Calls):
+    """Calls about pools: groups of workers that queues share.
+
+    Spec: ojs-fair-scheduling 10
+    """
+
+    @Call("GET", "/admin/pools", "list_pools", _OPERATORS, PoolsAnswer)
+    async def all(self) -> list[PoolStateBody]:
+        """List the pools by name, with their numbers of active workers and jobs."""
+
+    @Call("GET", _POOL, "show_one_pool", _OPERATORS, PoolAnswer)
+    async def find(self, name: str) -> PoolStateBody:
+        """Show a pool with its numbers of active workers and jobs."""
+
+    @Handled("PUT", _POOL, "put_pool", _OPERATORS, PoolAnswer, body=PoolBody, more=(201,))
+    async def put(self, name: str, body: PoolBody) -> PoolStateBody:
+        """Create or replace a pool. It applies at once to all workers that name it."""
+
+    @Deletion("DELETE", _POOL, "delete_pool", _OPERATORS, DeletedAnswer)
+    async def delete(self, name: str) -> None:
+        """Delete a pool. Its workers continue without a pool."""
+
+    @Call("GET", "/admin/scheduling/stats", "show_dispatched", _OPERATORS, DispatchedAnswer)
+    async def dispatched(self) -> DispatchedAnswer:
+        """Show the jobs claimed from each queue in the last minute."""

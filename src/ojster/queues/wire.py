@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal, Self
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -10,19 +11,32 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from ojster.core.calls import Arguments
 from ojster.core.durations import format_duration
 from ojster.core.rate_limit import Limits, Rate
+from ojster.core.timestamps import format_optional, parse_optional
 from ojster.core.wire import Count, FairnessStrategy, Json, Weight
 from ojster.fleet.ml_resources import ResourceLimits
 from ojster.jobs.names import MAX_TYPE_LENGTH, TYPE_PATTERN
-from ojster.jobs.rate_limit_wire import RateBody
+from ojster.jobs.rate_limit_wire import RateBody, parse_limits
 
 
-class RateLimitOverrideBody(Struct):
+class RateLimitOverrideBody(Arguments):
     """Limits that temporarily replace those of a key."""
 
     concurrency: Count | None = None
     rate: RateBody | None = None
     throttle: RateBody | None = None
     expires_at: str | None = None
+
+    @classmethod
+    def of(cls, limits: Limits, until: int | None) -> Self:
+        """Return the request that overrides limits."""
+        return cls(limits.concurrency, show_rate(limits.rate), show_rate(limits.throttle), format_optional(until))
+
+    def arguments(self, now: int) -> Mapping[str, Any]:
+        """Return the arguments in the body."""
+        return {
+            "limits": parse_limits(msgspec.to_builtins(self), "override"),
+            "until": parse_optional(self.expires_at),
+        }
 
 
 class QueueWeightBody(Struct):
@@ -140,8 +154,6 @@ class QueueLimitBody(Struct, forbid_unknown_fields=True):
     rate: RateBody | None = None
     throttle: RateBody | None = None
 
-
-RATE_LIMIT_OVERRIDE: Final = msgspec.json.Decoder(RateLimitOverrideBody)
 
 QUEUE_CONFIG: Final = msgspec.json.Decoder(QueueConfigBody)
 

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
-from ojster.core.calls import Arguments, Calls, Declared, Deletion, Listing, calls_of
+from ojster.core.calls import Arguments, Calls, Declared, Deletion, Listing, NumberedListing, calls_of
 from ojster.server.answer import Answer, encode
-from ojster.server.pages import offset_page_of, offset_pagination
+from ojster.server.pages import numbered_page, numbered_pagination, offset_page_of, offset_pagination
 from ojster.server.request import Handler, HttpRequest
-from ojster.server.route import BASE, PAGE, Route
+from ojster.server.route import BASE, NUMBERED_PAGE, PAGE, Route
 from ojster.service import Service
 
 C = TypeVar("C", bound=Calls)
+
+_PAGES: Final[Mapping[type[Any], tuple[str, ...]]] = {Listing: PAGE, NumberedListing: NUMBERED_PAGE}
+"""Query parameters of lists."""
+
 Method = Callable[..., Awaitable[Any]]
 
 
@@ -53,7 +57,7 @@ def _route(declared: Declared, path: str, handler: Handler) -> Route:
         call.documented or call.answer,
         call.status,
         call.more,
-        query=(*declared.in_query, *call.query, *(PAGE if isinstance(call, Listing) else ())),
+        query=(*declared.in_query, *call.query, *_PAGES.get(type(call), ())),
         large=call.large,
         may_be_empty=call.may_be_empty,
         for_all=call.for_all,
@@ -74,6 +78,10 @@ def _handler(declared: Declared, part: Callable[[Service], Calls]) -> Handler:
         value = await getattr(part(request.service), declared.name)(**arguments)
         if isinstance(call, Deletion):
             return Answer(encode(call.answer(*path.values())))
+        if isinstance(call, NumberedListing):
+            page = numbered_page(request.query)
+            entries = value[page.offset : page.offset + page.size]
+            return Answer(encode(call.answer.of(entries, numbered_pagination(page, len(value)))))
         if isinstance(call, Listing):
             limit, offset = offset_page_of(request.query, default=call.page_size)
             pagination = offset_pagination(len(value), limit, offset)
