@@ -34,6 +34,7 @@ from ojster.schedules.maintenance import Maintenance, answer
 from ojster.schedules.service import ScheduleService
 from ojster.storage.database import Database
 from ojster.tenancy.service import TokenService
+from ojster.tenancy.tenant_service import TenantService
 from ojster.workflows.definition_service import DefinitionService
 from ojster.workflows.orchestrator_request import ORCHESTRATOR_MEMBER
 from ojster.workflows.service import WorkflowService
@@ -159,6 +160,11 @@ class Service:
     def files(self) -> FileService:
         """Files."""
         return FileService(self.scope, self.store)
+
+    @cached_property
+    def tenants(self) -> TenantService:
+        """Tenants."""
+        return TenantService(self.scope)
 
     @cached_property
     def tokens(self) -> TokenService:

@@ -40,6 +40,7 @@ from ojster.queues.wire import PoolBody
 from ojster.schedules.cron import Cron
 from ojster.server.application import Application
 from ojster.service import Service
+from ojster.tenancy.wire import TenantBody, TenantLimitsBody
 from tests.client.in_memory import FaultyTransport, InMemoryTransport, answering, connect, to
 from tests.conftest import Clock, request
 
@@ -389,3 +390,18 @@ async def test_pools_are_made_shown_and_deleted(client: Client) -> None:
     await client.pools.delete("gpu")
     with pytest.raises(NotFound):
         await client.pools.find("gpu")
+
+
+async def test_tenants_are_configured_limited_shown_and_deleted(client: Client) -> None:
+    made = await client.tenants.put("acme", TenantBody(fairness_weight=2.0))
+    assert (made.tenant_id, made.fairness_weight, made.configured) == ("acme", 2.0, True)
+    limited = await client.tenants.limit("acme", TenantLimitsBody(max_queue_depth=7))
+    assert (limited.limits.max_queue_depth, limited.fairness_weight) == (7, 2.0)
+    assert [tenant.tenant_id for tenant in await client.tenants.all()] == ["acme"]
+    assert (await client.tenants.find("acme")).queues == {}
+    assert (await client.tenants.statistics("acme")).limits["max_queue_depth"].limit == 7
+    with pytest.raises(InvalidRequest, match="No limit"):
+        await client.tenants.limit("acme", TenantLimitsBody())
+    await client.tenants.delete("acme")
+    with pytest.raises(NotFound):
+        await client.tenants.delete("acme")

@@ -182,8 +182,8 @@ def serve(
     SIGTERM or SIGINT stops it: it answers open requests first, for at most 25 seconds. Durations are ISO 8601.
     """
     log_to_console(log_level, log_format)
-    from ojster.server.endpoints.tenants import read_tenants
     from ojster.server.run import serve as serve_forever  # here, because its libraries would slow down other commands
+    from ojster.tenancy.tenant_service import read_tenants
 
     if auth == "off" and oidc is not None:
         raise click.UsageError("--oidc-issuer accepts tokens, and --auth off asks for none.")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from urllib.parse import quote
 
 from ojster.client.agents import RemoteAgents
 from ojster.client.audit import RemoteAudit
@@ -20,10 +19,12 @@ from ojster.client.queues import RemoteQueues
 from ojster.client.schedules import RemoteSchedules
 from ojster.client.tasks import RemoteTasks
 from ojster.client.workflows import RemoteWorkflows
-from ojster.queues.answer_wire import PoolAnswer, PoolStateBody
 from ojster.queues.calls import PoolCalls, RateLimitCalls
-from ojster.queues.wire import PoolBody
-from ojster.tenancy.calls import TokenCalls
+from ojster.tenancy.calls import TenantCalls, TokenCalls
+
+
+class RemoteTenants(RemoteCapability, TenantCalls):
+    """Calls about tenants."""
 
 
 class RemoteRateLimits(RemoteCapability, RateLimitCalls):
@@ -32,11 +33,6 @@ class RemoteRateLimits(RemoteCapability, RateLimitCalls):
 
 class RemotePools(RemoteCapability, PoolCalls):
     """Calls about pools."""
-
-    async def put(self, name: str, body: PoolBody) -> PoolStateBody:
-        """Create or replace a pool."""
-        path = f"/admin/pools/{quote(name, safe='')}"
-        return (await self._connection.ask(PoolAnswer, "PUT", path, body)).value()
 
 
 class RemoteTokens(RemoteCapability, TokenCalls):
@@ -78,6 +74,7 @@ class HttpClient:
         self.collections = RemoteCollections(self._connection)
         self.files = RemoteFiles(self._connection)
         self.audit = RemoteAudit(self._connection)
+        self.tenants = RemoteTenants(self._connection)
         self.tokens = RemoteTokens(self._connection)
         self.tasks = RemoteTasks(self._connection)
         self.agents = RemoteAgents(self._connection)

@@ -31,7 +31,7 @@ from ojster.jobs.queries import JobPage, Page
 from ojster.jobs.transitions import ChangedJob
 from ojster.queues.calls import PoolCalls, QueueCalls, RateLimitCalls
 from ojster.schedules.calls import ScheduleCalls
-from ojster.tenancy.calls import TokenCalls
+from ojster.tenancy.calls import TenantCalls, TokenCalls
 from ojster.workflows.definition import Definition
 from ojster.workflows.definitions import Deletion, Named
 from ojster.workflows.notes import NewNote, Note
@@ -316,6 +316,10 @@ class Client(Protocol):
     @property
     def audit(self) -> AuditCalls:
         """Calls about the audit log."""
+
+    @property
+    def tenants(self) -> TenantCalls:
+        """Calls about tenants."""
 
     @property
     def tokens(self) -> TokenCalls:

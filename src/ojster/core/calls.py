@@ -104,6 +104,19 @@ class Arguments(Struct):
         return {name: getattr(self, name) for name in self.__struct_fields__}
 
 
+class Request(Arguments):
+    """A request body that is itself an argument of the call, called ``body``."""
+
+    @classmethod
+    def of(cls, body: Self) -> Self:
+        """Return the body."""
+        return body
+
+    def arguments(self, now: int) -> Mapping[str, Any]:
+        """Return the body as the argument."""
+        return {"body": self}
+
+
 class Options(Struct, kw_only=True):
     """What a declaration may say beside the path and the answer.
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, Literal, Self
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from ojster.core.calls import Arguments
+from ojster.core.calls import Arguments, Request
 from ojster.core.durations import format_duration
 from ojster.core.rate_limit import Limits, Rate
 from ojster.core.timestamps import format_optional, parse_optional
@@ -56,7 +56,7 @@ class StarvationPreventionBody(Struct):
     min_dispatch_ratio: Annotated[float, Meta(ge=0, le=1)] = 0.05
 
 
-class PoolBody(Struct):
+class PoolBody(Request):
     """A pool: workers that share queues, and the fairness between these queues.
 
     Spec: ojs-fair-scheduling 6
@@ -69,7 +69,7 @@ class PoolBody(Struct):
     name: str | None = None
     concurrency: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
     strategy: FairnessStrategy = "round-robin"
-    weights: dict[str, Weight] = {}
+    weights: dict[str, Weight] = msgspec.field(default_factory=dict)
     isolated: bool = False
     starvation_prevention: StarvationPreventionBody | None = None
 

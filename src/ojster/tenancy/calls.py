@@ -1,6 +1,6 @@
-"""Calls about tokens, as a service, a server and its client have them.
+"""Calls about tenants and tokens, as a service, a server and its client have them.
 
-Spec: ojs-security 6, 7, 12.3
+Spec: ojs-multi-tenancy 10, ojs-security 6, 7, 12.3
 """
 
 from __future__ import annotations
@@ -9,9 +9,21 @@ from collections.abc import Sequence
 from typing import Final
 
 from ojster.core.access import Grant, Token
-from ojster.core.calls import Call, Calls
+from ojster.core.calls import Call, Calls, Deletion, Handled, NumberedListing
 from ojster.core.durations import DAY
-from ojster.tenancy.wire import RevokedTokenAnswer, TokenAnswer, TokenBody, TokenRotationBody, TokensAnswer
+from ojster.tenancy.wire import (
+    DeletedTenantAnswer,
+    RevokedTokenAnswer,
+    TenantBody,
+    TenantInfo,
+    TenantLimitsBody,
+    TenantsAnswer,
+    TenantStatisticsAnswer,
+    TokenAnswer,
+    TokenBody,
+    TokenRotationBody,
+    TokensAnswer,
+)
 
 DEFAULT_GRACE: Final = DAY
 """Default time that a token's previous secret stays valid after a rotation, in microseconds: one day.
@@ -21,6 +33,7 @@ Spec: ojs-security 12.5
 
 _TAG: Final = "Operators"
 _ALL: Final = "/admin/tokens"
+_TENANT: Final = "/admin/tenants/{id}"
 
 
 class TokenCalls(Calls):
@@ -45,3 +58,31 @@ class TokenCalls(Calls):
     @Call("DELETE", f"{_ALL}/{{id}}", "revoke_token", _TAG, RevokedTokenAnswer)
     async def revoke(self, token_id: str) -> Token:
         """Revoke a token."""
+
+
+class TenantCalls(Calls):
+    """Calls about tenants, their limits and their statistics."""
+
+    @NumberedListing("GET", "/admin/tenants", "list_tenants", _TAG, TenantsAnswer)
+    async def all(self) -> list[TenantInfo]:
+        """List the tenants that are configured or have jobs, by name, with limits, job counts, throughput and noise."""
+
+    @Call("GET", _TENANT, "show_tenant", _TAG, TenantInfo)
+    async def find(self, tenant_id: str) -> TenantInfo:
+        """Show a tenant with its limits and its job counts in each queue."""
+
+    @Call("GET", f"{_TENANT}/stats", "show_tenant_stats", _TAG, TenantStatisticsAnswer)
+    async def statistics(self, tenant_id: str) -> TenantStatisticsAnswer:
+        """Show the statistics of a tenant: jobs, throughput, usage of its limits, and its share."""
+
+    @Handled("PUT", _TENANT, "put_tenant", _TAG, TenantInfo, body=TenantBody, more=(201,))
+    async def put(self, tenant_id: str, body: TenantBody) -> TenantInfo:
+        """Create or replace the configuration of a tenant. Omitted limits do not apply."""
+
+    @Call("PUT", f"{_TENANT}/limits", "limit_tenant", _TAG, TenantInfo, body=TenantLimitsBody)
+    async def limit(self, tenant_id: str, body: TenantLimitsBody) -> TenantInfo:
+        """Change limits of a tenant, with a ``reason``. ``null`` removes a limit; omitted members keep their values."""
+
+    @Deletion("DELETE", _TENANT, "delete_tenant", _TAG, DeletedTenantAnswer)
+    async def delete(self, tenant_id: str) -> None:
+        """Delete the configuration of a tenant. Its jobs remain."""

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from ojster.core.access import EVERYWHERE, Grant, Role, Token, read_grant
-from ojster.core.calls import Arguments
+from ojster.core.calls import Arguments, Request, Whole
 from ojster.core.durations import format_duration, parse_duration
 from ojster.core.tenant import shown_tenant
 from ojster.core.timestamps import format_optional, format_timestamp, parse_moment, parse_optional, parse_timestamp
@@ -26,7 +26,7 @@ from ojster.core.wire import (
 from ojster.jobs.rate_limit_wire import RateBody
 
 
-class TenantLimitsBody(Struct):
+class TenantLimitsBody(Request):
     """Limits of a tenant, over all its queues.
 
     Spec: ojs-multi-tenancy 8.1
@@ -41,7 +41,7 @@ class TenantLimitsBody(Struct):
     reason: str | None = None
 
 
-class TenantBody(Struct):
+class TenantBody(Request):
     """Limits and fairness weight of a tenant.
 
     Spec: ojs-multi-tenancy 8.1
@@ -217,7 +217,7 @@ class TenantCountsBody(JobCountsBody, kw_only=True):
     failed_24h: Count
 
 
-class TenantInfo(Struct):
+class TenantInfo(Whole):
     """A tenant with its limits, its jobs and its work.
 
     Spec: ojs-multi-tenancy 10
@@ -246,6 +246,15 @@ class TenantsAnswer(Struct):
     tenants: list[TenantInfo]
     pagination: NumberedPaginationBody
 
+    @classmethod
+    def of(cls, tenants: list[TenantInfo], pagination: NumberedPaginationBody) -> Self:
+        """Return the answer that shows a page."""
+        return cls(tenants, tenants, pagination)
+
+    def value(self) -> list[TenantInfo]:
+        """Return the tenants of the page."""
+        return self.tenants
+
 
 class LimitUseBody(Struct):
     """A limit, and how much of it is used."""
@@ -262,7 +271,7 @@ class TenantFairnessBody(Struct):
     actual_share: float
 
 
-class TenantStatisticsAnswer(Struct):
+class TenantStatisticsAnswer(Whole):
     """The statistics of a tenant."""
 
     tenant_id: str
@@ -320,5 +329,3 @@ class SessionAnswer(Struct):
 SESSION: Final = msgspec.json.Decoder(SessionBody)
 
 TENANT: Final = msgspec.json.Decoder(TenantBody)
-
-TENANT_LIMITS: Final = msgspec.json.Decoder(TenantLimitsBody)
