@@ -17,6 +17,7 @@ from ojster.collections.result_files import ResultFiles
 from ojster.collections.service import CollectionService
 from ojster.core.errors import InvalidRequest
 from ojster.events.service import EventService
+from ojster.events.webhook_service import WebhookService
 from ojster.files.service import FileService
 from ojster.files.store import FileStore
 from ojster.fleet.service import Directive, FleetService
@@ -150,6 +151,11 @@ class Service:
     def events(self) -> EventService:
         """Events and notification channels."""
         return EventService(self.scope)
+
+    @cached_property
+    def webhooks(self) -> WebhookService:
+        """Webhook subscriptions and their deliveries."""
+        return WebhookService(self.scope, self.jobs)
 
     @cached_property
     def collections(self) -> CollectionService:

@@ -9,6 +9,7 @@ import aiohttp
 import httpx
 import msgspec
 import pytest
+from msgspec import UNSET
 
 from ojster.client.client import HttpClient
 from ojster.client.interface import Client
@@ -29,6 +30,7 @@ from ojster.core.job import Job
 from ojster.core.json_objects import read_members
 from ojster.core.rate_limit import Limits
 from ojster.events.channel import Channel
+from ojster.events.wire import SubscriptionBody, SubscriptionPatchBody
 from ojster.fleet.workers import Heartbeat
 from ojster.jobs.bulk import Action
 from ojster.jobs.claim_policy import Claim
@@ -53,7 +55,7 @@ async def client(request: pytest.FixtureRequest, service: Service) -> AsyncItera
         yield service
         return
     http = HttpClient("http://test")
-    connect(http, InMemoryTransport(to(Application(service))))
+    connect(http, InMemoryTransport(to(Application(service, trusting=True))))
     yield http
     await http.close()
 
@@ -405,3 +407,18 @@ async def test_tenants_are_configured_limited_shown_and_deleted(client: Client) 
     await client.tenants.delete("acme")
     with pytest.raises(NotFound):
         await client.tenants.delete("acme")
+
+
+async def test_webhook_subscriptions_are_made_changed_rotated_and_deleted(client: Client) -> None:
+    made = await client.webhooks.subscribe(SubscriptionBody("https://203.0.113.7/hook", ["job.failed"]))
+    assert made.secret
+    shown = await client.webhooks.find(made.id)
+    assert shown.secret is UNSET
+    assert await client.webhooks.all() == [shown]
+    assert (await client.webhooks.change(made.id, SubscriptionPatchBody(active=False))).active is False
+    assert (await client.webhooks.rotate(made.id)).secret not in (UNSET, made.secret)
+    with pytest.raises(NotFound):
+        await client.webhooks.delivery("del_" + new_id())
+    await client.webhooks.delete(made.id)
+    with pytest.raises(NotFound):
+        await client.webhooks.rotate(made.id)

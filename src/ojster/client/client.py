@@ -19,12 +19,17 @@ from ojster.client.queues import RemoteQueues
 from ojster.client.schedules import RemoteSchedules
 from ojster.client.tasks import RemoteTasks
 from ojster.client.workflows import RemoteWorkflows
+from ojster.events.calls import WebhookCalls
 from ojster.queues.calls import PoolCalls, RateLimitCalls
 from ojster.tenancy.calls import TenantCalls, TokenCalls
 
 
 class RemoteTenants(RemoteCapability, TenantCalls):
     """Calls about tenants."""
+
+
+class RemoteWebhooks(RemoteCapability, WebhookCalls):
+    """Calls about webhook subscriptions and their deliveries."""
 
 
 class RemoteRateLimits(RemoteCapability, RateLimitCalls):
@@ -71,6 +76,7 @@ class HttpClient:
         self.fleet = RemoteFleet(self._connection)
         self.schedules = RemoteSchedules(self._connection)
         self.events = RemoteEvents(self._connection)
+        self.webhooks = RemoteWebhooks(self._connection)
         self.collections = RemoteCollections(self._connection)
         self.files = RemoteFiles(self._connection)
         self.audit = RemoteAudit(self._connection)

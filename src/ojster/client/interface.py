@@ -12,7 +12,7 @@ from ojster.collections.calls import CollectionCalls
 from ojster.core.errors import OjsterError
 from ojster.core.job import Job
 from ojster.core.json_objects import Members
-from ojster.events.calls import EventCalls
+from ojster.events.calls import EventCalls, WebhookCalls
 from ojster.files.file import File, NewFile
 from ojster.fleet.calls import FleetCalls
 from ojster.insight.task_values import TaskFilter, TaskRun, TaskStatistics
@@ -304,6 +304,10 @@ class Client(Protocol):
     @property
     def events(self) -> EventCalls:
         """Calls about notification channels."""
+
+    @property
+    def webhooks(self) -> WebhookCalls:
+        """Calls about webhook subscriptions and their deliveries."""
 
     @property
     def collections(self) -> CollectionCalls:

@@ -7,6 +7,7 @@ from typing import Annotated, Final, Literal, Self
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from ojster.core.calls import Request, Whole
 from ojster.core.timestamps import format_timestamp, parse_timestamp
 from ojster.core.wire import Count, Json, NumberedPaginationBody, PaginationBody, Timestamp
 from ojster.events.channel import Channel
@@ -20,7 +21,7 @@ class EventFilterBody(Struct):
     job_types: list[str] = []
 
 
-class SubscriptionBody(Struct):
+class SubscriptionBody(Request):
     """A webhook subscription. In ``events``, ``job.*`` matches all types with that prefix, and ``*`` all types."""
 
     url: Annotated[str, Meta(max_length=2000)]
@@ -28,10 +29,10 @@ class SubscriptionBody(Struct):
     secret: Annotated[str, Meta(min_length=8, max_length=255)] | None = None
     active: bool = True
     filter: EventFilterBody | None = None
-    metadata: dict[str, Json] = {}
+    metadata: dict[str, Json] = msgspec.field(default_factory=dict)
 
 
-class SubscriptionPatchBody(Struct):
+class SubscriptionPatchBody(Request):
     """Changes of a webhook subscription."""
 
     url: Annotated[str, Meta(max_length=2000)] | UnsetType = UNSET
@@ -75,12 +76,30 @@ class SubscriptionAnswer(SubscriptionInfo, kw_only=True):
 
     subscription: SubscriptionInfo
 
+    @classmethod
+    def of(cls, shown: SubscriptionInfo) -> Self:
+        """Return the answer that shows a subscription."""
+        return cls(**msgspec.structs.asdict(shown), subscription=shown)
+
+    def value(self) -> SubscriptionInfo:
+        """Return the subscription."""
+        return self.subscription
+
 
 class SubscriptionsAnswer(Struct):
     """Webhook subscriptions, oldest first."""
 
     subscriptions: list[SubscriptionInfo]
     pagination: PaginationBody
+
+    @classmethod
+    def of(cls, subscriptions: list[SubscriptionInfo], pagination: PaginationBody) -> Self:
+        """Return the answer that shows a page."""
+        return cls(subscriptions, pagination)
+
+    def value(self) -> list[SubscriptionInfo]:
+        """Return the subscriptions of the page."""
+        return self.subscriptions
 
 
 def show_subscription(one: Subscription) -> SubscriptionInfo:
@@ -98,7 +117,7 @@ class DeletedSubscriptionAnswer(Struct):
     deleted: Literal[True] = True
 
 
-class WebhookTestAnswer(Struct):
+class WebhookTestAnswer(Whole):
     """The answer of a webhook's endpoint to a test, or why there was none."""
 
     success: bool
@@ -108,7 +127,7 @@ class WebhookTestAnswer(Struct):
     error: str | UnsetType = UNSET
 
 
-class DeliveryInfo(Struct):
+class DeliveryInfo(Whole):
     """A delivery of an event to a webhook."""
 
     id: str
@@ -137,6 +156,15 @@ class RetriedDeliveryAnswer(Struct):
 
     id: str
     state: Literal["pending"] = "pending"
+
+    @classmethod
+    def of(cls, id: str) -> Self:
+        """Return the answer that shows the id of a delivery."""
+        return cls(id)
+
+    def value(self) -> str:
+        """Return the id of the delivery."""
+        return self.id
 
 
 class ChannelInfo(Struct, omit_defaults=True):
