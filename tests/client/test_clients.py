@@ -38,7 +38,7 @@ from ojster.jobs.failure import Failure
 from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.messages import Acknowledgement, FailureReport, Progress, Release
 from ojster.jobs.queries import Page
-from ojster.queues.wire import PoolBody
+from ojster.queues.wire import PoolBody, QueueConfigBody
 from ojster.schedules.cron import Cron
 from ojster.server.application import Application
 from ojster.service import Service
@@ -422,3 +422,16 @@ async def test_webhook_subscriptions_are_made_changed_rotated_and_deleted(client
     await client.webhooks.delete(made.id)
     with pytest.raises(NotFound):
         await client.webhooks.rotate(made.id)
+
+
+async def test_queues_are_configured_limited_and_surveyed(client: Client) -> None:
+    configured = await client.queues.configure("mail", QueueConfigBody(concurrency=4, max_size=9))
+    assert configured.configuration.concurrency == 4
+    limited = await client.queues.limit("mail", Limits(concurrency=2))
+    assert limited.configuration.concurrency == 2
+    assert limited == await client.queues.configuration("mail")
+    await client.jobs.enqueue([request("t", queue="mail")])
+    assert [(queue.name, queue.counts.available) for queue in await client.queues.overviews()] == [("mail", 1)]
+    assert (await client.queues.overview("mail")).configuration == limited.configuration
+    with pytest.raises(NotFound):
+        await client.queues.configuration("other")

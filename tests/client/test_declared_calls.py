@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ojster.client.client import HttpClient
-from ojster.core.calls import Arguments, Calls, Declared, Deletion, calls_of
+from ojster.core.calls import Arguments, Calls, Declared, Deletion, Handled, calls_of
 from ojster.server.application import Application
 from ojster.server.endpoints import routes_of
 from ojster.server.route import BASE
@@ -51,6 +51,8 @@ def test_each_declared_call_has_an_endpoint(name: str, call: Declared) -> None:
     for path in (call.call.path, *call.call.also):
         route = routes[call.call.method, BASE + path]
         assert route.handler.__name__ == call.call.id
+        is_made = route.handler.__qualname__.startswith("_handler")
+        assert not (isinstance(call.call, Handled) and is_made), "its endpoint is written by hand"
         assert len(call.in_path) == path.count("{")
         assert set(call.in_query) <= set(route.query)
         assert not call.call.needs or route.needs == call.call.needs

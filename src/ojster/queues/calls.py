@@ -12,20 +12,34 @@ from ojster.core.calls import Call, Calls, Deletion, Handled, Listing, NumberedL
 from ojster.core.rate_limit import Limits
 from ojster.core.wire import DeletedAnswer
 from ojster.queues.answer_wire import (
+    AdminQueueBody,
+    AdminQueuesAnswer,
+    QueueAnswer,
+    QueueConfigurationAnswer,
+    QueueCreatedAnswer,
+    QueueDeletedAnswer,
+    QueueDetailAnswer,
+    QueuesAnswer,
+    QueueStatisticsAnswer,
+)
+from ojster.queues.limit_wire import (
     DispatchedAnswer,
     LimitAnswer,
     LimitPageAnswer,
     PoolAnswer,
     PoolsAnswer,
     PoolStateBody,
-    QueueAnswer,
-    QueueCreatedAnswer,
-    QueueDeletedAnswer,
-    QueuesAnswer,
-    QueueStatisticsAnswer,
 )
 from ojster.queues.queues import Queue, QueueStatistics
-from ojster.queues.wire import DeletionStrategy, NewQueueBody, PoolBody, QueueDeletionBody, RateLimitOverrideBody
+from ojster.queues.wire import (
+    DeletionStrategy,
+    NewQueueBody,
+    PoolBody,
+    QueueConfigBody,
+    QueueDeletionBody,
+    QueueLimitBody,
+    RateLimitOverrideBody,
+)
 
 _TAG: Final = "Queues"
 _ONE: Final = "/queues/{name}"
@@ -74,6 +88,41 @@ class QueueCalls(Calls):
     )
     async def delete(self, name: str, strategy: DeletionStrategy = "reject", target: str | None = None) -> int:
         """Delete a queue and its configuration; ``strategy`` says what becomes of jobs that wait in it."""
+
+    @Call("GET", f"{_ONE}/config", "show_queue_config", _TAG, QueueConfigurationAnswer, for_all=True)
+    async def configuration(self, name: str) -> QueueConfigurationAnswer:
+        """Show the configuration of a queue."""
+
+    @Call(
+        "PUT",
+        f"{_ONE}/config",
+        "configure_queue",
+        _TAG,
+        QueueConfigurationAnswer,
+        body=QueueConfigBody,
+        for_all=True,
+    )
+    async def configure(self, name: str, body: QueueConfigBody) -> QueueConfigurationAnswer:
+        """Change the configuration of a queue, which need not exist. Omitted members keep their values."""
+
+    @Call(
+        "PUT",
+        "/admin/queues/{name}/rate-limit",
+        "limit_admin_queue",
+        _OPERATORS,
+        QueueConfigurationAnswer,
+        body=QueueLimitBody,
+    )
+    async def limit(self, name: str, limits: Limits) -> QueueConfigurationAnswer:
+        """Replace the concurrency limit and the rate limits of a queue. An empty body removes all limits."""
+
+    @NumberedListing("GET", "/admin/queues", "list_admin_queues", _OPERATORS, AdminQueuesAnswer, needs=INSPECT)
+    async def overviews(self) -> list[AdminQueueBody]:
+        """List the queues with their job counts by state, throughput and latency."""
+
+    @Call("GET", "/admin/queues/{name}", "show_admin_queue", _OPERATORS, QueueDetailAnswer, needs=INSPECT)
+    async def overview(self, name: str) -> QueueDetailAnswer:
+        """Show a queue with its counts, throughput, latency and configuration."""
 
 
 class RateLimitCalls(Calls):

@@ -11,7 +11,9 @@ from ojster.jobs.names import check_queue_name
 from ojster.jobs.rate_limit_wire import check_key
 from ojster.jobs.scope import CapabilityService
 from ojster.queues import limit_views, limits, pools
-from ojster.queues.answer_wire import (
+from ojster.queues.calls import PoolCalls, RateLimitCalls
+from ojster.queues.fairness import Sharing
+from ojster.queues.limit_wire import (
     DispatchedAnswer,
     DispatchedBody,
     DispatchedQueueBody,
@@ -20,8 +22,6 @@ from ojster.queues.answer_wire import (
     show_limit,
     show_pool,
 )
-from ojster.queues.calls import PoolCalls, RateLimitCalls
-from ojster.queues.fairness import Sharing
 from ojster.queues.limits import Override
 from ojster.queues.pool import Pool
 from ojster.queues.wire import PoolBody

@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
+
+import msgspec
 
 from ojster.core.errors import InvalidRequest, NotFound
+from ojster.core.rate_limit import Limits
+from ojster.core.states import JobState
 from ojster.core.tenant import NOBODY
+from ojster.core.timestamps import format_optional, format_timestamp
+from ojster.core.wire import JobCountsBody
 from ojster.jobs.bulk_service import SWEEP_BATCH_SIZE
 from ojster.jobs.filter_walk import JobFilter, batches
 from ojster.jobs.names import check_queue_name
 from ojster.jobs.scope import CapabilityService, Scope, accepted
 from ojster.jobs.service import JobService
-from ojster.queues import lifecycle, queues
+from ojster.queues import lifecycle, overview, queues
+from ojster.queues.answer_wire import (
+    AdminQueueBody,
+    LatencyBody,
+    QueueConfigurationAnswer,
+    QueueDetailAnswer,
+    show_configuration,
+)
 from ojster.queues.calls import QueueCalls
+from ojster.queues.configuration import Configuration, configure
+from ojster.queues.configuration_wire import configuration_of
 from ojster.queues.lifecycle import Draining
+from ojster.queues.overview import QueueDetail, QueueOverview, throughput
 from ojster.queues.queues import Queue, QueueStatistics
-from ojster.queues.wire import DeletionStrategy
+from ojster.queues.wire import DeletionStrategy, QueueConfigBody
 
 _MAX_DRAININGS: Final = 10
 """Number of times that a queue to delete is emptied while jobs are pushed into it."""
@@ -114,6 +130,67 @@ class QueueService(CapabilityService, QueueCalls):
             drainings += 1
         return changed
 
+    async def configuration(self, name: str) -> QueueConfigurationAnswer:
+        """Return the configuration of a queue.
+
+        Raises
+        ------
+        NotFound
+            The queue does not exist.
+        """
+        self.scope.require_all_tenants("The configuration of a queue")
+        detail = await self._detail(name)
+        return QueueConfigurationAnswer(name, show_configuration(detail.overview.queue.limits, detail.config))
+
+    async def configure(self, name: str, body: QueueConfigBody) -> QueueConfigurationAnswer:
+        """Change what ``body`` sets of the configuration of a queue, which need not exist; return all of it.
+
+        Raises
+        ------
+        InvalidRequest, Unsupported
+            The name or a setting is invalid.
+        """
+        return await self._configure(configuration_of(check_queue_name(name), body))
+
+    async def limit(self, name: str, limits: Limits) -> QueueConfigurationAnswer:
+        """Replace the limits of a queue, which need not exist; return its configuration."""
+        return await self._configure(Configuration(check_queue_name(name), msgspec.structs.asdict(limits)))
+
+    async def _configure(self, change: Configuration) -> QueueConfigurationAnswer:
+        self.scope.require_all_tenants("Configuring a queue")
+        await self.scope.do(configure, change)
+        return await self.configuration(change.queue)
+
+    async def overviews(self) -> list[AdminQueueBody]:
+        """Return the queues with their jobs by state, throughput and latency, by name."""
+        self.scope.require_all_tenants("The overview of queues")
+        self.scope.need_view_of_all_queues()
+        found = await self.scope.survey(overview.list_overviews, None)
+        return [AdminQueueBody(**_members(queue)) for queue in found]
+
+    async def overview(self, name: str) -> QueueDetailAnswer:
+        """Return a queue with its jobs by state, throughput, latency and configuration.
+
+        Raises
+        ------
+        NotFound
+            The queue does not exist.
+        """
+        self.scope.require_all_tenants("The overview of a queue")
+        self.scope.need_view_of_all_queues()
+        detail = await self._detail(name)
+        return QueueDetailAnswer(
+            **_members(detail.overview),
+            configuration=show_configuration(detail.overview.queue.limits, detail.config),
+            oldest_available_at=format_optional(detail.oldest_at),
+        )
+
+    async def _detail(self, name: str) -> QueueDetail:
+        detail = await self.scope.look(overview.show_queues, check_queue_name(name))
+        if detail is None:
+            raise NotFound(f"There is no queue {name!r}.", resource_type="queue", resource_id=name)
+        return detail
+
     async def _drain(self, name: str, target: str | None) -> int:
         """Discard or move the jobs that wait now, in small transactions; return their number."""
         changed = 0
@@ -127,3 +204,17 @@ class QueueService(CapabilityService, QueueCalls):
         self.scope.require_all_tenants("Resuming a queue")
         self.scope.check_queue(name)
         return await self.database.run(queues.resume, check_queue_name(name))
+
+
+def _members(one: QueueOverview) -> dict[str, Any]:
+    queue, hour = one.queue, one.hour
+    return {
+        "name": queue.name,
+        "state": "active" if queue.paused_at is None else "paused",
+        "counts": JobCountsBody(**{state.value: one.counts.get(state, 0) for state in JobState}),
+        "throughput": throughput(one.recent),
+        "latency_ms": LatencyBody(hour.percentile(0.5), hour.percentile(0.95), hour.percentile(0.99)),
+        "paused": queue.paused_at is not None,
+        "paused_at": format_optional(queue.paused_at),
+        "created_at": format_timestamp(queue.created_at),
+    }

@@ -100,7 +100,7 @@ AllowedType = Annotated[str, Meta(pattern=rf"^(\*|{TYPE_PATTERN.pattern}(\.\*)?)
 """A job type, or a prefix such as ``payment.*``."""
 
 
-class QueueConfigBody(Struct, forbid_unknown_fields=True):
+class QueueConfigBody(Request, forbid_unknown_fields=True):
     """Changes of the settings of a queue. Missing members stay unchanged; ``null`` removes a setting."""
 
     concurrency: Count | UnsetType | None = UNSET
@@ -147,19 +147,24 @@ NEW_QUEUE: Final = msgspec.json.Decoder(NewQueueBody)
 QUEUE_DELETION: Final = msgspec.json.Decoder(QueueDeletionBody)
 
 
-class QueueLimitBody(Struct, forbid_unknown_fields=True):
+class QueueLimitBody(Arguments, forbid_unknown_fields=True):
     """Concurrency and rate limits of a queue; a missing member means no limit."""
 
     concurrency: Count | None = None
     rate: RateBody | None = None
     throttle: RateBody | None = None
 
+    @classmethod
+    def of(cls, limits: Limits) -> Self:
+        """Return the request that replaces limits."""
+        return cls(limits.concurrency, show_rate(limits.rate), show_rate(limits.throttle))
 
-QUEUE_CONFIG: Final = msgspec.json.Decoder(QueueConfigBody)
+    def arguments(self, now: int) -> Mapping[str, Any]:
+        """Return the arguments in the body."""
+        return {"limits": parse_limits(msgspec.to_builtins(self), "rate_limit")}
+
 
 POOL: Final = msgspec.json.Decoder(PoolBody)
-
-QUEUE_LIMIT: Final = msgspec.json.Decoder(QueueLimitBody)
 
 
 def show_rate(rate: Rate | None) -> RateBody | None:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from ojster.queues.answer_wire import PoolAnswer
 from ojster.queues.calls import PoolCalls
+from ojster.queues.limit_wire import PoolAnswer
 from ojster.queues.wire import POOL
 from ojster.server.answer import Answer, encode
 from ojster.server.declared import endpoints_of

@@ -11,21 +11,19 @@ from msgspec import UNSET
 
 from ojster.jobs.names import check_queue_name
 from ojster.queues.answer_wire import (
-    QueueConfigurationAnswer,
     QueueCreatedAnswer,
     QueueDeletedAnswer,
     show_queue,
     show_statistics,
 )
 from ojster.queues.calls import QueueCalls
-from ojster.queues.configuration import Configuration, configure
+from ojster.queues.configuration import Configuration
 from ojster.queues.configuration_wire import configuration_of
-from ojster.queues.wire import NEW_QUEUE, QUEUE_DELETION, QueueConfigBody, QueueDeletionBody
+from ojster.queues.wire import NEW_QUEUE, QUEUE_DELETION, QueueDeletionBody
 from ojster.server.answer import Answer, encode
 from ojster.server.declared import endpoints_of
-from ojster.server.endpoints.queues_admin import configure_queue, queue_configuration, show_queue_config
 from ojster.server.request import HttpRequest
-from ojster.server.route import BASE, Route, location
+from ojster.server.route import location
 
 
 async def _statistics(request: HttpRequest) -> Answer:
@@ -37,10 +35,10 @@ async def _create(request: HttpRequest) -> Answer:
     body = await request.read(NEW_QUEUE)
     name = check_queue_name(body.name)
     change = configuration_of(name, body.config or body)
-    queue = await request.service.queues.create(name)
-    if change != Configuration(name):
-        await request.service.scope.do(configure, change)
-    made = await queue_configuration(request, name)
+    queues = request.service.queues
+    queue = await queues.create(name)
+    is_configured = change != Configuration(name)
+    made = await (queues.configure(name, body.config or body) if is_configured else queues.configuration(name))
     shown = show_queue(queue)
     answer = QueueCreatedAnswer(name, shown.status, made.configuration, shown.created_at, shown)
     return Answer(encode(answer), 201, headers=(location("queues", name),))
@@ -55,27 +53,8 @@ async def _delete(request: HttpRequest) -> Answer:
     return Answer(encode(QueueDeletedAnswer(name, body.strategy, changed, target_queue=target)))
 
 
-ROUTES: Final = (
-    *endpoints_of(
-        QueueCalls,
-        lambda service: service.queues,
-        {QueueCalls.statistics: _statistics, QueueCalls.create: _create, QueueCalls.delete: _delete},
-    ),
-    Route(
-        "GET",
-        f"{BASE}/queues/{{name}}/config",
-        show_queue_config,
-        "Queues",
-        answer=QueueConfigurationAnswer,
-        for_all=True,
-    ),
-    Route(
-        "PUT",
-        f"{BASE}/queues/{{name}}/config",
-        configure_queue,
-        "Queues",
-        QueueConfigBody,
-        QueueConfigurationAnswer,
-        for_all=True,
-    ),
+ROUTES: Final = endpoints_of(
+    QueueCalls,
+    lambda service: service.queues,
+    {QueueCalls.statistics: _statistics, QueueCalls.create: _create, QueueCalls.delete: _delete},
 )

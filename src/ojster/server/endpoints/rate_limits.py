@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from ojster.queues.answer_wire import LimitPageAnswer
 from ojster.queues.calls import RateLimitCalls
+from ojster.queues.limit_wire import LimitPageAnswer
 from ojster.server.answer import Answer, encode
 from ojster.server.declared import endpoints_of
 from ojster.server.pages import numbered_page, numbered_pagination
