@@ -88,7 +88,7 @@ _ALL: Final = (
         "commands.queues:queues",
         "List, show, create, pause, resume and delete queues.",
         "queues",
-        "create delete list pause resume show",
+        "create delete list pause resume show unserved",
     ),
     CommandPlace("tasks", "commands.tasks:tasks", "Show the recorded runs of tasks.", "insight", "runs statistics"),
     CommandPlace(
