@@ -113,11 +113,11 @@ async def main() -> None:
             await app.astart(definition.name, params=params, target="/gists")
         except Duplicate as refused:
             print(f"a second one is refused: {refused.details['existing_workflow_id'] == run.id}")
-        async for info in run.watch():
+        async for info in run.awatch():
             if any(step.on_hold for step in info.walk()):
-                await run.resume({"by": "ada"})
-        print(await run.result(timeout=30))
-        print(await run.notes(), await run.properties())
+                await run.aresume({"by": "ada"})
+        print(await run.aresult(timeout=30))
+        print(await run.anotes(), await run.aproperties())
         print([gist["starred"] for gist in GISTS.values()])
         worker.stop()
         await working

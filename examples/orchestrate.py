@@ -66,7 +66,7 @@ async def main() -> None:
         worker = Worker(app)
         working = asyncio.create_task(worker.run())
         run = await app.astart(Nightly, params={"names": ["core", "docs"]})
-        result = await run.result()
+        result = await run.aresult()
         print([step.label for step in run.info.walk()])
         print(result["report"])
         worker.stop()

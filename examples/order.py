@@ -62,12 +62,12 @@ async def main() -> None:
         run = await app.astart(order, params={"order": 42}, timeout=3600)
         worker = Worker(app)
         working = asyncio.create_task(worker.run())
-        async for info in run.watch():
+        async for info in run.awatch():
             print(info.state, [f"{step.label}: {step.state}" for step in info.walk() if step.state == "active"])
             for step in info.walk():
                 if step.state == "blocked":
-                    await run.approve(step.path, "looks good", author="ada")
-        print(await run.result())
+                    await run.aapprove(step.path, "looks good", author="ada")
+        print(await run.aresult())
         print(run.draw())
         worker.stop()
         await working

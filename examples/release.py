@@ -64,17 +64,17 @@ async def main() -> None:
 
         run = await app.astart(plan("amd64", "arm64", "riscv64"), params={"version": "2.0"})
         try:
-            await run.result()
+            await run.aresult()
         except WorkflowFailed as error:
             print(error)
-        info = await run.refresh()
+        info = await run.arefresh()
         print({step.label: step.state for step in info.walk()})
 
         broken.clear()  # the compiler works again
         first = {step.label: step.job_id for step in info.walk()}
-        await run.retry()
-        print(await run.result())
-        again = [step.label for step in (await run.refresh()).walk() if step.job_id != first[step.label]]
+        await run.aretry()
+        print(await run.aresult())
+        again = [step.label for step in (await run.arefresh()).walk() if step.job_id != first[step.label]]
         print("done again, or at last:", again)
 
         for item in await app.collection("releases").aitems():

@@ -1,10 +1,14 @@
-"""What documentation and examples import is public, and what is public can be imported."""
+"""What documentation shows is public, can be imported, and has a plain method for each asynchronous one."""
 
 from __future__ import annotations
 
+import inspect
 import re
+import sys
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,3 +36,92 @@ def test_what_is_shown_imports_public_modules_alone() -> None:
 @pytest.mark.parametrize("module", [name for name in PUBLIC if "django" not in name])
 def test_a_public_module_can_be_imported(module: str) -> None:
     assert import_module(module).__doc__
+
+
+ASYNCHRONOUS_ALONE = {
+    "ojster.handlers.agent.AgentTask": "for asynchronous handlers, which call language models",
+    "ojster.sandbox.sandbox.Sandbox": "workers run code in it",
+    "ojster.server.application.Application": "an ASGI application",
+    "ojster.service.Service": "the calls of a database, for an event loop",
+    "ojster.worker.worker.Worker": "runs in the event loop of its process",
+}
+"""Public classes that synchronous programs do not use, with the reason."""
+
+FOR_WORKERS = "The worker calls it."
+"""What the docstring of a method says that neither handlers nor programs call."""
+
+
+def public_classes() -> set[type]:
+    """Return the classes of the public modules, and those that their methods and properties return."""
+    waiting = [
+        value
+        for module in map(import_module, (name for name in PUBLIC if "django" not in name))
+        for name in getattr(module, "__all__", vars(module))
+        if inspect.isclass(value := getattr(module, name))
+    ]
+    classes: set[type] = set()
+    while waiting:
+        kind = waiting.pop()
+        if kind.__module__.startswith("ojster.") and kind.__name__[0] != "_" and kind not in classes:
+            classes.add(kind)
+            if path_of(kind) not in ASYNCHRONOUS_ALONE:
+                waiting += returned_by(kind)
+    return classes
+
+
+def path_of(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__name__}"
+
+
+def returned_by(kind: type) -> Iterator[type]:
+    """Yield the classes of the house that a class returns from its public methods and properties."""
+    for name, member in inspect.getmembers(kind):
+        function = member.fget if isinstance(member, property) else getattr(member, "func", member)
+        if name[0] != "_" and inspect.isfunction(function):
+            for word in re.findall(r"\w+", str(function.__annotations__.get("return"))):
+                returned = sys.modules[function.__module__].__dict__.get(word)
+                if inspect.isclass(returned):
+                    yield returned
+
+
+def asynchronous_methods() -> Iterator[tuple[type, str, Callable[..., Any]]]:
+    for kind in public_classes():
+        if path_of(kind) in ASYNCHRONOUS_ALONE or getattr(kind, "_is_protocol", False):
+            continue
+        for name, method in inspect.getmembers(kind, inspect.isfunction):
+            is_async = inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method)
+            if is_async and name[0] != "_" and FOR_WORKERS not in (method.__doc__ or ""):
+                yield kind, name, method
+
+
+def test_no_public_class_is_the_asynchronous_one_of_two() -> None:
+    assert [kind for kind in public_classes() if kind.__name__.startswith("Async")] == []
+
+
+def test_each_asynchronous_method_has_a_plain_twin_with_the_same_signature() -> None:
+    """The name of the asynchronous one begins with ``a``; the plain one takes the same and returns the same."""
+    checked, problems = set(), []
+    for kind, name, method in asynchronous_methods():
+        twin = getattr(kind, name[1:], None)
+        checked.add(f"{kind.__name__}.{name}")
+        if name[0] != "a" or not inspect.isfunction(twin) or inspect.iscoroutinefunction(twin):
+            problems.append(f"{kind.__name__}.{name} has no plain twin")
+        elif shown_signature(twin) != shown_signature(method).replace("-> 'Async", "-> '"):
+            problems.append(f"{kind.__name__}: {name}{shown_signature(method)}, but {shown_signature(twin)}")
+    assert problems == []
+    assert ASYNCHRONOUS_ALONE.keys() <= set(map(path_of, public_classes()))
+    assert {
+        *(
+            "App.astart",
+            "App.aclose",
+            "JobType.aenqueue_in",
+            "JobHandle.aresult",
+            "Run.awatch",
+            "JobContext.aheartbeat",
+        ),
+        *("SharedCollection.aadd_file", "SharedProperties.aupdate", "JobTester.adrain", "FakeContext.anote"),
+    } <= checked
+
+
+def shown_signature(method: Callable[..., Any]) -> str:
+    return str(inspect.signature(method))

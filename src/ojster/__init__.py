@@ -15,7 +15,7 @@ from ojster.core.version import __version__
 if TYPE_CHECKING:
     from ojster.api.app import App
     from ojster.api.constructs import Graph, batch, code, definition, each, error_of, gate, param, result_of, saga, wait
-    from ojster.api.workflow_handle import AsyncRun, Run
+    from ojster.api.workflow_handle import Run
     from ojster.core.errors import (
         BackendUnavailable,
         Conflict,
@@ -63,7 +63,6 @@ if TYPE_CHECKING:
 __all__ = [
     "INDEX",
     "App",
-    "AsyncRun",
     "BackendUnavailable",
     "Child",
     "ChildLimits",
@@ -212,10 +211,7 @@ _PLACES: Final = {
         "group",
     ),
     "ojster.handlers.child": ("Child",),
-    "ojster.api.workflow_handle": (
-        "AsyncRun",
-        "Run",
-    ),
+    "ojster.api.workflow_handle": ("Run",),
     "ojster.workflows.read.info": (
         "StepInfo",
         "WorkflowInfo",

@@ -218,7 +218,7 @@ async def test_results_that_steps_refer_to_are_converted_for_the_next_step(app: 
     first = parcel.s()
     run = await app.astart(chain(first, lines_of.s({"$ref": "steps.0.result"})))  # type: ignore[arg-type]
     await Worker(app).run(until_empty=True)
-    await run.refresh()
+    await run.arefresh()
     (last,) = [step for step in run.info.walk() if step.path == "1"]
     assert (last.state, msgspec.json.decode(msgspec.json.encode(last.result), type=list[Line])) == ("completed", [LINE])
     await app.aclose()

@@ -328,10 +328,10 @@ async def test_large_results_come_back_as_they_were(app: App) -> None:
         assert alone == {"text": "x" * 70_000}
         assert await (await long_letter.aenqueue()).aresult(20) == TOO_LARGE
         run = await app.astart(chain(group(small_letter.s(), long_letter.s()), last.s()))
-        assert await run.result(20) == ["last"]
+        assert await run.aresult(20) == ["last"]
         assert seen["0"] == {"0": {"text": "x" * 70_000}, "1": TOO_LARGE}
         both = await app.astart(group(small_letter.s(), long_letter.s()))
-        assert await both.result(20) == [{"text": "x" * 70_000}, TOO_LARGE]
+        assert await both.aresult(20) == [{"text": "x" * 70_000}, TOO_LARGE]
         handle = await report.aenqueue()
         assert await handle.aresult(20) == "done"
         items = await app.client().collections.items(Where(job_id=handle.id))

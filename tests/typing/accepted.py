@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from datetime import timedelta
-from typing import Annotated, assert_type
+from typing import Annotated, Any, assert_type
 
-from ojster import App, Depends, JobContext, JobHandle, Provided, Workflow, chain, result_of
+from ojster import App, Depends, JobContext, JobHandle, Provided, Run, Workflow, WorkflowInfo, chain, result_of
+from ojster.collections.items import Item
 
 app = App("sqlite:///jobs.db")
 
@@ -92,3 +93,22 @@ def use_classes() -> None:
     assert_type(report.enqueue("January", pages=2).result(), list[str])
     assert_type(async_report.enqueue("January").result(), bytes)
     assert_type(report("January"), list[str])
+
+
+def use_workflows() -> None:
+    run = app.start(chain(double.s(2)), name="two")
+    assert_type(run, Run)
+    assert_type(run.refresh(), WorkflowInfo)
+    assert_type(list(run.watch()), list[WorkflowInfo])
+    assert_type(run.cancel(stop_active=True), None)
+    assert_type(app.find("id").refresh(), JobHandle[Any])
+    assert_type(app.collection("releases").add("a", 1, replace=True), Item)
+
+
+async def use_workflows_in_coroutines() -> None:
+    run = await app.astart(chain(double.s(2)), name="two")
+    assert_type(run, Run)
+    assert_type(await run.arefresh(), WorkflowInfo)
+    assert_type([info async for info in run.awatch()], list[WorkflowInfo])
+    assert_type(await double.enqueue(1).arefresh(), JobHandle[int])
+    assert_type(double.enqueue(1).refresh(), JobHandle[int])

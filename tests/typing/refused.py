@@ -36,7 +36,15 @@ async def misuse() -> None:
     send.using(priority="high")  # wrong: an option of another type
     result: str = double.enqueue(3).result()  # wrong: the result is a number
     handle: JobHandle[str] = double.enqueue(3)  # wrong: so is that of the handle
-    print(result, handle)
+    number: str = await double.enqueue(3).aresult()  # wrong: the same where it is awaited
+    print(result, handle, number)
+    run = app.start(double.s(3))
+    run.result(timeout="long")  # wrong: no number of seconds
+    run.cancel(True)  # wrong: an argument that has a name alone
+    run.approve()  # wrong: a missing step
+    await run.refresh()  # wrong: the plain method returns no coroutine
+    text: str = run.refresh()  # wrong: it returns the workflow
+    print(text)
 
 
 @app.job(queu="mail")  # wrong: an unknown option of a declaration

@@ -63,7 +63,7 @@ def in_thread(n: int) -> tuple[int, str, int]:
 @app.job("context")
 async def with_context(context: JobContext, n: int) -> dict[str, Any]:
     context.progress(n, 10, "so far")
-    await context.heartbeat()
+    await context.aheartbeat()
     return {
         "attempt": context.attempt,
         "last": context.is_last_attempt,

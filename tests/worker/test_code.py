@@ -14,7 +14,7 @@ import pytest
 
 import ojster
 from ojster import App, InvalidRequest, Worker, WorkflowFailed, chain
-from ojster.api.workflow_handle import AsyncRun
+from ojster.api.workflow_handle import Run
 from ojster.core.json_objects import read_members
 from ojster.jobs.code import CODE_TYPE
 from ojster.sandbox.sandbox import Sandbox
@@ -52,9 +52,9 @@ async def app(url: str) -> AsyncIterator[App]:
     await made.aclose()
 
 
-async def start(app: App, *steps: dict[str, Any], **more: Any) -> AsyncRun:
+async def start(app: App, *steps: dict[str, Any], **more: Any) -> Run:
     wire = {"type": "chain", "steps": list(steps)} | more
-    return AsyncRun(app, await app.client().workflows.create(read_members(msgspec.json.encode(wire))))
+    return Run(app, await app.client().workflows.create(read_members(msgspec.json.encode(wire))))
 
 
 async def test_a_chain_of_code_shares_properties_and_passes_results_on(app: App) -> None:
@@ -67,9 +67,9 @@ async def test_a_chain_of_code_shares_properties_and_passes_results_on(app: App)
     ]
     run = await start(app, *steps, params={"name": "ada"})
     async with working(app, code=Sandbox()):
-        assert await run.result(20) == [[1, 2], "ada"]
-    assert await run.properties() == {"seen": "ada!"}
-    assert await run.notes() == ["begun"]
+        assert await run.aresult(20) == [[1, 2], "ada"]
+    assert await run.aproperties() == {"seen": "ada!"}
+    assert await run.anotes() == ["begun"]
     assert [step.type for step in run.info.steps] == [CODE_TYPE, CODE_TYPE]  # type: ignore[union-attr]
 
 
@@ -84,7 +84,7 @@ async def test_a_worker_that_was_not_told_to_run_code_leaves_it_to_others(app: A
         assert await (await note.aenqueue()).aresult(20) == "noted"
         assert (await app.client().workflows.status(run.id)).current[0].state == "available"
     async with working(app, code=Sandbox()) as worker:
-        assert await run.result(20) == "run"
+        assert await run.aresult(20) == "run"
         assert worker.capabilities == {"labels": {"ojster.code": "confined"}}
 
 
@@ -101,8 +101,8 @@ async def test_code_has_a_fallback_and_retries_and_keeps_what_it_shares(app: App
     mend = code("def body(job, error): return 'mended: ' + error['message']", {"$ref": "steps.risky.error"})
     run = await start(app, again, code("def body(job): raise ValueError('no')", id="risky", fallback=mend))
     async with working(app, code=Sandbox()):
-        assert await run.result(20) == "mended: no"
-    assert await run.properties() == {"tries": 2}
+        assert await run.aresult(20) == "mended: no"
+    assert await run.aproperties() == {"tries": 2}
 
 
 async def test_code_waits_goes_back_skips_and_fails(app: App) -> None:
@@ -114,34 +114,34 @@ async def test_code_waits_goes_back_skips_and_fails(app: App) -> None:
         code("def body(job): raise ValueError('it is not to be run')"),
     )
     async with working(app, code=Sandbox()):
-        while not any(one.state == "waiting" for one in (await run.status()).current):
+        while not any(one.state == "waiting" for one in (await run.astatus()).current):
             await asyncio.sleep(0.05)
-        await run.resume({"yes": 1})
-        await run.result(20)
-        assert await run.properties() == {"n": 3}
+        await run.aresume({"yes": 1})
+        await run.aresult(20)
+        assert await run.aproperties() == {"n": 3}
         wrong = code("def body(job): raise Fail('no', code='teapot')")
         failing = await start(app, wrong, on_error=code("def body(job): 1"))
         with pytest.raises(WorkflowFailed) as failed:
-            await failing.result(20)
+            await failing.aresult(20)
     assert failed.value.error is not None
     assert failed.value.error.errors[0]["code"] == "teapot"
-    assert list((await failing.status()).results) == ["steps", "on_error"]
+    assert list((await failing.astatus()).results) == ["steps", "on_error"]
 
 
 async def test_parallel_code_that_changes_the_same_property_runs_again_and_loses_nothing(app: App) -> None:
     body = "import time\ndef body(job):\n    n = job.get('n', 0)\n    time.sleep(0.2)\n    job['n'] = n + 1"
     wire = {"type": "group", "jobs": [code(body) for _ in range(4)]}
-    run = AsyncRun(app, await app.client().workflows.create(read_members(msgspec.json.encode(wire))))
+    run = Run(app, await app.client().workflows.create(read_members(msgspec.json.encode(wire))))
     async with working(app, code=Sandbox()):
-        await run.result(60)
-    assert await run.properties() == {"n": 4}
+        await run.aresult(60)
+    assert await run.aproperties() == {"n": 4}
 
 
 async def test_a_time_out_kills_code(app: App) -> None:
     run = await start(app, code("def body(job):\n    while True: pass", timeout=1))
     async with working(app, code=Sandbox()):
         with pytest.raises(WorkflowFailed) as failed:
-            await run.result(30)
+            await run.aresult(30)
     assert failed.value.error is not None
     assert failed.value.error.errors[0]["code"] == "timeout"
 
@@ -150,12 +150,12 @@ async def test_code_is_a_snapshot_of_its_definition_and_hashed_with_it(app: App)
     client = app.client()
     first = {"type": "chain", "steps": [code("def body(job): return 1")]}
     made = await client.definitions.create("flow", read_members(msgspec.json.encode(first)))
-    run = AsyncRun(app, await client.workflows.create(read_members(b'{"definition":"flow"}')))
+    run = Run(app, await client.workflows.create(read_members(b'{"definition":"flow"}')))
     second = {"type": "chain", "steps": [code("def body(job): return 2")]}
     changed = await client.definitions.update("flow", read_members(msgspec.json.encode(second)))
     assert made.hashes["steps"] != changed.hashes["steps"]
     async with working(app, code=Sandbox()):
-        assert await run.result(20) == 1
+        assert await run.aresult(20) == 1
 
 
 async def test_code_that_cannot_be_run_is_refused_when_its_workflow_is_created(app: App) -> None:
@@ -193,7 +193,7 @@ async def test_an_invalid_result_of_code_affects_only_its_own_job(app: App, body
     async with working(app, code=Sandbox()):
         assert await other.aresult(20) == "fine"
         for _ in range(200):
-            info = await run.refresh()
+            info = await run.arefresh()
             if info.finished:
                 break
             await asyncio.sleep(0.05)
@@ -206,7 +206,7 @@ async def test_code_does_what_the_function_does_whose_source_it_is(app: App) -> 
     steps.append(ojster.code(recursion, 6, attempts=1))
     runs = [await app.astart(chain(step)) for step in steps]
     async with working(app, code=Sandbox(), concurrency=4):
-        results = [await run.result(100) for run in runs]
+        results = [await run.aresult(100) for run in runs]
     expected = [function({}) for function in CONSTRUCTS.values()] + [recursion({}, 6)]
     assert results == json.loads(json.dumps(expected))
 

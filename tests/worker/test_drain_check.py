@@ -29,8 +29,8 @@ async def test_all_steps_of_a_large_group_run(shared_url: str, monkeypatch: pyte
     maintenance = app.service().maintenance
     monkeypatch.setattr(maintenance, "start", lambda **_: None)  # it would be as quick as the worker, or not
     await Worker(app, concurrency=500).run(until_empty=True)
-    assert (await workflow.refresh()).state == "completed"
-    assert len(await workflow.result(5)) == SIZE
+    assert (await workflow.arefresh()).state == "completed"
+    assert len(await workflow.aresult(5)) == SIZE
     await app.aclose()
 
 

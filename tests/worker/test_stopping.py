@@ -65,8 +65,8 @@ async def test_a_branch_starts_when_the_handler_has_really_stopped(app: App, kin
         async with asyncio.timeout(LIMIT):
             await running.wait()
             if end == "cancel":
-                await run.cancel(stop_active=True)
-            while not (await run.refresh()).finished:
+                await run.acancel(stop_active=True)
+            while not (await run.arefresh()).finished:
                 await asyncio.sleep(0.01)
     finally:
         worker.stop(0)
@@ -110,7 +110,7 @@ async def test_a_thread_that_succeeds_after_its_stop_has_taken_effect_if_that_ca
         async with asyncio.timeout(LIMIT):
             while not begun.is_set():
                 await asyncio.sleep(0.01)
-            await run.cancel(stop_active=True)
+            await run.acancel(stop_active=True)
             while worker.abandoned == 0:
                 await asyncio.sleep(0.01)
             may_end.set()

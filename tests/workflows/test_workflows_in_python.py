@@ -15,12 +15,12 @@ import uvicorn
 from ojster import (
     INDEX,
     App,
-    AsyncRun,
     Conflict,
     Graph,
     InvalidRequest,
     InvalidWorkflow,
     JobContext,
+    Run,
     Worker,
     WorkflowCancelled,
     WorkflowFailed,
@@ -87,7 +87,7 @@ async def app(url: str) -> AsyncIterator[App]:
     async def give_up(context: JobContext) -> None:
         run = await app.afind_workflow(context.workflow_id or "")
         try:
-            await run.cancel(stop_active=True)
+            await run.acancel(stop_active=True)
             await asyncio.sleep(30)
         finally:
             cleaned.set()
@@ -116,8 +116,8 @@ def s(app: App, type: str, *args: Any) -> Any:
 
 async def test_a_chain_passes_results_on(app: App) -> None:
     run = await app.astart(chain(s(app, "add", 1, 2), s(app, "add", result_of(0), 10)), name="sum")
-    assert isinstance(run, AsyncRun)
-    assert await run.result(10) == 13
+    assert isinstance(run, Run)
+    assert await run.aresult(10) == 13
     assert (run.state, run.info.name) == ("completed", "sum")
 
 
@@ -130,18 +130,18 @@ async def test_operators_draw_the_same_as_functions(app: App) -> None:
 
 async def test_a_handler_sees_what_came_before(app: App) -> None:
     run = await app.astart(chain(s(app, "add", 1, 1), group(s(app, "add", 2, 2), s(app, "add", 3, 3)), s(app, "total")))
-    assert await run.result(10) == {"0": 2, "1": {"0": 4, "1": 6}}
+    assert await run.aresult(10) == {"0": 2, "1": {"0": 4, "1": 6}}
 
 
 async def test_the_result_of_a_group_is_a_list(app: App) -> None:
     run = await app.astart(group([s(app, "add", number, 1) for number in range(3)]))
-    assert await run.result(10) == [1, 2, 3]
+    assert await run.aresult(10) == [1, 2, 3]
 
 
 async def test_a_batch_calls_back(app: App) -> None:
     wf = batch(s(app, "add", 1, 1), s(app, "fail"), on_complete=s(app, "total"), on_success=s(app, "fail"))
     run = await app.astart(wf)
-    await run.result(10)
+    await run.aresult(10)
     assert run.info.callbacks["on_complete"].state == "completed"
     assert run.info.callbacks["on_success"].state == "skipped"
 
@@ -153,18 +153,18 @@ async def test_a_graph_is_written_as_it_is_drawn(app: App) -> None:
     three = graph.add("three", s(app, "add", result_of(one), 100), after=[one])
     graph.add("sum", s(app, "add", result_of(two), result_of(three)), after=[two, three])
     run = await app.astart(graph, params={"start": 0})
-    assert await run.result(10) == {"sum": 103}
+    assert await run.aresult(10) == {"sum": 103}
 
 
 async def test_steps_are_added_to_a_graph_in_one_expression(app: App) -> None:
     graph = Graph("sums").add("one", s(app, "add", 1, 1)).add("two", s(app, "add", result_of("one"), 1), after="one")
     run = await app.astart(graph, name="now")
-    assert await run.result(10) == {"two": 3}
+    assert await run.aresult(10) == {"two": 3}
     assert (run.info.type, run.info.name) == ("graph", "now")
     run = await app.astart(chain(s(app, "add", 1, 1), graph) | s(app, "add", 2, 2))
-    assert await run.result(10) == 4
+    assert await run.aresult(10) == 4
     await app.adefine("sums", graph)
-    assert await (await app.astart("sums")).result(10) == {"two": 3}
+    assert await (await app.astart("sums")).aresult(10) == {"two": 3}
 
 
 async def test_what_is_set_on_a_step_of_a_graph_holds_in_the_graph(app: App) -> None:
@@ -177,14 +177,14 @@ async def test_what_is_set_on_a_step_of_a_graph_holds_in_the_graph(app: App) -> 
 
 async def test_a_map_goes_through_a_list(app: App) -> None:
     run = await app.astart(each(param("numbers"), s(app, "add", element(), INDEX)), params={"numbers": [10, 20]})
-    assert await run.result(10) == [10, 21]
+    assert await run.aresult(10) == [10, 21]
 
 
 async def test_a_saga_is_undone(app: App) -> None:
     undo = s(app, "add", result_of("first"), 0)
     run = await app.astart(saga(s(app, "add", 1, 1).set(id="first", compensate=undo), s(app, "fail", "too bad")))
     with pytest.raises(WorkflowFailed, match="is compensated") as failed:
-        await run.result(10)
+        await run.aresult(10)
     assert failed.value.error is not None
     assert failed.value.error.errors[0]["message"] == "too bad"
     assert run.info.compensations[0].state == "completed"
@@ -193,24 +193,24 @@ async def test_a_saga_is_undone(app: App) -> None:
 async def test_a_gate_waits_for_somebody(app: App) -> None:
     run = await app.astart(chain(gate("release", display_name="Release?"), s(app, "add", 1, 1)))
     with pytest.raises(TimeoutError):
-        await run.result(0.2)
-    await run.note("release", "let me see")
-    await run.approve("release", "go", author="ada")
-    assert await run.result(10) == 2
+        await run.aresult(0.2)
+    await run.anote("release", "let me see")
+    await run.aapprove("release", "go", author="ada")
+    assert await run.aresult(10) == 2
     with pytest.raises(Conflict):
-        await run.reject("release")
+        await run.areject("release")
 
 
 async def test_a_job_grows_its_workflow(app: App) -> None:
     run = await app.astart(chain(s(app, "spread", 3)))
-    assert await run.result(10) == 4
+    assert await run.aresult(10) == 4
     assert [step.type for step in run.info.children] == ["spread", "add", "add", "add"]
 
 
 async def test_a_job_that_adds_nonsense_fails_and_says_why(app: App) -> None:
     run = await app.astart(chain(s(app, "spread.badly")))
     with pytest.raises(WorkflowFailed) as failed:
-        await run.result(10)
+        await run.aresult(10)
     assert failed.value.error is not None
     assert "not only digits" in failed.value.error.errors[0]["message"]
 
@@ -220,19 +220,19 @@ async def test_a_failed_workflow_is_retried_from_where_it_failed(app: App) -> No
         chain(s(app, "add", 1, 1), s(app, "fail")), on_error=s(app, "add", 5, error_of(1)["attempt"])
     )
     with pytest.raises(WorkflowFailed):
-        await run.result(10)
+        await run.aresult(10)
     assert run.info.on_error is not None
     assert run.info.on_error.state == "completed"
-    await run.retry()
+    await run.aretry()
     with pytest.raises(WorkflowFailed):
-        await run.result(10)
+        await run.aresult(10)
     assert run.info.retries == 1
 
 
 async def test_a_branch_is_a_step_or_a_list_of_steps(app: App) -> None:
     run = await app.astart(chain(s(app, "fail")), on_error=[s(app, "add", 1, 1), s(app, "add", 2, 2)], on_cancel=[])
     with pytest.raises(WorkflowFailed):
-        await run.result(10)
+        await run.aresult(10)
     assert run.info.on_error is not None
     assert (run.info.on_error.state, len(run.info.on_error.children)) == ("completed", 2)
     assert run.info.on_cancel is None
@@ -240,66 +240,66 @@ async def test_a_branch_is_a_step_or_a_list_of_steps(app: App) -> None:
 
 async def test_a_workflow_is_cancelled_held_and_found_again(app: App) -> None:
     run = await app.astart(chain(gate("g"), s(app, "add", 1, 1)), delay=0)
-    await run.hold()
-    assert (await run.refresh()).held
-    await run.release()
-    await run.cancel_step("g")
+    await run.ahold()
+    assert (await run.arefresh()).held
+    await run.arelease()
+    await run.acancel_step("g")
     with pytest.raises(WorkflowCancelled):
-        await run.result(10)
+        await run.aresult(10)
     found = await app.afind_workflow(run.id)
     assert (found.state, found.id) == ("cancelled", run.id)
     other = await app.astart(chain(gate()))
-    await other.cancel()
+    await other.acancel()
     assert other.state == "cancelled"
 
 
 async def test_a_batch_that_is_taken_care_of_has_the_results_of_its_jobs(app: App) -> None:
     caught = batch(s(app, "add", 1, 1), s(app, "fail"), on_failure=s(app, "add", 0, 0))
     run = await app.astart(caught)
-    two, failed = await run.result(10)
+    two, failed = await run.aresult(10)
     assert (two, failed["state"], failed["error"]["message"]) == (2, "failed", "no")
     assert run.info.error is None, "a workflow that has completed has no error"
     after = await app.astart(chain(caught, s(app, "total")))
-    assert (await after.result(10))["0"]["0"] == 2
+    assert (await after.aresult(10))["0"]["0"] == 2
 
 
 async def test_it_is_told_why_a_workflow_ended_without_a_failed_job(app: App) -> None:
     run = await app.astart(chain(gate("g"), s(app, "add", 1, 1)))
-    await run.reject("g", "no way", author="ada")
+    await run.areject("g", "no way", author="ada")
     with pytest.raises(WorkflowCancelled, match="It was rejected by ada"):
-        await run.result(10)
+        await run.aresult(10)
     assert run.info.error is not None
     assert run.info.error.code == "rejected"
     run = await app.astart(chain(s(app, "add", 1, 1), each(result_of(0), s(app, "add", element(), 1))))
     with pytest.raises(WorkflowFailed, match="The step '1' failed") as caught:
-        await run.result(10)
+        await run.aresult(10)
     assert caught.value.error is not None
     assert "array" in caught.value.error.errors[0]["message"]
     run = await app.astart(batch(s(app, "add", 1, 1), on_complete=s(app, "fail")))
     with pytest.raises(WorkflowFailed, match="The step 'on_complete' failed"):
-        await run.result(10)
+        await run.aresult(10)
 
 
 async def test_a_fallback_can_be_told_what_failed(app: App) -> None:
     step = s(app, "fail", "broken").set(id="x", fallback=s(app, "add", error_of("x")["attempt"], 1))
     run = await app.astart(chain(step))
-    assert await run.result(10) == 2
+    assert await run.aresult(10) == 2
 
 
 async def test_a_gate_with_a_fallback_is_approved_by_its_id(app: App) -> None:
     run = await app.astart(chain(gate("g").set(fallback=s(app, "add", 1, 1)), s(app, "add", 2, 2)))
-    await run.approve("g")
-    assert await run.result(10) == 4
+    await run.aapprove("g")
+    assert await run.aresult(10) == 4
 
 
 async def test_what_was_cancelled_before_it_started_is_shown_as_cancelled(app: App) -> None:
     run = await app.astart(chain(s(app, "add", 1, 1), s(app, "add", 2, 2)), delay=100)
-    await run.cancel()
-    assert {step.state for step in (await run.refresh()).walk()} == {"cancelled"}
+    await run.acancel()
+    assert {step.state for step in (await run.arefresh()).walk()} == {"cancelled"}
 
 
 async def test_a_single_step_can_be_started(app: App) -> None:
-    assert await (await app.astart(s(app, "add", 1, 2))).result(10) == 3
+    assert await (await app.astart(s(app, "add", 1, 2))).aresult(10) == 3
 
 
 async def test_containers_can_have_options_that_their_jobs_inherit(app: App) -> None:
@@ -308,7 +308,7 @@ async def test_containers_can_have_options_that_their_jobs_inherit(app: App) -> 
     assert (await app.afind(job.job_id)).job.priority == 7  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"job\.using"):
         s(app, "add", 1, 1).set(options={"priority": 7})
-    await run.cancel()
+    await run.acancel()
 
 
 async def test_what_cannot_be_meant_is_refused_in_words(app: App) -> None:
@@ -324,7 +324,7 @@ async def test_what_cannot_be_meant_is_refused_in_words(app: App) -> None:
 
 async def test_watching_a_run_ends_with_its_final_state(app: App) -> None:
     run = await app.astart(chain(s(app, "add", 1, 1), s(app, "add", 2, 2)))
-    seen = [info.state async for info in run.watch()]
+    seen = [info.state async for info in run.awatch()]
     assert seen[-1] == "completed"
 
 
@@ -373,14 +373,14 @@ async def test_a_workflow_is_drawn_before_and_after_it_runs(app: App) -> None:
     assert ":::waiting" in before
     assert "#34;quoted#34; #60;name#62;" in before
     run = await app.astart(wf)
-    while all(child.state != "blocked" for child in (await run.refresh()).children):
+    while all(child.state != "blocked" for child in (await run.arefresh()).children):
         await asyncio.sleep(0.02)
     after = run.draw()
     assert ":::completed" in after
     assert "-. on_complete .->" in after
     assert "-. fallback .->" in after
-    await run.approve("end")
-    await run.result(10)
+    await run.aapprove("end")
+    await run.aresult(10)
 
 
 async def test_the_drawing_is_a_document_without_the_network(app: App) -> None:
@@ -404,7 +404,7 @@ async def test_a_task_may_cancel_its_own_workflow(app: App) -> None:
     cleaned.clear()
     run = await app.astart(chain(s(app, "give.up"), s(app, "add", 1, 2)), on_cancel=s(app, "add", 3, 4))
     with pytest.raises(WorkflowCancelled):
-        await run.result(10)
+        await run.aresult(10)
     assert cleaned.is_set()
-    steps = {step.path: step.state for step in (await run.refresh()).walk()}
+    steps = {step.path: step.state for step in (await run.arefresh()).walk()}
     assert (steps["0"], steps["1"], steps["on_cancel"]) == ("cancelled", "cancelled", "completed")

@@ -6,19 +6,19 @@ from typing import Any, Unpack, cast
 
 import msgspec
 
-from ojster.client.event_loop_thread import EventLoopThread
+from ojster.client.event_loop_thread import InEventLoopThread
 from ojster.client.interface import Client
+from ojster.client.plain_methods import plain
 from ojster.handlers.job_handle import Application, JobHandle
 from ojster.handlers.job_options import JobOptions, JobOptionsDict, with_changes
 from ojster.handlers.job_type import JobType
 from ojster.jobs.names import read_type
 
 
-class JobLookup:
+class JobLookup(InEventLoopThread):
     """The part of ``App`` that finds jobs, and job types whose handlers may be elsewhere."""
 
     handlers: dict[str, JobType[Any, Any]]
-    _event_loop_thread: EventLoopThread
 
     def client(self) -> Client:
         """Return the client for the running event loop."""
@@ -62,7 +62,7 @@ class JobLookup:
 
         return JobType(cast("Application", self), name, elsewhere, with_changes(JobOptions(), options), False)
 
-    def find(self, job_id: str) -> JobHandle[Any]:
+    async def afind(self, job_id: str) -> JobHandle[Any]:
         """Return the handle of an existing job.
 
         Parameters
@@ -80,16 +80,8 @@ class JobLookup:
         NotFound
             The job does not exist.
         """
-        return self._event_loop_thread.call(self.afind(job_id))
-
-    async def afind(self, job_id: str) -> JobHandle[Any]:
-        """Return the handle of an existing job. See ``find``.
-
-        Returns
-        -------
-        JobHandle
-            The handle of the job.
-        """
         job = await self.client().jobs.find(job_id)
         declared = self.handlers.get(job.type)
         return JobHandle(cast("Application", self), job, None if declared is None else declared.types)
+
+    find = plain(afind)

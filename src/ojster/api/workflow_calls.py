@@ -8,9 +8,10 @@ from typing import Any, Final
 
 import msgspec
 
-from ojster.api.workflow_handle import AsyncRun, Run
-from ojster.client.event_loop_thread import EventLoopThread
+from ojster.api.workflow_handle import Run
+from ojster.client.event_loop_thread import InEventLoopThread
 from ojster.client.interface import Client
+from ojster.client.plain_methods import plain
 from ojster.collections.items import Where
 from ojster.core.errors import Duplicate, NotFound
 from ojster.core.json_objects import Members
@@ -74,16 +75,14 @@ def _whole(step: Step) -> Workflow:
     return step.whole if isinstance(step.whole, Workflow) else chain(step)
 
 
-class WorkflowCalls:
+class WorkflowCalls(InEventLoopThread):
     """The part of ``App`` that is about workflows and collections."""
-
-    _event_loop_thread: EventLoopThread
 
     def client(self) -> Client:
         """Return the client for the running event loop."""
         raise NotImplementedError
 
-    def define(self, name: str, workflow: Step, **options: Any) -> Definition:
+    async def adefine(self, /, name: str, workflow: Step, **options: Any) -> Definition:
         """Create a workflow definition, or add a new version to it if the definition has changed.
 
         Workflows that were started from an earlier version do not change.
@@ -91,13 +90,13 @@ class WorkflowCalls:
         Parameters
         ----------
         name:
-            Name of the definition, with which ``start`` starts it.
+            Name of the definition, with which ``astart`` starts it.
         workflow:
             Steps of its workflows. A single step becomes a chain of one.
         options:
             Options of all its workflows: ``params_schema``, a JSON Schema of their parameters; ``retry``, the policy of
             workflow retries (``RetryWorkflow``); and ``options``, ``timeout``, ``on_error``, ``on_cancel``,
-            ``on_lost_worker`` and ``metadata``, as in ``start``.
+            ``on_lost_worker`` and ``metadata``, as in ``astart``.
 
         Returns
         -------
@@ -112,16 +111,6 @@ class WorkflowCalls:
             An option does not exist.
         BackendUnavailable
             The server cannot be reached.
-        """
-        return self._event_loop_thread.call(self.adefine(name, workflow, **options))
-
-    async def adefine(self, name: str, workflow: Step, **options: Any) -> Definition:
-        """Create or update a workflow definition. See ``define``.
-
-        Returns
-        -------
-        Definition
-            The latest version of the definition.
         """
         check_options(options, OPTIONS_OF_DEFINITIONS, _ONLY_STARTS)
         retry, schema = options.pop("retry", None), options.pop("params_schema", None)
@@ -140,7 +129,9 @@ class WorkflowCalls:
         except Duplicate:  # another client has just created it
             return await client.definitions.update(name, members)
 
-    def start(self, workflow: Startable, **options: Any) -> Run:
+    define = plain(adefine)
+
+    async def astart(self, /, workflow: Startable, **options: Any) -> Run:
         """Start a workflow: steps, a definition by name, or an orchestrator.
 
         Parameters
@@ -183,18 +174,9 @@ class WorkflowCalls:
             The server cannot be reached.
         """
         with tracing.starting(_workflow_type(workflow)) as carried:
-            return Run(self, self._event_loop_thread.call(self._create(workflow, options, carried)))
+            return Run(self, await self._create(workflow, options, carried))
 
-    async def astart(self, workflow: Startable, **options: Any) -> AsyncRun:
-        """Start a workflow. See ``start``.
-
-        Returns
-        -------
-        AsyncRun
-            The started workflow.
-        """
-        with tracing.starting(_workflow_type(workflow)) as carried:
-            return AsyncRun(self, await self._create(workflow, options, carried))
+    start = plain(astart)
 
     async def _create(
         self, workflow: Startable, options: Mapping[str, Any], carried: Mapping[str, str]
@@ -207,7 +189,7 @@ class WorkflowCalls:
             return await self.client().workflows.create(members)
         return await self.client().workflows.create(workflow_request(workflow, options))
 
-    def find_workflow(self, workflow_id: str) -> Run:
+    async def afind_workflow(self, workflow_id: str) -> Run:
         """Return an existing workflow.
 
         Parameters
@@ -225,17 +207,9 @@ class WorkflowCalls:
         NotFound
             The workflow does not exist.
         """
-        return Run(self, self._event_loop_thread.call(self._show(workflow_id)))
+        return Run(self, await self._show(workflow_id))
 
-    async def afind_workflow(self, workflow_id: str) -> AsyncRun:
-        """Return an existing workflow. See ``find_workflow``.
-
-        Returns
-        -------
-        AsyncRun
-            The workflow.
-        """
-        return AsyncRun(self, await self._show(workflow_id))
+    find_workflow = plain(afind_workflow)
 
     def collection(self, name: str) -> SharedCollection:
         """Return a named collection. Its existence is checked on first use.
@@ -250,7 +224,7 @@ class WorkflowCalls:
         SharedCollection
             The collection.
         """
-        return SharedCollection(self.client, Where(name), self._event_loop_thread.call)
+        return SharedCollection(self.client, Where(name), self._wait)
 
     def collection_of(self, workflow_id: str) -> SharedCollection:
         """Return the collection of a workflow; its jobs call it ``internal``.
@@ -265,7 +239,7 @@ class WorkflowCalls:
         SharedCollection
             The collection.
         """
-        return SharedCollection(self.client, Where(workflow_id=workflow_id), self._event_loop_thread.call)
+        return SharedCollection(self.client, Where(workflow_id=workflow_id), self._wait)
 
     async def _show(self, workflow_id: str) -> WorkflowInfo:
         return await self.client().workflows.show(workflow_id)

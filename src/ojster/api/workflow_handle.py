@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Iterator
-from typing import Any, Final, Protocol
+from collections.abc import AsyncIterator, Coroutine
+from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 
 from ojster.client.event_loop_thread import EventLoopThread
 from ojster.client.file_transfer import restore
 from ojster.client.interface import Client
+from ojster.client.plain_methods import plain, plain_iterator
 from ojster.core.values import to_json
 from ojster.jobs.failure import Failure
 from ojster.workflows.declaration import DrawingFormat
@@ -22,6 +23,8 @@ from ojster.workflows.run.control import Review
 from ojster.workflows.run.dependencies import NewDependencies
 from ojster.workflows.run.steps import StepAddress
 from ojster.workflows.run.suspensions import WorkflowResumption
+
+R = TypeVar("R")
 
 MAX_POLL_SECONDS: Final = 30.0
 """Maximum long-poll wait for a workflow's result, in seconds."""
@@ -39,10 +42,11 @@ class Connected(Protocol):
         """Return the client for the running event loop."""
 
 
-class AsyncRun:
-    """A started workflow, for asynchronous code. ``Run`` is the same for synchronous code.
+class Run:
+    """A started workflow: its state, its result, and what can be done with it.
 
-    ``App.astart`` and ``App.afind_workflow`` return it.
+    ``App.start`` and ``App.find_workflow`` return it, and ``astart`` and ``afind_workflow`` in asynchronous code. The
+    asynchronous methods begin with ``a``; the others block.
 
     Parameters
     ----------
@@ -53,20 +57,15 @@ class AsyncRun:
 
     Examples
     --------
-    >>> import asyncio
-    >>> from ojster import App, Worker, chain, result_of
+    >>> from ojster import App, gate
     >>> app = App("sqlite:///:memory:")
-    >>> @app.job("number.double")
-    ... def double(number: int) -> int:
-    ...     return 2 * number
-    >>> async def main() -> None:
-    ...     run = await app.astart(chain(double.s(10), double.s(result_of(0))))
-    ...     await Worker(app).run(until_empty=True)
-    ...     await run.result()
-    ...     print(run.state, [step.state for step in run.info.steps])
-    ...     await app.aclose()
-    >>> asyncio.run(main())
-    completed ['completed', 'completed']
+    >>> run = app.start(gate("review"))
+    >>> run.state
+    'running'
+    >>> run.approve("review", notes="looks good")
+    >>> run.state
+    'completed'
+    >>> app.close()
     """
 
     def __init__(self, app: Connected, info: WorkflowInfo) -> None:
@@ -74,7 +73,10 @@ class AsyncRun:
         self._info = info
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.id} {self._info.name or self._info.type} {self.state}>"
+        return f"<Run {self.id} {self._info.name or self._info.type} {self.state}>"
+
+    def _wait(self, call: Coroutine[Any, Any, R], /) -> R:
+        return self._app._event_loop_thread.call(call)
 
     @property
     def id(self) -> str:
@@ -91,7 +93,7 @@ class AsyncRun:
         """The workflow with all its steps, as of the last read."""
         return self._info
 
-    async def refresh(self) -> WorkflowInfo:
+    async def arefresh(self) -> WorkflowInfo:
         """Read the workflow again.
 
         Returns
@@ -107,7 +109,9 @@ class AsyncRun:
         self._info = await self._app.client().workflows.show(self.id)
         return self._info
 
-    async def result(self, timeout: float | None = None) -> Any:
+    refresh = plain(arefresh)
+
+    async def aresult(self, timeout: float | None = None) -> Any:
         """Wait until the workflow has finished, and return its result.
 
         If the workflow is retried as a whole, this object switches to the new workflow, which has another id.
@@ -140,11 +144,13 @@ class AsyncRun:
                 self._info = await client.workflows.show(head.next_attempt)
                 continue
             if head.finished:
-                return await restore(client, result_of(await self.refresh()))
+                return await restore(client, result_of(await self.arefresh()))
             if deadline is not None and time.monotonic() >= deadline:
                 raise TimeoutError(f"Workflow {self.id} is still {head.state} after {timeout} s. Use a longer timeout.")
 
-    async def watch(self) -> AsyncIterator[WorkflowInfo]:
+    result = plain(aresult)
+
+    async def awatch(self) -> AsyncIterator[WorkflowInfo]:
         """Yield the workflow now and after each change, until it has finished.
 
         Yields
@@ -153,7 +159,7 @@ class AsyncRun:
             The workflow with all its steps.
         """
         client = self._app.client()
-        info, shown = await self.refresh(), b""
+        info, shown = await self.arefresh(), b""
         while True:
             if (raw := info.to_json()) != shown:
                 shown = raw
@@ -161,6 +167,8 @@ class AsyncRun:
             if info.finished:
                 return
             info = self._info = await client.workflows.show(self.id, wait=MAX_WATCH_POLL_SECONDS, version=info.version)
+
+    watch = plain_iterator(awatch)
 
     def draw(self, format: DrawingFormat = "mermaid") -> str:
         """Return a diagram of the workflow as of the last read.
@@ -182,7 +190,7 @@ class AsyncRun:
         """
         return draw(self._info, format)
 
-    async def cancel(self, *, stop_active: bool = False) -> None:
+    async def acancel(self, *, stop_active: bool = False) -> None:
         """Cancel the workflow: no further step starts; active jobs may finish, or are cancelled with ``stop_active``.
 
         Raises
@@ -192,7 +200,9 @@ class AsyncRun:
         """
         self._info = await self._app.client().workflows.cancel(self.id, stop_active=stop_active)
 
-    async def retry(self, step: str | None = None) -> None:
+    cancel = plain(acancel)
+
+    async def aretry(self, step: str | None = None) -> None:
         """Run the steps that did not succeed again, or only ``step``, which may be done while others still run.
 
         Raises
@@ -203,15 +213,21 @@ class AsyncRun:
         calls = self._app.client().workflows
         self._info = await (calls.retry(self.id) if step is None else calls.retry_step(StepAddress(self.id, step)))
 
-    async def hold(self) -> None:
-        """Hold the workflow: no step starts until ``release``; active jobs may finish."""
+    retry = plain(aretry)
+
+    async def ahold(self) -> None:
+        """Hold the workflow: no step starts until ``arelease``; active jobs may finish."""
         self._info = await self._app.client().workflows.hold(self.id)
 
-    async def release(self) -> None:
-        """Release the workflow after ``hold``, so that its steps start again."""
+    hold = plain(ahold)
+
+    async def arelease(self) -> None:
+        """Release the workflow after ``ahold``, so that its steps start again."""
         self._info = await self._app.client().workflows.release(self.id)
 
-    async def approve(self, step: str, notes: str | None = None, *, author: str | None = None) -> None:
+    release = plain(arelease)
+
+    async def aapprove(self, step: str, notes: str | None = None, *, author: str | None = None) -> None:
         """Approve a step.
 
         Parameters
@@ -230,15 +246,21 @@ class AsyncRun:
         """
         self._info = await self._app.client().workflows.review_step(Review(self.id, step, "approve", notes, author))
 
-    async def reject(self, step: str, notes: str | None = None, *, author: str | None = None) -> None:
-        """Reject a step that waits for an approval, which cancels the step. See ``approve``."""
+    approve = plain(aapprove)
+
+    async def areject(self, step: str, notes: str | None = None, *, author: str | None = None) -> None:
+        """Reject a step that waits for an approval, which cancels the step. See ``aapprove``."""
         self._info = await self._app.client().workflows.review_step(Review(self.id, step, "reject", notes, author))
 
-    async def note(self, step: str, notes: str, *, author: str | None = None) -> None:
-        """Add a note to a step that waits for an approval, without a decision. See ``approve``."""
+    reject = plain(areject)
+
+    async def anote(self, step: str, notes: str, *, author: str | None = None) -> None:
+        """Add a note to a step that waits for an approval, without a decision. See ``aapprove``."""
         self._info = await self._app.client().workflows.review_step(Review(self.id, step, None, notes, author))
 
-    async def cancel_step(self, step: str) -> None:
+    note = plain(anote)
+
+    async def acancel_step(self, step: str) -> None:
         """Cancel a step with all steps inside it, including active jobs.
 
         Parameters
@@ -253,7 +275,9 @@ class AsyncRun:
         """
         self._info = await self._app.client().workflows.cancel_step(StepAddress(self.id, step))
 
-    async def add_dependencies(self, step: str, *others: str) -> None:
+    cancel_step = plain(acancel_step)
+
+    async def aadd_dependencies(self, step: str, *others: str) -> None:
         """Let a step of a graph, given by its path, wait for others of the graph, too, given by their ids.
 
         Raises
@@ -263,7 +287,9 @@ class AsyncRun:
         """
         self._info = await self._app.client().workflows.add_dependencies(NewDependencies(self.id, step, others))
 
-    async def resume(self, result: Any = None, *, error: str | None = None, step: str | None = None) -> None:
+    add_dependencies = plain(aadd_dependencies)
+
+    async def aresume(self, result: Any = None, *, error: str | None = None, step: str | None = None) -> None:
         """Resume the workflow's suspended job (``Wait``) or wait step (``wait``).
 
         Parameters
@@ -287,7 +313,9 @@ class AsyncRun:
         item = WorkflowResumption(self.id, step, None if failure else to_json(result), failure)
         self._info = await self._app.client().workflows.resume(item)
 
-    async def status(self) -> WorkflowStatus:
+    resume = plain(aresume)
+
+    async def astatus(self) -> WorkflowStatus:
         """Return the results of ended steps, and the current steps.
 
         Returns
@@ -297,7 +325,9 @@ class AsyncRun:
         """
         return await self._app.client().workflows.status(self.id)
 
-    async def properties(self) -> dict[str, Any]:
+    status = plain(astatus)
+
+    async def aproperties(self) -> dict[str, Any]:
         """Return the workflow's shared properties.
 
         Returns
@@ -307,7 +337,9 @@ class AsyncRun:
         """
         return {name: one.decoded() for name, one in (await self._app.client().workflows.properties(self.id)).items()}
 
-    async def notes(self) -> list[Any]:
+    properties = plain(aproperties)
+
+    async def anotes(self) -> list[Any]:
         """Return the notes on the workflow and its jobs.
 
         Returns
@@ -317,179 +349,4 @@ class AsyncRun:
         """
         return [msgspec.json.decode(one.note) for one in await self._app.client().workflows.notes(self.id)]
 
-
-class Run:
-    """A started workflow, for synchronous code. See ``AsyncRun``.
-
-    ``App.start`` and ``App.find_workflow`` return it.
-
-    Parameters
-    ----------
-    app:
-        The application that the workflow belongs to.
-    info:
-        The workflow.
-
-    Examples
-    --------
-    >>> from ojster import App, gate
-    >>> app = App("sqlite:///:memory:")
-    >>> run = app.start(gate("review"))
-    >>> run.state
-    'running'
-    >>> run.approve("review", notes="looks good")
-    >>> run.state
-    'completed'
-    >>> app.close()
-    """
-
-    def __init__(self, app: Connected, info: WorkflowInfo) -> None:
-        self._app = app
-        self._run = AsyncRun(app, info)
-
-    def __repr__(self) -> str:
-        return repr(self._run).replace("AsyncRun", "Run")
-
-    @property
-    def id(self) -> str:
-        """The workflow's id."""
-        return self._run.id
-
-    @property
-    def state(self) -> str:
-        """The workflow's state at the last read."""
-        return self._run.state
-
-    @property
-    def info(self) -> WorkflowInfo:
-        """The workflow as of the last read."""
-        return self._run.info
-
-    def refresh(self) -> WorkflowInfo:
-        """Read the workflow again. See ``AsyncRun.refresh``.
-
-        Returns
-        -------
-        WorkflowInfo
-            The workflow with all its steps.
-        """
-        return self._app._event_loop_thread.call(self._run.refresh())
-
-    def result(self, timeout: float | None = None) -> Any:
-        """Wait until the workflow has finished, and return its result. See ``AsyncRun.result``.
-
-        Parameters
-        ----------
-        timeout:
-            Maximum wait, in seconds. ``None``, the default: no limit.
-
-        Returns
-        -------
-        Any
-            The result of the workflow, a JSON value: a list for a group, a batch or a map.
-
-        Raises
-        ------
-        TimeoutError, WorkflowFailed, WorkflowCancelled
-            See ``AsyncRun.result``.
-        """
-        return self._app._event_loop_thread.call(self._run.result(timeout))
-
-    def watch(self) -> Iterator[WorkflowInfo]:
-        """Yield the workflow now and after each change, until it has finished. See ``AsyncRun.watch``.
-
-        Yields
-        ------
-        WorkflowInfo
-            The workflow with all its steps.
-        """
-        changes = self._run.watch()
-        while True:
-            try:
-                yield self._app._event_loop_thread.call(_next(changes))
-            except StopAsyncIteration:
-                return
-
-    def draw(self, format: DrawingFormat = "mermaid") -> str:
-        """Return a diagram of the workflow. See ``AsyncRun.draw``.
-
-        Returns
-        -------
-        str
-            The text of a Mermaid diagram, or an SVG document.
-        """
-        return self._run.draw(format)
-
-    def cancel(self, *, stop_active: bool = False) -> None:
-        """Cancel the workflow. See ``AsyncRun.cancel``."""
-        self._app._event_loop_thread.call(self._run.cancel(stop_active=stop_active))
-
-    def retry(self, step: str | None = None) -> None:
-        """Run the steps that did not succeed again, or only ``step``. See ``AsyncRun.retry``."""
-        self._app._event_loop_thread.call(self._run.retry(step))
-
-    def hold(self) -> None:
-        """Hold the workflow. See ``AsyncRun.hold``."""
-        self._app._event_loop_thread.call(self._run.hold())
-
-    def release(self) -> None:
-        """Release the workflow. See ``AsyncRun.release``."""
-        self._app._event_loop_thread.call(self._run.release())
-
-    def approve(self, step: str, notes: str | None = None, *, author: str | None = None) -> None:
-        """Approve a step. See ``AsyncRun.approve``."""
-        self._app._event_loop_thread.call(self._run.approve(step, notes, author=author))
-
-    def reject(self, step: str, notes: str | None = None, *, author: str | None = None) -> None:
-        """Reject a step. See ``AsyncRun.reject``."""
-        self._app._event_loop_thread.call(self._run.reject(step, notes, author=author))
-
-    def note(self, step: str, notes: str, *, author: str | None = None) -> None:
-        """Add a note to a step. See ``AsyncRun.note``."""
-        self._app._event_loop_thread.call(self._run.note(step, notes, author=author))
-
-    def resume(self, result: Any = None, *, error: str | None = None, step: str | None = None) -> None:
-        """Resume the suspended job. See ``AsyncRun.resume``."""
-        self._app._event_loop_thread.call(self._run.resume(result, error=error, step=step))
-
-    def status(self) -> WorkflowStatus:
-        """Return the results of ended steps and the current steps. See ``AsyncRun.status``.
-
-        Returns
-        -------
-        WorkflowStatus
-            The results, by branch and in the order in which the steps ended, and the steps in progress.
-        """
-        return self._app._event_loop_thread.call(self._run.status())
-
-    def properties(self) -> dict[str, Any]:
-        """Return the workflow's shared properties.
-
-        Returns
-        -------
-        dict
-            The values, by name.
-        """
-        return self._app._event_loop_thread.call(self._run.properties())
-
-    def notes(self) -> list[Any]:
-        """Return the notes on the workflow and its jobs.
-
-        Returns
-        -------
-        list
-            The notes, oldest first.
-        """
-        return self._app._event_loop_thread.call(self._run.notes())
-
-    def add_dependencies(self, step: str, *others: str) -> None:
-        """Let a step wait for others. See ``AsyncRun.add_dependencies``."""
-        self._app._event_loop_thread.call(self._run.add_dependencies(step, *others))
-
-    def cancel_step(self, step: str) -> None:
-        """Cancel a step. See ``AsyncRun.cancel_step``."""
-        self._app._event_loop_thread.call(self._run.cancel_step(step))
-
-
-async def _next(changes: AsyncIterator[WorkflowInfo]) -> WorkflowInfo:
-    return await anext(changes)
+    notes = plain(anotes)

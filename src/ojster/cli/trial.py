@@ -197,7 +197,7 @@ class Trial:
         async def measure() -> list[Reading]:
             meter = _Meter()
             run = await self._app.astart(chain(*(self._nothing.s(number) for number in range(CHAIN))))
-            await run.result(60)
+            await run.aresult(60)
             return [Reading(f"a step of a chain of {CHAIN}", meter.seconds / CHAIN * 1000, "ms")]
 
         return await self._with_worker(measure)

@@ -92,3 +92,12 @@ class EventLoopThread:
                 self._thread = threading.Thread(target=self._loop.run_forever, name="ojster-event-loop", daemon=True)
                 self._thread.start()
             return self._loop
+
+
+class InEventLoopThread:
+    """An object that waits for calls in an event-loop thread, as its plain methods do."""
+
+    _event_loop_thread: EventLoopThread
+
+    def _wait(self, call: Coroutine[Any, Any, R], /) -> R:
+        return self._event_loop_thread.call(call)

@@ -11,6 +11,7 @@ import msgspec
 
 from ojster.client.file_transfer import content_of, download, upload
 from ojster.client.interface import Client
+from ojster.client.plain_methods import plain
 from ojster.collections.items import Item, Lookup, NewItem, Where
 from ojster.core.errors import NotFound
 from ojster.core.values import to_json
@@ -70,6 +71,8 @@ class SharedCollection:
         """
         return await self._client().collections.add(self._where, NewItem(name, to_json(data), category, replace))
 
+    add = plain(aadd)
+
     async def aadd_file(
         self,
         name: str,
@@ -115,6 +118,8 @@ class SharedCollection:
         item = NewItem(name, to_json(data), category, replaces, file.id, filename or _name_of(given), content_type)
         return await self._client().collections.add(self._where, item)
 
+    add_file = plain(aadd_file)
+
     async def adownload(self, name: str, target: str | PathLike[str] = ".") -> Path:
         """Download the file of an artifact, verify it, and return its path.
 
@@ -136,9 +141,13 @@ class SharedCollection:
         """
         return await download(self._client(), await self._file(name), Path(target))
 
+    download = plain(adownload)
+
     async def aread(self, name: str) -> bytes:
         """Return the content of an artifact's file. Raises the same errors as ``adownload``."""
         return await content_of(self._client(), await self._file(name))
+
+    read = plain(aread)
 
     async def _file(self, name: str) -> FileRef:
         item = await self._item(name)
@@ -155,6 +164,8 @@ class SharedCollection:
             The item does not exist, or is only promised.
         """
         return msgspec.json.decode((await self._item(name)).data)
+
+    get = plain(aget)
 
     async def _item(self, name: str) -> Item:
         found = [item for item in await self.aitems(name=name) if item.kind != "promise"]
@@ -176,6 +187,8 @@ class SharedCollection:
         lookup: Lookup = msgspec.convert({"collection": "", **given}, Lookup)
         return await self._client().collections.items(self._where, lookup, history=history)
 
+    items = plain(aitems)
+
     async def aremove(self, name: str) -> Item:
         """Remove an item, and return it. The history keeps it.
 
@@ -186,36 +199,4 @@ class SharedCollection:
         """
         return await self._client().collections.remove(self._where, name)
 
-    def add(self, name: str, data: Any = None, *, category: str | None = None, replace: bool = False) -> Item:
-        """Add an item to the collection. See ``aadd``."""
-        made: Item = self._wait(self.aadd(name, data, category=category, replace=replace))
-        return made
-
-    def add_file(self, name: str, source: str | PathLike[str] | bytes, **options: Any) -> Item:
-        """Upload a file, and add it to the collection. See ``aadd_file``."""
-        made: Item = self._wait(self.aadd_file(name, source, **options))
-        return made
-
-    def download(self, name: str, target: str | PathLike[str] = ".") -> Path:
-        """Download the file of an artifact. See ``adownload``."""
-        path: Path = self._wait(self.adownload(name, target))
-        return path
-
-    def read(self, name: str) -> bytes:
-        """Return the content of an artifact's file. See ``aread``."""
-        content: bytes = self._wait(self.aread(name))
-        return content
-
-    def get(self, name: str) -> Any:
-        """Return the data of an item. See ``aget``."""
-        return self._wait(self.aget(name))
-
-    def items(self, *, history: bool = False, **conditions: Unpack[Conditions]) -> list[Item]:
-        """Return the items that match. See ``aitems``."""
-        found: list[Item] = self._wait(self.aitems(history=history, **conditions))
-        return found
-
-    def remove(self, name: str) -> Item:
-        """Remove an item. See ``aremove``."""
-        removed: Item = self._wait(self.aremove(name))
-        return removed
+    remove = plain(aremove)

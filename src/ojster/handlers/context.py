@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from contextvars import ContextVar
-from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Final
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
 from ojster.client.file_transfer import restore, restore_json, upload
 from ojster.client.interface import Client
+from ojster.client.plain_methods import plain
 from ojster.collections.items import Where
 from ojster.core.errors import Unsupported
 from ojster.core.job import Job
@@ -30,12 +31,16 @@ from ojster.workflows.notes import NewNote
 if TYPE_CHECKING:
     from ojster.workflows.declaration import Step
 
+R = TypeVar("R")
+
 
 class JobContext:
     """The context of a running job.
 
     A handler gets it as its first argument if that is annotated with ``JobContext``; code called by the handler gets
-    it from ``current_job``. It may be used from the handler's thread. The worker creates it.
+    it from ``current_job``. It may be used from the handler's thread. The worker creates it. Methods that begin with
+    ``a`` are for asynchronous handlers; where there is one without the ``a``, it is for plain functions, and raises
+    ``RuntimeError`` in a coroutine.
 
     Parameters
     ----------
@@ -214,9 +219,11 @@ class JobContext:
         """
         return self._shared(Where(job_id=self.job.id, holder=self.holder))
 
+    def _wait(self, call: Coroutine[Any, Any, R], /) -> R:
+        return run_from_thread(call, self._loop)
+
     def _shared(self, where: Where) -> SharedCollection:
-        wait = partial(run_from_thread, loop=self._loop)
-        return SharedCollection(lambda: self._client, where, wait, self.holder)
+        return SharedCollection(lambda: self._client, where, self._wait, self.holder)
 
     async def keep_result(self, result: bytes) -> str | None:
         """Store a large result as a file. The worker calls it.
@@ -256,7 +263,7 @@ class JobContext:
         return Holder(self.job.id, self.worker_id, self.job.attempt)
 
     async def restore_parent_results(self) -> None:
-        """Fetch those results of predecessor steps that are stored as files."""
+        """Fetch those results of predecessor steps that are stored as files. The worker calls it."""
         if self.job.parent_results is not None:
             self.job.parent_results = await restore_json(self._client, self.job.parent_results, self.job.id)
 
@@ -287,22 +294,7 @@ class JobContext:
         """
         await self._client.workflows.add_note(NewNote(to_json(note), job_id=self.job.id, holder=self.holder))
 
-    def note(self, note: Any) -> None:
-        """Add a note, as ``anote`` does; for synchronous handlers.
-
-        Parameters
-        ----------
-        note:
-            A JSON value of at most 16 KiB. A job has at most 1,000 notes.
-
-        Raises
-        ------
-        RuntimeError
-            It is called in an asynchronous handler, where it would block the event loop.
-        PayloadTooLarge, Conflict
-            See ``anote``.
-        """
-        run_from_thread(self.anote(note), self._loop)
+    note = plain(anote)
 
     @property
     def cancelled(self) -> bool:
@@ -407,26 +399,13 @@ class JobContext:
             NewCheckpoint(self.job.id, to_json(state), self.worker_id, self.job.attempt)
         )
 
-    def checkpoint(self, state: Any) -> None:
-        """Save a checkpoint, as ``acheckpoint`` does; for synchronous handlers.
+    checkpoint = plain(acheckpoint)
 
-        Parameters
-        ----------
-        state:
-            A JSON value of at most 1 MiB.
-
-        Raises
-        ------
-        RuntimeError
-            It is called in an asynchronous handler, where it would block the event loop.
-        TypeError, PayloadTooLarge, Conflict
-            See ``acheckpoint``.
-        """
-        run_from_thread(self.acheckpoint(state), self._loop)
-
-    async def heartbeat(self) -> None:
+    async def aheartbeat(self) -> None:
         """Extend the job's lease now. The worker also does so every few seconds."""
         await self._extend()
+
+    heartbeat = plain(aheartbeat)
 
     async def finish(self) -> None:
         """Send the progress that waits, before the outcome of the attempt is reported. The worker calls it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 import msgspec
@@ -11,6 +11,7 @@ import msgspec
 from ojster.client.event_loop_thread import EventLoopThread
 from ojster.client.file_transfer import restore
 from ojster.client.interface import Client
+from ojster.client.plain_methods import plain
 from ojster.core.job import Job
 from ojster.core.json_objects import Members
 from ojster.core.states import FINISHED, JobState
@@ -21,6 +22,7 @@ from ojster.handlers.job_info import JobInfo, info_of
 from ojster.handlers.outcomes import JobCancelled, JobFailed
 
 R = TypeVar("R")
+T = TypeVar("T")
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -48,8 +50,8 @@ class Application(Protocol):
 class JobHandle(Generic[R]):
     """An enqueued job: its id, state and result.
 
-    The methods that enqueue jobs and ``App.find`` create handles. Methods that begin with ``a`` are for asynchronous
-    code.
+    The methods that enqueue jobs and ``App.find`` create handles. The asynchronous methods begin with ``a``; the
+    others block.
 
     Parameters
     ----------
@@ -81,6 +83,9 @@ class JobHandle(Generic[R]):
     def __repr__(self) -> str:
         return f"<JobHandle {self.id} {self._job.type} {self.state}>"
 
+    def _wait(self, call: Coroutine[Any, Any, T], /) -> T:
+        return self._app._event_loop_thread.call(call)
+
     @property
     def id(self) -> str:
         """The job's id."""
@@ -104,7 +109,7 @@ class JobHandle(Generic[R]):
     def _repr_html_(self) -> str:
         return self.info._repr_html_()
 
-    def refresh(self) -> JobHandle[R]:
+    async def arefresh(self) -> JobHandle[R]:
         """Fetch the job again.
 
         Returns
@@ -117,20 +122,12 @@ class JobHandle(Generic[R]):
         NotFound
             The job does not exist any more.
         """
-        return self._app._event_loop_thread.call(self.arefresh())
-
-    async def arefresh(self) -> JobHandle[R]:
-        """Fetch the job again. See ``refresh``.
-
-        Returns
-        -------
-        JobHandle
-            This handle.
-        """
         self._job = await self._app.client().jobs.find(self.id)
         return self
 
-    def cancel(self) -> None:
+    refresh = plain(arefresh)
+
+    async def acancel(self) -> None:
         """Cancel the job.
 
         Raises
@@ -138,13 +135,11 @@ class JobHandle(Generic[R]):
         Conflict
             The job is finished.
         """
-        self._app._event_loop_thread.call(self.acancel())
-
-    async def acancel(self) -> None:
-        """Cancel the job. See ``cancel``."""
         self._job = (await self._app.client().jobs.cancel(self.id)).job
 
-    def result(self, timeout: Seconds | None = None) -> R:
+    cancel = plain(acancel)
+
+    async def aresult(self, timeout: Seconds | None = None) -> R:
         """Wait until the job is finished, and return its handler's result.
 
         Parameters
@@ -170,21 +165,6 @@ class JobHandle(Generic[R]):
         NotFound
             The job does not exist any more.
         """
-        return self._app._event_loop_thread.call(self.aresult(timeout))
-
-    async def aresult(self, timeout: Seconds | None = None) -> R:
-        """Wait until the job is finished, and return its handler's result. See ``result``.
-
-        Returns
-        -------
-        Any
-            The result of the handler, converted from JSON as its return annotation says.
-
-        Raises
-        ------
-        TypeError, TimeoutError, JobFailed, JobCancelled, NotFound
-            See ``result``.
-        """
         client = self._app.client()
         seconds = None if timeout is None else to_seconds(timeout)
         deadline = None if seconds is None else time.monotonic() + seconds
@@ -200,6 +180,8 @@ class JobHandle(Generic[R]):
                     f"The job {self.id} is still {job.state} after {seconds:g} s. Raise timeout; `ojster jobs explain` "
                     "says what it waits for."
                 )
+
+    result = plain(aresult)
 
 
 def _result_of(job: Job) -> Any:

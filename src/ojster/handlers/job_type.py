@@ -185,7 +185,9 @@ class JobType(Generic[P, R]):
         BackendUnavailable
             The server cannot be reached.
         """
-        with self._traced() as carried:  # in the caller's thread, where its trace context is
+        # Not derived: arguments are read and encoded in the caller's thread. A generator of calls, or a codec, may use
+        # a database, which frameworks refuse in an event loop; and a wrong argument shows a short traceback.
+        with self._traced() as carried:
             return self.app._event_loop_thread.call(self._enqueue(self.request(args, kwargs, carried)))
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:

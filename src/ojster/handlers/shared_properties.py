@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from ojster.client.interface import Client
+from ojster.client.plain_methods import plain
 from ojster.core.job import Job
 from ojster.core.property_values import Changes, PropertyConflict
 from ojster.core.values import to_json
@@ -24,8 +25,9 @@ class SharedProperties:
     """The shared properties of a workflow: named JSON values.
 
     A handler gets it as ``job.properties``. Methods that begin with ``a`` are for asynchronous handlers, the others for
-    plain functions. Methods that change a value raise ``Conflict`` if the job has lost its lease; the handler should
-    then stop. All methods raise ``LookupError`` if the job belongs to no workflow.
+    plain functions; those raise ``RuntimeError`` in a coroutine. Methods that change a value raise ``Conflict`` if the
+    job has lost its lease; the handler should then stop. All methods raise ``LookupError`` if the job belongs to no
+    workflow.
 
     Parameters
     ----------
@@ -49,7 +51,7 @@ class SharedProperties:
     >>> async def main() -> None:
     ...     run = await app.astart(group(add.s(1), add.s(2)))
     ...     await Worker(app).run(until_empty=True)
-    ...     print(await run.properties())
+    ...     print(await run.aproperties())
     ...     await app.aclose()
     >>> asyncio.run(main())
     {'total': 3}
@@ -74,6 +76,8 @@ class SharedProperties:
         """
         return {name: one.decoded() for name, one in (await self._read()).items()}
 
+    all = plain(aall)
+
     async def aget(self, name: str, default: Any = None) -> Any:
         """Return a value.
 
@@ -92,7 +96,9 @@ class SharedProperties:
         known = await self._read()
         return known[name].decoded() if name in known else default
 
-    async def aset(self, **values: Any) -> None:
+    get = plain(aget)
+
+    async def aset(self, /, **values: Any) -> None:
         """Set values, all or none, and overwrite concurrent changes by other jobs.
 
         Parameters
@@ -109,6 +115,8 @@ class SharedProperties:
         """
         await self._change(Changes({name: msgspec.Raw(to_json(value)) for name, value in values.items()}))
 
+    set = plain(aset)
+
     async def adelete(self, *names: str) -> None:
         """Delete values, and ignore names that do not exist.
 
@@ -118,6 +126,8 @@ class SharedProperties:
             Names of the properties to delete.
         """
         await self._change(Changes(delete=names))
+
+    delete = plain(adelete)
 
     async def aupdate(self, name: str, change: Callable[[Any], Any], default: Any = None) -> Any:
         """Replace a value with ``change(value)`` atomically.
@@ -156,43 +166,7 @@ class SharedProperties:
                 return value
         raise AssertionError  # the last attempt returns or raises
 
-    def all(self) -> dict[str, Any]:
-        """Return all values. See ``aall``.
-
-        Returns
-        -------
-        dict
-            The values, by name.
-        """
-        return self._wait(self.aall())
-
-    def get(self, name: str, default: Any = None) -> Any:
-        """Return a value. See ``aget``.
-
-        Returns
-        -------
-        Any
-            The value, or ``default`` (``None`` by default) if the property does not exist.
-        """
-        return self._wait(self.aget(name, default))
-
-    def set(self, **values: Any) -> None:
-        """Set values. See ``aset``."""
-        self._wait(self.aset(**values))
-
-    def delete(self, *names: str) -> None:
-        """Delete values. See ``adelete``."""
-        self._wait(self.adelete(*names))
-
-    def update(self, name: str, change: Callable[[Any], Any], default: Any = None) -> Any:
-        """Replace a value with ``change(value)``. See ``aupdate``.
-
-        Returns
-        -------
-        Any
-            The new value.
-        """
-        return self._wait(self.aupdate(name, change, default))
+    update = plain(aupdate)
 
     async def _read(self) -> Properties:
         return await self._client.workflows.properties(self._id)
@@ -207,7 +181,7 @@ class SharedProperties:
             raise LookupError(f"Job {self._job.id} is in no workflow, so it has no properties. Start it as a step.")
         return self._workflow_id
 
-    def _wait(self, call: Coroutine[Any, Any, R]) -> R:
+    def _wait(self, call: Coroutine[Any, Any, R], /) -> R:
         return run_from_thread(call, self._loop)
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Coroutine, Mapping
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -11,6 +11,8 @@ from ojster.core.job import Job
 from ojster.core.values import to_json
 from ojster.handlers.context import JobContext
 from ojster.handlers.stop_signal import StopSignal
+
+R = TypeVar("R")
 
 
 class FakeContext(JobContext):
@@ -97,21 +99,23 @@ class FakeContext(JobContext):
         """Return the checkpoint that the test has given, or ``default``."""
         return default if self._restored is None else self._restored
 
-    def checkpoint(self, state: Any) -> None:
-        """Remember a checkpoint."""
-        self.checkpoints.append(msgspec.json.decode(to_json(state)))
+    def _wait(self, call: Coroutine[Any, Any, R], /) -> R:
+        """Run a call to its end here: those of this context wait for nothing."""
+        try:
+            call.send(None)
+        except StopIteration as ended:
+            result: R = ended.value
+            return result
+        call.close()
+        raise RuntimeError("This call needs a worker. Run the job with a JobTester.")
 
     async def acheckpoint(self, state: Any) -> None:
         """Remember a checkpoint."""
-        self.checkpoint(state)
-
-    def note(self, note: Any) -> None:
-        """Remember a note."""
-        self.notes.append(msgspec.json.decode(to_json(note)))
+        self.checkpoints.append(msgspec.json.decode(to_json(state)))
 
     async def anote(self, note: Any) -> None:
         """Remember a note."""
-        self.note(note)
+        self.notes.append(msgspec.json.decode(to_json(note)))
 
-    async def heartbeat(self) -> None:
+    async def aheartbeat(self) -> None:
         """Do nothing."""

@@ -12,6 +12,7 @@ import msgspec
 
 from ojster.api.app import App
 from ojster.client.event_loop_thread import EventLoopThread
+from ojster.client.plain_methods import plain
 from ojster.core.job import Job
 from ojster.core.public_settings import in_microseconds
 from ojster.core.states import JobState
@@ -75,7 +76,7 @@ class JobTester:
     While it is entered, the application uses this database instead of its own. Nothing runs until ``drain`` runs it.
     Plain handlers, also those with ``process=True``, run in the thread of the test, with its connections and
     transactions; in asynchronous tests they run in threads, or in Django's thread of the test.
-    Methods that begin with ``a`` are for asynchronous tests.
+    The asynchronous methods begin with ``a``; the others block.
 
     Parameters
     ----------
@@ -161,7 +162,7 @@ class JobTester:
             raise RuntimeError("Enter the tester first: with JobTester(app) as jobs.")
         return self._service
 
-    def _wait(self, call: Coroutine[Any, Any, R]) -> R:
+    def _wait(self, call: Coroutine[Any, Any, R], /) -> R:
         return self._loop.call(call)
 
     # Time
@@ -171,7 +172,7 @@ class JobTester:
         """The time in the database."""
         return datetime.fromtimestamp(self._clock() / 1e6, UTC)
 
-    def advance(self, by: Seconds) -> None:
+    async def aadvance(self, by: Seconds) -> None:
         """Move the clock forward: scheduled jobs become available, cron jobs fire, workflows time out. Nothing runs.
 
         Parameters
@@ -184,10 +185,6 @@ class JobTester:
         ValueError
             The time is negative.
         """
-        self._wait(self.aadvance(by))
-
-    async def aadvance(self, by: Seconds) -> None:
-        """Move the clock forward. See ``advance``."""
         if (microseconds := round(to_seconds(by) * 1e6)) < 0:
             raise ValueError("Time does not run backwards.")
         await register(self.service, self.app)
@@ -195,6 +192,8 @@ class JobTester:
         while (due := await self._run_due()) is not None and due <= end:
             self._clock.move_to(due)
         self._clock.move_to(end)
+
+    advance = plain(aadvance)
 
     async def _run_due(self) -> int | None:
         """Do what is due, and return the time of what is due next."""
@@ -204,7 +203,7 @@ class JobTester:
 
     # What was enqueued
 
-    def all(self, type: Any = None, *, queue: str | None = None) -> list[Job]:
+    async def aall(self, type: Any = None, *, queue: str | None = None) -> list[Job]:
         """Return the jobs, the first that was enqueued first.
 
         Parameters
@@ -214,11 +213,9 @@ class JobTester:
         queue:
             Their queue; all by default.
         """
-        return self._wait(self.aall(type, queue=queue))
-
-    async def aall(self, type: Any = None, *, queue: str | None = None) -> list[Job]:
-        """Return the jobs. See ``all``."""
         return await self._select(None if type is None else Callee.of(self.app, type).type, queue)
+
+    all = plain(aall)
 
     async def _select(self, type: str | None, queue: str | None = None) -> list[Job]:
         chosen = JobFilter(type=type, queue=queue)
@@ -230,7 +227,7 @@ class JobTester:
             if (before := page.next_before) is None:
                 return selected[::-1]
 
-    def assert_enqueued(self, type: Any, *args: Any, **named: Any) -> Job:
+    async def aassert_enqueued(self, type: Any, *args: Any, **named: Any) -> Job:
         """Assert that a job was enqueued, whether it has run or not, and return the first.
 
         Parameters
@@ -250,10 +247,6 @@ class JobTester:
         TypeError
             The handler does not take these arguments, or ``type`` is no job type.
         """
-        return self._wait(self.aassert_enqueued(type, *args, **named))
-
-    async def aassert_enqueued(self, type: Any, *args: Any, **named: Any) -> Job:
-        """Assert that a job was enqueued. See ``assert_enqueued``."""
         __tracebackhide__ = True
         callee = Callee.of(self.app, type)
         conditions, call = _divided(args, named)
@@ -265,12 +258,10 @@ class JobTester:
             raise AssertionError(f"{many}: {wanted}. {await self._said(callee)}")
         return matching[0]
 
-    def refute_enqueued(self, type: Any, *args: Any, **named: Any) -> None:
-        """Assert that no such job was enqueued. See ``assert_enqueued``."""
-        self._wait(self.arefute_enqueued(type, *args, **named))
+    assert_enqueued = plain(aassert_enqueued)
 
     async def arefute_enqueued(self, type: Any, *args: Any, **named: Any) -> None:
-        """Assert that no such job was enqueued. See ``assert_enqueued``."""
+        """Assert that no such job was enqueued. See ``aassert_enqueued``."""
         __tracebackhide__ = True
         callee = Callee.of(self.app, type)
         conditions, call = _divided(args, named)
@@ -278,6 +269,8 @@ class JobTester:
             raise AssertionError(
                 f"Enqueued {len(matching)} times: {shown_call(callee.type, call)}. {await self._said(callee)}"
             )
+
+    refute_enqueued = plain(arefute_enqueued)
 
     async def _matching(self, callee: Callee, call: Call, conditions: Mapping[str, Any]) -> list[Job]:
         expected = callee.expect(call) if any(call) else None
@@ -303,7 +296,7 @@ class JobTester:
 
     # Running
 
-    def drain(self, *, scheduled: bool = False, check: bool = True, concurrency: int = 1) -> Drained:
+    async def adrain(self, *, scheduled: bool = False, check: bool = True, concurrency: int = 1) -> Drained:
         """Run all available jobs, with those that they enqueue, and repeat failed attempts at once.
 
         The clock is moved to the time of each retry, so that what is scheduled for an earlier time runs, too.
@@ -311,7 +304,7 @@ class JobTester:
         Parameters
         ----------
         scheduled:
-            Whether to run scheduled jobs, too, each at its time; false by default. ``advance`` does so for some.
+            Whether to run scheduled jobs, too, each at its time; false by default. ``aadvance`` does so for some.
         check:
             Whether to raise the error of a job that has failed for good. The default is true.
         concurrency:
@@ -329,10 +322,6 @@ class JobTester:
         RuntimeError
             Ten thousand attempts were made, and there is no end.
         """
-        return self._wait(self.adrain(scheduled=scheduled, check=check, concurrency=concurrency))
-
-    async def adrain(self, *, scheduled: bool = False, check: bool = True, concurrency: int = 1) -> Drained:
-        """Run all available jobs. See ``drain``."""
         attempts: list[str] = []
         jobs: dict[str, Job] = {}
         moves = {JobState.RETRYABLE, *((JobState.SCHEDULED,) if scheduled else ())}
@@ -360,6 +349,8 @@ class JobTester:
             lines = "".join(f"\n{line}" for line in error.get("backtrace", ()))
             raise JobFailed(message + lines, error)
         return done
+
+    drain = plain(adrain)
 
     async def _run_available(self, attempts: list[str], concurrency: int) -> None:
         def ended(job: Job, *_: object) -> None:

@@ -4,7 +4,7 @@
 >>> order = chain(validate.s(42), group(charge.s(), reserve.s()), ship.s())
 >>> order = validate.s(42) | (charge.s() & reserve.s()) | ship.s()      # the same
 >>> run = await app.astart(order)
->>> await run.result()
+>>> await run.aresult()
 """
 
 from __future__ import annotations

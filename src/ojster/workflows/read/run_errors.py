@@ -31,7 +31,7 @@ class WorkflowFailed(Exception):
     ...     run = await app.astart(charge.s().set(id="charge"))
     ...     await Worker(app).run(until_empty=True)
     ...     try:
-    ...         await run.result()
+    ...         await run.aresult()
     ...     except WorkflowFailed as failed:
     ...         print(failed.error.failed_step)
     ...     await app.aclose()
