@@ -148,6 +148,40 @@ def functions_and_statements(tree: ast.Module) -> Iterator[ast.stmt]:
         yield from node.body if isinstance(node, ast.ClassDef) else [node]
 
 
+NO_NAMES = {"found", "one", "given"}
+"""What says nothing of the thing that it names."""
+
+NOT_CLEANED = (
+    *("ojster.client.", "ojster.server.endpoints.", "ojster.handlers.register", "ojster.worker.execution"),
+    "ojster.workflows.run.suspensions",
+)
+"""Modules that still use such names."""
+
+
+def named(tree: ast.Module) -> Iterator[tuple[str, int]]:
+    """Yield the variables, parameters and attributes that a module binds, and where."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id, node.lineno
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node.attr, node.lineno
+        elif isinstance(node, ast.arg):
+            yield node.arg, node.lineno
+        elif isinstance(node, ast.ExceptHandler | ast.MatchAs | ast.MatchStar) and node.name is not None:
+            yield node.name, node.lineno
+
+
+def test_a_thing_is_called_what_it_is() -> None:
+    vague = [
+        f"{module}:{line} {name}"
+        for module, tree in modules().items()
+        if not module.startswith(NOT_CLEANED)
+        for name, line in named(tree)
+        if name in NO_NAMES
+    ]
+    assert vague == []
+
+
 def test_a_job_passes_at_most_six_files_on_each_of_its_ways() -> None:
     root = SOURCE.parent.parent
     shown = subprocess.run(

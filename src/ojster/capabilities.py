@@ -64,7 +64,11 @@ CAPABILITIES: Final = (
 
 def extensions_of(capabilities: Iterable[Capability]) -> tuple[Extension, ...]:
     """Return the extensions of capabilities."""
-    return tuple(getattr(one.module("extension"), one.extension)() for one in capabilities if one.extension is not None)
+    return tuple(
+        getattr(capability.module("extension"), capability.extension)()
+        for capability in capabilities
+        if capability.extension is not None
+    )
 
 
 @cache
@@ -75,12 +79,14 @@ def all_extensions() -> tuple[Extension, ...]:
 
 def event_metrics(capabilities: Iterable[Capability] = CAPABILITIES) -> EventMetrics:
     """Return the metrics that the events of capabilities change."""
-    return EventMetrics(one.module("event_metrics").EVENT_METRICS for one in capabilities if one.has_event_metrics)
+    return EventMetrics(
+        capability.module("event_metrics").EVENT_METRICS for capability in capabilities if capability.has_event_metrics
+    )
 
 
 def attribute_readers(capabilities: Iterable[Capability] = CAPABILITIES) -> list[AttributeReader]:
     """Return how the attributes of capabilities are read."""
-    return [one.module("attribute_reader").Reader() for one in capabilities if one.has_attributes]
+    return [capability.module("attribute_reader").Reader() for capability in capabilities if capability.has_attributes]
 
 
 use_readers(attribute_readers())

@@ -75,13 +75,13 @@ def lifespan(jobs: App, *, worker: bool = False, **options: Any) -> Callable[[An
 
     @asynccontextmanager
     async def running(_: FastAPI) -> AsyncIterator[None]:
-        one = Worker(jobs, **options) if worker else None
-        task = None if one is None else asyncio.create_task(one.run(), name="ojster-worker")
+        worker_here = Worker(jobs, **options) if worker else None
+        task = None if worker_here is None else asyncio.create_task(worker_here.run(), name="ojster-worker")
         try:
             yield
         finally:
-            if one is not None and task is not None:
-                one.stop()
+            if worker_here is not None and task is not None:
+                worker_here.stop()
                 await task
             await jobs.aclose()
 
@@ -127,15 +127,15 @@ def job_router(jobs: App, *, types: Collection[str] | None = None, dependencies:
         job = await find(id)
 
         async def changes() -> AsyncIterator[bytes]:
-            told, one = b"", job
+            told, current = b"", job
             deadline = time.monotonic() + MAX_FOLLOW_SECONDS
             while True:
-                if (shown := _encoded(one)) != told:
+                if (shown := _encoded(current)) != told:
                     told = shown
                     yield b"event: job\ndata: %b\n\n" % shown
-                if one.state in FINISHED or time.monotonic() > deadline:
+                if current.state in FINISHED or time.monotonic() > deadline:
                     return
-                one = await find(id, LOOK_SECONDS)
+                current = await find(id, LOOK_SECONDS)
 
         return StreamingResponse(changes(), media_type="text/event-stream", headers={"Cache-Control": "no-store"})
 

@@ -152,5 +152,5 @@ def worker(queues: str | None, concurrency: int, until_empty: bool) -> None:
     log_to_console("info")
     extension: Ojster = current_app.extensions[NAME]
     names = None if queues is None else queues.split(",")
-    one = Worker(extension.jobs, queues=names, concurrency=concurrency)
-    raise SystemExit(run_worker(one, Process(), until_empty=until_empty))
+    worker = Worker(extension.jobs, queues=names, concurrency=concurrency)
+    raise SystemExit(run_worker(worker, Process(), until_empty=until_empty))

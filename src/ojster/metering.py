@@ -34,7 +34,7 @@ READ_TIMEOUT_SECONDS: Final = 5.0
 
 def record_events(database: Database) -> None:
     """Record the events that this process commits, once for each database."""
-    if ENABLED and not any(isinstance(one, _Meter) for one in database.on_events):
+    if ENABLED and not any(isinstance(listener, _Meter) for listener in database.on_events):
         database.on_events.append(_Meter())
 
 

@@ -87,9 +87,9 @@ def notify(
     to, cc:
         E-mail recipients that replace those of the channel. Only administrators may set them.
     """
-    given = {"subject": subject, "text": text, "to": list(to) or None, "cc": list(cc) or None}
+    members = {"subject": subject, "text": text, "to": list(to) or None, "cc": list(cc) or None}
     action: dict[str, Any] = {"action": "notify", "channel": channel}
-    return action | {name: value for name, value in given.items() if value is not None}
+    return action | {name: value for name, value in members.items() if value is not None}
 
 
 def record(subject: str = "", context: str = "") -> dict[str, Any]:

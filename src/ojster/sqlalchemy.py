@@ -91,7 +91,7 @@ def _push(session: Session) -> None:
 
 def _forget(session: Session, previous: SessionTransaction) -> None:
     """Forget the jobs of a transaction or savepoint that was rolled back."""
-    session.info[_PENDING] = [one for one in session.info[_PENDING] if previous not in _around(one[0])]
+    session.info[_PENDING] = [pending for pending in session.info[_PENDING] if previous not in _around(pending[0])]
 
 
 def _around(transaction: SessionTransaction | None) -> Iterator[SessionTransaction]:

@@ -54,7 +54,7 @@ def drain_check(maintenance: Any) -> DrainCheck:
 async def test_the_last_fetch_from_a_server_waits() -> None:
     check = drain_check(None)
     assert (check.wait, await check.is_over(), check.wait) == (0.0, False, DRAIN_CHECK_SECONDS)
-    check.found()
+    check.note_jobs()
     assert (check.wait, await check.is_over(), await check.is_over()) == (0.0, False, True)
 
 

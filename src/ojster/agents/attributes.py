@@ -186,13 +186,13 @@ def read_agent(members: Mapping[str, msgspec.Raw]) -> Agent:
     InvalidAgentParameter
         An attribute is malformed or out of range.
     """
-    given = {name: bytes(raw) for name, raw in members.items() if name.startswith(PREFIX)}
-    return _read(tuple(sorted(given.items())))
+    own_members = {name: bytes(raw) for name, raw in members.items() if name.startswith(PREFIX)}
+    return _read(tuple(sorted(own_members.items())))
 
 
 @cache_short(1024)
-def _read(given: tuple[tuple[str, bytes], ...]) -> Agent:
-    values = {name.removeprefix(PREFIX): read_value(raw, name) for name, raw in given if name not in SYSTEM_MANAGED}
+def _read(members: tuple[tuple[str, bytes], ...]) -> Agent:
+    values = {name.removeprefix(PREFIX): read_value(raw, name) for name, raw in members if name not in SYSTEM_MANAGED}
     agent = {name: value for name, value in values.items() if value is not None}
     _check_simple(agent)
     _check_tools(agent.get("tools", []))

@@ -94,19 +94,21 @@ def _account(tx: Transaction, job: Job, item: Account) -> AgentState:
     state.estimated += (item.tokens if item.is_estimate else 0) - item.estimated
     chain = [(job, state), *_delegators(tx, state)]
     if item.is_estimate:
-        for one, its in chain:
+        for ancestor, its in chain:
             if its.left is not None and item.tokens > its.left:
-                raise _exceeded(one, its, item.tokens)
-    for one, its in chain:
+                raise _exceeded(ancestor, its, item.tokens)
+    for ancestor, its in chain:
         its.tokens_used += item.tokens - item.estimated
-        one.agent = encode_state(its)
-        if len(one.agent) > MAX_AGENT_STATE_BYTES:
+        ancestor.agent = encode_state(its)
+        if len(ancestor.agent) > MAX_AGENT_STATE_BYTES:
             raise PayloadTooLarge(
-                f"The agent state of job {one.id}, with its tool results, exceeds {MAX_AGENT_STATE_BYTES} bytes. "
+                f"The agent state of job {ancestor.id}, with its tool results, exceeds {MAX_AGENT_STATE_BYTES} bytes. "
                 "Record smaller tool results.",
                 limit=MAX_AGENT_STATE_BYTES,
             )
-    tx.execute_many("UPDATE jobs SET agent = ? WHERE seq = ?", [(one.agent, one.seq) for one, _ in chain])
+    tx.execute_many(
+        "UPDATE jobs SET agent = ? WHERE seq = ?", [(ancestor.agent, ancestor.seq) for ancestor, _ in chain]
+    )
     return state
 
 

@@ -21,8 +21,8 @@ class AgentExtension(Extension):
 
     def admit(self, tx: Transaction, new: Sequence[NewJob], jobs: Sequence[Job]) -> None:
         """Begin the tasks of agents."""
-        for one, job in zip(new, jobs, strict=True):
-            if (agent := one.values.get("agents")) is not None:
+        for new_job, job in zip(new, jobs, strict=True):
+            if (agent := new_job.values.get("agents")) is not None:
                 begin_task(tx, job, agent)
 
     def refuse_result(self, tx: Transaction, job: Job, report: Acknowledgement) -> OjsterError | None:

@@ -88,7 +88,7 @@ class CallerPush:
             )
         (pushed,) = push(tx, [jobs])
         assert not isinstance(pushed, Later), "the caller's transaction waits for keys itself"
-        return [one.job for one in accepted(pushed)]
+        return [outcome.job for outcome in accepted(pushed)]
 
     def _database_url(self) -> PostgresUrl:
         """Return the parsed URL of the application's database, for use in a caller's transaction."""

@@ -330,8 +330,8 @@ def code(
     wire: dict[str, Any] = {"body": body, "args": list(args)}
     if modules is not None:
         wire["modules"] = list(modules)
-    if given := {name: value for name, value in options.items() if value is not None}:
-        wire["options"] = given
+    if chosen := {name: value for name, value in options.items() if value is not None}:
+        wire["options"] = chosen
     return Step(wire)
 
 
@@ -384,15 +384,15 @@ def wait(
     >>> wait("cool-down", delay=60).wire
     {'type': 'wait', 'delay': 'PT60.0S', 'id': 'cool-down'}
     """
-    given = {
+    members = {
         "delay": None if delay is None else to_duration(delay),
         "until": None if until is None else to_timestamp(until, "until"),
         "form": form,
         "timeout_ms": None if timeout is None else to_millis(timeout),
-        "remind": [to_duration(one) for one in remind] or None,
+        "remind": [to_duration(reminder) for reminder in remind] or None,
         "event_reactions": reactions,
     }
-    wire = {"type": "wait"} | {name: value for name, value in given.items() if value is not None}
+    wire = {"type": "wait"} | {name: value for name, value in members.items() if value is not None}
     return Step(wire).set(id=id, display_name=display_name)
 
 
@@ -420,8 +420,8 @@ class GraphStep(Step):
         """Add a further step to the graph, so that calls can be chained. See ``Graph.add``."""
         return self.graph.add(id, step, after=after)
 
-    def _with(self, given: Mapping[str, Any]) -> Self:
-        self.wire |= {name: value for name, value in given.items() if value is not None}
+    def _with(self, members: Mapping[str, Any]) -> Self:
+        self.wire |= {name: value for name, value in members.items() if value is not None}
         return self
 
 
@@ -478,6 +478,6 @@ class Graph(Workflow):
             A step in ``after`` has no id.
         """
         before = [after] if isinstance(after, str | Step) else list(after)
-        wire = step.whole.wire | {"id": id, "depends_on": [_name_of(one) for one in before]}
+        wire = step.whole.wire | {"id": id, "depends_on": [_name_of(earlier) for earlier in before]}
         self.wire["steps"] = [*self.wire["steps"], wire]
         return GraphStep(wire, self)

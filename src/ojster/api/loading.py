@@ -23,10 +23,10 @@ def load_plugin(where: str) -> Callable[[Any], object]:
         The module does not exist, or has no such function.
     """
     module_name, _, name = where.partition(":")
-    found = getattr(_import(module_name), name or "install", None)
-    if not callable(found):
+    install = getattr(_import(module_name), name or "install", None)
+    if not callable(install):
         raise InvalidRequest(f"{module_name!r} has no function named {name or 'install'!r}. Name it: MODULE:FUNCTION.")
-    plugin: Callable[[Any], object] = found
+    plugin: Callable[[Any], object] = install
     return plugin
 
 
@@ -79,10 +79,10 @@ def load_app(where: str, include: Sequence[str] = ()) -> App:
 
 def _app_in(module: ModuleType, module_name: str, name: str) -> App:
     if name:
-        found = getattr(module, name, None)
-        if not isinstance(found, App):
+        app = getattr(module, name, None)
+        if not isinstance(app, App):
             raise InvalidRequest(f"{module_name!r} has no App named {name!r}. {_apps_of(module)}")
-        return found
+        return app
     apps = [value for value in vars(module).values() if isinstance(value, App)]
     if len(apps) != 1:
         raise InvalidRequest(

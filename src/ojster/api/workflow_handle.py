@@ -335,7 +335,9 @@ class Run:
         dict
             The values, by name.
         """
-        return {name: one.decoded() for name, one in (await self._app.client().workflows.properties(self.id)).items()}
+        return {
+            name: stored.decoded() for name, stored in (await self._app.client().workflows.properties(self.id)).items()
+        }
 
     properties = plain(aproperties)
 
@@ -347,6 +349,6 @@ class Run:
         list
             The notes, oldest first.
         """
-        return [msgspec.json.decode(one.note) for one in await self._app.client().workflows.notes(self.id)]
+        return [msgspec.json.decode(entry.note) for entry in await self._app.client().workflows.notes(self.id)]
 
     notes = plain(anotes)

@@ -236,7 +236,7 @@ def check(tx: Transaction, starts: Sequence[Position]) -> list[Check]:
 
 def _check(tx: Transaction, start: Position) -> Check:
     head, base = _position(tx, HEAD), _position(tx, BASE)
-    last = max(start, base, key=lambda one: one.number)
+    last = max(start, base, key=lambda position: position.number)
     rows = tx.execute(
         f"""
         SELECT seq, hash, body, at, event, principal, tenant, operation, object, outcome

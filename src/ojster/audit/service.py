@@ -29,7 +29,7 @@ class AuditService(CapabilityService):
         """
         self.scope.require_all_tenants("The audit log")
         while True:
-            found = await self.database.read(entries.check, start)
-            if found.problem is not None or found.last == found.head:
-                return found
-            start = found.last
+            verdict = await self.database.read(entries.check, start)
+            if verdict.problem is not None or verdict.last == verdict.head:
+                return verdict
+            start = verdict.last

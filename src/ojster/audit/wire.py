@@ -92,5 +92,5 @@ def show_check(check: Check) -> VerifiedBody:
 
 def read_check(shown: VerifiedBody) -> Check:
     """Return the result in an answer."""
-    last, head = (Position(one.number, one.hash) for one in (shown.last, shown.head))
+    last, head = (Position(position.number, position.hash) for position in (shown.last, shown.head))
     return Check(last, head, None if shown.problem is UNSET else shown.problem)

@@ -143,14 +143,14 @@ def _copy_database(database: Path, copy: Path) -> None:
 def _check_database(copy: Path) -> None:
     try:
         with _opened(copy) as connection:
-            found = [row[0] for row in connection.execute("PRAGMA integrity_check(5)")]
+            problems = [row[0] for row in connection.execute("PRAGMA integrity_check(5)")]
             has_jobs = connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'payloads'").fetchall()
             if has_jobs:
                 schema_version(connection)
     except apsw.Error as error:
         raise InvalidRequest(f"The database is damaged: {error}.") from None
-    if found != ["ok"]:
-        raise InvalidRequest(f"The database is damaged: {'; '.join(found)}.")
+    if problems != ["ok"]:
+        raise InvalidRequest(f"The database is damaged: {'; '.join(problems)}.")
     if not has_jobs:
         raise InvalidRequest("This is no database of Ojster.")
 
@@ -161,11 +161,11 @@ def _write(archive: tarfile.TarFile, copy: Path, store: FileStore | None) -> Sum
     if store is not None:
         for file, pieces in _pieces(copy).items():
             try:
-                found = asyncio.run(_read(store, pieces))
+                contents = asyncio.run(_read(store, pieces))
             except BackendError:
                 summary.missing.append(file)
                 continue
-            for name, piece in found:
+            for name, piece in contents:
                 _add(archive, members, FILES + name, piece)
             summary.files += 1
     if summary.missing:
@@ -191,18 +191,18 @@ async def _read(store: FileStore, pieces: list[tuple[str, bytes]]) -> list[tuple
     BackendError
         One is missing, or not what the database says.
     """
-    found = []
+    members = []
     for name, digest in pieces:
         piece = await store.get(name)
         if hashlib.sha256(piece).digest() != digest:
             raise BackendError(f"The piece {name} of a file is damaged.")
-        found.append((name, piece))
-    return found
+        members.append((name, piece))
+    return members
 
 
 def _pieces(copy: Path) -> dict[str, list[tuple[str, bytes]]]:
     """Return the names and the hashes of the pieces of each complete file."""
-    found: dict[str, list[tuple[str, bytes]]] = {}
+    by_file: dict[str, list[tuple[str, bytes]]] = {}
     with _opened(copy) as connection:
         for file, piece, digest in connection.execute(
             """
@@ -213,8 +213,8 @@ def _pieces(copy: Path) -> dict[str, list[tuple[str, bytes]]]:
             ORDER BY f.id, p.start
             """
         ):
-            found.setdefault(str(file), []).append((f"{file}/{piece}", bytes(digest)))
-    return found
+            by_file.setdefault(str(file), []).append((f"{file}/{piece}", bytes(digest)))
+    return by_file
 
 
 def _extract(source: Path, root: Path) -> Manifest:

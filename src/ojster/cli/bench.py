@@ -118,10 +118,10 @@ def _table(readings: Sequence[Reading]) -> Table:
     table.add_column("")
     for head in ("measured", "of a core", "processor a job"):
         table.add_column(head, justify="right", no_wrap=True)
-    for one in readings:
-        core = "" if one.core is None else f"{one.core:.0%}"
-        processor = "" if one.processor_us is None else f"{one.processor_us:.0f} µs"
-        table.add_row(one.name, _shown(one), core, processor)
+    for reading in readings:
+        core = "" if reading.core is None else f"{reading.core:.0%}"
+        processor = "" if reading.processor_us is None else f"{reading.processor_us:.0f} µs"
+        table.add_row(reading.name, _shown(reading), core, processor)
     return table
 
 
@@ -138,9 +138,9 @@ def conclusions(readings: Sequence[Reading], bytes_per_job: float) -> list[str]:
     from ojster.cli.trial import RUN
 
     alone, *others = readings
-    rates = [one for one in others if one.core is not None]
-    busy = [one.name for one in rates if (one.core or 0) >= BUSY]
-    waiting = [one.name for one in rates if (one.core or 0) < BUSY]
+    rates = [reading for reading in others if reading.core is not None]
+    busy = [reading.name for reading in rates if (reading.core or 0) >= BUSY]
+    waiting = [reading.name for reading in rates if (reading.core or 0) < BUSY]
     said: list[str] = []
     if busy:
         said.append(
@@ -152,7 +152,7 @@ def conclusions(readings: Sequence[Reading], bytes_per_job: float) -> list[str]:
             f"Limited by the database: {'; '.join(waiting)}. One commit takes about {alone.value:.1f} ms: look at its "
             "disk, its processors and the network to it ('ojster doctor')."
         )
-    (run,) = [one for one in rates if one.name == RUN]
+    (run,) = [reading for reading in rates if reading.name == RUN]
     daily = run.value * SECONDS_OF_A_DAY
     said.append(
         f"{run.value:,.0f} jobs a second are {daily / 1e6:,.0f} million a day in one worker process, if jobs do "

@@ -50,7 +50,7 @@ def dev(
     worker_command += [part for module in include for part in ("--include", module)]
     worker_command += ["--concurrency", str(concurrency), "--grace", "2", "--ends-with-parent", "--migrate"]
     server = subprocess.Popen(server_command, env=environment, stdin=subprocess.PIPE)
-    one = subprocess.Popen(worker_command, env=environment, stdin=subprocess.PIPE)
+    worker_process = subprocess.Popen(worker_command, env=environment, stdin=subprocess.PIPE)
 
     stopping = threading.Event()
 
@@ -73,11 +73,11 @@ def dev(
                 return 1
             if changes:
                 console.print(f"[bold]reload[/]  {Path(next(iter(changes))[1]).name} has changed")
-                _stop_process(one)
-                one = subprocess.Popen(worker_command, env=environment, stdin=subprocess.PIPE)
+                _stop_process(worker_process)
+                worker_process = subprocess.Popen(worker_command, env=environment, stdin=subprocess.PIPE)
         console.print("stopping")
     finally:
-        _stop_process(one)
+        _stop_process(worker_process)
         _stop_process(server)
     return 0
 

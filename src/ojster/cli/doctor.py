@@ -182,9 +182,9 @@ class _Postgres:
         intended = intended_shape()
         if "storage-parameters" in lacks:
             intended = intended._replace(parameters={})
-        if found := differences(intended, actual):
-            others = f", and {len(found) - MOST_SHOWN} more" if len(found) > MOST_SHOWN else ""
-            shown = "; ".join(found[:MOST_SHOWN]) + others
+        if problems := differences(intended, actual):
+            others = f", and {len(problems) - MOST_SHOWN} more" if len(problems) > MOST_SHOWN else ""
+            shown = "; ".join(problems[:MOST_SHOWN]) + others
             return False, f"{shown}: put it right as in the scripts of the schema, or jobs will be found slowly"
         return True, f"{len(intended.indexes)} indexes, and parameters of {len(intended.parameters)} tables, are right"
 
@@ -192,13 +192,13 @@ class _Postgres:
         from ojster.storage.postgres.schema import are_events_logged
 
         with self._connection() as connection:
-            found = {name: _setting(connection, name) for name in ("fsync", "synchronous_commit", "full_page_writes")}
+            values = {name: _setting(connection, name) for name in ("fsync", "synchronous_commit", "full_page_writes")}
             keeps_events = are_events_logged(connection, self._url.schema)
-        words = ", ".join(f"{name} = {value}" for name, value in found.items())
+        words = ", ".join(f"{name} = {value}" for name, value in values.items())
         words += "; events survive a failover" if keeps_events else "; a failover loses events of the last minutes"
-        if found["fsync"] == "off" or found["full_page_writes"] == "off":
+        if values["fsync"] == "off" or values["full_page_writes"] == "off":
             return False, f"{words}: a crash of the machine may destroy the database"
-        if found["synchronous_commit"] == "off":
+        if values["synchronous_commit"] == "off":
             return False, f"{words}: a crash may lose the last acknowledged jobs"
         return True, words
 

@@ -194,9 +194,9 @@ def _explained(error: click.NoSuchCommand) -> click.UsageError:
     if not meant:
         before = context.command_path.partition(" ")[2]
         near = get_close_matches(name, context.command.list_commands(context))
-        meant = [f"{before} {one}".strip() for one in near]
+        meant = [f"{before} {close_name}".strip() for close_name in near]
     program = context.find_root().info_name
-    hint = " or ".join(repr(f"{program} {one}") for one in meant)
+    hint = " or ".join(repr(f"{program} {command}") for command in meant)
     return click.UsageError(f"{error.message} Did you mean {hint}?" if hint else error.message, context)
 
 

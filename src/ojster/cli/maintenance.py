@@ -86,9 +86,9 @@ def prune(url: str, dry_run: bool, retention: Retention, yes: bool, as_json: boo
             if name != "most_dead_letters"
         )
         click.confirm(f"Delete finished jobs and workflows older than this: {periods}?", abort=True, err=True)
-    found = ask(url, lambda client: client.maintenance.prune(dry_run=dry_run), settings=settings)
-    words = f"{found['jobs']} jobs, {found['workflows']} workflows and {found['files']} files"
-    done(f"{words} {'would be' if dry_run else 'are'} deleted.", as_json, {"pruned": found, "dry_run": dry_run})
+    deleted = ask(url, lambda client: client.maintenance.prune(dry_run=dry_run), settings=settings)
+    words = f"{deleted['jobs']} jobs, {deleted['workflows']} workflows and {deleted['files']} files"
+    done(f"{words} {'would be' if dry_run else 'are'} deleted.", as_json, {"pruned": deleted, "dry_run": dry_run})
 
 
 @click.command(
@@ -113,10 +113,10 @@ def doctor(url: str, as_json: bool) -> int:
 
     check("versions", checks.versions)
     try:
-        found = checks.checks_of(url)
+        named_checks = checks.checks_of(url)
     except (OjsterError, ImportError) as error:
-        found = [("url", functools.partial(_failed_finding, error))]
-    for name, examine in found:
+        named_checks = [("url", functools.partial(_failed_finding, error))]
+    for name, examine in named_checks:
         check(name, examine)
     check("answers", lambda: _check_round_trip(url))
     check("backlog", lambda: _backlog(url))
@@ -142,10 +142,10 @@ def _check_round_trip(url: str) -> checks.Finding:
 
 
 def _audit_log(url: str) -> checks.Finding:
-    found = ask(url, lambda client: client.audit.verify())
-    if found.problem is not None:
-        return False, f"{found.problem} Somebody has changed the table audit_log; compare it with a backup"
-    return True, f"{found.head.number} entries were written; none is missing, and none was changed"
+    verdict = ask(url, lambda client: client.audit.verify())
+    if verdict.problem is not None:
+        return False, f"{verdict.problem} Somebody has changed the table audit_log; compare it with a backup"
+    return True, f"{verdict.head.number} entries were written; none is missing, and none was changed"
 
 
 def _backlog(url: str) -> checks.Finding:
@@ -153,7 +153,7 @@ def _backlog(url: str) -> checks.Finding:
         statistics = await asyncio.gather(
             *[client.queues.statistics(queue.name) for queue in await client.queues.all()]
         )
-        waiting = sum(one.counts.get("available", 0) for one in statistics)
+        waiting = sum(queue_statistics.counts.get("available", 0) for queue_statistics in statistics)
         dead = (await client.jobs.select(JobFilter(dead=True), Page(1))).total
         return waiting, dead, len(await client.fleet.all())
 

@@ -74,10 +74,10 @@ def assistant(app: App, *, changes: bool) -> Any:
 
     async def call(question: Callable[[Client], Awaitable[Any]]) -> str:
         try:
-            found = await question(app.client())
+            answer = await question(app.client())
         except OjsterError as error:
             raise ToolError(f"{error.code}: {error.message}") from None
-        return msgspec.json.format(msgspec.json.encode(_shown(found), order="sorted"), indent=1).decode()
+        return msgspec.json.format(msgspec.json.encode(_shown(answer), order="sorted"), indent=1).decode()
 
     for tool in _reading(call):
         add(tool)
@@ -174,11 +174,13 @@ def _shown(value: Any) -> Any:
         return _shown(msgspec.json.decode(value))
     if isinstance(value, msgspec.Struct):
         fields = {name: getattr(value, name) for name in value.__struct_fields__}
-        return {name: _shown(one) for name, one in fields.items() if one not in (None, "", (), [], {}, msgspec.UNSET)}
+        return {
+            name: _shown(field) for name, field in fields.items() if field not in (None, "", (), [], {}, msgspec.UNSET)
+        }
     if isinstance(value, dict):
-        return {str(name): _shown(one) for name, one in value.items()}
+        return {str(name): _shown(member) for name, member in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return [_shown(one) for one in value]
+        return [_shown(element) for element in value]
     if isinstance(value, bytes):
         return _shown(value.decode(errors="replace"))
     if isinstance(value, str) and len(value) > LONGEST_TEXT:

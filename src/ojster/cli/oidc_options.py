@@ -80,7 +80,7 @@ def with_provider(command: Command) -> Command:
         oidc_client_secret: str | None,
         oidc_scope: str,
         public_url: str | None,
-        **given: Any,
+        **options: Any,
     ) -> Any:
         from ojster.server.oidc import OidcClient, OidcSettings  # here, because its libraries slow down other commands
 
@@ -95,7 +95,7 @@ def with_provider(command: Command) -> Command:
                 client = OidcClient(oidc_client_id, public_url, oidc_client_secret or "", oidc_scope)
             audience = oidc_audience or oidc_client_id or ""
             oidc = OidcSettings(oidc_issuer, audience, oidc_roles_claim, _grants_of(oidc_groups), client)
-        return command(*args, oidc=oidc, **given)
+        return command(*args, oidc=oidc, **options)
 
     result: Command = wrapped
     for option in reversed(_OPTIONS):
@@ -107,8 +107,8 @@ def _grants_of(groups: tuple[str, ...]) -> dict[str, tuple[Grant, ...]]:
     """Return the roles of each group."""
     from ojster.server.oidc import read_group
 
-    found: dict[str, tuple[Grant, ...]] = {}
+    grants_of: dict[str, tuple[Grant, ...]] = {}
     for text in groups:
         group, grant = read_group(text)
-        found[group] = (*found.get(group, ()), grant)
-    return found
+        grants_of[group] = (*grants_of.get(group, ()), grant)
+    return grants_of

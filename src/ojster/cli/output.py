@@ -25,7 +25,7 @@ class _Printable(RenderHook):
 
     def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
         """Return what is printed in place of the given objects."""
-        return [_PrintableText(one) for one in renderables]
+        return [_PrintableText(renderable) for renderable in renderables]
 
 
 class _PrintableText:

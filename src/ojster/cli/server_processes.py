@@ -97,13 +97,13 @@ def _supervise(processes: int, host: str, port: int, path: Path | None, *, wait:
 
 def _close(sockets: Sequence[socket.socket]) -> None:
     """Close sockets, so that new callers go elsewhere while the processes answer their last requests."""
-    for one in sockets:
-        one.close()
+    for listener in sockets:
+        listener.close()
 
 
 def _commands(processes: int, sockets: Sequence[socket.socket], counts: str) -> list[Command]:
     words = same_command()
-    files = tuple(one.fileno() for one in sockets)
+    files = tuple(listener.fileno() for listener in sockets)
     shared = {SOCKETS_VARIABLE: " ".join(map(str, files)), COUNTS_VARIABLE: counts}
     numbers = map(str, range(1, processes + 1))
     return [Command(words, shared | {NUMBER_VARIABLE: number}, files, is_endless=True) for number in numbers]

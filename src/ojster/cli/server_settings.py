@@ -104,14 +104,14 @@ def with_settings(command: Command) -> Command:
     """Add the options, and pass them to the command as one argument, ``settings``."""
 
     @functools.wraps(command)
-    def wrapped(*args: Any, **given: Any) -> Any:
-        own = {name: given.pop(name) for name in Settings.__struct_fields__ if name in given}
+    def wrapped(*args: Any, **options: Any) -> Any:
+        own = {name: options.pop(name) for name in Settings.__struct_fields__ if name in options}
         timeout = own.pop("default_timeout")
         settings = Settings(
             **own | {"default_tenant": check_tenant(own["default_tenant"])},
             default_timeout=None if timeout is None else timedelta(microseconds=timeout),
         )
-        return command(*args, settings=settings, **given)
+        return command(*args, settings=settings, **options)
 
     result: Command = with_retention(wrapped)
     for option in reversed(_OPTIONS):

@@ -126,8 +126,8 @@ def _table(title: str, *columns: str) -> Table:
 
 
 def _summary(now: Look) -> Text:
-    waiting = sum(one.counts.get(JobState.AVAILABLE, 0) for one in now.queues)
-    active = sum(one.counts.get(JobState.ACTIVE, 0) for one in now.queues)
+    waiting = sum(queue.counts.get(JobState.AVAILABLE, 0) for queue in now.queues)
+    active = sum(queue.counts.get(JobState.ACTIVE, 0) for queue in now.queues)
     room = sum(worker.concurrency or 0 for worker in now.workers)
     said = f"{waiting:,} jobs wait, {active:,} run; {len(now.workers)} workers with room for {room:,}"
     lacks = waiting and not now.workers
@@ -137,18 +137,18 @@ def _summary(now: Look) -> Text:
 def _queues(before: Look, now: Look) -> Table:
     table = _table("Queues", "queue", *(f"# {state}" for state in SHOWN_STATES), "# completed/s", "# discarded/s", "")
     seconds = max(now.at - before.at, 0.001)
-    known = {one.queue.name: one for one in before.queues}
-    for one in now.queues:
-        old = known.get(one.queue.name, one)
+    known = {queue.queue.name: queue for queue in before.queues}
+    for queue in now.queues:
+        old = known.get(queue.queue.name, queue)
         ended = [
-            max(0, one.counts.get(state, 0) - old.counts.get(state, 0))
+            max(0, queue.counts.get(state, 0) - old.counts.get(state, 0))
             for state in (JobState.COMPLETED, JobState.DISCARDED)
         ]
         table.add_row(
-            Text(one.queue.name),
-            *(_number(one.counts.get(state, 0), state) for state in SHOWN_STATES),
+            Text(queue.queue.name),
+            *(_number(queue.counts.get(state, 0), state) for state in SHOWN_STATES),
             *(f"{jobs / seconds:.1f}" if jobs else "" for jobs in ended),
-            Text("paused", style="yellow") if one.queue.paused_at else "",
+            Text("paused", style="yellow") if queue.queue.paused_at else "",
         )
     return table
 
@@ -168,9 +168,9 @@ def _workers(now: Look) -> Table:
 
 def _unrunnable(now: Look) -> Table:
     table = _table("\nNo worker can run", "queue", "type", "# jobs", "because")
-    for one in now.unrunnable:
-        reasons = Text("; ".join(one.reasons), style="red")
-        table.add_row(Text(one.queue), Text(one.type or ""), f"{one.jobs:,}", reasons)
+    for group in now.unrunnable:
+        reasons = Text("; ".join(group.reasons), style="red")
+        table.add_row(Text(group.queue), Text(group.type or ""), f"{group.jobs:,}", reasons)
     return table
 
 

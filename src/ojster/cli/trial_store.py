@@ -84,8 +84,8 @@ def _name(prefix: str) -> str:
 
 def _is_forgotten(name: str, prefix: str) -> bool:
     """Tell whether something is what a trial has left: nothing else is ever deleted."""
-    found = _OWN_NAME.fullmatch(name.removeprefix(prefix)) if name.startswith(prefix) else None
-    return found is not None and time.time() - int(found[1]) > FORGOTTEN_AFTER
+    match = _OWN_NAME.fullmatch(name.removeprefix(prefix)) if name.startswith(prefix) else None
+    return match is not None and time.time() - int(match[1]) > FORGOTTEN_AFTER
 
 
 _OWN_NAME: Final = re.compile(r"(\d{10})_[0-9a-f]{6}(-\w+)?")

@@ -144,7 +144,7 @@ def worker(
         )
     loaded = _application(app, include, url, tenant, migrate)
     try:
-        one = Worker(
+        worker = Worker(
             loaded,
             queues=queues,
             concurrency=concurrency,
@@ -163,7 +163,7 @@ def worker(
         raise click.ClickException(str(error)) from None
     wait_for_database(loaded.url, wait)
     try:
-        return run_worker(one, process, until_empty=until_empty)
+        return run_worker(worker, process, until_empty=until_empty)
     except NoHandlers:
         looked = "--code-tasks" if app is None else app
         message = (
@@ -194,51 +194,51 @@ def _application(app: str | None, include: Sequence[str], url: str | None, tenan
     return loaded
 
 
-def run_worker(one: Worker, process: Process, *, until_empty: bool) -> int:
+def run_worker(worker: Worker, process: Process, *, until_empty: bool) -> int:
     """Run a worker as a process of its own, with its signals; return the exit code."""
     tune_interpreter()
-    return _run_loop(lambda: _work(one, process, until_empty))
+    return _run_loop(lambda: _work(worker, process, until_empty))
 
 
-async def _work(one: Worker, process: Process, until_empty: bool) -> int:
-    recycling = Recycling(one, process.limits)
-    one.on_end = lambda *_: recycling.count()
+async def _work(worker: Worker, process: Process, until_empty: bool) -> int:
+    recycling = Recycling(worker, process.limits)
+    worker.on_end = lambda *_: recycling.count()
     if process.health is not None:
-        one.on_beat = partial(touch, process.health)
+        worker.on_beat = partial(touch, process.health)
     log = logging.getLogger("ojster")
-    last_resort = LastResort(one.grace)
+    last_resort = LastResort(worker.grace)
     orders = {
-        "SIGTERM": lambda: one.stop(0 if last_resort.is_urgent else None),
-        "SIGBREAK": one.stop,  # Windows
-        "SIGINT": lambda: one.stop(grace=0),
-        "SIGTSTP": one.quiet,
-        "SIGCONT": one.resume,
+        "SIGTERM": lambda: worker.stop(0 if last_resort.is_urgent else None),
+        "SIGBREAK": worker.stop,  # Windows
+        "SIGINT": lambda: worker.stop(grace=0),
+        "SIGTSTP": worker.quiet,
+        "SIGCONT": worker.resume,
     }
     on_signals(asyncio.get_running_loop(), orders)
     last_resort.listen()
     let_through()
     if os.environ.pop(QUIET_VARIABLE, None):
-        one.quiet()
+        worker.quiet()
     log.info(
         "worker %s started: job types %s; %s, concurrency %d, queues %s",
-        one.id,
-        _shown_types(one.job_types),
-        located(one.app.url),
-        one.concurrency,
-        ", ".join(one.queues),
+        worker.id,
+        _shown_types(worker.job_types),
+        located(worker.app.url),
+        worker.concurrency,
+        ", ".join(worker.queues),
     )
-    named = {declared.options.queue or DEFAULT_QUEUE for declared in one.app.handlers.values()}
-    for queue in set(one.queues) - named:
+    named = {declared.options.queue or DEFAULT_QUEUE for declared in worker.app.handlers.values()}
+    for queue in set(worker.queues) - named:
         if meant := difflib.get_close_matches(queue, named, 1, 0.7):
             log.warning("no handler names the queue %r; did you mean %r?", queue, meant[0])
     try:
-        await one.run(until_empty=until_empty)
+        await worker.run(until_empty=until_empty)
     finally:
-        await one.app.aclose()
+        await worker.app.aclose()
         if process.health is not None:
             process.health.unlink(missing_ok=True)
-    log.info("worker %s stopped after %d jobs", one.id, one.processed)
-    if one.abandoned:  # Python would wait for these handlers
+    log.info("worker %s stopped after %d jobs", worker.id, worker.processed)
+    if worker.abandoned:  # Python would wait for these handlers
         logging.shutdown()
         os._exit(REPLACE if recycling.reached else 0)
     return REPLACE if recycling.reached else 0

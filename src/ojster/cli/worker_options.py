@@ -48,15 +48,15 @@ class Capabilities(click.ParamType[dict[str, Any]]):
         """Return the capabilities; fail if they are malformed."""
         try:
             raw = Path(value[1:]).read_bytes() if value.startswith("@") else value
-            given: dict[str, Any] = msgspec.json.decode(raw, type=dict[str, Any])
-            read_provided(given)
+            members: dict[str, Any] = msgspec.json.decode(raw, type=dict[str, Any])
+            read_provided(members)
         except OSError as error:
             self.fail(f"{value[1:]}: {error.strerror}", param, ctx)
         except msgspec.MsgspecError as error:
             self.fail(f"Give a JSON object, or @FILE: {error}", param, ctx)
         except InvalidRequest as error:
             self.fail(error.message, param, ctx)
-        return given
+        return members
 
 
 with_include: Final = click.option(
@@ -169,8 +169,8 @@ def _with_labels(capabilities: dict[str, Any] | None, provided: tuple[str, ...])
     """Return the capabilities of a worker with those of ``--provide``."""
     if not provided:
         return capabilities
-    given = capabilities or {}
-    return given | {"labels": given.get("labels", {}) | dict(map(parameter, provided))}
+    declared = capabilities or {}
+    return declared | {"labels": declared.get("labels", {}) | dict(map(parameter, provided))}
 
 
 def _sandbox(
@@ -196,9 +196,9 @@ def _parse_queues(queues: str | None, strategy: Strategy | None) -> tuple[list[s
         weights[check_queue_name(name.strip())] = int(weight) if weight else None
     if not weights:
         raise click.UsageError("--queues is empty. Name at least one queue.")
-    given = {name: weight for name, weight in weights.items() if weight is not None}
-    if given and strategy not in (None, "weighted"):
+    weighted = {name: weight for name, weight in weights.items() if weight is not None}
+    if weighted and strategy not in (None, "weighted"):
         raise click.UsageError(f"--queues has weights, but --strategy {strategy} does not use them. Remove one.")
     if strategy is None:
-        strategy = "weighted" if given else "strict"
-    return list(weights), Sharing(strategy, tuple(sorted(given.items())))
+        strategy = "weighted" if weighted else "strict"
+    return list(weights), Sharing(strategy, tuple(sorted(weighted.items())))

@@ -67,12 +67,12 @@ class Addition(msgspec.Struct, frozen=True):
 def add(tx: Transaction, additions: Sequence[Addition]) -> list[Item | OjsterError]:
     """Add items to collections; return each, or its refusal."""
     results: list[Item | OjsterError] = []
-    for one in additions:
+    for addition in additions:
         try:
-            key, tenant = find_place(tx, one.place, lock=True)
-            _check_runs(tx, one.place)
-            check_holder(tx, one.place.holder)
-            results.append(put(tx, key, tenant, one.item, by=one.by))
+            key, tenant = find_place(tx, addition.place, lock=True)
+            _check_runs(tx, addition.place)
+            check_holder(tx, addition.place.holder)
+            results.append(put(tx, key, tenant, addition.item, by=addition.by))
         except OjsterError as refusal:
             results.append(refusal)
     return results
@@ -89,15 +89,15 @@ class ItemRemoval(msgspec.Struct, frozen=True):
 def remove(tx: Transaction, takings: Sequence[ItemRemoval]) -> list[Item | OjsterError]:
     """Remove items, keep them in the history, and return each, or its refusal."""
     results: list[Item | OjsterError] = []
-    for one in takings:
+    for taking in takings:
         try:
-            key, _ = find_place(tx, one.place, lock=True)
-            check_holder(tx, one.place.holder)
+            key, _ = find_place(tx, taking.place, lock=True)
+            check_holder(tx, taking.place.holder)
         except OjsterError as refusal:
             results.append(refusal)
             continue
-        found = _remove(tx, key, one.name, one.by)
-        results.append(_no_item(key, one.name) if found is None else found)
+        removed = _remove(tx, key, taking.name, taking.by)
+        results.append(_no_item(key, taking.name) if removed is None else removed)
     return results
 
 
@@ -112,12 +112,12 @@ class ItemQuery(msgspec.Struct, frozen=True):
 def show(tx: Transaction, questions: Sequence[ItemQuery]) -> list[list[Item] | OjsterError]:
     """Return the matching items in insertion order, or the refusal, for each request."""
     results: list[list[Item] | OjsterError] = []
-    for one in questions:
+    for question in questions:
         try:
-            key, _ = find_place(tx, one.place)
-            items = _select(tx, key, one.lookup, history=one.history)
+            key, _ = find_place(tx, question.place)
+            items = _select(tx, key, question.lookup, history=question.history)
             if is_internal(key):
-                items = sorted([*items, *_templates(tx, key, one.lookup)], key=lambda item: item.id)
+                items = sorted([*items, *_templates(tx, key, question.lookup)], key=lambda item: item.id)
             results.append(items[: MAX_LOOKUP_ITEMS + 1])
         except OjsterError as refusal:
             results.append(refusal)
@@ -250,16 +250,16 @@ def promise(tx: Transaction, workflow: int, promises: Sequence[Promise]) -> None
     steps may have the same, and no lookup finds them.
     """
     own, others = key_of_workflow(workflow), key_of_promises(workflow)
-    templates = sum("{" in one.item.name for one in promises)
+    templates = sum("{" in promise.item.name for promise in promises)
     room = MAX_ITEMS - count(tx, others) if templates else 0
     rows = []
-    for one in promises:
-        name, category = one.item.name, one.item.category
+    for promise in promises:
+        name, category = promise.item.name, promise.item.category
         if "{" not in name:
-            rows.append((own, name, category, b"null", tx.now, f"step {one.place}"))
+            rows.append((own, name, category, b"null", tx.now, f"step {promise.place}"))
         elif room > 0:
             room -= 1
-            rows.append((others, f"{one.number}/{name}", category, b"null", tx.now, f"step {one.place}"))
+            rows.append((others, f"{promise.number}/{name}", category, b"null", tx.now, f"step {promise.place}"))
     tx.execute_many(
         """
         INSERT INTO collection_items (collection, name, kind, category, data, created_at, created_by)
@@ -299,7 +299,7 @@ def look_up(tx: Transaction, lookups: Lookups, tenant: str, workflow: int | None
     InvalidRequest
         More than ``MAX_LOOKUP_ITEMS`` items match.
     """
-    found: dict[int, Item] = {}
+    by_id: dict[int, Item] = {}
     for lookup in lookups:
         key = key_of(tenant, lookup.collection, workflow)
         if not is_internal(key) and tenants_around(tenant):
@@ -311,12 +311,12 @@ def look_up(tx: Transaction, lookups: Lookups, tenant: str, workflow: int | None
             raise _no_item(key, lookup.name or "", promised_by)
         if not matching and lookup.collection != INTERNAL:
             need_readable(tx, key)  # a misspelt name would look like an empty collection
-        found |= {item.id: item for item in items if item.id not in found}
-    if len(found) > MAX_LOOKUP_ITEMS:
+        by_id |= {item.id: item for item in items if item.id not in by_id}
+    if len(by_id) > MAX_LOOKUP_ITEMS:
         raise InvalidRequest(
-            f"A lookup finds {len(found)} items; at most {MAX_LOOKUP_ITEMS} are allowed.", field="$lookup"
+            f"A lookup finds {len(by_id)} items; at most {MAX_LOOKUP_ITEMS} are allowed.", field="$lookup"
         )
-    return list(found.values())
+    return list(by_id.values())
 
 
 _ACTIVE: Final = f"SELECT {_COLUMNS} FROM collection_items WHERE collection = :key AND removed_at IS NULL"

@@ -123,8 +123,8 @@ class Item(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def shown(self) -> bytes:
         """Return the JSON that replaces a lookup of the item in a job's arguments."""
-        found: dict[str, Any] = {"name": self.name, "category": self.category, "data": self.data}
-        return msgspec.json.encode(found if self.file is None else found | {"file": self.file})
+        members: dict[str, Any] = {"name": self.name, "category": self.category, "data": self.data}
+        return msgspec.json.encode(members if self.file is None else members | {"file": self.file})
 
 
 class Matching(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -259,11 +259,11 @@ def read_lookup(raw: bytes | msgspec.Raw) -> tuple[Lookups, bool]:
             case b"{":
                 return (_read_many(value),), False
             case b"[":
-                found: list[Lookup] = []
-                for one in _decode(value, type=list[msgspec.Raw]):
-                    inner, _ = read_lookup(one)
-                    found += inner
-                return tuple(found), False
+                lookups: list[Lookup] = []
+                for raw_lookup in _decode(value, type=list[msgspec.Raw]):
+                    inner, _ = read_lookup(raw_lookup)
+                    lookups += inner
+                return tuple(lookups), False
     except msgspec.DecodeError as error:
         raise InvalidRequest(f"A lookup is malformed: {error}.", field="$lookup") from None
     raise InvalidRequest("A lookup must be 'COLLECTION/NAME', an object, or an array of both.", field="$lookup")
@@ -277,11 +277,13 @@ def _read_single(text: str) -> Lookup:
 
 
 def _read_many(raw: bytes) -> Lookup:
-    given = _read_filter(raw)
-    matchers = [name for name in ("name", "name_startswith") if getattr(given, name) is not None]
-    if len(matchers) > 1 or (given.name is not None and (given.name_endswith, given.name_contains) != (None, None)):
+    conditions = _read_filter(raw)
+    matchers = [name for name in ("name", "name_startswith") if getattr(conditions, name) is not None]
+    if len(matchers) > 1 or (
+        conditions.name is not None and (conditions.name_endswith, conditions.name_contains) != (None, None)
+    ):
         raise InvalidRequest("A lookup takes 'name' alone, or conditions such as 'name_startswith'.", field="name")
-    return Lookup(**{**msgspec.structs.asdict(given), "collection": _check_source(given.collection)})
+    return Lookup(**{**msgspec.structs.asdict(conditions), "collection": _check_source(conditions.collection)})
 
 
 def _check_source(collection: str) -> str:
@@ -296,12 +298,12 @@ def check_lookups(args: bytes | msgspec.Raw) -> bool:
     InvalidRequest
         A lookup is malformed, or refers to the collection of a workflow.
     """
-    found = list(lookups_in(args))
-    for raw in found:
-        for one in read_lookup(raw)[0]:
-            if one.collection == INTERNAL:
+    raw_lookups = list(lookups_in(args))
+    for raw in raw_lookups:
+        for lookup in read_lookup(raw)[0]:
+            if lookup.collection == INTERNAL:
                 raise InvalidRequest(f"Only steps of workflows have a collection {INTERNAL!r}.", field="args")
-    return bool(found)
+    return bool(raw_lookups)
 
 
 class Where(msgspec.Struct, frozen=True):
@@ -389,16 +391,16 @@ def read_provided(raw: bytes | msgspec.Raw) -> list[Provided]:
         It is malformed, or contains a name twice.
     """
     try:
-        given = [Provided(one) if isinstance(one, str) else one for one in _read_provided(raw)]
+        provided = [Provided(entry) if isinstance(entry, str) else entry for entry in _read_provided(raw)]
     except msgspec.DecodeError as error:
         raise InvalidRequest(f"'provides' is malformed: {error}.", field="provides") from None
-    for one in given:
-        check_item_name(one.name)
-        if one.data is not msgspec.UNSET:
-            check_data(one.data)
-    if len({one.name for one in given}) < len(given):
+    for item in provided:
+        check_item_name(item.name)
+        if item.data is not msgspec.UNSET:
+            check_data(item.data)
+    if len({item.name for item in provided}) < len(provided):
         raise InvalidRequest("'provides' contains a name twice. Give each item its own name.", field="provides")
-    return given
+    return provided
 
 
 def key_of(tenant: str, collection: str, workflow: int | None) -> str:

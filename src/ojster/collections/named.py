@@ -53,13 +53,13 @@ class NewCollection(msgspec.Struct, frozen=True):
 def create_collections(tx: Transaction, new: Sequence[NewCollection]) -> list[Collection | OjsterError]:
     """Create collections; return each, or ``Conflict`` if its name is taken."""
     results: list[Collection | OjsterError] = []
-    for one in new:
-        rows = tx.execute("SELECT name FROM collections WHERE name = :name", {"name": one.name})
+    for new_collection in new:
+        rows = tx.execute("SELECT name FROM collections WHERE name = :name", {"name": new_collection.name})
         if rows:
             results.append(
                 Conflict(
-                    f"The collection {called(one.name)!r} exists already. Choose another name.",
-                    collection=called(one.name),
+                    f"The collection {called(new_collection.name)!r} exists already. Choose another name.",
+                    collection=called(new_collection.name),
                 )
             )
             continue
@@ -70,15 +70,15 @@ def create_collections(tx: Transaction, new: Sequence[NewCollection]) -> list[Co
             RETURNING {_COLUMNS}
             """,
             {
-                "name": one.name,
-                "description": one.description,
+                "name": new_collection.name,
+                "description": new_collection.description,
                 "now": tx.now,
-                "by": one.created_by,
-                "keep_removed": one.keep_removed,
-                "shared": int(one.shared),
+                "by": new_collection.created_by,
+                "keep_removed": new_collection.keep_removed,
+                "shared": int(new_collection.shared),
             },
         )
-        tx.emit_about("collection.created", one.name, collection=one.name)
+        tx.emit_about("collection.created", new_collection.name, collection=new_collection.name)
         results.append(_collection(row, 0))
     return results
 
@@ -132,8 +132,8 @@ def list_collections(tx: Transaction, requests: Sequence[None]) -> list[list[tup
         ORDER BY name
         """
     )
-    found = [(row[0], _collection(row[:-1], row[-1])) for row in rows]
-    return [found for _ in requests]
+    collections = [(row[0], _collection(row[:-1], row[-1])) for row in rows]
+    return [collections for _ in requests]
 
 
 def forget_removed_items(tx: Transaction, room: int) -> int:
@@ -185,25 +185,25 @@ class Removal(msgspec.Struct, frozen=True):
 def delete_collections(tx: Transaction, removals: Sequence[Removal]) -> list[OjsterError | None]:
     """Delete collections with their items and history."""
     results: list[OjsterError | None] = []
-    for one in removals:
+    for removal in removals:
         # Of two deletions, the second finds no collection, and no items to release.
-        rows = tx.execute("SELECT name FROM collections WHERE name = :name" + tx.for_update, {"name": one.name})
-        held = count(tx, one.name) if rows else 0
+        rows = tx.execute("SELECT name FROM collections WHERE name = :name" + tx.for_update, {"name": removal.name})
+        held = count(tx, removal.name) if rows else 0
         if not rows:
-            results.append(no_collection(one.name))
-        elif held and not one.force:
+            results.append(no_collection(removal.name))
+        elif held and not removal.force:
             results.append(
-                Conflict(f"The collection {called(one.name)!r} holds {held} items. Use 'force=true'.", items=held)
+                Conflict(f"The collection {called(removal.name)!r} holds {held} items. Use 'force=true'.", items=held)
             )
         else:
             release_references(
                 tx,
                 tx.execute(
                     "DELETE FROM collection_items WHERE collection = :name RETURNING job_id, file_id",
-                    {"name": one.name},
+                    {"name": removal.name},
                 ),
             )
-            tx.execute("DELETE FROM collections WHERE name = :name", {"name": one.name})
-            tx.emit_about("collection.deleted", one.name, collection=one.name)
+            tx.execute("DELETE FROM collections WHERE name = :name", {"name": removal.name})
+            tx.emit_about("collection.deleted", removal.name, collection=removal.name)
             results.append(None)
     return results

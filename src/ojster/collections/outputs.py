@@ -146,10 +146,10 @@ def _items_of(tx: Transaction, job: Job, action: Collect, resolver: Resolver) ->
         data = (job.result or b"null") if action.data is msgspec.UNSET else resolve(action.data, resolver)
         yield NewItem(_name_of(action, resolver), check_data(data), action.category, action.replace)
         return
-    found = artifacts_of(tx, job, action.artifacts)
-    if not found:
+    artifacts = artifacts_of(tx, job, action.artifacts)
+    if not artifacts:
         raise NotFound(f"The job has no artifact for {action.name!r}.", resource_type="item")
-    for item in found:
+    for item in artifacts:
         item_resolver = _artifact_resolver(item, resolver)
         data = bytes(item.data) if action.data is msgspec.UNSET else resolve(action.data, item_resolver)
         category = action.category or item.category
@@ -229,14 +229,14 @@ def resolve_lookups(tx: Transaction, job: Job) -> bool:
     """
     members = _members(job.envelope)
     try:
-        found = replace_lookups(members["args"], lookup_resolver(tx, job.tenant, None))
-        check_depth(found, "The 'args' attribute with its items")
+        replaced = replace_lookups(members["args"], lookup_resolver(tx, job.tenant, None))
+        check_depth(replaced, "The 'args' attribute with its items")
     except (Unresolvable, InvalidPayload) as error:
         job.attempt += 1
         job.started_at = tx.now
         fail_attempt(tx, job, Failure("Unresolvable", str(error), code="unresolvable_reference"))
         return False
-    job.envelope = msgspec.json.encode(members | {"args": msgspec.Raw(found)})
+    job.envelope = msgspec.json.encode(members | {"args": msgspec.Raw(replaced)})
     return True
 
 

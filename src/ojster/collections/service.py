@@ -67,17 +67,17 @@ class CollectionService(CapabilityService, CollectionCalls):
     async def all(self) -> list[Collection]:
         """Return the named collections, by name, those among them that workspaces around the caller's share."""
         everything = await self.database.read(named.list_collections, None)
-        seen = [one for name, one in everything if self.scope.sees(split(name)[0])]
+        seen = [collection for name, collection in everything if self.scope.sees(split(name)[0])]
         if not self.scope.tenant:
             return seen
-        taken = {one.name for one in seen}
+        taken = {collection.name for collection in seen}
         by_key = dict(everything)
         for around in tenants_around(self.scope.tenant):
-            for key, one in by_key.items():
-                if split(key)[0] == around and one.shared and one.name not in taken:
-                    taken.add(one.name)
-                    seen.append(msgspec.structs.replace(one, workspace=around))
-        return sorted(seen, key=lambda one: one.name)
+            for key, collection in by_key.items():
+                if split(key)[0] == around and collection.shared and collection.name not in taken:
+                    taken.add(collection.name)
+                    seen.append(msgspec.structs.replace(collection, workspace=around))
+        return sorted(seen, key=lambda collection: collection.name)
 
     async def delete(self, name: str, *, force: bool = False) -> None:
         """Delete a named collection with its items and their history.

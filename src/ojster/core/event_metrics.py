@@ -54,7 +54,7 @@ class EventMetrics:
     """The metrics of all capabilities, by type of event. Events that are alike are measured together."""
 
     def __init__(self, declared: Iterable[Mapping[str, tuple[EventMetric, ...]]]) -> None:
-        self._by_type = {type: metrics for one in declared for type, metrics in one.items()}
+        self._by_type = {type: metrics for of_capability in declared for type, metrics in of_capability.items()}
 
     def all(self) -> Iterable[EventMetric]:
         """Return each metric once."""

@@ -71,7 +71,7 @@ class EventFilter(msgspec.Struct, frozen=True):
 
 def page_of_events(events: Iterable[tuple[int, Event]], chosen: EventFilter) -> EventPage:
     """Return a page of numbered events, oldest first."""
-    found: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     cursor = None
     for number, event in events:
         type, _, _, queue, job_type, _, tenant = event
@@ -83,8 +83,8 @@ def page_of_events(events: Iterable[tuple[int, Event]], chosen: EventFilter) -> 
             or (chosen.job_types and job_type not in chosen.job_types)
         ):
             continue
-        if len(found) == chosen.limit:
-            return EventPage(found, cursor, True)
-        found.append(describe_event(event, f"evt_{number}", SOURCE))
+        if len(rows) == chosen.limit:
+            return EventPage(rows, cursor, True)
+        rows.append(describe_event(event, f"evt_{number}", SOURCE))
         cursor = f"evt_{number}"
-    return EventPage(found, cursor, False)
+    return EventPage(rows, cursor, False)

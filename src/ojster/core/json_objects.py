@@ -159,11 +159,11 @@ class _Object(dict[str, Any]):
 
 
 def _object(pairs: list[tuple[str, Any]]) -> _Object:
-    found = _Object(pairs)
-    if len(found) < len(pairs):
+    members = _Object(pairs)
+    if len(members) < len(pairs):
         seen: set[str] = set()
-        found.repeated = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
-    return found
+        members.repeated = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+    return members
 
 
 def _no_number(text: str) -> int:
@@ -215,6 +215,6 @@ def canonical_json(value: Any) -> bytes:
     return _encode_in_order(with_plain_numbers(value))
 
 
-def is_same_json(one: Any, other: Any) -> bool:
+def is_same_json(value: Any, other: Any) -> bool:
     """Return whether two values are equal as JSON."""
-    return canonical_json(one) == canonical_json(other)
+    return canonical_json(value) == canonical_json(other)

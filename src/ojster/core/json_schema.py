@@ -30,7 +30,7 @@ Check = Callable[[Any], list[str]]
 """Returns the violations in arguments, as messages."""
 
 
-def parse_version(given: Any) -> Version:
+def parse_version(written: Any) -> Version:
     """Return a version such as ``2``, ``"2.1"`` or ``"2.1.0"`` as three numbers; missing numbers are 0.
 
     Raises
@@ -38,9 +38,11 @@ def parse_version(given: Any) -> Version:
     InvalidRequest
         It is not a version.
     """
-    match = _VERSION.fullmatch(str(given)) if isinstance(given, int | str) and not isinstance(given, bool) else None
+    match = (
+        _VERSION.fullmatch(str(written)) if isinstance(written, int | str) and not isinstance(written, bool) else None
+    )
     if match is None:
-        raise InvalidRequest(f"{given!r:.40} is not a version such as 2, '2.1' or '2.1.0'.", field="version")
+        raise InvalidRequest(f"{written!r:.40} is not a version such as 2, '2.1' or '2.1.0'.", field="version")
     major, minor, patch = (int(part or 0) for part in match.groups())
     return major, minor, patch
 
@@ -119,32 +121,32 @@ def breaking_changes(old: Any, new: Any, where: str = "args") -> list[str]:
     """
     if not isinstance(old, Mapping) or not isinstance(new, Mapping):
         return []
-    found: list[str] = []
+    changes: list[str] = []
     before, after = _types(old), _types(new)
     if after and (not before or before - after):
-        found.append(f"The type of {where} was narrowed to {' or '.join(sorted(after))}.")
+        changes.append(f"The type of {where} was narrowed to {' or '.join(sorted(after))}.")
     known: Mapping[str, Any] = old.get("properties") or {}
     wanted: Mapping[str, Any] = new.get("properties") or {}
     added = set(new.get("required") or ()) - set(old.get("required") or ())
-    found += [f"Required field {name!r} was added to {where}." for name in sorted(added)]
-    found += [f"Field {name!r} was removed from {where}." for name in sorted(known.keys() - wanted.keys())]
+    changes += [f"Required field {name!r} was added to {where}." for name in sorted(added)]
+    changes += [f"Field {name!r} was removed from {where}." for name in sorted(known.keys() - wanted.keys())]
     if new.get("additionalProperties") is False and old.get("additionalProperties", True) is not False:
-        found.append(f"Additional fields of {where} are forbidden now.")
+        changes.append(f"Additional fields of {where} are forbidden now.")
     for name, widens in _BOUNDS.items():
         limit, former = new.get(name), old.get(name)
         if limit is not None and (former is None or (limit < former if widens else limit > former)):
-            found.append(f"{name} of {where} was narrowed to {limit}.")
+            changes.append(f"{name} of {where} was narrowed to {limit}.")
     if "enum" in new and (gone := _removed(old.get("enum", [None]), new["enum"])):
-        found.append(f"Values of {where} were removed: {', '.join(map(repr, gone))[:200]}.")
+        changes.append(f"Values of {where} were removed: {', '.join(map(repr, gone))[:200]}.")
     if "pattern" in new and new["pattern"] != old.get("pattern"):
-        found.append(f"The pattern of {where} was changed.")
+        changes.append(f"The pattern of {where} was changed.")
     for name in sorted(known.keys() & wanted.keys()):
-        found += breaking_changes(known[name], wanted[name], f"{where}.{name}")
-    for place, (one, other) in enumerate(zip(_tuple(old), _tuple(new), strict=False)):
-        found += breaking_changes(one, other, f"{where}[{place}]")
+        changes += breaking_changes(known[name], wanted[name], f"{where}.{name}")
+    for place, (old_item, other) in enumerate(zip(_tuple(old), _tuple(new), strict=False)):
+        changes += breaking_changes(old_item, other, f"{where}[{place}]")
     if isinstance(old.get("items"), Mapping) and isinstance(new.get("items"), Mapping):
-        found += breaking_changes(old["items"], new["items"], f"{where}[]")
-    return found
+        changes += breaking_changes(old["items"], new["items"], f"{where}[]")
+    return changes
 
 
 def _removed(old: Sequence[Any], new: Sequence[Any]) -> list[Any]:
@@ -173,11 +175,11 @@ _BOUNDS: Final = {
 
 
 def _types(schema: Mapping[str, Any]) -> set[str]:
-    given = schema.get("type", [])
-    named = {given} if isinstance(given, str) else set(given)
+    types = schema.get("type", [])
+    named = {types} if isinstance(types, str) else set(types)
     return named | {"integer"} if "number" in named else named
 
 
 def _tuple(schema: Mapping[str, Any]) -> list[Any]:
-    found = schema.get("prefixItems", schema.get("items"))
-    return found if isinstance(found, list) else []
+    items = schema.get("prefixItems", schema.get("items"))
+    return items if isinstance(items, list) else []

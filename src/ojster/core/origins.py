@@ -66,5 +66,5 @@ def origin_members(metadata: bytes) -> Members:
     """Return the members of ``metadata`` that the jobs of a workflow carry on."""
     if _GENERATION.encode() not in metadata:
         return {}
-    given = read_members(metadata, "The metadata")
-    return {name: given[name] for name in (_GENERATION, _PARENT, _ROOT) if name in given}
+    members = read_members(metadata, "The metadata")
+    return {name: members[name] for name in (_GENERATION, _PARENT, _ROOT) if name in members}

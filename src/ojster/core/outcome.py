@@ -82,12 +82,12 @@ def outcome_of(state: str, error: bytes | msgspec.Raw | None = None, *, skipped:
     error:
         Its error, as JSON. A failure without an error was never started and counts as ``error``.
     """
-    found = _STATES.get(state)
-    if found is Outcome.SUCCESS and skipped:
+    outcome = _STATES.get(state)
+    if outcome is Outcome.SUCCESS and skipped:
         return Outcome.SKIPPED
-    if found is not Outcome.FAILURE:
-        return found
-    return found if error is not None and _is_decision(error) else Outcome.ERROR
+    if outcome is not Outcome.FAILURE:
+        return outcome
+    return outcome if error is not None and _is_decision(error) else Outcome.ERROR
 
 
 def is_from_handler(error: bytes | msgspec.Raw) -> bool:

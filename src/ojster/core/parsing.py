@@ -88,7 +88,7 @@ def _without_nulls_inside(raw: msgspec.Raw, field: _Field) -> bytes:
         return without_nulls(raw, field.body)
     if field.bodies is None or bytes(raw)[:1] != b"[":
         return bytes(raw)
-    return msgspec.json.encode([msgspec.Raw(without_nulls(one, field.bodies)) for one in raw_list(raw)])
+    return msgspec.json.encode([msgspec.Raw(without_nulls(element, field.bodies)) for element in raw_list(raw)])
 
 
 _JOB_IDS: Final = frozenset({"job_id", "job_ids", "ids", "active_jobs", "active_job_ids", "attempts"})
@@ -148,11 +148,11 @@ def _fields_of(kind: object) -> Mapping[str, _Field]:
     for field in described.fields:
         type_ = field.type
         types = type_.types if isinstance(type_, msgspec.inspect.UnionType) else (type_,)
-        body = next((one.cls for one in types if isinstance(one, msgspec.inspect.StructType)), None)
-        items = next((one.item_type for one in types if isinstance(one, msgspec.inspect.ListType)), None)
+        body = next((kind.cls for kind in types if isinstance(kind, msgspec.inspect.StructType)), None)
+        items = next((kind.item_type for kind in types if isinstance(kind, msgspec.inspect.ListType)), None)
         bodies = items.cls if isinstance(items, msgspec.inspect.StructType) else None
         is_null = (msgspec.inspect.NoneType, msgspec.inspect.RawType, msgspec.inspect.AnyType)
-        fields[field.encode_name] = _Field(any(isinstance(one, is_null) for one in types), body, bodies)
+        fields[field.encode_name] = _Field(any(isinstance(kind, is_null) for kind in types), body, bodies)
     return fields
 
 

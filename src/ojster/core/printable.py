@@ -13,4 +13,4 @@ def printable(text: str, kept: str = "") -> str:
     """
     if text.isprintable():
         return text
-    return "".join(one if one.isprintable() or one in kept else "\ufffd" for one in text)
+    return "".join(character if character.isprintable() or character in kept else "\ufffd" for character in text)

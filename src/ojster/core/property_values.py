@@ -118,7 +118,7 @@ def read_properties(raw: bytes) -> dict[str, msgspec.Raw]:
     InvalidRequest, PayloadTooLarge
         There are too many, or one is malformed or too large.
     """
-    given: Members = read_members(raw, "The properties")
-    if len(given) > MAX_PROPERTIES:
+    members: Members = read_members(raw, "The properties")
+    if len(members) > MAX_PROPERTIES:
         raise InvalidRequest(f"A workflow can have at most {MAX_PROPERTIES} properties.", field="properties")
-    return check_changes(Changes(given)).set
+    return check_changes(Changes(members)).set

@@ -114,10 +114,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     retention: Retention = Retention()
 
 
-def in_microseconds(given: Settings) -> settings.Settings:
+def in_microseconds(public: Settings) -> settings.Settings:
     """Return the same settings for the service, which counts in microseconds."""
-    retention = settings.Retention(**_with_microseconds(given.retention))
-    return settings.Settings(**_with_microseconds(given) | {"retention": retention})
+    retention = settings.Retention(**_with_microseconds(public.retention))
+    return settings.Settings(**_with_microseconds(public) | {"retention": retention})
 
 
 _SPANS: Final = frozenset(
@@ -134,7 +134,7 @@ _SPANS: Final = frozenset(
 )
 
 
-def _with_microseconds(given: Retention | Settings) -> dict[str, Any]:
-    values = {name: getattr(given, name) for name in given.__struct_fields__}
+def _with_microseconds(public: Retention | Settings) -> dict[str, Any]:
+    values = {name: getattr(public, name) for name in public.__struct_fields__}
     spans = {name: values[name] for name in _SPANS & values.keys() if values[name] is not None}
     return values | {name: round(to_seconds(span) * SECOND) for name, span in spans.items()}

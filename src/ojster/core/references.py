@@ -181,15 +181,15 @@ def follow(reference: Reference, raw: bytes | msgspec.Raw, first: int = 0) -> by
     for place in range(first, len(reference.path)):
         name = reference.path[place]
         start = bytes(raw).lstrip()[:1]
-        found: msgspec.Raw | None = None
+        member: msgspec.Raw | None = None
         if start == b"{":
-            found = _members(raw).get(name)
+            member = _members(raw).get(name)
         elif start == b"[" and is_index(name):
             elements = raw_list(raw)
-            found = elements[int(name)] if int(name) < len(elements) else None
-        if found is None:
+            member = elements[int(name)] if int(name) < len(elements) else None
+        if member is None:
             raise _nowhere(reference, place)
-        raw = found
+        raw = member
     return bytes(raw)
 
 

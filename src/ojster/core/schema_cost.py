@@ -163,23 +163,23 @@ class _Walk:
             raise _TooManyPairs
         self._open.add(pair)
         total = 1
-        for name, given in node.items():
+        for name, argument in node.items():
             if name not in _HOLDS_DEFINITIONS:
-                total += self._of_keyword(name, given, value)
+                total += self._of_keyword(name, argument, value)
             if total > MAX_COST:
                 break
         self._open.discard(pair)
         self._known[pair] = total
         return total
 
-    def _of_keyword(self, name: str, given: Any, value: Any) -> int:
-        if name == "properties" and isinstance(given, dict):
+    def _of_keyword(self, name: str, argument: Any, value: Any) -> int:
+        if name == "properties" and isinstance(argument, dict):
             if not isinstance(value, dict):
                 return 1
-            return 1 + sum(self.cost(node, value[key]) for key, node in given.items() if key in value)
-        subschemas = list(self._of.subschemas(name, given))
+            return 1 + sum(self.cost(node, value[key]) for key, node in argument.items() if key in value)
+        subschemas = list(self._of.subschemas(name, argument))
         if not subschemas:
-            return _own_parts(name, given) * (1 + (len(value) // BYTES_OF_A_PART if isinstance(value, str) else 0))
+            return _own_parts(name, argument) * (1 + (len(value) // BYTES_OF_A_PART if isinstance(value, str) else 0))
         parts: Iterable[Any]
         if name in _ELEMENTS or name == "prefixItems":
             parts = value if isinstance(value, list) else ()
@@ -203,15 +203,15 @@ def _parts_of(value: Any) -> int:
     """Return the number of parts of a value: its elements, members and names at every depth, and long strings."""
     parts, waiting = 0, [value]
     while waiting:
-        one = waiting.pop()
+        schema = waiting.pop()
         parts += 1
-        if isinstance(one, dict):
-            parts += len(one)
-            waiting += one.values()
-        elif isinstance(one, list):
-            waiting += one
-        elif isinstance(one, str):
-            parts += len(one) // BYTES_OF_A_PART
+        if isinstance(schema, dict):
+            parts += len(schema)
+            waiting += schema.values()
+        elif isinstance(schema, list):
+            waiting += schema
+        elif isinstance(schema, str):
+            parts += len(schema) // BYTES_OF_A_PART
     return parts
 
 

@@ -34,8 +34,8 @@ def trace_of_meta(meta: bytes) -> str | None:
 def _trace_id(meta: _Meta) -> str | None:
     if 0 < len(trace_id := _text(meta.trace_id)) <= _MAX_LENGTH and "\0" not in trace_id:
         return trace_id
-    found = _TRACEPARENT.fullmatch(_text(meta.traceparent))
-    return None if found is None else found[1]
+    match = _TRACEPARENT.fullmatch(_text(meta.traceparent))
+    return None if match is None else match[1]
 
 
 def _text(raw: msgspec.Raw) -> str:

@@ -128,8 +128,8 @@ MAX_BODY_BYTES: Final = 67_108_864
 
 def _prepare(environ: dict[str, Any]) -> OjsterError | None:
     """Read the body of a request; return why it is refused, if it is."""
-    given = environ.get("CONTENT_LENGTH") or "0"
-    length = int(given) if given.isdecimal() else -1
+    written = environ.get("CONTENT_LENGTH") or "0"
+    length = int(written) if written.isdecimal() else -1
     if length > MAX_BODY_BYTES:
         return PayloadTooLarge(f"The request has {length} bytes; at most {MAX_BODY_BYTES} are allowed here.")
     body = b""

@@ -91,8 +91,8 @@ class OjsterBackend(BaseTaskBackend):
     @property
     def url(self) -> str:
         """The URL of the jobs. Tests have other databases than settings, so it is asked for each time."""
-        given: str | None = self.options.get("url")
-        return given or _url_beside(connections[self.database].settings_dict)
+        url: str | None = self.options.get("url")
+        return url or _url_beside(connections[self.database].settings_dict)
 
     @property
     def shares_database(self) -> bool:
@@ -239,7 +239,7 @@ def _is_committed(connection: Any) -> bool:
 
 def backends() -> list[OjsterBackend]:
     """Return the backends in ``TASKS`` that are of this class."""
-    return [one for one in tasks.task_backends.all() if isinstance(one, OjsterBackend)]
+    return [backend for backend in tasks.task_backends.all() if isinstance(backend, OjsterBackend)]
 
 
 def _path_of(named: Any) -> str:
@@ -259,14 +259,14 @@ def job_type_of(path: str) -> str:
     return type
 
 
-def _url_beside(given: Mapping[str, Any]) -> str:
+def _url_beside(database: Mapping[str, Any]) -> str:
     """Return the URL of jobs in or beside a database of Django."""
-    engine, name = given["ENGINE"], str(given["NAME"])
+    engine, name = database["ENGINE"], str(database["NAME"])
     if engine.endswith((".postgresql", ".postgis")):
-        user, password = quote(given["USER"] or "", safe=""), quote(given["PASSWORD"] or "", safe="")
+        user, password = quote(database["USER"] or "", safe=""), quote(database["PASSWORD"] or "", safe="")
         login = f"{user}:{password}@" if password else f"{user}@" if user else ""
-        more = {"host": given["HOST"], "port": given["PORT"]}
-        more |= {name: value for name, value in given.get("OPTIONS", {}).items() if name in LIBPQ_OPTIONS}
+        more = {"host": database["HOST"], "port": database["PORT"]}
+        more |= {name: value for name, value in database.get("OPTIONS", {}).items() if name in LIBPQ_OPTIONS}
         query = urlencode({name: value for name, value in more.items() if value not in (None, "")})
         return f"postgresql://{login}/{quote(name, safe='')}" + (f"?{query}" if query else "")
     if engine.endswith((".sqlite3", ".spatialite")):

@@ -66,9 +66,9 @@ def _site(alias: str | None) -> WsgiApp:
     """Return the dashboard of a backend."""
     from ojster.django.backend import backends
 
-    for one in backends():
-        if alias in (None, one.alias):
-            return wsgi(one.app)
+    for backend in backends():
+        if alias in (None, backend.alias):
+            return wsgi(backend.app)
     named = "" if alias is None else f" named {alias!r}"
     raise ImproperlyConfigured(f"TASKS has no backend of Ojster{named}, whose jobs a dashboard could show.")
 

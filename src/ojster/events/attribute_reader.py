@@ -36,10 +36,10 @@ class Reader(AttributeReader):
     def operations(self, made: Mapping[str, Any]) -> dict[str, tuple[Operation, ...]]:
         """Return what its reactions need."""
         reactions = made.get(REACTIONS)
-        found = [
+        with_action = [
             action
             for actions in (reactions.values() if isinstance(reactions, dict) else ())
             for action in (actions if isinstance(actions, list) else ())
             if isinstance(action, dict)
         ]
-        return {action["action"]: operations for action in found if (operations := needs_of(action))}
+        return {action["action"]: operations for action in with_action if (operations := needs_of(action))}

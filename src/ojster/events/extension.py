@@ -29,10 +29,12 @@ class EventExtension(Extension):
         if not (notices := new.values.get("events", ())):
             return
         names = sorted({notice.channel for notice in notices})
-        found = await scope.database.read_many(
+        definitions = await scope.database.read_many(
             notifications.find_channels, [qualify(new.tenant, name) for name in names]
         )
-        missing = [name for name, one in zip(names, found, strict=True) if isinstance(one, OjsterError)]
+        missing = [
+            name for name, definition in zip(names, definitions, strict=True) if isinstance(definition, OjsterError)
+        ]
         if missing:
             raise InvalidRequest(f"There is no channel {missing[0]!r}.", field="event_reactions")
 

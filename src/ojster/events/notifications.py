@@ -45,16 +45,16 @@ _decode: Final = msgspec.json.Decoder(Channel).decode
 def put_channels(tx: Transaction, channels: Sequence[Channel]) -> list[bool]:
     """Create or replace channels; return for each whether it is new."""
     results = []
-    for one in channels:
-        known = _find(tx, one.name)
-        kept = msgspec.structs.replace(one, created_at=tx.now if known is None else known.created_at)
+    for channel in channels:
+        known = _find(tx, channel.name)
+        kept = msgspec.structs.replace(channel, created_at=tx.now if known is None else known.created_at)
         tx.execute(
             """
             INSERT INTO channels (name, body)
             VALUES (:name, :body)
             ON CONFLICT (name) DO UPDATE SET body = excluded.body
             """,
-            {"name": one.name, "body": msgspec.json.encode(kept)},
+            {"name": channel.name, "body": msgspec.json.encode(kept)},
         )
         tx.effects.configured = True
         results.append(known is None)
@@ -68,8 +68,8 @@ def find_channels(tx: Transaction, names: Sequence[str]) -> list[Channel | Ojste
 
 def list_channels(tx: Transaction, requests: Sequence[None]) -> list[list[Channel]]:
     """Return all channels as stored, ordered by name, for each request."""
-    found = [_decode(body) for (body,) in tx.execute("SELECT body FROM channels ORDER BY name")]
-    return [found for _ in requests]
+    channels = [_decode(body) for (body,) in tx.execute("SELECT body FROM channels ORDER BY name")]
+    return [channels for _ in requests]
 
 
 def delete_channels(tx: Transaction, names: Sequence[str]) -> list[OjsterError | None]:

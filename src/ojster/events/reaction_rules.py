@@ -154,10 +154,10 @@ def delays_of(retry: RetryWithDelays) -> list[int]:
     InvalidRequest
         A delay is malformed, or there is none.
     """
-    found = [_DELAY.fullmatch(delay) for delay in retry.delays]
-    if not found or None in found:
+    matches = [_DELAY.fullmatch(delay) for delay in retry.delays]
+    if not matches or None in matches:
         raise InvalidRequest("'delays' must be like ['30m', '12h', '1d', '2w'].", field=f"{REACTIONS}.on_failure")
-    return [int(match[1]) * _UNITS[match[2]] for match in found if match is not None]
+    return [int(match[1]) * _UNITS[match[2]] for match in matches if match is not None]
 
 
 def bits_of(reactions: Mapping[JobEvent, Sequence[Any]]) -> int:

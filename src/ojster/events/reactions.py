@@ -155,20 +155,20 @@ def _act(tx: Transaction, job: Job, event: Event, action: StartWorkflow | Notify
 
 
 def _start(tx: Transaction, job: Job, members: Members) -> None:
-    found = start = None
+    definition = start = None
     own = members
     if "definition" in members:
         start = read_start(members)
-        found = find(tx, qualify(job.tenant, start.definition), start.definition_version)
-        if found is None:
+        definition = find(tx, qualify(job.tenant, start.definition), start.definition_version)
+        if definition is None:
             raise NotFound(f"There is no definition {start.definition!r}.", resource_type="definition")
-        check_params(found, bytes(members.get("params", b"{}")))
-        members = found.members | {name: raw for name, raw in members.items() if name not in START_MEMBERS}
+        check_params(definition, bytes(members.get("params", b"{}")))
+        members = definition.members | {name: raw for name, raw in members.items() if name not in START_MEMBERS}
     members = _descended(job, members, "metadata" if "metadata" in members or "meta" not in members else "meta")
     members = with_nested(tx, members, job.tenant)
     new = read_workflow(members, tx.now, largest=tx.settings.largest_job, tenant=job.tenant)
-    if found is not None and start is not None:
-        start = msgspec.structs.replace(start, definition=found.name, definition_version=found.version)
+    if definition is not None and start is not None:
+        start = msgspec.structs.replace(start, definition=definition.name, definition_version=definition.version)
         new = msgspec.structs.replace(new, **start.of(new.params, own, job.tenant))
     new.created_by = creators_of(tx, [job])[job.id]
     add_defaults(tx, new.plan, job.tenant)
@@ -186,11 +186,11 @@ def _accept(result: Any) -> None:
 
 def _descended(job: Job, members: Members, name: str) -> Members:
     """Return a request with the job that led to it, in its member ``name``."""
-    given = bytes(members.get(name, b"{}"))
-    if given[:1] != b"{":
+    written = bytes(members.get(name, b"{}"))
+    if written[:1] != b"{":
         return members  # which is refused
     descent = next_generation(origin_of(job.envelope), job.id)
-    return members | {name: msgspec.Raw(_encode(read_members(given, name) | descent))}
+    return members | {name: msgspec.Raw(_encode(read_members(written, name) | descent))}
 
 
 def _resolved(tx: Transaction, template: Members, names: tuple[str, ...], job: Job) -> Members:

@@ -43,9 +43,9 @@ class EventService(CapabilityService, EventCalls):
 
     async def channels(self) -> list[Channel]:
         """Return the channels, by name."""
-        found = await self.database.read(notifications.list_channels, None)
-        mine = [one for one in found if self.scope.sees(split(one.name)[0])]
-        return [msgspec.structs.replace(one, name=called(one.name)) for one in mine]
+        channels = await self.database.read(notifications.list_channels, None)
+        mine = [channel for channel in channels if self.scope.sees(split(channel.name)[0])]
+        return [msgspec.structs.replace(channel, name=called(channel.name)) for channel in mine]
 
     async def delete_channel(self, name: str) -> None:
         """Delete a channel.

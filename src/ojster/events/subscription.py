@@ -56,7 +56,7 @@ decode_subscription: Final = msgspec.json.Decoder(Subscription).decode
 
 def _read_subscriptions(tx: Transaction) -> Sequence[Subscription]:
     rows = tx.execute("SELECT body FROM webhooks ORDER BY id")
-    return [one for (body,) in rows if (one := decode_subscription(body)).active]
+    return [subscription for (body,) in rows if (subscription := decode_subscription(body)).active]
 
 
 active_subscriptions: Final = Remembered[Sequence[Subscription]](_read_subscriptions, in_callers=())

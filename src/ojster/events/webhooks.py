@@ -83,9 +83,11 @@ def delivery(tx: Transaction, subscription: Subscription, event: dict[str, Any])
 
 def subscribe(tx: Transaction, subscriptions: Sequence[Subscription]) -> list[Subscription]:
     """Create subscriptions and return them."""
-    for one in subscriptions:
-        _write(tx, one)
-        tx.emit_about("webhook.subscription.created", one.id, tenant=one.tenant, subscription_id=one.id)
+    for subscription in subscriptions:
+        _write(tx, subscription)
+        tx.emit_about(
+            "webhook.subscription.created", subscription.id, tenant=subscription.tenant, subscription_id=subscription.id
+        )
     return list(subscriptions)
 
 
@@ -142,8 +144,8 @@ def find_subscriptions(tx: Transaction, ids: Sequence[str]) -> list[Subscription
 
 def list_subscriptions(tx: Transaction, requests: Sequence[None]) -> list[list[Subscription]]:
     """Return all subscriptions, the oldest first, for each request."""
-    found = [decode_subscription(body) for (body,) in tx.execute("SELECT body FROM webhooks ORDER BY id")]
-    return [found for _ in requests]
+    subscriptions = [decode_subscription(body) for (body,) in tx.execute("SELECT body FROM webhooks ORDER BY id")]
+    return [subscriptions for _ in requests]
 
 
 def new_secret() -> str:
@@ -168,10 +170,10 @@ def _find(tx: Transaction, id: str, lock: str = "") -> Subscription | None:
     return decode_subscription(rows[0][0]) if rows else None
 
 
-def _write(tx: Transaction, one: Subscription) -> None:
+def _write(tx: Transaction, subscription: Subscription) -> None:
     tx.execute(
         "INSERT INTO webhooks (id, body) VALUES (:id, :body) ON CONFLICT (id) DO UPDATE SET body = excluded.body",
-        {"id": one.id, "body": msgspec.json.encode(one)},
+        {"id": subscription.id, "body": msgspec.json.encode(subscription)},
     )
     tx.effects.configured = True
 

@@ -102,11 +102,18 @@ class SubscriptionsAnswer(Struct):
         return self.subscriptions
 
 
-def show_subscription(one: Subscription) -> SubscriptionInfo:
+def show_subscription(subscription: Subscription) -> SubscriptionInfo:
     """Return the JSON form of a webhook subscription, without its secret."""
-    shown = SubscriptionInfo(one.id, one.url, one.events, one.active, one.metadata, format_timestamp(one.created_at))
-    if one.queues or one.job_types:
-        shown.filter = EventFilterBody(list(one.queues), list(one.job_types))
+    shown = SubscriptionInfo(
+        subscription.id,
+        subscription.url,
+        subscription.events,
+        subscription.active,
+        subscription.metadata,
+        format_timestamp(subscription.created_at),
+    )
+    if subscription.queues or subscription.job_types:
+        shown.filter = EventFilterBody(list(subscription.queues), list(subscription.job_types))
     return shown
 
 

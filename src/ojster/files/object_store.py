@@ -46,8 +46,8 @@ class ObjectStore:
     async def get(self, name: str) -> bytes:
         """Return a piece."""
         try:
-            found = await obstore.get_async(self._store, name)
-            return bytes(await found.bytes_async())
+            answer = await obstore.get_async(self._store, name)
+            return bytes(await answer.bytes_async())
         except FileNotFoundError:
             raise missing(name) from None
         except BaseError as error:

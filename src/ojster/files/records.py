@@ -60,22 +60,24 @@ class Creation(msgspec.Struct, frozen=True):
 def create_files(tx: Transaction, creations: Sequence[Creation]) -> list[File | OjsterError]:
     """Begin uploads; return each file, which is complete if the tenant has its content already, or its refusal."""
     results: list[File | OjsterError] = []
-    for one in creations:
-        tenant = one.tenant or NOBODY
-        if one.new.job_id is not None:
-            (owners,) = find_owners(tx, [(one.new.job_id,)])
-            if one.new.job_id not in owners or one.tenant not in (None, owners[one.new.job_id][0]):
-                results.append(no_job(one.new.job_id))
+    for creation in creations:
+        tenant = creation.tenant or NOBODY
+        if creation.new.job_id is not None:
+            (owners,) = find_owners(tx, [(creation.new.job_id,)])
+            if creation.new.job_id not in owners or creation.tenant not in (None, owners[creation.new.job_id][0]):
+                results.append(no_job(creation.new.job_id))
                 continue
-            tenant, _ = owners[one.new.job_id]
+            tenant, _ = owners[creation.new.job_id]
             try:
-                check_holder(tx, Holder(one.new.job_id, one.new.worker_id, one.new.attempt))
+                check_holder(tx, Holder(creation.new.job_id, creation.new.worker_id, creation.new.attempt))
             except OjsterError as refusal:
                 results.append(refusal)
                 continue
-        known = _known_by_hash(tx, tenant, one.new)
-        no_room = None if known is not None or one.new.size is None else refuse_bytes(tx, tenant, one.new.size)
-        results.append(known or no_room or _begin(tx, tenant, one))
+        known = _known_by_hash(tx, tenant, creation.new)
+        no_room = (
+            None if known is not None or creation.new.size is None else refuse_bytes(tx, tenant, creation.new.size)
+        )
+        results.append(known or no_room or _begin(tx, tenant, creation))
     return results
 
 
@@ -100,8 +102,8 @@ def _complete(tx: Transaction, tenant: str, sha256: str) -> OwnedFile | None:
     return _known(rows[0]) if rows else None
 
 
-def _begin(tx: Transaction, tenant: str, one: Creation) -> File:
-    new = one.new
+def _begin(tx: Transaction, tenant: str, creation: Creation) -> File:
+    new = creation.new
     (row,) = tx.execute(
         f"""
         INSERT INTO files (
@@ -119,7 +121,7 @@ def _begin(tx: Transaction, tenant: str, one: Creation) -> File:
             "sha256": new.sha256,
             "content_type": new.content_type,
             "filename": new.filename,
-            "by": one.by,
+            "by": creation.by,
         },
     )
     return _known(row).file
@@ -146,8 +148,8 @@ def list_files(tx: Transaction, pages: Sequence[FilePage]) -> list[list[File]]:
     """Return pages of files, newest first."""
     results = []
     for page in pages:
-        given = {"tenant": page.tenant, "before": page.before}
-        parameters: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        conditions = {"tenant": page.tenant, "before": page.before}
+        parameters: dict[str, Any] = {name: value for name, value in conditions.items() if value is not None}
         condition = " AND tenant = :tenant" * (page.tenant is not None) + " AND id < :before" * (
             page.before is not None
         )
@@ -174,17 +176,17 @@ def add_pieces(tx: Transaction, pieces: Sequence[Piece]) -> list[File | OjsterEr
     results: list[File | OjsterError] = []
     for piece in pieces:
         # Of two pieces for the same place, the second waits here, and then finds that the file has grown.
-        found = tx.execute(
+        changed = tx.execute(
             f"SELECT tenant FROM files WHERE id = :id AND state = 'uploading' AND stored = :start{tx.for_update}",
             {"id": piece.file_id, "start": piece.start},
         )
-        if not found:
+        if not changed:
             results.append(_gone_on(piece.file_id))
             continue
-        if refusal := refuse_bytes(tx, found[0][0], piece.size):
+        if refusal := refuse_bytes(tx, changed[0][0], piece.size):
             results.append(refusal)
             continue
-        add_bytes(tx, found[0][0], piece.size)
+        add_bytes(tx, changed[0][0], piece.size)
         rows = tx.execute(
             f"UPDATE files SET stored = stored + :size, touched_at = :now WHERE id = :id RETURNING {_COLUMNS}",
             {"size": piece.size, "now": tx.now, "id": piece.file_id},
@@ -227,21 +229,22 @@ class Finish(msgspec.Struct, frozen=True):
 def finish_files(tx: Transaction, finished: Sequence[Finish]) -> list[File | OjsterError]:
     """Complete files; return each, or the tenant's complete file with the same content."""
     results: list[File | OjsterError] = []
-    for one in finished:
+    for upload in finished:
         # Of two calls that complete a file, the second waits here, and then finds it complete.
         rows = tx.execute(
-            f"SELECT {_COLUMNS} FROM files WHERE id = :id AND state = 'uploading'{tx.for_update}", {"id": one.file_id}
+            f"SELECT {_COLUMNS} FROM files WHERE id = :id AND state = 'uploading'{tx.for_update}",
+            {"id": upload.file_id},
         )
         if not rows:
-            (found,) = find_files(tx, [one.file_id])  # another call has completed it
-            results.append(found if isinstance(found, OjsterError) else found.file)
+            (file,) = find_files(tx, [upload.file_id])  # another call has completed it
+            results.append(file if isinstance(file, OjsterError) else file.file)
             continue
-        if _known(rows[0]).file.offset != one.size:
-            results.append(_gone_on(one.file_id))
+        if _known(rows[0]).file.offset != upload.size:
+            results.append(_gone_on(upload.file_id))
             continue
-        known = _complete(tx, _known(rows[0]).tenant, one.sha256)
+        known = _complete(tx, _known(rows[0]).tenant, upload.sha256)
         if known is not None:
-            _doom(tx, one.file_id)
+            _doom(tx, upload.file_id)
             results.append(known.file)
             continue
         (row,) = tx.execute(
@@ -251,7 +254,7 @@ def finish_files(tx: Transaction, finished: Sequence[Finish]) -> list[File | Ojs
             WHERE id = :id
             RETURNING {_COLUMNS}
             """,
-            {"sha256": one.sha256, "now": tx.now, "id": one.file_id},
+            {"sha256": upload.sha256, "now": tx.now, "id": upload.file_id},
         )
         results.append(_known(row).file)
     return results
@@ -260,16 +263,16 @@ def finish_files(tx: Transaction, finished: Sequence[Finish]) -> list[File | Ojs
 def reset_uploads(tx: Transaction, refused: Sequence[Finish]) -> list[list[str] | OjsterError]:
     """Reset uploads with a wrong hash; return the names of their pieces, which the caller deletes from the store."""
     results: list[list[str] | OjsterError] = []
-    for one in refused:
+    for upload in refused:
         rows = tx.execute(
             "UPDATE files SET stored = 0 WHERE id = :id AND state = 'uploading' AND stored = :size RETURNING tenant",
-            {"id": one.file_id, "size": one.size},
+            {"id": upload.file_id, "size": upload.size},
         )
         if not rows:
-            results.append(_gone_on(one.file_id))
+            results.append(_gone_on(upload.file_id))
             continue
-        add_bytes(tx, rows[0][0], -one.size)
-        pieces = tx.execute("DELETE FROM file_pieces WHERE file = :id RETURNING piece", {"id": one.file_id})
+        add_bytes(tx, rows[0][0], -upload.size)
+        pieces = tx.execute("DELETE FROM file_pieces WHERE file = :id RETURNING piece", {"id": upload.file_id})
         results.append([piece for (piece,) in pieces])
     return results
 
@@ -330,20 +333,22 @@ class Deletion(msgspec.Struct, frozen=True):
 def delete_files(tx: Transaction, deletions: Sequence[Deletion]) -> list[OjsterError | None]:
     """Mark unreferenced files as doomed; the caller deletes their pieces."""
     results: list[OjsterError | None] = []
-    for one in deletions:
+    for deletion in deletions:
         # A new item touches the row of its file: either it is seen below, or it finds the file doomed.
         rows = tx.execute(
-            f"SELECT {_COLUMNS} FROM files WHERE id = :id AND state <> 'doomed'{tx.for_update}", {"id": one.file_id}
+            f"SELECT {_COLUMNS} FROM files WHERE id = :id AND state <> 'doomed'{tx.for_update}",
+            {"id": deletion.file_id},
         )
-        if not rows or one.tenant not in (None, _known(rows[0]).tenant):
-            results.append(no_file(one.file_id))
+        if not rows or deletion.tenant not in (None, _known(rows[0]).tenant):
+            results.append(no_file(deletion.file_id))
         elif items := tx.execute(
-            "SELECT name FROM collection_items WHERE file_id = :id AND removed_at IS NULL LIMIT 1", {"id": one.file_id}
+            "SELECT name FROM collection_items WHERE file_id = :id AND removed_at IS NULL LIMIT 1",
+            {"id": deletion.file_id},
         ):
-            message = f"The collection item {items[0][0]!r} refers to file {one.file_id}. Remove the item first."
+            message = f"The collection item {items[0][0]!r} refers to file {deletion.file_id}. Remove the item first."
             results.append(Conflict(message, item=items[0][0]))
         else:
-            _doom(tx, one.file_id)
+            _doom(tx, deletion.file_id)
             results.append(None)
     return results
 

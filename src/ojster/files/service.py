@@ -184,8 +184,8 @@ class FileService(CapabilityService):
     async def keep(self, content: bytes, new: NewFile) -> File:
         """Store content that is in memory as a file; raises as ``create`` and ``write`` do."""
         sha256 = hashlib.sha256(content).hexdigest()
-        given = NewFile(len(content), sha256, new.content_type, new.filename, new.job_id)
-        file = await self.create(given)
+        declared = NewFile(len(content), sha256, new.content_type, new.filename, new.job_id)
+        file = await self.create(declared)
         return file if file.complete else await self.write(file.id, 0, _once(content))
 
     async def read(self, file_id: str, start: int = 0, end: int | None = None) -> AsyncIterator[bytes]:

@@ -106,10 +106,10 @@ class DirectoryStore:
         _sync(path.parent)
 
 
-def _ignore_missing(function: object, path: str, found: Any) -> None:
+def _ignore_missing(function: object, path: str, error: Any) -> None:
     """Ignore files that are already deleted: another server may delete the same directory."""
-    if not isinstance(found[1], FileNotFoundError):
-        raise found[1]
+    if not isinstance(error[1], FileNotFoundError):
+        raise error[1]
 
 
 def _sync(directory: Path) -> None:

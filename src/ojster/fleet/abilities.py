@@ -73,7 +73,7 @@ class _Values(tuple[str | int, ...]):
 def _condition(
     handled: tuple[Handled, ...], allowed: Types, runs: tuple[str, ...] | None
 ) -> tuple[str, tuple[str | int, ...]]:
-    bounds: list[str | int] = [value for one in handled for value in (one.type, one.low, one.high)]
+    bounds: list[str | int] = [value for handler in handled for value in (handler.type, handler.low, handler.high)]
     types, patterns = allowed.condition("j.type")
     own = "" if runs is None else f" AND j.type IN ({', '.join('?' * len(runs))})" if runs else " AND 1 = 0"
     return own + _NOT_HANDLED * len(handled) + types, _Values((*(runs or ()), *bounds, *patterns))

@@ -95,10 +95,10 @@ class MatchingPolicy(ClaimPolicy):
             self._matches[share] = Match(self.tx, share.trait(WORKER), provided, self.budgets)
         return self._matches[share]
 
-    def find(self, share: Share, queue: str, tenant: str, room: int, found: list[Job]) -> list[Job]:
+    def find(self, share: Share, queue: str, tenant: str, room: int, available: list[Job]) -> list[Job]:
         """Add jobs whose requirements the worker meets."""
         match = self.match(share)
-        jobs = list(found)
+        jobs = list(available)
         for key, needs in match.kinds(queue, tenant):
             if fitting := match.room(queue, needs):
                 jobs += select_available(self.tx, share, WITH_NEEDS, (queue, tenant, key), min(room, fitting))

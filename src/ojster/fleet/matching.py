@@ -162,8 +162,8 @@ class Match:
         if here not in self._kinds:
             self._kinds[here] = []
             for some in () if self._is_elsewhere else self._windows(queue, tenant):
-                found = [(key, self._needs_of(queue, tenant, key)) for key in some]
-                self._kinds[here] += [(key, needs) for key, needs in found if self._provided.meets(needs)]
+                with_needs = [(key, self._needs_of(queue, tenant, key)) for key in some]
+                self._kinds[here] += [(key, needs) for key, needs in with_needs if self._provided.meets(needs)]
                 if any(self.room(queue, needs) for _, needs in self._kinds[here]):
                     break
             if self._is_elsewhere:

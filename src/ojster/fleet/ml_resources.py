@@ -109,13 +109,15 @@ def read_resources(members: Mapping[str, msgspec.Raw]) -> Resources:
     InvalidRequest
         An attribute is malformed, or contradicts another.
     """
-    given = {name: bytes(raw) for name, raw in members.items() if name.startswith(PREFIX) or name == REQUIRES}
-    return _read(tuple(sorted(given.items())), ATTRIBUTE in members)
+    members_of_resources = {
+        name: bytes(raw) for name, raw in members.items() if name.startswith(PREFIX) or name == REQUIRES
+    }
+    return _read(tuple(sorted(members_of_resources.items())), ATTRIBUTE in members)
 
 
 @cache_short(1024)
-def _read(given: tuple[tuple[str, bytes], ...], carries_code: bool) -> Resources:
-    values = {name.removeprefix(PREFIX): read_value(raw, name) for name, raw in given}
+def _read(members: tuple[tuple[str, bytes], ...], carries_code: bool) -> Resources:
+    values = {name.removeprefix(PREFIX): read_value(raw, name) for name, raw in members}
     ml = {name: value for name, value in values.items() if value is not None}
     _check(ml)
     required = [*_hardware(ml), *_model(ml)]
@@ -173,13 +175,13 @@ def _required(requires: Any) -> Iterator[Condition]:
         if (
             not 0 < len(key) <= MAX_FACT_LENGTH
             or not 0 < len(wanted) <= MAX_CONDITIONS
-            or not all(isinstance(one, str | int | float) and len(str(one)) <= MAX_FACT_LENGTH for one in wanted)
+            or not all(isinstance(fact, str | int | float) and len(str(fact)) <= MAX_FACT_LENGTH for fact in wanted)
         ):
             raise InvalidRequest(
                 f"'requires.{key[:80]}' must be a number, a string, true or false, or a list of these.", field=REQUIRES
             )
         is_minimum = isinstance(value, int | float) and not isinstance(value, bool)
-        yield Condition(key, "Gte" if is_minimum else "In", tuple(text_of(one) for one in wanted))
+        yield Condition(key, "Gte" if is_minimum else "In", tuple(text_of(fact) for fact in wanted))
 
 
 def _check(ml: Mapping[str, Any]) -> None:
@@ -289,15 +291,15 @@ def _rules(ml: Mapping[str, Any], name: str) -> dict[str, list[tuple[Condition, 
     affinity = ml.get(name, {})
     if not isinstance(affinity, dict):
         raise _wrong(name, "an object with 'required' and 'preferred'", affinity)
-    for kind, found in rules.items():
-        given = affinity.get(kind, [])
-        if not isinstance(given, list):
-            raise _wrong(name, f"an object with an array of rules as '{kind}'", given)
-        for rule in given:
+    for kind, weighted in rules.items():
+        entries = affinity.get(kind, [])
+        if not isinstance(entries, list):
+            raise _wrong(name, f"an object with an array of rules as '{kind}'", entries)
+        for rule in entries:
             weight = rule.get("weight", 1) if isinstance(rule, dict) else 0
             if type(weight) is not int or not 0 <= weight <= 100:
                 raise _wrong(name, "made of rules with a weight from 0 to 100", rule)
-            found.append((_rule(rule, name), weight))
+            weighted.append((_rule(rule, name), weight))
     return rules
 
 

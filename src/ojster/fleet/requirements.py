@@ -59,24 +59,24 @@ class Condition(msgspec.Struct, frozen=True, array_like=True):
     lenient: bool = False
     negated: bool = False
 
-    def holds(self, found: Sequence[str]) -> bool:
+    def holds(self, values: Sequence[str]) -> bool:
         """Whether the condition holds for these values of the fact; without values, the fact is unknown."""
-        if not found and self.lenient:
+        if not values and self.lenient:
             return True
-        return self._is_true_of(found) != self.negated
+        return self._is_true_of(values) != self.negated
 
-    def _is_true_of(self, found: Sequence[str]) -> bool:
+    def _is_true_of(self, facts: Sequence[str]) -> bool:
         match self.operator:
             case "In":
-                return any(value in self.values for value in found)
+                return any(value in self.values for value in facts)
             case "NotIn":
-                return not any(value in self.values for value in found)
+                return not any(value in self.values for value in facts)
             case "Exists":
-                return bool(found)
+                return bool(facts)
             case "DoesNotExist":
-                return not found
+                return not facts
         compare = COMPARISONS[self.operator]
-        pairs = [_comparable(value, wanted) for value in found for wanted in self.values]
+        pairs = [_comparable(value, wanted) for value in facts for wanted in self.values]
         return any(pair is not None and compare(*pair) for pair in pairs)
 
 
@@ -250,10 +250,10 @@ def _add_devices(facts: dict[str, tuple[str, ...]], capabilities: Mapping[str, A
         if not isinstance(described, dict):
             raise _no_capability(device, "an object")
         accelerators.add(device)
-        found = {name: _scalar(described[name], f"{device}.{name}") for name in names if name in described}
+        facts_of_device = {name: _scalar(described[name], f"{device}.{name}") for name in names if name in described}
         if device == "gpu":
-            found.setdefault("count", "1")
-        facts |= {f"{device}_{name}": (value,) for name, value in found.items()}
+            facts_of_device.setdefault("count", "1")
+        facts |= {f"{device}_{name}": (value,) for name, value in facts_of_device.items()}
     return accelerators
 
 

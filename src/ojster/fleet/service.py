@@ -121,8 +121,8 @@ class FleetService(CapabilityService, FleetCalls):
 
     async def all(self) -> list[Worker]:
         """Return all workers, most recently seen first."""
-        found = await self.database.read(workers.list_workers, None)
-        return [worker for worker in found if self.scope.sees(split(worker.id)[0])]
+        known = await self.database.read(workers.list_workers, None)
+        return [worker for worker in known if self.scope.sees(split(worker.id)[0])]
 
     async def change_rule(self, worker_id: str, members: Mapping[str, Any]) -> WorkerRule:
         """Change the operator's rule for a worker, which overrides what the worker declares; return the whole rule.
@@ -148,8 +148,8 @@ class FleetService(CapabilityService, FleetCalls):
 
     async def rules(self) -> list[WorkerRule]:
         """Return the rules for workers, connected or not."""
-        found = await self.database.read(worker_rules.list_rules, None)
-        mine = [rule for rule in found if self.scope.sees(split(rule.id)[0])]
+        rules = await self.database.read(worker_rules.list_rules, None)
+        mine = [rule for rule in rules if self.scope.sees(split(rule.id)[0])]
         return [msgspec.structs.replace(rule, id=called(rule.id)) for rule in mine]
 
     async def unrunnable(self) -> list[Unrunnable]:

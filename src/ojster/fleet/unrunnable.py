@@ -52,9 +52,9 @@ class Unrunnable(msgspec.Struct, frozen=True):
 def list_unrunnable(tx: Transaction, requests: Sequence[None]) -> list[list[Unrunnable]]:
     """Return the unrunnable jobs, for each request, ordered by queue and type."""
     present = PresentWorkers(tx)
-    found = [*_with_needs(tx, present), *_without_needs(tx, present)]
-    found.sort(key=lambda one: (one.queue, one.type or "", one.job_id))
-    return [found[:MAX_UNRUNNABLE_GROUPS] for _ in requests]
+    groups = [*_with_needs(tx, present), *_without_needs(tx, present)]
+    groups.sort(key=lambda group: (group.queue, group.type or "", group.job_id))
+    return [groups[:MAX_UNRUNNABLE_GROUPS] for _ in requests]
 
 
 def why_unrunnable(tx: Transaction, job: Job) -> list[str]:
@@ -92,7 +92,7 @@ class PresentWorkers:
             return None if self.has_unknown(queue) else ["no worker takes jobs of this queue"]
         if type is None:
             return None
-        lacks = [_unmet_requirements(one, type, version, needs) for one in workers]
+        lacks = [_unmet_requirements(worker, type, version, needs) for worker in workers]
         return min(lacks, key=len) if all(lacks) else None
 
 
@@ -108,12 +108,12 @@ def _with_needs(tx: Transaction, present: PresentWorkers) -> list[Unrunnable]:
         """,
         {"most": MAX_UNRUNNABLE_GROUPS},
     )
-    found = []
+    groups = []
     for queue, key, type, version, jobs, seq in rows:
         reasons = present.reasons(queue, type, version, find_needs(tx, key, seq))
         if reasons:
-            found.append(_unrunnable(tx, queue, jobs, seq, reasons, type))
-    return found
+            groups.append(_unrunnable(tx, queue, jobs, seq, reasons, type))
+    return groups
 
 
 _LOOKED_AT: Final = " UNION ALL ".join(
@@ -142,12 +142,12 @@ def _without_needs(tx: Transaction, present: PresentWorkers) -> list[Unrunnable]
         """,
         {"first": first, "end": end},
     )
-    found: list[Unrunnable] = []
+    groups: list[Unrunnable] = []
     for (queue,) in rows:
-        if len(found) >= MAX_UNRUNNABLE_GROUPS:
+        if len(groups) >= MAX_UNRUNNABLE_GROUPS:
             break
         workers = present.of(queue)
-        if any(one.takes_all for one in workers) or (not workers and present.has_unknown(queue)):
+        if any(worker.takes_all for worker in workers) or (not workers and present.has_unknown(queue)):
             continue  # one worker takes all jobs, or is unknown, so the jobs need not be read
         kinds, group = ("type, version", "GROUP BY type, version") if workers else ("NULL, NULL", "")
         for type, version, jobs, seq in tx.execute(
@@ -160,8 +160,8 @@ def _without_needs(tx: Transaction, present: PresentWorkers) -> list[Unrunnable]
         ):
             reasons = present.reasons(queue, type, version, None)
             if jobs and reasons:
-                found.append(_unrunnable(tx, queue, jobs, seq, reasons, type))
-    return found
+                groups.append(_unrunnable(tx, queue, jobs, seq, reasons, type))
+    return groups
 
 
 def _unrunnable(tx: Transaction, queue: str, jobs: int, seq: int, reasons: list[str], type: str | None) -> Unrunnable:
@@ -175,9 +175,9 @@ def _unmet_requirements(worker: Abilities, type: str, version: int | None, needs
     if worker.runs is not None and type not in worker.runs:
         lacks.append(f"it has no handler for {type!r}")
     lacks += [
-        f"it handles {one.versions} of {type!r}, not {shown_version(version)}"
-        for one in worker.handled
-        if version is not None and one.type == type and not one.low <= version < one.high
+        f"it handles {handler.versions} of {type!r}, not {shown_version(version)}"
+        for handler in worker.handled
+        if version is not None and handler.type == type and not handler.low <= version < handler.high
     ]
     return lacks if needs is None or worker.provided.meets(needs) else lacks + _missing(worker.provided, needs)
 
@@ -186,10 +186,10 @@ def _missing(provided: Provided, needs: Needs) -> list[str]:
     """Return the requirements of a job that a worker does not meet."""
     lacks = []
     for condition in needs.required:
-        found = provided.facts.get(condition.key, ())
-        if not condition.holds(found):
+        facts = provided.facts.get(condition.key, ())
+        if not condition.holds(facts):
             wanted = " ".join(filter(None, [condition.operator, ", ".join(condition.values)]))
-            has = ", ".join(found) if found else "none"
+            has = ", ".join(facts) if facts else "none"
             lacks.append(f"{condition.key}: {'not ' * condition.negated}{wanted} is required; the worker has {has}")
     for name, amount in needs.used:
         if provided.amount(name) < amount:

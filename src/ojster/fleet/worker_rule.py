@@ -53,7 +53,7 @@ class WorkerRule(msgspec.Struct, frozen=True):
         return Provided(facts)
 
 
-def read_rule_members(given: Mapping[str, Any]) -> dict[str, Any]:
+def read_rule_members(request: Mapping[str, Any]) -> dict[str, Any]:
     """Return the members of a rule that a request sets.
 
     Raises
@@ -61,19 +61,19 @@ def read_rule_members(given: Mapping[str, Any]) -> dict[str, Any]:
     InvalidRequest
         A member is malformed.
     """
-    members: dict[str, Any] = {name: value for name, value in given.items() if name in ("enabled", "reason")}
+    members: dict[str, Any] = {name: value for name, value in request.items() if name in ("enabled", "reason")}
     for name, member in _LISTS.items():
-        if name in given:
-            members[member] = None if given[name] is None else read_patterns(given[name], name)
-    if "provides" in given:
-        members["provides"] = _read_facts(given["provides"])
+        if name in request:
+            members[member] = None if request[name] is None else read_patterns(request[name], name)
+    if "provides" in request:
+        members["provides"] = _read_facts(request["provides"])
     return members
 
 
-def _read_facts(given: Mapping[str, Any]) -> dict[str, str | None]:
-    if len(given) > MAX_FACTS:
-        raise InvalidRequest(f"'provides' can have at most {MAX_FACTS} facts, not {len(given)}.", field="provides")
-    facts = {name: None if value is None else text_of(value) for name, value in given.items()}
+def _read_facts(written: Mapping[str, Any]) -> dict[str, str | None]:
+    if len(written) > MAX_FACTS:
+        raise InvalidRequest(f"'provides' can have at most {MAX_FACTS} facts, not {len(written)}.", field="provides")
+    facts = {name: None if value is None else text_of(value) for name, value in written.items()}
     for name, value in facts.items():
         if not 0 < len(name) <= MAX_FACT_LENGTH or (value is not None and len(value) > MAX_FACT_LENGTH):
             message = (

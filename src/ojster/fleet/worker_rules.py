@@ -70,8 +70,8 @@ def delete_rules(tx: Transaction, ids: Sequence[str]) -> list[OjsterError | None
 
 def list_rules(tx: Transaction, requests: Sequence[None]) -> list[list[WorkerRule]]:
     """Return all worker rules, ordered by worker id, for each request."""
-    found = [decode_worker_rule(body) for (body,) in tx.execute("SELECT body FROM worker_rules ORDER BY id")]
-    return [found for _ in requests]
+    rules = [decode_worker_rule(body) for (body,) in tx.execute("SELECT body FROM worker_rules ORDER BY id")]
+    return [rules for _ in requests]
 
 
 def _reload_and_reopen(tx: Transaction, worker_id: str) -> None:

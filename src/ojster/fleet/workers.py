@@ -124,56 +124,56 @@ _BEAT: Final = f"""
 
 def beat(tx: Transaction, beats: Sequence[Heartbeat]) -> list[HeartbeatResponse]:
     """Record heartbeats, extend the leases of the workers' jobs, and return a ``HeartbeatResponse`` for each."""
-    return [_beat(tx, one) for one in beats]
+    return [_beat(tx, beat) for beat in beats]
 
 
-def _beat(tx: Transaction, one: Heartbeat) -> HeartbeatResponse:
+def _beat(tx: Transaction, beat: Heartbeat) -> HeartbeatResponse:
     now = tx.now
-    abilities = Abilities(one.handlers, read_provided(one.capabilities), runs=one.job_types)
-    _note_abilities(tx, one, abilities)
-    becomes_quiet = one.state == "quiet" and tx.execute(
-        "SELECT id FROM workers WHERE id = :id AND state <> 'quiet'", {"id": one.worker_id}
+    abilities = Abilities(beat.handlers, read_provided(beat.capabilities), runs=beat.job_types)
+    _note_abilities(tx, beat, abilities)
+    becomes_quiet = beat.state == "quiet" and tx.execute(
+        "SELECT id FROM workers WHERE id = :id AND state <> 'quiet'", {"id": beat.worker_id}
     )
     ((directive, started_at),) = tx.execute(
         _BEAT,
         {
-            "id": one.worker_id,
-            "state": one.state,
-            "hostname": one.hostname,
-            "pid": one.pid,
-            "queues": msgspec.json.encode(one.queues).decode(),
-            "labels": msgspec.json.encode(one.labels).decode(),
-            "concurrency": one.concurrency,
-            "active_jobs": len(one.active_jobs),
-            "pool": one.pool,
+            "id": beat.worker_id,
+            "state": beat.state,
+            "hostname": beat.hostname,
+            "pid": beat.pid,
+            "queues": msgspec.json.encode(beat.queues).decode(),
+            "labels": msgspec.json.encode(beat.labels).decode(),
+            "concurrency": beat.concurrency,
+            "active_jobs": len(beat.active_jobs),
+            "pool": beat.pool,
             "abilities": None if abilities == PLAIN else msgspec.json.encode(abilities).decode(),
             "now": now,
         },
     )
     if started_at == now:
-        _announce(tx, one, abilities)
+        _announce(tx, beat, abilities)
     if becomes_quiet:
-        tx.emit_about("worker.quiet", one.worker_id, worker_id=one.worker_id, active_jobs=len(one.active_jobs))
+        tx.emit_about("worker.quiet", beat.worker_id, worker_id=beat.worker_id, active_jobs=len(beat.active_jobs))
     tx.expect(now + tx.settings.heartbeat_timeout)
-    jobs = tx.lock_jobs(one.active_jobs) if one.active_jobs else {}
-    rule = worker_rules_by_id(tx).get(one.worker_id)
+    jobs = tx.lock_jobs(beat.active_jobs) if beat.active_jobs else {}
+    rule = worker_rules_by_id(tx).get(beat.worker_id)
     if rule is not None and not rule.enabled and directive in (None, "running"):
         directive = "quiet"
     pulse = HeartbeatResponse(directive or "running", [], [], [], timeout=tx.settings.heartbeat_timeout)
     rows = []
-    for id in one.active_jobs:
+    for id in beat.active_jobs:
         job = jobs.get(id)
-        if job is not None and one.tenant not in (None, job.tenant):
+        if job is not None and beat.tenant not in (None, job.tenant):
             job = None
         if job is not None and job.state == "active" and job.flags & CANCEL_REQUESTED:
             pulse.cancelled.append(id)
-        elif job is not None and _holds(one, job):
-            lease = one.lease or tx.settings.default_lease
+        elif job is not None and _holds(beat, job):
+            lease = beat.lease or tx.settings.default_lease
             job.due_at = lease_end(tx, job, lease)
             tx.expect(job.due_at)
             rows.append((job.due_at, job.seq))
             pulse.extended.append(id)
-            who = called(one.worker_id)
+            who = called(beat.worker_id)
             tx.emit("job.heartbeat", job, worker_id=who, attempt=job.attempt, visible_until=job.due_at)
         elif job is not None and job.state == "cancelled":
             pulse.cancelled.append(id)
@@ -183,32 +183,32 @@ def _beat(tx: Transaction, one: Heartbeat) -> HeartbeatResponse:
     return pulse
 
 
-def _holds(one: Heartbeat, job: Job) -> bool:
+def _holds(beat: Heartbeat, job: Job) -> bool:
     """Return whether a worker holds the lease of a job, and runs its current attempt."""
-    is_its = job.state == "active" and job.worker_id in (None, one.worker_id)
-    return is_its and one.attempts.get(job.id, job.attempt) == job.attempt
+    is_its = job.state == "active" and job.worker_id in (None, beat.worker_id)
+    return is_its and beat.attempts.get(job.id, job.attempt) == job.attempt
 
 
-def _announce(tx: Transaction, one: Heartbeat, abilities: Abilities) -> None:
+def _announce(tx: Transaction, beat: Heartbeat, abilities: Abilities) -> None:
     """Tell of a worker that has started."""
     tx.emit_about(
         "worker.started",
-        one.worker_id,
-        worker_id=one.worker_id,
-        queues=list(one.queues),
-        concurrency=one.concurrency,
+        beat.worker_id,
+        worker_id=beat.worker_id,
+        queues=list(beat.queues),
+        concurrency=beat.concurrency,
     )
     if abilities != PLAIN:  # other processes may not remember it, although this one does
         tx.effects.configured = True
-        tx.effects.opened.update(one.queues)
+        tx.effects.opened.update(beat.queues)
 
 
-def _note_abilities(tx: Transaction, one: Heartbeat, abilities: Abilities) -> None:
+def _note_abilities(tx: Transaction, beat: Heartbeat, abilities: Abilities) -> None:
     """If the capabilities of a worker have changed, make all processes reload them, and reopen its queues."""
-    abilities = abilities.under(worker_rules_by_id(tx).get(one.worker_id))
-    if abilities_by_worker(tx).get(one.worker_id, PLAIN) != abilities:
+    abilities = abilities.under(worker_rules_by_id(tx).get(beat.worker_id))
+    if abilities_by_worker(tx).get(beat.worker_id, PLAIN) != abilities:
         tx.effects.configured = True
-        tx.effects.opened.update(one.queues)
+        tx.effects.opened.update(beat.queues)
 
 
 def direct(tx: Transaction, orders: Sequence[tuple[str, str]]) -> list[Worker | OjsterError]:
@@ -235,8 +235,8 @@ def held_jobs(tx: Transaction, worker_ids: Sequence[str]) -> list[list[Job]]:
             "SELECT id FROM jobs WHERE state = 'active' AND due_at IS NOT NULL AND worker_id = :worker_id ORDER BY seq",
             {"worker_id": worker_id},
         )
-        found = tx.find_jobs([id for (id,) in rows])
-        results.append([found[id] for (id,) in rows])
+        jobs_by_id = tx.find_jobs([id for (id,) in rows])
+        results.append([jobs_by_id[id] for (id,) in rows])
     return results
 
 
@@ -271,9 +271,9 @@ class Leave(msgspec.Struct, frozen=True):
 
 def leave(tx: Transaction, leaves: Sequence[Leave]) -> list[None]:
     """Delete workers and release their jobs. Attempts do not count; if the worker is lost, each job counts a loss."""
-    for one in leaves:
-        worker_id = one.worker_id
-        if one.lost:
+    for leave in leaves:
+        worker_id = leave.worker_id
+        if leave.lost:
             _lose_worker(tx, worker_id)
             continue
         release_jobs_of(tx, worker_id)
@@ -286,8 +286,8 @@ def leave(tx: Transaction, leaves: Sequence[Leave]) -> list[None]:
 def list_workers(tx: Transaction, requests: Sequence[None]) -> list[list[Worker]]:
     """Return all workers, those seen last first, for each request."""
     rows = tx.execute(f"SELECT {_WORKER_COLUMNS}, abilities FROM workers ORDER BY last_seen_at DESC, id")
-    found = [_worker(tx, row) for row in rows]
-    return [found for _ in requests]
+    workers = [_worker(tx, row) for row in rows]
+    return [workers for _ in requests]
 
 
 def find_workers(tx: Transaction, ids: Sequence[str]) -> list[Worker | OjsterError]:

@@ -40,8 +40,8 @@ class HandlerTypes:
         self._type = type
         self._function = function
         parameters = list(signature.parameters.values())[skipped:]
-        self._positional = [one for one in parameters if one.kind in _POSITIONAL]
-        self._variable = [one for one in parameters if one.kind is inspect.Parameter.VAR_POSITIONAL]
+        self._positional = [parameter for parameter in parameters if parameter.kind in _POSITIONAL]
+        self._variable = [parameter for parameter in parameters if parameter.kind is inspect.Parameter.VAR_POSITIONAL]
         self._return = signature.return_annotation
         self._decoders: dict[int, msgspec.json.Decoder[Any]] = {}
 
@@ -151,31 +151,31 @@ class HandlerTypes:
 
     @cached_property
     def _is_plain(self) -> bool:
-        return all(one in _ANY for one in (*self._arguments, self._more_arguments))
+        return all(kind in _ANY for kind in (*self._arguments, self._more_arguments))
 
     def _type_of(self, parameter: inspect.Parameter) -> Any:
-        found = self._resolved(f"the argument {parameter.name!r}", parameter.annotation)
-        if declared_in(found) is not None:
+        annotation = self._resolved(f"the argument {parameter.name!r}", parameter.annotation)
+        if declared_in(annotation) is not None:
             raise TypeError(
                 f"{self._type}: the annotation of {parameter.name!r} has Depends(…) and names a class that is defined "
                 "after the handler. Define the class before."
             )
-        if parameter.default is None and found not in _ANY:
-            return Optional[found]  # noqa: UP045  (``|`` does not take all types); such as ``day: date = None``
-        return Any if found in _ANY else found
+        if parameter.default is None and annotation not in _ANY:
+            return Optional[annotation]  # noqa: UP045  (``|`` does not take all types); such as ``day: date = None``
+        return Any if annotation in _ANY else annotation
 
     def _resolved(self, what: str, annotation: Any) -> Any:
         """Return an annotation that may be a string."""
         holder = type("holder", (), {"__annotations__": {"it": annotation}})
         names = getattr(inspect.unwrap(self._function), "__globals__", {})
         try:
-            found = typing.get_type_hints(holder, names, include_extras=True)["it"]
+            hint = typing.get_type_hints(holder, names, include_extras=True)["it"]
         except (NameError, AttributeError, SyntaxError) as error:
             raise TypeError(
                 f"{self._type}: the annotation {annotation!r} of {what} cannot be resolved ({error}). Import what it "
                 "names at run time, not under TYPE_CHECKING, or annotate with Any to get plain JSON."
             ) from None
-        return None if found is type(None) else found
+        return None if hint is type(None) else hint
 
     def _decoder(self, count: int) -> msgspec.json.Decoder[Any]:
         """Return the decoder of so many arguments."""
@@ -211,7 +211,9 @@ def _pydantic_model(kind: Any, value: Any) -> Any:
         return kind.model_validate_json(msgspec.json.encode(value))
     except ValueError as error:
         wrong: list[dict[str, Any]] = error.errors() if hasattr(error, "errors") else [{"loc": (), "msg": str(error)}]
-        raise ValueError("; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in wrong)) from None
+        raise ValueError(
+            "; ".join(f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in wrong)
+        ) from None
 
 
 def _said(error: msgspec.ValidationError) -> str:

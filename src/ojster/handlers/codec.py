@@ -280,13 +280,13 @@ class Codecs:
         told: dict[str, Any] = {ENCODINGS: names}
         if key_id := next((codec.key_id for codec in self._chain if codec.key_id), None):
             told[KEY_ID] = key_id
-        if (given := options.get("unique")) is not None:
-            policy = parse_unique_policy(given)
+        if (unique := options.get("unique")) is not None:
+            policy = parse_unique_policy(unique)
             queue = options.get("queue", DEFAULT_QUEUE)
             told[UNIQUE] = self._stand_in(
                 fingerprint(policy, type=type, queue=queue, args=msgspec.json.decode(args), meta=meta)
             )
-            kept = {name: given[name] for name in ("period", "states", "on_conflict") if name in given}
+            kept = {name: unique[name] for name in ("period", "states", "on_conflict") if name in unique}
             options = options | {"unique": kept | {"keys": ["type", "meta"], "meta_keys": [UNIQUE]}}
         payload = {"ojs_encoded": True, "encoding": "+".join(names), "data": base64.b64encode(data).decode()}
         return msgspec.json.encode([payload]), meta | told, options

@@ -111,11 +111,11 @@ class SharedCollection:
         Conflict
             An item of the same name exists, and is not to be replaced.
         """
-        given = source if isinstance(source, bytes) else Path(source)
-        file = await upload(self._client(), given, filename=filename, content_type=content_type, holder=self._holder)
+        content = source if isinstance(source, bytes) else Path(source)
+        file = await upload(self._client(), content, filename=filename, content_type=content_type, holder=self._holder)
         is_of_job = self._where.job_id is not None and self._where.name is None
         replaces = is_of_job if replace is None else replace
-        item = NewItem(name, to_json(data), category, replaces, file.id, filename or _name_of(given), content_type)
+        item = NewItem(name, to_json(data), category, replaces, file.id, filename or _name_of(content), content_type)
         return await self._client().collections.add(self._where, item)
 
     add_file = plain(aadd_file)
@@ -168,10 +168,10 @@ class SharedCollection:
     get = plain(aget)
 
     async def _item(self, name: str) -> Item:
-        found = [item for item in await self.aitems(name=name) if item.kind != "promise"]
-        if not found:
+        actual = [item for item in await self.aitems(name=name) if item.kind != "promise"]
+        if not actual:
             raise NotFound(f"The collection has no item {name!r}.", resource_type="item", resource_id=name)
-        return found[0]
+        return actual[0]
 
     async def aitems(self, *, history: bool = False, **conditions: Unpack[Conditions]) -> list[Item]:
         """Return the items that match, in the order in which they were added.
@@ -183,8 +183,8 @@ class SharedCollection:
         conditions:
             What the items must have: see ``Conditions``.
         """
-        given = {name: value for name, value in conditions.items() if value is not None}
-        lookup: Lookup = msgspec.convert({"collection": "", **given}, Lookup)
+        wanted = {name: value for name, value in conditions.items() if value is not None}
+        lookup: Lookup = msgspec.convert({"collection": "", **wanted}, Lookup)
         return await self._client().collections.items(self._where, lookup, history=history)
 
     items = plain(aitems)

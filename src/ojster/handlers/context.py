@@ -144,8 +144,8 @@ class JobContext:
     @property
     def workflow_id(self) -> str | None:
         """The id of the job's workflow; ``None`` if it is not a step of one."""
-        found: str | None = _membership(self.job.envelope).workflow_id
-        return found
+        workflow_id: str | None = _membership(self.job.envelope).workflow_id
+        return workflow_id
 
     @property
     def parent_results(self) -> dict[str, Any]:
@@ -155,8 +155,8 @@ class JobContext:
         the dependencies, by id; in a callback or a branch, those of all steps before it. The entry of a failed step has
         its ``state`` and ``error``; the entry of a skipped step is ``None``.
         """
-        given = msgspec.json.decode(self.job.parent_results or b"[]")
-        return given if isinstance(given, dict) else {str(index): result for index, result in enumerate(given)}
+        results = msgspec.json.decode(self.job.parent_results or b"[]")
+        return results if isinstance(results, dict) else {str(index): result for index, result in enumerate(results)}
 
     def append(self, *steps: Step) -> None:
         """Add steps to the container of this job: at the end of a chain, in parallel in a group or graph.

@@ -31,11 +31,11 @@ def import_modules_named(name: str, package: str) -> list[str]:
     if folders is None:
         raise ImportError(f"{package!r} is a module, not a package; import it instead.")
     packages = [package]
-    packages += [one.name for one in pkgutil.walk_packages(folders, f"{package}.", onerror=_fail) if one.ispkg]
-    found = [f"{one}.{name}" for one in packages if find_spec(f"{one}.{name}") is not None]
-    for module in found:
+    packages += [entry.name for entry in pkgutil.walk_packages(folders, f"{package}.", onerror=_fail) if entry.ispkg]
+    modules = [f"{folder}.{name}" for folder in packages if find_spec(f"{folder}.{name}") is not None]
+    for module in modules:
         import_module(module)
-    return found
+    return modules
 
 
 def _fail(package: str) -> None:

@@ -76,7 +76,7 @@ class HandlerSignature:
                     "are positional. Move it before the '*', or give it a default."
                 )
         positional = [parameter for parameter in parameters if parameter.kind in _POSITIONAL]
-        self._fewest = sum(one.default is one.empty for one in positional) - self.takes_context
+        self._fewest = sum(parameter.default is parameter.empty for parameter in positional) - self.takes_context
         has_more = any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters)
         self._most = math.inf if has_more else len(positional) - self.takes_context
 

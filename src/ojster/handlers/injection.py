@@ -118,18 +118,20 @@ def needs_of(function: Callable[..., Any], signature: inspect.Signature) -> tupl
     TypeError
         A parameter that is to be filled in comes before an argument of the job.
     """
-    found = {name: value for name, one in signature.parameters.items() if (value := _declared(function, one))}
-    left = [one for name, one in signature.parameters.items() if name not in found]
-    if not found:
+    dependencies = {
+        name: value for name, parameter in signature.parameters.items() if (value := _declared(function, parameter))
+    }
+    left = [parameter for name, parameter in signature.parameters.items() if name not in dependencies]
+    if not dependencies:
         return signature, None
     names = list(signature.parameters)
-    for name in found:
-        if any(names.index(one.name) > names.index(name) and one.kind in _POSITIONAL for one in left):
+    for name in dependencies:
+        if any(names.index(parameter.name) > names.index(name) and parameter.kind in _POSITIONAL for parameter in left):
             raise TypeError(
                 f"{function.__qualname__}: the parameter {name!r} has Depends(…), so it must follow those that are "
                 "arguments of the job."
             )
-    return signature.replace(parameters=left), _with_parameters(lambda: None, found)
+    return signature.replace(parameters=left), _with_parameters(lambda: None, dependencies)
 
 
 _POSITIONAL: Final = (
@@ -142,11 +144,11 @@ _POSITIONAL: Final = (
 @functools.cache
 def _opener(factory: Callable[..., Any], scope: Scope) -> Callable[..., Any]:
     """Return the function that opens what a factory returns, with parameters that all have a default."""
-    given: dict[str, Any] = {}
+    needed: dict[str, Any] = {}
     where = getattr(factory, "__qualname__", repr(factory))
     for name, parameter in inspect.signature(factory).parameters.items():
-        found = _declared(factory, parameter) or _the_job(factory, parameter)
-        if found is None:
+        need = _declared(factory, parameter) or _the_job(factory, parameter)
+        if need is None:
             if parameter.default is parameter.empty and parameter.kind not in _VARIABLE:
                 raise TypeError(
                     f"{where}: the parameter {name!r} needs a default, Depends(…), or Job as its annotation."
@@ -154,11 +156,11 @@ def _opener(factory: Callable[..., Any], scope: Scope) -> Callable[..., Any]:
             continue
         if parameter.kind is parameter.POSITIONAL_ONLY:
             raise TypeError(f"{where}: the parameter {name!r} must not be positional-only.")
-        if scope == "worker" and not isinstance(found, _WORKER_SCOPE):
+        if scope == "worker" and not isinstance(need, _WORKER_SCOPE):
             raise TypeError(f"{where} lives as long as the worker, so its parameter {name!r} cannot belong to one job.")
-        given[name] = found
+        needed[name] = need
     manager = manager_of(factory)
-    return _with_parameters(manager if scope == "job" else functools.partial(by_owner, manager), given)
+    return _with_parameters(manager if scope == "job" else functools.partial(by_owner, manager), needed)
 
 
 _VARIABLE: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
@@ -166,13 +168,15 @@ _VARIABLE: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYW
 _WORKER_SCOPE: Final = type(uncalled_for.Shared(lambda: None))
 
 
-def _with_parameters(function: Callable[..., Any], given: Mapping[str, Any]) -> Callable[..., Any]:
+def _with_parameters(function: Callable[..., Any], defaults: Mapping[str, Any]) -> Callable[..., Any]:
     """Return the function with a signature that has these parameters, with their defaults, and no others."""
 
     def call(**values: Any) -> Any:
         return function(**values)
 
-    parameters = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=one) for name, one in given.items()]
+    parameters = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default) for name, default in defaults.items()
+    ]
     call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return call
 
@@ -182,20 +186,23 @@ def _declared(function: Callable[..., Any], parameter: inspect.Parameter) -> Any
     if isinstance(parameter.default, uncalled_for.Provider):
         return parameter.default
     annotation = _resolved(function, parameter.annotation)
-    found = declared_in(annotation)
-    if found is None and parameter.default is Provided:
+    need = declared_in(annotation)
+    if need is None and parameter.default is Provided:
         raise TypeError(
             f"{function.__qualname__}: the parameter {parameter.name!r} is Provided, but by nothing: annotate it with "
             "Annotated[…, Depends(…)], of classes that are already defined."
         )
-    return found
+    return need
 
 
 def declared_in(annotation: Any) -> Any:
     """Return what ``Depends`` has declared in an annotation; ``None`` if it has not."""
     if typing.get_origin(annotation) is not Annotated:
         return None
-    return next((one for one in typing.get_args(annotation)[1:] if isinstance(one, uncalled_for.Provider)), None)
+    return next(
+        (annotated for annotated in typing.get_args(annotation)[1:] if isinstance(annotated, uncalled_for.Provider)),
+        None,
+    )
 
 
 def _the_job(function: Callable[..., Any], parameter: inspect.Parameter) -> Any:

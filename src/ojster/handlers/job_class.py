@@ -60,14 +60,14 @@ def type_of_class(kind: type) -> str:
 
 
 def _plain(kind: type, run: Callable[..., Any]) -> Callable[..., Any]:
-    def handler(*args: Any, **given: Any) -> Any:
-        return run(kind(), *args, **given)
+    def handler(*args: Any, **kwargs: Any) -> Any:
+        return run(kind(), *args, **kwargs)
 
     return handler
 
 
 def _asynchronous(kind: type, run: Callable[..., Any]) -> Callable[..., Any]:
-    async def handler(*args: Any, **given: Any) -> Any:
-        return await run(kind(), *args, **given)
+    async def handler(*args: Any, **kwargs: Any) -> Any:
+        return await run(kind(), *args, **kwargs)
 
     return handler

@@ -147,10 +147,10 @@ class JobDecorator:
             The type already has a handler, or a duration is negative. The decorator raises it.
         """
 
-        def declare(given: Callable[..., Any]) -> Any:
+        def declare(handler: Callable[..., Any]) -> Any:
             handlers = self._handlers
-            default = _default_type(given, has_type=isinstance(type, str))
-            function = handler_of_class(given) if inspect.isclass(given) else given
+            default = _default_type(handler, has_type=isinstance(type, str))
+            function = handler_of_class(handler) if inspect.isclass(handler) else handler
             name = read_type(_encode(default if type is None or callable(type) else type))
             check_free(name, handlers, function)
             declared: DeclaredJob[..., Any, ..., Any] = DeclaredJob(

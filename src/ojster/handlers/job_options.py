@@ -224,8 +224,8 @@ class RateLimit(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def _rate(given: tuple[int, Seconds] | None) -> RateBody | None:
-    return None if given is None else RateBody(given[0], to_duration(given[1]))
+def _rate(rate: tuple[int, Seconds] | None) -> RateBody | None:
+    return None if rate is None else RateBody(rate[0], to_duration(rate[1]))
 
 
 def _members(body: msgspec.Struct) -> dict[str, Json]:
@@ -414,7 +414,7 @@ def error_type(error: type[BaseException] | BaseException) -> str:
     return chosen if isinstance(chosen, str) and chosen else kind.__name__
 
 
-def check_options(given: Iterable[str], known: Collection[str], elsewhere: Mapping[str, str] | None = None) -> None:
+def check_options(names: Iterable[str], known: Collection[str], elsewhere: Mapping[str, str] | None = None) -> None:
     """Refuse options that a call does not have.
 
     Parameters
@@ -429,7 +429,7 @@ def check_options(given: Iterable[str], known: Collection[str], elsewhere: Mappi
     TypeError
         An option does not exist; the message says which one the caller may mean.
     """
-    for name in given:
+    for name in names:
         if name not in known:
             meant = difflib.get_close_matches(name, known, 1)
             hint = f"Did you mean {meant[0]!r}?" if meant else f"The options are {', '.join(known)}."

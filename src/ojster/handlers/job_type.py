@@ -104,10 +104,10 @@ class JobType(Generic[P, R]):
         for place, value in enumerate(args):
             try:
                 to_json(value)
-            except TypeError as found:
+            except TypeError as cause:
                 name = names[place] if place < len(names) else names[-1]
                 return TypeError(
-                    f"{self.type}: the argument {name!r} cannot be stored as JSON: {found}. "
+                    f"{self.type}: the argument {name!r} cannot be stored as JSON: {cause}. "
                     "Pass numbers, texts, lists, dicts or dataclasses, or an id by which the handler finds the object."
                 )
         return error
@@ -248,7 +248,7 @@ class JobType(Generic[P, R]):
 
     async def _enqueue_many(self, requests: Sequence[Members]) -> list[JobHandle[R]]:
         pushed = await self.app.client().jobs.enqueue(requests) if requests else []
-        return [JobHandle(self.app, one.job, self.types) for one in pushed]
+        return [JobHandle(self.app, outcome.job, self.types) for outcome in pushed]
 
     def s(self, *args: P.args, **kwargs: P.kwargs) -> Step:
         """Return a workflow step with these arguments, which may contain references.
@@ -394,8 +394,8 @@ class JobType(Generic[P, R]):
             **self._sibling_members,
         }
 
-    def _encoded(self, args: bytes, given: msgspec.Raw) -> Members:
-        meta, options = msgspec.json.decode(given), msgspec.json.decode(self._options_json)
+    def _encoded(self, args: bytes, plain_meta: msgspec.Raw) -> Members:
+        meta, options = msgspec.json.decode(plain_meta), msgspec.json.decode(self._options_json)
         args, meta, options = self.app.codecs.encode(args, meta, options, self.type)
         return {
             "type": self._type_json,

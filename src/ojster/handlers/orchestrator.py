@@ -100,7 +100,7 @@ class Orchestrator:
     params: Any
 
     def __init__(self, params: Any) -> None:
-        self.given = params
+        self._raw_params = params
         wanted = typing.get_type_hints(type(self)).get("params", Any)
         try:
             self.params = params if wanted is Any else msgspec.convert(params, wanted)
@@ -186,7 +186,7 @@ class Orchestrator:
             A different step has this name, or a requirement is promised outside of this orchestrator.
         """
         wire = step.set(id=id, provides=list(provides) or None, **said).wire
-        return self._add(id, wire, {_id_of(one): None for one in after} | self._required(requires))
+        return self._add(id, wire, {_id_of(earlier): None for earlier in after} | self._required(requires))
 
     def callback(
         self,
@@ -218,8 +218,8 @@ class Orchestrator:
             As in ``ensure``.
         """
         self.method_of(step)
-        wire = Step(orchestrating(self.name, step, self.given, self._queue)).set(id=step, step=step, **said).wire
-        return self._add(step, wire, {_id_of(one): None for one in after} | self._required(requires))
+        wire = Step(orchestrating(self.name, step, self._raw_params, self._queue)).set(id=step, step=step, **said).wire
+        return self._add(step, wire, {_id_of(earlier): None for earlier in after} | self._required(requires))
 
     def workflow(
         self,
@@ -262,7 +262,7 @@ class Orchestrator:
             return Child(id, self.children[id].info if id in self.children else None)
         inner = kind({} if params is None else params)
         inner.validate()
-        before = {_id_of(one): None for one in after} | self._required(requires)
+        before = {_id_of(earlier): None for earlier in after} | self._required(requires)
         steps: list[dict[str, Any]] = []
         if not before:
             inner.items, inner._path, inner._outer = self.items, (*self._path, id), self
@@ -273,7 +273,7 @@ class Orchestrator:
                     laid_out.close()
                 raise ValueError(f"{kind.__name__}.populate is async: add it after a step, such as 'populate'.")
             steps = list(inner._new.values())
-        first = {"id": POPULATE_STEP, **orchestrating(kind.name, None, inner.given, self._queue)}
+        first = {"id": POPULATE_STEP, **orchestrating(kind.name, None, inner._raw_params, self._queue)}
         wire = Step({"type": "graph", "steps": steps or [first]}).set(id=id, **said).wire
         return self._add(id, wire, before | inner._needed_outside)
 
@@ -291,7 +291,7 @@ class Orchestrator:
             The items and promises.
         """
         internal = _internal(_encode(lookup))
-        return [item for item in self.items if any(_means(one, item) for one in internal)]
+        return [item for item in self.items if any(_means(lookup, item) for lookup in internal)]
 
     # Internal
 
@@ -317,29 +317,31 @@ class Orchestrator:
 
     def _required(self, requires: Sequence[str | Mapping[str, Any]]) -> dict[str, None]:
         """Return the steps that promised the items of the lookups, or promise them now."""
-        found: dict[str, None] = {}
+        promisers: dict[str, None] = {}
         for lookup in requires:
             raw = _encode(lookup)
-            found |= dict.fromkeys([*self._promisers(raw), *self._new_promisers(raw)])
+            promisers |= dict.fromkeys([*self._promisers(raw), *self._new_promisers(raw)])
             outside = list(self._outer._new_promisers(raw)) if self._outer is not None else []
             self._needed_outside |= dict.fromkeys(outside)
-            for one in _internal(raw):
-                is_there = any(_means(one, item) for item in self.items) or found or outside
-                if one.single and not is_there:
-                    raise LookupError(f"The workflow's collection has no item {one.name!r}, and no step promises it.")
-        return found
+            for wanted in _internal(raw):
+                is_there = any(_means(wanted, item) for item in self.items) or promisers or outside
+                if wanted.single and not is_there:
+                    raise LookupError(
+                        f"The workflow's collection has no item {wanted.name!r}, and no step promises it."
+                    )
+        return promisers
 
     def _new_promisers(self, raw: bytes | msgspec.Raw) -> Iterator[str]:
         """Yield the steps being added that promise an item of a lookup."""
         for id, wire in self._new.items():
             promises = [(str(name), category) for name, category in _promises_in(wire)]
-            if any(one.may_match(name, category) for one in _internal(raw) for name, category in promises):
+            if any(lookup.may_match(name, category) for lookup in _internal(raw) for name, category in promises):
                 yield id
 
     def _promisers(self, raw: bytes | msgspec.Raw) -> Iterator[str]:
         """Yield the existing steps of this orchestrator that promised an item of a lookup."""
         for item in self.items:
-            if item.kind != "promise" or not any(_means(one, item) for one in _internal(raw)):
+            if item.kind != "promise" or not any(_means(lookup, item) for lookup in _internal(raw)):
                 continue
             place = tuple((item.created_by or "").removeprefix(_PROMISED_BY).split("."))
             if place[: len(self._path)] == self._path and len(place) > len(self._path):
@@ -418,13 +420,13 @@ def _internal(raw: bytes | msgspec.Raw) -> list[Lookup]:
     if may_hold_references(raw):
         return []
     lookups, _ = read_lookup(raw)
-    return [one for one in lookups if one.collection == INTERNAL]
+    return [lookup for lookup in lookups if lookup.collection == INTERNAL]
 
 
 def _promises_in(wire: Mapping[str, Any]) -> Iterator[tuple[Any, Any]]:
     """Yield the names and categories that a step, or the steps inside it, promise."""
-    for one in wire.get("provides") or ():
-        yield (one, None) if isinstance(one, str) else (one.get("name", ""), one.get("category"))
+    for promised in wire.get("provides") or ():
+        yield (promised, None) if isinstance(promised, str) else (promised.get("name", ""), promised.get("category"))
     for inner in [*wire.get("steps", ()), *wire.get("jobs", ())]:
         if isinstance(inner, Mapping):
             yield from _promises_in(inner)

@@ -244,9 +244,9 @@ _job: ContextVar[Job] = ContextVar("ojster_injected_job")
 
 
 @asynccontextmanager
-async def by_owner(manager: Callable[..., AbstractAsyncContextManager[Any]], **given: Any) -> AsyncIterator[Any]:
+async def by_owner(manager: Callable[..., AbstractAsyncContextManager[Any]], **needs: Any) -> AsyncIterator[Any]:
     """Yield what the owner of the worker's scope has opened, and closes at its end."""
-    yield await _owner.get().open(manager(**given))
+    yield await _owner.get().open(manager(**needs))
 
 
 def manager_of(factory: Callable[..., Any]) -> Callable[..., Any]:
@@ -263,12 +263,12 @@ def manager_of(factory: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @asynccontextmanager
-async def _as_it_is(factory: Callable[..., Any], **given: Any) -> AsyncIterator[Any]:
+async def _as_it_is(factory: Callable[..., Any], **needs: Any) -> AsyncIterator[Any]:
     """Yield what a factory returns, also if that is a context manager, such as a connection."""
     if inspect.iscoroutinefunction(factory):
-        yield await factory(**given)
+        yield await factory(**needs)
         return
-    value = value_of(await _open(functools.partial(factory, **given)))
+    value = value_of(await _open(functools.partial(factory, **needs)))
     yield await value if inspect.isawaitable(value) else value
 
 
@@ -290,9 +290,9 @@ def _in_default_thread(function: Callable[[], T]) -> asyncio.Future[T | Raised]:
 
 
 @asynccontextmanager
-async def _in_threads(manage: Callable[..., AbstractContextManager[Any]], **given: Any) -> AsyncIterator[Any]:
+async def _in_threads(manage: Callable[..., AbstractContextManager[Any]], **needs: Any) -> AsyncIterator[Any]:
     """Enter and leave a plain context manager in threads, both with the same context variables."""
-    manager = manage(**given)
+    manager = manage(**needs)
     run = contextvars.copy_context().run
     entering = _open(functools.partial(run, manager.__enter__))
     try:

@@ -74,7 +74,7 @@ class SharedProperties:
         dict
             The values, by name.
         """
-        return {name: one.decoded() for name, one in (await self._read()).items()}
+        return {name: stored.decoded() for name, stored in (await self._read()).items()}
 
     all = plain(aall)
 

@@ -83,9 +83,9 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
 
 def find_attention(tx: Transaction, requests: Sequence[None]) -> list[list[Finding]]:
     """Return all findings, the worst first, for each request."""
-    found = [finding for look in _LOOKS for finding in look(tx)]
-    found.sort(key=lambda one: _LEVELS[one.level])
-    return [list(found) for _ in requests]
+    findings = [finding for look in _LOOKS for finding in look(tx)]
+    findings.sort(key=lambda finding: _LEVELS[finding.level])
+    return [list(findings) for _ in requests]
 
 
 class _Last:
@@ -124,7 +124,7 @@ def _queues(tx: Transaction) -> Iterator[Finding]:
     """Look at each queue: whether it is paused, and whether its jobs wait too long."""
     (queues,) = list_queues(tx, (None,))
     (counts,) = count_jobs(tx, (None,))
-    queues.sort(key=lambda one: -counts.get(one.name, {}).get("available", 0))
+    queues.sort(key=lambda queue: -counts.get(queue.name, {}).get("available", 0))
     paused = slow = 0
     for place, queue in enumerate(queues):
         waiting = counts.get(queue.name, {}).get("available", 0)
@@ -142,10 +142,10 @@ def _queues(tx: Transaction) -> Iterator[Finding]:
 
 def _unrunnable(tx: Transaction) -> Iterator[Finding]:
     (groups,) = list_unrunnable(tx, (None,))
-    for one in groups[:MAX_PER_KIND]:
-        what = "" if one.type is None else f" of type {one.type}"
-        message = f"No worker can run {_jobs(one.jobs)}{what} in the queue {one.queue}: {'; '.join(one.reasons)}."
-        yield Finding("unrunnable", "error", message, one.job_id, one.jobs)
+    for group in groups[:MAX_PER_KIND]:
+        what = "" if group.type is None else f" of type {group.type}"
+        message = f"No worker can run {_jobs(group.jobs)}{what} in the queue {group.queue}: {'; '.join(group.reasons)}."
+        yield Finding("unrunnable", "error", message, group.job_id, group.jobs)
 
 
 def _dead_letters(tx: Transaction) -> Iterator[Finding]:
@@ -172,7 +172,7 @@ def _failing(tx: Transaction) -> Iterator[Finding]:
         for name, done in work.items()
         if done.processed >= FEW_ATTEMPTS and done.failed > MANY_FAILURES * done.processed
     ]
-    for name, done in sorted(failing, key=lambda one: -one[1].failed)[:MAX_PER_KIND]:
+    for name, done in sorted(failing, key=lambda name_and_counts: -name_and_counts[1].failed)[:MAX_PER_KIND]:
         share = round(100 * done.failed / done.processed)
         message = f"{share} % of the attempts in the queue {name} failed in the last hour."
         yield Finding("failing", "warning", message, name, done.failed)

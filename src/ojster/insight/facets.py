@@ -60,13 +60,13 @@ class Facets(msgspec.Struct, frozen=True):
 
 def count_facets(tx: Transaction, questions: Sequence[FacetQuestion]) -> list[Facets]:
     """Return the facets for each filter."""
-    return [_count(tx, one.chosen, one.scope) for one in questions]
+    return [_count(tx, question.chosen, question.scope) for question in questions]
 
 
 def _count(tx: Transaction, chosen: JobFilter, scope: Scope) -> Facets:
     newest, examined, is_complete = _newest(tx, chosen, scope.tenant)
-    found = {key: number for key, number in newest.items() if scope.covers(key[1])}
-    counts = {name: _counted(found, chosen, place) for place, name in enumerate(FACETS)}
+    numbers = {key: number for key, number in newest.items() if scope.covers(key[1])}
+    counts = {name: _counted(numbers, chosen, place) for place, name in enumerate(FACETS)}
     exact = FACETS if is_complete else ()
     if scope.tenant != "" and chosen == JobFilter(states=chosen.states, queue=chosen.queue):
         kept = _exact(tx, chosen, scope)
@@ -114,9 +114,9 @@ def _newest(tx: Transaction, chosen: JobFilter, tenant: str | None) -> tuple[dic
     return numbers, examined, examined < MAX_EXAMINED or (since is not None and oldest <= since)
 
 
-def _counted(found: dict[_Combination, int], chosen: JobFilter, place: int) -> Counter[str]:
+def _counted(numbers: dict[_Combination, int], chosen: JobFilter, place: int) -> Counter[str]:
     counted: Counter[str] = Counter()
-    for key, number in found.items():
+    for key, number in numbers.items():
         value = key[place]
         if value is not None and all(_fits(key, chosen, other) for other in range(len(FACETS)) if other != place):
             counted[value] += number

@@ -95,7 +95,7 @@ class Failures(msgspec.Struct, frozen=True):
 
 def group_failures(tx: Transaction, questions: Sequence[FailureQuestion]) -> list[Failures]:
     """Return the failures in groups, for each filter."""
-    return [_group(tx, one.chosen, one.scope) for one in questions]
+    return [_group(tx, question.chosen, question.scope) for question in questions]
 
 
 def _group(tx: Transaction, chosen: JobFilter, scope: Scope) -> Failures:
@@ -112,9 +112,9 @@ def _group(tx: Transaction, chosen: JobFilter, scope: Scope) -> Failures:
             if (pattern := patterns.get(message)) is None:
                 pattern = patterns[message] = pattern_of(message)
             _add(groups, seen[seq], last, pattern, tx.now, is_final=is_final)
-    ordered = sorted(groups.values(), key=lambda one: (-one.discarded - one.retrying, one.type, one.pattern))
-    for one in ordered:
-        one.queues.sort()
+    ordered = sorted(groups.values(), key=lambda group: (-group.discarded - group.retrying, group.type, group.pattern))
+    for group in ordered:
+        group.queues.sort()
     return Failures(ordered[:MAX_GROUPS], examined, is_complete and len(ordered) <= MAX_GROUPS)
 
 
@@ -122,18 +122,18 @@ def _rows(tx: Transaction, chosen: JobFilter, tenant: str | None) -> Iterator[tu
     """Yield failures without their errors; whether they are final, and whether there are no others of their kind."""
     known = JobFilter(queue=chosen.queue, type=chosen.type, error_type=chosen.error_type, tenant=tenant)
     where, parameters = conditions(known)
-    given = parameters | {"most": MAX_EXAMINED, "newest": MAX_OF_TENANT}
-    for is_final, found, order in (
+    bounds = parameters | {"most": MAX_EXAMINED, "newest": MAX_OF_TENANT}
+    for is_final, condition, order in (
         (True, "state = 'discarded' AND dead = 1", "finished_at DESC"),
         (True, "state = 'discarded' AND dead = 0", "finished_at DESC"),
         (False, "state = 'retryable' AND due_at IS NOT NULL", "due_at"),
     ):
-        window = f"SELECT {_COLUMNS} FROM jobs WHERE {found} ORDER BY {order} LIMIT :most"
+        window = f"SELECT {_COLUMNS} FROM jobs WHERE {condition} ORDER BY {order} LIMIT :most"
         if tenant:  # its own newest jobs, because those of others could fill the window
             newest = "SELECT * FROM jobs WHERE tenant = :tenant AND tenant <> '' ORDER BY seq DESC LIMIT :newest"
-            window = f"SELECT {_COLUMNS} FROM ({newest}) AS own WHERE {found} ORDER BY {order} LIMIT :most"
-        ((examined,),) = tx.execute(f"SELECT count(*) FROM ({window}) AS newest", given)
-        rows = tx.execute(f"SELECT * FROM ({window}) AS newest WHERE {where}", given)
+            window = f"SELECT {_COLUMNS} FROM ({newest}) AS own WHERE {condition} ORDER BY {order} LIMIT :most"
+        ((examined,),) = tx.execute(f"SELECT count(*) FROM ({window}) AS newest", bounds)
+        rows = tx.execute(f"SELECT * FROM ({window}) AS newest WHERE {where}", bounds)
         yield is_final, rows, examined < MAX_EXAMINED
 
 

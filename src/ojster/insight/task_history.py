@@ -77,13 +77,13 @@ _membership: Final = msgspec.json.Decoder(_Membership).decode
 
 def record_all(tx: Transaction, wanted: Sequence[tuple[Job, Event, Record]]) -> None:
     """Record how jobs have ended; record failures to do so in the history of the job."""
-    found: list[tuple[Key, Job, Event]] = []
+    reports: list[tuple[Key, Job, Event]] = []
     for job, event, action in wanted:
         try:
-            found.append((_key_of(job, action), job, event))
+            reports.append((_key_of(job, action), job, event))
         except (OjsterError, Unresolvable) as error:
             note_failure(tx, job, event, str(error))
-    for key, job, event in sorted(found, key=lambda one: one[0]):  # a fixed order makes deadlocks rare
+    for key, job, event in sorted(reports, key=lambda report: report[0]):  # a fixed order makes deadlocks rare
         run_reaction(tx, job, event, partial(_record, tx, key, job, event))
 
 
@@ -142,8 +142,8 @@ _KNOWN: Final = "task_statistics"
 
 def _extreme(name: str, relation: str) -> str:
     """Return the SQL that keeps the smaller (``<=``) or greater (``>=``) of two values, either of which may be null."""
-    given, known = f"excluded.{name}", f"{_KNOWN}.{name}"
-    return f"{name} = CASE WHEN {given} IS NULL OR {known} {relation} {given} THEN {known} ELSE {given} END"
+    new, known = f"excluded.{name}", f"{_KNOWN}.{name}"
+    return f"{name} = CASE WHEN {new} IS NULL OR {known} {relation} {new} THEN {known} ELSE {new} END"
 
 
 _ADD: Final = f"""
@@ -215,10 +215,10 @@ def _artifacts_of(run: int) -> str:
 def list_runs(tx: Transaction, filters: Sequence[TaskFilter]) -> list[list[TaskRun]]:
     """Return runs of tasks, the latest first; for each filter."""
     results = []
-    for one in filters:
-        where, parameters = _where(one)
-        if one.outcome is not None:
-            where, parameters = f"{where} AND outcome = :outcome", parameters | {"outcome": one.outcome.value}
+    for chosen in filters:
+        where, parameters = _where(chosen)
+        if chosen.outcome is not None:
+            where, parameters = f"{where} AND outcome = :outcome", parameters | {"outcome": chosen.outcome.value}
         rows = tx.execute(
             f"SELECT {_RUN_COLUMNS} FROM task_runs WHERE {where} ORDER BY id DESC LIMIT :limit", parameters
         )
@@ -229,8 +229,8 @@ def list_runs(tx: Transaction, filters: Sequence[TaskFilter]) -> list[list[TaskR
 def list_statistics(tx: Transaction, filters: Sequence[TaskFilter]) -> list[list[TaskStatistics]]:
     """Return the statistics of tasks, ordered by type, subject and context, for each filter."""
     results = []
-    for one in filters:
-        where, parameters = _where(one)
+    for chosen in filters:
+        where, parameters = _where(chosen)
         rows = tx.execute(
             f"""
             SELECT
@@ -247,10 +247,10 @@ def list_statistics(tx: Transaction, filters: Sequence[TaskFilter]) -> list[list
     return results
 
 
-def _where(one: TaskFilter) -> tuple[str, dict[str, Any]]:
-    given = {name: getattr(one, name) for name in _KEY if getattr(one, name) is not None}
-    condition = " AND ".join(f"{name} = :{name}" for name in given) or "1 = 1"
-    return condition, given | {"limit": one.limit}
+def _where(chosen: TaskFilter) -> tuple[str, dict[str, Any]]:
+    values = {name: getattr(chosen, name) for name in _KEY if getattr(chosen, name) is not None}
+    condition = " AND ".join(f"{name} = :{name}" for name in values) or "1 = 1"
+    return condition, values | {"limit": chosen.limit}
 
 
 def _run(row: Row) -> TaskRun:
@@ -313,11 +313,11 @@ def adoption_of(tx: Transaction, job: Job) -> Adoption | None:
     """
     tx.execute("DELETE FROM job_inputs WHERE seq = :seq", {"seq": job.seq})
     for action in map(_skip, stored_actions(job.envelope, "on_assignment", "skip-if-unchanged", "skip-if-changed")):
-        found: list[Adoption | None] = []
+        adoptions: list[Adoption | None] = []
         decide = _if_unchanged if isinstance(action, SkipIfUnchanged) else _if_changed
-        run_reaction(tx, job, "on_assignment", lambda: found.append(decide(tx, job, action)))  # noqa: B023
-        if found and found[0] is not None:
-            return found[0]
+        run_reaction(tx, job, "on_assignment", lambda: adoptions.append(decide(tx, job, action)))  # noqa: B023
+        if adoptions and adoptions[0] is not None:
+            return adoptions[0]
     return None
 
 
@@ -358,25 +358,25 @@ def _if_unchanged(tx: Transaction, job: Job, action: SkipIfUnchanged) -> Adoptio
 
 
 def _if_changed(tx: Transaction, job: Job, action: SkipIfChanged) -> Adoption | None:
-    found = _found_now(tx, job, action)
-    if (None if found is None else found.id) == action.item:
+    item = _found_now(tx, job, action)
+    if (None if item is None else item.id) == action.item:
         return None
     reason = f"Result of lookup {action.lookup!r} changed"
-    if found is None:
+    if item is None:
         return Adoption(reason, None)
-    new = NewItem(found.name, bytes(found.data), found.category, True).with_file(found.file)
-    if found.file is not None:
+    new = NewItem(item.name, bytes(item.data), item.category, True).with_file(item.file)
+    if item.file is not None:
         put(tx, key_of_job(job.seq), job.tenant, new, job=job)
     if action.provides is not None:
         key = key_of(job.tenant, INTERNAL, workflow_of(job))
         put(tx, key, job.tenant, msgspec.structs.replace(new, name=action.provides), job=job)
-    return Adoption(reason, bytes(found.data), found.job_id)
+    return Adoption(reason, bytes(item.data), item.job_id)
 
 
 def _found_now(tx: Transaction, job: Job, action: SkipIfChanged) -> Item | None:
     lookups, _ = read_lookup(msgspec.json.encode(action.lookup))
     try:
-        (found,) = look_up(tx, lookups, job.tenant, workflow_of(job))
+        (items,) = look_up(tx, lookups, job.tenant, workflow_of(job))
     except NotFound:
         return None
-    return found
+    return items

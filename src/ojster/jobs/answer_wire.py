@@ -223,9 +223,11 @@ class CheckpointAnswer(CheckpointInfo, kw_only=True):
     checkpoint: CheckpointInfo
 
 
-def show_checkpoint(found: Checkpoint) -> CheckpointAnswer:
+def show_checkpoint(checkpoint: Checkpoint) -> CheckpointAnswer:
     """Return the JSON form of a checkpoint."""
-    shown = CheckpointInfo(found.job_id, Raw(found.state), found.sequence, format_timestamp(found.created_at))
+    shown = CheckpointInfo(
+        checkpoint.job_id, Raw(checkpoint.state), checkpoint.sequence, format_timestamp(checkpoint.created_at)
+    )
     return CheckpointAnswer(**msgspec.structs.asdict(shown), checkpoint=shown)
 
 

@@ -18,26 +18,26 @@ def next_plain(tx: Transaction, share: Share, queue: str, tenant: str, limit: in
     """Return the next jobs without a limit or requirements, at most one of those that share an exclusive key."""
     asked = limit
     while True:
-        found = select_available(tx, share, PLAIN, (queue, tenant), asked)
-        chosen = one_of_each(tx, queue, found)
-        if len(chosen) >= limit or len(found) < asked or len(chosen) == len(found):
+        available = select_available(tx, share, PLAIN, (queue, tenant), asked)
+        chosen = one_of_each(tx, queue, available)
+        if len(chosen) >= limit or len(available) < asked or len(chosen) == len(available):
             return chosen[:limit]
         asked *= 2  # some were left out; there may be others behind them
 
 
-def one_of_each(tx: Transaction, queue: str, found: list[Job]) -> list[Job]:
+def one_of_each(tx: Transaction, queue: str, available: list[Job]) -> list[Job]:
     """Leave out jobs that share an exclusive key with an earlier one."""
-    keys = [job.exclusive_key for job in found]
+    keys = [job.exclusive_key for job in available]
     if not any(keys):
-        return found
-    chosen = [job for place, job in enumerate(found) if keys[place] is None or keys[place] not in keys[:place]]
-    pass_over(tx, queue, found, chosen)
+        return available
+    chosen = [job for place, job in enumerate(available) if keys[place] is None or keys[place] not in keys[:place]]
+    pass_over(tx, queue, available, chosen)
     return chosen
 
 
-def pass_over(tx: Transaction, queue: str, found: list[Job], chosen: list[Job]) -> None:
+def pass_over(tx: Transaction, queue: str, available: list[Job], chosen: list[Job]) -> None:
     """Let others look again who passed over jobs that were locked here and then left out."""
-    if tx.skip_locked and len(chosen) < len(found):
+    if tx.skip_locked and len(chosen) < len(available):
         tx.effects.opened.add(queue)
 
 

@@ -123,13 +123,13 @@ class KeyedPush(msgspec.Struct, frozen=True):
 def push_once(tx: Transaction, pushes: Sequence[KeyedPush]) -> list[Reply | OjsterError | Later]:
     """Push each job, or return the stored reply of the request that has pushed it."""
     results: list[Reply | OjsterError | Later] = []
-    for one in pushes:
-        known = recall(tx, one.key)
+    for batch in pushes:
+        known = recall(tx, batch.key)
         if known is None:
-            (pushed,) = push(tx, [(one.job,)])
+            (pushed,) = push(tx, [(batch.job,)])
             if isinstance(pushed, list):
-                known = one.answer(pushed[0])
-                remember(tx, one.key, known)
+                known = batch.answer(pushed[0])
+                remember(tx, batch.key, known)
             else:
                 known = pushed
         results.append(known)
@@ -237,10 +237,10 @@ class SweepBatchResult(msgspec.Struct, frozen=True):
 def perform_batch(tx: Transaction, some: Sequence[SweepBatch]) -> list[SweepBatchResult]:
     """Perform the action on jobs that a filter selected, except jobs that have left the selected states."""
     results = []
-    for one in some:
-        jobs = tx.lock_jobs(one.ids)
-        ids = [id for id in one.ids if id in jobs and jobs[id].state in one.states]
-        outcomes = _SWEEPS[one.action](tx, ids, one.by)
+    for batch in some:
+        jobs = tx.lock_jobs(batch.ids)
+        ids = [id for id in batch.ids if id in jobs and jobs[id].state in batch.states]
+        outcomes = _SWEEPS[batch.action](tx, ids, batch.by)
         results.append(
             SweepBatchResult(ids, [outcome if isinstance(outcome, OjsterError) else None for outcome in outcomes])
         )
@@ -258,10 +258,10 @@ _REFUSALS: Final = {
 def foresee_batch(tx: Transaction, some: Sequence[SweepBatch]) -> list[SweepBatchResult]:
     """Return what ``perform_batch`` would do now, and change nothing."""
     results = []
-    for one in some:
-        jobs = tx.find_jobs(one.ids)
-        ids = [id for id in one.ids if id in jobs and jobs[id].state in one.states]
-        results.append(SweepBatchResult(ids, [_REFUSALS[one.action](id, jobs[id]) for id in ids]))
+    for batch in some:
+        jobs = tx.find_jobs(batch.ids)
+        ids = [id for id in batch.ids if id in jobs and jobs[id].state in batch.states]
+        results.append(SweepBatchResult(ids, [_REFUSALS[batch.action](id, jobs[id]) for id in ids]))
     return results
 
 
@@ -275,8 +275,8 @@ class Summary(msgspec.Struct, frozen=True):
 
 def conclude(tx: Transaction, summaries: Sequence[Summary]) -> list[None]:
     """Record the end of a bulk operation that took several transactions."""
-    for one in summaries:
-        tell(tx, one.action, one.total, one.succeeded, "partial")
+    for summary in summaries:
+        tell(tx, summary.action, summary.total, summary.succeeded, "partial")
     return [None for _ in summaries]
 
 

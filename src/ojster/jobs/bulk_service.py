@@ -162,14 +162,14 @@ class BulkService(CapabilityService):
         self.scope.check_queue(chosen.queue)
         chosen = msgspec.structs.replace(self.scope.of_tenant(chosen), states=states)
         if dry_run:
-            found = Sweep(action, self.database.clock() + 1)  # bounds are excluded
+            sweep = Sweep(action, self.database.clock() + 1)  # bounds are excluded
             async for ids in batches(self.database, chosen, SWEEP_BATCH_SIZE):
-                found.add(await self.database.read(bulks.foresee_batch, SweepBatch(action, ids, states)))
-            return found
-        found = Sweep(action)
+                sweep.add(await self.database.read(bulks.foresee_batch, SweepBatch(action, ids, states)))
+            return sweep
+        sweep = Sweep(action)
         async for ids in batches(self.database, chosen, SWEEP_BATCH_SIZE):
             batch = SweepBatch(action, ids, states, self.scope.who)
-            found.add(await self.database.run(bulks.perform_batch, batch, len(ids)))
+            sweep.add(await self.database.run(bulks.perform_batch, batch, len(ids)))
         if not quietly:
-            await self.database.run(bulks.conclude, Summary(action, found.matched, found.succeeded))
-        return found
+            await self.database.run(bulks.conclude, Summary(action, sweep.matched, sweep.succeeded))
+        return sweep

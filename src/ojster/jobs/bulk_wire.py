@@ -131,11 +131,11 @@ class SweepAnswer(Struct):
     as_of: Timestamp | UnsetType = UNSET
 
 
-def show_sweep(found: Sweep) -> SweepAnswer:
+def show_sweep(sweep: Sweep) -> SweepAnswer:
     """Return the JSON form of the outcome of an operation on all jobs that match a filter."""
-    errors = [SweepErrorBody(job_id, refusal.message) for job_id, refusal in found.items if refusal is not None]
-    shown = SweepAnswer(found.action, found.matched, found.succeeded, found.failed, errors)
-    mark_dry_run(shown, found.as_of)
+    errors = [SweepErrorBody(job_id, refusal.message) for job_id, refusal in sweep.items if refusal is not None]
+    shown = SweepAnswer(sweep.action, sweep.matched, sweep.succeeded, sweep.failed, errors)
+    mark_dry_run(shown, sweep.as_of)
     return shown
 
 

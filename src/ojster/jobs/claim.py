@@ -92,13 +92,13 @@ class ClaimPipeline:
 
     def policy(self, kind: type[P]) -> P | None:
         """Return a policy, if it is in use."""
-        return next((one for one in self._policies if isinstance(one, kind) and one.is_used), None)
+        return next((policy for policy in self._policies if isinstance(policy, kind) and policy.is_used), None)
 
     def answer(self, request: Claim) -> list[Job] | None:
         """Return what a worker gets at once, without a look at the queues."""
         for ask in self._answers:
-            if (found := ask(request)) is not None:
-                return found  # type: ignore[no-any-return]
+            if (answer := ask(request)) is not None:
+                return answer  # type: ignore[no-any-return]
         return None
 
     def share(self, request: Claim) -> Share:

@@ -169,9 +169,9 @@ class ClaimPolicy:
         """Return how many jobs of a tenant may be handed out."""
         return wanted
 
-    def find(self, share: Share, queue: str, tenant: str, room: int, found: list[Job]) -> list[Job]:
-        """Return the next jobs: ``found``, and those that the policy keeps in an index of its own, at most ``room``."""
-        return found
+    def find(self, share: Share, queue: str, tenant: str, room: int, available: list[Job]) -> list[Job]:
+        """Return the next jobs: ``available`` and those of an index that the policy keeps, at most ``room``."""
+        return available
 
     def need_run(self, queue: str, jobs: list[Job]) -> tuple[list[Job], bool]:
         """Complete those of the jobs that need not run; return the others, and whether to look for more."""

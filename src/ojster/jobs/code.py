@@ -91,10 +91,10 @@ def read_code(raw: bytes | msgspec.Raw) -> Code:
         raise _wrong(f"the body cannot be read: {error}") from None
     if missing := sorted(names & UNAVAILABLE):
         raise _wrong(f"{missing[0]!r} is not available to code; docs/node-workflow.md lists what is")
-    found = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "body"]
-    if len(found) != 1:
+    bodies = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "body"]
+    if len(bodies) != 1:
         raise _wrong("the body must define one function 'body(job)'")
-    arguments = found[0].args
+    arguments = bodies[0].args
     if not arguments.args and not arguments.posonlyargs and arguments.vararg is None:
         raise _wrong("the function 'body' must take the job as its first argument")
     return code
@@ -104,15 +104,15 @@ def _global_names(source: str) -> set[str]:
     """Return the names that a source reads and does not define itself."""
     top = symtable.symtable(source, "<body>", "exec")
     own = {symbol.get_name() for symbol in top.get_symbols() if symbol.is_assigned() or symbol.is_imported()}
-    found: set[str] = set()
+    symbols: set[str] = set()
     scopes = [top]
     while scopes:
         scope = scopes.pop()
         scopes += scope.get_children()
         for symbol in scope.get_symbols():
             if symbol.is_referenced() and (scope is top or symbol.is_global()):
-                found.add(symbol.get_name())
-    return found - own
+                symbols.add(symbol.get_name())
+    return symbols - own
 
 
 def _wrong(why: str) -> InvalidRequest:

@@ -30,16 +30,16 @@ def carries_code(objects: Objects) -> bool:
     return any(map(_is_code, objects))
 
 
-def _is_code(one: dict[str, Any]) -> bool:
-    type = one.get("type", one.get("job_type"))
-    if type == CODE_TYPE or ATTRIBUTE in one or ("body" in one and type is None):
+def _is_code(members: dict[str, Any]) -> bool:
+    type = members.get("type", members.get("job_type"))
+    if type == CODE_TYPE or ATTRIBUTE in members or ("body" in members and type is None):
         return True
     return isinstance(type, str) and type.partition("@")[0] == CODE_TYPE
 
 
 def names_recipients(objects: Objects) -> bool:
     """Return whether a job that a request makes, as in ``carries_code``, sets the recipients of a notification."""
-    return any(one.get("action") == "notify" and (one.get("to") or one.get("cc")) for one in objects)
+    return any(members.get("action") == "notify" and (members.get("to") or members.get("cc")) for members in objects)
 
 
 def replaces_others(objects: Objects) -> bool:
@@ -47,8 +47,8 @@ def replaces_others(objects: Objects) -> bool:
     return any(map(_replaces, objects))
 
 
-def _replaces(one: dict[str, Any]) -> bool:
-    for holder in (one, one.get("options")):
+def _replaces(members: dict[str, Any]) -> bool:
+    for holder in (members, members.get("options")):
         unique = holder.get("unique") if isinstance(holder, dict) else None
         if isinstance(unique, dict) and any(str(value).startswith("replace") for value in unique.values()):
             return True
@@ -62,17 +62,17 @@ def needs_of_reactions(objects: Objects) -> dict[str, tuple[Operation, ...]]:
     """
     needs: dict[str, tuple[Operation, ...]] = {}
     for reader in readers().readers:
-        for one in objects:
-            needs |= reader.operations(one)
+        for members in objects:
+            needs |= reader.operations(members)
     return needs
 
 
 def _objects(value: Any) -> Iterator[dict[str, Any]]:
     waiting = [value]
     while waiting:
-        one = waiting.pop()
-        if isinstance(one, list):
-            waiting += one
-        elif isinstance(one, dict):
-            yield one
-            waiting += [value for name, value in one.items() if name not in _DATA]
+        element = waiting.pop()
+        if isinstance(element, list):
+            waiting += element
+        elif isinstance(element, dict):
+            yield element
+            waiting += [value for name, value in element.items() if name not in _DATA]

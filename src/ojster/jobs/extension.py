@@ -187,7 +187,9 @@ class Hooks:
     def __init__(self, extensions: Sequence[Extension] = ()) -> None:
         def overriding(name: str) -> tuple[Callable[..., Any], ...]:
             return tuple(
-                getattr(one, name) for one in extensions if getattr(type(one), name) is not getattr(Extension, name)
+                getattr(extension, name)
+                for extension in extensions
+                if getattr(type(extension), name) is not getattr(Extension, name)
             )
 
         self.refuse_push = overriding("refuse_push")
@@ -221,7 +223,7 @@ class Hooks:
         self.release = overriding("release")
         self.start = overriding("start")
         self.why_waiting = overriding("why_waiting")
-        policies = [policy for one in extensions for policy in one.claim_policies()]
+        policies = [policy for extension in extensions for policy in extension.claim_policies()]
         self.claim_policies = tuple(policy for policy, _ in policies)
         self.claim_steps = {
             step: tuple(
@@ -259,6 +261,6 @@ def settle(tx: Transaction) -> None:
 
 def lock_with(tx: Transaction, jobs: Iterable[Job]) -> None:
     """Lock what changes together with jobs that were just locked."""
-    found = list(jobs)
+    locked = list(jobs)
     for lock in hooks(tx).lock:
-        lock(tx, found)
+        lock(tx, locked)

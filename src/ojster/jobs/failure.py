@@ -73,7 +73,7 @@ class Failure(msgspec.Struct, frozen=True):
         return entry
 
 
-def parse_failure(given: Any) -> Failure:
+def parse_failure(error: Any) -> Failure:
     """Return the failure described by the ``error`` object of a FAIL request.
 
     The type is ``type``, else ``details.error_class``, else ``code``.
@@ -83,12 +83,12 @@ def parse_failure(given: Any) -> Failure:
     InvalidRequest
         The value is not an object, or one of its attributes has the wrong type.
     """
-    if not isinstance(given, dict):
+    if not isinstance(error, dict):
         raise InvalidRequest("The 'error' attribute must be an object with 'code' and 'message'.", field="error")
     for name in ("type", "code", "message"):
-        if not isinstance(given.get(name, ""), str):
+        if not isinstance(error.get(name, ""), str):
             raise InvalidRequest(f"error.{name} must be a string.", field=f"error.{name}")
-    details, backtrace, retryable = given.get("details"), given.get("backtrace"), given.get("retryable")
+    details, backtrace, retryable = error.get("details"), error.get("backtrace"), error.get("retryable")
     if details is not None and not isinstance(details, dict):
         raise InvalidRequest("error.details must be an object.", field="error.details")
     if details:
@@ -99,18 +99,18 @@ def parse_failure(given: Any) -> Failure:
         backtrace = backtrace.splitlines()
     if backtrace is not None and not (isinstance(backtrace, list) and all(isinstance(f, str) for f in backtrace)):
         raise InvalidRequest("error.backtrace must be an array of strings.", field="error.backtrace")
-    until = given.get("rate_limit_until")
+    until = error.get("rate_limit_until")
     if until is not None:
         if not isinstance(until, str):
             raise InvalidRequest(
                 "error.rate_limit_until must be an RFC 3339 time stamp.", field="error.rate_limit_until"
             )
         parse_timestamp(until)
-    code = given.get("code") or "handler_error"
+    code = error.get("code") or "handler_error"
     error_class = (details or {}).get("error_class")
     return Failure(
-        type=given.get("type") or (error_class if isinstance(error_class, str) else "") or code,
-        message=given.get("message", ""),
+        type=error.get("type") or (error_class if isinstance(error_class, str) else "") or code,
+        message=error.get("message", ""),
         code=code,
         retryable=retryable,
         details=details,

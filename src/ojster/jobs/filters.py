@@ -13,7 +13,7 @@ from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.names import check_queue_name
 
 
-def filter_of(given: Mapping[str, Any]) -> JobFilter:
+def filter_of(conditions: Mapping[str, Any]) -> JobFilter:
     """Return the filter with these members.
 
     A time bound of a state (``completed_before``) implies that state, unless ``state`` is given.
@@ -27,7 +27,7 @@ def filter_of(given: Mapping[str, Any]) -> JobFilter:
     """
     members: dict[str, Any] = {}
     implied: list[str] = []
-    for name, value in given.items():
+    for name, value in conditions.items():
         known = _MEMBERS.get(name)
         if known is None:
             raise InvalidRequest(f"The filter has no member {name[:40]!r}. Use {', '.join(_MEMBERS)}.", field=name)
@@ -43,7 +43,7 @@ def filter_of(given: Mapping[str, Any]) -> JobFilter:
     return JobFilter(**members)
 
 
-def narrowing_filter_of(given: Mapping[str, Any] | None) -> JobFilter:
+def narrowing_filter_of(conditions: Mapping[str, Any] | None) -> JobFilter:
     """Return the filter with these members; refuse one that selects all jobs, such as one of nothing but nulls.
 
     Raises
@@ -51,7 +51,7 @@ def narrowing_filter_of(given: Mapping[str, Any] | None) -> JobFilter:
     InvalidRequest
         It has no condition, or a member is malformed or unknown.
     """
-    chosen = filter_of(given or {})
+    chosen = filter_of(conditions or {})
     if chosen == JobFilter():
         raise InvalidRequest("'filter' is empty, which would select all jobs. Add a condition.", field="filter")
     return chosen

@@ -221,12 +221,12 @@ def trace_lineage(tx: Transaction, ids: Sequence[str]) -> list[Lineage | OjsterE
         if job is None:
             results.append(no_job(id))
             continue
-        given = _names_of(job.envelope)
+        names = _names_of(job.envelope)
         before, after, root = _relatives(tx, job)
         origin = origin_of(job.envelope)
-        parent = given.parent_id or (before[0] if before else origin.parent_id)
-        root_id = given.root_id or origin.root_id or root
-        results.append(Lineage(id, parent, root_id, given.workflow_id, job.superseded_by, before, after))
+        parent = names.parent_id or (before[0] if before else origin.parent_id)
+        root_id = names.root_id or origin.root_id or root
+        results.append(Lineage(id, parent, root_id, names.workflow_id, job.superseded_by, before, after))
     return results
 
 
@@ -255,12 +255,12 @@ def _relatives(tx: Transaction, job: Job) -> tuple[list[str], dict[str, Json], s
 
     def below(node: int) -> dict[str, Json]:
         nonlocal room
-        found: dict[str, Json] = {}
+        tree: dict[str, Json] = {}
         for target in later.get(node, ()):
             if target in names and room > 0:
                 room -= 1
-                found[names[target]] = below(target)
-        return found
+                tree[names[target]] = below(target)
+        return tree
 
     root = job.node
     while before := [source for source in earlier.get(root, ()) if source in names]:

@@ -166,16 +166,16 @@ class LineageAnswer(Struct):
     children: list[SuccessorBody]
 
 
-def show_lineage(found: Lineage) -> LineageAnswer:
+def show_lineage(lineage: Lineage) -> LineageAnswer:
     """Return the JSON form of the lineage of a job."""
     return LineageAnswer(
-        found.job_id,
-        found.parent_id,
-        found.root_id,
-        found.workflow_id,
-        found.superseded_by,
-        found.parents,
-        _tree(found.children),
+        lineage.job_id,
+        lineage.parent_id,
+        lineage.root_id,
+        lineage.workflow_id,
+        lineage.superseded_by,
+        lineage.parents,
+        _tree(lineage.children),
     )
 
 

@@ -46,12 +46,12 @@ def cancel_if_waiting(tx: Transaction, orders: Sequence[Cancellation]) -> list[C
 
 def _cancel(tx: Transaction, orders: Sequence[Cancellation], *, active_too: bool) -> list[ChangedJob | OjsterError]:
     results: list[ChangedJob | OjsterError] = []
-    ids = [one.job_id for one in orders]
+    ids = [order.job_id for order in orders]
     jobs = tx.lock_jobs(ids)
     before = {id: job.state for id, job in jobs.items() if job.state not in FINISHED}
     told = set() if active_too else {id for id, state in before.items() if state == JobState.ACTIVE}
     request_cancellation(tx, [jobs[id] for id in told])
-    cancel_jobs(tx, [jobs[id] for id in before if id not in told], by={one.job_id: one.by for one in orders})
+    cancel_jobs(tx, [jobs[id] for id in before if id not in told], by={order.job_id: order.by for order in orders})
     for id in ids:
         job = jobs.get(id)
         if job is None:
@@ -63,7 +63,7 @@ def _cancel(tx: Transaction, orders: Sequence[Cancellation], *, active_too: bool
         else:
             results.append(_wrong_state(job, "cancelled", "it is finished"))
     settle(tx)
-    tx.load_envelopes([jobs[one.job_id] for one in orders if one.is_shown and one.job_id in jobs])
+    tx.load_envelopes([jobs[order.job_id] for order in orders if order.is_shown and order.job_id in jobs])
     return results
 
 
@@ -104,18 +104,18 @@ class Adjusted(msgspec.Struct, frozen=True):
 def adjust(tx: Transaction, adjustments: Sequence[Adjustment]) -> list[Adjusted | OjsterError]:
     """Set the priority adjustments of unfinished jobs, in place of earlier ones; return each job, or its refusal."""
     results: list[Adjusted | OjsterError] = []
-    jobs = tx.lock_jobs([one.job_id for one in adjustments])
-    for one in adjustments:
-        job = jobs.get(one.job_id)
+    jobs = tx.lock_jobs([adjustment.job_id for adjustment in adjustments])
+    for adjustment in adjustments:
+        job = jobs.get(adjustment.job_id)
         if job is None:
-            results.append(no_job(one.job_id))
+            results.append(no_job(adjustment.job_id))
         elif job.state in FINISHED:
             results.append(_wrong_state(job, "adjusted", "it is finished"))
-        elif one.to is not None and job.state not in _REORDERED:
+        elif adjustment.to is not None and job.state not in _REORDERED:
             results.append(_wrong_state(job, "adjusted", "it does not wait in a queue"))
         else:
             try:
-                results.append(_adjust(tx, job, one))
+                results.append(_adjust(tx, job, adjustment))
             except OjsterError as refusal:
                 results.append(refusal)
     return results

@@ -54,8 +54,8 @@ def from_json(raw: bytes) -> Job:
 
 def retry_policy(job: Job) -> RetryPolicy:
     """The retry policy, completed with the defaults."""
-    given = _retry(job.envelope).retry
-    return DEFAULT_RETRY if given is None else parse_retry_policy(given)
+    policy = _retry(job.envelope).retry
+    return DEFAULT_RETRY if policy is None else parse_retry_policy(policy)
 
 
 def to_json(job: Job) -> bytes:
@@ -182,7 +182,7 @@ class _Seen(msgspec.Struct):
         visible = self.visibility_timeout_ms * 1000 if self.visibility_timeout_ms else None
         visible = visible or (self.visibility_timeout * 1_000_000 if self.visibility_timeout else None)
         silent = self.heartbeat_timeout * 1_000_000 if self.heartbeat_timeout else None
-        return min((one for one in (visible, silent) if one is not None), default=None)
+        return min((lease for lease in (visible, silent) if lease is not None), default=None)
 
     @property
     def micros_to_run(self) -> int | None:

@@ -43,15 +43,15 @@ class JobTypeService(CapabilityService, JobTypeCalls):
         NotFound
             It has none.
         """
-        for one in await self.all():
-            if one.type == type:
-                return one
+        for defaults in await self.all():
+            if defaults.type == type:
+                return defaults
         raise job_types.no_defaults(type)
 
     async def all(self) -> list[JobTypeDefaults]:
         """Return the defaults of all job types that have some, by type."""
-        found = await self.database.read(job_types.list_defaults, None)
-        return [_for_its_tenant(one) for one in found if self.scope.sees(split(one.type)[0])]
+        defaults = await self.database.read(job_types.list_defaults, None)
+        return [_for_its_tenant(of_type) for of_type in defaults if self.scope.sees(split(of_type.type)[0])]
 
     async def delete(self, type: str) -> None:
         """Delete the defaults of a job type. Jobs that have them keep them.
@@ -65,5 +65,5 @@ class JobTypeService(CapabilityService, JobTypeCalls):
         await self.scope.do(job_types.delete_defaults, self.scope.named(type))
 
 
-def _for_its_tenant(one: JobTypeDefaults) -> JobTypeDefaults:
-    return msgspec.structs.replace(one, type=called(one.type))
+def _for_its_tenant(defaults: JobTypeDefaults) -> JobTypeDefaults:
+    return msgspec.structs.replace(defaults, type=called(defaults.type))

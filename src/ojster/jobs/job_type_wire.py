@@ -70,9 +70,9 @@ class DeletedJobTypeAnswer(Struct):
 JOB_TYPE: Final = msgspec.json.Decoder(JobTypeBody)
 
 
-def show_job_type(one: JobTypeDefaults) -> JobTypeInfo:
+def show_job_type(defaults: JobTypeDefaults) -> JobTypeInfo:
     """Return the defaults of a job type as JSON members."""
-    return JobTypeInfo(one.type, msgspec.json.decode(one.body), format_timestamp(one.updated_at))
+    return JobTypeInfo(defaults.type, msgspec.json.decode(defaults.body), format_timestamp(defaults.updated_at))
 
 
 def read_job_type(shown: JobTypeInfo) -> JobTypeDefaults:

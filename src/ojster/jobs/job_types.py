@@ -71,18 +71,18 @@ class Defaults:
     def apply(self, members: Members) -> Members:
         """Return an enqueue request with the defaults for what it leaves out."""
         completed = self._beside | members
-        given = bytes(members.get("options", b"null"))
-        if self._option_members and given != self._options:
-            completed["options"] = self._options_beside(given, members)
+        written = bytes(members.get("options", b"null"))
+        if self._option_members and written != self._options:
+            completed["options"] = self._options_beside(written, members)
         if self._meta:
-            given = bytes(members.get("meta", b"null"))
-            if given == b"null" or given[:1] == b"{":  # otherwise it is refused later
-                own = {} if given == b"null" else read_members(given, "meta")
+            written = bytes(members.get("meta", b"null"))
+            if written == b"null" or written[:1] == b"{":  # otherwise it is refused later
+                own = {} if written == b"null" else read_members(written, "meta")
                 completed["meta"] = msgspec.Raw(_encode(self._meta | own))
         return completed
 
-    def _options_beside(self, given: bytes, members: Members) -> msgspec.Raw:
-        own = {} if given == b"null" else read_members(given, "options")
+    def _options_beside(self, written: bytes, members: Members) -> msgspec.Raw:
+        own = {} if written == b"null" else read_members(written, "options")
         named = own.keys() | (members.keys() & AT_TOP)
         if not named:
             return msgspec.Raw(self._options)
@@ -101,22 +101,22 @@ def read_defaults(type: str, members: Members, *, largest: int) -> tuple[JobType
     name = read_type(_encode(type))
     if "@" in name:
         raise InvalidRequest("Defaults are for all versions of a job type. Leave the version out.", field="type")
-    given = {member: raw for member, raw in members.items() if member != "type"}
-    if of_one := sorted(_OF_ONE_JOB & given.keys()):
+    declared = {member: raw for member, raw in members.items() if member != "type"}
+    if of_one := sorted(_OF_ONE_JOB & declared.keys()):
         raise InvalidRequest(f"{of_one[0]!r} belongs to a single job. Leave it out.", field=of_one[0])
-    if "tenant_id" in read_members(given.get("meta", b"{}"), "meta"):
+    if "tenant_id" in read_members(declared.get("meta", b"{}"), "meta"):
         raise InvalidRequest("'meta.tenant_id' belongs to a single job. Leave it out.", field="meta.tenant_id")
-    options = options_of(given.get("options"), dict(given))
+    options = options_of(declared.get("options"), dict(declared))
     for option, moment in (("scheduled_at", options.scheduled_at), ("expires_at", options.expires_at)):
         if moment is not None and not moment.relative:
             raise InvalidRequest(
                 f"The default of {option!r} must be relative, such as '+PT5M'.", field=f"options.{option}"
             )
-    body = _encode(given)
+    body = _encode(declared)
     read_value(body, "defaults")
     if len(body) > MAX_DEFAULTS_BYTES:
         raise InvalidRequest(f"The defaults take {len(body)} bytes; at most {MAX_DEFAULTS_BYTES} are allowed.")
-    request = {"type": msgspec.Raw(_encode(name)), "args": msgspec.Raw(b"[]")} | given
+    request = {"type": msgspec.Raw(_encode(name)), "args": msgspec.Raw(b"[]")} | declared
     job = read_job(request, 0, largest=largest, tenant=None)
     refuse_reserved(job.queue)
     return JobTypeDefaults(name, body), job
@@ -146,8 +146,8 @@ def with_defaults(
     if tenant is None:
         meta = bytes(members.get("meta", b"{}"))
         tenant = read_owner(meta, None, otherwise)[0] if meta[:1] == b"{" else otherwise
-    found = known.get(qualify(tenant, type)) or known.get(type)
-    return members if found is None else found.apply(members)
+    default = known.get(qualify(tenant, type)) or known.get(type)
+    return members if default is None else default.apply(members)
 
 
 def _plain_type(members: Members) -> str:
@@ -180,8 +180,8 @@ def put_defaults(tx: Transaction, items: Sequence[JobTypeDefaults]) -> list[JobT
 def list_defaults(tx: Transaction, requests: Sequence[None]) -> list[list[JobTypeDefaults]]:
     """Return the defaults of all job types, by type, for each request."""
     rows = tx.execute("SELECT type, defaults, updated_at FROM job_types ORDER BY type")
-    found = [JobTypeDefaults(type, bytes(body), updated_at) for type, body, updated_at in rows]
-    return [found for _ in requests]
+    defaults = [JobTypeDefaults(type, bytes(body), updated_at) for type, body, updated_at in rows]
+    return [defaults for _ in requests]
 
 
 def delete_defaults(tx: Transaction, types: Sequence[str]) -> list[JobTypeDefaults | OjsterError]:

@@ -331,15 +331,15 @@ def _take_options(members: Members) -> msgspec.Raw | None:
     options = members.pop("options", None)
     if options is None or b'"metadata"' not in bytes(options):
         return options
-    found = bytes(read_members(options, "options").get("metadata", b"null"))
-    if found == b"null":
+    metadata = bytes(read_members(options, "options").get("metadata", b"null"))
+    if metadata == b"null":
         return options
-    if found[:1] != b"{":
+    if metadata[:1] != b"{":
         raise InvalidRequest(
-            f"The 'metadata' option must be a JSON object, not {kind(found)}.", field="options.metadata"
+            f"The 'metadata' option must be a JSON object, not {kind(metadata)}.", field="options.metadata"
         )
     meta = _read_meta(members)
-    members["meta"] = msgspec.Raw(_encode(read_members(found, "metadata") | read_members(meta, "meta")))
+    members["meta"] = msgspec.Raw(_encode(read_members(metadata, "metadata") | read_members(meta, "meta")))
     return options
 
 

@@ -121,43 +121,43 @@ def _read_options(raw: bytes) -> JobOptions:
     if raw[:1] != b"{":
         raise InvalidRequest(f"The 'options' attribute must be a JSON object, not {kind(raw)}.", field="options")
     members = _without_aliases(read_members(raw, "options"))
-    given = {name: read_value(members[name], name) for name in OPTION_NAMES & members.keys()}
-    given = {name: value for name, value in given.items() if value is not None}
+    values = {name: read_value(members[name], name) for name in OPTION_NAMES & members.keys()}
+    values = {name: value for name, value in values.items() if value is not None}
     for name in ("retry", "unique", "rate_limit"):
-        if isinstance(given.get(name), dict):
+        if isinstance(values.get(name), dict):
             check_names(members[name], f"The {name!r} option")
-    shown: Members = {name: members[name] for name in _SHOWN if name in given}
-    scheduled_at = read_moment(given, "scheduled_at") or read_moment(given, "delay_until")
-    expires_at = read_moment(given, "expires_at")
+    shown: Members = {name: members[name] for name in _SHOWN if name in values}
+    scheduled_at = read_moment(values, "scheduled_at") or read_moment(values, "delay_until")
+    expires_at = read_moment(values, "expires_at")
     if scheduled_at is not None and not scheduled_at.relative:
-        shown["scheduled_at"] = members["scheduled_at" if "scheduled_at" in given else "delay_until"]
+        shown["scheduled_at"] = members["scheduled_at" if "scheduled_at" in values else "delay_until"]
     if expires_at is not None and not expires_at.relative:
         shown["expires_at"] = members["expires_at"]
     unknown = {name: value for name, value in members.items() if name not in OPTION_NAMES}
     if unknown:
         shown["options"] = msgspec.Raw(_encode(unknown))
-    tags = given.get("tags", [])
+    tags = values.get("tags", [])
     if not isinstance(tags, list) or not all(isinstance(tag, str) for tag in tags):
         raise InvalidRequest("The 'tags' option must be an array of strings.", field="options.tags")
-    pending = given.get("pending", False)
+    pending = values.get("pending", False)
     if not isinstance(pending, bool):
         raise InvalidRequest("The 'pending' option must be true or false.", field="options.pending")
     return JobOptions(
-        queue=_queue(given.get("queue", DEFAULT_QUEUE)),
-        priority=_priority(given.get("priority", 0)),
-        timeout=read_span(given, "timeout"),
-        total_timeout=read_span(given, "total_timeout"),
-        enqueue_ttl=read_span(given, "enqueue_ttl"),
-        lease=_lease(given),
+        queue=_queue(values.get("queue", DEFAULT_QUEUE)),
+        priority=_priority(values.get("priority", 0)),
+        timeout=read_span(values, "timeout"),
+        total_timeout=read_span(values, "total_timeout"),
+        enqueue_ttl=read_span(values, "enqueue_ttl"),
+        lease=_lease(values),
         scheduled_at=scheduled_at,
         expires_at=expires_at,
-        retry=parse_retry_policy(given["retry"]) if "retry" in given else DEFAULT_RETRY,
-        unique=parse_unique_policy(given["unique"]) if "unique" in given else None,
+        retry=parse_retry_policy(values["retry"]) if "retry" in values else DEFAULT_RETRY,
+        unique=parse_unique_policy(values["unique"]) if "unique" in values else None,
         pending=pending,
-        queue_rate=_queue_rate(given.get("rate_limit")),
-        limit=parse_policy(given.get("rate_limit")),
-        flags=_flags(given),
-        warnings=(*misspellings(unknown, OPTION_NAMES, "The option"), *_policy_warnings(given)),
+        queue_rate=_queue_rate(values.get("rate_limit")),
+        limit=parse_policy(values.get("rate_limit")),
+        flags=_flags(values),
+        warnings=(*misspellings(unknown, OPTION_NAMES, "The option"), *_policy_warnings(values)),
         fragment=b"".join(b",%b:%b" % (_encode(name), bytes(value)) for name, value in shown.items()),
     )
 
@@ -183,10 +183,10 @@ _SHOWN: Final = (
 """Options that a job shows as they were sent."""
 
 
-def _policy_warnings(given: Mapping[str, Any]) -> list[str]:
-    limit = given.get("rate_limit")
+def _policy_warnings(values: Mapping[str, Any]) -> list[str]:
+    limit = values.get("rate_limit")
     of_limit = misspellings(limit, RATE_LIMIT_MEMBERS, "The member of rate_limit") if isinstance(limit, dict) else []
-    return policy_warnings(given) + of_limit
+    return policy_warnings(values) + of_limit
 
 
 def _without_aliases(members: Members) -> Members:
@@ -229,10 +229,10 @@ def _priority(value: Any) -> int:
     return value
 
 
-def read_span(given: Mapping[str, Any], name: str) -> int | None:
+def read_span(values: Mapping[str, Any], name: str) -> int | None:
     """Return an option in seconds (``name``) or milliseconds (``name_ms``) as microseconds; ``None`` for 0."""
     for key, unit in ((name + "_ms", MILLISECOND), (name, SECOND)):
-        if (value := given.get(key)) is not None:
+        if (value := values.get(key)) is not None:
             if type(value) is not int or not 0 <= value * unit <= LONGEST:
                 raise InvalidRequest(
                     f"The {key!r} option must be a positive integer, not {value!r:.40}.", field=f"options.{key}"
@@ -250,12 +250,12 @@ _WHOLE: Final[Mapping[str, tuple[int, int, int]]] = {
 """Options that are whole numbers and have a bit of ``flags``: their range, and the bit."""
 
 
-def _flags(given: Mapping[str, Any]) -> int:
+def _flags(values: Mapping[str, Any]) -> int:
     """Check the options in ``_WHOLE``, and return their bits."""
     bits = 0
-    for name in _WHOLE.keys() & given.keys():
+    for name in _WHOLE.keys() & values.keys():
         least, most, bit = _WHOLE[name]
-        value = given[name]
+        value = values[name]
         if type(value) is not int or not least <= value <= most:
             raise InvalidRequest(
                 f"The {name!r} option must be an integer from {least} to {most}, not {value!r:.40}.",
@@ -265,17 +265,17 @@ def _flags(given: Mapping[str, Any]) -> int:
     return bits
 
 
-def _lease(given: Mapping[str, Any]) -> int | None:
+def _lease(values: Mapping[str, Any]) -> int | None:
     """Return the lease, which each sign of life renews: ``visibility_timeout``, or a shorter ``heartbeat_timeout``."""
-    lease, silence = read_span(given, "visibility_timeout"), given.get("heartbeat_timeout")
+    lease, silence = read_span(values, "visibility_timeout"), values.get("heartbeat_timeout")
     if type(silence) is not int or silence < 1:
         return lease  # ``_flags`` refuses it
     return min(silence * SECOND, lease or LONGEST)
 
 
-def read_moment(given: Mapping[str, Any], name: str) -> Moment | None:
+def read_moment(values: Mapping[str, Any], name: str) -> Moment | None:
     """Return an option that is a time, RFC 3339 or relative (``+PT5S``); ``None`` if it is not set."""
-    value = given.get(name)
+    value = values.get(name)
     if value is None:
         return None
     if not isinstance(value, str):

@@ -46,7 +46,7 @@ class RetryPolicyBody(Struct):
     backoff_strategy: Backoff = DEFAULT_RETRY.backoff
 
 
-def parse_retry_policy(given: Any) -> RetryPolicy:
+def parse_retry_policy(written: Any) -> RetryPolicy:
     """Return the policy in a job's ``retry`` object, completed with the defaults.
 
     Intervals are durations of ISO 8601 (``PT1S``) or Go (``1s``), or in milliseconds as ``initial_interval_ms`` and
@@ -60,17 +60,17 @@ def parse_retry_policy(given: Any) -> RetryPolicy:
 
     Spec: ojs-retry 11.1
     """
-    if not isinstance(given, dict):
+    if not isinstance(written, dict):
         raise InvalidPolicy("retry must be an object.", field="retry")
-    policy = RetryPolicy(**_limits(given), **_backoff(given))
+    policy = RetryPolicy(**_limits(written), **_backoff(written))
     if policy.initial_interval <= 0:
-        shown = given.get("initial_interval", given.get("initial_interval_ms"))
+        shown = written.get("initial_interval", written.get("initial_interval_ms"))
         raise _broken("initial_interval", "must be longer than zero", shown)
     if policy.max_interval < policy.initial_interval:
         raise _broken(
             "max_interval",
             "must not be shorter than initial_interval (by default it is 'PT5M')",
-            given.get("max_interval", given.get("max_interval_ms")),
+            written.get("max_interval", written.get("max_interval_ms")),
         )
     return policy
 
@@ -89,49 +89,49 @@ def show_retry_policy(policy: RetryPolicy) -> RetryPolicyBody:
     )
 
 
-def _limits(given: dict[str, Any]) -> dict[str, Any]:
+def _limits(policy: dict[str, Any]) -> dict[str, Any]:
     """Return the fields that say how often and after which errors a job is retried."""
     fields: dict[str, Any] = {}
-    if (attempts := given.get("max_attempts")) is not None:
+    if (attempts := policy.get("max_attempts")) is not None:
         if type(attempts) is not int or not 0 <= attempts <= MAX_ATTEMPTS_LIMIT:
             raise _broken("max_attempts", f"must be an integer from 0 to {MAX_ATTEMPTS_LIMIT}", attempts)
         fields["max_attempts"] = attempts
-    if (errors := given.get("non_retryable_errors")) is not None:
+    if (errors := policy.get("non_retryable_errors")) is not None:
         if not isinstance(errors, list) or not all(isinstance(entry, str) and entry for entry in errors):
             raise _broken("non_retryable_errors", "must be an array of non-empty strings", errors)
         fields["non_retryable_errors"] = tuple(errors)
-    if (exhaustion := given.get("on_exhaustion")) is not None:
+    if (exhaustion := policy.get("on_exhaustion")) is not None:
         if exhaustion not in ("discard", "dead_letter"):
             raise _broken("on_exhaustion", "must be 'discard' or 'dead_letter'", exhaustion)
         fields["on_exhaustion"] = exhaustion
     return fields
 
 
-def _backoff(given: dict[str, Any]) -> dict[str, Any]:
+def _backoff(policy: dict[str, Any]) -> dict[str, Any]:
     """Return the fields that say how long a job waits before it is retried."""
     fields: dict[str, Any] = {}
-    if (coefficient := given.get("backoff_coefficient")) is not None:
+    if (coefficient := policy.get("backoff_coefficient")) is not None:
         if isinstance(coefficient, bool) or not isinstance(coefficient, int | float) or not 1 <= coefficient <= 1e6:
             raise _broken("backoff_coefficient", "must be a number from 1.0 to 1000000", coefficient)
         fields["backoff_coefficient"] = float(coefficient)
-    if (jitter := given.get("jitter")) is not None:
+    if (jitter := policy.get("jitter")) is not None:
         if not isinstance(jitter, bool):
             raise _broken("jitter", "must be true or false", jitter)
         fields["jitter"] = jitter
     for name in ("backoff_strategy", "strategy", "backoff"):
-        if (backoff := given.get(name)) is not None:
+        if (backoff := policy.get(name)) is not None:
             if not isinstance(backoff, str) or backoff not in _BACKOFFS:
                 raise _broken(name, f"must be one of {', '.join(_BACKOFFS)}", backoff)
             fields["backoff"] = _BACKOFFS[backoff]
             break
     for name in ("initial_interval", "max_interval"):
-        if (interval := _interval(given, name)) is not None:
+        if (interval := _interval(policy, name)) is not None:
             fields[name] = interval
     return fields
 
 
-def _interval(given: dict[str, Any], name: str) -> int | None:
-    text, millis = given.get(name), given.get(name + "_ms")
+def _interval(policy: dict[str, Any], name: str) -> int | None:
+    text, millis = policy.get(name), policy.get(name + "_ms")
     if text is not None:
         if not isinstance(text, str):
             raise _broken(name, "must be an ISO 8601 duration such as 'PT30S'", text)
@@ -189,13 +189,13 @@ _RETRY_MEMBERS: Final = frozenset(RetryPolicyBody.__struct_fields__) | {
 }
 
 
-def policy_warnings(given: Mapping[str, Any]) -> list[str]:
+def policy_warnings(options: Mapping[str, Any]) -> list[str]:
     """Return warnings about unknown members of the policies among the options of a job, which are kept all the same.
 
     Spec: ojs-json-format 14.3
     """
     warnings = []
-    unique, retry = given.get("unique"), given.get("retry")
+    unique, retry = options.get("unique"), options.get("retry")
     if isinstance(unique, dict):
         warnings += [
             f"unique.{name[:60]} is unknown and has no effect; unique can have {', '.join(sorted(_UNIQUE_MEMBERS))}."
@@ -206,7 +206,7 @@ def policy_warnings(given: Mapping[str, Any]) -> list[str]:
     return warnings
 
 
-def parse_unique_policy(given: Any) -> UniquePolicy:
+def parse_unique_policy(policy: Any) -> UniquePolicy:
     """Return the policy in a job's ``unique`` object.
 
     Raises
@@ -216,26 +216,26 @@ def parse_unique_policy(given: Any) -> UniquePolicy:
 
     Spec: ojs-unique-jobs 2.2
     """
-    if not isinstance(given, dict):
+    if not isinstance(policy, dict):
         raise InvalidRequest("unique must be an object.", field="unique")
-    named = _strings(given, "key") or ()
+    named = _strings(policy, "key") or ()
     arguments = tuple(name for name in named if name not in _DIMENSIONS)
-    keys = _strings(given, "keys") or tuple(name for name in named if name in _DIMENSIONS) or ("type",)
+    keys = _strings(policy, "keys") or tuple(name for name in named if name in _DIMENSIONS) or ("type",)
     if arguments and "args" not in keys:
         keys = (*keys, "args")
     for key in keys:
         if key not in _DIMENSIONS:
             raise InvalidRequest(f"unique.keys: {key!r} is not one of {', '.join(_DIMENSIONS)}.", field="unique.keys")
-    meta_keys = _strings(given, "meta_keys") or ()
+    meta_keys = _strings(policy, "meta_keys") or ()
     if "meta" in keys and not meta_keys:
         raise InvalidRequest("unique.meta_keys must name keys when 'meta' is in unique.keys.", field="unique.meta_keys")
-    states = _strings(given, "states")
+    states = _strings(policy, "states")
     for state in states or ():
         if state not in STATE_NAMES:
             raise InvalidRequest(
                 f"unique.states: {state!r} is not one of {', '.join(JobState)}.", field="unique.states"
             )
-    on_conflict = "reject" if given.get("on_conflict") is None else given["on_conflict"]
+    on_conflict = "reject" if policy.get("on_conflict") is None else policy["on_conflict"]
     if not isinstance(on_conflict, str) or on_conflict not in _CONFLICTS:
         raise InvalidRequest(
             f"unique.on_conflict must be one of {', '.join(_CONFLICTS)}, not {on_conflict!r:.80}.",
@@ -243,20 +243,20 @@ def parse_unique_policy(given: Any) -> UniquePolicy:
         )
     return UniquePolicy(
         keys=keys,
-        args_keys=_strings(given, "args_keys") or arguments or None,
+        args_keys=_strings(policy, "args_keys") or arguments or None,
         meta_keys=meta_keys,
-        period=_period(given),
+        period=_period(policy),
         states=UNFINISHED if states is None else frozenset(JobState(state) for state in states),
         on_conflict=_CONFLICTS[on_conflict],
     )
 
 
-def _period(given: dict[str, Any]) -> int | None:
-    millis = given.get("period_ms")
+def _period(policy: dict[str, Any]) -> int | None:
+    millis = policy.get("period_ms")
     if millis is not None and (type(millis) is not int or not 0 <= millis <= LONGEST_MILLIS):
         raise InvalidRequest("unique.period_ms must be a number of milliseconds.", field="unique.period_ms")
     for name in ("period", "within"):
-        if (text := given.get(name)) is not None:
+        if (text := policy.get(name)) is not None:
             try:
                 return parse_any_duration(text if isinstance(text, str) else "")
             except InvalidRequest:
@@ -267,8 +267,8 @@ def _period(given: dict[str, Any]) -> int | None:
     return millis * MILLISECOND if millis else None
 
 
-def _strings(given: dict[str, Any], name: str) -> tuple[str, ...] | None:
-    value = given.get(name)
+def _strings(policy: dict[str, Any], name: str) -> tuple[str, ...] | None:
+    value = policy.get(name)
     if value is None:
         return None
     if not isinstance(value, list) or not all(isinstance(entry, str) for entry in value):

@@ -53,7 +53,7 @@ def _queues_of_new(results: Sequence[list[Pushed] | OjsterError | Later]) -> Ite
     """Yield the queue of each job that did not exist before."""
     for result in results:
         if isinstance(result, list):
-            yield from (one.job.queue for one in result if not one.existing)
+            yield from (outcome.job.queue for outcome in result if not outcome.existing)
 
 
 def find_room(tx: Transaction, groups: Sequence[Group]) -> list[OjsterError | None]:
@@ -73,8 +73,8 @@ def _without(groups: Sequence[Group], refusals: Sequence[OjsterError | None]) ->
 
 def admit(tx: Transaction, groups: Sequence[Group]) -> list[list[Pushed] | OjsterError | Later]:
     """Insert groups of jobs; for each group, return its jobs, or the error that kept all of them out."""
-    given = [job.id for group in groups for job in group if job.id_is_given]
-    taken = set(tx.find_jobs(given)) if given else set()
+    own_ids = [job.id for group in groups for job in group if job.id_is_given]
+    taken = set(tx.find_jobs(own_ids)) if own_ids else set()
     keys = {job.unique_key for group in groups for job in group if job.unique_key is not None}
     # A duplicate that another transaction has not committed is invisible, and there is no row to lock yet: the key
     # stands for it. It is tried, not awaited, because the other transaction may be a caller's, and stay open.
@@ -86,7 +86,7 @@ def admit(tx: Transaction, groups: Sequence[Group]) -> list[list[Pushed] | Ojste
             results.append(Later("Another open transaction pushes a job with the same unique key. Retry later."))
             continue
         try:
-            if given:
+            if own_ids:
                 _check_ids(group, taken)
             if keys and any(job.unique_key for job in group):
                 _insert(tx, waiting)
@@ -99,7 +99,7 @@ def admit(tx: Transaction, groups: Sequence[Group]) -> list[list[Pushed] | Ojste
         except OjsterError as refusal:
             results.append(refusal)
         else:
-            if given:
+            if own_ids:
                 taken.update(job.id for job in group if job.id_is_given)
     _insert(tx, waiting)
     return results

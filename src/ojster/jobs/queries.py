@@ -78,8 +78,8 @@ def find(tx: Transaction, requests: Sequence[tuple[str, str | None]]) -> list[Jo
     the tenant: of all.
     """
     full = [_full_id(tx, id, tenant) for id, tenant in requests]
-    found = tx.find_jobs([id for id in full if isinstance(id, str)])
-    return [id if isinstance(id, OjsterError) else found.get(id) or no_job(id) for id in full]
+    jobs = tx.find_jobs([id for id in full if isinstance(id, str)])
+    return [id if isinstance(id, OjsterError) else jobs.get(id) or no_job(id) for id in full]
 
 
 def _full_id(tx: Transaction, id: str, tenant: str | None) -> str | OjsterError:
@@ -255,8 +255,8 @@ def counts_of_tenant(tx: Transaction, tenant: str) -> dict[str, dict[str, int]]:
 
 def count_dead_letters(tx: Transaction, requests: Sequence[None]) -> list[dict[str, int]]:
     """Return the number of dead letters by queue, for each request."""
-    found: dict[str, int] = dict(tx.execute("SELECT queue, count(*) FROM jobs WHERE dead = 1 GROUP BY 1 ORDER BY 1"))
-    return [found for _ in requests]
+    depths: dict[str, int] = dict(tx.execute("SELECT queue, count(*) FROM jobs WHERE dead = 1 GROUP BY 1 ORDER BY 1"))
+    return [depths for _ in requests]
 
 
 def count_jobs_of_tenant(tx: Transaction, tenants: Sequence[str]) -> list[dict[str, dict[str, int]]]:

@@ -47,7 +47,7 @@ _LIMITS: Final = frozenset({"concurrency", "rate", "throttle", "on_limit", "limi
 """Members of a rate limit that have an effect only with a key."""
 
 
-def parse_policy(given: Any) -> RateLimitPolicy | None:
+def parse_policy(policy: Any) -> RateLimitPolicy | None:
     """Return the policy in the option ``rate_limit`` of a job, or ``None`` if it has no ``key``.
 
     Raises
@@ -55,21 +55,21 @@ def parse_policy(given: Any) -> RateLimitPolicy | None:
     InvalidRequest
         The option is malformed.
     """
-    if given is None:
+    if policy is None:
         return None
-    if not isinstance(given, dict):
-        raise _wrong("rate_limit", "an object", given)
-    if given.get("key") is None:
-        if idle := sorted(name for name in _LIMITS & given.keys() if given[name] is not None):
+    if not isinstance(policy, dict):
+        raise _wrong("rate_limit", "an object", policy)
+    if policy.get("key") is None:
+        if idle := sorted(name for name in _LIMITS & policy.keys() if policy[name] is not None):
             raise InvalidRequest(
                 f"rate_limit.key is missing, and {idle[0]!r} limits the jobs with the same key. Add a key.",
                 field="options.rate_limit.key",
             )
         return None
-    on_limit: Any = "wait" if given.get("on_limit") is None else given["on_limit"]
+    on_limit: Any = "wait" if policy.get("on_limit") is None else policy["on_limit"]
     if on_limit not in get_args(OnLimit):
         raise _wrong("rate_limit.on_limit", "'wait', 'reschedule' or 'drop'", on_limit)
-    return RateLimitPolicy(check_key(given["key"]), parse_limits(given, "rate_limit"), on_limit)
+    return RateLimitPolicy(check_key(policy["key"]), parse_limits(policy, "rate_limit"), on_limit)
 
 
 def check_key(key: Any) -> str:
@@ -85,7 +85,7 @@ def check_key(key: Any) -> str:
     return key
 
 
-def parse_limits(given: Mapping[str, Any], where: str) -> Limits:
+def parse_limits(limits: Mapping[str, Any], where: str) -> Limits:
     """Return the limits that an object describes; ``where`` is its name in errors.
 
     ``rate`` and ``throttle`` are objects with ``limit`` and ``period``. ``rate`` may also be a number, with ``period``
@@ -98,17 +98,17 @@ def parse_limits(given: Mapping[str, Any], where: str) -> Limits:
 
     Spec: ojs-admin-api 6.6
     """
-    concurrency, rate, throttle = given.get("concurrency"), given.get("rate"), given.get("throttle")
+    concurrency, rate, throttle = limits.get("concurrency"), limits.get("rate"), limits.get("throttle")
     if isinstance(rate, int) and not isinstance(rate, bool):
-        rate = {"limit": rate, "period": given.get("period", "second")}
-    elif rate is None and given.get("limit") is not None:
-        rate = {"limit": given["limit"], "period": given.get("period", "second")}
+        rate = {"limit": rate, "period": limits.get("period", "second")}
+    elif rate is None and limits.get("limit") is not None:
+        rate = {"limit": limits["limit"], "period": limits.get("period", "second")}
     if concurrency is not None:
         concurrency = _whole(concurrency, f"{where}.concurrency", least=0)
     return Limits(concurrency, parse_rate(rate, f"{where}.rate"), parse_rate(throttle, f"{where}.throttle"))
 
 
-def parse_rate(given: Any, where: str) -> Rate | None:
+def parse_rate(rate: Any, where: str) -> Rate | None:
     """Return the rate that an object with ``limit`` and ``period`` describes; ``where`` is its name in errors.
 
     Raises
@@ -116,24 +116,24 @@ def parse_rate(given: Any, where: str) -> Rate | None:
     InvalidRequest
         The rate is malformed.
     """
-    if given is None:
+    if rate is None:
         return None
-    if not isinstance(given, dict):
-        raise _wrong(where, "an object with 'limit' and 'period'", given)
-    period = given.get("period")
+    if not isinstance(rate, dict):
+        raise _wrong(where, "an object with 'limit' and 'period'", rate)
+    period = rate.get("period")
     if not isinstance(period, str):
         raise _wrong(f"{where}.period", "an ISO 8601 duration such as 'PT1M'", period)
     micros = _PERIODS.get(period) or parse_duration(period)
     if micros <= 0:
         raise _wrong(f"{where}.period", "longer than zero", period)
-    return Rate(_whole(given.get("limit"), f"{where}.limit", least=1), micros)
+    return Rate(_whole(rate.get("limit"), f"{where}.limit", least=1), micros)
 
 
-def _whole(given: Any, where: str, least: int) -> int:
-    if isinstance(given, bool) or not isinstance(given, int) or not least <= given <= MAX_LIMIT:
-        raise _wrong(where, f"an integer from {least} to {MAX_LIMIT}", given)
-    return given
+def _whole(number: Any, where: str, least: int) -> int:
+    if isinstance(number, bool) or not isinstance(number, int) or not least <= number <= MAX_LIMIT:
+        raise _wrong(where, f"an integer from {least} to {MAX_LIMIT}", number)
+    return number
 
 
-def _wrong(where: str, what: str, given: Any) -> InvalidRequest:
-    return InvalidRequest(f"{where} must be {what}, not {given!r:.60}.", field=f"options.{where}")
+def _wrong(where: str, what: str, value: Any) -> InvalidRequest:
+    return InvalidRequest(f"{where} must be {what}, not {value!r:.60}.", field=f"options.{where}")

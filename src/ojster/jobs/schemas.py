@@ -63,7 +63,7 @@ _URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*:[!-~]+")
 MAX_URI_LENGTH: Final = 500
 
 
-def check_uri(given: str) -> str:
+def check_uri(uri: str) -> str:
     """Return the URI of a schema.
 
     Raises
@@ -71,11 +71,11 @@ def check_uri(given: str) -> str:
     InvalidRequest
         It is not a URI.
     """
-    if len(given) > MAX_URI_LENGTH or not _URI.fullmatch(given):
+    if len(uri) > MAX_URI_LENGTH or not _URI.fullmatch(uri):
         raise InvalidRequest(
-            f"'schema' must be a URI such as 'urn:ojs:schema:email.send:v1', not {given[:80]!r}.", field="schema"
+            f"'schema' must be a URI such as 'urn:ojs:schema:email.send:v1', not {uri[:80]!r}.", field="schema"
         )
-    return given
+    return uri
 
 
 def _schema(row: Sequence[Any]) -> Schema:
@@ -98,7 +98,7 @@ def register_schemas(tx: Transaction, schemas: Sequence[Schema]) -> list[Schema 
             message = f"A schema with the URI {schema.given_uri} already exists. Register it under another URI."
             results.append(Duplicate(message, uri=schema.given_uri))
             continue
-        if any(one.version == schema.version for one in known):
+        if any(earlier.version == schema.version for earlier in known):
             results.append(
                 Duplicate(
                     f"Version {schema.name} of the schema of {schema.type} already exists. Register a new version.",
@@ -107,7 +107,7 @@ def register_schemas(tx: Transaction, schemas: Sequence[Schema]) -> list[Schema 
                 )
             )
             continue
-        before = next((one for one in known if one.version < schema.version), None)
+        before = next((older for older in known if older.version < schema.version), None)
         if before is not None and before.version[0] == schema.version[0]:
             broken = breaking_changes(msgspec.json.decode(before.body), msgspec.json.decode(schema.body))
             if broken:
@@ -154,8 +154,8 @@ def list_schemas(tx: Transaction, types: Sequence[str | None]) -> list[list[Sche
 
 def find_by_uri(tx: Transaction, named: Sequence[tuple[str, str]]) -> list[Schema | None]:
     """Return the schema of a tenant with a URI, for each pair of both."""
-    (found,) = list_schemas(tx, [None])
-    by_uri = {(split(schema.type)[0], schema.uri): schema for schema in found}
+    (schemas,) = list_schemas(tx, [None])
+    by_uri = {(split(schema.type)[0], schema.uri): schema for schema in schemas}
     return [by_uri.get(pair) for pair in named]
 
 
@@ -163,8 +163,10 @@ def delete_schemas(tx: Transaction, named: Sequence[tuple[str, Version]]) -> lis
     """Delete versions of schemas; return each deleted schema, or ``NotFound``."""
     results: list[Schema | OjsterError] = []
     for type, version in named:
-        found = next((one for one in _versions(tx, type) if one.version == version), None)
-        if found is None:
+        schema = next(
+            (version_schema for version_schema in _versions(tx, type) if version_schema.version == version), None
+        )
+        if schema is None:
             results.append(no_schema(type, ".".join(map(str, version))))
             continue
         tx.execute(
@@ -172,7 +174,7 @@ def delete_schemas(tx: Transaction, named: Sequence[tuple[str, Version]]) -> lis
             dict(zip(("major", "minor", "patch"), version, strict=True)) | {"type": type},
         )
         tx.effects.configured = True
-        results.append(found)
+        results.append(schema)
     return results
 
 
@@ -219,7 +221,7 @@ class Catalogue:
         if version is None:
             return known[0]
         wanted = parse_version(version)
-        return next((one for one in known if one.version == wanted), None)
+        return next((schema for schema in known if schema.version == wanted), None)
 
     def violations(self, schema: Schema, args: Any) -> list[str]:
         """Return the violations of a schema by the arguments of a job; empty if its mode is ``OFF``."""
@@ -231,8 +233,8 @@ class Catalogue:
 
 
 def _read_catalogue(tx: Transaction) -> Catalogue:
-    (found,) = list_schemas(tx, [None])
-    return Catalogue(found)
+    (schemas,) = list_schemas(tx, [None])
+    return Catalogue(schemas)
 
 
 registered: Final = Remembered[Catalogue](_read_catalogue)
@@ -247,8 +249,8 @@ def schema_uri(members: Members) -> str | None:
     InvalidRequest
         ``schema`` is not a URI.
     """
-    given = bytes(members.get("schema", b"null"))
-    return None if given == b"null" else check_uri(string(given, "schema"))
+    uri = bytes(members.get("schema", b"null"))
+    return None if uri == b"null" else check_uri(string(uri, "schema"))
 
 
 def check_args(catalogue: Catalogue, job: NewJob, args: msgspec.Raw, uri: str | None = None) -> tuple[str, ...]:
@@ -280,4 +282,4 @@ def check_args(catalogue: Catalogue, job: NewJob, args: msgspec.Raw, uri: str | 
         raise SchemaViolation(
             f"Job arguments do not match the schema of {job.type}@{schema.name}.", validation_errors=wrong
         )
-    return tuple(f"Schema validation warning: {one}" for one in wrong)
+    return tuple(f"Schema validation warning: {problem}" for problem in wrong)

@@ -196,8 +196,8 @@ class Scope:
         """Return why the caller may not make the jobs of these requests, as ``check_contents`` has it, or ``None``."""
         if self.access is None:
             return None
-        encoded = [one if isinstance(one, bytes) else msgspec.json.encode(one) for one in requests]
-        objects = [one for request in encoded for one in objects_in(request)]
+        encoded = [request if isinstance(request, bytes) else msgspec.json.encode(request) for request in requests]
+        objects = [members for request in encoded for members in objects_in(request)]
         if not self.access.may(Allowed.CODE) and carries_code(objects):
             return Forbidden(
                 f"The token {self.who!r} may not push jobs that carry code. Use one with the role 'coder' or 'owner'."

@@ -82,8 +82,8 @@ class JobService(CapabilityService):
             otherwise = self.database.settings.default_tenant
             completers.append(lambda members: job_types.with_defaults(known, members, self.scope.tenant, otherwise))
         completers += [await completer(self.scope) for completer in self._hooks.completer]
-        found = list(filter(None, completers))
-        return Preparation(self.scope, self.middleware, found, catalogue, of_many=of_many)
+        present = list(filter(None, completers))
+        return Preparation(self.scope, self.middleware, present, catalogue, of_many=of_many)
 
     async def push(self, jobs: Sequence[NewJob]) -> list[Pushed]:
         """Insert jobs, all or none (PUSH).
@@ -216,8 +216,8 @@ class JobService(CapabilityService):
         NotFound, Conflict
             The job does not exist, or the caller does not hold its lease.
         """
-        (found,) = await self._deliver(progress.report, (item,))
-        return accepted(found)
+        (results,) = await self._deliver(progress.report, (item,))
+        return accepted(results)
 
     async def save_checkpoint(self, item: NewCheckpoint) -> Checkpoint:
         """Save the checkpoint of a job, in place of the previous one.

@@ -45,10 +45,10 @@ def shown_version(number: int) -> str:
     return f"{major}.{minor}.{patch}"
 
 
-def version_number(given: Any) -> int | None:
+def version_number(version: Any) -> int | None:
     """Return a version as a number that increases with the version; ``None`` if it is not a version."""
     try:
-        parts = parse_version(given)
+        parts = parse_version(version)
     except InvalidRequest:
         return None
     if max(parts) >= _PART:

@@ -147,23 +147,23 @@ class QueueStatisticsAnswer(Struct):
         )
 
 
-def show_statistics(found: QueueStatistics, now: int) -> QueueStatisticsAnswer:
+def show_statistics(statistics: QueueStatistics, now: int) -> QueueStatisticsAnswer:
     """Return the JSON form of a queue with its statistics."""
-    started = found.completed + found.failed
-    queue = show_queue(found.queue)
+    started = statistics.completed + statistics.failed
+    queue = show_queue(statistics.queue)
     stats = QueueStatsBody(
         queue=queue.name,
-        depth=found.counts.get(JobState.AVAILABLE.value, 0),
-        enqueued_last_hour=found.enqueued,
-        completed_last_hour=found.completed,
-        failed_last_hour=found.failed,
-        avg_duration_ms=found.ran // 1000 // found.completed if found.completed else 0,
-        avg_wait_ms=found.waited // 1000 // started if started else 0,
+        depth=statistics.counts.get(JobState.AVAILABLE.value, 0),
+        enqueued_last_hour=statistics.enqueued,
+        completed_last_hour=statistics.completed,
+        failed_last_hour=statistics.failed,
+        avg_duration_ms=statistics.ran // 1000 // statistics.completed if statistics.completed else 0,
+        avg_wait_ms=statistics.waited // 1000 // started if started else 0,
         throughput_per_second=round(started / 3600, 4),
     )
     for state in JobState:
         for body in (queue, stats):
-            setattr(body, state.value, found.counts.get(state.value, 0))
+            setattr(body, state.value, statistics.counts.get(state.value, 0))
     return QueueStatisticsAnswer(queue, queue.status, stats, format_timestamp(now))
 
 

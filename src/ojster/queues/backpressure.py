@@ -173,8 +173,8 @@ class Pressure(msgspec.Struct, frozen=True):
 
 def bounded_pressures(tx: Transaction, requests: Sequence[None]) -> list[dict[str, Pressure]]:
     """Return the pressure of every bounded queue, for each request."""
-    found = {queue: Pressure(depth_of(tx, queue), bound) for queue, bound in queue_bounds(tx).items()}
-    return [found for _ in requests]
+    pressures = {queue: Pressure(depth_of(tx, queue), bound) for queue, bound in queue_bounds(tx).items()}
+    return [pressures for _ in requests]
 
 
 def pressures(tx: Transaction, queues: Sequence[str]) -> list[Pressure | None]:

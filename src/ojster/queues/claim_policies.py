@@ -125,9 +125,9 @@ class KeyLimitPolicy(ClaimPolicy):
         super().__init__(pipeline)
         self._gates: dict[str, Gate] = {}
 
-    def find(self, share: Share, queue: str, tenant: str, room: int, found: list[Job]) -> list[Job]:
+    def find(self, share: Share, queue: str, tenant: str, room: int, available: list[Job]) -> list[Job]:
         """Add jobs with keys whose turn it is and whose limits have room."""
-        jobs = list(found)
+        jobs = list(available)
         matching = self.pipeline.policy(MatchingPolicy)
         met = None if matching is None else matching.met(share, queue, tenant)
         for some in self._windows(queue, tenant):
@@ -327,11 +327,11 @@ class FairnessPolicy(ClaimPolicy):
             starved = list(islice((queue for queue in queues if is_starved(tx, queue, sharing, turns)), wanted))
             plan = turns.plan(queues, wanted, sharing, backlog, starved)
             parts = Counter(plan)
-            found = {queue: take((queue,), part) for queue, part in parts.items()}
+            taken = {queue: take((queue,), part) for queue, part in parts.items()}
             queues = [
-                queue for queue in queues if len(some := found.get(queue, ())) == parts[queue] or (is_mixed and some)
+                queue for queue in queues if len(some := taken.get(queue, ())) == parts[queue] or (is_mixed and some)
             ]
-            left = {queue: iter(jobs) for queue, jobs in found.items()}
+            left = {queue: iter(jobs) for queue, jobs in taken.items()}
             jobs = [job for queue in plan if (job := next(left[queue], None)) is not None]
             for job in jobs:
                 turns.note(job.queue, sharing, tx.now)

@@ -84,6 +84,6 @@ def configure(tx: Transaction, changes: Sequence[Configuration]) -> list[None]:
 def configured_retention(tx: Transaction, requests: Sequence[None]) -> list[dict[str, QueueRetention]]:
     """Return the retention of the queues that configure one, for each request."""
     rows = tx.execute("SELECT name, config FROM queues WHERE config IS NOT NULL")
-    found = {name: _decode(config).retention for name, config in rows}
-    kept = {name: retention for name, retention in found.items() if retention != QueueRetention()}
+    retentions = {name: _decode(config).retention for name, config in rows}
+    kept = {name: retention for name, retention in retentions.items() if retention != QueueRetention()}
     return [kept for _ in requests]

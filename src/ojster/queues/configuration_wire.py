@@ -35,10 +35,10 @@ def _limits(body: QueueConfigBody) -> dict[str, Any]:
     if body.concurrency is not UNSET:
         changes["concurrency"] = body.concurrency
     if body.rate_limit is not UNSET:
-        given = parse_limits(body.rate_limit or {}, "configuration.rate_limit")
-        changes["rate"] = given.rate
-        if given.concurrency is not None:
-            changes["concurrency"] = given.concurrency
+        limits = parse_limits(body.rate_limit or {}, "configuration.rate_limit")
+        changes["rate"] = limits.rate
+        if limits.concurrency is not None:
+            changes["concurrency"] = limits.concurrency
     if body.throttle is not UNSET:
         changes["throttle"] = parse_limits({"throttle": body.throttle}, "configuration").throttle
     return changes
@@ -47,8 +47,8 @@ def _limits(body: QueueConfigBody) -> dict[str, Any]:
 def _retention_changes(body: QueueConfigBody) -> dict[str, int | None]:
     changes: dict[str, int | None] = {}
     if body.retention is not UNSET:
-        given = dict.fromkeys(_FINISHED) if body.retention is None else body.retention
-        for name, age in given.items():
+        ages = dict.fromkeys(_FINISHED) if body.retention is None else body.retention
+        for name, age in ages.items():
             if name not in _FINISHED:
                 raise InvalidRequest(
                     f"Unknown retention {name!r:.40}. Use one of {', '.join(_FINISHED)}.", field="retention"

@@ -82,14 +82,14 @@ class QueueExtension(Extension):
     def admit(self, tx: Transaction, new: Sequence[NewJob], jobs: Sequence[Job]) -> None:
         """Refuse jobs whose types their queues do not take; register the limits that jobs name."""
         rules = queue_rules(tx)
-        for one, job in zip(new, jobs, strict=True):
-            if one.queue in rules:
-                rules[one.queue].check_type(one.type, one.queue)
-            if one.queue_rate is not None:
-                limit_queue(tx, one.queue, rate=Rate(one.queue_rate, SECOND))
-            if one.limit is not None:
-                job.limit_key = one.limit.key
-                register(tx, one.limit, one.queue)
+        for new_job, job in zip(new, jobs, strict=True):
+            if new_job.queue in rules:
+                rules[new_job.queue].check_type(new_job.type, new_job.queue)
+            if new_job.queue_rate is not None:
+                limit_queue(tx, new_job.queue, rate=Rate(new_job.queue_rate, SECOND))
+            if new_job.limit is not None:
+                job.limit_key = new_job.limit.key
+                register(tx, new_job.limit, new_job.queue)
 
     def enqueued(self, tx: Transaction, jobs: Sequence[Job]) -> None:
         """Take the key of their queue's limits from jobs."""

@@ -87,10 +87,10 @@ class FairnessState:
         Virtual time at which the last turn began.
     ends:
         Virtual time at which the last turn of each queue ended.
-    given:
+    handed_out:
         Number of jobs handed out.
     last:
-        Value of ``given`` when each queue was last served.
+        Value of ``handed_out`` when each queue was last served.
     served_at:
         Time at which each queue was last served, or known to have no jobs, in microseconds since the epoch.
     is_full:
@@ -100,7 +100,7 @@ class FairnessState:
     def __init__(self) -> None:
         self.clock = 0.0
         self.ends: dict[str, float] = {}
-        self.given = 0
+        self.handed_out = 0
         self.last: dict[str, int] = {}
         self.served_at: dict[str, int] = {}
         self.is_full = False
@@ -125,7 +125,7 @@ class FairnessState:
             Queues to serve first, once each.
         """
         ahead = FairnessState()
-        ahead.clock, ahead.given = self.clock, self.given
+        ahead.clock, ahead.handed_out = self.clock, self.handed_out
         ahead.ends, ahead.last = dict(self.ends), dict(self.last)
         left = {queue: backlog.get(queue, 0) for queue in queues}
         weights = {queue: sharing.weight(queue) for queue in queues}
@@ -154,11 +154,11 @@ class FairnessState:
 
     def _waited(self, queue: str) -> int:
         """Return the number of jobs handed out since the queue was last served, the next one included."""
-        return self.given + 1 - self.last.get(queue, 0)
+        return self.handed_out + 1 - self.last.get(queue, 0)
 
     def was_passed_over(self, queue: str) -> bool:
         """Return whether jobs of other queues were handed out since the queue was last served."""
-        return self.last.get(queue, 0) < self.given
+        return self.last.get(queue, 0) < self.handed_out
 
     def forget_old(self, most: int) -> None:
         """Forget queues with a last turn that is over, if there are more than ``most``."""
@@ -175,5 +175,5 @@ class FairnessState:
     def _move_on(self, queue: str, weight: float) -> None:
         self.clock = self._begins(queue)
         self.ends[queue] = self.clock + 1 / weight
-        self.given += 1
-        self.last[queue] = self.given
+        self.handed_out += 1
+        self.last[queue] = self.handed_out

@@ -50,13 +50,13 @@ def create(tx: Transaction, names: Sequence[str]) -> list[Queue | OjsterError]:
 def drain(tx: Transaction, drainings: Sequence[Draining]) -> list[int]:
     """Discard or move those of the jobs that wait; return their number for each."""
     results = []
-    for one in drainings:
-        jobs = [job for job in tx.lock_jobs(one.ids).values() if job.state in WAITING_STATES]
-        if one.target is None:
+    for draining in drainings:
+        jobs = [job for job in tx.lock_jobs(draining.ids).values() if job.state in WAITING_STATES]
+        if draining.target is None:
             lock_with(tx, jobs)
             _discard(tx, jobs)
         else:
-            _move(tx, jobs, one.target)
+            _move(tx, jobs, draining.target)
         results.append(len(jobs))
     settle(tx)
     return results

@@ -97,11 +97,11 @@ class Limit(msgspec.Struct):
         if not self.overridden(now):
             return own
         assert self.override is not None
-        given = msgspec.json.decode(self.override, type=Limits)
+        overriding = msgspec.json.decode(self.override, type=Limits)
         return Limits(
-            own.concurrency if given.concurrency is None else given.concurrency,
-            given.rate or own.rate,
-            given.throttle or own.throttle,
+            own.concurrency if overriding.concurrency is None else overriding.concurrency,
+            overriding.rate or own.rate,
+            overriding.throttle or own.throttle,
         )
 
     def used(self, rate: Rate, now: int) -> int:
@@ -236,16 +236,16 @@ def override(tx: Transaction, overrides: Sequence[Override]) -> list[Limit | Ojs
     Spec: ojs-rate-limiting 10.2
     """
     results: list[Limit | OjsterError] = []
-    for one in overrides:
-        if one.limits is None and find_limit(tx, one.key) is None:
-            results.append(no_limit(one.key))
+    for override in overrides:
+        if override.limits is None and find_limit(tx, override.key) is None:
+            results.append(no_limit(override.key))
             continue
-        known = _lock_limit(tx, one.key)
-        known.override = None if one.limits is None else msgspec.json.encode(one.limits)
-        known.override_until = one.until
-        known.opens_at = one.until
+        known = _lock_limit(tx, override.key)
+        known.override = None if override.limits is None else msgspec.json.encode(override.limits)
+        known.override_until = override.until
+        known.opens_at = override.until
         known.blocked_until = 0
-        tx.expect(one.until)
+        tx.expect(override.until)
         write_limit(tx, known)
         tx.effects.opened.update(known.queues)
         results.append(known)

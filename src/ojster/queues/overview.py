@@ -48,11 +48,11 @@ def list_overviews(tx: Transaction, requests: Sequence[None]) -> list[list[Queue
     (counts,) = count_jobs(tx, (None,))
     recent, hour = work_by_queue(tx, THROUGHPUT_MINUTES), work_by_queue(tx, LATENCY_MINUTES)
     (queues,) = list_queues(tx, (None,))
-    found = [
+    overviews = [
         QueueOverview(queue, counts.get(queue.name, {}), recent.get(queue.name, Work()), hour.get(queue.name, Work()))
         for queue in queues
     ]
-    return [found for _ in requests]
+    return [overviews for _ in requests]
 
 
 class QueueDetail(msgspec.Struct, frozen=True):
@@ -101,7 +101,7 @@ def count_dead_letters(tx: Transaction, scopes: Sequence[Scope]) -> list[DeadLet
 
 def _count_dead_letters(tx: Transaction, scope: Scope) -> DeadLetters:
     where = "" if scope.tenant is None else "AND tenant = :tenant "
-    found: list[Any] = tx.execute(
+    all_rows: list[Any] = tx.execute(
         f"""
         SELECT queue, coalesce(error_type, 'Unknown'), count(*), min(finished_at), max(finished_at)
         FROM jobs
@@ -111,7 +111,7 @@ def _count_dead_letters(tx: Transaction, scope: Scope) -> DeadLetters:
         """,
         {"tenant": scope.tenant},
     )
-    rows = [row for row in found if scope.covers(row[0])]
+    rows = [row for row in all_rows if scope.covers(row[0])]
     by_queue: dict[str, int] = {}
     by_error: dict[str, int] = {}
     for queue, error, jobs, _, _ in rows:

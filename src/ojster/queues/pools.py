@@ -43,7 +43,7 @@ def put_pools(tx: Transaction, pools: Sequence[Pool]) -> list[tuple[PoolOverview
             """,
             {"name": pool.name, "body": msgspec.json.encode(kept)},
         )
-        _changed(tx, *(one for one in (known, kept) if one is not None))
+        _changed(tx, *(version for version in (known, kept) if version is not None))
         if known is not None and known.sharing != kept.sharing:
             tx.emit_about(
                 "scheduling.rebalanced",
@@ -73,15 +73,15 @@ def delete_pools(tx: Transaction, names: Sequence[str]) -> list[OjsterError | No
 
 def find_pools(tx: Transaction, names: Sequence[str]) -> list[PoolOverview | OjsterError]:
     """Return each pool, or ``NotFound``."""
-    found = [_find(tx, name) for name in names]
-    return [_no_pool(name) if pool is None else _overview(tx, pool) for name, pool in zip(names, found, strict=True)]
+    pools = [_find(tx, name) for name in names]
+    return [_no_pool(name) if pool is None else _overview(tx, pool) for name, pool in zip(names, pools, strict=True)]
 
 
 def list_pools(tx: Transaction, requests: Sequence[None]) -> list[list[PoolOverview]]:
     """Return all pools, ordered by name, for each request."""
     rows = tx.execute("SELECT body FROM pools ORDER BY name")
-    found = [_overview(tx, decode_pool(body)) for (body,) in rows]
-    return [found for _ in requests]
+    overviews = [_overview(tx, decode_pool(body)) for (body,) in rows]
+    return [overviews for _ in requests]
 
 
 def _find(tx: Transaction, name: str, locking: str = "") -> Pool | None:
@@ -211,7 +211,7 @@ def count_dispatched(tx: Transaction, requests: Sequence[None]) -> list[list[Dis
         tx.execute("SELECT queue, jobs FROM job_counts WHERE state = 'active' AND jobs > 0 AND queue >= '0'")
     )
     total = sum(started.values())
-    found = [
+    states = [
         Dispatched(
             queue,
             started.get(queue, 0.0),
@@ -221,7 +221,7 @@ def count_dispatched(tx: Transaction, requests: Sequence[None]) -> list[list[Dis
         )
         for queue in sorted(started.keys() | active.keys())
     ]
-    return [found for _ in requests]
+    return [states for _ in requests]
 
 
 def _no_pool(name: str) -> NotFound:

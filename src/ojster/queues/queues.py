@@ -106,10 +106,10 @@ def statistics_without_tenant(tx: Transaction, names: Sequence[str]) -> list[Que
         rest = Counter(whole.counts)
         sums = Counter({field: getattr(whole, field) for field in _SUMMED})
         theirs = {queue for (queue,) in tx.execute(_NAMES_OF_TENANTS, {"queue": name})}
-        for one in statistics(tx, sorted(theirs)):
-            if one is not None:
-                rest.subtract(one.counts)
-                sums.subtract({field: getattr(one, field) for field in _SUMMED})
+        for counts in statistics(tx, sorted(theirs)):
+            if counts is not None:
+                rest.subtract(counts.counts)
+                sums.subtract({field: getattr(counts, field) for field in _SUMMED})
         has_some = any(rest.values()) or sums["enqueued"] > 0 or not theirs
         results.append(QueueStatistics(whole.queue, dict(rest), **sums) if has_some else None)
     return results

@@ -116,7 +116,7 @@ resource_rules: Final = Remembered[Mapping[str, Rules]](_about_resources, in_cal
 def queue_bounds(tx: Transaction) -> Mapping[str, Bound]:
     """Return the depth bounds of the queues that have one."""
     rules = queue_rules(tx).items()
-    return {queue: one.backpressure for queue, one in rules if one.backpressure is not None}
+    return {queue: rule.backpressure for queue, rule in rules if rule.backpressure is not None}
 
 
 def may_be_bounded(memory: Memory, queue: str) -> bool:

@@ -46,14 +46,14 @@ class QueueService(CapabilityService, QueueCalls):
 
     async def all(self) -> list[Queue]:
         """Return all queues by name; for a tenant, only the queues that have had its jobs."""
-        found = await self.database.read(queues.list_queues, None)
+        names = await self.database.read(queues.list_queues, None)
         if self.scope.tenant is None:
-            return found
+            return names
         if self.scope.tenant == NOBODY:
-            known = await self.database.read_many(queues.statistics_without_tenant, [queue.name for queue in found])
-            return [one.queue for one in known if one is not None]
+            known = await self.database.read_many(queues.statistics_without_tenant, [queue.name for queue in names])
+            return [overview.queue for overview in known if overview is not None]
         theirs = await self._jobs.count()
-        return [queue for queue in found if queue.name in theirs]
+        return [queue for queue in names if queue.name in theirs]
 
     async def unserved(self) -> list[Queue]:
         """Return the queues that no worker serves, by name. Queues in which jobs run are served by unknown workers."""
@@ -71,10 +71,10 @@ class QueueService(CapabilityService, QueueCalls):
         """
         self.scope.check_queue(name)
         statistics = queues.statistics_without_tenant if self.scope.tenant == NOBODY else queues.statistics
-        found = await self.database.read(statistics, self.scope.named(name))
-        if found is None:
+        counts = await self.database.read(statistics, self.scope.named(name))
+        if counts is None:
             raise NotFound(f"There is no queue {name!r}.", resource_type="queue", resource_id=name)
-        return found
+        return counts
 
     async def pause(self, name: str) -> Queue:
         """Pause a queue, so that none of its jobs is handed out. The queue need not exist.

@@ -199,7 +199,7 @@ def namespace(
             say((" " if sep is None else sep).join(map(str, objects)) + ("\n" if end is None else end))
 
     allowed = dict(safe_builtins) | {name: getattr(builtins, name) for name in _EXTRA_BUILTINS}
-    allowed |= {name: one for name, one in vars(builtins).items() if _is_exception(one)}
+    allowed |= {name: builtin for name, builtin in vars(builtins).items() if _is_exception(builtin)}
     allowed |= {"__import__": import_, "getattr": _attribute, "hasattr": _hasattr, "type": _type_of}
     if files:
         allowed["open"] = open

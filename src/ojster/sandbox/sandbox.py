@@ -256,7 +256,7 @@ class Sandbox:
         wanted = self._allowed(request)
         seconds = DEFAULT_TIMEOUT_SECONDS if timeout is None else timeout
         async with _scratch() as scratch:
-            given = msgspec.structs.asdict(request) | {
+            input = msgspec.structs.asdict(request) | {
                 "modules": wanted,
                 "values": self.values,
                 "raw": not self.restricted,
@@ -269,7 +269,7 @@ class Sandbox:
             watching = asyncio.create_task(_watch(process, scratch))
             try:
                 async with asyncio.timeout(seconds):
-                    return await self._exchange_frames(process, msgspec.json.encode(given), on_note)
+                    return await self._exchange_frames(process, msgspec.json.encode(input), on_note)
             except TimeoutError:
                 raise CodeFailed(
                     Failure("timeout", f"The job ran longer than {seconds:g} seconds.", code="timeout")

@@ -58,8 +58,8 @@ class Cron(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def job_type(self) -> str | None:
         """The type of its jobs; ``None``: its template names none."""
-        found: str | None = msgspec.json.decode(read_members(self.template, "The template").get("type", b"null"))
-        return found
+        job_type: str | None = msgspec.json.decode(read_members(self.template, "The template").get("type", b"null"))
+        return job_type
 
     @property
     def schedule(self) -> CronSchedule:
@@ -100,7 +100,7 @@ def register(tx: Transaction, registrations: Sequence[Registration]) -> list[Reg
 
     Spec: ojs-cron 8.1
     """
-    return [_register(tx, one.cron, one.on_conflict) for one in registrations]
+    return [_register(tx, registration.cron, registration.on_conflict) for registration in registrations]
 
 
 def _register(tx: Transaction, cron: Cron, on_conflict: OnConflict) -> Registered | OjsterError:
@@ -318,8 +318,8 @@ def _facts(cron: Cron, scheduled_for: int) -> dict[str, Any]:
 
 def _new_job(tx: Transaction, cron: Cron, scheduled_for: int) -> NewJob:
     members = read_members(cron.template, "The cron job's template")
-    given = members.get("meta", msgspec.Raw(b"{}"))
-    meta: dict[str, Any] = {} if bytes(given) == b"null" else dict(read_members(given, "meta"))
+    written = members.get("meta", msgspec.Raw(b"{}"))
+    meta: dict[str, Any] = {} if bytes(written) == b"null" else dict(read_members(written, "meta"))
     meta |= {"cron_name": called(cron.name), "cron_triggered_at": format_timestamp(scheduled_for)}
     members["meta"] = msgspec.Raw(msgspec.json.encode(meta))
     members.pop("id", None)

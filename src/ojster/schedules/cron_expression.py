@@ -85,8 +85,8 @@ class CronSchedule:
             return moment + self._interval
         start = _EPOCH + timedelta(microseconds=moment)
         if self.zone is None:
-            found = next(_Expression(self._fields, start), None)
-            return None if found is None else _micros(found)
+            nearest = next(_Expression(self._fields, start), None)
+            return None if nearest is None else _micros(nearest)
         start = start.astimezone(self.zone)
         if self._follows_elapsed_time():
             return self._next_on_the_clock(start)
@@ -121,14 +121,14 @@ class CronSchedule:
         if self._interval is not None or self.zone is None or self._follows_elapsed_time():
             return []
         start, end = ((_EPOCH + timedelta(microseconds=at)).astimezone(self.zone) for at in (moment, until))
-        found: list[int] = []
+        moments: list[int] = []
         for local in _Expression(self._fields, start.replace(tzinfo=None)):
             if local >= end.replace(tzinfo=None):
                 break
             occurrence = local.replace(tzinfo=self.zone, fold=0)
             if not _exists(occurrence):
-                found.append(_micros(occurrence))
-        return found
+                moments.append(_micros(occurrence))
+        return moments
 
     def _follows_elapsed_time(self) -> bool:
         fields = self._fields.split()

@@ -105,13 +105,13 @@ def _process_due(tx: Transaction, state: str, act: Callable[[Transaction, list[J
     for seq, id, *_ in rows:
         try:
             with tx.savepoint():
-                found = tx.execute(  # anew: what follows from those before may have changed it
+                current = tx.execute(  # anew: what follows from those before may have changed it
                     # Locked since the first look, so this waits for nobody.
                     f"SELECT {JOB_COLUMNS} FROM jobs WHERE seq = :seq AND state = :state AND due_at <= :until"
                     + tx.for_update,
                     {"seq": seq, "state": state, "until": until},
                 )
-                jobs = [Job(*row) for row in found]
+                jobs = [Job(*row) for row in current]
                 lock_with(tx, jobs)
                 act(tx, jobs)
                 _finish(tx)
@@ -172,7 +172,7 @@ def _end_waits(tx: Transaction, jobs: list[Job]) -> None:
 
 
 def _next_due(tx: Transaction, in_maintenance: bool) -> int | None:
-    found = []
+    moments = []
     for state in _WAITING:
         if in_maintenance and state in (JobState.SCHEDULED, JobState.RETRYABLE):
             continue  # these jobs wait until maintenance mode ends
@@ -180,5 +180,5 @@ def _next_due(tx: Transaction, in_maintenance: bool) -> int | None:
             "SELECT min(due_at) FROM jobs WHERE state = :state AND due_at IS NOT NULL", {"state": state.value}
         )
         if due_at is not None:
-            found.append(tx.lease_horizon.next_expiry(due_at) if state is JobState.ACTIVE else due_at)
-    return min(found) if found else None
+            moments.append(tx.lease_horizon.next_expiry(due_at) if state is JobState.ACTIVE else due_at)
+    return min(moments) if moments else None

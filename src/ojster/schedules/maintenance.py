@@ -182,19 +182,19 @@ class Maintenance(CapabilityService):
             Number of ``jobs``, including those of workflows, of ``workflows``, and of ``files``.
         """
         self.scope.require_all_tenants("Pruning")
-        found: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
         if dry_run:
-            found += await self.database.read(retention.count_forgettable, None)
+            counts += await self.database.read(retention.count_forgettable, None)
             own = await self.database.read(retention.own_retention, None)
             for chosen in retention.walks(own, self.database.settings.retention, self.database.clock()):
-                found["jobs"] += await self._count_matching(chosen)
-            found["files"] = await self.database.read(records.count_forgettable_files, None)
+                counts["jobs"] += await self._count_matching(chosen)
+            counts["files"] = await self.database.read(records.count_forgettable_files, None)
         else:
             while (done := await self.database.run(retention.forget, None))["rows"]:
-                found += done
-            found["jobs"] += await self.retain_by_walks()
-            found["files"] = 0 if not self._files.has_store else await self._files.prune()
-        return {name: found[name] for name in ("jobs", "workflows", "files")}
+                counts += done
+            counts["jobs"] += await self.retain_by_walks()
+            counts["files"] = 0 if not self._files.has_store else await self._files.prune()
+        return {name: counts[name] for name in ("jobs", "workflows", "files")}
 
     async def _count_matching(self, chosen: JobFilter) -> int:
         return sum([len(ids) async for ids in batches(self.database, chosen, WINDOW)])

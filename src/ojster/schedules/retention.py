@@ -67,10 +67,10 @@ def forget(tx: Transaction, requests: Sequence[None]) -> list[DeletedCounts]:
         room = BATCH - done["rows"]
         since = {"since": position.get(kind, 0)} if marks else {}
         condition = _USUAL + others + " AND finished_at >= :since" * bool(marks)
-        found = _delete(tx, f"{condition} ORDER BY finished_at", parameters | marks | since, room)
-        if found["rows"] < room and marks:
+        deleted = _delete(tx, f"{condition} ORDER BY finished_at", parameters | marks | since, room)
+        if deleted["rows"] < room and marks:
             position[kind] = parameters["before"] - HOUR  # rows that are locked now were skipped
-        done += found
+        done += deleted
     if marks:
         note(tx, RETENTION_POSITION, position)
     queues = sorted(_queues(tx))
@@ -85,16 +85,16 @@ def forget(tx: Transaction, requests: Sequence[None]) -> list[DeletedCounts]:
 
 def count_forgettable(tx: Transaction, requests: Sequence[None]) -> list[DeletedCounts]:
     """Return the number of items, by kind, that repeated calls of ``forget`` would delete."""
-    found: DeletedCounts = Counter()
+    counts: DeletedCounts = Counter()
     for state in sorted(FINISHED):
-        found["jobs"] += _count(tx, _OWN, {"state": state, "now": tx.now})
+        counts["jobs"] += _count(tx, _OWN, {"state": state, "now": tx.now})
     others, marks = _left_out(tx)
     for _, parameters in _usual(tx):
-        found["jobs"] += _count(tx, _USUAL + others, parameters | marks)
-    found["jobs"] += _surplus(tx, *_dead(None, sorted(_queues(tx))), tx.settings.retention.most_dead_letters)
+        counts["jobs"] += _count(tx, _USUAL + others, parameters | marks)
+    counts["jobs"] += _surplus(tx, *_dead(None, sorted(_queues(tx))), tx.settings.retention.most_dead_letters)
     for count_more in hooks(tx).forgettable:
-        found += count_more(tx)
-    return [found for _ in requests]
+        counts += count_more(tx)
+    return [counts for _ in requests]
 
 
 def _usual(tx: Transaction) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -156,8 +156,8 @@ class ConfiguredRetention(msgspec.Struct, frozen=True):
 
 def own_retention(tx: Transaction, requests: Sequence[None]) -> list[ConfiguredRetention]:
     """Return the retention that queues and workspaces configure, for each request."""
-    found = ConfiguredRetention(_queues(tx), tenants_retention(tx))
-    return [found for _ in requests]
+    retention = ConfiguredRetention(_queues(tx), tenants_retention(tx))
+    return [retention for _ in requests]
 
 
 def walks(own: ConfiguredRetention, usual: Retention, now: int) -> list[JobFilter]:

@@ -96,8 +96,8 @@ class ScheduleService(CapabilityService, ScheduleCalls):
 
     async def all(self) -> list[cron.Cron]:
         """Return all cron jobs by name."""
-        found, _ = await self.database.read(cron.list_crons, cron.CronSelection(self.scope.tenant))
-        return found
+        crons, _ = await self.database.read(cron.list_crons, cron.CronSelection(self.scope.tenant))
+        return crons
 
     async def preview(self, expression: str, timezone: str = "UTC", count: int = 5) -> list[int]:
         """Return the next runs of an expression, at most ``MAX_PREVIEWED``, in microseconds since the epoch."""

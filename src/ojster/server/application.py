@@ -295,10 +295,10 @@ def _doors(service: Service, oidc: OidcSettings | None) -> tuple[Authenticator, 
 
 def _by_path(endpoints: Mapping[tuple[str, str], Endpoint]) -> dict[str, _Methods]:
     """Return the endpoints of each path, by method."""
-    found: dict[str, _Methods] = {}
+    methods: dict[str, _Methods] = {}
     for (method, path), endpoint in endpoints.items():
-        found.setdefault(path, _Methods())[method] = endpoint
-    return found
+        methods.setdefault(path, _Methods())[method] = endpoint
+    return methods
 
 
 def _with_cors(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:

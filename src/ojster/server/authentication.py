@@ -211,8 +211,8 @@ class Authenticator:
         now = self._service.database.clock()
         quick = hashlib.sha256(shown.encode()).digest()
         token = None
-        if (found := self._verified.get(quick)) is not None:
-            id, slow, until = found
+        if (verified := self._verified.get(quick)) is not None:
+            id, slow, until = verified
             token = known.tokens.get(id)
             if token is None or token.hash != slow or now >= until:
                 token = None  # revoked, rotated or expired
@@ -279,5 +279,5 @@ def _invalid() -> Unauthenticated:
 
 
 def _read(tx: Transaction, requests: Sequence[None]) -> list[tuple[dict[str, Token], dict[str, Tenant]]]:
-    found = dict(tokens_by_id(tx)), dict(tenants_by_id(tx))
-    return [found for _ in requests]
+    snapshot = dict(tokens_by_id(tx)), dict(tenants_by_id(tx))
+    return [snapshot for _ in requests]

@@ -52,22 +52,22 @@ class BrowserGuard:
         looked_at = [header for header in headers if header[0] in _LOOKED_AT]
         if len(looked_at) == 1 and looked_at[0] in self._usual:
             return
-        found = {name: value.decode("latin-1") for name, value in looked_at}
-        host = found.get(b"host", "")
+        values = {name: value.decode("latin-1") for name, value in looked_at}
+        host = values.get(b"host", "")
         if self._hosts is not None and _name_of(host) not in self._hosts:
             raise Forbidden(
                 f"This server is not called {host[:80]!r}. Call it by one of its names "
                 f"({', '.join(sorted(self._hosts))}), or start it with --allowed-host."
             )
-        origin = found.get(b"origin")
+        origin = values.get(b"origin")
         if origin is not None:
             if not self._may(origin, host):
                 raise Forbidden(
                     f"Pages of {origin[:80]!r} may not call this server. Start it with --cors to allow this origin."
                 )
-        elif found.get(b"sec-fetch-site") == "cross-site" and found.get(b"sec-fetch-mode") != "navigate":
+        elif values.get(b"sec-fetch-site") == "cross-site" and values.get(b"sec-fetch-mode") != "navigate":
             raise Forbidden("Pages of another site may not call this server. Start it with --cors to allow them.")
-        elif len(found) == 1 and len(self._usual) < MAX_USUAL:
+        elif len(values) == 1 and len(self._usual) < MAX_USUAL:
             self._usual.add((b"host", host.encode("latin-1")))
 
     def _may(self, origin: str, host: str) -> bool:

@@ -51,8 +51,8 @@ class Counts(msgspec.Struct):
 def add_up(counted: Iterable[Counts]) -> dict[str, dict[tuple[str, ...], Series]]:
     """Return the sums of several processes, by the name of the metric and its label values."""
     sums: dict[str, dict[tuple[str, ...], Series]] = {}
-    for one in counted:
-        for name, series in one.series.items():
+    for counts in counted:
+        for name, series in counts.series.items():
             known = sums.setdefault(name, {})
             for labels, numbers in series:
                 if labels in known:

@@ -63,7 +63,7 @@ def _page() -> bytes | None:
 def _files() -> dict[str, bytes]:
     """Return the built files by name, with their compressed forms beside them."""
     folder = _folder() / "assets"
-    return {one.name: one.read_bytes() for one in folder.iterdir()} if folder.is_dir() else {}
+    return {file.name: file.read_bytes() for file in folder.iterdir()} if folder.is_dir() else {}
 
 
 def is_built() -> bool:

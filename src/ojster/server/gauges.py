@@ -45,7 +45,7 @@ async def _jobs(service: Service) -> Iterator[Metric]:
 async def _tenants(service: Service) -> Iterator[Metric]:
     """Return gauges by tenant, if there are any."""
     tenants = await service.database.read(list_tenants, None)
-    return _of_tenants(tenants) if any(one.tenant.id != NOBODY for one in tenants) else iter(())
+    return _of_tenants(tenants) if any(overview.tenant.id != NOBODY for overview in tenants) else iter(())
 
 
 def _of_tenants(tenants: Sequence[TenantOverview]) -> Iterator[Metric]:
@@ -61,14 +61,14 @@ def _of_tenants(tenants: Sequence[TenantOverview]) -> Iterator[Metric]:
         "day": GaugeMetricFamily("ojs_tenant_last_day", "Jobs of a tenant in a day.", labels=["tenant_id", "what"]),
     }
     numbers: dict[tuple[str, tuple[str, ...]], float] = defaultdict(float)
-    for place, one in enumerate(tenants):
-        name = shown_tenant(one.tenant.id) if place < MAX_TENANTS_IN_METRICS else "_other"
-        for queue, states in one.queues.items():
+    for place, overview in enumerate(tenants):
+        name = shown_tenant(overview.tenant.id) if place < MAX_TENANTS_IN_METRICS else "_other"
+        for queue, states in overview.queues.items():
             numbers["active", (name, queue)] += states.get("active", 0)
             numbers["depth", (name, queue)] += sum(states.get(state, 0) for state in DEPTH_STATES)
-        numbers["share", (name,)] += one.actual_share
+        numbers["share", (name,)] += overview.actual_share
         for what in ("enqueued", "completed", "failed"):
-            numbers["day", (name, what)] += getattr(one.day, what)
+            numbers["day", (name, what)] += getattr(overview.day, what)
     for (family, labels), number in numbers.items():
         families[family].add_metric(labels, number)
     yield from families.values()
@@ -93,10 +93,10 @@ async def _queues(service: Service) -> Iterator[Metric]:
     done = GaugeMetricFamily(
         "ojs_queue_last_hour", "Jobs enqueued, completed and failed in the last hour.", labels=["queue", "what"]
     )
-    for one in statistics:
-        paused.add_metric([one.queue.name], float(one.queue.paused_at is not None))
+    for queue_statistics in statistics:
+        paused.add_metric([queue_statistics.queue.name], float(queue_statistics.queue.paused_at is not None))
         for what in ("enqueued", "completed", "failed"):
-            done.add_metric([one.queue.name, what], getattr(one, what))
+            done.add_metric([queue_statistics.queue.name, what], getattr(queue_statistics, what))
     full = GaugeMetricFamily("ojs_backpressure_pressure", "Fill level of a queue, from 0 to 1.", labels=["queue"])
     for queue, pressure in (await service.database.read(bounded_pressures, None)).items():
         full.add_metric([queue], pressure.share)

@@ -50,7 +50,7 @@ class Metrics:
 
     def __init__(self, capabilities: Sequence[Capability] = CAPABILITIES, shared: SharedCounts | None = None) -> None:
         self._shared = shared
-        self.gauges = [GAUGES[one.name] for one in capabilities if one.name in GAUGES]
+        self.gauges = [GAUGES[capability.name] for capability in capabilities if capability.name in GAUGES]
         self._started = time.monotonic()
         self._of_events = event_metrics(capabilities)
         self._metrics = {metric.name: metric for metric in self._of_events.all()}
@@ -119,15 +119,15 @@ class Metrics:
 
     def _events_of(self, sums: Mapping[str, Mapping[tuple[str, ...], Series]]) -> Iterator[Metric]:
         for name, metric in self._metrics.items():
-            shown, found = name.replace(".", "_"), sums.get(name, {})
+            shown, sums_by_labels = name.replace(".", "_"), sums.get(name, {})
             if metric.milliseconds is None:
                 counter = CounterMetricFamily(shown, metric.help, labels=metric.labels)
-                for labels, series in found.items():
+                for labels, series in sums_by_labels.items():
                     counter.add_metric(labels, series.total)
                 yield counter
             else:
                 histogram = HistogramMetricFamily(f"{shown}_seconds", metric.help, labels=metric.labels)
-                for labels, series in found.items():
+                for labels, series in sums_by_labels.items():
                     histogram.add_metric(labels, series.cumulated(metric.buckets), series.total)
                 yield histogram
 

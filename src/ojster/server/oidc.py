@@ -221,9 +221,9 @@ class OidcVerifier:
             The provider's keys are not known, and it cannot be reached.
         """
         quick = hashlib.sha256(text.encode()).digest()
-        found = self._known.get(quick)
-        if found is not None and time.time() < found[1]:
-            return found[0]
+        known = self._known.get(quick)
+        if known is not None and time.time() < known[1]:
+            return known[0]
         claims = await self.claims(text, self._settings.audience)
         token = self.token_of(claims)
         if len(self._known) >= MAX_CACHED_TOKENS:
@@ -294,15 +294,15 @@ class OidcVerifier:
         issuer = self._settings.issuer
         try:
             async with asyncio.timeout(PROVIDER_TIMEOUT_SECONDS), httpx.AsyncClient() as client:
-                found = await get_json(client, f"{issuer.rstrip('/')}/.well-known/openid-configuration")
-                if found.get("issuer") != issuer:
-                    raise ValueError(f"it calls itself {found.get('issuer')!r:.100}")
-                place = str(found.get("jwks_uri", ""))
+                document = await get_json(client, f"{issuer.rstrip('/')}/.well-known/openid-configuration")
+                if document.get("issuer") != issuer:
+                    raise ValueError(f"it calls itself {document.get('issuer')!r:.100}")
+                place = str(document.get("jwks_uri", ""))
                 if not is_safe(place):
                     raise ValueError(f"its keys are at {place!r:.100}")
                 keys = (await get_json(client, place)).get("keys", [])
-            self.document = found
-            self._keys = {one.key_id: one for one in self._usable(keys)}
+            self.document = document
+            self._keys = {key.key_id: key for key in self._usable(keys)}
         except (httpx.HTTPError, httpx.InvalidURL, msgspec.DecodeError, TimeoutError, ValueError, TypeError) as error:
             log.warning("cannot read the keys of %s: %s", issuer, str(error) or type(error).__name__)
             if not self._keys:
@@ -310,10 +310,10 @@ class OidcVerifier:
 
     def _usable(self, keys: Any) -> list[jwt.PyJWK]:
         usable = []
-        for one in keys if isinstance(keys, list) else ():
-            if isinstance(one, dict) and one.get("use", "sig") == "sig" and one.get("kty") != "oct":
+        for key in keys if isinstance(keys, list) else ():
+            if isinstance(key, dict) and key.get("use", "sig") == "sig" and key.get("kty") != "oct":
                 try:
-                    usable.append(self._jwt.PyJWK.from_dict(one))
+                    usable.append(self._jwt.PyJWK.from_dict(key))
                 except self._jwt.PyJWTError as error:
                     log.debug("a key of the provider is of no use: %s", error)
         return usable

@@ -183,17 +183,17 @@ class OidcLogin:
         TooManyLogins
             Too many browsers have come back, from this address or at all.
         """
-        given = dict(parse_qsl(query.decode("latin-1")))
-        if attempt is None or not hmac.compare_digest(given.get("state", "").encode(), attempt.state.encode()):
+        answer = dict(parse_qsl(query.decode("latin-1")))
+        if attempt is None or not hmac.compare_digest(answer.get("state", "").encode(), attempt.state.encode()):
             raise Unauthenticated("This browser has begun no login, or another one since. Log in again.")
-        if given.get("iss", self._issuer) != self._issuer:
+        if answer.get("iss", self._issuer) != self._issuer:
             raise Unauthenticated("The answer comes from another provider. Log in again.")
-        if "error" in given or "code" not in given:
-            why = printable((given.get("error_description") or given.get("error") or "no reason given")[:200])
+        if "error" in answer or "code" not in answer:
+            why = printable((answer.get("error_description") or answer.get("error") or "no reason given")[:200])
             raise Unauthenticated(f"The provider has refused the login: {why}.")
         self._limit(address)
         try:
-            return await self._caller(given["code"], attempt)
+            return await self._caller(answer["code"], attempt)
         except (httpx.HTTPError, httpx.InvalidURL, msgspec.DecodeError, TimeoutError, ValueError) as error:
             log.warning("cannot finish a login at %s: %s", self._issuer, str(error) or type(error).__name__)
             raise BackendUnavailable("The identity provider does not answer as it should. Log in again.") from None

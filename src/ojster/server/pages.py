@@ -120,10 +120,10 @@ def numbered(handler: Handler) -> Handler:
 
     @wraps(handler)
     async def answer(request: HttpRequest) -> Answer:
-        found = await handler(request)
+        answer = await handler(request)
         if "page" in request.query:
-            found.body = _with_items(found.body)
-        return found
+            answer.body = _with_items(answer.body)
+        return answer
 
     return answer
 

@@ -29,7 +29,9 @@ def with_encoded_slashes(scope: Scope) -> Scope:
 
 def path_parameters(scope: Scope) -> dict[str, str]:
     """Return the parameters of a path, with the id of a job in lower case; other ids and names are any text."""
-    given: dict[str, str] = {name: value.replace(_SLASH, "/") for name, value in scope.get("path_params", {}).items()}
+    parameters: dict[str, str] = {
+        name: value.replace(_SLASH, "/") for name, value in scope.get("path_params", {}).items()
+    }
     if not _OF_A_JOB.search(scope["path"]):
-        return given
-    return given | {name: canonical_job_id(given[name]) for name in ("id", "job") if name in given}
+        return parameters
+    return parameters | {name: canonical_job_id(parameters[name]) for name in ("id", "job") if name in parameters}

@@ -24,8 +24,8 @@ def check_port(host: str, port: int) -> None:
     BackendUnavailable
         The port is in use, or this user may not use it.
     """
-    for one in _bound(host, port):
-        one.close()
+    for listener in _bound(host, port):
+        listener.close()
 
 
 def listen(host: str, port: int) -> list[socket.socket]:
@@ -35,12 +35,12 @@ def listen(host: str, port: int) -> list[socket.socket]:
     """
     sockets = _bound(host, port)
     try:
-        for one in sockets:
-            one.listen(BACKLOG)
-            one.setblocking(False)
+        for listener in sockets:
+            listener.listen(BACKLOG)
+            listener.setblocking(False)
     except OSError as error:
-        for one in sockets:
-            one.close()
+        for listener in sockets:
+            listener.close()
         raise _refusal(host, port, error) from None
     return sockets
 
@@ -53,18 +53,18 @@ def _bound(host: str, port: int) -> list[socket.socket]:
     with ExitStack() as stack:
         sockets: list[socket.socket] = []
         for family, kind, protocol, _, address in dict.fromkeys(addresses):
-            one = stack.enter_context(socket.socket(family, kind, protocol))
+            listener = stack.enter_context(socket.socket(family, kind, protocol))
             if os.name == "posix":  # on Windows, it would let a port be shared that is in use
-                one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:
-                one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             if port == 0 and sockets:  # the same one at all addresses
                 address = (address[0], sockets[0].getsockname()[1], *address[2:])
             try:
-                one.bind(address)
+                listener.bind(address)
             except OSError as error:
                 raise _refusal(host, port, error) from None
-            sockets.append(one)
+            sockets.append(listener)
         stack.pop_all()
         return sockets
 

@@ -40,13 +40,13 @@ class TrustedProxies:
     def __init__(self, networks: Sequence[str] = ()) -> None:
         self._trusts_all = "*" in networks
         self._networks: list[Network] = []
-        for one in networks:
-            if one != "*":
+        for network in networks:
+            if network != "*":
                 try:
-                    self._networks.append(ipaddress.ip_network(one, strict=False))
+                    self._networks.append(ipaddress.ip_network(network, strict=False))
                 except ValueError:
                     message = (
-                        f"{one[:60]!r} is no address of a proxy. Use an address, a network such as 10.0.0.0/8, or *."
+                        f"{network[:60]!r} is no address of a proxy. Use an address, a network (10.0.0.0/8), or *."
                     )
                     raise InvalidRequest(message) from None
 

@@ -173,8 +173,8 @@ class HttpRequest:
     @property
     def query(self) -> dict[str, str]:
         """The query parameters. If one occurs several times, the last value counts. ``job_id`` is in lower case."""
-        given = dict(parse_qsl(self._query_string.decode("latin-1"), keep_blank_values=True))
-        return given | {"job_id": canonical_job_id(given["job_id"])} if "job_id" in given else given
+        parameters = dict(parse_qsl(self._query_string.decode("latin-1"), keep_blank_values=True))
+        return parameters | {"job_id": canonical_job_id(parameters["job_id"])} if "job_id" in parameters else parameters
 
     @property
     def sender(self) -> WebhookSender:

@@ -43,8 +43,8 @@ def token_of(headers: Sequence[Header], *, is_secure: bool = False) -> str | Non
         Whether browsers are known to reach the server over encrypted connections. Otherwise, a cookie counts that a
         neighbouring name may have planted.
     """
-    found = _cookie(headers, (SECURE_COOKIE,) if is_secure else (COOKIE, SECURE_COOKIE))
-    return found if found is not None and is_from_own_page(headers) else None
+    token = _cookie(headers, (SECURE_COOKIE,) if is_secure else (COOKIE, SECURE_COOKIE))
+    return token if token is not None and is_from_own_page(headers) else None
 
 
 def attempt_of(headers: Sequence[Header], *, is_secure: bool) -> str | None:
@@ -63,8 +63,8 @@ def _cookie(headers: Sequence[Header], names: Sequence[str]) -> str | None:
     """
     cookies = b";".join(value for name, value in headers if name == b"cookie").decode("latin-1")
     pairs = (part.strip().partition("=") for part in cookies.split(";"))
-    found = {value for name, _, value in pairs if name in names and 0 < len(value) <= _LONGEST}
-    return found.pop() if len(found) == 1 else None
+    tokens = {value for name, _, value in pairs if name in names and 0 < len(value) <= _LONGEST}
+    return tokens.pop() if len(tokens) == 1 else None
 
 
 def is_from_own_page(headers: Sequence[Header]) -> bool:

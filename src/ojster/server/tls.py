@@ -63,11 +63,11 @@ class TlsFiles(msgspec.Struct, frozen=True):
         stamps = []
         for path in self._paths():
             try:
-                found = path.stat()
+                status = path.stat()
             except OSError:
                 stamps.append((0, 0, 0))  # it is being replaced
             else:
-                stamps.append((found.st_mtime_ns, found.st_size, found.st_ino))
+                stamps.append((status.st_mtime_ns, status.st_size, status.st_ino))
         return tuple(stamps)
 
     def _paths(self) -> list[Path]:

@@ -338,7 +338,7 @@ class Dispatcher:
         alike: dict[Operation[Any, Any], list[Call]] = {}
         for call in calls:
             alike.setdefault(call.operation, []).append(call)
-        for operation, group in sorted(alike.items(), key=lambda one: one[1][0].poll is not None):
+        for operation, group in sorted(alike.items(), key=lambda named_group: named_group[1][0].poll is not None):
             if len(group) == 1:
                 group[0].results = operation(tx, group[0].arguments)
                 continue

@@ -110,15 +110,15 @@ class Inbox(Generic[T]):
         taken: list[T] = []
         kept: list[tuple[T, int]] = []
         size = place = 0
-        for place, (item, one) in enumerate(self._items, 1):
-            if one >= LARGE:
-                kept.append((item, one))
+        for place, (item, bytes_of_item) in enumerate(self._items, 1):
+            if bytes_of_item >= LARGE:
+                kept.append((item, bytes_of_item))
                 continue
-            if taken and size + one > most:
+            if taken and size + bytes_of_item > most:
                 place -= 1
                 break
             taken.append(item)
-            size += one
+            size += bytes_of_item
         self._items[:place] = kept
         self._size -= size
         return taken

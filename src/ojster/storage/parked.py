@@ -142,13 +142,13 @@ class ParkedCalls:
         """Return the names with parked calls that the news of a queue concerns."""
         tenant, queue = split(_queue_of(news))
         if tenant == ALL_TENANTS:
-            found = [name for name in self._calls if _queue_of(name) != queue]
-            return [name for name in found if split(_queue_of(name))[1] == queue]
+            parked = [name for name in self._calls if _queue_of(name) != queue]
+            return [name for name in parked if split(_queue_of(name))[1] == queue]
         names = [news, qualify(DEFAULT_TENANT, queue)] if tenant == NOBODY else [news]
-        found = [name for name in names if name in self._calls]
+        parked = [name for name in names if name in self._calls]
         if self._choosy:
-            found += [choosy_name for name in names for choosy_name in self._choosy.get(name, ())]
-        return found
+            parked += [choosy_name for name in names for choosy_name in self._choosy.get(name, ())]
+        return parked
 
     def give_up(self) -> list[Call]:
         """Remove and return all parked calls. Calls that are being run now are not parked afterwards either."""

@@ -56,8 +56,8 @@ def drop(tx: Transaction, name: str) -> None:
 def find_maintenance(tx: Transaction, requests: Sequence[None]) -> list[Maintenance | None]:
     """Return the maintenance mode, or ``None`` if it is off, for each request."""
     known = recall(tx, MAINTENANCE)
-    found = None if known is None else msgspec.json.decode(known, type=Maintenance)
-    return [found for _ in requests]
+    maintenance = None if known is None else msgspec.json.decode(known, type=Maintenance)
+    return [maintenance for _ in requests]
 
 
 def maintain(tx: Transaction, wishes: Sequence[Maintenance | None]) -> list[Maintenance | None]:

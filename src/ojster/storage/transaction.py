@@ -414,7 +414,7 @@ class Transaction(ABC):
                 if not job.shared.is_stored:
                     values[job.shared.digest] = job.shared
                 payloads.append((taken[0], job.shared.digest, taken[1]))
-        self.execute_many(_SHARE, [(digest, one.workflow, one.value) for digest, one in values.items()])
+        self.execute_many(_SHARE, [(digest, counter.workflow, counter.value) for digest, counter in values.items()])
         return payloads
 
     @abstractmethod

@@ -59,9 +59,9 @@ class TenantPolicy(ClaimPolicy):
             plan = turns.plan(tenants, wanted - len(jobs), sharing, {})
             left = {}
             for tenant, part in Counter(plan).items():
-                found = take(tenant, part)
-                left[tenant] = iter(found)
-                if len(found) < part:
+                taken = take(tenant, part)
+                left[tenant] = iter(taken)
+                if len(taken) < part:
                     self._exhausted.add((queue, tenant))
             asked |= left.keys()
             chosen = [job for tenant in plan if (job := next(left[tenant], None)) is not None]
@@ -105,14 +105,14 @@ class TenantPolicy(ClaimPolicy):
         """Return some tenants that have jobs in a queue; where there are many, from where the last claim ended."""
         places, here = last_places(self.tx), (_TENANTS, queue)
         start = places.pop(here, "")
-        found = waiting_tenants(self.tx, queue, start)
-        if len(found) == MAX_TENANTS:
-            places[here] = found[-1]
+        waiting = waiting_tenants(self.tx, queue, start)
+        if len(waiting) == MAX_TENANTS:
+            places[here] = waiting[-1]
         elif start:
-            known = set(found)
-            more = waiting_tenants(self.tx, queue, "", MAX_TENANTS - len(found))
-            found += [tenant for tenant in more if tenant not in known]
-        return found
+            known = set(waiting)
+            more = waiting_tenants(self.tx, queue, "", MAX_TENANTS - len(waiting))
+            waiting += [tenant for tenant in more if tenant not in known]
+        return waiting
 
     def _weights_of(self, tenants: Sequence[str]) -> Sharing:
         known = tenants_by_id(self.tx)

@@ -109,7 +109,8 @@ def check_tenant_limits(tx: Transaction, groups: Sequence[Sequence[Counted]]) ->
         wanted = Counter(job.tenant for job in group if job.tenant in allowances)
         later = Counter(job.tenant for job in group if (job.scheduled_at or 0) > tx.now)
         refusal = next(
-            (found for tenant in wanted if (found := allowances[tenant].refusal(wanted[tenant], later[tenant]))), None
+            (too_many for tenant in wanted if (too_many := allowances[tenant].refusal(wanted[tenant], later[tenant]))),
+            None,
         )
         if refusal is None:
             for tenant in wanted:

@@ -75,4 +75,4 @@ tenants_by_id: Final = Remembered[Mapping[str, Tenant]](_read_tenants, in_caller
 
 def tenants_retention(tx: Transaction) -> dict[str, int]:
     """Return the retention of the tenants that set it, in microseconds; 0 keeps everything forever."""
-    return {one.id: one.retention for one in tenants_by_id(tx).values() if one.retention is not None}
+    return {tenant.id: tenant.retention for tenant in tenants_by_id(tx).values() if tenant.retention is not None}

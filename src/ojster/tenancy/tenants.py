@@ -95,8 +95,8 @@ def list_tenants(tx: Transaction, requests: Sequence[None]) -> list[list[TenantO
         )
         for tenant in sorted(queues)
     ]
-    found = _compared(plain)
-    return [found for _ in requests]
+    compared = _compared(plain)
+    return [compared for _ in requests]
 
 
 class _Counts:
@@ -123,29 +123,29 @@ def _by_tenant(tx: Transaction, minutes: int) -> dict[str, Work]:
 
 def _compared(tenants: Sequence[TenantOverview]) -> list[TenantOverview]:
     """Add to each tenant the figures that depend on the other tenants."""
-    weights = sum(one.tenant.weight for one in tenants)
-    started = sum(one.recent.started for one in tenants)
+    weights = sum(overview.tenant.weight for overview in tenants)
+    started = sum(overview.recent.started for overview in tenants)
     return [
         msgspec.structs.replace(
-            one,
-            effective_share=one.tenant.weight / weights if weights else 0.0,
-            actual_share=one.recent.started / started if started else 0.0,
-            noise=tuple(_noise(one, tenants)),
+            overview,
+            effective_share=overview.tenant.weight / weights if weights else 0.0,
+            actual_share=overview.recent.started / started if started else 0.0,
+            noise=tuple(_noise(overview, tenants)),
         )
-        for one in tenants
+        for overview in tenants
     ]
 
 
-def _noise(one: TenantOverview, others: Sequence[TenantOverview]) -> Iterable[str]:
+def _noise(overview: TenantOverview, others: Sequence[TenantOverview]) -> Iterable[str]:
     if len(others) < 2:
         return
-    if one.depth > _DEEP * max(1.0, median(other.depth for other in others)):
+    if overview.depth > _DEEP * max(1.0, median(other.depth for other in others)):
         yield "queue_depth_ratio"
-    if one.recent.enqueued > _FAST * max(1.0, _average(others, lambda other: other.recent.enqueued)):
+    if overview.recent.enqueued > _FAST * max(1.0, _average(others, lambda other: other.recent.enqueued)):
         yield "enqueue_rate_ratio"
-    if one.count("active") > max(1.0, _BUSY * sum(other.count("active") for other in others)):
+    if overview.count("active") > max(1.0, _BUSY * sum(other.count("active") for other in others)):
         yield "active_job_ratio"
-    if _error_rate(one) > _FAULTY * max(0.01, _average(others, _error_rate)):
+    if _error_rate(overview) > _FAULTY * max(0.01, _average(others, _error_rate)):
         yield "error_rate"
 
 
@@ -153,14 +153,14 @@ def _average(others: Sequence[TenantOverview], of: Callable[[TenantOverview], fl
     return sum(map(of, others)) / len(others)
 
 
-def _error_rate(one: TenantOverview) -> float:
-    return one.recent.failed / one.recent.processed if one.recent.processed else 0.0
+def _error_rate(overview: TenantOverview) -> float:
+    return overview.recent.failed / overview.recent.processed if overview.recent.processed else 0.0
 
 
 def show_tenants(tx: Transaction, ids: Sequence[str]) -> list[TenantOverview | OjsterError]:
     """Return each tenant, or ``NotFound``."""
     (known,) = list_tenants(tx, (None,))
-    by_id = {one.tenant.id: one for one in known}
+    by_id = {overview.tenant.id: overview for overview in known}
     return [by_id.get(id) or no_tenant(id) for id in ids]
 
 

@@ -50,9 +50,9 @@ def create_tokens(tx: Transaction, tokens: Sequence[Token]) -> list[Token]:
 def begin_sessions(tx: Transaction, tokens: Sequence[Token]) -> list[Token]:
     """Store the tokens of sessions, and delete those of sessions that are over; return them as ``create_tokens``."""
     known = [token for token in tokens_by_id(tx).values() if token.session_of is not None]
-    for one in tokens:
+    for new_token in tokens:
         own = sorted(
-            (token for token in known if token.session_of == one.session_of), key=lambda token: token.created_at
+            (token for token in known if token.session_of == new_token.session_of), key=lambda token: token.created_at
         )
         over = {token.id for token in own[: max(0, len(own) - MAX_SESSIONS + 1)]}
         over.update(token.id for token in known if token.expires_at is not None and token.expires_at <= tx.now)
@@ -65,8 +65,8 @@ def begin_sessions(tx: Transaction, tokens: Sequence[Token]) -> list[Token]:
 def list_tokens(tx: Transaction, requests: Sequence[None]) -> list[list[Token]]:
     """Return all tokens, the oldest first, for each request."""
     rows = tx.execute(f"SELECT {_COLUMNS} FROM tokens")
-    found = sorted((_token(*row) for row in rows), key=lambda token: (token.created_at, token.id))
-    return [found for _ in requests]
+    tokens = sorted((_token(*row) for row in rows), key=lambda token: (token.created_at, token.id))
+    return [tokens for _ in requests]
 
 
 def revoke_tokens(tx: Transaction, ids: Sequence[str]) -> list[Token | OjsterError]:
@@ -92,17 +92,19 @@ class Rotation(msgspec.Struct, frozen=True):
 def rotate_tokens(tx: Transaction, rotations: Sequence[Rotation]) -> list[Token | OjsterError]:
     """Replace the secrets of tokens; for each, return the changed token or a `NotFound`."""
     results: list[Token | OjsterError] = []
-    for one in rotations:
+    for rotation in rotations:
         # The second of two rotations must find the hash of the first, which becomes the former one.
-        rows = tx.execute(f"SELECT {_COLUMNS} FROM tokens WHERE id = :id{tx.for_update}", {"id": one.id})
+        rows = tx.execute(f"SELECT {_COLUMNS} FROM tokens WHERE id = :id{tx.for_update}", {"id": rotation.id})
         if not rows:
-            results.append(_no_token(one.id))
+            results.append(_no_token(rotation.id))
             continue
         before = _token(*rows[0])
         token = msgspec.structs.replace(
-            before, hash=one.hash, former_hash=before.hash, former_until=tx.now + one.grace, last_used_at=None
+            before, hash=rotation.hash, former_hash=before.hash, former_until=tx.now + rotation.grace, last_used_at=None
         )
-        tx.execute("UPDATE tokens SET body = :body WHERE id = :id", {"id": one.id, "body": msgspec.json.encode(token)})
+        tx.execute(
+            "UPDATE tokens SET body = :body WHERE id = :id", {"id": rotation.id, "body": msgspec.json.encode(token)}
+        )
         tx.effects.configured = True
         tx.emit_about("token.rotated", token.id, token=token.id, name=token.name)
         results.append(msgspec.structs.replace(token, last_used_at=before.last_used_at))

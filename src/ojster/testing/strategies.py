@@ -22,7 +22,7 @@ def json_values(max_leaves: int = 10) -> st.SearchStrategy[Any]:
         Maximum number of values in a value; 10 by default.
     """
     simple = st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False) | st.text()
-    simple = simple.filter(lambda one: not isinstance(one, float) or abs(one) < float("inf"))
+    simple = simple.filter(lambda value: not isinstance(value, float) or abs(value) < float("inf"))
     return st.recursive(
         simple, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=max_leaves
     )

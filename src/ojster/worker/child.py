@@ -159,20 +159,20 @@ def _run(request: _Request, lives: _Lives) -> dict[str, Any]:
 
 
 def _call(handler: JobType[Any, Any], app: HandlerRegister, request: _Request, lives: _Lives) -> Any:
-    given = handler.types.convert(request.args)
+    arguments = handler.types.convert(request.args)
     if request.job is None:
-        return lives.call(partial(handler.function, *given))
+        return lives.call(partial(handler.function, *arguments))
     if handler.needs is None:
-        call = partial(handler.function, *given)
+        call = partial(handler.function, *arguments)
         return lives.call(partial(through_thread_middleware, app.thread_middleware, request.job, call))
-    found = lives.hold(provided(handler.needs, request.job))
+    needed = lives.hold(provided(handler.needs, request.job))
     try:
-        call = partial(handler.function, *given, **found.value)
+        call = partial(handler.function, *arguments, **needed.value)
         result = lives.call(partial(through_thread_middleware, app.thread_middleware, request.job, call))
     except BaseException as error:
-        found.leave(error)
+        needed.leave(error)
         raise
-    found.leave(None)
+    needed.leave(None)
     return result
 
 

@@ -108,7 +108,7 @@ class CodeRunner:
             id=context.id,
             attempt=context.attempt,
             workflow_id=context.workflow_id,
-            properties={name: one.decoded() for name, one in known.items()},
+            properties={name: stored.decoded() for name, stored in known.items()},
             params=params,
             target=target,
             results=context.parent_results,

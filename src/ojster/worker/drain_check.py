@@ -30,7 +30,7 @@ class DrainCheck:
         """How long the next fetch should wait, in seconds."""
         return DRAIN_CHECK_SECONDS if self._is_next and self._maintenance is None else 0.0
 
-    def found(self) -> None:
+    def note_jobs(self) -> None:
         """Note that a fetch has found jobs, whose ends may start others."""
         self._is_next = False
 

@@ -54,11 +54,11 @@ class Identity:
         self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)  # no child process inherits it
         try:
             _lock(self._file)
-            found = os.read(self._file, 1_000).decode(errors="replace").strip()
-            if found and not _ID.fullmatch(found):
-                raise IdentityTaken(f"{path} contains {found[:40]!r}, not a worker id. Use another file.")
-            self.id = found or f"worker_{new_id()}"
-            if not found:
+            stored = os.read(self._file, 1_000).decode(errors="replace").strip()
+            if stored and not _ID.fullmatch(stored):
+                raise IdentityTaken(f"{path} contains {stored[:40]!r}, not a worker id. Use another file.")
+            self.id = stored or f"worker_{new_id()}"
+            if not stored:
                 os.write(self._file, f"{self.id}\n".encode())
                 os.fsync(self._file)
         except BlockingIOError:

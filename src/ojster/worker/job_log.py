@@ -77,7 +77,9 @@ def escaped(text: str) -> str:
     """Return a text with its control characters escaped as in Python, so that it stays one line."""
     if text.isprintable():
         return text
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode() for character in text
+    )
 
 
 def _members(job: Job, seconds: float | None = None) -> dict[str, Any]:

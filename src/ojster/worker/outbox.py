@@ -105,9 +105,9 @@ class Outbox:
 
         See ``JobCalls.fetch``.
         """
-        done = [one for one in self._endings if isinstance(one, Acknowledgement)]
+        done = [ending for ending in self._endings if isinstance(ending, Acknowledgement)]
         acks = done[:MAX_REPORTED_OUTCOMES]
-        self._endings = [one for one in self._endings if not isinstance(one, Acknowledgement)]
+        self._endings = [ending for ending in self._endings if not isinstance(ending, Acknowledgement)]
         self._endings += done[MAX_REPORTED_OUTCOMES:]
         self.send(client)
         if acks:
@@ -125,14 +125,14 @@ class Outbox:
     async def _report_and_fetch(self, client: Client, acks: list[Acknowledgement], request: Claim) -> list[Job]:
         """Make one call, and leave it to others to try again: the jobs that it brings must begin at once."""
         try:
-            outcomes, found = await client.jobs.acknowledge_and_fetch(acks, request)
+            outcomes, fetched = await client.jobs.acknowledge_and_fetch(acks, request)
         except Exception as error:  # whatever happens, the outcomes of finished jobs are sent again
             log.debug("a report with a fetch failed: %s", error)
             self._begin(self._reporter.send(client, [*acks]))
             return []
         if any(isinstance(outcome, OjsterError) for outcome in outcomes):
             self._begin(self._reporter.settle(client, acks, outcomes))
-        return found if isinstance(found, list) else []  # why there are none, the next fetch says again
+        return fetched if isinstance(fetched, list) else []  # why there are none, the next fetch says again
 
     async def hand_back_now(self, client: Client, jobs: Sequence[Job]) -> None:
         """Release jobs that nobody will begin, in one try: the worker ends."""

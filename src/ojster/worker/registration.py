@@ -27,8 +27,8 @@ class NoHandlers(Exception):
 
 def named_queues(app: HandlerRegister) -> list[str]:
     """Return the queues that the handlers of an application name, after ``default``."""
-    handlers = [one for type, one in app.handlers.items() if type != ORCHESTRATE_TYPE]
-    others = {one.options.queue for one in handlers if one.options.queue is not None} - {DEFAULT_QUEUE}
+    handlers = [handler for type, handler in app.handlers.items() if type != ORCHESTRATE_TYPE]
+    others = {handler.options.queue for handler in handlers if handler.options.queue is not None} - {DEFAULT_QUEUE}
     return [DEFAULT_QUEUE, *sorted(others)]
 
 
@@ -56,13 +56,13 @@ async def _tell_of_leftovers(client: Client, app: HandlerRegister) -> None:
 
     It stays in force, because somebody else may have wanted it.
     """
-    for one in await client.job_types.all():
-        handler = app.handlers.get(one.type)
+    for registered in await client.job_types.all():
+        handler = app.handlers.get(registered.type)
         if handler is not None and not handler.defaults():
             log.warning(
                 "jobs of the type %s have options that this application does not declare: `ojster job-types show %s` "
                 "shows them; if nobody wants them, `ojster job-types delete %s` removes them",
-                *(one.type,) * 3,
+                *(registered.type,) * 3,
             )
     declared = {cron.name for cron in app.crons}
     for cron in await client.schedules.all():

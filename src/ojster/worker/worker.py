@@ -348,7 +348,7 @@ class Worker:
             self._take_in(client, jobs)
             self._outbox.waits_for_fetch = self._room <= 0 < len(jobs) and not self._held
             if jobs:
-                check.found()
+                check.note_jobs()
                 await asyncio.sleep(0)  # let them begin: one that runs alone changes how many to fetch next
             elif was_idle and await check.is_over():
                 return

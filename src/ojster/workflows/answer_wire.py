@@ -167,15 +167,15 @@ class DefinitionInfo(Struct):
     params_schema: Raw | UnsetType = UNSET
 
 
-def show_definition(found: Definition) -> DefinitionInfo:
+def show_definition(definition: Definition) -> DefinitionInfo:
     """Return the JSON form of a version of a definition."""
     return DefinitionInfo(
-        called(found.name),
-        found.version,
-        Raw(found.body),
-        found.hashes,
-        format_timestamp(found.created_at),
-        UNSET if found.params_schema is None else Raw(found.params_schema),
+        called(definition.name),
+        definition.version,
+        Raw(definition.body),
+        definition.hashes,
+        format_timestamp(definition.created_at),
+        UNSET if definition.params_schema is None else Raw(definition.params_schema),
     )
 
 

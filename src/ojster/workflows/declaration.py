@@ -231,8 +231,8 @@ class Step:
             }
         )
 
-    def _with(self, given: Mapping[str, Any]) -> Self:
-        return type(self)(self.wire | {name: value for name, value in given.items() if value is not None})
+    def _with(self, members: Mapping[str, Any]) -> Self:
+        return type(self)(self.wire | {name: value for name, value in members.items() if value is not None})
 
 
 class Workflow(Step):
@@ -313,7 +313,7 @@ class Workflow(Step):
         if timeout is not None and to_seconds(timeout) < 0:
             raise InvalidRequest(f"The timeout must be positive, or 0 for none, not {timeout}.", field="timeout")
         wire = dict(self.wire)
-        given: dict[str, Any] = {
+        own_options: dict[str, Any] = {
             "name": name,
             "params": params,
             "metadata": metadata,
@@ -325,8 +325,8 @@ class Workflow(Step):
             "on_lost_worker": on_lost_worker,
             "properties": properties,
         }
-        given |= _times(scheduled_at, delay, expires_in, expiration_delay)
-        return _members(wire | {name: value for name, value in given.items() if value is not None})
+        own_options |= _times(scheduled_at, delay, expires_in, expiration_delay)
+        return _members(wire | {name: value for name, value in own_options.items() if value is not None})
 
 
 def _branch(steps: Step | Sequence[Step] | None) -> Any:
@@ -353,7 +353,7 @@ def start_request(
     expiration_delay: Seconds | Literal["never"] | None = None,
 ) -> Members:
     """Return the request that starts a workflow from a definition. See ``App.start``."""
-    given: dict[str, Any] = {
+    options: dict[str, Any] = {
         "definition": definition,
         "definition_version": version,
         "params": params,
@@ -364,7 +364,7 @@ def start_request(
         "metadata": metadata,
         "priority": priority,
     }
-    return _members(given | _times(scheduled_at, delay, expires_in, expiration_delay))
+    return _members(options | _times(scheduled_at, delay, expires_in, expiration_delay))
 
 
 def _times(
@@ -384,9 +384,11 @@ def _times(
     }
 
 
-def _members(given: Mapping[str, Any]) -> Members:
+def _members(members: Mapping[str, Any]) -> Members:
     """Return the given values, except ``None``, as members of a request."""
-    return {name: msgspec.Raw(to_json(value, MAX_NESTING_DEPTH)) for name, value in given.items() if value is not None}
+    return {
+        name: msgspec.Raw(to_json(value, MAX_NESTING_DEPTH)) for name, value in members.items() if value is not None
+    }
 
 
 def chain(*steps: Step | Iterable[Step], name: str | None = None) -> Workflow:
@@ -455,13 +457,13 @@ def container(type: str, noun: str, steps: Iterable[Step], name: str | None) -> 
 
 def unpacked(steps: Iterable[Step | Iterable[Step]]) -> list[Step]:
     """Return the steps, with those in iterables in their place."""
-    found: list[Step] = []
+    collected: list[Step] = []
     for step in steps:
-        found += [step] if isinstance(step, Step) or not isinstance(step, Iterable) else step
-    for one in found:
-        if not isinstance(one, Step):
-            raise TypeError(f"{one!r} is not a step. Create a step of a job with job.s(…).")
-    return [step.whole for step in found]
+        collected += [step] if isinstance(step, Step) or not isinstance(step, Iterable) else step
+    for inner_step in collected:
+        if not isinstance(inner_step, Step):
+            raise TypeError(f"{inner_step!r} is not a step. Create a step of a job with job.s(…).")
+    return [step.whole for step in collected]
 
 
 def _flat(step: Step, type: str, noun: str) -> list[Step]:

@@ -92,8 +92,8 @@ class Definition(msgspec.Struct, frozen=True):
 
 def has_metadata(definition: Definition, wanted: Mapping[str, Any]) -> bool:
     """Return whether the metadata of a definition has members with certain values."""
-    given: dict[str, Any] = msgspec.json.decode(definition.members.get("metadata", b"{}"))
-    return all(name in given and is_same_json(given[name], value) for name, value in wanted.items())
+    stored: dict[str, Any] = msgspec.json.decode(definition.members.get("metadata", b"{}"))
+    return all(name in stored and is_same_json(stored[name], value) for name, value in wanted.items())
 
 
 START_MEMBERS: Final = frozenset({"definition", "definition_version", "target", "locks"})
@@ -153,9 +153,9 @@ def read_start(members: Members) -> Start:
             f"{', '.join(sorted(SINGLE_WORKFLOW_MEMBERS))}.",
             field=others[0],
         )
-    given = {name: members[name] for name in START_MEMBERS & members.keys()}
+    start_members = {name: members[name] for name in START_MEMBERS & members.keys()}
     try:
-        start = msgspec.json.decode(msgspec.json.encode(given), type=Start)
+        start = msgspec.json.decode(msgspec.json.encode(start_members), type=Start)
     except msgspec.ValidationError as error:
         raise InvalidRequest(f"{error}.", field="definition") from None
     if start.target is not None and not 0 < len(start.target) <= LONGEST_TARGET:
@@ -252,8 +252,8 @@ def target_key(tenant: str, definition: str, target: str, params: bytes) -> str:
 
     Parameters that are equal as JSON have the same key, however their numbers are written: 1 and 1.0.
     """
-    given = with_plain_numbers(read_value(params, "params"))
-    return hashlib.sha256(_encode([tenant, definition, target, given])).hexdigest()
+    values = with_plain_numbers(read_value(params, "params"))
+    return hashlib.sha256(_encode([tenant, definition, target, values])).hexdigest()
 
 
 def _canonical(value: Mapping[str, msgspec.Raw] | msgspec.Raw) -> bytes:

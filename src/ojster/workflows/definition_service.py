@@ -43,14 +43,14 @@ class DefinitionService(CapabilityService):
 
     async def _read_definition(self, name: str, members: Members) -> Definition:
         self.scope.check_contents(members)
-        found = read_definition(name, members)
+        definition = read_definition(name, members)
         settings = self.database.settings
-        whole = found.members
+        whole = definition.members
         if has_definitions(whole):
             nested = Nested(whole, self.scope.tenant or NOBODY, name)
             whole = accepted(await self.database.read(complete_nested, nested))
         refuse_unknown(whole, self.database.clock(), largest=settings.largest_job, tenant=self.scope.tenant)
-        return msgspec.structs.replace(found, name=self.scope.named(found.name))
+        return msgspec.structs.replace(definition, name=self.scope.named(definition.name))
 
     async def find(self, which: Named) -> Definition:
         """Return a version of a definition, or the latest.
@@ -65,8 +65,8 @@ class DefinitionService(CapabilityService):
 
     async def all(self) -> list[Definition]:
         """Return the latest versions of all definitions, by name."""
-        found = await self.database.read(definitions.list_definitions, None)
-        return [one for one in found if self.scope.sees(split(one.name)[0])]
+        stored = await self.database.read(definitions.list_definitions, None)
+        return [definition for definition in stored if self.scope.sees(split(definition.name)[0])]
 
     async def delete(self, what: Deletion) -> None:
         """Delete a definition with all its versions.

@@ -19,38 +19,38 @@ _LATEST: Final = "version = (SELECT max(version) FROM definitions AS d WHERE d.n
 def create_definitions(tx: Transaction, definitions: Sequence[Definition]) -> list[Definition | OjsterError]:
     """Create definitions; return each, or ``Duplicate`` if its name is taken."""
     results: list[Definition | OjsterError] = []
-    for one in definitions:
-        if find(tx, one.name) is not None:
-            name = called(one.name)
+    for definition in definitions:
+        if find(tx, definition.name) is not None:
+            name = called(definition.name)
             results.append(Duplicate(f"The definition {name!r} exists already. Change it with PUT.", definition=name))
         else:
-            results.append(_insert(tx, one, "created"))
+            results.append(_insert(tx, definition, "created"))
     return results
 
 
 def update_definitions(tx: Transaction, definitions: Sequence[Definition]) -> list[Definition | OjsterError]:
     """Add a version to definitions, unless the latest is the same; return the latest of each, or ``NotFound``."""
     results: list[Definition | OjsterError] = []
-    for one in definitions:
-        known = find(tx, one.name)
+    for definition in definitions:
+        known = find(tx, definition.name)
         if known is None:
-            results.append(no_definition(one.name))
-        elif known.is_like(one):
+            results.append(no_definition(definition.name))
+        elif known.is_like(definition):
             results.append(known)
         else:
-            results.append(_insert(tx, msgspec.structs.replace(one, version=known.version + 1), "updated"))
+            results.append(_insert(tx, msgspec.structs.replace(definition, version=known.version + 1), "updated"))
     return results
 
 
-def _insert(tx: Transaction, one: Definition, what: str) -> Definition:
-    one = msgspec.structs.replace(one, created_at=tx.now)
-    values = msgspec.structs.asdict(one) | {"hashes": msgspec.json.encode(one.hashes)}
+def _insert(tx: Transaction, definition: Definition, what: str) -> Definition:
+    definition = msgspec.structs.replace(definition, created_at=tx.now)
+    values = msgspec.structs.asdict(definition) | {"hashes": msgspec.json.encode(definition.hashes)}
     tx.execute(
         f"INSERT INTO definitions ({_COLUMNS}) VALUES (:name, :version, :body, :params_schema, :hashes, :created_at)",
         values,
     )
-    tx.emit_about(f"definition.{what}", one.name, definition=one.name, version=one.version)
-    return one
+    tx.emit_about(f"definition.{what}", definition.name, definition=definition.name, version=definition.version)
+    return definition
 
 
 class Named(msgspec.Struct, frozen=True):
@@ -62,7 +62,9 @@ class Named(msgspec.Struct, frozen=True):
 
 def find_definitions(tx: Transaction, requests: Sequence[Named]) -> list[Definition | OjsterError]:
     """Return each definition, or ``NotFound``."""
-    return [find(tx, one.name, one.version) or no_definition(one.name, one.version) for one in requests]
+    return [
+        find(tx, request.name, request.version) or no_definition(request.name, request.version) for request in requests
+    ]
 
 
 def find(tx: Transaction, name: str, version: int | None = None) -> Definition | None:
@@ -77,8 +79,8 @@ def find(tx: Transaction, name: str, version: int | None = None) -> Definition |
 def list_definitions(tx: Transaction, requests: Sequence[None]) -> list[list[Definition]]:
     """Return the latest version of each definition, by name, for each request."""
     rows = tx.execute(f"SELECT {_COLUMNS} FROM definitions WHERE {_LATEST} ORDER BY name")
-    found = [_definition(row) for row in rows]
-    return [found for _ in requests]
+    latest = [_definition(row) for row in rows]
+    return [latest for _ in requests]
 
 
 class Deletion(msgspec.Struct, frozen=True):
@@ -91,19 +93,19 @@ class Deletion(msgspec.Struct, frozen=True):
 def delete_definitions(tx: Transaction, deletions: Sequence[Deletion]) -> list[OjsterError | None]:
     """Delete definitions with all their versions. Workflows that were started from them continue."""
     results: list[OjsterError | None] = []
-    for one in deletions:
-        name = called(one.name)
+    for deletion in deletions:
+        name = called(deletion.name)
         rows = tx.execute(
-            "SELECT count(*) FROM workflows WHERE definition = :name AND finished_at IS NULL", {"name": one.name}
+            "SELECT count(*) FROM workflows WHERE definition = :name AND finished_at IS NULL", {"name": deletion.name}
         )
-        if find(tx, one.name) is None:
-            results.append(no_definition(one.name))
-        elif rows[0][0] and not one.force:
+        if find(tx, deletion.name) is None:
+            results.append(no_definition(deletion.name))
+        elif rows[0][0] and not deletion.force:
             message = f"The definition {name!r} has {rows[0][0]} unfinished workflows, which would continue."
             results.append(Conflict(message + " Delete it with 'force=true'.", definition=name, unfinished=rows[0][0]))
         else:
-            tx.execute("DELETE FROM definitions WHERE name = :name", {"name": one.name})
-            tx.emit_about("definition.deleted", one.name, definition=one.name)
+            tx.execute("DELETE FROM definitions WHERE name = :name", {"name": deletion.name})
+            tx.emit_about("definition.deleted", deletion.name, definition=deletion.name)
             results.append(None)
     return results
 

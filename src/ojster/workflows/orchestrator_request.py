@@ -61,18 +61,18 @@ def expand(members: Mapping[str, msgspec.Raw]) -> tuple[dict[str, msgspec.Raw], 
     InvalidRequest
         The request also has steps, or the name is not a string.
     """
-    given = dict(members)
+    rest = dict(members)
     try:
-        name = msgspec.json.decode(given.pop(ORCHESTRATOR_MEMBER), type=str)
+        name = msgspec.json.decode(rest.pop(ORCHESTRATOR_MEMBER), type=str)
     except msgspec.DecodeError:
         raise InvalidRequest(
             f"{ORCHESTRATOR_MEMBER!r} must be a string, the name of an orchestrator.", field=ORCHESTRATOR_MEMBER
         ) from None
     for wrong in ("steps", "jobs", "definition", "over", "do"):
-        if wrong in given:
+        if wrong in rest:
             raise InvalidRequest(f"The orchestrator lays out the workflow; leave out {wrong!r}.", field=wrong)
-    params = msgspec.json.decode(given.get("params", b"{}"))
-    given["type"] = msgspec.Raw(b'"graph"')
-    given.setdefault("name", msgspec.Raw(_encode(name)))
-    given["steps"] = msgspec.Raw(_encode([{"id": POPULATE_STEP, **orchestrating(name, None, params)}]))
-    return given, name, params
+    params = msgspec.json.decode(rest.get("params", b"{}"))
+    rest["type"] = msgspec.Raw(b'"graph"')
+    rest.setdefault("name", msgspec.Raw(_encode(name)))
+    rest["steps"] = msgspec.Raw(_encode([{"id": POPULATE_STEP, **orchestrating(name, None, params)}]))
+    return rest, name, params

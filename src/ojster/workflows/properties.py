@@ -108,13 +108,13 @@ def apply(tx: Transaction, workflow: int, changes: Changes) -> None:
     )
     known = {name: (version, bool(there)) for name, version, there in rows}
     for name, version in changes.expected.items():
-        found, there = known.get(name, (0, False))
-        if version != (found if there else 0):
+        actual, there = known.get(name, (0, False))
+        if version != (actual if there else 0):
             raise PropertyConflict(
-                f"The property {name!r} has version {found if there else 0}, not the expected version {version}. "
+                f"The property {name!r} has version {actual if there else 0}, not the expected version {version}. "
                 "Read it again and repeat the change.",
                 property=name,
-                current_version=found if there else 0,
+                current_version=actual if there else 0,
                 expected_version=version,
             )
     names = {name for name, (_, there) in known.items() if there}

@@ -80,8 +80,8 @@ class WorkflowService(CapabilityService):
     async def _check_author(self, workflow_id: str) -> None:
         """Raise ``Forbidden`` if the caller may not stop a workflow or its steps."""
         if self.scope.cancels_only_own:
-            found = await self._workflow(WorkflowRequest(workflow_id, 0))
-            accepted(self.scope.refuse_foreign(f"The workflow {workflow_id}", found.created_by))
+            stored = await self._workflow(WorkflowRequest(workflow_id, 0))
+            accepted(self.scope.refuse_foreign(f"The workflow {workflow_id}", stored.created_by))
 
     async def prepare(self, members: Members) -> NewWorkflow:
         """Run the enqueue middleware on the jobs of a request; return the workflow that it describes.
@@ -133,15 +133,15 @@ class WorkflowService(CapabilityService):
     async def _from_definition(self, members: Members) -> tuple[Members, Start]:
         """Return the members of a workflow that starts from a definition, and the start with its resolved version."""
         start = read_start(members)
-        found = await self._definitions.find(Named(start.definition, start.definition_version))
-        check_params(found, bytes(members.get("params", b"{}")))
+        definition = await self._definitions.find(Named(start.definition, start.definition_version))
+        check_params(definition, bytes(members.get("params", b"{}")))
         own = {name: raw for name, raw in members.items() if name not in START_MEMBERS}
-        if "metadata" in found.members:
-            given = own.pop("meta", own.get("metadata", msgspec.Raw(b"{}")))
-            both = read_members(found.members["metadata"], "metadata") | read_members(given, "metadata")
+        if "metadata" in definition.members:
+            metadata = own.pop("meta", own.get("metadata", msgspec.Raw(b"{}")))
+            both = read_members(definition.members["metadata"], "metadata") | read_members(metadata, "metadata")
             own["metadata"] = msgspec.Raw(msgspec.json.encode(both))
-        start = msgspec.structs.replace(start, definition=found.name, definition_version=found.version)
-        return found.members | own, start
+        start = msgspec.structs.replace(start, definition=definition.name, definition_version=definition.version)
+        return definition.members | own, start
 
     async def create(self, members: Members) -> WorkflowInfo:
         """Create a workflow, and start it unless it is scheduled.
@@ -169,11 +169,11 @@ class WorkflowService(CapabilityService):
         Duplicate
             A workflow with the given id exists.
         """
-        if any(len(one.plan.nodes) > creation.NODES_CREATED_AT_ONCE for one in new):
-            return [await self._create_in_steps(one) for one in new]
-        is_small = sum(one.weight for one in new) <= SMALL_WEIGHT
+        if any(len(creation_request.plan.nodes) > creation.NODES_CREATED_AT_ONCE for creation_request in new):
+            return [await self._create_in_steps(creation_request) for creation_request in new]
+        is_small = sum(creation_request.weight for creation_request in new) <= SMALL_WEIGHT
         weight = len(new) if is_small else LARGE
-        return [accepted(one) for one in await self.database.run_many(creation.create, new, weight)]
+        return [accepted(created) for created in await self.database.run_many(creation.create, new, weight)]
 
     async def _create_in_steps(self, new: NewWorkflow) -> str:
         """Create a large workflow in several transactions, and return its id."""
@@ -230,10 +230,10 @@ class WorkflowService(CapabilityService):
 
     async def _workflow(self, request: WorkflowRequest) -> WorkflowInfo:
         request = msgspec.structs.replace(request, tenant=self.scope.tenant)
-        found = await self.database.read(views.show_workflows, request)
-        if found is None:
+        shown = await self.database.read(views.show_workflows, request)
+        if shown is None:
             raise no_workflow(request.id)
-        return found
+        return shown
 
     async def steps(self, chosen: StepFilter) -> StepPage:
         """Return a page of the steps of a workflow, containers among them, in the order of their creation.
@@ -243,10 +243,10 @@ class WorkflowService(CapabilityService):
         NotFound
             The workflow does not exist.
         """
-        found = await self.database.read(list_steps, msgspec.structs.replace(chosen, tenant=self.scope.tenant))
-        if found is None:
+        page = await self.database.read(list_steps, msgspec.structs.replace(chosen, tenant=self.scope.tenant))
+        if page is None:
             raise no_workflow(chosen.workflow_id)
-        return found
+        return page
 
     async def select(self, chosen: WorkflowFilter) -> WorkflowPage:
         """Return a page of workflows, newest first, without their steps."""

@@ -134,7 +134,7 @@ def emit(tx: Transaction, type: str, workflow: Workflow, **data: Any) -> None:
 def delete_nodes(tx: Transaction, ids: Sequence[int]) -> None:
     """Delete nodes with their specifications, edges and reviews."""
     if ids:
-        given = tx.integers(ids)
+        id_list = tx.integers(ids)
         for table, column in (
             ("node_specs", "id"),
             ("node_edges", "source"),
@@ -144,4 +144,4 @@ def delete_nodes(tx: Transaction, ids: Sequence[int]) -> None:
             ("deferred_starts", "node"),
             ("nodes", "id"),
         ):
-            tx.execute(f"DELETE FROM {table} WHERE {column} {tx.among}", (given,))
+            tx.execute(f"DELETE FROM {table} WHERE {column} {tx.among}", (id_list,))

@@ -66,11 +66,11 @@ def _query(filters: dict[str, str | None], limit: int, before: int | None = None
 @with_json
 def list_entries(url: str, as_json: bool, limit: int, **filters: str | None) -> None:
     """List entries, the newest first."""
-    found = ask(url, lambda client: client.audit.select(_query(filters, limit)))
+    entries = ask(url, lambda client: client.audit.select(_query(filters, limit)))
     if as_json:
-        print_json({"entries": [show_entry(one) for one in found]})
+        print_json({"entries": [show_entry(entry) for entry in entries]})
         return
-    rows = [_row(one) for one in found]
+    rows = [_row(entry) for entry in entries]
     print_table(("when", "who", "what", "object", "outcome", "from"), rows, "There are no such entries.")
 
 
@@ -89,10 +89,10 @@ def export(url: str, **filters: str | None) -> None:
 
     async def each(client: Client) -> None:
         before = None
-        while found := await client.audit.select(_query(filters, _PAGE, before)):
-            for entry in found:
+        while page := await client.audit.select(_query(filters, _PAGE, before)):
+            for entry in page:
                 sys.stdout.write(msgspec.json.encode(show_entry(entry)).decode() + "\n")
-            before = found[-1].number
+            before = page[-1].number
 
     ask(url, each)
 
@@ -115,12 +115,12 @@ def verify(url: str, after: str | None, as_json: bool) -> None:
         if not number.isdigit():
             raise click.BadParameter("It must be NUMBER:HASH.", param_hint="--after")
         start = Position(int(number), digits)
-    found: Check = ask(url, lambda client: client.audit.verify(start))
+    check: Check = ask(url, lambda client: client.audit.verify(start))
     if as_json:
-        print_json({"verified": show_check(found)})
-    elif found.problem is None:
-        click.echo(f"The audit log is intact. Its last entry is {found.last.number}:{found.last.hash}")
+        print_json({"verified": show_check(check)})
+    elif check.problem is None:
+        click.echo(f"The audit log is intact. Its last entry is {check.last.number}:{check.last.hash}")
     else:
-        click.echo(f"{found.problem} The last entry that is right is {found.last.number}.", err=True)
-    if found.problem is not None:
+        click.echo(f"{check.problem} The last entry that is right is {check.last.number}.", err=True)
+    if check.problem is not None:
         raise SystemExit(1)

@@ -66,11 +66,14 @@ def put_webhook(name: str, address: str, url: str, as_json: bool) -> None:
 @with_json
 def list_channels(url: str, as_json: bool) -> None:
     """List the channels."""
-    found = ask(url, lambda client: client.events.channels())
+    channels = ask(url, lambda client: client.events.channels())
     if as_json:
-        print_json({"channels": [msgspec.to_builtins(show_channel(one)) for one in found]})
+        print_json({"channels": [msgspec.to_builtins(show_channel(channel)) for channel in channels]})
         return
-    rows = [(one.name, one.method, one.url or ", ".join(one.to), one.sender, one.subject) for one in found]
+    rows = [
+        (channel.name, channel.method, channel.url or ", ".join(channel.to), channel.sender, channel.subject)
+        for channel in channels
+    ]
     print_table(("name", "method", "to", "from", "subject"), rows, "There are no channels.")
 
 

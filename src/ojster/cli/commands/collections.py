@@ -91,8 +91,8 @@ def change_collection(
     name: str, description: str | None, keep_removed: str | None, shared: bool | None, url: str, as_json: bool
 ) -> None:
     """Change settings of a collection; what is not given stays as it is."""
-    given = {"description": description, "keep_removed": keep_removed, "shared": shared}
-    changes: dict[str, Any] = {option: value for option, value in given.items() if value is not None}
+    options = {"description": description, "keep_removed": keep_removed, "shared": shared}
+    changes: dict[str, Any] = {option: value for option, value in options.items() if value is not None}
     if not changes:
         raise click.UsageError("Give what to change: --description, --keep-removed, --shared or --not-shared.")
     changed = ask(url, lambda client: client.collections.change(name, **changes))
@@ -104,13 +104,21 @@ def change_collection(
 @with_json
 def list_collections(url: str, as_json: bool) -> None:
     """List the collections."""
-    found = ask(url, lambda client: client.collections.all())
+    collections = ask(url, lambda client: client.collections.all())
     if as_json:
-        print_json({"collections": found})
+        print_json({"collections": collections})
         return
     rows = [
-        (one.name, one.items, one.created_at, one.created_by, one.keep_removed, one.workspace, one.description)
-        for one in found
+        (
+            collection.name,
+            collection.items,
+            collection.created_at,
+            collection.created_by,
+            collection.keep_removed,
+            collection.workspace,
+            collection.description,
+        )
+        for collection in collections
     ]
     headers = ("name", "# items", "created", "by", "keeps removed", "shared by", "description")
     print_table(headers, rows, "There are no collections.")
@@ -151,9 +159,9 @@ def list_items(
         _selected_collection(collection, workflow, job),
         Lookup("", name_startswith=starts_with, category=category),
     )
-    found = ask(url, lambda client: client.collections.items(where, lookup, history=history))
+    items = ask(url, lambda client: client.collections.items(where, lookup, history=history))
     if as_json:
-        print_json({"items": found})
+        print_json({"items": items})
         return
     print_table(
         ("name", "kind", "category", "data", "file", "by", "added", "removed"),
@@ -168,7 +176,7 @@ def list_items(
                 item.created_at,
                 item.removed_at,
             )
-            for item in found
+            for item in items
         ],
         "There are no items.",
     )

@@ -27,24 +27,24 @@ def cron() -> None:
 @with_json
 def list_crons(url: str, as_json: bool) -> None:
     """List the cron jobs."""
-    found = ask(url, lambda client: client.schedules.all())
+    crons = ask(url, lambda client: client.schedules.all())
     if as_json:
-        print_json({"crons": [_shown(one) for one in found]})
+        print_json({"crons": [_shown(cron) for cron in crons]})
         return
     print_table(
         ("name", "schedule", "zone", "type", "overlap", "next run", "last run", "# runs"),
         [
             (
-                one.name,
-                one.expression,
-                one.timezone,
-                msgspec.json.decode(one.template)["type"],
-                one.overlap_policy,
-                ago(one.next_run_at) if one.enabled else "disabled",
-                ago(one.last_run_at),
-                one.run_count,
+                cron.name,
+                cron.expression,
+                cron.timezone,
+                msgspec.json.decode(cron.template)["type"],
+                cron.overlap_policy,
+                ago(cron.next_run_at) if cron.enabled else "disabled",
+                ago(cron.last_run_at),
+                cron.run_count,
             )
-            for one in found
+            for cron in crons
         ],
         "There are no cron jobs.",
     )
@@ -57,15 +57,15 @@ def list_crons(url: str, as_json: bool) -> None:
 @with_json
 def show_cron(name: str, occurrences: int, url: str, as_json: bool) -> None:
     """Show a cron job and its next runs."""
-    one = ask(url, lambda client: client.schedules.find(name))
+    cron = ask(url, lambda client: client.schedules.find(name))
     moments: list[str] = []
     at: int | None = system_clock()
-    while one.enabled and len(moments) < occurrences and (at := one.schedule.next_after(at or 0)) is not None:
+    while cron.enabled and len(moments) < occurrences and (at := cron.schedule.next_after(at or 0)) is not None:
         moments.append(format_timestamp(at))
     if as_json:
-        print_json(_shown(one) | {"next": moments})
+        print_json(_shown(cron) | {"next": moments})
         return
-    rows = [(key, value) for key, value in _shown(one).items() if not isinstance(value, msgspec.Raw)]
+    rows = [(key, value) for key, value in _shown(cron).items() if not isinstance(value, msgspec.Raw)]
     print_table(("", name), [*rows, *(("then" if index else "next", at) for index, at in enumerate(moments))], "")
 
 
@@ -98,15 +98,15 @@ def add_cron(
 ) -> None:
     """Register a cron job that enqueues jobs of TYPE, or update the cron job NAME."""
     template = {"type": type, "args": [_argument(text) for text in args], "options": {"queue": queue}}
-    one = Cron(
+    cron = Cron(
         name=name,
         expression=expression,
         timezone=timezone,
         overlap_policy=overlap,
         template=msgspec.json.encode(template),
     )
-    _ = one.schedule
-    registered = ask(url, lambda client: client.schedules.register(one), makes=True)
+    _ = cron.schedule
+    registered = ask(url, lambda client: client.schedules.register(cron), makes=True)
     verb = "registered" if registered.is_new else "updated" if registered.is_changed else "unchanged"
     shown = registered.cron
     done(f"{name} is {verb} and runs next {ago(shown.next_run_at)}.", as_json, _shown(shown))
@@ -128,8 +128,8 @@ def run_cron(name: str, url: str, as_json: bool) -> None:
 @with_json
 def enable_cron(name: str, url: str, as_json: bool) -> None:
     """Enable a cron job."""
-    one = ask(url, lambda client: client.schedules.switch(name, True))
-    done(f"{name} runs next {ago(one.next_run_at)}.", as_json, _shown(one))
+    cron = ask(url, lambda client: client.schedules.switch(name, True))
+    done(f"{name} runs next {ago(cron.next_run_at)}.", as_json, _shown(cron))
 
 
 @cron.command("disable", epilog=examples("ojster cron disable daily-report"))
@@ -138,8 +138,8 @@ def enable_cron(name: str, url: str, as_json: bool) -> None:
 @with_json
 def disable_cron(name: str, url: str, as_json: bool) -> None:
     """Disable a cron job without removing it."""
-    one = ask(url, lambda client: client.schedules.switch(name, False))
-    done(f"{name} is disabled.", as_json, _shown(one))
+    cron = ask(url, lambda client: client.schedules.switch(name, False))
+    done(f"{name} is disabled.", as_json, _shown(cron))
 
 
 @cron.command("remove", epilog=examples("ojster cron remove daily-report"))
@@ -148,14 +148,14 @@ def disable_cron(name: str, url: str, as_json: bool) -> None:
 @with_json
 def remove_cron(name: str, url: str, as_json: bool) -> None:
     """Remove a cron job; jobs that it has enqueued stay."""
-    one = ask(url, lambda client: client.schedules.unregister(name))
-    done(f"{name} is removed.", as_json, _shown(one))
+    cron = ask(url, lambda client: client.schedules.unregister(name))
+    done(f"{name} is removed.", as_json, _shown(cron))
 
 
-def _shown(one: Cron) -> dict[str, Any]:
-    return msgspec.structs.asdict(one) | {
-        "template": msgspec.Raw(one.template),
-        "created_at": timestamp_json(one.created_at),
-        "last_run_at": timestamp_json(one.last_run_at),
-        "next_run_at": timestamp_json(one.next_run_at),
+def _shown(cron: Cron) -> dict[str, Any]:
+    return msgspec.structs.asdict(cron) | {
+        "template": msgspec.Raw(cron.template),
+        "created_at": timestamp_json(cron.created_at),
+        "last_run_at": timestamp_json(cron.last_run_at),
+        "next_run_at": timestamp_json(cron.next_run_at),
     }

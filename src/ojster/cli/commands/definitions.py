@@ -42,23 +42,23 @@ def apply(files: tuple[Path, ...], url: str, as_json: bool) -> None:
 
     Each file has the 'name' of the definition and the members of its workflows: 'type', 'steps', 'on_error', ….
     """
-    given: list[tuple[str, Members]] = []
+    written: list[tuple[str, Members]] = []
     for file in files:
         wire = read_file(file)
         name = wire.pop("name", None)
         if not isinstance(name, str):
             raise click.UsageError(f"{file} has no string 'name'. Add the name of the definition.")
-        given.append((name, read_members(msgspec.json.encode(wire), str(file))))
+        written.append((name, read_members(msgspec.json.encode(wire), str(file))))
 
     async def apply_all(client: Client) -> list[tuple[str, Definition]]:
-        return [await _apply(client, name, members) for name, members in given]
+        return [await _apply(client, name, members) for name, members in written]
 
     applied = ask(url, apply_all, makes=True)
     if as_json:
-        print_json([_members(one) | {"outcome": outcome} for outcome, one in applied])
+        print_json([_members(definition) | {"outcome": outcome} for outcome, definition in applied])
         return
-    for outcome, one in applied:
-        console.print(f"{one.name} is {outcome}: version {one.version}.", highlight=False)
+    for outcome, definition in applied:
+        console.print(f"{definition.name} is {outcome}: version {definition.version}.", highlight=False)
 
 
 async def _apply(client: Client, name: str, members: Members) -> tuple[str, Definition]:
@@ -78,19 +78,28 @@ async def _apply(client: Client, name: str, members: Members) -> tuple[str, Defi
 @with_json
 def list_definitions(url: str, as_json: bool) -> None:
     """List the latest version of every definition."""
-    found = ask(url, lambda client: client.definitions.all())
+    definitions = ask(url, lambda client: client.definitions.all())
     if as_json:
-        print_json({"definitions": [_members(one) for one in found]})
+        print_json({"definitions": [_members(definition) for definition in definitions]})
         return
     print_table(
         ("name", "# version", "type", "branches", "created"),
-        [(one.name, one.version, _type(one), ", ".join(sorted(one.hashes)), ago(one.created_at)) for one in found],
+        [
+            (
+                definition.name,
+                definition.version,
+                _type(definition),
+                ", ".join(sorted(definition.hashes)),
+                ago(definition.created_at),
+            )
+            for definition in definitions
+        ],
         "There are no definitions.",
     )
 
 
-def _type(one: Definition) -> str:
-    return str(msgspec.json.decode(one.members.get("type", b'"graph"')))
+def _type(definition: Definition) -> str:
+    return str(msgspec.json.decode(definition.members.get("type", b'"graph"')))
 
 
 @definitions.command(
@@ -117,6 +126,6 @@ def delete_definition(name: str, force: bool, url: str, as_json: bool) -> None:
     done(f"{name} is deleted.", as_json, {"name": name, "deleted": True})
 
 
-def _members(found: Definition) -> dict[str, Json]:
-    members: dict[str, Json] = msgspec.json.decode(msgspec.json.encode(answer_wire.show_definition(found)))
+def _members(definition: Definition) -> dict[str, Json]:
+    members: dict[str, Json] = msgspec.json.decode(msgspec.json.encode(answer_wire.show_definition(definition)))
     return members

@@ -62,13 +62,20 @@ def get_file(id: str, target: Path, url: str, as_json: bool) -> None:
 @with_json
 def list_files(limit: int, url: str, as_json: bool) -> None:
     """List files, newest first."""
-    found = ask(url, lambda client: client.files.select(limit))
+    files = ask(url, lambda client: client.files.select(limit))
     if as_json:
-        print_json({"files": found})
+        print_json({"files": files})
         return
     rows = [
-        (one.id, one.filename, one.content_type, f"{one.offset} of {one.size or '?'}", one.complete, one.created_at)
-        for one in found
+        (
+            file.id,
+            file.filename,
+            file.content_type,
+            f"{file.offset} of {file.size or '?'}",
+            file.complete,
+            file.created_at,
+        )
+        for file in files
     ]
     print_table(("id", "name", "type", "bytes", "complete", "created"), rows, "There are no files.")
 

@@ -23,23 +23,30 @@ def job_types() -> None:
 @with_json
 def list_job_types(url: str, as_json: bool) -> None:
     """List the job types that have defaults."""
-    found = ask(url, lambda client: client.job_types.all())
+    job_types = ask(url, lambda client: client.job_types.all())
     if as_json:
-        print_json({"job_types": [show_job_type(one) for one in found]})
+        print_json({"job_types": [show_job_type(defaults) for defaults in job_types]})
         return
     print_table(
         ("type", "queue", "attempts", "timeout", "others", "changed"),
-        [_row(one) for one in found],
+        [_row(defaults) for defaults in job_types],
         "No job type has defaults. Workers register those of their applications when they start.",
     )
 
 
-def _row(one: JobTypeDefaults) -> tuple[Any, ...]:
-    members: dict[str, Any] = msgspec.json.decode(one.body)
+def _row(defaults: JobTypeDefaults) -> tuple[Any, ...]:
+    members: dict[str, Any] = msgspec.json.decode(defaults.body)
     options = dict(members.pop("options", {}))
     queue, retry, millis = options.pop("queue", None), options.pop("retry", {}), options.pop("timeout_ms", None)
     timeout = None if millis is None else f"{millis / 1000:g} s"
-    return one.type, queue, retry.get("max_attempts"), timeout, ", ".join([*options, *members]), ago(one.updated_at)
+    return (
+        defaults.type,
+        queue,
+        retry.get("max_attempts"),
+        timeout,
+        ", ".join([*options, *members]),
+        ago(defaults.updated_at),
+    )
 
 
 @job_types.command("show", epilog=examples("ojster job-types show email.send"))

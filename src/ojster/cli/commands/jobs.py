@@ -169,10 +169,10 @@ def full_id(url: str, job_id: str) -> str:
     return job_id if is_job_id(job_id) else ask(url, lambda client: client.jobs.find(job_id)).id
 
 
-def _sweep(action: Action, url: str, as_json: bool, yes: bool, **given: Any) -> int:
+def _sweep(action: Action, url: str, as_json: bool, yes: bool, **filters: Any) -> int:
     """Ask for confirmation, apply the action to all selected jobs, and print the outcome."""
-    older = given.pop("older_than")
-    chosen = JobFilter(created_before=None if older is None else system_clock() - older, **given)
+    older = filters.pop("older_than")
+    chosen = JobFilter(created_before=None if older is None else system_clock() - older, **filters)
     if chosen == JobFilter():
         raise click.UsageError(
             "Select jobs with a job id, --state, --queue, --type, --error-type, --error-pattern or --older-than."
@@ -182,14 +182,14 @@ def _sweep(action: Action, url: str, as_json: bool, yes: bool, **given: Any) -> 
         refused = f" {foreseen.failed} others match and cannot be {action.past}." if foreseen.failed else ""
         some = "1 job" if foreseen.succeeded == 1 else f"{foreseen.succeeded} jobs"
         click.confirm(f"{action.capitalize()} {some}?{refused}", abort=True, err=True)
-    found = ask(url, lambda client: client.bulk.sweep(action, chosen))
-    refusals = [(id, refusal) for id, refusal in found.items if refusal is not None]
-    shown = {"matched": found.matched, "succeeded": found.succeeded, "failed": found.failed}
-    done(f"{found.succeeded} of {found.matched} jobs are {action.past}.", as_json, shown)
+    sweep = ask(url, lambda client: client.bulk.sweep(action, chosen))
+    refusals = [(id, refusal) for id, refusal in sweep.items if refusal is not None]
+    shown = {"matched": sweep.matched, "succeeded": sweep.succeeded, "failed": sweep.failed}
+    done(f"{sweep.succeeded} of {sweep.matched} jobs are {action.past}.", as_json, shown)
     if not as_json:
         for id, refusal in refusals[:MAX_PRINTED_REFUSALS]:
             click.echo(f"  {id}: {refusal.message}", err=True)
-    return 1 if found.failed else 0
+    return 1 if sweep.failed else 0
 
 
 @jobs.command(
@@ -203,10 +203,10 @@ def _sweep(action: Action, url: str, as_json: bool, yes: bool, **given: Any) -> 
 @chooses
 @with_url
 @with_json
-def cancel_job(job_id: str | None, url: str, as_json: bool, **given: Any) -> int:
+def cancel_job(job_id: str | None, url: str, as_json: bool, **filters: Any) -> int:
     """Cancel an unfinished job, or all selected jobs, by default those that are available or scheduled."""
     if job_id is None:
-        return _sweep(Action.CANCEL, url, as_json, **given)
+        return _sweep(Action.CANCEL, url, as_json, **filters)
     job_id = full_id(url, job_id)
     steered = ask(url, lambda client: client.jobs.cancel(job_id))
     shown = {"id": job_id, "state": "cancelled", "previous_state": steered.before}
@@ -218,9 +218,9 @@ def cancel_job(job_id: str | None, url: str, as_json: bool, **given: Any) -> int
 @chooses
 @with_url
 @with_json
-def delete_jobs(url: str, as_json: bool, **given: Any) -> int:
+def delete_jobs(url: str, as_json: bool, **filters: Any) -> int:
     """Delete all selected finished jobs permanently."""
-    return _sweep(Action.DELETE, url, as_json, **given)
+    return _sweep(Action.DELETE, url, as_json, **filters)
 
 
 @jobs.command("explain", epilog=examples("ojster jobs explain 019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f"))
@@ -230,11 +230,11 @@ def delete_jobs(url: str, as_json: bool, **given: Any) -> int:
 def explain_job(job_id: str, url: str, as_json: bool) -> None:
     """Say why a job waits: a pause, a limit, no worker that can run it, its turn, or a time."""
     job_id = full_id(url, job_id)
-    found = ask(url, lambda client: client.jobs.explain(job_id))
+    explanation = ask(url, lambda client: client.jobs.explain(job_id))
     if as_json:
-        print_json(found)
+        print_json(explanation)
         return
-    for reason in found.reasons:
+    for reason in explanation.reasons:
         click.echo(reason.message + (f" Until {reason.until}." if reason.until and reason.code == "limit" else ""))
 
 
@@ -293,7 +293,7 @@ def show_notes(job_id: str, url: str, as_json: bool) -> None:
     if as_json:
         print_json({"notes": notes})
         return
-    rows = [(ago(parse_timestamp(one.at)), bytes(one.note).decode()) for one in notes]
+    rows = [(ago(parse_timestamp(note.at)), bytes(note.note).decode()) for note in notes]
     print_table(("when", "note"), rows, "There are no notes.")
 
 
@@ -309,10 +309,10 @@ def show_notes(job_id: str, url: str, as_json: bool) -> None:
 @chooses
 @with_url
 @with_json
-def retry_job(job_id: str | None, url: str, as_json: bool, **given: Any) -> int:
+def retry_job(job_id: str | None, url: str, as_json: bool, **filters: Any) -> int:
     """Retry a discarded job as a new job, or all selected jobs that are discarded or retryable."""
     if job_id is None:
-        return _sweep(Action.RETRY, url, as_json, **given)
+        return _sweep(Action.RETRY, url, as_json, **filters)
     job_id = full_id(url, job_id)
 
     async def retry(client: Client) -> None:

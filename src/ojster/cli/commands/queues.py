@@ -31,14 +31,18 @@ def list_queues(url: str, as_json: bool) -> None:
             await asyncio.gather(*[client.queues.statistics(queue.name) for queue in await client.queues.all()])
         )
 
-    found = ask(url, look)
+    statistics = ask(url, look)
     if as_json:
-        print_json({"queues": [_shown(one) for one in found]})
+        print_json({"queues": [_shown(queue) for queue in statistics]})
         return
     states = [state.value for state in JobState]
     rows = [
-        (one.queue.name, "paused" if one.queue.paused_at else "", *(one.counts.get(state, 0) for state in states))
-        for one in found
+        (
+            statistics_of_queue.queue.name,
+            "paused" if statistics_of_queue.queue.paused_at else "",
+            *(statistics_of_queue.counts.get(state, 0) for state in states),
+        )
+        for statistics_of_queue in statistics
     ]
     print_table(("queue", "", *(f"# {state}" for state in states)), rows, "There are no queues.")
 
@@ -61,28 +65,28 @@ def list_unserved(url: str, as_json: bool) -> None:
 @with_json
 def show_queue(name: str, url: str, as_json: bool) -> None:
     """Show a queue's job counts by state, and its jobs enqueued, completed and failed in the last hour."""
-    one = ask(url, lambda client: client.queues.statistics(name))
+    statistics = ask(url, lambda client: client.queues.statistics(name))
     if as_json:
-        print_json(_shown(one))
+        print_json(_shown(statistics))
         return
-    rows = [(state.value, one.counts.get(state.value, 0)) for state in JobState]
+    rows = [(state.value, statistics.counts.get(state.value, 0)) for state in JobState]
     rows += [
-        ("enqueued in the last hour", one.enqueued),
-        ("completed in the last hour", one.completed),
-        ("failed in the last hour", one.failed),
+        ("enqueued in the last hour", statistics.enqueued),
+        ("completed in the last hour", statistics.completed),
+        ("failed in the last hour", statistics.failed),
     ]
-    print_table((f"queue {name}" + (" (paused)" if one.queue.paused_at else ""), "# jobs"), rows, "")
+    print_table((f"queue {name}" + (" (paused)" if statistics.queue.paused_at else ""), "# jobs"), rows, "")
 
 
-def _shown(one: QueueStatistics) -> dict[str, object]:
-    shown = msgspec.structs.asdict(one)
+def _shown(statistics: QueueStatistics) -> dict[str, object]:
+    shown = msgspec.structs.asdict(statistics)
     queue = shown.pop("queue")
     return {
         "name": queue.name,
         "paused": queue.paused_at is not None,
         "created_at": timestamp_json(queue.created_at),
-        "counts": {state.value: one.counts.get(state.value, 0) for state in JobState},
-        "last_hour": {"enqueued": one.enqueued, "completed": one.completed, "failed": one.failed},
+        "counts": {state.value: statistics.counts.get(state.value, 0) for state in JobState},
+        "last_hour": {"enqueued": statistics.enqueued, "completed": statistics.completed, "failed": statistics.failed},
     }
 
 

@@ -39,7 +39,9 @@ def _with_filter(command: Command) -> Command:
 
 @tasks.command("runs", epilog=examples("ojster tasks runs --type package.test --outcome failure"))
 @_with_filter
-@click.option("--outcome", type=click.Choice([one.value for one in Outcome]), help="Only runs with this outcome.")
+@click.option(
+    "--outcome", type=click.Choice([outcome.value for outcome in Outcome]), help="Only runs with this outcome."
+)
 @with_url
 @with_json
 def list_runs(
@@ -53,22 +55,22 @@ def list_runs(
 ) -> None:
     """List recorded runs, latest first: the last success, the last failure and the last five runs of each task."""
     chosen = TaskFilter(type, subject, context, None if outcome is None else Outcome(outcome), limit)
-    found = ask(url, lambda client: client.tasks.runs(chosen))
+    runs = ask(url, lambda client: client.tasks.runs(chosen))
     if as_json:
-        print_json({"runs": found})
+        print_json({"runs": runs})
         return
     rows = [
         (
-            one.task.type,
-            one.task.subject,
-            one.task.context,
-            one.outcome.value,
-            one.finished_at,
-            f"{one.duration:.3f} s",
-            one.attempts,
-            one.job_id,
+            run.task.type,
+            run.task.subject,
+            run.task.context,
+            run.outcome.value,
+            run.finished_at,
+            f"{run.duration:.3f} s",
+            run.attempts,
+            run.job_id,
         )
-        for one in found
+        for run in runs
     ]
     head = ("type", "subject", "context", "outcome", "ended", "ran", "# attempts", "job")
     print_table(head, rows, "There are no recorded runs.")
@@ -82,25 +84,25 @@ def list_statistics(
     type: str | None, subject: str | None, context: str | None, limit: int, url: str, as_json: bool
 ) -> None:
     """List how often tasks succeeded and failed, and their durations."""
-    found = ask(url, lambda client: client.tasks.statistics(TaskFilter(type, subject, context, None, limit)))
+    statistics = ask(url, lambda client: client.tasks.statistics(TaskFilter(type, subject, context, None, limit)))
     if as_json:
-        print_json({"statistics": found})
+        print_json({"statistics": statistics})
         return
     rows = [
         (
-            one.task.type,
-            one.task.subject,
-            one.task.context,
-            one.runs,
-            "" if one.success_rate is None else f"{one.success_rate:.0%}",
-            one.failures,
-            one.errors,
-            one.skipped,
-            "" if one.average_duration is None else f"{one.average_duration:.3f} s",
-            "" if one.longest_duration is None else f"{one.longest_duration:.3f} s",
-            one.last_failure_at,
+            of_task.task.type,
+            of_task.task.subject,
+            of_task.task.context,
+            of_task.runs,
+            "" if of_task.success_rate is None else f"{of_task.success_rate:.0%}",
+            of_task.failures,
+            of_task.errors,
+            of_task.skipped,
+            "" if of_task.average_duration is None else f"{of_task.average_duration:.3f} s",
+            "" if of_task.longest_duration is None else f"{of_task.longest_duration:.3f} s",
+            of_task.last_failure_at,
         )
-        for one in found
+        for of_task in statistics
     ]
     head = ("type", "subject", "context", "# runs", "rate", "# failures", "# errors", "# skipped", "average", "longest")
     print_table((*head, "last failure"), rows, "There are no recorded runs.")

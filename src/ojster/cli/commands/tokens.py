@@ -85,9 +85,9 @@ def create_token(
 @with_json
 def list_tokens(url: str, as_json: bool) -> None:
     """List the tokens with their time of last use, to the hour."""
-    found = ask(url, lambda client: client.tokens.all())
+    tokens = ask(url, lambda client: client.tokens.all())
     if as_json:
-        print_json({"tokens": [msgspec.to_builtins(show_token(token)) for token in found]})
+        print_json({"tokens": [msgspec.to_builtins(show_token(token)) for token in tokens]})
         return
     print_table(
         ("id", "name", "roles", "queues", "created", "expires", "last used"),
@@ -101,7 +101,7 @@ def list_tokens(url: str, as_json: bool) -> None:
                 ago(token.expires_at) or "never",
                 ago(token.last_used_at) or "never",
             )
-            for token in found
+            for token in tokens
         ],
         "There are no tokens.",
     )

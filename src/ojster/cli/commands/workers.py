@@ -27,12 +27,12 @@ def workers() -> None:
 @with_json
 def list_workers(url: str, as_json: bool) -> None:
     """List the workers that send heartbeats."""
-    found = ask(url, lambda client: client.fleet.all())
+    workers = ask(url, lambda client: client.fleet.all())
     if as_json:
         shown = [
             msgspec.structs.asdict(worker)
             | {"started_at": timestamp_json(worker.started_at), "last_seen_at": timestamp_json(worker.last_seen_at)}
-            for worker in found
+            for worker in workers
         ]
         print_json({"workers": shown})
         return
@@ -51,7 +51,7 @@ def list_workers(url: str, as_json: bool) -> None:
                 ago(worker.started_at),
                 ago(worker.last_seen_at),
             )
-            for worker in found
+            for worker in workers
         ],
         "There are no workers.",
     )
@@ -62,13 +62,13 @@ def list_workers(url: str, as_json: bool) -> None:
 @with_json
 def list_unrunnable(url: str, as_json: bool) -> None:
     """List waiting jobs that none of the present workers can run, with the reasons."""
-    found = ask(url, lambda client: client.fleet.unrunnable())
+    groups = ask(url, lambda client: client.fleet.unrunnable())
     if as_json:
-        print_json({"unrunnable": found})
+        print_json({"unrunnable": groups})
         return
     print_table(
         ("queue", "type", "# jobs", "oldest", "reasons"),
-        [(one.queue, one.type, one.jobs, one.job_id, "; ".join(one.reasons)) for one in found],
+        [(group.queue, group.type, group.jobs, group.job_id, "; ".join(group.reasons)) for group in groups],
         "Every waiting job has a worker that can run it.",
     )
 
@@ -131,18 +131,18 @@ def configure_worker(
     as_json: bool,
 ) -> None:
     """Override a worker's capabilities and its job types. Options that are not given stay unchanged."""
-    given: dict[str, Any] = {}
+    changes: dict[str, Any] = {}
     if provided or lacks:
-        given["provides"] = dict(map(parameter, provided)) | dict.fromkeys(lacks)
+        changes["provides"] = dict(map(parameter, provided)) | dict.fromkeys(lacks)
     if allow:
-        given["allowed_types"] = allow
+        changes["allowed_types"] = allow
     if deny:
-        given["denied_types"] = deny
+        changes["denied_types"] = deny
     if reason is not None:
-        given["reason"] = reason
-    if not given:
+        changes["reason"] = reason
+    if not changes:
         raise click.UsageError("Give at least one of --provide, --lacks, --allow, --deny or --reason.")
-    _change(url, worker_id, read_rule_members(given), as_json, f"The rule of {worker_id} is saved.")
+    _change(url, worker_id, read_rule_members(changes), as_json, f"The rule of {worker_id} is saved.")
 
 
 @workers.command("rules", epilog=examples("ojster workers rules"))
@@ -150,9 +150,9 @@ def configure_worker(
 @with_json
 def list_rules(url: str, as_json: bool) -> None:
     """List the worker rules, also of workers that are not present."""
-    found = ask(url, lambda client: client.fleet.rules())
+    rules = ask(url, lambda client: client.fleet.rules())
     if as_json:
-        print_json({"items": [msgspec.to_builtins(show_rule(rule)) for rule in found]})
+        print_json({"items": [msgspec.to_builtins(show_rule(rule)) for rule in rules]})
         return
     print_table(
         ("id", "", "provides", "allowed", "denied", "reason", "changed"),
@@ -168,7 +168,7 @@ def list_rules(url: str, as_json: bool) -> None:
                 rule.reason,
                 ago(rule.changed_at),
             )
-            for rule in found
+            for rule in rules
         ],
         "There are no worker rules.",
     )

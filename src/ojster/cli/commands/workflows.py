@@ -182,16 +182,16 @@ def list_workflows(url: str, as_json: bool, param: tuple[str, ...], **chosen: An
         ("id", "name", "type", "state", "# jobs", "# done", "# failed", "created"),
         [
             (
-                one.id,
-                one.name,
-                one.type,
-                shown_state(one.state, ", ".join([*(["held"] if one.held else []), *one.waiting_for])),
-                one.metadata.get("job_count"),
-                one.metadata.get("completed_count"),
-                one.metadata.get("failed_count"),
-                ago(parse_timestamp(one.created_at)),
+                workflow.id,
+                workflow.name,
+                workflow.type,
+                shown_state(workflow.state, ", ".join([*(["held"] if workflow.held else []), *workflow.waiting_for])),
+                workflow.metadata.get("job_count"),
+                workflow.metadata.get("completed_count"),
+                workflow.metadata.get("failed_count"),
+                ago(parse_timestamp(workflow.created_at)),
             )
-            for one in page.workflows
+            for workflow in page.workflows
         ],
         "There are no such workflows.",
     )
@@ -272,10 +272,16 @@ def _add_workflow_command(
 
 
 _add_workflow_command(
-    "hold", lambda client, one: client.workflows.hold(one), "is held", "Start no further steps until released."
+    "hold",
+    lambda client, workflow_id: client.workflows.hold(workflow_id),
+    "is held",
+    "Start no further steps until released.",
 )
 _add_workflow_command(
-    "release", lambda client, one: client.workflows.release(one), "is released", "Release a held workflow."
+    "release",
+    lambda client, workflow_id: client.workflows.release(workflow_id),
+    "is released",
+    "Release a held workflow.",
 )
 
 
@@ -359,22 +365,22 @@ def resumption(result: str | None, error: str | None) -> tuple[bytes | None, Fai
 @with_json
 def status(workflow_id: str, url: str, as_json: bool) -> None:
     """Show the outcomes of ended steps, by branch and in order of completion, and the current steps."""
-    found = ask(url, lambda client: client.workflows.status(workflow_id))
+    status = ask(url, lambda client: client.workflows.status(workflow_id))
     if as_json:
-        print_json(found)
+        print_json(status)
         return
-    info = found.workflow
+    info = status.workflow
     console.print(Text.assemble((info.name or info.type, "bold"), "  ", shown_state(info.state)))
-    for branch, results in found.results.items():
+    for branch, results in status.results.items():
         console.print(f"{branch}:", style="bright_black")
-        for one in results:
-            called = one.display_name or one.name
-            line = Text.assemble("  ", (one.path, "bold"), f" {called} ", shown_state(one.state))
-            shown = one.error if one.error is not msgspec.UNSET else one.result
+        for result in results:
+            called = result.display_name or result.name
+            line = Text.assemble("  ", (result.path, "bold"), f" {called} ", shown_state(result.state))
+            shown = result.error if result.error is not msgspec.UNSET else result.result
             if shown is not msgspec.UNSET:
                 line.append(f"  {bytes(shown).decode()}"[:100])
             console.print(line, soft_wrap=True)
-    for current in found.current:
+    for current in status.current:
         more = (
             f" until {current.deadline}" if current.deadline else f" on {current.worker_id}" * bool(current.worker_id)
         )
@@ -413,8 +419,8 @@ def show_steps(
         print_json({"steps": page.steps, "next_after": page.next_after})
         return
     rows = [
-        (one.path, one.display_name or one.type, one.job_state or one.state, one.job_id, one.attempt)
-        for one in page.steps
+        (step.path, step.display_name or step.type, step.job_state or step.state, step.job_id, step.attempt)
+        for step in page.steps
     ]
     print_table(("step", "type", "state", "job", "# attempt"), rows, "There are no such steps.")
     if page.next_after is not None:
@@ -427,11 +433,11 @@ def show_steps(
 @with_json
 def show_statistics(url: str, definition: str | None, as_json: bool) -> None:
     """Count workflows by state and time of creation; each is in one column."""
-    found = ask(url, lambda client: client.workflows.statistics(definition))
+    statistics = ask(url, lambda client: client.workflows.statistics(definition))
     if as_json:
-        print_json(found)
+        print_json(statistics)
         return
-    columns = (found.current, found.past_hour, found.past_24h, found.all_time)
+    columns = (statistics.current, statistics.past_hour, statistics.past_24h, statistics.all_time)
     print_table(
         ("state", "# last hour", "# the hour before", "# last day", "# earlier"),
         [(state, *(column[state] for column in columns)) for state in ALL_STATES],
@@ -456,7 +462,7 @@ def show_notes(workflow_id: str, url: str, add: str | None, as_json: bool) -> No
     if as_json:
         print_json({"notes": notes})
         return
-    rows = [(ago(parse_timestamp(one.at)), one.job_id, bytes(one.note).decode()) for one in notes]
+    rows = [(ago(parse_timestamp(note.at)), note.job_id, bytes(note.note).decode()) for note in notes]
     print_table(("when", "job", "note"), rows, "There are no notes.")
 
 
@@ -473,16 +479,16 @@ def show_notes(workflow_id: str, url: str, add: str | None, as_json: bool) -> No
 @with_json
 def show_properties(workflow_id: str, url: str, values: tuple[str, ...], names: tuple[str, ...], as_json: bool) -> None:
     """Show or change the properties that the tasks of a workflow share."""
-    given = {name: msgspec.Raw(msgspec.json.encode(value)) for name, value in map(parameter, values)}
-    changes = Changes(given, names)
+    new_values = {name: msgspec.Raw(msgspec.json.encode(value)) for name, value in map(parameter, values)}
+    changes = Changes(new_values, names)
     if changes.is_nothing:
-        found = ask(url, lambda client: client.workflows.properties(workflow_id))
+        properties = ask(url, lambda client: client.workflows.properties(workflow_id))
     else:
-        found = ask(url, lambda client: client.workflows.change_properties(PropertyChange(workflow_id, changes)))
+        properties = ask(url, lambda client: client.workflows.change_properties(PropertyChange(workflow_id, changes)))
     if as_json:
-        print_json({"properties": found})
+        print_json({"properties": properties})
         return
-    rows = [(name, bytes(one.value).decode(), one.version) for name, one in found.items()]
+    rows = [(name, bytes(stored.value).decode(), stored.version) for name, stored in properties.items()]
     print_table(("name", "value", "# version"), rows, "The workflow has no properties.")
 
 

@@ -46,8 +46,8 @@ DNS_TIMEOUT_SECONDS: Final = 5.0
 """DNS lookup timeout, in seconds."""
 
 _TRANSLATED: Final = tuple(
-    ipaddress.ip_network(one)
-    for one in ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32", "::ffff:0:0/96", "::/96", "fec0::/10")
+    ipaddress.ip_network(network)
+    for network in ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32", "::ffff:0:0/96", "::/96", "fec0::/10")
 )
 """Networks whose addresses stand for IPv4 addresses, which may be private ones; and site-local addresses."""
 
@@ -197,8 +197,8 @@ class WebhookSender:
     async def _addresses(self, host: str, port: int) -> list[str]:
         """Return the addresses of a host. Raise ``Refused`` if one is not public, unless ``trusting`` is set."""
         async with asyncio.timeout(DNS_TIMEOUT_SECONDS):
-            found = await _look_up(host, port)
-        addresses = [str(entry[4][0]).partition("%")[0] for entry in found]
+            entries = await _look_up(host, port)
+        addresses = [str(entry[4][0]).partition("%")[0] for entry in entries]
         for address in addresses:
             if not self.trusting and not is_public(address):
                 raise Refused(f"{host} is not a public host")
@@ -207,20 +207,20 @@ class WebhookSender:
 
 async def _beginning_of(response: httpx.Response) -> str:
     """Return the first characters of a response as they were sent: nothing is decompressed."""
-    found = b""
+    content = b""
     async for piece in response.aiter_raw():
-        found += piece
-        if len(found) >= MAX_RESPONSE_BYTES:
+        content += piece
+        if len(content) >= MAX_RESPONSE_BYTES:
             break
-    return found[:MAX_RESPONSE_BYTES].decode("utf-8", "replace")[:MAX_RESPONSE_CHARACTERS]
+    return content[:MAX_RESPONSE_BYTES].decode("utf-8", "replace")[:MAX_RESPONSE_CHARACTERS]
 
 
 def is_public(address: str) -> bool:
     """Return whether an address is one of the public Internet, and stands for no other address."""
-    found = ipaddress.ip_address(address)
-    if found.is_multicast or not found.is_global:
+    ip = ipaddress.ip_address(address)
+    if ip.is_multicast or not ip.is_global:
         return False
-    return found.version == 4 or not any(found in network for network in _TRANSLATED)
+    return ip.version == 4 or not any(ip in network for network in _TRANSLATED)
 
 
 async def _look_up(host: str, port: int) -> list[Any]:
@@ -229,22 +229,22 @@ async def _look_up(host: str, port: int) -> list[Any]:
     answer: asyncio.Future[list[Any]] = loop.create_future()
 
     def look() -> None:
-        found: list[Any] = []
+        entries: list[Any] = []
         error: OSError | None = None
         try:
-            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            entries = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except OSError as refused:
             error = refused
         except UnicodeError:
             error = socket.gaierror(f"{host[:60]!r} is not a valid host name")
         with contextlib.suppress(RuntimeError):  # the loop may be closed
-            loop.call_soon_threadsafe(tell, found, error)
+            loop.call_soon_threadsafe(tell, entries, error)
 
-    def tell(found: list[Any], error: OSError | None) -> None:
+    def tell(entries: list[Any], error: OSError | None) -> None:
         if answer.done():
             return
         if error is None:
-            answer.set_result(found)
+            answer.set_result(entries)
         else:
             answer.set_exception(error)
 

@@ -141,7 +141,7 @@ def run_in_caller_transaction(
 def _explained(error: Exception, url: PostgresUrl, database: str) -> Exception:
     """Return an error that says what to do, if a caller's connection cannot use the tables; else the same."""
     causes = (error, error.__cause__, getattr(error, "orig", None))
-    state = next((found for one in causes if (found := getattr(one, "sqlstate", None))), None)
+    state = next((sqlstate for cause in causes if (sqlstate := getattr(cause, "sqlstate", None))), None)
     where = f"the schema {url.schema!r} of the database {database!r}"
     if state in _NO_TABLES:
         return InvalidRequest(

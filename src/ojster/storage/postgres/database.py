@@ -136,8 +136,8 @@ class PostgresDatabase(Database):
             lane.disconnect()
 
     async def survey(self, operation: Operation[A, R], argument: A) -> R:
-        if self._replica is not None and (found := await self._replica.read(operation, (argument,))) is not None:
-            return found[0]
+        if self._replica is not None and (answers := await self._replica.read(operation, (argument,))) is not None:
+            return answers[0]
         return await self.read(operation, argument)
 
     @property

@@ -77,10 +77,10 @@ class ListeningConnection(psycopg.Connection):
                     self.pgconn.socket,
                     (select.POLLIN if wanted & Wait.R else 0) | (select.POLLOUT if wanted & Wait.W else 0),
                 )
-                if not (found := poll.poll(ANSWER_SECONDS * 1000)):
+                if not (ready := poll.poll(ANSWER_SECONDS * 1000)):
                     self.close()
                     raise psycopg.OperationalError(f"The database has not answered for {ANSWER_SECONDS:g} seconds.")
-                events = found[0][1]
+                events = ready[0][1]
                 wanted = gen.send(Ready.R * bool(events & ~select.POLLOUT) | Ready.W * bool(events & select.POLLOUT))
         except StopIteration as end:
             answer: R = end.value
@@ -283,11 +283,11 @@ class PostgresNotifier:
 
 def messages(sender: str, topics: Iterable[str]) -> list[str]:
     """Return the messages of a sender with these topics, as few as possible."""
-    found: list[str] = []
+    messages: list[str] = []
     message = sender
     for topic in topics:
         if len(message.encode()) + len(topic.encode()) >= MAX_NOTIFICATION_BYTES:
-            found.append(message)
+            messages.append(message)
             message = sender
         message += "\n" + topic
-    return [*found, message]
+    return [*messages, message]

@@ -137,16 +137,14 @@ class Array(NamedTuple):
                 return struct.pack(f">iiiii{'iq' * count}", 1, 0, _INT8_OID, count, 1, *flat)
             case "bigint":
                 return _array(
-                    _INT8_OID, [None if one is None else one.to_bytes(8, "big", signed=True) for one in values]
+                    _INT8_OID, [None if number is None else number.to_bytes(8, "big", signed=True) for number in values]
                 )
             case "text":
-                return _array(_TEXT_OID, [None if one is None else _text(one) for one in values])
+                return _array(_TEXT_OID, [None if text is None else _text(text) for text in values])
             case "bytea":
                 return _array(_BYTEA_OID, values)
             case "uuid":
-                return _array(
-                    _UUID_OID, [None if one is None else bytes.fromhex(one.replace("-", "")) for one in values]
-                )
+                return _array(_UUID_OID, [None if id is None else bytes.fromhex(id.replace("-", "")) for id in values])
 
 
 def ints(values: Sequence[int | None]) -> Array:

@@ -86,7 +86,7 @@ def successor(birth: object, conninfo: str) -> str | None:
         return None
 
 
-def with_first(conninfo: str, found: psycopg.Connection) -> str:
+def with_first(conninfo: str, connection: psycopg.Connection) -> str:
     """Return a connection string that begins with the host that was found to be the primary.
 
     The next connection then does not wait first for one that hangs.
@@ -96,7 +96,7 @@ def with_first(conninfo: str, found: psycopg.Connection) -> str:
     if len(hosts) == 1 or "hostaddr" in parts or len(ports) not in (1, len(hosts)):
         return conninfo
     places = list(zip(hosts, ports if len(ports) > 1 else ports * len(hosts), strict=True))
-    here = (found.info.host, found.info.port)
+    here = (connection.info.host, connection.info.port)
     places.sort(key=lambda place: (place[0], int(place[1] or os.environ.get("PGPORT") or DEFAULT_PORT)) != here)
     port = {"port": ",".join(port for _, port in places)} if "port" in parts else {}
     return make_conninfo(conninfo, host=",".join(host for host, _ in places), **port)

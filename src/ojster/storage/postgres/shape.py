@@ -33,14 +33,14 @@ def intended_shape() -> Shape:
     for script in scripts("postgres"):
         for verb, name in _INDEX.findall(script):
             (indexes.add if verb == "CREATE" else indexes.discard)(name)
-        for table, given in (*_TABLE.findall(script), *_SET.findall(script)):
-            parameters.setdefault(table, {}).update(_pairs(given))
+        for table, options in (*_TABLE.findall(script), *_SET.findall(script)):
+            parameters.setdefault(table, {}).update(_pairs(options))
     shown = {table: frozenset(f"{name}={value}" for name, value in own.items()) for table, own in parameters.items()}
     return Shape(frozenset(indexes), shown)
 
 
-def _pairs(given: str) -> Iterator[tuple[str, str]]:
-    for part in filter(None, map(str.strip, given.split(","))):
+def _pairs(options: str) -> Iterator[tuple[str, str]]:
+    for part in filter(None, map(str.strip, options.split(","))):
         name, _, value = part.partition("=")
         yield name.strip(), value.strip()
 
@@ -71,15 +71,15 @@ def actual_shape(connection: psycopg.Connection[Any], schema: str) -> Shape:
 
 def differences(intended: Shape, actual: Shape) -> list[str]:
     """Return what is missing of the intended shape, or changed, in words."""
-    found = [f"the index {name} is missing or not valid" for name in sorted(intended.indexes - actual.indexes)]
+    differences = [f"the index {name} is missing or not valid" for name in sorted(intended.indexes - actual.indexes)]
     for table, parameters in sorted(intended.parameters.items()):
         present = actual.parameters.get(table)
         if present is None:
-            found.append(f"the table {table} is missing")
+            differences.append(f"the table {table} is missing")
             continue
-        names = {one.partition("=")[0] for one in parameters}
+        names = {pair.partition("=")[0] for pair in parameters}
         if missing := sorted(parameters - present):
-            found.append(f"{table} lacks {', '.join(missing)}")
+            differences.append(f"{table} lacks {', '.join(missing)}")
         elif "autovacuum_enabled=false" in present and "autovacuum_enabled" not in names:
-            found.append(f"autovacuum is off for {table}")
-    return found
+            differences.append(f"autovacuum is off for {table}")
+    return differences

@@ -121,15 +121,15 @@ class PostgresTransaction(Transaction):
     def insert_rows(self, table: str, columns: Mapping[str, ColumnType], rows: Sequence[Sequence[Any]]) -> None:
         if rows:
             names = ", ".join(columns)
-            given = f"SELECT {names} FROM {unnest(*columns.values())} AS given ({names})"
-            self._in_columns(f"INSERT INTO {table} ({names}) {given}", columns, rows)
+            selected = f"SELECT {names} FROM {unnest(*columns.values())} AS given ({names})"
+            self._in_columns(f"INSERT INTO {table} ({names}) {selected}", columns, rows)
 
     def update_rows(self, table: str, columns: Mapping[str, ColumnType], rows: Sequence[Sequence[Any]]) -> None:
         if rows:
             key, *others = columns
             changes = ", ".join(f"{name} = given.{name}" for name in others)
-            given = f"{unnest(*columns.values())} AS given ({', '.join(columns)})"
-            sql = f"UPDATE {table} SET {changes} FROM {given} WHERE {table}.{key} = given.{key}"
+            new_values = f"{unnest(*columns.values())} AS given ({', '.join(columns)})"
+            sql = f"UPDATE {table} SET {changes} FROM {new_values} WHERE {table}.{key} = given.{key}"
             self._in_columns(sql, columns, rows)
 
     def _in_columns(self, sql: str, columns: Mapping[str, ColumnType], rows: Sequence[Sequence[Any]]) -> None:
@@ -164,8 +164,8 @@ class PostgresTransaction(Transaction):
         return [number for (number,) in self.execute(self._statements.number_workflows, (count,))]
 
     def queues_with_jobs(self, queues: Sequence[str]) -> Sequence[str]:
-        found = {name for (name,) in self.execute(WITH_JOBS, (texts(queues),))}
-        return [queue for queue in queues if queue in found]
+        nonempty = {name for (name,) in self.execute(WITH_JOBS, (texts(queues),))}
+        return [queue for queue in queues if queue in nonempty]
 
     def start_jobs(self, jobs: Sequence[Job]) -> None:
         self.execute(
@@ -222,11 +222,11 @@ class PostgresTransaction(Transaction):
         return {row[1]: Job(*row) for row in self.execute(FIND_JOBS, (uuids(ids),))} if ids else {}
 
     def _read_envelopes(self, jobs: Sequence[Job]) -> None:
-        found: dict[int, bytes] = dict(self.execute(ENVELOPES, (ints([job.seq for job in jobs]),)))
+        envelopes: dict[int, bytes] = dict(self.execute(ENVELOPES, (ints([job.seq for job in jobs]),)))
         for job in jobs:
-            if job.seq not in found:
+            if job.seq not in envelopes:
                 raise TryAgain(f"The job {job.id} was deleted meanwhile.")
-            job.envelope = found[job.seq]
+            job.envelope = envelopes[job.seq]
 
     def tidy(self) -> None:
         """Fold the counts of callers' transactions from slots of their own, and insert the queues they used."""

@@ -109,9 +109,9 @@ def parse_postgres_url(url: str) -> PostgresUrl:
     if not parts.netloc and not rest.startswith(f"{parts.scheme}://"):  # urlunsplit drops an empty host
         rest = rest.replace(f"{parts.scheme}:", f"{parts.scheme}://", 1)
     try:
-        given = conninfo_to_dict(rest)
-        defaults = DEFAULTS | (PRIMARY if "," in f"{given.get('host', '')}{given.get('hostaddr', '')}" else {})
-        conninfo = make_conninfo(rest, **{name: value for name, value in defaults.items() if name not in given})
+        members = conninfo_to_dict(rest)
+        defaults = DEFAULTS | (PRIMARY if "," in f"{members.get('host', '')}{members.get('hostaddr', '')}" else {})
+        conninfo = make_conninfo(rest, **{name: value for name, value in defaults.items() if name not in members})
     except (psycopg.Error, UnicodeError) as error:
         # libpq's message may contain a part of the password.
         reason = "escape all special characters of the password." if "***" in shown else str(error).strip()
@@ -160,14 +160,14 @@ _PLACE: Final = re.compile(r"(?P<host>\[[0-9a-fA-F:.]+\]|[^\s,:\[\]]+)(:(?P<port
 def _replica(conninfo: str, hosts: str) -> str:
     """Return the connection string of a replica: that of the primary, with other hosts."""
     known = {name: str(value) for name, value in conninfo_to_dict(conninfo).items()}
-    found: list[tuple[str, str]] = []
+    servers: list[tuple[str, str]] = []
     for place in hosts.split(","):
         match = _PLACE.fullmatch(place)
         if match is None:
             what = "must name a host, or several with commas, as host or host:port"
             raise InvalidRequest(f"read_host, in the database URL, {what}.")  # it may hold a password
-        found.append((match["host"].strip("[]"), match["port"] or known.get("port", "").split(",")[0]))
-    own = {"host": ",".join(host for host, _ in found), "port": ",".join(port for _, port in found)}
+        servers.append((match["host"].strip("[]"), match["port"] or known.get("port", "").split(",")[0]))
+    own = {"host": ",".join(host for host, _ in servers), "port": ",".join(port for _, port in servers)}
     for name in ("hostaddr", "target_session_attrs"):
         known.pop(name, None)
     if known["connect_timeout"] == DEFAULTS["connect_timeout"]:

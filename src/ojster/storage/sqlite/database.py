@@ -216,9 +216,9 @@ class SqliteTransaction(Transaction):
 
     def _read_envelopes(self, jobs: Sequence[Job]) -> None:
         query = f"SELECT p.seq, {ENVELOPE} FROM payloads AS p WHERE p.seq {self.among}"
-        found: dict[int, bytes] = dict(self.execute(query, (self.integers([job.seq for job in jobs]),)))
+        envelopes: dict[int, bytes] = dict(self.execute(query, (self.integers([job.seq for job in jobs]),)))
         for job in jobs:
-            job.envelope = found[job.seq]
+            job.envelope = envelopes[job.seq]
 
 
 def _without_nul(ids: Sequence[str]) -> Sequence[str]:

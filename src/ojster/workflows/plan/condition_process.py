@@ -126,11 +126,11 @@ class ConditionProcess:
 
 def _read(pipe: int, length: int, ends: float) -> bytes:
     """Return so many bytes, or raise ``EOFError`` if they do not come before ``ends``."""
-    found = b""
-    while len(found) < length:
+    received = b""
+    while len(received) < length:
         ready, _, _ = select.select([pipe], [], [], max(0.0, ends - time.monotonic()))
-        more = os.read(pipe, length - len(found)) if ready else b""
+        more = os.read(pipe, length - len(received)) if ready else b""
         if not more:
             raise EOFError("The process for conditions gives no answer.")
-        found += more
-    return found
+        received += more
+    return received

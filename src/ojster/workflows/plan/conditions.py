@@ -87,10 +87,10 @@ def check_condition(text: str, names: Iterable[str] = ()) -> frozenset[str]:
     kind = _type_of(text, frozenset(names))
     if kind not in ("BOOL", "DYN"):
         raise InvalidCondition(f"The condition {text!r:.80} is of type {kind.lower()}; it must be true or false.")
-    found = {match[1] or match[2] or match[3] for match in _STEPS.finditer(text) if match[0].startswith("steps")}
-    if None in found:
+    steps = {match[1] or match[2] or match[3] for match in _STEPS.finditer(text) if match[0].startswith("steps")}
+    if None in steps:
         raise InvalidCondition("A condition must name each step that it refers to: steps.NAME or steps['NAME'].")
-    return frozenset(name for name in found if name is not None)
+    return frozenset(name for name in steps if name is not None)
 
 
 def _is_odd(text: str) -> bool:

@@ -52,9 +52,9 @@ def has_definitions(members: Members) -> bool:
 def complete_nested(tx: Transaction, requests: Sequence[Nested]) -> list[Members | OjsterError]:
     """Return requests in which each step that is a definition has its steps, or the refusal."""
     results: list[Members | OjsterError] = []
-    for one in requests:
+    for request in requests:
         try:
-            results.append(with_nested(tx, one.members, one.tenant, one.name))
+            results.append(with_nested(tx, request.members, request.tenant, request.name))
         except OjsterError as refusal:
             results.append(refusal)
     return results
@@ -109,14 +109,14 @@ class _Completion:
     def _complete(self, members: Members, path: str, around: tuple[str, ...]) -> Members:
         name = text(members, MEMBER, path) or ""
         version = _version_of(members, path)
-        found = find(self._tx, qualify(self._tenant, name), version)
-        if found is None:
+        definition = find(self._tx, qualify(self._tenant, name), version)
+        if definition is None:
             which = "" if version is None else f"version {version} of the "
             raise Problem(f"{path}.definition", f"There is no {which}definition {name!r:.60}.")
         if name in around or len(around) >= MAX_NESTED_DEFINITIONS:
             line = " → ".join((*around, name))
             raise Problem(f"{path}.definition", f"Definitions contain each other, or too many do: {line:.200}.")
-        if others := sorted(set(_OF_WHOLE_WORKFLOWS) & found.members.keys()):
+        if others := sorted(set(_OF_WHOLE_WORKFLOWS) & definition.members.keys()):
             raise Problem(
                 f"{path}.definition",
                 f"The definition {name!r:.60} has {others[0]!r}, which only a whole workflow can have. Give the step a "
@@ -124,14 +124,16 @@ class _Completion:
             )
         params = json_object(members, "params", path)
         if not may_hold_references(params):
-            _check(found, params, path)
+            _check(definition, params, path)
         own: Members = {member: raw for member, raw in members.items() if member != "params"}
-        own["definition_version"] = msgspec.Raw(_encode(found.version))
+        own["definition_version"] = msgspec.Raw(_encode(definition.version))
         own["params"] = msgspec.Raw(params)
-        own["do"] = msgspec.Raw(_encode(self.inside(_body_of(found), f"{path}.do", (*around, name))))
-        if found.params_schema is not None:
-            own["params_schema"] = msgspec.Raw(found.params_schema)
-        own.update(self.inside({one: own[one] for one in ("fallback", "compensate") if one in own}, path, around))
+        own["do"] = msgspec.Raw(_encode(self.inside(_body_of(definition), f"{path}.do", (*around, name))))
+        if definition.params_schema is not None:
+            own["params_schema"] = msgspec.Raw(definition.params_schema)
+        own.update(
+            self.inside({member: own[member] for member in ("fallback", "compensate") if member in own}, path, around)
+        )
         return own
 
 

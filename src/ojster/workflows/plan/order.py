@@ -97,13 +97,13 @@ class PlanOrder:
 
     def after(self, node: Node, before: Iterable[Node], inputs: Inputs | None) -> None:
         """Let a node start after others have ended."""
-        for one in before:
-            self.before.setdefault(node.id, {})[one.id] = None
-            self.plan.edges.append((one.id, node.id))
-            one.followed |= Followed.HERE
+        for earlier in before:
+            self.before.setdefault(node.id, {})[earlier.id] = None
+            self.plan.edges.append((earlier.id, node.id))
+            earlier.followed |= Followed.HERE
             node.waiting += 1
-            if one.has_ended:
-                count_ended_predecessor(node, one)
+            if earlier.has_ended:
+                count_ended_predecessor(node, earlier)
         if inputs is not None:
             self.give(node, inputs)
 
@@ -161,28 +161,28 @@ class PlanOrder:
 
     def seek(self, node: Node, raw: bytes | msgspec.Raw, path: str) -> bool:
         """Record a node's lookups in the workflow's collection; return whether it has any lookup."""
-        found = list(lookups_in(raw))
-        for one in found:
-            if may_hold_references(one):
+        raw_lookups = list(lookups_in(raw))
+        for raw_lookup in raw_lookups:
+            if may_hold_references(raw_lookup):
                 continue  # its references are resolved when the node starts
             try:
-                lookups, _ = read_lookup(one)
+                lookups, _ = read_lookup(raw_lookup)
             except OjsterError as error:
                 raise Problem(path, error.message) from None
             self.sought += [(node.id, lookup, path) for lookup in lookups if lookup.collection == INTERNAL]
-        return bool(found)
+        return bool(raw_lookups)
 
     def find_names(self, container: Node, mark: int) -> None:
         """Resolve names that are used inside a container among its children."""
         left = []
         for pending in self.pending[mark:]:
             for name in sorted(pending.names):
-                found = self.among(container, pending.inner, name)
-                if found is None or found is pending.inner:
+                producer = self.among(container, pending.inner, name)
+                if producer is None or producer is pending.inner:
                     continue
                 pending.names.discard(name)
-                pending.spec.names[name] = found.id
-                self.put_in_order(container, pending.inner, found, name, pending.path)
+                pending.spec.names[name] = producer.id
+                self.put_in_order(container, pending.inner, producer, name, pending.path)
             if pending.names:
                 pending.inner = container
                 left.append(pending)
@@ -207,12 +207,12 @@ class PlanOrder:
             return children[place] if 0 <= place < len(children) else None
         return self.names.get(container.id, {}).get(name)
 
-    def put_in_order(self, container: Node, inner: Node, found: Node, name: str, path: str) -> None:
+    def put_in_order(self, container: Node, inner: Node, producer: Node, name: str, path: str) -> None:
         """Ensure that a referenced step ends first; in a graph, add the dependency."""
         match container.kind:
-            case Kind.GRAPH if found.id not in self.before.get(inner.id, {}):
-                self.after(inner, [found], Inputs.NEEDED)
-            case Kind.CHAIN if found.position > inner.position:
+            case Kind.GRAPH if producer.id not in self.before.get(inner.id, {}):
+                self.after(inner, [producer], Inputs.NEEDED)
+            case Kind.CHAIN if producer.position > inner.position:
                 self.problems.append(Problem(path, f"The step {name!r:.60} comes later than this one."))
             case Kind.GROUP | Kind.MAP:
                 self.problems.append(Problem(path, f"The step {name!r:.60} runs at the same time as this one."))
@@ -293,24 +293,24 @@ class PlanOrder:
         The one waits for the other alone, not for the containers between them. What runs depending on how another part
         of its container ended, like a callback, is no such step: the container around both parts waits.
         """
-        inner, found = self.ancestry(consumer), self.ancestry(producer)
+        inner, outer = self.ancestry(consumer), self.ancestry(producer)
         level = 0
-        while level < min(len(inner), len(found)) and inner[level].id == found[level].id:
+        while level < min(len(inner), len(outer)) and inner[level].id == outer[level].id:
             level += 1
-        if not 0 < level < min(len(inner), len(found)):
+        if not 0 < level < min(len(inner), len(outer)):
             self.problems.append(Problem(path, f"{name!r:.60} is promised by this step or by one inside it."))
             return
-        container, before, after = inner[level - 1], found[level], inner[level]
+        container, before, after = inner[level - 1], outer[level], inner[level]
         known = len(self.plan.edges)
         if container.kind in TWO_PART:
             if before.position >= after.position:
                 self.problems.append(Problem(path, f"The step that promises {name!r:.60} comes later than this step."))
-        elif container.kind != Kind.GRAPH or (inner[-1] is after and found[-1] is before):
+        elif container.kind != Kind.GRAPH or (inner[-1] is after and outer[-1] is before):
             self.put_in_order(container, after, before, before.name or str(before.position), path)
             if container.kind == Kind.GRAPH and self.plan.edges[known:]:
                 self.plan.promised.add((before.id, after.id))
         elif before.id not in self.before.get(after.id, ()):
-            self._cross(_decided_alone(inner[level:]), found[level:])
+            self._cross(_decided_alone(inner[level:]), outer[level:])
 
     def _cross(self, consumer: Node, line: Sequence[Node]) -> None:
         """Let a node start after one in another container has ended; ``line``: that one, after those around it."""

@@ -301,8 +301,8 @@ class Planner:
         spec.request = msgspec.Raw(_encode(request))
         node = self._node(Kind.JOB, here.parent, here.position, spec, here.path, here.place)
         self.unknown += misspelt_in(request, here.path)
-        self.plan.promises += [Promise(node.id, here.place, one) for one in provided]
-        self._order.promised += [(node.id, one.name, one.category) for one in provided]
+        self.plan.promises += [Promise(node.id, here.place, promised) for promised in provided]
+        self._order.promised += [(node.id, promised.name, promised.category) for promised in provided]
         spec.has_references = self._order.refer(node, spec, request.get("args", b""), here.path)
         job = self._models.read(request, self._tenant)
         refuse_reserved(job.queue)
@@ -477,7 +477,7 @@ class Planner:
             (node.id, name, category) for _, name, category in self._order.promised[promised:]
         ]
         self._order.sought[sought:] = [(node.id, lookup, where) for _, lookup, where in self._order.sought[sought:]]
-        own = {one.item.name: Promise(node.id, here.place, one.item) for one in self.plan.promises[kept:]}
+        own = {promise.item.name: Promise(node.id, here.place, promise.item) for promise in self.plan.promises[kept:]}
         self.plan.promises[kept:] = own.values()
         del self.plan.later_jobs[later:]
         for number in range(self._order.first + made, self._order.first + len(self.plan.nodes)):

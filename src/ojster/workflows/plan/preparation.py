@@ -19,9 +19,9 @@ async def complete_steps(database: Database, new: NewWorkflow, preparation: Prep
     """Run the middleware and the queue rules on the jobs of a workflow, as ``Preparation.job`` does for a job."""
     async for node, spec in in_turns(zip(new.plan.nodes, new.plan.specs, strict=True)):
         if spec.request is not msgspec.UNSET:
-            given = read_members(spec.request, "The step")
-            members = await preparation.complete(dict(given))
-            if members == given:
+            step = read_members(spec.request, "The step")
+            members = await preparation.complete(dict(step))
+            if members == step:
                 continue
             spec.request = msgspec.Raw(msgspec.json.encode(members))
             largest = database.settings.largest_job

@@ -130,9 +130,9 @@ def trace_members(metadata: bytes) -> Members:
     """
     if b"traceparent" not in metadata:
         return {}
-    given = read_members(metadata, "The metadata")
-    carried = {name: given[name] for name in ("traceparent", "tracestate", "baggage") if name in given}
-    return carried | {"ojs.workflow.trace_origin": given["traceparent"]} if "traceparent" in given else {}
+    members = read_members(metadata, "The metadata")
+    carried = {name: members[name] for name in ("traceparent", "tracestate", "baggage") if name in members}
+    return carried | {"ojs.workflow.trace_origin": members["traceparent"]} if "traceparent" in members else {}
 
 
 def refuse_rule(raw: msgspec.Raw, path: str) -> None:
@@ -212,7 +212,10 @@ def promise(request: Members, provided: Sequence[Provided], path: str) -> None:
     """Add reactions to a step's job that put what it provides into the workflow's collection on success."""
     reactions = read_members(request.get(REACTIONS, b"{}"), f"{path}.{REACTIONS}")
     actions: list[Any] = list(raw_list(reactions.get("on_success", b"[]")))
-    actions += [Collect(one.name, INTERNAL, one.category, one.data, artifacts=one.artifact) for one in provided]
+    actions += [
+        Collect(promised.name, INTERNAL, promised.category, promised.data, artifacts=promised.artifact)
+        for promised in provided
+    ]
     reactions["on_success"] = msgspec.Raw(_encode(actions))
     request[REACTIONS] = msgspec.Raw(_encode(reactions))
 

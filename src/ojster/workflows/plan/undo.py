@@ -85,7 +85,7 @@ def own_compensation(members: Members, path: str, *, is_allowed: bool) -> Own | 
     request = compensation_of(members)
     moment = text(members, "compensate_when", path)
     if moment is not None and moment not in UNDO_MOMENTS:
-        shown = " or ".join(repr(one) for one in UNDO_MOMENTS)
+        shown = " or ".join(repr(moment) for moment in UNDO_MOMENTS)
         raise Problem(f"{path}.compensate_when", f"'compensate_when' must be {shown}, not {moment!r:.40}.")
     if request is None:
         if moment is not None:
@@ -250,7 +250,7 @@ class UndoPlan:
         children = {child.id: child for child in self._order.children[container.id]}
         if container.kind != Kind.GRAPH:
             return list(children.values())[::-1]
-        before = {id: [one for one in self._order.before.get(id, ()) if one in children] for id in children}
+        before = {id: [earlier for earlier in self._order.before.get(id, ()) if earlier in children] for id in children}
         return [children[id] for id in graphlib.TopologicalSorter(before).static_order()][::-1]
 
     def _arrange(self, done: Node, steps: Sequence[Node], undoing: Node) -> None:
@@ -259,8 +259,8 @@ class UndoPlan:
         preceding = {step.id: [id for id in self._order.before.get(step.id, ()) if id in numbers] for step in steps}
         following: dict[int, list[int]] = {}
         for id, earlier in preceding.items():
-            for one in earlier:
-                following.setdefault(one, []).append(id)
+            for predecessor in earlier:
+                following.setdefault(predecessor, []).append(id)
         last: dict[int, list[Node]] = {}
         """What undoes each step, or else what undoes the steps after it."""
         for step in steps:
@@ -279,19 +279,19 @@ class UndoPlan:
         return node
 
     def _copy_order(self, originals: Sequence[Node], copies: Sequence[Node]) -> None:
-        numbers = {one.id: other for one, other in zip(originals, copies, strict=True)}
-        for one in originals:
-            earlier = [numbers[id] for id in self._order.before.get(one.id, ()) if id in numbers]
-            self._order.after(numbers[one.id], earlier, None)
+        numbers = {original.id: other for original, other in zip(originals, copies, strict=True)}
+        for original in originals:
+            earlier = [numbers[id] for id in self._order.before.get(original.id, ()) if id in numbers]
+            self._order.after(numbers[original.id], earlier, None)
 
     def _put_before(self, units: Sequence[Node], heads: Sequence[Node]) -> None:
         """Undo added steps before those that are there."""
         followed = {id for unit in units for id in self._order.before.get(unit.id, ())}
         last = [unit for unit in units if unit.id not in followed]
         if len(last) > 1 and len(heads) > 1:  # one after the other, lest arrows multiply
-            for one, other in itertools.pairwise(units):
-                if one.id not in self._order.before.get(other.id, ()):
-                    self._order.after(other, [one], None)
+            for earlier_unit, other in itertools.pairwise(units):
+                if earlier_unit.id not in self._order.before.get(other.id, ()):
+                    self._order.after(other, [earlier_unit], None)
             last = list(units[-1:])
         for head in heads:
             self._order.after(head, last, None)
@@ -317,7 +317,7 @@ class UndoPlan:
             spec.names = {name: numbers[at].id if at in numbers else at for name, at in spec.names.items()}
             spec.mirrors = [numbers[at].id for at in spec.mirrors if at in numbers]
             earlier = self._order.before.get(id, ()) if node is not top else ()
-            self._order.after(node, [numbers[one] for one in earlier if one in numbers], None)
+            self._order.after(node, [numbers[predecessor] for predecessor in earlier if predecessor in numbers], None)
             if id in self._done:
                 self._done[node.id] = self._done[id]
                 self.spec_of(self._done[id]).mirrors.append(node.id)

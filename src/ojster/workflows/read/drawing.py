@@ -131,7 +131,7 @@ class _Mermaid:
         for branch, label in ((info.on_error, "on error"), (info.on_cancel, "on cancel")):
             if branch is not None:
                 name = self._step(branch, "  ")
-                self._lines += [f"  {one} -. {label} .-> {name}" for one in last[-1:]]
+                self._lines += [f"  {previous} -. {label} .-> {name}" for previous in last[-1:]]
         states = sorted({step.state for step in info.walk()})
         for state in states:
             fill, stroke = COLOURS[state]
@@ -162,15 +162,15 @@ class _Mermaid:
             self._lines.append(f"{indent}{self._names[id(before)]} {arrow} {self._names[id(after)]}")
         for label, callback in container.callbacks.items():
             name = self._step(callback, indent)
-            self._lines += [f"{indent}{one} -. {label} .-> {name}" for one in names]
+            self._lines += [f"{indent}{box} -. {label} .-> {name}" for box in names]
         before_undoing = names[-1:]
         for step in container.compensations:
             name = self._step(step, indent)
-            self._lines += [f"{indent}{one} -. compensate .-> {name}" for one in before_undoing]
+            self._lines += [f"{indent}{box} -. compensate .-> {name}" for box in before_undoing]
             before_undoing = [name]
         if isinstance(container, StepInfo) and container.fallback is not None:
             name = self._step(container.fallback, indent)
-            self._lines += [f"{indent}{one} -. fallback .-> {name}" for one in names]
+            self._lines += [f"{indent}{box} -. fallback .-> {name}" for box in names]
         return names
 
     def _group(self, group: str | int, members: Sequence[StepInfo], indent: str) -> None:
@@ -256,7 +256,7 @@ class _Svg:
         """Arrange the children of a container in columns."""
         boxes = {id(child): self._box(child) for child in shown.children}
         main = [*(shown.steps or ()), *(shown.jobs or ())]
-        arrows = [(boxes[id(one)], boxes[id(other)], label) for one, other, label in arrows_of(shown)]
+        arrows = [(boxes[id(step)], boxes[id(other)], label) for step, other, label in arrows_of(shown)]
         columns = _columns([boxes[id(child)] for child in main], arrows)
         behind = [(boxes[id(step)], name) for name, step in shown.callbacks.items()]
         if isinstance(shown, StepInfo) and shown.fallback is not None:
@@ -271,7 +271,7 @@ class _Svg:
         before = last
         for step in shown.compensations:
             columns.append([boxes[id(step)]])
-            arrows += [(one, boxes[id(step)], "undo") for one in before]
+            arrows += [(box, boxes[id(step)], "undo") for box in before]
             before = columns[-1]
         return _arranged([_framed(column) for column in columns], arrows)
 
@@ -358,14 +358,14 @@ def _framed(column: Sequence[_Box]) -> list[_Box]:
 def _columns(boxes: Sequence[_Box], arrows: Sequence[tuple[_Box, _Box, str]]) -> list[list[_Box]]:
     """Put each box one column to the right of its rightmost predecessor."""
     before: dict[int, list[_Box]] = {}
-    for one, other, _ in arrows:
-        before.setdefault(id(other), []).append(one)
+    for tail, other, _ in arrows:
+        before.setdefault(id(other), []).append(tail)
     ranks: dict[int, int] = {}
     waiting = list(boxes)
     while waiting:
-        ready = [box for box in waiting if all(id(one) in ranks for one in before.get(id(box), ()))] or waiting
+        ready = [box for box in waiting if all(id(tail) in ranks for tail in before.get(id(box), ()))] or waiting
         for box in ready:
-            ranks[id(box)] = 1 + max((ranks.get(id(one), -1) for one in before.get(id(box), ())), default=-1)
+            ranks[id(box)] = 1 + max((ranks.get(id(tail), -1) for tail in before.get(id(box), ())), default=-1)
         waiting = [box for box in waiting if id(box) not in ranks]
     columns: list[list[_Box]] = [[] for _ in range(1 + max(ranks.values(), default=-1))]
     for box in boxes:

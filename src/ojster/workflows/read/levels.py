@@ -65,7 +65,7 @@ class Level(msgspec.Struct, frozen=True):
 
 def show_levels(tx: Transaction, requests: Sequence[LevelRequest]) -> list[Level | None]:
     """Return a page of each container; ``None``: there is no such workflow, or no such container."""
-    return [_show(tx, one) for one in requests]
+    return [_show(tx, request) for request in requests]
 
 
 def _show(tx: Transaction, request: LevelRequest) -> Level | None:

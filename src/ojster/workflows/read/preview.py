@@ -22,8 +22,8 @@ def preview(wire: Mapping[str, Any]) -> WorkflowInfo:
 
 def _preview_children(shown: WorkflowInfo | StepInfo, wire: Mapping[str, Any], place: str) -> None:
     for noun in ("steps", "jobs"):
-        given = enumerate(wire.get(noun, ()))
-        steps = [_preview_step(step, index, f"{place}{step.get('id', index)}") for index, step in given]
+        steps_with_index = enumerate(wire.get(noun, ()))
+        steps = [_preview_step(step, index, f"{place}{step.get('id', index)}") for index, step in steps_with_index]
         if steps:
             setattr(shown, noun, steps)
     if "do" in wire:

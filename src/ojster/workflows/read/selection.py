@@ -61,8 +61,8 @@ def _page(tx: Transaction, chosen: WorkflowFilter) -> WorkflowPage:
         more = len(workflows) > chosen.limit
         workflows = workflows[: chosen.limit]
         before = workflows[-1].seq if more else None
-    waits = find_waits(tx, [one.seq for one in workflows if one.finished_at is None])
-    return WorkflowPage([summary_of(one, waits.get(one.seq, ())) for one in workflows], total, before)
+    waits = find_waits(tx, [workflow.seq for workflow in workflows if workflow.finished_at is None])
+    return WorkflowPage([summary_of(workflow, waits.get(workflow.seq, ())) for workflow in workflows], total, before)
 
 
 def _conditions(chosen: WorkflowFilter) -> tuple[str, dict[str, Any]]:
@@ -84,11 +84,11 @@ def _older(
     tx: Transaction, where: str, parameters: dict[str, Any], before: int | None, limit: int, offset: int = 0
 ) -> list[Workflow]:
     """Return the newest matching workflows that are older than the one with the number ``before``."""
-    given = parameters | {"limit": limit, "offset": offset}
+    bounds = parameters | {"limit": limit, "offset": offset}
     if before is not None:
         where += " AND seq < :before"
-        given["before"] = before
-    rows = workflow_rows(tx, f"{where} ORDER BY seq DESC LIMIT :limit OFFSET :offset", given)
+        bounds["before"] = before
+    rows = workflow_rows(tx, f"{where} ORDER BY seq DESC LIMIT :limit OFFSET :offset", bounds)
     return [Workflow(*row) for row in rows]
 
 
@@ -99,21 +99,21 @@ def _with_params(
 
     No index covers parameters, so that each workflow is looked at, at most ``MAX_WINDOWS * _WINDOW`` for a page.
     """
-    found: list[Workflow] = []
+    matching: list[Workflow] = []
     before = chosen.before
     for _ in range(MAX_WINDOWS):
         window = _older(tx, where, parameters, before, _WINDOW)
-        for one in window:
-            before = one.seq
-            if _has(one.params, chosen.params):
-                found.append(one)
-                if len(found) == chosen.limit:
-                    return found, before
+        for workflow in window:
+            before = workflow.seq
+            if _has(workflow.params, chosen.params):
+                matching.append(workflow)
+                if len(matching) == chosen.limit:
+                    return matching, before
         if len(window) < _WINDOW:
-            return found, None
-    return found, before
+            return matching, None
+    return matching, before
 
 
 def _has(params: bytes, wanted: dict[str, Any]) -> bool:
-    given = _decode(params)
-    return all(name in given and is_same_json(given[name], value) for name, value in wanted.items())
+    values = _decode(params)
+    return all(name in values and is_same_json(values[name], value) for name, value in wanted.items())

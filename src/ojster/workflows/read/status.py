@@ -322,6 +322,6 @@ def _count(tx: Transaction, tenant: str | None, definition: str | None) -> Workf
             "definition": definition,
         },
     )
-    found = {(state, bucket): number for state, bucket, number in rows}
-    counts = [{state: found.get((state, place), 0) for state in ALL_STATES} for place in range(len(AGE_BUCKETS))]
+    counted = {(state, bucket): number for state, bucket, number in rows}
+    counts = [{state: counted.get((state, place), 0) for state in ALL_STATES} for place in range(len(AGE_BUCKETS))]
     return WorkflowStatistics(*counts)

@@ -159,11 +159,15 @@ def _found(tx: Transaction, chosen: StepFilter, root: int, first: int, last: int
     ((last,),) = tx.execute("SELECT max(id) FROM nodes WHERE id >= ? AND id <= ?", (root, last))
     end = min(last, first + MAX_EXAMINED)
     shown = describe(tx, _rows(tx, chosen, first, end, MAX_EXAMINED))
-    found = [one for one in shown if chosen.state in (None, one[1].state) and _has(one[1], chosen)]
-    if len(found) > chosen.limit:
-        found = found[: chosen.limit]
-        end = found[-1][0].id
-    return StepPage([step for _, step in found], end - root if end < last else None)
+    matching = [
+        shown_step
+        for shown_step in shown
+        if chosen.state in (None, shown_step[1].state) and _has(shown_step[1], chosen)
+    ]
+    if len(matching) > chosen.limit:
+        matching = matching[: chosen.limit]
+        end = matching[-1][0].id
+    return StepPage([step for _, step in matching], end - root if end < last else None)
 
 
 def _rows(tx: Transaction, chosen: StepFilter, first: int, last: int, limit: int) -> list[tuple[Any, ...]]:
@@ -202,7 +206,7 @@ def _rows(tx: Transaction, chosen: StepFilter, first: int, last: int, limit: int
 
 def _like(text: str) -> str:
     """Return the pattern of texts that contain ``text``."""
-    return "%" + "".join(f"!{one}" if one in "!%_" else one for one in text) + "%"
+    return "%" + "".join(f"!{character}" if character in "!%_" else character for character in text) + "%"
 
 
 def _has(step: StepRow, chosen: StepFilter) -> bool:

@@ -111,16 +111,16 @@ def _count(tx: Transaction, where: str, parameters: dict[str, Any]) -> int:
 
 def show_workflows(tx: Transaction, requests: Sequence[WorkflowRequest]) -> list[WorkflowInfo | None]:
     """Return each workflow, or ``None`` if it does not exist or belongs to another tenant."""
-    found: list[WorkflowInfo | None] = []
+    infos: list[WorkflowInfo | None] = []
     for request in requests:
         workflow = find_visible(tx, request.id, request.tenant)
         if workflow is None:
-            found.append(None)
+            infos.append(None)
         elif request.most_steps is None or workflow.nodes <= request.most_steps:
-            found.append(_View(tx, workflow).info())
+            infos.append(_View(tx, workflow).info())
         else:
-            found.append(_without_steps(tx, workflow) if request.most_steps else _summary(tx, workflow))
-    return found
+            infos.append(_without_steps(tx, workflow) if request.most_steps else _summary(tx, workflow))
+    return infos
 
 
 def find_visible(tx: Transaction, id: str, tenant: str | None) -> Workflow | None:
@@ -391,9 +391,9 @@ class _View:
         if errors is not None and node.state != NodeState.COMPLETED:
             shown.error = last_error(errors)
 
-    def _error(self, main: Node, given: WorkflowError | None) -> WorkflowError:
+    def _error(self, main: Node, cause: WorkflowError | None) -> WorkflowError:
         """Return the error of a workflow, completed with the steps that failed or were rejected."""
-        error = given or WorkflowError("step_failed", "A step failed.")
+        error = cause or WorkflowError("step_failed", "A step failed.")
         for node in self._nodes.values():
             if not _has_failed(node) or len(error.errors) >= MAX_WORKFLOW_ERRORS:
                 continue
@@ -409,11 +409,11 @@ class _View:
                 error.failed_step = child.name or str(child.position)
                 if steps.kind == Kind.CHAIN and child.parent == steps.id:
                     error.failed_step_index = child.position
-                if given is None:
+                if cause is None:
                     error.message = f"The step {error.failed_step!r} failed."
                 break
         else:
-            if given is None and error.errors:
+            if cause is None and error.errors:
                 error.code, error.message = error.errors[0]["code"], error.errors[0]["message"]
         return error
 
@@ -452,15 +452,15 @@ def superseded_jobs(
     among, parameters:
         The SQL condition that the ids of their nodes fulfil, and its values.
     """
-    found: dict[int, list[str]] = defaultdict(list)
+    ids: dict[int, list[str]] = defaultdict(list)
     for node, id in tx.execute(
         f"SELECT node, id FROM jobs WHERE node {among} AND superseded_by IS NOT NULL ORDER BY seq", parameters
     ):
-        found[node].append(str(id))
+        ids[node].append(str(id))
     for step in nodes:
         if step.job_id is not None and step.started_at is None:  # it was reset, and has no new job yet
-            found[step.id].append(step.job_id)
-    return found
+            ids[step.id].append(step.job_id)
+    return ids
 
 
 def _has_failed(node: Node) -> bool:

@@ -54,25 +54,25 @@ def waits_for(what: WaitingFor) -> str:
 
 def find_waits(tx: Transaction, seqs: Collection[int]) -> dict[int, list[WaitingFor]]:
     """Return what workflows wait for, by their ``seq``; those that wait for nothing are left out."""
-    found: dict[int, list[WaitingFor]] = defaultdict(list)
-    given = (tx.integers(sorted(seqs)),)
+    waits_by_workflow: dict[int, list[WaitingFor]] = defaultdict(list)
+    workflows = (tx.integers(sorted(seqs)),)
     gate = _exists("nodes AS n", "n.id", _BLOCKED)
-    for (seq,) in tx.execute(f"SELECT w.seq FROM workflows AS w WHERE w.seq {tx.among} AND {gate}", given):
-        found[seq].append("gate")
+    for (seq,) in tx.execute(f"SELECT w.seq FROM workflows AS w WHERE w.seq {tx.among} AND {gate}", workflows):
+        waits_by_workflow[seq].append("gate")
     held = _exists("jobs", "node", IS_SUSPENDED)
     waiting = [
-        seq for (seq,) in tx.execute(f"SELECT w.seq FROM workflows AS w WHERE w.seq {tx.among} AND {held}", given)
+        seq for (seq,) in tx.execute(f"SELECT w.seq FROM workflows AS w WHERE w.seq {tx.among} AND {held}", workflows)
     ]
     for what, condition in _CONDITIONS.items() if waiting else ():
         held = _exists("jobs", "node", f"{IS_SUSPENDED} AND {condition}")
         query = f"SELECT w.seq FROM workflows AS w WHERE w.seq {tx.among} AND {held}"
         for (seq,) in tx.execute(query, (tx.integers(sorted(waiting)),)):
-            found[seq].append(what)
+            waits_by_workflow[seq].append(what)
     promised = _exists(_PROMISED, "e.target", _WAITS_FOR_PROMISED)
     query = f"SELECT w.seq FROM workflows AS w WHERE w.seq {tx.among} AND w.finished_at IS NULL AND {promised}"
-    for (seq,) in tx.execute(query, given):
-        found[seq].append("promise")
-    return found
+    for (seq,) in tx.execute(query, workflows):
+        waits_by_workflow[seq].append("promise")
+    return waits_by_workflow
 
 
 _WAITS_OF_ONE: Final = ", ".join(
@@ -87,9 +87,9 @@ _WAITS_OF_ONE: Final = ", ".join(
 
 def waits_of(tx: Transaction, numbers: tuple[int, int]) -> list[WaitingFor]:
     """Return what one workflow waits for, in one statement; ``numbers``: the first and last id of its nodes."""
-    ((*found,),) = tx.execute(f"SELECT {_WAITS_OF_ONE}", {"first": numbers[0], "last": numbers[1]})
+    ((*counts,),) = tx.execute(f"SELECT {_WAITS_OF_ONE}", {"first": numbers[0], "last": numbers[1]})
     kinds: tuple[WaitingFor, ...] = ("gate", *_CONDITIONS, "promise")
-    return [what for what, waits in zip(kinds, found, strict=True) if waits]
+    return [what for what, waits in zip(kinds, counts, strict=True) if waits]
 
 
 def nodes_that_wait_for_items(tx: Transaction, numbers: tuple[int, int]) -> set[int]:

@@ -221,7 +221,7 @@ class Advance:
 
     def close(self, containers: Sequence[Node]) -> None:
         """End containers that have no unfinished children."""
-        children = self.graph.children_of([one for one in containers if one.kind in TWO_PART])
+        children = self.graph.children_of([container for container in containers if container.kind in TWO_PART])
         for container in containers:
             end = container.verdict or final_state_of(container, children.get(container.id, []))
             self.end(container, NodeState(end))

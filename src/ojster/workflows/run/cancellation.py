@@ -47,7 +47,9 @@ def cancel_workflows(tx: Transaction, orders: Sequence[WorkflowCancellation]) ->
 
     Spec: ojs-workflows 11.3
     """
-    return [steer(tx, one.workflow_id, partial(_cancel, stop_active=one.stop_active, by=one.by)) for one in orders]
+    return [
+        steer(tx, order.workflow_id, partial(_cancel, stop_active=order.stop_active, by=order.by)) for order in orders
+    ]
 
 
 def _cancel(run: Advance, workflow: Workflow, *, stop_active: bool = False, by: str | None = None) -> None:
@@ -98,7 +100,7 @@ _CANCELLED: Final = {"code": "cancelled", "message": "The workflow was cancelled
 
 def cancel_steps(tx: Transaction, addresses: Sequence[StepAddress]) -> list[str | OjsterError]:
     """Cancel steps and everything inside them, including active jobs; return the workflows' ids, or errors."""
-    return [steer(tx, one.workflow_id, partial(_cancel_step, path=one.step)) for one in addresses]
+    return [steer(tx, address.workflow_id, partial(_cancel_step, path=address.step)) for address in addresses]
 
 
 def _cancel_step(run: Advance, workflow: Workflow, path: str) -> None:

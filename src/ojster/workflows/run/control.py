@@ -91,7 +91,7 @@ def _release(run: Advance, workflow: Workflow) -> None:
 
 def review_steps(tx: Transaction, reviews: Sequence[Review]) -> list[str | OjsterError]:
     """Approve or reject steps that wait for approval, or record notes; return the workflows' ids, or errors."""
-    return [steer(tx, one.workflow_id, partial(_review, review=one)) for one in reviews]
+    return [steer(tx, item.workflow_id, partial(_review, review=item)) for item in reviews]
 
 
 def _review(run: Advance, workflow: Workflow, review: Review) -> None:

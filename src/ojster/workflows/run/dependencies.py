@@ -35,7 +35,7 @@ class NewDependencies(msgspec.Struct, frozen=True):
 
 def add_dependencies(tx: Transaction, items: Sequence[NewDependencies]) -> list[str | OjsterError]:
     """Let steps wait for others, as if they had been declared so; return the workflows' ids, or errors."""
-    return [steer(tx, one.workflow_id, partial(_add, wanted=one)) for one in items]
+    return [steer(tx, item.workflow_id, partial(_add, wanted=item)) for item in items]
 
 
 def _add(run: Advance, workflow: Workflow, wanted: NewDependencies) -> None:

@@ -33,10 +33,10 @@ def expand_maps(tx: Transaction) -> tuple[int | None, bool]:
     maps = dict.fromkeys(id for (id,) in tx.execute(query, {"most": MAPS_TO_TRY}))
     if not maps:
         return None, False
-    found = _first_free(tx, maps)
-    if found is None:
+    locked = _first_free(tx, maps)
+    if locked is None:
         return tx.now, False  # others have locked the workflows: ``run_due`` tries again soon
-    graph, node = found
+    graph, node = locked
     if _goes_on(node):
         _expand(graph, node)
     else:
@@ -55,11 +55,11 @@ def start_deferred(tx: Transaction) -> tuple[int | None, bool]:
         {"now": tx.now, "most": MAX_STARTS_OF_WORKFLOW},
     )
     nodes = list(dict(rows).values())  # one of each workflow
-    found = _first_free(tx, nodes)
-    if found is None and nodes:
+    locked = _first_free(tx, nodes)
+    if locked is None and nodes:
         return tx.now, False  # others have locked them: ``run_due`` tries again soon
-    if found is not None:
-        is_left = _start_more(Advance(found[0])) or len(nodes) > 1 or len(rows) == MAX_STARTS_OF_WORKFLOW
+    if locked is not None:
+        is_left = _start_more(Advance(locked[0])) or len(nodes) > 1 or len(rows) == MAX_STARTS_OF_WORKFLOW
         if is_left:
             return tx.now, True
     ((next_turn,),) = tx.execute("SELECT min(turn) FROM deferred_starts WHERE parked = 0")
@@ -113,11 +113,11 @@ def _locked(tx: Transaction, id: int) -> Graph | None:
     seq = id >> NODE_BITS
     # Servers share the work: each takes a workflow that no other transaction advances. A wait could be long, because a
     # worker's report on a large workflow holds this lock to its end.
-    found = tx.execute(f"SELECT {WORKFLOW_COLUMNS} FROM workflows WHERE seq = :seq{tx.skip_locked}", {"seq": seq})
-    if not found:
+    rows = tx.execute(f"SELECT {WORKFLOW_COLUMNS} FROM workflows WHERE seq = :seq{tx.skip_locked}", {"seq": seq})
+    if not rows:
         return None
     graph = Graph(tx)
-    graph.workflows[seq] = Workflow(*found[0])
+    graph.workflows[seq] = Workflow(*rows[0])
     graph.load([id])
     return graph
 

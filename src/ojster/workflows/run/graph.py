@@ -149,7 +149,7 @@ class Graph:
 
     def lock_around(self, ids: Collection[int]) -> None:
         """Lock the workflows of nodes, and read them, the nodes, their containers and followers: in one message."""
-        among, given = self.tx.among, self.tx.integers(ids)
+        among, id_list = self.tx.among, self.tx.integers(ids)
         read = f"""
             SELECT {NODE_COLUMNS}
             FROM nodes
@@ -160,8 +160,8 @@ class Graph:
             WHERE id IN (SELECT parent FROM nodes WHERE id {among})
         """
         lock = self._locking({id >> NODE_BITS for id in ids})
-        followers = (_FOLLOWERS.format(among=among), (given,))
-        workflows, nodes, edges = self.tx.execute_together([lock, (read, (given, given)), followers])
+        followers = (_FOLLOWERS.format(among=among), (id_list,))
+        workflows, nodes, edges = self.tx.execute_together([lock, (read, (id_list, id_list)), followers])
         self._edges_ahead = {id: [] for id in ids}
         for edge in edges:
             self._edges_ahead[edge[0]].append(edge)
@@ -278,15 +278,15 @@ class Graph:
 
     def children_of(self, containers: Sequence[Node]) -> dict[int, list[Node]]:
         """Return all children of several containers, by container id, in order of position."""
-        found: dict[int, list[Node]] = {one.id: [] for one in containers}
-        if known := [one.id for one in containers if one.id not in self._new]:
+        by_container: dict[int, list[Node]] = {container.id: [] for container in containers}
+        if known := [container.id for container in containers if container.id not in self._new]:
             query = f"SELECT {NODE_COLUMNS} FROM nodes WHERE parent {self.tx.among} ORDER BY parent, position"
             for row in self.tx.execute(query, (self.tx.integers(known),)):
                 node = self._add(Node(*row))
-                found[node.parent or 0].append(node)
-        for id, children in found.items():
+                by_container[node.parent or 0].append(node)
+        for id, children in by_container.items():
             children += self._new_children.get(id, ())
-        return found
+        return by_container
 
     def first_children(self, containers: Mapping[int, int], limit: int) -> list[Node]:
         """Return the children of containers that can be decided: they wait for nothing that matters any more.
@@ -300,7 +300,7 @@ class Graph:
         """
         if self._touched:
             self.write_nodes()  # the condition below must find what has changed
-        found: list[Node] = []
+        startable: list[Node] = []
         for group, first in self._alike(containers):
             looked = [child for id in group for child in self._new_children.get(id, ()) if child.position >= first]
             if stored := [id for id in group if id not in self._new]:
@@ -320,10 +320,12 @@ class Graph:
                     (stored[0] if len(stored) == 1 else self.tx.integers(stored), first, limit),
                 )
                 looked += [self._add(Node(*row)) for row in rows]
-            found += [node for node in looked if node.state == NodeState.WAITING and (not node.waiting or node.unmet)]
-            if len(found) >= limit:
+            startable += [
+                node for node in looked if node.state == NodeState.WAITING and (not node.waiting or node.unmet)
+            ]
+            if len(startable) >= limit:
                 break
-        return sorted(found, key=lambda child: (child.parent, child.position))[:limit]
+        return sorted(startable, key=lambda child: (child.parent, child.position))[:limit]
 
     def _alike(self, containers: Mapping[int, int]) -> Iterator[tuple[list[int], int]]:
         """Yield groups of containers of the same position whose children are read together, because they are few."""
@@ -341,11 +343,11 @@ class Graph:
 
     def named_children(self, container: Node, *names: str) -> list[Node]:
         """Return the children of a container that have one of these names or positions."""
-        found: list[Node] = []
+        named: list[Node] = []
         for name in names:
             position = int(name) if is_index(name) else -1
-            found += self._children(container, " AND (name = ? OR position = ?)", name, position)
-        return [child for child in found if child.name in names or str(child.position) in names]
+            named += self._children(container, " AND (name = ? OR position = ?)", name, position)
+        return [child for child in named if child.name in names or str(child.position) in names]
 
     def idle_children(self, container: Node) -> list[Node]:
         """Return the children of a container that wait for no other."""

@@ -70,7 +70,7 @@ def grow(tx: Transaction, job: Job, steps: Sequence[bytes]) -> None:
         "$.append",
         graph.place_of(container),
         spec.inherited,
-        known={one.name: by_number(one) for one in siblings if one.name is not None},
+        known={sibling.name: by_number(sibling) for sibling in siblings if sibling.name is not None},
         last=by_number(siblings[-1]) if container.kind == Kind.CHAIN else None,
         level=_level_of(graph, container),
         mirrors=mirrors,
@@ -91,7 +91,7 @@ def grow(tx: Transaction, job: Job, steps: Sequence[bytes]) -> None:
     for head in itertools.chain.from_iterable(undone_first):
         head.waiting += followed[head.id]
         graph.touch(head)
-    fresh = [one for one in added if one.parent == container.id]
+    fresh = [node for node in added if node.parent == container.id]
     container.total += len(fresh)
     container.unfinished += len(fresh)
     graph.touch(container)
@@ -135,10 +135,10 @@ def _look_outside(graph: Graph, container: Node, name: str) -> int | None:
             while place.kind in TWO_PART:
                 place = graph.children(place)[0]
         if place.kind in (Kind.CHAIN, Kind.GRAPH) or place is not node:
-            for found in graph.named_children(place, name):
+            for child in graph.named_children(place, name):
                 before = place is not node or inner is None or place.kind == Kind.GRAPH
-                if found is not inner and (before or (inner is not None and found.position < inner.position)):
-                    return found.number
+                if child is not inner and (before or (inner is not None and child.position < inner.position)):
+                    return child.number
         inner, node = node, None if node.parent is None else graph.container_of(node)
     return None
 

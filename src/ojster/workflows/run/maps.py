@@ -88,7 +88,7 @@ def plant_elements(graph: Graph, node: Node, spec: Spec, elements: Sequence[msgs
         planted += graph.plant(plan, workflow)
         promise(graph.tx, workflow.seq, plan.promises)
     add_to_mirrors(graph, workflow, spec, planted)
-    return [one for one in planted if one.parent == node.id]
+    return [item for item in planted if item.parent == node.id]
 
 
 def mirrors_of(graph: Graph, workflow: Workflow, spec: Spec) -> Mirrors:
@@ -110,7 +110,7 @@ def add_to_mirrors(graph: Graph, workflow: Workflow, spec: Spec, planted: Sequen
     """Count new nodes that undo the new steps of a container in the containers that undo it."""
     for number in spec.mirrors:
         mirror = graph.nodes[workflow.root | number]
-        added = sum(one.parent == mirror.id for one in planted)
+        added = sum(item.parent == mirror.id for item in planted)
         mirror.total += added
         mirror.unfinished += added
         graph.touch(mirror)
@@ -136,7 +136,7 @@ def _plan(graph: Graph, node: Node, spec: Spec, elements: Sequence[msgspec.Raw],
         stand_in.total = index
         planner.more([spec.template], stand_in, "$.do", place, spec.inherited, mirrors=mirrors)
         for mirror, _, _ in mirrors:
-            mirror.total += sum(one.parent == mirror.id for one in planner.plan.nodes)
+            mirror.total += sum(item.parent == mirror.id for item in planner.plan.nodes)
         plans.append(planner.plan)
         first += len(planner.plan.nodes)
     return plans

@@ -121,13 +121,15 @@ def _definition_of(tx: Transaction, workflow: Workflow) -> Definition:
             f"The workflow {workflow.id} cannot be retried: it has no definition. Start it from one.",
             reason="no_definition",
         )
-    found = find(tx, workflow.definition, workflow.definition_version)
-    if found is None or found.created_at > workflow.created_at:  # a later definition may have the same name and version
+    definition = find(tx, workflow.definition, workflow.definition_version)
+    if (
+        definition is None or definition.created_at > workflow.created_at
+    ):  # a later definition may have the same name and version
         raise Conflict(
             f"The workflow {workflow.id} cannot be retried: its definition was deleted. Start a new workflow.",
             reason="definition_deleted",
         )
-    return found
+    return definition
 
 
 def _end(graph: Graph, workflow: Workflow, job: Job) -> None:

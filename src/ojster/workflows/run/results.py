@@ -82,13 +82,13 @@ def outcomes(tx: Transaction, ids: Collection[int]) -> dict[int, NodeOutcome]:
 
 
 def _outcome(row: Sequence[Any]) -> NodeOutcome:
-    found = NodeOutcome(*row[:10])
+    outcome = NodeOutcome(*row[:10])
     job_result, job_errors = row[10:12]
-    if found.result is None and found.state == NodeState.COMPLETED:  # else the job may be of a run before a retry
-        found.result = job_result
-    if found.error is None and job_errors is not None:
-        found.error = bytes(last_error(job_errors))
-    return found
+    if outcome.result is None and outcome.state == NodeState.COMPLETED:  # else the job may be of a run before a retry
+        outcome.result = job_result
+    if outcome.error is None and job_errors is not None:
+        outcome.error = bytes(last_error(job_errors))
+    return outcome
 
 
 def _counts(container: NodeOutcome, child: NodeOutcome) -> bool:
@@ -113,33 +113,33 @@ def _has_failed(container: NodeOutcome) -> bool:
 _FAILED: Final = (NodeState.FAILED, NodeState.CANCELLED, NodeState.COMPENSATED)
 
 
-def _composed(tx: Transaction, found: list[NodeOutcome]) -> dict[int, NodeOutcome]:
+def _composed(tx: Transaction, outcomes: list[NodeOutcome]) -> dict[int, NodeOutcome]:
     """Set the results of ended containers, level by level; return all outcomes by node id."""
-    everything = {one.id: one for one in found}
+    everything = {outcome.id: outcome for outcome in outcomes}
     levels: list[list[NodeOutcome]] = []
-    level = [one for one in found if _is_composed(one)]
+    level = [outcome for outcome in outcomes if _is_composed(outcome)]
     if not level:
         return everything
     while level:
         levels.append(level)
         rows = tx.execute(
             f"SELECT {_COLUMNS} FROM nodes AS n WHERE n.parent {tx.among} ORDER BY n.parent, n.position",
-            (tx.integers([one.id for one in level]),),
+            (tx.integers([container.id for container in level]),),
         )
-        members = [one for one in map(_outcome, rows) if _counts(everything[one.parent or 0], one)]
-        for one in members:
-            container = everything[one.parent or 0]
-            one.is_part = container.kind == Kind.BATCH or (container.kind == Kind.SAGA and container.is_part)
-        everything |= {one.id: one for one in members if one.id not in everything}
-        level = [one for one in members if _is_composed(one)]
+        members = [member for member in map(_outcome, rows) if _counts(everything[member.parent or 0], member)]
+        for member in members:
+            container = everything[member.parent or 0]
+            member.is_part = container.kind == Kind.BATCH or (container.kind == Kind.SAGA and container.is_part)
+        everything |= {member.id: member for member in members if member.id not in everything}
+        level = [member for member in members if _is_composed(member)]
     children: dict[int, list[NodeOutcome]] = defaultdict(list)
-    for one in everything.values():
-        if one.parent is not None:
-            children[one.parent].append(one)
+    for member in everything.values():
+        if member.parent is not None:
+            children[member.parent].append(member)
     for level in reversed(levels):
-        for one in level:
-            target = everything[one.id]
-            inside = sorted(children[one.id], key=lambda child: child.position)
+        for member in level:
+            target = everything[member.id]
+            inside = sorted(children[member.id], key=lambda child: child.position)
             if target.state in _FAILED:
                 target.error = target.error or _error_of(inside)
             if _has_failed(target):
@@ -165,8 +165,10 @@ def _results_of(container: NodeOutcome, children: Sequence[NodeOutcome]) -> byte
     return object_of(children, by_index=container.kind in (Kind.GROUP, Kind.MAP))
 
 
-def _is_composed(one: NodeOutcome) -> bool:
-    return one.kind not in (Kind.JOB, Kind.GATE) and (one.state in (NodeState.COMPLETED, *_FAILED) or one.is_part)
+def _is_composed(outcome: NodeOutcome) -> bool:
+    return outcome.kind not in (Kind.JOB, Kind.GATE) and (
+        outcome.state in (NodeState.COMPLETED, *_FAILED) or outcome.is_part
+    )
 
 
 def _result_of(container: NodeOutcome, children: Sequence[NodeOutcome]) -> bytes:
@@ -188,13 +190,13 @@ def _result_of(container: NodeOutcome, children: Sequence[NodeOutcome]) -> bytes
 def object_of(members: Iterable[NodeOutcome], *, by_index: bool = False) -> bytes:
     """Return the outputs of members as a JSON object, by name or by index."""
     return b"{%b}" % b",".join(
-        [b"%b:%b" % (_encode(str(one.position) if by_index else one.key), one.shown()) for one in members]
+        [b"%b:%b" % (_encode(str(member.position) if by_index else member.key), member.shown()) for member in members]
     )
 
 
 def array_of(members: Iterable[NodeOutcome]) -> bytes:
     """Return the outputs of members as a JSON array, in order."""
-    return b"[%b]" % b",".join([one.shown() for one in members])
+    return b"[%b]" % b",".join([member.shown() for member in members])
 
 
 # Inputs of jobs
@@ -235,7 +237,7 @@ def _inputs_of(tx: Transaction, kinds: Mapping[int, Inputs]) -> dict[int, bytes]
     They are an object by name, or an array by index, or an object by index if the first ones are left out.
     """
     ids = tx.integers(kinds)
-    given: dict[int, list[NodeOutcome]] = {source: [] for source in kinds}
+    members_of: dict[int, list[NodeOutcome]] = {source: [] for source in kinds}
     for wish, before in _STEPS_BEFORE.items():
         if wish in kinds.values():
             rows = tx.execute(
@@ -248,18 +250,18 @@ def _inputs_of(tx: Transaction, kinds: Mapping[int, Inputs]) -> dict[int, bytes]
                 (ids,),
             )
             for source, *row in rows:
-                given[source].append(_outcome(row))
+                members_of[source].append(_outcome(row))
     by_name = {source for source, kind in kinds.items() if kind == Inputs.NEEDED}
     for source, kind in kinds.items():
         if kind == Inputs.MEMBERS:
             container, members = _members_before(tx, source)
-            given[source] = members
+            members_of[source] = members
             if container == Kind.GRAPH:
                 by_name.add(source)
-    composed = _composed(tx, [one for members in given.values() for one in members])
+    composed = _composed(tx, [member for members in members_of.values() for member in members])
     inputs: dict[int, bytes] = {}
-    for source, members in given.items():
-        shown = [composed[one.id] for one in members]
+    for source, members in members_of.items():
+        shown = [composed[member.id] for member in members]
         if source in by_name:
             inputs[source] = object_of(shown)
         elif kinds[source] == Inputs.BEFORE and shown and shown[0].position:

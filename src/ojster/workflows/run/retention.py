@@ -44,12 +44,12 @@ def forget_workflows(tx: Transaction, room: int) -> Counter[str]:
 
 def count_deletable(tx: Transaction) -> Counter[str]:
     """Return the numbers of workflows, and of their jobs, that are past their retention."""
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for some in _deletable_workflows(tx):
         query = f"SELECT count(*), sum(jobs) FROM workflows WHERE {some.condition}"
         ((workflows, jobs),) = tx.execute(query, some.parameters)
-        found += Counter(workflows=workflows, jobs=int(jobs or 0))
-    return found
+        counts += Counter(workflows=workflows, jobs=int(jobs or 0))
+    return counts
 
 
 class _Deletable(NamedTuple):
@@ -81,7 +81,7 @@ def _deletable_workflows(tx: Transaction) -> list[_Deletable]:
             LIMIT 1 OFFSET 0
         )
     """
-    found = [
+    deletable = [
         _Deletable("state = :state AND finished_at IS NOT NULL", {"state": HIDDEN}),
         _Deletable(f"kept_until <= :now AND {free}", {"now": now}, "kept_until"),
     ]
@@ -98,12 +98,12 @@ def _deletable_workflows(tx: Transaction) -> list[_Deletable]:
         finished = f"state = :state AND finished_at < :before AND kept_until IS NULL AND {free}"
         if period is not None:
             parameters = {"state": state, "before": now - period, **marks}
-            found.append(_Deletable(f"{finished}{others}", parameters))
+            deletable.append(_Deletable(f"{finished}{others}", parameters))
         for tenant, delay in own.items():
             if delay:
                 parameters = {"state": state, "before": now - delay, "tenant": tenant}
-                found.append(_Deletable(f"{finished} AND tenant = :tenant", parameters))
-    return found
+                deletable.append(_Deletable(f"{finished} AND tenant = :tenant", parameters))
+    return deletable
 
 
 def _forget(tx: Transaction, workflow: Workflow, room: int) -> Counter[str]:

@@ -42,7 +42,7 @@ def retry_steps(tx: Transaction, addresses: Sequence[StepAddress]) -> list[str |
 
     For each, return the id of its workflow or an error.
     """
-    return [steer(tx, one.workflow_id, partial(_retry_step, path=one.step)) for one in addresses]
+    return [steer(tx, address.workflow_id, partial(_retry_step, path=address.step)) for address in addresses]
 
 
 def _retry(run: Advance, workflow: Workflow) -> None:

@@ -43,15 +43,15 @@ class StepValues:
             return follow(reference, self._spec.bindings[reference.root])
         step = None if reference.step is None else self._spec.names[reference.step]
         where = (self._workflow.seq, step, reference.aspect, reference.path)
-        found = self._large.get(where)
-        if found is None:
+        stored = self._large.get(where)
+        if stored is None:
             value = self._value_of(reference)
             if len(value) < SHARED_FROM:
                 return value
-            found = self._large[where] = SharedValue(self._workflow.seq, value)
-        if self.largest is None or len(found.value) > len(self.largest.value):
-            self.largest = found
-        return found.value
+            stored = self._large[where] = SharedValue(self._workflow.seq, value)
+        if self.largest is None or len(stored.value) > len(self.largest.value):
+            self.largest = stored
+        return stored.value
 
     def _value_of(self, reference: Reference) -> bytes:
         if reference.step is None:

@@ -54,14 +54,14 @@ def find_step(graph: Graph, workflow: Workflow, path: str) -> Node:
     """
     node = graph.root_of(workflow)
     for place, name in enumerate(path.split(".")):
-        found = _child_named(graph, node, name, is_first=place == 0)
-        while found is None and node.kind in _IMPLICIT_CONTAINERS:
+        child = _child_named(graph, node, name, is_first=place == 0)
+        while child is None and node.kind in _IMPLICIT_CONTAINERS:
             node = graph.children(node)[0]
-            found = _child_named(graph, node, name)
-        if found is None:
+            child = _child_named(graph, node, name)
+        if child is None:
             message = f"The workflow {workflow.id} has no step {path!r:.200}."
             raise NotFound(message, resource_type="workflow_step", resource_id=path)
-        node = found
+        node = child
     return node
 
 

@@ -31,11 +31,11 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, command: str, arguments: list[str], **options: Any) -> None:
         """Run the command."""
-        if not (found := backends()):
+        if not (declared := backends()):
             raise CommandError("No backend in TASKS is 'ojster.django.backend.OjsterBackend'.")
-        os.environ.setdefault(URL_VARIABLE, found[0].url)
+        os.environ.setdefault(URL_VARIABLE, declared[0].url)
         if command in WITH_APP:
             arguments = [APP, *arguments]
-        if command == "worker" and not any(one.startswith(("--queues", "-q")) for one in arguments):
-            arguments += ["--queues", ",".join(found[0].queue_names)]
+        if command == "worker" and not any(argument.startswith(("--queues", "-q")) for argument in arguments):
+            arguments += ["--queues", ",".join(declared[0].queue_names)]
         main([command, *arguments], "manage.py ojster")
