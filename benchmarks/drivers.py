@@ -25,7 +25,7 @@ import uvloop
 from benchmarks.floors import ENVELOPE
 from benchmarks.stores import PostgresStore, schema_of
 from ojster.core.ids import new_id
-from ojster.storage.postgres.pipeline import Connection, blobs, ints, texts, unnest, uuids
+from ojster.storage.postgres.pipeline import PipelineConnection, blobs, ints, texts, unnest, uuids
 from ojster.storage.transaction import JOB_COLUMNS, JOB_COLUMNS_OF_J
 
 TOTALS = {1: 1_000, 20: 8_000, 100: 20_000, 1_000: 40_000}
@@ -94,7 +94,7 @@ class Libpq(Driver):
 
     def __init__(self, url: str, slot: int) -> None:
         super().__init__(url, slot)
-        self.connection = Connection(self.conninfo, self.schema)
+        self.connection = PipelineConnection(self.conninfo, self.schema)
 
     def push(self, ids: Sequence[str]) -> None:
         connection, columns = self.connection, columns_of(ids)

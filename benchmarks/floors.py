@@ -14,7 +14,7 @@ import apsw
 from benchmarks.figure import Figure, median_rate, percentile, timed
 from benchmarks.stores import Store, schema_of
 from ojster.core.ids import new_id
-from ojster.storage.postgres.pipeline import Connection, blobs, ints, texts, unnest, uuids
+from ojster.storage.postgres.pipeline import PipelineConnection, blobs, ints, texts, unnest, uuids
 from ojster.storage.sqlite.schema import migrate
 from ojster.storage.transaction import PLAIN
 
@@ -133,7 +133,7 @@ class RawPostgres(Raw):
 
     def __init__(self, url: str) -> None:
         conninfo, schema = schema_of(url)
-        self._connection = Connection(conninfo, schema)
+        self._connection = PipelineConnection(conninfo, schema)
         self._schema = schema
 
     def insert(self, ids: Sequence[str]) -> None:

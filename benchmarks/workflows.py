@@ -23,7 +23,7 @@ from ojster.jobs.claim_policy import Claim
 from ojster.jobs.messages import Acknowledgement
 from ojster.service import Service
 from ojster.storage.open import open_database
-from ojster.storage.postgres.pipeline import Connection
+from ojster.storage.postgres.pipeline import PipelineConnection
 
 R = TypeVar("R")
 
@@ -190,7 +190,7 @@ async def _steps(service: Service, count: int) -> AsyncIterator[float]:
 async def _statements_of_a_step(service: Service) -> float:
     """Return the number of statements for each step in the middle of a chain on PostgreSQL."""
     sent = 0
-    real = Connection._send
+    real = PipelineConnection._send
 
     def send(*given: Any) -> Any:
         nonlocal sent
@@ -201,7 +201,7 @@ async def _statements_of_a_step(service: Service) -> float:
     steps = _steps(service, 20)
     for _ in range(10):
         await anext(steps)
-    with patch.object(Connection, "_send", send):
+    with patch.object(PipelineConnection, "_send", send):
         for _ in range(10):
             await anext(steps)
     return sent / 10

@@ -1,4 +1,4 @@
-"""Fixtures of all tests: a database of each kind, a clock that moves only when advanced, an service, an HTTP client."""
+"""Fixtures of all tests: a database of each kind, a clock that moves only when advanced, a service, an HTTP client."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ojster.core.durations import SECOND
 from ojster.core.events import EventFilter
 from ojster.core.job import Job
 from ojster.core.json_objects import Members
-from ojster.core.settings import Settings
+from ojster.core.settings import ServiceSettings
 from ojster.jobs.extension import install
 from ojster.jobs.job_json import to_json
 from ojster.schedules.due import run_due
@@ -249,12 +249,12 @@ def shared_url(shared_url_kind: str, request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def engine_settings() -> Settings:
-    return Settings()
+def engine_settings() -> ServiceSettings:
+    return ServiceSettings()
 
 
 @pytest.fixture
-def database(url: str, clock: Clock, engine_settings: Settings) -> Iterator[Database]:
+def database(url: str, clock: Clock, engine_settings: ServiceSettings) -> Iterator[Database]:
     opened = open_database(url, engine_settings, clock)
     install(opened.memory, all_extensions())
     opened.records_events = True
@@ -264,14 +264,14 @@ def database(url: str, clock: Clock, engine_settings: Settings) -> Iterator[Data
 
 @pytest.fixture
 async def service(database: Database) -> AsyncIterator[Service]:
-    """An service without maintenance tasks: tests run them with ``Bench.run_due``."""
+    """A service without maintenance tasks: tests run them with ``Bench.run_due``."""
     made = Service(database)
     yield made
     await made.maintenance.stop()
 
 
 class Bench:
-    """An service with shortcuts for tests."""
+    """A service with shortcuts for tests."""
 
     def __init__(self, service: Service, clock: Clock) -> None:
         self.service = service

@@ -7,6 +7,7 @@ import graphlib
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeGuard
@@ -180,6 +181,31 @@ def test_a_thing_is_called_what_it_is() -> None:
         if name in NO_NAMES
     ]
     assert vague == []
+
+
+TWICE = {
+    "Reader": "the register of capabilities loads it by this name",
+    **dict.fromkeys(
+        ("Job", "Released", "RetryWorkflow", "SkipRest", "Snooze", "Wait"),
+        "code that jobs carry has the names of ``import ojster``, in a process of its own",
+    ),
+    **dict.fromkeys(
+        ("Application", "Changes", "Channel", "Graph", "Reply", "Run", "Worker", "Workflow"),
+        "not yet: one is what users see, the other what the database or the server has",
+    ),
+}
+"""Names of classes in more than one module, with the reason."""
+
+
+def test_a_class_has_a_name_of_its_own() -> None:
+    """Names that begin with an underscore are those of one module."""
+    defined = Counter(
+        node.name
+        for tree in modules().values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef) and node.name[0] != "_"
+    )
+    assert {name for name, times in defined.items() if times > 1} == TWICE.keys()
 
 
 def test_a_job_passes_at_most_six_files_on_each_of_its_ways() -> None:

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from ojster.core import json_objects, property_values, schema_cost, wire
-from ojster.core.settings import Settings
+from ojster.core.settings import ServiceSettings
 from ojster.events import reaction_rules
 from ojster.jobs import checkpoints, code, job_types, names, new_job, queries, rate_limit_wire
 from ojster.schedules import cron_expression
@@ -78,7 +78,7 @@ def definition_of(size: int) -> dict[str, Any]:
     return wire
 
 
-SETTINGS: Final = Settings()
+SETTINGS: Final = ServiceSettings()
 
 PROBES: Final[dict[str, Probe]] = {
     "job": (SETTINGS.largest_job, lambda n: ("POST", "/jobs", {"type": "a", "args": ["x" * (n - SIZE_OF_JOB)]})),

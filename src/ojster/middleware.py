@@ -8,7 +8,7 @@ from typing import Any
 
 from ojster.handlers.context import JobContext
 from ojster.handlers.middleware import ExecutionMiddleware, ThreadMiddleware
-from ojster.handlers.outcomes import Outcome, Released
+from ojster.handlers.outcomes import HandlerOutcome, Released
 from ojster.jobs.retry import HANDLER_CODES
 
 __all__ = ["ExecutionMiddleware", "ThreadMiddleware", "sentry_errors", "structlog_context", "timeouts"]
@@ -102,7 +102,9 @@ def sentry_errors(*, only_final: bool = False) -> ExecutionMiddleware:
                     raise
                 except Exception as error:
                     transaction.set_status("internal_error")
-                    final = context.is_last_attempt or (isinstance(error, Outcome) and error.code in HANDLER_CODES)
+                    final = context.is_last_attempt or (
+                        isinstance(error, HandlerOutcome) and error.code in HANDLER_CODES
+                    )
                     if final or not only_final:
                         sentry_sdk.capture_exception(error)
                     raise

@@ -13,9 +13,9 @@ import msgspec
 
 from ojster.api.workflow_calls import workflow_request
 from ojster.core.values import to_json
-from ojster.workflows.declaration import Reference, Step
+from ojster.workflows.declaration import Placeholder, Step
 
-OF_JOB: Final[Any] = Reference("job")
+OF_JOB: Final[Any] = Placeholder("job")
 """The job that triggers the reaction: ``OF_JOB["id"]``, ``["args"][0]``, ``["result"]``, ``["error"]``."""
 
 

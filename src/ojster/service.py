@@ -31,7 +31,7 @@ from ojster.jobs.service import JobService
 from ojster.metering import record_events
 from ojster.queues.limit_service import PoolService, RateLimitService
 from ojster.queues.service import QueueService
-from ojster.schedules.maintenance import Maintenance, answer
+from ojster.schedules.maintenance import MaintenanceTasks, answer
 from ojster.schedules.service import ScheduleService
 from ojster.storage.database import Database
 from ojster.tenancy.service import TokenService
@@ -188,9 +188,9 @@ class Service:
         return TaskService(self.scope)
 
     @cached_property
-    def maintenance(self) -> Maintenance:
+    def maintenance(self) -> MaintenanceTasks:
         """Due work and retention."""
-        return Maintenance(self.scope, self.bulk, self.files)
+        return MaintenanceTasks(self.scope, self.bulk, self.files)
 
     # Lifecycle
 

@@ -95,7 +95,6 @@ def _forget(session: Session, previous: SessionTransaction) -> None:
 
 
 def _around(transaction: SessionTransaction | None) -> Iterator[SessionTransaction]:
-    """Yield a transaction and those around it."""
     while transaction is not None:
         yield transaction
         transaction = transaction.parent

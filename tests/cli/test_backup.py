@@ -18,7 +18,7 @@ from click.testing import CliRunner
 
 from ojster import App
 from ojster.cli import archive
-from ojster.cli.archive import Summary, back_up, restore
+from ojster.cli.archive import ArchiveSummary, back_up, restore
 from ojster.cli.main import cli
 from ojster.core.errors import BackendError, BackendUnavailable, Conflict, InvalidRequest
 from ojster.files.file import NewFile
@@ -34,7 +34,7 @@ CONTENT = os.urandom(9_000_000)
 """What is in the file: more than one piece."""
 
 
-async def save(*arguments: Any) -> Summary:
+async def save(*arguments: Any) -> ArchiveSummary:
     return await asyncio.to_thread(back_up, *arguments)
 
 

@@ -22,7 +22,7 @@ import psutil
 import pytest
 
 from ojster import App, JobHandle
-from ojster.cli.supervisor import Command, Supervisor
+from ojster.cli.supervisor import ProcessCommand, Supervisor
 from ojster.server.counts import SharedCounts, add_up
 from tests import forked
 from tests.postgres import free_port
@@ -154,7 +154,7 @@ async def test_a_signal_to_a_process_that_has_just_ended_leaves_its_exit_code(mo
         watcher = asyncio.PidfdChildWatcher()
         watcher.attach_loop(asyncio.get_running_loop())
         monkeypatch.setattr(asyncio.get_event_loop_policy(), "_watcher", watcher)
-    supervisor = Supervisor([Command((sys.executable, "-c", "raise SystemExit(3)"))])
+    supervisor = Supervisor([ProcessCommand((sys.executable, "-c", "raise SystemExit(3)"))])
     running = asyncio.create_task(supervisor.run())
     while not supervisor._running and not running.done():
         await asyncio.sleep(0)
@@ -332,7 +332,7 @@ async def test_a_machine_that_cannot_start_a_process_does_not_end_the_others(
         return await start(*words, **more)
 
     monkeypatch.setattr(asyncio, "create_subprocess_exec", fail_once)
-    sleeping = Command((sys.executable, "-c", "import sys; sys.stdin.read()"))
+    sleeping = ProcessCommand((sys.executable, "-c", "import sys; sys.stdin.read()"))
     supervisor = Supervisor([sleeping, sleeping])
     running = asyncio.create_task(supervisor.run())
     while len(supervisor._running) < 2:
@@ -351,5 +351,5 @@ async def test_a_process_that_waited_for_its_database_in_vain_is_no_reason_to_st
     tries = tmp_path / "tries"
     code = f"import pathlib; p = pathlib.Path({str(tries)!r}); n = len(p.read_text()) if p.exists() else 0; "
     code += "p.write_text('x' * (n + 1)); raise SystemExit(0 if n else 5)"
-    ended = await Supervisor([Command((sys.executable, "-c", code))], wait=wait).run()
+    ended = await Supervisor([ProcessCommand((sys.executable, "-c", code))], wait=wait).run()
     assert (ended, len(tries.read_text())) == (5 if times == 1 else 0, times)

@@ -18,7 +18,7 @@ _DIRECTIVE = "test_directive"
 
 
 def install(service: Service) -> None:
-    """Add the hooks to an service."""
+    """Add the hooks to a service."""
 
     async def note_directive(request: JobRequest, enqueue: Enqueue) -> JobRequest | None:
         options = request.get("options")

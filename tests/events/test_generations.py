@@ -7,7 +7,7 @@ import pytest
 
 from ojster.core.job import Job
 from ojster.core.json_objects import read_members
-from ojster.core.settings import Settings
+from ojster.core.settings import ServiceSettings
 from tests.conftest import Bench, shown
 from tests.events.test_reactions import job, push
 
@@ -15,8 +15,8 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-def engine_settings() -> Settings:
-    return Settings(most_generations=3)
+def engine_settings() -> ServiceSettings:
+    return ServiceSettings(most_generations=3)
 
 
 async def run_all(bench: Bench, most: int = 20) -> list[Job]:

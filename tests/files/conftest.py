@@ -65,7 +65,7 @@ def url(shared_url: str) -> str:
 
 @pytest.fixture
 async def service(database: Database, store: FileStore, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Service]:
-    """An service with a file store and small file pieces."""
+    """A service with a file store and small file pieces."""
     monkeypatch.setattr(streams, "CHUNK_BYTES", PIECE)
     made = Service(database, store=store)
     yield made

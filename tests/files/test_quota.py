@@ -9,7 +9,7 @@ import pytest
 
 from ojster.core.durations import DAY
 from ojster.core.errors import PayloadTooLarge
-from ojster.core.settings import Settings
+from ojster.core.settings import ServiceSettings
 from ojster.files.file import NewFile
 from ojster.jobs.messages import Acknowledgement
 from ojster.jobs.scope import Caller
@@ -23,8 +23,8 @@ ACME = {"X-OJS-Tenant": "acme"}
 
 
 @pytest.fixture
-def engine_settings() -> Settings:
-    return Settings(largest_storage=100_000)
+def engine_settings() -> ServiceSettings:
+    return ServiceSettings(largest_storage=100_000)
 
 
 @pytest.fixture

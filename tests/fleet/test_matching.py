@@ -18,7 +18,7 @@ from ojster.core.job import Job
 from ojster.core.json_objects import read_members
 from ojster.core.refusals import ResourcesRefused
 from ojster.fleet.ml_resources import ResourceLimits, read_resources
-from ojster.fleet.requirements import NOTHING, Provided, read_provided
+from ojster.fleet.requirements import NOTHING, ProvidedFacts, read_provided
 from ojster.fleet.workers import Heartbeat
 from ojster.jobs.bulk import Action
 from ojster.jobs.claim_policy import Claim
@@ -193,7 +193,7 @@ async def fetch(
     return [job.id for job in await fetch_jobs(bench, provided, count, worker, **more)]
 
 
-async def fetch_jobs(bench: Bench, provided: Provided | None, count: int, worker: str, **more: Any) -> list[Job]:
+async def fetch_jobs(bench: Bench, provided: ProvidedFacts | None, count: int, worker: str, **more: Any) -> list[Job]:
     return await bench.service.jobs.fetch(Claim(("default",), count, worker, provided=provided), **more)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 import ojster
 from ojster.core.durations import SECOND
-from ojster.core.settings import Settings
+from ojster.core.settings import ServiceSettings
 from ojster.fleet.workers import Heartbeat, HeartbeatResponse
 from ojster.service import Service
 from ojster.storage.open import open_database
@@ -154,8 +154,8 @@ class TestPatience:
     """A server with little patience: its workers are told, and send heartbeats more often."""
 
     @pytest.fixture
-    def engine_settings(self) -> Settings:
-        return Settings(heartbeat_timeout=3 * SECOND)
+    def engine_settings(self) -> ServiceSettings:
+        return ServiceSettings(heartbeat_timeout=3 * SECOND)
 
     async def test_the_server_says_how_long_a_worker_may_be_silent(self, http: Http) -> None:
         answer = await http("POST", "/ojs/v1/workers/heartbeat", {"worker_id": "w"})

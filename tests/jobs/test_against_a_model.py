@@ -119,7 +119,7 @@ class Model:
 
 
 class EngineMachine(RuleBasedStateMachine):
-    """Applies each operation to an service and to the model."""
+    """Applies each operation to a service and to the model."""
 
     url = "sqlite:///:memory:"
     held: Any = Bundle("held")

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from ojster.core.settings import Settings
+from ojster.core.settings import ServiceSettings
 from ojster.server.endpoints import routes_of
 from tests.conftest import Bench, Http
 
@@ -583,7 +583,7 @@ async def test_dead_letters_are_listed_by_each_filter(http: Http, bench: Bench) 
         assert await found(query) == [one], query
 
 
-@pytest.mark.parametrize("engine_settings", [Settings(largest_batch=2)], ids=["2"])
+@pytest.mark.parametrize("engine_settings", [ServiceSettings(largest_batch=2)], ids=["2"])
 async def test_a_request_has_at_most_as_many_jobs_as_the_settings_say(http: Http) -> None:
     jobs = [{"type": "a", "args": []}] * 3
     await ok(http, "POST", "/jobs/batch", {"jobs": jobs[:2]}, 201)

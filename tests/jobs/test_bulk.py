@@ -44,7 +44,7 @@ async def test_a_sweep_ignores_jobs_pushed_while_it_runs(bench: Bench, monkeypat
 
 async def test_a_job_that_has_moved_on_is_left_alone(bench: Bench) -> None:
     job = await bench.push()
-    step = await bench.service.database.read(filter_walk.walk, filter_walk.Step(JobFilter(states=("available",))))
+    step = await bench.service.database.read(filter_walk.walk, filter_walk.WalkStep(JobFilter(states=("available",))))
     assert step.ids == [job.id]
     await bench.fetch_one()
     from ojster.jobs.bulk import SweepBatch, perform_batch

@@ -44,13 +44,13 @@ def counted(service: Service) -> Iterator[list[str]]:
         return True
 
     def recording(name: str) -> Any:
-        real = getattr(pipeline.Connection, name)
+        real = getattr(pipeline.PipelineConnection, name)
 
-        def send(self: pipeline.Connection, sql: str, *more: Any) -> Any:
+        def send(self: pipeline.PipelineConnection, sql: str, *more: Any) -> Any:
             said.append(sql)
             return real(self, sql, *more)
 
-        return patch.object(pipeline.Connection, name, send)
+        return patch.object(pipeline.PipelineConnection, name, send)
 
     for connection in connections:
         connection.exec_trace = note

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from ojster.core.errors import BackendError, BackendUnavailable
-from ojster.core.settings import Settings
+from ojster.core.settings import ServiceSettings
 from ojster.fleet.workers import Heartbeat
 from ojster.jobs.claim import claim
 from ojster.jobs.claim_policy import Claim
@@ -150,7 +150,7 @@ async def test_a_change_that_was_committed_is_reported_as_such(
 
 async def test_processes_whose_sockets_are_gone_still_work(tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("gone")
-    database = open_database(f"sqlite:///{folder}/jobs.db", Settings())
+    database = open_database(f"sqlite:///{folder}/jobs.db", ServiceSettings())
     for path in folder.iterdir():
         if path.is_dir():
             shutil.rmtree(path)

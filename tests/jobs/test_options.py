@@ -13,7 +13,7 @@ from ojster.core.errors import InvalidPayload, InvalidRequest, OjsterError
 from ojster.core.job_flags import HAS_GRACE, RESULT_LIMITS, STALLS
 from ojster.core.json_objects import read_members
 from ojster.jobs.new_job import NewJob, read_job
-from ojster.jobs.options import DEFAULT_OPTIONS, JobOptions, Moment
+from ojster.jobs.options import DEFAULT_OPTIONS, Moment, ParsedOptions
 from ojster.jobs.options_wire import options_of, queue_of
 from ojster.jobs.retry import RetryPolicy
 from ojster.jobs.uniqueness import UniquePolicy
@@ -22,7 +22,7 @@ NOW = 1_800_000_000_000_000
 CENTURY_S = LONGEST_SECONDS
 
 
-def options(**given: Any) -> JobOptions:
+def options(**given: Any) -> ParsedOptions:
     return options_of(msgspec.Raw(msgspec.json.encode(given)), {})
 
 
@@ -37,7 +37,7 @@ def shown(**given: Any) -> dict[str, Any]:
     return envelope
 
 
-def without_fragment(found: JobOptions) -> JobOptions:
+def without_fragment(found: ParsedOptions) -> ParsedOptions:
     return msgspec.structs.replace(found, fragment=b"")
 
 
@@ -99,12 +99,12 @@ READ: list[tuple[dict[str, Any], dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("given", "expected"), READ, ids=[str(n) for n in range(len(READ))])
 def test_each_option_is_read_in_each_of_its_forms(given: dict[str, Any], expected: dict[str, Any]) -> None:
-    assert without_fragment(options(**given)) == JobOptions(**expected)
+    assert without_fragment(options(**given)) == ParsedOptions(**expected)
 
 
 @pytest.mark.parametrize("raw", [None, b"{}", b"null"])
 def test_without_options_all_are_the_default(raw: bytes | None) -> None:
-    assert options_of(None if raw is None else msgspec.Raw(raw), {}) == DEFAULT_OPTIONS == JobOptions()
+    assert options_of(None if raw is None else msgspec.Raw(raw), {}) == DEFAULT_OPTIONS == ParsedOptions()
 
 
 def test_many_options_are_read_as_few_are() -> None:

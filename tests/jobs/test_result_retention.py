@@ -9,7 +9,7 @@ import pytest
 from ojster.core.durations import HOUR
 from ojster.core.errors import OjsterError
 from ojster.core.refusals import ResultTooLarge
-from ojster.core.settings import Retention, Settings
+from ojster.core.settings import ServiceRetention, ServiceSettings
 from ojster.jobs.messages import Acknowledgement
 from ojster.schedules.retention import forget
 from tests.conftest import Bench, Http, shown
@@ -21,9 +21,9 @@ JOBS = "/ojs/v1/jobs"
 
 
 @pytest.fixture
-def engine_settings() -> Settings:
+def engine_settings() -> ServiceSettings:
     """Settings by which completed jobs are kept for an hour."""
-    return Settings(retention=Retention(completed=HOUR))
+    return ServiceSettings(retention=ServiceRetention(completed=HOUR))
 
 
 async def prune(bench: Bench, after: float = 0.0) -> None:

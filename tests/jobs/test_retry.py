@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ojster import Retry
 from ojster.core.durations import SECOND
 from ojster.core.errors import InvalidPolicy
-from ojster.core.settings import Settings
+from ojster.core.settings import ServiceSettings
 from ojster.jobs.policy_wire import parse_retry_policy
 from ojster.jobs.retry import RetryPolicy, Verdict, judge
 from tests.conftest import Bench
@@ -153,7 +153,7 @@ def test_a_policy_that_breaks_a_rule_is_refused_and_the_rule_named(given: Any, n
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("engine_settings", [Settings(on_exhaustion="dead_letter")], ids=["keeps dead letters"])
+@pytest.mark.parametrize("engine_settings", [ServiceSettings(on_exhaustion="dead_letter")], ids=["keeps dead letters"])
 @pytest.mark.parametrize(
     ("retry", "dead"),
     [

@@ -10,7 +10,7 @@ import pytest
 from ojster.core.durations import DAY, SECOND
 from ojster.core.errors import InvalidRequest, NotFound
 from ojster.core.job import Job
-from ojster.core.settings import Retention, Settings
+from ojster.core.settings import ServiceRetention, ServiceSettings
 from ojster.core.timestamps import system_clock
 from ojster.fleet.workers import Heartbeat
 from ojster.jobs.claim_policy import Claim
@@ -184,8 +184,10 @@ class TestRetention:
     """Finished jobs are deleted after the period of their state."""
 
     @pytest.fixture
-    def engine_settings(self) -> Settings:
-        return Settings(retention=Retention(completed=DAY, cancelled=2 * DAY, discarded=3 * DAY, dead_letter=None))
+    def engine_settings(self) -> ServiceSettings:
+        return ServiceSettings(
+            retention=ServiceRetention(completed=DAY, cancelled=2 * DAY, discarded=3 * DAY, dead_letter=None)
+        )
 
     async def test_each_state_has_its_own_period(self, bench: Bench) -> None:
         await bench.push("kept")

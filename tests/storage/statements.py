@@ -18,7 +18,7 @@ import pytest
 
 from ojster.core.durations import DAY, HOUR, SECOND
 from ojster.core.json_objects import read_members
-from ojster.core.settings import Retention, Settings
+from ojster.core.settings import ServiceRetention, ServiceSettings
 from ojster.fleet.ml_resources import ResourceLimits
 from ojster.fleet.requirements import read_provided
 from ojster.jobs import queries
@@ -76,13 +76,13 @@ def recorded_on_postgres() -> Iterator[Recorded]:
     seen: Recorded = {}
 
     def recording(name: str) -> Any:
-        real = getattr(pipeline.Connection, name)
+        real = getattr(pipeline.PipelineConnection, name)
 
-        def send(self: pipeline.Connection, sql: str, *more: Any) -> Any:
+        def send(self: pipeline.PipelineConnection, sql: str, *more: Any) -> Any:
             seen.setdefault(one_line(sql), None)
             return real(self, sql, *more)
 
-        return patch.object(pipeline.Connection, name, send)
+        return patch.object(pipeline.PipelineConnection, name, send)
 
     with recording("execute"), recording("execute_many"), recording("send"):
         yield seen
@@ -91,7 +91,7 @@ def recorded_on_postgres() -> Iterator[Recorded]:
 async def live(url: str, *, on_sqlite: bool) -> Recorded:
     """Run jobs through every hot statement of the service, and return the statements."""
     clock = Clock()
-    kept = Settings(retention=Retention(most_dead_letters=1))
+    kept = ServiceSettings(retention=ServiceRetention(most_dead_letters=1))
     service = Service(open_database(url, kept, clock))
     try:
         with recorded_on_sqlite(service) if on_sqlite else recorded_on_postgres() as seen:

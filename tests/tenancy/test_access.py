@@ -17,7 +17,7 @@ from ojster.core.access import OPERATIONS, Access, Grant, Operation, Role, Token
 from ojster.core.durations import DAY, HOUR
 from ojster.core.errors import Forbidden
 from ojster.core.json_objects import read_members
-from ojster.core.settings import Settings
+from ojster.core.settings import ServiceSettings
 from ojster.server import authentication
 from ojster.server.answer import Answer
 from ojster.server.application import Application
@@ -744,7 +744,7 @@ async def test_a_token_for_some_queues_learns_nothing_of_unique_jobs_in_others(
     assert (await door.bench.find(other)).state == "available"
 
 
-@pytest.mark.parametrize("engine_settings", [Settings(contributors_cancel="own")])
+@pytest.mark.parametrize("engine_settings", [ServiceSettings(contributors_cancel="own")])
 async def test_who_cancels_only_its_own_replaces_only_its_own(door: GuardedServer) -> None:
     unique = {"keys": ["type"], "on_conflict": "replace"}
     headers = await door.token(Grant(Role.CONTRIBUTOR))
@@ -761,7 +761,7 @@ async def test_who_cancels_only_its_own_replaces_only_its_own(door: GuardedServe
 REPLACING = {"type": "pay", "args": [], "options": {"unique": {"keys": ["type"], "on_conflict": "replace"}}}
 
 
-@pytest.mark.parametrize("engine_settings", [Settings(contributors_cancel="own")])
+@pytest.mark.parametrize("engine_settings", [ServiceSettings(contributors_cancel="own")])
 @pytest.mark.parametrize(
     ("path", "body"),
     [

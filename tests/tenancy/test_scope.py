@@ -26,7 +26,7 @@ from ojster.core.access import (
 )
 from ojster.core.errors import Forbidden, InvalidRequest, NotFound, OjsterError
 from ojster.core.job import Job
-from ojster.core.settings import Settings
+from ojster.core.settings import ServiceSettings
 from ojster.jobs.bulk import Action
 from ojster.jobs.checkpoints import NewCheckpoint
 from ojster.jobs.claim_policy import Claim
@@ -219,7 +219,7 @@ async def test_jobs_of_others_are_not_found_and_those_of_other_queues_refused(be
     assert await Scope(bench.service.database, Caller("acme")).check_jobs([]) == []
 
 
-OWN = Settings(contributors_cancel="own")
+OWN = ServiceSettings(contributors_cancel="own")
 
 
 @pytest.mark.anyio

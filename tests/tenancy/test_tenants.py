@@ -13,7 +13,7 @@ from ojster.core.errors import InvalidRequest, InvalidWorkflow, NotFound, Tenant
 from ojster.core.job import Job
 from ojster.core.json_objects import read_members
 from ojster.core.rate_limit import Rate
-from ojster.core.settings import Settings
+from ojster.core.settings import ServiceSettings
 from ojster.jobs.bulk import Action
 from ojster.jobs.claim_policy import Claim
 from ojster.jobs.filter_walk import JobFilter
@@ -85,7 +85,7 @@ async def test_an_escaped_name_is_no_way_around(bench: Bench) -> None:
 
 
 async def test_a_server_may_require_a_tenant_for_every_job(shared_url: str, clock: Clock) -> None:
-    service = Service(open_database(shared_url, Settings(tenants="required"), clock))
+    service = Service(open_database(shared_url, ServiceSettings(tenants="required"), clock))
     with pytest.raises(TenantMissing):
         await service.jobs.enqueue([request()])
     with pytest.raises(TenantMissing):
@@ -96,7 +96,7 @@ async def test_a_server_may_require_a_tenant_for_every_job(shared_url: str, cloc
 
 
 async def test_a_server_may_set_a_default_tenant(shared_url: str, clock: Clock) -> None:
-    service = Service(open_database(shared_url, Settings(default_tenant="house"), clock))
+    service = Service(open_database(shared_url, ServiceSettings(default_tenant="house"), clock))
     (pushed,) = await service.jobs.enqueue([request()])
     assert (pushed.job.tenant, pushed.job.meta) == ("house", {"tenant_id": "house"})
     (pushed,) = await service.jobs.enqueue([request(meta={"tenant_id": "acme"})])

@@ -12,7 +12,7 @@ import pytest
 from ojster import App
 from ojster.storage.transaction import Transaction
 from ojster.worker import crash_isolation, execution, loop_watch
-from ojster.worker.crash_isolation import CrashIsolation, Place
+from ojster.worker.crash_isolation import CrashIsolation, WorkerPlace
 from ojster.worker.loop_watch import LoopWatch
 from ojster.worker.worker import Worker
 
@@ -25,7 +25,7 @@ async def soon() -> None:
         await asyncio.sleep(0)
 
 
-def begin(isolation: CrashIsolation, *, suspect: bool) -> asyncio.Task[Place]:
+def begin(isolation: CrashIsolation, *, suspect: bool) -> asyncio.Task[WorkerPlace]:
     return asyncio.create_task(isolation.join(suspect=suspect))
 
 

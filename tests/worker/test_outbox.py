@@ -15,7 +15,7 @@ from ojster.core.job import Job
 from ojster.jobs.claim_policy import Claim
 from ojster.jobs.messages import Acknowledgement, FailureReport, Release
 from ojster.worker import reporting
-from ojster.worker.outbox import Outbox
+from ojster.worker.outbox import OutcomeReports
 from ojster.worker.reporting import Reporter
 from ojster.worker.worker import Worker
 from tests.conftest import Bench
@@ -78,11 +78,11 @@ def client(jobs: Jobs) -> Any:
 
 
 @pytest.fixture
-def outbox() -> Outbox:
-    return Outbox(Reporter("w", 30.0), "w", lambda: None)
+def outbox() -> OutcomeReports:
+    return OutcomeReports(Reporter("w", 30.0), "w", lambda: None)
 
 
-async def test_outcomes_of_one_turn_go_out_in_one_call(outbox: Outbox, client: Any, jobs: Jobs) -> None:
+async def test_outcomes_of_one_turn_go_out_in_one_call(outbox: OutcomeReports, client: Any, jobs: Jobs) -> None:
     outbox.tell(client, DONE)
     outbox.tell(client, DONE)
     await outbox.drain(client)
@@ -90,7 +90,7 @@ async def test_outcomes_of_one_turn_go_out_in_one_call(outbox: Outbox, client: A
 
 
 async def test_outcomes_wait_for_others_while_the_worker_holds_more_jobs(client: Any, jobs: Jobs) -> None:
-    outbox = Outbox(Reporter("w", 30.0), "w", lambda: None, lambda: True)
+    outbox = OutcomeReports(Reporter("w", 30.0), "w", lambda: None, lambda: True)
     for _ in range(3):
         outbox.tell(client, DONE)
         await asyncio.sleep(0)
@@ -101,7 +101,7 @@ async def test_outcomes_wait_for_others_while_the_worker_holds_more_jobs(client:
     assert jobs.calls == [("acknowledge", 3)]
 
 
-async def test_a_worker_waits_for_no_more_jobs_than_can_begin(outbox: Outbox, client: Any, jobs: Jobs) -> None:
+async def test_a_worker_waits_for_no_more_jobs_than_can_begin(outbox: OutcomeReports, client: Any, jobs: Jobs) -> None:
     wanted: list[tuple[int, float]] = []
 
     async def fetch(request: Claim, wait: float = 0.0) -> list[Job]:
@@ -114,7 +114,9 @@ async def test_a_worker_waits_for_no_more_jobs_than_can_begin(outbox: Outbox, cl
     assert wanted == [(90, 0.0), (4, 20.0), (4, 20.0)]
 
 
-async def test_outcomes_that_wait_for_a_fetch_go_with_it(outbox: Outbox, client: Any, jobs: Jobs, bench: Bench) -> None:
+async def test_outcomes_that_wait_for_a_fetch_go_with_it(
+    outbox: OutcomeReports, client: Any, jobs: Jobs, bench: Bench
+) -> None:
     jobs.next = [await bench.push()]
     outbox.waits_for_fetch = True
     outbox.tell(client, DONE)
@@ -127,7 +129,7 @@ async def test_outcomes_that_wait_for_a_fetch_go_with_it(outbox: Outbox, client:
 
 @pytest.mark.parametrize("found", [[], BackendUnavailable("no")])
 async def test_a_fetch_that_brings_nothing_is_followed_by_one_that_waits(
-    outbox: Outbox, client: Any, jobs: Jobs, found: list[Job] | OjsterError
+    outbox: OutcomeReports, client: Any, jobs: Jobs, found: list[Job] | OjsterError
 ) -> None:
     jobs.next = found
     outbox.waits_for_fetch = True
@@ -136,7 +138,9 @@ async def test_a_fetch_that_brings_nothing_is_followed_by_one_that_waits(
     assert jobs.calls == [("acknowledge and fetch", 1), ("fetch", 0)]
 
 
-async def test_other_outcomes_do_not_hold_up_the_fetch(outbox: Outbox, client: Any, jobs: Jobs, bench: Bench) -> None:
+async def test_other_outcomes_do_not_hold_up_the_fetch(
+    outbox: OutcomeReports, client: Any, jobs: Jobs, bench: Bench
+) -> None:
     """Jobs that it brought would wait without heartbeats."""
     jobs.next = [await bench.push()]
     outbox.waits_for_fetch = True
@@ -151,7 +155,7 @@ async def test_other_outcomes_do_not_hold_up_the_fetch(outbox: Outbox, client: A
 
 @pytest.mark.parametrize("error", [BackendUnavailable("away"), BackendError("no"), ValueError("an answer of no use")])
 async def test_a_report_that_fails_is_tried_again_beside_the_next_fetch(
-    outbox: Outbox, client: Any, jobs: Jobs, error: Exception
+    outbox: OutcomeReports, client: Any, jobs: Jobs, error: Exception
 ) -> None:
     jobs.error = error
     outbox.waits_for_fetch = True
@@ -178,7 +182,9 @@ async def test_only_a_report_that_the_server_answers_with_an_error_is_given_up_b
     assert (answers == []) == is_sent
 
 
-async def test_a_result_that_is_refused_fails_the_job(outbox: Outbox, client: Any, jobs: Jobs, bench: Bench) -> None:
+async def test_a_result_that_is_refused_fails_the_job(
+    outbox: OutcomeReports, client: Any, jobs: Jobs, bench: Bench
+) -> None:
     jobs.next, jobs.outcome = [await bench.push()], PayloadTooLarge("too large")
     outbox.waits_for_fetch = True
     outbox.tell(client, DONE)
@@ -187,7 +193,9 @@ async def test_a_result_that_is_refused_fails_the_job(outbox: Outbox, client: An
     assert jobs.calls == [("acknowledge and fetch", 1), ("fail", 1)]
 
 
-async def test_jobs_that_come_too_late_are_given_back(outbox: Outbox, client: Any, jobs: Jobs, bench: Bench) -> None:
+async def test_jobs_that_come_too_late_are_given_back(
+    outbox: OutcomeReports, client: Any, jobs: Jobs, bench: Bench
+) -> None:
     """The worker was told to be quiet meanwhile."""
     jobs.next = [await bench.push()]
     jobs.may_answer.clear()

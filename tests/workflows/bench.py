@@ -20,7 +20,7 @@ from tests.workflows.driver import every_step
 
 
 class WorkflowBench(Bench):
-    """An service with shortcuts for workflow tests."""
+    """A service with shortcuts for workflow tests."""
 
     def __init__(self, service: Service, clock: Clock) -> None:
         super().__init__(service, clock)

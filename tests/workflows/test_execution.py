@@ -13,7 +13,7 @@ import pytest
 from ojster.core.errors import Conflict, Duplicate, InvalidRequest, NotFound
 from ojster.core.events import EventFilter
 from ojster.core.ids import new_id
-from ojster.core.settings import Settings
+from ojster.core.settings import ServiceSettings
 from ojster.jobs.claim_policy import Claim
 from ojster.schedules import retention
 from ojster.service import Service
@@ -708,7 +708,7 @@ async def test_a_missing_job_is_told_from_a_missing_workflow(flow: WorkflowBench
 
 
 async def test_a_result_that_is_too_large_is_refused_with_the_workflow_unchanged(flow: WorkflowBench) -> None:
-    assert Settings().largest_job == 1_048_576
+    assert ServiceSettings().largest_job == 1_048_576
     await flow.create(chain(job("a"), job("b")))
     (one,) = await flow.take()
     with pytest.raises(Exception, match="result takes"):

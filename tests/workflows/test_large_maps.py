@@ -11,7 +11,7 @@ import pytest
 
 from ojster.core.errors import PayloadTooLarge, TenantLimitExceeded
 from ojster.core.json_objects import read_members
-from ojster.core.settings import Settings
+from ojster.core.settings import ServiceSettings
 from ojster.jobs.messages import Acknowledgement
 from ojster.jobs.scope import Caller
 from ojster.workflows.run import expansion, maps, start_quota
@@ -193,8 +193,8 @@ class TestBytes:
     """What references stand for."""
 
     @pytest.fixture
-    def engine_settings(self) -> Settings:
-        return Settings(largest_workflow=3_000_000)
+    def engine_settings(self) -> ServiceSettings:
+        return ServiceSettings(largest_workflow=3_000_000)
 
     async def test_jobs_with_a_large_parameter_are_created_a_few_at_a_time(self, flow: WorkflowBench) -> None:
         params = {"big": "x" * 60_000}

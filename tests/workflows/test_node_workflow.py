@@ -20,7 +20,7 @@ from ojster.core import errors
 from ojster.core.errors import Conflict, Duplicate, InvalidRequest, InvalidWorkflow, NotFound
 from ojster.core.job import Job
 from ojster.core.json_objects import read_members
-from ojster.fleet.requirements import Provided
+from ojster.fleet.requirements import ProvidedFacts
 from ojster.fleet.workers import Heartbeat, held_jobs
 from ojster.handlers.context import JobContext
 from ojster.jobs.claim_policy import Claim
@@ -100,7 +100,7 @@ class Runner(Bench):
         return self.id
 
     async def claim(self, worker_id: str = "runner") -> Job | None:
-        provided = Provided({CODE_CAPABILITY: ("confined",)})
+        provided = ProvidedFacts({CODE_CAPABILITY: ("confined",)})
         jobs = await self.service.jobs.fetch(Claim(("default",), 1, worker_id, provided=provided))
         return jobs[0] if jobs else None
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 
 from ojster.api.caller_push import CallerPush
 from ojster.api.job_lookup import JobLookup
-from ojster.api.workflow_calls import WorkflowCalls
+from ojster.api.workflow_calls import AppWorkflows
 from ojster.client.event_loop_thread import EventLoopThread
 from ojster.client.interface import Client
 from ojster.core.job import Job
@@ -37,7 +37,7 @@ TaskOf = Callable[[Any], tuple[str, Callable[..., Any], bool] | None]
 """Returns job type and function of a framework's task, and whether that takes a context; ``None``: it is no task."""
 
 
-class App(HandlerRegister, JobLookup, WorkflowCalls):
+class App(HandlerRegister, JobLookup, AppWorkflows):
     """An application: its job handlers, and the database or server for its jobs.
 
     Parameters
@@ -127,7 +127,7 @@ class App(HandlerRegister, JobLookup, WorkflowCalls):
             os.register_at_fork(after_in_child=self._forget_after_fork)
 
     def work_on(self, service: Service, url: str) -> None:
-        """Use an service that is already open.
+        """Use a service that is already open.
 
         Parameters
         ----------

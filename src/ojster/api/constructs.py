@@ -9,7 +9,7 @@ from typing import Any, Literal, Self
 
 from ojster.core.values import Seconds, to_duration, to_millis, to_timestamp
 from ojster.handlers.code_source import source_of
-from ojster.workflows.declaration import Reference, Step, Workflow, container, unpacked
+from ojster.workflows.declaration import Placeholder, Step, Workflow, container, unpacked
 
 
 def result_of(step: str | int | Step) -> Any:
@@ -36,7 +36,7 @@ def result_of(step: str | int | Step) -> Any:
     >>> result_of("fetch")["rows"]
     <Reference steps.fetch.result.rows>
     """
-    return Reference(f"steps.{_name_of(step)}.result")
+    return Placeholder(f"steps.{_name_of(step)}.result")
 
 
 def error_of(step: str | int | Step) -> Any:
@@ -63,7 +63,7 @@ def error_of(step: str | int | Step) -> Any:
     >>> error_of("charge")["message"]
     <Reference steps.charge.error.message>
     """
-    return Reference(f"steps.{_name_of(step)}.error")
+    return Placeholder(f"steps.{_name_of(step)}.error")
 
 
 def param(name: str) -> Any:
@@ -85,7 +85,7 @@ def param(name: str) -> Any:
     >>> param("month")
     <Reference params.month>
     """
-    return Reference(f"params.{name}")
+    return Placeholder(f"params.{name}")
 
 
 def _name_of(step: str | int | Step) -> str:
@@ -186,7 +186,7 @@ def saga(
     return made
 
 
-def each(over: Sequence[Any] | Reference, do: Step, *, element: str = "item", name: str | None = None) -> Workflow:
+def each(over: Sequence[Any] | Placeholder, do: Step, *, element: str = "item", name: str | None = None) -> Workflow:
     """Return a map: the same step for each element of a list, which may be known only when the map starts.
 
     Parameters
@@ -215,7 +215,7 @@ def each(over: Sequence[Any] | Reference, do: Step, *, element: str = "item", na
     <Reference steps.list.result>
     >>> app.close()
     """
-    wire = {"type": "map", "over": over if isinstance(over, Reference) else list(over), "as": element, "do": do.wire}
+    wire = {"type": "map", "over": over if isinstance(over, Placeholder) else list(over), "as": element, "do": do.wire}
     return Workflow(wire if name is None else wire | {"name": name})
 
 

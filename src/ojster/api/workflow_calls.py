@@ -75,7 +75,7 @@ def _whole(step: Step) -> Workflow:
     return step.whole if isinstance(step.whole, Workflow) else chain(step)
 
 
-class WorkflowCalls(InEventLoopThread):
+class AppWorkflows(InEventLoopThread):
     """The part of ``App`` that is about workflows and collections."""
 
     def client(self) -> Client:

@@ -44,7 +44,7 @@ class Manifest(msgspec.Struct):
     members: dict[str, str]
 
 
-class Summary(msgspec.Struct):
+class ArchiveSummary(msgspec.Struct):
     """What was saved or restored. ``missing`` are files of which pieces are gone from the file store."""
 
     path: str
@@ -55,7 +55,7 @@ class Summary(msgspec.Struct):
     missing: list[str] = []
 
 
-def back_up(database: Path, target: Path, store: FileStore | None) -> Summary:
+def back_up(database: Path, target: Path, store: FileStore | None) -> ArchiveSummary:
     """Copy a database and its files into an archive, while everything runs.
 
     Raises
@@ -87,7 +87,7 @@ def back_up(database: Path, target: Path, store: FileStore | None) -> Summary:
     return summary
 
 
-def restore(source: Path, database: Path, files: Path | None) -> Summary:
+def restore(source: Path, database: Path, files: Path | None) -> ArchiveSummary:
     """Restore an archive; nothing exists at the target unless everything is right.
 
     Parameters
@@ -155,7 +155,7 @@ def _check_database(copy: Path) -> None:
         raise InvalidRequest("This is no database of Ojster.")
 
 
-def _write(archive: tarfile.TarFile, copy: Path, store: FileStore | None) -> Summary:
+def _write(archive: tarfile.TarFile, copy: Path, store: FileStore | None) -> ArchiveSummary:
     members: dict[str, str] = {}
     summary = _count(copy)
     if store is not None:
@@ -280,11 +280,11 @@ def _owned_by_nobody(entry: tarfile.TarInfo) -> tarfile.TarInfo:
     return entry
 
 
-def _count(copy: Path) -> Summary:
+def _count(copy: Path) -> ArchiveSummary:
     with _opened(copy) as connection:
         ((jobs,),) = connection.execute("SELECT count(*) FROM jobs").fetchall()
         ((workflows,),) = connection.execute("SELECT count(*) FROM workflows").fetchall()
-    return Summary(str(copy), int(jobs or 0), int(workflows or 0), 0, 0)
+    return ArchiveSummary(str(copy), int(jobs or 0), int(workflows or 0), 0, 0)
 
 
 @contextmanager

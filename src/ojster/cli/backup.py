@@ -8,7 +8,7 @@ from urllib.parse import unquote
 import click
 import msgspec
 
-from ojster.cli.archive import Summary, back_up
+from ojster.cli.archive import ArchiveSummary, back_up
 from ojster.cli.archive import restore as restore_archive
 from ojster.cli.options import done, examples, with_json, with_url
 from ojster.cli.output import errors
@@ -77,6 +77,6 @@ def _database_of(url: str) -> Path:
     )
 
 
-def _tell(verb: str, summary: Summary, as_json: bool) -> None:
+def _tell(verb: str, summary: ArchiveSummary, as_json: bool) -> None:
     words = f"{verb} {summary.jobs} jobs, {summary.workflows} workflows and {summary.files} files: {summary.path}"
     done(words + ".", as_json, msgspec.to_builtins(summary))

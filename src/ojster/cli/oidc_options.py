@@ -104,7 +104,6 @@ def with_provider(command: Command) -> Command:
 
 
 def _grants_of(groups: tuple[str, ...]) -> dict[str, tuple[Grant, ...]]:
-    """Return the roles of each group."""
     from ojster.server.oidc import read_group
 
     grants_of: dict[str, tuple[Grant, ...]] = {}

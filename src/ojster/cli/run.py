@@ -12,7 +12,7 @@ from ojster.api.loading import load_app
 from ojster.cli.dev import database_of
 from ojster.cli.logs import log_to_console, with_logging
 from ojster.cli.options import CHOSEN_VARIABLE, WAIT_SECONDS, examples
-from ojster.cli.supervisor import Command, Supervisor
+from ojster.cli.supervisor import ProcessCommand, Supervisor
 from ojster.cli.worker_options import ends_with_parent, with_include
 from ojster.storage.database import URL_VARIABLE
 from ojster.worker.worker import DEFAULT_CONCURRENCY
@@ -65,5 +65,5 @@ def run(
     worker = [*ojster, "worker", app, "--concurrency", str(concurrency), *logs]
     worker += [] if queues is None else ["--queues", queues]
     worker += [part for module in include for part in ("--include", module)]
-    commands = [Command(tuple(server), is_endless=True), *[Command(tuple(worker))] * processes]
+    commands = [ProcessCommand(tuple(server), is_endless=True), *[ProcessCommand(tuple(worker))] * processes]
     return asyncio.run(Supervisor(commands, wait=WAIT_SECONDS).run())

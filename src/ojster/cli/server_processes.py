@@ -17,7 +17,7 @@ import click
 
 from ojster.cli.logs import log_to_console
 from ojster.cli.options import Command as Function
-from ojster.cli.supervisor import NUMBER_VARIABLE, Command, Supervisor, same_command
+from ojster.cli.supervisor import NUMBER_VARIABLE, ProcessCommand, Supervisor, same_command
 
 if TYPE_CHECKING:
     from ojster.server.counts import SharedCounts
@@ -101,12 +101,12 @@ def _close(sockets: Sequence[socket.socket]) -> None:
         listener.close()
 
 
-def _commands(processes: int, sockets: Sequence[socket.socket], counts: str) -> list[Command]:
+def _commands(processes: int, sockets: Sequence[socket.socket], counts: str) -> list[ProcessCommand]:
     words = same_command()
     files = tuple(listener.fileno() for listener in sockets)
     shared = {SOCKETS_VARIABLE: " ".join(map(str, files)), COUNTS_VARIABLE: counts}
     numbers = map(str, range(1, processes + 1))
-    return [Command(words, shared | {NUMBER_VARIABLE: number}, files, is_endless=True) for number in numbers]
+    return [ProcessCommand(words, shared | {NUMBER_VARIABLE: number}, files, is_endless=True) for number in numbers]
 
 
 def _shown(sockets: Sequence[socket.socket]) -> str:

@@ -53,7 +53,7 @@ def let_through() -> None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTSTP, signal.SIGCONT})
 
 
-class Command(NamedTuple):
+class ProcessCommand(NamedTuple):
     """A command, variables for its environment, and open files that it takes over, by their numbers.
 
     ``is_endless``: it is started again also if it ends with success.
@@ -94,7 +94,7 @@ class Supervisor:
 
     def __init__(
         self,
-        commands: Sequence[Command],
+        commands: Sequence[ProcessCommand],
         health: Sequence[Path] = (),
         all_healthy: Path | None = None,
         on_stop: Callable[[], object] = lambda: None,
@@ -170,7 +170,7 @@ class Supervisor:
                 return 0
             pause = min(2 * pause, LONGEST_PAUSE)
 
-    async def _start(self, command: Command) -> asyncio.subprocess.Process | None:
+    async def _start(self, command: ProcessCommand) -> asyncio.subprocess.Process | None:
         """Start a process; ``None`` if the machine cannot at the moment."""
         quiet = {QUIET_VARIABLE: "1"} if self._quiet else {}
         environment = os.environ | command.environment | quiet

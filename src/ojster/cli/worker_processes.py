@@ -14,7 +14,7 @@ import msgspec
 
 from ojster.cli.logs import log_to_console, with_logging
 from ojster.cli.options import Command as Function
-from ojster.cli.supervisor import NUMBER_VARIABLE, Command, Supervisor, same_command
+from ojster.cli.supervisor import NUMBER_VARIABLE, ProcessCommand, Supervisor, same_command
 from ojster.worker.children import ChildLimits
 
 
@@ -71,7 +71,7 @@ def _supervise(processes: int, health: Path | None, wait: float) -> int:
     """Run so many worker processes, each of which waits so long for the database; return the exit code."""
     numbers = [str(number) for number in range(1, processes + 1)]
     files = [file for number in numbers if (file := _numbered(health, number)) is not None]
-    started = [Command(same_command(), {NUMBER_VARIABLE: number}) for number in numbers]
+    started = [ProcessCommand(same_command(), {NUMBER_VARIABLE: number}) for number in numbers]
     return asyncio.run(Supervisor(started, files, health, wait=wait).run())
 
 

@@ -17,7 +17,7 @@ from ojster.collections.items import (
     Lookups,
     Matching,
     NewItem,
-    Provided,
+    PromisedItem,
     is_internal,
     is_of_job,
     key_of,
@@ -53,7 +53,7 @@ class Promise(msgspec.Struct, frozen=True):
 
     number: int
     place: str
-    item: Provided
+    item: PromisedItem
 
 
 class Addition(msgspec.Struct, frozen=True):

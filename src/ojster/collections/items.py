@@ -362,7 +362,7 @@ class NewItem(msgspec.Struct, frozen=True):
         return self
 
 
-class Provided(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class PromisedItem(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """An item that a step promises to add to its workflow's collection when it succeeds.
 
     Parameters
@@ -379,10 +379,10 @@ class Provided(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     artifact: Matching | None = None
 
 
-_read_provided: Final = msgspec.json.Decoder(list[str | Provided]).decode
+_read_provided: Final = msgspec.json.Decoder(list[str | PromisedItem]).decode
 
 
-def read_provided(raw: bytes | msgspec.Raw) -> list[Provided]:
+def read_provided(raw: bytes | msgspec.Raw) -> list[PromisedItem]:
     """Return the items in a step's ``provides``: an array of names or objects.
 
     Raises
@@ -391,7 +391,7 @@ def read_provided(raw: bytes | msgspec.Raw) -> list[Provided]:
         It is malformed, or contains a name twice.
     """
     try:
-        provided = [Provided(entry) if isinstance(entry, str) else entry for entry in _read_provided(raw)]
+        provided = [PromisedItem(entry) if isinstance(entry, str) else entry for entry in _read_provided(raw)]
     except msgspec.DecodeError as error:
         raise InvalidRequest(f"'provides' is malformed: {error}.", field="provides") from None
     for item in provided:

@@ -114,10 +114,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     retention: Retention = Retention()
 
 
-def in_microseconds(public: Settings) -> settings.Settings:
+def in_microseconds(public: Settings) -> settings.ServiceSettings:
     """Return the same settings for the service, which counts in microseconds."""
-    retention = settings.Retention(**_with_microseconds(public.retention))
-    return settings.Settings(**_with_microseconds(public) | {"retention": retention})
+    retention = settings.ServiceRetention(**_with_microseconds(public.retention))
+    return settings.ServiceSettings(**_with_microseconds(public) | {"retention": retention})
 
 
 _SPANS: Final = frozenset(

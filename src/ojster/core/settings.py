@@ -1,4 +1,4 @@
-"""Defaults and limits of an service, in microseconds. Applications set them with ``ojster.core.public_settings``."""
+"""Defaults and limits of a service, in microseconds. Applications set them with ``ojster.core.public_settings``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 from ojster.core.durations import DAY, MINUTE, SECOND
 
 
-class Retention(msgspec.Struct, frozen=True, kw_only=True):
+class ServiceRetention(msgspec.Struct, frozen=True, kw_only=True):
     """Retention of finished jobs, in microseconds since they finished; ``None``: forever. See ``ojster.Retention``."""
 
     completed: int | None = DAY
@@ -21,8 +21,8 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
     audit: int | None = 365 * DAY
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """The defaults and limits of an service: durations in microseconds, sizes in bytes. See ``ojster.Settings``."""
+class ServiceSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The defaults and limits of a service: durations in microseconds, sizes in bytes. See ``ojster.Settings``."""
 
     default_lease: int = 30 * MINUTE
     default_timeout: int | None = 30 * MINUTE
@@ -38,4 +38,4 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     tenants: Literal["optional", "required"] = "optional"
     default_tenant: str = ""
     schema_mode: Literal["strict", "warn", "off"] = "warn"
-    retention: Retention = Retention()
+    retention: ServiceRetention = ServiceRetention()

@@ -63,7 +63,6 @@ def _refuse(request: HttpRequest, path: str) -> HttpResponseBase:
 
 @cache
 def _site(alias: str | None) -> WsgiApp:
-    """Return the dashboard of a backend."""
     from ojster.django.backend import backends
 
     for backend in backends():

@@ -323,14 +323,14 @@ def renew_grace(tx: Transaction, file_ids: Sequence[str]) -> None:
 # Deletion
 
 
-class Deletion(msgspec.Struct, frozen=True):
+class FileDeletion(msgspec.Struct, frozen=True):
     """Request to delete a file; ``tenant`` is the scope of the caller (``None``: all tenants)."""
 
     file_id: str
     tenant: str | None = None
 
 
-def delete_files(tx: Transaction, deletions: Sequence[Deletion]) -> list[OjsterError | None]:
+def delete_files(tx: Transaction, deletions: Sequence[FileDeletion]) -> list[OjsterError | None]:
     """Mark unreferenced files as doomed; the caller deletes their pieces."""
     results: list[OjsterError | None] = []
     for deletion in deletions:

@@ -223,7 +223,7 @@ class FileService(CapabilityService):
             A collection item refers to it.
         """
         self._need_store()
-        await self.scope.do(records.delete_files, records.Deletion(file_id, self.scope.tenant))
+        await self.scope.do(records.delete_files, records.FileDeletion(file_id, self.scope.tenant))
         await self._erase(file_id)
 
     async def prune(self) -> int:

@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from ojster.fleet.job_types import ALL, Types
-from ojster.fleet.requirements import NOTHING, Provided
+from ojster.fleet.requirements import NOTHING, ProvidedFacts
 from ojster.fleet.worker_rule import WorkerRule
 from ojster.jobs.claim_policy import Claim
 from ojster.jobs.versions import Handled
@@ -37,7 +37,7 @@ class Abilities(msgspec.Struct, frozen=True):
     """
 
     handled: tuple[Handled, ...] = ()
-    provided: Provided = NOTHING
+    provided: ProvidedFacts = NOTHING
     types: Types = ALL
     runs: tuple[str, ...] | None = None
 

@@ -19,7 +19,7 @@ from ojster.core.errors import InvalidRequest
 from ojster.core.job import Job
 from ojster.core.json_objects import read_members
 from ojster.fleet.ml_resources import ResourceLimits, read_resources
-from ojster.fleet.requirements import Condition, Needs, Provided
+from ojster.fleet.requirements import Condition, Needs, ProvidedFacts
 from ojster.jobs.claim_policy import UNLIMITED
 from ojster.jobs.claim_position import last_places
 from ojster.storage.memory import Local
@@ -137,7 +137,9 @@ class Match:
         The worker; ``None``: any worker without capabilities.
     """
 
-    def __init__(self, tx: Transaction, worker_id: str | None, provided: Provided, budgets: dict[str, Budget]) -> None:
+    def __init__(
+        self, tx: Transaction, worker_id: str | None, provided: ProvidedFacts, budgets: dict[str, Budget]
+    ) -> None:
         self._tx = tx
         self._provided = provided
         self._budgets = budgets

@@ -127,7 +127,7 @@ class Needs(msgspec.Struct, frozen=True):
         return self.rank
 
 
-class Provided(msgspec.Struct, frozen=True):
+class ProvidedFacts(msgspec.Struct, frozen=True):
     """The capabilities of a worker: facts by name, each with one or more values. Numbers are in their shortest form."""
 
     facts: dict[str, tuple[str, ...]] = {}
@@ -154,7 +154,7 @@ class Provided(msgspec.Struct, frozen=True):
         )
 
 
-NOTHING: Final = Provided()
+NOTHING: Final = ProvidedFacts()
 """The capabilities of a worker that reports none."""
 
 _encode: Final = msgspec.json.Encoder(order="deterministic").encode
@@ -205,7 +205,7 @@ _DEVICES: Final = {
 _PLAIN: Final = ("cpu_cores", "memory_gb", "storage_gb", "shm_size_gb")
 
 
-def read_provided(capabilities: Mapping[str, Any]) -> Provided:
+def read_provided(capabilities: Mapping[str, Any]) -> ProvidedFacts:
     """Return the capabilities that a worker reports. Facts that it does not report are left out.
 
     In addition to the specification, ``models_available`` lists the models that the worker can load, and
@@ -235,7 +235,7 @@ def read_provided(capabilities: Mapping[str, Any]) -> Provided:
     _add_models(facts, capabilities)
     if facts or len(accelerators) > 1 or "accelerator" in capabilities:
         facts["accelerator"] = tuple(sorted(accelerators))
-    return Provided(facts)
+    return ProvidedFacts(facts)
 
 
 def _add_devices(facts: dict[str, tuple[str, ...]], capabilities: Mapping[str, Any]) -> set[str]:

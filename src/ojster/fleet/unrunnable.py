@@ -17,7 +17,7 @@ from ojster.core.job import Job
 from ojster.core.tenant import TENANT_NAMES_RANGE
 from ojster.fleet.abilities import PLAIN, Abilities, decode_abilities, worker_rules_by_id
 from ojster.fleet.matching import find_needs
-from ojster.fleet.requirements import Needs, Provided
+from ojster.fleet.requirements import Needs, ProvidedFacts
 from ojster.jobs.names import RESERVED_QUEUE_PREFIX
 from ojster.jobs.versions import shown_version
 from ojster.storage.transaction import Transaction
@@ -182,7 +182,7 @@ def _unmet_requirements(worker: Abilities, type: str, version: int | None, needs
     return lacks if needs is None or worker.provided.meets(needs) else lacks + _missing(worker.provided, needs)
 
 
-def _missing(provided: Provided, needs: Needs) -> list[str]:
+def _missing(provided: ProvidedFacts, needs: Needs) -> list[str]:
     """Return the requirements of a job that a worker does not meet."""
     lacks = []
     for condition in needs.required:

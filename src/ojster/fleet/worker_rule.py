@@ -9,7 +9,7 @@ import msgspec
 
 from ojster.core.errors import InvalidRequest
 from ojster.fleet.job_types import Types, read_patterns
-from ojster.fleet.requirements import MAX_FACT_LENGTH, MAX_FACTS, Provided, text_of
+from ojster.fleet.requirements import MAX_FACT_LENGTH, MAX_FACTS, ProvidedFacts, text_of
 
 _LISTS: Final = {"allowed_types": "allowed", "denied_types": "denied"}
 
@@ -42,7 +42,7 @@ class WorkerRule(msgspec.Struct, frozen=True):
         """The job types that the worker accepts."""
         return Types(self.allowed, self.denied)
 
-    def correct(self, provided: Provided) -> Provided:
+    def correct(self, provided: ProvidedFacts) -> ProvidedFacts:
         """Return a worker's reported capabilities, changed by the rule."""
         facts = dict(provided.facts)
         for name, value in self.provides.items():
@@ -50,7 +50,7 @@ class WorkerRule(msgspec.Struct, frozen=True):
                 facts.pop(name, None)
             else:
                 facts[name] = (value,)
-        return Provided(facts)
+        return ProvidedFacts(facts)
 
 
 def read_rule_members(request: Mapping[str, Any]) -> dict[str, Any]:

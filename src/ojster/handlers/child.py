@@ -6,11 +6,11 @@ from typing import Any
 
 import msgspec
 
-from ojster.handlers.outcomes import Outcome
+from ojster.handlers.outcomes import HandlerOutcome
 from ojster.workflows.read.info import StepInfo
 
 
-class OrchestratorError(Outcome):
+class OrchestratorError(HandlerOutcome):
     """The error of a job that ran an orchestrator; ``code`` says whether it could run at all."""
 
     retryable = False

@@ -70,7 +70,7 @@ class JobCancelled(Exception):
     """
 
 
-class Outcome(Exception):
+class HandlerOutcome(Exception):
     """Base of the exceptions with which a handler decides how its failed attempt ends.
 
     Spec: ojs-retry 7
@@ -80,7 +80,7 @@ class Outcome(Exception):
     retryable: bool | None = None
 
 
-class Discard(Outcome):
+class Discard(HandlerOutcome):
     """Fail the job without retry, and do not keep it as a dead letter.
 
     Parameters
@@ -102,7 +102,7 @@ class Discard(Outcome):
     code = "DISCARD"
 
 
-class DeadLetter(Outcome):
+class DeadLetter(HandlerOutcome):
     """Fail the job without retry, and keep it as a dead letter.
 
     Parameters

@@ -142,7 +142,7 @@ class ClaimPipeline:
             wanted = wanted - len(jobs) if is_mixed else 0
 
     def _take(self, share: Share, queues: Sequence[str], wanted: int) -> list[Job]:
-        """Take jobs from queues, the first first."""
+        """Take jobs from queues, those of the first queue first."""
         limits, notes = self._steps("room_in_queue"), self._steps("taken_from")
         mix = self._steps("serve_tenants") if share.tenant is None else []
         taken: list[Job] = []

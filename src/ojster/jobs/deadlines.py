@@ -20,14 +20,14 @@ from ojster.core.job import Job
 from ojster.core.job_flags import ENQUEUE_TTL, TOTAL_TIMEOUT
 from ojster.core.timestamps import parse_timestamp
 from ojster.jobs.failure import Failure
-from ojster.jobs.options import JobOptions
+from ojster.jobs.options import ParsedOptions
 from ojster.storage.transaction import Transaction
 
 TOTAL_TIMEOUT_ERROR: Final = "total_timeout"
 """Error type of a job that has exceeded its total timeout. It is not retried."""
 
 
-def deadlines_of(options: JobOptions, expires_at: int | None, now: int) -> tuple[int | None, int]:
+def deadlines_of(options: ParsedOptions, expires_at: int | None, now: int) -> tuple[int | None, int]:
     """Return the time after which a new job no longer starts, and the bits of ``flags`` for its limits.
 
     Raises

@@ -130,7 +130,7 @@ def _equalities(chosen: JobFilter) -> tuple[list[str], dict[str, Any]]:
     return parts, parameters
 
 
-class Step(msgspec.Struct, frozen=True):
+class WalkStep(msgspec.Struct, frozen=True):
     """One step of a walk over all matching jobs, oldest first.
 
     Parameters
@@ -150,15 +150,15 @@ class WalkResult(msgspec.Struct, frozen=True):
     """Result of a step: the ids of the matching jobs, and the next step; ``None``: the walk has ended."""
 
     ids: list[str]
-    next: Step | None
+    next: WalkStep | None
 
 
-def walk(tx: Transaction, steps: Sequence[Step]) -> list[WalkResult]:
+def walk(tx: Transaction, steps: Sequence[WalkStep]) -> list[WalkResult]:
     """Execute one step of each walk. A step scans at most ``WINDOW`` rows, however few match."""
     return [_walk(tx, step) for step in steps]
 
 
-def _walk(tx: Transaction, step: Step) -> WalkResult:
+def _walk(tx: Transaction, step: WalkStep) -> WalkResult:
     until = step.until
     if until is None:
         ((until,),) = tx.execute("SELECT coalesce(max(seq), 0) FROM jobs")
@@ -188,7 +188,7 @@ def _walk(tx: Transaction, step: Step) -> WalkResult:
     if (pattern := step.chosen.error_pattern) is not None:
         errors = last_errors(tx, list(matches))
         matches = {seq: matches[seq] for seq, last in errors if pattern_of(str(last.get("message", ""))) == pattern}
-    return WalkResult(list(matches.values()), Step(step.chosen, last, until) if rows == WINDOW else None)
+    return WalkResult(list(matches.values()), WalkStep(step.chosen, last, until) if rows == WINDOW else None)
 
 
 def last_errors(tx: Transaction, seqs: Sequence[int]) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -208,7 +208,7 @@ _entry: Final = msgspec.json.Decoder(dict[str, Any]).decode
 
 async def batches(database: Database, chosen: JobFilter, size: int) -> AsyncIterator[list[str]]:
     """Yield the ids of all jobs that match now, oldest first, at most ``size`` at a time."""
-    step: Step | None = Step(chosen)
+    step: WalkStep | None = WalkStep(chosen)
     while step is not None:
         stretch = await database.read(walk, step)
         for start in range(0, len(stretch.ids), size):

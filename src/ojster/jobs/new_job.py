@@ -32,7 +32,7 @@ from ojster.jobs.attributes import (
 )
 from ojster.jobs.deadlines import deadlines_of
 from ojster.jobs.names import OWN_TYPES, VERSION_PATTERN, kind, read_type, refuse_reserved, string
-from ojster.jobs.options import DEFAULT_OPTIONS, JobOptions
+from ojster.jobs.options import DEFAULT_OPTIONS, ParsedOptions
 from ojster.jobs.options_wire import AT_TOP, options_of
 from ojster.jobs.uniqueness import UniquePolicy, fingerprint
 
@@ -284,11 +284,11 @@ def _attributes(type: str, args: bytes, members: Members) -> Attributes:
     return read_attributes(type, args, members) if has_some else NO_ATTRIBUTES
 
 
-def _options(raw: msgspec.Raw | None, members: Members) -> JobOptions:
+def _options(raw: msgspec.Raw | None, members: Members) -> ParsedOptions:
     return DEFAULT_OPTIONS if raw is None and AT_TOP.isdisjoint(members) else options_of(raw, members)
 
 
-def _deadlines(options: JobOptions, expires_at: int | None, now: int) -> tuple[int | None, int]:
+def _deadlines(options: ParsedOptions, expires_at: int | None, now: int) -> tuple[int | None, int]:
     if options.enqueue_ttl is None and options.total_timeout is None:
         return expires_at, 0
     return deadlines_of(options, expires_at, now)
@@ -367,7 +367,7 @@ def other_members(members: Members) -> bytes:
     )
 
 
-def _relative_times(options: JobOptions, scheduled_at: int | None, expires_at: int | None) -> bytes:
+def _relative_times(options: ParsedOptions, scheduled_at: int | None, expires_at: int | None) -> bytes:
     """Return the members for times that count from the request; absolute ones are in the fragment of the options."""
     times = b""
     if scheduled_at is not None and options.scheduled_at is not None and options.scheduled_at.relative:
@@ -444,7 +444,7 @@ def _limit_of(policy: RateLimitPolicy, owner: str) -> RateLimitPolicy:
     return msgspec.structs.replace(policy, key=qualify(owner, policy.key)) if owner else policy
 
 
-def _unique_key(options: JobOptions, owner: str, type: str, args: bytes, meta: bytes) -> str:
+def _unique_key(options: ParsedOptions, owner: str, type: str, args: bytes, meta: bytes) -> str:
     assert options.unique is not None
     args_value, meta_value = read_value(args, "args"), read_value(meta, "meta")
     try:

@@ -25,7 +25,7 @@ class Moment(msgspec.Struct, frozen=True):
         return now + self.micros if self.relative else self.micros
 
 
-class JobOptions(msgspec.Struct, frozen=True):
+class ParsedOptions(msgspec.Struct, frozen=True):
     """The options of a job. Durations are in microseconds; ``None`` selects the server's default.
 
     ``fragment`` is the part of the options that the envelope shows, as JSON members ready to be spliced in; ``flags``
@@ -50,4 +50,4 @@ class JobOptions(msgspec.Struct, frozen=True):
     fragment: bytes = b""
 
 
-DEFAULT_OPTIONS: Final = JobOptions()
+DEFAULT_OPTIONS: Final = ParsedOptions()

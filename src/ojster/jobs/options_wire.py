@@ -17,7 +17,7 @@ from ojster.core.parsing import misspellings, read_value
 from ojster.core.timestamps import parse_timestamp
 from ojster.core.wire import Count, Json, Milliseconds
 from ojster.jobs.names import DEFAULT_QUEUE, MAX_QUEUE_NAME_LENGTH, QUEUE_PATTERN, check_queue_name, kind
-from ojster.jobs.options import DEFAULT_OPTIONS, PRIORITIES, JobOptions, Moment
+from ojster.jobs.options import DEFAULT_OPTIONS, PRIORITIES, Moment, ParsedOptions
 from ojster.jobs.policy_wire import (
     RetryPolicyBody,
     UniquePolicyBody,
@@ -94,7 +94,7 @@ def queue_of(members: Members) -> str:
     return options_of(members.get("options"), dict(members)).queue
 
 
-def options_of(raw: msgspec.Raw | None, members: Members) -> JobOptions:
+def options_of(raw: msgspec.Raw | None, members: Members) -> ParsedOptions:
     """Return the options of a request: those under ``options``, and those at its top, which are removed from it."""
     at_top = [(name, members.pop(name)) for name in AT_TOP & members.keys()]
     options = b"" if raw is None else bytes(raw)
@@ -108,7 +108,7 @@ def options_of(raw: msgspec.Raw | None, members: Members) -> JobOptions:
     return _read_options(_encode(merged))
 
 
-def _read_options(raw: bytes) -> JobOptions:
+def _read_options(raw: bytes) -> ParsedOptions:
     """Return the options that a JSON object describes.
 
     Raises
@@ -142,7 +142,7 @@ def _read_options(raw: bytes) -> JobOptions:
     pending = values.get("pending", False)
     if not isinstance(pending, bool):
         raise InvalidRequest("The 'pending' option must be true or false.", field="options.pending")
-    return JobOptions(
+    return ParsedOptions(
         queue=_queue(values.get("queue", DEFAULT_QUEUE)),
         priority=_priority(values.get("priority", 0)),
         timeout=read_span(values, "timeout"),

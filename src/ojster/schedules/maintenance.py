@@ -42,7 +42,7 @@ RETENTION_INTERVAL_SECONDS: Final = 60.0
 """Interval of searches for finished jobs past their retention, in seconds."""
 
 
-class Maintenance(CapabilityService):
+class MaintenanceTasks(CapabilityService):
     """Maintenance tasks of a database."""
 
     def __init__(self, scope: Scope, bulk: BulkService, files: FileService) -> None:

@@ -18,7 +18,7 @@ import msgspec
 
 from ojster.core.durations import HOUR
 from ojster.core.job_flags import RESULT_LIMITS
-from ojster.core.settings import Retention
+from ojster.core.settings import ServiceRetention
 from ojster.core.states import FINISHED
 from ojster.jobs.extension import DeletedCounts, hooks
 from ojster.jobs.filter_walk import JobFilter
@@ -160,7 +160,7 @@ def own_retention(tx: Transaction, requests: Sequence[None]) -> list[ConfiguredR
     return [retention for _ in requests]
 
 
-def walks(own: ConfiguredRetention, usual: Retention, now: int) -> list[JobFilter]:
+def walks(own: ConfiguredRetention, usual: ServiceRetention, now: int) -> list[JobFilter]:
     """Return filters for the expired jobs of these, by the period of the queue, else workspace, else server."""
     filters = []
     for kind, dead in _KINDS:

@@ -294,7 +294,6 @@ def _doors(service: Service, oidc: OidcSettings | None) -> tuple[Authenticator, 
 
 
 def _by_path(endpoints: Mapping[tuple[str, str], Endpoint]) -> dict[str, _Methods]:
-    """Return the endpoints of each path, by method."""
     methods: dict[str, _Methods] = {}
     for (method, path), endpoint in endpoints.items():
         methods.setdefault(path, _Methods())[method] = endpoint

@@ -161,5 +161,4 @@ class _Snapshot(Collector):
         self._families = list(families)
 
     def collect(self) -> Iterable[Metric]:
-        """Return the metrics."""
         return self._families

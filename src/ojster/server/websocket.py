@@ -38,8 +38,6 @@ encode: Final = msgspec.json.Encoder().encode
 
 
 class _Command(msgspec.Struct):
-    """A command from a client."""
-
     action: Literal["subscribe", "unsubscribe", "resume"]
     channel: str | None = None
     event_types: list[str] | None = None

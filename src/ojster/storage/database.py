@@ -15,7 +15,7 @@ import msgspec
 
 from ojster.core.errors import InvalidRequest
 from ojster.core.events import Event
-from ojster.core.settings import Settings
+from ojster.core.settings import ServiceSettings
 from ojster.core.timestamps import system_clock
 from ojster.storage.call import LongPoll, Operation
 from ojster.storage.dispatcher import Dispatcher
@@ -92,7 +92,7 @@ class Database(ABC):
     """Runs transactions that may write; it and ``_reader`` are there once the database is open."""
     _reader: Dispatcher
 
-    def __init__(self, settings: Settings, clock: Callable[[], int] = system_clock) -> None:
+    def __init__(self, settings: ServiceSettings, clock: Callable[[], int] = system_clock) -> None:
         self.settings = settings
         self.clock = clock
         self.wakeups = Wakeups()

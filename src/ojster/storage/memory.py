@@ -61,7 +61,7 @@ class Memory:
         self.values.clear()
 
 
-class Holder(Protocol):
+class MemoryHolder(Protocol):
     """A transaction, as far as memory is concerned."""
 
     memory: Memory
@@ -84,7 +84,7 @@ class Remembered(Generic[T]):
         self._read = read
         self._in_callers = in_callers
 
-    def __call__(self, tx: Holder) -> T:
+    def __call__(self, tx: MemoryHolder) -> T:
         """Return the value, from memory if it is there."""
         memory = tx.memory
         if memory.is_callers and self._in_callers is not _UNSET:
@@ -97,7 +97,7 @@ class Remembered(Generic[T]):
         value: T = known
         return value
 
-    def for_each(self, tx: Holder, requests: Sequence[None]) -> list[T]:
+    def for_each(self, tx: MemoryHolder, requests: Sequence[None]) -> list[T]:
         """Return the value for each request: the transaction function of ``Database.remembered``."""
         return [self(tx) for _ in requests]
 
@@ -113,7 +113,7 @@ class Local(Generic[T]):
     def __init__(self, factory: Callable[[], T]) -> None:
         self._factory = factory
 
-    def __call__(self, tx: Holder) -> T:
+    def __call__(self, tx: MemoryHolder) -> T:
         """Return the value, in a transaction."""
         value: T | None = tx.memory.locals.get(self)
         return self.of(tx.memory) if value is None else value

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from ojster.core.errors import InvalidRequest
-from ojster.core.settings import Settings
+from ojster.core.settings import ServiceSettings
 from ojster.storage.database import POSTGRES, SQLITE, Database, without_password
 
 MEMORY: Final = f"{SQLITE}:memory:"
@@ -18,7 +18,7 @@ EventLogging = Literal["logged", "unlogged"]
 
 def open_database(
     url: str,
-    settings: Settings = Settings(),  # noqa: B008  (it is frozen)
+    settings: ServiceSettings = ServiceSettings(),  # noqa: B008  (it is frozen)
     clock: Callable[[], int] | None = None,
     synchronous: str = "FULL",
     *,

@@ -16,7 +16,7 @@ from ojster.core.errors import BackendUnavailable, OjsterError
 from ojster.core.job import NOT_LOADED, Job
 from ojster.core.job_flags import BITS, JobEvent
 from ojster.core.outcome import SKIPPED
-from ojster.core.settings import Settings
+from ojster.core.settings import ServiceSettings
 from ojster.core.shared_value import SharedValue
 from ojster.core.states import JOB_STATES
 from ojster.core.tenant import ALL_TENANTS, called, qualify, split
@@ -161,7 +161,7 @@ class Transaction(ABC):
     skip_locked = ""
     """Like ``for_update``, but skips rows that another transaction has locked, which then handles them."""
 
-    def __init__(self, now: int, settings: Settings, memory: Memory, *, records_events: bool = False) -> None:
+    def __init__(self, now: int, settings: ServiceSettings, memory: Memory, *, records_events: bool = False) -> None:
         self.records_events = records_events
         self.now = now
         self.settings = settings

@@ -18,7 +18,7 @@ PATIENCE_SECONDS: Final = 30.0
 """Maximum time that such a job waits for the running ones to end, before it begins beside them."""
 
 
-class Place:
+class WorkerPlace:
     """The place of a running job. ``is_proven``: it has run alone for long enough."""
 
     __slots__ = ("is_proven", "timer")
@@ -28,7 +28,7 @@ class Place:
         self.timer: asyncio.TimerHandle | None = None
 
 
-_ORDINARY: Final = Place()
+_ORDINARY: Final = WorkerPlace()
 
 
 class CrashIsolation:
@@ -45,7 +45,7 @@ class CrashIsolation:
         self._size = 0
         self._proven = 0
         self._waiting = 0
-        self._alone: Place | None = None
+        self._alone: WorkerPlace | None = None
         self._news = asyncio.Event()
 
     @property
@@ -53,7 +53,7 @@ class CrashIsolation:
         """Whether a job runs alone, or waits for it, so that no other jobs should be fetched."""
         return self._alone is not None or self._waiting > 0
 
-    async def join(self, *, suspect: bool) -> Place:
+    async def join(self, *, suspect: bool) -> WorkerPlace:
         """Wait until a job may begin; return its place, for ``leave``.
 
         Parameters
@@ -67,7 +67,7 @@ class CrashIsolation:
         self._size += 1
         return place
 
-    async def _join_alone(self) -> Place:
+    async def _join_alone(self) -> WorkerPlace:
         self._waiting += 1
         loop = asyncio.get_running_loop()
         deadline = loop.time() + PATIENCE_SECONDS
@@ -82,11 +82,11 @@ class CrashIsolation:
             self._waiting -= 1
             if not self._waiting:
                 self._ring()
-        self._alone = place = Place()
+        self._alone = place = WorkerPlace()
         place.timer = loop.call_later(ALONE_SECONDS, self._prove, place)
         return place
 
-    def leave(self, place: Place) -> None:
+    def leave(self, place: WorkerPlace) -> None:
         """Record that a job has ended."""
         self._size -= 1
         if place.timer is not None:
@@ -98,7 +98,7 @@ class CrashIsolation:
         if place is not _ORDINARY or self._waiting:
             self._ring()
 
-    def _prove(self, place: Place) -> None:
+    def _prove(self, place: WorkerPlace) -> None:
         place.is_proven = True
         self._proven += 1
         self._alone = None

@@ -16,7 +16,7 @@ from ojster.core.values import to_timestamp
 from ojster.handlers import middleware, raised
 from ojster.handlers.arguments import InvalidArguments
 from ojster.handlers.job_options import class_name, error_type
-from ojster.handlers.outcomes import Outcome, RateLimited
+from ojster.handlers.outcomes import HandlerOutcome, RateLimited
 from ojster.handlers.raised import original
 from ojster.jobs.failure import Failure, clean
 from ojster.jobs.job_json import retry_policy
@@ -54,7 +54,7 @@ def described(error: BaseException) -> Failure:
         rate_limit_until=_blocked_until(error) if isinstance(error, RateLimited) else None,
         type=clean(_type_of(error)),
         message=clean(_message_of(error)),
-        code=error.code if isinstance(error, Outcome) else "handler_error",
+        code=error.code if isinstance(error, HandlerOutcome) else "handler_error",
         retryable=_retryable(error),
         backtrace=tuple(clean(line) for line in lines),
     )
@@ -85,7 +85,7 @@ def _retryable(error: BaseException) -> bool | None:
     """Return the judgement of the handler; arguments that its annotations forbid are as wrong the next time."""
     if isinstance(error, InvalidArguments):
         return False
-    return error.retryable if isinstance(error, Outcome) else None
+    return error.retryable if isinstance(error, HandlerOutcome) else None
 
 
 def _blocked_until(error: RateLimited) -> str:

@@ -31,7 +31,7 @@ LINGER_SECONDS: Final = 0.01
 """Time for which outcomes wait for others, or for the next fetch, while the worker holds more jobs, in seconds."""
 
 
-class Outbox:
+class OutcomeReports:
     """The outcomes that a worker has not reported yet.
 
     Parameters

@@ -29,7 +29,7 @@ DrawingFormat = Literal["mermaid", "svg"]
 _encode: Final = msgspec.json.Encoder().encode
 
 
-class Reference(dict[str, Any]):
+class Placeholder(dict[str, Any]):
     """A placeholder in the arguments of a step, for a value that is known only when the step starts.
 
     ``reference["member"]`` and ``reference[0]`` refer to a part of the value.
@@ -39,8 +39,8 @@ class Reference(dict[str, Any]):
         super().__init__({"$ref": text})
         self._text = text
 
-    def __getitem__(self, part: str | int) -> Reference:
-        return Reference(f"{self._text}.{part}")
+    def __getitem__(self, part: str | int) -> Placeholder:
+        return Placeholder(f"{self._text}.{part}")
 
     def __repr__(self) -> str:
         return f"<Reference {self._text}>"
@@ -96,10 +96,10 @@ def element(name: str = "item") -> Any:
     >>> element()["id"]
     <Reference item.id>
     """
-    return Reference(name)
+    return Placeholder(name)
 
 
-INDEX: Final[Any] = Reference("index")
+INDEX: Final[Any] = Placeholder("index")
 """A reference to the index, from 0, of the current element of a map."""
 
 

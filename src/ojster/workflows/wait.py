@@ -24,7 +24,7 @@ MAX_REMINDERS: Final = 100
 """Maximum number of reminders of a wait step."""
 
 
-class Wait(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class WaitTarget(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a wait step waits for.
 
     Parameters
@@ -109,11 +109,11 @@ class Wait(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 _decode_any: Final = msgspec.json.Decoder(dict[str, Any]).decode
 
-decode_wait: Final = msgspec.json.Decoder(Wait).decode
+decode_wait: Final = msgspec.json.Decoder(WaitTarget).decode
 """Decodes the wait of a stored job, which was validated at its push."""
 
 
-def read_wait(raw: bytes | msgspec.Raw) -> Wait:
+def read_wait(raw: bytes | msgspec.Raw) -> WaitTarget:
     """Return the wait in a job's attribute.
 
     Raises
@@ -124,7 +124,7 @@ def read_wait(raw: bytes | msgspec.Raw) -> Wait:
         It has a form, and the extra ``ojster[schemas]`` is not installed.
     """
     try:
-        wait = msgspec.json.decode(raw, type=Wait)
+        wait = msgspec.json.decode(raw, type=WaitTarget)
     except msgspec.MsgspecError as error:
         message = f"The wait is malformed; it can have 'delay', 'until' or 'timeout', 'form', and 'remind': {error}."
         raise InvalidRequest(message, field=ATTRIBUTE) from None

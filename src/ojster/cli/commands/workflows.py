@@ -20,7 +20,7 @@ from ojster.core.errors import NotFound
 from ojster.core.ids import ids_beginning_with, is_job_id
 from ojster.core.json_objects import Members, read_members
 from ojster.core.property_values import Changes
-from ojster.core.settings import Settings
+from ojster.core.settings import ServiceSettings
 from ojster.core.timestamps import parse_timestamp
 from ojster.core.values import to_duration
 from ojster.jobs.failure import Failure
@@ -152,7 +152,7 @@ def _read_start(
     wire |= {} if delay is None else {"scheduled_at": "+" + to_duration(delay)}
     members = read_members(msgspec.json.encode(wire), str(file))
     if "definition" not in members and ORCHESTRATOR not in members:  # a server only warns about unknown members
-        refuse_unknown(dict(members), 0, largest=Settings().largest_job)
+        refuse_unknown(dict(members), 0, largest=ServiceSettings().largest_job)
     return members
 
 
@@ -232,7 +232,7 @@ def draw_workflow(workflow_id: str | None, file: Path | None, svg: bool, url: st
         raise click.UsageError("Give either a workflow id or --file.")
     if file is not None:
         wire = read_file(file)
-        refuse_unknown(read_members(msgspec.json.encode(wire), str(file)), 0, largest=Settings().largest_job)
+        refuse_unknown(read_members(msgspec.json.encode(wire), str(file)), 0, largest=ServiceSettings().largest_job)
         info = preview(wire)
     else:
         info = ask(url, lambda client: client.workflows.show(workflow_id or ""))

@@ -20,7 +20,7 @@ from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import tuple_row
 
 from ojster.core.errors import InvalidRequest, NotInTransaction
-from ojster.core.settings import Settings
+from ojster.core.settings import ServiceSettings
 from ojster.storage.database import topics_of
 from ojster.storage.memory import Memory
 from ojster.storage.postgres.abilities import slots_of
@@ -112,7 +112,7 @@ class _CallerConnection:
 
 
 def run_in_caller_transaction(
-    execute: Execute, function: Callable[[Transaction], R], settings: Settings, url: PostgresUrl
+    execute: Execute, function: Callable[[Transaction], R], settings: ServiceSettings, url: PostgresUrl
 ) -> R:
     """Run a transaction function in a caller's transaction, and notify other processes when it commits."""
     look = f"SELECT {NOW}, current_setting('transaction_isolation'), version(), current_database()"
@@ -191,7 +191,7 @@ def executes(connection: Any) -> Execute:
 
 
 async def run_in_caller_transaction_async(
-    connection: Any, function: Callable[[Transaction], R], settings: Settings, url: PostgresUrl
+    connection: Any, function: Callable[[Transaction], R], settings: ServiceSettings, url: PostgresUrl
 ) -> R:
     """Run a transaction function in a caller's transaction, on an asynchronous or a synchronous connection.
 

@@ -15,13 +15,13 @@ from typing import Final, TypeVar
 import psycopg
 
 from ojster.core.errors import BackendUnavailable, InvalidRequest
-from ojster.core.settings import Settings
+from ojster.core.settings import ServiceSettings
 from ojster.storage.call import Operation
 from ojster.storage.database import LISTEN_VARIABLE, Database, ReplicaState, topics_of
 from ojster.storage.dispatcher import Dispatcher
 from ojster.storage.postgres.clock import ServerClock
 from ojster.storage.postgres.notifier import ListeningConnection, PostgresNotifier, messages
-from ojster.storage.postgres.pipeline import ANSWER_TIMEOUT_SECONDS, Connection, ConnectionLost, StatementFailed
+from ojster.storage.postgres.pipeline import ANSWER_TIMEOUT_SECONDS, ConnectionLost, PipelineConnection, StatementFailed
 from ojster.storage.postgres.replica import ANSWER_SECONDS, Replica
 from ojster.storage.postgres.schema import check_schema, log_events
 from ojster.storage.postgres.transaction import SLOTS, PostgresTransaction
@@ -72,7 +72,7 @@ class PostgresDatabase(Database):
     def __init__(
         self,
         url: str,
-        settings: Settings,
+        settings: ServiceSettings,
         clock: Callable[[], int] | None,
         synchronous: str = "FULL",
         *,
@@ -225,7 +225,7 @@ class _TransactionConnection:
         self._replica = replica
         self._session = session
         self._slot = slot % SLOTS
-        self._connection: Connection | None = None
+        self._connection: PipelineConnection | None = None
         self._opened_at = 0.0
         self._began_at = 0.0
 
@@ -300,7 +300,7 @@ class _TransactionConnection:
         words = messages(self._database._notifier.name, topics_of(tx.effects))
         return words[0] if len(words) == 1 and "\n" in words[0] else None
 
-    def _transaction(self, connection: Connection) -> PostgresTransaction:
+    def _transaction(self, connection: PipelineConnection) -> PostgresTransaction:
         database = self._database
         return PostgresTransaction(
             connection,
@@ -328,7 +328,7 @@ class _TransactionConnection:
             self._connection.close()
             self._connection = None
 
-    def _connected(self) -> Connection:
+    def _connected(self) -> PipelineConnection:
         self._began_at = time.monotonic()
         if self._replica is None and self._opened_at < self._database._suspected_until:
             self.disconnect()
@@ -336,7 +336,7 @@ class _TransactionConnection:
             self._opened_at = self._began_at
             url = self._database.url
             try:
-                self._connection = Connection(
+                self._connection = PipelineConnection(
                     self._replica or self._database.conninfo,
                     url.schema,
                     self._session,

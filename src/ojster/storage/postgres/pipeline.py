@@ -213,7 +213,7 @@ Value = str | bytes | int | Array | None
 """Types of a statement's parameter."""
 
 
-class Connection:
+class PipelineConnection:
     """One connection in pipeline mode. Used by one thread.
 
     Parameters

@@ -10,10 +10,10 @@ from typing import Any, Final, TypeVar
 
 from ojster.core.durations import MINUTE
 from ojster.core.job import Job
-from ojster.core.settings import Settings
+from ojster.core.settings import ServiceSettings
 from ojster.storage.memory import Memory
 from ojster.storage.postgres.abilities import slots_of
-from ojster.storage.postgres.pipeline import Array, Connection, blobs, ints, texts, unnest, uuids
+from ojster.storage.postgres.pipeline import Array, PipelineConnection, blobs, ints, texts, unnest, uuids
 from ojster.storage.postgres.statements import (
     ADD_MINUTES,
     COMPLETE_JOBS,
@@ -90,9 +90,9 @@ class PostgresTransaction(Transaction):
 
     def __init__(
         self,
-        connection: Connection,
+        connection: PipelineConnection,
         now: int,
-        settings: Settings,
+        settings: ServiceSettings,
         memory: Memory,
         url: PostgresUrl,
         slot: int,

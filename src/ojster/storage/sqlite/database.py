@@ -18,7 +18,7 @@ import apsw
 
 from ojster.core.errors import BackendUnavailable
 from ojster.core.job import Job
-from ojster.core.settings import Settings
+from ojster.core.settings import ServiceSettings
 from ojster.core.timestamps import system_clock
 from ojster.storage.database import Database, topics_of
 from ojster.storage.dispatcher import Dispatcher
@@ -96,7 +96,7 @@ class SqliteTransaction(Transaction):
         self,
         connection: apsw.Connection,
         now: int,
-        settings: Settings,
+        settings: ServiceSettings,
         memory: Memory,
         *,
         records_events: bool = False,
@@ -235,7 +235,7 @@ class SqliteDatabase(Database):
     kind = "sqlite"
 
     def __init__(
-        self, path: str, settings: Settings, clock: Callable[[], int] | None = None, synchronous: str = "FULL"
+        self, path: str, settings: ServiceSettings, clock: Callable[[], int] | None = None, synchronous: str = "FULL"
     ) -> None:
         super().__init__(settings, clock or system_clock)
         self._steadies_clock = clock is None

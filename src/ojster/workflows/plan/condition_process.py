@@ -37,7 +37,7 @@ _MAX_WAIT: Final = 5.0
 _PROGRAM: Final = Path(__file__).with_name("condition_child.py")
 
 
-class Answer(msgspec.Struct):
+class ConditionVerdict(msgspec.Struct):
     """What the process says of a condition.
 
     Parameters
@@ -73,7 +73,7 @@ class ConditionProcess:
         """Begin with a free lock in a forked child: a thread of the parent may have had it."""
         self._lock = threading.Lock()
 
-    def ask(self, text: str, names: Iterable[str], data: Any = msgspec.UNSET) -> Answer:
+    def ask(self, text: str, names: Iterable[str], data: Any = msgspec.UNSET) -> ConditionVerdict:
         """Compile a condition; with ``data``, the values of its variables by name, evaluate it, too.
 
         Returns
@@ -88,10 +88,12 @@ class ConditionProcess:
         with self._lock:
             for _ in range(2):  # the process may have been killed since its last answer
                 try:
-                    return msgspec.json.decode(self._exchange(LENGTH.pack(len(message)) + message), type=Answer)
+                    return msgspec.json.decode(
+                        self._exchange(LENGTH.pack(len(message)) + message), type=ConditionVerdict
+                    )
                 except (OSError, EOFError):
                     self.close()
-        return Answer(exceeded="time")
+        return ConditionVerdict(exceeded="time")
 
     def _exchange(self, message: bytes) -> bytes:
         process = self._running()

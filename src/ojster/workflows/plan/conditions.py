@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ojster.core.errors import Unsupported
-from ojster.workflows.plan.condition_process import MAX_BYTES, MAX_SECONDS, Answer, ConditionProcess
+from ojster.workflows.plan.condition_process import MAX_BYTES, MAX_SECONDS, ConditionProcess, ConditionVerdict
 
 if TYPE_CHECKING:
     from cel_expr_python import cel
@@ -203,7 +203,7 @@ def _type_of(text: str, names: frozenset[str]) -> str:
     return str(_compile(text, names).return_type())
 
 
-def _ask(text: str, names: frozenset[str], *data: Any) -> Answer:
+def _ask(text: str, names: frozenset[str], *data: Any) -> ConditionVerdict:
     """Compile a condition, or evaluate it, within limits of time and memory."""
     _require_library()
     if not hasattr(os, "fork"):

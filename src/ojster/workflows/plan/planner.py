@@ -252,7 +252,6 @@ class Planner:
         return node
 
     def _planned(self, type: str, members: Members, here: Here, spec: Spec, name: str | None) -> Node:
-        """Plan a step by its type."""
         if "fallback" in members and bytes(members["fallback"]) != b"null":
             return self._undoable(members, here, spec, partial(self._with_fallback, members, name=name))
         nested = not type and DEFINITION in members

@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from ojster.collections.collect import Collect
-from ojster.collections.items import INTERNAL, Provided
+from ojster.collections.items import INTERNAL, PromisedItem
 from ojster.core.durations import MILLISECOND
 from ojster.core.errors import OjsterError
 from ojster.core.job_flags import REACTIONS
@@ -208,7 +208,7 @@ def wait(request: Members, path: str) -> None:
     request.setdefault("args", msgspec.Raw(b"[]"))
 
 
-def promise(request: Members, provided: Sequence[Provided], path: str) -> None:
+def promise(request: Members, provided: Sequence[PromisedItem], path: str) -> None:
     """Add reactions to a step's job that put what it provides into the workflow's collection on success."""
     reactions = read_members(request.get(REACTIONS, b"{}"), f"{path}.{REACTIONS}")
     actions: list[Any] = list(raw_list(reactions.get("on_success", b"[]")))

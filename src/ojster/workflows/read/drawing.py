@@ -125,7 +125,6 @@ class _Mermaid:
         self._groups = 0
 
     def text(self) -> str:
-        """Return the diagram."""
         info = self._info
         last = self._children(info, "  ")
         for branch, label in ((info.on_error, "on error"), (info.on_cancel, "on cancel")):
@@ -224,7 +223,6 @@ class _Svg:
         self._parts: list[str] = []
 
     def text(self) -> str:
-        """Return the document."""
         page = self._container(self._info)
         self._place(page, _PADDING, _PADDING + _TITLE)
         self._paint(page)

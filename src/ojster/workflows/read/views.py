@@ -249,7 +249,6 @@ class _View:
         self._superseded: dict[int, list[str]] = {}
 
     def info(self) -> WorkflowInfo:
-        """Return the workflow with all its steps."""
         self._read_relations()
         workflow = self._workflow
         info = _summary(self._tx, workflow)
