@@ -236,16 +236,16 @@ def override(tx: Transaction, overrides: Sequence[Override]) -> list[Limit | Ojs
     Spec: ojs-rate-limiting 10.2
     """
     results: list[Limit | OjsterError] = []
-    for override in overrides:
-        if override.limits is None and find_limit(tx, override.key) is None:
-            results.append(no_limit(override.key))
+    for wanted in overrides:
+        if wanted.limits is None and find_limit(tx, wanted.key) is None:
+            results.append(no_limit(wanted.key))
             continue
-        known = _lock_limit(tx, override.key)
-        known.override = None if override.limits is None else msgspec.json.encode(override.limits)
-        known.override_until = override.until
-        known.opens_at = override.until
+        known = _lock_limit(tx, wanted.key)
+        known.override = None if wanted.limits is None else msgspec.json.encode(wanted.limits)
+        known.override_until = wanted.until
+        known.opens_at = wanted.until
         known.blocked_until = 0
-        tx.expect(override.until)
+        tx.expect(wanted.until)
         write_limit(tx, known)
         tx.effects.opened.update(known.queues)
         results.append(known)

@@ -82,8 +82,10 @@ MAX_OTHERS_BYTES: Final = 65_536
 _encode: Final = msgspec.json.Encoder().encode
 
 
-def others_in(members: Members, known: frozenset[str], path: str) -> Members:
-    """Return the members beyond the known ones, which are kept and shown.
+def others_in(
+    members: Members, known: frozenset[str], path: str, what: str, hidden: frozenset[str] = frozenset()
+) -> tuple[Members, list[Problem]]:
+    """Return the members beyond the known ones, which are kept and shown, and a warning of each. See ``unknown_in``.
 
     Raises
     ------
@@ -94,13 +96,13 @@ def others_in(members: Members, known: frozenset[str], path: str) -> Members:
     """
     others = {name: raw for name, raw in members.items() if name not in known}
     if not others:
-        return others
+        return others, []
     encoded = _encode(others)
     check_depth(encoded, "The unknown members", 1 + MAX_VALUE_DEPTH)
     if len(encoded) > MAX_OTHERS_BYTES:
         message = f"Its unknown members take {len(encoded)} bytes; at most {MAX_OTHERS_BYTES} are allowed."
         raise Problem(path, message)
-    return others
+    return others, unknown_in(others, known, path, what, hidden)
 
 
 def unknown_in(

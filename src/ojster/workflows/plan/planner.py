@@ -256,16 +256,16 @@ class Planner:
             return self._undoable(members, here, spec, partial(self._with_fallback, members, name=name))
         nested = not type and DEFINITION in members
         if type in CONTAINERS or nested:
-            known = OF_DEFINITIONS if nested else OWN_MEMBERS[type]
-            self.unknown += unknown_in(members, CONTAINER_MEMBERS | known, here.path, f"A {type or DEFINITION}")
-            spec.others = others_in(members, CONTAINER_MEMBERS | known, here.path)
+            known = CONTAINER_MEMBERS | (OF_DEFINITIONS if nested else OWN_MEMBERS[type])
+            spec.others, unknown = others_in(members, known, here.path, f"A {type or DEFINITION}")
+            self.unknown += unknown
             here.inherited = inherit(here.inherited, members, here.path)
             here.level += 1
             return self._nested(members, here, spec) if nested else self._container(type, members, here, spec)
         if type != Kind.GATE:
             return self._job(members, here, spec)
-        self.unknown += unknown_in(members, GATE_MEMBERS, here.path, "A gate")
-        spec.others = others_in(members, GATE_MEMBERS, here.path)
+        spec.others, unknown = others_in(members, GATE_MEMBERS, here.path, "A gate")
+        self.unknown += unknown
         spec.timeout = gate_limit(members, here.path)
         node = self._node(Kind.GATE, here.parent, here.position, spec, here.path, here.place)
         node.manual = 1

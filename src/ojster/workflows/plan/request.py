@@ -130,8 +130,7 @@ def _read_workflow(
         members = read_callbacks(members)
     type = _type_of_workflow(members)
     known = MEMBERS | OWN_MEMBERS[type]
-    unknown = unknown_in(members, known, "$", f"A workflow of type {type!r}", hidden=OF_DEFINITIONS)
-    others = others_in(members, known, "$")
+    others, unknown = others_in(members, known, "$", f"A workflow of type {type!r}", hidden=OF_DEFINITIONS)
     given_id = text(members, "id", "$")
     if given_id is not None and not is_workflow_id(given_id):
         raise Problem("$.id", _INVALID_ID)
