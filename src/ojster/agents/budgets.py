@@ -9,7 +9,7 @@ Spec: ojs-ai-agents
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -29,6 +29,7 @@ from ojster.agents.attributes import (
 from ojster.core.errors import OjsterError, PayloadTooLarge
 from ojster.core.job import Job
 from ojster.jobs.leases import refusal_of
+from ojster.storage.call import for_each
 from ojster.storage.transaction import Transaction
 
 
@@ -59,21 +60,18 @@ class Account(msgspec.Struct, frozen=True):
     attempt: int | None = None
 
 
-def account(tx: Transaction, items: Sequence[Account]) -> list[AgentState | OjsterError]:
+@for_each
+def account(tx: Transaction, item: Account) -> AgentState | OjsterError:
     """Record the token use and tool results of agent jobs; return each new state, or its refusal."""
-    results: list[AgentState | OjsterError] = []
-    for item in items:
-        job = tx.lock_jobs([item.job_id]).get(item.job_id)
-        refusal = refusal_of(job, item)
-        if refusal is not None:
-            results.append(refusal)
-            continue
-        assert job is not None
-        try:
-            results.append(_account(tx, job, item))
-        except OjsterError as error:
-            results.append(error)
-    return results
+    job = tx.lock_jobs([item.job_id]).get(item.job_id)
+    refusal = refusal_of(job, item)
+    if refusal is not None:
+        return refusal
+    assert job is not None
+    try:
+        return _account(tx, job, item)
+    except OjsterError as error:
+        return error
 
 
 def _account(tx: Transaction, job: Job, item: Account) -> AgentState:

@@ -34,6 +34,7 @@ from ojster.core.timestamps import format_timestamp
 from ojster.files.file import RESULT, FileRef
 from ojster.files.records import refer, renew_grace
 from ojster.jobs.leases import check_holder
+from ojster.storage.call import for_each
 from ojster.storage.system import RETENTION_POSITION, drop
 from ojster.storage.transaction import ColumnType, Row, Transaction
 
@@ -64,18 +65,16 @@ class Addition(msgspec.Struct, frozen=True):
     by: str | None = None
 
 
-def add(tx: Transaction, additions: Sequence[Addition]) -> list[Item | OjsterError]:
+@for_each
+def add(tx: Transaction, addition: Addition) -> Item | OjsterError:
     """Add items to collections; return each, or its refusal."""
-    results: list[Item | OjsterError] = []
-    for addition in additions:
-        try:
-            key, tenant = find_place(tx, addition.place, lock=True)
-            _check_runs(tx, addition.place)
-            check_holder(tx, addition.place.holder)
-            results.append(put(tx, key, tenant, addition.item, by=addition.by))
-        except OjsterError as refusal:
-            results.append(refusal)
-    return results
+    try:
+        key, tenant = find_place(tx, addition.place, lock=True)
+        _check_runs(tx, addition.place)
+        check_holder(tx, addition.place.holder)
+        return put(tx, key, tenant, addition.item, by=addition.by)
+    except OjsterError as refusal:
+        return refusal
 
 
 class ItemRemoval(msgspec.Struct, frozen=True):
@@ -86,19 +85,16 @@ class ItemRemoval(msgspec.Struct, frozen=True):
     by: str | None = None
 
 
-def remove(tx: Transaction, takings: Sequence[ItemRemoval]) -> list[Item | OjsterError]:
+@for_each
+def remove(tx: Transaction, taking: ItemRemoval) -> Item | OjsterError:
     """Remove items, keep them in the history, and return each, or its refusal."""
-    results: list[Item | OjsterError] = []
-    for taking in takings:
-        try:
-            key, _ = find_place(tx, taking.place, lock=True)
-            check_holder(tx, taking.place.holder)
-        except OjsterError as refusal:
-            results.append(refusal)
-            continue
-        removed = _remove(tx, key, taking.name, taking.by)
-        results.append(_no_item(key, taking.name) if removed is None else removed)
-    return results
+    try:
+        key, _ = find_place(tx, taking.place, lock=True)
+        check_holder(tx, taking.place.holder)
+    except OjsterError as refusal:
+        return refusal
+    removed = _remove(tx, key, taking.name, taking.by)
+    return _no_item(key, taking.name) if removed is None else removed
 
 
 class ItemQuery(msgspec.Struct, frozen=True):
@@ -109,19 +105,17 @@ class ItemQuery(msgspec.Struct, frozen=True):
     history: bool = False
 
 
-def show(tx: Transaction, questions: Sequence[ItemQuery]) -> list[list[Item] | OjsterError]:
+@for_each
+def show(tx: Transaction, question: ItemQuery) -> list[Item] | OjsterError:
     """Return the matching items in insertion order, or the refusal, for each request."""
-    results: list[list[Item] | OjsterError] = []
-    for question in questions:
-        try:
-            key, _ = find_place(tx, question.place)
-            items = _select(tx, key, question.lookup, history=question.history)
-            if is_internal(key):
-                items = sorted([*items, *_templates(tx, key, question.lookup)], key=lambda item: item.id)
-            results.append(items[: MAX_LOOKUP_ITEMS + 1])
-        except OjsterError as refusal:
-            results.append(refusal)
-    return results
+    try:
+        key, _ = find_place(tx, question.place)
+        items = _select(tx, key, question.lookup, history=question.history)
+        if is_internal(key):
+            items = sorted([*items, *_templates(tx, key, question.lookup)], key=lambda item: item.id)
+        return items[: MAX_LOOKUP_ITEMS + 1]
+    except OjsterError as refusal:
+        return refusal
 
 
 def _check_runs(tx: Transaction, place: Place) -> None:

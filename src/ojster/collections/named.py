@@ -14,6 +14,7 @@ from ojster.core.durations import format_duration
 from ojster.core.errors import Conflict, OjsterError
 from ojster.core.tenant import called
 from ojster.core.timestamps import format_timestamp
+from ojster.storage.call import for_each
 from ojster.storage.transaction import Row, Transaction
 
 
@@ -50,37 +51,32 @@ class NewCollection(msgspec.Struct, frozen=True):
     shared: bool = False
 
 
-def create_collections(tx: Transaction, new: Sequence[NewCollection]) -> list[Collection | OjsterError]:
+@for_each
+def create_collections(tx: Transaction, new_collection: NewCollection) -> Collection | OjsterError:
     """Create collections; return each, or ``Conflict`` if its name is taken."""
-    results: list[Collection | OjsterError] = []
-    for new_collection in new:
-        rows = tx.execute("SELECT name FROM collections WHERE name = :name", {"name": new_collection.name})
-        if rows:
-            results.append(
-                Conflict(
-                    f"The collection {called(new_collection.name)!r} exists already. Choose another name.",
-                    collection=called(new_collection.name),
-                )
-            )
-            continue
-        (row,) = tx.execute(
-            f"""
-            INSERT INTO collections (name, description, created_at, created_by, keep_removed, shared)
-            VALUES (:name, :description, :now, :by, :keep_removed, :shared)
-            RETURNING {_COLUMNS}
-            """,
-            {
-                "name": new_collection.name,
-                "description": new_collection.description,
-                "now": tx.now,
-                "by": new_collection.created_by,
-                "keep_removed": new_collection.keep_removed,
-                "shared": int(new_collection.shared),
-            },
+    rows = tx.execute("SELECT name FROM collections WHERE name = :name", {"name": new_collection.name})
+    if rows:
+        return Conflict(
+            f"The collection {called(new_collection.name)!r} exists already. Choose another name.",
+            collection=called(new_collection.name),
         )
-        tx.emit_about("collection.created", new_collection.name, collection=new_collection.name)
-        results.append(_collection(row, 0))
-    return results
+    (row,) = tx.execute(
+        f"""
+        INSERT INTO collections (name, description, created_at, created_by, keep_removed, shared)
+        VALUES (:name, :description, :now, :by, :keep_removed, :shared)
+        RETURNING {_COLUMNS}
+        """,
+        {
+            "name": new_collection.name,
+            "description": new_collection.description,
+            "now": tx.now,
+            "by": new_collection.created_by,
+            "keep_removed": new_collection.keep_removed,
+            "shared": int(new_collection.shared),
+        },
+    )
+    tx.emit_about("collection.created", new_collection.name, collection=new_collection.name)
+    return _collection(row, 0)
 
 
 _COLUMNS: Final = "name, created_at, description, created_by, keep_removed, shared"
@@ -101,22 +97,20 @@ class CollectionChange(msgspec.Struct, frozen=True):
     shared: bool | UnsetType = UNSET
 
 
-def change_collections(tx: Transaction, changes: Sequence[CollectionChange]) -> list[Collection | OjsterError]:
+@for_each
+def change_collections(tx: Transaction, change: CollectionChange) -> Collection | OjsterError:
     """Change settings of collections; return each collection, or ``NotFound``."""
-    results: list[Collection | OjsterError] = []
-    for change in changes:
-        new: dict[str, object] = {
-            name: value for name in ("description", "keep_removed") if (value := getattr(change, name)) is not UNSET
-        }
-        if change.shared is not UNSET:
-            new["shared"] = int(change.shared)
-        assignments = ", ".join(f"{name} = :{name}" for name in new) or "name = name"
-        rows = tx.execute(
-            f"UPDATE collections SET {assignments} WHERE name = :which RETURNING {_COLUMNS}",
-            {**new, "which": change.name},
-        )
-        results.append(_collection(rows[0], count(tx, change.name)) if rows else no_collection(change.name))
-    return results
+    new: dict[str, object] = {
+        name: value for name in ("description", "keep_removed") if (value := getattr(change, name)) is not UNSET
+    }
+    if change.shared is not UNSET:
+        new["shared"] = int(change.shared)
+    assignments = ", ".join(f"{name} = :{name}" for name in new) or "name = name"
+    rows = tx.execute(
+        f"UPDATE collections SET {assignments} WHERE name = :which RETURNING {_COLUMNS}",
+        {**new, "which": change.name},
+    )
+    return _collection(rows[0], count(tx, change.name)) if rows else no_collection(change.name)
 
 
 def list_collections(tx: Transaction, requests: Sequence[None]) -> list[list[tuple[str, Collection]]]:
@@ -182,28 +176,23 @@ class Removal(msgspec.Struct, frozen=True):
     force: bool = False
 
 
-def delete_collections(tx: Transaction, removals: Sequence[Removal]) -> list[OjsterError | None]:
+@for_each
+def delete_collections(tx: Transaction, removal: Removal) -> OjsterError | None:
     """Delete collections with their items and history."""
-    results: list[OjsterError | None] = []
-    for removal in removals:
-        # Of two deletions, the second finds no collection, and no items to release.
-        rows = tx.execute("SELECT name FROM collections WHERE name = :name" + tx.for_update, {"name": removal.name})
-        held = count(tx, removal.name) if rows else 0
-        if not rows:
-            results.append(no_collection(removal.name))
-        elif held and not removal.force:
-            results.append(
-                Conflict(f"The collection {called(removal.name)!r} holds {held} items. Use 'force=true'.", items=held)
-            )
-        else:
-            release_references(
-                tx,
-                tx.execute(
-                    "DELETE FROM collection_items WHERE collection = :name RETURNING job_id, file_id",
-                    {"name": removal.name},
-                ),
-            )
-            tx.execute("DELETE FROM collections WHERE name = :name", {"name": removal.name})
-            tx.emit_about("collection.deleted", removal.name, collection=removal.name)
-            results.append(None)
-    return results
+    # Of two deletions, the second finds no collection, and no items to release.
+    rows = tx.execute("SELECT name FROM collections WHERE name = :name" + tx.for_update, {"name": removal.name})
+    held = count(tx, removal.name) if rows else 0
+    if not rows:
+        return no_collection(removal.name)
+    if held and not removal.force:
+        return Conflict(f"The collection {called(removal.name)!r} holds {held} items. Use 'force=true'.", items=held)
+    release_references(
+        tx,
+        tx.execute(
+            "DELETE FROM collection_items WHERE collection = :name RETURNING job_id, file_id",
+            {"name": removal.name},
+        ),
+    )
+    tx.execute("DELETE FROM collections WHERE name = :name", {"name": removal.name})
+    tx.emit_about("collection.deleted", removal.name, collection=removal.name)
+    return None

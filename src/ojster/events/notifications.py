@@ -23,6 +23,7 @@ from ojster.events.webhooks import RETRY
 from ojster.jobs.job_json import to_json
 from ojster.jobs.new_job import read_job
 from ojster.jobs.push import admit
+from ojster.storage.call import for_each
 from ojster.storage.transaction import Transaction
 
 QUEUE: Final = "ojster.notifications"
@@ -72,14 +73,12 @@ def list_channels(tx: Transaction, requests: Sequence[None]) -> list[list[Channe
     return [channels for _ in requests]
 
 
-def delete_channels(tx: Transaction, names: Sequence[str]) -> list[OjsterError | None]:
+@for_each
+def delete_channels(tx: Transaction, name: str) -> OjsterError | None:
     """Delete channels. Messages that are still queued for them are dropped when their jobs run."""
-    results: list[OjsterError | None] = []
-    for name in names:
-        rows = tx.execute("DELETE FROM channels WHERE name = :name RETURNING name", {"name": name})
-        tx.effects.configured = tx.effects.configured or bool(rows)
-        results.append(None if rows else no_channel(name))
-    return results
+    rows = tx.execute("DELETE FROM channels WHERE name = :name RETURNING name", {"name": name})
+    tx.effects.configured = tx.effects.configured or bool(rows)
+    return None if rows else no_channel(name)
 
 
 def notify(tx: Transaction, job: Job, event: Event, action: Notify) -> None:

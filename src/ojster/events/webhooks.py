@@ -22,6 +22,7 @@ from ojster.core.ids import new_id
 from ojster.events.subscription import Subscription, active_subscriptions, decode_subscription
 from ojster.jobs.new_job import NewJob, read_job
 from ojster.jobs.push import admit
+from ojster.storage.call import for_each
 from ojster.storage.transaction import Transaction
 
 QUEUE: Final = "ojster.webhooks"
@@ -99,42 +100,36 @@ class Change(msgspec.Struct, frozen=True):
     rotate: bool = False
 
 
-def change_subscriptions(tx: Transaction, changes: Sequence[Change]) -> list[Subscription | OjsterError]:
+@for_each
+def change_subscriptions(tx: Transaction, change: Change) -> Subscription | OjsterError:
     """Change subscriptions; for each, return the changed subscription or a `NotFound`."""
-    results: list[Subscription | OjsterError] = []
-    for change in changes:
-        # The whole subscription is written back, and a rotation keeps the last secret as the former one: the second of
-        # two changes must see the first.
-        known = _find(tx, change.id, tx.for_update)
-        if known is None:
-            results.append(no_subscription(change.id))
-            continue
-        members = dict(change.members)
-        if change.rotate:
-            members |= {
-                "secret": new_secret(),
-                "former_secret": known.secret,
-                "former_until": tx.now + SECRET_OVERLAP_US,
-            }
-        changed = msgspec.structs.replace(known, **members)
-        _write(tx, changed)
-        results.append(changed)
-    return results
+    # The whole subscription is written back, and a rotation keeps the last secret as the former one: the second of
+    # two changes must see the first.
+    known = _find(tx, change.id, tx.for_update)
+    if known is None:
+        return no_subscription(change.id)
+    members = dict(change.members)
+    if change.rotate:
+        members |= {
+            "secret": new_secret(),
+            "former_secret": known.secret,
+            "former_until": tx.now + SECRET_OVERLAP_US,
+        }
+    changed = msgspec.structs.replace(known, **members)
+    _write(tx, changed)
+    return changed
 
 
-def unsubscribe(tx: Transaction, ids: Sequence[str]) -> list[Subscription | OjsterError]:
+@for_each
+def unsubscribe(tx: Transaction, id: str) -> Subscription | OjsterError:
     """Delete subscriptions; for each, return it or a `NotFound`. Their pending deliveries are dropped when they run."""
-    results: list[Subscription | OjsterError] = []
-    for id in ids:
-        known = _find(tx, id)
-        if known is None:
-            results.append(no_subscription(id))
-            continue
-        tx.execute("DELETE FROM webhooks WHERE id = :id", {"id": id})
-        tx.effects.configured = True
-        tx.emit_about("webhook.subscription.deleted", id, tenant=known.tenant, subscription_id=id)
-        results.append(known)
-    return results
+    known = _find(tx, id)
+    if known is None:
+        return no_subscription(id)
+    tx.execute("DELETE FROM webhooks WHERE id = :id", {"id": id})
+    tx.effects.configured = True
+    tx.emit_about("webhook.subscription.deleted", id, tenant=known.tenant, subscription_id=id)
+    return known
 
 
 def find_subscriptions(tx: Transaction, ids: Sequence[str]) -> list[Subscription | OjsterError]:

@@ -21,6 +21,7 @@ from ojster.files.usage import add_bytes, refuse_bytes
 from ojster.jobs.leases import check_holder
 from ojster.jobs.messages import Holder
 from ojster.jobs.queries import find_owners, no_job
+from ojster.storage.call import for_each
 from ojster.storage.transaction import Row, Transaction
 
 GRACE: Final = DAY
@@ -57,28 +58,22 @@ class Creation(msgspec.Struct, frozen=True):
     by: str | None = None
 
 
-def create_files(tx: Transaction, creations: Sequence[Creation]) -> list[File | OjsterError]:
+@for_each
+def create_files(tx: Transaction, creation: Creation) -> File | OjsterError:
     """Begin uploads; return each file, which is complete if the tenant has its content already, or its refusal."""
-    results: list[File | OjsterError] = []
-    for creation in creations:
-        tenant = creation.tenant or NOBODY
-        if creation.new.job_id is not None:
-            (owners,) = find_owners(tx, [(creation.new.job_id,)])
-            if creation.new.job_id not in owners or creation.tenant not in (None, owners[creation.new.job_id][0]):
-                results.append(no_job(creation.new.job_id))
-                continue
-            tenant, _ = owners[creation.new.job_id]
-            try:
-                check_holder(tx, Holder(creation.new.job_id, creation.new.worker_id, creation.new.attempt))
-            except OjsterError as refusal:
-                results.append(refusal)
-                continue
-        known = _known_by_hash(tx, tenant, creation.new)
-        no_room = (
-            None if known is not None or creation.new.size is None else refuse_bytes(tx, tenant, creation.new.size)
-        )
-        results.append(known or no_room or _begin(tx, tenant, creation))
-    return results
+    tenant = creation.tenant or NOBODY
+    if creation.new.job_id is not None:
+        (owners,) = find_owners(tx, [(creation.new.job_id,)])
+        if creation.new.job_id not in owners or creation.tenant not in (None, owners[creation.new.job_id][0]):
+            return no_job(creation.new.job_id)
+        tenant, _ = owners[creation.new.job_id]
+        try:
+            check_holder(tx, Holder(creation.new.job_id, creation.new.worker_id, creation.new.attempt))
+        except OjsterError as refusal:
+            return refusal
+    known = _known_by_hash(tx, tenant, creation.new)
+    no_room = None if known is not None or creation.new.size is None else refuse_bytes(tx, tenant, creation.new.size)
+    return known or no_room or _begin(tx, tenant, creation)
 
 
 def _known_by_hash(tx: Transaction, tenant: str, new: NewFile) -> File | None:
@@ -127,13 +122,11 @@ def _begin(tx: Transaction, tenant: str, creation: Creation) -> File:
     return _known(row).file
 
 
-def find_files(tx: Transaction, ids: Sequence[str]) -> list[OwnedFile | OjsterError]:
+@for_each
+def find_files(tx: Transaction, id: str) -> OwnedFile | OjsterError:
     """Return each file with its tenant, or ``NotFound``."""
-    results: list[OwnedFile | OjsterError] = []
-    for id in ids:
-        rows = tx.execute(f"SELECT {_COLUMNS} FROM files WHERE id = :id AND state <> 'doomed'", {"id": id})
-        results.append(_known(rows[0]) if rows else no_file(id))
-    return results
+    rows = tx.execute(f"SELECT {_COLUMNS} FROM files WHERE id = :id AND state <> 'doomed'", {"id": id})
+    return _known(rows[0]) if rows else no_file(id)
 
 
 class FilePage(msgspec.Struct, frozen=True):
@@ -171,38 +164,34 @@ class Piece(msgspec.Struct, frozen=True):
     name: str
 
 
-def add_pieces(tx: Transaction, pieces: Sequence[Piece]) -> list[File | OjsterError]:
+@for_each
+def add_pieces(tx: Transaction, piece: Piece) -> File | OjsterError:
     """Record pieces that are in the store; return each file, or ``Conflict`` if another upload has changed it."""
-    results: list[File | OjsterError] = []
-    for piece in pieces:
-        # Of two pieces for the same place, the second waits here, and then finds that the file has grown.
-        changed = tx.execute(
-            f"SELECT tenant FROM files WHERE id = :id AND state = 'uploading' AND stored = :start{tx.for_update}",
-            {"id": piece.file_id, "start": piece.start},
-        )
-        if not changed:
-            results.append(_gone_on(piece.file_id))
-            continue
-        if refusal := refuse_bytes(tx, changed[0][0], piece.size):
-            results.append(refusal)
-            continue
-        add_bytes(tx, changed[0][0], piece.size)
-        rows = tx.execute(
-            f"UPDATE files SET stored = stored + :size, touched_at = :now WHERE id = :id RETURNING {_COLUMNS}",
-            {"size": piece.size, "now": tx.now, "id": piece.file_id},
-        )
-        tx.execute(
-            "INSERT INTO file_pieces (file, start, size, sha256, piece) VALUES (:id, :start, :size, :sha256, :piece)",
-            {
-                "id": piece.file_id,
-                "start": piece.start,
-                "size": piece.size,
-                "sha256": piece.sha256,
-                "piece": piece.name,
-            },
-        )
-        results.append(_known(rows[0]).file)
-    return results
+    # Of two pieces for the same place, the second waits here, and then finds that the file has grown.
+    changed = tx.execute(
+        f"SELECT tenant FROM files WHERE id = :id AND state = 'uploading' AND stored = :start{tx.for_update}",
+        {"id": piece.file_id, "start": piece.start},
+    )
+    if not changed:
+        return _gone_on(piece.file_id)
+    if refusal := refuse_bytes(tx, changed[0][0], piece.size):
+        return refusal
+    add_bytes(tx, changed[0][0], piece.size)
+    rows = tx.execute(
+        f"UPDATE files SET stored = stored + :size, touched_at = :now WHERE id = :id RETURNING {_COLUMNS}",
+        {"size": piece.size, "now": tx.now, "id": piece.file_id},
+    )
+    tx.execute(
+        "INSERT INTO file_pieces (file, start, size, sha256, piece) VALUES (:id, :start, :size, :sha256, :piece)",
+        {
+            "id": piece.file_id,
+            "start": piece.start,
+            "size": piece.size,
+            "sha256": piece.sha256,
+            "piece": piece.name,
+        },
+    )
+    return _known(rows[0]).file
 
 
 def list_pieces(tx: Transaction, ids: Sequence[str]) -> list[list[Piece]]:
@@ -226,55 +215,47 @@ class Finish(msgspec.Struct, frozen=True):
     sha256: str
 
 
-def finish_files(tx: Transaction, finished: Sequence[Finish]) -> list[File | OjsterError]:
+@for_each
+def finish_files(tx: Transaction, upload: Finish) -> File | OjsterError:
     """Complete files; return each, or the tenant's complete file with the same content."""
-    results: list[File | OjsterError] = []
-    for upload in finished:
-        # Of two calls that complete a file, the second waits here, and then finds it complete.
-        rows = tx.execute(
-            f"SELECT {_COLUMNS} FROM files WHERE id = :id AND state = 'uploading'{tx.for_update}",
-            {"id": upload.file_id},
-        )
-        if not rows:
-            (file,) = find_files(tx, [upload.file_id])  # another call has completed it
-            results.append(file if isinstance(file, OjsterError) else file.file)
-            continue
-        if _known(rows[0]).file.offset != upload.size:
-            results.append(_gone_on(upload.file_id))
-            continue
-        known = _complete(tx, _known(rows[0]).tenant, upload.sha256)
-        if known is not None:
-            _doom(tx, upload.file_id)
-            results.append(known.file)
-            continue
-        (row,) = tx.execute(
-            f"""
-            UPDATE files
-            SET state = 'complete', sha256 = :sha256, size = stored, touched_at = :now
-            WHERE id = :id
-            RETURNING {_COLUMNS}
-            """,
-            {"sha256": upload.sha256, "now": tx.now, "id": upload.file_id},
-        )
-        results.append(_known(row).file)
-    return results
+    # Of two calls that complete a file, the second waits here, and then finds it complete.
+    rows = tx.execute(
+        f"SELECT {_COLUMNS} FROM files WHERE id = :id AND state = 'uploading'{tx.for_update}",
+        {"id": upload.file_id},
+    )
+    if not rows:
+        (file,) = find_files(tx, [upload.file_id])  # another call has completed it
+        return file if isinstance(file, OjsterError) else file.file
+    if _known(rows[0]).file.offset != upload.size:
+        return _gone_on(upload.file_id)
+    known = _complete(tx, _known(rows[0]).tenant, upload.sha256)
+    if known is not None:
+        _doom(tx, upload.file_id)
+        return known.file
+    (row,) = tx.execute(
+        f"""
+        UPDATE files
+        SET state = 'complete', sha256 = :sha256, size = stored, touched_at = :now
+        WHERE id = :id
+        RETURNING {_COLUMNS}
+        """,
+        {"sha256": upload.sha256, "now": tx.now, "id": upload.file_id},
+    )
+    return _known(row).file
 
 
-def reset_uploads(tx: Transaction, refused: Sequence[Finish]) -> list[list[str] | OjsterError]:
+@for_each
+def reset_uploads(tx: Transaction, upload: Finish) -> list[str] | OjsterError:
     """Reset uploads with a wrong hash; return the names of their pieces, which the caller deletes from the store."""
-    results: list[list[str] | OjsterError] = []
-    for upload in refused:
-        rows = tx.execute(
-            "UPDATE files SET stored = 0 WHERE id = :id AND state = 'uploading' AND stored = :size RETURNING tenant",
-            {"id": upload.file_id, "size": upload.size},
-        )
-        if not rows:
-            results.append(_gone_on(upload.file_id))
-            continue
-        add_bytes(tx, rows[0][0], -upload.size)
-        pieces = tx.execute("DELETE FROM file_pieces WHERE file = :id RETURNING piece", {"id": upload.file_id})
-        results.append([piece for (piece,) in pieces])
-    return results
+    rows = tx.execute(
+        "UPDATE files SET stored = 0 WHERE id = :id AND state = 'uploading' AND stored = :size RETURNING tenant",
+        {"id": upload.file_id, "size": upload.size},
+    )
+    if not rows:
+        return _gone_on(upload.file_id)
+    add_bytes(tx, rows[0][0], -upload.size)
+    pieces = tx.execute("DELETE FROM file_pieces WHERE file = :id RETURNING piece", {"id": upload.file_id})
+    return [piece for (piece,) in pieces]
 
 
 def distrust(tx: Transaction, ids: Sequence[str]) -> list[None]:
@@ -330,27 +311,24 @@ class FileDeletion(msgspec.Struct, frozen=True):
     tenant: str | None = None
 
 
-def delete_files(tx: Transaction, deletions: Sequence[FileDeletion]) -> list[OjsterError | None]:
+@for_each
+def delete_files(tx: Transaction, deletion: FileDeletion) -> OjsterError | None:
     """Mark unreferenced files as doomed; the caller deletes their pieces."""
-    results: list[OjsterError | None] = []
-    for deletion in deletions:
-        # A new item touches the row of its file: either it is seen below, or it finds the file doomed.
-        rows = tx.execute(
-            f"SELECT {_COLUMNS} FROM files WHERE id = :id AND state <> 'doomed'{tx.for_update}",
-            {"id": deletion.file_id},
-        )
-        if not rows or deletion.tenant not in (None, _known(rows[0]).tenant):
-            results.append(no_file(deletion.file_id))
-        elif items := tx.execute(
-            "SELECT name FROM collection_items WHERE file_id = :id AND removed_at IS NULL LIMIT 1",
-            {"id": deletion.file_id},
-        ):
-            message = f"The collection item {items[0][0]!r} refers to file {deletion.file_id}. Remove the item first."
-            results.append(Conflict(message, item=items[0][0]))
-        else:
-            _doom(tx, deletion.file_id)
-            results.append(None)
-    return results
+    # A new item touches the row of its file: either it is seen below, or it finds the file doomed.
+    rows = tx.execute(
+        f"SELECT {_COLUMNS} FROM files WHERE id = :id AND state <> 'doomed'{tx.for_update}",
+        {"id": deletion.file_id},
+    )
+    if not rows or deletion.tenant not in (None, _known(rows[0]).tenant):
+        return no_file(deletion.file_id)
+    if items := tx.execute(
+        "SELECT name FROM collection_items WHERE file_id = :id AND removed_at IS NULL LIMIT 1",
+        {"id": deletion.file_id},
+    ):
+        message = f"The collection item {items[0][0]!r} refers to file {deletion.file_id}. Remove the item first."
+        return Conflict(message, item=items[0][0])
+    _doom(tx, deletion.file_id)
+    return None
 
 
 def forget_files(tx: Transaction, requests: Sequence[None]) -> list[list[str]]:

@@ -13,6 +13,7 @@ from ojster.fleet.abilities import decode_worker_rule
 from ojster.fleet.worker_rule import WorkerRule
 from ojster.fleet.workers import release_jobs_of
 from ojster.jobs.extension import settle
+from ojster.storage.call import for_each
 from ojster.storage.transaction import Transaction
 
 
@@ -56,16 +57,14 @@ def change_rules(tx: Transaction, changes: Sequence[RuleChange]) -> list[WorkerR
     return results
 
 
-def delete_rules(tx: Transaction, ids: Sequence[str]) -> list[OjsterError | None]:
+@for_each
+def delete_rules(tx: Transaction, id: str) -> OjsterError | None:
     """Delete the rules of workers; for each, return ``None`` or a `NotFound`."""
-    results: list[OjsterError | None] = []
-    for id in ids:
-        rows = tx.execute("DELETE FROM worker_rules WHERE id = :id RETURNING id", {"id": id})
-        if rows:
-            _reload_and_reopen(tx, id)
-        nothing = NotFound(f"There is no rule for the worker {called(id)}.", resource_type="worker")
-        results.append(None if rows else nothing)
-    return results
+    rows = tx.execute("DELETE FROM worker_rules WHERE id = :id RETURNING id", {"id": id})
+    if rows:
+        _reload_and_reopen(tx, id)
+    nothing = NotFound(f"There is no rule for the worker {called(id)}.", resource_type="worker")
+    return None if rows else nothing
 
 
 def list_rules(tx: Transaction, requests: Sequence[None]) -> list[list[WorkerRule]]:

@@ -23,6 +23,7 @@ from ojster.jobs.failure import Failure
 from ojster.jobs.leases import lease_end
 from ojster.jobs.transitions import Loss, fail_lost_attempts, make_available
 from ojster.jobs.versions import Handled
+from ojster.storage.call import for_each
 from ojster.storage.transaction import JOB_COLUMNS, Transaction
 
 
@@ -240,26 +241,21 @@ def held_jobs(tx: Transaction, worker_ids: Sequence[str]) -> list[list[Job]]:
     return results
 
 
-def deregister(tx: Transaction, worker_ids: Sequence[str]) -> list[OjsterError | None]:
+@for_each
+def deregister(tx: Transaction, worker_id: str) -> OjsterError | None:
     """Delete workers that have missed their heartbeats. The attempts of their jobs end, and count as losses."""
-    results: list[OjsterError | None] = []
-    for worker_id in worker_ids:
-        # A heartbeat that arrives now is waited for, and then shows that the worker is alive.
-        rows = tx.execute("SELECT last_seen_at FROM workers WHERE id = :id" + tx.for_update, {"id": worker_id})
-        if not rows:
-            results.append(_no_worker(worker_id))
-        elif rows[0][0] > tx.now - tx.settings.heartbeat_timeout:
-            results.append(
-                Conflict(
-                    f"The worker {called(worker_id)} is alive. Only a worker that has sent no heartbeat for "
-                    f"{tx.settings.heartbeat_timeout / 1e6:g} seconds can be deregistered; quiet it instead.",
-                    worker_id=worker_id,
-                )
-            )
-        else:
-            _lose_worker(tx, worker_id)
-            results.append(None)
-    return results
+    # A heartbeat that arrives now is waited for, and then shows that the worker is alive.
+    rows = tx.execute("SELECT last_seen_at FROM workers WHERE id = :id" + tx.for_update, {"id": worker_id})
+    if not rows:
+        return _no_worker(worker_id)
+    if rows[0][0] > tx.now - tx.settings.heartbeat_timeout:
+        return Conflict(
+            f"The worker {called(worker_id)} is alive. Only a worker that has sent no heartbeat for "
+            f"{tx.settings.heartbeat_timeout / 1e6:g} seconds can be deregistered; quiet it instead.",
+            worker_id=worker_id,
+        )
+    _lose_worker(tx, worker_id)
+    return None
 
 
 class Leave(msgspec.Struct, frozen=True):
@@ -290,13 +286,11 @@ def list_workers(tx: Transaction, requests: Sequence[None]) -> list[list[Worker]
     return [workers for _ in requests]
 
 
-def find_workers(tx: Transaction, ids: Sequence[str]) -> list[Worker | OjsterError]:
+@for_each
+def find_workers(tx: Transaction, id: str) -> Worker | OjsterError:
     """Return the worker with each id, or a `NotFound`."""
-    results: list[Worker | OjsterError] = []
-    for id in ids:
-        rows = tx.execute(f"SELECT {_WORKER_COLUMNS}, abilities FROM workers WHERE id = :id", {"id": id})
-        results.append(_worker(tx, rows[0]) if rows else _no_worker(id))
-    return results
+    rows = tx.execute(f"SELECT {_WORKER_COLUMNS}, abilities FROM workers WHERE id = :id", {"id": id})
+    return _worker(tx, rows[0]) if rows else _no_worker(id)
 
 
 def reap_silent_workers(tx: Transaction) -> int | None:

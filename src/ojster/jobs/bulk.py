@@ -24,6 +24,7 @@ from ojster.jobs.idempotency import Key, Reply, recall, remember
 from ojster.jobs.new_job import NewJob
 from ojster.jobs.push import Pushed, admit, find_room, follow_up_pushes, push
 from ojster.jobs.transitions import ChangedJob
+from ojster.storage.call import for_each
 from ojster.storage.transaction import Later, Transaction
 
 
@@ -120,20 +121,18 @@ class KeyedPush(msgspec.Struct, frozen=True):
     answer: Callable[[Pushed], Reply]
 
 
-def push_once(tx: Transaction, pushes: Sequence[KeyedPush]) -> list[Reply | OjsterError | Later]:
+@for_each
+def push_once(tx: Transaction, batch: KeyedPush) -> Reply | OjsterError | Later:
     """Push each job, or return the stored reply of the request that has pushed it."""
-    results: list[Reply | OjsterError | Later] = []
-    for batch in pushes:
-        known = recall(tx, batch.key)
-        if known is None:
-            (pushed,) = push(tx, [(batch.job,)])
-            if isinstance(pushed, list):
-                known = batch.answer(pushed[0])
-                remember(tx, batch.key, known)
-            else:
-                known = pushed
-        results.append(known)
-    return results
+    known = recall(tx, batch.key)
+    if known is None:
+        (pushed,) = push(tx, [(batch.job,)])
+        if isinstance(pushed, list):
+            known = batch.answer(pushed[0])
+            remember(tx, batch.key, known)
+        else:
+            known = pushed
+    return known
 
 
 def _perform(tx: Transaction, bulk: Bulk) -> Reply | OjsterError | Later:

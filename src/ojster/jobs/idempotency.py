@@ -12,6 +12,7 @@ import msgspec
 
 from ojster.core.durations import DAY, MINUTE
 from ojster.core.errors import Conflict, OjsterError
+from ojster.storage.call import for_each
 from ojster.storage.transaction import Later, Transaction
 
 RESPONSE_RETENTION_US: Final = DAY
@@ -73,19 +74,17 @@ def recall(tx: Transaction, key: Key) -> Reply | OjsterError | Later | None:
     return Reply(status, body)
 
 
-def begin(tx: Transaction, keys: Sequence[Key]) -> list[Reply | OjsterError | Later | None]:
+@for_each
+def begin(tx: Transaction, key: Key) -> Reply | OjsterError | Later | None:
     """Mark requests that take several transactions as in progress, unless ``recall`` finds a response.
 
     Return what ``recall`` returned. A reply with the status ``IN_PROGRESS`` means that another caller is processing the
     request.
     """
-    results: list[Reply | OjsterError | Later | None] = []
-    for key in keys:
-        known = recall(tx, key)
-        if known is None:
-            remember(tx, key, Reply(IN_PROGRESS, b""))
-        results.append(known)
-    return results
+    known = recall(tx, key)
+    if known is None:
+        remember(tx, key, Reply(IN_PROGRESS, b""))
+    return known
 
 
 def finish(tx: Transaction, answers: Sequence[tuple[Key, Reply | None]]) -> list[None]:

@@ -18,6 +18,7 @@ from ojster.core.tenant import called, qualify
 from ojster.jobs.names import read_type, refuse_reserved
 from ojster.jobs.new_job import NewJob, read_job, read_owner
 from ojster.jobs.options_wire import AT_TOP, options_of
+from ojster.storage.call import for_each
 from ojster.storage.memory import Remembered
 from ojster.storage.transaction import Transaction
 
@@ -184,17 +185,13 @@ def list_defaults(tx: Transaction, requests: Sequence[None]) -> list[list[JobTyp
     return [defaults for _ in requests]
 
 
-def delete_defaults(tx: Transaction, types: Sequence[str]) -> list[JobTypeDefaults | OjsterError]:
+@for_each
+def delete_defaults(tx: Transaction, type: str) -> JobTypeDefaults | OjsterError:
     """Delete the defaults of job types; return them, or ``NotFound``."""
-    results: list[JobTypeDefaults | OjsterError] = []
-    for type in types:
-        rows = tx.execute(
-            "DELETE FROM job_types WHERE type = :type RETURNING type, defaults, updated_at", {"type": type}
-        )
-        if rows:
-            tx.effects.configured = True
-        results.append(JobTypeDefaults(*rows[0]) if rows else no_defaults(type))
-    return results
+    rows = tx.execute("DELETE FROM job_types WHERE type = :type RETURNING type, defaults, updated_at", {"type": type})
+    if rows:
+        tx.effects.configured = True
+    return JobTypeDefaults(*rows[0]) if rows else no_defaults(type)
 
 
 def no_defaults(type: str) -> NotFound:

@@ -20,6 +20,7 @@ from ojster.core.refusals import SchemaViolation
 from ojster.core.tenant import NOBODY, called, qualify, split
 from ojster.jobs.names import string
 from ojster.jobs.new_job import NewJob
+from ojster.storage.call import for_each
 from ojster.storage.memory import Remembered
 from ojster.storage.transaction import Transaction
 
@@ -83,7 +84,8 @@ def _schema(row: Sequence[Any]) -> Schema:
     return Schema(type, (major, minor, patch), name, Mode(mode), body, created_at, uri)
 
 
-def register_schemas(tx: Transaction, schemas: Sequence[Schema]) -> list[Schema | OjsterError]:
+@for_each
+def register_schemas(tx: Transaction, schema: Schema) -> Schema | OjsterError:
     """Register valid schemas; return each schema, or the reason why it was refused.
 
     An existing version cannot be changed. A version that breaks what the version before it allowed must have a greater
@@ -91,45 +93,35 @@ def register_schemas(tx: Transaction, schemas: Sequence[Schema]) -> list[Schema 
 
     Spec: ojs-schema-registry 8.4
     """
-    results: list[Schema | OjsterError] = []
-    for schema in schemas:
-        known = _versions(tx, schema.type)
-        if schema.given_uri is not None and find_by_uri(tx, [(split(schema.type)[0], schema.given_uri)])[0] is not None:
-            message = f"A schema with the URI {schema.given_uri} already exists. Register it under another URI."
-            results.append(Duplicate(message, uri=schema.given_uri))
-            continue
-        if any(earlier.version == schema.version for earlier in known):
-            results.append(
-                Duplicate(
-                    f"Version {schema.name} of the schema of {schema.type} already exists. Register a new version.",
-                    job_type=schema.type,
-                    version=schema.name,
-                )
-            )
-            continue
-        before = next((older for older in known if older.version < schema.version), None)
-        if before is not None and before.version[0] == schema.version[0]:
-            broken = breaking_changes(msgspec.json.decode(before.body), msgspec.json.decode(schema.body))
-            if broken:
-                results.append(
-                    InvalidRequest(
-                        f"Version {schema.name} breaks what {before.name} allowed; give it the major version "
-                        f"{schema.version[0] + 1}.",
-                        breaking_changes=broken,
-                        field="version",
-                    )
-                )
-                continue
-        tx.execute(
-            f"INSERT INTO schemas ({_COLUMNS}) VALUES (:type, :major, :minor, :patch, :name, :mode, :body, :now, :uri)",
-            dict(zip(("major", "minor", "patch"), schema.version, strict=True))
-            | {"type": schema.type, "name": schema.name, "mode": schema.mode.value, "body": schema.body}
-            | {"now": tx.now, "uri": schema.given_uri},
+    known = _versions(tx, schema.type)
+    if schema.given_uri is not None and find_by_uri(tx, [(split(schema.type)[0], schema.given_uri)])[0] is not None:
+        message = f"A schema with the URI {schema.given_uri} already exists. Register it under another URI."
+        return Duplicate(message, uri=schema.given_uri)
+    if any(earlier.version == schema.version for earlier in known):
+        return Duplicate(
+            f"Version {schema.name} of the schema of {schema.type} already exists. Register a new version.",
+            job_type=schema.type,
+            version=schema.name,
         )
-        tx.effects.configured = True
-        tx.emit_about("schema.registered", schema.type, job_type=schema.type, version=schema.name)
-        results.append(msgspec.structs.replace(schema, created_at=tx.now))
-    return results
+    before = next((older for older in known if older.version < schema.version), None)
+    if before is not None and before.version[0] == schema.version[0]:
+        broken = breaking_changes(msgspec.json.decode(before.body), msgspec.json.decode(schema.body))
+        if broken:
+            return InvalidRequest(
+                f"Version {schema.name} breaks what {before.name} allowed; give it the major version "
+                f"{schema.version[0] + 1}.",
+                breaking_changes=broken,
+                field="version",
+            )
+    tx.execute(
+        f"INSERT INTO schemas ({_COLUMNS}) VALUES (:type, :major, :minor, :patch, :name, :mode, :body, :now, :uri)",
+        dict(zip(("major", "minor", "patch"), schema.version, strict=True))
+        | {"type": schema.type, "name": schema.name, "mode": schema.mode.value, "body": schema.body}
+        | {"now": tx.now, "uri": schema.given_uri},
+    )
+    tx.effects.configured = True
+    tx.emit_about("schema.registered", schema.type, job_type=schema.type, version=schema.name)
+    return msgspec.structs.replace(schema, created_at=tx.now)
 
 
 def _versions(tx: Transaction, type: str) -> list[Schema]:

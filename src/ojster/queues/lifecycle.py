@@ -18,6 +18,7 @@ from ojster.jobs.failure import Failure
 from ojster.jobs.transitions import finish, note_failure
 from ojster.queues.limits import key_of_queue
 from ojster.queues.queues import Queue, find_queue
+from ojster.storage.call import for_each
 from ojster.storage.transaction import Transaction
 
 WAITING_STATES: Final = tuple(sorted(state.value for state in UNFINISHED - {JobState.ACTIVE}))
@@ -31,20 +32,17 @@ class Draining(msgspec.Struct, frozen=True):
     target: str | None = None
 
 
-def create(tx: Transaction, names: Sequence[str]) -> list[Queue | OjsterError]:
+@for_each
+def create(tx: Transaction, name: str) -> Queue | OjsterError:
     """Create queues; return each, or a `Conflict` if it exists."""
-    results: list[Queue | OjsterError] = []
-    for name in names:
-        if find_queue(tx, name) is not None:
-            message = f"The queue {name!r} exists. Change it with PUT /queues/{name}/config."
-            results.append(Conflict(message, resource_type="queue", resource_id=name))
-            continue
-        tx.ensure_queues((name,))
-        tx.emit_about("queue.created", name, name)
-        queue = find_queue(tx, name)
-        assert queue is not None
-        results.append(queue)
-    return results
+    if find_queue(tx, name) is not None:
+        message = f"The queue {name!r} exists. Change it with PUT /queues/{name}/config."
+        return Conflict(message, resource_type="queue", resource_id=name)
+    tx.ensure_queues((name,))
+    tx.emit_about("queue.created", name, name)
+    queue = find_queue(tx, name)
+    assert queue is not None
+    return queue
 
 
 def drain(tx: Transaction, drainings: Sequence[Draining]) -> list[int]:
@@ -86,32 +84,28 @@ def _move(tx: Transaction, jobs: Sequence[Job], target: str) -> None:
     tx.execute_many("UPDATE jobs SET queue = ? WHERE seq = ?", [(target, job.seq) for job in jobs])
 
 
-def delete(tx: Transaction, names: Sequence[str]) -> list[OjsterError | None]:
+@for_each
+def delete(tx: Transaction, name: str) -> OjsterError | None:
     """Delete empty queues with their configuration and limits; return ``None`` or the refusal for each.
 
     Finished jobs stay until their retention ends. A later push creates the queue again, without configuration.
     """
-    results: list[OjsterError | None] = []
-    for name in names:
-        # A change of the configuration, or a push to a queue with a maximum depth, takes the same lock: neither comes
-        # between the count of the jobs and the deletion.
-        if not tx.execute("SELECT name FROM queues WHERE name = :name" + tx.for_update, {"name": name}):
-            results.append(NotFound(f"There is no queue {name!r}.", resource_type="queue", resource_id=name))
-            continue
-        if left := _unfinished(tx, name):
-            states = ", ".join(f"{number} {state}" for state, number in left.items())
-            message = (
-                f"The queue {name!r} has unfinished jobs ({states}). Let active ones end, and choose 'discard' or "
-                "'move' as the 'strategy' for those that wait."
-            )
-            results.append(Conflict(message, resource_type="queue", resource_id=name, jobs=left))
-            continue
-        tx.execute("DELETE FROM queues WHERE name = :name", {"name": name})
-        tx.execute("DELETE FROM rate_limits WHERE key = :key", {"key": key_of_queue(name)})
-        tx.effects.configured = True
-        tx.emit_about("queue.deleted", name, name)
-        results.append(None)
-    return results
+    # A change of the configuration, or a push to a queue with a maximum depth, takes the same lock: neither comes
+    # between the count of the jobs and the deletion.
+    if not tx.execute("SELECT name FROM queues WHERE name = :name" + tx.for_update, {"name": name}):
+        return NotFound(f"There is no queue {name!r}.", resource_type="queue", resource_id=name)
+    if left := _unfinished(tx, name):
+        states = ", ".join(f"{number} {state}" for state, number in left.items())
+        message = (
+            f"The queue {name!r} has unfinished jobs ({states}). Let active ones end, and choose 'discard' or "
+            "'move' as the 'strategy' for those that wait."
+        )
+        return Conflict(message, resource_type="queue", resource_id=name, jobs=left)
+    tx.execute("DELETE FROM queues WHERE name = :name", {"name": name})
+    tx.execute("DELETE FROM rate_limits WHERE key = :key", {"key": key_of_queue(name)})
+    tx.effects.configured = True
+    tx.emit_about("queue.deleted", name, name)
+    return None
 
 
 def _unfinished(tx: Transaction, queue: str) -> dict[str, int]:

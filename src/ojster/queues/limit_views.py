@@ -14,6 +14,7 @@ from ojster.core.durations import SECOND
 from ojster.core.errors import OjsterError
 from ojster.core.tenant import NO_TENANT_END, NO_TENANT_START, names_of
 from ojster.queues.limits import Limit, count_active, find_limit, limit_of, no_limit
+from ojster.storage.call import for_each
 from ojster.storage.transaction import Transaction
 
 _COLUMNS: Final = (
@@ -56,13 +57,11 @@ def _headers(limit: int, remaining: int, resets_at: int) -> dict[str, str]:
     }
 
 
-def show_limits(tx: Transaction, keys: Sequence[str]) -> list[LimitState | OjsterError]:
+@for_each
+def show_limits(tx: Transaction, key: str) -> LimitState | OjsterError:
     """Return the state of each key's limit, or ``NotFound``."""
-    results: list[LimitState | OjsterError] = []
-    for key in keys:
-        limit = find_limit(tx, key)
-        results.append(no_limit(key) if limit is None else _state(tx, limit))
-    return results
+    limit = find_limit(tx, key)
+    return no_limit(key) if limit is None else _state(tx, limit)
 
 
 def _state(tx: Transaction, limit: Limit) -> LimitState:

@@ -22,6 +22,7 @@ from ojster.core.job import Job
 from ojster.core.rate_limit import Limits, OnLimit, Rate, RateLimitPolicy
 from ojster.core.tenant import called
 from ojster.core.timestamps import format_timestamp
+from ojster.storage.call import for_each
 from ojster.storage.transaction import Transaction
 
 _ACTIVE: Final = "state = 'active' AND finished_at IS NULL AND limit_key"
@@ -228,28 +229,25 @@ class Override(msgspec.Struct, frozen=True):
     until: int | None = None
 
 
-def override(tx: Transaction, overrides: Sequence[Override]) -> list[Limit | OjsterError]:
+@for_each
+def override(tx: Transaction, wanted: Override) -> Limit | OjsterError:
     """Set or remove the overrides of keys. A key that does not exist is created.
 
     Return each limit, or ``NotFound`` if an override is to be removed from an unknown key.
 
     Spec: ojs-rate-limiting 10.2
     """
-    results: list[Limit | OjsterError] = []
-    for wanted in overrides:
-        if wanted.limits is None and find_limit(tx, wanted.key) is None:
-            results.append(no_limit(wanted.key))
-            continue
-        known = _lock_limit(tx, wanted.key)
-        known.override = None if wanted.limits is None else msgspec.json.encode(wanted.limits)
-        known.override_until = wanted.until
-        known.opens_at = wanted.until
-        known.blocked_until = 0
-        tx.expect(wanted.until)
-        write_limit(tx, known)
-        tx.effects.opened.update(known.queues)
-        results.append(known)
-    return results
+    if wanted.limits is None and find_limit(tx, wanted.key) is None:
+        return no_limit(wanted.key)
+    known = _lock_limit(tx, wanted.key)
+    known.override = None if wanted.limits is None else msgspec.json.encode(wanted.limits)
+    known.override_until = wanted.until
+    known.opens_at = wanted.until
+    known.blocked_until = 0
+    tx.expect(wanted.until)
+    write_limit(tx, known)
+    tx.effects.opened.update(known.queues)
+    return known
 
 
 def block(tx: Transaction, key: str, until: int, reason: str) -> None:

@@ -16,6 +16,7 @@ from ojster.jobs.statistics import MICROSECONDS_PER_MINUTE, Work, work_by_queue
 from ojster.jobs.waiting import oldest_waiting
 from ojster.queues.fairness import FairnessState, Sharing
 from ojster.queues.pool import Pool, decode_pool
+from ojster.storage.call import for_each
 from ojster.storage.transaction import Transaction
 
 
@@ -56,19 +57,16 @@ def put_pools(tx: Transaction, pools: Sequence[Pool]) -> list[tuple[PoolOverview
     return results
 
 
-def delete_pools(tx: Transaction, names: Sequence[str]) -> list[OjsterError | None]:
+@for_each
+def delete_pools(tx: Transaction, name: str) -> OjsterError | None:
     """Delete pools; their workers continue without a pool."""
-    results: list[OjsterError | None] = []
-    for name in names:
-        # The queues to wake are those of the last version, which another transaction may be writing.
-        known = _find(tx, name, tx.for_update)
-        if known is None:
-            results.append(_no_pool(name))
-            continue
-        tx.execute("DELETE FROM pools WHERE name = :name", {"name": name})
-        _changed(tx, known)
-        results.append(None)
-    return results
+    # The queues to wake are those of the last version, which another transaction may be writing.
+    known = _find(tx, name, tx.for_update)
+    if known is None:
+        return _no_pool(name)
+    tx.execute("DELETE FROM pools WHERE name = :name", {"name": name})
+    _changed(tx, known)
+    return None
 
 
 def find_pools(tx: Transaction, names: Sequence[str]) -> list[PoolOverview | OjsterError]:

@@ -26,6 +26,7 @@ from ojster.jobs.push import Pushed, push
 from ojster.jobs.transitions import cancel_job
 from ojster.queues.rules import queue_rules
 from ojster.schedules.cron_expression import OVERLAP_POLICIES, CronSchedule, OverlapPolicy
+from ojster.storage.call import for_each
 from ojster.storage.transaction import JOB_COLUMNS, Held, Later, Transaction
 
 log = logging.getLogger(__name__)
@@ -148,16 +149,14 @@ def switch(tx: Transaction, orders: Sequence[tuple[str, bool]]) -> list[Cron | O
     return results
 
 
-def unregister(tx: Transaction, names: Sequence[str]) -> list[Cron | OjsterError]:
+@for_each
+def unregister(tx: Transaction, name: str) -> Cron | OjsterError:
     """Remove cron jobs. The jobs that they enqueued stay."""
-    results: list[Cron | OjsterError] = []
-    for name in names:
-        # Wait for a run that fires, so that the answer is the last version.
-        cron = _find(tx, name, tx.for_update)
-        if cron is not None:
-            tx.execute("DELETE FROM crons WHERE name = :name", {"name": name})
-        results.append(cron or _no_cron(name))
-    return results
+    # Wait for a run that fires, so that the answer is the last version.
+    cron = _find(tx, name, tx.for_update)
+    if cron is not None:
+        tx.execute("DELETE FROM crons WHERE name = :name", {"name": name})
+    return cron or _no_cron(name)
 
 
 class CronSelection(msgspec.Struct, frozen=True):

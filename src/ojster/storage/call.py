@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import wraps
 from typing import Any, Protocol, TypeVar
 
 from ojster.core.errors import OjsterError
@@ -13,6 +14,22 @@ A = TypeVar("A")
 R = TypeVar("R")
 Operation = Callable[[Transaction, Sequence[A]], Sequence[R]]
 """A transaction function that serves many calls at once: a list of arguments in, a list of results out."""
+
+
+def for_each(function: Callable[[Transaction, A], R]) -> Callable[[Transaction, Sequence[A]], list[R]]:
+    """Make a transaction function of one that serves a single item, where no item needs to know of the others.
+
+    Parameters
+    ----------
+    function:
+        Takes the transaction and an item, and returns its result, or its refusal as a value.
+    """
+
+    @wraps(function)
+    def for_all(tx: Transaction, items: Sequence[A]) -> list[R]:
+        return [function(tx, item) for item in items]
+
+    return for_all
 
 
 class Port(Protocol):

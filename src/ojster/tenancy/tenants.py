@@ -15,6 +15,7 @@ from ojster.core.errors import NotFound, OjsterError
 from ojster.core.tenant import NOBODY, TENANT_NAMES_RANGE, shown_tenant, split
 from ojster.jobs.statistics import Work, work_by_queue, work_of_names
 from ojster.queues.overview import THROUGHPUT_MINUTES
+from ojster.storage.call import for_each
 from ojster.storage.transaction import Transaction
 from ojster.tenancy.quotas import DEPTH_STATES, invalidate_tenant
 from ojster.tenancy.tenant import Tenant, decode_tenant, tenants_by_id
@@ -203,16 +204,14 @@ def introduce_tenants(tx: Transaction, changes: Sequence[TenantChange]) -> list[
     return [change in fresh for change in changes]
 
 
-def delete_tenants(tx: Transaction, ids: Sequence[str]) -> list[OjsterError | None]:
+@for_each
+def delete_tenants(tx: Transaction, id: str) -> OjsterError | None:
     """Delete the configuration of tenants; their jobs stay."""
-    results: list[OjsterError | None] = []
-    for id in ids:
-        rows = tx.execute("DELETE FROM tenants WHERE id = :id RETURNING id", {"id": id})
-        if rows:
-            tx.emit_about("tenant.deleted", shown_tenant(id), tenant=id)
-            invalidate_tenant(tx, id)
-        results.append(None if rows else no_tenant(id))
-    return results
+    rows = tx.execute("DELETE FROM tenants WHERE id = :id RETURNING id", {"id": id})
+    if rows:
+        tx.emit_about("tenant.deleted", shown_tenant(id), tenant=id)
+        invalidate_tenant(tx, id)
+    return None if rows else no_tenant(id)
 
 
 def no_tenant(id: str) -> NotFound:

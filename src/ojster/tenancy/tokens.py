@@ -13,6 +13,7 @@ import msgspec
 from ojster.core.access import Token
 from ojster.core.durations import HOUR
 from ojster.core.errors import NotFound, OjsterError
+from ojster.storage.call import for_each
 from ojster.storage.memory import Remembered
 from ojster.storage.transaction import Transaction
 
@@ -69,16 +70,14 @@ def list_tokens(tx: Transaction, requests: Sequence[None]) -> list[list[Token]]:
     return [tokens for _ in requests]
 
 
-def revoke_tokens(tx: Transaction, ids: Sequence[str]) -> list[Token | OjsterError]:
+@for_each
+def revoke_tokens(tx: Transaction, id: str) -> Token | OjsterError:
     """Revoke tokens at once; for each, return the revoked token or a `NotFound`."""
-    results: list[Token | OjsterError] = []
-    for id in ids:
-        rows = tx.execute(f"DELETE FROM tokens WHERE id = :id RETURNING {_COLUMNS}", {"id": id})
-        if rows:
-            tx.effects.configured = True
-            tx.emit_about("token.revoked", id, token=id, name=_token(*rows[0]).name)
-        results.append(_token(*rows[0]) if rows else _no_token(id))
-    return results
+    rows = tx.execute(f"DELETE FROM tokens WHERE id = :id RETURNING {_COLUMNS}", {"id": id})
+    if rows:
+        tx.effects.configured = True
+        tx.emit_about("token.revoked", id, token=id, name=_token(*rows[0]).name)
+    return _token(*rows[0]) if rows else _no_token(id)
 
 
 class Rotation(msgspec.Struct, frozen=True):
@@ -89,26 +88,21 @@ class Rotation(msgspec.Struct, frozen=True):
     grace: int
 
 
-def rotate_tokens(tx: Transaction, rotations: Sequence[Rotation]) -> list[Token | OjsterError]:
+@for_each
+def rotate_tokens(tx: Transaction, rotation: Rotation) -> Token | OjsterError:
     """Replace the secrets of tokens; for each, return the changed token or a `NotFound`."""
-    results: list[Token | OjsterError] = []
-    for rotation in rotations:
-        # The second of two rotations must find the hash of the first, which becomes the former one.
-        rows = tx.execute(f"SELECT {_COLUMNS} FROM tokens WHERE id = :id{tx.for_update}", {"id": rotation.id})
-        if not rows:
-            results.append(_no_token(rotation.id))
-            continue
-        before = _token(*rows[0])
-        token = msgspec.structs.replace(
-            before, hash=rotation.hash, former_hash=before.hash, former_until=tx.now + rotation.grace, last_used_at=None
-        )
-        tx.execute(
-            "UPDATE tokens SET body = :body WHERE id = :id", {"id": rotation.id, "body": msgspec.json.encode(token)}
-        )
-        tx.effects.configured = True
-        tx.emit_about("token.rotated", token.id, token=token.id, name=token.name)
-        results.append(msgspec.structs.replace(token, last_used_at=before.last_used_at))
-    return results
+    # The second of two rotations must find the hash of the first, which becomes the former one.
+    rows = tx.execute(f"SELECT {_COLUMNS} FROM tokens WHERE id = :id{tx.for_update}", {"id": rotation.id})
+    if not rows:
+        return _no_token(rotation.id)
+    before = _token(*rows[0])
+    token = msgspec.structs.replace(
+        before, hash=rotation.hash, former_hash=before.hash, former_until=tx.now + rotation.grace, last_used_at=None
+    )
+    tx.execute("UPDATE tokens SET body = :body WHERE id = :id", {"id": rotation.id, "body": msgspec.json.encode(token)})
+    tx.effects.configured = True
+    tx.emit_about("token.rotated", token.id, token=token.id, name=token.name)
+    return msgspec.structs.replace(token, last_used_at=before.last_used_at)
 
 
 def record_token_uses(tx: Transaction, ids: Sequence[str]) -> list[None]:

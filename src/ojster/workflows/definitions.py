@@ -9,6 +9,7 @@ import msgspec
 
 from ojster.core.errors import Conflict, Duplicate, NotFound, OjsterError
 from ojster.core.tenant import called
+from ojster.storage.call import for_each
 from ojster.storage.transaction import Transaction
 from ojster.workflows.definition import Definition
 
@@ -16,30 +17,24 @@ _COLUMNS: Final = "name, version, body, params_schema, hashes, created_at"
 _LATEST: Final = "version = (SELECT max(version) FROM definitions AS d WHERE d.name = definitions.name)"
 
 
-def create_definitions(tx: Transaction, definitions: Sequence[Definition]) -> list[Definition | OjsterError]:
+@for_each
+def create_definitions(tx: Transaction, definition: Definition) -> Definition | OjsterError:
     """Create definitions; return each, or ``Duplicate`` if its name is taken."""
-    results: list[Definition | OjsterError] = []
-    for definition in definitions:
-        if find(tx, definition.name) is not None:
-            name = called(definition.name)
-            results.append(Duplicate(f"The definition {name!r} exists already. Change it with PUT.", definition=name))
-        else:
-            results.append(_insert(tx, definition, "created"))
-    return results
+    if find(tx, definition.name) is not None:
+        name = called(definition.name)
+        return Duplicate(f"The definition {name!r} exists already. Change it with PUT.", definition=name)
+    return _insert(tx, definition, "created")
 
 
-def update_definitions(tx: Transaction, definitions: Sequence[Definition]) -> list[Definition | OjsterError]:
+@for_each
+def update_definitions(tx: Transaction, definition: Definition) -> Definition | OjsterError:
     """Add a version to definitions, unless the latest is the same; return the latest of each, or ``NotFound``."""
-    results: list[Definition | OjsterError] = []
-    for definition in definitions:
-        known = find(tx, definition.name)
-        if known is None:
-            results.append(no_definition(definition.name))
-        elif known.is_like(definition):
-            results.append(known)
-        else:
-            results.append(_insert(tx, msgspec.structs.replace(definition, version=known.version + 1), "updated"))
-    return results
+    known = find(tx, definition.name)
+    if known is None:
+        return no_definition(definition.name)
+    if known.is_like(definition):
+        return known
+    return _insert(tx, msgspec.structs.replace(definition, version=known.version + 1), "updated")
 
 
 def _insert(tx: Transaction, definition: Definition, what: str) -> Definition:
@@ -90,24 +85,21 @@ class Deletion(msgspec.Struct, frozen=True):
     force: bool = False
 
 
-def delete_definitions(tx: Transaction, deletions: Sequence[Deletion]) -> list[OjsterError | None]:
+@for_each
+def delete_definitions(tx: Transaction, deletion: Deletion) -> OjsterError | None:
     """Delete definitions with all their versions. Workflows that were started from them continue."""
-    results: list[OjsterError | None] = []
-    for deletion in deletions:
-        name = called(deletion.name)
-        rows = tx.execute(
-            "SELECT count(*) FROM workflows WHERE definition = :name AND finished_at IS NULL", {"name": deletion.name}
-        )
-        if find(tx, deletion.name) is None:
-            results.append(no_definition(deletion.name))
-        elif rows[0][0] and not deletion.force:
-            message = f"The definition {name!r} has {rows[0][0]} unfinished workflows, which would continue."
-            results.append(Conflict(message + " Delete it with 'force=true'.", definition=name, unfinished=rows[0][0]))
-        else:
-            tx.execute("DELETE FROM definitions WHERE name = :name", {"name": deletion.name})
-            tx.emit_about("definition.deleted", deletion.name, definition=deletion.name)
-            results.append(None)
-    return results
+    name = called(deletion.name)
+    rows = tx.execute(
+        "SELECT count(*) FROM workflows WHERE definition = :name AND finished_at IS NULL", {"name": deletion.name}
+    )
+    if find(tx, deletion.name) is None:
+        return no_definition(deletion.name)
+    if rows[0][0] and not deletion.force:
+        message = f"The definition {name!r} has {rows[0][0]} unfinished workflows, which would continue."
+        return Conflict(message + " Delete it with 'force=true'.", definition=name, unfinished=rows[0][0])
+    tx.execute("DELETE FROM definitions WHERE name = :name", {"name": deletion.name})
+    tx.emit_about("definition.deleted", deletion.name, definition=deletion.name)
+    return None
 
 
 def _definition(row: Sequence[Any]) -> Definition:

@@ -14,6 +14,7 @@ from ojster.core.timestamps import format_timestamp
 from ojster.jobs.leases import check_holder
 from ojster.jobs.messages import Holder
 from ojster.jobs.queries import no_job, no_workflow
+from ojster.storage.call import for_each
 from ojster.storage.transaction import Transaction
 from ojster.workflows.stored_workflow import find_workflow
 
@@ -42,15 +43,13 @@ class Note(msgspec.Struct, frozen=True, omit_defaults=True):
     job_id: str | None = None
 
 
-def add(tx: Transaction, items: Sequence[NewNote]) -> list[Note | OjsterError]:
+@for_each
+def add(tx: Transaction, item: NewNote) -> Note | OjsterError:
     """Add notes; return each note, or the reason why it was refused."""
-    results: list[Note | OjsterError] = []
-    for item in items:
-        try:
-            results.append(_add(tx, item))
-        except OjsterError as refusal:
-            results.append(refusal)
-    return results
+    try:
+        return _add(tx, item)
+    except OjsterError as refusal:
+        return refusal
 
 
 def _add(tx: Transaction, item: NewNote) -> Note:
@@ -101,26 +100,21 @@ def of_jobs(tx: Transaction, ids: Sequence[str]) -> list[list[Note] | OjsterErro
     return results
 
 
-def of_workflows(tx: Transaction, ids: Sequence[str]) -> list[list[Note] | OjsterError]:
+@for_each
+def of_workflows(tx: Transaction, id: str) -> list[Note] | OjsterError:
     """Return the notes of each workflow and of its jobs, the oldest first."""
-    results: list[list[Note] | OjsterError] = []
-    for id in ids:
-        workflow = find_workflow(tx, id)
-        if workflow is None:
-            results.append(no_workflow(id))
-            continue
-        rows = tx.execute(
-            """
-            SELECT at, note, (SELECT j.id FROM jobs AS j WHERE j.seq = notes.seq)
-            FROM notes
-            WHERE workflow = :workflow
-            ORDER BY number DESC
-            LIMIT :most
-            """,
-            {"workflow": workflow.seq, "most": MAX_NOTES_RETURNED},
-        )
-        shown = [
-            Note(msgspec.Raw(note), format_timestamp(at), None if job is None else str(job)) for at, note, job in rows
-        ]
-        results.append(shown[::-1])
-    return results
+    workflow = find_workflow(tx, id)
+    if workflow is None:
+        return no_workflow(id)
+    rows = tx.execute(
+        """
+        SELECT at, note, (SELECT j.id FROM jobs AS j WHERE j.seq = notes.seq)
+        FROM notes
+        WHERE workflow = :workflow
+        ORDER BY number DESC
+        LIMIT :most
+        """,
+        {"workflow": workflow.seq, "most": MAX_NOTES_RETURNED},
+    )
+    shown = [Note(msgspec.Raw(note), format_timestamp(at), None if job is None else str(job)) for at, note, job in rows]
+    return shown[::-1]

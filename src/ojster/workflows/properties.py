@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import msgspec
 
 from ojster.core.errors import Conflict, InvalidRequest, OjsterError, PayloadTooLarge
@@ -12,6 +10,7 @@ from ojster.core.property_values import MAX_PROPERTIES, Changes, Property, Prope
 from ojster.jobs.leases import refusal_of
 from ojster.jobs.messages import Holder
 from ojster.jobs.queries import no_workflow
+from ojster.storage.call import for_each
 from ojster.storage.transaction import Transaction
 from ojster.workflows.stored_workflow import find_workflow
 
@@ -35,24 +34,20 @@ class PropertyChange(msgspec.Struct, frozen=True):
     attempt: int | None = None
 
 
-def read_all(tx: Transaction, ids: Sequence[str]) -> list[Properties | OjsterError]:
+@for_each
+def read_all(tx: Transaction, id: str) -> Properties | OjsterError:
     """Return the properties of each workflow, by name."""
-    results: list[Properties | OjsterError] = []
-    for id in ids:
-        workflow = find_workflow(tx, id)
-        results.append(no_workflow(id) if workflow is None else _read(tx, workflow.seq))
-    return results
+    workflow = find_workflow(tx, id)
+    return no_workflow(id) if workflow is None else _read(tx, workflow.seq)
 
 
-def change(tx: Transaction, items: Sequence[PropertyChange]) -> list[Properties | OjsterError]:
+@for_each
+def change(tx: Transaction, item: PropertyChange) -> Properties | OjsterError:
     """Change properties; return all properties of the workflow, or the reason why the change was refused."""
-    results: list[Properties | OjsterError] = []
-    for item in items:
-        try:
-            results.append(_change(tx, item))
-        except OjsterError as refusal:
-            results.append(refusal)
-    return results
+    try:
+        return _change(tx, item)
+    except OjsterError as refusal:
+        return refusal
 
 
 def _change(tx: Transaction, item: PropertyChange) -> Properties:

@@ -7,7 +7,6 @@ element: its parameters, which may refer to earlier steps, are the ``params`` of
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -16,6 +15,7 @@ from ojster.core.errors import OjsterError
 from ojster.core.json_objects import Members, raw_list, read_members
 from ojster.core.references import may_hold_references
 from ojster.core.tenant import qualify
+from ojster.storage.call import for_each
 from ojster.storage.transaction import Transaction
 from ojster.workflows.definition import Definition, check_params
 from ojster.workflows.definitions import find
@@ -49,15 +49,13 @@ def has_definitions(members: Members) -> bool:
     return any(_MARK in bytes(members[name]) for name in _HOLDERS if name in members)
 
 
-def complete_nested(tx: Transaction, requests: Sequence[Nested]) -> list[Members | OjsterError]:
+@for_each
+def complete_nested(tx: Transaction, request: Nested) -> Members | OjsterError:
     """Return requests in which each step that is a definition has its steps, or the refusal."""
-    results: list[Members | OjsterError] = []
-    for request in requests:
-        try:
-            results.append(with_nested(tx, request.members, request.tenant, request.name))
-        except OjsterError as refusal:
-            results.append(refusal)
-    return results
+    try:
+        return with_nested(tx, request.members, request.tenant, request.name)
+    except OjsterError as refusal:
+        return refusal
 
 
 def with_nested(tx: Transaction, members: Members, tenant: str, name: str | None = None) -> Members:

@@ -17,6 +17,7 @@ from ojster.core.tenant import called
 from ojster.core.timestamps import format_optional
 from ojster.jobs.names import WAIT_TYPE
 from ojster.jobs.queries import no_workflow
+from ojster.storage.call import for_each
 from ojster.storage.transaction import Transaction
 from ojster.workflows.node import Kind, NodeState, is_fallback, place_of, step_of
 from ojster.workflows.plan.values import Spec, read_spec
@@ -140,13 +141,11 @@ class _Row(msgspec.Struct):
     suspension: str | None
 
 
-def read_status(tx: Transaction, ids: Sequence[str]) -> list[WorkflowStatus | OjsterError]:
+@for_each
+def read_status(tx: Transaction, id: str) -> WorkflowStatus | OjsterError:
     """Return the status of each workflow, or a `NotFound`."""
-    results: list[WorkflowStatus | OjsterError] = []
-    for id in ids:
-        workflow = find_workflow(tx, id)
-        results.append(no_workflow(id) if workflow is None else _status(tx, workflow))
-    return results
+    workflow = find_workflow(tx, id)
+    return no_workflow(id) if workflow is None else _status(tx, workflow)
 
 
 def _status(tx: Transaction, workflow: Workflow) -> WorkflowStatus:
