@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import shutil
+import signal
 from collections.abc import AsyncIterator, Iterator
 from functools import cache
 from pathlib import Path
@@ -111,12 +112,14 @@ MEMORY_NEEDED = 2 << 30
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Keep the files of tests in memory, and start one PostgreSQL server for all test processes.
+    """Keep the files of tests in memory, let Ctrl-C through, and start one PostgreSQL server for all test processes.
 
     SQLite forces each transaction to disk: on a disk, half of the tests' time is that wait.
     """
     if MEMORY.is_dir() and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free >= MEMORY_NEEDED:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # so a shell starts what it runs in the background
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # else the commands that tests start ignore it, too
     if not hasattr(config, "workerinput") and SERVER_VARIABLE not in os.environ:
         server = PostgresServer(fsync="off")
         server.start()

@@ -5,18 +5,23 @@ If ``OJSTER_TEST_POSTGRES`` is set (a URL with a query, such as ``?sslmode=disab
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 import pwd
+import random
 import shutil
 import socket
 import subprocess
 import tempfile
-import time
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import psycopg
+
+from tests.waiting import until
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # the import warns about a folder that is not needed here
@@ -101,12 +106,28 @@ class PostgresServer:
             raise RuntimeError(f"{command} failed:\n{(self.folder / 'commands').read_text()}")
 
 
+FIRST_PORT: Final = 16_000
+PORTS_OF_A_PROCESS: Final = 500
+"""Each test process has its own ports, below those that the system gives to whoever asks for any."""
+
+_ports: Iterator[int] | None = None
+
+
 def free_port() -> int:
-    """Return an unused port of 127.0.0.1."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """Return an unused port of 127.0.0.1, which nobody else takes before the caller's server listens there.
+
+    A port that the system chooses is free again as soon as the probe is closed: another test might get it.
+    """
+    global _ports
+    if _ports is None:
+        number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 32
+        first, begin = FIRST_PORT + number * PORTS_OF_A_PROCESS, random.SystemRandom().randrange(PORTS_OF_A_PROCESS)
+        _ports = itertools.cycle(first + (begin + step) % PORTS_OF_A_PROCESS for step in range(PORTS_OF_A_PROCESS))
+    for port in _ports:
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("cycle ends never")
 
 
 def catch_up(primary: PostgresServer, standby: PostgresServer) -> None:
@@ -114,9 +135,5 @@ def catch_up(primary: PostgresServer, standby: PostgresServer) -> None:
     with psycopg.connect(primary.url) as connection:
         ((written,),) = connection.execute("SELECT pg_current_wal_flush_lsn()::text").fetchall()
     with psycopg.connect(standby.url, autocommit=True) as connection:
-        for _ in range(1000):
-            done = connection.execute("SELECT pg_last_wal_replay_lsn() >= %s::pg_lsn", (written,)).fetchall()
-            if done == [(True,)]:
-                return
-            time.sleep(0.01)
-    raise AssertionError("the standby does not follow the primary")
+        question = "SELECT pg_last_wal_replay_lsn() >= %s::pg_lsn"
+        until(lambda: connection.execute(question, (written,)).fetchall() == [(True,)])

@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests import forked
+from tests.postgres import free_port
+from tests.waiting import PATIENCE, answers, until
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "examples").glob("*.md"))]
@@ -43,19 +43,14 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     if shutil.which("curl") is None:
         pytest.skip("curl is not installed")
     folder = tmp_path_factory.mktemp("documented")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     command = [sys.executable, "-m", "ojster", "serve", "--database", "sqlite:///jobs.db", "--port", str(port)]
     process = forked.Popen([*command, "--trust-webhooks"], cwd=folder, stderr=subprocess.DEVNULL)
     address = f"localhost:{port}"
-    deadline = time.monotonic() + 30
-    while subprocess.run(["curl", "-sf", f"{address}/ojs/v1/health"], capture_output=True, check=False).returncode:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    until(lambda: answers(f"http://{address}/ojs/v1/health"))
     yield address
     process.terminate()
-    process.wait(30)
+    process.wait(PATIENCE)
 
 
 def test_the_documentation_has_calls() -> None:

@@ -11,6 +11,7 @@ import pytest
 from ojster.core.json_objects import read_members
 from ojster.workflows.node import Kind
 from ojster.workflows.plan.request import read_workflow
+from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).parent.parent
 
@@ -31,7 +32,7 @@ ROOT = Path(__file__).parent.parent
 )
 def test_an_example_runs(example: str, last_words: str) -> None:
     command = [sys.executable, str(ROOT / "examples" / example)]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert ran.returncode == 0, ran.stderr
     assert last_words in ran.stdout
 

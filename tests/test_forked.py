@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests import forked
+from tests.waiting import PATIENCE
 
 SHOWN = "import json, os, sys; print(json.dumps([sys.argv, dict(os.environ), os.getcwd(), sys.path[0], __name__]))"
 
@@ -55,4 +56,4 @@ def test_a_copy_is_interrupted_and_killed_like_a_command(tmp_path: Path) -> None
         while "sleeps" not in log.read_text():
             assert process.poll() is None
         process.send_signal(number)
-        assert process.wait(30) == status
+        assert process.wait(PATIENCE) == status

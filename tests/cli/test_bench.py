@@ -20,6 +20,7 @@ from ojster.cli.trial import RUN, Bounds, Reading, Trial
 from ojster.cli.trial_store import FORGOTTEN_AFTER, prefix_of, trial_store
 from ojster.storage.postgres.url import parse_postgres_url
 from tests import forked
+from tests.waiting import PATIENCE, until
 
 FORGOTTEN = int(time.time()) - FORGOTTEN_AFTER - 60
 
@@ -128,12 +129,9 @@ def test_a_trial_that_is_stopped_deletes_its_store(shared_url: str, number: sign
         shared_url,
     ]
     running = forked.Popen(command, env=os.environ | {"TERM": "dumb"})
-    deadline = time.monotonic() + 30
-    while not left_at(shared_url):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    until(lambda: left_at(shared_url))
     running.send_signal(number)
-    assert running.wait(60) == 130
+    assert running.wait(PATIENCE) == 130
     assert left_at(shared_url) == []
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -29,6 +28,8 @@ from ojster.storage.migrations import scripts
 from ojster.storage.postgres.shape import actual_shape, intended_shape
 from ojster.storage.postgres.url import parse_postgres_url
 from tests import forked
+from tests.postgres import free_port
+from tests.waiting import PATIENCE
 
 PROCESSES = {"demo", "dev", "serve", "worker"}
 """Commands that need a process of their own: they handle signals and import the user's modules."""
@@ -419,20 +420,18 @@ def test_dev_reloads_the_worker_and_leaves_nothing_behind_when_it_is_killed(ojst
     code = 'from ojster import App\napp = App()\n@app.job("which")\ndef which() -> int: return {}\n'
     module = ojster.folder / "dev_jobs.py"
     module.write_text(code.format(1))
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     command = [sys.executable, "-m", "ojster", "dev", "dev_jobs:app", "--port", str(port)]
     environment = os.environ | {"OJSTER_DATABASE_URL": ojster.url}
     dev = psutil.Popen(
         command, cwd=ojster.folder, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     try:
-        assert ojster("push", "which", "--wait", "30").strip() == "1"
-        deadline = time.monotonic() + 60
+        assert ojster("push", "which", "--wait", f"{PATIENCE:g}").strip() == "1"
+        deadline = time.monotonic() + PATIENCE
         changes = 1
         module.write_text(code.format(2))
-        while ojster("push", "which", "--wait", "30").strip() != "2":
+        while ojster("push", "which", "--wait", f"{PATIENCE:g}").strip() != "2":
             assert time.monotonic() < deadline
             module.write_text(code.format(2) + "\n" * changes)  # the watcher may have missed the first change
             changes += 1
@@ -441,7 +440,7 @@ def test_dev_reloads_the_worker_and_leaves_nothing_behind_when_it_is_killed(ojst
     finally:
         dev.kill()
         dev.wait()
-    _, alive = psutil.wait_procs(family, timeout=20)
+    _, alive = psutil.wait_procs(family, timeout=PATIENCE)
     assert alive == []
 
 
@@ -450,9 +449,7 @@ def test_dev_works_on_the_database_of_its_application_and_stops_in_good_order(tm
         'from ojster import App\napp = App("sqlite:///shop.db")\n'
         '@app.job("which", queue="mail")\ndef which() -> int: return 7\n'
     )
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     environment = {name: value for name, value in os.environ.items() if name != "OJSTER_DATABASE_URL"}
     log = tmp_path / "log"
     with log.open("wb") as file:
@@ -464,12 +461,12 @@ def test_dev_works_on_the_database_of_its_application_and_stops_in_good_order(tm
             stderr=file,
         )
     try:
-        code = "from shop import which; print(which.enqueue().result(timeout=30))"
+        code = "from shop import which; print(which.enqueue().result(timeout=50))"
         done = forked.run([sys.executable, "-c", code], cwd=tmp_path, env=environment)
         assert done.stdout.strip() == "7", done.stderr + log.read_text()
     finally:
         dev.send_signal(signal.SIGINT)
-        assert dev.wait(30) == 0
+        assert dev.wait(PATIENCE) == 0
     said = log.read_text()
     assert "Fatal" not in said
     assert "Traceback" not in said
@@ -504,7 +501,7 @@ def test_help_and_a_wrong_command_import_neither_the_engine_nor_the_server() -> 
     for arguments in (["--help"], ["--version"], ["no-such-command"]):
         code = f"import sys; sys.argv = ['ojster', *{arguments}]; from ojster.cli.main import main; main()"
         watched = f"import atexit, sys; atexit.register(lambda: print(*sys.modules, file=sys.stderr)); {code}"
-        done = subprocess.run([sys.executable, "-c", watched], capture_output=True, text=True, timeout=60)
+        done = subprocess.run([sys.executable, "-c", watched], capture_output=True, text=True, timeout=PATIENCE)
         loaded = set(done.stderr.split())
         assert "ojster.cli.main" in loaded
         assert not loaded & {"asyncio", "ojster.service", "ojster.api.app", "rich.console", "starlette", "apsw"}

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,6 +26,7 @@ from ojster.cli.supervisor import ProcessCommand, Supervisor
 from ojster.server.counts import SharedCounts, add_up
 from tests import forked
 from tests.postgres import free_port
+from tests.waiting import PATIENCE, answers, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.anyio]
 
@@ -60,7 +61,7 @@ class Commands:
             yield process
             family = process.children(recursive=True)
             process.terminate()
-            assert process.wait(30) == 0
+            assert process.wait(PATIENCE) == 0
             until(lambda: not any(one.is_running() for one in family))
         finally:
             for one in [*process.children(recursive=True), process] if process.is_running() else []:
@@ -78,20 +79,6 @@ def app(shared_url: str) -> Iterator[App]:
         yield made
 
 
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.02)
-
-
-def answers(url: str) -> bool:
-    try:
-        return httpx.get(url).status_code == 200
-    except httpx.TransportError:
-        return False
-
-
 def enqueue(app: App, number: int, *args: float) -> list[JobHandle[int]]:
     if "who" not in app.handlers:
 
@@ -107,7 +94,7 @@ def both_that_run(app: App) -> set[int]:
     seen: set[int] = set()
 
     def are_two() -> bool:
-        seen.update(handle.result(30) for handle in enqueue(app, 2, 0.1))
+        seen.update(handle.result(PATIENCE) for handle in enqueue(app, 2, 0.1))
         return len(seen) == 2
 
     until(are_two)
@@ -118,7 +105,7 @@ def test_worker_processes_are_replaced_after_so_many_jobs(commands: Commands, ap
     handles = enqueue(app, 10)
     done = commands.run("worker", "mine:app", "--processes", "2", "--max-jobs", "3", "-c", "1", "--until-empty")
     assert done.returncode == 0, done.stderr
-    counted = Counter(handle.result(5) for handle in handles)
+    counted = Counter(handle.result(PATIENCE) for handle in handles)
     assert len(counted) >= 4
     assert max(counted.values()) == 3
     assert "it has run 3 jobs" in done.stderr
@@ -128,7 +115,7 @@ def test_a_worker_process_is_replaced_when_it_has_become_too_large(commands: Com
     before, large, after = enqueue(app, 1)[0], enqueue(app, 1, 0, 400)[0], enqueue(app, 1)[0]
     done = commands.run(*["worker", "mine:app", "--max-memory", "300", "--concurrency", "1", "--until-empty"])
     assert done.returncode == 0, done.stderr
-    assert before.result(5) == large.result(5) != after.result(5)
+    assert before.result(PATIENCE) == large.result(PATIENCE) != after.result(PATIENCE)
 
 
 def test_a_worker_process_that_is_killed_is_started_again(commands: Commands, app: App) -> None:
@@ -182,21 +169,19 @@ def test_a_health_file_tells_whether_all_workers_are_well(commands: Commands, pr
 
 
 def test_a_server_and_workers_run_as_one_service(commands: Commands, app: App) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     health = f"http://127.0.0.1:{port}/ojs/v1/health"
     with commands.running("run", "mine:app", "--port", str(port)) as process:
         until(lambda: answers(health))
         ready = commands.run("healthy", f"http://127.0.0.1:{port}")
         assert (ready.returncode, '"ready"' in ready.stdout) == (0, True), ready.stderr
         (handle,) = enqueue(app, 1)
-        worker = handle.result(30)
+        worker = handle.result(PATIENCE)
         (server,) = [child for child in process.children() if child.pid != worker]
         server.kill()
         until(lambda: not answers(health))
         until(lambda: answers(health))
-        assert enqueue(app, 1)[0].result(30) == worker
+        assert enqueue(app, 1)[0].result(PATIENCE) == worker
     gone = commands.run("healthy", f"http://127.0.0.1:{port}")
     assert (gone.returncode, "does not answer" in gone.stderr) == (1, True)
 
@@ -215,7 +200,7 @@ def test_workers_that_are_quiet_stay_quiet_when_they_are_replaced(commands: Comm
         with pytest.raises(TimeoutError):
             second.result(1)
         process.send_signal(signal.SIGCONT)
-        second.result(30)
+        second.result(PATIENCE)
 
 
 def states_of_workers(app: App) -> list[str]:
@@ -235,9 +220,7 @@ def test_a_service_runs_orchestrators_and_shows_no_password(commands: Commands, 
     (commands.folder / "mine.py").write_text(
         CODE + "\nfrom ojster import Orchestrator\n\n@app.orchestrator()\nclass Layout(Orchestrator): ...\n"
     )
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     with commands.running("run", "mine:app", "--port", str(port)) as process:
         until(lambda: len(process.children()) == 2)
         lines = [child.cmdline() for child in process.children()]
@@ -248,7 +231,7 @@ def test_a_service_runs_orchestrators_and_shows_no_password(commands: Commands, 
 
 
 def requests_counted(url: str) -> int:
-    lines = httpx.get(f"{url}/metrics", timeout=30).text.splitlines()
+    lines = httpx.get(f"{url}/metrics", timeout=PATIENCE).text.splitlines()
     wanted = 'ojs_http_requests_total{endpoint="enqueue",status="201"} '
     return sum(int(float(line.removeprefix(wanted))) for line in lines if line.startswith(wanted))
 
@@ -267,7 +250,7 @@ def test_processes_of_a_server_share_a_port_and_their_metrics(commands: Commands
     def enqueue_over(connections: int) -> None:
         with ThreadPoolExecutor(connections) as pool:
             job = {"type": "who", "args": []}
-            sent = [pool.submit(httpx.post, f"{url}/ojs/v1/jobs", json=job, timeout=30) for _ in range(40)]
+            sent = [pool.submit(httpx.post, f"{url}/ojs/v1/jobs", json=job, timeout=PATIENCE) for _ in range(40)]
             assert {one.result().status_code for one in sent} == {201}
 
     with commands.running("serve", "--port", url.rpartition(":")[2], "--processes", "2") as process:
@@ -297,7 +280,7 @@ def test_a_server_of_several_processes_answers_and_ends_after_ctrl_z(commands: C
         until(lambda: answers(f"{url}/ojs/v1/health"))
         process.send_signal(signal.SIGTSTP)
         for _ in range(10):
-            assert httpx.get(f"{url}/ojs/v1/health", timeout=10).status_code == 200
+            assert httpx.get(f"{url}/ojs/v1/health", timeout=PATIENCE).status_code == 200
 
 
 def test_several_processes_at_a_port_in_use_are_refused_once(commands: Commands) -> None:
@@ -313,7 +296,7 @@ def test_processes_of_a_server_share_a_socket_in_the_file_system(commands: Comma
     path = commands.folder / "ojster.sock"
     with commands.running("serve", "--socket", str(path), "--processes", "2") as process:
         until(path.exists)
-        with httpx.Client(transport=httpx.HTTPTransport(uds=str(path)), timeout=20) as client:
+        with httpx.Client(transport=httpx.HTTPTransport(uds=str(path)), timeout=PATIENCE) as client:
             assert client.get("http://ojster/ojs/v1/health").status_code == 200
         assert len(process.children()) == 2
     assert not path.exists()

@@ -23,6 +23,7 @@ from ojster.fleet.workers import Heartbeat
 from ojster.jobs.claim_policy import Claim
 from ojster.queues.queues import Queue, QueueStatistics
 from tests.conftest import Bench, request
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -95,7 +96,7 @@ def test_it_follows_until_it_is_interrupted(tmp_path: Path) -> None:
 
     def read_until(word: bytes) -> None:
         nonlocal seen
-        ends = time.monotonic() + 30
+        ends = time.monotonic() + PATIENCE
         while word not in seen and time.monotonic() < ends:
             seen += os.read(ours, 65_536)
         assert word in seen
@@ -108,8 +109,9 @@ def test_it_follows_until_it_is_interrupted(tmp_path: Path) -> None:
         with suppress(OSError):  # the terminal ends with the process, which waits as long as nobody reads it
             while os.read(ours, 65_536):
                 pass
-        assert process.wait(30) == 0
+        assert process.wait(PATIENCE) == 0
     finally:
         process.kill()
+        process.wait()
         app.close()
         os.close(ours)

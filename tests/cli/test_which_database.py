@@ -11,6 +11,7 @@ import pytest
 from ojster import App, InvalidRequest
 from ojster.storage.database import URL_VARIABLE, are_same
 from tests import forked
+from tests.waiting import PATIENCE
 
 PROGRAM = """
 import os, subprocess, sys
@@ -121,7 +122,7 @@ def test_child_processes_of_handlers_enqueue_but_do_not_pass_on_the_url(folder: 
     option = (named, url) if named == "--url" else ()
     code, said = folder(*WORKER, *option, variable=None if option else url)
     assert code == 0, said
-    assert handle.result(5) == "None"
+    assert handle.result(PATIENCE) == "None"
     jobs = app._event_loop_thread.call(app.service().jobs.select())
     assert sorted((job.type, job.state, job.result) for job in jobs.jobs) == [
         ("child", "completed", b'"None"'),

@@ -18,6 +18,8 @@ from ojster.cli.worker import _shown_types
 from ojster.server.dashboard_page import is_built
 from ojster.server.run import dashboard_address
 from tests import forked
+from tests.postgres import free_port
+from tests.waiting import PATIENCE
 
 SHOP = """
 from ojster import App
@@ -161,7 +163,7 @@ def test_a_server_says_once_where_its_dashboard_is(newcomer: Newcomer, processes
         server.terminate()
         said += server.stderr.read()
         server.stderr.close()
-        server.wait(30)
+        server.wait(PATIENCE)
     (address,) = re.findall("dashboard: (http://127.0.0.1:[0-9]+/dashboard/)\n", said)
     assert not address.endswith(":0/dashboard/")
 
@@ -225,9 +227,7 @@ def test_wrong_python_says_what_is_wrong_and_what_to_do(newcomer: Newcomer, code
 
 
 def test_a_wrong_token_is_refused_with_what_to_do(newcomer: Newcomer) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     server = forked.Popen(
         [sys.executable, "-m", "ojster", "serve", "--port", str(port), "--auth", "required"],
         cwd=newcomer.folder,
@@ -247,7 +247,7 @@ def test_a_wrong_token_is_refused_with_what_to_do(newcomer: Newcomer) -> None:
         assert "ojster tokens create" in said
     finally:
         server.terminate()
-        server.wait(30)
+        server.wait(PATIENCE)
 
 
 @pytest.mark.parametrize("url", ["jobs.db", "redis://localhost", "sqlite:/jobs.db", "localhost:8080"])

@@ -27,6 +27,7 @@ from ojster import (
 )
 from ojster.api.loading import load_app
 from ojster.core.ids import new_id
+from tests.waiting import PATIENCE
 
 
 @pytest.fixture
@@ -71,7 +72,7 @@ def test_the_decorator_needs_no_parentheses(app: App) -> None:
     assert (add.type, shout.type, add(1)) == ("add", "shout", 3)
     handles = add.enqueue(1), shout.enqueue("hi")
     asyncio.run(run_all(app.url, add, shout))
-    assert [handle.result(timeout=10) for handle in handles] == [3, "HI 1"]
+    assert [handle.result(timeout=PATIENCE) for handle in handles] == [3, "HI 1"]
     with pytest.raises(ValueError, match="'add' already has a handler"):
         app.job(add.function)
 
@@ -251,7 +252,7 @@ async def test_asynchronous_code_enqueues_and_waits(shared_url: str) -> None:
 
     handles = await double.aenqueue_many([(n,) for n in range(5)])
     await Worker(app).run(until_empty=True)
-    assert [await handle.aresult(5) for handle in handles] == [0, 2, 4, 6, 8]
+    assert [await handle.aresult(PATIENCE) for handle in handles] == [0, 2, 4, 6, 8]
     assert (await app.afind(handles[0].id)).state == "completed"
     waiting = await double.using(delay=60).aenqueue(1)
     with pytest.raises(TimeoutError):
@@ -269,7 +270,7 @@ def test_an_app_can_be_closed_after_the_event_loop_of_its_worker(file_url: str) 
 
     handle = double.enqueue(4)
     asyncio.run(Worker(app).run(until_empty=True))
-    assert handle.result(10) == 8
+    assert handle.result(PATIENCE) == 8
     app.close()
 
 

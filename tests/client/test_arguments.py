@@ -23,6 +23,7 @@ from ojster.handlers.arguments import InvalidArguments
 from ojster.handlers.outcomes import JobFailed
 from ojster.jobs.claim_policy import Claim
 from ojster.jobs.messages import Acknowledgement
+from tests.waiting import PATIENCE
 from tests.worker import handlers
 
 if TYPE_CHECKING:
@@ -229,7 +230,7 @@ async def test_handlers_in_child_processes_get_what_was_given(shared_url: str, m
     point = handlers.Point(1, MOMENT)
     handle = await handlers.move.aenqueue(point, timedelta(hours=1))
     await Worker(handlers.app).run(until_empty=True)
-    assert await handle.aresult(timeout=30) == handlers.Point(2, MOMENT + timedelta(hours=1))
+    assert await handle.aresult(timeout=PATIENCE) == handlers.Point(2, MOMENT + timedelta(hours=1))
     await handlers.app.aclose()
 
 

@@ -24,6 +24,7 @@ from ojster.queues.fairness import Sharing
 from ojster.service import Service
 from tests.client.test_clients import client
 from tests.conftest import START, Bench, request
+from tests.waiting import PATIENCE
 
 __all__ = ["client"]
 
@@ -161,7 +162,7 @@ async def test_a_wait_ends_with_the_job_or_its_time(client: Client) -> None:
     job = await held(client)
     assert (await client.jobs.wait_for(job.id, 0.01)).state == "active"
     await client.jobs.acknowledge([Acknowledgement(job.id, None, "w", 1)])
-    assert (await client.jobs.wait_for(job.id, 30)).state == "completed"
+    assert (await client.jobs.wait_for(job.id, PATIENCE)).state == "completed"
     with pytest.raises(NotFound):
         await client.jobs.wait_for("nowhere", 0.01)
 

@@ -45,6 +45,7 @@ from ojster.service import Service
 from ojster.tenancy.wire import TenantBody, TenantLimitsBody
 from tests.client.in_memory import FaultyTransport, InMemoryTransport, answering, connect, to
 from tests.conftest import Clock, request
+from tests.waiting import LONG_WAIT, PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -185,14 +186,14 @@ async def test_a_duplicate_that_is_ignored_is_the_other_job(client: Client) -> N
 
 
 async def test_fetches_and_results_are_waited_for(client: Client) -> None:
-    fetching = asyncio.create_task(client.jobs.fetch(Claim(("default",)), wait=30))
+    fetching = asyncio.create_task(client.jobs.fetch(Claim(("default",)), wait=LONG_WAIT))
     await asyncio.sleep(0.02)
     await client.jobs.enqueue([request()])
-    (job,) = await asyncio.wait_for(fetching, 5)
-    waiting = asyncio.create_task(client.jobs.wait_for(job.id, 30))
+    (job,) = await asyncio.wait_for(fetching, PATIENCE)
+    waiting = asyncio.create_task(client.jobs.wait_for(job.id, LONG_WAIT))
     await asyncio.sleep(0.02)
     await client.jobs.acknowledge([Acknowledgement(job.id, b"7")])
-    assert (await asyncio.wait_for(waiting, 5)).result == b"7"
+    assert (await asyncio.wait_for(waiting, PATIENCE)).result == b"7"
 
 
 async def test_lists_dead_letters_and_activation(client: Client) -> None:

@@ -19,6 +19,7 @@ from ojster import App, CodecError, Duplicate, Encryption, Gzip, JobFailed, Uniq
 from ojster.handlers.codec import Codec, Codecs
 from ojster.handlers.job_options import request_of
 from ojster.jobs.job_json import to_json
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -85,7 +86,7 @@ async def test_keys_are_rotated_by_adding_one(shared_url: str, apps: list[App]) 
     lost = await before.handlers["keep"].aenqueue("third")
     await work(without)
     with pytest.raises(JobFailed, match="no key 'old'"):
-        await (await lost.arefresh()).aresult(5)
+        await (await lost.arefresh()).aresult(PATIENCE)
     assert unseen == []
 
 

@@ -13,6 +13,7 @@ import pytest
 from ojster import App, Depends, Gzip, InvalidRequest, Orchestrator, Worker, current_job
 from ojster.core.values import to_millis
 from ojster.handlers.job_class import type_of_class
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -187,7 +188,7 @@ async def test_an_included_application_has_the_codecs_of_the_outermost(shared_ur
         handle = await secret.aenqueue("password" * 50)
         assert "password" not in str(handle.job.args)
         await Worker(outer).run(until_empty=True)
-        assert await handle.aresult(5) == "password" * 50
+        assert await handle.aresult(PATIENCE) == "password" * 50
 
 
 def test_an_application_is_included_once_and_not_in_itself(app: App) -> None:
@@ -223,7 +224,7 @@ async def test_a_job_type_is_found_by_its_name_whoever_has_the_handler(shared_ur
 
     handle = await producer.job_type("order.ship", queue="ships").aenqueue(7)
     await Worker(consumer).run(until_empty=True)
-    assert await handle.aresult(10) == {"shipped": 7}
+    assert await handle.aresult(PATIENCE) == {"shipped": 7}
     assert consumer.job_type("order.ship").options.queue == "ships"
     with pytest.raises(InvalidRequest, match="'Order Ship' is invalid"):
         producer.job_type("Order Ship")

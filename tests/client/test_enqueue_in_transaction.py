@@ -23,6 +23,7 @@ from ojster.service import Service
 from ojster.storage.open import open_database
 from ojster.storage.postgres.url import parse_postgres_url
 from tests.conftest import SERVER_VARIABLE
+from tests.waiting import LONG_WAIT
 
 pytestmark = pytest.mark.anyio
 
@@ -201,7 +202,7 @@ async def test_a_job_is_visible_after_commit_and_wakes_parked_fetches(
     app: App, guest: Caller, elsewhere: Service
 ) -> None:
     ship = declare(app)
-    waiting = asyncio.create_task(elsewhere.jobs.fetch(Claim(("default",)), wait=20))
+    waiting = asyncio.create_task(elsewhere.jobs.fetch(Claim(("default",)), wait=LONG_WAIT))
     await asyncio.sleep(0.05)
     async with guest.transaction() as connection:
         handle = await guest.enqueue(ship, connection, 7, "§ ünïcode % \\ 'quoted' $1 :p1")

@@ -18,6 +18,7 @@ from ojster.server.application import Application
 from ojster.service import Service
 from tests.client.in_memory import FaultyTransport, InMemoryTransport, connect, to
 from tests.conftest import Clock, request
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -123,7 +124,7 @@ async def test_a_caller_that_enqueues_again_at_once_never_waits_for_others(clien
         await asyncio.sleep(0.01)
     again = asyncio.ensure_future(_after(callers[0], client))
     gate.set()
-    await asyncio.wait_for(asyncio.gather(*callers, again), 10)
+    await asyncio.wait_for(asyncio.gather(*callers, again), PATIENCE)
 
 
 async def _after(first: asyncio.Future[Any], client: HttpClient) -> None:
@@ -136,7 +137,7 @@ async def test_callers_of_a_sender_that_fails_are_told(client: HttpClient, monke
         raise RuntimeError("nobody expects this")
 
     monkeypatch.setattr(MergedPushes, "_send_together", broken)
-    outcomes = await asyncio.wait_for(asyncio.gather(*(push(client, "t", number) for number in range(3))), 10)
+    outcomes = await asyncio.wait_for(asyncio.gather(*(push(client, "t", number) for number in range(3))), PATIENCE)
     assert {type(one) for one in outcomes} <= {BackendError, Job}
     assert BackendError in {type(one) for one in outcomes}
 

@@ -20,6 +20,7 @@ from ojster.worker.worker import Worker
 from ojster.workflows.notes import NewNote
 from tests.client.in_memory import FaultyTransport, connect, to
 from tests.conftest import request
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -99,7 +100,7 @@ async def test_no_outcome_is_lost_when_its_report_breaks(
         to(Application(service)), fault, after=place == PLACES[1], times=1, only="/workers/ack/batch"
     )
     connect(client, faulty)
-    await asyncio.wait_for(Worker(app).run(until_empty=True), 20)
+    await asyncio.wait_for(Worker(app).run(until_empty=True), PATIENCE)
     job = await service.jobs.find(pushed.job.id)
     assert (job.state, job.result, job.attempt, job.errors) == ("completed", b"42", 1, None)
 

@@ -14,6 +14,7 @@ from ojster.client import transport
 from ojster.client.client import HttpClient
 from ojster.client.transport import Transport
 from ojster.core.errors import OjsterError
+from tests.waiting import LONG_WAIT, PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -31,9 +32,9 @@ class Server:
         if request.path == "/slow":
             slow = web.StreamResponse()
             await slow.prepare(request)
-            for _ in range(12):
+            for _ in range(10):
                 await slow.write(b".")
-                await asyncio.sleep(0.1)
+                await asyncio.sleep(0.25)
             return slow
         if "wait_ms" in request.query:
             await self.let_go.wait()
@@ -64,10 +65,10 @@ async def test_long_polls_keep_no_other_request_waiting(
     monkeypatch.setattr(transport, "MAX_CONNECTIONS", 2)
     made, url = server
     client = HttpClient(url)
-    polls = [asyncio.ensure_future(client._connection.request("GET", "/x?wait_ms=1", wait=30)) for _ in range(3)]
+    polls = [asyncio.ensure_future(client._connection.request("GET", "/x?wait_ms=1", wait=LONG_WAIT)) for _ in range(3)]
     while len(made.requests) < 2:
         await asyncio.sleep(0)
-    await asyncio.wait_for(client._connection.request("GET", "/queues"), 10)
+    await asyncio.wait_for(client._connection.request("GET", "/queues"), PATIENCE)
     made.let_go.set()
     await asyncio.gather(*polls)
     await client.close()
@@ -92,7 +93,7 @@ async def test_paths_are_sent_as_they_are_encoded(server: tuple[Server, str]) ->
 async def test_an_answer_may_come_slowly_as_long_as_it_comes(server: tuple[Server, str]) -> None:
     _, url = server
     connections = Transport(url, {})
-    assert (await connections.send("GET", "/slow", patience=0.3)).content == b"." * 12
+    assert (await connections.send("GET", "/slow", patience=2)).content == b"." * 10
     await connections.close()
 
 

@@ -22,6 +22,7 @@ from ojster.api.app import App
 from ojster.dashboard import MAX_BODY_BYTES, WsgiApp, wsgi
 from tests.browser import needs_browser
 from tests.dashboard.conftest import BUILT, Watched
+from tests.waiting import PATIENCE
 
 if TYPE_CHECKING:
     from playwright.async_api import Page
@@ -79,7 +80,7 @@ def test_a_slash_in_a_name_is_part_of_it(site: str) -> None:
 
 @pytest.mark.parametrize("path", ["events/changes", "events/stream"])
 def test_a_stream_is_refused_because_it_would_keep_a_thread(site: str, path: str) -> None:
-    answer = httpx.get(f"{site}/ops/ojs/v1/{path}", timeout=5)
+    answer = httpx.get(f"{site}/ops/ojs/v1/{path}", timeout=PATIENCE)
     assert (answer.status_code, answer.json()["error"]["code"]) == (422, "unsupported")
 
 
@@ -156,7 +157,7 @@ os._exit(0)
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_each_process_of_a_server_that_forks_has_a_thread_of_its_own(tmp_path: Path, when: str) -> None:
     command = [sys.executable, "-W", "ignore", "-c", FORKED, f"sqlite:///{tmp_path}/jobs.db", when]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import email
 import email.policy
-import socket
 from collections.abc import AsyncIterator, Iterator
 from email.message import EmailMessage
 from typing import Any
@@ -22,6 +21,7 @@ from ojster.server.application import Application
 from ojster.server.delivery.mail import Smtp, read_smtp
 from tests.conftest import Bench, Http
 from tests.events.test_webhooks import Endpoint, endpoint, signature
+from tests.postgres import free_port
 
 __all__ = ["endpoint"]
 
@@ -52,9 +52,7 @@ class MailServer:
 @pytest.fixture
 def office() -> Iterator[MailServer]:
     made = MailServer()
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        made.port = free.getsockname()[1]
+    made.port = free_port()
     controller = Controller(made, hostname="127.0.0.1", port=made.port)
     controller.start()
     yield made

@@ -43,6 +43,7 @@ from ojster.server.delivery.worker import WebhookWorker
 from ojster.service import Service
 from ojster.storage.transaction import Transaction
 from tests.conftest import Bench, Http
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -512,7 +513,7 @@ async def test_a_slow_receiver_does_not_make_others_wait(
     monkeypatch.setattr(webhook_worker, "MAX_CONCURRENT_DELIVERIES", webhook_worker.SLOTS + 1)
     deliverer = WebhookWorker(bench.service, sender)
     deliverer.start()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE):
         await quick.wait()
         assert most == webhook_worker.SLOTS
         slow.set()
@@ -528,7 +529,7 @@ async def test_a_hanging_lookup_blocks_nothing(http: Http, bench: Bench, monkeyp
 
     def hang(*_: Any, **__: Any) -> list[Any]:
         asked.set()
-        hanging.wait(60)
+        hanging.wait(PATIENCE)
         return []
 
     monkeypatch.setattr(socket, "getaddrinfo", hang)
@@ -539,7 +540,7 @@ async def test_a_hanging_lookup_blocks_nothing(http: Http, bench: Bench, monkeyp
         await http.push()
         deliverer = WebhookWorker(bench.service, WebhookSender(trusting=True))
         deliverer.start()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             while not asked.is_set():
                 await asyncio.sleep(0.005)
             await deliverer.stop()
@@ -561,7 +562,7 @@ async def test_a_server_delivers_by_itself(shared_url: str, endpoint: Endpoint) 
     base = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
 
     async def until(condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             while not condition():
                 await asyncio.sleep(0.01)
 
@@ -575,7 +576,7 @@ async def test_a_server_delivers_by_itself(shared_url: str, endpoint: Endpoint) 
     assert len({headers["x-ojs-delivery-id"] for headers, _ in endpoint.seen}) == 35
     service.drain()
     server.should_exit = True
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE):
         await serving
 
 

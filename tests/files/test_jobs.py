@@ -20,6 +20,7 @@ from ojster.reactions import collect
 from ojster.service import Service
 from tests.conftest import Bench, Clock, shown
 from tests.server.test_connections import serving
+from tests.waiting import PATIENCE
 from tests.worker.test_worker import working
 from tests.workflows.bench import WorkflowBench
 
@@ -324,15 +325,15 @@ async def test_large_results_come_back_as_they_were(app: App) -> None:
         return "done"
 
     async with working(app):
-        alone = await (await small_letter.aenqueue()).aresult(20)
+        alone = await (await small_letter.aenqueue()).aresult(PATIENCE)
         assert alone == {"text": "x" * 70_000}
-        assert await (await long_letter.aenqueue()).aresult(20) == TOO_LARGE
+        assert await (await long_letter.aenqueue()).aresult(PATIENCE) == TOO_LARGE
         run = await app.astart(chain(group(small_letter.s(), long_letter.s()), last.s()))
-        assert await run.aresult(20) == ["last"]
+        assert await run.aresult(PATIENCE) == ["last"]
         assert seen["0"] == {"0": {"text": "x" * 70_000}, "1": TOO_LARGE}
         both = await app.astart(group(small_letter.s(), long_letter.s()))
-        assert await both.aresult(20) == [{"text": "x" * 70_000}, TOO_LARGE]
+        assert await both.aresult(PATIENCE) == [{"text": "x" * 70_000}, TOO_LARGE]
         handle = await report.aenqueue()
-        assert await handle.aresult(20) == "done"
+        assert await handle.aresult(PATIENCE) == "done"
         items = await app.client().collections.items(Where(job_id=handle.id))
         assert [(item.name, item.category, item.kind) for item in items] == [("report", "text", "artifact")]

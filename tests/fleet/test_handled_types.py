@@ -13,6 +13,7 @@ from ojster.jobs.failure import Failure
 from ojster.jobs.messages import FailureReport
 from ojster.jobs.scope import Caller
 from tests.conftest import Bench, Http, request
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -59,7 +60,7 @@ async def test_a_waiting_fetch_is_answered_with_a_type_that_it_handles(bench: Be
     }
     for _ in range(5):
         await asyncio.sleep(0)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         for name, type in (("builder", "report.build"), ("mailer", "email.send")):
             job = await bench.push(type)
             assert [one.id for one in await waiting[name]] == [job.id]
@@ -76,7 +77,7 @@ async def test_the_last_of_many_waiting_fetches_is_found(bench: Bench) -> None:
     builder = asyncio.create_task(bench.service.jobs.fetch(Claim(("default",), 1, worker_id="builder"), 30.0))
     for _ in range(5):
         await asyncio.sleep(0)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         job = await bench.push("report.build")
         assert [one.id for one in await builder] == [job.id]
         jobs = [await bench.push("email.send") for _ in range(20)]
@@ -130,7 +131,7 @@ async def test_a_worker_of_a_tenant_with_resources_of_its_own_is_woken(bench: Be
     waiting = asyncio.create_task(acme.jobs.fetch(Claim(("default",), 1, worker_id="host/1"), 30.0))
     for _ in range(5):
         await asyncio.sleep(0)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         (pushed,) = await acme.jobs.enqueue([request("email.send")])
         assert [one.id for one in await waiting] == [pushed.job.id]
 
@@ -154,7 +155,7 @@ async def test_a_fetch_that_began_before_its_worker_was_known_does_not_hold_up_o
     other = asyncio.create_task(bench.service.jobs.fetch(Claim(("default",), 1, worker_id="foreign"), 30.0))
     for _ in range(5):
         await asyncio.sleep(0)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         job = await bench.push("email.send")
         assert [one.id for one in await other] == [job.id]
     early.cancel()
@@ -167,5 +168,5 @@ async def test_a_waiting_worker_that_gains_a_type_gets_the_jobs_that_wait_for_it
     for _ in range(5):
         await asyncio.sleep(0)
     await appear(bench, "w", "email.send", "report.build")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         assert [one.id for one in await waiting] == [job.id]

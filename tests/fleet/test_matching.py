@@ -33,6 +33,7 @@ from ojster.service import Service
 from ojster.storage.open import open_database
 from ojster.storage.transaction import Transaction
 from tests.conftest import Bench, Clock, empty
+from tests.waiting import LONG_WAIT
 
 pytestmark = pytest.mark.anyio
 
@@ -241,8 +242,8 @@ async def test_a_job_that_needs_more_than_is_left_lets_others_pass(bench: Bench)
 
 
 async def test_a_waiting_worker_is_woken_by_the_jobs_that_it_can_take(bench: Bench) -> None:
-    waiting = asyncio.create_task(fetch(bench, T4, worker="with", wait=30))
-    others = [asyncio.create_task(fetch(bench, {}, 1, f"without{number}", wait=30)) for number in range(3)]
+    waiting = asyncio.create_task(fetch(bench, T4, worker="with", wait=LONG_WAIT))
+    others = [asyncio.create_task(fetch(bench, {}, 1, f"without{number}", wait=LONG_WAIT)) for number in range(3)]
     await asyncio.sleep(0.05)
     (id,) = await push(bench, members_of(gpu_count=1))
     assert await waiting == [id]
@@ -253,7 +254,7 @@ async def test_a_waiting_worker_is_woken_by_the_jobs_that_it_can_take(bench: Ben
 async def test_a_worker_that_waits_for_its_own_gpu_is_told_when_it_is_free(bench: Bench) -> None:
     first, second = await push(bench, members_of(gpu_count=1), members_of(gpu_count=1))
     assert await fetch(bench, T4, 1) == [first]
-    waiting = asyncio.create_task(fetch(bench, T4, 1, wait=30))
+    waiting = asyncio.create_task(fetch(bench, T4, 1, wait=LONG_WAIT))
     await asyncio.sleep(0.05)
     assert not waiting.done()
     await bench.service.jobs.acknowledge([Acknowledgement(first)])
@@ -368,7 +369,7 @@ async def test_the_gpus_of_a_queue_are_shared_by_all_workers(
     ids = await push(bench, *[members_of(gpu_count=2) for _ in range(4)], members_of())
     assert await fetch(bench, A100) == [ids[place] for place in first]
     assert await fetch(bench, A100, worker="another") == []
-    waiting = asyncio.create_task(fetch(bench, A100, worker="another", wait=30))
+    waiting = asyncio.create_task(fetch(bench, A100, worker="another", wait=LONG_WAIT))
     await asyncio.sleep(0.05)
     await bench.service.jobs.acknowledge([Acknowledgement(ids[0])])
     assert len(await waiting) == 1

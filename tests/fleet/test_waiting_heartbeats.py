@@ -14,6 +14,7 @@ from ojster.fleet.workers import Heartbeat, HeartbeatResponse
 from ojster.service import Service
 from ojster.storage.open import open_database
 from tests.conftest import Bench, Http
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -40,7 +41,7 @@ async def test_a_cancellation_ends_the_wait(bench: Bench) -> None:
     await waits(bench)
     assert not waiting.done()
     await bench.service.jobs.cancel(job.id)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         assert (await waiting).woken
         assert (await beat(bench.service, job.id)).cancelled == [job.id]
 
@@ -51,7 +52,7 @@ async def test_a_job_that_began_after_the_heartbeat_ends_the_wait_too(bench: Ben
     await bench.push()
     claimed = await bench.fetch_one(worker_id="w")
     await bench.service.jobs.cancel(claimed.id)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         assert (await waiting).woken
 
 
@@ -74,7 +75,7 @@ async def test_an_order_ends_the_wait(bench: Bench) -> None:
     waiting = beat(bench.service)
     await waits(bench)
     await bench.service.fleet.direct("w", "quiet")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         assert (await waiting).woken or (await waiting).directive == "quiet"
         assert (await beat(bench.service)).directive == "quiet"
 
@@ -107,7 +108,7 @@ async def test_another_process_can_cancel(bench: Bench, url: str) -> None:
     other = Service(open_database(url))
     try:
         await other.jobs.cancel(job.id)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             assert (await waiting).woken
     finally:
         await other.close()
@@ -144,7 +145,7 @@ async def test_heartbeats_wait_over_http(bench: Bench, http: Http) -> None:
     waiting = asyncio.create_task(http("POST", "/ojs/v1/workers/heartbeat", body))
     await waits(bench)
     await bench.service.jobs.cancel(job.id)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         assert (await waiting).json()["woken"] is True
     refused = await http("POST", "/ojs/v1/workers/heartbeat", {"worker_id": "w", "wait_ms": 60_001})
     assert refused.status_code == 400
@@ -169,7 +170,7 @@ async def test_a_worker_sends_heartbeats_as_often_as_its_server_needs_them(tmp_p
     assert worker._heartbeat_interval() == pytest.approx(5.0)
     running = asyncio.create_task(worker.run())
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             while worker._patience != 1.5:
                 await asyncio.sleep(0.01)
         assert worker._heartbeat_interval() == pytest.approx(0.5)

@@ -20,6 +20,7 @@ from ojster.jobs.claim_policy import Claim
 from ojster.jobs.messages import Acknowledgement
 from ojster.jobs.scope import Caller
 from tests.conftest import Bench
+from tests.waiting import LONG_WAIT, PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -173,10 +174,10 @@ async def test_a_rule_change_wakes_a_parked_fetch(bench: Bench) -> None:
     await beat(bench, "w")
     await push(bench)
     await bench.service.fleet.change_rule("w", {"denied": ("t",)})
-    waiting = asyncio.create_task(bench.service.jobs.fetch(Claim(("default",), 1, "w"), wait=30))
+    waiting = asyncio.create_task(bench.service.jobs.fetch(Claim(("default",), 1, "w"), wait=LONG_WAIT))
     await asyncio.sleep(0)
     await bench.service.fleet.change_rule("w", {"denied": ()})
-    assert len(await asyncio.wait_for(waiting, 20)) == 1
+    assert len(await asyncio.wait_for(waiting, PATIENCE)) == 1
 
 
 _NAMES = st.sampled_from(["a", "ab", "ab.c", "b", "b.c"])

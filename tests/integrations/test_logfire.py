@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.waiting import PATIENCE
+
 PROGRAM = """
 import logfire
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -46,7 +48,7 @@ def test_a_job_is_part_of_the_trace_of_what_has_enqueued_it(tmp_path: Path) -> N
     program = tmp_path / "program.py"  # logfire reads the source of what calls it
     program.write_text(PROGRAM)
     done = subprocess.run(
-        [sys.executable, "-W", "error", str(program)], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-W", "error", str(program)], capture_output=True, text=True, timeout=PATIENCE, check=False
     )
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == [

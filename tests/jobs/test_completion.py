@@ -14,6 +14,7 @@ from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.messages import Acknowledgement, FailureReport, Progress, Release, hand_back
 from ojster.jobs.scope import accepted
 from tests.conftest import Bench, shown
+from tests.waiting import LONG_WAIT, PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -249,10 +250,10 @@ async def test_progress_is_kept_and_only_its_worker_may_report_it(bench: Bench) 
 async def test_wait_for_returns_when_the_job_finishes(bench: Bench) -> None:
     await bench.push()
     job = await bench.fetch_one()
-    waiting = asyncio.create_task(bench.service.jobs.wait_for(job.id, 30))
+    waiting = asyncio.create_task(bench.service.jobs.wait_for(job.id, LONG_WAIT))
     await asyncio.sleep(0.01)
     await bench.ack(job, b"42")
-    assert (await asyncio.wait_for(waiting, 5)).result == b"42"
+    assert (await asyncio.wait_for(waiting, PATIENCE)).result == b"42"
 
 
 async def test_wait_for_returns_the_unfinished_job_after_the_timeout(bench: Bench) -> None:

@@ -23,6 +23,7 @@ from ojster.jobs.failure import Failure
 from ojster.jobs.messages import Acknowledgement, FailureReport
 from ojster.workflows.notes import NewNote
 from tests.conftest import request
+from tests.waiting import LONG_WAIT
 
 
 class Commands:
@@ -131,7 +132,7 @@ def test_push_waits_for_the_result_and_prints_it(ojster: Commands, result: bytes
     ojster.claim()
 
     def work() -> None:
-        (job,) = ojster.claim(wait=30)
+        (job,) = ojster.claim(wait=LONG_WAIT)
         ojster.ask(lambda client: client.jobs.acknowledge([Acknowledgement(job.id, result, "w", 1)]))
 
     worker = Thread(target=work)

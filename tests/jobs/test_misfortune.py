@@ -26,6 +26,7 @@ from ojster.storage.database import Database
 from ojster.storage.open import open_database
 from ojster.storage.transaction import Transaction
 from tests.conftest import Bench, request, shown
+from tests.waiting import LONG_WAIT, PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -111,7 +112,7 @@ async def test_a_cron_job_that_cannot_fire_does_not_keep_the_others_from_it(
 
 
 async def test_a_failing_transaction_keeps_parked_fetches(bench: Bench) -> None:
-    waiting = [asyncio.create_task(bench.service.jobs.fetch(Claim(("default",)), wait=5)) for _ in range(3)]
+    waiting = [asyncio.create_task(bench.service.jobs.fetch(Claim(("default",)), wait=LONG_WAIT)) for _ in range(3)]
     await asyncio.sleep(0.01)
 
     def break_after_a_push(tx: Transaction, requests: Sequence[None]) -> list[None]:
@@ -129,7 +130,7 @@ async def test_patient_calls_beside_a_failing_one_are_kept(bench: Bench) -> None
         raise RuntimeError("something is broken")
 
     broken = asyncio.ensure_future(bench.run(break_down, None))
-    waiting = asyncio.create_task(bench.service.jobs.fetch(Claim(("default",)), wait=5))
+    waiting = asyncio.create_task(bench.service.jobs.fetch(Claim(("default",)), wait=LONG_WAIT))
     with pytest.raises(BackendError):
         await broken
     await bench.push()
@@ -190,6 +191,6 @@ async def test_closing_answers_all_parked_calls(database: Database) -> None:
     await asyncio.sleep(0.01)
     late = [database.run_or_park(claim, Claim(("default",)), waits) for _ in range(5)]
     database.close()
-    answers = await asyncio.wait_for(asyncio.gather(*calls, *late, return_exceptions=True), 5)
+    answers = await asyncio.wait_for(asyncio.gather(*calls, *late, return_exceptions=True), PATIENCE)
     assert answers[:5] == [[[]]] * 5
     assert all(answer == [[]] or isinstance(answer, BackendUnavailable) for answer in answers[5:])

@@ -17,6 +17,7 @@ from ojster.jobs.claim_policy import Claim
 from ojster.jobs.messages import Acknowledgement
 from ojster.jobs.new_job import read_job
 from tests.conftest import START, Bench, request, shown
+from tests.waiting import LONG_WAIT, PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -171,11 +172,11 @@ async def test_a_fetch_that_waits_for_a_rate_limit_is_served_when_it_opens(bench
     for _ in range(2):
         await bench.push(rate_limit={"max_per_second": 1})
     await bench.fetch()
-    waiting = asyncio.create_task(bench.service.jobs.fetch(Claim(("default",)), wait=10))
+    waiting = asyncio.create_task(bench.service.jobs.fetch(Claim(("default",)), wait=LONG_WAIT))
     await asyncio.sleep(0.01)
     assert await bench.run_due() == bench.clock.now + 1_000_000, "the chores know when the gate opens"
     await bench.run_due(after=1)
-    assert len(await asyncio.wait_for(waiting, 25)) == 1
+    assert len(await asyncio.wait_for(waiting, PATIENCE)) == 1
 
 
 async def test_jobs_with_the_same_exclusive_key_do_not_run_at_once(bench: Bench) -> None:
@@ -194,17 +195,17 @@ async def test_jobs_with_the_same_exclusive_key_do_not_run_at_once(bench: Bench)
 
 
 async def test_a_waiting_fetch_is_served_as_soon_as_there_is_a_job(bench: Bench) -> None:
-    waiting = asyncio.create_task(bench.service.jobs.fetch(Claim(("a", "b")), wait=30))
+    waiting = asyncio.create_task(bench.service.jobs.fetch(Claim(("a", "b")), wait=LONG_WAIT))
     await asyncio.sleep(0)
     job = await bench.push(queue="b")
-    assert [found.id for found in await asyncio.wait_for(waiting, 25)] == [job.id]
+    assert [found.id for found in await asyncio.wait_for(waiting, PATIENCE)] == [job.id]
 
 
 async def test_each_of_many_waiting_fetches_gets_a_job(bench: Bench) -> None:
-    waiting = [asyncio.create_task(bench.service.jobs.fetch(Claim(("default",)), wait=30)) for _ in range(20)]
+    waiting = [asyncio.create_task(bench.service.jobs.fetch(Claim(("default",)), wait=LONG_WAIT)) for _ in range(20)]
     await asyncio.sleep(0.01)
     await bench.service.jobs.enqueue([request() for _ in range(20)])
-    found = await asyncio.wait_for(asyncio.gather(*waiting), 5)
+    found = await asyncio.wait_for(asyncio.gather(*waiting), PATIENCE)
     assert len({job.id for jobs in found for job in jobs}) == 20
 
 
@@ -215,23 +216,23 @@ async def test_a_long_poll_that_times_out_returns_no_jobs(bench: Bench) -> None:
 async def test_a_cancelled_fetch_takes_no_job_with_it(bench: Bench) -> None:
     for _ in range(20):
         await bench.push()
-        fetching = asyncio.create_task(bench.service.jobs.fetch(Claim(("default",), worker_id="w"), wait=5))
+        fetching = asyncio.create_task(bench.service.jobs.fetch(Claim(("default",), worker_id="w"), wait=LONG_WAIT))
         await asyncio.sleep(0)
         fetching.cancel()
         result = (await asyncio.gather(fetching, return_exceptions=True))[0]
         if isinstance(result, list):
             await bench.service.jobs.acknowledge([Acknowledgement(job.id) for job in result])
             continue
-        (job,) = await bench.service.jobs.fetch(Claim(("default",)), wait=5)
+        (job,) = await bench.service.jobs.fetch(Claim(("default",)), wait=LONG_WAIT)
         assert job.attempt == 1
         await bench.ack(job)
 
 
 async def test_draining_answers_parked_fetches(bench: Bench) -> None:
-    waiting = asyncio.create_task(bench.service.jobs.fetch(Claim(("default",)), wait=30))
+    waiting = asyncio.create_task(bench.service.jobs.fetch(Claim(("default",)), wait=LONG_WAIT))
     await asyncio.sleep(0.01)
     bench.service.drain()
-    assert await asyncio.wait_for(waiting, 25) == []
+    assert await asyncio.wait_for(waiting, PATIENCE) == []
 
 
 async def test_a_fetch_that_claims_when_draining_begins_does_not_wait(
@@ -245,7 +246,7 @@ async def test_a_fetch_that_claims_when_draining_begins_does_not_wait(
         return run_or_park(*args, **options)
 
     monkeypatch.setattr(database, "run_or_park", drain_before)
-    assert await asyncio.wait_for(bench.service.jobs.fetch(Claim(("default",)), wait=60), 30) == []
+    assert await asyncio.wait_for(bench.service.jobs.fetch(Claim(("default",)), wait=LONG_WAIT), PATIENCE) == []
 
 
 async def test_middleware_may_change_a_request_or_refuse_it(bench: Bench) -> None:

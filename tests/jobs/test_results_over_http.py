@@ -11,6 +11,7 @@ import pytest
 
 from ojster.server.endpoints import jobs as routes
 from tests.conftest import Bench, Http
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -41,7 +42,7 @@ async def test_a_wait_ends_with_the_result(bench: Bench, http: Http) -> None:
     job = await bench.push()
     waiting = asyncio.create_task(http("GET", f"/ojs/v1/jobs/{job.id}/result?wait=true&timeout=30"))
     await bench.ack(await bench.fetch_one(), b"7")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         assert (await waiting).json()["result"] == 7
 
 

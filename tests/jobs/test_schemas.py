@@ -21,6 +21,7 @@ from ojster.jobs.schemas import Mode, Schema, register_schemas
 from ojster.service import Service
 from ojster.storage.open import open_database
 from tests.conftest import Clock, Http, request
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -202,7 +203,7 @@ async def test_other_processes_hear_of_a_new_schema(shared_url: str, clock: Cloc
         await service.jobs.enqueue([request()])
     schema = Schema("test.job", (1, 0, 0), "1", Mode.STRICT, b'{"type":"array","minItems":1}')
     await engines[0].scope.do(register_schemas, schema)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE):
         for service in engines:
             while True:
                 try:

@@ -16,6 +16,7 @@ from ojster.fleet.workers import Heartbeat
 from ojster.jobs.claim_policy import Claim
 from ojster.jobs.versions import Handled, parse_handled, version_number
 from tests.conftest import Bench
+from tests.waiting import LONG_WAIT, PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -103,10 +104,10 @@ async def test_what_a_worker_says_of_its_handlers_holds_at_once(bench: Bench) ->
     await bench.service.fleet.beat(Heartbeat("w", handlers=(handled("invoice", "<2.0"),)))
     await push(bench, "2.0")
     assert await versions_for(bench, "w") == []
-    waiting = asyncio.create_task(versions_for(bench, "w", wait=20))
+    waiting = asyncio.create_task(versions_for(bench, "w", wait=LONG_WAIT))
     await asyncio.sleep(0.05)
     await bench.service.fleet.beat(Heartbeat("w", queues=("default",), handlers=(handled("invoice", "<3.0"),)))
-    assert await asyncio.wait_for(waiting, 10) == [2]
+    assert await asyncio.wait_for(waiting, PATIENCE) == [2]
 
 
 async def test_a_parked_fetch_for_other_versions_blocks_no_other_fetch(bench: Bench) -> None:
@@ -114,16 +115,16 @@ async def test_a_parked_fetch_for_other_versions_blocks_no_other_fetch(bench: Be
         await bench.service.fleet.beat(Heartbeat(worker, handlers=(handled("invoice", versions),)))
     waiting = {}
     for worker in ("old-1", "old-2", "new", "any"):
-        waiting[worker] = asyncio.create_task(versions_for(bench, worker, 1, wait=20))
+        waiting[worker] = asyncio.create_task(versions_for(bench, worker, 1, wait=LONG_WAIT))
         await asyncio.sleep(0.02)
     await push(bench, "2.0")
-    done, _ = await asyncio.wait(waiting.values(), return_when=asyncio.FIRST_COMPLETED, timeout=10)
+    done, _ = await asyncio.wait(waiting.values(), return_when=asyncio.FIRST_COMPLETED, timeout=PATIENCE)
     await push(bench, "2.0")
-    done, _ = await asyncio.wait([waiting["new"], waiting["any"]], timeout=10)
+    done, _ = await asyncio.wait([waiting["new"], waiting["any"]], timeout=PATIENCE)
     assert {task.result()[0] for task in done} == {2}
     assert not waiting["old-1"].done()
     await push(bench, "1.0", "1.0")
-    assert [await asyncio.wait_for(waiting[worker], 10) for worker in ("old-1", "old-2")] == [[1], [1]]
+    assert [await asyncio.wait_for(waiting[worker], PATIENCE) for worker in ("old-1", "old-2")] == [[1], [1]]
 
 
 async def test_handlers_say_in_python_which_versions_they_understand(shared_url: str) -> None:

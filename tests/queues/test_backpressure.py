@@ -16,6 +16,7 @@ from ojster.queues.rules import may_be_bounded
 from ojster.service import Service
 from ojster.storage.open import open_database
 from tests.conftest import Bench, Clock, Http, request
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -120,7 +121,7 @@ async def test_a_bound_holds_whoever_pushes_at_the_same_time(shared_url: str, cl
                 await asyncio.sleep(0.01)
         return taken
 
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         while any(may_be_bounded(service.database.memory, "q") is False for service in engines):
             await asyncio.sleep(0.01)
         assert sum(await asyncio.gather(*map(push_some, engines))) == 20

@@ -21,6 +21,7 @@ from ojster.queues.pool import Pool
 from ojster.service import Service
 from ojster.storage.open import open_database
 from tests.conftest import Bench, Clock
+from tests.waiting import LONG_WAIT, PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -193,11 +194,11 @@ async def test_who_waits_for_room_in_a_pool_is_woken(bench: Bench) -> None:
         await join(bench, worker, "p")
     await push(bench, a=1, b=1)
     (first,) = await bench.fetch("a", "b", worker_id="v")
-    waiting = asyncio.create_task(bench.service.jobs.fetch(Claim(("a", "b"), 1, "w"), wait=20))
+    waiting = asyncio.create_task(bench.service.jobs.fetch(Claim(("a", "b"), 1, "w"), wait=LONG_WAIT))
     await asyncio.sleep(0.05)
     assert not waiting.done()
     await bench.ack(first)
-    (second,) = await asyncio.wait_for(waiting, 10)
+    (second,) = await asyncio.wait_for(waiting, PATIENCE)
     assert second.queue == "b"
 
 
@@ -251,7 +252,7 @@ async def test_the_bound_of_a_pool_holds_for_several_servers(shared_url: str, cl
                 await service.jobs.acknowledge([Acknowledgement(job.id, None, worker, job.attempt) for job in jobs])
 
         await asyncio.wait_for(
-            asyncio.gather(*[work(engines[number % 2], f"w{number}") for number in range(4)]), timeout=60
+            asyncio.gather(*[work(engines[number % 2], f"w{number}") for number in range(4)]), timeout=PATIENCE
         )
         assert 1 <= most <= 3
     finally:

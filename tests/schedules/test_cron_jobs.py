@@ -19,6 +19,7 @@ from ojster.schedules.cron import Cron
 from ojster.schedules.due import run_due
 from ojster.storage.open import open_database
 from tests.conftest import START, Bench, Clock, shown
+from tests.waiting import LONG_WAIT, PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -136,11 +137,11 @@ async def test_who_waits_for_the_one_before_is_woken_when_it_ends(bench: Bench) 
     for _ in range(2):
         await bench.run_due(after=60)
     first = await bench.fetch_one("q")
-    waiting = asyncio.create_task(bench.service.jobs.fetch(Claim(("q",)), wait=30))
+    waiting = asyncio.create_task(bench.service.jobs.fetch(Claim(("q",)), wait=LONG_WAIT))
     await asyncio.sleep(0.01)
     assert not waiting.done()
     await bench.ack(first)
-    assert len(await asyncio.wait_for(waiting, 5)) == 1
+    assert len(await asyncio.wait_for(waiting, PATIENCE)) == 1
 
 
 async def test_a_disabled_cron_job_does_not_fire(bench: Bench) -> None:

@@ -19,6 +19,7 @@ from ojster.schedules.due import MOST_AT_ONCE
 from ojster.schedules.retention import BATCH, forget
 from ojster.service import Service
 from tests.conftest import START, Bench, request, shown
+from tests.waiting import LONG_WAIT
 
 pytestmark = pytest.mark.anyio
 
@@ -59,7 +60,7 @@ async def test_chores_wake_up_when_something_becomes_due_sooner(service: Service
     service.maintenance.start()
     await asyncio.sleep(0.02)
     await service.jobs.enqueue([request(scheduled_at="+PT0.1S")])
-    assert len(await service.jobs.fetch(Claim(("default",)), wait=5)) == 1
+    assert len(await service.jobs.fetch(Claim(("default",)), wait=LONG_WAIT)) == 1
 
 
 async def test_workers_have_time_to_report_to_a_server_that_was_away_for_longer_than_a_lease(bench: Bench) -> None:

@@ -16,6 +16,7 @@ from ojster.server.browser_guard import LOOPBACK_HOSTS, BrowserGuard
 from ojster.service import Service
 from tests.conftest import Bench
 from tests.server.test_connections import serving
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -33,10 +34,10 @@ async def send(port: int, head: str, body: bytes = b"", trailer: bytes = b"") ->
     """Send a request as it is; return the status and the text of its answer."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(head.replace("\n", "\r\n").encode() + b"\r\n" + body + trailer)
-    status = await asyncio.wait_for(reader.readline(), 10)
+    status = await asyncio.wait_for(reader.readline(), PATIENCE)
     rest = b""
     while b"\r\n\r\n" not in rest:
-        rest += await asyncio.wait_for(reader.read(65_536), 10)
+        rest += await asyncio.wait_for(reader.read(65_536), PATIENCE)
     writer.close()
     return int(status.split()[1]), rest.decode()
 

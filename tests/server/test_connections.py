@@ -16,6 +16,7 @@ from ojster.server.application import Application
 from ojster.server.fast_path import QuickHttpProtocol
 from ojster.service import Service
 from tests.conftest import request
+from tests.waiting import LONG_WAIT
 
 pytestmark = pytest.mark.anyio
 
@@ -50,7 +51,7 @@ async def port(service: Service) -> AsyncIterator[int]:
 
 
 def fetch_of(queue: str) -> bytes:
-    body = json.dumps({"queues": [queue], "wait_ms": 20_000}).encode()
+    body = json.dumps({"queues": [queue], "wait_ms": 60_000}).encode()
     return b"POST /ojs/v1/workers/fetch HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
 
 
@@ -61,7 +62,7 @@ async def test_a_caller_that_hung_up_is_given_no_job(service: Service, port: int
     writer.close()
     await writer.wait_closed()
     await service.jobs.enqueue([request()])
-    assert len(await service.jobs.fetch(Claim(("default",)), wait=5)) == 1
+    assert len(await service.jobs.fetch(Claim(("default",)), wait=LONG_WAIT)) == 1
 
 
 async def test_a_caller_that_hangs_up_while_a_job_arrives_loses_it_to_the_next(service: Service, port: int) -> None:
@@ -74,7 +75,7 @@ async def test_a_caller_that_hangs_up_while_a_job_arrives_loses_it_to_the_next(s
         pushing = asyncio.ensure_future(service.jobs.enqueue([request(queue=queue)]))
         writer.close()
         await asyncio.gather(pushing, writer.wait_closed())
-        (job,) = await service.jobs.fetch(Claim((queue,)), wait=5)
+        (job,) = await service.jobs.fetch(Claim((queue,)), wait=LONG_WAIT)
         assert job.attempt == 1
 
 

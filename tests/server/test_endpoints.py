@@ -17,6 +17,7 @@ from ojster.server.application import Application
 from ojster.server.endpoints import routes_of
 from ojster.service import Service
 from tests.conftest import MEDIA_TYPE, Clock, Http
+from tests.waiting import PATIENCE
 
 ROUTES = routes_of()
 
@@ -125,19 +126,19 @@ async def test_batches_of_outcomes_are_answered_one_by_one(http: Http) -> None:
 
 
 async def test_a_fetch_waits_if_it_is_asked_to(http: Http) -> None:
-    waiting = asyncio.create_task(http.fetch(wait_ms=30_000))
+    waiting = asyncio.create_task(http.fetch(wait_ms=60_000))
     await asyncio.sleep(0.02)
     job = await http.push()
-    assert [found["id"] for found in await asyncio.wait_for(waiting, 5)] == [job["id"]]
+    assert [found["id"] for found in await asyncio.wait_for(waiting, PATIENCE)] == [job["id"]]
 
 
 async def test_a_caller_may_wait_for_the_end_of_a_job(http: Http) -> None:
     job = await http.push()
     await http.fetch()
-    waiting = asyncio.create_task(http("GET", f"/ojs/v1/jobs/{job['id']}?wait_ms=30000"))
+    waiting = asyncio.create_task(http("GET", f"/ojs/v1/jobs/{job['id']}?wait_ms=60000"))
     await asyncio.sleep(0.02)
     await http("POST", "/ojs/v1/workers/ack", {"job_id": job["id"]})
-    assert (await asyncio.wait_for(waiting, 5)).json()["job"]["state"] == "completed"
+    assert (await asyncio.wait_for(waiting, PATIENCE)).json()["job"]["state"] == "completed"
 
 
 async def test_heartbeats_take_both_shapes_of_the_specification(http: Http) -> None:
@@ -456,10 +457,10 @@ async def test_a_parked_fetch_of_a_quiet_worker_does_not_block_others(http: Http
     await http("POST", "/ojs/v1/workers/heartbeat", {"worker_id": "quiet", "state": "quiet"})
     one = asyncio.create_task(http.fetch(worker_id="quiet", wait_ms=5_000))
     await asyncio.sleep(0.02)
-    other = asyncio.create_task(http.fetch(worker_id="other", wait_ms=20_000))
+    other = asyncio.create_task(http.fetch(worker_id="other", wait_ms=60_000))
     await asyncio.sleep(0.02)
     job = await http.push()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         assert [fetched["id"] for fetched in await other] == [job["id"]]
         assert await one == []
 

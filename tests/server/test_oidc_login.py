@@ -24,6 +24,7 @@ from ojster.server.session import ATTEMPT_COOKIE, COOKIE
 from ojster.tenancy.tokens import MAX_SESSIONS
 from tests.conftest import Bench
 from tests.server.identity_provider import CLIENT_ID, CLIENT_SECRET, Provider, running
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -320,7 +321,7 @@ async def test_a_provider_that_answers_slowly_stops_nobody(
             bench.service, guarded=True, oidc=OidcSettings(url, CLIENT_ID, client=OidcClient(CLIENT_ID, SERVER))
         )
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url=SERVER) as browser:
-            answer = await asyncio.wait_for(browser.get(f"{SESSION}/login"), 5)
+            answer = await asyncio.wait_for(browser.get(f"{SESSION}/login"), PATIENCE)
     assert (answer.status_code, "cannot be reached" in answer.text) == (503, True)
 
 

@@ -15,6 +15,7 @@ from ojster.server import authentication
 from ojster.service import Service
 from tests.conftest import Bench
 from tests.server.test_connections import serving
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -68,7 +69,7 @@ WAYS = pytest.mark.parametrize("how", ["revoked", "expired"])
 @WAYS
 async def test_an_event_stream_ends(caller: Caller, how: str) -> None:
     async with (
-        httpx.AsyncClient(base_url=f"http://127.0.0.1:{caller.port}", timeout=10) as client,
+        httpx.AsyncClient(base_url=f"http://127.0.0.1:{caller.port}", timeout=PATIENCE) as client,
         client.stream("GET", "/ojs/v1/events/stream", headers=caller.headers) as response,
     ):
         assert response.status_code == 200
@@ -79,7 +80,7 @@ async def test_an_event_stream_ends(caller: Caller, how: str) -> None:
         while "job.state_changed" not in await anext(lines):
             pass
         await caller.shut_out(how)
-        rest = await asyncio.wait_for(asyncio.ensure_future(drain(lines)), 5)
+        rest = await asyncio.wait_for(asyncio.ensure_future(drain(lines)), PATIENCE)
         assert "job.state_changed" not in rest
 
 
@@ -91,21 +92,21 @@ async def drain(lines: AsyncIterator[str]) -> str:
 async def test_a_websocket_is_closed(caller: Caller, how: str) -> None:
     async with connect(f"ws://127.0.0.1:{caller.port}/ojs/v1/ws", additional_headers=caller.headers) as socket:
         await socket.send('{"action": "subscribe", "channel": "all"}')
-        await asyncio.wait_for(socket.recv(), 5)
+        await asyncio.wait_for(socket.recv(), PATIENCE)
         await caller.shut_out(how)
-        await asyncio.wait_for(socket.wait_closed(), 5)
+        await asyncio.wait_for(socket.wait_closed(), PATIENCE)
         assert socket.close_code == 1008
 
 
 @WAYS
 async def test_a_fetch_that_waits_gets_no_job(caller: Caller, how: str) -> None:
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{caller.port}", timeout=20) as client:
-        body = {"queues": ["default"], "worker_id": "w", "wait_ms": 15_000}
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{caller.port}", timeout=PATIENCE) as client:
+        body = {"queues": ["default"], "worker_id": "w", "wait_ms": 60_000}
         waiting = asyncio.ensure_future(client.post("/ojs/v1/workers/fetch", json=body, headers=caller.headers))
         await asyncio.sleep(0.2)
         assert not waiting.done()
         await caller.shut_out(how)
-        answer = await asyncio.wait_for(waiting, 5)
+        answer = await asyncio.wait_for(waiting, PATIENCE)
         assert answer.status_code == 401, answer.text
         job = await caller.bench.push()
         assert (await caller.bench.fetch_one()).id == job.id

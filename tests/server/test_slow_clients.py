@@ -11,6 +11,7 @@ from ojster.server import fast_path as protocol
 from ojster.server.fast_path import QuickHttpProtocol
 from ojster.service import Service
 from tests.server.test_connections import serving
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -41,7 +42,7 @@ class Client:
     async def rest(self) -> bytes:
         """Return what the server sends until it closes the connection."""
         try:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE):
                 return await self.reader.read()
         except ConnectionError:
             return b""
@@ -51,7 +52,7 @@ class Client:
     async def call(self) -> bytes:
         """Make a request, and return its answer's head."""
         self.writer.write(HEAD % len(JOB) + JOB)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             head = await self.reader.readuntil(b"\r\n\r\n")
             size = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
             await self.reader.readexactly(size)

@@ -8,8 +8,7 @@ import signal
 import socket
 import ssl
 import sys
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from ojster.client import transport
 from ojster.server.tls import TlsFiles, TlsRenewal
 from tests import forked
 from tests.postgres import free_port
+from tests.waiting import PATIENCE, until
 
 
 class Authority:
@@ -85,12 +85,9 @@ class Server:
         self.url = f"https://localhost:{self.port}"
         self.until(lambda: "running on" in self.log.read_text())
 
-    def until(self, condition: object) -> None:
-        end = time.monotonic() + 30
-        while not condition():  # type: ignore[operator]
-            assert self.process.poll() is None, self.log.read_text()
-            assert time.monotonic() < end, self.log.read_text()
-            time.sleep(0.02)
+    def until(self, condition: Callable[[], object]) -> None:
+        until(lambda: self.process.poll() is not None or condition(), self.log.read_text)
+        assert self.process.poll() is None, self.log.read_text()
 
     def shown_name(self) -> str:
         """Return the name in the certificate that the server shows."""
@@ -109,7 +106,7 @@ def servers() -> Iterator[list[Server]]:
     yield made
     for server in made:
         server.process.send_signal(signal.SIGTERM)
-        assert server.process.wait(30) == 0
+        assert server.process.wait(PATIENCE) == 0
 
 
 def push(url: str) -> str:

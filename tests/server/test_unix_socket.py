@@ -19,6 +19,7 @@ from ojster import App, InvalidRequest
 from ojster.core.errors import BackendUnavailable, Conflict
 from ojster.server.unix_socket import listen_at
 from tests import forked
+from tests.waiting import PATIENCE
 
 
 @pytest.fixture
@@ -52,7 +53,7 @@ def test_clients_call_a_server_at_a_path(serving: forked.Popen, folder: Path) ->
     with pytest.raises(Conflict, match="Another server listens"):
         listen_at(path)
     serving.send_signal(signal.SIGTERM)
-    assert serving.wait(30) == 0
+    assert serving.wait(PATIENCE) == 0
     assert not path.exists()
 
 

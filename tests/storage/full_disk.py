@@ -17,6 +17,7 @@ from ojster.jobs.messages import Acknowledgement
 from ojster.service import Service
 from ojster.storage.open import open_database
 from tests.conftest import request
+from tests.waiting import PATIENCE
 
 ENDED = 2_000
 
@@ -42,7 +43,7 @@ async def fill(folder: str) -> dict[str, Any]:
 
 async def pushed_soon(service: Service) -> list[str]:
     """Push a job as soon as the write-ahead log of what was deleted is in the file, though nothing else is written."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE):
         while True:
             with contextlib.suppress(BackendUnavailable):
                 return [pushed.job.state for pushed in await service.jobs.enqueue([request()])]

@@ -21,6 +21,7 @@ from ojster.storage.postgres.abilities import ABILITIES, lacked_by, migration_wi
 from ojster.storage.postgres.url import parse_postgres_url
 from tests.abilities import USES
 from tests.conftest import LACKING_VARIABLE, SERVER_VARIABLE, request
+from tests.waiting import LONG_WAIT
 
 pytestmark = pytest.mark.anyio
 
@@ -131,7 +132,7 @@ async def test_unique_jobs_are_unique(services: list[Service]) -> None:
 
 async def test_a_waiting_worker_gets_a_job_of_another_process(services: list[Service]) -> None:
     here, there = services
-    waiting = asyncio.create_task(there.jobs.fetch(Claim(("default",), 1, "w"), wait=20))
+    waiting = asyncio.create_task(there.jobs.fetch(Claim(("default",), 1, "w"), wait=LONG_WAIT))
     await asyncio.sleep(0)
     (pushed,) = await here.jobs.enqueue([request()])
     assert [job.id for job in await waiting] == [pushed.job.id]

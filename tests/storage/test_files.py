@@ -20,6 +20,7 @@ from ojster.storage.sqlite.database import MAX_LOG_PAGES
 from ojster.storage.sqlite.notifier import SocketNotifier
 from ojster.storage.sqlite.schema import migrate
 from tests.conftest import request
+from tests.waiting import LONG_WAIT, PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -78,13 +79,13 @@ def test_a_password_in_a_url_is_not_repeated() -> None:
 def test_several_processes_may_open_a_new_file_at_once(tmp_path: Path) -> None:
     script = f"from ojster.storage.open import open_database as o; o('sqlite:///{tmp_path}/jobs.db').close()"
     children = [subprocess.Popen([sys.executable, "-c", script]) for _ in range(4)]
-    assert [child.wait(60) for child in children] == [0, 0, 0, 0]
+    assert [child.wait(PATIENCE) for child in children] == [0, 0, 0, 0]
 
 
 async def test_a_push_in_another_process_wakes_a_waiting_fetch(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/jobs.db"
     service = Service(open_database(url))
-    waiting = asyncio.create_task(service.jobs.fetch(Claim(("default",)), wait=60))
+    waiting = asyncio.create_task(service.jobs.fetch(Claim(("default",)), wait=LONG_WAIT))
     await asyncio.sleep(0.05)
     script = (
         "import asyncio, sys; from ojster.api.app import App; from ojster.handlers.job_options import request_of\n"
@@ -94,7 +95,7 @@ async def test_a_push_in_another_process_wakes_a_waiting_fetch(tmp_path: Path) -
     )
     child = await asyncio.create_subprocess_exec(sys.executable, "-c", script, url)
     assert await child.wait() == 0
-    assert len(await asyncio.wait_for(waiting, 10)) == 1
+    assert len(await asyncio.wait_for(waiting, PATIENCE)) == 1
     await service.close()
 
 
@@ -111,7 +112,7 @@ def test_a_ring_reaches_the_others_and_only_them(tmp_path: Path) -> None:
 
     one, two = listen("one"), listen("two")
     one.ring(["queue:a", "finished"])
-    assert arrived.wait(10)
+    assert arrived.wait(PATIENCE)
     assert heard == {"one": [], "two": ["queue:a", "finished"]}
     two.close()
     one.ring(["queue:b"])

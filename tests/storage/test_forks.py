@@ -18,13 +18,14 @@ from ojster import App, BackendUnavailable, Worker
 from ojster.service import Service
 from ojster.storage.open import open_database
 from ojster.storage.sqlite.lock import BUSY_TIMEOUT
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
 
 FORKS = 40
 """Number of forks of one test."""
 
-HANGS_SECONDS = 45.0
+HANGS_SECONDS = PATIENCE
 """Time after which a child counts as hanging, in seconds."""
 
 
@@ -133,7 +134,7 @@ def test_a_fork_waits_for_no_lock_of_the_file_that_another_process_holds(file_ur
             time.sleep(0.01)
         begun = time.monotonic()
         child = fork(lambda: None)
-        assert time.monotonic() - begun < BUSY_TIMEOUT / 2000
+        assert time.monotonic() - begun < BUSY_TIMEOUT / 1000
         other.execute("ROLLBACK")
     assert statuses([child]) == [0]
     waiting.join(HANGS_SECONDS)

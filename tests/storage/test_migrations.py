@@ -19,6 +19,7 @@ from ojster.storage.open import migrate_database, open_database
 from ojster.storage.postgres import schema
 from ojster.storage.postgres.url import PostgresUrl, parse_postgres_url
 from tests.conftest import request, url_of_schema
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -69,7 +70,7 @@ async def interrupt(url: str) -> None:
         migrating = pool.submit(migrate_database, url)
         operator.execute("SELECT pg_terminate_backend(%s)", (await until_waiting(url),))
         with pytest.raises(BackendUnavailable, match="terminat"):
-            await asyncio.to_thread(migrating.result, 20)
+            await asyncio.to_thread(migrating.result, PATIENCE)
     assert validity(url) is False
 
 
@@ -111,10 +112,10 @@ async def test_a_migration_that_waits_for_a_report_stops_nobody_else(
         while "tries again" not in caplog.text:
             await asyncio.sleep(0.01)
         for number in range(20):
-            await asyncio.wait_for(service.jobs.enqueue([request("t", number)]), 5)
+            await asyncio.wait_for(service.jobs.enqueue([request("t", number)]), PATIENCE)
         assert not migrating.done()
         report.rollback()
-        assert await asyncio.to_thread(migrating.result, 20) == len(further)
+        assert await asyncio.to_thread(migrating.result, PATIENCE) == len(further)
     assert len((await service.jobs.select()).jobs) == 20
     await service.close()
 
@@ -129,10 +130,10 @@ async def test_an_index_of_a_large_table_is_built_while_others_write(url: str, f
         migrating = pool.submit(migrate_database, url)
         await until_waiting(url)
         for number in range(20):
-            await asyncio.wait_for(service.jobs.enqueue([request("t", number)]), 5)
+            await asyncio.wait_for(service.jobs.enqueue([request("t", number)]), PATIENCE)
         assert not migrating.done()
         writer.commit()
-        assert await asyncio.to_thread(migrating.result, 20) == len(further)
+        assert await asyncio.to_thread(migrating.result, PATIENCE) == len(further)
     assert validity(url) is True
     await service.close()
 
@@ -161,7 +162,7 @@ async def test_settings_of_a_role_neither_stop_a_build_nor_hang_it(url: str, fur
         await until_waiting(url)
         operator.execute("SELECT pg_sleep(0.3)")
         writer.commit()
-        assert await asyncio.to_thread(migrating.result, 20) == len(further)
+        assert await asyncio.to_thread(migrating.result, PATIENCE) == len(further)
     assert validity(url) is True
 
 

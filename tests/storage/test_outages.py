@@ -28,6 +28,7 @@ from ojster.storage.sqlite import lock
 from ojster.storage.transaction import Transaction
 from tests import forked
 from tests.conftest import SERVER_VARIABLE, Bench, Clock
+from tests.waiting import PATIENCE
 from tests.workflows.bench import WorkflowBench, chain, job
 
 pytestmark = pytest.mark.anyio
@@ -220,7 +221,7 @@ def test_a_process_says_what_it_waits_for_and_waits_for_no_longer_than_it_may(
         waiting = threading.Thread(target=wait_for_database, args=(file_url, 60))
         waiting.start()
         unlock()
-        waiting.join(30)
+        waiting.join(PATIENCE)
         assert not waiting.is_alive()
 
 
@@ -254,12 +255,12 @@ async def test_a_worker_completes_what_it_ran_while_its_file_was_locked_for_long
             await asyncio.sleep(0.05)
         await asyncio.sleep(3)
         unlock()
-    assert [await handle.aresult(20) for handle in handles] == [number / 10 for number in range(10)]
+    assert [await handle.aresult(PATIENCE) for handle in handles] == [number / 10 for number in range(10)]
     assert [(await app.client().jobs.find(handle.id)).attempt for handle in handles] == [1] * 10
     worker.stop()
     await running
     while "started" not in log.read_text():
         await asyncio.sleep(0.05)
     second.terminate()
-    assert second.wait(30) == 0, log.read_text()
+    assert second.wait(PATIENCE) == 0, log.read_text()
     await app.aclose()

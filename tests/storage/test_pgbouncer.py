@@ -27,6 +27,7 @@ from ojster.storage.open import open_database
 from ojster.storage.postgres.url import parse_postgres_url
 from tests.conftest import SERVER_VARIABLE, request
 from tests.postgres import free_port
+from tests.waiting import LONG_WAIT, PATIENCE, until
 
 PGBOUNCER = shutil.which("pgbouncer") or shutil.which("/usr/sbin/pgbouncer")
 
@@ -78,18 +79,19 @@ def pooled_url(tmp_path_factory: pytest.TempPathFactory, postgres_url: str) -> I
         process = subprocess.Popen([PGBOUNCER, folder / "settings"], stdout=log, stderr=log, **user)
     schema = parse_postgres_url(postgres_url).schema
     url = f"postgresql://ada:s3cret@localhost:{port}/postgres?sslmode=verify-full&sslrootcert={folder}/certificate"
-    deadline = time.monotonic() + 10
-    while True:
-        try:
-            psycopg.connect(parse_postgres_url(url).conninfo).close()
-            break
-        except psycopg.OperationalError:
-            assert time.monotonic() < deadline, (folder / "log").read_text()
-            time.sleep(0.05)
+    until(lambda: connects(url), (folder / "log").read_text)
     yield f"{url}&schema={schema}&pooler=transaction"
     process.terminate()
     process.wait()
     shutil.rmtree(folder)
+
+
+def connects(url: str) -> bool:
+    try:
+        psycopg.connect(parse_postgres_url(url).conninfo).close()
+    except psycopg.OperationalError:
+        return False
+    return True
 
 
 async def test_many_work_through_few_connections(
@@ -100,7 +102,8 @@ async def test_many_work_through_few_connections(
     done: list[str] = []
 
     async def work(service: Service) -> None:
-        while jobs := await service.jobs.fetch(Claim(("default",), 5, "w"), wait=1):
+        while len(done) < 200:
+            jobs = await service.jobs.fetch(Claim(("default",), 5, "w"), wait=1)
             await service.jobs.acknowledge([Acknowledgement(job.id, b"1", "w", job.attempt) for job in jobs])
             done.extend(job.id for job in jobs)
 
@@ -111,12 +114,10 @@ async def test_many_work_through_few_connections(
     assert len(done) == len(set(done)) == 200
     counts = (await engines[1].jobs.count())["default"]
     assert {state: n for state, n in counts.items() if n} == {"completed": 200}
-    waiting = asyncio.create_task(engines[2].jobs.fetch(Claim(("default",)), wait=20))
+    waiting = asyncio.create_task(engines[2].jobs.fetch(Claim(("default",)), wait=LONG_WAIT))
     await asyncio.sleep(0.3)
-    started = time.monotonic()
     await engines[0].jobs.enqueue([request()])
-    assert len(await waiting) == 1
-    assert time.monotonic() - started < 15
+    assert len(await asyncio.wait_for(waiting, PATIENCE)) == 1
     await asyncio.gather(*(service.close() for service in engines))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import sys
 import time
 import urllib.error
@@ -18,6 +17,8 @@ import pytest
 from ojster.server.run import _is_loopback
 from tests import forked
 from tests.cli.test_commands import Ojster
+from tests.postgres import free_port
+from tests.waiting import PATIENCE, answers, until
 
 
 class Guarded(Ojster):
@@ -27,7 +28,7 @@ class Guarded(Ojster):
 
     def with_token(self, token: str, *arguments: str, expect: int = 0) -> str:
         environment = {"OJSTER_DATABASE_URL": self.server, "OJSTER_TOKEN": token, "PATH": "/usr/bin:/bin"}
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + PATIENCE
         code, output, errors = self.run_here(arguments, environment)
         while expect == 0 and "not issued here" in errors and time.monotonic() < deadline:
             time.sleep(0.05)  # the server learns a moment later what was written beside it
@@ -45,24 +46,16 @@ class Guarded(Ojster):
 @pytest.fixture
 def guarded(tmp_path: Path, shared_url: str) -> Iterator[Guarded]:
     made = Guarded(tmp_path, shared_url)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        made.port = free.getsockname()[1]
+    made.port = free_port()
     command = [sys.executable, "-m", "ojster", "serve", "--auth", "required", "--port", str(made.port), "--migrate"]
     log = tmp_path / "log"
     with log.open("wb") as file:
         environment = {"OJSTER_DATABASE_URL": shared_url, "PATH": os.environ["PATH"]}
         process = forked.Popen(command, cwd=tmp_path, env=environment, stderr=file)
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline:
-        try:
-            with urllib.request.urlopen(f"{made.server}/health", timeout=1):
-                break
-        except OSError:
-            time.sleep(0.05)
+    until(lambda: answers(f"{made.server}/health"))
     yield made
     process.send_signal(signal.SIGTERM)
-    assert process.wait(30) == 0
+    assert process.wait(PATIENCE) == 0
     assert "ojster_" not in log.read_text(), "the log has a token"
 
 
@@ -120,11 +113,11 @@ def test_a_revoked_token_is_refused_by_a_server_that_knew_it(guarded: Guarded) -
     guarded("tokens", "revoke", "twice", expect=4)
     guarded("tokens", "revoke", "nobody", expect=3)
     guarded("tokens", "revoke", "look")
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE
     while True:  # the server is notified at once; if the notification is lost, within 15 seconds
         request = urllib.request.Request(f"{guarded.server}/ojs/v1/jobs", headers={"Authorization": f"Bearer {viewer}"})
         try:
-            urllib.request.urlopen(request, timeout=5).close()
+            urllib.request.urlopen(request, timeout=PATIENCE).close()
         except urllib.error.HTTPError as refusal:
             assert refusal.code == 401
             break

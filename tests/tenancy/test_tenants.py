@@ -25,6 +25,7 @@ from ojster.storage.open import open_database
 from ojster.tenancy import tenants
 from ojster.tenancy.tenants import TenantChange
 from tests.conftest import Bench, Clock, request
+from tests.waiting import LONG_WAIT, PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -192,11 +193,11 @@ async def test_a_parked_fetch_wakes_when_the_limit_allows_a_job(bench: Bench) ->
     await push(bench, a=2)
     job = await bench.fetch_one()
     for view in (bench.service, bench.service.as_(Caller("a"))):
-        waiting = asyncio.create_task(view.jobs.fetch(Claim(("default",)), wait=30))
+        waiting = asyncio.create_task(view.jobs.fetch(Claim(("default",)), wait=LONG_WAIT))
         await asyncio.sleep(0.05)
         assert not waiting.done()
         await bench.ack(job)
-        (job,) = await asyncio.wait_for(waiting, 10)
+        (job,) = await asyncio.wait_for(waiting, PATIENCE)
         await push(bench, a=1)
 
 
@@ -220,7 +221,7 @@ async def test_claims_at_the_same_time_never_exceed_a_limit(postgres_url: str, c
                 await service.jobs.acknowledge([Acknowledgement(job.id)])
                 done += 1
 
-    await asyncio.wait_for(asyncio.gather(*(work(service) for service in engines for _ in range(4))), 60)
+    await asyncio.wait_for(asyncio.gather(*(work(service) for service in engines for _ in range(4))), PATIENCE)
     assert (most <= 3, done) == (True, 60)
     for service in engines:
         await service.close()

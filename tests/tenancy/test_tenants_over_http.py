@@ -16,6 +16,7 @@ from ojster.server.application import Application
 from ojster.server.endpoints import routes_of
 from tests.conftest import Bench, Http
 from tests.tenancy.world import ACME, BASE, BETA, MARKER, World, call, tries
+from tests.waiting import PATIENCE
 
 ROUTES = routes_of()
 
@@ -174,7 +175,7 @@ async def test_an_invalid_tenant_header_is_refused(http: Http, name: str) -> Non
 
 async def test_a_parked_fetch_gets_the_next_job_of_its_tenant(http: Http) -> None:
     async def wait(headers: dict[str, str]) -> list[Any]:
-        body = {"queues": ["default"], "wait_ms": 10_000}
+        body = {"queues": ["default"], "wait_ms": 60_000}
         jobs: list[Any] = (await call(http, "POST", f"{BASE}/workers/fetch", body, headers))["jobs"]
         return jobs
 
@@ -183,7 +184,7 @@ async def test_a_parked_fetch_gets_the_next_job_of_its_tenant(http: Http) -> Non
     await asyncio.sleep(0.1)
     for name, headers in (("b", BETA), ("d", {}), ("a", ACME)):
         await call(http, "POST", f"{BASE}/jobs", {"type": name, "args": []}, headers)
-        (job,) = await asyncio.wait_for(waiting.pop(name), 5)
+        (job,) = await asyncio.wait_for(waiting.pop(name), PATIENCE)
         assert job["type"] == name
         assert not any(task.done() for task in waiting.values())
 

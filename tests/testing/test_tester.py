@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from ojster import App, Depends, Gzip, JobContext, JobFailed, JobHandle, Retry, chain, current_job
 from ojster.testing import FakeContext, JobTester, tester
 from ojster.testing.strategies import arguments_of, failures, json_values
+from tests.waiting import PATIENCE
 
 app = App("postgresql://nobody@localhost:1/nowhere")
 done: list[str] = []
@@ -212,7 +213,7 @@ def test_a_handler_beyond_its_timeout_ends_in_the_test_and_its_dependency_is_clo
         long.enqueue()
         assert [job.error["code"] for job in jobs.drain(check=False).failed if job.error] == ["timeout"]
         assert is_stopped.is_set()
-        assert is_closed.wait(60)
+        assert is_closed.wait(PATIENCE)
 
 
 @pytest.mark.parametrize("end", [pytest.skip, pytest.fail, _interrupt])

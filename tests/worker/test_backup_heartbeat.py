@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import subprocess
 import sys
 import threading
@@ -19,6 +18,8 @@ from ojster.core.job import Job
 from ojster.worker import loop_watch
 from ojster.worker.backup_heartbeat import BackupHeartbeat
 from tests import forked
+from tests.postgres import free_port
+from tests.waiting import PATIENCE
 
 LEASE = 1.5
 
@@ -29,14 +30,12 @@ MAX_TRIES = 5
 @pytest.fixture
 def served(shared_url: str) -> Iterator[str]:
     """The URL of a server process on the database."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     command = [sys.executable, "-m", "ojster", "serve", "--database", shared_url, "--port", str(port), "--migrate"]
     process = forked.Popen(command, stderr=subprocess.DEVNULL)
     yield f"http://127.0.0.1:{port}"
     process.terminate()
-    process.wait(30)
+    process.wait(PATIENCE)
 
 
 @contextmanager
@@ -49,7 +48,7 @@ def working(app: App) -> Iterator[Worker]:
         yield worker
     finally:
         worker.stop(grace=5)
-        thread.join(30)
+        thread.join(PATIENCE)
         assert not thread.is_alive()
 
 
@@ -60,7 +59,7 @@ def blocking_app(url: str, began: threading.Event, seconds: float, timeout: floa
     @app.job("neighbour", timeout=60)
     def neighbour() -> None:
         runs.append("neighbour")
-        began.wait(20)
+        began.wait(PATIENCE)
         time.sleep(seconds)
 
     @app.job("blocker", timeout=timeout)
@@ -129,12 +128,12 @@ def test_a_worker_that_is_blocked_for_longer_than_a_job_may_take_loses_its_jobs(
     app, _ = blocking_app(shared_url, began, seconds=4 * LEASE, timeout=0.5)
     ids = [app.handlers["blocker"].enqueue().id]
     with working(app):
-        began.wait(20)
+        began.wait(PATIENCE)
 
         async def lost() -> bool:
             other = App(shared_url)
             other.service().maintenance.start()
-            deadline = time.monotonic() + 20
+            deadline = time.monotonic() + PATIENCE
             while (await other.service().jobs.find(ids[0])).state == "active" and time.monotonic() < deadline:
                 await asyncio.sleep(0.05)
             found = await other.service().jobs.find(ids[0])

@@ -19,6 +19,7 @@ from ojster.core.json_objects import read_members
 from ojster.jobs.code import CODE_TYPE
 from ojster.sandbox.sandbox import Sandbox
 from tests.sandbox.constructs import CONSTRUCTS, recursion
+from tests.waiting import PATIENCE
 from tests.workflows.test_workflows_in_python import url
 
 __all__ = ["url"]
@@ -67,7 +68,7 @@ async def test_a_chain_of_code_shares_properties_and_passes_results_on(app: App)
     ]
     run = await start(app, *steps, params={"name": "ada"})
     async with working(app, code=Sandbox()):
-        assert await run.aresult(20) == [[1, 2], "ada"]
+        assert await run.aresult(PATIENCE) == [[1, 2], "ada"]
     assert await run.aproperties() == {"seen": "ada!"}
     assert await run.anotes() == ["begun"]
     assert [step.type for step in run.info.steps] == [CODE_TYPE, CODE_TYPE]  # type: ignore[union-attr]
@@ -81,10 +82,10 @@ async def test_a_worker_that_was_not_told_to_run_code_leaves_it_to_others(app: A
         return "noted"
 
     async with working(app, capabilities={"labels": {"region": "eu"}}):
-        assert await (await note.aenqueue()).aresult(20) == "noted"
+        assert await (await note.aenqueue()).aresult(PATIENCE) == "noted"
         assert (await app.client().workflows.status(run.id)).current[0].state == "available"
     async with working(app, code=Sandbox()) as worker:
-        assert await run.aresult(20) == "run"
+        assert await run.aresult(PATIENCE) == "run"
         assert worker.capabilities == {"labels": {"ojster.code": "confined"}}
 
 
@@ -101,7 +102,7 @@ async def test_code_has_a_fallback_and_retries_and_keeps_what_it_shares(app: App
     mend = code("def body(job, error): return 'mended: ' + error['message']", {"$ref": "steps.risky.error"})
     run = await start(app, again, code("def body(job): raise ValueError('no')", id="risky", fallback=mend))
     async with working(app, code=Sandbox()):
-        assert await run.aresult(20) == "mended: no"
+        assert await run.aresult(PATIENCE) == "mended: no"
     assert await run.aproperties() == {"tries": 2}
 
 
@@ -117,12 +118,12 @@ async def test_code_waits_goes_back_skips_and_fails(app: App) -> None:
         while not any(one.state == "waiting" for one in (await run.astatus()).current):
             await asyncio.sleep(0.05)
         await run.aresume({"yes": 1})
-        await run.aresult(20)
+        await run.aresult(PATIENCE)
         assert await run.aproperties() == {"n": 3}
         wrong = code("def body(job): raise Fail('no', code='teapot')")
         failing = await start(app, wrong, on_error=code("def body(job): 1"))
         with pytest.raises(WorkflowFailed) as failed:
-            await failing.aresult(20)
+            await failing.aresult(PATIENCE)
     assert failed.value.error is not None
     assert failed.value.error.errors[0]["code"] == "teapot"
     assert list((await failing.astatus()).results) == ["steps", "on_error"]
@@ -133,7 +134,7 @@ async def test_parallel_code_that_changes_the_same_property_runs_again_and_loses
     wire = {"type": "group", "jobs": [code(body) for _ in range(4)]}
     run = Run(app, await app.client().workflows.create(read_members(msgspec.json.encode(wire))))
     async with working(app, code=Sandbox()):
-        await run.aresult(60)
+        await run.aresult(PATIENCE)
     assert await run.aproperties() == {"n": 4}
 
 
@@ -141,7 +142,7 @@ async def test_a_time_out_kills_code(app: App) -> None:
     run = await start(app, code("def body(job):\n    while True: pass", timeout=1))
     async with working(app, code=Sandbox()):
         with pytest.raises(WorkflowFailed) as failed:
-            await run.aresult(30)
+            await run.aresult(PATIENCE)
     assert failed.value.error is not None
     assert failed.value.error.errors[0]["code"] == "timeout"
 
@@ -155,7 +156,7 @@ async def test_code_is_a_snapshot_of_its_definition_and_hashed_with_it(app: App)
     changed = await client.definitions.update("flow", read_members(msgspec.json.encode(second)))
     assert made.hashes["steps"] != changed.hashes["steps"]
     async with working(app, code=Sandbox()):
-        assert await run.aresult(20) == 1
+        assert await run.aresult(PATIENCE) == 1
 
 
 async def test_code_that_cannot_be_run_is_refused_when_its_workflow_is_created(app: App) -> None:
@@ -191,7 +192,7 @@ async def test_an_invalid_result_of_code_affects_only_its_own_job(app: App, body
     run = await start(app, code(f"def body(job):\n    {body}"))
     other = await plain.aenqueue()
     async with working(app, code=Sandbox()):
-        assert await other.aresult(20) == "fine"
+        assert await other.aresult(PATIENCE) == "fine"
         for _ in range(200):
             info = await run.arefresh()
             if info.finished:

@@ -15,6 +15,7 @@ from ojster.worker import crash_isolation, execution, loop_watch
 from ojster.worker.crash_isolation import CrashIsolation, WorkerPlace
 from ojster.worker.loop_watch import LoopWatch
 from ojster.worker.worker import Worker
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -45,7 +46,7 @@ async def test_a_suspect_waits_for_the_others_and_runs_alone() -> None:
     assert not suspect.done()
     jobs.leave(first)
     jobs.leave(second)
-    place = await asyncio.wait_for(suspect, 5)
+    place = await asyncio.wait_for(suspect, PATIENCE)
     late, other = begin(jobs, suspect=False), begin(jobs, suspect=True)
     await soon()
     assert not late.done()
@@ -55,7 +56,7 @@ async def test_a_suspect_waits_for_the_others_and_runs_alone() -> None:
     assert late.done() is not other.done()
     before = rung
     for task in (late, other):
-        jobs.leave(await asyncio.wait_for(task, 5))
+        jobs.leave(await asyncio.wait_for(task, PATIENCE))
         await soon()
     assert not jobs.is_closed
     assert rung > before, "the worker is told that it may fetch again"
@@ -65,8 +66,8 @@ async def test_a_suspect_that_goes_on_is_not_alone(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(crash_isolation, "ALONE_SECONDS", 0.01)
     jobs = CrashIsolation(lambda: None)
     long = await jobs.join(suspect=True)
-    next_one = await asyncio.wait_for(jobs.join(suspect=True), 5)
-    beside = await asyncio.wait_for(jobs.join(suspect=False), 5)
+    next_one = await asyncio.wait_for(jobs.join(suspect=True), PATIENCE)
+    beside = await asyncio.wait_for(jobs.join(suspect=False), PATIENCE)
     for place in (long, next_one, beside):
         jobs.leave(place)
     assert not jobs.is_closed
@@ -76,7 +77,7 @@ async def test_a_suspect_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(crash_isolation, "PATIENCE_SECONDS", 0.01)
     jobs = CrashIsolation(lambda: None)
     await jobs.join(suspect=False)
-    place = await asyncio.wait_for(jobs.join(suspect=True), 5)
+    place = await asyncio.wait_for(jobs.join(suspect=True), PATIENCE)
     assert jobs.is_closed
     jobs.leave(place)
     assert not jobs.is_closed
@@ -101,7 +102,7 @@ async def test_what_blocks_the_loop_is_logged_with_its_place(
     watch = LoopWatch()
     await asyncio.sleep(0.02)
     with caplog.at_level(logging.WARNING, "ojster"):
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + PATIENCE
         while not caplog.records and time.monotonic() < deadline:
             time.sleep(0.01)  # blocks the loop
     watch.stop()
@@ -132,7 +133,7 @@ async def test_jobs_that_begin_alone_all_run_one_by_one(shared_url: str, tenant:
 
     handles = [await careful.aenqueue(number) for number in range(6)]
     await app.service().database.run_many(_lose, [handle.id for handle in handles])
-    await asyncio.wait_for(Worker(app).run(until_empty=True), 20)
+    await asyncio.wait_for(Worker(app).run(until_empty=True), PATIENCE)
     jobs = [await app.client().jobs.find(handle.id) for handle in handles]
     assert [(job.state, job.attempt, job.losses) for job in jobs] == [("completed", 1, 1)] * 6
     await app.aclose()
@@ -171,7 +172,7 @@ async def test_a_job_that_times_out_while_it_waits_to_begin_alone_runs_later(
         await asyncio.sleep(0.01)
     assert ran == ["long"]
     may_end.set()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE):
         await handle.aresult()
     worker.stop()
     await running

@@ -11,6 +11,7 @@ from ojster.core.errors import BackendUnavailable
 from ojster.worker.drain_check import DRAIN_CHECK_SECONDS, DrainCheck
 from ojster.worker.worker import Worker
 from ojster.workflows.run.start_quota import MAX_STARTS_OF_WORKFLOW
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -30,7 +31,7 @@ async def test_all_steps_of_a_large_group_run(shared_url: str, monkeypatch: pyte
     monkeypatch.setattr(maintenance, "start", lambda **_: None)  # it would be as quick as the worker, or not
     await Worker(app, concurrency=500).run(until_empty=True)
     assert (await workflow.arefresh()).state == "completed"
-    assert len(await workflow.aresult(5)) == SIZE
+    assert len(await workflow.aresult(PATIENCE)) == SIZE
     await app.aclose()
 
 

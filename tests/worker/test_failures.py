@@ -15,6 +15,7 @@ import pytest
 from ojster import App, Retry, Worker
 from ojster.core.json_objects import read_members
 from ojster.handlers.job_handle import JobHandle
+from tests.waiting import PATIENCE
 from tests.worker import handlers
 
 pytestmark = pytest.mark.anyio
@@ -28,7 +29,7 @@ async def app(shared_url: str) -> AsyncIterator[App]:
 
 
 async def run(app: App) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE):
         await Worker(app).run(until_empty=True)
 
 

@@ -16,6 +16,7 @@ from typing import Annotated, Any
 import pytest
 
 from ojster import App, Depends, Job, JobContext, JobFailed, Provided, Worker, current_job
+from tests.waiting import PATIENCE
 from tests.worker import included, injected
 
 pytestmark = pytest.mark.anyio
@@ -45,7 +46,7 @@ def lines(log: Path, process: int | None = None) -> list[str]:
 async def run(app: App, type: str, *args: Any) -> Any:
     handle = await app.handlers[type].aenqueue(*args)
     await Worker(app).run(until_empty=True)
-    return await handle.aresult(5)
+    return await handle.aresult(PATIENCE)
 
 
 @pytest.mark.parametrize("type", ["in.thread", "on.loop"])
@@ -204,7 +205,7 @@ async def test_an_included_handler_in_a_child_process_belongs_to_the_whole_appli
     monkeypatch.setenv("OJSTER_TEST_URL", shared_url)
     handle = await app.handlers["included.first"].aenqueue()
     await Worker(app).run(until_empty=True)
-    second = await app.afind(await handle.aresult(5))
+    second = await app.afind(await handle.aresult(PATIENCE))
     assert second.job.type == "included.second"
     assert lines(log, process=1) == ["starts", "layer", "first"]
     await app.aclose()
@@ -250,7 +251,7 @@ async def test_what_a_thread_still_uses_after_its_timeout_is_not_given_to_anothe
 
     @empty.job("slow", timeout=0.2, retry=1)
     def slow(one: int = Depends(connection)) -> None:
-        go_on.wait(20)
+        go_on.wait(PATIENCE)
         used.append(("slow", one))
 
     @empty.job("quick")
@@ -261,10 +262,10 @@ async def test_what_a_thread_still_uses_after_its_timeout_is_not_given_to_anothe
     worker = Worker(empty, concurrency=2)
     running = asyncio.create_task(worker.run())
     with pytest.raises(JobFailed, match="timeout"):
-        await first.aresult(20)
+        await first.aresult(PATIENCE)
     assert pool.free.empty()
     go_on.set()
-    await second.aresult(20)
+    await second.aresult(PATIENCE)
     assert used == [("slow", 0), ("quick", 0)]
     worker.stop()
     await running
@@ -282,7 +283,7 @@ async def test_factories_that_wait_for_each_other_do_not_stop_the_worker(empty: 
         await asyncio.sleep(0.005)
 
     handles = await one.aenqueue_many([()] * 40)
-    await asyncio.wait_for(Worker(empty, concurrency=40).run(until_empty=True), 20)
+    await asyncio.wait_for(Worker(empty, concurrency=40).run(until_empty=True), PATIENCE)
     assert [(await handle.arefresh()).state for handle in handles] == ["completed"] * 40
     assert pool.free.qsize() == 2
 
@@ -291,7 +292,7 @@ async def test_a_factory_that_hangs_is_counted_as_a_thread_that_goes_on(empty: A
     go_on = threading.Event()
 
     def hang() -> None:
-        go_on.wait(20)
+        go_on.wait(PATIENCE)
 
     @empty.job("one", timeout=0.1, retry=1)
     def one(_: None = Depends(hang)) -> None: ...
@@ -302,7 +303,7 @@ async def test_a_factory_that_hangs_is_counted_as_a_thread_that_goes_on(empty: A
     assert (await handle.arefresh()).state == "discarded"
     assert worker.abandoned == 1
     go_on.set()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE
     while worker.abandoned and time.monotonic() < deadline:
         await asyncio.sleep(0.01)
     assert worker.abandoned == 0
@@ -372,7 +373,7 @@ async def test_a_plain_generator_enters_and_leaves_with_the_same_context_variabl
 
     handle = await one.aenqueue()
     await Worker(empty).run(until_empty=True)
-    await handle.aresult(5)
+    await handle.aresult(PATIENCE)
 
 
 async def test_the_reason_why_a_factory_fails_is_not_lost_in_one_that_hides_exceptions(empty: App) -> None:

@@ -19,6 +19,7 @@ from ojster.worker.outbox import OutcomeReports
 from ojster.worker.reporting import Reporter
 from ojster.worker.worker import Worker
 from tests.conftest import Bench
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -231,7 +232,7 @@ async def test_a_full_worker_makes_one_call_for_a_job(shared_url: str, concurren
     jobs.acknowledge_and_fetch = counted  # type: ignore[method-assign]
     handles = await t.aenqueue_many([(number,) for number in range(30)])
     await Worker(app, concurrency=concurrency, prefetch=0).run(until_empty=True)
-    assert [await handle.aresult(5) for handle in handles] == list(range(30))
+    assert [await handle.aresult(PATIENCE) for handle in handles] == list(range(30))
     assert calls["both"] <= 30
     assert calls["both"] > calls["acknowledge"]
     await app.aclose()
@@ -254,7 +255,7 @@ async def test_an_outcome_is_reported_at_once_when_the_worker_stops_beside_a_job
     await long.aenqueue()
     handle = await short.aenqueue()
     running = asyncio.create_task(worker.run())
-    assert await handle.aresult(10) == "done"
+    assert await handle.aresult(PATIENCE) == "done"
     go_on.set()
     await running
     await app.aclose()
@@ -273,7 +274,7 @@ async def test_a_worker_that_is_quiet_for_a_moment_goes_on(shared_url: str) -> N
         await asyncio.sleep(0.01)
     worker.quiet()
     worker.resume()
-    assert await (await t.aenqueue()).aresult(10) == "done"
+    assert await (await t.aenqueue()).aresult(PATIENCE) == "done"
     worker.stop()
     await running
     await app.aclose()

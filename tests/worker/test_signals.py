@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
+import json
 import os
 import signal
-import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
-import httpx
 import psutil
 import pytest
 
@@ -20,6 +21,8 @@ from ojster.core.job import Job
 from ojster.core.json_objects import read_members
 from ojster.handlers.job_options import request_of
 from tests import forked
+from tests.postgres import free_port
+from tests.waiting import PATIENCE, answers, until
 
 
 class Processes:
@@ -69,10 +72,7 @@ class Processes:
         self.calls.close()
 
     def until(self, condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 30
-        while not condition():
-            assert time.monotonic() < deadline, self.log.read_text()[-3000:]
-            time.sleep(0.02)
+        until(condition, lambda: self.log.read_text()[-3000:])
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def test_sigterm_lets_a_job_finish(processes: Processes) -> None:
     id = processes.push("sleep", 1.0)
     processes.until(lambda: processes.have_begun("sleep"))
     worker.send_signal(signal.SIGTERM)
-    assert worker.wait(20) == 0
+    assert worker.wait(PATIENCE) == 0
     assert processes.find(id).state == "completed"
 
 
@@ -96,7 +96,7 @@ def test_sigterm_hands_back_what_takes_longer_than_the_grace_period(processes: P
     id = processes.push("sleep", 60.0)
     processes.until(lambda: processes.have_begun("sleep"))
     worker.send_signal(signal.SIGTERM)
-    assert worker.wait(20) == 0
+    assert worker.wait(PATIENCE) == 0
     job = processes.find(id)
     assert (job.state, job.attempt) == ("available", 0)
 
@@ -106,7 +106,7 @@ def test_sigint_hands_back_at_once(processes: Processes) -> None:
     id = processes.push("sleep", 60.0)
     processes.until(lambda: processes.have_begun("sleep"))
     worker.send_signal(signal.SIGINT)
-    assert worker.wait(10) == 0
+    assert worker.wait(PATIENCE) == 0
     assert processes.find(id).state == "available"
 
 
@@ -128,7 +128,7 @@ def test_a_worker_ends_although_a_handler_does_not(
     for number in numbers:
         worker.send_signal(number)
         time.sleep(0.3)  # else the system would deliver one signal
-    assert worker.wait(20) == 0
+    assert worker.wait(PATIENCE) == 0
     jobs = [processes.find(id) for id in ids]
     assert [(job.state, job.attempt) for job in jobs] == [("active", 1)] * 2 + [("available", 0)] * 2
 
@@ -145,14 +145,12 @@ def test_a_second_signal_after_the_grace_period_ends_a_worker_with_a_blocked_eve
     time.sleep(0.5)
     assert worker.poll() is None
     worker.send_signal(number)
-    assert worker.wait(30) == -number
+    assert worker.wait(PATIENCE) == -number
     assert processes.find(id).state == "active"
 
 
 def test_a_server_that_was_away_for_longer_than_a_lease_costs_no_attempt(processes: Processes) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
+    port = str(free_port())
     server = processes.start("serve", "--port", port, "--migrate")
     processes.worker("--url", f"http://127.0.0.1:{port}", "--lease", "1")
     id = processes.push("sleep", 2.0)
@@ -237,34 +235,17 @@ def _runs(pid: int) -> bool:
 
 
 def test_a_stopping_server_answers_parked_fetches_at_once(processes: Processes) -> None:
-    import socket
-    import threading
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     server = processes.start("serve", "--database", processes.url, "--port", str(port))
     url = f"http://127.0.0.1:{port}/ojs/v1"
 
-    def answers() -> bool:
-        try:
-            return httpx.get(f"{url}/health").is_success
-        except httpx.TransportError:
-            return False
-
-    processes.until(answers)
-    answer: list[object] = []
-    waiting = threading.Thread(
-        target=lambda: answer.append(
-            httpx.post(f"{url}/workers/fetch", json={"queues": ["q"], "wait_ms": 60_000}, timeout=60).json()
-        )
-    )
-    waiting.start()
-    time.sleep(0.3)
-    server.send_signal(signal.SIGTERM)
-    assert server.wait(10) == 0
-    waiting.join(5)
-    assert answer == [{"jobs": []}]
+    processes.until(lambda: answers(f"{url}/health"))
+    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)) as waiting:
+        waiting.request("POST", "/ojs/v1/workers/fetch", '{"queues": ["q"], "wait_ms": 60000}')
+        assert answers(f"{url}/health")  # the server has read what was sent before
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(PATIENCE) == 0
+        assert json.loads(waiting.getresponse().read()) == {"jobs": []}
 
 
 def test_s88_a_restarted_worker_gives_back_at_once_what_it_held_when_it_was_killed(
@@ -275,7 +256,7 @@ def test_s88_a_restarted_worker_gives_back_at_once_what_it_held_when_it_was_kill
     first = processes.worker(*options)
     processes.until(lambda: identity.exists() and identity.read_text().strip() != "")
     second = processes.worker(*options)
-    assert second.wait(30) == 1  # another worker has this identity
+    assert second.wait(PATIENCE) == 1  # another worker has this identity
     assert "Another worker runs with the identity" in processes.log.read_text()
     id = processes.push("sleep", 1.0)
     processes.until(lambda: processes.find(id).state == "active")
@@ -292,14 +273,14 @@ def test_s88_a_restarted_worker_gives_back_at_once_what_it_held_when_it_was_kill
 def test_a_file_that_holds_no_identity_is_refused(processes: Processes, tmp_path: Path) -> None:
     identity = tmp_path / "identity"
     identity.write_text("not an identity\nat all")
-    assert processes.worker("--identity", str(identity)).wait(30) == 1
+    assert processes.worker("--identity", str(identity)).wait(PATIENCE) == 1
     assert "not a worker id" in processes.log.read_text()
-    assert processes.worker("--identity", str(tmp_path / "no" / "such")).wait(30) == 1
+    assert processes.worker("--identity", str(tmp_path / "no" / "such")).wait(PATIENCE) == 1
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux confines code")
 def test_a_worker_without_an_application_runs_only_code(processes: Processes) -> None:
-    assert processes.start("worker", "--url", processes.url).wait(30) == 2
+    assert processes.start("worker", "--url", processes.url).wait(PATIENCE) == 2
     processes.start("worker", "--url", processes.url, "--code-tasks", "confined", "--code-value", "answer=42")
     plain = processes.push("echo", 1)
     request = b'{"type":"ojster.code","args":[1],"ojster_code":{"body":"def body(job, n): return answer + n"}}'

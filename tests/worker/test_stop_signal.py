@@ -6,6 +6,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 from ojster.handlers.stop_signal import StopSignal
+from tests.waiting import PATIENCE
 
 
 def test_nobody_waits_for_a_signal_that_is_set() -> None:
@@ -24,9 +25,9 @@ def test_threads_that_wait_are_woken_whenever_it_is_set() -> None:
 
             def wait(signal: StopSignal = signal, begin: threading.Barrier = begin) -> bool:
                 begin.wait()
-                return signal.wait(60)
+                return signal.wait(PATIENCE)
 
             waiting = [pool.submit(wait) for _ in range(8)]
             begin.wait()
             signal.set()
-            assert all(one.result(30) for one in waiting)
+            assert all(one.result(PATIENCE) for one in waiting)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.conformance.run import serving
+from tests.waiting import PATIENCE
 
 PREAMBLE = """
 import asyncio, asyncio.subprocess, multiprocessing, select, signal, socket, subprocess, sys, tempfile, uuid
@@ -76,7 +77,7 @@ def run(folder: Path, code: str, url: str) -> subprocess.CompletedProcess[str]:
         env=os.environ | {"OJSTER_DATABASE_URL": url, "PYTHONPATH": str(folder)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
         check=False,
     )
 

@@ -24,6 +24,7 @@ from ojster.server.application import Application
 from ojster.service import Service
 from ojster.storage.open import open_database
 from ojster.worker.registration import NoHandlers, register
+from tests.waiting import PATIENCE
 from tests.worker import handlers
 
 pytestmark = pytest.mark.anyio
@@ -62,7 +63,7 @@ async def working(app: App, **options: Any) -> AsyncIterator[Worker]:
         yield worker
     finally:
         worker.stop(grace=5)
-        await asyncio.wait_for(running, 20)
+        await asyncio.wait_for(running, PATIENCE)
 
 
 async def push(app: App, type: str, *args: Any, **options: Any) -> JobHandle[Any]:
@@ -77,39 +78,40 @@ async def until(condition: Callable[[], bool]) -> None:
 
 async def failure(handle: JobHandle[Any]) -> dict[str, Any]:
     with pytest.raises(JobFailed) as failed:
-        await handle.aresult(15)
+        await handle.aresult(PATIENCE)
     return failed.value.error
 
 
 async def test_results_come_back_from_every_kind_of_handler(app: App) -> None:
     async with working(app):
-        assert await (await push(app, "echo", 1, "a", None, {"k": [1.5]})).aresult(15) == [1, "a", None, {"k": [1.5]}]
-        number, thread, attempt = await (await push(app, "thread", 3)).aresult(15)
+        handle = await push(app, "echo", 1, "a", None, {"k": [1.5]})
+        assert await handle.aresult(PATIENCE) == [1, "a", None, {"k": [1.5]}]
+        number, thread, attempt = await (await push(app, "thread", 3)).aresult(PATIENCE)
         assert (number, attempt) == (3, 1)
         assert thread.startswith("ojster-job")
-        doubled, _ = await (await push(app, "process", 21)).aresult(15)
+        doubled, _ = await (await push(app, "process", 21)).aresult(PATIENCE)
         assert doubled == 42
 
 
 async def test_a_handler_sees_its_job(app: App) -> None:
     async with working(app):
         handle = await push(app, "context", 5, meta={"k": 1}, retry=1)
-        result = await handle.aresult(15)
+        result = await handle.aresult(PATIENCE)
     assert result == {"attempt": 1, "last": True, "meta": {"k": 1}, "same": True}
 
 
 async def test_a_failing_handler_is_tried_again_and_may_succeed(app: App) -> None:
     async with working(app):
         handle = await push(app, "fail.twice")
-        assert await handle.aresult(15) == 3
+        assert await handle.aresult(PATIENCE) == 3
     errors = [error["message"] for error in json.loads(handle.job.errors or b"[]")]
     assert errors == ["attempt 1", "attempt 2"]
 
 
 async def test_an_attempt_resumes_from_the_last_checkpoint(app: App) -> None:
     async with working(app):
-        assert await (await push(app, "resume.async")).aresult(15) == [{"attempt": 2}]
-        assert await (await push(app, "resume.plain")).aresult(15) == [{"attempt": 1}]
+        assert await (await push(app, "resume.async")).aresult(PATIENCE) == [{"attempt": 2}]
+        assert await (await push(app, "resume.plain")).aresult(PATIENCE) == [{"attempt": 1}]
         error = await failure(await push(app, "checkpoint.wrongly", retry=1))
         assert "acheckpoint" in error["message"]
 
@@ -119,7 +121,7 @@ async def test_a_handler_can_ask_for_a_pause_of_all_that_share_its_limit(app: Ap
         await failure(await push(app, "enough", 60.0))
         second = await push(app, "enough", 0.0)
         free = await push(app, "echo", 1)
-        assert await free.aresult(15) == [1]
+        assert await free.aresult(PATIENCE) == [1]
         assert (await second.arefresh()).state == "available"
 
 
@@ -141,7 +143,7 @@ async def test_some_exceptions_are_final(app: App) -> None:
 
 async def test_a_snoozed_job_runs_again_without_counting_the_attempt(app: App) -> None:
     async with working(app):
-        assert await (await push(app, "snooze")).aresult(15) == 1
+        assert await (await push(app, "snooze")).aresult(PATIENCE) == 1
 
 
 @pytest.mark.parametrize("type", ["slow", "process.slow"])
@@ -160,12 +162,12 @@ async def test_a_child_process_may_raise_or_die(app: App) -> None:
         error = await failure(await push(app, "process.fail"))
         assert (error["type"], error["message"]) == ("ValueError", "in the child")
         assert "status 7" in (await failure(await push(app, "process.exit")))["message"]
-        assert (await (await push(app, "process", 1)).aresult(15))[0] == 2
+        assert (await (await push(app, "process", 1)).aresult(PATIENCE))[0] == 2
 
 
 async def test_child_processes_are_used_again(app: App) -> None:
     async with working(app, concurrency=1):
-        pids = {(await (await push(app, "process", n)).aresult(15))[1] for n in range(3)}
+        pids = {(await (await push(app, "process", n)).aresult(PATIENCE))[1] for n in range(3)}
     assert len(pids) == 1
 
 
@@ -190,7 +192,7 @@ async def test_a_result_that_cannot_be_kept_fails_the_job(
 async def test_nothing_that_a_handler_raises_stops_the_worker(app: App, kind: str, type: str) -> None:
     async with working(app):
         assert (await failure(await push(app, "raise", kind)))["type"].endswith(type)
-        assert await (await push(app, "echo", 1)).aresult(15) == [1]
+        assert await (await push(app, "echo", 1)).aresult(PATIENCE) == [1]
 
 
 async def test_what_is_no_number_is_refused_instead_of_becoming_null(app: App) -> None:
@@ -209,7 +211,7 @@ async def test_wrong_arguments_are_refused_when_the_job_is_enqueued(app: App) ->
 async def test_a_job_without_a_handler_waits_and_is_reported(app: App) -> None:
     async with working(app):
         (pushed,) = await app.client().jobs.enqueue([request_of("unheard.of", [], JobOptions(retry=1))])
-        assert await (await push(app, "echo", 1)).aresult(15) == [1]
+        assert await (await push(app, "echo", 1)).aresult(PATIENCE) == [1]
         found = await app.client().jobs.find(pushed.job.id)
         assert (found.state, found.attempt) == ("available", 0)
         (stuck,) = await app.client().fleet.unrunnable()
@@ -227,7 +229,7 @@ async def test_two_applications_on_one_queue_run_their_own_jobs(app: App) -> Non
     async with working(app):
         running = asyncio.create_task(Worker(other).run())
         try:
-            async with asyncio.timeout(15):
+            async with asyncio.timeout(PATIENCE):
                 mine = [await push(app, "echo", number) for number in range(20)]
                 theirs = [await note.aenqueue(f"{number}") for number in range(20)]
                 assert [await one.aresult() for one in mine] == [[number] for number in range(20)]
@@ -256,8 +258,8 @@ async def test_a_cancelled_job_is_stopped(app: App, type: str) -> None:
             await asyncio.sleep(0.01)
         await handle.acancel()
         with pytest.raises(JobCancelled):
-            await handle.aresult(15)
-        async with asyncio.timeout(5):
+            await handle.aresult(PATIENCE)
+        async with asyncio.timeout(PATIENCE):
             while worker.active:
                 await asyncio.sleep(0.02)
 
@@ -279,7 +281,7 @@ async def test_never_more_jobs_run_than_there_are_places(app: App) -> None:
         async with working(app, concurrency=3):
             handles = await app.handlers["sleep"].aenqueue_many([(0.02,)] * 12)
             for handle in handles:
-                assert await handle.aresult(15) == "slept"
+                assert await handle.aresult(PATIENCE) == "slept"
     finally:
         app.execution_middleware.clear()
     assert most == 3
@@ -300,7 +302,7 @@ async def test_middleware_wraps_every_job_from_the_outside_in(app: App) -> None:
     app.execution_middleware += [layer("outer"), layer("inner")]
     try:
         async with working(app):
-            assert await (await push(app, "echo", 1)).aresult(15) == ["outer", ["inner", [1]]]
+            assert await (await push(app, "echo", 1)).aresult(PATIENCE) == ["outer", ["inner", [1]]]
     finally:
         app.execution_middleware.clear()
     assert order == ["outer before echo", "inner before echo", "inner after", "outer after"]
@@ -313,7 +315,7 @@ async def test_a_stopping_worker_finishes_what_it_runs(app: App) -> None:
     while worker.active == 0:
         await asyncio.sleep(0.01)
     worker.stop()
-    await asyncio.wait_for(running, 10)
+    await asyncio.wait_for(running, PATIENCE)
     assert (await handle.arefresh()).state == "completed"
     assert await app.client().fleet.all() == []
 
@@ -326,7 +328,7 @@ async def test_a_stopping_worker_hands_back_what_does_not_finish(app: App) -> No
     while worker.active == 0:
         await asyncio.sleep(0.01)
     worker.stop()
-    await asyncio.wait_for(running, 10)
+    await asyncio.wait_for(running, PATIENCE)
     job = (await handle.arefresh()).job
     assert (job.state, job.attempt) == ("available", 0)
     assert (await waiting.arefresh()).state == "available"
@@ -339,14 +341,14 @@ async def test_a_quiet_worker_fetches_nothing_until_it_resumes(app: App) -> None
         with pytest.raises(TimeoutError):
             await handle.aresult(0.2)
         worker.resume()
-        assert await handle.aresult(15) == [1]
+        assert await handle.aresult(PATIENCE) == [1]
 
 
 async def test_a_worker_does_what_the_operator_says(app: App) -> None:
     worker = Worker(app, lease=1.2)
     running = asyncio.create_task(worker.run())
     client = app.client()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         while not await client.fleet.all():
             await asyncio.sleep(0.01)
         await client.fleet.direct(worker.id, "quiet")
@@ -362,7 +364,7 @@ async def test_a_worker_registers_the_applications_cron_jobs(app: App) -> None:
     app.cron("@every 1s", 7, name="tick")(declared)
     try:
         async with working(app):
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE):
                 while True:
                     with contextlib.suppress(Exception):
                         if (await app.client().schedules.find("tick")).run_count:
@@ -375,7 +377,7 @@ async def test_a_worker_registers_the_applications_cron_jobs(app: App) -> None:
 async def test_a_long_job_keeps_its_lease(app: App) -> None:
     async with working(app, lease=0.6):
         handle = await push(app, "sleep", 1.5)
-        assert await handle.aresult(15) == "slept"
+        assert await handle.aresult(PATIENCE) == "slept"
     assert handle.job.attempt == 1
 
 
@@ -403,7 +405,7 @@ async def test_a_result_is_reported_after_a_server_outage(shared_url: str) -> No
     service.jobs.acknowledge = acknowledge  # type: ignore[method-assign]  # simulates an unreachable server
     handle = await once.aenqueue()
     async with working(app):
-        assert await handle.aresult(15) == "done"
+        assert await handle.aresult(PATIENCE) == "done"
     assert (len(ran), refused) == (1, 3)
     await app.aclose()
 
@@ -435,7 +437,7 @@ async def test_a_release_whose_answer_was_lost_does_not_hand_back_the_next_run(s
     service.jobs.release = release  # type: ignore[method-assign]
     handle = await twice.aenqueue()
     async with working(app):
-        assert "another one has begun" in await handle.aresult(15)
+        assert "another one has begun" in await handle.aresult(PATIENCE)
     await app.aclose()
 
 
@@ -450,7 +452,7 @@ async def test_a_worker_of_a_pool_gets_what_the_pool_allows(app: App) -> None:
     outside = await push(app, "echo", 1)
     inside = await push(app, "echo", 2, queue="mine")
     async with working(app, queues=("default", "mine"), pool="p", sharing=Sharing("round-robin")):
-        assert await inside.aresult(15) == [2]
+        assert await inside.aresult(PATIENCE) == [2]
     assert (await client.jobs.find(outside.id)).state == "available"
 
 
@@ -466,7 +468,7 @@ async def test_a_worker_that_the_server_refuses_ends_with_the_reason(shared_url:
     @app.job("note")
     def note() -> None: ...
 
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(PATIENCE):
         with pytest.raises(OjsterError, match="token"):
             await Worker(app).run()
     await app.aclose()

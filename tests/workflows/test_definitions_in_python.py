@@ -30,6 +30,7 @@ from ojster import (
     param,
 )
 from ojster.workflows.definitions import Deletion
+from tests.waiting import PATIENCE
 from tests.workflows.test_workflows_in_python import s, url
 
 __all__ = ["url"]
@@ -131,7 +132,7 @@ async def until(app: App, id: str, state: str) -> None:
 async def test_handlers_use_the_collection_of_their_workflow_and_named_ones(app: App) -> None:
     await app.client().collections.create("shelf")
     run = await app.astart(chain(s(app, "shelve", "x"), s(app, "ashelve")))
-    assert await run.aresult(30) == 1
+    assert await run.aresult(PATIENCE) == 1
     assert len(await app.collection("shelf").aitems()) == 1
     assert await app.collection_of(run.id).aitems() == []
 
@@ -139,7 +140,7 @@ async def test_handlers_use_the_collection_of_their_workflow_and_named_ones(app:
 async def test_a_handler_of_a_job_alone_has_no_collection_of_a_workflow(app: App) -> None:
     handle = await app.handlers["ashelve"].using(retry=1).aenqueue()
     with pytest.raises(JobFailed, match="belongs to no workflow"):
-        await handle.aresult(30)
+        await handle.aresult(PATIENCE)
 
 
 async def test_a_definition_is_made_once_and_gets_a_new_version_when_it_changes(app: App) -> None:
@@ -150,7 +151,7 @@ async def test_a_definition_is_made_once_and_gets_a_new_version_when_it_changes(
     assert (first.version, second.version) == (1, 2)
     assert first.hashes == second.hashes
     run = await app.astart("flow", params={"what": 42}, name="mine", metadata={"by": "ada"})
-    assert await run.aresult(10) == 42
+    assert await run.aresult(PATIENCE) == 42
     assert (run.info.definition, run.info.definition_version, run.info.name) == ("flow", 2, "mine")
     with pytest.raises(InvalidRequest, match="required"):
         await app.astart("flow", version=1)
@@ -170,7 +171,7 @@ async def test_a_target_is_taken_or_locked_until_a_workflow_is_over(app: App) ->
         assert refused.value.details["existing_workflow_id"] == run.id
     await until(app, run.id, "waiting")
     await run.aresume()
-    await run.aresult(10)
+    await run.aresult(PATIENCE)
     other = await app.astart("flow", target="/db/2/tables")
     await other.acancel()
 
@@ -179,20 +180,20 @@ async def test_a_handler_waits_and_what_it_waits_for_is_its_result(app: App) -> 
     run = await app.astart(chain(s(app, "wait"), s(app, "echo", "after")))
     await until(app, run.id, "waiting")
     await run.aresume({"paid": True})
-    assert await run.aresult(10) == "after"
+    assert await run.aresult(PATIENCE) == "after"
     assert bytes(run.info.steps[0].result) == b'{"paid":true}'  # type: ignore[index, arg-type]
     failing = await app.astart(chain(s(app, "wait")))
     await until(app, failing.id, "waiting")
     await failing.aresume(error="the ticket was closed")
     with pytest.raises(WorkflowFailed):
-        await failing.aresult(10)
+        await failing.aresult(PATIENCE)
 
 
 async def test_a_handler_that_waits_may_run_again(app: App) -> None:
     run = await app.astart(chain(s(app, "ask")))
     await until(app, run.id, "waiting")
     await run.aresume("yes", step="0")
-    assert await run.aresult(10) == ["resumed with", "yes"]
+    assert await run.aresult(PATIENCE) == ["resumed with", "yes"]
 
 
 async def test_a_job_alone_waits(app: App) -> None:
@@ -200,18 +201,18 @@ async def test_a_job_alone_waits(app: App) -> None:
     while (await handle.arefresh()).state != "pending":
         await asyncio.sleep(0.02)
     await app.client().workflows.activate(handle.id, b"7")
-    assert await handle.aresult(10) == ["resumed with", 7]
+    assert await handle.aresult(PATIENCE) == ["resumed with", 7]
 
 
 async def test_a_handler_goes_back_to_the_queue_and_keeps_what_it_shares(app: App) -> None:
     run = await app.astart(chain(s(app, "again")), properties={"tries": 0})
-    assert await run.aresult(10) == 3
+    assert await run.aresult(PATIENCE) == 3
     assert await run.aproperties() == {"tries": 3}
 
 
 async def test_parallel_tasks_lose_none_of_each_others_changes(app: App) -> None:
     run = await app.astart(group([s(app, "count", 5) for _ in range(8)]))
-    await run.aresult(30)
+    await run.aresult(PATIENCE)
     assert await run.aproperties() == {"count": 40}
 
 
@@ -220,21 +221,21 @@ async def test_a_handler_has_its_workflow_run_again(app: App) -> None:
     await app.adefine("flow", chain(s(app, "whole"), s(app, "echo", 1)), retry=once)
     run = await app.astart("flow")
     with pytest.raises(WorkflowFailed):
-        await run.aresult(20)
+        await run.aresult(PATIENCE)
     assert run.info.attempt == 3, run.info.error
     done = await app.astart("flow", properties={"enough": True})
-    assert await done.aresult(10) == 1
+    assert await done.aresult(PATIENCE) == 1
 
 
 async def test_a_handler_skips_the_rest(app: App) -> None:
     run = await app.astart(chain(s(app, "enough"), s(app, "echo", 1)))
-    await run.aresult(10)
+    await run.aresult(PATIENCE)
     assert [step.state for step in run.info.steps] == ["completed", "skipped"]  # type: ignore[union-attr]
 
 
 async def test_notes_are_kept_in_order(app: App) -> None:
     run = await app.astart(chain(s(app, "tell"), s(app, "atell")))
-    await run.aresult(10)
+    await run.aresult(PATIENCE)
     assert await run.anotes() == ["from a thread", {"from": "the loop"}]
     status = await run.astatus()
     assert [one.name for one in status.results["steps"]] == ["tell", "atell"]

@@ -18,6 +18,7 @@ from ojster.schedules.due import run_due
 from ojster.service import Service
 from ojster.workflows.orchestrator_request import queue_of
 from tests.server.test_connections import serving
+from tests.waiting import PATIENCE
 from tests.worker.test_worker import working
 
 pytestmark = pytest.mark.anyio
@@ -121,7 +122,7 @@ async def states(app: App, workflow_id: str) -> dict[str, str]:
 async def test_s66_what_it_adds_is_done_in_the_order_that_follows(app: App) -> None:
     async with working(app):
         run = await app.astart(app.orchestrators["release"], params={"archs": ["arm64", "amd64"]})
-        assert await run.aresult(20) == {"tell": {"good": 2}}
+        assert await run.aresult(PATIENCE) == {"tell": {"good": 2}}
     assert set(await states(app, run.id)) == {
         "populate", "build-arm64", "build-amd64", "check", "judge-it", "tell",
     }  # fmt: skip
@@ -145,7 +146,7 @@ async def test_s67_one_that_fails_is_an_error_of_its_workflow(app: App) -> None:
     async with working(app):
         run = await app.astart(app.orchestrators["release"], params={"archs": ["x"], "fails": True})
         with pytest.raises(WorkflowFailed):
-            await run.aresult(20)
+            await run.aresult(PATIENCE)
     (step,) = (await run.arefresh()).walk()
     error = msgspec.json.decode(bytes(step.error))  # type: ignore[arg-type]
     assert (error["code"], error["message"]) == ("orchestrator_failed", "Orchestrator failed: Boom")
@@ -157,9 +158,9 @@ async def test_s68_an_unknown_callback_fails_alone(app: App) -> None:
         release({"archs": ["x"]}).callback("nothing")
     run = await app.astart(release, params={"archs": ["x"]})
     async with working(app):
-        await run.aresult(20)
+        await run.aresult(PATIENCE)
         job = (await app.client().jobs.enqueue([_orchestrating("release", "nothing", {"archs": ["x"]})]))[0].job
-        found_job = await app.client().jobs.wait_for(job.id, 20)
+        found_job = await app.client().jobs.wait_for(job.id, PATIENCE)
         assert found_job.error is not None
         assert found_job.error["code"] == "configure_failed"
 
@@ -167,7 +168,7 @@ async def test_s68_an_unknown_callback_fails_alone(app: App) -> None:
 async def test_s69_one_outside_of_any_workflow_is_an_error(app: App) -> None:
     async with working(app):
         job = (await app.client().jobs.enqueue([_orchestrating("release", None, {"archs": ["x"]})]))[0].job
-        found_job = await app.client().jobs.wait_for(job.id, 20)
+        found_job = await app.client().jobs.wait_for(job.id, PATIENCE)
     assert found_job.error is not None
     assert (found_job.error["code"], "only in the workflow" in found_job.error["message"]) == ("configure_failed", True)
 
@@ -210,7 +211,7 @@ async def test_a_server_without_orchestrators_says_so(service: Service) -> None:
 async def test_s72_s84_workflows_inside_are_laid_out_once_and_share_the_collection(app: App) -> None:
     async with working(app):
         run = await app.astart(app.orchestrators["pipeline"], params={"archs": ["a", "b"]})
-        await run.aresult(20)
+        await run.aresult(PATIENCE)
     found_states = await states(app, run.id)
     assert set(found_states.values()) == {"completed"}
     assert set(found_states) == {
@@ -252,7 +253,7 @@ async def test_s83_those_of_a_workflow_run_one_at_a_time_and_those_of_others_bes
         assert await service.jobs.fetch(Claim((queue_of("busy"),))) == [], "the other two must wait"
         release.set()
         for run in runs:
-            await run.aresult(20)
+            await run.aresult(PATIENCE)
     assert len(running) == 4
 
 
@@ -325,7 +326,7 @@ async def test_what_a_step_looks_up_comes_before_it_whoever_promised_it_and_when
         assert seen["after-inside"] == ["inside"]
         assert seen["named"] == ["go"]
         await run.aapprove("early")
-        await run.aresult(20)
+        await run.aresult(PATIENCE)
 
 
 @pytest.mark.parametrize("name", ["build", "bu{job.result.rest}"])
@@ -348,7 +349,7 @@ async def test_a_promise_made_before_is_waited_for_by_what_looks_it_up(app: App,
             await asyncio.sleep(0.01)
         assert (await states(app, run.id))["use"] == "waiting"
         await run.aapprove("build")
-        assert (await run.aresult(20))["use"]["data"]["v"] == 1
+        assert (await run.aresult(PATIENCE))["use"]["data"]["v"] == 1
 
 
 async def test_a_lost_worker_does_not_fail_the_workflow(app: App, clock: Any) -> None:
@@ -358,7 +359,7 @@ async def test_a_lost_worker_does_not_fail_the_workflow(app: App, clock: Any) ->
     clock.advance(31)
     await service.database.run(run_due, None)
     async with working(app):
-        await run.aresult(20)
+        await run.aresult(PATIENCE)
     assert (await service.jobs.find(job.id)).attempt == 2
 
 
@@ -371,10 +372,10 @@ async def test_an_orchestrator_sees_only_the_workflow_that_it_is_a_step_of(app: 
     (pushed,) = await service.jobs.enqueue([forged])
     assert pushed.job.exclusive_key is None
     async with working(app):
-        ended = await service.jobs.wait_for(pushed.job.id, 20)
+        ended = await service.jobs.wait_for(pushed.job.id, PATIENCE)
         assert ended.error is not None
         assert ended.error["code"] == "configure_failed"
-        await run.aresult(20)
+        await run.aresult(PATIENCE)
 
 
 async def test_a_worker_is_given_only_those_that_it_knows(app: App, service: Service, url: str) -> None:
@@ -389,7 +390,7 @@ async def test_a_worker_is_given_only_those_that_it_knows(app: App, service: Ser
     app.work_on(service, url)
     run = await app.astart(app.orchestrators["release"], params={"archs": ["x"]})
     async with working(other, queues=(queue_of("other"),)), working(app):
-        await run.aresult(20)
+        await run.aresult(PATIENCE)
 
 
 async def test_an_orchestrator_with_an_async_validate_is_refused(app: App) -> None:
@@ -419,10 +420,10 @@ async def test_a_failed_one_adds_nothing_and_may_be_retried(app: App) -> None:
     async with working(app):
         run = await app.astart(Shaky)
         with pytest.raises(WorkflowFailed):
-            await run.aresult(20)
+            await run.aresult(PATIENCE)
         assert set(await states(app, run.id)) == {"populate"}
         await run.aretry()
-        assert await run.aresult(20) == {"child": 1}
+        assert await run.aresult(PATIENCE) == {"child": 1}
 
 
 async def test_what_makes_no_sense_is_refused_where_it_is_said(app: App) -> None:
@@ -452,7 +453,7 @@ async def test_a_name_that_another_step_has_is_refused(app: App) -> None:
     async with working(app):
         run = await app.astart(Twice)
         with pytest.raises(WorkflowFailed):
-            await run.aresult(20)
+            await run.aresult(PATIENCE)
     (error,) = [step.error for step in (await run.arefresh()).walk() if step.id == "report"]
     assert b"call this one otherwise" in bytes(error)  # type: ignore[arg-type]
 
@@ -477,7 +478,7 @@ async def test_over_http_the_server_runs_it_and_workers_do_the_rest(app: App, ur
 
         async with working(app, queues=(queue_of("release"),)), working(client_app):
             run = await client_app.astart(app.orchestrators["release"], params={"archs": ["arm64"]})
-            assert await run.aresult(20) == {"tell": {"good": 1}}
+            assert await run.aresult(PATIENCE) == {"tell": {"good": 1}}
             with pytest.raises(InvalidRequest, match="nothing to build"):
                 await client_app.astart(app.orchestrators["release"], params={"archs": []})
         await client_app.aclose()

@@ -10,6 +10,7 @@ import pytest
 from ojster.storage.transaction import Transaction
 from ojster.workflows.read import views
 from ojster.workflows.read.info import WorkflowInfo
+from tests.waiting import LONG_WAIT
 from tests.workflows.bench import WorkflowBench
 
 pytestmark = pytest.mark.anyio
@@ -32,7 +33,7 @@ async def test_the_steps_wake_nobody_who_waits_for_the_end(
     monkeypatch.setattr(views, "show_workflows", counted)
     await flow.create(CHAIN)
     reads = 0
-    waiting = asyncio.create_task(flow.service.workflows.show(flow.id, wait=20, steps=False))
+    waiting = asyncio.create_task(flow.service.workflows.show(flow.id, wait=LONG_WAIT, steps=False))
     while not reads:
         await asyncio.sleep(0)
     await flow.work()
@@ -42,14 +43,16 @@ async def test_the_steps_wake_nobody_who_waits_for_the_end(
 
 async def test_a_change_wakes_whoever_waits_for_the_next_version(flow: WorkflowBench) -> None:
     info = await flow.create(CHAIN)
-    waiting = asyncio.create_task(flow.service.workflows.show(flow.id, wait=20, version=info.version, steps=False))
+    waiting = asyncio.create_task(
+        flow.service.workflows.show(flow.id, wait=LONG_WAIT, version=info.version, steps=False)
+    )
     await flow.take()
     assert (await waiting).version > info.version
 
 
 async def test_a_cancelled_workflow_wakes_whoever_waits_for_its_end(flow: WorkflowBench) -> None:
     await flow.create(CHAIN)
-    waiting = asyncio.create_task(flow.service.workflows.show(flow.id, wait=20, steps=False))
+    waiting = asyncio.create_task(flow.service.workflows.show(flow.id, wait=LONG_WAIT, steps=False))
     await asyncio.sleep(0)
     await flow.service.workflows.cancel(flow.id)
     assert (await waiting).state == "cancelled"

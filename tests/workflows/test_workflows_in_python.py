@@ -41,6 +41,7 @@ from ojster.server.application import Application
 from ojster.service import Service
 from ojster.storage.open import open_database
 from tests.postgres import free_port
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -60,7 +61,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     thread.start()
     yield f"http://127.0.0.1:{port}"
     server.should_exit = True
-    thread.join(10)
+    thread.join(PATIENCE)
 
 
 cleaned = asyncio.Event()
@@ -116,8 +117,8 @@ def s(app: App, type: str, *args: Any) -> Any:
 
 async def test_a_chain_passes_results_on(app: App) -> None:
     run = await app.astart(chain(s(app, "add", 1, 2), s(app, "add", result_of(0), 10)), name="sum")
-    assert isinstance(run, Run)
-    assert await run.aresult(10) == 13
+    assert isinstance(run, AsyncRun)
+    assert await run.aresult(PATIENCE) == 13
     assert (run.state, run.info.name) == ("completed", "sum")
 
 
@@ -130,18 +131,18 @@ async def test_operators_draw_the_same_as_functions(app: App) -> None:
 
 async def test_a_handler_sees_what_came_before(app: App) -> None:
     run = await app.astart(chain(s(app, "add", 1, 1), group(s(app, "add", 2, 2), s(app, "add", 3, 3)), s(app, "total")))
-    assert await run.aresult(10) == {"0": 2, "1": {"0": 4, "1": 6}}
+    assert await run.aresult(PATIENCE) == {"0": 2, "1": {"0": 4, "1": 6}}
 
 
 async def test_the_result_of_a_group_is_a_list(app: App) -> None:
     run = await app.astart(group([s(app, "add", number, 1) for number in range(3)]))
-    assert await run.aresult(10) == [1, 2, 3]
+    assert await run.aresult(PATIENCE) == [1, 2, 3]
 
 
 async def test_a_batch_calls_back(app: App) -> None:
     wf = batch(s(app, "add", 1, 1), s(app, "fail"), on_complete=s(app, "total"), on_success=s(app, "fail"))
     run = await app.astart(wf)
-    await run.aresult(10)
+    await run.aresult(PATIENCE)
     assert run.info.callbacks["on_complete"].state == "completed"
     assert run.info.callbacks["on_success"].state == "skipped"
 
@@ -153,18 +154,18 @@ async def test_a_graph_is_written_as_it_is_drawn(app: App) -> None:
     three = graph.add("three", s(app, "add", result_of(one), 100), after=[one])
     graph.add("sum", s(app, "add", result_of(two), result_of(three)), after=[two, three])
     run = await app.astart(graph, params={"start": 0})
-    assert await run.aresult(10) == {"sum": 103}
+    assert await run.aresult(PATIENCE) == {"sum": 103}
 
 
 async def test_steps_are_added_to_a_graph_in_one_expression(app: App) -> None:
     graph = Graph("sums").add("one", s(app, "add", 1, 1)).add("two", s(app, "add", result_of("one"), 1), after="one")
     run = await app.astart(graph, name="now")
-    assert await run.aresult(10) == {"two": 3}
+    assert await run.aresult(PATIENCE) == {"two": 3}
     assert (run.info.type, run.info.name) == ("graph", "now")
     run = await app.astart(chain(s(app, "add", 1, 1), graph) | s(app, "add", 2, 2))
-    assert await run.aresult(10) == 4
+    assert await run.aresult(PATIENCE) == 4
     await app.adefine("sums", graph)
-    assert await (await app.astart("sums")).aresult(10) == {"two": 3}
+    assert await (await app.astart("sums")).result(PATIENCE) == {"two": 3}
 
 
 async def test_what_is_set_on_a_step_of_a_graph_holds_in_the_graph(app: App) -> None:
@@ -177,14 +178,14 @@ async def test_what_is_set_on_a_step_of_a_graph_holds_in_the_graph(app: App) -> 
 
 async def test_a_map_goes_through_a_list(app: App) -> None:
     run = await app.astart(each(param("numbers"), s(app, "add", element(), INDEX)), params={"numbers": [10, 20]})
-    assert await run.aresult(10) == [10, 21]
+    assert await run.aresult(PATIENCE) == [10, 21]
 
 
 async def test_a_saga_is_undone(app: App) -> None:
     undo = s(app, "add", result_of("first"), 0)
     run = await app.astart(saga(s(app, "add", 1, 1).set(id="first", compensate=undo), s(app, "fail", "too bad")))
     with pytest.raises(WorkflowFailed, match="is compensated") as failed:
-        await run.aresult(10)
+        await run.aresult(PATIENCE)
     assert failed.value.error is not None
     assert failed.value.error.errors[0]["message"] == "too bad"
     assert run.info.compensations[0].state == "completed"
@@ -196,21 +197,21 @@ async def test_a_gate_waits_for_somebody(app: App) -> None:
         await run.aresult(0.2)
     await run.anote("release", "let me see")
     await run.aapprove("release", "go", author="ada")
-    assert await run.aresult(10) == 2
+    assert await run.aresult(PATIENCE) == 2
     with pytest.raises(Conflict):
         await run.areject("release")
 
 
 async def test_a_job_grows_its_workflow(app: App) -> None:
     run = await app.astart(chain(s(app, "spread", 3)))
-    assert await run.aresult(10) == 4
+    assert await run.aresult(PATIENCE) == 4
     assert [step.type for step in run.info.children] == ["spread", "add", "add", "add"]
 
 
 async def test_a_job_that_adds_nonsense_fails_and_says_why(app: App) -> None:
     run = await app.astart(chain(s(app, "spread.badly")))
     with pytest.raises(WorkflowFailed) as failed:
-        await run.aresult(10)
+        await run.aresult(PATIENCE)
     assert failed.value.error is not None
     assert "not only digits" in failed.value.error.errors[0]["message"]
 
@@ -220,19 +221,19 @@ async def test_a_failed_workflow_is_retried_from_where_it_failed(app: App) -> No
         chain(s(app, "add", 1, 1), s(app, "fail")), on_error=s(app, "add", 5, error_of(1)["attempt"])
     )
     with pytest.raises(WorkflowFailed):
-        await run.aresult(10)
+        await run.aresult(PATIENCE)
     assert run.info.on_error is not None
     assert run.info.on_error.state == "completed"
     await run.aretry()
     with pytest.raises(WorkflowFailed):
-        await run.aresult(10)
+        await run.aresult(PATIENCE)
     assert run.info.retries == 1
 
 
 async def test_a_branch_is_a_step_or_a_list_of_steps(app: App) -> None:
     run = await app.astart(chain(s(app, "fail")), on_error=[s(app, "add", 1, 1), s(app, "add", 2, 2)], on_cancel=[])
     with pytest.raises(WorkflowFailed):
-        await run.aresult(10)
+        await run.aresult(PATIENCE)
     assert run.info.on_error is not None
     assert (run.info.on_error.state, len(run.info.on_error.children)) == ("completed", 2)
     assert run.info.on_cancel is None
@@ -245,7 +246,7 @@ async def test_a_workflow_is_cancelled_held_and_found_again(app: App) -> None:
     await run.arelease()
     await run.acancel_step("g")
     with pytest.raises(WorkflowCancelled):
-        await run.aresult(10)
+        await run.aresult(PATIENCE)
     found = await app.afind_workflow(run.id)
     assert (found.state, found.id) == ("cancelled", run.id)
     other = await app.astart(chain(gate()))
@@ -256,40 +257,40 @@ async def test_a_workflow_is_cancelled_held_and_found_again(app: App) -> None:
 async def test_a_batch_that_is_taken_care_of_has_the_results_of_its_jobs(app: App) -> None:
     caught = batch(s(app, "add", 1, 1), s(app, "fail"), on_failure=s(app, "add", 0, 0))
     run = await app.astart(caught)
-    two, failed = await run.aresult(10)
+    two, failed = await run.aresult(PATIENCE)
     assert (two, failed["state"], failed["error"]["message"]) == (2, "failed", "no")
     assert run.info.error is None, "a workflow that has completed has no error"
     after = await app.astart(chain(caught, s(app, "total")))
-    assert (await after.aresult(10))["0"]["0"] == 2
+    assert (await after.aresult(PATIENCE))["0"]["0"] == 2
 
 
 async def test_it_is_told_why_a_workflow_ended_without_a_failed_job(app: App) -> None:
     run = await app.astart(chain(gate("g"), s(app, "add", 1, 1)))
     await run.areject("g", "no way", author="ada")
     with pytest.raises(WorkflowCancelled, match="It was rejected by ada"):
-        await run.aresult(10)
+        await run.aresult(PATIENCE)
     assert run.info.error is not None
     assert run.info.error.code == "rejected"
     run = await app.astart(chain(s(app, "add", 1, 1), each(result_of(0), s(app, "add", element(), 1))))
     with pytest.raises(WorkflowFailed, match="The step '1' failed") as caught:
-        await run.aresult(10)
+        await run.aresult(PATIENCE)
     assert caught.value.error is not None
     assert "array" in caught.value.error.errors[0]["message"]
     run = await app.astart(batch(s(app, "add", 1, 1), on_complete=s(app, "fail")))
     with pytest.raises(WorkflowFailed, match="The step 'on_complete' failed"):
-        await run.aresult(10)
+        await run.aresult(PATIENCE)
 
 
 async def test_a_fallback_can_be_told_what_failed(app: App) -> None:
     step = s(app, "fail", "broken").set(id="x", fallback=s(app, "add", error_of("x")["attempt"], 1))
     run = await app.astart(chain(step))
-    assert await run.aresult(10) == 2
+    assert await run.aresult(PATIENCE) == 2
 
 
 async def test_a_gate_with_a_fallback_is_approved_by_its_id(app: App) -> None:
     run = await app.astart(chain(gate("g").set(fallback=s(app, "add", 1, 1)), s(app, "add", 2, 2)))
     await run.aapprove("g")
-    assert await run.aresult(10) == 4
+    assert await run.aresult(PATIENCE) == 4
 
 
 async def test_what_was_cancelled_before_it_started_is_shown_as_cancelled(app: App) -> None:
@@ -299,7 +300,7 @@ async def test_what_was_cancelled_before_it_started_is_shown_as_cancelled(app: A
 
 
 async def test_a_single_step_can_be_started(app: App) -> None:
-    assert await (await app.astart(s(app, "add", 1, 2))).aresult(10) == 3
+    assert await (await app.astart(s(app, "add", 1, 2))).result(PATIENCE) == 3
 
 
 async def test_containers_can_have_options_that_their_jobs_inherit(app: App) -> None:
@@ -334,7 +335,7 @@ async def test_plain_code_does_the_same(app: App) -> None:
         run.approve("g")
         states = [info.state for info in run.watch()]
         assert app.find_workflow(run.id).refresh().state == "completed"
-        return run.result(10), states
+        return run.result(PATIENCE), states
 
     result, states = await asyncio.to_thread(plain)
     assert (result, states[-1]) == (3, "completed")
@@ -380,7 +381,7 @@ async def test_a_workflow_is_drawn_before_and_after_it_runs(app: App) -> None:
     assert "-. on_complete .->" in after
     assert "-. fallback .->" in after
     await run.aapprove("end")
-    await run.aresult(10)
+    await run.aresult(PATIENCE)
 
 
 async def test_the_drawing_is_a_document_without_the_network(app: App) -> None:
@@ -404,7 +405,7 @@ async def test_a_task_may_cancel_its_own_workflow(app: App) -> None:
     cleaned.clear()
     run = await app.astart(chain(s(app, "give.up"), s(app, "add", 1, 2)), on_cancel=s(app, "add", 3, 4))
     with pytest.raises(WorkflowCancelled):
-        await run.aresult(10)
+        await run.aresult(PATIENCE)
     assert cleaned.is_set()
     steps = {step.path: step.state for step in (await run.arefresh()).walk()}
     assert (steps["0"], steps["1"], steps["on_cancel"]) == ("cancelled", "cancelled", "completed")

@@ -165,8 +165,8 @@ async def test_a_job_adds_steps_with_its_acknowledgement(http: Http) -> None:
 
 async def test_a_long_poll_for_a_workflow_is_answered_when_it_ends(http: Http, service: Service) -> None:
     made = await create(http, {"type": "group", "jobs": [{"type": "a", "args": []}]})
-    waiting = asyncio.create_task(get(http, made["id"], "?wait_ms=30000&steps=false"))
-    changing = asyncio.create_task(get(http, made["id"], f"?wait_ms=30000&version={made['version']}"))
+    waiting = asyncio.create_task(get(http, made["id"], "?wait_ms=60000&steps=false"))
+    changing = asyncio.create_task(get(http, made["id"], f"?wait_ms=60000&version={made['version']}"))
     (job,) = await http.fetch()
     assert (await changing)["jobs"][0]["state"] == "active"
     await http("POST", "/ojs/v1/workers/ack", {"job_id": job["id"]})
