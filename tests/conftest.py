@@ -16,6 +16,7 @@ import msgspec
 import psycopg
 import pytest
 from hypothesis import HealthCheck, settings
+from starlette.routing import compile_path
 
 from ojster.capabilities import all_extensions
 from ojster.core.durations import SECOND
@@ -71,6 +72,15 @@ def every_answer_is_checked() -> Iterator[None]:
     """Check the answers of all servers in this process against the types that their routes declare."""
     with pytest.MonkeyPatch.context() as patch:
         check_all_answers(patch)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def what_never_differs_is_made_once() -> Iterator[None]:
+    """Keep what thousands of tests would make again: a context for TLS takes 30 ms, the patterns of all routes 3 ms."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("httpx._transports.default.create_ssl_context", cache(httpx.create_ssl_context))
+        patch.setattr("starlette.routing.compile_path", cache(compile_path))
         yield
 
 
@@ -134,7 +144,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     requests and processes are tried on PostgreSQL in thorough runs alone: they make the same calls there, and the
     tests of the service run on it each time.
     """
-    over_http = "http" in metafunc.fixturenames
+    over_http = not CALLERS_OVER_HTTP.isdisjoint(metafunc.fixturenames)
     is_outer = over_http or metafunc.definition.path.name.endswith(OUTER)
     is_quick = "not thorough" in metafunc.config.getoption("markexpr")
     for fixture, kinds in KINDS.items():
@@ -165,6 +175,9 @@ KINDS: Final = {
 
 LATER: Final = frozenset(("memory", "serializable"))
 """Kinds of databases that only thorough runs try."""
+
+CALLERS_OVER_HTTP: Final = frozenset(("http", "door", "browser"))
+"""Fixtures whose tests make HTTP requests."""
 
 OUTER: Final = (
     "_commands.py",

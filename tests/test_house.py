@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import TypeGuard
 
@@ -20,6 +21,7 @@ MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 60
 
 
+@cache
 def modules() -> dict[str, ast.Module]:
     found = {}
     for path in sorted(SOURCE.rglob("*.py")):
@@ -53,7 +55,7 @@ def glued_literals(source: str) -> Iterator[ast.expr]:
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
             if sum(SQL.search(text_of(literal)) is not None for literal in summands(node)) > 1:
                 yield node
-        elif is_text(node) and node.lineno != node.end_lineno:
+        elif is_text(node) and node.lineno != node.end_lineno and SQL.search(text_of(node)):
             written = ast.get_source_segment(source, node) or ""
             if not re.match(r"\w*(\"\"\"|''')", written):
                 yield node

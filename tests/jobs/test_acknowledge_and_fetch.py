@@ -124,8 +124,8 @@ async def test_a_caller_of_a_tenant_gets_its_next_step_as_well(bench: Bench) -> 
 async def test_both_are_one_transaction_however_many_are_acknowledged(bench: Bench, size: int) -> None:
     """The threads of a database share much work; the fetch must not go to another one, which does not see the ends."""
     steps = [{"type": "a", "args": []}, {"type": "b", "args": []}]
-    for _ in range(size):
-        await bench.service.workflows.create(read_members(msgspec.json.encode({"type": "chain", "steps": steps})))
+    chain = read_members(msgspec.json.encode({"type": "chain", "steps": steps}))
+    await asyncio.gather(*(bench.service.workflows.create(chain) for _ in range(size)))
     claim = Claim(("default",), 1_000, "w")
     jobs = await bench.service.jobs.fetch(claim)
     assert [job.type for job in jobs] == ["a"] * size

@@ -9,7 +9,8 @@ import pytest
 from ojster.core.access import Access, Operation
 from ojster.core.errors import NotFound
 from ojster.core.json_objects import read_members
-from ojster.jobs.history import MAX_HISTORY_ENTRIES, Entry
+from ojster.jobs import history
+from ojster.jobs.history import Entry
 from ojster.jobs.messages import Release
 from ojster.jobs.scope import Caller
 from ojster.schedules.retention import forget
@@ -115,12 +116,15 @@ async def test_a_history_is_forgotten_on_demand_and_with_its_job(bench: Bench) -
             await call(job.id)
 
 
-async def test_only_the_last_entries_are_told(bench: Bench) -> None:
+async def test_only_the_last_entries_are_told(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history, "MAX_HISTORY_ENTRIES", 40)
     job = await bench.push(retry={"max_attempts": 1_000, "initial_interval": "PT0.001S"})
-    for _ in range(250):
+    for _ in range(15):
         await bench.fail(await bench.fetch_one())
         await bench.run_due(1_000)
-    assert len(await told(bench, job.id)) == MAX_HISTORY_ENTRIES
+    entries = await told(bench, job.id)
+    assert len(entries) == 40
+    assert entries[-1].data["to"] == "available"
 
 
 async def test_each_transition_begins_where_the_one_before_it_has_ended(bench: Bench) -> None:

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 from authlib.integrations.flask_oauth2 import AuthorizationServer, ResourceProtector
@@ -112,6 +113,12 @@ class AccessToken(TokenMixin):
         return self.client
 
 
+@cache
+def _key() -> RSAKey:
+    """Return the key of all providers: to make one takes 50 ms and more."""
+    return RSAKey.generate_key(2048, {"kid": "one", "use": "sig", "alg": "RS256"})
+
+
 class Provider:
     """The provider.
 
@@ -139,7 +146,7 @@ class Provider:
         self.nonce: str | None = None
         self.codes: dict[str, Code] = {}
         self.tokens: dict[str, AccessToken] = {}
-        self.key = RSAKey.generate_key(2048, {"kid": "one", "use": "sig", "alg": "RS256"})
+        self.key = _key()
 
     def claims_of(self, user: str) -> dict[str, Any]:
         """Return what the provider says of an account."""

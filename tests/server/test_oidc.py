@@ -7,6 +7,7 @@ import base64
 import hmac
 import time
 from collections.abc import AsyncIterator
+from functools import cache
 from typing import Any
 
 import httpx
@@ -34,6 +35,12 @@ pytestmark = pytest.mark.anyio
 BASE = "/ojs/v1"
 
 
+@cache
+def private_key(name: str) -> rsa.RSAPrivateKey:
+    """Return the key of a name: to make one takes 50 ms and more."""
+    return rsa.generate_private_key(public_exponent=65537, key_size=2048)
+
+
 class Provider:
     """An identity provider with keys that may change, and faults."""
 
@@ -47,7 +54,7 @@ class Provider:
         self.add("one")
 
     def add(self, id: str, key: Any = None) -> None:
-        self.keys[id] = key or rsa.generate_private_key(public_exponent=65537, key_size=2048)
+        self.keys[id] = key or private_key(id)
 
     async def describe(self, request: Request) -> Response:
         self.calls += 1
@@ -167,7 +174,7 @@ async def test_what_the_provider_did_not_say_opens_nothing(
 
 async def test_signatures_of_others_and_weak_ones_are_refused(http: Http, provider: Provider) -> None:
     assert await status(http, provider.token()) == 200
-    stranger = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    stranger = private_key("a stranger's")
     assert await status(http, provider.token(key=stranger)) == 401
     pem = (serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
     public = provider.keys["one"].public_key().public_bytes(*pem)
@@ -199,7 +206,7 @@ async def test_a_new_key_of_the_provider_is_read_when_it_is_used_and_a_flood_rea
     assert await status(http, provider.token(kid="two")) == 200
     assert provider.calls == calls + 1
     monkeypatch.setattr(oidc, "REFRESH_SECONDS", 30.0)
-    stranger = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    stranger = private_key("a stranger's")
     for number in range(20):
         assert await status(http, provider.token(kid=f"made-up-{number}", key=stranger)) == 401
     assert provider.calls == calls + 1
