@@ -5,6 +5,7 @@ If ``OJSTER_TEST_POSTGRES`` is set (a URL with a query, such as ``?sslmode=disab
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import itertools
 import os
@@ -17,7 +18,7 @@ import tempfile
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import psycopg
 
@@ -39,6 +40,8 @@ class PostgresServer:
         Settings of the server, such as ``fsync="on"``.
     """
 
+    _made: ClassVar[Path | None] = None
+
     def __init__(self, *, standby_of: PostgresServer | None = None, **settings: str) -> None:
         self.bin = binaries.POSTGRES_VERSIONS[binaries.TARGET_POSTGRES_VERSION]
         self.folder = Path(tempfile.mkdtemp(prefix="ojster-pg-", dir="/tmp"))
@@ -52,8 +55,7 @@ class PostgresServer:
             os.chown(self.folder, nobody.pw_uid, nobody.pw_gid)
             binaries.ensure_prefix_permissions(self.bin / "postgres")
         if standby_of is None:
-            as_user = ("--username=postgres", "--auth=trust", "--encoding=UTF8", "-N")
-            self._run("initdb", "--pgdata", str(self.data), *as_user)
+            subprocess.run(["cp", "-a", self._template(), self.data], check=True, **self._user)
         else:
             source = f"host={standby_of.folder} port={standby_of.port} user=postgres"
             copying = ("--write-recovery-conf", "--checkpoint=fast", "--no-sync")
@@ -67,6 +69,18 @@ class PostgresServer:
         }
         with (self.data / "postgresql.conf").open("a") as file:
             file.writelines(f"{name} = '{value}'\n" for name, value in chosen.items())
+
+    def _template(self) -> Path:
+        """Return a folder with a new database, which each process makes once: to copy it takes a tenth of the time."""
+        if PostgresServer._made is None:
+            folder = Path(tempfile.mkdtemp(prefix="ojster-pg-", dir="/tmp"))
+            atexit.register(shutil.rmtree, folder, ignore_errors=True)
+            if self._user:
+                os.chown(folder, self._user["user"], self._user["group"])
+            as_user = ("--username=postgres", "--auth=trust", "--encoding=UTF8", "-N")
+            self._run("initdb", "--pgdata", str(folder / "data"), *as_user)
+            PostgresServer._made = folder / "data"
+        return PostgresServer._made
 
     @property
     def url(self) -> str:
