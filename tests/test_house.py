@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TypeGuard
 
 import ojster
+from tests.waiting import PATIENCE
 
 SOURCE = Path(ojster.__file__).parent
 
@@ -218,3 +219,64 @@ def test_a_job_passes_at_most_six_files_on_each_of_its_ways() -> None:
     ways = {way: int(number) for way, number in re.findall(r"(?m)^(\w+): (\d+) files", shown)}
     assert ways.keys() == {"enqueue", "claim", "complete"}
     assert max(ways.values()) <= 6, shown
+
+
+TESTS = Path(__file__).parent
+
+WAITS = re.compile(r"asyncio\.(wait_for|timeout|wait)|(\w+\.)+(join|wait|result|aresult)|httpx\.\w+")
+"""Calls that wait for something, at most for so long as one of their arguments says."""
+
+
+def is_now(node: ast.expr) -> bool:
+    return isinstance(node, ast.Call) and ast.unparse(node) == "time.monotonic()"
+
+
+def short_deadlines(source: str) -> Iterator[int]:
+    """Yield the lines of a test on which something must happen within a few seconds."""
+    tree = ast.parse(source)
+    refused = {
+        inner
+        for node in ast.walk(tree)
+        if isinstance(node, ast.With) and "pytest.raises(TimeoutError" in ast.unparse(node.items[0])
+        for inner in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add) and is_now(node.left):
+            numbers = [node.right]
+        elif isinstance(node, ast.Compare) and isinstance(node.left, ast.BinOp) and is_now(node.left.left):
+            numbers = node.comparators
+        elif isinstance(node, ast.Call) and WAITS.fullmatch(ast.unparse(node.func)) and node not in refused:
+            named = [keyword.value for keyword in node.keywords if keyword.arg == "timeout"]
+            numbers = [*node.args[-1:], *named]
+        else:
+            continue
+        seconds = [one.value for one in numbers if isinstance(one, ast.Constant)]
+        if any(isinstance(one, float | int) and 1 < one < PATIENCE for one in seconds):
+            yield node.lineno
+
+
+def test_what_must_happen_may_take_as_long_as_a_slow_machine_needs() -> None:
+    """Deadlines are ``tests.waiting.PATIENCE``: a shorter one fails where the machine is slow or busy."""
+    short = [
+        f"{path.relative_to(TESTS)}:{number}"
+        for path in sorted(TESTS.rglob("test_*.py"))
+        for number in short_deadlines(path.read_text())
+    ]
+    assert not short, short
+
+
+def test_a_deadline_of_seconds_counts_as_short() -> None:
+    """The test above would also pass if it found nothing."""
+    for source in (
+        "asyncio.wait_for(x, 5)",
+        "async def f():\n async with asyncio.timeout(10): pass",
+        "process.wait(30)",
+        "handle.result(timeout=5)",
+        "end = time.monotonic() + 10",
+        "assert time.monotonic() - began < 20",
+        "httpx.get(url, timeout=5)",
+    ):
+        assert list(short_deadlines(source)), source
+    refused = "with pytest.raises(TimeoutError):\n handle.result(2)"
+    for source in ("process.wait(PATIENCE)", refused, "asyncio.sleep(5)", "time.monotonic() - 10"):
+        assert not list(short_deadlines(source)), source

@@ -13,6 +13,7 @@ import pytest
 from ojster.capabilities import CAPABILITIES
 from tests.conformance.run import SKIPPED_TESTS, failures, wait_for
 from tests.postgres import free_port
+from tests.waiting import PATIENCE
 
 SUITE = os.environ.get("OJSTER_CONFORMANCE_SUITE", "")
 
@@ -38,5 +39,5 @@ def test_a_server_without_it_conforms_to_levels_0_and_1(left_out: str, tmp_path:
         results = json.loads(report.read_text())
     finally:
         server.terminate()
-        server.wait(30)
+        server.wait(PATIENCE)
     assert [(test["test_id"], test.get("name")) for test in failures(results)] == []

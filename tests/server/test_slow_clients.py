@@ -119,8 +119,9 @@ async def test_idle_strangers_make_room_for_new_connections(
         late = await Client.connected(port)
         assert b"201" in await late.call()
         assert b"201" in await known.call()
-        await asyncio.sleep(0.05)
-        assert sum(stranger.reader.at_eof() for stranger in strangers) >= 17
+        async with asyncio.timeout(PATIENCE):
+            while sum(stranger.reader.at_eof() for stranger in strangers) < 17:
+                await asyncio.sleep(0.01)
         for client in (known, late, *strangers):
             client.writer.close()
     assert [record.message for record in caplog.records if "more than 5 connections" in record.message]

@@ -127,7 +127,7 @@ def test_a_worker_ends_although_a_handler_does_not(
     processes.until(lambda: processes.have_begun("endless", "endless.thread"))
     for number in numbers:
         worker.send_signal(number)
-        time.sleep(0.3)  # else the system would deliver one signal
+        processes.until(lambda: "the state terminate" in processes.log.read_text())  # else two would count as one
     assert worker.wait(PATIENCE) == 0
     jobs = [processes.find(id) for id in ids]
     assert [(job.state, job.attempt) for job in jobs] == [("active", 1)] * 2 + [("available", 0)] * 2
@@ -142,7 +142,7 @@ def test_a_second_signal_after_the_grace_period_ends_a_worker_with_a_blocked_eve
     id = processes.push("endless.block")
     processes.until(lambda: processes.have_begun("endless.block"))
     worker.send_signal(number)
-    time.sleep(0.5)
+    time.sleep(2)  # the grace period; a process whose event loop is blocked says nothing
     assert worker.poll() is None
     worker.send_signal(number)
     assert worker.wait(PATIENCE) == -number
@@ -152,12 +152,12 @@ def test_a_second_signal_after_the_grace_period_ends_a_worker_with_a_blocked_eve
 def test_a_server_that_was_away_for_longer_than_a_lease_costs_no_attempt(processes: Processes) -> None:
     port = str(free_port())
     server = processes.start("serve", "--port", port, "--migrate")
-    processes.worker("--url", f"http://127.0.0.1:{port}", "--lease", "1")
+    processes.worker("--url", f"http://127.0.0.1:{port}", "--lease", "2")
     id = processes.push("sleep", 2.0)
     processes.until(lambda: processes.have_begun("sleep"))
     server.kill()
     server.wait()
-    time.sleep(3)  # the job ends, and its lease too
+    time.sleep(4)  # the job ends, and its lease too
     processes.start("serve", "--port", port)
     processes.until(lambda: processes.find(id).state not in ("active", "available", "retryable"))
     job = processes.find(id)

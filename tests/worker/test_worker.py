@@ -375,8 +375,8 @@ async def test_a_worker_registers_the_applications_cron_jobs(app: App) -> None:
 
 
 async def test_a_long_job_keeps_its_lease(app: App) -> None:
-    async with working(app, lease=0.6):
-        handle = await push(app, "sleep", 1.5)
+    async with working(app, lease=2.0):
+        handle = await push(app, "sleep", 3.0)
         assert await handle.aresult(PATIENCE) == "slept"
     assert handle.job.attempt == 1
 

@@ -301,7 +301,7 @@ async def test_018_a_task_that_goes_back_to_the_queue_is_neither_done_nor_failed
 
 
 async def test_019_a_task_of_a_cancelled_job_is_not_tried_again(runner: Runner) -> None:
-    await runner.start(code(LONG, attempts=2, timeout_ms=500))
+    await runner.start(code(LONG, attempts=2, timeout_ms=2_000))
     job = await runner.claim()
     assert job is not None
     running = asyncio.create_task(runner.execute(job))
