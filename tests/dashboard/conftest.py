@@ -16,6 +16,7 @@ from ojster.service import Service
 from tests.browser import browser
 from tests.conftest import Clock
 from tests.server.test_connections import serving
+from tests.waiting import PATIENCE
 
 if TYPE_CHECKING:
     from playwright.async_api import Browser, ConsoleMessage, Page, Request
@@ -85,7 +86,7 @@ class Watched:
 @pytest.fixture
 async def watched(chromium: Browser) -> AsyncIterator[Watched]:
     made = Watched(await chromium.new_page(viewport={"width": 1440, "height": 900}))
-    made.page.set_default_timeout(10_000)
+    made.page.set_default_timeout(PATIENCE * 1_000)
     yield made
     made.check()
 
