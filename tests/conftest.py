@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import os
 import shutil
@@ -36,6 +37,7 @@ from ojster.storage.postgres.url import parse_postgres_url
 from tests.answers import check_all_answers
 from tests.faithful.spec_answers import RECORDS, SpecAnswers, spec_answers
 from tests.postgres import PostgresServer
+from tests.waiting import PATIENCE
 
 if TYPE_CHECKING:
     from tests.workflows.bench import WorkflowBench
@@ -286,6 +288,14 @@ async def service(database: Database) -> AsyncIterator[Service]:
     await made.maintenance.stop()
 
 
+async def until_parked(database: Database, count: int = 1) -> None:
+    """Wait until so many calls have found nothing and wait for jobs."""
+    parked = database._writer._parked  # type: ignore[attr-defined]  # of each kind of database
+    async with asyncio.timeout(PATIENCE):
+        while len({call for calls in [*parked._calls.values()] for call in [*calls]}) < count:
+            await asyncio.sleep(0.001)
+
+
 class Bench:
     """A service with shortcuts for tests."""
 
@@ -342,6 +352,10 @@ class Bench:
         while (due := await self.run_due()) is not None and due <= self.clock.now:
             rounds += 1
         return rounds
+
+    async def until_parked(self, count: int = 1) -> None:
+        """Wait until so many fetches have found nothing and wait for jobs."""
+        await until_parked(self.service.database, count)
 
     async def events(self) -> list[str]:
         page = await self.service.events.select(EventFilter(limit=10_000))

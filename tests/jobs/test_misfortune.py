@@ -25,7 +25,7 @@ from ojster.storage.call import LongPoll
 from ojster.storage.database import Database
 from ojster.storage.open import open_database
 from ojster.storage.transaction import Transaction
-from tests.conftest import Bench, request, shown
+from tests.conftest import Bench, request, shown, until_parked
 from tests.waiting import LONG_WAIT, PATIENCE
 
 pytestmark = pytest.mark.anyio
@@ -113,7 +113,7 @@ async def test_a_cron_job_that_cannot_fire_does_not_keep_the_others_from_it(
 
 async def test_a_failing_transaction_keeps_parked_fetches(bench: Bench) -> None:
     waiting = [asyncio.create_task(bench.service.jobs.fetch(Claim(("default",)), wait=LONG_WAIT)) for _ in range(3)]
-    await asyncio.sleep(0.01)
+    await bench.until_parked(3)
 
     def break_after_a_push(tx: Transaction, requests: Sequence[None]) -> list[None]:
         tx.effects.opened.add("default")
@@ -188,7 +188,7 @@ async def test_words_that_are_no_unicode_can_be_the_message_of_a_failure(bench: 
 async def test_closing_answers_all_parked_calls(database: Database) -> None:
     waits = LongPoll(("default",), lambda jobs: not jobs, lambda jobs: None)
     calls = [database.run_or_park(claim, Claim(("default",)), waits) for _ in range(5)]
-    await asyncio.sleep(0.01)
+    await until_parked(database, 5)
     late = [database.run_or_park(claim, Claim(("default",)), waits) for _ in range(5)]
     database.close()
     answers = await asyncio.wait_for(asyncio.gather(*calls, *late, return_exceptions=True), PATIENCE)

@@ -173,7 +173,7 @@ async def test_a_fetch_that_waits_for_a_rate_limit_is_served_when_it_opens(bench
         await bench.push(rate_limit={"max_per_second": 1})
     await bench.fetch()
     waiting = asyncio.create_task(bench.service.jobs.fetch(Claim(("default",)), wait=LONG_WAIT))
-    await asyncio.sleep(0.01)
+    await bench.until_parked()
     assert await bench.run_due() == bench.clock.now + 1_000_000, "the chores know when the gate opens"
     await bench.run_due(after=1)
     assert len(await asyncio.wait_for(waiting, PATIENCE)) == 1
@@ -203,7 +203,7 @@ async def test_a_waiting_fetch_is_served_as_soon_as_there_is_a_job(bench: Bench)
 
 async def test_each_of_many_waiting_fetches_gets_a_job(bench: Bench) -> None:
     waiting = [asyncio.create_task(bench.service.jobs.fetch(Claim(("default",)), wait=LONG_WAIT)) for _ in range(20)]
-    await asyncio.sleep(0.01)
+    await bench.until_parked(20)
     await bench.service.jobs.enqueue([request() for _ in range(20)])
     found = await asyncio.wait_for(asyncio.gather(*waiting), PATIENCE)
     assert len({job.id for jobs in found for job in jobs}) == 20
@@ -230,7 +230,7 @@ async def test_a_cancelled_fetch_takes_no_job_with_it(bench: Bench) -> None:
 
 async def test_draining_answers_parked_fetches(bench: Bench) -> None:
     waiting = asyncio.create_task(bench.service.jobs.fetch(Claim(("default",)), wait=LONG_WAIT))
-    await asyncio.sleep(0.01)
+    await bench.until_parked()
     bench.service.drain()
     assert await asyncio.wait_for(waiting, PATIENCE) == []
 

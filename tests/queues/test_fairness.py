@@ -195,7 +195,7 @@ async def test_who_waits_for_room_in_a_pool_is_woken(bench: Bench) -> None:
     await push(bench, a=1, b=1)
     (first,) = await bench.fetch("a", "b", worker_id="v")
     waiting = asyncio.create_task(bench.service.jobs.fetch(Claim(("a", "b"), 1, "w"), wait=LONG_WAIT))
-    await asyncio.sleep(0.05)
+    await bench.until_parked()
     assert not waiting.done()
     await bench.ack(first)
     (second,) = await asyncio.wait_for(waiting, PATIENCE)

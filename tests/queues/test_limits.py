@@ -121,7 +121,7 @@ async def test_a_fetch_that_waits_is_served_when_there_is_room(bench: Bench) -> 
         await push(bench, queue=queue, concurrency=1)
     running = await bench.fetch_one("a")
     waiting = asyncio.create_task(bench.service.jobs.fetch(Claim(("b",)), wait=LONG_WAIT))
-    await asyncio.sleep(0.05)
+    await bench.until_parked()
     assert not waiting.done()
     await bench.ack(running)
     assert [job.queue for job in await waiting] == ["b"]
@@ -132,7 +132,7 @@ async def test_a_fetch_that_waits_is_served_when_the_window_is_over(bench: Bench
         await push(bench, rate=RATE)
     await bench.fetch(count=3)
     waiting = asyncio.create_task(bench.service.jobs.fetch(Claim(("default",)), wait=LONG_WAIT))
-    await asyncio.sleep(0.05)
+    await bench.until_parked()
     assert await bench.run_due() == bench.clock.now + 10 * SECOND
     assert not waiting.done()
     await bench.run_due(after=10)
@@ -174,7 +174,7 @@ async def test_an_operator_can_change_a_limit_for_a_time(bench: Bench) -> None:
     await override(bench, "api", Limits(concurrency=0), until=bench.clock.now + 60 * SECOND)
     assert await bench.fetch(count=9) == []
     waiting = asyncio.create_task(bench.service.jobs.fetch(Claim(("default",), 9), wait=LONG_WAIT))
-    await asyncio.sleep(0.05)
+    await bench.until_parked()
     await bench.run_due(after=61)
     assert len(await waiting) == 2
     await override(bench, "api", Limits(concurrency=5))
@@ -195,7 +195,7 @@ async def test_a_queue_can_be_limited_as_a_whole(bench: Bench) -> None:
         await (push(bench, concurrency=9) if number % 2 else bench.push())
     first, second = await bench.fetch(count=9)
     waiting = asyncio.create_task(bench.service.jobs.fetch(Claim(("default",), 9), wait=LONG_WAIT))
-    await asyncio.sleep(0.05)
+    await bench.until_parked()
     assert not waiting.done()
     await bench.fail(first)
     assert len(await waiting) == 1
@@ -242,7 +242,7 @@ async def test_a_limit_set_while_jobs_run_counts_them_and_their_ends(bench: Benc
     running = await bench.fetch(count=2)
     await limit_queue(bench, "default", Limits(concurrency=1))
     waiting = asyncio.create_task(bench.service.jobs.fetch(Claim(("default",)), wait=LONG_WAIT))
-    await asyncio.sleep(0.05)
+    await bench.until_parked()
     for job in running:
         assert not waiting.done()
         await bench.ack(job)

@@ -138,7 +138,7 @@ async def test_who_waits_for_the_one_before_is_woken_when_it_ends(bench: Bench) 
         await bench.run_due(after=60)
     first = await bench.fetch_one("q")
     waiting = asyncio.create_task(bench.service.jobs.fetch(Claim(("q",)), wait=LONG_WAIT))
-    await asyncio.sleep(0.01)
+    await bench.until_parked()
     assert not waiting.done()
     await bench.ack(first)
     assert len(await asyncio.wait_for(waiting, PATIENCE)) == 1

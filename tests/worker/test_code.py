@@ -193,12 +193,9 @@ async def test_an_invalid_result_of_code_affects_only_its_own_job(app: App, body
     other = await plain.aenqueue()
     async with working(app, code=Sandbox()):
         assert await other.aresult(PATIENCE) == "fine"
-        for _ in range(200):
-            info = await run.arefresh()
-            if info.finished:
-                break
-            await asyncio.sleep(0.05)
-    assert info.finished
+        async with asyncio.timeout(PATIENCE):
+            while not (await run.arefresh()).finished:
+                await asyncio.sleep(0.05)
 
 
 @pytest.mark.slow
