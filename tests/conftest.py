@@ -290,7 +290,7 @@ async def service(database: Database) -> AsyncIterator[Service]:
 
 async def until_parked(database: Database, count: int = 1) -> None:
     """Wait until so many calls have found nothing and wait for jobs."""
-    parked = database._writer._parked  # type: ignore[attr-defined]  # of each kind of database
+    parked = database._writer._parked
     async with asyncio.timeout(PATIENCE):
         while len({call for calls in [*parked._calls.values()] for call in [*calls]}) < count:
             await asyncio.sleep(0.001)

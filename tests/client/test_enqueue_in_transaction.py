@@ -309,7 +309,10 @@ async def test_a_cancelled_enqueue_waits_for_its_statement_to_end(app: App) -> N
     async with psycopg_async() as blocker, psycopg_async() as connection:
         await ship.aenqueue_in(blocker, 7)
         waiting = asyncio.create_task(ship.aenqueue_in(connection, 7))
-        await asyncio.sleep(0.05)
+        with psycopg_connection() as watcher:
+            blocked = "SELECT pg_blocking_pids(%s) <> '{}'"
+            while watcher.execute(blocked, (connection.info.backend_pid,)).fetchall() == [(False,)]:
+                await asyncio.sleep(0.01)
         waiting.cancel()
         await asyncio.sleep(0.05)
         assert not waiting.done(), "the statement is still under way"
