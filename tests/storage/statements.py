@@ -72,19 +72,15 @@ def recorded_on_sqlite(service: Service) -> Iterator[Recorded]:
 
 @contextmanager
 def recorded_on_postgres() -> Iterator[Recorded]:
-    """Record what all connections send, one by one or once for each row."""
+    """Record what all connections send, in whatever way: each statement is translated before."""
     seen: Recorded = {}
+    real = pipeline.PipelineConnection._translated
 
-    def recording(name: str) -> Any:
-        real = getattr(pipeline.PipelineConnection, name)
+    def translated(self: pipeline.PipelineConnection, sql: str) -> pipeline.Statement:
+        seen.setdefault(one_line(sql), None)
+        return real(self, sql)
 
-        def send(self: pipeline.PipelineConnection, sql: str, *more: Any) -> Any:
-            seen.setdefault(one_line(sql), None)
-            return real(self, sql, *more)
-
-        return patch.object(pipeline.PipelineConnection, name, send)
-
-    with recording("execute"), recording("execute_many"), recording("send"):
+    with patch.object(pipeline.PipelineConnection, "_translated", translated):
         yield seen
 
 

@@ -321,6 +321,10 @@ class Transaction(ABC):
     def integers(self, values: Collection[int]) -> Any:
         """Return integers as one parameter, for ``among``."""
 
+    def among_rows(self, query: str) -> str:
+        """Return a condition to append to an integer column: its value is among the few that a query finds."""
+        return f"IN ({query})"
+
     @abstractmethod
     def insert_rows(self, table: str, columns: Mapping[str, ColumnType], rows: Sequence[Sequence[Any]]) -> None:
         """Insert rows of these columns."""

@@ -118,6 +118,11 @@ class PostgresTransaction(Transaction):
     def integers(self, values: Collection[int]) -> Any:
         return ints(list(values) or [-1])
 
+    def among_rows(self, query: str) -> str:
+        # With IN, the planner may compare each row of the table with each that the query finds: it does if it believes
+        # that the table is empty, because autovacuum came while nothing ran. An array is looked up in the index.
+        return f"= ANY(ARRAY({query}))"
+
     def insert_rows(self, table: str, columns: Mapping[str, ColumnType], rows: Sequence[Sequence[Any]]) -> None:
         if rows:
             names = ", ".join(columns)

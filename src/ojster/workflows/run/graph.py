@@ -157,7 +157,7 @@ class Graph:
             UNION ALL
             SELECT {NODE_COLUMNS}
             FROM nodes
-            WHERE id IN (SELECT parent FROM nodes WHERE id {among})
+            WHERE id {self.tx.among_rows(f"SELECT parent FROM nodes WHERE id {among}")}
         """
         lock = self._locking({id >> NODE_BITS for id in ids})
         followers = (_FOLLOWERS.format(among=among), (id_list,))
