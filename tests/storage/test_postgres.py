@@ -30,7 +30,7 @@ from ojster.storage.postgres.pipeline import ConnectionLost, translate
 from ojster.storage.postgres.url import parse_postgres_url
 from ojster.storage.transaction import Transaction, TryAgain
 from ojster.workflows.run import due as workflow_due
-from tests.conftest import SERVER_VARIABLE, Clock, request, url_of_schema
+from tests.conftest import SERVER_VARIABLE, Clock, request, until_parked, url_of_schema
 from tests.postgres import PostgresServer
 from tests.waiting import LONG_WAIT, PATIENCE
 
@@ -192,7 +192,7 @@ class TestManyServers:
         here, there = [Service(open_database(f"{postgres_url}&application_name={name}")) for _ in range(2)]
         for _ in range(5):
             waiting = asyncio.create_task(here.jobs.fetch(Claim(("default",)), wait=LONG_WAIT))
-            await asyncio.sleep(0.1)
+            await until_parked(here.database)
             guest.execute(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = %s",
                 (name,),
