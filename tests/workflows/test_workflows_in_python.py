@@ -20,7 +20,6 @@ from ojster import (
     InvalidRequest,
     InvalidWorkflow,
     JobContext,
-    Run,
     Worker,
     WorkflowCancelled,
     WorkflowFailed,
@@ -117,7 +116,7 @@ def s(app: App, type: str, *args: Any) -> Any:
 
 async def test_a_chain_passes_results_on(app: App) -> None:
     run = await app.astart(chain(s(app, "add", 1, 2), s(app, "add", result_of(0), 10)), name="sum")
-    assert isinstance(run, AsyncRun)
+    assert isinstance(run, Run)
     assert await run.aresult(PATIENCE) == 13
     assert (run.state, run.info.name) == ("completed", "sum")
 
