@@ -20,6 +20,7 @@ from ojster import (
     InvalidRequest,
     InvalidWorkflow,
     JobContext,
+    Run,
     Worker,
     WorkflowCancelled,
     WorkflowFailed,

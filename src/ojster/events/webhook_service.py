@@ -64,7 +64,11 @@ class WebhookService(CapabilityService, WebhookCalls):
     async def all(self) -> list[SubscriptionInfo]:
         """Return the subscriptions, oldest first."""
         subscriptions = await self.scope.look(webhooks.list_subscriptions, None)
-        return [wire.show_subscription(one) for one in subscriptions if self.scope.tenant in (None, one.tenant)]
+        return [
+            wire.show_subscription(subscription)
+            for subscription in subscriptions
+            if self.scope.tenant in (None, subscription.tenant)
+        ]
 
     async def find(self, subscription_id: str) -> SubscriptionInfo:
         """Return a subscription, without its secret. Raises as ``stored``."""
@@ -94,8 +98,8 @@ class WebhookService(CapabilityService, WebhookCalls):
             A type of events is invalid.
         """
         await self.stored(subscription_id)
-        given = {name: getattr(body, name) for name in ("url", "events", "active", "metadata")}
-        members: dict[str, Any] = {name: value for name, value in given.items() if value is not UNSET}
+        values = {name: getattr(body, name) for name in ("url", "events", "active", "metadata")}
+        members: dict[str, Any] = {name: value for name, value in values.items() if value is not UNSET}
         if body.events is not UNSET:
             members["events"] = _events(body.events)
         if body.filter is not UNSET:
@@ -178,8 +182,8 @@ def _decoded(raw: bytes | None) -> Any:
     return msgspec.json.decode(raw) if raw else None
 
 
-def _events(given: list[str]) -> tuple[str, ...]:
-    for type in given:
+def _events(names: list[str]) -> tuple[str, ...]:
+    for type in names:
         if "*" in type[:-1] or not type or (type.endswith("*") and type != "*" and not type.endswith(".*")):
             raise InvalidRequest(f"Invalid event type {type[:60]!r}. Use a type or 'job.*'.", field="events")
-    return tuple(dict.fromkeys(given))
+    return tuple(dict.fromkeys(names))

@@ -68,8 +68,8 @@ class WorkerRuleBody(Arguments, forbid_unknown_fields=True):
 
     def arguments(self, now: int) -> Mapping[str, Any]:
         """Return the arguments in the body."""
-        given = {name: value for name in self.__struct_fields__ if (value := getattr(self, name)) is not UNSET}
-        return {"members": read_rule_members(given)}
+        changed = {name: value for name in self.__struct_fields__ if (value := getattr(self, name)) is not UNSET}
+        return {"members": read_rule_members(changed)}
 
 
 HEARTBEAT: Final = msgspec.json.Decoder(HeartbeatBody)

@@ -53,7 +53,7 @@ class JobTypesAnswer(Struct):
     @classmethod
     def of(cls, defaults: list[JobTypeDefaults], pagination: PaginationBody) -> Self:
         """Return the answer that shows a page."""
-        return cls([show_job_type(one) for one in defaults], pagination)
+        return cls([show_job_type(shown_type) for shown_type in defaults], pagination)
 
     def value(self) -> list[JobTypeDefaults]:
         """Return the defaults of the page."""

@@ -64,12 +64,12 @@ def show_queue(queue: Queue) -> QueueBody:
 def read_queue(shown: QueueBody) -> Queue:
     """Return the queue with this JSON form."""
     limits = Limits()
-    if given := shown.rate_limit or None:
+    if limit_body := shown.rate_limit or None:
         rate, throttle = (
             None if body is None else parse_rate(msgspec.to_builtins(body), "rate_limit")
-            for body in (given.rate, given.throttle)
+            for body in (limit_body.rate, limit_body.throttle)
         )
-        limits = Limits(given.concurrency, rate, throttle)
+        limits = Limits(limit_body.concurrency, rate, throttle)
     return Queue(
         name=shown.name,
         created_at=parse_timestamp(shown.created_at),

@@ -133,10 +133,16 @@ class PoolService(CapabilityService, PoolCalls):
     async def dispatched(self) -> DispatchedAnswer:
         """Return the numbers of jobs that were claimed from each queue in the last minute."""
         self.scope.require_all_tenants("Showing what was claimed")
-        found = await self.scope.look(pools.count_dispatched, None)
+        dispatched = await self.scope.look(pools.count_dispatched, None)
         queues = [
-            DispatchedQueueBody(one.queue, round(one.started), round(one.share, 4), one.waited // 1000, one.active)
-            for one in found
+            DispatchedQueueBody(
+                dispatch.queue,
+                round(dispatch.started),
+                round(dispatch.share, 4),
+                dispatch.waited // 1000,
+                dispatch.active,
+            )
+            for dispatch in dispatched
         ]
         return DispatchedAnswer(queues, stats=DispatchedBody(queues))
 
@@ -149,7 +155,7 @@ def _pool(name: str, body: PoolBody) -> Pool:
     queues = tuple(dict.fromkeys(check_queue_name(queue) for queue in body.queues))
     weights = dict(body.weights)
     if isinstance(body.queues, dict):
-        weights = {queue: given.weight for queue, given in body.queues.items()} | weights
+        weights = {queue: chosen.weight for queue, chosen in body.queues.items()} | weights
     if strangers := weights.keys() - set(queues):
         raise InvalidRequest(f"{min(strangers)[:60]!r} has a weight but is not in 'queues'. Add it.", field="weights")
     prevention = body.starvation_prevention

@@ -124,17 +124,17 @@ class PoolStateBody(Struct):
     starvation_prevention: StarvationPreventionBody | UnsetType = UNSET
 
 
-def show_pool(one: PoolOverview) -> PoolStateBody:
+def show_pool(overview: PoolOverview) -> PoolStateBody:
     """Return the JSON form of a pool."""
-    pool, sharing = one.pool, one.pool.sharing
+    pool, sharing = overview.pool, overview.pool.sharing
     shown = PoolStateBody(
         name=pool.name,
         queues=pool.queues,
         concurrency=pool.concurrency,
         strategy=sharing.strategy,
         isolated=pool.isolated,
-        active_workers=one.active_workers,
-        active_jobs=one.active_jobs,
+        active_workers=overview.active_workers,
+        active_jobs=overview.active_jobs,
         created_at=format_timestamp(pool.created_at),
         updated_at=format_timestamp(pool.updated_at),
     )

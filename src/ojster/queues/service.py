@@ -165,8 +165,8 @@ class QueueService(CapabilityService, QueueCalls):
         """Return the queues with their jobs by state, throughput and latency, by name."""
         self.scope.require_all_tenants("The overview of queues")
         self.scope.need_view_of_all_queues()
-        found = await self.scope.survey(overview.list_overviews, None)
-        return [AdminQueueBody(**_members(queue)) for queue in found]
+        overviews = await self.scope.survey(overview.list_overviews, None)
+        return [AdminQueueBody(**_members(queue)) for queue in overviews]
 
     async def overview(self, name: str) -> QueueDetailAnswer:
         """Return a queue with its jobs by state, throughput, latency and configuration.
@@ -206,13 +206,13 @@ class QueueService(CapabilityService, QueueCalls):
         return await self.database.run(queues.resume, check_queue_name(name))
 
 
-def _members(one: QueueOverview) -> dict[str, Any]:
-    queue, hour = one.queue, one.hour
+def _members(overview: QueueOverview) -> dict[str, Any]:
+    queue, hour = overview.queue, overview.hour
     return {
         "name": queue.name,
         "state": "active" if queue.paused_at is None else "paused",
-        "counts": JobCountsBody(**{state.value: one.counts.get(state, 0) for state in JobState}),
-        "throughput": throughput(one.recent),
+        "counts": JobCountsBody(**{state.value: overview.counts.get(state, 0) for state in JobState}),
+        "throughput": throughput(overview.recent),
         "latency_ms": LatencyBody(hour.percentile(0.5), hour.percentile(0.95), hour.percentile(0.99)),
         "paused": queue.paused_at is not None,
         "paused_at": format_optional(queue.paused_at),

@@ -57,30 +57,32 @@ class TenantService(CapabilityService, TenantCalls):
 
     async def statistics(self, tenant_id: str) -> TenantStatisticsAnswer:
         """Return the statistics of a tenant. Raises as ``find``."""
-        found = await self._find(tenant_id)
-        tenant = found.tenant
+        existing = await self._find(tenant_id)
+        tenant = existing.tenant
         current = {
-            "max_concurrency": found.count("active"),
-            "max_queue_depth": found.depth,
-            "max_scheduled": found.count("scheduled"),
-            "max_file_bytes": found.file_bytes,
+            "max_concurrency": existing.count("active"),
+            "max_queue_depth": existing.depth,
+            "max_scheduled": existing.count("scheduled"),
+            "max_file_bytes": existing.file_bytes,
         }
         return TenantStatisticsAnswer(
             tenant_id=shown_tenant(tenant.id),
-            total_jobs=found.count(),
+            total_jobs=existing.count(),
             jobs=TenantCountsBody(
-                **{state.value: found.count(state.value) for state in JobState},
-                completed_24h=found.day.completed,
-                failed_24h=found.day.failed,
+                **{state.value: existing.count(state.value) for state in JobState},
+                completed_24h=existing.day.completed,
+                failed_24h=existing.day.failed,
             ),
-            throughput=throughput(found.recent),
+            throughput=throughput(existing.recent),
             limits={
                 name: LimitUseBody(limit, current[name])
                 for name in _LIMITS
                 if (limit := getattr(tenant, name)) is not None
             },
-            fairness=TenantFairnessBody(tenant.weight, round(found.effective_share, 4), round(found.actual_share, 4)),
-            noise=found.noise,
+            fairness=TenantFairnessBody(
+                tenant.weight, round(existing.effective_share, 4), round(existing.actual_share, 4)
+            ),
+            noise=existing.noise,
         )
 
     async def put(self, tenant_id: str, body: TenantBody) -> TenantInfo:
@@ -177,13 +179,13 @@ def _limits(body: TenantLimitsBody, tenant: str) -> dict[str, Any]:
     return members
 
 
-def show_tenant(found: TenantOverview) -> TenantInfo:
+def show_tenant(overview: TenantOverview) -> TenantInfo:
     """Return the JSON form of a tenant, without its queues."""
-    tenant = found.tenant
-    counts = {state.value: number for state in JobState if (number := found.count(state.value))}
+    tenant = overview.tenant
+    counts = {state.value: number for state in JobState if (number := overview.count(state.value))}
     return TenantInfo(
         tenant_id=shown_tenant(tenant.id),
-        configured=found.is_configured,
+        configured=overview.is_configured,
         limits=TenantLimitsInfo(
             tenant.max_concurrency,
             tenant.max_queue_depth,
@@ -197,10 +199,10 @@ def show_tenant(found: TenantOverview) -> TenantInfo:
         public=tenant.public,
         expiration_delay=None if tenant.retention is None else shown_expiration_delay(tenant.retention),
         jobs=TenantCountsBody(
-            total=found.count(), **counts, completed_24h=found.day.completed, failed_24h=found.day.failed
+            total=overview.count(), **counts, completed_24h=overview.day.completed, failed_24h=overview.day.failed
         ),
-        throughput=throughput(found.recent),
-        noise=found.noise,
-        created_at=format_timestamp(tenant.created_at) if found.is_configured else None,
-        updated_at=format_timestamp(tenant.updated_at) if found.is_configured else None,
+        throughput=throughput(overview.recent),
+        noise=overview.noise,
+        created_at=format_timestamp(tenant.created_at) if overview.is_configured else None,
+        updated_at=format_timestamp(tenant.updated_at) if overview.is_configured else None,
     )
