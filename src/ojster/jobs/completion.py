@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from ojster.core.durations import SECOND
-from ojster.core.errors import Conflict, InvalidPayload, OjsterError, Unsupported
+from ojster.core.errors import InvalidPayload, OjsterError, Unsupported
 from ojster.core.job import Job
 from ojster.core.json_objects import check_depth
 from ojster.core.refusals import ResultTooLarge
@@ -19,7 +19,7 @@ from ojster.core.states import JobState
 from ojster.jobs.ending_attempts import confirm_ends
 from ojster.jobs.extension import hooks, lock_with, settle
 from ojster.jobs.failure import Failure
-from ojster.jobs.leases import refusal_of
+from ojster.jobs.leases import is_of_this_start, refusal_of_attempt
 from ojster.jobs.messages import Acknowledgement, EndOfAttempt, EndWithoutSuccess, FailureReport, Release
 from ojster.jobs.progress import complete_progress
 from ojster.jobs.result_retention import refuse_size
@@ -51,7 +51,7 @@ def acknowledge(tx: Transaction, acknowledgements: Sequence[Acknowledgement]) ->
     checks = hooks(tx).refuse_result
     for ack in acknowledgements:
         job = jobs.get(ack.job_id)
-        refusal = _refusal_of(job, ack)
+        refusal = refusal_of_attempt(job, ack)
         if job is not None and refusal is None:
             refusal = _refuse_value(ack.result, largest)
             if job.flags and ack.result is not None:
@@ -77,7 +77,7 @@ def acknowledge(tx: Transaction, acknowledgements: Sequence[Acknowledgement]) ->
             if ack.append:
                 jobs |= tx.lock_jobs([later.job_id for later in acknowledgements[len(results) :]])
                 job = jobs[ack.job_id]
-                if (refusal := _refusal_of(job, ack)) is not None:
+                if (refusal := refusal_of_attempt(job, ack)) is not None:
                     results.append(refusal)
                     continue
         complete_job(tx, job, result, now - (job.started_at or now))
@@ -109,26 +109,11 @@ class _OfFile(msgspec.Struct):
     result_size_bytes: int = 0
 
 
-def _refusal_of(job: Job | None, report: EndOfAttempt) -> OjsterError | None:
-    """Return the error if the attempt is not the one that runs, or its worker does not hold the lease."""
-    if refusal := refusal_of(job, report):
-        return refusal
-    if job is None or _is_of_this_start(job, report):
-        return None
-    return Conflict(
-        f"The attempt of the job {job.id} that the report is about has ended; another one has begun.", job_id=job.id
-    )
-
-
-def _is_of_this_start(job: Job, report: EndOfAttempt) -> bool:
-    return report.started_at in (None, job.started_at)
-
-
 def _hear(tx: Transaction, job: Job | None, report: EndOfAttempt) -> None:
     """Take a report that comes too late as the confirmation that the attempt has stopped, or even succeeded."""
     if job is None or job.node is None or report.attempt not in (None, job.attempt):
         return
-    if _is_of_this_start(job, report) and report.worker_id in (None, job.worker_id):
+    if is_of_this_start(job, report) and report.worker_id in (None, job.worker_id):
         confirm_ends(tx, [job], _late_result(tx, report))
 
 
@@ -164,7 +149,7 @@ def fail(tx: Transaction, reports: Sequence[FailureReport]) -> list[Job | Ojster
     results: list[Job | OjsterError] = []
     for report in reports:
         job = jobs.get(report.job_id)
-        if refusal := _refusal_of(job, report):
+        if refusal := refusal_of_attempt(job, report):
             _hear(tx, job, report)
             results.append(refusal)
             continue
@@ -195,7 +180,7 @@ def release(tx: Transaction, releases: Sequence[Release]) -> list[Job | OjsterEr
     results: list[Job | OjsterError] = []
     for place, item in enumerate(releases):
         job = jobs.get(item.job_id)
-        if refusal := _refusal_of(job, item):
+        if refusal := refusal_of_attempt(job, item):
             _hear(tx, job, item)
             results.append(refusal)
             continue

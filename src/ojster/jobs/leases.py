@@ -6,7 +6,7 @@ Spec: ojs-worker-protocol 5
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
@@ -46,6 +46,30 @@ def refusal_of(job: Job | None, report: LeaseReport) -> OjsterError | None:
             return Conflict(f"{holder}. Send its 'worker_id'.", job_id=job.id)
         return Conflict(f"{holder}, not to {called(report.worker_id)}.", job_id=job.id)
     return None
+
+
+class AttemptReport(LeaseReport, Protocol):
+    """A worker's report about one attempt, which began at ``started_at``; ``None``: whenever it did."""
+
+    @property
+    def started_at(self) -> int | None:
+        """When the attempt began, in microseconds since the epoch."""
+
+
+def refusal_of_attempt(job: Job | None, report: AttemptReport) -> OjsterError | None:
+    """Return the error if the attempt is not the one that runs, or its worker does not hold the lease."""
+    if refusal := refusal_of(job, report):
+        return refusal
+    if job is None or is_of_this_start(job, report):
+        return None
+    return Conflict(
+        f"The attempt of the job {job.id} that the report is about has ended; another one has begun.", job_id=job.id
+    )
+
+
+def is_of_this_start(job: Job, report: AttemptReport) -> bool:
+    """Return whether a report is about the attempt that began last."""
+    return report.started_at in (None, job.started_at)
 
 
 def check_holder(tx: Transaction, holder: Holder | None) -> None:
