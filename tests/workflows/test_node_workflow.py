@@ -115,6 +115,7 @@ class Runner(Bench):
 
         loop = asyncio.get_running_loop()
         ending = await self.executor.run(JobContext(job, "runner", self.service, nothing, nothing, loop))
+        assert ending is not None
         if isinstance(ending, Acknowledgement):
             (end,) = await self.service.jobs.acknowledge([ending])
         elif isinstance(ending, FailureReport):

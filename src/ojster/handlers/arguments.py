@@ -91,7 +91,7 @@ class HandlerTypes:
             return args
         try:
             converted: Sequence[Any] = msgspec.convert(
-                args, self._decoder(len(args)).type, dec_hook=_from_json, str_keys=True
+                args, self._decoder(len(args)).type, dec_hook=from_json, str_keys=True
             )
         except msgspec.ValidationError as error:
             raise self._refusal(error) from None
@@ -108,7 +108,7 @@ class HandlerTypes:
         if self._result in _ANY or result is None:
             return result
         try:
-            return msgspec.convert(result, self._result, dec_hook=_from_json, str_keys=True)
+            return msgspec.convert(result, self._result, dec_hook=from_json, str_keys=True)
         except msgspec.ValidationError as error:
             raise TypeError(
                 f"The result of {self._type} is not what its handler's return annotation says: {_said(error)}."
@@ -182,7 +182,7 @@ class HandlerTypes:
         if count not in self._decoders:
             types = [*self._arguments, *[self._more_arguments] * (count - len(self._arguments))][:count]
             try:
-                self._decoders[count] = msgspec.json.Decoder(tuple[tuple(types)], dec_hook=_from_json)  # type: ignore[misc]
+                self._decoders[count] = msgspec.json.Decoder(tuple[tuple(types)], dec_hook=from_json)  # type: ignore[misc]
             except TypeError as error:
                 raise TypeError(
                     f"{self._type}: JSON cannot be converted to what the annotations of the handler say. {error}"
@@ -220,7 +220,7 @@ def _said(error: msgspec.ValidationError) -> str:
     return " ".join(str(error).split()).rstrip(".")
 
 
-def _from_json(kind: Any, value: Any) -> Any:
+def from_json(kind: Any, value: Any) -> Any:
     """Return an object of a class that msgspec does not know, from a JSON value."""
     if hasattr(kind, "__pydantic_validator__"):
         return _pydantic_model(kind, value)

@@ -131,6 +131,10 @@ def _seconds(span: Seconds, name: str) -> float:
     return seconds
 
 
+class Reported(BaseException):
+    """End an attempt whose outcome the server knows already. No code of users sees it."""
+
+
 class Released(Exception):
     """Base of the exceptions with which a handler ends its attempt without a failure."""
 

@@ -21,7 +21,7 @@ from ojster.core.values import to_json
 from ojster.handlers import middleware, tracing
 from ojster.handlers.context import JobContext, enter_job
 from ojster.handlers.job_type import JobType
-from ojster.handlers.outcomes import Released
+from ojster.handlers.outcomes import Released, Reported
 from ojster.handlers.provision import Provision, Threads, provided, threads_for, use_threads
 from ojster.handlers.raised import Raised, caught, value_of
 from ojster.handlers.register import HandlerRegister
@@ -45,6 +45,10 @@ Ending = Acknowledgement | FailureReport | Release
 
 OVERLAP_DELAY_SECONDS: Final = 5.0
 """Delay of an attempt while the handler of an earlier one still runs in this process, in seconds."""
+
+
+_TURNS_TO_LEAVE: Final = 10
+"""Turns of the event loop within which a handler ends whose outcome the server knows."""
 
 
 class Executor:
@@ -126,8 +130,8 @@ class Executor:
         handed_back = {job.id for job in suspects[1:]}
         return [job for job in jobs if job.id not in handed_back]
 
-    async def run(self, context: JobContext) -> Ending:
-        """Run a job to its end, alone at first if its worker has died before.
+    async def run(self, context: JobContext) -> Ending | None:
+        """Run a job to its end, alone at first if its worker has died before; ``None``: its outcome is reported.
 
         If the handler of an earlier attempt still runs here, such as a thread beyond its timeout, hand the job back.
 
@@ -137,6 +141,10 @@ class Executor:
             The worker has given up the attempt, and decides what happens to the job.
         """
         job = context.job
+        for _ in range(_TURNS_TO_LEAVE):  # a flow that waits was woken, and fetched again, before its handler has ended
+            if job.id not in self._runs:
+                break
+            await asyncio.sleep(0)
         if job.id in self._runs:
             log.info("job %s waits: an earlier attempt of it still runs here", job.id)
             return hand_back(job, context.worker_id, delay=round(OVERLAP_DELAY_SECONDS * 1e6))
@@ -147,7 +155,7 @@ class Executor:
             if context.thread_ended is None or context.thread_ended.is_set():
                 self._runs.discard(job.id)
 
-    async def _run_isolated(self, context: JobContext) -> Ending:
+    async def _run_isolated(self, context: JobContext) -> Ending | None:
         """Wait until the job may begin, and run it; its timeout has begun with its lease."""
         job = context.job
         ends = asyncio.get_running_loop().time() + job.timeout / 1e6 if job.timeout else None
@@ -159,7 +167,8 @@ class Executor:
         try:
             with tracing.running(job, context.worker_id, recorded=self._is_recorded) as run:
                 ending = await self._run(context, ends)
-                run.end(ending)
+                if ending is not None:
+                    run.end(ending)
                 return ending
         finally:
             self._isolation.leave(place)
@@ -170,7 +179,7 @@ class Executor:
         has_own_process = handler is None or (handler.process and not handler.is_async)
         return job.losses > 0 and not has_own_process
 
-    async def _run(self, context: JobContext, ends: float | None) -> Ending:
+    async def _run(self, context: JobContext, ends: float | None) -> Ending | None:
         """Run a job until a time of the event loop at most."""
         job = context.job
         worker_id = context.worker_id
@@ -192,6 +201,8 @@ class Executor:
             return Acknowledgement(
                 job.id, encoded, worker_id, job.attempt, appended, context.changes, file, job.started_at
             )
+        except Reported:
+            return None
         except Released as released:
             release = released.release(job.id, worker_id, job.attempt)
             return msgspec.structs.replace(release, changes=context.changes, started_at=job.started_at)

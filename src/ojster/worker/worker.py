@@ -180,7 +180,7 @@ class Worker:
         self.state: State = "running"
         self.processed = 0
         self._active: dict[tuple[str, int], tuple[asyncio.Task[None], JobContext]] = {}
-        """Running attempts. A job can be in it twice: its lease expired, and it was fetched again meanwhile."""
+        """Running attempts by job and start: its lease may have expired, and it was fetched again meanwhile."""
         self._reporter = Reporter(self.id, self.lease)
         self._stopping = Stopping(self.id)
         self._fetching: asyncio.Task[list[Job]] | None = None
@@ -399,7 +399,7 @@ class Worker:
         loop = asyncio.get_running_loop()
         context = JobContext(job, self.id, client, partial(send_progress, client), lambda: self._beat(client), loop)
         task = loop.create_task(self._run(client, context))
-        self._active[job.id, job.attempt] = (task, context)
+        self._active[job.id, job.started_at or 0] = (task, context)
         task.add_done_callback(lambda _: self._forget(client, job))
 
     async def _run(self, client: Client, context: JobContext) -> None:
@@ -422,7 +422,7 @@ class Worker:
             self.on_end(context.job, ending, lasted)
 
     def _forget(self, client: Client, job: Job) -> None:
-        del self._active[job.id, job.attempt]
+        del self._active[job.id, job.started_at or 0]
         self.processed += 1
         self._held.note_end()
         self._begin_held(client)
