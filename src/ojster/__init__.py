@@ -15,6 +15,7 @@ from ojster.core.version import __version__
 if TYPE_CHECKING:
     from ojster.api.app import App
     from ojster.api.constructs import Graph, batch, code, definition, each, error_of, gate, param, result_of, saga, wait
+    from ojster.api.flows import FlowRun, FlowType
     from ojster.api.workflow_handle import Run
     from ojster.core.errors import (
         BackendUnavailable,
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
     from ojster.handlers.child import Child
     from ojster.handlers.codec import CodecError, Encryption, Gzip
     from ojster.handlers.context import JobContext, current_job
+    from ojster.handlers.flow import Compensation, Flow
+    from ojster.handlers.flow_errors import FlowChanged, StepFailed
+    from ojster.handlers.flow_loop import NotInFlow
     from ojster.handlers.injection import Depends, Provided
     from ojster.handlers.job_handle import JobHandle
     from ojster.handlers.job_info import JobInfo
@@ -67,12 +71,17 @@ __all__ = [
     "Child",
     "ChildLimits",
     "CodecError",
+    "Compensation",
     "Conflict",
     "DeadLetter",
     "Depends",
     "Discard",
     "Duplicate",
     "Encryption",
+    "Flow",
+    "FlowChanged",
+    "FlowRun",
+    "FlowType",
     "Graph",
     "Gzip",
     "InvalidRequest",
@@ -88,6 +97,7 @@ __all__ = [
     "JobState",
     "JobType",
     "NotFound",
+    "NotInFlow",
     "NotInTransaction",
     "OjsterError",
     "Orchestrator",
@@ -106,6 +116,7 @@ __all__ = [
     "SkipRest",
     "Snooze",
     "Step",
+    "StepFailed",
     "StepInfo",
     "Unique",
     "Wait",
@@ -134,6 +145,10 @@ __all__ = [
 
 _PLACES: Final = {
     "ojster.api.app": ("App",),
+    "ojster.api.flows": ("FlowRun", "FlowType"),
+    "ojster.handlers.flow": ("Compensation", "Flow"),
+    "ojster.handlers.flow_errors": ("FlowChanged", "StepFailed"),
+    "ojster.handlers.flow_loop": ("NotInFlow",),
     "ojster.handlers.codec": (
         "CodecError",
         "Encryption",

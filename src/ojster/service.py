@@ -37,6 +37,7 @@ from ojster.storage.database import Database
 from ojster.tenancy.service import TokenService
 from ojster.tenancy.tenant_service import TenantService
 from ojster.workflows.definition_service import DefinitionService
+from ojster.workflows.flow_service import FlowService
 from ojster.workflows.orchestrator_request import ORCHESTRATOR_MEMBER
 from ojster.workflows.service import WorkflowService
 
@@ -131,6 +132,11 @@ class Service:
     def definitions(self) -> DefinitionService:
         """Definitions of workflows."""
         return DefinitionService(self.scope)
+
+    @cached_property
+    def flows(self) -> FlowService:
+        """Flows: records and messages."""
+        return FlowService(self.scope)
 
     @cached_property
     def schedules(self) -> ScheduleService:

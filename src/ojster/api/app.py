@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 
 from ojster.api.caller_push import CallerPush
+from ojster.api.flows import FlowDeclarations
 from ojster.api.job_lookup import JobLookup
 from ojster.api.workflow_calls import AppWorkflows
 from ojster.client.event_loop_thread import EventLoopThread
@@ -37,7 +38,7 @@ TaskOf = Callable[[Any], tuple[str, Callable[..., Any], bool] | None]
 """Returns job type and function of a framework's task, and whether that takes a context; ``None``: it is no task."""
 
 
-class App(HandlerRegister, JobLookup, AppWorkflows):
+class App(HandlerRegister, JobLookup, AppWorkflows, FlowDeclarations):
     """An application: its job handlers, and the database or server for its jobs.
 
     Parameters

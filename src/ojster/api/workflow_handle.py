@@ -15,6 +15,7 @@ from ojster.client.plain_methods import plain, plain_iterator
 from ojster.core.values import to_json
 from ojster.jobs.failure import Failure
 from ojster.workflows.declaration import DrawingFormat
+from ojster.workflows.flow import FlowMessage
 from ojster.workflows.read.drawing import draw
 from ojster.workflows.read.info import WorkflowInfo
 from ojster.workflows.read.run_errors import result_of
@@ -314,6 +315,34 @@ class Run:
         self._info = await self._app.client().workflows.resume(item)
 
     resume = plain(aresume)
+
+    async def asend(
+        self, name: str, data: Any = None, *, step: str | None = None, idempotency_key: str | None = None
+    ) -> None:
+        """Send a message to the flow (``Flow.receive``), also before it waits for the message, or has started.
+
+        Parameters
+        ----------
+        name:
+            Name of the message, by which the flow receives it.
+        data:
+            Any JSON value, of at most 256 KiB; ``None`` by default.
+        step:
+            The path of the step that is the flow; by default, the workflow itself is the flow.
+        idempotency_key:
+            A message with the same key is kept once. By default each call sends one.
+
+        Raises
+        ------
+        NotFound, Conflict
+            The step does not exist; there is no flow, or it has ended; or 10,000 messages wait for it.
+        PayloadTooLarge, TypeError
+            ``data`` is too large, or not a JSON value.
+        """
+        message = FlowMessage(self.id, name, to_json(data), step, idempotency_key)
+        await self._app.client().flows.send(message)
+
+    send = plain(asend)
 
     async def astatus(self) -> WorkflowStatus:
         """Return the results of ended steps, and the current steps.

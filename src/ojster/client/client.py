@@ -12,6 +12,7 @@ from ojster.client.definitions import RemoteDefinitions
 from ojster.client.events import RemoteEvents
 from ojster.client.files import RemoteFiles
 from ojster.client.fleet import RemoteFleet
+from ojster.client.flows import RemoteFlows
 from ojster.client.job_types import RemoteJobTypes
 from ojster.client.jobs import RemoteBulk, RemoteJobs
 from ojster.client.maintenance import RemoteMaintenance
@@ -70,6 +71,7 @@ class HttpClient:
         self.bulk = RemoteBulk(self._connection)
         self.workflows = RemoteWorkflows(self._connection)
         self.definitions = RemoteDefinitions(self._connection)
+        self.flows = RemoteFlows(self._connection)
         self.queues = RemoteQueues(self._connection)
         self.rate_limits = RemoteRateLimits(self._connection)
         self.pools = RemotePools(self._connection)

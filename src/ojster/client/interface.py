@@ -34,6 +34,7 @@ from ojster.schedules.calls import ScheduleCalls
 from ojster.tenancy.calls import TenantCalls, TokenCalls
 from ojster.workflows.definition import Definition
 from ojster.workflows.definitions import Deletion, Named
+from ojster.workflows.flow import FlowMessage, FlowRecords, Turn
 from ojster.workflows.notes import NewNote, Note
 from ojster.workflows.properties import Properties, PropertyChange
 from ojster.workflows.read.info import WorkflowInfo, WorkflowPage
@@ -70,7 +71,7 @@ class JobCalls(Protocol):
         """Release claimed jobs that have neither completed nor failed."""
 
     async def report(self, item: Progress) -> object:
-        """Record a job's progress."""
+        """FlowRecord a job's progress."""
 
     async def save_checkpoint(self, item: NewCheckpoint) -> object:
         """Save a job's checkpoint, replacing the previous one."""
@@ -202,6 +203,19 @@ class DefinitionCalls(Protocol):
         """Delete a definition."""
 
 
+class FlowCalls(Protocol):
+    """Calls about flows."""
+
+    async def records(self, job_id: str) -> FlowRecords:
+        """Return all records of the flow that a job runs."""
+
+    async def turn(self, item: Turn) -> FlowRecords:
+        """FlowRecord what a flow has done, and suspend it if it waits; return what has ended for it."""
+
+    async def send(self, message: FlowMessage) -> str:
+        """Send a message to a flow; return the id of the workflow."""
+
+
 class FileCalls(Protocol):
     """Calls about files."""
 
@@ -248,7 +262,7 @@ class AgentCalls(Protocol):
     """Calls of agents' tasks."""
 
     async def account(self, item: Account) -> AgentState:
-        """Record the tokens and tools that an agent task uses, and return its state."""
+        """FlowRecord the tokens and tools that an agent task uses, and return its state."""
 
 
 class MaintenanceCalls(Protocol):
@@ -280,6 +294,10 @@ class Client(Protocol):
     @property
     def definitions(self) -> DefinitionCalls:
         """Calls about workflow definitions."""
+
+    @property
+    def flows(self) -> FlowCalls:
+        """Calls about flows."""
 
     @property
     def queues(self) -> QueueCalls:

@@ -28,7 +28,8 @@ from ojster.workflows.run.results import add_parent_results
 from ojster.workflows.run.retention import count_deletable, forget_workflows
 from ojster.workflows.run.started_at import begin_workflows
 from ojster.workflows.run.stopping import lock_workflows, stop_steps
-from ojster.workflows.run.suspensions import SUSPENDED, add_resume_data, end_suspension, suspend_job
+from ojster.workflows.run.suspensions import add_resume_data, end_suspension, suspend_job
+from ojster.workflows.suspension import SUSPENDED, SuspensionKind
 
 
 class WorkflowExtension(Extension):
@@ -124,7 +125,8 @@ class WorkflowExtension(Extension):
         match report.then:
             case "wait":
                 deadline = report.deadline if report.wait is None else tx.now + report.wait
-                suspend_job(tx, job, again=report.again, deadline=deadline)
+                kind = SuspensionKind.AGAIN if report.again else SuspensionKind.COMPLETE
+                suspend_job(tx, job, kind, deadline)
             case "retry":
                 retry_as_new(tx, job)
             case "skip":

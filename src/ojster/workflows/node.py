@@ -36,11 +36,17 @@ class Kind(StrEnum):
     """A group, followed by callbacks."""
     SAGA = "saga"
     """Steps, and a chain of compensations that runs if they do not succeed."""
+    FLOW = "flow"
+    """A job that runs a function with durable steps, as its first child, and the steps that the function has asked for.
+    """
     FALLBACK = "fallback"
     """A node, and another that runs if the first does not succeed."""
     WORKFLOW = "workflow"
     """The root: the main container, and the branches for errors and cancellation."""
 
+
+FLOW_JOB: Final = "flow"
+"""The name of the step that runs the function of a flow."""
 
 TWO_PART: Final = frozenset({Kind.BATCH, Kind.SAGA, Kind.FALLBACK, Kind.WORKFLOW})
 """Containers with a first child that does the work, and other children that depend on how it ended."""
@@ -209,6 +215,11 @@ class Node(msgspec.Struct, gc=False):
         ``allow_failure`` tolerates the end of the node itself. It does not hide the failure that left the node out.
         """
         return self.state in SUCCESSFUL or (bool(self.tolerated) and not self.was_left_out)
+
+
+def body_of(flow: Node) -> int:
+    """Return the id of the node that runs the function of a flow: the two are planned one after the other."""
+    return flow.id + 1
 
 
 class Placed(Protocol):

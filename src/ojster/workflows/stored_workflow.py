@@ -142,6 +142,8 @@ def delete_nodes(tx: Transaction, ids: Sequence[int]) -> None:
             ("node_reviews", "node"),
             ("map_elements", "node"),
             ("deferred_starts", "node"),
+            ("flow_records", "flow"),
+            ("flow_messages", "flow"),
             ("nodes", "id"),
         ):
             tx.execute(f"DELETE FROM {table} WHERE {column} {tx.among}", (id_list,))

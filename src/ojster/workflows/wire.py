@@ -41,7 +41,7 @@ class NoteBody(Struct):
 class WorkflowBody(Struct):
     """A workflow. A step is a job with additional members, or a nested workflow; see docs/workflows.md."""
 
-    type: Literal["chain", "group", "batch", "saga", "graph", "map"] | UnsetType = UNSET
+    type: Literal["chain", "group", "batch", "saga", "graph", "map", "flow"] | UnsetType = UNSET
     definition: str | UnsetType = UNSET
     definition_version: Count | UnsetType = UNSET
     target: str | UnsetType = UNSET
@@ -52,6 +52,7 @@ class WorkflowBody(Struct):
     steps: list[dict[str, Json]] | UnsetType = UNSET
     jobs: list[dict[str, Json]] | UnsetType = UNSET
     callbacks: dict[str, dict[str, Json]] | UnsetType = UNSET
+    job: dict[str, Json] | UnsetType = UNSET
     options: dict[str, Json] | UnsetType = UNSET
     params: dict[str, Json] | UnsetType = UNSET
     metadata: dict[str, Json] | UnsetType = UNSET

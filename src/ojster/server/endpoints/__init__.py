@@ -17,7 +17,7 @@ MODULES: Final = {
     "queues": ("queues", "queues_admin", "rate_limits", "pools"),
     "insight": ("status", "insight", "surveys", "tasks"),
     "agents": ("agents",),
-    "workflows": ("workflows", "definitions", "notes"),
+    "workflows": ("workflows", "definitions", "notes", "flows"),
     "collections": ("collections",),
     "files": ("files",),
     "schedules": ("schedules",),

@@ -15,10 +15,9 @@ from ojster.core.errors import OjsterError
 from ojster.core.json_objects import Members, raw_list, read_members
 from ojster.core.origins import origin_members
 from ojster.core.references import INDEX, ITEM, STEP_NAME
-from ojster.jobs.code import CODE_TYPE
 from ojster.jobs.names import refuse_reserved
 from ojster.jobs.preparation import Models
-from ojster.workflows.node import EXPANDED, MAX_NODES, Inputs, Kind, Node, Rule
+from ojster.workflows.node import EXPANDED, FLOW_JOB, MAX_NODES, Inputs, Kind, Node, Rule
 from ojster.workflows.plan.members import MAX_REPORTED_PROBLEMS, Problem, others_in, refusal_of, text, unknown_in
 from ojster.workflows.plan.nested_definitions import MEMBER as DEFINITION
 from ojster.workflows.plan.nested_definitions import MEMBERS as OF_DEFINITIONS
@@ -28,7 +27,6 @@ from ojster.workflows.plan.order import PlanOrder
 from ojster.workflows.plan.rules import (
     BRANCHES,
     CALLBACKS,
-    CHILDREN,
     CONTAINER_MEMBERS,
     CONTAINERS,
     GATE_MEMBERS,
@@ -37,17 +35,17 @@ from ojster.workflows.plan.rules import (
     OF_STEPS,
     OWN_MEMBERS,
     adjusted,
-    carry_code,
     failure_policy,
+    flow_job,
     gate_limit,
     inherit,
     is_job,
+    job_request,
     misspelt_in,
     options_of,
     promise,
     refuse_rule,
     trace_members,
-    wait,
 )
 from ojster.workflows.plan.sdk_dialect import is_graph
 from ojster.workflows.plan.undo import MIRROR_KINDS, Mirrors, UndoPlan, holds_compensation, is_undone, own_compensation
@@ -276,16 +274,7 @@ class Planner:
         return self._saga(here, spec, plan) if holds_compensation(members) else plan(here, spec)
 
     def _job(self, members: Members, here: Here, spec: Spec) -> Node:
-        request = {name: value for name, value in members.items() if name not in NODE_MEMBERS}
-        if children := CHILDREN & request.keys():
-            shown = ", ".join(sorted(CONTAINERS))
-            raise Problem(here.path, f"Only a container can have {min(children)!r}; its type must be one of {shown}.")
-        if bytes(request.get("type", b"")) == b'"wait"':
-            wait(request, here.path)
-        if "body" in request and text(request, "type", here.path) in (None, CODE_TYPE):
-            carry_code(request)
-        if "job_type" in request:  # Spec: ojs-workflows 14
-            request.setdefault("type", request.pop("job_type"))
+        request = job_request(members, here.path)
         if here.inherited or "priority_adjustment" in members:
             options = adjusted(options_of(request, here.inherited, here.path), members, here.path)
             request["options"] = msgspec.Raw(_encode(options))
@@ -342,6 +331,8 @@ class Planner:
                 return self._undoable(members, here, spec, partial(self._batch, members))
             case "saga":
                 return self._saga_with_policy(members, here, spec)
+            case "flow":
+                return self._flow(members, here, spec)
         steps = steps_in(members, LISTS[type], here.path)
         plan = partial(self._list_container, Kind(type), steps, f"{here.path}.{LISTS[type]}")
         return self._undoable(members, here, spec, plan)
@@ -375,6 +366,16 @@ class Planner:
             if child is not None and container.kind == Kind.CHAIN and before is not None:
                 self._order.after(child, [before], Inputs.BEFORE)
             before = child or before
+
+    def _flow(self, members: Members, here: Here, spec: Spec) -> Node:
+        """Plan a flow: the job that runs its function. The function adds the other steps."""
+        mark = len(self._order.pending)
+        spec.inherited = here.inherited
+        node = self._node(Kind.FLOW, here.parent, here.position, spec, here.path, here.place)
+        inside = Here(node, 0, f"{here.path}.job", self._inside(node, FLOW_JOB), here.inherited, here.level)
+        self._job(flow_job(members, here.path), inside, Spec()).name = FLOW_JOB
+        self._order.close(node, mark)
+        return node
 
     def _batch(self, members: Members, here: Here, spec: Spec) -> Node:
         steps_in(members, "jobs", here.path)

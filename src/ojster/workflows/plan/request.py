@@ -224,7 +224,7 @@ def _type_of_workflow(members: Members) -> str:
     type = text(members, "type", "$")
     if type is None:
         if not is_graph(members):
-            raise Problem("$.type", "The type is missing: chain, group, batch, saga, graph or map.")
+            raise Problem("$.type", "The type is missing: chain, group, batch, saga, graph, map or flow.")
         return "graph"
     if type not in CONTAINERS:
         shown = ", ".join(sorted(CONTAINERS))

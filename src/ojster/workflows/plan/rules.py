@@ -27,7 +27,7 @@ _encode: Final = msgspec.json.Encoder().encode
 _decode: Final = msgspec.json.decode
 
 
-CONTAINERS: Final = frozenset({"chain", "group", "batch", "saga", "graph", "map"})
+CONTAINERS: Final = frozenset({"chain", "group", "batch", "saga", "graph", "map", "flow"})
 """Types of workflows and containers; they are not job types."""
 
 _SPECIAL: Final = CONTAINERS | {"gate", ""}
@@ -98,6 +98,7 @@ OWN_MEMBERS: Final = {
     "batch": {"jobs", "callbacks"},
     "saga": {"steps", "failure_policy"},
     "map": {"over", "as", "do"},
+    "flow": {"job"},
     "gate": set[str](),
 }
 
@@ -139,6 +140,31 @@ def refuse_rule(raw: msgspec.Raw, path: str) -> None:
     """Reject ``when`` where the position of a step decides when it starts."""
     if b'"when"' in bytes(raw) and "when" in read_members(raw, path):
         raise Problem(f"{path}.when", "'when' is not allowed here: the position of this step decides when it starts.")
+
+
+def job_request(members: Members, path: str) -> Members:
+    """Return the enqueue request in the members of a step that is a job."""
+    request = {name: value for name, value in members.items() if name not in NODE_MEMBERS}
+    if children := CHILDREN & request.keys():
+        shown = ", ".join(sorted(CONTAINERS))
+        raise Problem(path, f"Only a container can have {min(children)!r}; its type must be one of {shown}.")
+    if bytes(request.get("type", b"")) == b'"wait"':
+        wait(request, path)
+    if "body" in request and text(request, "type", path) in (None, CODE_TYPE):
+        carry_code(request)
+    if "job_type" in request:  # Spec: ojs-workflows 14
+        request.setdefault("type", request.pop("job_type"))
+    return request
+
+
+def flow_job(members: Members, path: str) -> Members:
+    """Return the job that runs the function of a flow. It is a plain one: what goes around it belongs to the flow."""
+    if "job" not in members:
+        raise Problem(f"{path}.job", "A flow needs a 'job' that runs its function, with 'type' and 'args'.")
+    job = read_members(members["job"], f"{path}.job")
+    if wrong := sorted(NODE_MEMBERS & job.keys()) or ["type"] * (not is_job(job)):
+        raise Problem(f"{path}.job.{wrong[0]}", "The job of a flow has only 'type', 'args', 'meta' and 'options'.")
+    return job
 
 
 def carry_code(request: Members) -> None:

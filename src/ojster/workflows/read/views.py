@@ -410,6 +410,8 @@ class _View:
                     error.failed_step_index = child.position
                 if cause is None:
                     error.message = f"The step {error.failed_step!r} failed."
+                    if steps.kind == Kind.FLOW:  # its function says why
+                        error.message = "{type}: {message}".format_map(self._error_of(child))
                 break
         else:
             if cause is None and error.errors:

@@ -42,6 +42,8 @@ from ojster.workflows.plan.nested_definitions import refuse_params
 from ojster.workflows.plan.planner import MAX_MAP_ELEMENTS
 from ojster.workflows.plan.values import Spec
 from ojster.workflows.run.claimed_steps import note_step
+from ojster.workflows.run.first_failure import why_failed
+from ojster.workflows.run.flow_wakeups import end_awaited
 from ojster.workflows.run.graph import Graph
 from ojster.workflows.run.maps import begin_map, go_on_with_map
 from ojster.workflows.run.results import NodeOutcome, outcomes
@@ -91,6 +93,8 @@ class Advance:
         self._jobs: dict[int, Job] = {}
         """Ended jobs, by node id."""
         self._admitted: list[tuple[Node, NewJob]] = []
+        self._awaited: list[int] = []
+        """Steps of flows that have ended."""
         self.step_jobs = StepJobs(graph)
         self.starts = Starts()
         self._seconds = 0.0
@@ -112,6 +116,8 @@ class Advance:
                 self._enqueue()
         self.starts.write(self.tx, self.graph.workflows)
         self.graph.write()
+        end_awaited(self.tx, self._awaited)
+        self._awaited = []
         advance(self.tx)
 
     # Changes from outside
@@ -177,9 +183,18 @@ class Advance:
             self._tell(node, container)
             if container.kind == Kind.WORKFLOW:
                 self._go_on_after(container)
+            elif container.kind == Kind.FLOW:
+                self._end_in_flow(container, node)
             if not container.unfinished and container.state == NodeState.STARTED:
                 closing.append(container)
         self.close(closing)
+
+    def _end_in_flow(self, flow: Node, node: Node) -> None:
+        """Note the end of a flow's function, which decides how the flow ends, or of a step that it may wait for."""
+        if node.position:
+            self._awaited.append(node.id)
+        elif flow.verdict is None:
+            flow.verdict = node.state
 
     def _go_on_after(self, root: Node) -> None:
         """Limit the time of the branches of a workflow when a part of it has ended; start a branch that waits for it.
@@ -251,24 +266,9 @@ class Advance:
         if workflow.state == WorkflowState.COMPLETED:
             emit(self.tx, "workflow.completed", workflow, total_steps=workflow.jobs, duration_ms=lasted)
         elif workflow.state not in (WorkflowState.CANCELLED, WorkflowState.RETRIED):
-            emit(self.tx, "workflow.failed", workflow, duration_ms=lasted, **self._why(workflow))
+            emit(self.tx, "workflow.failed", workflow, duration_ms=lasted, **why_failed(self.graph, workflow))
         elif workflow.state == WorkflowState.CANCELLED and not was_cancelled:
             emit(self.tx, "workflow.cancelled", workflow)
-
-    def _why(self, workflow: Workflow) -> dict[str, Any]:
-        """Return the cause of a failed workflow, for its event."""
-        if workflow.error is not None:
-            return {"error": _decode(workflow.error)}
-        self.graph.write_nodes()
-        rows = self.tx.execute(_FIRST_FAILURE, workflow.numbers)
-        for name, position, job_id, error, type, errors in rows:
-            return {
-                "failed_step_id": name or str(position),
-                "failed_step_type": type,
-                "failed_job_id": job_id,
-                "error": _decode(error) if error is not None else errors and _decode(errors)[-1],
-            }
-        return {}
 
     def _tell(self, node: Node, container: Node) -> None:
         """Emit the event of a completed or failed step."""
@@ -484,17 +484,3 @@ class Advance:
 
 
 _UPSTREAM: Final = {"code": "dependency_failed", "message": "A predecessor step did not succeed."}
-
-_FIRST_FAILURE: Final = """
-    SELECT
-        CASE WHEN c.kind = 'fallback' THEN c.name ELSE n.name END,
-        CASE WHEN c.kind = 'fallback' THEN c.position ELSE n.position END,
-        n.job_id, n.error, j.type, j.errors
-    FROM nodes AS n
-    JOIN nodes AS c ON c.id = n.parent
-    LEFT JOIN jobs AS j ON j.id = n.job_id
-    WHERE n.id BETWEEN ? AND ? AND n.state = 'failed' AND n.kind = 'job' AND n.tolerated = 0
-    ORDER BY n.finished_at, n.id
-    LIMIT 1
-"""
-"""Selects the job step that failed first. A step with a fallback, and the fallback, have the id of both together."""

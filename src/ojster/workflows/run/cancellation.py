@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Final, Literal
 
@@ -14,8 +14,9 @@ from ojster.core.job import NODE_BITS, Job
 from ojster.core.states import FINISHED
 from ojster.jobs.transitions import cancel_job, make_available
 from ojster.storage.transaction import JOB_COLUMNS, Transaction
-from ojster.workflows.node import NOT_STARTED, Kind, Node, NodeState
+from ojster.workflows.node import NOT_STARTED, Kind, Node, NodeState, body_of
 from ojster.workflows.run.advance import Advance
+from ojster.workflows.run.flow_wakeups import ask_to_cancel
 from ojster.workflows.run.graph import Graph, live_nodes
 from ojster.workflows.run.maps import park_map
 from ojster.workflows.run.start_quota import go_on_with_starts
@@ -70,7 +71,7 @@ def _cancel(run: Advance, workflow: Workflow, *, stop_active: bool = False, by: 
         if main.has_ended:
             _go_on_to_cancel(run, workflow, root, branches, stop_active=stop_active)
         else:
-            abort(run, workflow, main, NodeState.CANCELLED, _CANCELLED, active_too=stop_active)
+            abort(run, workflow, main, NodeState.CANCELLED, _CANCELLED, active_too=stop_active, flows_too=stop_active)
     if workflow.held_at is not None:
         release_now(run, workflow)
 
@@ -119,6 +120,7 @@ def abort(
     error: dict[str, Any],
     *,
     active_too: bool = False,
+    flows_too: bool = False,
     rest: Literal[NodeState.CANCELLED, NodeState.SKIPPED] = NodeState.CANCELLED,
 ) -> None:
     """Stop a node and everything inside it, and compensate the sagas inside it.
@@ -131,6 +133,8 @@ def abort(
         The error of nodes that have not started.
     active_too:
         Whether to cancel active jobs. By default they may finish, but are not retried.
+    flows_too:
+        Whether to end flows without asking them. By default those that have begun may clean up.
     rest:
         The final state of nodes that have not started. With ``skipped``, the containers around them complete.
     """
@@ -142,6 +146,7 @@ def abort(
             if node.parent is not None:
                 inside[node.parent].append(node)
     working: list[Node] = []
+    asked = set() if flows_too else ask_to_cancel(run.tx, _bodies(target, inside))
     waiting = [target]
     while waiting:
         node = waiting.pop()
@@ -155,10 +160,18 @@ def abort(
             if node is target or node.kind != Kind.SAGA:
                 node.verdict = (verdict if node is target else inner).value
                 graph.touch(node)
+            if node.kind == Kind.FLOW and body_of(node) in asked:
+                continue
             if node.kind == Kind.MAP and park_map(run.tx, node) and not node.unfinished:
                 run.close([node])
             waiting += [child for child in inside[node.id] if node.kind != Kind.SAGA or not child.position]
     _cancel_jobs(run, working, active_too=active_too)
+
+
+def _bodies(target: Node, inside: Mapping[int, Sequence[Node]]) -> list[int]:
+    """Return the nodes that run the functions of the flows to stop."""
+    nodes = [target, *(node for children in inside.values() for node in children)]
+    return [body_of(node) for node in nodes if node.kind == Kind.FLOW and node.state == NodeState.STARTED]
 
 
 def _cancel_jobs(run: Advance, nodes: Sequence[Node], *, active_too: bool) -> None:
@@ -174,7 +187,7 @@ def _cancel_jobs(run: Advance, nodes: Sequence[Node], *, active_too: bool) -> No
         "state IN ('available', 'scheduled', 'retryable', 'pending') AND (suspension IS NULL OR suspension = 'resumed')"
     )
     # Wait for the lock of suspended jobs: no other transaction will check the verdicts of their nodes.
-    on_hold = "state = 'pending' AND suspension IN ('complete', 'again', 'delay')"
+    on_hold = "state = 'pending' AND suspension IN ('complete', 'again', 'delay', 'flow')"
     steps = [(waiting, tx.skip_locked), (on_hold, tx.for_update)]
     if active_too:
         steps = [(f"(({waiting}) OR ({on_hold}) OR state = 'active')", tx.for_update)]

@@ -25,10 +25,10 @@ from ojster.workflows.run.graph import Graph
 from ojster.workflows.run.maps import add_to_mirrors, by_number, mirrors_of
 
 
-def grow(tx: Transaction, job: Job, steps: Sequence[bytes]) -> None:
-    """Add steps to the container of an active job: at the end of a chain, in parallel in a group or graph.
+def grow(tx: Transaction, job: Job, steps: Sequence[bytes]) -> list[Node]:
+    """Add steps to the container of an active job: at the end of a chain, in parallel in a group, a graph or a flow.
 
-    Nothing is added if the job's node was told to stop.
+    Return the new children of the container. Nothing is added if the job's node was told to stop.
 
     Raises
     ------
@@ -47,10 +47,10 @@ def grow(tx: Transaction, job: Job, steps: Sequence[bytes]) -> None:
     node = graph.nodes[job.node]
     container = _growing_container(graph, node, job)
     if node.verdict is not None:
-        return  # it was told to stop, so nothing new starts
+        return []  # it was told to stop, so nothing new starts
     workflow = graph.workflow_of(node)
     base = workflow.root
-    siblings = graph.children_with_names(container)
+    siblings = _siblings(graph, container)
     spec = graph.specs[container.id]
     mirrors = mirrors_of(graph, workflow, spec)
     ordered = spec.mirrors if container.kind != Kind.GROUP else []
@@ -91,13 +91,25 @@ def grow(tx: Transaction, job: Job, steps: Sequence[bytes]) -> None:
     for head in itertools.chain.from_iterable(undone_first):
         head.waiting += followed[head.id]
         graph.touch(head)
+    fresh = _join(graph, container, added)
+    run = Advance(graph)
+    run.decide(fresh)
+    run.go()
+    return fresh
+
+
+def _siblings(graph: Graph, container: Node) -> list[Node]:
+    """Return the children of a container that new ones may refer to; none of a flow, which may have thousands."""
+    return [] if container.kind == Kind.FLOW else graph.children_with_names(container)
+
+
+def _join(graph: Graph, container: Node, added: Sequence[Node]) -> list[Node]:
+    """Count the new children in their container, and return them."""
     fresh = [node for node in added if node.parent == container.id]
     container.total += len(fresh)
     container.unfinished += len(fresh)
     graph.touch(container)
-    run = Advance(graph)
-    run.decide(fresh)
-    run.go()
+    return fresh
 
 
 def _growing_container(graph: Graph, node: Node, job: Job) -> Node:

@@ -94,6 +94,8 @@ def _outcome(row: Sequence[Any]) -> NodeOutcome:
 def _counts(container: NodeOutcome, child: NodeOutcome) -> bool:
     """Return whether the result of a container is built from this child's, among others."""
     match container.kind:
+        case Kind.FLOW:
+            return child.position == 0
         case Kind.BATCH | Kind.SAGA:
             return child.position == 0 or _has_failed(container)
         case _ if _has_failed(container):

@@ -19,6 +19,7 @@ from ojster.workflows.node import (
 )
 from ojster.workflows.run.advance import Advance
 from ojster.workflows.run.creation import launch
+from ojster.workflows.run.flow_wakeups import forget_last_failures, forget_records
 from ojster.workflows.run.graph import Graph
 from ojster.workflows.run.maps import forget_elements, go_on_with_map, parked_of
 from ojster.workflows.run.states import change_node, change_workflow
@@ -115,6 +116,8 @@ def _named(graph: Graph, container: Node) -> str:
 def _apply(run: Advance, workflow: Workflow, reset: _Reset) -> list[Node]:
     """Write what was reset, and return the nodes of the workflow."""
     forget_elements(run.tx, reset.emptied)
+    forget_last_failures(run.tx, reset.retried_flows)
+    forget_records(run.tx, reset.restarted_flows)
     nodes = run.graph.drop(reset.dropped, reset.nodes)
     for container in reset.opened:
         go_on_with_map(run.tx, container)
@@ -172,6 +175,10 @@ class _Reset:
         """The ids of these maps."""
         self.opened: list[Node] = []
         """Containers that had ended, and go on."""
+        self.retried_flows: list[int] = []
+        """Flows that go on where they failed, by the node that runs the function."""
+        self.restarted_flows: list[int] = []
+        """Flows that begin anew, likewise."""
         for node in self.nodes:
             if node.parent is not None:
                 self._children[node.parent].append(node)
@@ -243,6 +250,11 @@ class _Reset:
     def _failed(self, node: Node) -> None:
         """Reset a node, and those inside it that did not succeed."""
         children = self._children[node.id]
+        if node.kind == Kind.FLOW and node.state != NodeState.WAITING:  # its function decides what runs again
+            self._clear(node, in_part=True)
+            self._unless_succeeded(children[0])
+            self.retried_flows.append(children[0].id)
+            return
         if node.kind == Kind.SAGA and node.state != NodeState.WAITING:
             steps, undoing = children
             if undoing.state == NodeState.COMPLETED:  # the compensation has undone all steps
@@ -269,6 +281,14 @@ class _Reset:
                 emptied.total = 0
             self.emptied.append(node.id)
             return
+        if node.kind == Kind.FLOW:
+            first, *asked = self._children[node.id]
+            for child in asked:
+                self.dropped.append(child)
+                self._drop(child)
+            self._children[node.id] = [first]
+            node.total = 1
+            self.restarted_flows.append(first.id)
         for child in self._children[node.id]:
             self._reset_all(child)
 

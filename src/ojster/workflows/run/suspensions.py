@@ -8,8 +8,6 @@ Spec: ojs-http-binding 7.8
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import StrEnum
-from typing import Final
 
 import msgspec
 
@@ -34,28 +32,13 @@ from ojster.jobs.transitions import (
 from ojster.storage.transaction import Transaction
 from ojster.workflows.node import Kind
 from ojster.workflows.run.advance import advance
+from ojster.workflows.run.flow_wakeups import wake
 from ojster.workflows.run.graph import Graph
 from ojster.workflows.run.steps import find_step
 from ojster.workflows.run.stopping import lock_workflows, stopped_nodes
 from ojster.workflows.stored_workflow import Workflow, find_workflow
+from ojster.workflows.suspension import SUSPENDED, SuspensionKind
 from ojster.workflows.wait import ATTRIBUTE, decode_wait, read_wait
-
-
-class SuspensionKind(StrEnum):
-    """Effect of resuming a suspended job."""
-
-    COMPLETE = "complete"
-    """The job completes, with the data that it is resumed with as its result."""
-    AGAIN = "again"
-    """The job runs again and receives the data that it is resumed with."""
-    DELAY = "delay"
-    """The job completes at its deadline, or earlier if it is resumed."""
-    RESUMED = "resumed"
-    """The job was resumed and runs again."""
-
-
-SUSPENDED: Final = (SuspensionKind.COMPLETE, SuspensionKind.AGAIN, SuspensionKind.DELAY)
-"""Values that mark a job as suspended."""
 
 
 class Resumption(msgspec.Struct, frozen=True):
@@ -95,7 +78,7 @@ class WorkflowResumption(msgspec.Struct, frozen=True):
     by: str | None = None
 
 
-def suspend_job(tx: Transaction, job: Job, *, again: bool, deadline: int | None) -> None:
+def suspend_job(tx: Transaction, job: Job, kind: SuspensionKind, deadline: int | None) -> None:
     """Suspend an active job until it is resumed or ``deadline`` has passed.
 
     The caller holds the lock of the job's workflow. If the workflow has told the job to stop, the job is cancelled
@@ -103,8 +86,8 @@ def suspend_job(tx: Transaction, job: Job, *, again: bool, deadline: int | None)
 
     Parameters
     ----------
-    again:
-        Whether the job runs again when it is resumed. The current attempt then does not count.
+    kind:
+        What happens when it is resumed. If it runs again, the current attempt does not count.
     deadline:
         End of the suspension, in microseconds since the epoch; ``None``: no deadline.
     """
@@ -116,8 +99,8 @@ def suspend_job(tx: Transaction, job: Job, *, again: bool, deadline: int | None)
     tx.note_attempt(job, "suspended", ran)
     attempt = job.attempt
     tx.move(job, JobState.PENDING.value)
-    job.suspension = SuspensionKind.AGAIN if again else SuspensionKind.COMPLETE
-    job.attempt -= again
+    job.suspension = kind
+    job.attempt -= kind in (SuspensionKind.AGAIN, SuspensionKind.FLOW)
     job.worker_id = None
     job.due_at = deadline
     tx.expect(deadline)
@@ -178,6 +161,8 @@ def _refusal(tx: Transaction, job: Job | None, item: Resumption) -> OjsterError 
         return no_job(item.job_id)
     if job.state != JobState.PENDING:
         why = "only a pending job can be activated"
+    elif job.suspension == SuspensionKind.FLOW:
+        why = "it runs a flow, which waits for its steps and messages; send it a message instead"
     elif job.suspension in SUSPENDED:
         return _check_form(tx, job, item)
     elif job.node is not None:
@@ -301,6 +286,9 @@ def end_suspension(tx: Transaction, job: Job) -> None:
     """
     if job.type == WAIT_TYPE and _remind(tx, job):
         return
+    if job.suspension == SuspensionKind.FLOW:
+        wake(tx, [job])
+        return
     suspension, job.suspension = job.suspension, None
     if suspension == SuspensionKind.DELAY:
         _complete(tx, job, None)
@@ -330,6 +318,8 @@ def add_resume_data(tx: Transaction, jobs: Sequence[Job]) -> None:
     resumed = {job.seq: job for job in jobs if job.suspension == SuspensionKind.RESUMED}
     if not resumed:
         return
+    for job in resumed.values():
+        job.resumed = b"null"  # so that a flow that was woken knows that it does not begin
     query = f"SELECT seq, data FROM resumptions WHERE seq {tx.among}"
     for seq, data in tx.execute(query, (tx.integers(sorted(resumed)),)):
         resumed[seq].resumed = data

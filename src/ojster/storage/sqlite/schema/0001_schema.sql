@@ -569,6 +569,50 @@ CREATE INDEX deferred_starts_next
 CREATE INDEX deferred_starts_workflow
     ON deferred_starts (workflow);
 
+-- What flows have asked for: local steps, awaited steps of the graph, messages. The node is the step that runs the flow's
+-- function. A flow that runs again gets what has ended, and goes on where it was (docs/flows.md).
+CREATE TABLE flow_records (
+    flow     INTEGER NOT NULL, -- the node of the job that runs the flow
+    key      TEXT    NOT NULL, -- the place in the program
+    kind     TEXT    NOT NULL, -- begin, step, run, receive or cancel
+    name     TEXT    NOT NULL, -- of the step, the job type, or the message
+    input    TEXT,             -- a digest of what it was asked for with
+    node     INTEGER,          -- of a run: the step that it waits for
+    asked_at INTEGER NOT NULL, -- in the time of the flow
+    ended_at INTEGER,          -- NULL: the flow waits for it
+    place    INTEGER,          -- in the order in which the flow saw ends, where more than one could have been next
+    seen_at  INTEGER,          -- when it saw it, in its time; NULL: when it ended
+    result   BLOB,
+    error    BLOB,             -- a JSON object
+    PRIMARY KEY (flow, key)
+) STRICT, WITHOUT ROWID;
+
+-- The record that waits for a step that has ended.
+CREATE INDEX flow_records_node
+    ON flow_records (node)
+    WHERE node IS NOT NULL;
+
+-- Messages to flows, in the order in which they came. They may come before the flow waits for them, or starts.
+CREATE TABLE flow_messages (
+    number          INTEGER PRIMARY KEY,
+    flow            INTEGER NOT NULL,
+    name            TEXT    NOT NULL,
+    idempotency_key TEXT,
+    sent_at         INTEGER NOT NULL,
+    sent_by         TEXT,
+    taken_by        TEXT,             -- the key of the record that received it; NULL: nobody has
+    data            BLOB    NOT NULL
+) STRICT;
+
+-- The next message of a name; those that were received are passed over.
+CREATE INDEX flow_messages_next
+    ON flow_messages (flow, name, number)
+    WHERE taken_by IS NULL;
+
+-- All messages of a flow: which one has an idempotency key; delete them.
+CREATE INDEX flow_messages_flow
+    ON flow_messages (flow, idempotency_key);
+
 -- Data that suspended jobs were resumed with, for the attempts that follow. Deleted with the job.
 CREATE TABLE resumptions (
     seq  INTEGER PRIMARY KEY, -- of the job

@@ -1,0 +1,235 @@
+"""``App.flow``: declares a function with durable steps, and starts it."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Coroutine
+from typing import Any, Concatenate, Final, Generic, ParamSpec, TypeVar, Unpack
+
+import msgspec
+from msgspec import Raw
+
+from ojster.api.workflow_handle import Run
+from ojster.client.plain_methods import plain
+from ojster.handlers.arguments import HandlerTypes
+from ojster.handlers.context import JobContext
+from ojster.handlers.flow import Flow, run_flow
+from ojster.handlers.job_decorator import check_free
+from ojster.handlers.job_options import JobOptions, JobOptionsDict, Retry, with_changes
+from ojster.handlers.job_type import JobType
+from ojster.jobs.names import read_type
+from ojster.workflows.declaration import Step, Workflow
+from ojster.workflows.plan.rules import is_job
+
+_encode: Final = msgspec.json.Encoder().encode
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+class FlowRun(Run, Generic[R]):
+    """A started flow, whose result has the type that its function returns.
+
+    Parameters
+    ----------
+    run:
+        The started workflow.
+    types:
+        The types of the function.
+
+    Examples
+    --------
+    >>> from ojster import App, Flow
+    >>> app = App("sqlite:///:memory:")
+    >>> @app.flow("greeting")
+    ... async def greet(flow: Flow, name: str) -> str:
+    ...     return await flow.receive("answer", str)
+    >>> run = greet.start("Ada")
+    >>> run.send("answer", "hello")
+    >>> run.state
+    'running'
+    >>> app.close()
+    """
+
+    def __init__(self, run: Run, types: HandlerTypes) -> None:
+        super().__init__(run._app, run.info)
+        self._types = types
+
+    async def aresult(self, timeout: float | None = None) -> R:
+        """Wait until the flow has ended, and return the result of its function. See ``Run.aresult``.
+
+        Parameters
+        ----------
+        timeout:
+            Maximum wait, in seconds. ``None``, the default: no limit.
+
+        Returns
+        -------
+        Any
+            The result, converted as the return annotation of the function says.
+
+        Raises
+        ------
+        TimeoutError, WorkflowFailed, WorkflowCancelled
+            See ``Run.aresult``.
+        """
+        result: R = self._types.convert_result(await super().aresult(timeout))
+        return result
+
+    result = plain(aresult)
+
+
+class FlowType(JobType[P, R], Generic[P, R]):
+    """A declared flow. ``App.flow`` creates it from a coroutine function.
+
+    Parameters
+    ----------
+    app, type, function, options, process:
+        See ``JobType``; the function runs the flow in a job.
+
+    Examples
+    --------
+    >>> import asyncio
+    >>> from ojster import App, Flow, Worker
+    >>> app = App("sqlite:///:memory:")
+    >>> @app.flow("greeting")
+    ... async def greet(flow: Flow, name: str) -> str:
+    ...     answer = await flow.receive("answer", str)
+    ...     return f"{name}: {answer}"
+    >>> async def main() -> None:
+    ...     run = await greet.astart("Ada")
+    ...     await run.asend("answer", "hello")
+    ...     await Worker(app).run(until_empty=True)
+    ...     print(await run.aresult())
+    ...     await app.aclose()
+    >>> asyncio.run(main())
+    Ada: hello
+    """
+
+    async def astart(self, /, *args: P.args, **kwargs: P.kwargs) -> FlowRun[R]:
+        """Start the flow with these arguments.
+
+        ``app.start(flow.s(…), timeout=…)`` starts it with options of the workflow.
+
+        Parameters
+        ----------
+        args, kwargs:
+            Arguments of the function, without the ``Flow``.
+
+        Returns
+        -------
+        FlowRun
+            The started flow.
+
+        Raises
+        ------
+        TypeError
+            The function does not take these arguments, or they are no JSON values.
+        BackendUnavailable
+            The server cannot be reached.
+        """
+        app: Any = self.app
+        return FlowRun(await app.astart(self.s(*args, **kwargs), name=self.type), self.types)
+
+    start = plain(astart)
+
+    def _wait(self, call: Coroutine[Any, Any, T]) -> T:
+        return self.app._event_loop_thread.call(call)
+
+    def s(self, *args: P.args, **kwargs: P.kwargs) -> Workflow:
+        """Return the flow with these arguments as a workflow, or as a step of one.
+
+        Parameters
+        ----------
+        args, kwargs:
+            Arguments of the function, without the ``Flow``.
+
+        Returns
+        -------
+        Workflow
+            The flow.
+
+        Raises
+        ------
+        TypeError
+            The function does not take these arguments, or they are no JSON values.
+        """
+        job: Step = super().s(*args, **kwargs)
+        return Workflow({"type": "flow", "job": job.wire})
+
+
+class FlowDeclarations:
+    """The decorator of flows, for ``App``."""
+
+    def flow(
+        self, type: str | None = None, **options: Unpack[JobOptionsDict]
+    ) -> Callable[[Callable[Concatenate[Flow, P], Coroutine[Any, Any, R]]], FlowType[P, R]]:
+        """Declare a coroutine function as a flow: a process that outlives crashes, deploys and weeks of waiting.
+
+        Parameters
+        ----------
+        type:
+            Name of the flow, such as ``order.fulfil``; by default the name of the function.
+        options:
+            Options of the job that runs the function; see ``JobOptions``. By default it is not retried if the function
+            raises an exception, and always if its worker was lost.
+
+        Returns
+        -------
+        Callable
+            A decorator. It turns the function into a ``FlowType``.
+
+        Raises
+        ------
+        InvalidRequest
+            The name or an option is malformed. The decorator raises it.
+        TypeError
+            The function is no coroutine function whose first parameter is a ``Flow``, or an option does not exist. The
+            decorator raises it.
+        ValueError
+            The type already has a handler. The decorator raises it.
+        """
+
+        def declare(function: Callable[Concatenate[Flow, P], Coroutine[Any, Any, R]]) -> FlowType[P, R]:
+            name = read_type(_encode(type or function.__name__))
+            register: Any = self
+            if not is_job({"type": Raw(_encode(name))}):
+                raise ValueError(f"{name!r} is a word for steps of workflows. Give the flow another name.")
+            check_free(name, register.handlers, function)
+            declared: FlowType[P, R] = FlowType(
+                register, name, _handler_of(name, function), with_changes(_OPTIONS, options), process=False
+            )
+            register.handlers[name] = declared
+            return declared
+
+        return declare
+
+
+_OPTIONS: Final = JobOptions(retry=Retry(max_attempts=100, give_up_on=[Exception]))
+"""A function that fails is not run again: it would get the same. An attempt whose lease has expired is."""
+
+
+def _handler_of(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the handler of the jobs that run a flow.
+
+    Raises
+    ------
+    TypeError
+        The function cannot be a flow.
+    """
+    parameters = list(inspect.signature(function).parameters.values())
+    if not inspect.iscoroutinefunction(function) or not parameters:
+        raise TypeError(
+            f"{name}: a flow is a coroutine function whose first parameter is the Flow: async def {function.__name__}"
+            "(flow: Flow, …)."
+        )
+
+    async def handler(context: JobContext, *args: Any) -> Any:
+        return await run_flow(function, context, *args)
+
+    functools.update_wrapper(handler, function)
+    first = parameters[0].replace(annotation=JobContext)
+    handler.__dict__["__signature__"] = inspect.signature(function).replace(parameters=[first, *parameters[1:]])
+    return handler

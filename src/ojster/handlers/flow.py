@@ -1,0 +1,433 @@
+"""What the function of a flow gets: durable steps, jobs, messages, time and compensation."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import inspect
+import logging
+import random
+import uuid
+from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
+from datetime import UTC, datetime
+from functools import cached_property, partial
+from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar, overload
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
+from ojster.client.file_transfer import restore
+from ojster.core.values import Seconds, to_json, to_seconds
+from ojster.files.file import may_refer
+from ojster.handlers.arguments import HandlerTypes, from_json
+from ojster.handlers.context import JobContext
+from ojster.handlers.flow_errors import RecordFailed, job_error, step_error
+from ojster.handlers.flow_execution import FlowExecution
+from ojster.handlers.job_type import JobType
+from ojster.workflows.declaration import Step
+from ojster.workflows.flow import NewRecord
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+_encode: Final = msgspec.json.Encoder(order="deterministic").encode
+
+
+class Flow:
+    """A running flow, as its function sees it: the first argument.
+
+    Ordinary asyncio works in the function: ``gather``, ``TaskGroup``, ``timeout``, ``sleep``, ``try`` and ``finally``.
+    After a crash, a deploy or a wait it runs again from its start, and what it has awaited comes back at once.
+    Everything that is not awaited through this object must therefore come out the same each time: take the time from
+    ``now``, random numbers from ``random``, and do input and output in steps.
+
+    Parameters
+    ----------
+    execution:
+        The run of the function.
+    key:
+        The key of the next thing that it is asked for; ``None``: by its place.
+
+    Examples
+    --------
+    >>> import asyncio
+    >>> from ojster import App, Flow, Worker
+    >>> app = App("sqlite:///:memory:")
+    >>> @app.job("price.quote")
+    ... def quote(carrier: str) -> int:
+    ...     return len(carrier)
+    >>> @app.flow("price.best")
+    ... async def best(flow: Flow, carriers: list[str]) -> int:
+    ...     quotes = await asyncio.gather(*(flow.run(quote, carrier) for carrier in carriers))
+    ...     return await flow.step("best", min, quotes)
+    >>> async def main() -> None:
+    ...     run = await best.astart(["north", "sea"])
+    ...     await Worker(app).run(until_empty=True)
+    ...     print(await run.aresult())
+    ...     await app.aclose()
+    >>> asyncio.run(main())
+    3
+    """
+
+    def __init__(self, execution: FlowExecution, key: str | None = None) -> None:
+        self._execution = execution
+        self._key = key
+
+    @property
+    def id(self) -> str:
+        """The id of the workflow that the flow is, or is a part of."""
+        return self._execution.workflow_id
+
+    @property
+    def job(self) -> JobContext:
+        """The job that runs the function at the moment."""
+        return self._execution.context
+
+    @property
+    def is_replaying(self) -> bool:
+        """Whether the function does again what it has done before."""
+        return self._execution.is_replaying
+
+    @property
+    def now(self) -> datetime:
+        """The time of the flow: that of the last event that it has got, the same each time it runs."""
+        return datetime.fromtimestamp(self._execution.loop.now / 1e6, UTC)
+
+    @cached_property
+    def random(self) -> random.Random:
+        """Random numbers that are the same each time the flow runs. Not for secrets."""
+        return random.Random(f"{self._execution.workflow_id} {self._execution.context.job.node}")
+
+    def uuid(self) -> uuid.UUID:
+        """Return a random UUID, the same each time the flow runs.
+
+        Returns
+        -------
+        uuid.UUID
+            The UUID, of version 4.
+        """
+        return uuid.UUID(int=self.random.getrandbits(128), version=4)
+
+    @cached_property
+    def log(self) -> logging.LoggerAdapter[logging.Logger]:
+        """A logger that is silent while the function does again what it has done before."""
+        logger = logging.getLogger(f"ojster.flow.{self._execution.context.job.type}")
+        logger.addFilter(lambda _: not self._execution.is_replaying)
+        return logging.LoggerAdapter(logger, {"workflow_id": self.id})
+
+    def keyed(self, key: str) -> Flow:
+        """Return the flow with a key for the next thing that it is asked for.
+
+        By default, the key is the name with its number in the task that asks, such as ``quote#2``. A key of one's own
+        keeps a step's record when steps are added before it or exchanged.
+
+        Parameters
+        ----------
+        key:
+            Unique in the flow, at most 500 characters.
+
+        Returns
+        -------
+        Flow
+            The same flow.
+        """
+        keyed = Flow(self._execution, key)
+        keyed.__dict__["random"] = self.random
+        return keyed
+
+    @overload
+    async def run(self, what: JobType[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+
+    @overload
+    async def run(self, what: Step, /) -> Any: ...
+
+    async def run(self, what: JobType[Any, Any] | Step, /, *args: Any, **kwargs: Any) -> Any:
+        """Run a job, another flow, or a workflow of declared steps, and return its result.
+
+        Any worker may run it, in any language. If the function is cancelled meanwhile, such as by
+        ``asyncio.timeout``, it is cancelled.
+
+        Parameters
+        ----------
+        what:
+            A declared job or flow, if need be with changed options (``charge.using(queue="cards")``), or steps.
+        args, kwargs:
+            The arguments of the job.
+
+        Returns
+        -------
+        Any
+            The result, converted as the annotations of the handler say.
+
+        Raises
+        ------
+        JobFailed, JobCancelled
+            It has failed after all its attempts, or was cancelled.
+        TypeError
+            The handler does not take these arguments.
+        """
+        step = what.s(*args, **kwargs) if isinstance(what, JobType) else what.whole
+        wire = step.wire
+        name = what.type if isinstance(what, JobType) else str(wire.get("id") or wire.get("name") or wire.get("type"))
+        key = self._execution.key_of(name, self._key)
+        added = Raw(to_json({**wire, "allow_failure": True, "display_name": key}))
+        record = self._record(key, "run", name, _digest(wire), added)
+        try:
+            result = await self._execution.ask(record)
+        except RecordFailed as failed:
+            raise job_error(name, failed.error) from None
+        restored = await self._restored(result)
+        return what.types.convert_result(restored) if isinstance(what, JobType) else restored
+
+    @overload
+    async def step(self, name: str, function: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
+
+    @overload
+    async def step(self, name: str, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
+
+    async def step(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Call a function here, in this worker, and record what it returns: a local step.
+
+        It runs at least once. When its result is on disk, it is returned, and it never runs again. A plain function
+        runs in a thread.
+
+        Parameters
+        ----------
+        name:
+            Name of the step.
+        function, args, kwargs:
+            The function and its arguments.
+
+        Returns
+        -------
+        Any
+            Its result, from JSON as its return annotation says.
+
+        Raises
+        ------
+        Exception
+            What it has raised, if the exception can be made again from its message; otherwise ``StepFailed``.
+        TypeError
+            Its result is not a JSON value.
+        """
+        key = self._execution.key_of(name, self._key)
+        record = self._record(key, "step", name, _digest([args, kwargs]))
+        try:
+            result = await self._execution.ask(record, partial(_call, function, args, kwargs))
+        except RecordFailed as failed:
+            raise step_error(name, failed.error) from None
+        return _result_types(name, function).convert_result(msgspec.json.decode(result))
+
+    async def sleep(self, duration: Seconds) -> None:
+        """Wait, without a worker. ``asyncio.sleep`` does the same.
+
+        Parameters
+        ----------
+        duration:
+            In seconds, or as a ``timedelta``.
+        """
+        await asyncio.sleep(to_seconds(duration))
+
+    @overload
+    async def receive(self, name: str, type: type[T], *, timeout: Seconds | None = None) -> T: ...
+
+    @overload
+    async def receive(self, name: str, type: None = None, *, timeout: Seconds | None = None) -> Any: ...
+
+    async def receive(self, name: str, type: Any = None, *, timeout: Seconds | None = None) -> Any:
+        """Wait for a message with this name (``Run.send``), without a worker, and return its data.
+
+        Messages are kept when they come, also before the flow waits for them, and received once, in their order.
+
+        Parameters
+        ----------
+        name:
+            Name of the message.
+        type:
+            What the data is converted to; by default a JSON value.
+        timeout:
+            Longest wait, in seconds or as a ``timedelta``; none by default.
+
+        Returns
+        -------
+        Any
+            The data.
+
+        Raises
+        ------
+        TimeoutError
+            No message has come in time.
+        TypeError
+            The data is not what ``type`` says.
+        """
+        record = self._record(self._execution.key_of(name, self._key), "receive", name, None)
+        limit = nullcontext() if timeout is None else asyncio.timeout(to_seconds(timeout))
+        async with limit:
+            result = await self._execution.ask(record)
+        data = msgspec.json.decode(result)
+        if type is None:
+            return data
+        try:
+            return msgspec.convert(data, type, dec_hook=from_json, str_keys=True)
+        except msgspec.ValidationError as error:
+            raise TypeError(f"The message {name!r} is not what the flow receives: {error}.") from None
+
+    def compensation(self) -> Compensation:
+        """Undo what an ``async with`` block has done if it fails or is cancelled, the last first.
+
+        Returns
+        -------
+        Compensation
+            The block, which is told what to undo.
+
+        Examples
+        --------
+        >>> async def order(flow, charge, refund, ship):
+        ...     async with flow.compensation() as undo:
+        ...         await undo.run(charge, 42, undo=refund)
+        ...         await flow.run(ship, 42)
+        """
+        return Compensation(self)
+
+    def _record(self, key: str, kind: Any, name: str, input: str | None, step: Raw | UnsetType = UNSET) -> NewRecord:
+        return NewRecord(key, kind, name, self._execution.loop.now, input, step=step)
+
+    async def _restored(self, result: Raw) -> Any:
+        """Return a result; one that is kept as a file is read in a step, because the function cannot do it itself."""
+        value = msgspec.json.decode(result)
+        if not may_refer(bytes(result)):
+            return value
+        return await self._execution.outside(restore(self.job.client, value, self.job.id))
+
+
+class Compensation:
+    """What a block of a flow has to undo; see ``Flow.compensation``.
+
+    Parameters
+    ----------
+    flow:
+        The flow.
+
+    Examples
+    --------
+    >>> import asyncio
+    >>> from ojster import App, Flow, Worker
+    >>> app = App("sqlite:///:memory:")
+    >>> @app.job("card.charge")
+    ... def charge(order: int) -> None: ...
+    >>> @app.job("card.refund")
+    ... def refund(order: int) -> None:
+    ...     print("refunded", order)
+    >>> @app.flow("order")
+    ... async def order(flow: Flow, number: int) -> None:
+    ...     async with flow.compensation() as undo:
+    ...         await undo.run(charge, number, undo=refund)
+    ...         raise ValueError("out of stock")
+    >>> async def main() -> None:
+    ...     run = await order.astart(42)
+    ...     await Worker(app).run(until_empty=True)
+    ...     print((await run.arefresh()).state)
+    ...     await app.aclose()
+    >>> asyncio.run(main())
+    refunded 42
+    failed
+    """
+
+    def __init__(self, flow: Flow) -> None:
+        self._flow = flow
+        self._undo: list[Callable[[], Awaitable[Any]]] = []
+
+    async def __aenter__(self) -> Self:
+        """Begin the block."""
+        return self
+
+    async def __aexit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        """Undo everything if the block has failed or was cancelled."""
+        if isinstance(error, Exception | asyncio.CancelledError):
+            await self.undo_all()
+
+    def add(self, undo: JobType[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> None:
+        """Undo something with a job if the block does not succeed.
+
+        Parameters
+        ----------
+        undo:
+            The job.
+        args, kwargs:
+            Its arguments.
+        """
+        self._undo.append(partial(self._flow.run, undo, *args, **kwargs))
+
+    async def run(self, what: JobType[..., R], /, *args: Any, undo: JobType[..., Any], **kwargs: Any) -> R:
+        """Run a job that another one undoes, with the same arguments, if the block does not succeed.
+
+        The undoing is planned before the job starts, so that what was half done is undone, too.
+
+        Parameters
+        ----------
+        what:
+            The job.
+        undo:
+            The job that undoes it.
+        args, kwargs:
+            The arguments of both.
+
+        Returns
+        -------
+        Any
+            The result of the job.
+
+        Raises
+        ------
+        JobFailed, JobCancelled
+            The job has failed, or was cancelled.
+        """
+        self.add(undo, *args, **kwargs)
+        return await self._flow.run(what, *args, **kwargs)
+
+    async def undo_all(self) -> None:
+        """Undo everything, the last first. Each is tried, and the first failure is raised at the end."""
+        failures: list[Exception] = []
+        while self._undo:
+            try:
+                await self._undo.pop()()
+            except Exception as failure:
+                failures.append(failure)
+        if failures:
+            raise failures[0]
+
+
+async def run_flow(
+    function: Callable[Concatenate[Flow, P], Awaitable[R]], context: JobContext, *args: P.args, **kwargs: P.kwargs
+) -> R:
+    """Run the function of a flow in the job of a context, as far as it comes."""
+    execution = FlowExecution(context, await context.client.flows.records(context.job.id))
+    call: Any = function(Flow(execution), *args, **kwargs)
+    result: R = await execution.run(call)
+    return result
+
+
+async def _call(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    if inspect.iscoroutinefunction(function):
+        return await function(*args, **kwargs)
+    done = await asyncio.to_thread(function, *args, **kwargs)
+    return await done if inspect.isawaitable(done) else done
+
+
+def _digest(value: Any) -> str | None:
+    """Return a digest of what something is asked for with; ``None`` if it has no JSON."""
+    try:
+        encoded = to_json(value)
+    except TypeError:
+        return None
+    return hashlib.blake2b(_encode(msgspec.json.decode(encoded)), digest_size=8).hexdigest()
+
+
+def _result_types(name: str, function: Callable[..., Any]) -> HandlerTypes:
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # such as min
+        signature = inspect.Signature()
+    return HandlerTypes(name, function, signature, 0)

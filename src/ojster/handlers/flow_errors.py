@@ -1,0 +1,105 @@
+"""What goes wrong in flows: as it is recorded, and as the function of the flow gets it."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import traceback
+from typing import Any
+
+from ojster.handlers.outcomes import Discard, JobCancelled, JobFailed
+
+
+class FlowChanged(Discard):
+    """The function of a flow asks for something else than what is recorded at the same place. Nothing is lost.
+
+    Correct the function and retry the workflow: it goes on where it was.
+
+    Parameters
+    ----------
+    args:
+        What is recorded, and what the function asks for.
+
+    Examples
+    --------
+    >>> from ojster import FlowChanged
+    >>> FlowChanged("At 'charge' the flow has recorded something else.").code
+    'flow_changed'
+    """
+
+    code = "flow_changed"
+
+
+class StepFailed(Exception):
+    """A local step of a flow has failed, with an exception that cannot be made again here.
+
+    Parameters
+    ----------
+    message:
+        The name of the step, and the type and message of the exception.
+    error:
+        The exception: ``type``, ``message`` and ``backtrace``.
+
+    Examples
+    --------
+    >>> from ojster import StepFailed
+    >>> StepFailed("total failed: Odd: 12", {"type": "Odd", "message": "12"}).error["type"]
+    'Odd'
+    """
+
+    def __init__(self, message: str, error: dict[str, Any]) -> None:
+        super().__init__(message)
+        self.error = error
+
+
+class RecordFailed(Exception):
+    """What a flow has asked for has failed.
+
+    Parameters
+    ----------
+    error:
+        The error of the record.
+    """
+
+    def __init__(self, error: dict[str, Any]) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+class Evicted(BaseException):
+    """The flow has left this process."""
+
+
+def described(error: Exception) -> dict[str, Any]:
+    """Return the error of a local step."""
+    kind = type(error)
+    return {
+        "type": kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}",
+        "message": str(error),
+        "backtrace": traceback.format_exception(error),
+    }
+
+
+def job_error(name: str, error: dict[str, Any]) -> Exception:
+    """Return the exception for a step of the graph that did not succeed."""
+    cause = error.get("error") or {}
+    if error.get("state") == "cancelled":
+        return JobCancelled(f"{name} was cancelled.")
+    message = f"{name} failed: {cause.get('type', cause.get('code', 'error'))}: {cause.get('message', '')}"
+    return JobFailed(message, cause)
+
+
+def step_error(name: str, error: dict[str, Any]) -> Exception:
+    """Return the exception that a local step has raised, made again from its type and its message."""
+    module, _, qualname = error["type"].rpartition(".")
+    kind: Any = sys.modules.get(module or "builtins")
+    for part in qualname.split("."):
+        kind = getattr(kind, part, None)
+    if inspect.isclass(kind) and issubclass(kind, Exception):
+        try:
+            made = kind(error["message"])
+        except Exception:  # its class takes other arguments
+            made = None
+        if made is not None and str(made) == error["message"]:
+            return made
+    return StepFailed(f"{name} failed: {error['type']}: {error['message']}", error)

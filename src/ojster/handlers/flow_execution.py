@@ -1,0 +1,477 @@
+"""Runs the function of a flow: gives it what is recorded, records what it asks for, and lets it wait without a worker.
+
+The function runs in a loop of its own (``FlowLoop``). When every task of it waits, the next event is given to it: the
+end of a record, or a timer, whichever came first. When there is none, what is new is sent to the server; unless a local
+step runs, the flow then leaves the worker. Each event is given alone, and its order is recorded wherever another could
+have come before it, so that the function takes the same way whenever it runs again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final, TypeVar
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
+from ojster.core.values import to_json
+from ojster.handlers.context import JobContext
+from ojster.handlers.flow_errors import Evicted, FlowChanged, RecordFailed, described
+from ojster.handlers.flow_loop import FlowLoop
+from ojster.handlers.outcomes import Reported
+from ojster.handlers.raised import Raised, value_of
+from ojster.workflows.flow import GIVEN_UP, MAX_KEY_LENGTH, FlowRecord, FlowRecords, NewRecord, Seen, Turn
+
+T = TypeVar("T")
+
+POLL_SECONDS: Final = 1.0
+"""Pause between looks for ends while a local step runs and something else is awaited, in seconds."""
+
+CANCELLATION: Final = "!cancel"
+BEGIN: Final = "!begin"
+
+_UNPLACED: Final = 1 << 62
+
+
+class FlowExecution:
+    """One run of the function of a flow, from its start to the point where it waits or ends.
+
+    Parameters
+    ----------
+    context:
+        The job that runs it.
+    given:
+        The records of the flow.
+    """
+
+    def __init__(self, context: JobContext, records: FlowRecords) -> None:
+        self.context = context
+        self.workflow_id = records.workflow_id
+        self._version = records.version
+        self._outer = asyncio.get_running_loop()
+        self._offset = records.now - _clock()
+        self._records = {record.key: record for record in records.records}
+        self._ended = {record.key for record in records.records if _counts(record)}
+        began_at = min((record.asked_at for record in records.records if record.kind != "cancel"), default=records.now)
+        self._has_begun = len(self._records) > 0
+        self.loop = FlowLoop(began_at, self._note_task)  # type: ignore[abstract]  # what is missing raises an error
+        self._paths: dict[asyncio.Task[Any], str] = {}
+        self._numbers: Counter[str] = Counter()
+        self._waiting: dict[str, asyncio.Future[Any]] = {}
+        self._due: list[tuple[int, int, bool, str]] = []
+        """Ends that the function waits for: place, time, whether it is the cancellation, key."""
+        self._place = max((record.place or 0 for record in records.records), default=0)
+        self.is_replaying = len(self._records) > 0
+        """Whether the function does again what it has done before."""
+        self._asked: set[str] = set()
+        self._unplaced: list[tuple[str, int]] = []
+        """Ends that the function has got when it waited for nothing else, with the times."""
+        self._outside: set[asyncio.Task[Any]] = set()
+        self._unstarted: dict[str, tuple[NewRecord, Callable[[], Awaitable[Any]]]] = {}
+        """Local steps that begin when the order of the ends that the function has got is on disk."""
+        self._steps: dict[str, asyncio.Task[None]] = {}
+        self._new: dict[str, NewRecord] = {}
+        self._seen: list[Seen] = []
+        self._given_up: list[str] = []
+        self._writing: asyncio.Task[None] | None = None
+        self._alarm: asyncio.TimerHandle | None = None
+        self._main: asyncio.Task[Any] | None = None
+        self._finished: asyncio.Future[Any] = self._outer.create_future()
+        self._failure: BaseException | None = None
+        self.is_closed = False
+        if CANCELLATION in self._records:
+            self._make_due(self._records[CANCELLATION])
+
+    # The owner
+
+    async def run(self, function: Coroutine[Any, Any, Any]) -> Any:
+        """Run the function; return its result, or raise what it raises.
+
+        Raises
+        ------
+        Reported
+            The flow waits, or was cancelled: the server knows.
+        """
+        self._main = self.loop.create_task(function)
+        self._outer.call_soon(self._pump)
+        try:
+            return value_of(await self._finished)
+        finally:
+            self._close()
+
+    def _close(self) -> None:
+        self.is_closed = True
+        for task in (*self._outside, *self._steps.values(), *([] if self._writing is None else [self._writing])):
+            task.cancel()
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self.loop.abandon()
+
+    def _finish(self, outcome: Any) -> None:
+        if not self._finished.done():
+            self._finished.set_result(outcome)
+
+    # Keys
+
+    def _note_task(self, task: asyncio.Task[Any], creator: asyncio.Task[Any] | None) -> None:
+        around = "" if creator is None else self._paths.get(creator, "")
+        coroutine: Any = task.get_coro()
+        name = getattr(coroutine, "__qualname__", "task")
+        if creator is None or name in TRANSPARENT:
+            self._paths[task] = around
+            return
+        self._paths[task] = self._numbered(around + name.rpartition(".")[2]) + "/"
+
+    def _numbered(self, name: str) -> str:
+        self._numbers[name] += 1
+        number = self._numbers[name]
+        return name if number == 1 else f"{name}#{number}"
+
+    def key_of(self, name: str, chosen: str | None) -> str:
+        """Return the key of what the running task asks for: its path, the name, and how often it has come."""
+        if chosen is not None:
+            return chosen[:MAX_KEY_LENGTH]
+        task = asyncio.current_task(self.loop)
+        path = "" if task is None else self._paths.get(task, "")
+        return self._numbered(f"{path}{name}")[-MAX_KEY_LENGTH:]
+
+    # What the function asks for
+
+    async def ask(
+        self,
+        record: NewRecord,
+        step: Callable[[], Awaitable[Any]] | None = None,
+    ) -> Raw:
+        """Return the result of a record, new or known, when its end is the next event.
+
+        Parameters
+        ----------
+        record:
+            What the function asks for.
+        step:
+            Runs a local step.
+
+        Raises
+        ------
+        FlowChanged
+            Something else is recorded under its key.
+        RecordFailed
+            It has failed.
+        """
+        self._check_open()
+        key = record.key
+        if key in self._asked:
+            raise self._stop(FlowChanged(f"The key {key!r} is used twice. Give one of them another: flow.keyed(…)."))
+        self._asked.add(key)
+        known = self._records.get(key)
+        if known is not None:
+            self._compare(known, record)
+        else:
+            self.is_replaying = False
+        future = self._waiting[key] = self.loop.create_future()
+        if known is not None and known.ended_at is not None:
+            self._make_due(known)
+        elif known is None and step is not None:
+            self._unstarted[key] = (record, step)
+        elif known is None:
+            self._new[key] = record
+            self._records[key] = FlowRecord(key, record.kind, record.name, record.asked_at, record.input)
+        try:
+            ended: FlowRecord = await future
+        except asyncio.CancelledError:
+            if not self.is_closed:
+                self._give_up(key)
+            raise
+        if ended.error is not UNSET:
+            raise RecordFailed(msgspec.json.decode(ended.error))
+        return Raw(b"null") if ended.result is UNSET else ended.result
+
+    def _check_open(self) -> None:
+        if self.is_closed:
+            raise Evicted
+        if asyncio._get_running_loop() is not self.loop:
+            raise RuntimeError("A flow can be asked only by its function, not in a local step or another thread.")
+        if self._failure is not None:
+            raise self._failure
+
+    def _compare(self, known: FlowRecord, asked: NewRecord) -> None:
+        """Refuse to give the end of a record to a function that asks for something else."""
+        is_other = known.input is not None and asked.input is not None and known.input != asked.input
+        if (known.kind, known.name) != (asked.kind, asked.name) or is_other:
+            how = " with other arguments" if is_other and known.name == asked.name else ""
+            message = (
+                f"At {asked.key!r} the flow has recorded {known.kind} {known.name!r}, and its function now asks for "
+                f"{asked.kind} {asked.name!r}{how}. Give the new one a key of its own (flow.keyed), or restore the "
+                "order; then retry the workflow."
+            )
+            raise self._stop(FlowChanged(message))
+
+    def _stop(self, failure: BaseException) -> BaseException:
+        """Let the flow end with a failure, whatever its function catches."""
+        self._failure = self._failure or failure
+        return failure
+
+    def _give_up(self, key: str) -> None:
+        """Note that the function no longer waits for something."""
+        self._waiting.pop(key, None)
+        if self._unstarted.pop(key, None) is not None:
+            return
+        if (step := self._steps.pop(key, None)) is not None:
+            step.cancel()
+        elif self._new.pop(key, None) is not None:
+            self._records.pop(key, None)
+        elif (known := self._records.get(key)) is not None and not _is_given_up(known):
+            self._given_up.append(key)
+            self._ended.add(key)
+
+    async def outside(self, call: Coroutine[Any, Any, T]) -> T:
+        """Return the result of a call in the worker's loop. The function gets no event meanwhile."""
+        future: asyncio.Future[T] = self.loop.create_future()
+        calling = self._outer.create_task(call)
+        self._outside.add(calling)
+
+        def done(ended: asyncio.Task[T]) -> None:
+            self._outside.discard(ended)
+            if self.is_closed or future.done():
+                return
+            if (error := ended.exception()) is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(ended.result())
+            self._pump()
+
+        calling.add_done_callback(done)
+        return await future
+
+    # Local steps
+
+    async def _run_step(self, record: NewRecord, step: Callable[[], Awaitable[Any]]) -> None:
+        result: Raw | UnsetType = UNSET
+        error: Raw | UnsetType = UNSET
+        try:
+            result = Raw(to_json(await step()))
+        except asyncio.CancelledError:
+            raise
+        except Exception as raised:
+            error = Raw(to_json(described(raised)))
+        ended_at = max(self._now, record.asked_at)
+        self._new[record.key] = msgspec.structs.replace(record, result=result, error=error, ended_at=ended_at)
+        self._outer.call_soon(self._pump)
+
+    # Events
+
+    @property
+    def _now(self) -> int:
+        """The time of the server, as far as it is known here."""
+        return _clock() + self._offset
+
+    def _make_due(self, record: FlowRecord) -> None:
+        if not _is_given_up(record):
+            at = record.seen_at if record.seen_at is not None else record.ended_at
+            place = _UNPLACED if record.place is None else record.place
+            heapq.heappush(self._due, (place, at or 0, record.key == CANCELLATION, record.key))
+
+    def _pump(self) -> None:
+        """Run the function as far as it comes."""
+        if self.is_closed or self._finished.done():
+            return
+        try:
+            while True:
+                self.loop.run_ready()
+                if self._failure is not None:
+                    self._finish(Raised(self._failure))
+                    return
+                if self._outside:
+                    return
+                if self._main is None or self._main.done():
+                    self._write_last()
+                    return
+                if not self._give_next():
+                    break
+            self._wait()
+        except BaseException as error:
+            self._finish(Raised(error))
+
+    def _give_next(self) -> bool:
+        """Give the function its next event; return whether there was one."""
+        while self._due and self._due[0][3] not in self._waiting and not self._due[0][2]:
+            heapq.heappop(self._due)  # no longer awaited
+        timer = self.loop.next_timer
+        if not self._due:
+            if timer is None or timer > self._now:
+                return False
+            self.loop.fire()
+            return True
+        place, ended_at, _, key = self._due[0]
+        at = max(ended_at, self.loop.now)
+        if timer is not None and timer <= at:
+            self.loop.fire()
+            return True
+        heapq.heappop(self._due)
+        self._give(key, at, is_placed=place != _UNPLACED, is_clear=len(self._waiting) == 1 and timer is None)
+        return True
+
+    def _give(self, key: str, at: int, *, is_placed: bool, is_clear: bool) -> None:
+        record = self._records[key]
+        if key == CANCELLATION and not is_placed:  # it may come at any time, so that the order of all others counts
+            for earlier, seen_at in self._unplaced:
+                self._note_place(earlier, seen_at)
+            self._unplaced = []
+        if is_placed or (is_clear and at == record.ended_at and key != CANCELLATION):
+            self._unplaced += [] if is_placed else [(key, at)]
+        else:
+            self._note_place(key, at)
+        self.loop.now = at
+        if key == CANCELLATION:
+            assert self._main is not None
+            self._main.cancel()
+            return
+        future = self._waiting.pop(key)
+        if not future.done():
+            future.set_result(record)
+
+    def _note_place(self, key: str, at: int) -> None:
+        self._place += 1
+        self._seen.append(Seen(key, self._place, at))
+
+    # The server
+
+    def _wait(self) -> None:
+        """Send what is new; leave the worker unless a local step runs."""
+        self.is_replaying = False
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        if self._writing is not None:
+            return
+        if self._unstarted and self._seen:  # else it could take another way after a crash, when the steps have run
+            self._write(suspends=False)
+            return
+        for key, (record, step) in self._unstarted.items():
+            self._steps[key] = self._outer.create_task(self._run_step(record, step))
+        self._unstarted = {}
+        is_busy = any(key not in self._new for key in self._steps)
+        steps_ended = any(record.kind == "step" for record in self._new.values())
+        if self._new and (is_busy or steps_ended):
+            self._write(suspends=False)
+        elif not is_busy:
+            self._write(suspends=True)
+        else:
+            timer = self.loop.next_timer
+            pauses = [] if timer is None else [max(0, timer - self._now) / 1e6]
+            if len(self._waiting) > len(self._steps):
+                pauses.append(POLL_SECONDS)
+            if pauses:
+                self._alarm = self._outer.call_later(min(pauses), self._look)
+
+    def _look(self) -> None:
+        """Fire the timers that are due, or ask the server what has ended."""
+        self._alarm = None
+        timer = self.loop.next_timer
+        if (timer is None or timer > self._now) and self._writing is None:
+            self._write(suspends=False)
+        else:
+            self._pump()
+
+    def _write(self, *, suspends: bool) -> None:
+        self._writing = self._outer.create_task(self._take_turn(suspends=suspends))
+
+    def _write_last(self) -> None:
+        """End the flow when nothing is left to be said to the server."""
+        assert self._main is not None
+        for task in self.loop.tasks:
+            task.cancel()
+        self.loop.run_ready()
+        is_cancelled = self._main.cancelled() and CANCELLATION in self._records
+        if self._writing is not None:
+            return
+        if is_cancelled or self._given_up:
+            self._writing = self._outer.create_task(self._take_turn(suspends=False, was_cancelled=is_cancelled))
+        elif self._main.cancelled():
+            self._finish(Raised(asyncio.CancelledError("The function of the flow was cancelled.")))
+        elif (error := self._main.exception()) is not None:
+            self._finish(Raised(error))
+        else:
+            self._finish(self._main.result())
+
+    async def _take_turn(self, *, suspends: bool, was_cancelled: bool = False) -> None:
+        job = self.context.job
+        sent, self._new = self._new, {}
+        seen, self._seen = self._seen, []
+        given_up, self._given_up = self._given_up, []
+        records = list(sent.values())
+        if not self._has_begun and (suspends or self.loop.now != self.loop.began_at):
+            records.insert(0, NewRecord(BEGIN, "begin", "", self.loop.began_at))
+        self._has_begun = self._has_begun or len(records) > 0
+        turn = Turn(
+            job.id,
+            self.context.worker_id,
+            job.attempt,
+            job.started_at,
+            tuple(records),
+            tuple(seen),
+            tuple(given_up),
+            suspends,
+            self.loop.next_timer if suspends else None,
+            self._version,
+            len(self._ended) - len(given_up),
+            was_cancelled,
+        )
+        try:
+            answer = await self.context.client.flows.turn(turn)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # nothing was said, or nobody knows: the job runs again, or has lost its lease
+            self._finish(Raised(error))
+            return
+        finally:
+            self._writing = None
+        if answer.suspended:
+            self._finish(Raised(Reported()))
+            return
+        self._version = answer.version
+        self._offset = max(self._offset, answer.now - _clock())
+        for key, record in sent.items():
+            if record.kind == "step":
+                self._steps.pop(key, None)
+                self._take_in(_as_record(record))
+        for ended in answer.records:
+            known = self._records.get(ended.key)
+            if ended.key not in self._ended and (known is None or known.ended_at is None):
+                self._take_in(ended)
+        self._outer.call_soon(self._pump)
+
+    def _take_in(self, record: FlowRecord) -> None:
+        """Take in the end of a record, which is on disk."""
+        self._records[record.key] = record
+        if _counts(record):
+            self._ended.add(record.key)
+        if record.key in self._waiting or record.key == CANCELLATION:
+            self._make_due(record)
+
+
+def _clock() -> int:
+    return time.time_ns() // 1000
+
+
+def _counts(record: FlowRecord) -> bool:
+    """Return whether a record is one of those whose ends others bring about."""
+    return record.ended_at is not None and record.kind in ("run", "receive", "cancel")
+
+
+def _is_given_up(record: FlowRecord) -> bool:
+    return record.error is not UNSET and bytes(record.error) == GIVEN_UP
+
+
+def _as_record(new: NewRecord) -> FlowRecord:
+    return FlowRecord(
+        new.key, new.kind, new.name, new.asked_at, new.input, new.ended_at, result=new.result, error=new.error
+    )
+
+
+TRANSPARENT: Final = frozenset({"Flow.run", "Flow.step", "Flow.receive", "Flow.sleep"})
+"""Coroutines that are no part of the path of a key: ``gather(flow.run(…), flow.run(…))`` has one task for each."""

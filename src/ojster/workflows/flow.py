@@ -1,0 +1,185 @@
+"""Flows: functions with durable steps. What a worker that runs one and the server say to each other.
+
+A flow is a container of the graph. Its first step is the job that runs the function; the others are those that the
+function has asked for. Everything that it asks for is a record under a key, which follows from the place in the
+program. The function runs again from its start whenever the job does, and gets the ends of its records. Times are
+microseconds since the epoch.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal
+
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+
+MAX_KEY_LENGTH: Final = 500
+"""Maximum length of the key of a record, in characters."""
+
+MAX_RECORDS_AT_ONCE: Final = 1_000
+"""Maximum number of records that a worker sends at once."""
+
+MAX_MESSAGES: Final = 10_000
+"""Maximum number of messages that wait for a flow."""
+
+MAX_MESSAGE_BYTES: Final = 262_144
+"""Maximum size of a message, in bytes of JSON."""
+
+GIVEN_UP: Final = b'{"state":"given_up","error":null}'
+"""The error of a record that the flow itself no longer waits for: it never gets the end."""
+
+Key = Annotated[str, Meta(min_length=1, max_length=MAX_KEY_LENGTH)]
+
+RecordKind = Literal["begin", "step", "run", "receive", "cancel"]
+"""What a record is: the beginning of the flow, the outcome of a local step, an awaited step of the graph, an awaited
+message, or that the flow was cancelled."""
+
+
+class FlowRecord(Struct, frozen=True, omit_defaults=True):
+    """What a flow has asked for, and how it has ended.
+
+    Parameters
+    ----------
+    key:
+        Its place in the program, unique in the flow.
+    name:
+        Name of the step, the job type, or the name of the message.
+    asked_at:
+        When the flow asked for it, in the time of the flow.
+    input:
+        Digest of what it was asked for with, so that a change of the program is noticed; ``None``: not compared.
+    ended_at:
+        When it ended; ``None``: not yet.
+    place:
+        Its place among the ends that the flow has seen, where more than one could have been the next.
+    seen_at:
+        When the flow saw its end, in its time; ``None``: at ``ended_at``.
+    result, error:
+        Any JSON value; and an object with ``state`` and ``error``, or ``type`` and ``message``, if it failed.
+    """
+
+    key: Key
+    kind: RecordKind
+    name: str
+    asked_at: int
+    input: str | None = None
+    ended_at: int | None = None
+    place: int | None = None
+    seen_at: int | None = None
+    result: Raw | UnsetType = UNSET
+    error: Raw | UnsetType = UNSET
+
+
+class NewRecord(Struct, frozen=True, omit_defaults=True):
+    """Something that a flow asks for, or the outcome of a local step; see ``FlowRecord``.
+
+    Parameters
+    ----------
+    step:
+        Of a ``run``: the step to add to the graph.
+    """
+
+    key: Key
+    kind: Literal["begin", "step", "run", "receive"]
+    name: str
+    asked_at: int
+    input: str | None = None
+    ended_at: int | None = None
+    result: Raw | UnsetType = UNSET
+    error: Raw | UnsetType = UNSET
+    step: Raw | UnsetType = UNSET
+
+
+class Seen(Struct, frozen=True):
+    """An end that the flow has seen, with its place among the others, and the time of the flow."""
+
+    key: Key
+    place: int
+    at: int
+
+
+class Turn(Struct, frozen=True):
+    """What a flow has done since its worker last said so.
+
+    Parameters
+    ----------
+    records:
+        What it asks for, and outcomes of local steps.
+    seen:
+        The ends that it has seen, if their order is not clear otherwise.
+    cancelled:
+        Keys of steps and messages that it no longer waits for. Steps are cancelled.
+    suspends:
+        Whether the flow waits, and leaves the worker, unless something has ended that it does not know.
+    wakes_at:
+        When a suspended flow runs again at the latest; ``None``: when something ends.
+    version, ended:
+        With ``suspends``: the version of the workflow that the worker knows, and how many of the flow's runs and
+        messages have ended as far as it knows.
+    was_cancelled:
+        Whether the flow has ended because it was cancelled.
+    """
+
+    job_id: str
+    worker_id: str | None = None
+    attempt: int | None = None
+    started_at: int | None = None
+    records: tuple[NewRecord, ...] = ()
+    seen: tuple[Seen, ...] = ()
+    cancelled: tuple[str, ...] = ()
+    suspends: bool = False
+    wakes_at: int | None = None
+    version: int = 0
+    ended: int = 0
+    was_cancelled: bool = False
+
+
+class FlowRecords(Struct, frozen=True):
+    """The records of a flow.
+
+    Parameters
+    ----------
+    workflow_id, version:
+        Its workflow, and the version of that.
+    now:
+        The time of the server.
+    records:
+        All of them when the flow begins to run; after a turn, those that wait no longer.
+    suspended:
+        Whether the flow has left its worker.
+    """
+
+    workflow_id: str
+    version: int
+    now: int
+    records: list[FlowRecord]
+    suspended: bool = False
+
+
+class FlowMessage(Struct, frozen=True):
+    """A message to a flow.
+
+    Parameters
+    ----------
+    workflow_id:
+        The workflow.
+    name:
+        What the flow receives it by.
+    data:
+        Any JSON value.
+    step:
+        Path of the step that is the flow; ``None``: the workflow is the flow.
+    idempotency_key:
+        A message with the same key is not kept twice.
+    by:
+        Name of the sender, if it is known.
+    tenant:
+        The tenant of the sender; ``None``: any.
+    """
+
+    workflow_id: str
+    name: str
+    data: bytes
+    step: str | None = None
+    idempotency_key: str | None = None
+    by: str | None = None
+    tenant: str | None = None

@@ -1,0 +1,96 @@
+"""The JSON of requests and answers about flows. Times are microseconds since the epoch."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+import msgspec
+from msgspec import Meta, Raw, Struct
+
+from ojster.core.timestamps import format_optional, parse_timestamp
+from ojster.core.wire import Count, FromWorker, Identifier
+from ojster.jobs.wire import Start
+from ojster.workflows.flow import MAX_RECORDS_AT_ONCE, FlowRecord, FlowRecords, Key, NewRecord, Seen, Turn
+
+
+class TurnBody(FromWorker, Struct, omit_defaults=True):
+    """What a flow has done since its worker last said so.
+
+    ``records``: what it asks for, and outcomes of local steps. ``seen``: the order in which it has seen ends, where
+    that is not clear otherwise. ``cancelled``: keys of what it no longer waits for. With ``suspends``, it waits and
+    leaves the worker until something ends, at the latest at ``wakes_at``, unless more than ``ended`` runs and messages
+    have ended since ``version``. ``was_cancelled``: it has ended because it was cancelled.
+    """
+
+    records: Annotated[list[NewRecord], Meta(max_length=MAX_RECORDS_AT_ONCE)] = []
+    seen: Annotated[list[Seen], Meta(max_length=MAX_RECORDS_AT_ONCE)] = []
+    cancelled: Annotated[list[Key], Meta(max_length=MAX_RECORDS_AT_ONCE)] = []
+    suspends: bool = False
+    wakes_at: Count | None = None
+    version: Count = 0
+    ended: Count = 0
+    was_cancelled: bool = False
+    worker_id: Identifier | None = None
+    attempt: Count | None = None
+    started_at: Start | None = None
+
+    @classmethod
+    def of(cls, turn: Turn) -> TurnBody:
+        """Return the body of a request with a turn."""
+        members: dict[str, Any] = {name: getattr(turn, name) for name in _SAME}
+        members |= {name: list(getattr(turn, name)) for name in _LISTS}
+        return cls(**members, started_at=format_optional(turn.started_at))
+
+    def turn(self, job_id: str) -> Turn:
+        """Return the turn of the flow that a job runs."""
+        members: dict[str, Any] = {name: getattr(self, name) for name in _SAME}
+        members |= {name: tuple(getattr(self, name)) for name in _LISTS}
+        started_at = None if self.started_at is None else parse_timestamp(self.started_at)
+        return Turn(job_id, **members, started_at=started_at)
+
+
+_SAME: Final = ("suspends", "wakes_at", "version", "ended", "was_cancelled", "worker_id", "attempt")
+_LISTS: Final = ("records", "seen", "cancelled")
+
+
+class FlowAnswer(Struct):
+    """The records of a flow: all of them, or those that wait no longer."""
+
+    workflow_id: str
+    version: Count
+    now: Count
+    records: list[FlowRecord]
+    suspended: bool
+
+    @classmethod
+    def of(cls, records: FlowRecords) -> FlowAnswer:
+        """Return the answer with records."""
+        return cls(records.workflow_id, records.version, records.now, records.records, records.suspended)
+
+    def content(self) -> FlowRecords:
+        """Return the records in the answer."""
+        return FlowRecords(self.workflow_id, self.version, self.now, self.records, self.suspended)
+
+
+class MessageBody(Struct):
+    """A message to a flow: a name by which it is received, and any JSON value.
+
+    ``step`` is the path of a step that is the flow, if the workflow itself is none. A message with an
+    ``idempotency_key`` that the flow has got already is not kept again.
+    """
+
+    name: Identifier
+    data: Raw = Raw(b"null")
+    step: str | None = None
+    idempotency_key: Identifier | None = None
+
+
+class SentAnswer(Struct):
+    """A message was kept."""
+
+    sent: bool
+    workflow_id: str
+
+
+TURN: Final = msgspec.json.Decoder(TurnBody)
+MESSAGE: Final = msgspec.json.Decoder(MessageBody)

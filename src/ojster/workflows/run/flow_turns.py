@@ -1,0 +1,343 @@
+"""What workers say of the flows that they run: records, and that a flow waits; and messages to flows.
+
+An outcome of a local step is one insert, under the lock of the job alone. Whatever concerns the graph is done under the
+lock of the workflow, which all take that end something for a flow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from msgspec import UNSET, Raw, UnsetType
+
+from ojster.core.errors import Conflict, InvalidRequest, OjsterError
+from ojster.core.job import Job
+from ojster.jobs.leases import refusal_of_attempt
+from ojster.jobs.queries import no_job, no_workflow
+from ojster.jobs.transitions import cancel_job
+from ojster.storage.call import for_each
+from ojster.storage.transaction import ColumnType, Transaction
+from ojster.workflows.flow import GIVEN_UP, MAX_MESSAGES, FlowMessage, FlowRecord, FlowRecords, NewRecord, Turn
+from ojster.workflows.node import Kind, NodeState, body_of
+from ojster.workflows.run.advance import Advance, advance
+from ojster.workflows.run.cancellation import abort
+from ojster.workflows.run.flow_wakeups import end_awaited, wake_flows
+from ojster.workflows.run.graph import Graph
+from ojster.workflows.run.growth import grow
+from ojster.workflows.run.steps import find_step
+from ojster.workflows.run.suspensions import suspend_job
+from ojster.workflows.stored_workflow import FINAL_STATES, find_workflow
+from ojster.workflows.suspension import SuspensionKind
+
+_NEW: Final[dict[str, ColumnType]] = {
+    "flow": "bigint",
+    "key": "text",
+    "kind": "text",
+    "name": "text",
+    "input": "text",
+    "node": "bigint",
+    "asked_at": "bigint",
+    "ended_at": "bigint",
+    "result": "bytea",
+    "error": "bytea",
+}
+
+_COLUMNS: Final = "key, kind, name, asked_at, input, ended_at, place, seen_at, result, error"
+
+
+@for_each
+def find_records(tx: Transaction, id: str) -> FlowRecords | OjsterError:
+    """Return all records of the flow that a job runs."""
+    job = tx.find_jobs([id]).get(id)
+    if job is None or job.node is None:
+        return no_job(id) if job is None else _no_flow(job)
+    rows = tx.execute(f"SELECT {_COLUMNS} FROM flow_records WHERE flow = :flow", {"flow": job.node})
+    return _records(tx, job, [_record(row) for row in rows])
+
+
+def _record(row: Sequence[Any]) -> FlowRecord:
+    *values, result, error = row
+    record: Any = FlowRecord
+    made: FlowRecord = record(*values, UNSET if result is None else Raw(result), UNSET if error is None else Raw(error))
+    return made
+
+
+def _records(tx: Transaction, job: Job, records: list[FlowRecord], *, suspended: bool = False) -> FlowRecords:
+    ((id, version),) = tx.execute("SELECT id, version FROM workflows WHERE seq = :seq", {"seq": job.workflow})
+    return FlowRecords(str(id), version, tx.now, records, suspended)
+
+
+def _no_flow(job: Job) -> OjsterError:
+    return InvalidRequest(f"The job {job.id} runs no flow. Only the job of a flow has records.", field="job_id")
+
+
+def take_turns(tx: Transaction, turns: Sequence[Turn]) -> list[FlowRecords | OjsterError]:
+    """FlowRecord what flows have done; suspend those that wait. Return what has ended for each, or its refusal."""
+    jobs = tx.lock_jobs([turn.job_id for turn in turns])
+    concerns_graph = [jobs[turn.job_id] for turn in turns if turn.job_id in jobs and _concerns_graph(turn)]
+    graph = Graph(tx)
+    if seqs := {job.workflow for job in concerns_graph if job.workflow is not None}:
+        graph.lock(seqs)
+    results: list[FlowRecords | OjsterError] = []
+    for turn in turns:
+        job = jobs.get(turn.job_id)
+        refusal = refusal_of_attempt(job, turn)
+        if job is None or refusal is not None:
+            assert refusal is not None
+            results.append(refusal)
+            continue
+        try:
+            with tx.savepoint():
+                results.append(_take(tx, job, turn))
+        except OjsterError as refused:
+            results.append(refused)
+    advance(tx)
+    return results
+
+
+def _concerns_graph(turn: Turn) -> bool:
+    return bool(turn.suspends or turn.was_cancelled or turn.cancelled) or any(
+        record.kind in ("run", "receive") for record in turn.records
+    )
+
+
+def _take(tx: Transaction, job: Job, turn: Turn) -> FlowRecords:
+    if job.node is None:
+        raise _no_flow(job)
+    if not _concerns_graph(turn):
+        _insert(tx, job.node, [(record, None) for record in turn.records])
+        _note_seen(tx, job.node, turn)
+        return FlowRecords("", turn.version, tx.now, [])
+    rows = tx.execute("SELECT kind FROM nodes WHERE id = (SELECT parent FROM nodes WHERE id = :id)", {"id": job.node})
+    if not rows or rows[0][0] != Kind.FLOW:
+        raise _no_flow(job)
+    has_news = turn.suspends and _has_new_ends(tx, job, turn)
+    _note_seen(tx, job.node, turn)
+    _cancel_awaited(tx, job, turn.cancelled)
+    has_news |= _ask(tx, job, turn.records)
+    has_news |= _receive(tx, job.node)
+    if turn.was_cancelled:
+        cancel_job(tx, job, by_itself=True)
+        return _records(tx, job, [], suspended=True)
+    is_over = turn.wakes_at is not None and turn.wakes_at <= tx.now
+    if turn.suspends and not has_news and not is_over:
+        suspend_job(tx, job, SuspensionKind.FLOW, turn.wakes_at)
+        return _records(tx, job, [], suspended=True)
+    rows = tx.execute(
+        f"SELECT {_COLUMNS} FROM flow_records WHERE flow = :flow AND kind <> 'step' AND ended_at IS NOT NULL",
+        {"flow": job.node},
+    )
+    return _records(tx, job, [_record(row) for row in rows])
+
+
+def _insert(tx: Transaction, flow: int, records: Sequence[tuple[NewRecord, int | None]]) -> None:
+    """Insert records, each with the node that it waits for.
+
+    Raises
+    ------
+    Conflict
+        There is one with this key: another worker has run the flow meanwhile.
+    """
+    if not records:
+        return
+    keys = [record.key for record, _ in records]
+    for (key,) in tx.execute(
+        f"SELECT key FROM flow_records WHERE flow = ? AND key IN ({', '.join('?' * len(keys))})", (flow, *keys)
+    ):
+        raise Conflict(f"The flow has a record {key!r} already. Another worker has run it meanwhile.", key=key)
+    tx.insert_rows(
+        "flow_records",
+        _NEW,
+        [
+            (
+                flow,
+                record.key,
+                record.kind,
+                record.name,
+                record.input,
+                node,
+                record.asked_at,
+                record.ended_at,
+                _stored(record.result),
+                _stored(record.error),
+            )
+            for record, node in records
+        ],
+    )
+
+
+def _stored(value: Raw | UnsetType) -> bytes | None:
+    return None if value is UNSET else bytes(value)
+
+
+def _note_seen(tx: Transaction, flow: int, turn: Turn) -> None:
+    """Keep the order in which the flow has seen ends: it takes the same branches when it runs again."""
+    tx.execute_many(
+        "UPDATE flow_records SET place = ?, seen_at = ? WHERE flow = ? AND key = ?",
+        [(seen.place, seen.at, flow, seen.key) for seen in turn.seen],
+    )
+
+
+def _ask(tx: Transaction, job: Job, records: Sequence[NewRecord]) -> bool:
+    """Insert records; add the steps of runs to the flow. Return whether one of them has ended at once."""
+    assert job.node is not None
+    runs = [record for record in records if record.kind == "run"]
+    others: list[tuple[NewRecord, int | None]] = [(record, None) for record in records if record.kind != "run"]
+    if any(record.step is UNSET for record in runs):
+        raise InvalidRequest("A record of the kind 'run' needs a 'step'.", field="records")
+    nodes = grow(tx, job, [_stored(record.step) or b"" for record in runs]) if runs else []
+    if runs and not nodes:
+        raise Conflict(f"The flow of the job {job.id} was stopped. It can add no steps.", job_id=job.id)
+    _insert(tx, job.node, [*others, *zip(runs, [node.id for node in nodes], strict=True)])
+    ended = [node.id for node in nodes if node.has_ended]  # at once: such as an empty map, or a refused job
+    end_awaited(tx, ended)
+    return bool(ended)
+
+
+def _cancel_awaited(tx: Transaction, job: Job, keys: Sequence[str]) -> None:
+    """Cancel the steps that a flow no longer waits for; put back messages that it has not seen."""
+    if not keys:
+        return
+    assert job.node is not None
+    places = ", ".join("?" * len(keys))
+    rows = tx.execute(
+        f"SELECT key, kind, node FROM flow_records WHERE flow = ? AND key IN ({places})", (job.node, *keys)
+    )
+    received = [key for key, kind, _ in rows if kind == "receive"]
+    for key in received:
+        tx.execute("UPDATE flow_messages SET taken_by = NULL WHERE flow = ? AND taken_by = ?", (job.node, key))
+    tx.execute(
+        f"""
+        UPDATE flow_records
+        SET ended_at = ?, result = NULL, error = ?
+        WHERE flow = ? AND key IN ({places}) AND (ended_at IS NULL OR kind = 'receive')
+        """,
+        (tx.now, GIVEN_UP, job.node, *keys),
+    )
+    nodes = [node for _, _, node in rows if node is not None]
+    if nodes:
+        graph = Graph(tx)
+        graph.lock([job.workflow or 0])
+        graph.load(nodes)
+        run = Advance(graph)
+        for node in nodes:
+            if not graph.nodes[node].has_ended:
+                abort(
+                    run,
+                    graph.workflow_of(graph.nodes[node]),
+                    graph.nodes[node],
+                    NodeState.CANCELLED,
+                    {"code": "cancelled", "message": "The flow no longer waits for this step."},
+                    active_too=True,
+                )
+        run.go()
+
+
+def _has_new_ends(tx: Transaction, job: Job, turn: Turn) -> bool:
+    """Return whether runs or messages have ended that the worker does not know."""
+    ((version,),) = tx.execute("SELECT version FROM workflows WHERE seq = :seq", {"seq": job.workflow})
+    if version == turn.version:  # nothing has happened in the workflow: the records, which may be many, are not counted
+        return False
+    ((count,),) = tx.execute(
+        "SELECT count(*) FROM flow_records WHERE flow = :flow AND kind <> 'step' AND ended_at IS NOT NULL",
+        {"flow": job.node},
+    )
+    return bool(count > turn.ended)
+
+
+# Messages
+
+
+@for_each
+def send(tx: Transaction, message: FlowMessage) -> str | OjsterError:
+    """Keep a message for a flow, and give it to the flow if it waits for it; return the workflow's id, or a refusal."""
+    try:
+        return _send(tx, message)
+    except OjsterError as refusal:
+        return refusal
+
+
+def _send(tx: Transaction, message: FlowMessage) -> str:
+    # Whoever suspends the flow has the same lock, so that it either sees the message or is woken by it.
+    workflow = find_workflow(tx, message.workflow_id, lock=True)
+    if workflow is None or message.tenant not in (None, workflow.tenant):
+        raise no_workflow(message.workflow_id)
+    if workflow.state in FINAL_STATES:
+        raise Conflict(
+            f"The workflow {workflow.id} is {workflow.state}, and receives no messages.",
+            workflow_id=workflow.id,
+            current_state=workflow.state,
+        )
+    graph = Graph(tx)
+    graph.workflows[workflow.seq] = workflow
+    node = graph.parts_of(workflow)[0] if message.step is None else find_step(graph, workflow, message.step)
+    if node.kind != Kind.FLOW:
+        what = f"The workflow {workflow.id}" if message.step is None else f"The step {message.step!r}"
+        raise Conflict(f"{what} is no flow, and receives no messages.", workflow_id=workflow.id)
+    if node.has_ended:
+        raise Conflict("The flow has ended, and receives no messages.", workflow_id=workflow.id)
+    flow = body_of(node)
+    if message.idempotency_key is not None and tx.execute(
+        "SELECT 1 FROM flow_messages WHERE flow = :flow AND idempotency_key = :key",
+        {"flow": flow, "key": message.idempotency_key},
+    ):
+        return workflow.id
+    ((waiting,),) = tx.execute(
+        "SELECT count(*) FROM flow_messages WHERE flow = :flow AND taken_by IS NULL", {"flow": flow}
+    )
+    if waiting >= MAX_MESSAGES:
+        raise Conflict(f"{waiting} messages wait for the flow; the maximum is {MAX_MESSAGES}.", workflow_id=workflow.id)
+    tx.execute(
+        """
+        INSERT INTO flow_messages (flow, name, idempotency_key, sent_at, sent_by, data)
+        VALUES (:flow, :name, :key, :now, :by, :data)
+        """,
+        {
+            "flow": flow,
+            "name": message.name,
+            "key": message.idempotency_key,
+            "now": tx.now,
+            "by": message.by,
+            "data": message.data,
+        },
+    )
+    if _receive(tx, flow):
+        tx.execute("UPDATE workflows SET version = version + 1 WHERE seq = :seq", {"seq": workflow.seq})
+        wake_flows(tx, [flow])
+    return workflow.id
+
+
+def _receive(tx: Transaction, flow: int) -> bool:
+    """Give messages to the records that wait for them, both in their order; return whether there were any."""
+    waiting = tx.execute(
+        """
+        SELECT key, name
+        FROM flow_records
+        WHERE flow = :flow AND kind = 'receive' AND ended_at IS NULL
+        ORDER BY asked_at, key
+        """,
+        {"flow": flow},
+    )
+    has_given = False
+    for key, name in waiting:
+        rows = tx.execute(
+            """
+            SELECT number, data
+            FROM flow_messages
+            WHERE flow = :flow AND name = :name AND taken_by IS NULL
+            ORDER BY number
+            LIMIT 1
+            """,
+            {"flow": flow, "name": name},
+        )
+        for number, data in rows:
+            has_given = True
+            tx.execute(
+                "UPDATE flow_messages SET taken_by = :key WHERE number = :number", {"key": key, "number": number}
+            )
+            tx.execute(
+                "UPDATE flow_records SET ended_at = :now, result = :data WHERE flow = :flow AND key = :key",
+                {"now": tx.now, "data": data, "flow": flow, "key": key},
+            )
+    return has_given

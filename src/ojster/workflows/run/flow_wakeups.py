@@ -1,0 +1,114 @@
+"""What wakes a flow: the end of a step that it has asked for, a message, its cancellation, or its deadline.
+
+Whoever wakes a flow has locked its workflow. A flow that is about to suspend looks, under the same lock, whether
+something has ended that it has not seen; so nothing is missed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import Final
+
+from ojster.core.job import Job
+from ojster.jobs.transitions import make_available
+from ojster.storage.transaction import JOB_COLUMNS, Transaction
+from ojster.workflows.node import NodeState
+from ojster.workflows.run.results import NodeOutcome, outcomes
+from ojster.workflows.suspension import SuspensionKind
+
+CANCELLATION: Final = "!cancel"
+"""The key of the record that a flow is to be cancelled."""
+
+
+def end_awaited(tx: Transaction, nodes: Collection[int]) -> None:
+    """Record the ends of steps that flows have asked for, and wake the flows."""
+    if not nodes:
+        return
+    rows = tx.execute(
+        f"SELECT flow, key, node FROM flow_records WHERE node {tx.among} AND ended_at IS NULL",
+        (tx.integers(sorted(nodes)),),
+    )
+    ended = outcomes(tx, [node for _, _, node in rows])
+    tx.execute_many(
+        "UPDATE flow_records SET ended_at = ?, result = ?, error = ? WHERE flow = ? AND key = ?",
+        [(tx.now, *_outcome(ended[node]), flow, key) for flow, key, node in rows],
+    )
+    wake_flows(tx, {flow for flow, _, _ in rows})
+
+
+def _outcome(ended: NodeOutcome) -> tuple[bytes | None, bytes | None]:
+    """Return the result of a step, or its error."""
+    if ended.state == NodeState.COMPLETED:
+        return ended.result or b"null", None
+    return (b"null", None) if ended.state == NodeState.SKIPPED else (None, ended.shown())
+
+
+def wake_flows(tx: Transaction, flows: Iterable[int]) -> None:
+    """Make the jobs of flows available that wait. Those that run see what has happened when they are about to wait."""
+    # A job that is suspended at the moment is still active for this statement: it looks for ends when it has waited for
+    # the workflow. One that waits already may be locked by a heartbeat, which would wake nobody; so this waits for it.
+    # Whoever holds it and wants the workflow, too, is a deadlock, after which one of the two runs again.
+    rows = tx.execute(
+        f"""
+        SELECT {JOB_COLUMNS}
+        FROM jobs
+        WHERE node {tx.among} AND state = 'pending' AND suspension = 'flow'
+        ORDER BY id{tx.for_update}
+        """,
+        (tx.integers(sorted(flows)),),
+    )
+    wake(tx, [Job(*row) for row in rows])
+
+
+def wake(tx: Transaction, jobs: Sequence[Job]) -> None:
+    """Make suspended jobs of flows available."""
+    for job in jobs:
+        job.suspension = SuspensionKind.RESUMED
+        tx.emit("job.resumed", job)
+    make_available(tx, jobs)
+
+
+def ask_to_cancel(tx: Transaction, flows: Collection[int]) -> set[int]:
+    """Ask flows to end, so that they can clean up; return those whose functions have begun, which alone are asked."""
+    if not flows:
+        return set()
+    rows = tx.execute(
+        f"SELECT node FROM jobs WHERE node {tx.among} AND started_at IS NOT NULL AND finished_at IS NULL",
+        (tx.integers(sorted(flows)),),
+    )
+    begun = {node for (node,) in rows}
+    tx.execute_many(
+        """
+        INSERT INTO flow_records (flow, key, kind, name, asked_at, ended_at)
+        VALUES (?, ?, 'cancel', '', ?, ?)
+        ON CONFLICT (flow, key) DO NOTHING
+        """,
+        [(flow, CANCELLATION, tx.now, tx.now) for flow in begun],
+    )
+    wake_flows(tx, begun)
+    return begun
+
+
+def forget_last_failures(tx: Transaction, flows: Collection[int]) -> None:
+    """Forget what made flows fail or end, so that they ask for it again: what failed after all else was asked for.
+
+    A failure after which a flow went on, because it had caught it, stays.
+    """
+    if flows:
+        tx.execute(
+            f"""
+            DELETE FROM flow_records
+            WHERE flow {tx.among}
+                AND (kind = 'cancel' OR error IS NOT NULL)
+                AND ended_at > (SELECT max(asked_at) FROM flow_records AS r WHERE r.flow = flow_records.flow)
+            """,
+            (tx.integers(sorted(flows)),),
+        )
+
+
+def forget_records(tx: Transaction, flows: Collection[int]) -> None:
+    """Forget everything that flows have asked for, and that they were cancelled; what they receive comes again."""
+    if flows:
+        among = (tx.integers(sorted(flows)),)
+        tx.execute(f"DELETE FROM flow_records WHERE flow {tx.among}", among)
+        tx.execute(f"UPDATE flow_messages SET taken_by = NULL WHERE flow {tx.among}", among)

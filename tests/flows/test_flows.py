@@ -1,0 +1,581 @@
+"""Flows: what their functions await is recorded, survives the end of the process, and happens once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+import psycopg
+import psycopg.sql
+import pytest
+
+from ojster import App, Flow, JobCancelled, JobFailed, NotInFlow, StepFailed, WorkflowFailed, chain, result_of
+from ojster.core.errors import Conflict, NotFound, PayloadTooLarge
+from ojster.handlers.outcomes import Reported
+from ojster.service import Service
+from ojster.storage.postgres.url import parse_postgres_url
+from ojster.workflows.flow import FlowMessage, NewRecord, Turn
+from ojster.workflows.read import run_errors
+from tests.conftest import Clock
+from tests.flows.driver import FlowBench
+
+pytestmark = pytest.mark.anyio
+
+
+class Approval(msgspec.Struct):
+    ok: bool
+    reason: str = ""
+
+
+class Refused(Exception):
+    """A flow's own error."""
+
+
+@pytest.fixture
+async def app(url: str) -> AsyncIterator[App]:
+    made = App(url)
+    made.done = []  # type: ignore[attr-defined]
+    yield made
+    await made.aclose()
+
+
+@pytest.fixture
+async def bench(service: Service, clock: Clock, app: App) -> FlowBench:
+    bench = FlowBench(service, clock, app)
+
+    @app.job("note")
+    async def note(what: str) -> str:
+        bench.done.append(what)
+        return what.upper()
+
+    @app.job("break", retry=1)
+    async def breaks(what: str) -> None:
+        bench.done.append(what)
+        raise ValueError(f"{what} is broken")
+
+    bench.note, bench.breaks = note, breaks
+    return bench
+
+
+async def result(bench: FlowBench) -> Any:
+    return run_errors.result_of(await bench.finish())
+
+
+async def test_jobs_local_steps_and_messages_are_awaited_as_ordinary_calls(bench: FlowBench) -> None:
+    @bench.app.flow("order")
+    async def order(flow: Flow, name: str) -> list[Any]:
+        first = await flow.run(bench.note, name)
+        both = await asyncio.gather(flow.run(bench.note, "b"), flow.run(bench.note, "c"))
+        count = await flow.step("count", len, both)
+        approval = await flow.receive("approval", Approval)
+        return [first, both, count, approval.ok]
+
+    await bench.start(order.s("a"))
+    await bench.send("approval", {"ok": True})
+    assert await result(bench) == ["A", ["B", "C"], 2, True]
+    assert sorted(bench.done) == ["a", "b", "c"]
+
+
+async def test_what_has_ended_comes_back_when_the_function_runs_again(bench: FlowBench) -> None:
+    ran: list[str] = []
+
+    def one_step() -> str:
+        ran.append("step")
+        return "one"
+
+    @bench.app.flow("long")
+    async def long(flow: Flow) -> list[str]:
+        ran.append("begin")
+        one = await flow.step("one", one_step)
+        two = await flow.run(bench.note, "two")
+        await flow.sleep(timedelta(days=7))
+        return [one, two]
+
+    await bench.start(long.s())
+    await bench.finish(seconds=86_400)
+    assert await result(bench) == ["one", "TWO"]
+    assert ran == ["begin", "step", "begin", "begin"]
+    assert bench.done == ["two"]
+
+
+async def test_a_flow_that_waits_has_no_worker_and_its_deadline_does_not_move(bench: FlowBench) -> None:
+    @bench.app.flow("patient")
+    async def patient(flow: Flow) -> str:
+        try:
+            return await flow.receive("answer", str, timeout=100)
+        except TimeoutError:
+            return "too late"
+
+    await bench.start(patient.s())
+    await bench.work()
+    (step,) = (await bench.look()).walk()
+    job = await bench.find(step.job_id or "")
+    assert (job.state, job.worker_id) == ("pending", None)
+    bench.clock.advance(60)
+    await bench.send("other", 1)
+    await bench.work()
+    assert (await bench.find(job)).due_at == job.due_at
+    bench.clock.advance(41)
+    await bench.run_all_due()
+    await bench.work()
+    assert run_errors.result_of(await bench.look()) == "too late"
+
+
+async def test_messages_are_kept_before_anybody_waits_for_them_and_received_once_in_their_order(
+    bench: FlowBench,
+) -> None:
+    @bench.app.flow("inbox")
+    async def inbox(flow: Flow) -> list[Any]:
+        return [await flow.receive("a"), await flow.receive("b"), await flow.receive("a"), await flow.receive("a")]
+
+    await bench.start(inbox.s())
+    for name, data in (("a", 1), ("a", 2), ("b", 3)):
+        await bench.send(name, data)
+    await bench.work()
+    await bench.send("a", 4, idempotency_key="once")
+    assert await result(bench) == [1, 3, 2, 4]
+
+
+async def test_a_message_with_a_key_is_kept_once(bench: FlowBench) -> None:
+    @bench.app.flow("inbox")
+    async def inbox(flow: Flow) -> list[Any]:
+        return [await flow.receive("a"), await flow.receive("a")]
+
+    await bench.start(inbox.s())
+    for data, key in ((1, "x"), (1, "x"), (2, "y")):
+        await bench.send("a", data, idempotency_key=key)
+    assert await result(bench) == [1, 2]
+
+
+async def test_a_message_that_comes_as_the_wait_for_it_ends_is_not_lost(bench: FlowBench) -> None:
+    @bench.app.flow("inbox")
+    async def inbox(flow: Flow) -> list[Any]:
+        try:
+            return [await flow.receive("a", timeout=10), "in time"]
+        except TimeoutError:
+            return [await flow.receive("a"), "later"]
+
+    await bench.start(inbox.s())
+    await bench.work()
+    bench.clock.advance(20)
+    await bench.run_all_due()
+    await bench.send("a", 1)
+    assert (await result(bench))[0] == 1
+
+
+async def test_messages_to_what_is_no_running_flow_are_refused(bench: FlowBench) -> None:
+    @bench.app.flow("quick")
+    async def quick(flow: Flow) -> None: ...
+
+    with pytest.raises(NotFound):
+        await bench.service.flows.send(FlowMessage("01900000-0000-7000-8000-000000000000", "a", b"1"))
+    await bench.start(chain(bench.note.s("x")))
+    with pytest.raises(Conflict, match="is no flow"):
+        await bench.send("a", 1)
+    await bench.start(quick.s())
+    with pytest.raises(PayloadTooLarge):
+        await bench.send("a", "x" * 300_000)
+    await bench.finish()
+    with pytest.raises(Conflict, match="receives no messages"):
+        await bench.send("a", 1)
+
+
+async def test_the_failure_of_a_job_is_an_exception_and_the_flow_may_go_on(bench: FlowBench) -> None:
+    @bench.app.flow("careful")
+    async def careful(flow: Flow) -> str:
+        try:
+            await flow.run(bench.breaks, "x")
+        except JobFailed as failed:
+            return f"{failed.error['type']}: {failed.error['message']}"
+        return "no error"
+
+    await bench.start(careful.s())
+    assert await result(bench) == "ValueError: x is broken"
+    assert (await bench.look()).state == "completed"
+
+
+async def test_the_exception_of_a_local_step_is_the_same_when_the_function_runs_again(bench: FlowBench) -> None:
+    class Odd(Exception):
+        def __init__(self, one: int, two: int) -> None:
+            super().__init__(f"{one}{two}")
+
+    def fails(kind: str) -> None:
+        raise LookupError("gone") if kind == "known" else Odd(1, 2)
+
+    seen: list[str] = []
+
+    @bench.app.flow("steps")
+    async def steps(flow: Flow) -> None:
+        for kind in ("known", "odd"):
+            try:
+                await flow.step(kind, fails, kind)
+            except LookupError as error:
+                seen.append(repr(error))
+            except StepFailed as error:
+                seen.append(str(error))
+            await flow.sleep(5)
+
+    await bench.start(steps.s())
+    await result(bench)
+    assert len(seen) > 2
+    assert {message for message in seen if "Odd" not in message} == {"LookupError('gone')"}
+    assert len({message for message in seen if "Odd: 12" in message}) == 1
+
+
+async def test_a_flow_whose_function_fails_has_failed_and_a_retry_runs_what_failed_again(bench: FlowBench) -> None:
+    broken = True
+
+    def check() -> str:
+        bench.done.append("check")
+        if broken:
+            raise Refused("not yet")
+        return "fine"
+
+    @bench.app.flow("order")
+    async def order(flow: Flow) -> list[str]:
+        return [await flow.run(bench.note, "first"), await flow.step("check", check)]
+
+    await bench.start(order.s())
+    with pytest.raises(WorkflowFailed, match="not yet"):
+        await result(bench)
+    broken = False
+    await bench.service.workflows.retry(bench.id)
+    assert await result(bench) == ["FIRST", "fine"]
+    assert bench.done == ["first", "check", "check"]
+
+
+async def test_a_program_that_asks_for_something_else_stops_its_flow_until_it_is_corrected(bench: FlowBench) -> None:
+    version = 1
+
+    @bench.app.flow("order")
+    async def order(flow: Flow) -> list[Any]:
+        done = [await flow.keyed("first").run(bench.note if version != 2 else bench.breaks, "a")]
+        if version == 3:
+            done.append(await flow.run(bench.note, "added"))
+        done.append(await flow.receive("go"))
+        return done
+
+    await bench.start(order.s())
+    await bench.work()
+    version = 2
+    await bench.send("go", 1)
+    with pytest.raises(WorkflowFailed, match="recorded run 'note'"):
+        await result(bench)
+    version = 3
+    await bench.service.workflows.retry(bench.id)
+    assert await result(bench) == ["A", "ADDED", 1]
+    assert bench.done == ["a", "added"]
+
+
+async def test_a_step_of_the_same_name_with_other_arguments_is_noticed_and_a_key_helps(bench: FlowBench) -> None:
+    version = 1
+
+    @bench.app.flow("order")
+    async def order(flow: Flow) -> list[Any]:
+        done = []
+        if version > 1:
+            done.append(await (flow if version == 2 else flow.keyed("new")).run(bench.note, "new"))
+        done.append(await flow.run(bench.note, "old"))
+        await flow.receive("go")
+        return done
+
+    await bench.start(order.s())
+    await bench.work()
+    version = 2
+    await bench.send("go", 1)
+    with pytest.raises(WorkflowFailed, match="with other arguments"):
+        await result(bench)
+    version = 3
+    await bench.service.workflows.retry(bench.id)
+    assert await result(bench) == ["NEW", "OLD"]
+
+
+async def test_words_for_steps_are_no_names_of_flows(bench: FlowBench) -> None:
+    with pytest.raises(ValueError, match="word for steps"):
+        bench.app.flow("chain")(_empty)
+    with pytest.raises(TypeError, match="coroutine function"):
+        bench.app.flow("plain")(len)  # type: ignore[arg-type]
+
+
+async def _empty(flow: Flow) -> None: ...
+
+
+async def test_a_key_is_used_once(bench: FlowBench) -> None:
+    @bench.app.flow("order")
+    async def order(flow: Flow) -> None:
+        await asyncio.gather(flow.keyed("k").run(bench.note, "a"), flow.keyed("k").run(bench.note, "a"))
+
+    await bench.start(order.s())
+    with pytest.raises(WorkflowFailed, match="used twice"):
+        await result(bench)
+
+
+async def test_a_cancelled_flow_cleans_up_with_steps_and_undoes_what_it_has_done(bench: FlowBench) -> None:
+    @bench.app.flow("order")
+    async def order(flow: Flow) -> None:
+        try:
+            async with flow.compensation() as undo:
+                await undo.run(bench.note, "a", undo=bench.note.using(queue="default"))
+                undo.add(bench.note, "undo b")
+                await flow.receive("never")
+        finally:
+            await flow.run(bench.note, "last")
+
+    await bench.start(order.s())
+    await bench.work()
+    info = await bench.service.workflows.cancel(bench.id)
+    assert (info.state, info.finished) == ("cancelled", False)
+    info = await bench.finish()
+    assert info.state == "cancelled"
+    assert bench.done == ["a", "undo b", "a", "last"]
+    assert (await bench.find(next(iter(info.walk())).job_id or "")).state == "cancelled"
+
+
+async def test_cancellation_comes_at_the_same_place_when_the_function_runs_again(bench: FlowBench) -> None:
+    places: list[str] = []
+
+    @bench.app.flow("order")
+    async def order(flow: Flow) -> None:
+        place = "first"
+        try:
+            await flow.run(bench.note, "a")
+            place = "second"
+            await flow.receive("go")
+            place = "third"
+            await flow.receive("never")
+        except asyncio.CancelledError:
+            places.append(place)
+            await flow.sleep(10)
+            await flow.run(bench.note, place)
+            raise
+
+    await bench.start(order.s())
+    await bench.work()
+    await bench.send("go", 1)
+    await bench.work()
+    await bench.service.workflows.cancel(bench.id)
+    assert (await bench.finish()).state == "cancelled"
+    assert set(places) == {"third"}
+    assert bench.done == ["a", "third"]
+
+
+async def test_a_flow_that_has_not_begun_is_cancelled_at_once(bench: FlowBench) -> None:
+    @bench.app.flow("order")
+    async def order(flow: Flow) -> None:
+        await flow.receive("never")
+
+    await bench.start(order.s())
+    await bench.service.workflows.cancel(bench.id)
+    assert (await bench.look()).finished
+
+
+async def test_a_flow_can_be_ended_without_being_asked(bench: FlowBench) -> None:
+    @bench.app.flow("order")
+    async def order(flow: Flow) -> None:
+        try:
+            await flow.receive("never")
+        finally:
+            await flow.run(bench.note, "cleaned up")
+
+    await bench.start(order.s())
+    await bench.work()
+    await bench.service.workflows.cancel(bench.id, stop_active=True)
+    assert (await bench.look()).finished
+    await bench.work()
+    assert bench.done == []
+
+
+async def test_a_timeout_cancels_the_job_that_the_flow_no_longer_awaits(bench: FlowBench) -> None:
+    @bench.app.job("slow", queue="slow")
+    async def slow() -> None: ...
+
+    @bench.app.flow("order")
+    async def order(flow: Flow) -> str:
+        try:
+            async with asyncio.timeout(300):
+                await flow.run(slow)
+        except TimeoutError:
+            return await flow.run(bench.note, "late")
+        return "in time"
+
+    await bench.start(order.s())
+    assert await result(bench) == "LATE"
+    states = {step.type: step.state for step in (await bench.look()).walk()}
+    assert states["slow"] == "cancelled"
+
+
+async def test_a_cancelled_job_is_an_exception(bench: FlowBench) -> None:
+    @bench.app.job("slow", queue="slow")
+    async def slow() -> None: ...
+
+    @bench.app.flow("order")
+    async def order(flow: Flow) -> str:
+        try:
+            await flow.run(slow)
+        except JobCancelled:
+            return "cancelled"
+        return "done"
+
+    await bench.start(order.s())
+    await bench.work()
+    (job,) = await bench.fetch("slow")
+    await bench.service.jobs.cancel(job.id)
+    assert await result(bench) == "cancelled"
+
+
+async def test_flows_nest_and_mix_with_declared_workflows(bench: FlowBench) -> None:
+    @bench.app.flow("inner")
+    async def inner(flow: Flow, word: str) -> str:
+        return str(await flow.run(bench.note, word) + await flow.run(bench.note, "!"))
+
+    @bench.app.flow("outer")
+    async def outer(flow: Flow, word: str) -> list[Any]:
+        return [await flow.run(inner, word), await flow.run(chain(bench.note.s("x"), bench.note.s("y")))]
+
+    await bench.start(chain(bench.note.s("begin"), outer.s("mid").set(id="outer"), bench.note.s("end")))
+    info = await bench.finish()
+    assert info.state == "completed"
+    (step,) = [step for step in info.walk() if step.path == "outer"]
+    assert step.type == "flow"
+    assert bench.done == ["begin", "mid", "!", "x", "y", "end"]
+
+
+async def test_a_step_after_a_flow_gets_its_result(bench: FlowBench) -> None:
+    @bench.app.flow("inner")
+    async def inner(flow: Flow) -> str:
+        return await flow.run(bench.note, "word")
+
+    await bench.start(chain(inner.s().set(id="inner"), bench.note.s(result_of("inner"))))
+    assert await result(bench) == "WORD"
+    assert bench.done == ["word", "WORD"]
+
+
+async def test_time_random_numbers_and_ids_are_the_same_when_the_function_runs_again(bench: FlowBench) -> None:
+    seen: list[Any] = []
+
+    @bench.app.flow("order")
+    async def order(flow: Flow) -> None:
+        seen.append((flow.now, flow.random.random(), flow.uuid()))
+        await flow.sleep(100)
+        seen.append((flow.now, flow.random.random(), flow.uuid()))
+        await flow.sleep(100)
+
+    await bench.start(order.s())
+    await bench.finish()
+    assert len(seen) == 5
+    assert len(set(seen)) == 2
+    assert max(seen)[0] - min(seen)[0] == timedelta(seconds=100)
+
+
+async def test_only_steps_may_reach_outside(bench: FlowBench) -> None:
+    @bench.app.flow("order")
+    async def order(flow: Flow, how: str) -> None:
+        if how == "thread":
+            await asyncio.to_thread(len, "")
+        elif how == "connection":
+            await asyncio.open_connection("127.0.0.1", 1)
+        elif how == "process":
+            await asyncio.create_subprocess_exec("true")
+        else:
+            await flow.step("one", lambda: asyncio.run(flow.sleep(1)))
+
+    for how in ("thread", "connection", "process"):
+        await bench.start(order.s(how))
+        with pytest.raises(WorkflowFailed, match="not possible in the function of a flow"):
+            await result(bench)
+    assert issubclass(NotInFlow, RuntimeError)
+
+
+async def test_a_worker_that_no_longer_holds_the_flow_can_record_nothing(bench: FlowBench) -> None:
+    @bench.app.flow("order")
+    async def order(flow: Flow) -> None: ...
+
+    await bench.start(order.s())
+    (job,) = await bench.fetch(worker_id="one", lease=60_000_000)
+    bench.clock.advance(100)
+    await bench.run_all_due()
+    (again,) = await bench.fetch(worker_id="two")
+    assert again.id == job.id
+    record = NewRecord("a", "step", "a", 1, ended_at=2)
+    for stale in (job, msgspec.structs.replace(again, started_at=1)):
+        with pytest.raises(Conflict):
+            await bench.service.flows.turn(Turn(job.id, "one", stale.attempt, stale.started_at, (record,)))
+    await bench.service.flows.turn(Turn(job.id, "two", again.attempt, again.started_at, (record,)))
+    assert [one.key for one in (await bench.service.flows.records(job.id)).records] == ["a"]
+
+
+async def test_a_record_is_written_once(bench: FlowBench) -> None:
+    @bench.app.flow("order")
+    async def order(flow: Flow) -> None: ...
+
+    await bench.start(order.s())
+    (job,) = await bench.fetch(worker_id="one")
+    turn = Turn(job.id, "one", job.attempt, job.started_at, (NewRecord("a", "step", "a", 1, ended_at=2),))
+    await bench.service.flows.turn(turn)
+    with pytest.raises(Conflict, match="already"):
+        await bench.service.flows.turn(turn)
+
+
+async def test_records_belong_to_flows_alone(bench: FlowBench) -> None:
+    await bench.start(chain(bench.note.s("x")))
+    (job,) = await bench.fetch(worker_id="one")
+    asks = NewRecord("a", "receive", "a", 1)
+    with pytest.raises(Exception, match="runs no flow"):
+        await bench.service.flows.turn(Turn(job.id, "one", job.attempt, job.started_at, (asks,)))
+
+
+async def test_records_and_messages_are_deleted_with_the_workflow(bench: FlowBench) -> None:
+    @bench.app.flow("order")
+    async def order(flow: Flow) -> None:
+        await flow.run(bench.note, "a")
+        await flow.receive("m")
+
+    await bench.start(order.s(), expiration_delay=1)
+    await bench.send("m", 1)
+    await bench.send("m", 2)
+    await bench.finish()
+    await bench.run_all_due()
+    bench.clock.advance(100)
+    await bench.service.maintenance.prune()
+    with pytest.raises(NotFound):
+        await bench.look()
+    counts = [await bench.run(_count, table) for table in ("flow_records", "flow_messages")]
+    assert counts == [0, 0]
+
+
+def _count(tx: Any, tables: Any) -> list[int]:
+    return [tx.execute(f"SELECT count(*) FROM {table}")[0][0] for table in tables]
+
+
+async def test_the_outcome_of_a_flow_that_waits_is_known_to_the_server(bench: FlowBench) -> None:
+    assert issubclass(Reported, BaseException)
+    assert not issubclass(Reported, Exception)
+
+
+async def test_a_flow_is_woken_although_a_heartbeat_holds_its_job(bench: FlowBench, url: str) -> None:
+    @bench.app.job("slow", queue="slow")
+    async def slow() -> None: ...
+
+    @bench.app.flow("order")
+    async def order(flow: Flow) -> str:
+        await flow.run(slow)
+        return "done"
+
+    await bench.start(order.s())
+    await bench.work()
+    (job,) = await bench.fetch("slow")
+    if not url.startswith("postgresql"):
+        await bench.ack(job)
+    else:
+        at = parse_postgres_url(url)
+        async with await psycopg.AsyncConnection.connect(at.conninfo) as other:
+            held = psycopg.sql.SQL("SELECT 1 FROM {} WHERE suspension = 'flow' FOR UPDATE")
+            await other.execute(held.format(psycopg.sql.Identifier(at.schema, "jobs")))
+            acknowledging = asyncio.create_task(bench.ack(job))
+            await asyncio.wait([acknowledging], timeout=0.2)  # if it does not wait for the row, it has ended by then
+            await other.commit()
+            await acknowledging
+    assert await result(bench) == "done"

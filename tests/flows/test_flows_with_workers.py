@@ -1,0 +1,158 @@
+"""Flows on real workers: over HTTP, with workers that are killed, and with a clock that jumps."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from ojster import App, Flow, Worker
+from ojster.service import Service
+from ojster.testing import JobTester
+from tests import forked
+from tests.flows import handlers
+from tests.server.test_connections import serving
+from tests.waiting import PATIENCE
+from tests.worker.test_worker import working
+
+pytestmark = pytest.mark.anyio
+
+
+def declare(app: App) -> None:
+    @app.job("double")
+    async def double(number: int) -> int:
+        return 2 * number
+
+    @app.flow("sum")
+    async def total(flow: Flow, numbers: list[int]) -> int:
+        doubled = await asyncio.gather(*(flow.run(double, number) for number in numbers))
+        added = await flow.step("sum", sum, doubled)
+        return added + await flow.receive("more", int)
+
+    app.total = total  # type: ignore[attr-defined]
+
+
+async def test_a_worker_runs_flows_of_a_server(service: Service) -> None:
+    async with serving(service) as (_, port):
+        app = App(f"http://127.0.0.1:{port}")
+        declare(app)
+        async with working(app):
+            run = await app.total.astart([1, 2, 3])  # type: ignore[attr-defined]
+            await run.asend("more", 100)
+            assert await run.aresult(PATIENCE) == 112
+            assert [step.type for step in run.info.walk()] == ["sum", "double", "double", "double"]
+        await app.aclose()
+
+
+async def test_a_flow_that_is_woken_at_once_runs_on_in_the_same_worker(url: str) -> None:
+    app = App(url, migrate=True)
+
+    @app.job("quick")
+    async def quick(number: int) -> int:
+        return number + 1
+
+    @app.flow("count")
+    async def count(flow: Flow, most: int) -> int:
+        number = 0
+        while number < most:
+            number = await flow.run(quick, number)
+        return number
+
+    runs = [await count.astart(5) for _ in range(10)]
+    await Worker(app, concurrency=20).run(until_empty=True)
+    assert [await run.aresult(PATIENCE) for run in runs] == [5] * 10
+    await app.aclose()
+
+
+def test_time_jumps_in_tests(tmp_path: Path) -> None:
+    app = App("sqlite:///:memory:")
+
+    @app.flow("reminder")
+    async def reminder(flow: Flow) -> str:
+        began = flow.now
+        try:
+            return await flow.receive("answer", str, timeout=timedelta(days=3))
+        except TimeoutError:
+            return str(flow.now - began)
+
+    with JobTester(app) as tester:
+        run = reminder.start()
+        tester.drain()
+        tester.advance(timedelta(days=2))
+        tester.drain()
+        assert run.refresh().state == "running"
+        tester.advance(timedelta(days=2))
+        tester.drain()
+        assert run.result().startswith("3 days")
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Path:
+    file = tmp_path / "ledger"
+    file.touch()
+    return file
+
+
+@pytest.fixture
+def workers(shared_url: str, ledger: Path, tmp_path: Path) -> Iterator[list[forked.Popen]]:
+    running: list[forked.Popen] = []
+    yield running
+    for process in running:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.slow
+async def test_flows_survive_the_death_of_their_workers(
+    shared_url: str, ledger: Path, workers: list[forked.Popen], tmp_path: Path
+) -> None:
+    app = App(shared_url, migrate=True)
+    app.include(_copy())
+    variables = os.environ | {"OJSTER_DATABASE_URL": shared_url, handlers.LEDGER: str(ledger)}
+    command = [sys.executable, "-m", "ojster", "worker", "tests.flows.handlers:app", "--lease", "1"]
+
+    def begin() -> forked.Popen:
+        with (tmp_path / "log").open("ab") as log:
+            process = forked.Popen([*command, "--concurrency", "10"], stdout=log, stderr=log, env=variables)
+        workers.append(process)
+        return process
+
+    flow = app.handlers["journey"]
+    runs = [await flow.astart(place) for place in range(30)]  # type: ignore[attr-defined]
+    for run in runs[::2]:
+        await run.asend("go", "early")
+    living = [begin(), begin()]
+    dice = random.Random(1)
+    for _ in range(8):
+        await asyncio.sleep(dice.uniform(0.3, 0.8))
+        dead = dice.randrange(2)
+        living[dead].kill()
+        living[dead] = begin()
+    for run in runs[1::2]:
+        await run.asend("go", "late")
+    results = [await run.aresult(90) for run in runs]
+    written: dict[tuple[int, str], set[str]] = defaultdict(set)
+    for line in ledger.read_text().splitlines():
+        place, what, token = line.split()
+        written[int(place), what].add(token)
+    for number, (first, left, right, message, last) in enumerate(results):
+        assert message == ("late" if number % 2 else "early")
+        for what, token in (("first", first), ("left", left), ("right", right), ("last", last)):
+            assert token in written[number, what]
+        steps = [step for step in runs[number].info.walk() if step.type == "work"]
+        assert len(steps) == 3  # each was asked for once
+    await app.aclose()
+
+
+def _copy() -> App:
+    """Return an application with the flow of the workers, for callers."""
+    app = App()
+    app.flow("journey")(handlers.run.function.__wrapped__)  # type: ignore[attr-defined]
+    return app
