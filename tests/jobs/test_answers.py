@@ -428,6 +428,7 @@ def test_requests_with_many_jobs_or_with_data_may_be_large() -> None:
         ("POST", "/jobs/{id}/activate"),
         ("PUT", "/jobs/{id}/checkpoint"),
         ("POST", "/jobs/{id}/checkpoint"),
+        ("POST", "/jobs/{id}/flow"),
     }
 
 

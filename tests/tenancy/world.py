@@ -124,6 +124,7 @@ def tries(world: World, method: str, path: str) -> list[tuple[str, Any]]:
         bodies = {
             "review": {"action": "approve"},
             "info": {"note": 1},
+            "messages": {"name": "m"},
             "properties": {"set": {"x": 1}},
             "items": {"name": "gem", "replace": True},
             "dependencies": {"depends_on": ["a"]},

@@ -165,7 +165,7 @@ async def test_steps_are_added_to_a_graph_in_one_expression(app: App) -> None:
     run = await app.astart(chain(s(app, "add", 1, 1), graph) | s(app, "add", 2, 2))
     assert await run.aresult(PATIENCE) == 4
     await app.adefine("sums", graph)
-    assert await (await app.astart("sums")).result(PATIENCE) == {"two": 3}
+    assert await (await app.astart("sums")).aresult(PATIENCE) == {"two": 3}
 
 
 async def test_what_is_set_on_a_step_of_a_graph_holds_in_the_graph(app: App) -> None:
@@ -300,7 +300,7 @@ async def test_what_was_cancelled_before_it_started_is_shown_as_cancelled(app: A
 
 
 async def test_a_single_step_can_be_started(app: App) -> None:
-    assert await (await app.astart(s(app, "add", 1, 2))).result(PATIENCE) == 3
+    assert await (await app.astart(s(app, "add", 1, 2))).aresult(PATIENCE) == 3
 
 
 async def test_containers_can_have_options_that_their_jobs_inherit(app: App) -> None:

@@ -37,7 +37,7 @@ from ojster.worker.backoff import UNREACHABLE, Backoff
 from ojster.worker.backup_heartbeat import BackupHeartbeat
 from ojster.worker.children import FAREWELL_SECONDS, ChildLimits, ChildPool
 from ojster.worker.code import CodeRunner
-from ojster.worker.drain_check import DrainCheck
+from ojster.worker.drain_check import DRAIN_CHECK_SECONDS, DrainCheck
 from ojster.worker.execution import Ending, Executor, report_failure
 from ojster.worker.failures import failure_of
 from ojster.worker.handback import hand_back_jobs
@@ -353,7 +353,7 @@ class Worker:
             elif was_idle and await check.is_over():
                 return
             elif until_empty and not self._is_idle:
-                await self._wait_for_change()
+                await self._wait_for_change(DRAIN_CHECK_SECONDS)  # what runs may enqueue jobs, and wait for them
 
     async def _wait_for_change(self, seconds: float | None = None) -> None:
         self._changed.clear()
