@@ -10,9 +10,10 @@ from typing import Any
 import msgspec
 
 from ojster import App
+from ojster.core.errors import BackendUnavailable
 from ojster.core.job import Job
 from ojster.handlers.context import JobContext
-from ojster.handlers.outcomes import Reported
+from ojster.handlers.outcomes import Released, Reported
 from ojster.jobs.claim_policy import Claim
 from ojster.jobs.messages import Acknowledgement, FailureReport, hand_back
 from ojster.service import Service
@@ -33,7 +34,8 @@ class Crash(BaseException):
 class CrashingCalls:
     """The calls of a flow; the process dies before or after some of them.
 
-    ``when`` returns ``"before"``, ``"after"`` or ``NEVER`` for the number of a call.
+    ``when`` returns ``"before"``, ``"after"`` or ``NEVER`` for the number of a call; or ``"lost"``: the process lives,
+    and the answer does not come.
     """
 
     def __init__(self, service: Service, when: Callable[[int], str]) -> None:
@@ -59,6 +61,8 @@ class CrashingCalls:
         answer = await self._service.flows.turn(item)
         if when == "after":
             raise Crash
+        if when == "lost":
+            raise BackendUnavailable("The answer was lost.")
         return answer
 
 
@@ -119,6 +123,9 @@ class FlowBench(Bench):
             if handler.is_async:
                 result = await result
         except Reported:
+            return
+        except Released as released:
+            await self.service.jobs.release([released.release(job.id, "w1", job.attempt)])
             return
         except Crash:
             await self.service.jobs.release([hand_back(job, "w1")])

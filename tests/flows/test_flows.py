@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import sys
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
@@ -12,13 +14,26 @@ import psycopg
 import psycopg.sql
 import pytest
 
-from ojster import App, Flow, JobCancelled, JobFailed, NotInFlow, StepFailed, WorkflowFailed, chain, result_of
+from ojster import (
+    App,
+    Depends,
+    Flow,
+    JobCancelled,
+    JobFailed,
+    NotInFlow,
+    StepFailed,
+    WorkflowFailed,
+    chain,
+    group,
+    result_of,
+)
 from ojster.core.errors import Conflict, NotFound, PayloadTooLarge
 from ojster.handlers.outcomes import Reported
 from ojster.service import Service
 from ojster.storage.postgres.url import parse_postgres_url
 from ojster.workflows.flow import FlowMessage, NewRecord, Turn
 from ojster.workflows.read import run_errors
+from ojster.workflows.run.steps import StepAddress
 from tests.conftest import Clock
 from tests.flows.driver import FlowBench
 
@@ -487,6 +502,296 @@ async def test_only_steps_may_reach_outside(bench: FlowBench) -> None:
         with pytest.raises(WorkflowFailed, match="not possible in the function of a flow"):
             await result(bench)
     assert issubclass(NotInFlow, RuntimeError)
+
+
+async def test_a_flow_takes_dependencies_like_a_job(bench: FlowBench) -> None:
+    def rate() -> int:
+        return 3
+
+    @bench.app.flow("order")
+    async def order(flow: Flow, number: int, factor: int = Depends(rate)) -> int:
+        return number * factor
+
+    assert order.signature.parameters.keys() == {"flow", "number"}
+
+
+async def test_long_names_have_keys_of_their_own(bench: FlowBench) -> None:
+    @bench.app.flow("order")
+    async def order(flow: Flow) -> list[int]:
+        names = ["a" * 600, "b" + "a" * 599]
+        return [await flow.step(name, len, name) for name in names]
+
+    await bench.start(order.s())
+    assert await result(bench) == [600, 600]
+    with pytest.raises(ValueError, match="500 characters"):
+        Flow(None).keyed("x" * 501)  # type: ignore[arg-type]
+
+
+async def test_the_result_of_a_local_step_is_limited(bench: FlowBench) -> None:
+    @bench.app.flow("order")
+    async def order(flow: Flow) -> None:
+        await flow.step("large", lambda: "x" * (1 << 20))
+
+    await bench.start(order.s())
+    with pytest.raises(WorkflowFailed, match="1048578 bytes"):
+        await result(bench)
+
+
+async def test_what_ends_first_comes_first_again_also_where_python_has_no_order(bench: FlowBench) -> None:
+    @bench.app.flow("order")
+    async def order(flow: Flow) -> list[str]:
+        words = []
+        for ended in asyncio.as_completed([flow.run(bench.note, word) for word in "abcdefgh"]):
+            words.append(await ended)
+            await flow.sleep(1)
+        return words
+
+    await bench.start(order.s())
+    assert sorted(await result(bench)) == list("ABCDEFGH")
+    assert sorted(bench.done) == list("abcdefgh")
+
+
+@pytest.mark.parametrize("how", ["cancelled", "exit", "surrogate", "no message", "no json"])
+async def test_however_a_local_step_ends_its_flow_goes_on(bench: FlowBench, how: str) -> None:
+    class Silent(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError
+
+    async def ends() -> Any:
+        match how:
+            case "cancelled":
+                raise asyncio.CancelledError
+            case "exit":
+                raise SystemExit(3)
+            case "surrogate":
+                raise ValueError("\udcff")
+            case "no message":
+                raise Silent
+        return object()
+
+    @bench.app.flow("order")
+    async def order(flow: Flow) -> str:
+        try:
+            await flow.step("ends", ends)
+        except Exception as error:
+            return type(error).__name__
+        return "nothing"
+
+    await bench.start(order.s())
+    assert await result(bench) in ("StepFailed", "ValueError", "TypeError")
+
+
+async def test_cancellation_is_seen_between_local_steps(bench: FlowBench) -> None:
+    async def pay(number: int) -> int:
+        bench.done.append(f"pay {number}")
+        if number == 2:
+            await bench.service.workflows.cancel(bench.id)
+        return number
+
+    @bench.app.flow("order")
+    async def order(flow: Flow) -> None:
+        async with flow.compensation() as undo:
+            for number in range(6):
+                undo.add(bench.note, f"undo {number}")
+                await flow.step("pay", pay, number)
+
+    await bench.start(order.s())
+    assert (await bench.finish()).state == "cancelled"
+    assert bench.done == ["pay 0", "pay 1", "pay 2", "undo 3", "undo 2", "undo 1", "undo 0"]
+
+
+async def test_a_cancelled_flow_can_be_retried(bench: FlowBench) -> None:
+    @bench.app.flow("order")
+    async def order(flow: Flow) -> str:
+        await flow.run(bench.note, "first")
+        return await flow.receive("go", str)
+
+    await bench.start(order.s())
+    await bench.work()
+    bench.clock.advance(1)
+    await bench.service.workflows.cancel(bench.id)
+    assert (await bench.finish()).state == "cancelled"
+    await bench.service.workflows.retry(bench.id)
+    await bench.send("go", "went")
+    assert await result(bench) == "went"
+    assert bench.done == ["first"]
+
+
+async def test_a_flow_that_cleans_up_receives_messages_and_can_be_ended(bench: FlowBench) -> None:
+    @bench.app.flow("order")
+    async def order(flow: Flow) -> None:
+        try:
+            await flow.receive("never")
+        finally:
+            bench.done.append(await flow.receive("reason", str))
+            await flow.receive("never again")
+
+    await bench.start(order.s())
+    await bench.work()
+    await bench.service.workflows.cancel(bench.id)
+    await bench.work()
+    await bench.send("reason", "because")
+    await bench.work()
+    assert bench.done == ["because"]
+    assert not (await bench.look()).finished
+    await bench.service.workflows.cancel(bench.id, stop_active=True)
+    assert (await bench.look()).finished
+
+
+async def test_options_of_jobs_may_change_while_a_flow_runs(bench: FlowBench) -> None:
+    options: dict[str, Any] = {"retry": 3}
+
+    @bench.app.flow("order")
+    async def order(flow: Flow) -> list[Any]:
+        done = [await flow.run(bench.note.using(**options), "a"), await flow.step("count", len, {"x", "y", "z"})]
+        return [*done, await flow.receive("go")]
+
+    await bench.start(order.s())
+    await bench.work()
+    options = {"retry": 7, "priority": 5}
+    await bench.send("go", 1)
+    assert await result(bench) == ["A", 3, 1]
+
+
+async def test_what_flows_give_to_jobs_are_values(bench: FlowBench) -> None:
+    @bench.app.job("show")
+    async def show(value: Any) -> Any:
+        return value
+
+    @bench.app.flow("order")
+    async def order(flow: Flow) -> Any:
+        return await flow.run(show, await flow.receive("data"))
+
+    await bench.start(order.s(), params={"secret": 1})
+    await bench.send("data", {"$ref": "params.secret"})
+    assert await result(bench) == {"$ref": "params.secret"}
+
+
+async def test_many_messages_of_a_name_come_in_their_order(bench: FlowBench) -> None:
+    @bench.app.flow("inbox")
+    async def inbox(flow: Flow) -> list[int]:
+        return list(await asyncio.gather(*(flow.receive("a", int) for _ in range(12))))
+
+    await bench.start(inbox.s())
+    for number in range(12):
+        await bench.send("a", number)
+    assert await result(bench) == list(range(12))
+
+
+async def test_keys_of_the_house_are_refused(bench: FlowBench) -> None:
+    @bench.app.flow("order")
+    async def order(flow: Flow) -> None:
+        await flow.step("!cancel", len, "")
+
+    await bench.start(order.s())
+    with pytest.raises(WorkflowFailed, match="do not begin with"):
+        await result(bench)
+
+
+async def test_the_log_of_a_flow_says_each_thing_once(bench: FlowBench, caplog: pytest.LogCaptureFixture) -> None:
+    @bench.app.flow("order")
+    async def order(flow: Flow) -> None:
+        flow.log.info("begins")
+        await flow.run(bench.note, "a")
+        flow.log.info("has a")
+        await flow.sleep(5)
+        flow.log.info("has slept")
+
+    caplog.set_level("INFO", "ojster.flow.order")
+    await bench.start(order.s())
+    await bench.finish()
+    said = [record.message for record in caplog.records if record.name == "ojster.flow.order"]
+    assert said == ["begins", "has a", "has slept"]
+
+
+async def test_a_flow_is_no_plain_job(bench: FlowBench) -> None:
+    @bench.app.flow("order")
+    async def order(flow: Flow) -> None: ...
+
+    with pytest.raises(TypeError, match="is a flow: start it"):
+        await order.aenqueue()
+
+
+async def test_what_a_flow_has_asked_for_ends_with_it(bench: FlowBench) -> None:
+    @bench.app.job("slow", queue="slow")
+    async def slow() -> None: ...
+
+    @bench.app.flow("inner")
+    async def inner(flow: Flow) -> None:
+        await flow.receive("never")
+
+    @bench.app.flow("order")
+    async def order(flow: Flow) -> None:
+        await asyncio.gather(flow.run(slow), flow.run(inner))
+
+    await bench.start(order.s())
+    await bench.work()
+    function = next(step for step in (await bench.look()).walk() if step.type == "order")
+    await bench.service.jobs.cancel(function.job_id or "")
+    info = await bench.finish()
+    assert info.state == "cancelled"
+    assert {step.type: step.state for step in info.walk() if step.type == "slow"} == {"slow": "cancelled"}
+
+
+async def test_a_flow_that_waits_for_nothing_fails(bench: FlowBench) -> None:
+    @bench.app.flow("order")
+    async def order(flow: Flow) -> None:
+        await asyncio.Event().wait()
+
+    await bench.start(order.s())
+    with pytest.raises(WorkflowFailed, match="neither asked of the flow nor a time"):
+        await result(bench)
+
+
+async def test_a_step_that_the_server_refuses_is_an_exception_of_its_await(bench: FlowBench) -> None:
+    @bench.app.flow("order")
+    async def order(flow: Flow) -> list[Any]:
+        steps = [chain(bench.note.s("x").set(id="a"), bench.note.s("y").set(id="a")), chain(bench.note.s("fine"))]
+        ends = await asyncio.gather(*(flow.run(step) for step in steps), return_exceptions=True)
+        return [type(end).__name__ if isinstance(end, Exception) else end for end in ends]
+
+    await bench.start(order.s())
+    assert await result(bench) == ["JobFailed", "FINE"]
+
+
+async def test_a_step_that_a_flow_has_awaited_is_not_retried_alone(bench: FlowBench) -> None:
+    @bench.app.flow("order")
+    async def order(flow: Flow) -> None:
+        await flow.run(bench.breaks, "x")
+
+    await bench.start(order.s())
+    await bench.finish()
+    with pytest.raises(Conflict, match="belongs to a flow"):
+        await bench.service.workflows.retry_step(StepAddress(bench.id, "1"))
+
+
+async def test_a_function_that_catches_everything_does_not_hold_its_worker(
+    bench: FlowBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)  # Python says that it cannot close such a coroutine
+
+    @bench.app.flow("order")
+    async def order(flow: Flow) -> str:
+        while True:
+            try:
+                return await flow.receive("m", str)
+            except BaseException:
+                bench.done.append("caught")
+
+    await bench.start(order.s())
+    await bench.work()
+    assert (await bench.look()).state == "running"
+    gc.collect()
+    assert 0 < len(bench.done) < 100
+
+
+async def test_groups_and_maps_are_lists(bench: FlowBench) -> None:
+    @bench.app.flow("order")
+    async def order(flow: Flow) -> Any:
+        return await flow.run(group(bench.note.s("a"), bench.note.s("b")))
+
+    await bench.start(order.s())
+    assert await result(bench) == ["A", "B"]
 
 
 async def test_a_worker_that_no_longer_holds_the_flow_can_record_nothing(bench: FlowBench) -> None:

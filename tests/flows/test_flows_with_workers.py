@@ -14,8 +14,10 @@ from pathlib import Path
 import pytest
 
 from ojster import App, Flow, Worker
+from ojster.handlers import flow_execution
 from ojster.service import Service
 from ojster.testing import JobTester
+from ojster.workflows.flow import MAX_RECORDS_AT_ONCE
 from tests import forked
 from tests.flows import handlers
 from tests.server.test_connections import serving
@@ -69,6 +71,59 @@ async def test_a_flow_that_is_woken_at_once_runs_on_in_the_same_worker(url: str)
     await Worker(app, concurrency=20).run(until_empty=True)
     assert [await run.aresult(PATIENCE) for run in runs] == [5] * 10
     await app.aclose()
+
+
+async def test_a_branch_goes_on_while_a_local_step_of_another_runs(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flow_execution, "POLL_SECONDS", 0.01)
+    app = App(url, migrate=True)
+    opened = asyncio.Event()
+
+    @app.job("quick")
+    async def quick() -> None: ...
+
+    async def open_it() -> None:
+        opened.set()
+
+    async def wait_for_it() -> str:
+        await opened.wait()
+        return "opened"
+
+    @app.flow("two")
+    async def two(flow: Flow) -> str:
+        async def branch() -> None:
+            await flow.run(quick)
+            await flow.step("open", open_it)
+
+        both = await asyncio.gather(flow.step("wait", wait_for_it), branch())
+        return both[0]
+
+    run = await two.astart()
+    await Worker(app).run(until_empty=True)
+    assert await run.aresult(PATIENCE) == "opened"
+    await app.aclose()
+
+
+async def test_a_flow_asks_for_more_than_one_call_may_hold(service: Service) -> None:
+    number = MAX_RECORDS_AT_ONCE + 5
+    async with serving(service) as (_, port):
+        app = App(f"http://127.0.0.1:{port}")
+
+        @app.job("double")
+        async def double(of: int) -> int:
+            return 2 * of
+
+        async def add(one: int, other: int) -> int:
+            return one + other
+
+        @app.flow("many")
+        async def many(flow: Flow) -> int:
+            steps = await asyncio.gather(*(flow.step("add", add, place, 1) for place in range(number)))
+            return len(steps) + sum(await asyncio.gather(*(flow.run(double, 1) for _ in range(3))))
+
+        async with working(app, concurrency=50):
+            run = await many.astart()
+            assert await run.aresult(PATIENCE) == number + 6
+        await app.aclose()
 
 
 def test_time_jumps_in_tests(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Concatenate, Final, Generic, ParamSpec, TypeVar, Unpack
 
 import msgspec
@@ -12,6 +12,7 @@ from msgspec import Raw
 
 from ojster.api.workflow_handle import Run
 from ojster.client.plain_methods import plain
+from ojster.core.json_objects import Members
 from ojster.handlers.arguments import HandlerTypes
 from ojster.handlers.context import JobContext
 from ojster.handlers.flow import Flow, run_flow
@@ -19,7 +20,7 @@ from ojster.handlers.job_decorator import check_free
 from ojster.handlers.job_options import JobOptions, JobOptionsDict, Retry, with_changes
 from ojster.handlers.job_type import JobType
 from ojster.jobs.names import read_type
-from ojster.workflows.declaration import Step, Workflow
+from ojster.workflows.declaration import Workflow
 from ojster.workflows.plan.rules import is_job
 
 _encode: Final = msgspec.json.Encoder().encode
@@ -108,6 +109,23 @@ class FlowType(JobType[P, R], Generic[P, R]):
     Ada: hello
     """
 
+    def request(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any], carried: Mapping[str, str] | None = None
+    ) -> Members:
+        """Refuse to make a plain job of the flow.
+
+        Returns
+        -------
+        dict
+            Never.
+
+        Raises
+        ------
+        TypeError
+            Always. A flow is started.
+        """
+        raise TypeError(f"{self.type!r} is a flow: start it with start(…), or make a step of it with s(…).")
+
     async def astart(self, /, *args: P.args, **kwargs: P.kwargs) -> FlowRun[R]:
         """Start the flow with these arguments.
 
@@ -156,8 +174,11 @@ class FlowType(JobType[P, R], Generic[P, R]):
         TypeError
             The function does not take these arguments, or they are no JSON values.
         """
-        job: Step = super().s(*args, **kwargs)
-        return Workflow({"type": "flow", "job": job.wire})
+        if self.app.codecs:
+            raise TypeError(f"{self.type}: the arguments of flows cannot be encoded; use an App without codecs.")
+        members = super().request(args, kwargs)
+        job = {name: value for name, value in members.items() if bytes(value) != b"{}"} | {"type": self.type}
+        return Workflow({"type": "flow", "job": job})
 
 
 class FlowDeclarations:
@@ -226,8 +247,8 @@ def _handler_of(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
             "(flow: Flow, …)."
         )
 
-    async def handler(context: JobContext, *args: Any) -> Any:
-        return await run_flow(function, context, *args)
+    async def handler(context: JobContext, *args: Any, **provided: Any) -> Any:
+        return await run_flow(function, context, *args, **provided)
 
     functools.update_wrapper(handler, function)
     first = parameters[0].replace(annotation=JobContext)

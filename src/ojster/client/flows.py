@@ -20,7 +20,7 @@ class RemoteFlows(RemoteCapability):
         return (await self._connection.ask(FlowAnswer, "GET", f"/jobs/{quote(job_id, safe='')}/flow")).content()
 
     async def turn(self, item: Turn) -> FlowRecords:
-        """FlowRecord what a flow has done, and suspend it if it waits; return what has ended for it."""
+        """Record what a flow has done, and suspend it if it waits; return what has ended for it."""
         path = f"/jobs/{quote(item.job_id, safe='')}/flow"
         return (await self._connection.ask(FlowAnswer, "POST", path, TurnBody.of(item))).content()
 

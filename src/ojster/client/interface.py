@@ -71,7 +71,7 @@ class JobCalls(Protocol):
         """Release claimed jobs that have neither completed nor failed."""
 
     async def report(self, item: Progress) -> object:
-        """FlowRecord a job's progress."""
+        """Record a job's progress."""
 
     async def save_checkpoint(self, item: NewCheckpoint) -> object:
         """Save a job's checkpoint, replacing the previous one."""
@@ -210,7 +210,7 @@ class FlowCalls(Protocol):
         """Return all records of the flow that a job runs."""
 
     async def turn(self, item: Turn) -> FlowRecords:
-        """FlowRecord what a flow has done, and suspend it if it waits; return what has ended for it."""
+        """Record what a flow has done, and suspend it if it waits; return what has ended for it."""
 
     async def send(self, message: FlowMessage) -> str:
         """Send a message to a flow; return the id of the workflow."""
@@ -262,7 +262,7 @@ class AgentCalls(Protocol):
     """Calls of agents' tasks."""
 
     async def account(self, item: Account) -> AgentState:
-        """FlowRecord the tokens and tools that an agent task uses, and return its state."""
+        """Record the tokens and tools that an agent task uses, and return its state."""
 
 
 class MaintenanceCalls(Protocol):

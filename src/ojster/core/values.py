@@ -17,14 +17,14 @@ from ojster.core.timestamps import format_timestamp
 Seconds = float | timedelta
 
 
-def _to_builtin(value: Any) -> Any:
+def to_builtin(value: Any) -> Any:
     """Return a pydantic model as values that JSON has; pydantic itself is not needed for that."""
     if hasattr(type(value), "__pydantic_serializer__"):
         return value.model_dump(mode="json", by_alias=True)
     raise TypeError(f"there is no JSON for an object of type {type(value).__name__}")
 
 
-_encode: Final = msgspec.json.Encoder(enc_hook=_to_builtin).encode
+_encode: Final = msgspec.json.Encoder(enc_hook=to_builtin).encode
 
 
 def to_seconds(span: Seconds) -> float:

@@ -3,36 +3,37 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import inspect
 import logging
 import random
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import nullcontext
 from datetime import UTC, datetime
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar, overload
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from ojster.client.file_transfer import restore
-from ojster.core.values import Seconds, to_json, to_seconds
+from ojster.core.errors import OjsterError
+from ojster.core.values import Seconds, to_builtin, to_json, to_millis, to_seconds
 from ojster.files.file import may_refer
 from ojster.handlers.arguments import HandlerTypes, from_json
 from ojster.handlers.context import JobContext
-from ojster.handlers.flow_errors import RecordFailed, job_error, step_error
+from ojster.handlers.flow_errors import RecordFailed, job_error, run_again, step_error
 from ojster.handlers.flow_execution import FlowExecution
+from ojster.handlers.flow_keys import digest_of
 from ojster.handlers.job_type import JobType
 from ojster.workflows.declaration import Step
-from ojster.workflows.flow import NewRecord
+from ojster.workflows.flow import MAX_KEY_LENGTH, NewRecord
 
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 
-_encode: Final = msgspec.json.Encoder(order="deterministic").encode
+_encode: Final = msgspec.json.Encoder(enc_hook=to_builtin, order="deterministic").encode
 
 
 class Flow:
@@ -113,9 +114,7 @@ class Flow:
     @cached_property
     def log(self) -> logging.LoggerAdapter[logging.Logger]:
         """A logger that is silent while the function does again what it has done before."""
-        logger = logging.getLogger(f"ojster.flow.{self._execution.context.job.type}")
-        logger.addFilter(lambda _: not self._execution.is_replaying)
-        return logging.LoggerAdapter(logger, {"workflow_id": self.id})
+        return _FlowLog(self._execution)
 
     def keyed(self, key: str) -> Flow:
         """Return the flow with a key for the next thing that it is asked for.
@@ -132,18 +131,25 @@ class Flow:
         -------
         Flow
             The same flow.
+
+        Raises
+        ------
+        ValueError
+            The key is empty or too long.
         """
+        if not 0 < len(key) <= MAX_KEY_LENGTH:
+            raise ValueError(f"A key has 1 to {MAX_KEY_LENGTH} characters, not {len(key)}.")
         keyed = Flow(self._execution, key)
         keyed.__dict__["random"] = self.random
         return keyed
 
     @overload
-    async def run(self, what: JobType[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+    def run(self, what: JobType[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]: ...
 
     @overload
-    async def run(self, what: Step, /) -> Any: ...
+    def run(self, what: Step, /) -> Coroutine[Any, Any, Any]: ...
 
-    async def run(self, what: JobType[Any, Any] | Step, /, *args: Any, **kwargs: Any) -> Any:
+    def run(self, what: JobType[Any, Any] | Step, /, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, Any]:
         """Run a job, another flow, or a workflow of declared steps, and return its result.
 
         Any worker may run it, in any language. If the function is cancelled meanwhile, such as by
@@ -168,26 +174,36 @@ class Flow:
         TypeError
             The handler does not take these arguments.
         """
+        if self._execution.is_closed:
+            return self._execution.never()
         step = what.s(*args, **kwargs) if isinstance(what, JobType) else what.whole
         wire = step.wire
         name = what.type if isinstance(what, JobType) else str(wire.get("id") or wire.get("name") or wire.get("type"))
         key = self._execution.key_of(name, self._key)
         added = Raw(to_json({**wire, "allow_failure": True, "display_name": key}))
-        record = self._record(key, "run", name, _digest(wire), added)
+        asked = [what.type, wire.get("args")] if isinstance(what, JobType) else _without_options(wire)
+        return self._run(what, self._record(key, "run", name, _digest(asked), added))
+
+    async def _run(self, what: JobType[Any, Any] | Step, record: NewRecord) -> Any:
         try:
             result = await self._execution.ask(record)
         except RecordFailed as failed:
-            raise job_error(name, failed.error) from None
+            raise job_error(record.name, failed.error) from None
         restored = await self._restored(result)
-        return what.types.convert_result(restored) if isinstance(what, JobType) else restored
+        if isinstance(what, JobType):
+            return what.types.convert_result(restored)
+        is_list = what.whole.wire.get("type") in ("group", "batch", "map") and isinstance(restored, dict)
+        return list(restored.values()) if is_list else restored
 
     @overload
     async def step(self, name: str, function: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
 
     @overload
-    async def step(self, name: str, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
+    def step(
+        self, name: str, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Coroutine[Any, Any, T]: ...
 
-    async def step(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    def step(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, Any]:
         """Call a function here, in this worker, and record what it returns: a local step.
 
         It runs at least once. When its result is on disk, it is returned, and it never runs again. A plain function
@@ -212,13 +228,20 @@ class Flow:
         TypeError
             Its result is not a JSON value.
         """
+        if self._execution.is_closed:
+            return self._execution.never()
         key = self._execution.key_of(name, self._key)
         record = self._record(key, "step", name, _digest([args, kwargs]))
+        types = _result_types(name, function)
+        types.resolve()
+        return self._step(record, types, partial(_call, function, args, kwargs))
+
+    async def _step(self, record: NewRecord, types: HandlerTypes, call: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
         try:
-            result = await self._execution.ask(record, partial(_call, function, args, kwargs))
+            result = await self._execution.ask(record, call)
         except RecordFailed as failed:
-            raise step_error(name, failed.error) from None
-        return _result_types(name, function).convert_result(msgspec.json.decode(result))
+            raise step_error(record.name, failed.error) from None
+        return types.convert_result(msgspec.json.decode(result))
 
     async def sleep(self, duration: Seconds) -> None:
         """Wait, without a worker. ``asyncio.sleep`` does the same.
@@ -227,16 +250,23 @@ class Flow:
         ----------
         duration:
             In seconds, or as a ``timedelta``.
+
+        Raises
+        ------
+        ValueError
+            It is negative, or longer than 100 years.
         """
-        await asyncio.sleep(to_seconds(duration))
+        if self._execution.is_closed:
+            await self._execution.never()
+        await asyncio.sleep(to_millis(duration) / 1000)
 
     @overload
-    async def receive(self, name: str, type: type[T], *, timeout: Seconds | None = None) -> T: ...
+    def receive(self, name: str, type: type[T], *, timeout: Seconds | None = None) -> Coroutine[Any, Any, T]: ...
 
     @overload
-    async def receive(self, name: str, type: None = None, *, timeout: Seconds | None = None) -> Any: ...
+    def receive(self, name: str, type: None = None, *, timeout: Seconds | None = None) -> Coroutine[Any, Any, Any]: ...
 
-    async def receive(self, name: str, type: Any = None, *, timeout: Seconds | None = None) -> Any:
+    def receive(self, name: str, type: Any = None, *, timeout: Seconds | None = None) -> Coroutine[Any, Any, Any]:
         """Wait for a message with this name (``Run.send``), without a worker, and return its data.
 
         Messages are kept when they come, also before the flow waits for them, and received once, in their order.
@@ -262,7 +292,12 @@ class Flow:
         TypeError
             The data is not what ``type`` says.
         """
+        if self._execution.is_closed:
+            return self._execution.never()
         record = self._record(self._execution.key_of(name, self._key), "receive", name, None)
+        return self._receive(record, type, timeout)
+
+    async def _receive(self, record: NewRecord, type: Any, timeout: Seconds | None) -> Any:
         limit = nullcontext() if timeout is None else asyncio.timeout(to_seconds(timeout))
         async with limit:
             result = await self._execution.ask(record)
@@ -272,7 +307,7 @@ class Flow:
         try:
             return msgspec.convert(data, type, dec_hook=from_json, str_keys=True)
         except msgspec.ValidationError as error:
-            raise TypeError(f"The message {name!r} is not what the flow receives: {error}.") from None
+            raise TypeError(f"The message {record.name!r} is not what the flow receives: {error}.") from None
 
     def compensation(self) -> Compensation:
         """Undo what an ``async with`` block has done if it fails or is cancelled, the last first.
@@ -289,7 +324,7 @@ class Flow:
         ...         await undo.run(charge, 42, undo=refund)
         ...         await flow.run(ship, 42)
         """
-        return Compensation(self)
+        return Compensation(Flow(self._execution))
 
     def _record(self, key: str, kind: Any, name: str, input: str | None, step: Raw | UnsetType = UNSET) -> NewRecord:
         return NewRecord(key, kind, name, self._execution.loop.now, input, step=step)
@@ -300,6 +335,19 @@ class Flow:
         if not may_refer(bytes(result)):
             return value
         return await self._execution.outside(restore(self.job.client, value, self.job.id))
+
+
+class _FlowLog(logging.LoggerAdapter[logging.Logger]):
+    """A logger of a flow that is silent while its function does again what it has done before."""
+
+    def __init__(self, execution: FlowExecution) -> None:
+        logger = logging.getLogger(f"ojster.flow.{execution.context.job.type}")
+        super().__init__(logger, {"workflow_id": execution.workflow_id})
+        self._execution = execution
+
+    def isEnabledFor(self, level: int) -> bool:  # noqa: N802  (the name in ``logging``)
+        """Return whether a message of a level is logged."""
+        return not self._execution.is_replaying and super().isEnabledFor(level)
 
 
 class Compensation:
@@ -403,7 +451,11 @@ async def run_flow(
     function: Callable[Concatenate[Flow, P], Awaitable[R]], context: JobContext, *args: P.args, **kwargs: P.kwargs
 ) -> R:
     """Run the function of a flow in the job of a context, as far as it comes."""
-    execution = FlowExecution(context, await context.client.flows.records(context.job.id))
+    try:
+        records = await context.client.flows.records(context.job.id)
+    except OjsterError as error:
+        raise run_again(context.job, error) from error
+    execution = FlowExecution(context, records)
     call: Any = function(Flow(execution), *args, **kwargs)
     result: R = await execution.run(call)
     return result
@@ -419,12 +471,19 @@ async def _call(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
 def _digest(value: Any) -> str | None:
     """Return a digest of what something is asked for with; ``None`` if it has no JSON."""
     try:
-        encoded = to_json(value)
-    except TypeError:
+        return digest_of(_encode(value))
+    except (TypeError, ValueError):
         return None
-    return hashlib.blake2b(_encode(msgspec.json.decode(encoded)), digest_size=8).hexdigest()
 
 
+def _without_options(value: Any) -> Any:
+    """Return declared steps without the options of their jobs, which may change without changing what they do."""
+    if isinstance(value, Mapping):
+        return {name: _without_options(inner) for name, inner in value.items() if name not in ("options", "meta")}
+    return [_without_options(inner) for inner in value] if isinstance(value, list) else value
+
+
+@lru_cache(512)
 def _result_types(name: str, function: Callable[..., Any]) -> HandlerTypes:
     try:
         signature = inspect.signature(function)

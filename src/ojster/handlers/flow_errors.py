@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import inspect
-import sys
+import logging
 import traceback
-from typing import Any
+from importlib import import_module
+from typing import Any, Final
 
-from ojster.handlers.outcomes import Discard, JobCancelled, JobFailed
+from ojster.core.errors import OjsterError
+from ojster.core.job import Job
+from ojster.handlers.outcomes import Discard, JobCancelled, JobFailed, Snooze
+from ojster.jobs.failure import clean
+
+log = logging.getLogger(__name__)
 
 
 class FlowChanged(Discard):
@@ -66,17 +72,27 @@ class RecordFailed(Exception):
         self.error = error
 
 
-class Evicted(BaseException):
-    """The flow has left this process."""
+RETRY_SECONDS: Final = 1.0
+"""Pause after which a flow runs again whose worker could not reach the server, or no longer knew it, in seconds."""
 
 
-def described(error: Exception) -> dict[str, Any]:
-    """Return the error of a local step."""
+def run_again(job: Job, error: OjsterError) -> Snooze:
+    """Return how an attempt ends in which a flow could not say what it has done: it goes on where it was."""
+    log.warning("the flow of job %s could not talk to the server, and runs again: %s", job.id, error)
+    return Snooze(RETRY_SECONDS)
+
+
+def described(error: BaseException) -> dict[str, Any]:
+    """Return the error of a local step, whatever its class."""
     kind = type(error)
+    try:
+        message = str(error)
+    except Exception as problem:
+        message = f"The exception has no message: its __str__ raised {type(problem).__name__}."
     return {
         "type": kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}",
-        "message": str(error),
-        "backtrace": traceback.format_exception(error),
+        "message": clean(message),
+        "backtrace": [clean(line) for line in traceback.format_tb(error.__traceback__)],
     }
 
 
@@ -92,7 +108,10 @@ def job_error(name: str, error: dict[str, Any]) -> Exception:
 def step_error(name: str, error: dict[str, Any]) -> Exception:
     """Return the exception that a local step has raised, made again from its type and its message."""
     module, _, qualname = error["type"].rpartition(".")
-    kind: Any = sys.modules.get(module or "builtins")
+    try:
+        kind: Any = import_module(module or "builtins")
+    except Exception:
+        kind = None
     for part in qualname.split("."):
         kind = getattr(kind, part, None)
     if inspect.isclass(kind) and issubclass(kind, Exception):

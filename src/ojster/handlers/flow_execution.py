@@ -10,29 +10,36 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-import time
-from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final, TypeVar
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
+from ojster.core.errors import InvalidRequest, OjsterError, PayloadTooLarge
 from ojster.core.values import to_json
 from ojster.handlers.context import JobContext
-from ojster.handlers.flow_errors import Evicted, FlowChanged, RecordFailed, described
-from ojster.handlers.flow_loop import FlowLoop
+from ojster.handlers.flow_errors import FlowChanged, RecordFailed, described, run_again
+from ojster.handlers.flow_keys import FlowKeys
+from ojster.handlers.flow_loop import FlowLoop, Never, NotInFlow
+from ojster.handlers.flow_saying import as_record, clock, say, small_enough
 from ojster.handlers.outcomes import Reported
 from ojster.handlers.raised import Raised, value_of
-from ojster.workflows.flow import GIVEN_UP, MAX_KEY_LENGTH, FlowRecord, FlowRecords, NewRecord, Seen, Turn
+from ojster.workflows.flow import (
+    BEGIN,
+    CANCELLATION,
+    GIVEN_UP,
+    FlowRecord,
+    FlowRecords,
+    NewRecord,
+    Seen,
+    Turn,
+)
 
 T = TypeVar("T")
 
 POLL_SECONDS: Final = 1.0
 """Pause between looks for ends while a local step runs and something else is awaited, in seconds."""
-
-CANCELLATION: Final = "!cancel"
-BEGIN: Final = "!begin"
 
 _UNPLACED: Final = 1 << 62
 
@@ -53,20 +60,26 @@ class FlowExecution:
         self.workflow_id = records.workflow_id
         self._version = records.version
         self._outer = asyncio.get_running_loop()
-        self._offset = records.now - _clock()
+        self._offset = records.now - clock()
         self._records = {record.key: record for record in records.records}
         self._ended = {record.key for record in records.records if _counts(record)}
         began_at = min((record.asked_at for record in records.records if record.kind != "cancel"), default=records.now)
-        self._has_begun = len(self._records) > 0
-        self.loop = FlowLoop(began_at, self._note_task)  # type: ignore[abstract]  # what is missing raises an error
-        self._paths: dict[asyncio.Task[Any], str] = {}
-        self._numbers: Counter[str] = Counter()
+        self._has_begun = any(record.kind != "cancel" for record in records.records)
+        self._latest = max(
+            (max(record.asked_at, record.seen_at or 0) for record in records.records if record.kind != "cancel"),
+            default=0,
+        )
+        """The latest time that something is recorded for: what has ended and has no place was not seen before."""
+        self.keys = FlowKeys()
+        self.loop = FlowLoop(began_at, self.keys.note_task)  # type: ignore[abstract]  # what is missing raises an error
         self._waiting: dict[str, asyncio.Future[Any]] = {}
         self._due: list[tuple[int, int, bool, str]] = []
         """Ends that the function waits for: place, time, whether it is the cancellation, key."""
         self._place = max((record.place or 0 for record in records.records), default=0)
         self.is_replaying = len(self._records) > 0
         """Whether the function does again what it has done before."""
+        self._known = sum(_counts(record) or record.kind == "step" for record in records.records)
+        """The number of known ends that the function has not got."""
         self._asked: set[str] = set()
         self._unplaced: list[tuple[str, int]] = []
         """Ends that the function has got when it waited for nothing else, with the times."""
@@ -76,12 +89,17 @@ class FlowExecution:
         self._steps: dict[str, asyncio.Task[None]] = {}
         self._new: dict[str, NewRecord] = {}
         self._seen: list[Seen] = []
+        self._said: set[str] = set()
+        """Keys of the records that are on their way to the server."""
         self._given_up: list[str] = []
         self._writing: asyncio.Task[None] | None = None
         self._alarm: asyncio.TimerHandle | None = None
         self._main: asyncio.Task[Any] | None = None
         self._finished: asyncio.Future[Any] = self._outer.create_future()
         self._failure: BaseException | None = None
+        self._woken_at = context.job.enqueued_at or 0
+        """When the flow was made to run: what ended before was known when it ran last."""
+        self._never = Never()
         self.is_closed = False
         if CANCELLATION in self._records:
             self._make_due(self._records[CANCELLATION])
@@ -109,37 +127,27 @@ class FlowExecution:
             task.cancel()
         if self._alarm is not None:
             self._alarm.cancel()
+        if self._main is not None and self._main.done() and not self._main.cancelled():
+            self._main.exception()  # it is known, also if the flow has failed for another reason
         self.loop.abandon()
 
     def _finish(self, outcome: Any) -> None:
         if not self._finished.done():
             self._finished.set_result(outcome)
 
-    # Keys
-
-    def _note_task(self, task: asyncio.Task[Any], creator: asyncio.Task[Any] | None) -> None:
-        around = "" if creator is None else self._paths.get(creator, "")
-        coroutine: Any = task.get_coro()
-        name = getattr(coroutine, "__qualname__", "task")
-        if creator is None or name in TRANSPARENT:
-            self._paths[task] = around
-            return
-        self._paths[task] = self._numbered(around + name.rpartition(".")[2]) + "/"
-
-    def _numbered(self, name: str) -> str:
-        self._numbers[name] += 1
-        number = self._numbers[name]
-        return name if number == 1 else f"{name}#{number}"
+    # What the function asks for
 
     def key_of(self, name: str, chosen: str | None) -> str:
-        """Return the key of what the running task asks for: its path, the name, and how often it has come."""
-        if chosen is not None:
-            return chosen[:MAX_KEY_LENGTH]
-        task = asyncio.current_task(self.loop)
-        path = "" if task is None else self._paths.get(task, "")
-        return self._numbered(f"{path}{name}")[-MAX_KEY_LENGTH:]
+        """Return the key of what the running task asks for."""
+        self._check_open()
+        return self.keys.key_of(name, chosen)
 
-    # What the function asks for
+    async def never(self) -> Any:
+        """Wait for ever: what a function that catches everything gets when its flow has left.
+
+        It needs nothing of its module: Python closes what is left when it ends, and takes down modules before.
+        """
+        await self._never
 
     async def ask(
         self,
@@ -162,7 +170,6 @@ class FlowExecution:
         RecordFailed
             It has failed.
         """
-        self._check_open()
         key = record.key
         if key in self._asked:
             raise self._stop(FlowChanged(f"The key {key!r} is used twice. Give one of them another: flow.keyed(…)."))
@@ -191,8 +198,6 @@ class FlowExecution:
         return Raw(b"null") if ended.result is UNSET else ended.result
 
     def _check_open(self) -> None:
-        if self.is_closed:
-            raise Evicted
         if asyncio._get_running_loop() is not self.loop:
             raise RuntimeError("A flow can be asked only by its function, not in a local step or another thread.")
         if self._failure is not None:
@@ -222,11 +227,12 @@ class FlowExecution:
             return
         if (step := self._steps.pop(key, None)) is not None:
             step.cancel()
+            if self._new.pop(key, None) is None and key in self._said:
+                self._given_up.append(key)
         elif self._new.pop(key, None) is not None:
             self._records.pop(key, None)
         elif (known := self._records.get(key)) is not None and not _is_given_up(known):
             self._given_up.append(key)
-            self._ended.add(key)
 
     async def outside(self, call: Coroutine[Any, Any, T]) -> T:
         """Return the result of a call in the worker's loop. The function gets no event meanwhile."""
@@ -238,11 +244,16 @@ class FlowExecution:
             self._outside.discard(ended)
             if self.is_closed or future.done():
                 return
-            if (error := ended.exception()) is not None:
-                future.set_exception(error)
+            if ended.cancelled():
+                return
+            error = ended.exception()
+            if isinstance(error, OjsterError):  # the function must not see it: it may not come again
+                self._finish(Raised(run_again(self.context.job, error)))
+            elif error is not None:
+                self._finish(Raised(error))
             else:
                 future.set_result(ended.result())
-            self._pump()
+                self._outer.call_soon(self._pump)
 
         calling.add_done_callback(done)
         return await future
@@ -253,10 +264,10 @@ class FlowExecution:
         result: Raw | UnsetType = UNSET
         error: Raw | UnsetType = UNSET
         try:
-            result = Raw(to_json(await step()))
-        except asyncio.CancelledError:
-            raise
-        except Exception as raised:
+            result = Raw(small_enough(record.name, to_json(await step())))
+        except BaseException as raised:  # also one that is no Exception: it ends the step, and not the worker
+            if record.key not in self._steps or self.is_closed:  # nobody waits for it any more
+                raise
             error = Raw(to_json(described(raised)))
         ended_at = max(self._now, record.asked_at)
         self._new[record.key] = msgspec.structs.replace(record, result=result, error=error, ended_at=ended_at)
@@ -267,13 +278,15 @@ class FlowExecution:
     @property
     def _now(self) -> int:
         """The time of the server, as far as it is known here."""
-        return _clock() + self._offset
+        return clock() + self._offset
 
     def _make_due(self, record: FlowRecord) -> None:
         if not _is_given_up(record):
             at = record.seen_at if record.seen_at is not None else record.ended_at
-            place = _UNPLACED if record.place is None else record.place
-            heapq.heappush(self._due, (place, at or 0, record.key == CANCELLATION, record.key))
+            is_cancellation = record.key == CANCELLATION
+            # A cancellation that was not seen comes last of all that is known: more may follow from the others.
+            place = _UNPLACED + is_cancellation if record.place is None else record.place
+            heapq.heappush(self._due, (place, at or 0, is_cancellation, record.key))
 
     def _pump(self) -> None:
         """Run the function as far as it comes."""
@@ -304,24 +317,34 @@ class FlowExecution:
         if not self._due:
             if timer is None or timer > self._now:
                 return False
-            self.loop.fire()
+            self._fire(timer)
             return True
-        place, ended_at, _, key = self._due[0]
+        place, ended_at, is_cancellation, key = self._due[0]
+        is_clear = len(self._waiting) == 1 and timer is None and not is_cancellation
         at = max(ended_at, self.loop.now)
+        if place >= _UNPLACED and not is_clear:
+            at = max(at, self._latest)
         if timer is not None and timer <= at:
-            self.loop.fire()
+            self._fire(timer)
             return True
         heapq.heappop(self._due)
-        self._give(key, at, is_placed=place != _UNPLACED, is_clear=len(self._waiting) == 1 and timer is None)
+        self._give(key, at, is_placed=place < _UNPLACED, is_clear=is_clear)
         return True
+
+    def _fire(self, timer: int) -> None:
+        self.is_replaying = self.is_replaying and (timer < self._woken_at and self._known > 0)
+        self.loop.fire()
 
     def _give(self, key: str, at: int, *, is_placed: bool, is_clear: bool) -> None:
         record = self._records[key]
+        is_old = is_placed or (record.ended_at or 0) < self._woken_at
+        self.is_replaying = self.is_replaying and is_old
+        self._known -= 1
         if key == CANCELLATION and not is_placed:  # it may come at any time, so that the order of all others counts
             for earlier, seen_at in self._unplaced:
                 self._note_place(earlier, seen_at)
             self._unplaced = []
-        if is_placed or (is_clear and at == record.ended_at and key != CANCELLATION):
+        if is_placed or (is_clear and at == record.ended_at):
             self._unplaced += [] if is_placed else [(key, at)]
         else:
             self._note_place(key, at)
@@ -348,7 +371,9 @@ class FlowExecution:
             self._alarm = None
         if self._writing is not None:
             return
-        if self._unstarted and self._seen:  # else it could take another way after a crash, when the steps have run
+        if self._unstarted and (
+            self._seen or self._given_up
+        ):  # else it could take another way after a crash, when the steps have run
             self._write(suspends=False)
             return
         for key, (record, step) in self._unstarted.items():
@@ -356,8 +381,10 @@ class FlowExecution:
         self._unstarted = {}
         is_busy = any(key not in self._new for key in self._steps)
         steps_ended = any(record.kind == "step" for record in self._new.values())
-        if self._new and (is_busy or steps_ended):
+        if (self._new or self._given_up) and (is_busy or steps_ended):
             self._write(suspends=False)
+        elif not is_busy and not self._waiting and self.loop.next_timer is None:
+            self._finish(Raised(NotInFlow("Waiting for something that is neither asked of the flow nor a time")))
         elif not is_busy:
             self._write(suspends=True)
         else:
@@ -386,6 +413,7 @@ class FlowExecution:
         for task in self.loop.tasks:
             task.cancel()
         self.loop.run_ready()
+        self._new = {}  # what only such tasks have asked for
         is_cancelled = self._main.cancelled() and CANCELLATION in self._records
         if self._writing is not None:
             return
@@ -401,6 +429,7 @@ class FlowExecution:
     async def _take_turn(self, *, suspends: bool, was_cancelled: bool = False) -> None:
         job = self.context.job
         sent, self._new = self._new, {}
+        self._said = set(sent)
         seen, self._seen = self._seen, []
         given_up, self._given_up = self._given_up, []
         records = list(sent.values())
@@ -418,27 +447,33 @@ class FlowExecution:
             suspends,
             self.loop.next_timer if suspends else None,
             self._version,
-            len(self._ended) - len(given_up),
+            len(self._ended),
             was_cancelled,
         )
         try:
-            answer = await self.context.client.flows.turn(turn)
+            answer = await say(self.context.client.flows, turn)
+        except (InvalidRequest, PayloadTooLarge) as refusal:  # it would be refused again
+            self._finish(Raised(refusal))
+            return
+        except OjsterError as error:
+            self._finish(Raised(run_again(job, error)))
+            return
         except asyncio.CancelledError:
             raise
-        except BaseException as error:  # nothing was said, or nobody knows: the job runs again, or has lost its lease
+        except BaseException as error:
             self._finish(Raised(error))
             return
         finally:
-            self._writing = None
+            self._writing, self._said = None, set()
+        self._ended |= {key for key in given_up if self._records[key].kind != "step"}
         if answer.suspended:
             self._finish(Raised(Reported()))
             return
         self._version = answer.version
-        self._offset = max(self._offset, answer.now - _clock())
+        self._offset = max(self._offset, answer.now - clock())
         for key, record in sent.items():
-            if record.kind == "step":
-                self._steps.pop(key, None)
-                self._take_in(_as_record(record))
+            if record.kind == "step" and self._steps.pop(key, None) is not None:
+                self._take_in(as_record(record))
         for ended in answer.records:
             known = self._records.get(ended.key)
             if ended.key not in self._ended and (known is None or known.ended_at is None):
@@ -454,10 +489,6 @@ class FlowExecution:
             self._make_due(record)
 
 
-def _clock() -> int:
-    return time.time_ns() // 1000
-
-
 def _counts(record: FlowRecord) -> bool:
     """Return whether a record is one of those whose ends others bring about."""
     return record.ended_at is not None and record.kind in ("run", "receive", "cancel")
@@ -465,13 +496,3 @@ def _counts(record: FlowRecord) -> bool:
 
 def _is_given_up(record: FlowRecord) -> bool:
     return record.error is not UNSET and bytes(record.error) == GIVEN_UP
-
-
-def _as_record(new: NewRecord) -> FlowRecord:
-    return FlowRecord(
-        new.key, new.kind, new.name, new.asked_at, new.input, new.ended_at, result=new.result, error=new.error
-    )
-
-
-TRANSPARENT: Final = frozenset({"Flow.run", "Flow.step", "Flow.receive", "Flow.sleep"})
-"""Coroutines that are no part of the path of a key: ``gather(flow.run(…), flow.run(…))`` has one task for each."""

@@ -44,6 +44,15 @@ class NotInFlow(RuntimeError):
         super().__init__(f"{what} is not possible in the function of a flow. Do it in a step: await flow.step(…).")
 
 
+class Never:
+    """What never ends."""
+
+    def __await__(self) -> Generator[None, None, None]:
+        """Wait for ever."""
+        while True:
+            yield
+
+
 class FlowLoop(asyncio.AbstractEventLoop):
     """An event loop that runs only when it is told to.
 

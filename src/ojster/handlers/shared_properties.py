@@ -191,13 +191,13 @@ def run_from_thread(call: Coroutine[Any, Any, R], loop: asyncio.AbstractEventLoo
     Raises
     ------
     RuntimeError
-        The caller runs in the event loop itself, so waiting would deadlock.
+        The caller runs in an event loop, that of the worker or of a flow, so waiting would deadlock.
     """
     try:
         running: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
     except RuntimeError:
         running = None
-    if running is loop:
+    if running is not None:
         name = getattr(call, "__name__", "")
         call.close()
         raise RuntimeError(f"A blocking call in an asynchronous handler would deadlock. Use: await ….{name}(…)")

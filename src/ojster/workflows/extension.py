@@ -17,7 +17,7 @@ from ojster.workflows.claim_policy import StoppedWorkflowPolicy
 from ojster.workflows.orchestrator_request import ORCHESTRATE_TYPE
 from ojster.workflows.properties import refusal_of_changes
 from ojster.workflows.run.advance import advance
-from ojster.workflows.run.cancellation import cancel_with_worker, skip_rest
+from ojster.workflows.run.cancellation import cancel_left, cancel_with_worker, skip_rest
 from ojster.workflows.run.claimed_steps import claimed_steps
 from ojster.workflows.run.due import process_due_workflows
 from ojster.workflows.run.expansion import expand_maps, start_deferred
@@ -68,11 +68,12 @@ class WorkflowExtension(Extension):
     def settle(self, tx: Transaction) -> None:
         """Advance the workflows whose jobs have ended."""
         advance(tx)
+        cancel_left(tx)
 
     def due(self, tx: Transaction, *, in_maintenance: bool) -> Due:
         """Start and end workflows that are due; let those go on whose workers have not confirmed the end of a step."""
         next_end, more_ends = confirm_overdue_ends(tx)
-        advance(tx)
+        self.settle(tx)
         next_due, more = process_due_workflows(tx)
         large = self.go_on(tx)
         moments = [at for at in (next_end, next_due, large.at) if at is not None]

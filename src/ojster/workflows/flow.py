@@ -24,6 +24,15 @@ MAX_MESSAGES: Final = 10_000
 MAX_MESSAGE_BYTES: Final = 262_144
 """Maximum size of a message, in bytes of JSON."""
 
+RESERVED: Final = "!"
+"""The beginning of keys that no function can give."""
+
+CANCELLATION: Final = f"{RESERVED}cancel"
+"""The key of the record that a flow is to be cancelled."""
+
+BEGIN: Final = f"{RESERVED}begin"
+"""The key of the record that a flow has begun."""
+
 GIVEN_UP: Final = b'{"state":"given_up","error":null}'
 """The error of a record that the flow itself no longer waits for: it never gets the end."""
 

@@ -26,7 +26,7 @@ class FlowService(CapabilityService):
         return await self.scope.look(flow_turns.find_records, job_id)
 
     async def turn(self, item: Turn) -> FlowRecords:
-        """FlowRecord what a flow has done, and suspend it if it waits; return what has ended for it.
+        """Record what a flow has done, and suspend it if it waits; return what has ended for it.
 
         Raises
         ------
@@ -35,9 +35,9 @@ class FlowService(CapabilityService):
         InvalidRequest, InvalidWorkflow
             The job runs no flow, or a step is malformed.
         """
-        await self.scope.check_job(item.job_id)
-        turn = self.scope.with_worker(item)
-        return accepted(await self.database.run(flow_turns.take_turns, turn, max(1, len(item.records))))
+        turns, (refusal,) = await self.scope.check_reports([item])
+        accepted(refusal)
+        return accepted(await self.database.run(flow_turns.take_turns, turns[0], max(1, len(item.records))))
 
     async def send(self, message: FlowMessage) -> str:
         """Send a message to a flow, also before it waits for it or starts; return the id of the workflow.

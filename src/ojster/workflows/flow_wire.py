@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Final
 
 import msgspec
-from msgspec import Meta, Raw, Struct
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from ojster.core.timestamps import format_optional, parse_timestamp
 from ojster.core.wire import Count, FromWorker, Identifier
@@ -73,14 +73,14 @@ class FlowAnswer(Struct):
 
 
 class MessageBody(Struct):
-    """A message to a flow: a name by which it is received, and any JSON value.
+    """A message to a flow: a name by which it is received, and any JSON value, ``null`` by default.
 
     ``step`` is the path of a step that is the flow, if the workflow itself is none. A message with an
     ``idempotency_key`` that the flow has got already is not kept again.
     """
 
     name: Identifier
-    data: Raw = Raw(b"null")
+    data: Raw | UnsetType = UNSET
     step: str | None = None
     idempotency_key: Identifier | None = None
 

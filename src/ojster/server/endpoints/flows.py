@@ -1,11 +1,13 @@
 """Endpoints for flows: what their workers read and record, and messages.
 
-The protocol is described in docs/flow-protocol.md.
+The protocol is described in docs/flows.md.
 """
 
 from __future__ import annotations
 
 from typing import Final
+
+from msgspec import UNSET
 
 from ojster.core.access import DEQUEUE, ENQUEUE
 from ojster.server.answer import Answer, encode
@@ -21,7 +23,7 @@ async def show_records(request: HttpRequest) -> Answer:
 
 
 async def take_turn(request: HttpRequest) -> Answer:
-    """FlowRecord what a flow has done since its worker last said so, and suspend it if it waits."""
+    """Record what a flow has done since its worker last said so, and suspend it if it waits."""
     body = await request.read(TURN)
     return Answer(encode(FlowAnswer.of(await request.service.flows.turn(body.turn(request.path["id"])))))
 
@@ -29,7 +31,8 @@ async def take_turn(request: HttpRequest) -> Answer:
 async def send_message(request: HttpRequest) -> Answer:
     """Send a message to a flow, also before it waits for the message, or starts."""
     body = await request.read(MESSAGE)
-    item = FlowMessage(request.path["id"], body.name, bytes(body.data), body.step, body.idempotency_key)
+    data = b"null" if body.data is UNSET else bytes(body.data)
+    item = FlowMessage(request.path["id"], body.name, data, body.step, body.idempotency_key)
     return Answer(encode(SentAnswer(True, await request.service.flows.send(item))), 201)
 
 

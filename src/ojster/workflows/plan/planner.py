@@ -291,7 +291,8 @@ class Planner:
         self.unknown += misspelt_in(request, here.path)
         self.plan.promises += [Promise(node.id, here.place, promised) for promised in provided]
         self._order.promised += [(node.id, promised.name, promised.category) for promised in provided]
-        spec.has_references = self._order.refer(node, spec, request.get("args", b""), here.path)
+        if here.parent.kind != Kind.FLOW:  # a flow gives values, in which a "$ref" is data
+            spec.has_references = self._order.refer(node, spec, request.get("args", b""), here.path)
         job = self._models.read(request, self._tenant)
         refuse_reserved(job.queue)
         if job.pending:

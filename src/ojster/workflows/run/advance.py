@@ -64,6 +64,10 @@ _END_OF_JOB: Final[dict[str, NodeState]] = {
 }
 
 
+ENDED_FLOWS: Final = "flows that have ended before what they have asked for"
+"""What is known in a transaction: containers of flows, whose other steps are to be cancelled."""
+
+
 def advance(tx: Transaction) -> None:
     """Advance the workflows of the jobs that ended in this transaction."""
     while tx.effects.ended:
@@ -193,8 +197,10 @@ class Advance:
         """Note the end of a flow's function, which decides how the flow ends, or of a step that it may wait for."""
         if node.position:
             self._awaited.append(node.id)
-        elif flow.verdict is None:
-            flow.verdict = node.state
+            return
+        flow.verdict = flow.verdict or node.state
+        if flow.unfinished:
+            self.tx.known[ENDED_FLOWS][flow.id] = ()
 
     def _go_on_after(self, root: Node) -> None:
         """Limit the time of the branches of a workflow when a part of it has ended; start a branch that waits for it.

@@ -15,7 +15,7 @@ from ojster.core.states import FINISHED
 from ojster.jobs.transitions import cancel_job, make_available
 from ojster.storage.transaction import JOB_COLUMNS, Transaction
 from ojster.workflows.node import NOT_STARTED, Kind, Node, NodeState, body_of
-from ojster.workflows.run.advance import Advance
+from ojster.workflows.run.advance import ENDED_FLOWS, Advance
 from ojster.workflows.run.flow_wakeups import ask_to_cancel
 from ojster.workflows.run.graph import Graph, live_nodes
 from ojster.workflows.run.maps import park_map
@@ -54,6 +54,12 @@ def cancel_workflows(tx: Transaction, orders: Sequence[WorkflowCancellation]) ->
 
 
 def _cancel(run: Advance, workflow: Workflow, *, stop_active: bool = False, by: str | None = None) -> None:
+    if stop_active and workflow.state == WorkflowState.CANCELLED and workflow.finished_at is None:
+        main = run.graph.children(run.graph.root_of(workflow))[0]  # it cleans up, which is cut short
+        run.graph.change(workflow)
+        if not main.has_ended:
+            abort(run, workflow, main, NodeState.CANCELLED, _CANCELLED, active_too=True, flows_too=True)
+        return
     if workflow.state in FINAL_STATES:
         raise wrong_state(workflow, f"The workflow {workflow.id} is already in terminal state {workflow.state!r}.")
     was_pending = workflow.state == WorkflowState.PENDING
@@ -201,6 +207,24 @@ def _cancel_jobs(run: Advance, nodes: Sequence[Node], *, active_too: bool) -> No
     ended, tx.effects.ended = tx.effects.ended, others
     for job in ended:
         run.end_with_job(run.graph.nodes[job.node or 0], job)
+
+
+def cancel_left(tx: Transaction) -> None:
+    """Cancel what flows have asked for that ended in this transaction: nobody waits for it any more."""
+    while flows := list(tx.known[ENDED_FLOWS]):
+        tx.known[ENDED_FLOWS].clear()
+        graph = Graph(tx)
+        graph.lock({flow >> NODE_BITS for flow in flows})
+        graph.load(flows)
+        run = Advance(graph)
+        for flow in flows:
+            node = graph.nodes[flow]
+            if not node.has_ended:
+                abort(run, graph.workflow_of(node), node, NodeState(node.verdict or ""), _LEFT, active_too=True)
+        run.go()
+
+
+_LEFT: Final = {"code": "cancelled", "message": "The flow that has asked for this step has ended."}
 
 
 def skip_rest(tx: Transaction, job: Job) -> None:

@@ -9,16 +9,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from ojster.core.errors import Conflict, InvalidRequest, OjsterError
+from ojster.core.errors import Conflict, InvalidRequest, OjsterError, PayloadTooLarge
 from ojster.core.job import Job
 from ojster.jobs.leases import refusal_of_attempt
 from ojster.jobs.queries import no_job, no_workflow
 from ojster.jobs.transitions import cancel_job
 from ojster.storage.call import for_each
 from ojster.storage.transaction import ColumnType, Transaction
-from ojster.workflows.flow import GIVEN_UP, MAX_MESSAGES, FlowMessage, FlowRecord, FlowRecords, NewRecord, Turn
+from ojster.workflows.flow import (
+    CANCELLATION,
+    GIVEN_UP,
+    MAX_MESSAGES,
+    FlowMessage,
+    FlowRecord,
+    FlowRecords,
+    NewRecord,
+    Turn,
+)
 from ojster.workflows.node import Kind, NodeState, body_of
 from ojster.workflows.run.advance import Advance, advance
 from ojster.workflows.run.cancellation import abort
@@ -27,8 +37,10 @@ from ojster.workflows.run.graph import Graph
 from ojster.workflows.run.growth import grow
 from ojster.workflows.run.steps import find_step
 from ojster.workflows.run.suspensions import suspend_job
-from ojster.workflows.stored_workflow import FINAL_STATES, find_workflow
+from ojster.workflows.stored_workflow import find_workflow
 from ojster.workflows.suspension import SuspensionKind
+
+_encode: Final = msgspec.json.Encoder().encode
 
 _NEW: Final[dict[str, ColumnType]] = {
     "flow": "bigint",
@@ -52,8 +64,9 @@ def find_records(tx: Transaction, id: str) -> FlowRecords | OjsterError:
     job = tx.find_jobs([id]).get(id)
     if job is None or job.node is None:
         return no_job(id) if job is None else _no_flow(job)
+    workflow_id, version = _workflow_of(tx, job)  # first: what ends meanwhile has another one
     rows = tx.execute(f"SELECT {_COLUMNS} FROM flow_records WHERE flow = :flow", {"flow": job.node})
-    return _records(tx, job, [_record(row) for row in rows])
+    return FlowRecords(workflow_id, version, tx.now, [_record(row) for row in rows])
 
 
 def _record(row: Sequence[Any]) -> FlowRecord:
@@ -64,8 +77,14 @@ def _record(row: Sequence[Any]) -> FlowRecord:
 
 
 def _records(tx: Transaction, job: Job, records: list[FlowRecord], *, suspended: bool = False) -> FlowRecords:
+    workflow_id, version = _workflow_of(tx, job)
+    return FlowRecords(workflow_id, version, tx.now, records, suspended)
+
+
+def _workflow_of(tx: Transaction, job: Job) -> tuple[str, int]:
+    """Return the id and the version of the workflow of a job."""
     ((id, version),) = tx.execute("SELECT id, version FROM workflows WHERE seq = :seq", {"seq": job.workflow})
-    return FlowRecords(str(id), version, tx.now, records, suspended)
+    return str(id), version
 
 
 def _no_flow(job: Job) -> OjsterError:
@@ -73,7 +92,7 @@ def _no_flow(job: Job) -> OjsterError:
 
 
 def take_turns(tx: Transaction, turns: Sequence[Turn]) -> list[FlowRecords | OjsterError]:
-    """FlowRecord what flows have done; suspend those that wait. Return what has ended for each, or its refusal."""
+    """Record what flows have done; suspend those that wait. Return what has ended for each, or its refusal."""
     jobs = tx.lock_jobs([turn.job_id for turn in turns])
     concerns_graph = [jobs[turn.job_id] for turn in turns if turn.job_id in jobs and _concerns_graph(turn)]
     graph = Graph(tx)
@@ -108,7 +127,9 @@ def _take(tx: Transaction, job: Job, turn: Turn) -> FlowRecords:
     if not _concerns_graph(turn):
         _insert(tx, job.node, [(record, None) for record in turn.records])
         _note_seen(tx, job.node, turn)
-        return FlowRecords("", turn.version, tx.now, [])
+        if turn.records:  # a step goes on by its own result; it asks for what else has ended when it has nothing to do
+            return FlowRecords("", turn.version, tx.now, _cancellation(tx, job.node))
+        return _news(tx, job, turn)
     rows = tx.execute("SELECT kind FROM nodes WHERE id = (SELECT parent FROM nodes WHERE id = :id)", {"id": job.node})
     if not rows or rows[0][0] != Kind.FLOW:
         raise _no_flow(job)
@@ -124,11 +145,31 @@ def _take(tx: Transaction, job: Job, turn: Turn) -> FlowRecords:
     if turn.suspends and not has_news and not is_over:
         suspend_job(tx, job, SuspensionKind.FLOW, turn.wakes_at)
         return _records(tx, job, [], suspended=True)
+    return _records(tx, job, _ends(tx, job))
+
+
+def _news(tx: Transaction, job: Job, turn: Turn) -> FlowRecords:
+    """Return what has ended, if something has happened in the workflow since the worker read it."""
+    workflow_id, version = _workflow_of(tx, job)
+    records = [] if version == turn.version else _ends(tx, job)
+    return FlowRecords(workflow_id, version, tx.now, records)
+
+
+def _cancellation(tx: Transaction, flow: int) -> list[FlowRecord]:
+    """Return the record that a flow is to be cancelled, if it is."""
+    rows = tx.execute(
+        f"SELECT {_COLUMNS} FROM flow_records WHERE flow = :flow AND key = :key", {"flow": flow, "key": CANCELLATION}
+    )
+    return [_record(row) for row in rows]
+
+
+def _ends(tx: Transaction, job: Job) -> list[FlowRecord]:
+    """Return the records of a flow that others have ended."""
     rows = tx.execute(
         f"SELECT {_COLUMNS} FROM flow_records WHERE flow = :flow AND kind <> 'step' AND ended_at IS NOT NULL",
         {"flow": job.node},
     )
-    return _records(tx, job, [_record(row) for row in rows])
+    return [_record(row) for row in rows]
 
 
 def _insert(tx: Transaction, flow: int, records: Sequence[tuple[NewRecord, int | None]]) -> None:
@@ -183,13 +224,28 @@ def _ask(tx: Transaction, job: Job, records: Sequence[NewRecord]) -> bool:
     """Insert records; add the steps of runs to the flow. Return whether one of them has ended at once."""
     assert job.node is not None
     runs = [record for record in records if record.kind == "run"]
-    others: list[tuple[NewRecord, int | None]] = [(record, None) for record in records if record.kind != "run"]
+    _insert(tx, job.node, [(record, None) for record in records if record.kind != "run"])
+    try:
+        with tx.savepoint():
+            return _add(tx, job, runs)
+    except (InvalidRequest, PayloadTooLarge) as refusal:
+        if len(runs) == 1:  # the function gets the refusal, and may go on
+            error = Raw(_encode({"state": "failed", "error": {"type": refusal.code, **refusal.to_wire()}}))
+            refused = msgspec.structs.replace(runs[0], ended_at=tx.now, error=error)
+            _insert(tx, job.node, [(refused, None)])
+            return True
+    ended = [_ask(tx, job, [run]) for run in runs]
+    return any(ended)
+
+
+def _add(tx: Transaction, job: Job, runs: Sequence[NewRecord]) -> bool:
+    """Add the steps of runs to a flow, with their records; return whether one of them has ended at once."""
     if any(record.step is UNSET for record in runs):
         raise InvalidRequest("A record of the kind 'run' needs a 'step'.", field="records")
     nodes = grow(tx, job, [_stored(record.step) or b"" for record in runs]) if runs else []
     if runs and not nodes:
         raise Conflict(f"The flow of the job {job.id} was stopped. It can add no steps.", job_id=job.id)
-    _insert(tx, job.node, [*others, *zip(runs, [node.id for node in nodes], strict=True)])
+    _insert(tx, job.node or 0, list(zip(runs, [node.id for node in nodes], strict=True)))
     ended = [node.id for node in nodes if node.has_ended]  # at once: such as an empty map, or a refused job
     end_awaited(tx, ended)
     return bool(ended)
@@ -211,7 +267,7 @@ def _cancel_awaited(tx: Transaction, job: Job, keys: Sequence[str]) -> None:
         f"""
         UPDATE flow_records
         SET ended_at = ?, result = NULL, error = ?
-        WHERE flow = ? AND key IN ({places}) AND (ended_at IS NULL OR kind = 'receive')
+        WHERE flow = ? AND key IN ({places})
         """,
         (tx.now, GIVEN_UP, job.node, *keys),
     )
@@ -263,7 +319,7 @@ def _send(tx: Transaction, message: FlowMessage) -> str:
     workflow = find_workflow(tx, message.workflow_id, lock=True)
     if workflow is None or message.tenant not in (None, workflow.tenant):
         raise no_workflow(message.workflow_id)
-    if workflow.state in FINAL_STATES:
+    if workflow.finished_at is not None:  # one that was cancelled may receive some while it cleans up
         raise Conflict(
             f"The workflow {workflow.id} is {workflow.state}, and receives no messages.",
             workflow_id=workflow.id,
@@ -315,7 +371,7 @@ def _receive(tx: Transaction, flow: int) -> bool:
         SELECT key, name
         FROM flow_records
         WHERE flow = :flow AND kind = 'receive' AND ended_at IS NULL
-        ORDER BY asked_at, key
+        ORDER BY asked_at, length(key), key
         """,
         {"flow": flow},
     )

@@ -9,15 +9,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
-from ojster.core.job import Job
+from ojster.core.job import NODE_BITS, Job
 from ojster.jobs.transitions import make_available
 from ojster.storage.transaction import JOB_COLUMNS, Transaction
+from ojster.workflows.flow import CANCELLATION, GIVEN_UP
 from ojster.workflows.node import NodeState
 from ojster.workflows.run.results import NodeOutcome, outcomes
 from ojster.workflows.suspension import SuspensionKind
-
-CANCELLATION: Final = "!cancel"
-"""The key of the record that a flow is to be cancelled."""
 
 
 def end_awaited(tx: Transaction, nodes: Collection[int]) -> None:
@@ -28,12 +26,20 @@ def end_awaited(tx: Transaction, nodes: Collection[int]) -> None:
         f"SELECT flow, key, node FROM flow_records WHERE node {tx.among} AND ended_at IS NULL",
         (tx.integers(sorted(nodes)),),
     )
+    if not rows:
+        return
     ended = outcomes(tx, [node for _, _, node in rows])
     tx.execute_many(
         "UPDATE flow_records SET ended_at = ?, result = ?, error = ? WHERE flow = ? AND key = ?",
         [(tx.now, *_outcome(ended[node]), flow, key) for flow, key, node in rows],
     )
-    wake_flows(tx, {flow for flow, _, _ in rows})
+    flows = {flow for flow, _, _ in rows}
+    # A worker that runs such a flow looks at the ends when it sees another version.
+    tx.execute(
+        f"UPDATE workflows SET version = version + 1 WHERE seq {tx.among}",
+        (tx.integers(sorted({flow >> NODE_BITS for flow in flows})),),
+    )
+    wake_flows(tx, flows)
 
 
 def _outcome(ended: NodeOutcome) -> tuple[bytes | None, bytes | None]:
@@ -90,20 +96,39 @@ def ask_to_cancel(tx: Transaction, flows: Collection[int]) -> set[int]:
 
 
 def forget_last_failures(tx: Transaction, flows: Collection[int]) -> None:
-    """Forget what made flows fail or end, so that they ask for it again: what failed after all else was asked for.
+    """Forget what made flows fail or end, so that they ask for it again.
 
-    A failure after which a flow went on, because it had caught it, stays.
+    That is what failed after all else was asked for; and the cancellation, with what was given up and asked for because
+    of it. A failure after which a flow went on, because it had caught it, stays.
     """
-    if flows:
-        tx.execute(
-            f"""
-            DELETE FROM flow_records
-            WHERE flow {tx.among}
-                AND (kind = 'cancel' OR error IS NOT NULL)
-                AND ended_at > (SELECT max(asked_at) FROM flow_records AS r WHERE r.flow = flow_records.flow)
-            """,
-            (tx.integers(sorted(flows)),),
+    for flow in flows:
+        tx.execute(_FORGET_AFTER_CANCELLATION, {"flow": flow, "given_up": GIVEN_UP})
+        tx.execute(_FORGET_LAST_FAILURES, {"flow": flow, "given_up": GIVEN_UP})
+
+
+_FORGET_AFTER_CANCELLATION: Final = """
+    DELETE FROM flow_records
+    WHERE flow = :flow
+        AND EXISTS (
+            SELECT 1
+            FROM flow_records AS c
+            WHERE c.flow = :flow
+                AND c.kind = 'cancel'
+                AND (
+                    flow_records.kind = 'cancel'
+                    OR flow_records.asked_at > coalesce(c.seen_at, c.ended_at)
+                    OR (flow_records.error = :given_up AND flow_records.ended_at >= c.ended_at)
+                )
         )
+"""
+
+_FORGET_LAST_FAILURES: Final = """
+    DELETE FROM flow_records
+    WHERE flow = :flow
+        AND error IS NOT NULL
+        AND error <> :given_up
+        AND ended_at > (SELECT max(r.asked_at) FROM flow_records AS r WHERE r.flow = :flow)
+"""
 
 
 def forget_records(tx: Transaction, flows: Collection[int]) -> None:

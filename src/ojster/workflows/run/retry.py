@@ -97,8 +97,11 @@ def _refusal_of(graph: Graph, step: Node, shown: str) -> str | None:
     if step.was_left_out:
         return f"{shown} never ran, because a step before it did not succeed. Retry the step that failed."
     not_started: Node | None = None
-    container = graph.parent_of(step)
+    container, inside = graph.parent_of(step), step
     while container is not None:
+        if container.kind == Kind.FLOW and inside.position:
+            return f"{shown} belongs to a flow, which has got its end. Retry the flow, or the workflow."
+        inside = container
         if container.verdict is not None and not container.has_ended:
             return f"{shown} is in {_named(graph, container)}, which is being stopped. Retry it after its end."
         if container.started_at is None and container.state != NodeState.STARTED:

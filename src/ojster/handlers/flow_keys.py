@@ -1,0 +1,55 @@
+"""Keys of what a flow asks for: its place in the program."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections import Counter
+from typing import Any, Final
+
+from ojster.workflows.flow import MAX_KEY_LENGTH, RESERVED
+
+_LONG_KEY: Final = 400
+"""How much is left of a key that is too long, in characters: its end."""
+
+
+class FlowKeys:
+    """The keys that one run of a function gives: the path of the task that asks, a name, and how often it has come.
+
+    The path has the names of the coroutines of the tasks around, so that it is the same in whatever order tasks go on.
+    """
+
+    def __init__(self) -> None:
+        self._paths: dict[asyncio.Task[Any], str] = {}
+        self._numbers: Counter[str] = Counter()
+
+    def note_task(self, task: asyncio.Task[Any], creator: asyncio.Task[Any] | None) -> None:
+        """Note a new task, and which one creates it."""
+        around = "" if creator is None else self._paths.get(creator, "")
+        coroutine: Any = task.get_coro()
+        name = getattr(coroutine, "__qualname__", "task")
+        if creator is None:
+            self._paths[task] = around
+            return
+        self._paths[task] = self._numbered(around + name.rpartition(".")[2], "/")
+
+    def _numbered(self, name: str, end: str = "") -> str:
+        self._numbers[name + end] += 1
+        number = self._numbers[name + end]
+        return name + ("" if number == 1 else f"#{number}") + end
+
+    def key_of(self, name: str, chosen: str | None) -> str:
+        """Return the key of what the running task asks for: its path, the name, and how often it has come."""
+        if (name if chosen is None else chosen).startswith(RESERVED):
+            raise ValueError(f"Names and keys do not begin with {RESERVED!r}: {name if chosen is None else chosen!r}.")
+        if chosen is not None:
+            return chosen
+        task = asyncio.current_task()
+        path = "" if task is None else self._paths.get(task, "")
+        key = self._numbered(f"{path}{name}")
+        return key if len(key) <= MAX_KEY_LENGTH else f"{digest_of(key.encode())}…{key[-_LONG_KEY:]}"
+
+
+def digest_of(value: bytes) -> str:
+    """Return a short digest, by which records and long keys are compared."""
+    return hashlib.blake2b(value, digest_size=8).hexdigest()

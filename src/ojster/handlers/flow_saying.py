@@ -1,0 +1,55 @@
+"""What a flow says to its server, within the limits of that."""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+import msgspec
+
+from ojster.client.interface import FlowCalls
+from ojster.workflows.flow import MAX_RECORDS_AT_ONCE, FlowRecord, FlowRecords, NewRecord, Turn
+
+MAX_STEP_BYTES: Final = 1_048_576
+"""Maximum size of the result of a local step, in bytes of JSON."""
+
+
+_LISTS: Final = ("records", "seen", "cancelled")
+
+
+def clock() -> int:
+    """Return the time of a clock that never jumps, in microseconds."""
+    return time.monotonic_ns() // 1000
+
+
+async def say(flows: FlowCalls, turn: Turn) -> FlowRecords:
+    """Send a turn; one with many records in parts."""
+    while any(len(getattr(turn, name)) > MAX_RECORDS_AT_ONCE for name in _LISTS):
+        part = {name: getattr(turn, name)[:MAX_RECORDS_AT_ONCE] for name in _LISTS}
+        rest = {name: getattr(turn, name)[MAX_RECORDS_AT_ONCE:] for name in _LISTS}
+        answer = await flows.turn(msgspec.structs.replace(turn, **part, suspends=False, was_cancelled=False))
+        turn = msgspec.structs.replace(turn, **rest, version=answer.version)
+    return await flows.turn(turn)
+
+
+def small_enough(name: str, result: bytes) -> bytes:
+    """Return the result of a local step, which is kept with the flow.
+
+    Raises
+    ------
+    ValueError
+        It is too large.
+    """
+    if len(result) > MAX_STEP_BYTES:
+        raise ValueError(
+            f"The result of the step {name!r} takes {len(result)} bytes; at most {MAX_STEP_BYTES} are allowed. Let a "
+            "job return it, whose large results become files."
+        )
+    return result
+
+
+def as_record(new: NewRecord) -> FlowRecord:
+    """Return the record of a local step that has ended."""
+    return FlowRecord(
+        new.key, new.kind, new.name, new.asked_at, new.input, new.ended_at, result=new.result, error=new.error
+    )
