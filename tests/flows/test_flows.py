@@ -733,6 +733,27 @@ async def test_what_a_flow_has_asked_for_ends_with_it(bench: FlowBench) -> None:
     assert {step.type: step.state for step in info.walk() if step.type == "slow"} == {"slow": "cancelled"}
 
 
+async def test_a_local_step_that_is_given_up_while_it_is_recorded_gives_nothing(bench: FlowBench) -> None:
+    @bench.app.flow("order")
+    async def order(flow: Flow) -> str:
+        async def quick() -> str:
+            return "quick"
+
+        async def failing() -> None:
+            raise LookupError("failing")
+
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(flow.step("failing", failing))
+                tasks.create_task(flow.step("quick", quick))
+        except* LookupError:
+            pass
+        return await flow.run(bench.note, "after")
+
+    await bench.start(order.s())
+    assert await result(bench) == "AFTER"
+
+
 async def test_a_flow_that_waits_for_nothing_fails(bench: FlowBench) -> None:
     @bench.app.flow("order")
     async def order(flow: Flow) -> None:

@@ -131,6 +131,17 @@ class FlowExecution:
             self._main.exception()  # it is known, also if the flow has failed for another reason
         self.loop.abandon()
 
+    def _begin(self, call: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run something in the worker's loop; what it fails with ends the run, so that nothing waits for ever."""
+
+        def check(task: asyncio.Task[None]) -> None:
+            if not task.cancelled() and (error := task.exception()) is not None:
+                self._finish(Raised(error))
+
+        task = self._outer.create_task(call)
+        task.add_done_callback(check)
+        return task
+
     def _finish(self, outcome: Any) -> None:
         if not self._finished.done():
             self._finished.set_result(outcome)
@@ -149,11 +160,7 @@ class FlowExecution:
         """
         await self._never
 
-    async def ask(
-        self,
-        record: NewRecord,
-        step: Callable[[], Awaitable[Any]] | None = None,
-    ) -> Raw:
+    async def ask(self, record: NewRecord, step: Callable[[], Awaitable[Any]] | None = None) -> Raw:
         """Return the result of a record, new or known, when its end is the next event.
 
         Parameters
@@ -242,9 +249,7 @@ class FlowExecution:
 
         def done(ended: asyncio.Task[T]) -> None:
             self._outside.discard(ended)
-            if self.is_closed or future.done():
-                return
-            if ended.cancelled():
+            if self.is_closed or future.done() or ended.cancelled():
                 return
             error = ended.exception()
             if isinstance(error, OjsterError):  # the function must not see it: it may not come again
@@ -267,7 +272,7 @@ class FlowExecution:
             result = Raw(small_enough(record.name, to_json(await step())))
         except BaseException as raised:  # also one that is no Exception: it ends the step, and not the worker
             if record.key not in self._steps or self.is_closed:  # nobody waits for it any more
-                raise
+                return
             error = Raw(to_json(described(raised)))
         ended_at = max(self._now, record.asked_at)
         self._new[record.key] = msgspec.structs.replace(record, result=result, error=error, ended_at=ended_at)
@@ -371,13 +376,12 @@ class FlowExecution:
             self._alarm = None
         if self._writing is not None:
             return
-        if self._unstarted and (
-            self._seen or self._given_up
-        ):  # else it could take another way after a crash, when the steps have run
+        if self._unstarted and (self._seen or self._given_up):
+            # After a crash the function could take another way, while the steps have run. So that is recorded first.
             self._write(suspends=False)
             return
         for key, (record, step) in self._unstarted.items():
-            self._steps[key] = self._outer.create_task(self._run_step(record, step))
+            self._steps[key] = self._begin(self._run_step(record, step))
         self._unstarted = {}
         is_busy = any(key not in self._new for key in self._steps)
         steps_ended = any(record.kind == "step" for record in self._new.values())
@@ -405,7 +409,7 @@ class FlowExecution:
             self._pump()
 
     def _write(self, *, suspends: bool) -> None:
-        self._writing = self._outer.create_task(self._take_turn(suspends=suspends))
+        self._writing = self._begin(self._take_turn(suspends=suspends))
 
     def _write_last(self) -> None:
         """End the flow when nothing is left to be said to the server."""
@@ -418,7 +422,7 @@ class FlowExecution:
         if self._writing is not None:
             return
         if is_cancelled or self._given_up:
-            self._writing = self._outer.create_task(self._take_turn(suspends=False, was_cancelled=is_cancelled))
+            self._writing = self._begin(self._take_turn(suspends=False, was_cancelled=is_cancelled))
         elif self._main.cancelled():
             self._finish(Raised(asyncio.CancelledError("The function of the flow was cancelled.")))
         elif (error := self._main.exception()) is not None:
@@ -458,14 +462,9 @@ class FlowExecution:
         except OjsterError as error:
             self._finish(Raised(run_again(job, error)))
             return
-        except asyncio.CancelledError:
-            raise
-        except BaseException as error:
-            self._finish(Raised(error))
-            return
         finally:
             self._writing, self._said = None, set()
-        self._ended |= {key for key in given_up if self._records[key].kind != "step"}
+        self._ended |= {key for key in given_up if key in self._records and self._records[key].kind != "step"}
         if answer.suspended:
             self._finish(Raised(Reported()))
             return
