@@ -27,12 +27,13 @@ from ojster import (
     group,
     result_of,
 )
-from ojster.core.errors import Conflict, NotFound, PayloadTooLarge
+from ojster.core.errors import Conflict, NotFound, OjsterError, PayloadTooLarge
 from ojster.handlers.outcomes import Reported
 from ojster.service import Service
 from ojster.storage.postgres.url import parse_postgres_url
 from ojster.workflows.flow import FlowMessage, NewRecord, Turn
 from ojster.workflows.read import run_errors
+from ojster.workflows.run.flow_turns import take_turns
 from ojster.workflows.run.steps import StepAddress
 from tests.conftest import Clock
 from tests.flows.driver import FlowBench
@@ -752,6 +753,37 @@ async def test_a_local_step_that_is_given_up_while_it_is_recorded_gives_nothing(
 
     await bench.start(order.s())
     assert await result(bench) == "AFTER"
+
+
+@pytest.mark.parametrize("together", [True, False])
+async def test_a_flow_inside_that_is_given_up_as_it_begins_to_wait_is_cancelled(
+    bench: FlowBench, together: bool
+) -> None:
+    @bench.app.flow("inner")
+    async def inner(flow: Flow) -> None: ...
+
+    @bench.app.flow("outer")
+    async def outer(flow: Flow) -> None: ...
+
+    calls = bench.service.flows
+    await bench.start(outer.s())
+    (around,) = await bench.fetch(worker_id="w")
+    step = msgspec.Raw(msgspec.json.encode({"type": "flow", "job": {"type": "inner", "args": []}}))
+    asks = NewRecord("inner", "run", "inner", 1, step=step)
+    await calls.turn(Turn(around.id, "w", around.attempt, around.started_at, (asks,)))
+    (inside,) = await bench.fetch(worker_id="w")
+    version = (await calls.records(inside.id)).version
+    waits = NewRecord("m", "receive", "m", 1)
+    gives_up = Turn(around.id, "w", around.attempt, around.started_at, cancelled=("inner",))
+    suspends = Turn(inside.id, "w", inside.attempt, inside.started_at, (waits,), suspends=True, version=version)
+    if together:
+        _, answer = await bench.service.database.run_many(take_turns, [gives_up, suspends])
+    else:
+        await calls.turn(gives_up)
+        answer = await calls.turn(suspends)
+    assert not isinstance(answer, OjsterError)
+    assert not answer.suspended
+    assert [record.kind for record in answer.records] == ["cancel"]
 
 
 async def test_a_flow_that_waits_for_nothing_fails(bench: FlowBench) -> None:

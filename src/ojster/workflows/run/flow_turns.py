@@ -31,7 +31,7 @@ from ojster.workflows.flow import (
 )
 from ojster.workflows.node import Kind, NodeState, body_of
 from ojster.workflows.run.advance import Advance, advance
-from ojster.workflows.run.cancellation import abort
+from ojster.workflows.run.cancellation import abort, cancel_left
 from ojster.workflows.run.flow_wakeups import end_awaited, wake_flows
 from ojster.workflows.run.graph import Graph
 from ojster.workflows.run.growth import grow
@@ -111,7 +111,10 @@ def take_turns(tx: Transaction, turns: Sequence[Turn]) -> list[FlowRecords | Ojs
                 results.append(_take(tx, job, turn))
         except OjsterError as refused:
             results.append(refused)
+        if turn.cancelled:  # may have ended jobs that follow in the list
+            jobs |= tx.lock_jobs([later.job_id for later in turns[len(results) :]])
     advance(tx)
+    cancel_left(tx)
     return results
 
 
@@ -359,7 +362,6 @@ def _send(tx: Transaction, message: FlowMessage) -> str:
         },
     )
     if _receive(tx, flow):
-        tx.execute("UPDATE workflows SET version = version + 1 WHERE seq = :seq", {"seq": workflow.seq})
         wake_flows(tx, [flow])
     return workflow.id
 

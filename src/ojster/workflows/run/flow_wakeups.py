@@ -6,7 +6,7 @@ something has ended that it has not seen; so nothing is missed.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from ojster.core.job import NODE_BITS, Job
@@ -33,13 +33,7 @@ def end_awaited(tx: Transaction, nodes: Collection[int]) -> None:
         "UPDATE flow_records SET ended_at = ?, result = ?, error = ? WHERE flow = ? AND key = ?",
         [(tx.now, *_outcome(ended[node]), flow, key) for flow, key, node in rows],
     )
-    flows = {flow for flow, _, _ in rows}
-    # A worker that runs such a flow looks at the ends when it sees another version.
-    tx.execute(
-        f"UPDATE workflows SET version = version + 1 WHERE seq {tx.among}",
-        (tx.integers(sorted({flow >> NODE_BITS for flow in flows})),),
-    )
-    wake_flows(tx, flows)
+    wake_flows(tx, {flow for flow, _, _ in rows})
 
 
 def _outcome(ended: NodeOutcome) -> tuple[bytes | None, bytes | None]:
@@ -49,8 +43,15 @@ def _outcome(ended: NodeOutcome) -> tuple[bytes | None, bytes | None]:
     return (b"null", None) if ended.state == NodeState.SKIPPED else (None, ended.shown())
 
 
-def wake_flows(tx: Transaction, flows: Iterable[int]) -> None:
-    """Make the jobs of flows available that wait. Those that run see what has happened when they are about to wait."""
+def wake_flows(tx: Transaction, flows: Collection[int]) -> None:
+    """Make the jobs of flows available that wait. Those that run see what has happened when they are about to wait.
+
+    They look when the version of their workflow is another one than they know.
+    """
+    tx.execute(
+        f"UPDATE workflows SET version = version + 1 WHERE seq {tx.among}",
+        (tx.integers(sorted({flow >> NODE_BITS for flow in flows})),),
+    )
     # A job that is suspended at the moment is still active for this statement: it looks for ends when it has waited for
     # the workflow. One that waits already may be locked by a heartbeat, which would wake nobody; so this waits for it.
     # Whoever holds it and wants the workflow, too, is a deadlock, after which one of the two runs again.
@@ -91,7 +92,8 @@ def ask_to_cancel(tx: Transaction, flows: Collection[int]) -> set[int]:
         """,
         [(flow, CANCELLATION, tx.now, tx.now) for flow in begun],
     )
-    wake_flows(tx, begun)
+    if begun:
+        wake_flows(tx, begun)
     return begun
 
 
