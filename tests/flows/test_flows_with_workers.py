@@ -10,10 +10,13 @@ from collections import defaultdict
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from ojster import App, Flow, Worker
+from ojster.cli.main import cli
 from ojster.handlers import flow_execution
 from ojster.service import Service
 from ojster.testing import JobTester
@@ -51,6 +54,25 @@ async def test_a_worker_runs_flows_of_a_server(service: Service) -> None:
             assert await run.aresult(PATIENCE) == 112
             assert [step.type for step in run.info.walk()] == ["sum", "double", "double", "double"]
         await app.aclose()
+
+
+async def test_messages_are_sent_from_the_command_line(file_url: str) -> None:
+    app = App(file_url)
+
+    @app.flow("inbox")
+    async def inbox(flow: Flow) -> list[Any]:
+        return [await flow.receive("a"), await flow.receive("a")]
+
+    run = await inbox.astart()
+    for words in (["a", "--data", '{"ok": true}'], ["a", "--data", "plain", "--idempotency-key", "k"]):
+        done = await asyncio.to_thread(
+            CliRunner().invoke, cli, ["workflows", "send", run.id, *words, "--url", file_url]
+        )
+        assert done.exit_code == 0, done.output
+        assert "gets the message 'a'" in done.output
+    await Worker(app).run(until_empty=True)
+    assert await run.aresult(PATIENCE) == [{"ok": True}, "plain"]
+    await app.aclose()
 
 
 async def test_a_flow_that_is_woken_at_once_runs_on_in_the_same_worker(url: str) -> None:

@@ -96,7 +96,7 @@ _ALL: Final = (
         "commands.workflows:workflows",
         "Start, show, draw, approve, hold, retry and cancel workflows.",
         "workflows",
-        "approve cancel depend draw hold info list note properties reject release resume retry show start stats "
+        "approve cancel depend draw hold info list note properties reject release resume retry send show start stats "
         "status steps",
     ),
     CommandPlace(

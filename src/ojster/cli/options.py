@@ -19,6 +19,7 @@ from ojster.client.interface import Client
 from ojster.core.durations import parse_duration
 from ojster.core.errors import BackendUnavailable, InvalidRequest
 from ojster.core.public_settings import Retention, Settings
+from ojster.jobs.failure import Failure
 from ojster.storage.database import URL_VARIABLE
 from ojster.storage.urls import DEFAULT_URL
 
@@ -230,3 +231,12 @@ def parameter(text: str) -> tuple[str, Any]:
         return name, msgspec.json.decode(value)
     except msgspec.DecodeError:
         return name, value
+
+
+def resumption(result: str | None, error: str | None) -> tuple[bytes | None, Failure | None]:
+    """Return the result or the failure to resume a job with."""
+    if error is not None:
+        if result is not None:
+            raise click.UsageError("Give either --result or --error.")
+        return None, Failure("ResumedWithError", error, "resumed_with_error", retryable=False)
+    return (None if result is None else msgspec.json.encode(parameter(f"x={result}")[1])), None

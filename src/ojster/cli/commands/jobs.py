@@ -10,8 +10,7 @@ from rich.markup import escape
 from rich.syntax import Syntax
 from rich.table import Table
 
-from ojster.cli.commands.workflows import resumption
-from ojster.cli.options import Command, Duration, ask, done, examples, with_json, with_url
+from ojster.cli.options import Command, Duration, ask, done, examples, resumption, with_json, with_url
 from ojster.cli.output import ago, console, job_json, print_json, print_page, print_table, state_text
 from ojster.client.interface import Client
 from ojster.core.errors import InvalidRequest

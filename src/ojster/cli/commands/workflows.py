@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import getpass
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final, get_args
 
@@ -12,21 +12,29 @@ import click
 import msgspec
 from rich.text import Text
 
-from ojster.cli.options import Command, ask, done, examples, parameter, read_file, with_json, with_url
+from ojster.cli.options import (
+    Command,
+    ask,
+    done,
+    examples,
+    parameter,
+    read_file,
+    resumption,
+    with_json,
+    with_url,
+)
 from ojster.cli.output import ago, console, print_json, print_table
+from ojster.cli.workflow_file import SUFFIXES, named_start, read_start
 from ojster.cli.workflow_tree import MAX_SHOWN_CHILDREN, follow, shown_state
 from ojster.client.interface import Client
 from ojster.core.errors import NotFound
 from ojster.core.ids import ids_beginning_with, is_job_id
-from ojster.core.json_objects import Members, read_members
+from ojster.core.json_objects import read_members
 from ojster.core.property_values import Changes
 from ojster.core.settings import ServiceSettings
 from ojster.core.timestamps import parse_timestamp
-from ojster.core.values import to_duration
-from ojster.jobs.failure import Failure
-from ojster.workflows.declaration import start_request
+from ojster.workflows.flow import FlowMessage
 from ojster.workflows.notes import NewNote
-from ojster.workflows.orchestrator_request import ORCHESTRATOR_MEMBER as ORCHESTRATOR
 from ojster.workflows.plan.request import refuse_unknown
 from ojster.workflows.plan.rules import CONTAINERS
 from ojster.workflows.properties import PropertyChange
@@ -43,10 +51,6 @@ from ojster.workflows.stored_workflow import ALL_STATES
 from ojster.workflows.wait import WaitingFor
 
 ID: Final = "019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f"
-
-
-SUFFIXES: Final = (".json", ".yaml", ".yml")
-"""Suffixes of files with workflows: what has one is a file, and not the name of a definition."""
 
 
 @click.group(
@@ -117,7 +121,7 @@ def start(
     """Start WORKFLOW: a JSON or YAML file, '-' for the standard input, or the name of a definition."""
     values = {"params": dict(map(parameter, params)), "properties": dict(map(parameter, properties))}
     is_file = workflow == "-" or "/" in workflow or Path(workflow).suffix in SUFFIXES or Path(workflow).is_file()
-    members = _read_start(Path(workflow), values, **more) if is_file else _named_start(workflow, values, more)
+    members = read_start(Path(workflow), values, **more) if is_file else named_start(workflow, values, more)
 
     async def create(client: Client) -> WorkflowInfo:
         try:
@@ -127,33 +131,6 @@ def start(
             raise NotFound(error.message + hint, **error.details) from None
 
     return follow(url, create, watch=watch, as_json=as_json, whole=False, makes=is_file)
-
-
-def _named_start(name: str, values: Mapping[str, Any], more: Mapping[str, Any]) -> Members:
-    return start_request(name, **{member: value or None for member, value in values.items()}, **more)
-
-
-def _read_start(
-    file: Path, values: Mapping[str, Any], *, name: str | None, delay: float | None, **of_definitions: Any
-) -> Members:
-    """Return the request to start the workflow in a file, with the values of the command line."""
-    if unknown := [option for option, value in of_definitions.items() if value is not None]:
-        raise click.UsageError(
-            f"--{unknown[0]} is an option for workflows of a definition, and {file} is a file. Create the definition "
-            "with 'ojster definitions apply', and start it by its name."
-        )
-    if str(file) != "-" and not file.is_file():
-        raise click.UsageError(f"There is no file {file}. Check the path.")
-    wire = read_file(file)
-    for member, value in values.items():
-        if value:
-            wire[member] = dict(wire.get(member) or {}) | value
-    wire |= {} if name is None else {"name": name}
-    wire |= {} if delay is None else {"scheduled_at": "+" + to_duration(delay)}
-    members = read_members(msgspec.json.encode(wire), str(file))
-    if "definition" not in members and ORCHESTRATOR not in members:  # a server only warns about unknown members
-        refuse_unknown(dict(members), 0, largest=ServiceSettings().largest_job)
-    return members
 
 
 @workflows.command(
@@ -350,13 +327,24 @@ def resume(workflow_id: str, url: str, result: str | None, error: str | None, st
     done(f"{workflow_id} is resumed.", as_json, ask(url, lambda client: client.workflows.resume(item)))
 
 
-def resumption(result: str | None, error: str | None) -> tuple[bytes | None, Failure | None]:
-    """Return the result or the failure to resume a job with."""
-    if error is not None:
-        if result is not None:
-            raise click.UsageError("Give either --result or --error.")
-        return None, Failure("ResumedWithError", error, "resumed_with_error", retryable=False)
-    return (None if result is None else msgspec.json.encode(parameter(f"x={result}")[1])), None
+@workflows.command(
+    epilog=examples(
+        f"ojster workflows send {ID} approval --data '{{\"ok\": true}}'",
+        f"ojster workflows send {ID} paid --data 42 --idempotency-key payment-7",
+    )
+)
+@takes_workflow()
+@click.argument("name")
+@with_url
+@click.option("--data", help="What to send: JSON, otherwise a string; null by default.")
+@click.option("--step", help="Path of the step that is the flow, if the workflow itself is none.")
+@click.option("--idempotency-key", help="A message with the same key is kept once.")
+@with_json
+def send(workflow_id: str, name: str, url: str, data: str | None, as_json: bool, **more: Any) -> None:
+    """Send a message to a flow, also before it waits for the message."""
+    value = b"null" if data is None else msgspec.json.encode(parameter(f"x={data}")[1])
+    ask(url, lambda client: client.flows.send(FlowMessage(workflow_id, name, value, **more)))
+    done(f"{workflow_id} gets the message {name!r}.", as_json, {"sent": True, "workflow_id": workflow_id})
 
 
 @workflows.command(epilog=examples(f"ojster workflows status {ID}"))
