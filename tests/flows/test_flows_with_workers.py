@@ -6,6 +6,7 @@ import asyncio
 import os
 import random
 import sys
+import threading
 from collections import defaultdict
 from collections.abc import Iterator
 from datetime import timedelta
@@ -54,6 +55,33 @@ async def test_a_worker_runs_flows_of_a_server(service: Service) -> None:
             assert await run.aresult(PATIENCE) == 112
             assert [step.type for step in run.info.walk()] == ["sum", "double", "double", "double"]
         await app.aclose()
+
+
+async def test_a_flow_is_not_handed_back_while_a_thread_of_it_runs(url: str) -> None:
+    app = App(url, migrate=True)
+    begun, may_end = asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    def slow() -> None:
+        loop.call_soon_threadsafe(begun.set)
+        may_end.wait(PATIENCE)
+
+    @app.flow("slow")
+    async def flow(flow: Flow) -> None:
+        await flow.step("slow", slow)
+
+    run = await flow.astart()
+    worker = Worker(app)
+    running = asyncio.create_task(worker.run())
+    await begun.wait()
+    (step,) = run.info.walk()
+    worker.stop(grace=0)
+    await asyncio.sleep(0.3)  # a hand-back would be there by now
+    assert (await app.client().jobs.find(step.job_id or "")).state == "active"
+    may_end.set()
+    await running
+    assert (await app.client().jobs.find(step.job_id or "")).state == "available"
+    await app.aclose()
 
 
 async def test_messages_are_sent_from_the_command_line(file_url: str) -> None:

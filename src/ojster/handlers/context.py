@@ -100,6 +100,8 @@ class JobContext:
         """Whether the worker has given up the attempt: it then decides what happens to the job if the handler stops."""
         self.thread_ended: asyncio.Event | None = None
         """Set when the function returns; ``None`` unless it still runs in a thread although its attempt has ended."""
+        self.threads_left = 0
+        """The number of threads of a flow that still run although its attempt has ended."""
         self.has_seen_stop = False
         """Whether the handler has asked whether to stop, and learned that it should: it may return early."""
         self.late_success: Acknowledgement | None = None

@@ -234,7 +234,7 @@ class Flow:
         record = self._record(key, "step", name, _digest([args, kwargs]))
         types = _result_types(name, function)
         types.resolve()
-        return self._step(record, types, partial(_call, function, args, kwargs))
+        return self._step(record, types, partial(self._call, function, args, kwargs))
 
     async def _step(self, record: NewRecord, types: HandlerTypes, call: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
         try:
@@ -242,6 +242,12 @@ class Flow:
         except RecordFailed as failed:
             raise step_error(record.name, failed.error) from None
         return types.convert_result(msgspec.json.decode(result))
+
+    async def _call(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        if inspect.iscoroutinefunction(function):
+            return await function(*args, **kwargs)
+        done = await self._execution.threads.call(partial(function, *args, **kwargs))
+        return await done if inspect.isawaitable(done) else done
 
     async def sleep(self, duration: Seconds) -> None:
         """Wait, without a worker. ``asyncio.sleep`` does the same.
@@ -459,13 +465,6 @@ async def run_flow(
     call: Any = function(Flow(execution), *args, **kwargs)
     result: R = await execution.run(call)
     return result
-
-
-async def _call(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    if inspect.iscoroutinefunction(function):
-        return await function(*args, **kwargs)
-    done = await asyncio.to_thread(function, *args, **kwargs)
-    return await done if inspect.isawaitable(done) else done
 
 
 def _digest(value: Any) -> str | None:

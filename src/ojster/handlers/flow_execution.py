@@ -23,6 +23,7 @@ from ojster.handlers.flow_errors import FlowChanged, RecordFailed, described, ru
 from ojster.handlers.flow_keys import FlowKeys
 from ojster.handlers.flow_loop import FlowLoop, Never, NotInFlow
 from ojster.handlers.flow_saying import as_record, clock, say, small_enough
+from ojster.handlers.flow_threads import StepThreads
 from ojster.handlers.outcomes import Reported
 from ojster.handlers.raised import Raised, value_of
 from ojster.workflows.flow import (
@@ -87,6 +88,7 @@ class FlowExecution:
         self._unstarted: dict[str, tuple[NewRecord, Callable[[], Awaitable[Any]]]] = {}
         """Local steps that begin when the order of the ends that the function has got is on disk."""
         self._steps: dict[str, asyncio.Task[None]] = {}
+        self.threads = StepThreads(context)
         self._new: dict[str, NewRecord] = {}
         self._seen: list[Seen] = []
         self._said: set[str] = set()
@@ -123,6 +125,7 @@ class FlowExecution:
 
     def _close(self) -> None:
         self.is_closed = True
+        self.threads.leave()
         for task in (*self._outside, *self._steps.values(), *([] if self._writing is None else [self._writing])):
             task.cancel()
         if self._alarm is not None:

@@ -154,6 +154,20 @@ class Executor:
         finally:
             if context.thread_ended is None or context.thread_ended.is_set():
                 self._runs.discard(job.id)
+            elif context.threads_left:
+                waiting = asyncio.create_task(self._wait_for_threads(context.thread_ended, context))
+                self._later.add(waiting)
+                waiting.add_done_callback(self._later.discard)
+
+    async def _wait_for_threads(self, ended: asyncio.Event, context: JobContext) -> None:
+        """Count the threads that a flow has left behind until they have ended."""
+        self.abandoned += context.threads_left
+        try:
+            await ended.wait()
+        finally:
+            self.abandoned -= context.threads_left
+            self._runs.discard(context.job.id)
+            self._on_room()
 
     async def _run_isolated(self, context: JobContext) -> Ending | None:
         """Wait until the job may begin, and run it; its timeout has begun with its lease."""
