@@ -21,6 +21,7 @@ from ojster.cli.main import cli
 from ojster.handlers import flow_execution
 from ojster.service import Service
 from ojster.testing import JobTester
+from ojster.worker import worker as worker_module
 from ojster.workflows.flow import MAX_RECORDS_AT_ONCE
 from tests import forked
 from tests.flows import handlers
@@ -57,7 +58,8 @@ async def test_a_worker_runs_flows_of_a_server(service: Service) -> None:
         await app.aclose()
 
 
-async def test_a_flow_is_not_handed_back_while_a_thread_of_it_runs(url: str) -> None:
+async def test_a_flow_is_not_handed_back_while_a_thread_of_it_runs(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_module, "LAST_REPORT_SECONDS", PATIENCE)
     app = App(url, migrate=True)
     begun, may_end = asyncio.Event(), threading.Event()
     loop = asyncio.get_running_loop()
