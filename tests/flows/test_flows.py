@@ -755,6 +755,24 @@ async def test_a_local_step_that_is_given_up_while_it_is_recorded_gives_nothing(
     assert await result(bench) == "AFTER"
 
 
+async def test_the_deaths_of_workers_are_forgotten_when_a_flow_has_come_further(bench: FlowBench) -> None:
+    @bench.app.flow("order")
+    async def order(flow: Flow) -> None:
+        await flow.receive("never")
+
+    await bench.start(order.s())
+    await bench.run(_lose, 7)
+    (job,) = await bench.fetch()
+    assert job.losses == 7
+    await bench.run_job(job)
+    assert (await bench.find(job)).losses == 0
+
+
+def _lose(tx: Any, times: Any) -> list[int]:
+    tx.execute("UPDATE jobs SET losses = :times", {"times": times[0]})
+    return list(times)
+
+
 @pytest.mark.parametrize("together", [True, False])
 async def test_a_flow_inside_that_is_given_up_as_it_begins_to_wait_is_cancelled(
     bench: FlowBench, together: bool

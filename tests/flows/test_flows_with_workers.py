@@ -223,7 +223,7 @@ async def test_flows_survive_the_death_of_their_workers(
     app = App(shared_url, migrate=True)
     app.include(_copy())
     variables = os.environ | {"OJSTER_DATABASE_URL": shared_url, handlers.LEDGER: str(ledger)}
-    command = [sys.executable, "-m", "ojster", "worker", "tests.flows.handlers:app", "--lease", "1"]
+    command = [sys.executable, "-m", "ojster", "worker", "tests.flows.handlers:app", "--lease", "2"]
 
     def begin() -> forked.Popen:
         with (tmp_path / "log").open("ab") as log:

@@ -146,6 +146,9 @@ def _take(tx: Transaction, job: Job, turn: Turn) -> FlowRecords:
         return _records(tx, job, [], suspended=True)
     is_over = turn.wakes_at is not None and turn.wakes_at <= tx.now
     if turn.suspends and not has_news and not is_over:
+        if job.losses:  # it has come further since its worker died, and may live for months
+            job.losses = 0
+            tx.execute("UPDATE jobs SET losses = 0 WHERE seq = :seq", {"seq": job.seq})
         suspend_job(tx, job, SuspensionKind.FLOW, turn.wakes_at)
         return _records(tx, job, [], suspended=True)
     return _records(tx, job, _ends(tx, job))
