@@ -8,7 +8,8 @@ import logging
 from collections.abc import AsyncIterator
 
 import pytest
-from aiohttp import web
+from aiohttp import ClientConnectionError, ClientConnectionResetError, client_reqrep, web
+from aiohttp.http import StreamWriter
 
 from ojster.client import transport
 from ojster.client.client import HttpClient
@@ -104,6 +105,27 @@ async def test_a_redirection_is_no_answer(server: tuple[Server, str]) -> None:
         await client._connection.request("GET", "/moved")
     assert [request.path for request in made.requests] == ["/ojs/v1/moved"], "nobody was sent elsewhere with a token"
     await client.close()
+
+
+async def test_a_request_fails_if_its_connection_is_lost_before_the_end_of_its_body(
+    server: tuple[Server, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task of aiohttp's whose error nobody takes would fail this test."""
+    _, url = server
+
+    async def body() -> AsyncIterator[bytes]:
+        yield b"."
+
+    class Lost(StreamWriter):
+        async def write_eof(self, chunk: bytes = b"") -> None:
+            raise ClientConnectionResetError("Cannot write to closing transport")
+
+    monkeypatch.setattr(client_reqrep, "StreamWriter", Lost)
+    connections = Transport(url, {})
+    with pytest.raises(ClientConnectionError):
+        await connections.send("PUT", "/", body())
+    gc.collect()
+    await connections.close()
 
 
 async def test_a_client_that_is_not_closed_ends_without_a_word(

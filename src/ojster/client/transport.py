@@ -14,6 +14,7 @@ from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 import certifi
+from aiohttp.abc import AbstractStreamWriter
 from yarl import URL
 
 from ojster.core.errors import BackendUnavailable, InvalidRequest
@@ -51,6 +52,19 @@ SLOWEST_BYTES: Final = 50_000
 
 CONNECT_SECONDS: Final = 5.0
 """Maximum time for connecting, in seconds."""
+
+
+class Streamed(aiohttp.AsyncIterablePayload):
+    """A body that is sent as it comes."""
+
+    async def write_with_length(self, writer: AbstractStreamWriter, content_length: int | None) -> None:
+        """Write the body and its end.
+
+        aiohttp writes the end, too, but there an error of the connection goes to nobody: it ends a task that no one
+        awaits. Here it fails the request, as an error in the middle does.
+        """
+        await super().write_with_length(writer, content_length)
+        await writer.write_eof()
 
 
 class Response(NamedTuple):
@@ -150,10 +164,11 @@ class Transport:
         """Make a request, and yield its answer, whose body is still to be read. See ``send``."""
         if isinstance(content, bytes) and len(content) > LARGE_BYTES:
             content = io.BytesIO(content)
+        sent = Streamed(content) if isinstance(content, AsyncIterator) else content
         async with self._session(is_long=patience > SHORT_SECONDS).request(
             method,
             URL(self._base + path, encoded=True),
-            data=content,
+            data=sent,
             headers=headers,
             allow_redirects=False,
             proxy=self._proxy,
