@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -40,28 +39,27 @@ from ojster import (
 from ojster.server.application import Application
 from ojster.service import Service
 from ojster.storage.open import open_database
-from tests.postgres import free_port
 from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture(params=["file", "http"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+async def url(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[str]:
     """URL of the jobs: a SQLite file or a server."""
     database = f"sqlite:///{tmp_path}/jobs.db"
     if request.param == "file":
         yield database
         return
-    port = free_port()
-    application = Application(Service(open_database(database)))
-    config = uvicorn.Config(application, port=port, log_level="critical", timeout_graceful_shutdown=1)
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    yield f"http://127.0.0.1:{port}"
+    service = Service(open_database(database))
+    server = uvicorn.Server(uvicorn.Config(Application(service), port=0, log_level="critical"))
+    serving = asyncio.create_task(server.serve())
+    while not server.started:
+        await asyncio.sleep(0.005)
+    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    service.drain()
     server.should_exit = True
-    thread.join(PATIENCE)
+    await serving
 
 
 cleaned = asyncio.Event()

@@ -36,8 +36,12 @@ class Backoff:
         """Whether the pauses do not grow any more."""
         return self.seconds >= LONGEST_PAUSE_SECONDS
 
-    async def wait(self) -> None:
-        """Wait for the next pause. The one after it is longer."""
+    def take(self) -> float:
+        """Return the next pause, in seconds. The one after it is longer."""
         pause = self.seconds * random.uniform(0.5, 1.5)
         self.seconds = min(self.seconds * 2, LONGEST_PAUSE_SECONDS)
-        await asyncio.sleep(pause)
+        return pause
+
+    async def wait(self) -> None:
+        """Wait for the next pause. The one after it is longer."""
+        await asyncio.sleep(self.take())

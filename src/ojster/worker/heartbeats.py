@@ -13,6 +13,7 @@ from ojster.core.errors import OjsterError
 from ojster.core.job import Job
 from ojster.fleet.workers import Heartbeat
 from ojster.handlers.register import HandlerRegister
+from ojster.worker.backoff import Backoff
 
 log = logging.getLogger(__name__)
 
@@ -86,6 +87,9 @@ async def beat_for_ever(
 ) -> None:
     """Send heartbeats. Each waits at the server until there is news for the worker, or the next one is due.
 
+    After one that failed, the next one comes earlier: a worker that is not known yet gets no jobs, and may have been
+    started together with its server.
+
     Parameters
     ----------
     beat:
@@ -96,6 +100,7 @@ async def beat_for_ever(
         Set if the worker has something to say: then a heartbeat is sent at once.
     """
     loop = asyncio.get_running_loop()
+    backoff = Backoff()
     while True:
         pause = interval()
         next_at = loop.time() + pause
@@ -104,7 +109,13 @@ async def beat_for_ever(
         heard = asyncio.create_task(news.wait())
         try:
             await asyncio.wait((sent, heard), return_when=asyncio.FIRST_COMPLETED)
-            if sent.done() and not sent.result() and not news.is_set():  # the next one is not due yet
+            if not sent.done() or news.is_set():
+                continue
+            if (follows := sent.result()) is None:
+                next_at = min(next_at, loop.time() + backoff.take())
+            else:
+                backoff = Backoff()
+            if not follows:  # the next one is not due yet
                 await asyncio.wait((heard,), timeout=max(0.0, next_at - loop.time()))
         finally:
             sent.cancel()
@@ -112,11 +123,12 @@ async def beat_for_ever(
             await asyncio.gather(sent, heard, return_exceptions=True)
 
 
-async def _try(beat: Callable[[float], Coroutine[Any, Any, bool]], wait: float) -> bool:
+async def _try(beat: Callable[[float], Coroutine[Any, Any, bool]], wait: float) -> bool | None:
+    """Return whether another heartbeat follows at once; nothing if this one failed."""
     try:
         return await beat(wait)
     except OjsterError as error:
         log.warning("heartbeat failed, trying again: %s", error)
     except Exception:
         log.exception("heartbeat failed unexpectedly, trying again")
-    return False
+    return None
