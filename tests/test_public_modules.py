@@ -42,7 +42,7 @@ def test_a_public_module_can_be_imported(module: str) -> None:
 
 ASYNCHRONOUS_ALONE = {
     "ojster.handlers.agent.AgentTask": "for asynchronous handlers, which call language models",
-    "ojster.handlers.flow.Compensation": "a part of the function of a flow",
+    "ojster.handlers.compensation.Compensation": "a part of the function of a flow",
     "ojster.handlers.flow.Flow": "the function of a flow is a coroutine function",
     "ojster.sandbox.sandbox.Sandbox": "workers run code in it",
     "ojster.server.application.Application": "an ASGI application",

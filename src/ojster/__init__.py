@@ -35,10 +35,12 @@ if TYPE_CHECKING:
     from ojster.core.states import JobState
     from ojster.handlers.child import Child
     from ojster.handlers.codec import CodecError, Encryption, Gzip
+    from ojster.handlers.compensation import Compensation
     from ojster.handlers.context import JobContext, current_job
-    from ojster.handlers.flow import Compensation, Flow
-    from ojster.handlers.flow_errors import FlowChanged, StepFailed
+    from ojster.handlers.flow import Flow
+    from ojster.handlers.flow_errors import FlowChanged, StepFailed, UpdateFailed
     from ojster.handlers.flow_loop import NotInFlow
+    from ojster.handlers.flow_updates import UpdateHandler
     from ojster.handlers.injection import Depends, Provided
     from ojster.handlers.job_handle import JobHandle
     from ojster.handlers.job_info import JobInfo
@@ -119,6 +121,8 @@ __all__ = [
     "StepFailed",
     "StepInfo",
     "Unique",
+    "UpdateFailed",
+    "UpdateHandler",
     "Wait",
     "Worker",
     "Workflow",
@@ -146,9 +150,11 @@ __all__ = [
 _PLACES: Final = {
     "ojster.api.app": ("App",),
     "ojster.api.flows": ("FlowRun", "FlowType"),
-    "ojster.handlers.flow": ("Compensation", "Flow"),
-    "ojster.handlers.flow_errors": ("FlowChanged", "StepFailed"),
+    "ojster.handlers.compensation": ("Compensation",),
+    "ojster.handlers.flow": ("Flow",),
+    "ojster.handlers.flow_errors": ("FlowChanged", "StepFailed", "UpdateFailed"),
     "ojster.handlers.flow_loop": ("NotInFlow",),
+    "ojster.handlers.flow_updates": ("UpdateHandler",),
     "ojster.handlers.codec": (
         "CodecError",
         "Encryption",

@@ -95,9 +95,7 @@ async def test_messages_are_sent_from_the_command_line(file_url: str) -> None:
 
     run = await inbox.astart()
     for words in (["a", "--data", '{"ok": true}'], ["a", "--data", "plain", "--idempotency-key", "k"]):
-        done = await asyncio.to_thread(
-            CliRunner().invoke, cli, ["workflows", "send", run.id, *words, "--url", file_url]
-        )
+        done = await asyncio.to_thread(CliRunner().invoke, cli, ["flows", "send", run.id, *words, "--url", file_url])
         assert done.exit_code == 0, done.output
         assert "gets the message 'a'" in done.output
     await Worker(app).run(until_empty=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
 from typing import Any, Concatenate, Final, Generic, ParamSpec, TypeVar, Unpack
 
 import msgspec
@@ -16,6 +17,7 @@ from ojster.core.json_objects import Members
 from ojster.handlers.arguments import HandlerTypes
 from ojster.handlers.context import JobContext
 from ojster.handlers.flow import Flow, run_flow
+from ojster.handlers.flow_updates import UpdateHandler, listen
 from ojster.handlers.job_decorator import check_free
 from ojster.handlers.job_options import JobOptions, JobOptionsDict, Retry, with_changes
 from ojster.handlers.job_type import JobType
@@ -28,6 +30,7 @@ _encode: Final = msgspec.json.Encoder().encode
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
+Q = ParamSpec("Q")
 
 
 class FlowRun(Run, Generic[R]):
@@ -109,6 +112,8 @@ class FlowType(JobType[P, R], Generic[P, R]):
     Ada: hello
     """
 
+    _updates: dict[str, UpdateHandler[..., Any]]
+
     def request(
         self, args: Sequence[Any], kwargs: Mapping[str, Any], carried: Mapping[str, str] | None = None
     ) -> Members:
@@ -152,6 +157,35 @@ class FlowType(JobType[P, R], Generic[P, R]):
         return FlowRun(await app.astart(self.s(*args, **kwargs), name=self.type), self.types)
 
     start = plain(astart)
+
+    def update(self, function: Callable[Concatenate[Flow, Q], Coroutine[Any, Any, T]]) -> UpdateHandler[Q, T]:
+        """Declare a coroutine function as an update of the flow: it answers a request while the flow runs.
+
+        It shares ``Flow.state`` with the function of the flow, and may do all that this may. What it raises is the
+        answer, too: check a request in its first lines.
+
+        Parameters
+        ----------
+        function:
+            The handler, whose first parameter is the ``Flow``. Its name is that of the update.
+
+        Returns
+        -------
+        UpdateHandler
+            The update, for ``Run.update``.
+
+        Raises
+        ------
+        TypeError
+            The function cannot be the handler of an update.
+        ValueError
+            The flow has an update with this name.
+        """
+        handler = UpdateHandler(self.type, function)
+        if handler.name in self._updates:
+            raise ValueError(f"{self.type!r} has an update {handler.name!r} already.")
+        self._updates[handler.name] = handler
+        return handler
 
     def _wait(self, call: Coroutine[Any, Any, T]) -> T:
         return self.app._event_loop_thread.call(call)
@@ -219,9 +253,11 @@ class FlowDeclarations:
             if not is_job({"type": Raw(_encode(name))}):
                 raise ValueError(f"{name!r} is a word for steps of workflows. Give the flow another name.")
             check_free(name, register.handlers, function)
+            updates: dict[str, UpdateHandler[..., Any]] = {}
             declared: FlowType[P, R] = FlowType(
-                register, name, _handler_of(name, function), with_changes(_OPTIONS, options), process=False
+                register, name, _handler_of(name, function, updates), with_changes(_OPTIONS, options), process=False
             )
+            declared._updates = updates
             register.handlers[name] = declared
             return declared
 
@@ -232,7 +268,9 @@ _OPTIONS: Final = JobOptions(retry=Retry(max_attempts=100, give_up_on=[Exception
 """A function that fails is not run again: it would get the same. An attempt whose lease has expired is."""
 
 
-def _handler_of(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+def _handler_of(
+    name: str, function: Callable[..., Any], updates: Mapping[str, UpdateHandler[..., Any]]
+) -> Callable[..., Any]:
     """Return the handler of the jobs that run a flow.
 
     Raises
@@ -248,7 +286,9 @@ def _handler_of(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         )
 
     async def handler(context: JobContext, *args: Any, **provided: Any) -> Any:
-        return await run_flow(function, context, *args, **provided)
+        return await run_flow(
+            function, [partial(listen, update) for update in updates.values()], context, *args, **provided
+        )
 
     functools.update_wrapper(handler, function)
     first = parameters[0].replace(annotation=JobContext)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Coroutine
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, ParamSpec, Protocol, TypeVar
 
 import msgspec
 
@@ -12,10 +12,13 @@ from ojster.client.event_loop_thread import EventLoopThread
 from ojster.client.file_transfer import restore
 from ojster.client.interface import Client
 from ojster.client.plain_methods import plain, plain_iterator
+from ojster.core.ids import new_id
 from ojster.core.values import to_json
+from ojster.handlers.flow_errors import UpdateFailed
+from ojster.handlers.flow_updates import UpdateHandler
 from ojster.jobs.failure import Failure
 from ojster.workflows.declaration import DrawingFormat
-from ojster.workflows.flow import FlowMessage
+from ojster.workflows.flow import MAX_WAIT_MS, FlowMessage
 from ojster.workflows.read.drawing import draw
 from ojster.workflows.read.info import WorkflowInfo
 from ojster.workflows.read.run_errors import result_of
@@ -25,6 +28,7 @@ from ojster.workflows.run.dependencies import NewDependencies
 from ojster.workflows.run.steps import StepAddress
 from ojster.workflows.run.suspensions import WorkflowResumption
 
+P = ParamSpec("P")
 R = TypeVar("R")
 
 MAX_POLL_SECONDS: Final = 30.0
@@ -343,6 +347,85 @@ class Run:
         await self._app.client().flows.send(message)
 
     send = plain(asend)
+
+    async def aupdate(self, update: UpdateHandler[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Ask the flow for something that it answers while it runs (``FlowType.update``), and wait for the answer.
+
+        Parameters
+        ----------
+        update:
+            The update.
+        args, kwargs:
+            Arguments of its handler, without the ``Flow``.
+
+        Returns
+        -------
+        Any
+            The answer, converted as the return annotation of the handler says.
+
+        Raises
+        ------
+        UpdateFailed
+            The handler has raised an exception, or the flow has ended without an answer.
+        NotFound, Conflict
+            There is no flow, or it has ended before; or 10,000 messages wait for it.
+        TypeError
+            The handler does not take these arguments.
+        """
+        flows = self._app.client().flows
+        encoded = update.arguments(*args, **kwargs)
+        state = await flows.update(self.id, update.name, encoded, None, new_id(), MAX_WAIT_MS)
+        while state.state == "waiting":
+            state = await flows.find_update(self.id, str(state.id), MAX_WAIT_MS)
+        if state.state == "failed":
+            error = msgspec.json.decode(state.error or b"{}")
+            raise UpdateFailed(f"{update.name} failed: {error['type']}: {error['message']}", error)
+        answer: R = update.types.convert_result(msgspec.json.decode(state.result or b"null"))
+        return answer
+
+    def update(self, update: UpdateHandler[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Ask the flow for something, and wait for the answer. See ``aupdate``.
+
+        Parameters
+        ----------
+        update:
+            The update.
+        args, kwargs:
+            Arguments of its handler, without the ``Flow``.
+
+        Returns
+        -------
+        Any
+            The answer, converted as the return annotation of the handler says.
+
+        Raises
+        ------
+        UpdateFailed, NotFound, Conflict, TypeError
+            See ``aupdate``.
+        """
+        return self._wait(self.aupdate(update, *args, **kwargs))
+
+    async def apublished(self, *, step: str | None = None) -> Any:
+        """Return what the flow has published last (``Flow.publish``), while it runs or afterwards.
+
+        Parameters
+        ----------
+        step:
+            The path of the step that is the flow; by default, the workflow itself is the flow.
+
+        Returns
+        -------
+        Any
+            A JSON value; ``None`` if it has published nothing.
+
+        Raises
+        ------
+        NotFound, Conflict
+            The step does not exist, or there is no flow.
+        """
+        return await self._app.client().flows.published(self.id, step)
+
+    published = plain(apublished)
 
     async def astatus(self) -> WorkflowStatus:
         """Return the results of ended steps, and the current steps.

@@ -96,8 +96,15 @@ _ALL: Final = (
         "commands.workflows:workflows",
         "Start, show, draw, approve, hold, retry and cancel workflows.",
         "workflows",
-        "approve cancel depend draw hold info list note properties reject release resume retry send show start stats "
+        "approve cancel depend draw hold info list note properties reject release resume retry show start stats "
         "status steps",
+    ),
+    CommandPlace(
+        "flows",
+        "commands.flows:flows",
+        "Send messages to flows, and ask them for answers.",
+        "workflows",
+        "published send update",
     ),
     CommandPlace(
         "definitions",

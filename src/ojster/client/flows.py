@@ -9,10 +9,11 @@ from msgspec import Raw
 from ojster.client.connection import RemoteCapability
 from ojster.core.ids import new_id
 from ojster.workflows.flow import FlowMessage, FlowRecords, Turn
+from ojster.workflows.flow_calls import FlowCalls
 from ojster.workflows.flow_wire import FlowAnswer, MessageBody, SentAnswer, TurnBody
 
 
-class RemoteFlows(RemoteCapability):
+class RemoteFlows(RemoteCapability, FlowCalls):
     """Calls about flows."""
 
     async def records(self, job_id: str) -> FlowRecords:

@@ -34,7 +34,7 @@ from ojster.schedules.calls import ScheduleCalls
 from ojster.tenancy.calls import TenantCalls, TokenCalls
 from ojster.workflows.definition import Definition
 from ojster.workflows.definitions import Deletion, Named
-from ojster.workflows.flow import FlowMessage, FlowRecords, Turn
+from ojster.workflows.flow_calls import FlowCalls
 from ojster.workflows.notes import NewNote, Note
 from ojster.workflows.properties import Properties, PropertyChange
 from ojster.workflows.read.info import WorkflowInfo, WorkflowPage
@@ -201,19 +201,6 @@ class DefinitionCalls(Protocol):
 
     async def delete(self, what: Deletion) -> None:
         """Delete a definition."""
-
-
-class FlowCalls(Protocol):
-    """Calls about flows."""
-
-    async def records(self, job_id: str) -> FlowRecords:
-        """Return all records of the flow that a job runs."""
-
-    async def turn(self, item: Turn) -> FlowRecords:
-        """Record what a flow has done, and suspend it if it waits; return what has ended for it."""
-
-    async def send(self, message: FlowMessage) -> str:
-        """Send a message to a flow; return the id of the workflow."""
 
 
 class FileCalls(Protocol):

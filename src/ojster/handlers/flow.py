@@ -7,11 +7,11 @@ import inspect
 import logging
 import random
 import uuid
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import nullcontext
 from datetime import UTC, datetime
 from functools import cached_property, lru_cache, partial
-from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar, overload
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar, overload
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
@@ -21,13 +21,14 @@ from ojster.core.errors import OjsterError
 from ojster.core.values import Seconds, to_builtin, to_json, to_millis, to_seconds
 from ojster.files.file import may_refer
 from ojster.handlers.arguments import HandlerTypes, from_json
+from ojster.handlers.compensation import Compensation
 from ojster.handlers.context import JobContext
 from ojster.handlers.flow_errors import RecordFailed, job_error, run_again, step_error
 from ojster.handlers.flow_execution import FlowExecution
 from ojster.handlers.flow_keys import digest_of
 from ojster.handlers.job_type import JobType
 from ojster.workflows.declaration import Step
-from ojster.workflows.flow import MAX_KEY_LENGTH, NewRecord
+from ojster.workflows.flow import MAX_KEY_LENGTH, MAX_MESSAGE_BYTES, PUBLISHED, NewRecord
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -117,7 +118,7 @@ class Flow:
         return _FlowLog(self._execution)
 
     def keyed(self, key: str) -> Flow:
-        """Return the flow with a key for the next thing that it is asked for.
+        """Return the flow with a key for what it is asked for.
 
         By default, the key is the name with its number in the task that asks, such as ``quote#2``. A key of one's own
         keeps a step's record when steps are added before it or exchanged.
@@ -315,13 +316,43 @@ class Flow:
         except msgspec.ValidationError as error:
             raise TypeError(f"The message {record.name!r} is not what the flow receives: {error}.") from None
 
+    @property
+    def state(self) -> Any:
+        """Any object that the function shares with the handlers of its updates; ``None`` at first."""
+        return self._execution.state
+
+    @state.setter
+    def state(self, value: Any) -> None:
+        self._execution.state = value
+
+    def publish(self, value: Any) -> None:
+        """Publish something for others to read while the flow runs, and afterwards (``Run.published``).
+
+        The last value counts. It is stored together with what the flow does next, or when it waits or ends.
+
+        Parameters
+        ----------
+        value:
+            Any JSON value, of at most 256 KiB.
+
+        Raises
+        ------
+        TypeError, ValueError
+            It is no JSON value, or too large.
+        """
+        encoded = to_json(value)
+        if len(encoded) > MAX_MESSAGE_BYTES:
+            raise ValueError(f"It takes {len(encoded)} bytes; at most {MAX_MESSAGE_BYTES} can be published.")
+        now = self._execution.loop.now
+        self._execution.tell(NewRecord(PUBLISHED, "published", "", now, ended_at=now, result=Raw(encoded)))
+
     def compensation(self) -> Compensation:
         """Undo what an ``async with`` block has done if it fails or is cancelled, the last first.
 
         Returns
         -------
         Compensation
-            The block, which is told what to undo.
+            The block; tell it what to undo.
 
         Examples
         --------
@@ -356,105 +387,12 @@ class _FlowLog(logging.LoggerAdapter[logging.Logger]):
         return not self._execution.is_replaying and super().isEnabledFor(level)
 
 
-class Compensation:
-    """What a block of a flow has to undo; see ``Flow.compensation``.
-
-    Parameters
-    ----------
-    flow:
-        The flow.
-
-    Examples
-    --------
-    >>> import asyncio
-    >>> from ojster import App, Flow, Worker
-    >>> app = App("sqlite:///:memory:")
-    >>> @app.job("card.charge")
-    ... def charge(order: int) -> None: ...
-    >>> @app.job("card.refund")
-    ... def refund(order: int) -> None:
-    ...     print("refunded", order)
-    >>> @app.flow("order")
-    ... async def order(flow: Flow, number: int) -> None:
-    ...     async with flow.compensation() as undo:
-    ...         await undo.run(charge, number, undo=refund)
-    ...         raise ValueError("out of stock")
-    >>> async def main() -> None:
-    ...     run = await order.astart(42)
-    ...     await Worker(app).run(until_empty=True)
-    ...     print((await run.arefresh()).state)
-    ...     await app.aclose()
-    >>> asyncio.run(main())
-    refunded 42
-    failed
-    """
-
-    def __init__(self, flow: Flow) -> None:
-        self._flow = flow
-        self._undo: list[Callable[[], Awaitable[Any]]] = []
-
-    async def __aenter__(self) -> Self:
-        """Begin the block."""
-        return self
-
-    async def __aexit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
-        """Undo everything if the block has failed or was cancelled."""
-        if isinstance(error, Exception | asyncio.CancelledError):
-            await self.undo_all()
-
-    def add(self, undo: JobType[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> None:
-        """Undo something with a job if the block does not succeed.
-
-        Parameters
-        ----------
-        undo:
-            The job.
-        args, kwargs:
-            Its arguments.
-        """
-        self._undo.append(partial(self._flow.run, undo, *args, **kwargs))
-
-    async def run(self, what: JobType[..., R], /, *args: Any, undo: JobType[..., Any], **kwargs: Any) -> R:
-        """Run a job that another one undoes, with the same arguments, if the block does not succeed.
-
-        The undoing is planned before the job starts, so that what was half done is undone, too.
-
-        Parameters
-        ----------
-        what:
-            The job.
-        undo:
-            The job that undoes it.
-        args, kwargs:
-            The arguments of both.
-
-        Returns
-        -------
-        Any
-            The result of the job.
-
-        Raises
-        ------
-        JobFailed, JobCancelled
-            The job has failed, or was cancelled.
-        """
-        self.add(undo, *args, **kwargs)
-        return await self._flow.run(what, *args, **kwargs)
-
-    async def undo_all(self) -> None:
-        """Undo everything, the last first. Each is tried, and the first failure is raised at the end."""
-        failures: list[Exception] = []
-        while self._undo:
-            try:
-                await self._undo.pop()()
-            except Exception as failure:
-                failures.append(failure)
-        if failures:
-            raise failures[0]
-
-
 async def run_flow(
-    function: Callable[Concatenate[Flow, P], Awaitable[R]], context: JobContext, *args: P.args, **kwargs: P.kwargs
+    function: Callable[Concatenate[Flow, P], Awaitable[R]],
+    beside: Iterable[Callable[[Flow, FlowExecution], Coroutine[Any, Any, None]]],
+    context: JobContext,
+    *args: P.args,
+    **kwargs: P.kwargs,
 ) -> R:
     """Run the function of a flow in the job of a context, as far as it comes."""
     try:
@@ -462,8 +400,9 @@ async def run_flow(
     except OjsterError as error:
         raise run_again(context.job, error) from error
     execution = FlowExecution(context, records)
-    call: Any = function(Flow(execution), *args, **kwargs)
-    result: R = await execution.run(call)
+    flow = Flow(execution)
+    call: Any = function(flow, *args, **kwargs)
+    result: R = await execution.run(call, *(listens(flow, execution) for listens in beside))
     return result
 
 

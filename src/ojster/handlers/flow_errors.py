@@ -12,6 +12,7 @@ from ojster.core.errors import OjsterError
 from ojster.core.job import Job
 from ojster.handlers.outcomes import Discard, JobCancelled, JobFailed, Snooze
 from ojster.jobs.failure import clean
+from ojster.workflows.flow import FlowRecord, NewRecord
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +37,19 @@ class FlowChanged(Discard):
     code = "flow_changed"
 
 
+def difference(known: FlowRecord, asked: NewRecord) -> FlowChanged | None:
+    """Return the error if a function asks for something else than what is recorded at the same place."""
+    is_other = known.input is not None and asked.input is not None and known.input != asked.input
+    if (known.kind, known.name) == (asked.kind, asked.name) and not is_other:
+        return None
+    how = " with other arguments" if is_other and known.name == asked.name else ""
+    return FlowChanged(
+        f"At {asked.key!r} the flow has recorded {known.kind} {known.name!r}, and its function now asks for "
+        f"{asked.kind} {asked.name!r}{how}. Give the new one a key of its own (flow.keyed), or restore the order; then "
+        "retry the workflow."
+    )
+
+
 class StepFailed(Exception):
     """A local step of a flow has failed, with an exception that cannot be made again here.
 
@@ -51,6 +65,28 @@ class StepFailed(Exception):
     >>> from ojster import StepFailed
     >>> StepFailed("total failed: Odd: 12", {"type": "Odd", "message": "12"}).error["type"]
     'Odd'
+    """
+
+    def __init__(self, message: str, error: dict[str, Any]) -> None:
+        super().__init__(message)
+        self.error = error
+
+
+class UpdateFailed(Exception):
+    """An update of a flow has failed: its handler has raised an exception, or the flow has ended without an answer.
+
+    Parameters
+    ----------
+    message:
+        The name of the update, and the type and message of the exception.
+    error:
+        The exception: ``type`` and ``message``.
+
+    Examples
+    --------
+    >>> from ojster import UpdateFailed
+    >>> UpdateFailed("rename failed: ValueError: empty", {"type": "ValueError", "message": "empty"}).error["message"]
+    'empty'
     """
 
     def __init__(self, message: str, error: dict[str, Any]) -> None:

@@ -19,17 +19,18 @@ from msgspec import UNSET, Raw, UnsetType
 from ojster.core.errors import InvalidRequest, OjsterError, PayloadTooLarge
 from ojster.core.values import to_json
 from ojster.handlers.context import JobContext
-from ojster.handlers.flow_errors import FlowChanged, RecordFailed, described, run_again
+from ojster.handlers.flow_errors import FlowChanged, RecordFailed, described, difference, run_again
 from ojster.handlers.flow_keys import FlowKeys
 from ojster.handlers.flow_loop import FlowLoop, Never, NotInFlow
-from ojster.handlers.flow_saying import as_record, clock, say, small_enough
+from ojster.handlers.flow_saying import as_record, clock, counts, is_given_up, say, small_enough
 from ojster.handlers.flow_threads import StepThreads
 from ojster.handlers.outcomes import Reported
 from ojster.handlers.raised import Raised, value_of
 from ojster.workflows.flow import (
     BEGIN,
     CANCELLATION,
-    GIVEN_UP,
+    PUBLISHED,
+    TOLD,
     FlowRecord,
     FlowRecords,
     NewRecord,
@@ -63,13 +64,14 @@ class FlowExecution:
         self._outer = asyncio.get_running_loop()
         self._offset = records.now - clock()
         self._records = {record.key: record for record in records.records}
-        self._ended = {record.key for record in records.records if _counts(record)}
-        began_at = min((record.asked_at for record in records.records if record.kind != "cancel"), default=records.now)
-        self._has_begun = any(record.kind != "cancel" for record in records.records)
-        self._latest = max(
-            (max(record.asked_at, record.seen_at or 0) for record in records.records if record.kind != "cancel"),
-            default=0,
-        )
+        self._published = self._records.pop(PUBLISHED, None)
+        self.state: Any = None
+        """What the function of the flow shares with the handlers of its updates."""
+        self._ended = {record.key for record in records.records if counts(record)}
+        own = [record for record in records.records if record.kind != "cancel"]
+        began_at = min((record.asked_at for record in own), default=records.now)
+        self._has_begun = len(own) > 0
+        self._latest = max((max(record.asked_at, record.seen_at or 0) for record in own), default=0)
         """The latest time that something is recorded for: what has ended and has no place was not seen before."""
         self.keys = FlowKeys()
         self.loop = FlowLoop(began_at, self.keys.note_task)  # type: ignore[abstract]  # what is missing raises an error
@@ -79,7 +81,7 @@ class FlowExecution:
         self._place = max((record.place or 0 for record in records.records), default=0)
         self.is_replaying = len(self._records) > 0
         """Whether the function does again what it has done before."""
-        self._known = sum(_counts(record) or record.kind == "step" for record in records.records)
+        self._known = sum(counts(record) or record.kind == "step" for record in records.records)
         """The number of known ends that the function has not got."""
         self._asked: set[str] = set()
         self._unplaced: list[tuple[str, int]] = []
@@ -108,8 +110,8 @@ class FlowExecution:
 
     # The owner
 
-    async def run(self, function: Coroutine[Any, Any, Any]) -> Any:
-        """Run the function; return its result, or raise what it raises.
+    async def run(self, function: Coroutine[Any, Any, Any], *beside: Coroutine[Any, Any, Any]) -> Any:
+        """Run the function, and others beside it; return its result, or raise what it raises.
 
         Raises
         ------
@@ -117,6 +119,8 @@ class FlowExecution:
             The flow waits, or was cancelled: the server knows.
         """
         self._main = self.loop.create_task(function)
+        for coroutine in beside:
+            self.loop.create_task(coroutine)
         self._outer.call_soon(self._pump)
         try:
             return value_of(await self._finished)
@@ -186,7 +190,8 @@ class FlowExecution:
         self._asked.add(key)
         known = self._records.get(key)
         if known is not None:
-            self._compare(known, record)
+            if (changed := difference(known, record)) is not None:
+                raise self._stop(changed)
         else:
             self.is_replaying = False
         future = self._waiting[key] = self.loop.create_future()
@@ -213,18 +218,6 @@ class FlowExecution:
         if self._failure is not None:
             raise self._failure
 
-    def _compare(self, known: FlowRecord, asked: NewRecord) -> None:
-        """Refuse to give the end of a record to a function that asks for something else."""
-        is_other = known.input is not None and asked.input is not None and known.input != asked.input
-        if (known.kind, known.name) != (asked.kind, asked.name) or is_other:
-            how = " with other arguments" if is_other and known.name == asked.name else ""
-            message = (
-                f"At {asked.key!r} the flow has recorded {known.kind} {known.name!r}, and its function now asks for "
-                f"{asked.kind} {asked.name!r}{how}. Give the new one a key of its own (flow.keyed), or restore the "
-                "order; then retry the workflow."
-            )
-            raise self._stop(FlowChanged(message))
-
     def _stop(self, failure: BaseException) -> BaseException:
         """Let the flow end with a failure, whatever its function catches."""
         self._failure = self._failure or failure
@@ -241,8 +234,19 @@ class FlowExecution:
                 self._given_up.append(key)
         elif self._new.pop(key, None) is not None:
             self._records.pop(key, None)
-        elif (known := self._records.get(key)) is not None and not _is_given_up(known):
+        elif (known := self._records.get(key)) is not None and not is_given_up(known):
             self._given_up.append(key)
+
+    def tell(self, record: NewRecord) -> None:
+        """Say something that the function does not wait for, unless it was said before."""
+        self._check_open()
+        if record.key == PUBLISHED:
+            self._new.pop(PUBLISHED, None)
+            if self._published is None or self._published.result != record.result:
+                self._new[PUBLISHED] = record
+        elif record.key not in self._records:
+            self._records[record.key] = as_record(record)
+            self._new[record.key] = record
 
     async def outside(self, call: Coroutine[Any, Any, T]) -> T:
         """Return the result of a call in the worker's loop. The function gets no event meanwhile."""
@@ -289,7 +293,7 @@ class FlowExecution:
         return clock() + self._offset
 
     def _make_due(self, record: FlowRecord) -> None:
-        if not _is_given_up(record):
+        if not is_given_up(record):
             at = record.seen_at if record.seen_at is not None else record.ended_at
             is_cancellation = record.key == CANCELLATION
             # A cancellation that was not seen comes last of all that is known: more may follow from the others.
@@ -420,11 +424,11 @@ class FlowExecution:
         for task in self.loop.tasks:
             task.cancel()
         self.loop.run_ready()
-        self._new = {}  # what only such tasks have asked for
+        self._new = {key: record for key, record in self._new.items() if record.kind in TOLD}  # nobody awaits others
         is_cancelled = self._main.cancelled() and CANCELLATION in self._records
         if self._writing is not None:
             return
-        if is_cancelled or self._given_up:
+        if is_cancelled or self._given_up or self._new:
             self._writing = self._begin(self._take_turn(suspends=False, was_cancelled=is_cancelled))
         elif self._main.cancelled():
             self._finish(Raised(asyncio.CancelledError("The function of the flow was cancelled.")))
@@ -437,6 +441,8 @@ class FlowExecution:
         job = self.context.job
         sent, self._new = self._new, {}
         self._said = set(sent)
+        if PUBLISHED in sent:
+            self._published = as_record(sent[PUBLISHED])
         seen, self._seen = self._seen, []
         given_up, self._given_up = self._given_up, []
         records = list(sent.values())
@@ -485,16 +491,7 @@ class FlowExecution:
     def _take_in(self, record: FlowRecord) -> None:
         """Take in the end of a record, which is on disk."""
         self._records[record.key] = record
-        if _counts(record):
+        if counts(record):
             self._ended.add(record.key)
         if record.key in self._waiting or record.key == CANCELLATION:
             self._make_due(record)
-
-
-def _counts(record: FlowRecord) -> bool:
-    """Return whether a record is one of those whose ends others bring about."""
-    return record.ended_at is not None and record.kind in ("run", "receive", "cancel")
-
-
-def _is_given_up(record: FlowRecord) -> bool:
-    return record.error is not UNSET and bytes(record.error) == GIVEN_UP

@@ -6,9 +6,10 @@ import time
 from typing import Final
 
 import msgspec
+from msgspec import UNSET
 
-from ojster.client.interface import FlowCalls
-from ojster.workflows.flow import MAX_RECORDS_AT_ONCE, FlowRecord, FlowRecords, NewRecord, Turn
+from ojster.workflows.flow import GIVEN_UP, MAX_RECORDS_AT_ONCE, FlowRecord, FlowRecords, NewRecord, Turn
+from ojster.workflows.flow_calls import FlowCalls
 
 MAX_STEP_BYTES: Final = 1_048_576
 """Maximum size of the result of a local step, in bytes of JSON."""
@@ -53,3 +54,13 @@ def as_record(new: NewRecord) -> FlowRecord:
     return FlowRecord(
         new.key, new.kind, new.name, new.asked_at, new.input, new.ended_at, result=new.result, error=new.error
     )
+
+
+def counts(record: FlowRecord) -> bool:
+    """Return whether a record is one of those whose ends others bring about, and has ended."""
+    return record.ended_at is not None and record.kind in ("run", "receive", "cancel")
+
+
+def is_given_up(record: FlowRecord) -> bool:
+    """Return whether a record is one that the flow no longer waits for."""
+    return record.error is not UNSET and bytes(record.error) == GIVEN_UP

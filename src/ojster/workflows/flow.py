@@ -24,6 +24,9 @@ MAX_MESSAGES: Final = 10_000
 MAX_MESSAGE_BYTES: Final = 262_144
 """Maximum size of a message, in bytes of JSON."""
 
+MAX_WAIT_MS: Final = 60_000
+"""Longest wait of a call for the answer to an update, in milliseconds."""
+
 RESERVED: Final = "!"
 """The beginning of keys that no function can give."""
 
@@ -33,14 +36,20 @@ CANCELLATION: Final = f"{RESERVED}cancel"
 BEGIN: Final = f"{RESERVED}begin"
 """The key of the record that a flow has begun."""
 
+PUBLISHED: Final = f"{RESERVED}published"
+"""The key of the record with what a flow has published last."""
+
 GIVEN_UP: Final = b'{"state":"given_up","error":null}'
 """The error of a record that the flow itself no longer waits for: it never gets the end."""
 
 Key = Annotated[str, Meta(min_length=1, max_length=MAX_KEY_LENGTH)]
 
-RecordKind = Literal["begin", "step", "run", "receive", "cancel"]
+RecordKind = Literal["begin", "step", "run", "receive", "cancel", "published", "answer"]
 """What a record is: the beginning of the flow, the outcome of a local step, an awaited step of the graph, an awaited
-message, or that the flow was cancelled."""
+message, that the flow was cancelled, what it has published last, or its answer to an update."""
+
+TOLD: Final = ("published", "answer")
+"""Kinds of records that a flow only tells, and does not wait for."""
 
 
 class FlowRecord(Struct, frozen=True, omit_defaults=True):
@@ -88,7 +97,7 @@ class NewRecord(Struct, frozen=True, omit_defaults=True):
     """
 
     key: Key
-    kind: Literal["begin", "step", "run", "receive"]
+    kind: Literal["begin", "step", "run", "receive", "published", "answer"]
     name: str
     asked_at: int
     input: str | None = None
@@ -192,3 +201,55 @@ class FlowMessage(Struct, frozen=True):
     idempotency_key: str | None = None
     by: str | None = None
     tenant: str | None = None
+
+
+def message_of(update: str) -> str:
+    """Return the name of the messages that are updates of a name: no flow receives it otherwise."""
+    return f"{RESERVED}{update}"
+
+
+class UpdateAddress(Struct, frozen=True):
+    """An update of a flow, by the number of its message.
+
+    Parameters
+    ----------
+    tenant:
+        The tenant that asks; ``None``: any.
+    """
+
+    workflow_id: str
+    number: int
+    tenant: str | None = None
+
+
+class FlowAddress(Struct, frozen=True):
+    """A flow: the workflow, or a step of it.
+
+    Parameters
+    ----------
+    tenant:
+        The tenant that asks; ``None``: any.
+    """
+
+    workflow_id: str
+    step: str | None = None
+    tenant: str | None = None
+
+
+class FlowUpdate(Struct, frozen=True, omit_defaults=True):
+    """An update: a message that a flow answers.
+
+    Parameters
+    ----------
+    id:
+        Number of the message.
+    state:
+        ``waiting``, ``completed`` or ``failed``.
+    result, error:
+        The answer, any JSON value; or an object with ``type`` and ``message``, if the update has failed.
+    """
+
+    id: int
+    state: Literal["waiting", "completed", "failed"]
+    result: Raw | UnsetType = UNSET
+    error: Raw | UnsetType = UNSET

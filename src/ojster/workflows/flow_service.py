@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any, Final
+
 import msgspec
 
-from ojster.core.errors import PayloadTooLarge
+from ojster.core.errors import InvalidRequest, NotFound, PayloadTooLarge
 from ojster.core.parsing import read_value
 from ojster.jobs.scope import CapabilityService, accepted
-from ojster.workflows.flow import MAX_MESSAGE_BYTES, FlowMessage, FlowRecords, Turn
-from ojster.workflows.run import flow_turns
+from ojster.storage.wakeups import WORKFLOWS, workflow_topic
+from ojster.workflows.flow import (
+    MAX_MESSAGE_BYTES,
+    RESERVED,
+    FlowAddress,
+    FlowMessage,
+    FlowRecords,
+    FlowUpdate,
+    Turn,
+    UpdateAddress,
+    message_of,
+)
+from ojster.workflows.flow_calls import FlowCalls
+from ojster.workflows.run import flow_messages, flow_turns
 
 
-class FlowService(CapabilityService):
+class FlowService(CapabilityService, FlowCalls):
     """Calls about flows."""
 
     async def records(self, job_id: str) -> FlowRecords:
@@ -44,14 +59,85 @@ class FlowService(CapabilityService):
 
         Raises
         ------
+        InvalidRequest
+            The name begins with ``!``.
         NotFound, Conflict
             The workflow or the step does not exist, is no flow, or has ended; or too many messages wait.
         PayloadTooLarge
             The message is larger than 256 KiB.
         """
+        if message.name.startswith(RESERVED):
+            text = f"The names of messages do not begin with {RESERVED!r}: {message.name[:40]!r}."
+            raise InvalidRequest(text, field="name")
+        await self._send(message)
+        return message.workflow_id
+
+    async def _send(self, message: FlowMessage) -> int:
         read_value(message.data, "data")
         if len(message.data) > MAX_MESSAGE_BYTES:
             text = f"The message takes {len(message.data)} bytes; at most {MAX_MESSAGE_BYTES} are allowed."
             raise PayloadTooLarge(text, limit=MAX_MESSAGE_BYTES)
         message = self.scope.of_tenant(msgspec.structs.replace(message, by=self.scope.who))
-        return await self.scope.do(flow_turns.send, message)
+        return await self.scope.do(flow_messages.send, message)
+
+    async def update(
+        self,
+        workflow_id: str,
+        name: str,
+        args: list[Any],
+        step: str | None = None,
+        idempotency_key: str | None = None,
+        wait_ms: int = 0,
+    ) -> FlowUpdate:
+        """Ask a flow for something; return the update, with the answer if it comes in ``wait_ms``.
+
+        Raises
+        ------
+        NotFound, Conflict, PayloadTooLarge
+            See ``send``.
+        """
+        message = FlowMessage(workflow_id, message_of(name), _encode(args), step, idempotency_key)
+        return await self._answered(workflow_id, await self._send(message), wait_ms)
+
+    async def find_update(self, workflow_id: str, number: str, wait_ms: int = 0) -> FlowUpdate:
+        """Return an update, with the answer if it comes in ``wait_ms``.
+
+        Raises
+        ------
+        NotFound
+            There is no such update.
+        """
+        if not number.isdecimal() or len(number) > _MOST_DIGITS:
+            raise NotFound(f"The workflow {workflow_id} has no update {number[:40]!r}.", update_id=number)
+        return await self._answered(workflow_id, int(number), wait_ms)
+
+    async def _answered(self, workflow_id: str, number: int, wait_ms: int) -> FlowUpdate:
+        address = self.scope.of_tenant(UpdateAddress(workflow_id, number))
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + wait_ms / 1000
+        with self.database.wakeups.waiter(workflow_topic(workflow_id), WORKFLOWS) as waiter:
+            while True:
+                waiter.arm()
+                update = await self.scope.look(flow_messages.find_update, address)
+                left = deadline - loop.time()
+                if update.state != "waiting" or left <= 0 or self.database.draining:
+                    return update
+                await waiter.wait(left)
+
+    async def published(self, workflow_id: str, step: str | None = None) -> Any:
+        """Return what a flow has published last; ``None`` if it has published nothing.
+
+        Raises
+        ------
+        NotFound, Conflict
+            The workflow or the step does not exist, or is no flow.
+        """
+        address = self.scope.of_tenant(FlowAddress(workflow_id, step))
+        value = await self.scope.look(flow_messages.find_published, address)
+        return None if value is None else msgspec.json.decode(value)
+
+
+_encode: Final = msgspec.json.Encoder().encode
+
+_MOST_DIGITS: Final = 18
+"""Digits of the largest number of a message."""

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
+from ojster.core.calls import Arguments
 from ojster.core.timestamps import format_optional, parse_timestamp
 from ojster.core.wire import Count, FromWorker, Identifier
 from ojster.jobs.wire import Start
-from ojster.workflows.flow import MAX_RECORDS_AT_ONCE, FlowRecord, FlowRecords, Key, NewRecord, Seen, Turn
+from ojster.workflows.flow import (
+    MAX_RECORDS_AT_ONCE,
+    MAX_WAIT_MS,
+    FlowRecord,
+    FlowRecords,
+    FlowUpdate,
+    Key,
+    NewRecord,
+    Seen,
+    Turn,
+)
 
 
 class TurnBody(FromWorker, Struct, omit_defaults=True):
@@ -92,5 +103,53 @@ class SentAnswer(Struct):
     workflow_id: str
 
 
+class UpdateBody(Arguments, kw_only=True):
+    """An update of a flow: its name, and the arguments of its handler.
+
+    ``step`` is the path of a step that is the flow, if the workflow itself is none. An update with an
+    ``idempotency_key`` that the flow has got already is not made again. ``wait_ms`` is the longest wait for the answer.
+    """
+
+    name: Identifier
+    args: list[Any] = msgspec.field(default_factory=list)
+    step: str | None = None
+    idempotency_key: Identifier | None = None
+    wait_ms: Annotated[int, Meta(ge=0, le=MAX_WAIT_MS)] = 0
+
+
+class UpdateAnswer(Struct, omit_defaults=True):
+    """An update: ``waiting``, ``completed`` with the ``result``, or ``failed`` with the ``error``."""
+
+    id: Count
+    state: Literal["waiting", "completed", "failed"]
+    result: Raw | UnsetType = UNSET
+    error: Raw | UnsetType = UNSET
+
+    @classmethod
+    def of(cls, value: FlowUpdate) -> UpdateAnswer:
+        """Return the answer that shows an update."""
+        return cls(value.id, value.state, value.result, value.error)
+
+    def value(self) -> FlowUpdate:
+        """Return the update."""
+        return FlowUpdate(self.id, self.state, self.result, self.error)
+
+
+class PublishedAnswer(Struct):
+    """What a flow has published last; ``null`` if it has published nothing."""
+
+    published: Raw
+
+    @classmethod
+    def of(cls, value: Any) -> PublishedAnswer:
+        """Return the answer that shows a value."""
+        return cls(Raw(encode(value)))
+
+    def value(self) -> Any:
+        """Return the value."""
+        return msgspec.json.decode(self.published)
+
+
+encode: Final = msgspec.json.Encoder().encode
 TURN: Final = msgspec.json.Decoder(TurnBody)
 MESSAGE: Final = msgspec.json.Decoder(MessageBody)

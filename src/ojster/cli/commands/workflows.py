@@ -33,7 +33,6 @@ from ojster.core.json_objects import read_members
 from ojster.core.property_values import Changes
 from ojster.core.settings import ServiceSettings
 from ojster.core.timestamps import parse_timestamp
-from ojster.workflows.flow import FlowMessage
 from ojster.workflows.notes import NewNote
 from ojster.workflows.plan.request import refuse_unknown
 from ojster.workflows.plan.rules import CONTAINERS
@@ -325,26 +324,6 @@ def resume(workflow_id: str, url: str, result: str | None, error: str | None, st
     """Resume the suspended job of a workflow."""
     item = WorkflowResumption(workflow_id, step, *resumption(result, error))
     done(f"{workflow_id} is resumed.", as_json, ask(url, lambda client: client.workflows.resume(item)))
-
-
-@workflows.command(
-    epilog=examples(
-        f"ojster workflows send {ID} approval --data '{{\"ok\": true}}'",
-        f"ojster workflows send {ID} paid --data 42 --idempotency-key payment-7",
-    )
-)
-@takes_workflow()
-@click.argument("name")
-@with_url
-@click.option("--data", help="What to send: JSON, otherwise a string; null by default.")
-@click.option("--step", help="Path of the step that is the flow, if the workflow itself is none.")
-@click.option("--idempotency-key", help="A message with the same key is kept once.")
-@with_json
-def send(workflow_id: str, name: str, url: str, data: str | None, as_json: bool, **more: Any) -> None:
-    """Send a message to a flow, also before it waits for the message."""
-    value = b"null" if data is None else msgspec.json.encode(parameter(f"x={data}")[1])
-    ask(url, lambda client: client.flows.send(FlowMessage(workflow_id, name, value, **more)))
-    done(f"{workflow_id} gets the message {name!r}.", as_json, {"sent": True, "workflow_id": workflow_id})
 
 
 @workflows.command(epilog=examples(f"ojster workflows status {ID}"))

@@ -11,9 +11,11 @@ from msgspec import UNSET
 
 from ojster.core.access import DEQUEUE, ENQUEUE
 from ojster.server.answer import Answer, encode
+from ojster.server.declared import endpoints_of
 from ojster.server.request import HttpRequest
 from ojster.server.route import BASE, Route
 from ojster.workflows.flow import FlowMessage
+from ojster.workflows.flow_calls import FlowCalls
 from ojster.workflows.flow_wire import MESSAGE, TURN, FlowAnswer, MessageBody, SentAnswer, TurnBody
 
 
@@ -49,4 +51,5 @@ ROUTES: Final = (
         status=201,
         needs=ENQUEUE,
     ),
+    *endpoints_of(FlowCalls, lambda service: service.flows),
 )

@@ -10,50 +10,35 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
-from msgspec import UNSET, Raw, UnsetType
+from msgspec import UNSET, Raw
 
 from ojster.core.errors import Conflict, InvalidRequest, OjsterError, PayloadTooLarge
 from ojster.core.job import Job
 from ojster.jobs.leases import refusal_of_attempt
-from ojster.jobs.queries import no_job, no_workflow
+from ojster.jobs.queries import no_job
 from ojster.jobs.transitions import cancel_job
 from ojster.storage.call import for_each
-from ojster.storage.transaction import ColumnType, Transaction
+from ojster.storage.transaction import Transaction
 from ojster.workflows.flow import (
     CANCELLATION,
     GIVEN_UP,
-    MAX_MESSAGES,
-    FlowMessage,
+    TOLD,
     FlowRecord,
     FlowRecords,
     NewRecord,
     Turn,
 )
-from ojster.workflows.node import Kind, NodeState, body_of
+from ojster.workflows.node import Kind, NodeState
 from ojster.workflows.run.advance import Advance, advance
 from ojster.workflows.run.cancellation import abort, cancel_left
-from ojster.workflows.run.flow_wakeups import end_awaited, wake_flows
+from ojster.workflows.run.flow_messages import insert_records, receive, stored, tell
+from ojster.workflows.run.flow_wakeups import end_awaited
 from ojster.workflows.run.graph import Graph
 from ojster.workflows.run.growth import grow
-from ojster.workflows.run.steps import find_step
 from ojster.workflows.run.suspensions import suspend_job
-from ojster.workflows.stored_workflow import find_workflow
 from ojster.workflows.suspension import SuspensionKind
 
 _encode: Final = msgspec.json.Encoder().encode
-
-_NEW: Final[dict[str, ColumnType]] = {
-    "flow": "bigint",
-    "key": "text",
-    "kind": "text",
-    "name": "text",
-    "input": "text",
-    "node": "bigint",
-    "asked_at": "bigint",
-    "ended_at": "bigint",
-    "result": "bytea",
-    "error": "bytea",
-}
 
 _COLUMNS: Final = "key, kind, name, asked_at, input, ended_at, place, seen_at, result, error"
 
@@ -120,7 +105,7 @@ def take_turns(tx: Transaction, turns: Sequence[Turn]) -> list[FlowRecords | Ojs
 
 def _concerns_graph(turn: Turn) -> bool:
     return bool(turn.suspends or turn.was_cancelled or turn.cancelled) or any(
-        record.kind in ("run", "receive") for record in turn.records
+        record.kind in ("run", "receive", *TOLD) for record in turn.records
     )
 
 
@@ -128,7 +113,7 @@ def _take(tx: Transaction, job: Job, turn: Turn) -> FlowRecords:
     if job.node is None:
         raise _no_flow(job)
     if not _concerns_graph(turn):
-        _insert(tx, job.node, [(record, None) for record in turn.records])
+        insert_records(tx, job.node, [(record, None) for record in turn.records])
         _note_seen(tx, job.node, turn)
         if turn.records:  # a step goes on by its own result; it asks for what else has ended when it has nothing to do
             return FlowRecords("", turn.version, tx.now, _cancellation(tx, job.node))
@@ -139,8 +124,9 @@ def _take(tx: Transaction, job: Job, turn: Turn) -> FlowRecords:
     has_news = turn.suspends and _has_new_ends(tx, job, turn)
     _note_seen(tx, job.node, turn)
     _cancel_awaited(tx, job, turn.cancelled)
-    has_news |= _ask(tx, job, turn.records)
-    has_news |= _receive(tx, job.node)
+    tell(tx, job, [record for record in turn.records if record.kind in TOLD])
+    has_news |= _ask(tx, job, [record for record in turn.records if record.kind not in TOLD])
+    has_news |= receive(tx, job.node)
     if turn.was_cancelled:
         cancel_job(tx, job, by_itself=True)
         return _records(tx, job, [], suspended=True)
@@ -178,46 +164,6 @@ def _ends(tx: Transaction, job: Job) -> list[FlowRecord]:
     return [_record(row) for row in rows]
 
 
-def _insert(tx: Transaction, flow: int, records: Sequence[tuple[NewRecord, int | None]]) -> None:
-    """Insert records, each with the node that it waits for.
-
-    Raises
-    ------
-    Conflict
-        There is one with this key: another worker has run the flow meanwhile.
-    """
-    if not records:
-        return
-    keys = [record.key for record, _ in records]
-    for (key,) in tx.execute(
-        f"SELECT key FROM flow_records WHERE flow = ? AND key IN ({', '.join('?' * len(keys))})", (flow, *keys)
-    ):
-        raise Conflict(f"The flow has a record {key!r} already. Another worker has run it meanwhile.", key=key)
-    tx.insert_rows(
-        "flow_records",
-        _NEW,
-        [
-            (
-                flow,
-                record.key,
-                record.kind,
-                record.name,
-                record.input,
-                node,
-                record.asked_at,
-                record.ended_at,
-                _stored(record.result),
-                _stored(record.error),
-            )
-            for record, node in records
-        ],
-    )
-
-
-def _stored(value: Raw | UnsetType) -> bytes | None:
-    return None if value is UNSET else bytes(value)
-
-
 def _note_seen(tx: Transaction, flow: int, turn: Turn) -> None:
     """Keep the order in which the flow has seen ends: it takes the same branches when it runs again."""
     tx.execute_many(
@@ -230,7 +176,7 @@ def _ask(tx: Transaction, job: Job, records: Sequence[NewRecord]) -> bool:
     """Insert records; add the steps of runs to the flow. Return whether one of them has ended at once."""
     assert job.node is not None
     runs = [record for record in records if record.kind == "run"]
-    _insert(tx, job.node, [(record, None) for record in records if record.kind != "run"])
+    insert_records(tx, job.node, [(record, None) for record in records if record.kind != "run"])
     try:
         with tx.savepoint():
             return _add(tx, job, runs)
@@ -238,7 +184,7 @@ def _ask(tx: Transaction, job: Job, records: Sequence[NewRecord]) -> bool:
         if len(runs) == 1:  # the function gets the refusal, and may go on
             error = Raw(_encode({"state": "failed", "error": {"type": refusal.code, **refusal.to_wire()}}))
             refused = msgspec.structs.replace(runs[0], ended_at=tx.now, error=error)
-            _insert(tx, job.node, [(refused, None)])
+            insert_records(tx, job.node, [(refused, None)])
             return True
     ended = [_ask(tx, job, [run]) for run in runs]
     return any(ended)
@@ -248,10 +194,10 @@ def _add(tx: Transaction, job: Job, runs: Sequence[NewRecord]) -> bool:
     """Add the steps of runs to a flow, with their records; return whether one of them has ended at once."""
     if any(record.step is UNSET for record in runs):
         raise InvalidRequest("A record of the kind 'run' needs a 'step'.", field="records")
-    nodes = grow(tx, job, [_stored(record.step) or b"" for record in runs]) if runs else []
+    nodes = grow(tx, job, [stored(record.step) or b"" for record in runs]) if runs else []
     if runs and not nodes:
         raise Conflict(f"The flow of the job {job.id} was stopped. It can add no steps.", job_id=job.id)
-    _insert(tx, job.node or 0, list(zip(runs, [node.id for node in nodes], strict=True)))
+    insert_records(tx, job.node or 0, list(zip(runs, [node.id for node in nodes], strict=True)))
     ended = [node.id for node in nodes if node.has_ended]  # at once: such as an empty map, or a refused job
     end_awaited(tx, ended)
     return bool(ended)
@@ -306,99 +252,3 @@ def _has_new_ends(tx: Transaction, job: Job, turn: Turn) -> bool:
         {"flow": job.node},
     )
     return bool(count > turn.ended)
-
-
-# Messages
-
-
-@for_each
-def send(tx: Transaction, message: FlowMessage) -> str | OjsterError:
-    """Keep a message for a flow, and give it to the flow if it waits for it; return the workflow's id, or a refusal."""
-    try:
-        return _send(tx, message)
-    except OjsterError as refusal:
-        return refusal
-
-
-def _send(tx: Transaction, message: FlowMessage) -> str:
-    # Whoever suspends the flow has the same lock, so that it either sees the message or is woken by it.
-    workflow = find_workflow(tx, message.workflow_id, lock=True)
-    if workflow is None or message.tenant not in (None, workflow.tenant):
-        raise no_workflow(message.workflow_id)
-    if workflow.finished_at is not None:  # one that was cancelled may receive some while it cleans up
-        raise Conflict(
-            f"The workflow {workflow.id} is {workflow.state}, and receives no messages.",
-            workflow_id=workflow.id,
-            current_state=workflow.state,
-        )
-    graph = Graph(tx)
-    graph.workflows[workflow.seq] = workflow
-    node = graph.parts_of(workflow)[0] if message.step is None else find_step(graph, workflow, message.step)
-    if node.kind != Kind.FLOW:
-        what = f"The workflow {workflow.id}" if message.step is None else f"The step {message.step!r}"
-        raise Conflict(f"{what} is no flow, and receives no messages.", workflow_id=workflow.id)
-    if node.has_ended:
-        raise Conflict("The flow has ended, and receives no messages.", workflow_id=workflow.id)
-    flow = body_of(node)
-    if message.idempotency_key is not None and tx.execute(
-        "SELECT 1 FROM flow_messages WHERE flow = :flow AND idempotency_key = :key",
-        {"flow": flow, "key": message.idempotency_key},
-    ):
-        return workflow.id
-    ((waiting,),) = tx.execute(
-        "SELECT count(*) FROM flow_messages WHERE flow = :flow AND taken_by IS NULL", {"flow": flow}
-    )
-    if waiting >= MAX_MESSAGES:
-        raise Conflict(f"{waiting} messages wait for the flow; the maximum is {MAX_MESSAGES}.", workflow_id=workflow.id)
-    tx.execute(
-        """
-        INSERT INTO flow_messages (flow, name, idempotency_key, sent_at, sent_by, data)
-        VALUES (:flow, :name, :key, :now, :by, :data)
-        """,
-        {
-            "flow": flow,
-            "name": message.name,
-            "key": message.idempotency_key,
-            "now": tx.now,
-            "by": message.by,
-            "data": message.data,
-        },
-    )
-    if _receive(tx, flow):
-        wake_flows(tx, [flow])
-    return workflow.id
-
-
-def _receive(tx: Transaction, flow: int) -> bool:
-    """Give messages to the records that wait for them, both in their order; return whether there were any."""
-    waiting = tx.execute(
-        """
-        SELECT key, name
-        FROM flow_records
-        WHERE flow = :flow AND kind = 'receive' AND ended_at IS NULL
-        ORDER BY asked_at, length(key), key
-        """,
-        {"flow": flow},
-    )
-    has_given = False
-    for key, name in waiting:
-        rows = tx.execute(
-            """
-            SELECT number, data
-            FROM flow_messages
-            WHERE flow = :flow AND name = :name AND taken_by IS NULL
-            ORDER BY number
-            LIMIT 1
-            """,
-            {"flow": flow, "name": name},
-        )
-        for number, data in rows:
-            has_given = True
-            tx.execute(
-                "UPDATE flow_messages SET taken_by = :key WHERE number = :number", {"key": key, "number": number}
-            )
-            tx.execute(
-                "UPDATE flow_records SET ended_at = :now, result = :data WHERE flow = :flow AND key = :key",
-                {"now": tx.now, "data": data, "flow": flow, "key": key},
-            )
-    return has_given

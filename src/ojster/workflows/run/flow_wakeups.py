@@ -75,6 +75,15 @@ def wake(tx: Transaction, jobs: Sequence[Job]) -> None:
     make_available(tx, jobs)
 
 
+def note_change(tx: Transaction, job: Job) -> None:
+    """Notify the followers of the job's workflow of a change."""
+    if job.node is not None:
+        rows = tx.execute(
+            "UPDATE workflows SET version = version + 1 WHERE seq = :seq RETURNING id", {"seq": job.workflow}
+        )
+        tx.effects.workflows |= {str(id): False for (id,) in rows}
+
+
 def ask_to_cancel(tx: Transaction, flows: Collection[int]) -> set[int]:
     """Ask flows to end, so that they can clean up; return those whose functions have begun, which alone are asked."""
     if not flows:
@@ -128,6 +137,7 @@ _FORGET_LAST_FAILURES: Final = """
     DELETE FROM flow_records
     WHERE flow = :flow
         AND error IS NOT NULL
+        AND kind <> 'answer'
         AND error <> :given_up
         AND ended_at > (SELECT max(r.asked_at) FROM flow_records AS r WHERE r.flow = :flow)
 """

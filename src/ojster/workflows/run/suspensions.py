@@ -32,7 +32,7 @@ from ojster.jobs.transitions import (
 from ojster.storage.transaction import Transaction
 from ojster.workflows.node import Kind
 from ojster.workflows.run.advance import advance
-from ojster.workflows.run.flow_wakeups import wake
+from ojster.workflows.run.flow_wakeups import note_change, wake
 from ojster.workflows.run.graph import Graph
 from ojster.workflows.run.steps import find_step
 from ojster.workflows.run.stopping import lock_workflows, stopped_nodes
@@ -106,16 +106,7 @@ def suspend_job(tx: Transaction, job: Job, kind: SuspensionKind, deadline: int |
     tx.expect(deadline)
     write_states(tx, [job])
     tx.emit("job.pending", job, attempt=attempt, reason="waiting")
-    _note_change(tx, job)
-
-
-def _note_change(tx: Transaction, job: Job) -> None:
-    """Notify the followers of the job's workflow of a change."""
-    if job.node is not None:
-        rows = tx.execute(
-            "UPDATE workflows SET version = version + 1 WHERE seq = :seq RETURNING id", {"seq": job.workflow}
-        )
-        tx.effects.workflows |= {str(id): False for (id,) in rows}
+    note_change(tx, job)
 
 
 def activate(tx: Transaction, items: Sequence[Resumption]) -> list[ChangedJob | OjsterError]:
@@ -199,7 +190,7 @@ def _resume(tx: Transaction, job: Job, item: Resumption) -> None:
                 {"seq": job.seq, "data": item.data or b"null"},
             )
         make_available(tx, [job])
-        _note_change(tx, job)
+        note_change(tx, job)
 
 
 def _note_answer(tx: Transaction, job: Job, item: Resumption) -> None:

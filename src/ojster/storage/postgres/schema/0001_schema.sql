@@ -644,7 +644,7 @@ CREATE INDEX deferred_starts_workflow
 CREATE TABLE flow_records (
     flow     BIGINT NOT NULL, -- the node of the job that runs the flow
     key      TEXT COLLATE "C"    NOT NULL, -- the place in the program
-    kind     TEXT COLLATE "C"    NOT NULL, -- begin, step, run, receive or cancel
+    kind     TEXT COLLATE "C"    NOT NULL, -- begin, step, run, receive, cancel, published or answer
     name     TEXT COLLATE "C"    NOT NULL, -- of the step, the job type, or the message
     input    TEXT COLLATE "C",             -- a digest of what it was asked for with
     node     BIGINT,          -- of a run: the step that it waits for
@@ -671,13 +671,21 @@ CREATE TABLE flow_messages (
     sent_at         BIGINT NOT NULL,
     sent_by         TEXT COLLATE "C",
     taken_by        TEXT COLLATE "C",             -- the key of the record that received it; NULL: nobody has
-    data            BYTEA    NOT NULL
+    data            BYTEA    NOT NULL,
+    answered_at     BIGINT,          -- of an update: when the flow has answered it
+    answer          BYTEA,
+    error           BYTEA              -- a JSON object
 );
 
 -- The next message of a name; those that were received are passed over.
 CREATE INDEX flow_messages_next
     ON flow_messages (flow, name, number)
     WHERE taken_by IS NULL;
+
+-- What a record has received: to answer it, or to put it back.
+CREATE INDEX flow_messages_taken
+    ON flow_messages (flow, taken_by)
+    WHERE taken_by IS NOT NULL;
 
 -- All messages of a flow: which one has an idempotency key; delete them.
 CREATE INDEX flow_messages_flow

@@ -574,7 +574,7 @@ CREATE INDEX deferred_starts_workflow
 CREATE TABLE flow_records (
     flow     INTEGER NOT NULL, -- the node of the job that runs the flow
     key      TEXT    NOT NULL, -- the place in the program
-    kind     TEXT    NOT NULL, -- begin, step, run, receive or cancel
+    kind     TEXT    NOT NULL, -- begin, step, run, receive, cancel, published or answer
     name     TEXT    NOT NULL, -- of the step, the job type, or the message
     input    TEXT,             -- a digest of what it was asked for with
     node     INTEGER,          -- of a run: the step that it waits for
@@ -601,13 +601,21 @@ CREATE TABLE flow_messages (
     sent_at         INTEGER NOT NULL,
     sent_by         TEXT,
     taken_by        TEXT,             -- the key of the record that received it; NULL: nobody has
-    data            BLOB    NOT NULL
+    data            BLOB    NOT NULL,
+    answered_at     INTEGER,          -- of an update: when the flow has answered it
+    answer          BLOB,
+    error           BLOB              -- a JSON object
 ) STRICT;
 
 -- The next message of a name; those that were received are passed over.
 CREATE INDEX flow_messages_next
     ON flow_messages (flow, name, number)
     WHERE taken_by IS NULL;
+
+-- What a record has received: to answer it, or to put it back.
+CREATE INDEX flow_messages_taken
+    ON flow_messages (flow, taken_by)
+    WHERE taken_by IS NOT NULL;
 
 -- All messages of a flow: which one has an idempotency key; delete them.
 CREATE INDEX flow_messages_flow

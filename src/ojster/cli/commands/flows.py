@@ -1,0 +1,79 @@
+"""Commands about flows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+import msgspec
+
+from ojster.cli.commands.workflows import ID, takes_workflow
+from ojster.cli.options import ask, done, examples, parameter, with_json, with_url
+from ojster.cli.output import print_json
+from ojster.workflows.flow import FlowMessage
+
+
+@click.group(
+    epilog=examples(
+        f"ojster flows send {ID} approval --data '{{\"ok\": true}}'",
+        f"ojster flows update {ID} put tea",
+        f"ojster flows published {ID}",
+    )
+)
+def flows() -> None:
+    """Send messages to flows, and ask them for answers."""
+
+
+@flows.command(
+    epilog=examples(
+        f"ojster flows send {ID} approval --data '{{\"ok\": true}}'",
+        f"ojster flows send {ID} paid --data 42 --idempotency-key payment-7",
+    )
+)
+@takes_workflow()
+@click.argument("name")
+@with_url
+@click.option("--data", help="What to send: JSON, otherwise a string; null by default.")
+@click.option("--step", help="Path of the step that is the flow, if the workflow itself is none.")
+@click.option("--idempotency-key", help="A message with the same key is kept once.")
+@with_json
+def send(workflow_id: str, name: str, url: str, data: str | None, as_json: bool, **more: Any) -> None:
+    """Send a message to a flow, also before it waits for the message."""
+    value = b"null" if data is None else msgspec.json.encode(parameter(f"x={data}")[1])
+    ask(url, lambda client: client.flows.send(FlowMessage(workflow_id, name, value, **more)))
+    done(f"{workflow_id} gets the message {name!r}.", as_json, {"sent": True, "workflow_id": workflow_id})
+
+
+@flows.command(epilog=examples(f"ojster flows update {ID} put tea", f"ojster flows update {ID} resize 3 --wait 60"))
+@takes_workflow()
+@click.argument("name")
+@click.argument("args", nargs=-1)
+@with_url
+@click.option("--step", help="Path of the step that is the flow, if the workflow itself is none.")
+@click.option("--idempotency-key", help="An update with the same key is made once.")
+@click.option(
+    "--wait", type=click.IntRange(0, 60), default=30, show_default=True, help="Wait for the answer, in seconds."
+)
+@with_json
+def update(workflow_id: str, name: str, args: tuple[str, ...], url: str, wait: int, as_json: bool, **more: Any) -> None:
+    """Ask a running flow for something, and show its answer. ARGS are JSON, otherwise strings."""
+    values = [parameter(f"x={arg}")[1] for arg in args]
+    answer = ask(url, lambda client: client.flows.update(workflow_id, name, values, wait_ms=1000 * wait, **more))
+    if as_json:
+        print_json(answer)
+    elif answer.state == "waiting":
+        raise click.ClickException(f"The flow has not answered in {wait} s. It handles the update {answer.id} later.")
+    elif answer.state == "failed":
+        error = msgspec.json.decode(answer.error or b"{}")
+        raise click.ClickException(f"{name} failed: {error.get('type')}: {error.get('message')}")
+    else:
+        print_json(None if answer.result is msgspec.UNSET else answer.result)
+
+
+@flows.command(epilog=examples(f"ojster flows published {ID}"))
+@takes_workflow()
+@with_url
+@click.option("--step", help="Path of the step that is the flow, if the workflow itself is none.")
+def published(workflow_id: str, url: str, step: str | None) -> None:
+    """Show what a flow has published last, as JSON; null if it has published nothing."""
+    print_json(ask(url, lambda client: client.flows.published(workflow_id, step)))

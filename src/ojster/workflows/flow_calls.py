@@ -1,0 +1,53 @@
+"""Calls about flows, as a service, a server and its client have them; those of workers are written by hand."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+from msgspec import Meta
+
+from ojster.core.access import ENQUEUE
+from ojster.core.calls import Call, Calls
+from ojster.workflows.flow import MAX_WAIT_MS, FlowMessage, FlowRecords, FlowUpdate, Turn
+from ojster.workflows.flow_wire import PublishedAnswer, UpdateAnswer, UpdateBody
+
+_TAG: Final = "Flows"
+_UPDATES: Final = "/workflows/{id}/updates"
+
+WaitMs = Annotated[int, Meta(ge=0, le=MAX_WAIT_MS)]
+
+
+class FlowCalls(Calls):
+    """Calls about flows."""
+
+    async def records(self, job_id: str) -> FlowRecords:
+        """Return all records of the flow that a job runs."""
+        raise NotImplementedError
+
+    async def turn(self, item: Turn) -> FlowRecords:
+        """Record what a flow has done, and suspend it if it waits; return what has ended for it."""
+        raise NotImplementedError
+
+    async def send(self, message: FlowMessage) -> str:
+        """Send a message to a flow; return the id of the workflow."""
+        raise NotImplementedError
+
+    @Call("GET", "/workflows/{id}/published", "show_published", _TAG, PublishedAnswer)
+    async def published(self, workflow_id: str, step: str | None = None) -> Any:
+        """Show what a flow has published last; ``null`` if it has published nothing."""
+
+    @Call("POST", _UPDATES, "update_flow", _TAG, UpdateAnswer, body=UpdateBody, needs=ENQUEUE, wait=MAX_WAIT_MS / 1000)
+    async def update(
+        self,
+        workflow_id: str,
+        name: str,
+        args: list[Any],
+        step: str | None = None,
+        idempotency_key: str | None = None,
+        wait_ms: int = 0,
+    ) -> FlowUpdate:
+        """Ask a flow for something, and wait for its answer: an update, which the flow handles while it runs."""
+
+    @Call("GET", f"{_UPDATES}/{{number}}", "show_update", _TAG, UpdateAnswer, wait=MAX_WAIT_MS / 1000)
+    async def find_update(self, workflow_id: str, number: str, wait_ms: WaitMs = 0) -> FlowUpdate:
+        """Show an update of a flow, with the answer of the flow if it has come in ``wait_ms``."""

@@ -1,0 +1,292 @@
+"""What flows and others say to each other: messages, updates, which a flow answers, and what it publishes.
+
+Whoever says something holds the lock of the workflow, and so does a flow that is about to suspend.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
+from ojster.core.errors import Conflict, NotFound, OjsterError, PayloadTooLarge
+from ojster.core.job import Job
+from ojster.jobs.queries import no_workflow
+from ojster.storage.call import for_each
+from ojster.storage.transaction import ColumnType, Transaction
+from ojster.workflows.flow import (
+    MAX_MESSAGE_BYTES,
+    MAX_MESSAGES,
+    PUBLISHED,
+    FlowAddress,
+    FlowMessage,
+    FlowUpdate,
+    NewRecord,
+    UpdateAddress,
+)
+from ojster.workflows.node import Kind, Node, body_of
+from ojster.workflows.run.flow_wakeups import note_change, wake_flows
+from ojster.workflows.run.graph import Graph
+from ojster.workflows.run.steps import find_step
+from ojster.workflows.stored_workflow import Workflow, find_workflow
+
+_encode: Final = msgspec.json.Encoder().encode
+
+_NEW: Final[dict[str, ColumnType]] = {
+    "flow": "bigint",
+    "key": "text",
+    "kind": "text",
+    "name": "text",
+    "input": "text",
+    "node": "bigint",
+    "asked_at": "bigint",
+    "ended_at": "bigint",
+    "result": "bytea",
+    "error": "bytea",
+}
+
+
+def insert_records(tx: Transaction, flow: int, records: Sequence[tuple[NewRecord, int | None]]) -> None:
+    """Insert records, each with the node that it waits for.
+
+    Raises
+    ------
+    Conflict
+        There is one with this key: another worker has run the flow meanwhile.
+    """
+    if not records:
+        return
+    keys = [record.key for record, _ in records]
+    for (key,) in tx.execute(
+        f"SELECT key FROM flow_records WHERE flow = ? AND key IN ({', '.join('?' * len(keys))})", (flow, *keys)
+    ):
+        raise Conflict(f"The flow has a record {key!r} already. Another worker has run it meanwhile.", key=key)
+    tx.insert_rows(
+        "flow_records",
+        _NEW,
+        [
+            (
+                flow,
+                record.key,
+                record.kind,
+                record.name,
+                record.input,
+                node,
+                record.asked_at,
+                record.ended_at,
+                stored(record.result),
+                stored(record.error),
+            )
+            for record, node in records
+        ],
+    )
+
+
+def stored(value: Raw | UnsetType) -> bytes | None:
+    """Return a value as it is stored."""
+    return None if value is UNSET else bytes(value)
+
+
+@for_each
+def send(tx: Transaction, message: FlowMessage) -> int | OjsterError:
+    """Keep a message for a flow, and give it to the flow if it waits for it; return its number, or a refusal."""
+    try:
+        return _send(tx, message)
+    except OjsterError as refusal:
+        return refusal
+
+
+def _send(tx: Transaction, message: FlowMessage) -> int:
+    # Whoever suspends the flow has the same lock, so that it either sees the message or is woken by it.
+    workflow = _workflow_of(tx, message, lock=True)
+    if workflow.finished_at is not None:  # one that was cancelled may receive some while it cleans up
+        raise Conflict(
+            f"The workflow {workflow.id} is {workflow.state}, and receives no messages.",
+            workflow_id=workflow.id,
+            current_state=workflow.state,
+        )
+    node = _flow_of(Graph(tx), workflow, message.step)
+    if node.has_ended:
+        raise Conflict("The flow has ended, and receives no messages.", workflow_id=workflow.id)
+    flow = body_of(node)
+    if message.idempotency_key is not None:
+        for (number,) in tx.execute(
+            "SELECT number FROM flow_messages WHERE flow = :flow AND idempotency_key = :key",
+            {"flow": flow, "key": message.idempotency_key},
+        ):
+            return int(number)
+    ((waiting,),) = tx.execute(
+        "SELECT count(*) FROM flow_messages WHERE flow = :flow AND taken_by IS NULL", {"flow": flow}
+    )
+    if waiting >= MAX_MESSAGES:
+        raise Conflict(f"{waiting} messages wait for the flow; the maximum is {MAX_MESSAGES}.", workflow_id=workflow.id)
+    ((number,),) = tx.execute(
+        """
+        INSERT INTO flow_messages (flow, name, idempotency_key, sent_at, sent_by, data)
+        VALUES (:flow, :name, :key, :now, :by, :data)
+        RETURNING number
+        """,
+        {
+            "flow": flow,
+            "name": message.name,
+            "key": message.idempotency_key,
+            "now": tx.now,
+            "by": message.by,
+            "data": message.data,
+        },
+    )
+    if receive(tx, flow):
+        wake_flows(tx, [flow])
+    return int(number)
+
+
+def _workflow_of(tx: Transaction, asked: FlowMessage | FlowAddress | UpdateAddress, *, lock: bool = False) -> Workflow:
+    workflow = find_workflow(tx, asked.workflow_id, lock=lock)
+    if workflow is None or asked.tenant not in (None, workflow.tenant):
+        raise no_workflow(asked.workflow_id)
+    return workflow
+
+
+def _flow_of(graph: Graph, workflow: Workflow, step: str | None) -> Node:
+    """Return the node of the flow that a workflow, or a step of it, is.
+
+    Raises
+    ------
+    Conflict
+        It is no flow.
+    """
+    graph.workflows[workflow.seq] = workflow
+    node = graph.parts_of(workflow)[0] if step is None else find_step(graph, workflow, step)
+    if node.kind != Kind.FLOW:
+        what = f"The workflow {workflow.id}" if step is None else f"The step {step!r}"
+        raise Conflict(f"{what} is no flow.", workflow_id=workflow.id)
+    return node
+
+
+def receive(tx: Transaction, flow: int) -> bool:
+    """Give messages to the records that wait for them, both in their order; return whether there were any."""
+    waiting = tx.execute(
+        """
+        SELECT key, name
+        FROM flow_records
+        WHERE flow = :flow AND kind = 'receive' AND ended_at IS NULL
+        ORDER BY asked_at, length(key), key
+        """,
+        {"flow": flow},
+    )
+    has_given = False
+    for key, name in waiting:
+        rows = tx.execute(
+            """
+            SELECT number, data
+            FROM flow_messages
+            WHERE flow = :flow AND name = :name AND taken_by IS NULL
+            ORDER BY number
+            LIMIT 1
+            """,
+            {"flow": flow, "name": name},
+        )
+        for number, data in rows:
+            has_given = True
+            tx.execute(
+                "UPDATE flow_messages SET taken_by = :key WHERE number = :number", {"key": key, "number": number}
+            )
+            tx.execute(
+                "UPDATE flow_records SET ended_at = :now, result = :data WHERE flow = :flow AND key = :key",
+                {"now": tx.now, "data": data, "flow": flow, "key": key},
+            )
+    return has_given
+
+
+# What the flow says
+
+
+def tell(tx: Transaction, job: Job, records: Sequence[NewRecord]) -> None:
+    """Keep what a flow has published, and give its answers to the updates that it has received.
+
+    Raises
+    ------
+    PayloadTooLarge
+        A value is too large.
+    """
+    if not records:
+        return
+    assert job.node is not None
+    for record in records:
+        size = len(stored(record.result) or b"")
+        if size > MAX_MESSAGE_BYTES:
+            text = f"What the flow says takes {size} bytes; at most {MAX_MESSAGE_BYTES} are allowed."
+            raise PayloadTooLarge(text, limit=MAX_MESSAGE_BYTES)
+    answers = [record for record in records if record.kind == "answer"]
+    insert_records(tx, job.node, [(record, None) for record in answers])
+    tx.execute_many(
+        """
+        UPDATE flow_messages
+        SET answered_at = ?, answer = ?, error = ?
+        WHERE flow = ? AND taken_by = ? AND answered_at IS NULL
+        """,
+        [(tx.now, stored(record.result), stored(record.error), job.node, record.name) for record in answers],
+    )
+    for record in records:
+        if record.kind == "published":
+            tx.execute(
+                """
+                INSERT INTO flow_records (flow, key, kind, name, asked_at, ended_at, result)
+                VALUES (:flow, :key, 'published', '', :asked_at, :now, :value)
+                ON CONFLICT (flow, key) DO UPDATE SET ended_at = excluded.ended_at, result = excluded.result
+                """,
+                {
+                    "flow": job.node,
+                    "key": PUBLISHED,
+                    "asked_at": record.asked_at,
+                    "now": tx.now,
+                    "value": stored(record.result),
+                },
+            )
+    note_change(tx, job)  # wakes those that wait for an answer
+
+
+# What is read
+
+
+@for_each
+def find_published(tx: Transaction, address: FlowAddress) -> Raw | OjsterError | None:
+    """Return what a flow has published last; ``None``: nothing."""
+    try:
+        node = _flow_of(Graph(tx), _workflow_of(tx, address), address.step)
+    except OjsterError as refusal:
+        return refusal
+    rows = tx.execute(
+        "SELECT result FROM flow_records WHERE flow = :flow AND key = :key", {"flow": body_of(node), "key": PUBLISHED}
+    )
+    return Raw(rows[0][0]) if rows else None
+
+
+@for_each
+def find_update(tx: Transaction, address: UpdateAddress) -> FlowUpdate | OjsterError:
+    """Return an update, with the answer if there is one; that of a flow that has ended without one has failed."""
+    try:
+        workflow = _workflow_of(tx, address)
+    except OjsterError as refusal:
+        return refusal
+    rows = tx.execute(
+        """
+        SELECT m.answered_at, m.answer, m.error, j.finished_at
+        FROM flow_messages AS m
+        LEFT JOIN jobs AS j ON j.node = m.flow
+        WHERE m.number = ? AND m.flow BETWEEN ? AND ? AND m.name LIKE '!%'
+        """,
+        (address.number, *workflow.numbers),
+    )
+    if not rows:
+        return NotFound(f"The workflow {workflow.id} has no update {address.number}.", update_id=address.number)
+    ((answered_at, answer, error, finished_at),) = rows
+    if answered_at is None and finished_at is None and workflow.finished_at is None:
+        return FlowUpdate(address.number, "waiting")
+    if answered_at is None:
+        error = _encode({"type": "FlowEnded", "message": "The flow has ended without an answer."})
+    if error is not None:
+        return FlowUpdate(address.number, "failed", error=Raw(error))
+    return FlowUpdate(address.number, "completed", Raw(answer or b"null"))
