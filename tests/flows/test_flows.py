@@ -679,6 +679,47 @@ async def test_many_messages_of_a_name_come_in_their_order(bench: FlowBench) -> 
     assert await result(bench) == list(range(12))
 
 
+async def test_messages_that_have_come_are_received_together(bench: FlowBench) -> None:
+    @bench.app.flow("inbox")
+    async def inbox(flow: Flow) -> list[Any]:
+        first = await flow.receive_many("a", Approval)
+        try:
+            await flow.receive_many("a", timeout=10)
+        except TimeoutError:
+            second = await flow.receive_many("a", int)
+        return [len(first), [approval.ok for approval in first], second]
+
+    await bench.start(inbox.s())
+    for ok in (True, False, True):
+        await bench.send("a", {"ok": ok})
+    await bench.work()
+    bench.clock.advance(11)
+    await bench.run_all_due()
+    await bench.work()
+    await bench.send("a", 4)
+    assert await result(bench) == [3, [True, False, True], [4]]
+
+
+async def test_messages_that_were_given_up_are_received_later(bench: FlowBench) -> None:
+    """The messages come together with the end of the wait, which the flow sees first."""
+
+    @bench.app.flow("inbox")
+    async def inbox(flow: Flow) -> list[Any]:
+        waiting = asyncio.create_task(flow.receive_many("a"))
+        await flow.sleep(10)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        return await flow.receive_many("a")
+
+    await bench.start(inbox.s())
+    await bench.work()
+    bench.clock.advance(11)
+    await bench.send("a", 1)
+    await bench.send("a", 2)
+    await bench.run_all_due()
+    assert await result(bench) == [1, 2]
+
+
 async def test_keys_of_the_house_are_refused(bench: FlowBench) -> None:
     @bench.app.flow("order")
     async def order(flow: Flow) -> None:
@@ -859,10 +900,37 @@ async def test_a_function_that_catches_everything_does_not_hold_its_worker(
 async def test_groups_and_maps_are_lists(bench: FlowBench) -> None:
     @bench.app.flow("order")
     async def order(flow: Flow) -> Any:
-        return await flow.run(group(bench.note.s("a"), bench.note.s("b")))
+        both = await flow.run(group(bench.note.s("a"), bench.note.s("b")))
+        return [both, await flow.map(bench.note, ["c", "d", "e"]), await flow.map(bench.note, [])]
 
     await bench.start(order.s())
-    assert await result(bench) == ["A", "B"]
+    assert await result(bench) == [["A", "B"], ["C", "D", "E"], []]
+
+
+async def test_the_results_of_a_map_have_the_type_of_its_job(bench: FlowBench) -> None:
+    @bench.app.job("approve")
+    async def approve(approval: Approval) -> Approval:
+        return Approval(not approval.ok)
+
+    @bench.app.flow("all")
+    async def approve_all(flow: Flow) -> list[bool]:
+        return [approval.ok for approval in await flow.map(approve, [Approval(True), Approval(False)])]
+
+    await bench.start(approve_all.s())
+    assert await result(bench) == [False, True]
+
+
+async def test_a_failed_job_of_a_map_is_an_exception(bench: FlowBench) -> None:
+    @bench.app.flow("all")
+    async def break_all(flow: Flow) -> str:
+        try:
+            await flow.map(bench.breaks, ["a", "b"])
+        except JobFailed:
+            return "caught"
+        return "not caught"
+
+    await bench.start(break_all.s())
+    assert await result(bench) == "caught"
 
 
 async def test_a_worker_that_no_longer_holds_the_flow_can_record_nothing(bench: FlowBench) -> None:

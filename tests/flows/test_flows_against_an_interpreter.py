@@ -32,6 +32,7 @@ _simple = st.one_of(
     st.tuples(st.just("sleep"), st.integers(1, 200)),
     st.tuples(st.just("receive"), st.sampled_from(["a", "b"])),
     st.tuples(st.just("expire"), st.integers(1, 200)),
+    st.tuples(st.just("publish"), _number),
     st.tuples(
         st.just("random"),
     ),
@@ -113,6 +114,9 @@ def made(url: str) -> tuple[App, Ledger]:  # noqa: PLR0915
                         await flow.receive("never")
                 except TimeoutError:
                     return -3
+            case "publish":
+                flow.publish(operands[0])
+                return 0
             case "random":
                 drawn = flow.random.random()
                 return int(await flow.step("same", lambda: drawn) == drawn)
@@ -183,7 +187,7 @@ class Expected:
                 return -1
             case "failing_step":
                 return -2
-            case "sleep":
+            case "sleep" | "publish":
                 return 0
             case "receive":
                 self.messages[operands[0]] += 1

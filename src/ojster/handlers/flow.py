@@ -27,7 +27,7 @@ from ojster.handlers.flow_errors import RecordFailed, job_error, run_again, step
 from ojster.handlers.flow_execution import FlowExecution
 from ojster.handlers.flow_keys import digest_of
 from ojster.handlers.job_type import JobType
-from ojster.workflows.declaration import Step
+from ojster.workflows.declaration import Step, element
 from ojster.workflows.flow import MAX_KEY_LENGTH, MAX_MESSAGE_BYTES, PUBLISHED, NewRecord
 
 P = ParamSpec("P")
@@ -185,6 +185,34 @@ class Flow:
         asked = [what.type, wire.get("args")] if isinstance(what, JobType) else _without_options(wire)
         return self._run(what, self._record(key, "run", name, _digest(asked), added))
 
+    async def map(self, what: JobType[..., R], items: Iterable[Any], /) -> list[R]:
+        """Run a job for each item, and return the results in the order of the items.
+
+        It is one step: a map, whose jobs start and end without the flow. For some at a time, give them a queue with a
+        limit (``what.using(queue=…)``).
+
+        Parameters
+        ----------
+        what:
+            A job that takes an item as its only argument.
+        items:
+            Any JSON values.
+
+        Returns
+        -------
+        list
+            The results, converted as the annotations of the handler say.
+
+        Raises
+        ------
+        JobFailed, JobCancelled
+            A job has failed after all its attempts, or was cancelled.
+        TypeError
+            An item is no JSON value.
+        """
+        step = Step({"type": "map", "name": what.type, "over": list(items), "as": "item", "do": what.s(element()).wire})
+        return [what.types.convert_result(result) for result in await self.run(step)]
+
     async def _run(self, what: JobType[Any, Any] | Step, record: NewRecord) -> Any:
         try:
             result = await self._execution.ask(record)
@@ -303,6 +331,41 @@ class Flow:
             return self._execution.never()
         record = self._record(self._execution.key_of(name, self._key), "receive", name, None)
         return self._receive(record, type, timeout)
+
+    @overload
+    def receive_many(
+        self, name: str, type: type[T], *, timeout: Seconds | None = None
+    ) -> Coroutine[Any, Any, list[T]]: ...
+
+    @overload
+    def receive_many(
+        self, name: str, type: None = None, *, timeout: Seconds | None = None
+    ) -> Coroutine[Any, Any, list[Any]]: ...
+
+    def receive_many(
+        self, name: str, type: Any = None, *, timeout: Seconds | None = None
+    ) -> Coroutine[Any, Any, list[Any]]:
+        """Wait for a message with this name, and return the data of all that have come, in their order.
+
+        Parameters
+        ----------
+        name, type, timeout:
+            See ``receive``.
+
+        Returns
+        -------
+        list
+            The data of at least one message, and of at most 1,000.
+
+        Raises
+        ------
+        TimeoutError, TypeError
+            See ``receive``.
+        """
+        if self._execution.is_closed:
+            return self._execution.never()
+        record = self._record(self._execution.key_of(name, self._key), "receive_many", name, None)
+        return self._receive(record, None if type is None else list[type], timeout)
 
     async def _receive(self, record: NewRecord, type: Any, timeout: Seconds | None) -> Any:
         limit = nullcontext() if timeout is None else asyncio.timeout(to_seconds(timeout))

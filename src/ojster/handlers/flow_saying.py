@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 from msgspec import UNSET
 
-from ojster.workflows.flow import GIVEN_UP, MAX_RECORDS_AT_ONCE, FlowRecord, FlowRecords, NewRecord, Turn
+from ojster.workflows.flow import GIVEN_UP, MAX_RECORDS_AT_ONCE, RECEIVING, FlowRecord, FlowRecords, NewRecord, Turn
 from ojster.workflows.flow_calls import FlowCalls
 
 MAX_STEP_BYTES: Final = 1_048_576
@@ -58,7 +58,7 @@ def as_record(new: NewRecord) -> FlowRecord:
 
 def counts(record: FlowRecord) -> bool:
     """Return whether a record is one of those whose ends others bring about, and has ended."""
-    return record.ended_at is not None and record.kind in ("run", "receive", "cancel")
+    return record.ended_at is not None and record.kind in ("run", "cancel", *RECEIVING)
 
 
 def is_given_up(record: FlowRecord) -> bool:

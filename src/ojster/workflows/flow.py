@@ -21,6 +21,9 @@ MAX_RECORDS_AT_ONCE: Final = 1_000
 MAX_MESSAGES: Final = 10_000
 """Maximum number of messages that wait for a flow."""
 
+MAX_MESSAGES_AT_ONCE: Final = 1_000
+"""Maximum number of messages that a flow receives at once."""
+
 MAX_MESSAGE_BYTES: Final = 262_144
 """Maximum size of a message, in bytes of JSON."""
 
@@ -44,9 +47,12 @@ GIVEN_UP: Final = b'{"state":"given_up","error":null}'
 
 Key = Annotated[str, Meta(min_length=1, max_length=MAX_KEY_LENGTH)]
 
-RecordKind = Literal["begin", "step", "run", "receive", "cancel", "published", "answer"]
+RecordKind = Literal["begin", "step", "run", "receive", "receive_many", "cancel", "published", "answer"]
 """What a record is: the beginning of the flow, the outcome of a local step, an awaited step of the graph, an awaited
-message, that the flow was cancelled, what it has published last, or its answer to an update."""
+message, or all that have come, that the flow was cancelled, what it has published last, or its answer to an update."""
+
+RECEIVING: Final = ("receive", "receive_many")
+"""Kinds of records that receive messages."""
 
 TOLD: Final = ("published", "answer")
 """Kinds of records that a flow only tells, and does not wait for."""
@@ -97,7 +103,7 @@ class NewRecord(Struct, frozen=True, omit_defaults=True):
     """
 
     key: Key
-    kind: Literal["begin", "step", "run", "receive", "published", "answer"]
+    kind: Literal["begin", "step", "run", "receive", "receive_many", "published", "answer"]
     name: str
     asked_at: int
     input: str | None = None

@@ -19,6 +19,7 @@ from ojster.storage.transaction import ColumnType, Transaction
 from ojster.workflows.flow import (
     MAX_MESSAGE_BYTES,
     MAX_MESSAGES,
+    MAX_MESSAGES_AT_ONCE,
     PUBLISHED,
     FlowAddress,
     FlowMessage,
@@ -169,34 +170,36 @@ def receive(tx: Transaction, flow: int) -> bool:
     """Give messages to the records that wait for them, both in their order; return whether there were any."""
     waiting = tx.execute(
         """
-        SELECT key, name
+        SELECT key, name, kind
         FROM flow_records
-        WHERE flow = :flow AND kind = 'receive' AND ended_at IS NULL
+        WHERE flow = :flow AND kind IN ('receive', 'receive_many') AND ended_at IS NULL
         ORDER BY asked_at, length(key), key
         """,
         {"flow": flow},
     )
     has_given = False
-    for key, name in waiting:
-        rows = tx.execute(
+    for key, name, kind in waiting:
+        messages = tx.execute(
             """
             SELECT number, data
             FROM flow_messages
             WHERE flow = :flow AND name = :name AND taken_by IS NULL
             ORDER BY number
-            LIMIT 1
+            LIMIT :most
             """,
-            {"flow": flow, "name": name},
+            {"flow": flow, "name": name, "most": 1 if kind == "receive" else MAX_MESSAGES_AT_ONCE},
         )
-        for number, data in rows:
-            has_given = True
-            tx.execute(
-                "UPDATE flow_messages SET taken_by = :key WHERE number = :number", {"key": key, "number": number}
-            )
-            tx.execute(
-                "UPDATE flow_records SET ended_at = :now, result = :data WHERE flow = :flow AND key = :key",
-                {"now": tx.now, "data": data, "flow": flow, "key": key},
-            )
+        if not messages:
+            continue
+        has_given = True
+        tx.execute_many(
+            "UPDATE flow_messages SET taken_by = ? WHERE number = ?", [(key, number) for number, _ in messages]
+        )
+        data = messages[0][1] if kind == "receive" else b"[" + b",".join(bytes(data) for _, data in messages) + b"]"
+        tx.execute(
+            "UPDATE flow_records SET ended_at = :now, result = :data WHERE flow = :flow AND key = :key",
+            {"now": tx.now, "data": data, "flow": flow, "key": key},
+        )
     return has_given
 
 

@@ -22,6 +22,7 @@ from ojster.storage.transaction import Transaction
 from ojster.workflows.flow import (
     CANCELLATION,
     GIVEN_UP,
+    RECEIVING,
     TOLD,
     FlowRecord,
     FlowRecords,
@@ -105,7 +106,7 @@ def take_turns(tx: Transaction, turns: Sequence[Turn]) -> list[FlowRecords | Ojs
 
 def _concerns_graph(turn: Turn) -> bool:
     return bool(turn.suspends or turn.was_cancelled or turn.cancelled) or any(
-        record.kind in ("run", "receive", *TOLD) for record in turn.records
+        record.kind in ("run", *RECEIVING, *TOLD) for record in turn.records
     )
 
 
@@ -212,7 +213,7 @@ def _cancel_awaited(tx: Transaction, job: Job, keys: Sequence[str]) -> None:
     rows = tx.execute(
         f"SELECT key, kind, node FROM flow_records WHERE flow = ? AND key IN ({places})", (job.node, *keys)
     )
-    received = [key for key, kind, _ in rows if kind == "receive"]
+    received = [key for key, kind, _ in rows if kind in RECEIVING]
     for key in received:
         tx.execute("UPDATE flow_messages SET taken_by = NULL WHERE flow = ? AND taken_by = ?", (job.node, key))
     tx.execute(
