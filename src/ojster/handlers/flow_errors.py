@@ -11,6 +11,7 @@ from typing import Any, Final
 from ojster.core.errors import OjsterError
 from ojster.core.job import Job
 from ojster.handlers.outcomes import Discard, JobCancelled, JobFailed, Snooze
+from ojster.handlers.raised import message_of
 from ojster.jobs.failure import clean
 from ojster.workflows.flow import FlowRecord, NewRecord
 
@@ -121,13 +122,9 @@ def run_again(job: Job, error: OjsterError) -> Snooze:
 def described(error: BaseException) -> dict[str, Any]:
     """Return the error of a local step, whatever its class."""
     kind = type(error)
-    try:
-        message = str(error)
-    except Exception as problem:
-        message = f"The exception has no message: its __str__ raised {type(problem).__name__}."
     return {
         "type": kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}",
-        "message": clean(message),
+        "message": clean(message_of(error)),
         "backtrace": [clean(line) for line in traceback.format_tb(error.__traceback__)],
     }
 

@@ -8,12 +8,9 @@ from typing import Final
 import msgspec
 from msgspec import UNSET
 
+from ojster.handlers.outcomes import MAX_RESULT_BYTES
 from ojster.workflows.flow import GIVEN_UP, MAX_RECORDS_AT_ONCE, RECEIVING, FlowRecord, FlowRecords, NewRecord, Turn
 from ojster.workflows.flow_calls import FlowCalls
-
-MAX_STEP_BYTES: Final = 1_048_576
-"""Maximum size of the result of a local step, in bytes of JSON."""
-
 
 _LISTS: Final = ("records", "seen", "cancelled")
 
@@ -41,9 +38,9 @@ def small_enough(name: str, result: bytes) -> bytes:
     ValueError
         It is too large.
     """
-    if len(result) > MAX_STEP_BYTES:
+    if len(result) > MAX_RESULT_BYTES:
         raise ValueError(
-            f"The result of the step {name!r} takes {len(result)} bytes; at most {MAX_STEP_BYTES} are allowed. Let a "
+            f"The result of the step {name!r} takes {len(result)} bytes; at most {MAX_RESULT_BYTES} are allowed. Let a "
             "job return it, whose large results become files."
         )
     return result

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from ojster.core.durations import LONGEST_SECONDS
 from ojster.core.values import Seconds, to_json, to_micros, to_seconds
 from ojster.jobs.messages import Release
+
+MAX_RESULT_BYTES: Final = 1_048_576
+"""Maximum size of a result that is sent as it is, in bytes of JSON. Larger ones of jobs are uploaded as files."""
 
 
 class JobFailed(Exception):

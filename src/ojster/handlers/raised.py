@@ -61,3 +61,11 @@ def original(error: BaseException) -> BaseException:
     if is_translated and isinstance(cause, StopIteration | StopAsyncIteration):
         return cause
     return error
+
+
+def message_of(error: BaseException) -> str:
+    """Return the message; ``__str__`` is code of the application, and may fail as any other."""
+    try:
+        return str(error)
+    except BaseException as problem:
+        return f"The exception has no message: its __str__ raised {type(problem).__name__}."

@@ -21,7 +21,7 @@ from ojster.core.values import to_json
 from ojster.handlers import middleware, tracing
 from ojster.handlers.context import JobContext, enter_job
 from ojster.handlers.job_type import JobType
-from ojster.handlers.outcomes import Released, Reported
+from ojster.handlers.outcomes import MAX_RESULT_BYTES, Released, Reported
 from ojster.handlers.provision import Provision, Threads, provided, threads_for, use_threads
 from ojster.handlers.raised import Raised, caught, value_of
 from ojster.handlers.register import HandlerRegister
@@ -36,9 +36,6 @@ from ojster.worker.failures import failure_of
 from ojster.worker.loop_watch import LoopWatch
 
 log = logging.getLogger(__name__)
-
-MAX_INLINE_RESULT_BYTES: Final = 1_048_576
-"""Maximum size of an inline result, in bytes. Larger ones are uploaded as files; below, the service decides."""
 
 Ending = Acknowledgement | FailureReport | Release
 """The outcome of an attempt, ready to be sent."""
@@ -209,7 +206,7 @@ class Executor:
             encoded, file = _to_json(job.type, result), None
             if encoded is not None and (handler := self._app.handlers.get(job.type)) is not None:
                 handler.types.check_result(result, encoded)
-            if encoded is not None and len(encoded) > MAX_INLINE_RESULT_BYTES:
+            if encoded is not None and len(encoded) > MAX_RESULT_BYTES:
                 file = await context.keep_result(encoded)
                 encoded = encoded if file is None else None
             return Acknowledgement(
@@ -358,7 +355,7 @@ class Executor:
                 handler.types.check_result(outcome, encoded)
         except Exception:
             return None
-        if encoded is not None and len(encoded) > MAX_INLINE_RESULT_BYTES:
+        if encoded is not None and len(encoded) > MAX_RESULT_BYTES:
             return None
         appended = tuple(context.appended)
         return Acknowledgement(

@@ -17,7 +17,7 @@ from ojster.handlers import middleware, raised
 from ojster.handlers.arguments import InvalidArguments
 from ojster.handlers.job_options import class_name, error_type
 from ojster.handlers.outcomes import HandlerOutcome, RateLimited
-from ojster.handlers.raised import original
+from ojster.handlers.raised import message_of, original
 from ojster.jobs.failure import Failure, clean
 from ojster.jobs.job_json import retry_policy
 from ojster.sandbox.sandbox import CodeFailed
@@ -53,7 +53,7 @@ def described(error: BaseException) -> Failure:
     return Failure(
         rate_limit_until=_blocked_until(error) if isinstance(error, RateLimited) else None,
         type=clean(_type_of(error)),
-        message=clean(_message_of(error)),
+        message=clean(message_of(error) or type(error).__name__),
         code=error.code if isinstance(error, HandlerOutcome) else "handler_error",
         retryable=_retryable(error),
         backtrace=tuple(clean(line) for line in lines),
@@ -98,11 +98,3 @@ def _type_of(error: BaseException) -> str:
         return error_type(error)
     except BaseException:
         return type(error).__name__
-
-
-def _message_of(error: BaseException) -> str:
-    """Return the message; ``__str__`` is code of the application, and may fail as any other."""
-    try:
-        return str(error) or type(error).__name__
-    except BaseException as problem:
-        return f"The exception has no message: its __str__ raised {type(problem).__name__}."
