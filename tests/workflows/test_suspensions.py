@@ -85,6 +85,53 @@ async def test_a_job_that_waits_may_run_again_and_knows_what_it_was_given(flow: 
     assert await flow.work() == ["b"]
 
 
+@pytest.mark.parametrize("again", [False, True])
+async def test_an_answer_that_comes_before_the_job_waits_is_kept(flow: WorkflowBench, again: bool) -> None:
+    """Whoever was asked can be quicker than the worker that is about to say that its job waits."""
+    await flow.create(chain(job("a"), job("b")))
+    (one,) = await flow.take()
+    await resume(flow, {"it": "is there"}, step="0")
+    with pytest.raises(Conflict):
+        await resume(flow, "twice", step="0")
+    await release(flow, one, "wait", again=again)
+    if again:
+        (one,) = await flow.take()
+        assert msgspec.json.decode(one.resumed or b"") == {"it": "is there"}
+        with pytest.raises(Conflict):
+            await resume(flow, "made again, after it was answered", step="0")
+        await flow.ack(one, b'{"it": "was there"}')
+    assert await flow.work() == ["b"]
+    assert await flow.state() == "completed"
+
+
+async def test_an_early_answer_survives_the_attempt_and_may_be_an_error(flow: WorkflowBench) -> None:
+    await flow.create(chain(job("a", options={"retry": RETRY | {"max_attempts": 2}}), job("b")))
+    (one,) = await flow.take()
+    await resume(flow, error="it will never come", step="0")
+    await flow.fail(one)
+    flow.clock.advance(60)
+    await flow.run_all_due()
+    (two,) = await flow.take()
+    await release(flow, two, "wait", again=True)
+    assert await flow.state() == "failed"
+
+
+async def test_a_job_without_a_workflow_is_answered_early_as_well(flow: WorkflowBench) -> None:
+    await flow.push("alone")
+    one = await flow.fetch_one()
+    steered = await flow.service.workflows.activate(one.id, b"7")
+    assert (steered.before, steered.job.state) == ("active", "active")
+    assert (await release(flow, one, "wait")).state == "completed"
+    assert (await flow.find(one)).result == b"7"
+
+
+async def test_a_job_that_runs_is_not_activated_without_an_answer(flow: WorkflowBench) -> None:
+    await flow.push("alone")
+    one = await flow.fetch_one()
+    with pytest.raises(Conflict):
+        await flow.service.workflows.activate(one.id)
+
+
 async def test_a_job_without_a_workflow_waits_until_it_is_activated(flow: WorkflowBench) -> None:
     await flow.push("alone")
     one = await flow.fetch_one()

@@ -199,7 +199,8 @@ class Wait(Released):
     """Suspend this job until it is resumed with data or an error, directly or through its workflow.
 
     A suspended job occupies no worker and has no lease. The data becomes its result, unless ``again`` is set. Resumed
-    with an error, the job fails without retry.
+    with an error, the job fails without retry. An answer that comes while the job still runs, before it waits for the
+    first time, is kept until it does.
 
     Parameters
     ----------

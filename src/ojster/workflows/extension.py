@@ -104,7 +104,7 @@ class WorkflowExtension(Extension):
     def deleted(self, tx: Transaction, jobs: Sequence[int]) -> None:
         """Delete notes, inputs and resumptions of jobs."""
         forget_ends(tx, jobs)
-        for table in ("resumptions", "notes", "job_inputs"):
+        for table in ("resumptions", "early_answers", "notes", "job_inputs"):
             tx.execute_many(f"DELETE FROM {table} WHERE seq = ?", [(seq,) for seq in jobs])
 
     def acknowledge(self, tx: Transaction, job: Job, report: Acknowledgement) -> None:

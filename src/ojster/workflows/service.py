@@ -468,7 +468,7 @@ class WorkflowService(CapabilityService):
         Raises
         ------
         NotFound, Conflict
-            The job does not exist, or is not pending.
+            The job does not exist; or it is not pending, and is no active job that gets its first answer.
         Forbidden
             It is resumed with an error, and the caller may cancel only its own jobs.
         """

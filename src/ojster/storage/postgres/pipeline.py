@@ -43,7 +43,7 @@ _BYTEA_OID: Final = 17
 _TABLES: Final = (
     "jobs|payloads|queues|job_counts|job_count_slots|queue_minutes|workers|crons|event_batches|migrations|"
     "workflows|nodes|node_specs|node_edges|node_reviews|idempotency_keys|checkpoints|rate_limits|queue_hours|system|schemas|webhooks|"
-    "pools|tenants|event_positions|job_history|definitions|resumptions|workflow_properties|notes|tokens|worker_rules|collections|collection_items|channels|"
+    "pools|tenants|event_positions|job_history|definitions|resumptions|early_answers|workflow_properties|notes|tokens|worker_rules|collections|collection_items|channels|"
     "files|file_pieces|file_usage|task_runs|task_statistics|job_inputs|ending_attempts|job_types|map_elements|audit_log|deferred_starts|"
     "shared_values|key_locks|flow_records|flow_messages"
 )

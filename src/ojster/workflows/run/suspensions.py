@@ -8,6 +8,7 @@ Spec: ojs-http-binding 7.8
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 
@@ -44,6 +45,8 @@ from ojster.workflows.wait import ATTRIBUTE, decode_wait, read_wait
 class Resumption(msgspec.Struct, frozen=True):
     """A request to resume a suspended job, or to release a pending one.
 
+    It may come while the job still runs, before it waits: whoever has been asked can be quicker than the worker.
+
     Parameters
     ----------
     data:
@@ -78,6 +81,10 @@ class WorkflowResumption(msgspec.Struct, frozen=True):
     by: str | None = None
 
 
+_encode: Final = msgspec.json.Encoder().encode
+_DECODER: Final = msgspec.json.Decoder(Resumption)
+
+
 def suspend_job(tx: Transaction, job: Job, kind: SuspensionKind, deadline: int | None) -> None:
     """Suspend an active job until it is resumed or ``deadline`` has passed.
 
@@ -107,6 +114,9 @@ def suspend_job(tx: Transaction, job: Job, kind: SuspensionKind, deadline: int |
     write_states(tx, [job])
     tx.emit("job.pending", job, attempt=attempt, reason="waiting")
     note_change(tx, job)
+    if kind in (SuspensionKind.AGAIN, SuspensionKind.COMPLETE):
+        for (answer,) in tx.execute("DELETE FROM early_answers WHERE seq = :seq RETURNING answer", {"seq": job.seq}):
+            _resume(tx, job, _DECODER.decode(answer))
 
 
 def activate(tx: Transaction, items: Sequence[Resumption]) -> list[ChangedJob | OjsterError]:
@@ -120,6 +130,9 @@ def activate(tx: Transaction, items: Sequence[Resumption]) -> list[ChangedJob | 
     for item in items:
         job = jobs.get(item.job_id)
         item = _signed(tx, job, item)
+        if job is not None and _keep_early(tx, job, item):
+            results.append(ChangedJob(job, JobState.ACTIVE))
+            continue
         if (refusal := _refusal(tx, job, item)) is not None:
             results.append(refusal)
             continue
@@ -128,6 +141,30 @@ def activate(tx: Transaction, items: Sequence[Resumption]) -> list[ChangedJob | 
         results.append(ChangedJob(job, JobState.PENDING))
     advance(tx)
     return results
+
+
+def _keep_early(tx: Transaction, job: Job, item: Resumption) -> bool:
+    """Keep the answer for a job that runs and has not waited yet; return whether it was kept.
+
+    One that has waited was answered already: a request that is made twice must not answer its next wait.
+    """
+    is_early = job.state == JobState.ACTIVE and job.suspension is None and job.type != WAIT_TYPE
+    if not is_early or (item.data is None and item.failure is None) or _runs_flow(tx, job):
+        return False
+    rows = tx.execute(
+        "INSERT INTO early_answers (seq, answer) VALUES (:seq, :answer) ON CONFLICT (seq) DO NOTHING RETURNING seq",
+        {"seq": job.seq, "answer": _encode(item)},
+    )
+    return len(rows) > 0
+
+
+def _runs_flow(tx: Transaction, job: Job) -> bool:
+    """Return whether a job runs a flow, which receives messages instead of answers."""
+    rows = tx.execute(
+        "SELECT p.id FROM nodes AS n JOIN nodes AS p ON p.id = n.parent WHERE n.id = :node AND p.kind = :flow",
+        {"node": job.node, "flow": Kind.FLOW},
+    )
+    return any(parent + 1 == job.node for (parent,) in rows)  # as in body_of
 
 
 def _signed(tx: Transaction, job: Job | None, item: Resumption) -> Resumption:
@@ -234,7 +271,7 @@ def _waiting_job(tx: Transaction, item: WorkflowResumption) -> str:
         node = find_step(graph, workflow, item.step)
         while node.kind == Kind.FALLBACK:  # the first child is the step itself
             node = graph.children(node)[0]
-        waiting = [(id, place) for id, place in waiting if place == node.id]
+        waiting = [(id, place) for id, place in waiting if place == node.id] or _running_jobs(tx, node.id)
     if not waiting:
         which = f"The workflow {workflow.id}" if item.step is None else f"The step {item.step!r}"
         raise Conflict(
@@ -252,6 +289,12 @@ def _waiting_job(tx: Transaction, item: WorkflowResumption) -> str:
             steps=steps,
         )
     return waiting[0][0]
+
+
+def _running_jobs(tx: Transaction, node: int) -> list[tuple[str, int]]:
+    """Return id and node of the job of a step that runs, and may wait later."""
+    rows = tx.execute("SELECT id FROM jobs WHERE node = :node AND lower(state) = 'active'", {"node": node})
+    return [(str(id), node) for (id,) in rows]
 
 
 def _waiting_jobs(tx: Transaction, workflow: Workflow) -> list[tuple[str, int]]:

@@ -694,7 +694,13 @@ CREATE INDEX flow_messages_flow
 -- Data that suspended jobs were resumed with, for the attempts that follow. Deleted with the job.
 CREATE TABLE resumptions (
     seq  BIGINT PRIMARY KEY, -- of the job
-    data BYTEA  NOT NULL     -- any JSON value
+    data BYTEA NOT NULL     -- any JSON value
+);
+
+-- Answers that came while jobs still ran, for when they wait. Deleted when they do, or with the job.
+CREATE TABLE early_answers (
+    seq    BIGINT PRIMARY KEY, -- of the job
+    answer BYTEA NOT NULL     -- a resumption, as JSON
 );
 
 -- Values that the steps of a workflow share. A deleted one stays, without a value, so that its version is not used

@@ -624,7 +624,13 @@ CREATE INDEX flow_messages_flow
 -- Data that suspended jobs were resumed with, for the attempts that follow. Deleted with the job.
 CREATE TABLE resumptions (
     seq  INTEGER PRIMARY KEY, -- of the job
-    data BLOB    NOT NULL     -- any JSON value
+    data BLOB NOT NULL     -- any JSON value
+) STRICT;
+
+-- Answers that came while jobs still ran, for when they wait. Deleted when they do, or with the job.
+CREATE TABLE early_answers (
+    seq    INTEGER PRIMARY KEY, -- of the job
+    answer BLOB NOT NULL     -- a resumption, as JSON
 ) STRICT;
 
 -- Values that the steps of a workflow share. A deleted one stays, without a value, so that its version is not used
