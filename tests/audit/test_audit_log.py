@@ -66,7 +66,7 @@ async def test_entries_are_numbered_and_chained_and_an_untouched_log_is_intact(b
     assert len({one.hash for one in places}) == 3
     found = await bench.service.audit.verify()
     assert (found.problem, found.last, found.head) == (None, places[-1], places[-1])
-    assert (await bench.service.audit.verify(places[1])).problem is None
+    assert (await bench.service.audit.verify(str(places[1]))).problem is None
 
 
 async def test_an_empty_log_is_intact(bench: Bench) -> None:
@@ -110,7 +110,7 @@ async def test_a_log_that_was_written_anew_does_not_fit_a_place_kept_elsewhere(b
     for name in ("x", "y", "z"):
         await bench.service.audit.record(event(name))
     assert (await bench.service.audit.verify()).problem is None
-    assert "The entry 3" in str((await bench.service.audit.verify(kept)).problem)
+    assert "The entry 3" in str((await bench.service.audit.verify(str(kept))).problem)
 
 
 async def test_a_long_log_is_checked_in_pieces(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

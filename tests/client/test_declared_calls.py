@@ -3,12 +3,29 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any
+from typing import Annotated, Any
+from urllib.parse import parse_qsl
 
+import msgspec
 import pytest
 
+from ojster.audit.entries import AuditQuery
+from ojster.audit.wire import show_entry
 from ojster.client.client import HttpClient
-from ojster.core.calls import Arguments, Calls, Declared, Deletion, Handled, calls_of
+from ojster.client.connection import query_of
+from ojster.core.calls import (
+    MOMENT,
+    SET_BY_SERVICE,
+    Arguments,
+    Call,
+    Calls,
+    Declared,
+    Deletion,
+    Handled,
+    Whole,
+    calls_of,
+)
+from ojster.core.errors import InvalidRequest, OjsterError
 from ojster.server.application import Application
 from ojster.server.endpoints import routes_of
 from ojster.server.route import BASE
@@ -60,6 +77,54 @@ def test_each_declared_call_has_an_endpoint(name: str, call: Declared) -> None:
         assert len(call.call.answer(*call.in_path).__struct_fields__) >= len(call.in_path)
 
 
+class Chosen(msgspec.Struct, frozen=True):
+    owner: str
+    name: str | None = None
+    after: int = msgspec.field(name="cursor", default=0)
+    has_end: bool = True
+    data: dict[str, Any] = {}
+    since: Annotated[int | None, MOMENT] = None
+    tenant: Annotated[str | None, SET_BY_SERVICE] = None
+
+
+class Answered(Whole):
+    pass
+
+
+class ChosenCalls(Calls):
+    @Call("GET", "/owners/{owner}/things", "list_things", "Things", Answered)
+    async def things(self, chosen: Chosen) -> Answered: ...
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        Chosen("ada"),
+        Chosen("ada", "x&y=", 17, False, {"a": [1, None, "é"]}, 1_800_000_000_000_001),
+    ],
+)
+def test_members_of_a_struct_are_in_path_and_query_and_come_back_as_they_were(chosen: Chosen) -> None:
+    (declared,) = calls_of(ChosenCalls)
+    parameters = declared.bind(ChosenCalls(), msgspec.structs.replace(chosen, tenant="acme"))
+    assert declared.path_of(parameters) == "/owners/ada/things"
+    sent = dict(parse_qsl(query_of(declared.query_of(parameters))))
+    assert sent.keys() <= {"name", "cursor", "has_end", "data", "since"} == set(declared.in_query)
+    read = {"owner": "ada"} | declared.read_query(sent, lambda: 0)
+    assert declared.folded(read) == {"chosen": chosen}, "all but the tenant, which the service sets"
+
+
+def test_a_moment_in_a_query_may_be_a_duration_from_now() -> None:
+    (declared,) = calls_of(ChosenCalls)
+    assert declared.read_query({"since": "+PT5S"}, lambda: 7) == {"since": 5_000_007}
+
+
+@pytest.mark.parametrize("query", ["cursor=two", "has_end=perhaps", "data=[1]", "data={", "since=yesterday"])
+def test_a_member_of_a_struct_that_is_malformed_in_a_query_is_refused(query: str) -> None:
+    (declared,) = calls_of(ChosenCalls)
+    with pytest.raises(InvalidRequest):
+        declared.read_query(dict(parse_qsl(query)), lambda: 0)
+
+
 @pytest.mark.anyio
 async def test_a_query_parameter_that_is_missing_or_of_another_type_is_refused(http: Http) -> None:
     every_hour = "expression=0+*+*+*+*"
@@ -76,4 +141,37 @@ async def test_the_runs_of_a_cron_expression_are_the_same_in_process_and_over_ht
     runs = await service.schedules.preview("0 9 * * *", "Europe/Berlin", 3)
     assert len(runs) == 3
     assert await client.schedules.preview("0 9 * * *", "Europe/Berlin", 3) == runs
+    await client.close()
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("query", ["cursor=x", "limit=0", "since=yesterday", "offset=1"])
+async def test_an_audit_log_refuses_what_it_cannot_select_by(http: Http, query: str) -> None:
+    answered = await http("GET", f"{BASE}/admin/audit?{query}")
+    assert answered.status_code == 400
+
+
+@pytest.mark.anyio
+async def test_the_audit_log_and_the_tasks_are_the_same_in_process_and_over_http(service: Service) -> None:
+    client = HttpClient("http://test")
+    connect(client, InMemoryTransport(to(Application(service))))
+    for number in range(3):
+        await client.queues.create(f"q{number}")
+    for query in (
+        AuditQuery(),
+        AuditQuery(limit=2),
+        AuditQuery(before=2),
+        AuditQuery(object="q1"),
+        AuditQuery(until=0),
+    ):
+        over_http, in_process = await client.audit.select(query), await service.audit.select(query)
+        assert [entry.hash for entry in over_http] == [entry.hash for entry in in_process]
+        assert list(map(show_entry, over_http)) == list(map(show_entry, in_process))
+    check = await client.audit.verify()
+    assert check == await service.audit.verify()
+    assert await client.audit.verify(str(check.last)) == check
+    for part in (client, service):
+        with pytest.raises(OjsterError, match="as in '17:9f86"):
+            await part.audit.verify("17")
+    assert await client.tasks.runs("package.test", limit=5) == await client.tasks.statistics(subject="a") == []
     await client.close()

@@ -19,7 +19,6 @@ from ojster.core.outcome import Outcome, outcome_of
 from ojster.files.file import NewFile
 from ojster.files.store import MemoryStore
 from ojster.handlers.outcomes import DeadLetter, Discard
-from ojster.insight.task_values import TaskFilter
 from ojster.jobs.messages import FailureReport
 from ojster.jobs.scope import Caller
 from ojster.reactions import OF_JOB, collect, record, skip_if_changed, skip_if_unchanged
@@ -58,7 +57,7 @@ async def run(
 
 
 async def outcomes(bench: Bench, **chosen: Any) -> list[str]:
-    return [one.outcome.value for one in await bench.service.tasks.runs(TaskFilter(**chosen))]
+    return [one.outcome.value for one in await bench.service.tasks.runs(**chosen)]
 
 
 # Recording runs
@@ -119,7 +118,7 @@ async def test_s106_the_last_success_the_last_failure_and_the_five_newest_are_ke
     for number in range(1, 8):
         await run(bench, "a", "x", result=number)
     await run(bench, "b", "x", result=0)
-    of_a = await bench.service.tasks.runs(TaskFilter(subject="a"))
+    of_a = await bench.service.tasks.runs(subject="a")
     assert [(one.outcome.value, one.result) for one in of_a] == [
         *(("success", msgspec.Raw(b"%d" % number)) for number in (7, 6, 5, 4, 3)),
         ("failure", msgspec.UNSET),
@@ -146,7 +145,7 @@ async def test_task_runs_are_scoped_to_a_workspace(bench: Bench) -> None:
     await run(bench, "b", "x", meta={"tenant_id": "beta"})
     acme = bench.service.as_(Caller("acme"))
     assert [one.task.subject for one in await acme.tasks.runs()] == ["a"]
-    assert [one.task.subject for one in await acme.tasks.statistics(TaskFilter(tenant="beta"))] == ["a"]
+    assert [one.task.subject for one in await acme.tasks.statistics()] == ["a"]
     assert len(await bench.service.tasks.runs()) == 2
 
 

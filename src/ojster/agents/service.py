@@ -5,10 +5,11 @@ from __future__ import annotations
 from ojster.agents import budgets
 from ojster.agents.attributes import AgentState
 from ojster.agents.budgets import Account
+from ojster.agents.calls import AgentCalls
 from ojster.jobs.scope import CapabilityService, accepted
 
 
-class AgentService(CapabilityService):
+class AgentService(CapabilityService, AgentCalls):
     """Calls of agents' tasks."""
 
     async def account(self, item: Account) -> AgentState:

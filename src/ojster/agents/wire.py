@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Final
-
-import msgspec
 from msgspec import Struct
 
 from ojster.agents.attributes import AgentState
+from ojster.core.calls import Arguments
 from ojster.core.wire import Count, FromWorker, Identifier, Json, Tokens
 
 
-class AgentUsageBody(FromWorker, Struct):
+class AgentUsageBody(FromWorker, Arguments):
     """Tokens that an agent's task has used, or, with ``is_estimate``, that its next call will use.
 
     ``estimated`` is the estimate that was charged before for the same call.
@@ -35,5 +33,6 @@ class AgentUsageAnswer(Struct):
     tokens_left: int | None
     agent: AgentState
 
-
-AGENT_USAGE: Final = msgspec.json.Decoder(AgentUsageBody)
+    def value(self) -> AgentState:
+        """Return the state of the task."""
+        return self.agent

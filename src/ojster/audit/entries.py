@@ -9,11 +9,14 @@ Spec: ojs-security 11
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Sequence
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 
+from ojster.core.calls import MOMENT
+from ojster.core.errors import InvalidRequest
 from ojster.core.timestamps import format_timestamp
 from ojster.core.wire import Json
 from ojster.storage.system import note
@@ -30,6 +33,8 @@ BASE: Final = "audit_base"
 
 ENTRIES_PER_CHECK: Final = 2_000
 """Number of entries that one transaction checks."""
+
+_POSITION: Final = re.compile(r"([0-9]{1,18}):([0-9a-f]{64}|)")
 
 _COLUMNS: Final[dict[str, ColumnType]] = {
     "seq": "bigint",
@@ -89,6 +94,25 @@ class Position(msgspec.Struct, frozen=True):
 
     number: int = 0
     hash: str = ""
+
+    @classmethod
+    def read(cls, text: str) -> Position:
+        """Return the place in a text such as ``17:9f86…``.
+
+        Raises
+        ------
+        InvalidRequest
+            It is malformed.
+        """
+        parts = _POSITION.fullmatch(text)
+        if parts is None:
+            message = f"'after' is {text[:80]!r}. Write the number and the hash of an entry, as in '17:9f86…'."
+            raise InvalidRequest(message, field="after")
+        return cls(int(parts[1]), parts[2])
+
+    def __str__(self) -> str:
+        """Return the text that ``read`` reads."""
+        return f"{self.number}:{self.hash}"
 
 
 class AuditEntry(msgspec.Struct, frozen=True):
@@ -180,10 +204,10 @@ class AuditQuery(msgspec.Struct, frozen=True, kw_only=True):
     operation: str | None = None
     object: str | None = None
     outcome: str | None = None
-    since: int | None = None
-    until: int | None = None
-    before: int | None = None
-    limit: int = 100
+    since: Annotated[int | None, MOMENT] = None
+    until: Annotated[int | None, MOMENT] = None
+    before: Annotated[int, msgspec.Meta(ge=0, lt=10**18)] | None = msgspec.field(name="cursor", default=None)
+    limit: Annotated[int, msgspec.Meta(ge=1, lt=10**9)] = 100
 
 
 def select(tx: Transaction, queries: Sequence[AuditQuery]) -> list[list[AuditEntry]]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from ojster.audit import entries
+from ojster.audit.calls import AuditCalls
 from ojster.audit.entries import AuditEntry, AuditEvent, AuditQuery, Check, Position
 from ojster.jobs.scope import CapabilityService
 
 
-class AuditService(CapabilityService):
+class AuditService(CapabilityService, AuditCalls):
     """Calls about the audit log."""
 
     async def record(self, event: AuditEvent) -> Position:
@@ -19,15 +20,26 @@ class AuditService(CapabilityService):
         self.scope.require_all_tenants("The audit log")
         return await self.database.survey(entries.select, query)
 
-    async def verify(self, start: Position = Position()) -> Check:  # noqa: B008  (it is frozen)
-        """Check that no entry is missing and none was changed, after ``start`` or from the beginning.
+    async def verify(self, after: str | None = None) -> Check:
+        """Check that no entry is missing and none was changed.
+
+        Parameters
+        ----------
+        after:
+            The number and the hash of the entry to begin after, ``17:9f86…``; ``None``: from the beginning.
 
         Returns
         -------
         Check
             The last entry that is right, and what is wrong with the next one, if anything is.
+
+        Raises
+        ------
+        InvalidRequest
+            ``after`` is malformed.
         """
         self.scope.require_all_tenants("The audit log")
+        start = Position() if after is None else Position.read(after)
         while True:
             verdict = await self.database.read(entries.check, start)
             if verdict.problem is not None or verdict.last == verdict.head:

@@ -5,6 +5,8 @@ Spec: ojs-security 11
 
 from __future__ import annotations
 
+from typing import Self
+
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
@@ -44,6 +46,10 @@ class AuditAnswer(Struct):
     entries: list[AuditEntryInfo]
     pagination: AuditPageBody
 
+    def value(self) -> list[AuditEntry]:
+        """Return the entries."""
+        return [read_entry(shown) for shown in self.entries]
+
 
 class PositionBody(Struct):
     """A place in the chain."""
@@ -65,6 +71,16 @@ class VerifiedAnswer(Struct):
     """The answer to a check of the audit log."""
 
     verified: VerifiedBody
+
+    @classmethod
+    def of(cls, check: Check) -> Self:
+        """Return the answer that shows the result of a check."""
+        return cls(show_check(check))
+
+    def value(self) -> Check:
+        """Return the result of the check."""
+        last, head = (Position(place.number, place.hash) for place in (self.verified.last, self.verified.head))
+        return Check(last, head, self.verified.problem or None)
 
 
 def show_entry(entry: AuditEntry) -> AuditEntryInfo:
@@ -88,9 +104,3 @@ def show_check(check: Check) -> VerifiedBody:
         PositionBody(check.head.number, check.head.hash),
         UNSET if check.problem is None else check.problem,
     )
-
-
-def read_check(shown: VerifiedBody) -> Check:
-    """Return the result in an answer."""
-    last, head = (Position(position.number, position.hash) for position in (shown.last, shown.head))
-    return Check(last, head, None if shown.problem is UNSET else shown.problem)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ojster.client.agents import RemoteAgents
-from ojster.client.audit import RemoteAudit
+from ojster.agents.calls import AgentCalls
+from ojster.audit.calls import AuditCalls
 from ojster.client.collections import RemoteCollections
 from ojster.client.connection import DEFAULT_RETRY_SECONDS, Connection, RemoteCapability
 from ojster.client.definitions import RemoteDefinitions
@@ -18,11 +18,23 @@ from ojster.client.jobs import RemoteBulk, RemoteJobs
 from ojster.client.maintenance import RemoteMaintenance
 from ojster.client.queues import RemoteQueues
 from ojster.client.schedules import RemoteSchedules
-from ojster.client.tasks import RemoteTasks
 from ojster.client.workflows import RemoteWorkflows
 from ojster.events.calls import WebhookCalls
+from ojster.insight.calls import TaskCalls
 from ojster.queues.calls import PoolCalls, RateLimitCalls
 from ojster.tenancy.calls import TenantCalls, TokenCalls
+
+
+class RemoteAgents(RemoteCapability, AgentCalls):
+    """Calls of agents' tasks."""
+
+
+class RemoteAudit(RemoteCapability, AuditCalls):
+    """Calls about the audit log."""
+
+
+class RemoteTasks(RemoteCapability, TaskCalls):
+    """Calls about the history of tasks."""
 
 
 class RemoteTenants(RemoteCapability, TenantCalls):

@@ -159,7 +159,7 @@ class RemoteCapability(Calls):
     async def make(self, declared: Declared, arguments: Mapping[str, Any]) -> Any:
         """Send a declared call to the server; return what its answer shows."""
         call, path = declared.call, declared.path_of(arguments)
-        query = query_of({name: arguments[name] for name in declared.in_query})
+        query = query_of(declared.query_of(arguments))
         if isinstance(call, Listing | NumberedListing):
             return await self._collect(call, path, query)
         content = await self._connection.request(

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from typing import Protocol
 
-from ojster.agents.attributes import AgentState
-from ojster.agents.budgets import Account
-from ojster.audit.entries import AuditEntry, AuditQuery, Check, Position
+from ojster.agents.calls import AgentCalls
+from ojster.audit.calls import AuditCalls
 from ojster.collections.calls import CollectionCalls
 from ojster.core.errors import OjsterError
 from ojster.core.job import Job
@@ -15,7 +14,7 @@ from ojster.core.json_objects import Members
 from ojster.events.calls import EventCalls, WebhookCalls
 from ojster.files.file import File, NewFile
 from ojster.fleet.calls import FleetCalls
-from ojster.insight.task_values import TaskFilter, TaskRun, TaskStatistics
+from ojster.insight.calls import TaskCalls
 from ojster.jobs.bulk import Action
 from ojster.jobs.bulk_service import Sweep
 from ojster.jobs.calls import JobTypeCalls
@@ -223,33 +222,6 @@ class FileCalls(Protocol):
 
     async def delete(self, file_id: str) -> None:
         """Delete a file that no collection item refers to."""
-
-
-class AuditCalls(Protocol):
-    """Calls about the audit log."""
-
-    async def select(self, query: AuditQuery) -> list[AuditEntry]:
-        """Return the entries that a query asks for, the newest first."""
-
-    async def verify(self, start: Position = ...) -> Check:
-        """Check that no entry is missing and none was changed."""
-
-
-class TaskCalls(Protocol):
-    """Calls about the history of tasks."""
-
-    async def runs(self, chosen: TaskFilter = ...) -> list[TaskRun]:
-        """Return the recorded task runs, newest first."""
-
-    async def statistics(self, chosen: TaskFilter = ...) -> list[TaskStatistics]:
-        """Return the number of successes and failures of tasks, and their durations."""
-
-
-class AgentCalls(Protocol):
-    """Calls of agents' tasks."""
-
-    async def account(self, item: Account) -> AgentState:
-        """Record the tokens and tools that an agent task uses, and return its state."""
 
 
 class MaintenanceCalls(Protocol):

@@ -11,7 +11,19 @@ import inspect
 import re
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from functools import cached_property, wraps
-from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol, Self, TypeVar, get_type_hints
+from typing import (
+    Any,
+    Concatenate,
+    Final,
+    Generic,
+    NamedTuple,
+    ParamSpec,
+    Protocol,
+    Self,
+    TypeVar,
+    get_origin,
+    get_type_hints,
+)
 from urllib.parse import quote
 
 import msgspec
@@ -19,6 +31,9 @@ from msgspec import Struct
 
 from ojster.core.access import Operation
 from ojster.core.errors import InvalidRequest
+from ojster.core.json_objects import read_members
+from ojster.core.parsing import read_value
+from ojster.core.timestamps import format_optional, parse_moment
 from ojster.core.wire import NumberedPaginationBody, PaginationBody
 
 P = ParamSpec("P")
@@ -27,6 +42,12 @@ V = TypeVar("V", covariant=True)
 
 _NAME: Final = re.compile(r"\{(\w+)\}")
 _DECLARED: Final = "__declared_call__"
+
+SET_BY_SERVICE: Final = "set by the service"
+"""Annotation of members of an argument that no request has, because the service sets them: the tenant of its caller."""
+
+MOMENT: Final = "moment"
+"""Annotation of times, in microseconds since the epoch; a query has a time stamp, or a duration from now."""
 
 
 class Readable(Protocol[V]):
@@ -161,7 +182,8 @@ class Declaration(Options, Generic[R]):
     """Declares the method that it decorates as a call.
 
     The first parameters of the method are those in the path, in the same order. If there is a body, it has the others;
-    without one, they are query parameters.
+    without one, they are query parameters. If the first parameter is a struct, its members are meant, except those
+    that are ``SET_BY_SERVICE``.
 
     Parameters
     ----------
@@ -233,6 +255,54 @@ class Deletion(Declaration[None]):
     answer: type[Struct]
 
 
+class Parameter(NamedTuple):
+    """A parameter of a request: one of a method, or a member of a struct that is one.
+
+    Attributes
+    ----------
+    name:
+        Its name in the query.
+    type:
+        Its type.
+    is_required:
+        Whether it has no default.
+    """
+
+    name: str
+    type: Any
+    is_required: bool
+
+    def has(self, annotation: str) -> bool:
+        """Return whether its type has an annotation."""
+        return annotation in getattr(self.type, "__metadata__", ())
+
+    def read(self, text: str, clock: Callable[[], int]) -> Any:
+        """Return its value in a query.
+
+        Raises
+        ------
+        InvalidRequest
+            It is malformed.
+        """
+        if self.has(MOMENT):
+            return parse_moment(text, clock())
+        if get_origin(self.type) is dict:
+            members = read_members(text.encode(), f"The parameter {self.name!r}")
+            return {name: read_value(raw, self.name) for name, raw in members.items()}
+        try:
+            return msgspec.convert(text, self.type, strict=False)
+        except msgspec.ValidationError as error:
+            raise InvalidRequest(f"The parameter {self.name!r} is {text[:40]!r}: {error}.", field=self.name) from None
+
+    def shown(self, value: Any) -> Any:
+        """Return a value as ``read`` reads it."""
+        if self.has(MOMENT):
+            return format_optional(value)
+        if isinstance(value, dict):
+            return msgspec.json.encode(value).decode() if value else None
+        return value
+
+
 class Declared:
     """A declaration and the method that it decorates.
 
@@ -244,6 +314,8 @@ class Declared:
         The name of the method.
     description:
         What the call does.
+    body:
+        Type of a body that is made of arguments.
     """
 
     def __init__(self, call: Declaration[Any], function: Callable[..., Any]) -> None:
@@ -252,55 +324,104 @@ class Declared:
         self.description = function.__doc__
         self._function = function
         self._signature = inspect.signature(function)
-        names = list(self._signature.parameters)[1:]
-        self.in_path = names[: len(_NAME.findall(call.path))]
-        """Names of the parameters in the path."""
-        self.in_query = [] if call.body is not None else names[len(self.in_path) :]
-        """Names of the query parameters."""
         self.body = call.body if call.body is not None and issubclass(call.body, Arguments) else None
-        """Type of a body that is made of arguments."""
 
     @cached_property
     def _types(self) -> dict[str, Any]:
-        return get_type_hints(self._function, include_extras=True)
+        hints = get_type_hints(self._function, include_extras=True)
+        return {name: hints[name] for name in list(self._signature.parameters)[1:]}
+
+    @cached_property
+    def _struct(self) -> str | None:
+        """Name of the first parameter, if it is a struct: its members are those of a request."""
+        name, kind = next(iter(self._types.items()), (None, None))
+        is_struct = isinstance(kind, type) and issubclass(kind, Struct) and kind is not self.call.body
+        return name if is_struct else None
+
+    @cached_property
+    def _parameters(self) -> dict[str, Parameter]:
+        """The parameters of a request."""
+        parameters: dict[str, Parameter] = {}
+        for name, kind in self._types.items():
+            if name == self._struct:
+                fields = msgspec.structs.fields(kind)
+                members = {field.name: Parameter(field.encode_name, field.type, field.required) for field in fields}
+                parameters |= {name: member for name, member in members.items() if not member.has(SET_BY_SERVICE)}
+            else:
+                default = self._signature.parameters[name].default
+                parameters[name] = Parameter(name, kind, default is inspect.Parameter.empty)
+        return parameters
+
+    @cached_property
+    def in_path(self) -> list[str]:
+        """Names of the parameters in the path."""
+        return list(self._parameters)[: len(_NAME.findall(self.call.path))]
+
+    @cached_property
+    def _queried(self) -> dict[str, Parameter]:
+        if self.call.body is not None:
+            return {}
+        return {name: parameter for name, parameter in self._parameters.items() if name not in self.in_path}
+
+    @property
+    def in_query(self) -> list[str]:
+        """Names of the query parameters."""
+        return [parameter.name for parameter in self._queried.values()]
+
+    @cached_property
+    def decoder(self) -> msgspec.json.Decoder[Arguments] | None:
+        """Reads the body, if it is made of arguments."""
+        return None if self.body is None else msgspec.json.Decoder(self.body)
 
     def bind(self, *args: Any, **arguments: Any) -> dict[str, Any]:
-        """Return all arguments of a call by name; the first positional one is the object that is called."""
+        """Return all parameters of a request by name; the first positional one is the object that is called."""
         bound = self._signature.bind(*args, **arguments)
         bound.apply_defaults()
-        return dict(list(bound.arguments.items())[1:])
+        parameters = dict(list(bound.arguments.items())[1:])
+        if self._struct is not None:
+            members = msgspec.structs.asdict(parameters.pop(self._struct))
+            parameters |= {name: value for name, value in members.items() if name in self._parameters}
+        return parameters
 
-    def path_of(self, arguments: Mapping[str, Any]) -> str:
-        """Return the path of a request with these arguments."""
-        values = iter([quote(arguments[name], safe="") for name in self.in_path])
+    def folded(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments of the method for the parameters of a request."""
+        arguments = dict(parameters)
+        if self._struct is not None:
+            kind = self._types[self._struct]
+            members = [name for name in kind.__struct_fields__ if name in arguments]
+            arguments[self._struct] = kind(**{name: arguments.pop(name) for name in members})
+        return arguments
+
+    def path_of(self, parameters: Mapping[str, Any]) -> str:
+        """Return the path of a request with these parameters."""
+        values = iter([quote(parameters[name], safe="") for name in self.in_path])
         return _NAME.sub(lambda _: next(values), self.call.path)
 
-    def body_of(self, arguments: Mapping[str, Any]) -> Struct | None:
-        """Return the body of a request with these arguments."""
+    def query_of(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the query of a request with these parameters."""
+        return {shown.name: shown.shown(parameters[name]) for name, shown in self._queried.items()}
+
+    def body_of(self, parameters: Mapping[str, Any]) -> Struct | None:
+        """Return the body of a request with these parameters."""
         if self.body is None:
             return None
-        return self.body.of(**{name: value for name, value in arguments.items() if name not in self.in_path})
+        return self.body.of(**{name: value for name, value in parameters.items() if name not in self.in_path})
 
-    def read_query(self, query: Mapping[str, str]) -> dict[str, Any]:
-        """Return the arguments in the query of a request.
+    def read_query(self, query: Mapping[str, str], clock: Callable[[], int]) -> dict[str, Any]:
+        """Return the parameters in the query of a request.
 
         Raises
         ------
         InvalidRequest
             A parameter is missing, or is malformed.
         """
-        arguments: dict[str, Any] = {}
-        for name in self.in_query:
-            if name in query:
-                try:
-                    arguments[name] = msgspec.convert(query[name], self._types[name], strict=False)
-                except msgspec.ValidationError as error:
-                    raise InvalidRequest(
-                        f"The parameter {name!r} is {query[name][:40]!r}: {error}.", field=name
-                    ) from None
-            elif self._signature.parameters[name].default is inspect.Parameter.empty:
-                raise InvalidRequest(f"The parameter {name!r} is missing.", field=name)
-        return arguments
+        parameters: dict[str, Any] = {}
+        for name, parameter in self._queried.items():
+            if parameter.name in query:
+                parameters[name] = parameter.read(query[parameter.name], clock)
+            elif parameter.is_required:
+                raise InvalidRequest(f"The parameter {parameter.name!r} is missing.", field=parameter.name)
+        return parameters
 
 
 class Calls:
@@ -314,3 +435,9 @@ class Calls:
 def calls_of(capability: type[Calls]) -> Iterator[Declared]:
     """Yield the calls that a class declares."""
     yield from (value.__dict__[_DECLARED] for value in vars(capability).values() if hasattr(value, _DECLARED))
+
+
+def declared_by(method: Callable[..., Any]) -> Declared:
+    """Return the call that a method declares."""
+    declared: Declared = getattr(method, _DECLARED)
+    return declared

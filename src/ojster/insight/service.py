@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
-import msgspec
-
+from ojster.core.outcome import Outcome
 from ojster.insight import task_history
-from ojster.insight.task_values import MOST_SHOWN as MOST_SHOWN_TASKS
-from ojster.insight.task_values import TaskFilter, TaskRun, TaskStatistics
+from ojster.insight.calls import TaskCalls
+from ojster.insight.task_values import MOST_SHOWN, TaskFilter, TaskRun, TaskStatistics
 from ojster.jobs.scope import CapabilityService
 
 
-class TaskService(CapabilityService):
+class TaskService(CapabilityService, TaskCalls):
     """Calls about the history of tasks."""
 
-    async def runs(self, chosen: TaskFilter = TaskFilter()) -> list[TaskRun]:  # noqa: B008  (frozen)
-        """Return the recorded runs of tasks that match, newest first."""
-        return await self.scope.survey(task_history.list_runs, self._tasks(chosen))
+    async def runs(
+        self,
+        type: str | None = None,
+        subject: str | None = None,
+        context: str | None = None,
+        *,
+        outcome: Outcome | None = None,
+        limit: int = 100,
+    ) -> list[TaskRun]:
+        """Return the recorded runs of tasks that match, newest first, at most ``limit``; ``None`` matches all."""
+        chosen = TaskFilter(type, subject, context, outcome, _clamped(limit), self.scope.tenant)
+        return await self.scope.survey(task_history.list_runs, chosen)
 
-    async def statistics(self, chosen: TaskFilter = TaskFilter()) -> list[TaskStatistics]:  # noqa: B008  (frozen)
-        """Return how often tasks have succeeded and failed, and how long they took."""
-        return await self.scope.survey(task_history.list_statistics, self._tasks(chosen))
+    async def statistics(
+        self, type: str | None = None, subject: str | None = None, context: str | None = None, *, limit: int = 100
+    ) -> list[TaskStatistics]:
+        """Return how often tasks have succeeded and failed, and how long they took; at most ``limit`` tasks."""
+        chosen = TaskFilter(type, subject, context, None, _clamped(limit), self.scope.tenant)
+        return await self.scope.survey(task_history.list_statistics, chosen)
 
-    def _tasks(self, chosen: TaskFilter) -> TaskFilter:
-        return msgspec.structs.replace(
-            chosen, tenant=self.scope.tenant, limit=max(1, min(chosen.limit, MOST_SHOWN_TASKS))
-        )
+
+def _clamped(limit: int) -> int:
+    return max(1, min(limit, MOST_SHOWN))

@@ -7,6 +7,7 @@ from typing import Literal
 
 from msgspec import UNSET, Struct, UnsetType
 
+from ojster.core.calls import Single
 from ojster.core.wire import Count, JobCountsBody, Json, ThroughputBody, Timestamp
 from ojster.insight.attention import Finding
 from ojster.insight.facets import Facet
@@ -183,13 +184,13 @@ class ManifestAnswer(Struct):
     endpoints: EndpointsBody
 
 
-class TaskRunsAnswer(Struct):
+class TaskRunsAnswer(Single[list[TaskRun]]):
     """Recorded runs of tasks, latest first."""
 
     runs: list[TaskRun]
 
 
-class TaskStatisticsAnswer(Struct):
+class TaskStatisticsAnswer(Single[list[TaskStatistics]]):
     """Statistics of tasks."""
 
     statistics: list[TaskStatistics]

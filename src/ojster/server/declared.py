@@ -6,9 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
-import msgspec
-
-from ojster.core.calls import Arguments, Calls, Declared, Deletion, Listing, NumberedListing, calls_of
+from ojster.core.calls import Calls, Declared, Deletion, Listing, NumberedListing, calls_of, declared_by
 from ojster.server.answer import Answer, encode
 from ojster.server.pages import numbered_page, numbered_pagination, offset_page_of, offset_pagination
 from ojster.server.request import Handler, HttpRequest
@@ -68,16 +66,11 @@ def _route(declared: Declared, path: str, handler: Handler) -> Route:
 
 def _handler(declared: Declared, part: Callable[[Service], Calls]) -> Handler:
     call = declared.call
-    decoder = None if declared.body is None else msgspec.json.Decoder(declared.body)
 
     async def handle(request: HttpRequest) -> Answer:
-        path = dict(zip(declared.in_path, request.path.values(), strict=True))
-        arguments = path | declared.read_query(request.query)
-        if decoder is not None:
-            arguments |= await _arguments(request, decoder, may_be_empty=call.may_be_empty)
-        value = await getattr(part(request.service), declared.name)(**arguments)
+        value = await getattr(part(request.service), declared.name)(**await _arguments(request, declared))
         if isinstance(call, Deletion):
-            return Answer(encode(call.answer(*path.values())))
+            return Answer(encode(call.answer(*request.path.values())))
         if isinstance(call, NumberedListing):
             page = numbered_page(request.query)
             entries = value[page.offset : page.offset + page.size]
@@ -91,10 +84,23 @@ def _handler(declared: Declared, part: Callable[[Service], Calls]) -> Handler:
     return handle
 
 
-async def _arguments(
-    request: HttpRequest, decoder: msgspec.json.Decoder[Arguments], *, may_be_empty: bool
-) -> Mapping[str, Any]:
-    raw = await request.body(may_be_missing=may_be_empty)
-    if may_be_empty and not raw.strip():
-        return {}
-    return request.decode(raw, decoder).arguments(request.service.database.clock())
+async def arguments_of(request: HttpRequest, method: Method) -> dict[str, Any]:
+    """Return the arguments of a declared method in a request, for an endpoint that is written by hand.
+
+    Raises
+    ------
+    InvalidRequest
+        One of them is missing, or is malformed.
+    """
+    return await _arguments(request, declared_by(method))
+
+
+async def _arguments(request: HttpRequest, declared: Declared) -> dict[str, Any]:
+    clock, may_be_empty = request.service.database.clock, declared.call.may_be_empty
+    parameters = dict(zip(declared.in_path, request.path.values(), strict=True))
+    parameters |= declared.read_query(request.query, clock)
+    if declared.decoder is not None:
+        raw = await request.body(may_be_missing=may_be_empty)
+        if raw.strip() or not may_be_empty:
+            parameters |= request.decode(raw, declared.decoder).arguments(clock())
+    return declared.folded(parameters)

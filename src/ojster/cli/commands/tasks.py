@@ -10,7 +10,6 @@ import click
 from ojster.cli.options import Command, ask, examples, with_json, with_url
 from ojster.cli.output import print_json, print_table
 from ojster.core.outcome import Outcome
-from ojster.insight.task_values import TaskFilter
 
 
 @click.group(
@@ -54,8 +53,8 @@ def list_runs(
     as_json: bool,
 ) -> None:
     """List recorded runs, latest first: the last success, the last failure and the last five runs of each task."""
-    chosen = TaskFilter(type, subject, context, None if outcome is None else Outcome(outcome), limit)
-    runs = ask(url, lambda client: client.tasks.runs(chosen))
+    wanted = None if outcome is None else Outcome(outcome)
+    runs = ask(url, lambda client: client.tasks.runs(type, subject, context, outcome=wanted, limit=limit))
     if as_json:
         print_json({"runs": runs})
         return
@@ -84,7 +83,7 @@ def list_statistics(
     type: str | None, subject: str | None, context: str | None, limit: int, url: str, as_json: bool
 ) -> None:
     """List how often tasks succeeded and failed, and their durations."""
-    statistics = ask(url, lambda client: client.tasks.statistics(TaskFilter(type, subject, context, None, limit)))
+    statistics = ask(url, lambda client: client.tasks.statistics(type, subject, context, limit=limit))
     if as_json:
         print_json({"statistics": statistics})
         return
