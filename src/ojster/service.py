@@ -38,6 +38,7 @@ from ojster.tenancy.service import TokenService
 from ojster.tenancy.tenant_service import TenantService
 from ojster.workflows.definition_service import DefinitionService
 from ojster.workflows.flow_service import FlowService
+from ojster.workflows.note_service import NoteService
 from ojster.workflows.orchestrator_request import ORCHESTRATOR_MEMBER
 from ojster.workflows.service import WorkflowService
 
@@ -127,6 +128,11 @@ class Service:
     def workflows(self) -> WorkflowService:
         """Workflows."""
         return WorkflowService(self.scope, self.jobs, self.definitions, self.check_orchestrator)
+
+    @cached_property
+    def notes(self) -> NoteService:
+        """Notes of jobs and workflows."""
+        return NoteService(self.scope, self.workflows)
 
     @cached_property
     def definitions(self) -> DefinitionService:

@@ -24,10 +24,12 @@ from ojster.core.errors import (
     InvalidRequest,
     NotFound,
     OjsterError,
+    PayloadTooLarge,
 )
 from ojster.core.ids import new_id
 from ojster.core.job import Job
 from ojster.core.json_objects import read_members
+from ojster.core.property_values import Changes
 from ojster.core.rate_limit import Limits
 from ojster.events.channel import Channel
 from ojster.events.wire import SubscriptionBody, SubscriptionPatchBody
@@ -43,6 +45,14 @@ from ojster.schedules.cron import Cron
 from ojster.server.application import Application
 from ojster.service import Service
 from ojster.tenancy.wire import TenantBody, TenantLimitsBody
+from ojster.workflows.properties import PropertyChange
+from ojster.workflows.read.levels import LevelRequest
+from ojster.workflows.read.selection import WorkflowFilter
+from ojster.workflows.read.step_pages import StepFilter
+from ojster.workflows.run.control import Review
+from ojster.workflows.run.dependencies import NewDependencies
+from ojster.workflows.run.steps import StepAddress
+from ojster.workflows.run.suspensions import WorkflowResumption
 from tests.client.in_memory import FaultyTransport, InMemoryTransport, answering, connect, to
 from tests.conftest import Clock, request
 from tests.waiting import LONG_WAIT, PATIENCE
@@ -211,6 +221,88 @@ async def test_lists_dead_letters_and_activation(client: Client) -> None:
     assert (await client.jobs.select(JobFilter(states=("discarded",), type="t"))).total == 1
     (pending,) = await client.jobs.enqueue([request(pending=True)])
     assert (await client.workflows.activate(pending.job.id)).job.state == "available"
+
+
+GRAPH = (
+    b'{"type": "graph", "name": "g", "properties": {"p": 1}, "params": {"zone": "eu"}, "steps": ['
+    b'{"id": "a", "type": "t", "args": [], "manual": true},'
+    b'{"id": "b", "type": "t", "args": []},'
+    b'{"id": "c", "type": "t", "args": [], "depends_on": ["a"]}]}'
+)
+
+
+async def test_workflows_are_listed_and_shown(client: Client) -> None:
+    workflows = client.workflows
+    made = [(await workflows.create(read_members(GRAPH))).id for _ in range(3)]
+    first = await workflows.select(WorkflowFilter(state="running", limit=2, params={"zone": "eu"}))
+    assert [info.id for info in first.workflows] == made[:0:-1]
+    rest = await workflows.select(WorkflowFilter(before=first.next_before, limit=2))
+    assert ([info.id for info in rest.workflows], rest.total, rest.next_before) == (made[:1], 3, None)
+    assert not (await workflows.select(WorkflowFilter(waiting_for="form"))).workflows
+    id = made[0]
+    page = await workflows.steps(StepFilter(id, limit=2))
+    assert page.next_after is not None
+    others = await workflows.steps(StepFilter(id, after=page.next_after))
+    assert [step.path for step in (*page.steps, *others.steps)] == ["a", "b", "c"]
+    assert [step.path for step in (await workflows.steps(StepFilter(id, "blocked", search="a"))).steps] == ["a"]
+    level = await workflows.level(LevelRequest(id, limit=2))
+    assert level.next_after is not None
+    below = await workflows.level(LevelRequest(id, after=level.next_after))
+    assert [step.path for step in (*level.steps, *below.steps)] == ["a", "b", "c"]
+    assert not any((await workflows.statistics("nothing")).current.values())
+    assert not (await workflows.status(id)).results
+    with pytest.raises(NotFound):
+        await workflows.level(LevelRequest(id, 77))
+    with pytest.raises(InvalidRequest, match=r"Unknown state 'odd'\. Use one of"):
+        await workflows.select(WorkflowFilter(state="odd"))
+    with pytest.raises(InvalidRequest, match=r"Unknown state 'odd'\. Use one of"):
+        await workflows.steps(StepFilter(id, "odd"))
+    with pytest.raises(InvalidRequest, match="has no offset"):
+        await workflows.select(WorkflowFilter(params={"zone": "eu"}, offset=1))
+
+
+async def test_workflows_are_steered(client: Client) -> None:
+    workflows = client.workflows
+    id = (await workflows.create(read_members(GRAPH))).id
+    assert (await workflows.hold(id)).held
+    assert not (await workflows.release(id)).held
+    changed = await workflows.change_properties(PropertyChange(id, Changes({"q": msgspec.Raw(b"2")}, ("p",), {"p": 1})))
+    assert list(changed) == list(await workflows.properties(id)) == ["q"]
+    await workflows.add_dependencies(NewDependencies(id, "c", ("b",)))
+    reviewed = await workflows.review_step(Review(id, "a", "approve", "looks good", "ada"))
+    assert next(step for step in reviewed.walk() if step.id == "a").reviews[0].notes == "looks good"
+    for steer, state in ((workflows.cancel_step, "cancelled"), (workflows.retry_step, "pending")):
+        info = await steer(StepAddress(id, "b"))
+        assert next(step for step in info.walk() if step.id == "b").state == state
+    await workflows.cancel(id, stop_active=True)
+    assert (await workflows.retry(id)).id == id
+
+
+async def test_suspended_steps_are_resumed_with_what_is_not_too_large(client: Client, service: Service) -> None:
+    steps = b'{"type": "chain", "steps": [{"type": "t", "args": [], "options": {"queue": "q"}}]}'
+    ids = [(await client.workflows.create(read_members(steps))).id for _ in range(2)]
+    jobs = await client.jobs.fetch(Claim(("q",), 2, worker_id="w"))
+    await client.jobs.release([Release(job.id, "w", job.attempt, then="wait") for job in jobs])
+    large = b'"%b"' % (b"x" * service.database.settings.largest_job)
+    with pytest.raises(PayloadTooLarge):
+        await client.workflows.resume(WorkflowResumption(ids[0], data=large))
+    await client.workflows.resume(WorkflowResumption(ids[0], data=b"1"))
+    failed = await client.workflows.resume(
+        WorkflowResumption(ids[1], failure=Failure("Lost", "No data.", "lost", False))
+    )
+    assert (failed.state, failed.error is None) == ("failed", False)
+
+
+async def test_notes(client: Client) -> None:
+    id = (await client.workflows.create(read_members(GRAPH))).id
+    (pushed,) = await client.jobs.enqueue([request("t", queue="q")])
+    added = await client.notes.add_to_workflow(id, b'{"a": 1}')
+    assert await client.notes.of_workflow(id) == [added]
+    await client.jobs.fetch(Claim(("q",), worker_id="w"))
+    assert (await client.notes.add_to_job(pushed.job.id, b"[2]", "w", 1)).job_id == pushed.job.id
+    with pytest.raises(Conflict):
+        await client.notes.add_to_job(pushed.job.id, b"3", "another")
+    assert [bytes(note.note) for note in await client.notes.of_job(pushed.job.id)] == [b"[2]"]
 
 
 async def test_queues_and_workers(client: Client) -> None:

@@ -93,7 +93,8 @@ class Answered(Whole):
 
 class ChosenCalls(Calls):
     @Call("GET", "/owners/{owner}/things", "list_things", "Things", Answered)
-    async def things(self, chosen: Chosen) -> Answered: ...
+    async def things(self, chosen: Chosen) -> Answered:
+        raise NotImplementedError
 
 
 @pytest.mark.parametrize(
@@ -173,5 +174,6 @@ async def test_the_audit_log_and_the_tasks_are_the_same_in_process_and_over_http
     for part in (client, service):
         with pytest.raises(OjsterError, match="as in '17:9f86"):
             await part.audit.verify("17")
-    assert await client.tasks.runs("package.test", limit=5) == await client.tasks.statistics(subject="a") == []
+    assert not await client.tasks.runs("package.test", limit=5)
+    assert not await client.tasks.statistics(subject="a")
     await client.close()

@@ -17,7 +17,6 @@ from ojster.schedules.cron import Cron
 from ojster.server.application import Application
 from ojster.service import Service
 from ojster.worker.worker import Worker
-from ojster.workflows.notes import NewNote
 from tests.client.in_memory import FaultyTransport, connect, to
 from tests.conftest import request
 from tests.waiting import PATIENCE
@@ -112,11 +111,11 @@ async def test_what_must_not_be_done_twice_is_not_sent_again_if_it_may_have_arri
     connect(client, FaultyTransport(to(Application(service)), cut, after=True, times=2))
     await service.schedules.register(Cron(name="c", expression="@every 1h", template=b'{"type":"x","args":[]}'))
     (pushed,) = await service.jobs.enqueue([request("t", queue="other")])
-    for call in (client.schedules.trigger("c"), client.workflows.add_note(NewNote(b'"n"', job_id=pushed.job.id))):
+    for call in (client.schedules.trigger("c"), client.notes.add_to_job(pushed.job.id, b'"n"')):
         with pytest.raises(BackendUnavailable, match="Check whether it was done"):
             await call
     assert (await service.jobs.count())["default"]["available"] == 1
-    assert len(await service.workflows.notes_of_job(pushed.job.id)) == 1
+    assert len(await service.notes.of_job(pushed.job.id)) == 1
 
 
 async def test_what_cannot_have_arrived_is_sent_again(service: Service, client: HttpClient) -> None:

@@ -21,7 +21,6 @@ from ojster.core.json_objects import Members
 from ojster.jobs.claim_policy import Claim
 from ojster.jobs.failure import Failure
 from ojster.jobs.messages import Acknowledgement, FailureReport
-from ojster.workflows.notes import NewNote
 from tests.conftest import request
 from tests.waiting import LONG_WAIT
 
@@ -265,7 +264,7 @@ def test_notes_on_a_job_are_printed(ojster: Commands) -> None:
     id = ojster.push()
     assert "There are no notes." in ojster("jobs", "info", id)
     ojster.claim()
-    ojster.ask(lambda client: client.workflows.add_note(NewNote(b'{"page":7}', job_id=id)))
+    ojster.ask(lambda client: client.notes.add_to_job(id, b'{"page":7}'))
     assert ojster.json("jobs", "info", id)["notes"][0]["note"] == {"page": 7}
     assert '{"page":7}' in ojster("jobs", "info", id)
 

@@ -38,7 +38,6 @@ from ojster.worker.identity import Identity
 from ojster.worker.worker import Worker
 from ojster.workflows.definition import read_workflow_retry_policy
 from ojster.workflows.definitions import Deletion, Named
-from ojster.workflows.notes import NewNote
 from ojster.workflows.read.selection import WorkflowFilter
 from ojster.workflows.read.status import StepResult
 from ojster.workflows.run.suspensions import WorkflowResumption
@@ -487,7 +486,7 @@ async def test_040_a_running_job_that_is_cancelled_runs_its_branch_for_that(runn
 async def test_041_a_task_notes_something(runner: Runner) -> None:
     await runner.start(code("def body(job):\n    job.info('a note')\n    return 'OK'"))
     await runner.work()
-    assert [msgspec.json.decode(note.note) for note in await runner.service.workflows.notes(runner.id)] == ["a note"]
+    assert [msgspec.json.decode(note.note) for note in await runner.service.notes.of_workflow(runner.id)] == ["a note"]
 
 
 # Runners
@@ -743,12 +742,12 @@ async def test_077_jobs_are_found_by_state_definition_and_target(runner: Runner)
 async def test_078_notes_are_kept_in_order_and_need_an_existing_workflow(runner: Runner) -> None:
     await runner.start(code(OK))
     with pytest.raises(NotFound):
-        await runner.service.workflows.add_note(NewNote(b"1", workflow_id="019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f"))
+        await runner.service.notes.add_to_workflow("019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f", b"1")
     with pytest.raises(NotFound):
-        await runner.service.workflows.notes("nobody")
+        await runner.service.notes.of_workflow("nobody")
     for note in (b'{"10%":"one"}', b'{"20%":"two"}'):
-        await runner.service.workflows.add_note(NewNote(note, workflow_id=runner.id))
-    assert [bytes(one.note) for one in await runner.service.workflows.notes(runner.id)] == [
+        await runner.service.notes.add_to_workflow(runner.id, note)
+    assert [bytes(one.note) for one in await runner.service.notes.of_workflow(runner.id)] == [
         b'{"10%":"one"}',
         b'{"20%":"two"}',
     ]
@@ -844,7 +843,7 @@ async def test_115_notes_survive_waiting_and_going_back(runner: Runner) -> None:
     await runner.work()
     await runner.service.workflows.resume(WorkflowResumption(runner.id))
     await runner.work()
-    assert [bytes(one.note) for one in await runner.service.workflows.notes(runner.id)] == [b"0", b"1", b"2"]
+    assert [bytes(one.note) for one in await runner.service.notes.of_workflow(runner.id)] == [b"0", b"1", b"2"]
     assert await runner.state() == "completed"
 
 

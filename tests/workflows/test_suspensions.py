@@ -21,7 +21,6 @@ from ojster.jobs.scope import accepted
 from ojster.storage.postgres.url import parse_postgres_url
 from ojster.storage.transaction import Transaction
 from ojster.workflows.definitions import Deletion
-from ojster.workflows.notes import NewNote
 from ojster.workflows.properties import PropertyChange
 from ojster.workflows.run.suspensions import WorkflowResumption
 from tests.workflows.bench import WorkflowBench, chain, group, job
@@ -464,7 +463,7 @@ async def test_a_stale_release_of_a_suspended_job_changes_nothing(flow: Workflow
 async def test_the_history_of_a_job_that_waited_tells_so(flow: WorkflowBench, again: bool) -> None:
     await flow.push("alone")
     one = await flow.fetch_one(worker_id="w")
-    await flow.service.workflows.add_note(NewNote(b'"so far"', job_id=one.id))
+    await flow.service.notes.add_to_job(one.id, b'"so far"')
     flow.clock.advance(1)
     await release(flow, one, "wait", again=again)
     flow.clock.advance(1)

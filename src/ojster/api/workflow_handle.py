@@ -461,6 +461,6 @@ class Run:
         list
             The notes, oldest first.
         """
-        return [msgspec.json.decode(entry.note) for entry in await self._app.client().workflows.notes(self.id)]
+        return [msgspec.json.decode(entry.note) for entry in await self._app.client().notes.of_workflow(self.id)]
 
     notes = plain(anotes)

@@ -23,6 +23,7 @@ from ojster.events.calls import WebhookCalls
 from ojster.insight.calls import TaskCalls
 from ojster.queues.calls import PoolCalls, RateLimitCalls
 from ojster.tenancy.calls import TenantCalls, TokenCalls
+from ojster.workflows.calls import NoteCalls
 
 
 class RemoteAgents(RemoteCapability, AgentCalls):
@@ -31,6 +32,10 @@ class RemoteAgents(RemoteCapability, AgentCalls):
 
 class RemoteAudit(RemoteCapability, AuditCalls):
     """Calls about the audit log."""
+
+
+class RemoteNotes(RemoteCapability, NoteCalls):
+    """Calls about notes of jobs and workflows."""
 
 
 class RemoteTasks(RemoteCapability, TaskCalls):
@@ -82,6 +87,7 @@ class HttpClient:
         self.job_types = RemoteJobTypes(self._connection)
         self.bulk = RemoteBulk(self._connection)
         self.workflows = RemoteWorkflows(self._connection)
+        self.notes = RemoteNotes(self._connection)
         self.definitions = RemoteDefinitions(self._connection)
         self.flows = RemoteFlows(self._connection)
         self.queues = RemoteQueues(self._connection)

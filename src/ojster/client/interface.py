@@ -21,7 +21,6 @@ from ojster.jobs.calls import JobTypeCalls
 from ojster.jobs.checkpoints import NewCheckpoint
 from ojster.jobs.claim_policy import Claim
 from ojster.jobs.explanation import Explanation
-from ojster.jobs.failure import Failure
 from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.history import Entry
 from ojster.jobs.messages import Acknowledgement, FailureReport, Progress, Release
@@ -31,19 +30,10 @@ from ojster.jobs.transitions import ChangedJob
 from ojster.queues.calls import PoolCalls, QueueCalls, RateLimitCalls
 from ojster.schedules.calls import ScheduleCalls
 from ojster.tenancy.calls import TenantCalls, TokenCalls
+from ojster.workflows.calls import NoteCalls, WorkflowCalls
 from ojster.workflows.definition import Definition
 from ojster.workflows.definitions import Deletion, Named
 from ojster.workflows.flow_calls import FlowCalls
-from ojster.workflows.notes import NewNote, Note
-from ojster.workflows.properties import Properties, PropertyChange
-from ojster.workflows.read.info import WorkflowInfo, WorkflowPage
-from ojster.workflows.read.selection import WorkflowFilter
-from ojster.workflows.read.status import WorkflowStatistics, WorkflowStatus
-from ojster.workflows.read.step_pages import StepFilter, StepPage
-from ojster.workflows.run.control import Review
-from ojster.workflows.run.dependencies import NewDependencies
-from ojster.workflows.run.steps import StepAddress
-from ojster.workflows.run.suspensions import WorkflowResumption
 
 
 class JobCalls(Protocol):
@@ -108,79 +98,6 @@ class BulkCalls(Protocol):
 
     async def sweep(self, action: Action, chosen: JobFilter, *, dry_run: bool = False) -> Sweep:
         """Apply an action to all matching jobs, in small transactions; ``dry_run``: only return what would be done."""
-
-
-class WorkflowCalls(Protocol):
-    """Calls about workflows."""
-
-    async def activate(self, job_id: str, data: bytes | None = None, failure: Failure | None = None) -> ChangedJob:
-        """Make a pending job available, or resume a suspended one."""
-
-    async def add_note(self, item: NewNote) -> Note:
-        """Add a note to a job or a workflow."""
-
-    async def notes_of_job(self, job_id: str) -> list[Note]:
-        """Return a job's notes, oldest first."""
-
-    async def create(self, members: Members) -> WorkflowInfo:
-        """Create a workflow, and start it unless it is scheduled."""
-
-    async def show(
-        self, workflow_id: str, *, wait: float = 0.0, version: int | None = None, steps: bool = True
-    ) -> WorkflowInfo:
-        """Return a workflow in its current state.
-
-        With ``wait``, first wait at most so many seconds until the workflow has finished or, if ``version`` is given,
-        until its version differs from ``version``.
-        """
-
-    async def steps(self, chosen: StepFilter) -> StepPage:
-        """Return a page of the steps of a workflow, containers among them."""
-
-    async def select(self, chosen: WorkflowFilter) -> WorkflowPage:
-        """Return a page of workflows without their steps."""
-
-    async def cancel(self, workflow_id: str, *, stop_active: bool = False) -> WorkflowInfo:
-        """Cancel a workflow."""
-
-    async def retry(self, workflow_id: str) -> WorkflowInfo:
-        """Retry the steps of a workflow that did not succeed."""
-
-    async def hold(self, workflow_id: str) -> WorkflowInfo:
-        """Hold a workflow: no step starts until it is released."""
-
-    async def release(self, workflow_id: str) -> WorkflowInfo:
-        """Release a held workflow."""
-
-    async def resume(self, item: WorkflowResumption) -> WorkflowInfo:
-        """Resume a suspended job of a workflow."""
-
-    async def properties(self, workflow_id: str) -> Properties:
-        """Return the shared properties of a workflow."""
-
-    async def change_properties(self, item: PropertyChange) -> Properties:
-        """Change the shared properties of a workflow, and return all of them."""
-
-    async def notes(self, workflow_id: str) -> list[Note]:
-        """Return the notes of a workflow and its jobs, oldest first."""
-
-    async def status(self, workflow_id: str) -> WorkflowStatus:
-        """Return the current status of each step of a workflow."""
-
-    async def statistics(self, definition: str | None = None) -> WorkflowStatistics:
-        """Return the number of workflows in each state, of all definitions or of one."""
-
-    async def review_step(self, review: Review) -> WorkflowInfo:
-        """Approve or reject a step."""
-
-    async def cancel_step(self, address: StepAddress) -> WorkflowInfo:
-        """Cancel a step and its nested steps."""
-
-    async def add_dependencies(self, item: NewDependencies) -> WorkflowInfo:
-        """Let a step of a graph that has not started wait for others of the graph, too."""
-
-    async def retry_step(self, address: StepAddress) -> WorkflowInfo:
-        """Run a failed or cancelled step again, with everything after it."""
 
 
 class DefinitionCalls(Protocol):
@@ -249,6 +166,10 @@ class Client(Protocol):
     @property
     def workflows(self) -> WorkflowCalls:
         """Calls about workflows."""
+
+    @property
+    def notes(self) -> NoteCalls:
+        """Calls about notes of jobs and workflows."""
 
     @property
     def definitions(self) -> DefinitionCalls:

@@ -10,17 +10,20 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Coroutine, Iterator, Mapping
+from enum import Enum, EnumType
 from functools import cached_property, wraps
 from typing import (
     Any,
     Concatenate,
     Final,
     Generic,
+    Literal,
     NamedTuple,
     ParamSpec,
     Protocol,
     Self,
     TypeVar,
+    get_args,
     get_origin,
     get_type_hints,
 )
@@ -292,7 +295,9 @@ class Parameter(NamedTuple):
         try:
             return msgspec.convert(text, self.type, strict=False)
         except msgspec.ValidationError as error:
-            raise InvalidRequest(f"The parameter {self.name!r} is {text[:40]!r}: {error}.", field=self.name) from None
+            choices = f" Use one of {', '.join(allowed)}." if (allowed := _choices(self.type)) else ""
+            message = f"The parameter {self.name!r} is {text[:40]!r}: {error}.{choices}"
+            raise InvalidRequest(message, field=self.name) from None
 
     def shown(self, value: Any) -> Any:
         """Return a value as ``read`` reads it."""
@@ -301,6 +306,15 @@ class Parameter(NamedTuple):
         if isinstance(value, dict):
             return msgspec.json.encode(value).decode() if value else None
         return value
+
+
+def _choices(kind: Any) -> list[str]:
+    """Return the texts that a type allows, if it names them."""
+    if isinstance(kind, EnumType):
+        return [str(member.value) for member in list[Enum](kind)]
+    if get_origin(kind) is Literal:
+        return [str(value) for value in get_args(kind)]
+    return [choice for part in get_args(kind) for choice in _choices(part)]
 
 
 class Declared:

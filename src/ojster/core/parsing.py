@@ -162,3 +162,15 @@ def _members_of(kind: object) -> frozenset[str]:
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
         return frozenset(field.encode_name for field in msgspec.structs.fields(kind))
     return frozenset()
+
+
+def refuse_unknown(name: str, value: str | None, known: Collection[str]) -> None:
+    """Raise ``InvalidRequest`` if a value is not ``None`` and none of those that are known.
+
+    Parameters
+    ----------
+    name:
+        What the value is, for the error message.
+    """
+    if value is not None and value not in known:
+        raise InvalidRequest(f"Unknown {name} {value[:40]!r}. Use one of {', '.join(sorted(known))}.", field=name)

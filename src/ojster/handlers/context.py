@@ -26,7 +26,6 @@ from ojster.handlers.shared_properties import SharedProperties, run_from_thread
 from ojster.handlers.stop_signal import StopSignal
 from ojster.jobs.checkpoints import NewCheckpoint
 from ojster.jobs.messages import Acknowledgement, Holder, Progress
-from ojster.workflows.notes import NewNote
 
 if TYPE_CHECKING:
     from ojster.workflows.declaration import Step
@@ -294,7 +293,7 @@ class JobContext:
         Conflict
             The job has too many notes.
         """
-        await self._client.workflows.add_note(NewNote(to_json(note), job_id=self.job.id, holder=self.holder))
+        await self._client.notes.add_to_job(self.job.id, to_json(note), self.holder.worker_id, self.holder.attempt)
 
     note = plain(anote)
 

@@ -153,11 +153,18 @@ class ChangedJobAnswer(Struct):
 
     job: ChangedJobBody
 
+    @classmethod
+    def of(cls, changed: ChangedJob) -> Self:
+        """Return the answer that shows a job that was activated."""
+        job, at = changed.job, format_timestamp(changed.job.enqueued_at or 0)
+        shown = ChangedJobBody(
+            job.id, job.type, job.queue, job.state, job.attempt, job.max_attempts, changed.before, at
+        )
+        return cls(shown)
 
-def show_changed(changed: ChangedJob) -> ChangedJobBody:
-    """Return the JSON form of a job whose state was changed."""
-    job = changed.job
-    return ChangedJobBody(job.id, job.type, job.queue, job.state, job.attempt, job.max_attempts, changed.before)
+    def value(self) -> ChangedJob:
+        """Return the job, as far as the answer shows it."""
+        return ChangedJob(from_json(msgspec.json.encode(self.job)), self.job.previous_state)
 
 
 class ProgressAnswer(Struct, kw_only=True):

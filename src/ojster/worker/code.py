@@ -19,7 +19,6 @@ from ojster.jobs.code import ATTRIBUTE, read_code
 from ojster.jobs.failure import Failure
 from ojster.jobs.messages import Release, Then
 from ojster.sandbox.sandbox import CodeFailed, End, Request, Sandbox
-from ojster.workflows.notes import NewNote
 from ojster.workflows.properties import Properties
 
 log: Final = logging.getLogger(__name__)
@@ -118,7 +117,7 @@ class CodeRunner:
 
         async def note(note: bytes) -> None:
             try:
-                await self._client.workflows.add_note(NewNote(note, job_id=context.id, holder=context.holder))
+                await self._client.notes.add_to_job(context.id, note, context.holder.worker_id, context.holder.attempt)
             except OjsterError as error:
                 log.warning("a note of job %s was rejected: %s", context.id, error)
 

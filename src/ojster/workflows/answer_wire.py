@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, Self
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
+from ojster.core.calls import Single
 from ojster.core.tenant import called
 from ojster.core.timestamps import format_timestamp, parse_timestamp
 from ojster.core.wire import Count, Json, PaginationBody, Timestamp
 from ojster.workflows.definition import Definition
 from ojster.workflows.notes import Note
 from ojster.workflows.properties import Properties
-from ojster.workflows.read.info import StepInfo, WorkflowInfo
-from ojster.workflows.read.levels import LevelStep
+from ojster.workflows.read.info import StepInfo, WorkflowInfo, WorkflowPage
+from ojster.workflows.read.levels import Level, LevelStep
 from ojster.workflows.read.status import WorkflowStatistics, WorkflowStatus
-from ojster.workflows.read.step_pages import StepRow
+from ojster.workflows.read.step_pages import StepPage, StepRow
 
 
 class WorkflowAnswer(Struct):
@@ -26,6 +27,21 @@ class WorkflowAnswer(Struct):
 
     workflow: WorkflowInfo
     warnings: list[str] | UnsetType = UNSET
+
+
+class EncodedWorkflowAnswer(Struct):
+    """``WorkflowAnswer`` with the JSON of the workflow, which may have members that the type does not name."""
+
+    workflow: Raw
+
+    @classmethod
+    def of(cls, info: WorkflowInfo) -> Self:
+        """Return the answer that shows a workflow."""
+        return cls(Raw(info.to_json()))
+
+    def value(self) -> WorkflowInfo:
+        """Return the workflow."""
+        return WorkflowInfo.from_json(self.workflow)
 
 
 class CancelledWorkflow(WorkflowInfo, kw_only=True, omit_defaults=True):
@@ -59,12 +75,25 @@ class WorkflowsAnswer(Struct):
     workflows: list[WorkflowInfo]
     pagination: PaginationBody
 
+    def value(self) -> WorkflowPage:
+        """Return the page."""
+        return WorkflowPage(self.workflows, self.pagination.total, _number(self.pagination.next_cursor or None))
+
 
 class StepsAnswer(Struct):
     """A page of the steps of a workflow. ``next_cursor`` begins the next page; ``null``: this is the last one."""
 
     steps: list[StepRow]
     next_cursor: str | None
+
+    @classmethod
+    def of(cls, page: StepPage) -> Self:
+        """Return the answer that shows a page."""
+        return cls(page.steps, _cursor(page.next_after))
+
+    def value(self) -> StepPage:
+        """Return the page."""
+        return StepPage(self.steps, _number(self.next_cursor))
 
 
 class LevelAnswer(Struct):
@@ -73,6 +102,23 @@ class LevelAnswer(Struct):
     steps: list[LevelStep]
     total: Count
     next_cursor: str | None
+
+    @classmethod
+    def of(cls, level: Level) -> Self:
+        """Return the answer that shows a page of a level."""
+        return cls(level.steps, level.total, _cursor(level.next_after))
+
+    def value(self) -> Level:
+        """Return the page."""
+        return Level(self.steps, self.total, _number(self.next_cursor))
+
+
+def _cursor(number: int | None) -> str | None:
+    return None if number is None else str(number)
+
+
+def _number(cursor: str | None) -> int | None:
+    return None if cursor is None else int(cursor)
 
 
 class StepProgressBody(Struct):
@@ -126,31 +172,31 @@ _DONE: Final = frozenset({"completed", "skipped"})
 """States of steps that count as done."""
 
 
-class WorkflowStatusAnswer(Struct):
+class WorkflowStatusAnswer(Single[WorkflowStatus]):
     """The results of ended steps, and the current steps."""
 
     status: WorkflowStatus
 
 
-class WorkflowStatisticsAnswer(Struct):
+class WorkflowStatisticsAnswer(Single[WorkflowStatistics]):
     """Numbers of workflows by state and by age."""
 
     statistics: WorkflowStatistics
 
 
-class PropertiesAnswer(Struct):
+class PropertiesAnswer(Single[Properties]):
     """The shared properties of a workflow."""
 
     properties: Properties
 
 
-class NoteAnswer(Struct):
+class NoteAnswer(Single[Note]):
     """One note."""
 
     note: Note
 
 
-class NotesAnswer(Struct):
+class NotesAnswer(Single[list[Note]]):
     """The notes of a workflow or a job, oldest first."""
 
     notes: list[Note]

@@ -10,9 +10,10 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from ojster.core.errors import OjsterError
+from ojster.core.errors import InvalidRequest, NotFound, OjsterError, PayloadTooLarge
 from ojster.core.ids import ids_beginning_with, is_job_id
 from ojster.core.json_objects import Members, read_members, without_nulls
+from ojster.core.parsing import refuse_unknown
 from ojster.core.property_values import check_changes
 from ojster.core.tenant import NOBODY
 from ojster.core.turns import in_turns, read_aside
@@ -25,11 +26,11 @@ from ojster.jobs.transitions import ChangedJob
 from ojster.storage.call import Operation
 from ojster.storage.inbox import LARGE
 from ojster.storage.wakeups import WORKFLOWS, workflow_end_topic, workflow_topic
-from ojster.workflows import notes, properties
+from ojster.workflows import properties
+from ojster.workflows.calls import WorkflowCalls
 from ojster.workflows.definition import OF_DEFINITIONS, START_MEMBERS, Start, check_params, read_start
 from ojster.workflows.definition_service import DefinitionService
 from ojster.workflows.definitions import Named
-from ojster.workflows.notes import NewNote, Note
 from ojster.workflows.orchestrator_request import ORCHESTRATOR_MEMBER as ORCHESTRATOR
 from ojster.workflows.orchestrator_request import expand
 from ojster.workflows.plan.members import Problem, refusal_of
@@ -40,15 +41,17 @@ from ojster.workflows.plan.values import NewWorkflow
 from ojster.workflows.properties import Properties, PropertyChange
 from ojster.workflows.read import status, views
 from ojster.workflows.read.info import WorkflowInfo, WorkflowPage
+from ojster.workflows.read.levels import MOST_LEVEL_STEPS, Level, LevelRequest, show_levels
 from ojster.workflows.read.selection import WorkflowFilter, list_workflows
 from ojster.workflows.read.status import WorkflowStatistics, WorkflowStatus
-from ojster.workflows.read.step_pages import StepFilter, StepPage, list_steps
+from ojster.workflows.read.step_pages import MOST_STEPS, STEP_STATES, StepFilter, StepPage, list_steps
 from ojster.workflows.read.views import WorkflowCounts, WorkflowRequest
 from ojster.workflows.run import cancellation, control, creation, retry, suspensions
 from ojster.workflows.run.control import Review
 from ojster.workflows.run.dependencies import NewDependencies, add_dependencies
 from ojster.workflows.run.steps import StepAddress
 from ojster.workflows.run.suspensions import Resumption, WorkflowResumption
+from ojster.workflows.stored_workflow import ALL_STATES
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +61,7 @@ SMALL_WEIGHT: Final = 50
 A = TypeVar("A")
 
 
-class WorkflowService(CapabilityService):
+class WorkflowService(CapabilityService, WorkflowCalls):
     """Calls about workflows and their shared properties."""
 
     def __init__(
@@ -73,7 +76,8 @@ class WorkflowService(CapabilityService):
         self._definitions = definitions
         self._check_orchestrator = check_orchestrator
 
-    async def _check_workflow(self, workflow_id: str) -> None:
+    async def check(self, workflow_id: str) -> None:
+        """Raise ``NotFound`` if the caller's tenant has no such workflow."""
         if self.scope.tenant is not None:
             await self._workflow(WorkflowRequest(workflow_id, 0))
 
@@ -242,14 +246,44 @@ class WorkflowService(CapabilityService):
         ------
         NotFound
             The workflow does not exist.
+        InvalidRequest
+            The state is unknown.
         """
-        page = await self.database.read(list_steps, msgspec.structs.replace(chosen, tenant=self.scope.tenant))
+        refuse_unknown("state", chosen.state, STEP_STATES)
+        limit = min(chosen.limit, MOST_STEPS)
+        chosen = msgspec.structs.replace(chosen, tenant=self.scope.tenant, limit=limit)
+        page = await self.database.read(list_steps, chosen)
         if page is None:
             raise no_workflow(chosen.workflow_id)
         return page
 
+    async def level(self, asked: LevelRequest) -> Level:
+        """Return a page of the steps in one container of a workflow, with the arrows between them.
+
+        Raises
+        ------
+        NotFound
+            The workflow, or the container in it, does not exist.
+        """
+        limit = min(asked.limit, MOST_LEVEL_STEPS)
+        asked = msgspec.structs.replace(asked, tenant=self.scope.tenant, limit=limit)
+        page = await self.scope.look(show_levels, asked)
+        if page is None:
+            message = f"There is no workflow {asked.workflow_id} with a container {asked.number}."
+            raise NotFound(message, resource_type="workflow")
+        return page
+
     async def select(self, chosen: WorkflowFilter) -> WorkflowPage:
-        """Return a page of workflows, newest first, without their steps."""
+        """Return a page of workflows, newest first, without their steps.
+
+        Raises
+        ------
+        InvalidRequest
+            The state is unknown, or there are both ``params`` and an offset.
+        """
+        refuse_unknown("state", chosen.state, ALL_STATES)
+        if chosen.params and chosen.offset:
+            raise InvalidRequest("A list by 'params' has no offset. Go on with its 'next_cursor'.", field="offset")
         definition = None if chosen.definition is None else self.scope.named(chosen.definition)
         chosen = msgspec.structs.replace(chosen, tenant=self.scope.tenant, definition=definition)
         return await self.database.survey(list_workflows, chosen)
@@ -312,7 +346,10 @@ class WorkflowService(CapabilityService):
             The workflow or step does not exist, no job is suspended, or several are and the step is not named.
         Forbidden
             It is resumed with an error, and the caller may cancel only its own workflows.
+        PayloadTooLarge
+            The data are larger than the largest job.
         """
+        self._check_size(item.data)
         if item.failure is not None:
             await self._check_author(item.workflow_id)
         item = msgspec.structs.replace(item, by=self.scope.who)
@@ -326,7 +363,7 @@ class WorkflowService(CapabilityService):
         NotFound
             The workflow does not exist.
         """
-        await self._check_workflow(workflow_id)
+        await self.check(workflow_id)
         return accepted(await self.database.read(properties.read_all, workflow_id))
 
     async def change_properties(self, item: PropertyChange) -> Properties:
@@ -342,38 +379,8 @@ class WorkflowService(CapabilityService):
             The workflow has finished, would have too many properties, or the job has lost its lease.
         """
         check_changes(item.changes)
-        await self._check_workflow(item.workflow_id)
-        if item.worker_id is not None:
-            item = msgspec.structs.replace(item, worker_id=self.scope.named(item.worker_id))
-        return accepted(await self.database.run(properties.change, item))
-
-    async def add_note(self, item: NewNote) -> Note:
-        """Add a note to a job or a workflow, for people and other jobs to read.
-
-        Raises
-        ------
-        NotFound
-            The job or workflow does not exist.
-        PayloadTooLarge, Conflict
-            The note is too large, or there are too many.
-        """
-        if item.job_id is not None:
-            await self.scope.check_job(item.job_id)
-            item = msgspec.structs.replace(item, holder=self.scope.holder(item.holder))
-        else:
-            await self._check_workflow(item.workflow_id or "")
-        return accepted(await self.database.run(notes.add, item))
-
-    async def notes(self, workflow_id: str) -> list[Note]:
-        """Return the notes on a workflow and its jobs, oldest first.
-
-        Raises
-        ------
-        NotFound
-            The workflow does not exist.
-        """
-        await self._check_workflow(workflow_id)
-        return accepted(await self.database.read(notes.of_workflows, workflow_id))
+        await self.check(item.workflow_id)
+        return await self.scope.do(properties.change, self.scope.with_worker(item))
 
     async def status(self, workflow_id: str) -> WorkflowStatus:
         """Return the results of a workflow's ended steps, by branch and in order, and the steps under way.
@@ -383,7 +390,7 @@ class WorkflowService(CapabilityService):
         NotFound
             The workflow does not exist.
         """
-        await self._check_workflow(workflow_id)
+        await self.check(workflow_id)
         return accepted(await self.database.read(status.read_status, workflow_id))
 
     async def statistics(self, definition: str | None = None) -> WorkflowStatistics:
@@ -449,9 +456,13 @@ class WorkflowService(CapabilityService):
         """
         return await self._steered(address.workflow_id, retry.retry_steps, address)
 
+    def _check_size(self, data: bytes | None) -> None:
+        if (size := len(data or b"")) > (largest := self.database.settings.largest_job):
+            raise PayloadTooLarge(f"The result has {size} bytes (limit {largest}). Send less.")
+
     async def _steered(self, id: str, operation: Operation[A, str | OjsterError], argument: A) -> WorkflowInfo:
         self.scope.need_all_queues("A workflow")
-        await self._check_workflow(id)
+        await self.check(id)
         accepted(await self.database.run(operation, argument))
         return await self._workflow(WorkflowRequest(id))
 
@@ -472,23 +483,11 @@ class WorkflowService(CapabilityService):
         Forbidden
             It is resumed with an error, and the caller may cancel only its own jobs.
         """
+        self._check_size(data)
         await self.scope.check_job(job_id)
         if failure is not None:
             accepted((await self.scope.refuse_cancellation((job_id,))).get(job_id))
-        return accepted(
-            await self.database.run(suspensions.activate, Resumption(job_id, data, failure, self.scope.who))
-        )
-
-    async def notes_of_job(self, job_id: str) -> list[Note]:
-        """Return the notes on a job, oldest first.
-
-        Raises
-        ------
-        NotFound
-            The job does not exist.
-        """
-        await self.scope.check_job(job_id)
-        return accepted(await self.database.read(notes.of_jobs, job_id))
+        return await self.scope.do(suspensions.activate, Resumption(job_id, data, failure, self.scope.who))
 
 
 def _without_definition(name: str) -> Problem:

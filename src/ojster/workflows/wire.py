@@ -2,38 +2,98 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
 
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
+from ojster.core.calls import Arguments
+from ojster.core.errors import InvalidRequest
+from ojster.core.parsing import read_value
+from ojster.core.property_values import Changes
 from ojster.core.wire import ChangesBody, Count, Identifier, Json, Milliseconds
+from ojster.jobs.failure import Failure, parse_failure
 from ojster.jobs.policy_wire import RetryPolicyBody
 
 
-class PropertiesBody(ChangesBody):
+class PropertiesBody(ChangesBody, Arguments):
     """Changes of a workflow's properties. With ``job_id``, the worker must hold the lease of that job."""
 
     job_id: str | None = None
     worker_id: Identifier | None = None
     attempt: Count | None = None
 
+    @classmethod
+    def of(cls, changes: Changes, **worker: Any) -> Self:
+        """Return the body for changes."""
+        return cls(dict(changes.set), list(changes.delete), dict(changes.expected), **worker)
 
-class ResumeBody(Struct):
-    """Resumes a suspended job with ``result``, any JSON value, or with ``error``, the reason why there is no result.
+    def arguments(self, now: int) -> Mapping[str, Any]:
+        """Return the changes, and who makes them."""
+        changes = Changes(self.set, tuple(self.delete), self.expected)
+        return {"changes": changes, "job_id": self.job_id, "worker_id": self.worker_id, "attempt": self.attempt}
 
-    ``step`` is the path of the step, if several steps of a workflow are suspended.
-    """
+
+class ActivationBody(Arguments):
+    """Resumes a suspended job with ``result``, any JSON value, or with ``error``, the reason why there is no result."""
 
     result: Raw | UnsetType = UNSET
     error: str | dict[str, Json] | None = None
+
+    @classmethod
+    def of(cls, data: bytes | None, failure: Failure | None, **more: Any) -> Self:
+        """Return the body for a result or a failure."""
+        error = None if failure is None else msgspec.to_builtins(failure)
+        return cls(UNSET if data is None or error is not None else Raw(data), error, **more)
+
+    def arguments(self, now: int) -> Mapping[str, Any]:
+        """Return the result as JSON, or the failure.
+
+        Raises
+        ------
+        InvalidRequest
+            The body has both, or one of them is malformed.
+        """
+        if self.error is not None and self.result is not UNSET:
+            raise InvalidRequest("The body has both 'result' and 'error'. Send only one of them.", field="error")
+        if self.result is not UNSET:
+            read_value(self.result, "result")
+        error = {"code": "resumed_with_error", "message": self.error} if isinstance(self.error, str) else self.error
+        return {
+            "data": None if self.result is UNSET else bytes(self.result),
+            "failure": None if error is None else msgspec.structs.replace(parse_failure(error), retryable=False),
+        }
+
+
+class ResumeBody(ActivationBody):
+    """Resumes a suspended job of a workflow; ``step`` is its path, if several steps are suspended."""
+
     step: str | None = None
 
+    def arguments(self, now: int) -> Mapping[str, Any]:
+        """Return the result as JSON, or the failure, and the step."""
+        return {**super().arguments(now), "step": self.step}
 
-class NoteBody(Struct):
-    """A note: any JSON value. A worker can name itself and its attempt; it must then hold the lease of the job."""
+
+class NoteBody(Arguments):
+    """A note: any JSON value."""
 
     note: Raw
+
+    @classmethod
+    def of(cls, note: bytes, **worker: Any) -> Self:
+        """Return the body for a note."""
+        return cls(Raw(note), **worker)
+
+    def arguments(self, now: int) -> Mapping[str, Any]:
+        """Return the note as JSON, and who adds it."""
+        return {**super().arguments(now), "note": bytes(self.note)}
+
+
+class JobNoteBody(NoteBody):
+    """A note of a job. A worker can name itself and its attempt; it must then hold the lease of the job."""
+
     worker_id: Identifier | None = None
     attempt: Count | None = None
 
@@ -82,7 +142,7 @@ class DefinitionBody(Struct):
     retry: RetryPolicyBody | UnsetType = UNSET
 
 
-class ReviewBody(Struct):
+class ReviewBody(Arguments):
     """A review of a step that needs an approval. ``action`` or ``notes`` is required."""
 
     action: Literal["approve", "reject"] | None = None
@@ -90,18 +150,7 @@ class ReviewBody(Struct):
     author: Annotated[str, Meta(max_length=255)] | None = None
 
 
-class DependenciesBody(Struct, forbid_unknown_fields=True):
+class DependenciesBody(Arguments, forbid_unknown_fields=True):
     """Ids of steps of the same graph that a step is to wait for, too."""
 
-    depends_on: Annotated[list[str], Meta(min_length=1, max_length=1_000)]
-
-
-DEPENDENCIES: Final = msgspec.json.Decoder(DependenciesBody)
-
-RESUME: Final = msgspec.json.Decoder(ResumeBody)
-
-NOTE: Final = msgspec.json.Decoder(NoteBody)
-
-PROPERTIES: Final = msgspec.json.Decoder(PropertiesBody)
-
-REVIEW: Final = msgspec.json.Decoder(ReviewBody)
+    depends_on: Annotated[tuple[str, ...], Meta(min_length=1, max_length=1_000)]

@@ -288,7 +288,7 @@ def activate_job(job_id: str, url: str, result: str | None, error: str | None, a
 def show_notes(job_id: str, url: str, as_json: bool) -> None:
     """Show the notes on a job, oldest first."""
     job_id = full_id(url, job_id)
-    notes = ask(url, lambda client: client.workflows.notes_of_job(job_id))
+    notes = ask(url, lambda client: client.notes.of_job(job_id))
     if as_json:
         print_json({"notes": notes})
         return

@@ -33,7 +33,6 @@ from ojster.core.json_objects import read_members
 from ojster.core.property_values import Changes
 from ojster.core.settings import ServiceSettings
 from ojster.core.timestamps import parse_timestamp
-from ojster.workflows.notes import NewNote
 from ojster.workflows.plan.request import refuse_unknown
 from ojster.workflows.plan.rules import CONTAINERS
 from ojster.workflows.properties import PropertyChange
@@ -422,10 +421,10 @@ def show_statistics(url: str, definition: str | None, as_json: bool) -> None:
 def show_notes(workflow_id: str, url: str, add: str | None, as_json: bool) -> None:
     """Show the notes on a workflow and its jobs, oldest first, or add a note."""
     if add is not None:
-        note = NewNote(msgspec.json.encode(parameter(f"x={add}")[1]), workflow_id=workflow_id)
-        done("Noted.", as_json, ask(url, lambda client: client.workflows.add_note(note)))
+        note = msgspec.json.encode(parameter(f"x={add}")[1])
+        done("Noted.", as_json, ask(url, lambda client: client.notes.add_to_workflow(workflow_id, note)))
         return
-    notes = ask(url, lambda client: client.workflows.notes(workflow_id))
+    notes = ask(url, lambda client: client.notes.of_workflow(workflow_id))
     if as_json:
         print_json({"notes": notes})
         return

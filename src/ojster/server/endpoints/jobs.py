@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from ojster.core.access import CANCEL, CANCEL_OR_DEQUEUE, DEQUEUE, ENQUEUE, INSPECT
-from ojster.core.errors import Conflict, InvalidRequest, NotFound, OjsterError, PayloadTooLarge, QueueFull, WaitTimedOut
+from ojster.core.errors import Conflict, InvalidRequest, NotFound, OjsterError, QueueFull, WaitTimedOut
 from ojster.core.ids import is_job_id
 from ojster.core.job import Job
 from ojster.core.job_flags import RESULT_PRUNED
@@ -26,7 +26,6 @@ from ojster.jobs import answer_wire
 from ojster.jobs.answer_wire import (
     AdjustedAnswer,
     CancelledJobAnswer,
-    ChangedJobAnswer,
     CheckpointAnswer,
     DeletedCheckpointAnswer,
     EnqueuedAnswer,
@@ -36,12 +35,10 @@ from ojster.jobs.answer_wire import (
     ProgressAnswer,
     ResultAnswer,
     show_cancelled,
-    show_changed,
     show_checkpoint,
 )
 from ojster.jobs.bulk import KeyedPush
 from ojster.jobs.checkpoints import NewCheckpoint
-from ojster.jobs.failure import Failure, parse_failure
 from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.filters import filter_of
 from ojster.jobs.idempotency import Reply
@@ -72,7 +69,6 @@ from ojster.server.endpoints.bulk import key_of
 from ojster.server.pages import page_of, pagination, wait_ms, whole
 from ojster.server.request import HttpRequest
 from ojster.server.route import BASE, PAGE, Route, location
-from ojster.workflows.wire import RESUME, ResumeBody
 
 T = TypeVar("T")
 
@@ -238,41 +234,6 @@ async def adjust_job(request: HttpRequest) -> Answer:
     )
 
 
-async def activate_job(request: HttpRequest) -> Answer:
-    """Activate a pending job: make it available, or, if it is suspended, resume it with a ``result`` or ``error``."""
-    data, failure, _ = await read_resumption(request)
-    changed = await request.service.workflows.activate(request.path["id"], data, failure)
-    shown = show_changed(changed)
-    shown.activated_at = format_timestamp(changed.job.enqueued_at or 0)
-    return Answer(encode(ChangedJobAnswer(shown)))
-
-
-async def read_resumption(request: HttpRequest) -> tuple[bytes | None, Failure | None, str | None]:
-    """Read the optional body of a resumption, and return its result, its failure and the path of its step.
-
-    The result is JSON. Each value is ``None`` if the body does not contain it.
-
-    Raises
-    ------
-    InvalidRequest
-        The body is malformed, or has both a result and an error.
-    PayloadTooLarge
-        The result is larger than the largest job.
-    """
-    body = request.decode(await request.optional_body() or b"{}", RESUME)
-    failure = None
-    if body.error is not None:
-        if body.result is not msgspec.UNSET:
-            raise InvalidRequest("The body has both 'result' and 'error'. Send only one of them.", field="error")
-        error = {"code": "resumed_with_error", "message": body.error} if isinstance(body.error, str) else body.error
-        failure = msgspec.structs.replace(parse_failure(error), retryable=False)
-    if body.result is not msgspec.UNSET:
-        read_value(body.result, "result")
-        if len(body.result) > (largest := request.service.database.settings.largest_job):
-            raise PayloadTooLarge(f"The result has {len(body.result)} bytes (limit {largest}). Send less.")
-    return None if body.result is msgspec.UNSET else bytes(body.result), failure, body.step
-
-
 async def report_progress(request: HttpRequest) -> Answer:
     """Report the progress of a job, and extend its lease. For a job that is not active, nothing changes."""
     return await _report(request, request.path["id"], await request.read(PROGRESS))
@@ -382,16 +343,6 @@ ROUTES: Final = (
     Route("PATCH", f"{BASE}/jobs/{{id}}", adjust_job, "Jobs", AdjustmentBody, AdjustedAnswer, needs=CANCEL),
     Route("DELETE", f"{BASE}/jobs/{{id}}", cancel_job, "Jobs", answer=CancelledJobAnswer, needs=CANCEL),
     Route("POST", f"{BASE}/jobs/{{id}}/cancel", cancel_job, "Jobs", answer=CancelledJobAnswer, needs=CANCEL),
-    Route(
-        "POST",
-        f"{BASE}/jobs/{{id}}/activate",
-        activate_job,
-        "Jobs",
-        ResumeBody,
-        ChangedJobAnswer,
-        large=True,
-        needs=CANCEL,
-    ),
     Route("PUT", f"{BASE}/jobs/{{id}}/progress", report_progress, "Jobs", ProgressBody, ProgressAnswer, needs=DEQUEUE),
     Route(
         "POST",

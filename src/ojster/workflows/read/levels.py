@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
+from ojster.core.calls import SET_BY_SERVICE
 from ojster.storage.transaction import Transaction
 from ojster.workflows.node import TWO_PART, Kind, Node
 from ojster.workflows.read.step_pages import SELECT_STEPS, StepRow, describe, node_of
@@ -26,13 +27,16 @@ MOST_LEVEL_STEPS: Final = 500
 
 
 class LevelRequest(msgspec.Struct, frozen=True):
-    """The container whose steps to show by its ``number``, 0 for the workflow, from the position ``after`` on."""
+    """The container whose steps to show by its ``number``, 0 for the workflow, from the position ``after`` on.
+
+    A ``limit`` of more than ``MOST_LEVEL_STEPS`` counts as that.
+    """
 
     workflow_id: str
-    number: int = 0
-    after: int = -1
-    limit: int = DEFAULT_LEVEL_STEPS
-    tenant: str | None = None
+    number: Annotated[int, msgspec.Meta(ge=0, lt=10**9)] = msgspec.field(name="of", default=0)
+    after: Annotated[int, msgspec.Meta(ge=-1, lt=10**9)] = msgspec.field(name="cursor", default=-1)
+    limit: Annotated[int, msgspec.Meta(ge=1, lt=10**9)] = DEFAULT_LEVEL_STEPS
+    tenant: Annotated[str | None, SET_BY_SERVICE] = None
 
 
 class LevelStep(StepRow):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
+from ojster.core.calls import SET_BY_SERVICE
 from ojster.core.json_objects import is_same_json
 from ojster.storage.transaction import Transaction
 from ojster.workflows.read.info import WorkflowPage
@@ -35,10 +36,10 @@ class WorkflowFilter(msgspec.Struct, frozen=True):
     state: str | None = None
     type: str | None = None
     name: str | None = None
-    before: int | None = None
-    limit: int = DEFAULT_PAGE
-    offset: int = 0
-    tenant: str | None = None
+    before: Annotated[int, msgspec.Meta(ge=0, lt=10**18)] | None = msgspec.field(name="cursor", default=None)
+    limit: Annotated[int, msgspec.Meta(ge=1, lt=10**9)] = DEFAULT_PAGE
+    offset: Annotated[int, msgspec.Meta(ge=0, lt=10**9)] = 0
+    tenant: Annotated[str | None, SET_BY_SERVICE] = None
     definition: str | None = None
     target: str | None = None
     waiting_for: WaitingFor | None = None

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
+from ojster.core.calls import SET_BY_SERVICE
 from ojster.core.job import last_error
 from ojster.core.timestamps import format_optional
 from ojster.storage.transaction import Transaction
@@ -63,7 +64,7 @@ class StepFilter(msgspec.Struct, frozen=True):
     after:
         Only steps with greater numbers.
     limit:
-        Maximum number of steps.
+        Maximum number of steps; more than ``MOST_STEPS`` count as that.
     is_held:
         Only steps whose jobs wait for an answer, a time or a resumption.
     search:
@@ -72,11 +73,11 @@ class StepFilter(msgspec.Struct, frozen=True):
 
     workflow_id: str
     state: str | None = None
-    after: int = 0
-    limit: int = DEFAULT_STEPS
-    tenant: str | None = None
-    is_held: bool = False
-    search: str = ""
+    after: Annotated[int, msgspec.Meta(ge=0, lt=10**18)] = msgspec.field(name="cursor", default=0)
+    limit: Annotated[int, msgspec.Meta(ge=1, lt=10**9)] = DEFAULT_STEPS
+    tenant: Annotated[str | None, SET_BY_SERVICE] = None
+    is_held: bool = msgspec.field(name="held", default=False)
+    search: Annotated[str, msgspec.Meta(max_length=MAX_SEARCH_CHARS)] = ""
 
 
 class StepRow(msgspec.Struct, omit_defaults=True):

@@ -8,10 +8,11 @@ Spec: ojs-http-binding 7.8
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
+from ojster.core.calls import SET_BY_SERVICE
 from ojster.core.errors import Conflict, OjsterError
 from ojster.core.job import Job
 from ojster.core.json_objects import read_members
@@ -78,7 +79,7 @@ class WorkflowResumption(msgspec.Struct, frozen=True):
     step: str | None = None
     data: bytes | None = None
     failure: Failure | None = None
-    by: str | None = None
+    by: Annotated[str | None, SET_BY_SERVICE] = None
 
 
 _encode: Final = msgspec.json.Encoder().encode
