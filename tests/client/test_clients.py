@@ -35,9 +35,11 @@ from ojster.events.channel import Channel
 from ojster.events.wire import SubscriptionBody, SubscriptionPatchBody
 from ojster.fleet.workers import Heartbeat
 from ojster.jobs.bulk import Action
+from ojster.jobs.checkpoints import NewCheckpoint
 from ojster.jobs.claim_policy import Claim
 from ojster.jobs.failure import Failure
 from ojster.jobs.filter_walk import JobFilter
+from ojster.jobs.interventions import Adjustment, DeadLetterRetry
 from ojster.jobs.messages import Acknowledgement, FailureReport, Progress, Release
 from ojster.jobs.queries import Page
 from ojster.queues.wire import PoolBody, QueueConfigBody
@@ -303,6 +305,33 @@ async def test_notes(client: Client) -> None:
     with pytest.raises(Conflict):
         await client.notes.add_to_job(pushed.job.id, b"3", "another")
     assert [bytes(note.note) for note in await client.notes.of_job(pushed.job.id)] == [b"[2]"]
+
+
+async def test_a_job_is_examined_changed_and_run_again(client: Client, service: Service) -> None:
+    (pushed,) = await client.jobs.enqueue([request("t", 1, queue="q", retry={"max_attempts": 1})])
+    id = pushed.job.id
+    assert (await client.jobs.explain(id)).job_id == id
+    adjusted = await client.jobs.adjust(Adjustment(id, to=7))
+    assert (adjusted.job.priority, adjusted.previous_priority, adjusted.by) == (7, 0, 7)
+    await client.jobs.save_checkpoint(NewCheckpoint(id, b'{"page": 7}'))
+    saved = await client.jobs.find_checkpoint(id)
+    assert (saved.job_id, msgspec.json.decode(saved.state), saved.sequence) == (id, {"page": 7}, 1)
+    (job,) = await client.jobs.fetch(Claim(("q",), worker_id="w"))
+    await client.jobs.fail([FailureReport(id, Failure("E", "m"), "w", job.attempt)])
+    again = await client.jobs.retry_dead(id, DeadLetterRetry(id, [2], "r"))
+    assert (again.args, again.queue, again.state) == ([2], "r", "available")
+    await client.jobs.cancel(id)
+    retried = await client.jobs.retry(id)
+    assert (retried.id, retried.state, retried.attempt) == (id, "available", 0)
+    with pytest.raises(Conflict):
+        await client.jobs.retry(id)
+    with pytest.raises(Conflict):
+        await client.jobs.delete_dead(id)
+    entries = len(await service.jobs.history(id))
+    assert await client.jobs.purge_history(id) == entries
+    made = await client.workflows.create(read_members(GRAPH))
+    ids = [step.job_id for step in made.walk() if isinstance(step.job_id, str)]
+    assert await client.jobs.lineage(ids[0]) == await service.jobs.lineage(ids[0])
 
 
 async def test_queues_and_workers(client: Client) -> None:

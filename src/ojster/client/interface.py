@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from typing import Protocol
 
 from ojster.agents.calls import AgentCalls
 from ojster.audit.calls import AuditCalls
 from ojster.collections.calls import CollectionCalls
-from ojster.core.errors import OjsterError
-from ojster.core.job import Job
 from ojster.core.json_objects import Members
 from ojster.events.calls import EventCalls, WebhookCalls
 from ojster.files.file import File, NewFile
@@ -17,16 +15,8 @@ from ojster.fleet.calls import FleetCalls
 from ojster.insight.calls import TaskCalls
 from ojster.jobs.bulk import Action
 from ojster.jobs.bulk_service import Sweep
-from ojster.jobs.calls import JobTypeCalls
-from ojster.jobs.checkpoints import NewCheckpoint
-from ojster.jobs.claim_policy import Claim
-from ojster.jobs.explanation import Explanation
+from ojster.jobs.calls import JobCalls, JobTypeCalls
 from ojster.jobs.filter_walk import JobFilter
-from ojster.jobs.history import Entry
-from ojster.jobs.messages import Acknowledgement, FailureReport, Progress, Release
-from ojster.jobs.push import Pushed
-from ojster.jobs.queries import JobPage, Page
-from ojster.jobs.transitions import ChangedJob
 from ojster.queues.calls import PoolCalls, QueueCalls, RateLimitCalls
 from ojster.schedules.calls import ScheduleCalls
 from ojster.tenancy.calls import TenantCalls, TokenCalls
@@ -34,63 +24,6 @@ from ojster.workflows.calls import NoteCalls, WorkflowCalls
 from ojster.workflows.definition import Definition
 from ojster.workflows.definitions import Deletion, Named
 from ojster.workflows.flow_calls import FlowCalls
-
-
-class JobCalls(Protocol):
-    """Calls about jobs."""
-
-    async def enqueue(self, requests: Sequence[Members]) -> list[Pushed]:
-        """Push jobs, all or none."""
-
-    async def fetch(self, request: Claim, wait: float = 0.0) -> list[Job]:
-        """Claim jobs. If none is available, wait for one, at most ``wait`` seconds (long poll)."""
-
-    async def acknowledge(self, items: Sequence[Acknowledgement]) -> Sequence[Job | OjsterError]:
-        """Complete jobs."""
-
-    async def acknowledge_and_fetch(
-        self, items: Sequence[Acknowledgement], request: Claim
-    ) -> tuple[Sequence[Job | OjsterError], list[Job] | OjsterError]:
-        """Complete jobs, and claim further ones after that; return the outcomes, and the jobs or why there are none."""
-
-    async def fail(self, items: Sequence[FailureReport]) -> Sequence[Job | OjsterError]:
-        """Report failed attempts."""
-
-    async def release(self, items: Sequence[Release]) -> Sequence[Job | OjsterError]:
-        """Release claimed jobs that have neither completed nor failed."""
-
-    async def report(self, item: Progress) -> object:
-        """Record a job's progress."""
-
-    async def save_checkpoint(self, item: NewCheckpoint) -> object:
-        """Save a job's checkpoint, replacing the previous one."""
-
-    async def find(self, job_id: str) -> Job:
-        """Return a job."""
-
-    async def wait_for(self, job_id: str, wait: float) -> Job:
-        """Wait until a job has finished, at most ``wait`` seconds, and return it in its current state."""
-
-    async def cancel(self, job_id: str) -> ChangedJob:
-        """Cancel an unfinished job."""
-
-    async def adjust_priority(self, job_id: str, by: int) -> Job:
-        """Set the priority of an unfinished job to its original priority plus ``by``."""
-
-    async def select(self, chosen: JobFilter = ..., page: Page = ...) -> JobPage:
-        """Return a page of jobs."""
-
-    async def history(self, job_id: str) -> list[Entry]:
-        """Return a job's history, oldest entry first."""
-
-    async def explain(self, job_id: str) -> Explanation:
-        """Return why a job waits."""
-
-    async def retry_dead(self, job_id: str) -> Job:
-        """Run a discarded job again."""
-
-    async def delete_dead(self, job_id: str) -> object:
-        """Delete a discarded job."""
 
 
 class BulkCalls(Protocol):

@@ -31,9 +31,9 @@ from ojster.core.wire import Json, changes_body
 from ojster.jobs.bulk import Action
 from ojster.jobs.bulk_service import Sweep
 from ojster.jobs.bulk_wire import BatchAnswer
+from ojster.jobs.calls import JobCalls
 from ojster.jobs.checkpoints import NewCheckpoint
 from ojster.jobs.claim_policy import Claim
-from ojster.jobs.explanation import Explanation
 from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.history import Entry
 from ojster.jobs.history_wire import HistoryAnswer, read_entry
@@ -44,7 +44,6 @@ from ojster.jobs.queries import JobPage, Page
 from ojster.jobs.transitions import ChangedJob
 from ojster.jobs.wire import (
     AckBody,
-    AdjustmentBody,
     BulkSteeringBody,
     CheckpointBody,
     FetchBody,
@@ -61,7 +60,7 @@ MAX_SWEEP_SECONDS: Final = 3_600.0
 _encode: Final = msgspec.json.Encoder().encode
 
 
-class RemoteJobs(RemoteCapability):
+class RemoteJobs(RemoteCapability, JobCalls):
     """Calls about jobs.
 
     Attributes
@@ -106,13 +105,6 @@ class RemoteJobs(RemoteCapability):
         """Cancel an unfinished job."""
         return _steered((await self._connection.call("DELETE", f"/jobs/{quote(job_id, safe='')}"))["job"])
 
-    async def adjust_priority(self, job_id: str, by: int) -> Job:
-        """Set the priority of an unfinished job to the priority of its push plus ``by``."""
-        answer = await self._connection.call(
-            "PATCH", f"/jobs/{quote(job_id, safe='')}", AdjustmentBody(priority_adjustment=by)
-        )
-        return job_of(answer["job"])
-
     async def select(self, chosen: JobFilter = JobFilter(), page: Page = Page()) -> JobPage:  # noqa: B008  (frozen)
         """Return a page of jobs, filtered by states, queue, type, last error, cron job, and dead letters.
 
@@ -136,18 +128,6 @@ class RemoteJobs(RemoteCapability):
         """Return the events of a job, oldest first."""
         path = f"/jobs/{quote(job_id, safe='')}/history?limit=1000"
         return [read_entry(shown) for shown in (await self._connection.ask(HistoryAnswer, "GET", path)).events]
-
-    async def explain(self, job_id: str) -> Explanation:
-        """Return why a job waits."""
-        return await self._connection.ask(Explanation, "GET", f"/jobs/{quote(job_id, safe='')}/explanation")
-
-    async def retry_dead(self, job_id: str) -> Job:
-        """Retry a discarded job."""
-        return job_of((await self._connection.call("POST", f"/dead-letter/{quote(job_id, safe='')}/retry"))["job"])
-
-    async def delete_dead(self, job_id: str) -> None:
-        """Delete a discarded job."""
-        await self._connection.call("DELETE", f"/dead-letter/{quote(job_id, safe='')}")
 
     async def fetch(self, request: Claim, wait: float = 0.0) -> list[Job]:
         """Claim jobs; wait up to ``wait`` seconds for the first one.

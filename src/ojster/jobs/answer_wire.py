@@ -7,11 +7,13 @@ from typing import Annotated, Literal, Self
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
+from ojster.core.calls import Whole
 from ojster.core.job import Job
 from ojster.core.states import JobState
-from ojster.core.timestamps import format_optional, format_timestamp
+from ojster.core.timestamps import format_optional, format_timestamp, parse_timestamp
 from ojster.core.wire import Count, Json, NumberedPaginationBody, PaginationBody, Timestamp
 from ojster.jobs.checkpoints import Checkpoint
+from ojster.jobs.interventions import Adjusted
 from ojster.jobs.job_json import from_json, to_json
 from ojster.jobs.policy_wire import RetryPolicyBody
 from ojster.jobs.transitions import ChangedJob
@@ -90,12 +92,38 @@ class AdjustedAnswer(Struct):
     priority_adjustment: int
     job: Raw
 
+    @classmethod
+    def of(cls, done: Adjusted) -> Self:
+        """Return the answer that shows a job with a new priority."""
+        job = done.job
+        return cls(job.id, job.priority, done.previous_priority, done.by, Raw(to_json(job)))
+
+    def value(self) -> Adjusted:
+        """Return the job, and what its priority was before."""
+        return Adjusted(from_json(bytes(self.job)), self.priority_adjustment, self.previous_priority)
+
 
 class RevivedAnswer(Struct):
     """A dead letter that runs again."""
 
     job: JobBody
     re_enqueued_at: Timestamp
+
+
+class EncodedRevivedAnswer(Struct):
+    """``RevivedAnswer`` with the JSON of the job as the database has it."""
+
+    job: Raw
+    re_enqueued_at: Timestamp
+
+    @classmethod
+    def of(cls, job: Job) -> Self:
+        """Return the answer that shows a job that runs again."""
+        return cls(Raw(to_json(job)), format_timestamp(job.enqueued_at or 0))
+
+    def value(self) -> Job:
+        """Return the job."""
+        return from_json(bytes(self.job))
 
 
 class JobsAnswer(Struct):
@@ -229,13 +257,16 @@ class CheckpointAnswer(CheckpointInfo, kw_only=True):
 
     checkpoint: CheckpointInfo
 
+    @classmethod
+    def of(cls, saved: Checkpoint) -> Self:
+        """Return the answer that shows a checkpoint."""
+        at = format_timestamp(saved.created_at)
+        shown = CheckpointInfo(saved.job_id, Raw(saved.state), saved.sequence, at)
+        return cls(**msgspec.structs.asdict(shown), checkpoint=shown)
 
-def show_checkpoint(checkpoint: Checkpoint) -> CheckpointAnswer:
-    """Return the JSON form of a checkpoint."""
-    shown = CheckpointInfo(
-        checkpoint.job_id, Raw(checkpoint.state), checkpoint.sequence, format_timestamp(checkpoint.created_at)
-    )
-    return CheckpointAnswer(**msgspec.structs.asdict(shown), checkpoint=shown)
+    def value(self) -> Checkpoint:
+        """Return the checkpoint."""
+        return Checkpoint(self.job_id, bytes(self.state), self.sequence, parse_timestamp(self.created_at))
 
 
 class DeletedCheckpointAnswer(Struct):
@@ -350,7 +381,7 @@ class CancelledAnswer(Struct):
     previous_state: State
 
 
-class RetriedAnswer(Struct):
+class RetriedAnswer(Whole):
     """A job that an operator runs again."""
 
     id: str

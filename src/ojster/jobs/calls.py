@@ -1,17 +1,151 @@
-"""Calls about the defaults of job types, as a service, a server and its client have them."""
+"""Calls about jobs and the defaults of job types, as a service, a server and its client have them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
-from ojster.core.access import ENQUEUE
+from ojster.core.access import CANCEL, ENQUEUE
 from ojster.core.calls import Call, Calls, Deletion, Handled, Listing
+from ojster.core.errors import OjsterError
+from ojster.core.job import Job
 from ojster.core.json_objects import Members
+from ojster.jobs.answer_wire import (
+    AdjustedAnswer,
+    CheckpointAnswer,
+    DeletedJobAnswer,
+    EncodedRevivedAnswer,
+    RetriedAnswer,
+    RevivedAnswer,
+)
+from ojster.jobs.checkpoints import Checkpoint, NewCheckpoint
+from ojster.jobs.claim_policy import Claim
+from ojster.jobs.explanation import Explanation
+from ojster.jobs.filter_walk import JobFilter
+from ojster.jobs.history import Entry, Lineage
+from ojster.jobs.history_wire import ExplanationAnswer, LineageAnswer, PurgedHistoryAnswer
+from ojster.jobs.interventions import Adjusted, Adjustment, DeadLetterRetry
 from ojster.jobs.job_type_wire import DeletedJobTypeAnswer, JobTypeAnswer, JobTypeBody, JobTypesAnswer
 from ojster.jobs.job_types import JobTypeDefaults
+from ojster.jobs.messages import Acknowledgement, FailureReport, Progress, Release
+from ojster.jobs.push import Pushed
+from ojster.jobs.queries import JobPage, Page
+from ojster.jobs.transitions import ChangedJob
+from ojster.jobs.wire import AdjustmentBody, DeadLetterRetryBody
 
+_JOBS: Final = "Jobs"
+_HISTORY: Final = "History"
+_DEAD: Final = "Dead letters"
+_JOB: Final = "/jobs/{id}"
 _TAG: Final = "Job types"
 _ONE: Final = "/job-types/{type}"
+
+
+class JobCalls(Calls):
+    """Calls about jobs. The endpoints of those that raise ``NotImplementedError`` here are written by hand."""
+
+    async def enqueue(self, requests: Sequence[Members]) -> list[Pushed]:
+        """Push jobs, all or none."""
+        raise NotImplementedError
+
+    async def fetch(self, request: Claim, wait: float = 0.0) -> list[Job]:
+        """Claim jobs. If none is available, wait for one, at most ``wait`` seconds (long poll)."""
+        raise NotImplementedError
+
+    async def acknowledge(self, items: Sequence[Acknowledgement]) -> Sequence[Job | OjsterError]:
+        """Complete jobs."""
+        raise NotImplementedError
+
+    async def acknowledge_and_fetch(
+        self, items: Sequence[Acknowledgement], request: Claim
+    ) -> tuple[Sequence[Job | OjsterError], list[Job] | OjsterError]:
+        """Complete jobs, and claim further ones after that; return the outcomes, and the jobs or why there are none."""
+        raise NotImplementedError
+
+    async def fail(self, items: Sequence[FailureReport]) -> Sequence[Job | OjsterError]:
+        """Report failed attempts."""
+        raise NotImplementedError
+
+    async def release(self, items: Sequence[Release]) -> Sequence[Job | OjsterError]:
+        """Release claimed jobs that have neither completed nor failed."""
+        raise NotImplementedError
+
+    async def report(self, item: Progress) -> object:
+        """Record a job's progress."""
+        raise NotImplementedError
+
+    async def save_checkpoint(self, item: NewCheckpoint) -> object:
+        """Save a job's checkpoint, replacing the previous one."""
+        raise NotImplementedError
+
+    async def find(self, job_id: str) -> Job:
+        """Return a job."""
+        raise NotImplementedError
+
+    async def wait_for(self, job_id: str, wait: float) -> Job:
+        """Wait until a job has finished, at most ``wait`` seconds, and return it in its current state."""
+        raise NotImplementedError
+
+    async def cancel(self, job_id: str) -> ChangedJob:
+        """Cancel an unfinished job."""
+        raise NotImplementedError
+
+    async def select(self, chosen: JobFilter = JobFilter(), page: Page = Page()) -> JobPage:  # noqa: B008  (frozen)
+        """Return a page of jobs."""
+        raise NotImplementedError
+
+    async def history(self, job_id: str) -> list[Entry]:
+        """Return a job's history, oldest entry first."""
+        raise NotImplementedError
+
+    async def adjust_priority(self, job_id: str, by: int) -> Job:
+        """Set the priority of an unfinished job to its original priority plus ``by``; raises as ``adjust`` does."""
+        return (await self.adjust(Adjustment(job_id, by))).job
+
+    @Call("PATCH", _JOB, "adjust_job", _JOBS, AdjustedAnswer, body=AdjustmentBody, needs=CANCEL)
+    async def adjust(self, change: Adjustment) -> Adjusted:
+        """Set the ``priority`` of a waiting job, or raise or lower it by ``priority_adjustment``.
+
+        Only administrators may raise it.
+        """
+
+    @Call("POST", "/admin/jobs/{id}/retry", "retry_admin_job", "Operators", RetriedAnswer)
+    async def retry(self, job_id: str) -> RetriedAnswer:
+        """Run a discarded or cancelled job again, with attempts and errors reset."""
+
+    @Call("GET", f"{_JOB}/checkpoint", "find_checkpoint", _JOBS, CheckpointAnswer)
+    async def find_checkpoint(self, job_id: str) -> Checkpoint:
+        """Show the checkpoint of a job."""
+
+    @Call("GET", f"{_JOB}/explanation", "explain_job", _HISTORY, ExplanationAnswer, documented=Explanation)
+    async def explain(self, job_id: str) -> Explanation:
+        """Say why a job waits: a pause, a limit, no worker that can run it, its turn, or a time."""
+
+    @Call("DELETE", f"{_JOB}/history", "purge_history", _HISTORY, PurgedHistoryAnswer)
+    async def purge_history(self, job_id: str) -> int:
+        """Delete the execution history of a job up to now."""
+
+    @Call("GET", f"{_JOB}/lineage", "show_lineage", _HISTORY, LineageAnswer)
+    async def lineage(self, job_id: str) -> Lineage:
+        """Show the predecessors and successors of a job in its workflow."""
+
+    @Call(
+        "POST",
+        "/dead-letter/{id}/retry",
+        "retry_dead_letter",
+        _DEAD,
+        EncodedRevivedAnswer,
+        documented=RevivedAnswer,
+        body=DeadLetterRetryBody,
+        may_be_empty=True,
+        needs=CANCEL,
+    )
+    async def retry_dead(self, job_id: str, revival: DeadLetterRetry | None = None) -> Job:
+        """Run a discarded job again with attempts and errors reset; ``override`` replaces arguments or options."""
+
+    @Deletion("DELETE", "/dead-letter/{id}", "delete_dead_letter", _DEAD, DeletedJobAnswer)
+    async def delete_dead(self, job_id: str) -> None:
+        """Delete a discarded job permanently."""
 
 
 class JobTypeCalls(Calls):

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
 
+import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from ojster.core.tenant import called
 from ojster.core.timestamps import format_timestamp, parse_timestamp
 from ojster.core.wire import Count, Json, PaginationBody, Timestamp
+from ojster.jobs.explanation import Explanation
 from ojster.jobs.history import Entry, Lineage
+from ojster.jobs.reason import Reason
 from ojster.jobs.schemas import Mode, Schema
 
 
@@ -126,6 +129,32 @@ class PurgedHistoryAnswer(Struct):
     events_deleted: Count
     deleted: Literal[True] = True
 
+    @classmethod
+    def of(cls, number: int) -> Self:
+        """Return the answer that shows a number of entries."""
+        return cls(number)
+
+    def value(self) -> int:
+        """Return the number of entries."""
+        return self.events_deleted
+
+
+class ExplanationAnswer(Struct):
+    """``Explanation``, as an answer."""
+
+    job_id: str
+    state: str
+    reasons: list[Reason]
+
+    @classmethod
+    def of(cls, explanation: Explanation) -> Self:
+        """Return the answer that shows an explanation."""
+        return cls(explanation.job_id, explanation.state, explanation.reasons)
+
+    def value(self) -> Explanation:
+        """Return the explanation."""
+        return Explanation(self.job_id, self.state, self.reasons)
+
 
 def show_entry(entry: Entry, job_id: str, number: int) -> HistoryEntryBody:
     """Return the JSON form of an entry; ``number`` is its place in the history."""
@@ -165,19 +194,19 @@ class LineageAnswer(Struct):
     parents: list[str]
     children: list[SuccessorBody]
 
+    @classmethod
+    def of(cls, lineage: Lineage) -> Self:
+        """Return the answer that shows the lineage of a job."""
+        return cls(**msgspec.structs.asdict(lineage) | {"children": _tree(lineage.children)})
 
-def show_lineage(lineage: Lineage) -> LineageAnswer:
-    """Return the JSON form of the lineage of a job."""
-    return LineageAnswer(
-        lineage.job_id,
-        lineage.parent_id,
-        lineage.root_id,
-        lineage.workflow_id,
-        lineage.superseded_by,
-        lineage.parents,
-        _tree(lineage.children),
-    )
+    def value(self) -> Lineage:
+        """Return the lineage."""
+        return Lineage(**msgspec.structs.asdict(self) | {"children": _by_id(self.children)})
 
 
 def _tree(children: dict[str, Json]) -> list[SuccessorBody]:
     return [SuccessorBody(id, _tree(more)) for id, more in children.items()]
+
+
+def _by_id(children: list[SuccessorBody]) -> dict[str, Json]:
+    return {child.job_id: _by_id(child.children) for child in children}

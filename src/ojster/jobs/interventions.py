@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
+from ojster.core.calls import SET_BY_SERVICE
 from ojster.core.errors import Conflict, Forbidden, InvalidRequest, NotFound, OjsterError
 from ojster.core.job import Job
 from ojster.core.job_flags import CANCEL_REQUESTED, ENQUEUE_TTL, TOTAL_TIMEOUT
@@ -90,7 +91,7 @@ class Adjustment(msgspec.Struct, frozen=True):
     job_id: str
     by: int = 0
     to: int | None = None
-    may_raise: bool = True
+    may_raise: Annotated[bool, SET_BY_SERVICE] = True
 
 
 class Adjusted(msgspec.Struct, frozen=True):

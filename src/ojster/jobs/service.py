@@ -18,6 +18,8 @@ from ojster.core.states import FINISHED as FINISHED_STATES
 from ojster.core.tenant import DEFAULT_TENANT, qualify
 from ojster.core.turns import in_turns
 from ojster.jobs import checkpoints, completion, interventions, job_types, progress, queries, schemas
+from ojster.jobs.answer_wire import RetriedAnswer
+from ojster.jobs.calls import JobCalls
 from ojster.jobs.checkpoints import Checkpoint, NewCheckpoint
 from ojster.jobs.claim import NoJobsAllowed, claim, should_not_wait, should_wait
 from ojster.jobs.claim_policy import Claim
@@ -48,7 +50,7 @@ IDLE_PAUSE: Final = 1.0
 """Maximum delay of an empty answer to a worker that may take no jobs, in seconds; prevents a busy loop."""
 
 
-class JobService(CapabilityService):
+class JobService(CapabilityService, JobCalls):
     """Calls about jobs.
 
     Parameters
@@ -347,27 +349,17 @@ class JobService(CapabilityService):
         order = interventions.Cancellation(job_id, self.scope.who, is_shown=True)
         return accepted(await self.database.run(interventions.cancel, order))
 
-    async def adjust_priority(self, job_id: str, by: int) -> Job:
-        """Set the difference of an unfinished job's priority from the priority at its push.
+    async def adjust(self, change: interventions.Adjustment) -> interventions.Adjusted:
+        """Change the priority of an unfinished job: its difference from the priority at its push, or the priority.
 
         Raises
         ------
         NotFound, Conflict
-            The job does not exist, or is finished.
+            The job does not exist, or is finished, or is to get a given priority and does not wait in a queue.
         InvalidRequest
             The resulting priority is not between -100 and 100.
         Forbidden
-            ``by`` is positive, and the caller is not an administrator.
-        """
-        return (await self.adjust(interventions.Adjustment(job_id, by))).job
-
-    async def adjust(self, change: interventions.Adjustment) -> interventions.Adjusted:
-        """Change the priority of an unfinished job, as ``adjust_priority`` does, or to a given one.
-
-        Raises
-        ------
-        Conflict
-            The job is finished, or is to get a given priority and does not wait in a queue.
+            The priority is raised, and the caller is not an administrator.
         """
         if self.scope.access is not None and not self.scope.access.may(access.Operation.ADMIN):
             change = msgspec.structs.replace(change, may_raise=False)
@@ -406,11 +398,22 @@ class JobService(CapabilityService):
         await self.scope.check_job(job_id)
         if revival is not None and revival.queue is not None:
             self.scope.check_queue(revival.queue)
-        return accepted(
-            await self.database.run(interventions.retry_dead, revival or interventions.DeadLetterRetry(job_id))
-        )
+        wanted = msgspec.structs.replace(revival or interventions.DeadLetterRetry(job_id), id=job_id)
+        return await self.scope.do(interventions.retry_dead, wanted)
 
-    async def delete_dead(self, job_id: str) -> Job:
+    async def retry(self, job_id: str) -> RetriedAnswer:
+        """Run a discarded or cancelled job again, with attempts and errors reset.
+
+        Raises
+        ------
+        NotFound, Conflict
+            The job does not exist, or is in another state.
+        """
+        await self.scope.check_job(job_id)
+        job = await self.scope.do(interventions.revive, job_id)
+        return RetriedAnswer(job.id, job.state, job.attempt)
+
+    async def delete_dead(self, job_id: str) -> None:
         """Delete a discarded job permanently.
 
         Raises
@@ -419,4 +422,4 @@ class JobService(CapabilityService):
             The job does not exist, or is not a dead letter.
         """
         await self.scope.check_job(job_id)
-        return accepted(await self.database.run(interventions.delete_dead, job_id))
+        await self.scope.do(interventions.delete_dead, job_id)

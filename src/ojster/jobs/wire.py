@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal, Self
 
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
+from ojster.core.calls import Arguments
+from ojster.core.errors import InvalidRequest
 from ojster.core.wire import (
     Atomicity,
     ChangesBody,
@@ -20,6 +23,7 @@ from ojster.core.wire import (
     Timestamp,
     Weight,
 )
+from ojster.jobs.interventions import DeadLetterRetry
 from ojster.jobs.names import MAX_TYPE_LENGTH, TYPE_PATTERN
 from ojster.jobs.options_wire import OptionsBody
 
@@ -251,10 +255,24 @@ class DeadLetterOverrideBody(Struct):
     retry: dict[str, Json] | None = None
 
 
-class DeadLetterRetryBody(Struct):
+class DeadLetterRetryBody(Arguments):
     """Options for the retry of a dead letter."""
 
     override: DeadLetterOverrideBody | None = None
+
+    @classmethod
+    def of(cls, revival: DeadLetterRetry | None) -> Self:
+        """Return the body for the changes of a dead letter."""
+        if revival is None:
+            return cls()
+        return cls(DeadLetterOverrideBody(revival.args, revival.queue, revival.meta, revival.retry))
+
+    def arguments(self, now: int) -> Mapping[str, Any]:
+        """Return the changes, without the id of the job."""
+        changes = self.override
+        if changes is None:
+            return {}
+        return {"revival": DeadLetterRetry("", changes.args, changes.queue, changes.meta, changes.retry)}
 
 
 class ResultsBody(Struct):
@@ -263,11 +281,29 @@ class ResultsBody(Struct):
     ids: Annotated[list[str], Meta(min_length=1, max_length=1000)]
 
 
-class AdjustmentBody(Struct, forbid_unknown_fields=True):
+class AdjustmentBody(Arguments, forbid_unknown_fields=True):
     """The new priority of a job, or its difference from the one with which the job was enqueued."""
 
     priority: int | None = None
     priority_adjustment: Annotated[int, Meta(ge=-200, le=200)] | None = None
+
+    @classmethod
+    def of(cls, by: int, to: int | None) -> Self:
+        """Return the body for a change of a priority."""
+        return cls(to, None if to is not None else by)
+
+    def arguments(self, now: int) -> Mapping[str, Any]:
+        """Return the change.
+
+        Raises
+        ------
+        InvalidRequest
+            It has neither a priority nor a difference, or both.
+        """
+        if (self.priority is None) == (self.priority_adjustment is None):
+            message = "Exactly one of 'priority' and 'priority_adjustment' is required."
+            raise InvalidRequest(message, field="priority")
+        return {"by": self.priority_adjustment or 0, "to": self.priority}
 
 
 class PurgeBody(Struct):
@@ -321,8 +357,6 @@ PROGRESS: Final = msgspec.json.Decoder(ProgressBody)
 
 WORKER_PROGRESS: Final = msgspec.json.Decoder(WorkerProgressBody)
 
-DEAD_LETTER_RETRY: Final = msgspec.json.Decoder(DeadLetterRetryBody)
-
 BATCH: Final = msgspec.json.Decoder(BatchBody)
 
 BULK: Final = msgspec.json.Decoder(BulkBody)
@@ -332,8 +366,6 @@ BULK_STEERING: Final = msgspec.json.Decoder(BulkSteeringBody)
 SCHEMA: Final = msgspec.json.Decoder(SchemaBody)
 
 RESULTS: Final = msgspec.json.Decoder(ResultsBody)
-
-ADJUSTMENT: Final = msgspec.json.Decoder(AdjustmentBody)
 
 PURGE: Final = msgspec.json.Decoder(PurgeBody)
 

@@ -24,7 +24,6 @@ from ojster.core.states import FINISHED, JobState
 from ojster.core.timestamps import format_timestamp
 from ojster.jobs import answer_wire
 from ojster.jobs.answer_wire import (
-    AdjustedAnswer,
     CancelledJobAnswer,
     CheckpointAnswer,
     DeletedCheckpointAnswer,
@@ -35,26 +34,23 @@ from ojster.jobs.answer_wire import (
     ProgressAnswer,
     ResultAnswer,
     show_cancelled,
-    show_checkpoint,
 )
 from ojster.jobs.bulk import KeyedPush
+from ojster.jobs.calls import JobCalls
 from ojster.jobs.checkpoints import NewCheckpoint
 from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.filters import filter_of
 from ojster.jobs.idempotency import Reply
-from ojster.jobs.interventions import Adjustment
 from ojster.jobs.job_json import to_json
 from ojster.jobs.messages import Progress
 from ojster.jobs.new_job import NewJob
 from ojster.jobs.push import Pushed
 from ojster.jobs.queries import Page
 from ojster.jobs.wire import (
-    ADJUSTMENT,
     CHECKPOINT,
     PROGRESS,
     RESULTS,
     WORKER_PROGRESS,
-    AdjustmentBody,
     CheckpointBody,
     EnqueueBody,
     ProgressBody,
@@ -65,6 +61,7 @@ from ojster.queues import limit_views
 from ojster.queues.backpressure import pressures
 from ojster.queues.rules import may_be_bounded
 from ojster.server.answer import LARGEST_LIST, Answer, encode, number_that_fits
+from ojster.server.declared import endpoints_of
 from ojster.server.endpoints.bulk import key_of
 from ojster.server.pages import page_of, pagination, wait_ms, whole
 from ojster.server.request import HttpRequest
@@ -218,22 +215,6 @@ async def cancel_job(request: HttpRequest) -> Answer:
     return Answer(show_cancelled(changed))
 
 
-async def adjust_job(request: HttpRequest) -> Answer:
-    """Set the ``priority`` of a waiting job, or raise or lower it by ``priority_adjustment``.
-
-    Only administrators may raise it.
-    """
-    body = await request.read(ADJUSTMENT)
-    if (body.priority is None) == (body.priority_adjustment is None):
-        raise InvalidRequest("Exactly one of 'priority' and 'priority_adjustment' is required.", field="priority")
-    change = Adjustment(request.path["id"], body.priority_adjustment or 0, body.priority)
-    done = await request.service.jobs.adjust(change)
-    job = done.job
-    return Answer(
-        encode(AdjustedAnswer(job.id, job.priority, done.previous_priority, done.by, msgspec.Raw(to_json(job))))
-    )
-
-
 async def report_progress(request: HttpRequest) -> Answer:
     """Report the progress of a job, and extend its lease. For a job that is not active, nothing changes."""
     return await _report(request, request.path["id"], await request.read(PROGRESS))
@@ -283,12 +264,7 @@ async def save_checkpoint(request: HttpRequest) -> Answer:
     body = await request.read(CHECKPOINT)
     read_value(body.state, "state")
     item = NewCheckpoint(request.path["id"], bytes(body.state), body.worker_id, body.attempt)
-    return Answer(encode(show_checkpoint(await request.service.jobs.save_checkpoint(item))))
-
-
-async def find_checkpoint(request: HttpRequest) -> Answer:
-    """Show the checkpoint of a job."""
-    return Answer(encode(show_checkpoint(await request.service.jobs.find_checkpoint(request.path["id"]))))
+    return Answer(encode(CheckpointAnswer.of(await request.service.jobs.save_checkpoint(item))))
 
 
 async def clear_checkpoint(request: HttpRequest) -> Answer:
@@ -327,6 +303,7 @@ LIST_FILTERS: Final = ("state", "queue", "type", "error_type", "cron_name", "sin
 """Query parameters that select jobs of a list, and of its facets."""
 
 ROUTES: Final = (
+    *endpoints_of(JobCalls, lambda service: service.jobs),
     Route("POST", f"{BASE}/jobs", enqueue, "Jobs", EnqueueBody, EnqueuedAnswer, 201, (200,), needs=ENQUEUE),
     Route("GET", f"{BASE}/jobs", list_jobs, "Jobs", None, JobPageAnswer, query=(*LIST_FILTERS, *PAGE)),
     Route("GET", f"{BASE}/jobs/{{id}}", show_job, "Jobs", None, JobAnswer, query=("wait_ms",)),
@@ -340,7 +317,6 @@ ROUTES: Final = (
         query=("wait", "timeout"),
     ),
     Route("POST", f"{BASE}/jobs/results", show_results, "Jobs", ResultsBody, JobResultsAnswer, needs=INSPECT),
-    Route("PATCH", f"{BASE}/jobs/{{id}}", adjust_job, "Jobs", AdjustmentBody, AdjustedAnswer, needs=CANCEL),
     Route("DELETE", f"{BASE}/jobs/{{id}}", cancel_job, "Jobs", answer=CancelledJobAnswer, needs=CANCEL),
     Route("POST", f"{BASE}/jobs/{{id}}/cancel", cancel_job, "Jobs", answer=CancelledJobAnswer, needs=CANCEL),
     Route("PUT", f"{BASE}/jobs/{{id}}/progress", report_progress, "Jobs", ProgressBody, ProgressAnswer, needs=DEQUEUE),
@@ -374,7 +350,6 @@ ROUTES: Final = (
         large=True,
         needs=DEQUEUE,
     ),
-    Route("GET", f"{BASE}/jobs/{{id}}/checkpoint", find_checkpoint, "Jobs", answer=CheckpointAnswer),
     Route(
         "DELETE",
         f"{BASE}/jobs/{{id}}/checkpoint",

@@ -17,19 +17,18 @@ from ojster.core.job import Job
 from ojster.core.states import JobState
 from ojster.core.timestamps import format_optional
 from ojster.core.wire import Json
-from ojster.jobs import interventions
 from ojster.jobs.answer_wire import (
     CancelledAnswer,
     DeadLetterLimitsInfo,
     DeadLetterStatisticsAnswer,
     ItemPageAnswer,
     JobDetailAnswer,
-    RetriedAnswer,
     show_times,
 )
 from ojster.jobs.bulk import Action
 from ojster.jobs.bulk_service import Sweep
 from ojster.jobs.bulk_wire import SweepAnswer, show_sweep
+from ojster.jobs.calls import JobCalls
 from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.filters import filter_of, narrowing_filter_of
 from ojster.jobs.job_json import retry_policy, to_json
@@ -39,7 +38,7 @@ from ojster.jobs.wire import CONFIRMED_FILTER, DEAD_LETTERS, ConfirmedFilterBody
 from ojster.queues import overview
 from ojster.server.admin import ADMIN, TAG
 from ojster.server.answer import Answer, UnchangedAnswer, encode
-from ojster.server.endpoints.dead_letter import retried_dead_letter
+from ojster.server.declared import arguments_of
 from ojster.server.pages import numbered_page, numbered_pagination
 from ojster.server.request import Handler, HttpRequest
 from ojster.server.route import BASE, NUMBERED_PAGE, Route
@@ -110,13 +109,6 @@ async def cancel_admin_job(request: HttpRequest) -> Answer:
     """Cancel an unfinished job."""
     steered = await request.service.jobs.cancel(request.path["id"])
     return Answer(encode(CancelledAnswer(steered.job.id, steered.job.state, steered.before)))
-
-
-async def retry_admin_job(request: HttpRequest) -> Answer:
-    """Run a discarded or cancelled job again, with attempts and errors reset."""
-    await request.service.scope.check_job(request.path["id"])
-    job = await request.service.scope.do(interventions.revive, request.path["id"])
-    return Answer(encode(RetriedAnswer(job.id, job.state, job.attempt)))
 
 
 def _sweep_endpoint(action: Action, doc: str) -> Handler:
@@ -206,7 +198,7 @@ async def delete_admin_dead_letter(request: HttpRequest) -> Answer:
 
 async def retry_admin_dead_letter(request: HttpRequest) -> Answer:
     """Run a discarded job again, with attempts and errors reset."""
-    job = await retried_dead_letter(request)
+    job = await request.service.jobs.retry_dead(**await arguments_of(request, JobCalls.retry_dead))
     return Answer(encode(_detail(job)))
 
 
@@ -224,7 +216,6 @@ ROUTES: Final = (
     Route("GET", f"{ADMIN}/jobs", search_jobs, TAG, answer=ItemPageAnswer, query=_SEARCH),
     Route("GET", f"{ADMIN}/jobs/{{id}}", inspect_job, TAG, answer=JobDetailAnswer),
     Route("POST", f"{ADMIN}/jobs/{{id}}/cancel", cancel_admin_job, TAG, answer=CancelledAnswer),
-    Route("POST", f"{ADMIN}/jobs/{{id}}/retry", retry_admin_job, TAG, answer=RetriedAnswer),
     Route("POST", f"{ADMIN}/jobs/bulk/retry", _RETRY_ALL, TAG, ConfirmedFilterBody, SweepAnswer),
     Route("POST", f"{ADMIN}/jobs/bulk/cancel", _CANCEL_ALL, TAG, ConfirmedFilterBody, SweepAnswer),
     Route("POST", f"{ADMIN}/jobs/bulk/delete", _DELETE_ALL, TAG, ConfirmedFilterBody, SweepAnswer),
