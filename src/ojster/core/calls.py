@@ -88,7 +88,16 @@ class ShownNumberedPage(Readable[R], Protocol[R]):
         """Return the answer that shows a page."""
 
 
-class Single(Struct, Generic[R]):
+class _First(Struct, Generic[R]):
+    """An answer whose first member is the value itself."""
+
+    def value(self) -> R:
+        """Return the value that the answer shows."""
+        shown: R = getattr(self, self.__struct_fields__[0])
+        return shown
+
+
+class Single(_First[R], Generic[R]):
     """An answer whose first member is the value itself."""
 
     @classmethod
@@ -96,10 +105,14 @@ class Single(Struct, Generic[R]):
         """Return the answer that shows a value."""
         return cls(value)
 
-    def value(self) -> R:
-        """Return the value that the answer shows."""
-        shown: R = getattr(self, self.__struct_fields__[0])
-        return shown
+
+class SinglePage(_First[R], Generic[R]):
+    """An answer whose first member is a page of a list, and whose second is its ``pagination``."""
+
+    @classmethod
+    def of(cls, values: R, pagination: Any, /) -> Self:
+        """Return the answer that shows a page."""
+        return cls(values, pagination)
 
 
 class Whole(Struct):

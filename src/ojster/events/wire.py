@@ -7,7 +7,7 @@ from typing import Annotated, Final, Literal, Self
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from ojster.core.calls import Request, Whole
+from ojster.core.calls import Request, SinglePage, Whole
 from ojster.core.timestamps import format_timestamp, parse_timestamp
 from ojster.core.wire import Count, Json, NumberedPaginationBody, PaginationBody, Timestamp
 from ojster.events.channel import Channel
@@ -86,20 +86,11 @@ class SubscriptionAnswer(SubscriptionInfo, kw_only=True):
         return self.subscription
 
 
-class SubscriptionsAnswer(Struct):
+class SubscriptionsAnswer(SinglePage[list[SubscriptionInfo]]):
     """Webhook subscriptions, oldest first."""
 
     subscriptions: list[SubscriptionInfo]
     pagination: PaginationBody
-
-    @classmethod
-    def of(cls, subscriptions: list[SubscriptionInfo], pagination: PaginationBody) -> Self:
-        """Return the answer that shows a page."""
-        return cls(subscriptions, pagination)
-
-    def value(self) -> list[SubscriptionInfo]:
-        """Return the subscriptions of the page."""
-        return self.subscriptions
 
 
 def show_subscription(subscription: Subscription) -> SubscriptionInfo:

@@ -67,29 +67,11 @@ class BatchBody(Struct):
 
 
 class BatchSchema(Struct):
-    """Jobs to enqueue together. Without ``mode``, either all are enqueued or none."""
+    """Jobs to enqueue together: each on its own (``partial``), or all or none (``atomic``)."""
 
     jobs: Annotated[list[EnqueueBody], Meta(min_length=1)]
     mode: Atomicity | None = None
     atomicity: Atomicity | None = None
-    idempotency_key: str | None = None
-
-
-class BulkBody(Struct):
-    """Jobs to enqueue: each on its own (``partial``), or all or none (``atomic``)."""
-
-    jobs: list[Raw]
-    atomicity: Atomicity | None = None
-    mode: Atomicity | None = None
-    idempotency_key: str | None = None
-
-
-class BulkSchema(Struct):
-    """Jobs to enqueue: each on its own (``partial``), or all or none (``atomic``)."""
-
-    jobs: Annotated[list[EnqueueBody], Meta(min_length=1)]
-    atomicity: Atomicity | None = None
-    mode: Atomicity | None = None
     idempotency_key: str | None = None
 
 
@@ -358,8 +340,6 @@ PROGRESS: Final = msgspec.json.Decoder(ProgressBody)
 WORKER_PROGRESS: Final = msgspec.json.Decoder(WorkerProgressBody)
 
 BATCH: Final = msgspec.json.Decoder(BatchBody)
-
-BULK: Final = msgspec.json.Decoder(BulkBody)
 
 BULK_STEERING: Final = msgspec.json.Decoder(BulkSteeringBody)
 

@@ -7,7 +7,7 @@ from typing import Literal, Self
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from ojster.core.calls import Whole
+from ojster.core.calls import SinglePage, Whole
 from ojster.core.durations import SECOND, format_duration
 from ojster.core.rate_limit import Limits
 from ojster.core.states import JobState
@@ -194,20 +194,11 @@ class AdminQueueBody(Struct):
     created_at: Timestamp
 
 
-class AdminQueuesAnswer(Struct):
+class AdminQueuesAnswer(SinglePage[list[AdminQueueBody]]):
     """A page of the queues, for operators."""
 
     items: list[AdminQueueBody]
     pagination: NumberedPaginationBody
-
-    @classmethod
-    def of(cls, queues: list[AdminQueueBody], pagination: NumberedPaginationBody) -> Self:
-        """Return the answer that shows a page."""
-        return cls(queues, pagination)
-
-    def value(self) -> list[AdminQueueBody]:
-        """Return the queues of the page."""
-        return self.items
 
 
 class RetentionBody(Struct, omit_defaults=True):

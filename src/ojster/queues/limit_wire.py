@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Self
-
 from msgspec import UNSET, Struct, UnsetType
 
-from ojster.core.calls import Single, Whole
+from ojster.core.calls import Single, SinglePage, Whole
 from ojster.core.durations import format_duration
 from ojster.core.rate_limit import OnLimit
 from ojster.core.tenant import called
@@ -67,20 +65,11 @@ class LimitAnswer(Whole):
     override: OverrideBody | UnsetType = UNSET
 
 
-class LimitPageAnswer(Struct):
+class LimitPageAnswer(SinglePage[list[LimitAnswer]]):
     """A page of the limits."""
 
     items: list[LimitAnswer]
     pagination: NumberedPaginationBody
-
-    @classmethod
-    def of(cls, limits: list[LimitAnswer], pagination: NumberedPaginationBody) -> Self:
-        """Return the answer that shows a page."""
-        return cls(limits, pagination)
-
-    def value(self) -> list[LimitAnswer]:
-        """Return the limits of the page."""
-        return self.items
 
 
 def show_limit(state: LimitState) -> LimitAnswer:

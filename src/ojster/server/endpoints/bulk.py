@@ -36,7 +36,7 @@ from ojster.jobs.idempotency import Key, Reply
 from ojster.jobs.job_json import to_json
 from ojster.jobs.new_job import NewJob
 from ojster.jobs.push import Pushed
-from ojster.jobs.wire import BATCH, BULK, BULK_STEERING, BatchBody, BatchSchema, BulkBody, BulkSchema, BulkSteeringBody
+from ojster.jobs.wire import BATCH, BULK_STEERING, BatchBody, BatchSchema, BulkSteeringBody
 from ojster.server.answer import Answer, UnchangedAnswer, encode
 from ojster.server.request import Handler, HttpRequest
 from ojster.server.route import BASE, Route
@@ -155,7 +155,7 @@ class _BulkFormat:
 async def enqueue_bulk(request: HttpRequest) -> Answer:
     """Enqueue several jobs independently, or with ``atomicity: atomic`` all or none, and return a result for each."""
     raw = await request.body()
-    body = await read_aside(len(raw), request.decode, raw, BULK)
+    body = await read_aside(len(raw), request.decode, raw, BATCH)
     return await push_jobs(request, raw, body.jobs, _mode_of(body) or "partial", body.idempotency_key, _BulkFormat())
 
 
@@ -171,7 +171,7 @@ async def enqueue_batch(request: HttpRequest) -> Answer:
     return await push_jobs(request, raw, body.jobs, mode or "atomic", body.idempotency_key, style)
 
 
-def _mode_of(body: BatchBody | BulkBody | BulkSteeringBody) -> str | None:
+def _mode_of(body: BatchBody | BulkSteeringBody) -> str | None:
     """Return whether a request is all or nothing, which has two names."""
     if body.mode is not None and body.atomicity is not None and body.mode != body.atomicity:
         raise InvalidRequest("'mode' and 'atomicity' contradict each other. Send one of them.", field="mode")
@@ -370,7 +370,7 @@ ROUTES: Final = (
         f"{BASE}/jobs/bulk",
         enqueue_bulk,
         "Bulk",
-        BulkSchema,
+        BatchSchema,
         BulkEnqueuedAnswer,
         201,
         (207, 422),
