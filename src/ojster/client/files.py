@@ -4,38 +4,20 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from typing import Final
-from urllib.parse import quote, urlencode
+from urllib.parse import quote
 
 from ojster.client.connection import RemoteCapability, content_of, read_answer
 from ojster.client.transport import NETWORK_ERRORS, Response
-from ojster.files.file import OCTET_STREAM, File, NewFile
-from ojster.files.wire import FileAnswer, FilesAnswer
+from ojster.files.calls import FileCalls
+from ojster.files.file import OCTET_STREAM, File
+from ojster.files.wire import FileAnswer
 
 _TRANSFER_SECONDS: Final = 600.0
 """Maximum wait for the next bytes of a file, in seconds. The server may read the whole file before it answers."""
 
 
-class RemoteFiles(RemoteCapability):
+class RemoteFiles(RemoteCapability, FileCalls):
     """Calls about files."""
-
-    async def create(self, new: NewFile) -> File:
-        """Start the upload of a file; a file that is already stored is returned complete."""
-        return (await self._connection.ask(FileAnswer, "POST", "/files", new)).file
-
-    async def find(self, file_id: str, job_id: str | None = None) -> File:
-        """Return a file, or the state of its upload; with ``job_id``, only a file of the job's workspace."""
-        query = "" if job_id is None else f"?{urlencode({'job_id': job_id})}"
-        path = f"/files/{quote(file_id, safe='')}{query}"
-        return (await self._connection.ask(FileAnswer, "GET", path)).file
-
-    async def select(self, limit: int = 50, before: str | None = None) -> list[File]:
-        """Return files, newest first."""
-        query = {"limit": limit} | ({} if before is None else {"before": before})
-        return (await self._connection.ask(FilesAnswer, "GET", f"/files?{urlencode(query)}")).files
-
-    async def delete(self, file_id: str) -> None:
-        """Delete a file without references."""
-        await self._connection.call("DELETE", f"/files/{quote(file_id, safe='')}")
 
     async def write(self, file_id: str, offset: int, source: AsyncIterator[bytes]) -> File:
         """Continue an upload at ``offset``. Not retried, because ``source`` can be read only once."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Protocol
 
 from ojster.agents.calls import AgentCalls
@@ -10,7 +9,7 @@ from ojster.audit.calls import AuditCalls
 from ojster.collections.calls import CollectionCalls
 from ojster.core.json_objects import Members
 from ojster.events.calls import EventCalls, WebhookCalls
-from ojster.files.file import File, NewFile
+from ojster.files.calls import FileCalls
 from ojster.fleet.calls import FleetCalls
 from ojster.insight.calls import TaskCalls
 from ojster.jobs.bulk import Action
@@ -50,28 +49,6 @@ class DefinitionCalls(Protocol):
 
     async def delete(self, what: Deletion) -> None:
         """Delete a definition."""
-
-
-class FileCalls(Protocol):
-    """Calls about files."""
-
-    async def create(self, new: NewFile) -> File:
-        """Start a file upload. A file that the workspace already has is returned complete."""
-
-    async def write(self, file_id: str, offset: int, source: AsyncIterator[bytes]) -> File:
-        """Upload the bytes of a file from ``offset`` on."""
-
-    async def find(self, file_id: str, job_id: str | None = None) -> File:
-        """Return a file, complete or partly uploaded; with ``job_id``, only a file of that job's workspace."""
-
-    async def select(self, limit: int = 50, before: str | None = None) -> list[File]:
-        """Return files, newest first."""
-
-    async def read(self, file_id: str, start: int = 0) -> AsyncIterator[bytes]:
-        """Return the bytes of a file from ``start`` on."""
-
-    async def delete(self, file_id: str) -> None:
-        """Delete a file that no collection item refers to."""
 
 
 class MaintenanceCalls(Protocol):

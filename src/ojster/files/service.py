@@ -18,6 +18,7 @@ from ojster.core.errors import BackendError, BackendUnavailable, Conflict, Inval
 from ojster.core.ids import new_id
 from ojster.core.tenant import NOBODY
 from ojster.files import records
+from ojster.files.calls import FileCalls
 from ojster.files.file import CHUNK_BYTES, LARGEST_FILE, File, HashMismatch, NewFile
 from ojster.files.store import FileStore
 from ojster.jobs.queries import find_owners
@@ -39,7 +40,7 @@ class UploadInterruptedError(Exception):
     """The sender disconnected before the end of the file."""
 
 
-class FileService(CapabilityService):
+class FileService(CapabilityService, FileCalls):
     """The files in the tenant scope of a caller.
 
     Parameters

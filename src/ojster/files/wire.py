@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Literal
 
-import msgspec
 from msgspec import Meta, Struct
 
+from ojster.core.calls import Arguments, Single
 from ojster.files.file import OCTET_STREAM, File
 
 
-class FileBody(Struct, forbid_unknown_fields=True):
+class FileBody(Arguments, forbid_unknown_fields=True):
     """A file to upload; ``size`` is in bytes."""
 
     size: Annotated[int, Meta(ge=0)] | None = None
@@ -22,13 +22,13 @@ class FileBody(Struct, forbid_unknown_fields=True):
     attempt: Annotated[int, Meta(description="Attempt that the job must be in.")] | None = None
 
 
-class FileAnswer(Struct):
+class FileAnswer(Single[File]):
     """One file, or the progress of its upload."""
 
     file: File
 
 
-class FilesAnswer(Struct):
+class FilesAnswer(Single[list[File]]):
     """Files, newest first."""
 
     files: list[File]
@@ -39,6 +39,3 @@ class DeletedFileAnswer(Struct):
 
     id: str
     deleted: Literal[True] = True
-
-
-FILE: Final = msgspec.json.Decoder(FileBody)

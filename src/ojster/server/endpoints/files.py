@@ -11,12 +11,14 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Final
 from urllib.parse import quote
 
-from ojster.core.access import MAKE, Operation
+from ojster.core.access import MAKE
 from ojster.core.errors import InvalidRequest
+from ojster.files.calls import FileCalls
 from ojster.files.file import OCTET_STREAM, File, NewFile
 from ojster.files.service import UploadInterruptedError, range_of
-from ojster.files.wire import FILE, DeletedFileAnswer, FileAnswer, FileBody, FilesAnswer
+from ojster.files.wire import FileAnswer
 from ojster.server.answer import Answer, Header, encode
+from ojster.server.declared import arguments_of, endpoints_of
 from ojster.server.pages import whole
 from ojster.server.request import HttpRequest
 from ojster.server.route import BASE, Route, location
@@ -33,12 +35,8 @@ class RangeNotSatisfiable(InvalidRequest):
         return {"Content-Range": f"bytes */{self.details['size']}"}
 
 
-async def create_file(request: HttpRequest) -> Answer:
-    """Start an upload. If the workspace already has a file with that ``sha256`` and size, return it with 200."""
-    body = await request.read(FILE)
-    file = await request.service.files.create(
-        NewFile(body.size, body.sha256, body.content_type, body.filename, body.job_id, body.worker_id, body.attempt)
-    )
+async def _create(request: HttpRequest) -> Answer:
+    file = await request.service.files.create(**await arguments_of(request, FileCalls.create))
     return _answer(file, 200 if file.complete else 201)
 
 
@@ -69,16 +67,8 @@ async def write_file(request: HttpRequest) -> Answer:
     return _answer(file)
 
 
-async def show_file(request: HttpRequest) -> Answer:
-    """Show a file or the progress of its upload; with ``job_id``, only if it belongs to that job's workspace."""
-    return _answer(await request.service.files.find(request.path["id"], request.query.get("job_id")))
-
-
-async def list_files(request: HttpRequest) -> Answer:
-    """List files, newest first, at most 200; with ``before``, only files created before that one."""
-    query = request.query
-    found = await request.service.files.select(whole(query, "limit", 50, 1), query.get("before"))
-    return Answer(encode(FilesAnswer(found)))
+async def _find(request: HttpRequest) -> Answer:
+    return _answer(await request.service.files.find(**await arguments_of(request, FileCalls.find)))
 
 
 async def read_file(request: HttpRequest) -> Answer:
@@ -108,12 +98,6 @@ async def read_file(request: HttpRequest) -> Answer:
     return Answer(b"", 200 if wanted is None else 206, headers, file.content_type.encode(), _closing(content))
 
 
-async def delete_file(request: HttpRequest) -> Answer:
-    """Delete a file that no collection item refers to."""
-    await request.service.files.delete(request.path["id"])
-    return Answer(encode(DeletedFileAnswer(request.path["id"])))
-
-
 async def _pieces(request: HttpRequest) -> AsyncIterator[bytes]:
     async for some in request.pieces():
         if some is None:
@@ -141,17 +125,7 @@ def _answer(file: File, status: int = 200) -> Answer:
 _TAG: Final = "Files"
 
 ROUTES: Final = (
-    Route(
-        "POST",
-        f"{BASE}/files",
-        create_file,
-        _TAG,
-        FileBody,
-        FileAnswer,
-        status=201,
-        more=(200,),
-        needs=MAKE,
-    ),
+    *endpoints_of(FileCalls, lambda service: service.files, {FileCalls.create: _create, FileCalls.find: _find}),
     Route(
         "PUT",
         f"{BASE}/files",
@@ -163,24 +137,6 @@ ROUTES: Final = (
         query=("filename", "sha256", "job_id", "worker_id", "attempt"),
         needs=MAKE,
     ),
-    Route("GET", f"{BASE}/files", list_files, _TAG, answer=FilesAnswer, query=("limit", "before")),
-    Route(
-        "GET",
-        f"{BASE}/files/{{id}}",
-        show_file,
-        _TAG,
-        answer=FileAnswer,
-        query=("job_id",),
-        needs=(*MAKE, Operation.INSPECT),
-    ),
-    Route(
-        "PATCH",
-        f"{BASE}/files/{{id}}",
-        write_file,
-        _TAG,
-        answer=FileAnswer,
-        needs=MAKE,
-    ),
+    Route("PATCH", f"{BASE}/files/{{id}}", write_file, _TAG, answer=FileAnswer, needs=MAKE),
     Route("GET", f"{BASE}/files/{{id}}/content", read_file, _TAG, more=(206,)),
-    Route("DELETE", f"{BASE}/files/{{id}}", delete_file, _TAG, answer=DeletedFileAnswer),
 )
