@@ -22,7 +22,6 @@ from ojster.jobs.failure import Failure
 from ojster.jobs.job_json import from_json
 from ojster.jobs.messages import FailureReport
 from ojster.jobs.queries import Page
-from ojster.workflows.read.selection import WorkflowFilter
 
 log = logging.getLogger(__name__)
 
@@ -288,6 +287,6 @@ def list_of(raw: msgspec.Raw) -> list[msgspec.Raw]:
     return msgspec.json.decode(raw, type=list[msgspec.Raw])
 
 
-def paging(page: Page | WorkflowFilter) -> dict[str, Any]:
+def paging(page: Page) -> dict[str, Any]:
     """Return the query parameters of a page."""
     return {"limit": page.limit, "offset": page.offset, "cursor": page.before}
