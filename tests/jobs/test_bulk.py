@@ -12,6 +12,7 @@ from ojster.core.json_objects import read_members
 from ojster.jobs import filter_walk
 from ojster.jobs.bulk import ALLOWED_STATES, Action
 from ojster.jobs.filter_walk import JobFilter
+from ojster.jobs.sweeps import WalkStep
 from tests.conftest import Bench, request
 
 pytestmark = pytest.mark.anyio
@@ -44,7 +45,7 @@ async def test_a_sweep_ignores_jobs_pushed_while_it_runs(bench: Bench, monkeypat
 
 async def test_a_job_that_has_moved_on_is_left_alone(bench: Bench) -> None:
     job = await bench.push()
-    step = await bench.service.database.read(filter_walk.walk, filter_walk.WalkStep(JobFilter(states=("available",))))
+    step = await bench.service.database.read(filter_walk.walk, WalkStep(JobFilter(states=("available",))))
     assert step.ids == [job.id]
     await bench.fetch_one()
     from ojster.jobs.bulk import SweepBatch, perform_batch

@@ -7,10 +7,10 @@ import pytest
 from ojster.core.access import Access, Operation
 from ojster.core.errors import Conflict, Forbidden
 from ojster.core.job import Job
-from ojster.jobs.bulk import Action, SweepBatchResult
-from ojster.jobs.bulk_service import MAX_ITEM_RESULTS, Sweep
+from ojster.jobs.bulk import Action
 from ojster.jobs.messages import Acknowledgement
 from ojster.jobs.scope import Caller
+from ojster.jobs.sweeps import MAX_ITEM_RESULTS, Sweep, SweepBatchResult
 from tests.conftest import START, Bench
 from tests.workflows.bench import WorkflowBench, chain, group, job
 

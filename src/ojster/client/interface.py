@@ -13,9 +13,9 @@ from ojster.files.calls import FileCalls
 from ojster.fleet.calls import FleetCalls
 from ojster.insight.calls import TaskCalls
 from ojster.jobs.bulk import Action
-from ojster.jobs.bulk_service import Sweep
 from ojster.jobs.calls import JobCalls, JobTypeCalls
 from ojster.jobs.filter_walk import JobFilter
+from ojster.jobs.sweeps import Sweep
 from ojster.queues.calls import PoolCalls, QueueCalls, RateLimitCalls
 from ojster.schedules.calls import ScheduleCalls
 from ojster.tenancy.calls import TenantCalls, TokenCalls

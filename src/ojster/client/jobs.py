@@ -29,18 +29,19 @@ from ojster.core.json_objects import Members
 from ojster.core.timestamps import format_optional, parse_timestamp
 from ojster.core.wire import Json, changes_body
 from ojster.jobs.bulk import Action
-from ojster.jobs.bulk_service import Sweep
 from ojster.jobs.bulk_wire import BatchAnswer
 from ojster.jobs.calls import JobCalls
 from ojster.jobs.checkpoints import NewCheckpoint
 from ojster.jobs.claim_policy import Claim
 from ojster.jobs.filter_walk import JobFilter
+from ojster.jobs.filters import filter_members
 from ojster.jobs.history import Entry
 from ojster.jobs.history_wire import HistoryAnswer, read_entry
 from ojster.jobs.messages import Acknowledgement, FailureReport, Progress, Release
 from ojster.jobs.middleware import EnqueueMiddleware, MiddlewareChain, through_middleware
 from ojster.jobs.push import Pushed
 from ojster.jobs.queries import JobPage, Page
+from ojster.jobs.sweeps import Sweep
 from ojster.jobs.transitions import ChangedJob
 from ojster.jobs.wire import (
     AckBody,
@@ -244,16 +245,6 @@ def _acks(items: Sequence[Acknowledgement]) -> list[AckBody]:
     ]
 
 
-def _filter(chosen: JobFilter) -> dict[str, Json]:
-    """Return a filter in the server's request format."""
-    given = msgspec.structs.asdict(chosen)
-    given["states"] = list(chosen.states) or None
-    for name, value in given.items():
-        if name.endswith(("_after", "_before")) and value is not None:
-            given[name] = format_optional(value)
-    return {name: value for name, value in given.items() if value not in (None, {}, ()) and name != "tenant"}
-
-
 def _steered(raw: msgspec.Raw) -> ChangedJob:
     return ChangedJob(job_of(raw), msgspec.json.decode(raw).get("previous_state", ""))
 
@@ -266,7 +257,7 @@ class RemoteBulk(RemoteCapability):
 
         ``dry_run``: change nothing, and return what would be done.
         """
-        body = BulkSteeringBody(filter=_filter(chosen), dry_run=dry_run, idempotency_key=new_id())
+        body = BulkSteeringBody(filter=filter_members(chosen), dry_run=dry_run, idempotency_key=new_id())
         path = f"/jobs/batch/{action}"
         raw = await self._connection.request("POST", path, body, wait=MAX_SWEEP_SECONDS, also=422)
         try:

@@ -23,6 +23,7 @@ from ojster.jobs.extension import settle
 from ojster.jobs.idempotency import Key, Reply, recall, remember
 from ojster.jobs.new_job import NewJob
 from ojster.jobs.push import Pushed, admit, find_room, follow_up_pushes, push
+from ojster.jobs.sweeps import SweepBatch, SweepBatchResult
 from ojster.jobs.transitions import ChangedJob
 from ojster.storage.call import for_each
 from ojster.storage.transaction import Later, Transaction
@@ -217,29 +218,13 @@ _SWEEPS: Final = _OPERATIONS | {Action.CANCEL: _with(interventions.cancel_if_wai
 """Operations on jobs that a filter selects: active ones are not cancelled before their workers have stopped them."""
 
 
-class SweepBatch(msgspec.Struct, frozen=True):
-    """Part of the jobs that a filter selected; jobs that are no longer in one of ``states`` are skipped."""
-
-    action: Action
-    ids: Sequence[str]
-    states: Sequence[str]
-    by: str | None = None
-
-
-class SweepBatchResult(msgspec.Struct, frozen=True):
-    """Results for the jobs of a ``SweepBatch`` that were not skipped: ``None`` for success, or the refusal."""
-
-    ids: Sequence[str]
-    refusals: Sequence[OjsterError | None]
-
-
 def perform_batch(tx: Transaction, some: Sequence[SweepBatch]) -> list[SweepBatchResult]:
     """Perform the action on jobs that a filter selected, except jobs that have left the selected states."""
     results = []
     for batch in some:
         jobs = tx.lock_jobs(batch.ids)
         ids = [id for id in batch.ids if id in jobs and jobs[id].state in batch.states]
-        outcomes = _SWEEPS[batch.action](tx, ids, batch.by)
+        outcomes = _SWEEPS[Action(batch.action)](tx, ids, batch.by)
         results.append(
             SweepBatchResult(ids, [outcome if isinstance(outcome, OjsterError) else None for outcome in outcomes])
         )
@@ -260,7 +245,7 @@ def foresee_batch(tx: Transaction, some: Sequence[SweepBatch]) -> list[SweepBatc
     for batch in some:
         jobs = tx.find_jobs(batch.ids)
         ids = [id for id in batch.ids if id in jobs and jobs[id].state in batch.states]
-        results.append(SweepBatchResult(ids, [_REFUSALS[batch.action](id, jobs[id]) for id in ids]))
+        results.append(SweepBatchResult(ids, [_REFUSALS[Action(batch.action)](id, jobs[id]) for id in ids]))
     return results
 
 

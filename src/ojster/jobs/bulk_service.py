@@ -8,66 +8,20 @@ from typing import Final
 
 import msgspec
 
-from ojster.core.errors import Conflict, Forbidden, InvalidRequest, OjsterError
+from ojster.core.errors import Conflict, Forbidden, InvalidRequest
 from ojster.jobs import bulk as bulks
 from ojster.jobs import idempotency
-from ojster.jobs.bulk import (
-    ALLOWED_STATES,
-    DEFAULT_STATES,
-    Action,
-    Bulk,
-    KeyedPush,
-    Summary,
-    SweepBatch,
-    SweepBatchResult,
-)
-from ojster.jobs.filter_walk import JobFilter, batches
+from ojster.jobs.bulk import ALLOWED_STATES, DEFAULT_STATES, Action, Bulk, KeyedPush, Summary
+from ojster.jobs.filter_walk import JobFilter, walk
 from ojster.jobs.idempotency import Key, Reply
 from ojster.jobs.scope import CapabilityService, accepted
 from ojster.jobs.service import MAX_WAIT_SECONDS
+from ojster.jobs.sweeps import Course, Sweep, SweepBatch, sweep_all
 
 REPLY_CHECK_SECONDS: Final = 0.1
 """Interval, in seconds, of checks whether another process has answered a request with the same idempotency key."""
 
-SWEEP_BATCH_SIZE: Final = 200
-"""Maximum number of jobs that a sweep handles in one transaction: a few milliseconds of work."""
-
-MAX_ITEM_RESULTS: Final = 1_000
-"""Maximum number of per-job results returned by a bulk operation."""
-
-
-class Sweep:
-    """Result of a bulk operation on the jobs that match a filter.
-
-    Attributes
-    ----------
-    matched, succeeded:
-        Number of matching jobs, and of those that were changed.
-    items:
-        The first ``MAX_ITEM_RESULTS`` job ids, each with its refusal, or ``None`` for success.
-    as_of:
-        When it began, in microseconds since the epoch, if it was a dry run. A filter that ends here selects none of the
-        jobs that finished later.
-    """
-
-    def __init__(self, action: Action, as_of: int | None = None) -> None:
-        self.action = action
-        self.as_of = as_of
-        self.matched = 0
-        self.succeeded = 0
-        self.items: list[tuple[str, OjsterError | None]] = []
-
-    @property
-    def failed(self) -> int:
-        """Number of matching jobs that were refused."""
-        return self.matched - self.succeeded
-
-    def add(self, dealt: SweepBatchResult) -> None:
-        """Add the results of one transaction."""
-        self.matched += len(dealt.ids)
-        self.succeeded += sum(refusal is None for refusal in dealt.refusals)
-        room = MAX_ITEM_RESULTS - len(self.items)
-        self.items += list(zip(dealt.ids[:room], dealt.refusals[:room], strict=True))
+_COURSE: Final[Course[JobFilter, SweepBatch]] = Course(walk, bulks.foresee_batch, bulks.perform_batch)
 
 
 class BulkService(CapabilityService):
@@ -161,15 +115,8 @@ class BulkService(CapabilityService):
             )
         self.scope.check_queue(chosen.queue)
         chosen = msgspec.structs.replace(self.scope.of_tenant(chosen), states=states)
-        if dry_run:
-            sweep = Sweep(action, self.database.clock() + 1)  # bounds are excluded
-            async for ids in batches(self.database, chosen, SWEEP_BATCH_SIZE):
-                sweep.add(await self.database.read(bulks.foresee_batch, SweepBatch(action, ids, states)))
-            return sweep
-        sweep = Sweep(action)
-        async for ids in batches(self.database, chosen, SWEEP_BATCH_SIZE):
-            batch = SweepBatch(action, ids, states, self.scope.who)
-            sweep.add(await self.database.run(bulks.perform_batch, batch, len(ids)))
-        if not quietly:
+        batch = SweepBatch(action, (), states, self.scope.who)
+        sweep = await sweep_all(self.database, _COURSE, chosen, batch, dry_run=dry_run)
+        if not (quietly or dry_run):
             await self.database.run(bulks.conclude, Summary(action, sweep.matched, sweep.succeeded))
         return sweep

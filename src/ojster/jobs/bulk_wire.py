@@ -9,7 +9,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from ojster.core.timestamps import format_timestamp
 from ojster.core.wire import Count, Json, Timestamp
 from ojster.jobs.answer_wire import JobBody, State
-from ojster.jobs.bulk_service import Sweep
+from ojster.jobs.sweeps import Sweep
 
 
 class BatchResultBody(Struct):

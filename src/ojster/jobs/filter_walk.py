@@ -11,6 +11,7 @@ from ojster.core.json_objects import raw_list
 from ojster.core.states import STATE_NAMES
 from ojster.core.tenant import NOBODY, qualify
 from ojster.jobs.failure import pattern_of
+from ojster.jobs.sweeps import Match, WalkResult, WalkStep, parts, take_step
 from ojster.storage.database import Database
 from ojster.storage.transaction import Transaction
 
@@ -130,49 +131,15 @@ def _equalities(chosen: JobFilter) -> tuple[list[str], dict[str, Any]]:
     return parts, parameters
 
 
-class WalkStep(msgspec.Struct, frozen=True):
-    """One step of a walk over all matching jobs, oldest first.
-
-    Parameters
-    ----------
-    after:
-        ``seq`` at which the previous step ended; 0 in the first step.
-    until:
-        ``seq`` at which the walk ends, so that it terminates while jobs are pushed; ``None``: the latest at this step.
-    """
-
-    chosen: JobFilter
-    after: int = 0
-    until: int | None = None
-
-
-class WalkResult(msgspec.Struct, frozen=True):
-    """Result of a step: the ids of the matching jobs, and the next step; ``None``: the walk has ended."""
-
-    ids: list[str]
-    next: WalkStep | None
-
-
-def walk(tx: Transaction, steps: Sequence[WalkStep]) -> list[WalkResult]:
+def walk(tx: Transaction, steps: Sequence[WalkStep[JobFilter]]) -> list[WalkResult[JobFilter]]:
     """Execute one step of each walk. A step scans at most ``WINDOW`` rows, however few match."""
-    return [_walk(tx, step) for step in steps]
+    return [take_step(tx, step, "jobs", WINDOW, _select) for step in steps]
 
 
-def _walk(tx: Transaction, step: WalkStep) -> WalkResult:
-    until = step.until
-    if until is None:
-        ((until,),) = tx.execute("SELECT coalesce(max(seq), 0) FROM jobs")
-    bounds = {"after": step.after, "until": until, "window": WINDOW}
-    window = "SELECT seq FROM jobs WHERE seq > :after AND seq <= :until ORDER BY seq LIMIT :window"
-    ((last, rows),) = tx.execute(f"SELECT max(seq), count(*) FROM ({window}) AS looked_at", bounds)
-    if not rows:
-        return WalkResult([], None)
-    where, parameters = conditions(step.chosen)
-    bounds["last"] = last
-    # The limit keeps the planner from reading all jobs in a state by another index, to sort them by seq.
-    looked_at = "(SELECT * FROM jobs WHERE seq > :after AND seq <= :last ORDER BY seq LIMIT :window) AS looked_at"
+def _select(tx: Transaction, chosen: JobFilter, looked_at: str, bounds: dict[str, Any]) -> list[Match]:
+    where, parameters = conditions(chosen)
     matches: dict[int, str]
-    if step.chosen.meta:
+    if chosen.meta:
         with_envelopes = tx.execute(
             f"""
             SELECT j.seq, j.id, {tx.envelope}
@@ -182,13 +149,13 @@ def _walk(tx: Transaction, step: WalkStep) -> WalkResult:
             """,
             bounds | parameters,
         )
-        matches = {seq: id for seq, id, envelope in with_envelopes if _has(envelope, step.chosen.meta)}
+        matches = {seq: id for seq, id, envelope in with_envelopes if _has(envelope, chosen.meta)}
     else:
         matches = dict(tx.execute(f"SELECT seq, id FROM {looked_at} WHERE {where} ORDER BY seq", bounds | parameters))
-    if (pattern := step.chosen.error_pattern) is not None:
+    if (pattern := chosen.error_pattern) is not None:
         errors = last_errors(tx, list(matches))
         matches = {seq: matches[seq] for seq, last in errors if pattern_of(str(last.get("message", ""))) == pattern}
-    return WalkResult(list(matches.values()), WalkStep(step.chosen, last, until) if rows == WINDOW else None)
+    return [Match(id) for id in matches.values()]
 
 
 def last_errors(tx: Transaction, seqs: Sequence[int]) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -208,12 +175,8 @@ _entry: Final = msgspec.json.Decoder(dict[str, Any]).decode
 
 async def batches(database: Database, chosen: JobFilter, size: int) -> AsyncIterator[list[str]]:
     """Yield the ids of all jobs that match now, oldest first, at most ``size`` at a time."""
-    step: WalkStep | None = WalkStep(chosen)
-    while step is not None:
-        stretch = await database.read(walk, step)
-        for start in range(0, len(stretch.ids), size):
-            yield stretch.ids[start : start + size]
-        step = stretch.next
+    async for ids, _ in parts(database, walk, chosen, size):
+        yield ids
 
 
 class _Meta(msgspec.Struct):

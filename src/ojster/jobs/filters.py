@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
+import msgspec
+from msgspec import Struct
+
 from ojster.core.errors import InvalidRequest
-from ojster.core.states import STATE_NAMES, JobState
-from ojster.core.timestamps import parse_timestamp
+from ojster.core.states import JobState
+from ojster.core.timestamps import format_timestamp, parse_timestamp
 from ojster.jobs.failure import pattern_of
 from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.names import check_queue_name
+
+FilterReader = Callable[[str, Any], Any]
+"""Reads a member of a filter: takes its name and its value, and raises ``InvalidRequest``."""
+
+FilterMembers = Mapping[str, tuple[str, FilterReader, str | None]]
+"""For each filter member: the field that it sets, its reader, and the state that it implies."""
 
 
 def filter_of(conditions: Mapping[str, Any]) -> JobFilter:
@@ -25,12 +34,17 @@ def filter_of(conditions: Mapping[str, Any]) -> JobFilter:
 
     Spec: ojs-bulk-operations 6.1; ojs-admin-api 6.5, 7.1
     """
+    return JobFilter(**read_filter(conditions, _MEMBERS))
+
+
+def read_filter(conditions: Mapping[str, Any], known_members: FilterMembers) -> dict[str, Any]:
+    """Return the fields of a filter with these members; raises as ``filter_of``."""
     members: dict[str, Any] = {}
     implied: list[str] = []
     for name, value in conditions.items():
-        known = _MEMBERS.get(name)
+        known = known_members.get(name)
         if known is None:
-            raise InvalidRequest(f"The filter has no member {name[:40]!r}. Use {', '.join(_MEMBERS)}.", field=name)
+            raise InvalidRequest(f"The filter has no member {name[:40]!r}. Use {', '.join(known_members)}.", field=name)
         if value is None:
             continue
         target, read, state = known
@@ -40,7 +54,7 @@ def filter_of(conditions: Mapping[str, Any]) -> JobFilter:
         implied += [state] if state else []
     if implied and "states" not in members:
         members["states"] = tuple(dict.fromkeys(implied))
-    return JobFilter(**members)
+    return members
 
 
 def narrowing_filter_of(conditions: Mapping[str, Any] | None) -> JobFilter:
@@ -53,11 +67,27 @@ def narrowing_filter_of(conditions: Mapping[str, Any] | None) -> JobFilter:
     """
     chosen = filter_of(conditions or {})
     if chosen == JobFilter():
-        raise InvalidRequest("'filter' is empty, which would select all jobs. Add a condition.", field="filter")
+        raise selects_all("jobs")
     return chosen
 
 
-def _text(name: str, value: Any) -> str:
+def selects_all(what: str) -> InvalidRequest:
+    """Return the refusal of a filter without a condition; ``what`` are the items that it would select."""
+    return InvalidRequest(f"'filter' is empty, which would select all {what}. Add a condition.", field="filter")
+
+
+def filter_members(chosen: Struct) -> dict[str, Any]:
+    """Return the members of a request from which a filter is read again; its tenant is that of the caller."""
+    members = msgspec.structs.asdict(chosen)
+    members["states"] = list(members["states"]) or None
+    for name, value in members.items():
+        if name.endswith(("_after", "_before")) and value is not None:
+            members[name] = format_timestamp(value)
+    return {name: value for name, value in members.items() if value not in (None, {}, ()) and name != "tenant"}
+
+
+def read_text(name: str, value: Any) -> str:
+    """Read a non-empty string."""
     if not isinstance(value, str) or not value or "\0" in value:
         raise InvalidRequest(f"{name!r} of the filter must be a non-empty string, not {value!r:.40}.", field=name)
     return value
@@ -70,17 +100,22 @@ def _pattern(name: str, value: Any) -> str:
 
 
 def _queue(name: str, value: Any) -> str:
-    return check_queue_name(_text(name, value))
+    return check_queue_name(read_text(name, value))
 
 
-def _states(name: str, value: Any) -> tuple[str, ...]:
-    states = value.split(",") if isinstance(value, str) else value
-    if not isinstance(states, list) or not states:
-        raise InvalidRequest(f"{name!r} of the filter must be a state or a non-empty array of states.", field=name)
-    for state in states:
-        if not isinstance(state, str) or state not in STATE_NAMES:
-            raise InvalidRequest(f"Unknown state {state!r:.40}. Use {', '.join(JobState)}.", field=name)
-    return tuple(dict.fromkeys(states))
+def states_reader(known: Collection[str]) -> FilterReader:
+    """Return a reader of some of the known states: one, several with commas, or an array."""
+
+    def read(name: str, value: Any) -> tuple[str, ...]:
+        states = value.split(",") if isinstance(value, str) else value
+        if not isinstance(states, list) or not states:
+            raise InvalidRequest(f"{name!r} of the filter must be a state or a non-empty array of states.", field=name)
+        for state in states:
+            if not isinstance(state, str) or state not in known:
+                raise InvalidRequest(f"Unknown state {state!r:.40}. Use {', '.join(known)}.", field=name)
+        return tuple(dict.fromkeys(states))
+
+    return read
 
 
 def _whole(name: str, value: Any) -> int:
@@ -89,46 +124,48 @@ def _whole(name: str, value: Any) -> int:
     return value
 
 
-def _moment(name: str, value: Any) -> int:
+def read_moment(name: str, value: Any) -> int:
+    """Read a time, and return it in microseconds since the epoch."""
     try:
-        return parse_timestamp(_text(name, value))
+        return parse_timestamp(read_text(name, value))
     except InvalidRequest as error:
         raise InvalidRequest(f"{name!r} of the filter: {error.message}", field=name) from None
 
 
-def _meta(name: str, value: Any) -> dict[str, Any]:
+def read_object(name: str, value: Any) -> dict[str, Any]:
+    """Read a JSON object with at least one member."""
     if not isinstance(value, dict) or not value:
         raise InvalidRequest(f"{name!r} of the filter must be an object with at least one member.", field=name)
     return value
 
 
-_Reader = Callable[[str, Any], Any]
+_states: Final = states_reader(tuple(JobState))
 
-_MEMBERS: Final[dict[str, tuple[str, _Reader, str | None]]] = {
-    "type": ("type", _text, None),
-    "job_type": ("type", _text, None),
+_MEMBERS: Final[FilterMembers] = {
+    "type": ("type", read_text, None),
+    "job_type": ("type", read_text, None),
     "queue": ("queue", _queue, None),
     "state": ("states", _states, None),
     "states": ("states", _states, None),
-    "cron_name": ("cron_name", _text, None),
-    "error_type": ("error_type", _text, None),
+    "cron_name": ("cron_name", read_text, None),
+    "error_type": ("error_type", read_text, None),
     "error_pattern": ("error_pattern", _pattern, None),
     "priority": ("priority", _whole, None),
-    "meta": ("meta", _meta, None),
-    "since": ("created_after", _moment, None),
-    "until": ("created_before", _moment, None),
-    "created_after": ("created_after", _moment, None),
-    "created_before": ("created_before", _moment, None),
-    "enqueued_after": ("enqueued_after", _moment, None),
-    "enqueued_before": ("enqueued_before", _moment, None),
-    "completed_after": ("finished_after", _moment, "completed"),
-    "completed_before": ("finished_before", _moment, "completed"),
-    "cancelled_after": ("finished_after", _moment, "cancelled"),
-    "cancelled_before": ("finished_before", _moment, "cancelled"),
-    "discarded_after": ("finished_after", _moment, "discarded"),
-    "discarded_before": ("finished_before", _moment, "discarded"),
-    "finished_after": ("finished_after", _moment, None),
-    "finished_before": ("finished_before", _moment, None),
-    "older_than": ("finished_before", _moment, None),
+    "meta": ("meta", read_object, None),
+    "since": ("created_after", read_moment, None),
+    "until": ("created_before", read_moment, None),
+    "created_after": ("created_after", read_moment, None),
+    "created_before": ("created_before", read_moment, None),
+    "enqueued_after": ("enqueued_after", read_moment, None),
+    "enqueued_before": ("enqueued_before", read_moment, None),
+    "completed_after": ("finished_after", read_moment, "completed"),
+    "completed_before": ("finished_before", read_moment, "completed"),
+    "cancelled_after": ("finished_after", read_moment, "cancelled"),
+    "cancelled_before": ("finished_before", read_moment, "cancelled"),
+    "discarded_after": ("finished_after", read_moment, "discarded"),
+    "discarded_before": ("finished_before", read_moment, "discarded"),
+    "finished_after": ("finished_after", read_moment, None),
+    "finished_before": ("finished_before", read_moment, None),
+    "older_than": ("finished_before", read_moment, None),
 }
-"""For each filter member: the ``JobFilter`` field that it sets, its reader, and the state that it implies."""
+"""Members of job filters."""

@@ -12,11 +12,11 @@ from ojster.core.states import JobState
 from ojster.core.tenant import NOBODY
 from ojster.core.timestamps import format_optional, format_timestamp
 from ojster.core.wire import JobCountsBody
-from ojster.jobs.bulk_service import SWEEP_BATCH_SIZE
 from ojster.jobs.filter_walk import JobFilter, batches
 from ojster.jobs.names import check_queue_name
 from ojster.jobs.scope import CapabilityService, Scope, accepted
 from ojster.jobs.service import JobService
+from ojster.jobs.sweeps import SWEEP_BATCH_SIZE
 from ojster.queues import lifecycle, overview, queues
 from ojster.queues.answer_wire import (
     AdminQueueBody,

@@ -26,7 +26,6 @@ from ojster.jobs.answer_wire import (
     show_times,
 )
 from ojster.jobs.bulk import Action
-from ojster.jobs.bulk_service import Sweep
 from ojster.jobs.bulk_wire import SweepAnswer, show_sweep
 from ojster.jobs.calls import JobCalls
 from ojster.jobs.filter_walk import JobFilter
@@ -34,6 +33,7 @@ from ojster.jobs.filters import filter_of, narrowing_filter_of
 from ojster.jobs.job_json import retry_policy, to_json
 from ojster.jobs.policy_wire import show_retry_policy
 from ojster.jobs.queries import Page
+from ojster.jobs.sweeps import Sweep
 from ojster.jobs.wire import CONFIRMED_FILTER, DEAD_LETTERS, ConfirmedFilterBody, DeadLetterRetryBody, DeadLettersBody
 from ojster.queues import overview
 from ojster.server.admin import ADMIN, TAG
