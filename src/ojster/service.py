@@ -36,6 +36,7 @@ from ojster.schedules.service import ScheduleService
 from ojster.storage.database import Database
 from ojster.tenancy.service import TokenService
 from ojster.tenancy.tenant_service import TenantService
+from ojster.workflows.bulk_service import WorkflowBulkService
 from ojster.workflows.definition_service import DefinitionService
 from ojster.workflows.flow_service import FlowService
 from ojster.workflows.note_service import NoteService
@@ -133,6 +134,11 @@ class Service:
     def notes(self) -> NoteService:
         """Notes of jobs and workflows."""
         return NoteService(self.scope, self.workflows)
+
+    @cached_property
+    def workflow_bulk(self) -> WorkflowBulkService:
+        """Many workflows at once."""
+        return WorkflowBulkService(self.scope)
 
     @cached_property
     def definitions(self) -> DefinitionService:

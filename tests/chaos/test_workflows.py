@@ -78,7 +78,7 @@ async def test_a_thousand_workflows_end_although_the_server_is_killed(fleet: Fle
     unfinished = set(ids)
     while unfinished and time.monotonic() < deadline:
         await asyncio.sleep(0.5)
-        page = await app.client().workflows.select(WorkflowFilter(state="running", limit=200))
+        page = await app.client().workflows.select(WorkflowFilter(states=("running",), limit=200))
         unfinished = {info.id for info in page.workflows}
     assert not unfinished, fleet.logs()
     states: Counter[str] = Counter()

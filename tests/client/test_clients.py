@@ -236,7 +236,7 @@ GRAPH = (
 async def test_workflows_are_listed_and_shown(client: Client) -> None:
     workflows = client.workflows
     made = [(await workflows.create(read_members(GRAPH))).id for _ in range(3)]
-    first = await workflows.select(WorkflowFilter(state="running", limit=2, params={"zone": "eu"}))
+    first = await workflows.select(WorkflowFilter(states=("running",), limit=2, params={"zone": "eu"}))
     assert [info.id for info in first.workflows] == made[:0:-1]
     rest = await workflows.select(WorkflowFilter(before=first.next_before, limit=2))
     assert ([info.id for info in rest.workflows], rest.total, rest.next_before) == (made[:1], 3, None)
@@ -255,8 +255,8 @@ async def test_workflows_are_listed_and_shown(client: Client) -> None:
     assert not (await workflows.status(id)).results
     with pytest.raises(NotFound):
         await workflows.level(LevelRequest(id, 77))
-    with pytest.raises(InvalidRequest, match=r"Unknown state 'odd'\. Use one of"):
-        await workflows.select(WorkflowFilter(state="odd"))
+    with pytest.raises(InvalidRequest, match=r"Unknown state 'odd'\. Use "):
+        await workflows.select(WorkflowFilter(states=("odd",)))
     with pytest.raises(InvalidRequest, match=r"Unknown state 'odd'\. Use one of"):
         await workflows.steps(StepFilter(id, "odd"))
     with pytest.raises(InvalidRequest, match="has no offset"):

@@ -12,7 +12,7 @@ from ojster.core.json_objects import read_members
 from ojster.jobs import filter_walk
 from ojster.jobs.bulk import ALLOWED_STATES, Action
 from ojster.jobs.filter_walk import JobFilter
-from ojster.jobs.sweeps import WalkStep
+from ojster.jobs.sweeps import SweepBatch, WalkStep
 from tests.conftest import Bench, request
 
 pytestmark = pytest.mark.anyio
@@ -48,7 +48,7 @@ async def test_a_job_that_has_moved_on_is_left_alone(bench: Bench) -> None:
     step = await bench.service.database.read(filter_walk.walk, WalkStep(JobFilter(states=("available",))))
     assert step.ids == [job.id]
     await bench.fetch_one()
-    from ojster.jobs.bulk import SweepBatch, perform_batch
+    from ojster.jobs.bulk import perform_batch
 
     dealt = await bench.run(perform_batch, SweepBatch(Action.CANCEL, step.ids, ("available",)))
     assert dealt.ids == []

@@ -602,10 +602,10 @@ async def test_workflows_are_listed_by_state_type_and_name(flow: WorkflowBench) 
     await flow.service.workflows.cancel(flow.id)
     listing = flow.service.workflows.select
     assert (await listing(WorkflowFilter(name="n0"))).total == 3
-    assert (await listing(WorkflowFilter(type="group", state="cancelled"))).total == 1
-    page = await listing(WorkflowFilter(state="running", limit=2))
+    assert (await listing(WorkflowFilter(type="group", states=("cancelled",)))).total == 1
+    page = await listing(WorkflowFilter(states=("running",), limit=2))
     assert (len(page.workflows), page.total) == (2, 5)
-    rest = await listing(WorkflowFilter(state="running", limit=3, before=page.next_before))
+    rest = await listing(WorkflowFilter(states=("running",), limit=3, before=page.next_before))
     assert (len(rest.workflows), rest.next_before) == (3, None)
     assert not {one.id for one in page.workflows} & {one.id for one in rest.workflows}
 

@@ -733,9 +733,9 @@ async def test_077_jobs_are_found_by_state_definition_and_target(runner: Runner)
 
     assert await count() == 3
     assert await count(definition="flow", target="/a") == 2
-    assert await count(state="completed", target="/a") == 1
-    assert await count(state="completed", target="/b") == 0
-    assert await count(state="running") == 2
+    assert await count(states=("completed",), target="/a") == 1
+    assert await count(states=("completed",), target="/b") == 0
+    assert await count(states=("running",)) == 2
     assert await count(definition="other") == 0
 
 

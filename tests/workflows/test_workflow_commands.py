@@ -68,3 +68,22 @@ def test_what_is_wrong_with_a_file_is_said(ojster: Ojster, tmp_path: Path) -> No
     assert "NAME=VALUE" in ojster("workflows", "start", "bad.json", "--param", "x", expect=2)
     assert "Give either" in ojster("workflows", "draw", expect=2)
     assert "not found" in ojster("workflows", "show", "x", expect=3)
+
+
+def test_selected_workflows_are_steered_after_a_preview(ojster: Ojster, tmp_path: Path) -> None:
+    ojster("migrate", "--database", ojster.url)
+    (tmp_path / "nightly.yaml").write_text(YAML)
+    ids = [ojster.json("workflows", "start", "nightly.yaml")["id"] for _ in range(2)]
+    shown = ojster("workflows", "hold", "--name", "nightly", "--dry-run")
+    assert "2 of 2 workflows would be held." in shown
+    assert all(id in shown for id in ids)
+    assert ojster.json("workflows", "list", "--state", "running")["workflows"][0].get("held") is not True
+    assert "2 of 2 workflows are held." in ojster("workflows", "hold", "--name", "nightly", "--yes")
+    assert ojster.json("workflows", "release", "--name", "nightly", "--yes")["succeeded"] == 2
+    foreseen = ojster.json("workflows", "cancel", "--state", "running", "--active", "--dry-run")
+    assert (foreseen["succeeded"], foreseen["dry_run"], foreseen["ids"]) == (2, True, ids)
+    assert "2 of 2" in ojster("workflows", "cancel", "--param", "day=monday", "--yes")
+    assert "2 of 2 workflows are retried." in ojster("workflows", "retry", "--state", "cancelled", "--yes")
+    assert "Select workflows with" in ojster("workflows", "retry", "--yes", expect=2)
+    assert "--step needs a workflow id" in ojster("workflows", "retry", "--step", "fetch", "--yes", expect=2)
+    assert "selects one workflow" in ojster("workflows", "cancel", ids[0], "--name", "nightly", expect=2)

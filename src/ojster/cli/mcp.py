@@ -129,7 +129,7 @@ def _reading(call: _Call) -> Sequence[Callable[..., Awaitable[str]]]:
 
     async def list_workflows(state: str | None = None, name: str | None = None, limit: int = 20) -> str:
         """List workflows, newest first. A state is one of pending, running, completed, failed and cancelled."""
-        chosen = WorkflowFilter(state=state, name=name, limit=max(1, min(limit, MOST)))
+        chosen = WorkflowFilter(states=(state,) if state else (), name=name, limit=max(1, min(limit, MOST)))
         return await call(lambda client: client.workflows.select(chosen))
 
     async def list_steps(workflow_id: str, state: str | None = None, after: int = 0) -> str:

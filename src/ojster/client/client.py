@@ -23,7 +23,7 @@ from ojster.events.calls import WebhookCalls
 from ojster.insight.calls import TaskCalls
 from ojster.queues.calls import PoolCalls, RateLimitCalls
 from ojster.tenancy.calls import TenantCalls, TokenCalls
-from ojster.workflows.calls import NoteCalls
+from ojster.workflows.calls import NoteCalls, WorkflowBulkCalls
 
 
 class RemoteAgents(RemoteCapability, AgentCalls):
@@ -62,6 +62,10 @@ class RemoteTokens(RemoteCapability, TokenCalls):
     """Calls about tokens."""
 
 
+class RemoteWorkflowBulk(RemoteCapability, WorkflowBulkCalls):
+    """Calls about all workflows that match a filter."""
+
+
 class HttpClient:
     """A client of an Open Job Spec server, for one event loop.
 
@@ -88,6 +92,7 @@ class HttpClient:
         self.bulk = RemoteBulk(self._connection)
         self.workflows = RemoteWorkflows(self._connection)
         self.notes = RemoteNotes(self._connection)
+        self.workflow_bulk = RemoteWorkflowBulk(self._connection)
         self.definitions = RemoteDefinitions(self._connection)
         self.flows = RemoteFlows(self._connection)
         self.queues = RemoteQueues(self._connection)

@@ -5,18 +5,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeVar
 from urllib.parse import urlencode
 
 import msgspec
 
 from ojster.client.transport import CANNOT_CONNECT, NETWORK_ERRORS, SHORT_SECONDS, Response, Transport
-from ojster.core import errors
 from ojster.core.calls import Calls, Declaration, Declared, Deletion, Listing, NumberedListing
 from ojster.core.errors import BackendError, BackendUnavailable, OjsterError
 from ojster.core.job import Job
 from ojster.core.json_objects import Members, read_answer_members
+from ojster.core.shown_errors import error_of
 from ojster.core.timestamps import parse_timestamp
 from ojster.jobs.failure import Failure
 from ojster.jobs.job_json import from_json
@@ -32,15 +32,6 @@ DEFAULT_RETRY_SECONDS: Final = 10.0
 
 _HEADERS: Final = {"Content-Type": "application/openjobspec+json", "Accept": "application/openjobspec+json"}
 _encode: Final = msgspec.json.Encoder().encode
-
-
-def _error_classes(root: type[OjsterError]) -> Iterator[type[OjsterError]]:
-    yield root
-    for child in root.__subclasses__():
-        yield from _error_classes(child)
-
-
-_BY_CODE_AND_STATUS: Final = {(kind.code, kind.status): kind for kind in _error_classes(OjsterError)}
 
 
 class Connection:
@@ -226,15 +217,6 @@ def read_answer(kind: type[T], raw: bytes) -> T:
         raise BackendError(f"The server's answer is no {kind.__name__}: {error}.") from None
     except msgspec.DecodeError as error:
         raise BackendError(f"The server answered without JSON: {error}.") from None
-
-
-def error_of(shown: Mapping[str, Any], status: int | None = None) -> OjsterError:
-    """Return the error that JSON describes."""
-    code = shown.get("code", "backend_error")
-    statuses = [status] if status is not None else [known for name, known in _BY_CODE_AND_STATUS if name == code]
-    kind = next((_BY_CODE_AND_STATUS[code, each] for each in statuses if (code, each) in _BY_CODE_AND_STATUS), None)
-    details = shown.get("details") or {}
-    return (kind or errors.OjsterError)(shown.get("message", f"The server answered {status}."), **details)
 
 
 def outcome_of(raw: msgspec.Raw) -> Job | OjsterError:

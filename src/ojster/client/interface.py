@@ -19,7 +19,7 @@ from ojster.jobs.sweeps import Sweep
 from ojster.queues.calls import PoolCalls, QueueCalls, RateLimitCalls
 from ojster.schedules.calls import ScheduleCalls
 from ojster.tenancy.calls import TenantCalls, TokenCalls
-from ojster.workflows.calls import NoteCalls, WorkflowCalls
+from ojster.workflows.calls import NoteCalls, WorkflowBulkCalls, WorkflowCalls
 from ojster.workflows.definition import Definition
 from ojster.workflows.definitions import Deletion, Named
 from ojster.workflows.flow_calls import FlowCalls
@@ -80,6 +80,10 @@ class Client(Protocol):
     @property
     def notes(self) -> NoteCalls:
         """Calls about notes of jobs and workflows."""
+
+    @property
+    def workflow_bulk(self) -> WorkflowBulkCalls:
+        """Calls about all workflows that match a filter."""
 
     @property
     def definitions(self) -> DefinitionCalls:

@@ -13,7 +13,6 @@ from msgspec import UNSET, Raw
 from ojster.client.connection import (
     Connection,
     RemoteCapability,
-    error_of,
     job_of,
     list_of,
     log_warnings,
@@ -26,6 +25,7 @@ from ojster.core.errors import Duplicate, InvalidRequest, OjsterError
 from ojster.core.ids import new_id
 from ojster.core.job import Job
 from ojster.core.json_objects import Members
+from ojster.core.shown_errors import error_of
 from ojster.core.timestamps import format_optional, parse_timestamp
 from ojster.core.wire import Json, changes_body
 from ojster.jobs.bulk import Action
@@ -41,7 +41,7 @@ from ojster.jobs.messages import Acknowledgement, FailureReport, Progress, Relea
 from ojster.jobs.middleware import EnqueueMiddleware, MiddlewareChain, through_middleware
 from ojster.jobs.push import Pushed
 from ojster.jobs.queries import JobPage, Page
-from ojster.jobs.sweeps import Sweep
+from ojster.jobs.sweeps import MAX_SWEEP_SECONDS, Sweep
 from ojster.jobs.transitions import ChangedJob
 from ojster.jobs.wire import (
     AckBody,
@@ -54,9 +54,6 @@ from ojster.jobs.wire import (
 )
 
 log = logging.getLogger(__name__)
-
-MAX_SWEEP_SECONDS: Final = 3_600.0
-"""Read timeout for a sweep or a prune, in seconds, in addition to the usual 30."""
 
 _encode: Final = msgspec.json.Encoder().encode
 

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 import msgspec
 
 from ojster.client.connection import RemoteCapability
-
-MAX_SWEEP_SECONDS: Final = 3_600.0
-"""Read timeout for a sweep or a prune, in seconds, in addition to the usual 30."""
+from ojster.jobs.sweeps import MAX_SWEEP_SECONDS
 
 
 class RemoteMaintenance(RemoteCapability):

@@ -7,12 +7,16 @@ from urllib.parse import quote
 
 import msgspec
 
-from ojster.client.connection import RemoteCapability, log_warnings, query_of
+from ojster.client.connection import RemoteCapability, list_of, log_warnings, query_of
 from ojster.core.errors import Duplicate
 from ojster.core.ids import new_id
 from ojster.core.json_objects import Members
+from ojster.jobs.filters import filter_members
 from ojster.workflows.calls import WorkflowCalls
-from ojster.workflows.read.info import WorkflowInfo
+from ojster.workflows.read.info import WorkflowInfo, WorkflowPage
+from ojster.workflows.read.selection import WorkflowFilter
+
+_PAGE: Final = ("before", "limit", "offset")
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -42,6 +46,18 @@ class RemoteWorkflows(RemoteCapability, WorkflowCalls):
             query["version"] = version
         path = f"/workflows/{quote(workflow_id, safe='')}?{query_of(query)}"
         return _workflow(await self._connection.call("GET", path, wait=wait))
+
+    async def select(self, chosen: WorkflowFilter) -> WorkflowPage:
+        """Return a page of workflows."""
+        members = {name: value for name, value in filter_members(chosen).items() if name not in _PAGE}
+        if chosen.params:
+            members["params"] = _encode(chosen.params).decode()
+        if chosen.states:
+            members["state"] = ",".join(members.pop("states"))
+        query = {"limit": chosen.limit, "offset": chosen.offset, "cursor": chosen.before} | members
+        answer, total, before = await self._connection.list_page("/workflows", query)
+        found = [WorkflowInfo.from_json(raw) for raw in list_of(answer["workflows"])]
+        return WorkflowPage(found, total, before)
 
     async def cancel(self, workflow_id: str, *, stop_active: bool = False) -> WorkflowInfo:
         """Cancel a workflow."""

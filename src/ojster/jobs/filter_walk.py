@@ -11,7 +11,7 @@ from ojster.core.json_objects import raw_list
 from ojster.core.states import STATE_NAMES
 from ojster.core.tenant import NOBODY, qualify
 from ojster.jobs.failure import pattern_of
-from ojster.jobs.sweeps import Match, WalkResult, WalkStep, parts, take_step
+from ojster.jobs.sweeps import WalkMatch, WalkResult, WalkStep, parts, take_step
 from ojster.storage.database import Database
 from ojster.storage.transaction import Transaction
 
@@ -136,7 +136,7 @@ def walk(tx: Transaction, steps: Sequence[WalkStep[JobFilter]]) -> list[WalkResu
     return [take_step(tx, step, "jobs", WINDOW, _select) for step in steps]
 
 
-def _select(tx: Transaction, chosen: JobFilter, looked_at: str, bounds: dict[str, Any]) -> list[Match]:
+def _select(tx: Transaction, chosen: JobFilter, looked_at: str, bounds: dict[str, Any]) -> list[WalkMatch]:
     where, parameters = conditions(chosen)
     matches: dict[int, str]
     if chosen.meta:
@@ -155,7 +155,7 @@ def _select(tx: Transaction, chosen: JobFilter, looked_at: str, bounds: dict[str
     if (pattern := chosen.error_pattern) is not None:
         errors = last_errors(tx, list(matches))
         matches = {seq: matches[seq] for seq, last in errors if pattern_of(str(last.get("message", ""))) == pattern}
-    return [Match(id) for id in matches.values()]
+    return [WalkMatch(id) for id in matches.values()]
 
 
 def last_errors(tx: Transaction, seqs: Sequence[int]) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -22,6 +22,9 @@ SWEEP_BATCH_SIZE: Final = 200
 MAX_ITEM_RESULTS: Final = 1_000
 """Maximum number of results for single items that a bulk operation returns."""
 
+MAX_SWEEP_SECONDS: Final = 3_600.0
+"""Read timeout for a sweep or a prune, in seconds, in addition to the usual 30."""
+
 F = TypeVar("F")
 B = TypeVar("B", bound="SweepBatch")
 
@@ -62,14 +65,14 @@ class WalkResult(msgspec.Struct, Generic[F], frozen=True):
     weights: list[int] | None = None
 
 
-class Match(msgspec.Struct, frozen=True):
+class WalkMatch(msgspec.Struct, frozen=True):
     """A row that matches a filter, and the amount of work that it is."""
 
     id: str
     weight: int = 1
 
 
-Select = Callable[[Transaction, F, str, dict[str, Any]], list[Match]]
+Select = Callable[[Transaction, F, str, dict[str, Any]], list[WalkMatch]]
 """Returns the rows of a subquery, given with its parameters, that match a filter, in the order of their ``seq``."""
 
 

@@ -12,6 +12,7 @@ from ojster.core.calls import Call, Calls, Handled
 from ojster.core.json_objects import Members
 from ojster.jobs.answer_wire import ChangedJobAnswer
 from ojster.jobs.failure import Failure
+from ojster.jobs.sweeps import MAX_SWEEP_SECONDS, Sweep
 from ojster.jobs.transitions import ChangedJob
 from ojster.workflows.answer_wire import (
     EncodedWorkflowAnswer,
@@ -21,15 +22,15 @@ from ojster.workflows.answer_wire import (
     PropertiesAnswer,
     StepsAnswer,
     WorkflowAnswer,
-    WorkflowsAnswer,
     WorkflowStatisticsAnswer,
     WorkflowStatusAnswer,
 )
+from ojster.workflows.bulk_wire import BulkWorkflowsAnswer, BulkWorkflowsBody, CancelWorkflowsBody
 from ojster.workflows.notes import Note
 from ojster.workflows.properties import Properties, PropertyChange
 from ojster.workflows.read.info import WorkflowInfo, WorkflowPage
 from ojster.workflows.read.levels import Level, LevelRequest
-from ojster.workflows.read.selection import WorkflowFilter
+from ojster.workflows.read.selection import WorkflowConditions, WorkflowFilter
 from ojster.workflows.read.status import WorkflowStatistics, WorkflowStatus
 from ojster.workflows.read.step_pages import StepFilter, StepPage
 from ojster.workflows.run.control import Review
@@ -48,6 +49,7 @@ from ojster.workflows.wire import (
 
 _TAG: Final = "Workflows"
 _ONE: Final = "/workflows/{id}"
+_BULK: Final = "Bulk"
 _STEP: Final = f"{_ONE}/steps/{{step}}"
 
 
@@ -81,12 +83,9 @@ class WorkflowCalls(Calls):
         """Cancel a workflow."""
         raise NotImplementedError
 
-    @Handled("GET", "/workflows", "list_workflows", _TAG, WorkflowsAnswer, query=("page", "per_page"))
     async def select(self, chosen: WorkflowFilter) -> WorkflowPage:
-        """List workflows without their steps, newest first, optionally by state, type, name, definition or target.
-
-        With ``params``, a JSON object, only those whose parameters have its members. ``total`` then counts this page.
-        """
+        """Return a page of workflows, newest first, without their steps."""
+        raise NotImplementedError
 
     @Call("GET", "/workflows/statistics", "show_statistics", _TAG, WorkflowStatisticsAnswer)
     async def statistics(self, definition: str | None = None) -> WorkflowStatistics:
@@ -220,3 +219,68 @@ class NoteCalls(Calls):
     @Call("GET", f"{_ONE}/info", "list_workflow_notes", _TAG, NotesAnswer)
     async def of_workflow(self, workflow_id: str) -> list[Note]:
         """List the notes of a workflow and its jobs, oldest first."""
+
+
+class WorkflowBulkCalls(Calls):
+    """Calls about all workflows that match a filter."""
+
+    @Handled(
+        "POST",
+        "/workflows/cancel",
+        "cancel_workflows",
+        _BULK,
+        BulkWorkflowsAnswer,
+        body=CancelWorkflowsBody,
+        needs=CANCEL,
+        wait=MAX_SWEEP_SECONDS,
+    )
+    async def cancel(self, chosen: WorkflowConditions, *, stop_active: bool = False, dry_run: bool = False) -> Sweep:
+        """Cancel all workflows that match a ``filter``: by default those that are pending or running.
+
+        Active jobs may finish; with ``stop_active``, they are cancelled, too. With ``dry_run``, nothing is changed.
+        """
+
+    @Handled(
+        "POST",
+        "/workflows/retry",
+        "retry_workflows",
+        _BULK,
+        BulkWorkflowsAnswer,
+        body=BulkWorkflowsBody,
+        needs=CANCEL,
+        wait=MAX_SWEEP_SECONDS,
+    )
+    async def retry(self, chosen: WorkflowConditions, *, dry_run: bool = False) -> Sweep:
+        """Retry all finished workflows that match a ``filter``: by default those that are failed or compensated.
+
+        Their steps that did not succeed run again. With ``dry_run``, nothing is changed.
+        """
+
+    @Handled(
+        "POST",
+        "/workflows/hold",
+        "hold_workflows",
+        _BULK,
+        BulkWorkflowsAnswer,
+        body=BulkWorkflowsBody,
+        needs=CANCEL,
+        wait=MAX_SWEEP_SECONDS,
+    )
+    async def hold(self, chosen: WorkflowConditions, *, dry_run: bool = False) -> Sweep:
+        """Hold all unfinished workflows that match a ``filter``, except those that are held.
+
+        None of their steps starts until they are released. With ``dry_run``, nothing is changed.
+        """
+
+    @Handled(
+        "POST",
+        "/workflows/release",
+        "release_workflows",
+        _BULK,
+        BulkWorkflowsAnswer,
+        body=BulkWorkflowsBody,
+        needs=CANCEL,
+        wait=MAX_SWEEP_SECONDS,
+    )
+    async def release(self, chosen: WorkflowConditions, *, dry_run: bool = False) -> Sweep:
+        """Release all held workflows that match a ``filter``. With ``dry_run``, nothing is changed."""

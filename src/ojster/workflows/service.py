@@ -281,7 +281,8 @@ class WorkflowService(CapabilityService, WorkflowCalls):
         InvalidRequest
             The state is unknown, or there are both ``params`` and an offset.
         """
-        refuse_unknown("state", chosen.state, ALL_STATES)
+        for state in chosen.states:
+            refuse_unknown("state", state, ALL_STATES)
         if chosen.params and chosen.offset:
             raise InvalidRequest("A list by 'params' has no offset. Go on with its 'next_cursor'.", field="offset")
         definition = None if chosen.definition is None else self.scope.named(chosen.definition)

@@ -7,9 +7,10 @@ from typing import Any
 import click
 import msgspec
 
-from ojster.cli.commands.workflows import ID, takes_workflow
+from ojster.cli.commands.workflows import ID
 from ojster.cli.options import ask, done, examples, parameter, with_json, with_url
 from ojster.cli.output import print_json
+from ojster.cli.workflow_selection import takes_workflow
 from ojster.workflows.flow import FlowMessage
 
 

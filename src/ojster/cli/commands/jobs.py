@@ -12,6 +12,7 @@ from rich.table import Table
 
 from ojster.cli.options import Command, Duration, ask, done, examples, resumption, with_json, with_url
 from ojster.cli.output import ago, console, job_json, print_json, print_page, print_table, state_text
+from ojster.cli.sweeps import sweep
 from ojster.client.interface import Client
 from ojster.core.errors import InvalidRequest
 from ojster.core.ids import is_job_id
@@ -25,9 +26,6 @@ from ojster.jobs.history_wire import show_entry
 from ojster.jobs.queries import Page
 
 STATES: Final = [state.value for state in JobState]
-
-MAX_PRINTED_REFUSALS: Final = 20
-"""Maximum number of refused jobs printed with the reason."""
 
 
 @click.command(
@@ -143,7 +141,7 @@ def show_job(job_id: str, url: str, as_json: bool) -> None:
 
 
 def chooses(command: Command) -> Command:
-    """Add the options that select jobs, and ``--yes``."""
+    """Add the options that select jobs, ``--dry-run`` and ``--yes``."""
     for option in (
         click.option(
             "--state", "-s", "states", multiple=True, type=click.Choice(STATES), help="Only in this state; repeatable."
@@ -157,6 +155,7 @@ def chooses(command: Command) -> Command:
             help="Only jobs whose last error has this message, whatever its numbers, ids and quoted values.",
         ),
         click.option("--older-than", type=Duration(), metavar="DURATION", help="Only jobs older than this (PT1H)."),
+        click.option("--dry-run", is_flag=True, help="Only print what would be done."),
         click.option("--yes", "-y", is_flag=True, help="Skip the confirmation."),
     ):
         command = option(command)
@@ -168,27 +167,23 @@ def full_id(url: str, job_id: str) -> str:
     return job_id if is_job_id(job_id) else ask(url, lambda client: client.jobs.find(job_id)).id
 
 
-def _sweep(action: Action, url: str, as_json: bool, yes: bool, **filters: Any) -> int:
-    """Ask for confirmation, apply the action to all selected jobs, and print the outcome."""
+def _sweep(action: Action, url: str, as_json: bool, yes: bool, dry_run: bool, **filters: Any) -> int:
+    """Apply the action to all selected jobs, and print the outcome."""
     older = filters.pop("older_than")
     chosen = JobFilter(created_before=None if older is None else system_clock() - older, **filters)
     if chosen == JobFilter():
         raise click.UsageError(
             "Select jobs with a job id, --state, --queue, --type, --error-type, --error-pattern or --older-than."
         )
-    if not yes:
-        foreseen = ask(url, lambda client: client.bulk.sweep(action, chosen, dry_run=True))
-        refused = f" {foreseen.failed} others match and cannot be {action.past}." if foreseen.failed else ""
-        some = "1 job" if foreseen.succeeded == 1 else f"{foreseen.succeeded} jobs"
-        click.confirm(f"{action.capitalize()} {some}?{refused}", abort=True, err=True)
-    sweep = ask(url, lambda client: client.bulk.sweep(action, chosen))
-    refusals = [(id, refusal) for id, refusal in sweep.items if refusal is not None]
-    shown = {"matched": sweep.matched, "succeeded": sweep.succeeded, "failed": sweep.failed}
-    done(f"{sweep.succeeded} of {sweep.matched} jobs are {action.past}.", as_json, shown)
-    if not as_json:
-        for id, refusal in refusals[:MAX_PRINTED_REFUSALS]:
-            click.echo(f"  {id}: {refusal.message}", err=True)
-    return 1 if sweep.failed else 0
+    return sweep(
+        action,
+        "job",
+        url,
+        lambda client, foresees: client.bulk.sweep(action, chosen, dry_run=foresees),
+        yes=yes,
+        dry_run=dry_run,
+        as_json=as_json,
+    )
 
 
 @jobs.command(

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 import getpass
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Any, Final
 
 import click
 import msgspec
 from rich.text import Text
 
 from ojster.cli.options import (
-    Command,
     ask,
     done,
     examples,
@@ -25,16 +23,23 @@ from ojster.cli.options import (
 )
 from ojster.cli.output import ago, console, print_json, print_table
 from ojster.cli.workflow_file import SUFFIXES, named_start, read_start
+from ojster.cli.workflow_selection import (
+    chooses_workflows,
+    refuse_selection,
+    selected,
+    sweep_workflows,
+    sweeps_workflows,
+    takes_workflow,
+)
 from ojster.cli.workflow_tree import MAX_SHOWN_CHILDREN, follow, shown_state
 from ojster.client.interface import Client
 from ojster.core.errors import NotFound
-from ojster.core.ids import ids_beginning_with, is_job_id
 from ojster.core.json_objects import read_members
 from ojster.core.property_values import Changes
 from ojster.core.settings import ServiceSettings
 from ojster.core.timestamps import parse_timestamp
+from ojster.workflows.bulk import WorkflowAction
 from ojster.workflows.plan.request import refuse_unknown
-from ojster.workflows.plan.rules import CONTAINERS
 from ojster.workflows.properties import PropertyChange
 from ojster.workflows.read.drawing import draw
 from ojster.workflows.read.info import WorkflowInfo
@@ -46,7 +51,6 @@ from ojster.workflows.run.dependencies import NewDependencies
 from ojster.workflows.run.steps import StepAddress
 from ojster.workflows.run.suspensions import WorkflowResumption
 from ojster.workflows.stored_workflow import ALL_STATES
-from ojster.workflows.wait import WaitingFor
 
 ID: Final = "019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f"
 
@@ -61,22 +65,6 @@ ID: Final = "019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f"
 )
 def workflows() -> None:
     """Start, list, show, draw, approve, reject, hold, release, resume, retry and cancel workflows."""
-
-
-def takes_workflow(*, required: bool = True) -> Callable[[Command], Command]:
-    """Add the argument ``workflow_id``: an id, or the beginning of one with which no other id begins."""
-
-    def add(function: Command) -> Command:
-        @functools.wraps(function)
-        def call(*args: Any, workflow_id: str | None, url: str, **more: Any) -> Any:
-            if workflow_id is not None and not is_job_id(workflow_id) and ids_beginning_with(workflow_id) is not None:
-                start = workflow_id
-                workflow_id = ask(url, lambda client: client.workflows.show(start, steps=False)).id
-            return function(*args, workflow_id=workflow_id, url=url, **more)
-
-        return click.argument("workflow_id", required=required)(call)
-
-    return add
 
 
 @workflows.command(
@@ -134,21 +122,15 @@ def start(
 @workflows.command(
     "list", epilog=examples("ojster workflows list --state failed", "ojster workflows list --name nightly")
 )
+@chooses_workflows
 @with_url
-@click.option("--state", "-s", type=click.Choice(ALL_STATES), help="Only workflows in this state.")
-@click.option("--type", "-t", type=click.Choice(sorted(CONTAINERS)), help="Only workflows of this type.")
-@click.option("--name", help="Only workflows of this name.")
-@click.option("--definition", help="Only workflows of this definition.")
-@click.option("--target", help="Only workflows with this target.")
-@click.option("--param", "-p", multiple=True, metavar="NAME=VALUE", help="Only with this parameter; JSON or a string.")
-@click.option("--waiting-for", type=click.Choice(get_args(WaitingFor)), help="Only workflows that wait for this.")
 @click.option(
     "--limit", "-n", type=click.IntRange(1, 200), default=20, show_default=True, help="Maximum number to list."
 )
 @with_json
-def list_workflows(url: str, as_json: bool, param: tuple[str, ...], **chosen: Any) -> None:
+def list_workflows(url: str, as_json: bool, limit: int, **filters: Any) -> None:
     """List workflows, newest first."""
-    wanted = WorkflowFilter(**chosen, params=dict(map(parameter, param)))
+    wanted = WorkflowFilter(**selected(filters), limit=limit)
     page = ask(url, lambda client: client.workflows.select(wanted))
     if as_json:
         print_json({"workflows": page.workflows, "total": page.total})
@@ -235,45 +217,61 @@ _add_review_command("note", None, "noted", "Add a note to STEP, a path, without 
 
 
 def _add_workflow_command(
-    name: str, call: Callable[[Client, str], Awaitable[WorkflowInfo]], verb: str, help: str
+    action: WorkflowAction, call: Callable[[Client, str], Awaitable[WorkflowInfo]], help: str
 ) -> None:
-    @workflows.command(name, help=help, epilog=examples(f"ojster workflows {name} {ID}"))
-    @takes_workflow()
+    @workflows.command(
+        action.value,
+        help=help,
+        epilog=examples(f"ojster workflows {action} {ID}", f"ojster workflows {action} --name nightly --dry-run"),
+    )
+    @takes_workflow(required=False)
+    @sweeps_workflows
     @with_url
     @with_json
-    def command(workflow_id: str, url: str, as_json: bool) -> None:
+    def command(workflow_id: str | None, url: str, as_json: bool, **filters: Any) -> int:
+        if workflow_id is None:
+            return sweep_workflows(action, url, as_json, filters)
+        refuse_selection(filters)
         info = ask(url, lambda client: call(client, workflow_id))
-        done(f"{workflow_id} {verb}.", as_json, info)
+        done(f"{workflow_id} is {action.past}.", as_json, info)
+        return 0
 
 
 _add_workflow_command(
-    "hold",
+    WorkflowAction.HOLD,
     lambda client, workflow_id: client.workflows.hold(workflow_id),
-    "is held",
-    "Start no further steps until released.",
+    "Start no further steps of a workflow, or of all selected workflows, until released.",
 )
 _add_workflow_command(
-    "release",
+    WorkflowAction.RELEASE,
     lambda client, workflow_id: client.workflows.release(workflow_id),
-    "is released",
-    "Release a held workflow.",
+    "Release a held workflow, or all selected workflows that are held.",
 )
 
 
 @workflows.command(
-    epilog=examples(f"ojster workflows retry {ID}", f"ojster workflows retry {ID} --step build.2   # while others run")
+    epilog=examples(
+        f"ojster workflows retry {ID}",
+        f"ojster workflows retry {ID} --step build.2   # while others run",
+        "ojster workflows retry --name nightly --older-than PT1H --dry-run",
+    )
 )
-@takes_workflow()
+@takes_workflow(required=False)
+@sweeps_workflows
 @with_url
 @click.option("--step", help="Retry only the step with this path, and everything after it.")
 @with_json
-def retry(workflow_id: str, url: str, step: str | None, as_json: bool) -> None:
-    """Retry the steps that did not succeed."""
+def retry(workflow_id: str | None, url: str, step: str | None, as_json: bool, **filters: Any) -> int:
+    """Retry the unsuccessful steps of a workflow, or of all selected ones, by default failed or compensated."""
+    if workflow_id is None:
+        return sweep_workflows(WorkflowAction.RETRY, url, as_json, filters, step=step)
+    refuse_selection(filters)
     if step is None:
         info = ask(url, lambda client: client.workflows.retry(workflow_id))
     else:
         info = ask(url, lambda client: client.workflows.retry_step(StepAddress(workflow_id, step)))
     done(f"{workflow_id if step is None else f'The step {step}'} runs again.", as_json, info)
+    return 0
 
 
 @workflows.command(epilog=examples(f"ojster workflows depend {ID} publish --on scan --on sign"))
@@ -290,20 +288,29 @@ def depend(workflow_id: str, step: str, url: str, others: tuple[str, ...], as_js
 
 
 @workflows.command(
-    epilog=examples(f"ojster workflows cancel {ID}", f"ojster workflows cancel {ID} --step build.2   # only that")
+    epilog=examples(
+        f"ojster workflows cancel {ID}",
+        f"ojster workflows cancel {ID} --step build.2   # only that",
+        "ojster workflows cancel --name nightly --older-than P1D --dry-run",
+    )
 )
-@takes_workflow()
+@takes_workflow(required=False)
+@sweeps_workflows
 @with_url
 @click.option("--step", help="Cancel only the step with this path and all steps inside it, active jobs too.")
 @click.option("--active", is_flag=True, help="Cancel active jobs, too. By default they may finish.")
 @with_json
-def cancel(workflow_id: str, url: str, step: str | None, active: bool, as_json: bool) -> None:
-    """Cancel a workflow: no further step starts; active jobs may finish."""
+def cancel(workflow_id: str | None, url: str, step: str | None, active: bool, as_json: bool, **filters: Any) -> int:
+    """Cancel a workflow, or all selected ones, by default pending or running: no further step starts."""
+    if workflow_id is None:
+        return sweep_workflows(WorkflowAction.CANCEL, url, as_json, filters, step=step, stop_active=active)
+    refuse_selection(filters)
     if step is None:
         info = ask(url, lambda client: client.workflows.cancel(workflow_id, stop_active=active))
     else:
         info = ask(url, lambda client: client.workflows.cancel_step(StepAddress(workflow_id, step)))
     done(f"{workflow_id if step is None else f'The step {step}'} is cancelled.", as_json, info)
+    return 0
 
 
 @workflows.command(

@@ -17,7 +17,7 @@ MODULES: Final = {
     "queues": ("queues", "queues_admin", "rate_limits", "pools"),
     "insight": ("status", "insight", "surveys", "tasks"),
     "agents": ("agents",),
-    "workflows": ("workflows", "definitions", "flows"),
+    "workflows": ("workflows", "workflow_bulk", "definitions", "flows"),
     "collections": ("collections",),
     "files": ("files",),
     "schedules": ("schedules",),

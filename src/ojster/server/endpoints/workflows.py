@@ -6,7 +6,7 @@ Spec: ojs-workflows 11
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -14,11 +14,11 @@ from ojster.core.access import CANCEL, ENQUEUE
 from ojster.core.errors import InvalidRequest
 from ojster.jobs.idempotency import Reply
 from ojster.server.answer import Answer, encode
-from ojster.server.declared import arguments_of, endpoints_of
+from ojster.server.declared import endpoints_of
 from ojster.server.endpoints.bulk import key_of
-from ojster.server.pages import page_of, pagination, wait_ms, whole
+from ojster.server.pages import object_of, page_of, pagination, wait_ms, whole
 from ojster.server.request import HttpRequest
-from ojster.server.route import BASE, Route, location
+from ojster.server.route import BASE, PAGE, Route, location
 from ojster.workflows.answer_wire import (
     CancelledWorkflowAnswer,
     WorkflowAnswer,
@@ -28,7 +28,9 @@ from ojster.workflows.answer_wire import (
     show_progress,
 )
 from ojster.workflows.calls import NoteCalls, WorkflowCalls
+from ojster.workflows.filters import WORKFLOW_FILTER_PARAMETERS, workflow_filter_of
 from ojster.workflows.read.info import WorkflowInfo
+from ojster.workflows.read.selection import WorkflowFilter
 from ojster.workflows.read.views import MOST_SHOWN_STEPS
 from ojster.workflows.wire import (
     WorkflowBody,
@@ -81,13 +83,22 @@ async def show_workflow(request: HttpRequest) -> Answer:
     return _workflow(info)
 
 
-async def _select(request: HttpRequest) -> Answer:
-    chosen = (await arguments_of(request, WorkflowCalls.select))["chosen"]
-    limit, offset, before = page_of(request.query)
-    page = await request.service.workflows.select(
-        msgspec.structs.replace(chosen, limit=limit, offset=offset, before=before)
-    )
-    return Answer(encode(WorkflowsAnswer(page.workflows, pagination(page.total, limit, offset, page.next_before))))
+async def list_workflows(request: HttpRequest) -> Answer:
+    """List workflows without their steps, newest first, optionally by state, type, name, definition, target or age.
+
+    ``state`` may name several states, with commas. With ``params``, a JSON object, only those whose parameters have its
+    members. ``total`` then counts this page.
+    """
+    query = request.query
+    limit, offset, before = page_of(query)
+    members: dict[str, Any] = {name: query.get(name) for name in WORKFLOW_FILTER_PARAMETERS}
+    chosen = workflow_filter_of(members | {"params": object_of(query, "params") or None})
+    if chosen.params and offset:
+        raise InvalidRequest("A list by 'params' has no offset. Go on with its 'next_cursor'.", field="offset")
+    filter = WorkflowFilter(**msgspec.structs.asdict(chosen), before=before, limit=limit, offset=offset)
+    page = await request.service.workflows.select(filter)
+    shown = pagination(page.total, limit, offset, page.next_before)
+    return Answer(encode(WorkflowsAnswer(page.workflows, shown)))
 
 
 async def cancel_workflow(request: HttpRequest) -> Answer:
@@ -124,7 +135,15 @@ ROUTES: Final = (
         large=True,
         needs=ENQUEUE,
     ),
-    *endpoints_of(WorkflowCalls, lambda service: service.workflows, {WorkflowCalls.select: _select}),
+    Route(
+        "GET",
+        f"{BASE}/workflows",
+        list_workflows,
+        "Workflows",
+        answer=WorkflowsAnswer,
+        query=(*WORKFLOW_FILTER_PARAMETERS, *PAGE),
+    ),
+    *endpoints_of(WorkflowCalls, lambda service: service.workflows),
     *endpoints_of(NoteCalls, lambda service: service.notes),
     Route(
         "GET",

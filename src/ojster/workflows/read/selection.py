@@ -9,6 +9,7 @@ import msgspec
 
 from ojster.core.calls import SET_BY_SERVICE
 from ojster.core.json_objects import is_same_json
+from ojster.jobs.sweeps import WalkMatch, WalkResult, WalkStep, take_step
 from ojster.storage.transaction import Transaction
 from ojster.workflows.read.info import WorkflowPage
 from ojster.workflows.read.views import summary_of, workflow_rows
@@ -27,23 +28,44 @@ MAX_WINDOWS: Final = 20
 _decode: Final = msgspec.json.decode
 
 
-class WorkflowFilter(msgspec.Struct, frozen=True):
-    """A filter and page of workflows, newest first. ``None`` matches all. ``before`` is a ``seq``, exclusive.
+class WorkflowConditions(msgspec.Struct, frozen=True):
+    """Criteria for workflows; those left out match all. Times are microseconds since the epoch, bounds excluded.
 
-    ``params`` are members that the parameters must have, with equal values; without them, all match.
+    Parameters
+    ----------
+    states:
+        Allowed states; empty: all.
+    tenant:
+        Tenant of the workflow; the empty string: no tenant.
+    held:
+        Whether it is held.
+    params:
+        Members that its parameters must have, with equal values. No index covers them.
+    finished_after:
+        Lower bound of the time at which its last job ended.
     """
 
-    state: str | None = None
+    states: tuple[str, ...] = ()
     type: str | None = None
     name: str | None = None
-    before: Annotated[int, msgspec.Meta(ge=0, lt=10**18)] | None = msgspec.field(name="cursor", default=None)
-    limit: Annotated[int, msgspec.Meta(ge=1, lt=10**9)] = DEFAULT_PAGE
-    offset: Annotated[int, msgspec.Meta(ge=0, lt=10**9)] = 0
     tenant: Annotated[str | None, SET_BY_SERVICE] = None
     definition: str | None = None
     target: str | None = None
     waiting_for: WaitingFor | None = None
+    held: bool | None = None
     params: dict[str, Any] = {}
+    created_after: int | None = None
+    created_before: int | None = None
+    finished_after: int | None = None
+    finished_before: int | None = None
+
+
+class WorkflowFilter(WorkflowConditions, frozen=True):
+    """Criteria for workflows, and a page of those that match, newest first. ``before`` is a ``seq``, exclusive."""
+
+    before: int | None = None
+    limit: int = DEFAULT_PAGE
+    offset: int = 0
 
 
 def list_workflows(tx: Transaction, filters: Sequence[WorkflowFilter]) -> list[WorkflowPage]:
@@ -52,7 +74,7 @@ def list_workflows(tx: Transaction, filters: Sequence[WorkflowFilter]) -> list[W
 
 
 def _page(tx: Transaction, chosen: WorkflowFilter) -> WorkflowPage:
-    where, parameters = _conditions(chosen)
+    where, parameters = conditions(chosen)
     if chosen.params:
         workflows, before = _with_params(tx, chosen, where, parameters)
         total = len(workflows)
@@ -66,19 +88,53 @@ def _page(tx: Transaction, chosen: WorkflowFilter) -> WorkflowPage:
     return WorkflowPage([summary_of(workflow, waits.get(workflow.seq, ())) for workflow in workflows], total, before)
 
 
-def _conditions(chosen: WorkflowFilter) -> tuple[str, dict[str, Any]]:
+def conditions(chosen: WorkflowConditions) -> tuple[str, dict[str, Any]]:
     """Return the SQL condition of a filter, and its parameters. ``params`` is left out."""
-    conditions = ["TRUE"]
+    parts = ["TRUE"]
     parameters: dict[str, Any] = {}
     if chosen.tenant:
-        conditions.append("tenant <> ''")  # uses the partial index of workflows with a tenant
-    for name in ("state", "type", "name", "tenant", "definition", "target"):
+        parts.append("tenant <> ''")  # uses the partial index of workflows with a tenant
+    if chosen.states:
+        names = [f"state_{number}" for number in range(len(chosen.states))]
+        parts.append(f"state = :{names[0]}" if len(names) == 1 else f"state IN (:{', :'.join(names)})")
+        parameters |= dict(zip(names, chosen.states, strict=True))
+    for name in ("type", "name", "tenant", "definition", "target"):
         if (value := getattr(chosen, name)) is not None:
-            conditions.append(f"{name} = :{name}")
+            parts.append(f"{name} = :{name}")
             parameters[name] = value
+    for event in ("created", "finished"):
+        for side, sign in (("after", ">"), ("before", "<")):
+            if (moment := getattr(chosen, f"{event}_{side}")) is not None:
+                parts.append(f"{event}_at {sign} :{event}_{side}")
+                parameters[f"{event}_{side}"] = moment
+    if chosen.held is not None:
+        parts.append(f"held_at IS {'NOT ' * chosen.held}NULL")
     if chosen.waiting_for is not None:
-        conditions.append(waits_for(chosen.waiting_for))
-    return " AND ".join(conditions), parameters
+        parts.append(waits_for(chosen.waiting_for))
+    return " AND ".join(parts), parameters
+
+
+def walk(tx: Transaction, steps: Sequence[WalkStep[WorkflowConditions]]) -> list[WalkResult[WorkflowConditions]]:
+    """Execute one step of each walk over workflows. A step scans at most ``_WINDOW`` rows, however few match."""
+    return [take_step(tx, step, "workflows", _WINDOW, _select) for step in steps]
+
+
+def _select(tx: Transaction, chosen: WorkflowConditions, looked_at: str, bounds: dict[str, Any]) -> list[WalkMatch]:
+    where, parameters = conditions(chosen)
+    # Conditions name the table, so that the window is only a condition, too.
+    rows = tx.execute(
+        f"""
+        SELECT id, nodes, params
+        FROM workflows
+        WHERE seq IN (SELECT seq FROM {looked_at}) AND {IS_VISIBLE} AND {where}
+        ORDER BY seq
+        """,
+        bounds | parameters,
+    )
+    # A workflow is as much work as it has steps.
+    return [
+        WalkMatch(id, max(nodes, 1)) for id, nodes, params in rows if not chosen.params or _has(params, chosen.params)
+    ]
 
 
 def _older(

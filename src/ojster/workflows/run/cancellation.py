@@ -49,19 +49,33 @@ def cancel_workflows(tx: Transaction, orders: Sequence[WorkflowCancellation]) ->
     Spec: ojs-workflows 11.3
     """
     return [
-        steer(tx, order.workflow_id, partial(_cancel, stop_active=order.stop_active, by=order.by)) for order in orders
+        steer(tx, order.workflow_id, partial(cancel_now, stop_active=order.stop_active, by=order.by))
+        for order in orders
     ]
 
 
-def _cancel(run: Advance, workflow: Workflow, *, stop_active: bool = False, by: str | None = None) -> None:
-    if stop_active and workflow.state == WorkflowState.CANCELLED and workflow.finished_at is None:
+def refuse_cancellation(workflow: Workflow, *, stop_active: bool = False) -> OjsterError | None:
+    """Return why a workflow cannot be cancelled; ``None`` if it can."""
+    if workflow.state not in FINAL_STATES or _is_cut_short(workflow, stop_active=stop_active):
+        return None
+    return wrong_state(workflow, f"The workflow {workflow.id} is already in terminal state {workflow.state!r}.")
+
+
+def _is_cut_short(workflow: Workflow, *, stop_active: bool) -> bool:
+    """Return whether a cancellation stops the clean-up that an earlier one has begun."""
+    return stop_active and workflow.state == WorkflowState.CANCELLED and workflow.finished_at is None
+
+
+def cancel_now(run: Advance, workflow: Workflow, *, stop_active: bool = False, by: str | None = None) -> None:
+    """Cancel a workflow that is locked; raise the refusal."""
+    if (refusal := refuse_cancellation(workflow, stop_active=stop_active)) is not None:
+        raise refusal
+    if _is_cut_short(workflow, stop_active=stop_active):
         main = run.graph.children(run.graph.root_of(workflow))[0]  # it cleans up, which is cut short
         run.graph.change(workflow)
         if not main.has_ended:
             abort(run, workflow, main, NodeState.CANCELLED, _CANCELLED, active_too=True, flows_too=True)
         return
-    if workflow.state in FINAL_STATES:
-        raise wrong_state(workflow, f"The workflow {workflow.id} is already in terminal state {workflow.state!r}.")
     was_pending = workflow.state == WorkflowState.PENDING
     change_workflow(workflow, WorkflowState.CANCELLED)
     workflow.cancelled_at = run.tx.now
@@ -273,7 +287,7 @@ def cancel_with_worker(tx: Transaction, job: Job) -> None:
             if current is not None and current.state not in FINISHED:
                 cancel_job(tx, current)
             ended, tx.effects.ended = tx.effects.ended, []
-            steer(tx, str(id), _cancel)
+            steer(tx, str(id), cancel_now)
             tx.effects.ended += ended
 
 

@@ -49,12 +49,20 @@ class Review(msgspec.Struct, frozen=True):
 
 def hold_workflows(tx: Transaction, ids: Sequence[str]) -> list[str | OjsterError]:
     """Hold workflows: no step starts until they are released; active jobs may finish. Return ids or errors."""
-    return [steer(tx, id, _hold) for id in ids]
+    return [steer(tx, id, hold_now) for id in ids]
 
 
-def _hold(run: Advance, workflow: Workflow) -> None:
-    if workflow.finished_at is not None:
-        raise wrong_state(workflow, f"The workflow {workflow.id} is {workflow.state}, and cannot be held.")
+def refuse_hold(workflow: Workflow) -> OjsterError | None:
+    """Return why a workflow cannot be held; ``None`` if it can."""
+    if workflow.finished_at is None:
+        return None
+    return wrong_state(workflow, f"The workflow {workflow.id} is {workflow.state}, and cannot be held.")
+
+
+def hold_now(run: Advance, workflow: Workflow) -> None:
+    """Hold a workflow that is locked; raise the refusal."""
+    if (refusal := refuse_hold(workflow)) is not None:
+        raise refusal
     if workflow.held_at is not None:
         return
     tx = run.tx
@@ -80,12 +88,18 @@ def _hold(run: Advance, workflow: Workflow) -> None:
 
 def release_workflows(tx: Transaction, ids: Sequence[str]) -> list[str | OjsterError]:
     """Release held workflows; for each, return its id or an error."""
-    return [steer(tx, id, _release) for id in ids]
+    return [steer(tx, id, unhold_now) for id in ids]
 
 
-def _release(run: Advance, workflow: Workflow) -> None:
-    if workflow.held_at is None:
-        raise wrong_state(workflow, f"The workflow {workflow.id} is not held.")
+def refuse_release(workflow: Workflow) -> OjsterError | None:
+    """Return why a workflow cannot be released; ``None`` if it can."""
+    return None if workflow.held_at is not None else wrong_state(workflow, f"The workflow {workflow.id} is not held.")
+
+
+def unhold_now(run: Advance, workflow: Workflow) -> None:
+    """Release a workflow that is locked; raise the refusal."""
+    if (refusal := refuse_release(workflow)) is not None:
+        raise refusal
     release_now(run, workflow)
 
 

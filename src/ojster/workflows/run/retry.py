@@ -35,7 +35,7 @@ def retry_workflows(tx: Transaction, ids: Sequence[str]) -> list[str | OjsterErr
 
     For each, return its id or an error.
     """
-    return [steer(tx, id, _retry) for id in ids]
+    return [steer(tx, id, retry_now) for id in ids]
 
 
 def retry_steps(tx: Transaction, addresses: Sequence[StepAddress]) -> list[str | OjsterError]:
@@ -46,10 +46,10 @@ def retry_steps(tx: Transaction, addresses: Sequence[StepAddress]) -> list[str |
     return [steer(tx, address.workflow_id, partial(_retry_step, path=address.step)) for address in addresses]
 
 
-def _retry(run: Advance, workflow: Workflow) -> None:
-    if workflow.finished_at is None:
-        waits = "still has active jobs" if workflow.state in FINAL_STATES else "has not finished"
-        raise wrong_state(workflow, f"The workflow {workflow.id} {waits}. Retry it after it has finished.")
+def retry_now(run: Advance, workflow: Workflow) -> None:
+    """Retry a workflow that is locked; raise the refusal."""
+    if (refusal := _refuse_unfinished(workflow)) is not None:
+        raise refusal
     _check_retry(run, workflow)
     reset = _Reset(run.graph, workflow)
     reset.root()
@@ -128,17 +128,37 @@ def _apply(run: Advance, workflow: Workflow, reset: _Reset) -> list[Node]:
     return nodes
 
 
+def refuse_retry(tx: Transaction, workflow: Workflow) -> OjsterError | None:
+    """Return why a workflow cannot be retried as a whole; ``None`` if it can. It takes no locks."""
+    return _refuse_unfinished(workflow) or _refuse_again(tx, workflow, None)
+
+
+def _refuse_unfinished(workflow: Workflow) -> OjsterError | None:
+    if workflow.finished_at is not None:
+        return None
+    waits = "still has active jobs" if workflow.state in FINAL_STATES else "has not finished"
+    return wrong_state(workflow, f"The workflow {workflow.id} {waits}. Retry it after it has finished.")
+
+
 def _check_retry(run: Advance, workflow: Workflow) -> None:
     """Raise the refusal if a finished workflow cannot run again."""
-    if workflow.state == WorkflowState.COMPLETED:
-        raise wrong_state(workflow, f"The workflow {workflow.id} is completed; there is nothing to retry.")
-    if workflow.state == WorkflowState.RETRIED:
-        raise wrong_state(workflow, f"The workflow {workflow.id} was retried as {workflow.next_attempt}.")
-    refusal = refuse_target(run.tx, workflow.tenant, workflow.target, workflow.target_key, workflow.locks)
+    refusal = _refuse_again(run.tx, workflow, workflow.locks)
     if isinstance(refusal, Later):
         raise Held(refusal.message)
     if refusal is not None:
-        raise type(refusal)(f"The workflow {workflow.id} cannot be retried. {refusal.message}", **refusal.details)
+        raise refusal
+
+
+def _refuse_again(tx: Transaction, workflow: Workflow, locks: str | None) -> OjsterError | None:
+    """Return why a finished workflow cannot run again; ``locks``: the targets that it will lock."""
+    if workflow.state == WorkflowState.COMPLETED:
+        return wrong_state(workflow, f"The workflow {workflow.id} is completed; there is nothing to retry.")
+    if workflow.state == WorkflowState.RETRIED:
+        return wrong_state(workflow, f"The workflow {workflow.id} was retried as {workflow.next_attempt}.")
+    refusal = refuse_target(tx, workflow.tenant, workflow.target, workflow.target_key, locks)
+    if refusal is None or isinstance(refusal, Later):
+        return refusal
+    return type(refusal)(f"The workflow {workflow.id} cannot be retried. {refusal.message}", **refusal.details)
 
 
 def _reopen(workflow: Workflow) -> None:

@@ -1,0 +1,30 @@
+"""Errors read from the JSON that shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any
+
+from ojster.core.errors import OjsterError
+
+
+def error_of(shown: Mapping[str, Any], status: int | None = None) -> OjsterError:
+    """Return the error that JSON describes."""
+    known = _by_code_and_status()
+    code = shown.get("code", "backend_error")
+    statuses = [status] if status is not None else [each for name, each in known if name == code]
+    kind = next((known[code, each] for each in statuses if (code, each) in known), OjsterError)
+    details = shown.get("details") or {}
+    return kind(shown.get("message", f"The server answered {status}."), **details)
+
+
+@cache
+def _by_code_and_status() -> dict[tuple[str, int], type[OjsterError]]:
+    return {(kind.code, kind.status): kind for kind in _error_classes(OjsterError)}
+
+
+def _error_classes(root: type[OjsterError]) -> Iterator[type[OjsterError]]:
+    yield root
+    for child in root.__subclasses__():
+        yield from _error_classes(child)

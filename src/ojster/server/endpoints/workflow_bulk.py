@@ -1,0 +1,59 @@
+"""Endpoints for bulk operations on workflows."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import msgspec
+
+from ojster.jobs.idempotency import Reply
+from ojster.jobs.sweeps import Sweep
+from ojster.server.answer import Answer, UnchangedAnswer, encode
+from ojster.server.declared import endpoints_of
+from ojster.server.endpoints.bulk import key_of
+from ojster.server.request import Handler, HttpRequest
+from ojster.workflows.bulk_wire import (
+    BULK_WORKFLOWS,
+    CANCEL_WORKFLOWS,
+    BulkWorkflowsAnswer,
+    BulkWorkflowsBody,
+    CancelWorkflowsBody,
+)
+from ojster.workflows.calls import WorkflowBulkCalls
+from ojster.workflows.filters import narrowing_workflow_filter_of
+
+
+def _bulk_endpoint(method: Callable[..., Awaitable[Sweep]], decoder: msgspec.json.Decoder[Any]) -> Handler:
+    """Return an endpoint for all workflows that match a filter; a repeated key gets the first answer."""
+    name = method.__name__
+
+    async def handle(request: HttpRequest) -> Answer:
+        raw = await request.body()
+        body: BulkWorkflowsBody = request.decode(raw, decoder)
+        chosen = narrowing_workflow_filter_of(body.filter)
+        options = {"stop_active": body.stop_active} if isinstance(body, CancelWorkflowsBody) else {}
+        call = getattr(request.service.workflow_bulk, name)
+
+        async def answer() -> Reply:
+            sweep = await call(chosen, dry_run=body.dry_run, **options)
+            return Reply(200, encode(BulkWorkflowsAnswer.of(sweep)))
+
+        if body.dry_run:
+            return UnchangedAnswer((await answer()).body)
+        key = key_of(request, f"workflows.{name}", raw, body.idempotency_key)
+        return Answer((await request.service.bulk.answer_once(key, answer)).body)
+
+    return handle
+
+
+ROUTES: Final = endpoints_of(
+    WorkflowBulkCalls,
+    lambda service: service.workflow_bulk,
+    {
+        WorkflowBulkCalls.cancel: _bulk_endpoint(WorkflowBulkCalls.cancel, CANCEL_WORKFLOWS),
+        WorkflowBulkCalls.retry: _bulk_endpoint(WorkflowBulkCalls.retry, BULK_WORKFLOWS),
+        WorkflowBulkCalls.hold: _bulk_endpoint(WorkflowBulkCalls.hold, BULK_WORKFLOWS),
+        WorkflowBulkCalls.release: _bulk_endpoint(WorkflowBulkCalls.release, BULK_WORKFLOWS),
+    },
+)

@@ -1,0 +1,125 @@
+"""Bulk operations on the workflows that a filter selects: cancel, retry, hold or release them in small transactions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+from functools import partial
+from typing import Final
+
+from ojster.core.errors import NotFound, OjsterError
+from ojster.jobs.queries import no_workflow
+from ojster.jobs.sweeps import Course, SweepBatch, SweepBatchResult
+from ojster.storage.transaction import Transaction
+from ojster.workflows.read.selection import WorkflowConditions, walk
+from ojster.workflows.run.advance import Advance
+from ojster.workflows.run.cancellation import cancel_now, refuse_cancellation
+from ojster.workflows.run.control import hold_now, refuse_hold, refuse_release, unhold_now
+from ojster.workflows.run.retry import refuse_retry, retry_now
+from ojster.workflows.run.steps import steer
+from ojster.workflows.stored_workflow import Workflow, WorkflowState, find_workflow
+
+
+class WorkflowAction(StrEnum):
+    """Action of a bulk operation on workflows."""
+
+    CANCEL = "cancel"
+    RETRY = "retry"
+    HOLD = "hold"
+    RELEASE = "release"
+
+    @property
+    def past(self) -> str:
+        """The past participle: ``cancelled``, ``retried``, ``held`` or ``released``."""
+        return {"cancel": "cancelled", "retry": "retried", "hold": "held", "release": "released"}[self]
+
+
+_UNFINISHED: Final = (WorkflowState.PENDING, WorkflowState.RUNNING, WorkflowState.COMPENSATING)
+
+ALLOWED_STATES: Final[dict[WorkflowAction, tuple[str, ...]]] = {
+    WorkflowAction.CANCEL: (*_UNFINISHED, WorkflowState.CANCELLED),
+    WorkflowAction.RETRY: (WorkflowState.FAILED, WorkflowState.CANCELLED, WorkflowState.COMPENSATED),
+    WorkflowAction.HOLD: _UNFINISHED,
+    WorkflowAction.RELEASE: _UNFINISHED,
+}
+"""States in which workflows can be cancelled, retried, held or released.
+
+A cancelled one can be cancelled again, to stop its active jobs.
+"""
+
+DEFAULT_STATES: Final[dict[WorkflowAction, tuple[str, ...]]] = {
+    WorkflowAction.CANCEL: (WorkflowState.PENDING, WorkflowState.RUNNING),
+    WorkflowAction.RETRY: (WorkflowState.FAILED, WorkflowState.COMPENSATED),
+    WorkflowAction.HOLD: _UNFINISHED,
+    WorkflowAction.RELEASE: _UNFINISHED,
+}
+"""Default states of a filter that names none.
+
+A cancellation leaves out what is being undone, and a retry what somebody has cancelled.
+"""
+
+
+class WorkflowBatch(SweepBatch, frozen=True):
+    """Part of the workflows that a filter selected. ``stop_active``: a cancellation stops their active jobs, too."""
+
+    stop_active: bool = False
+
+
+def perform_batch(tx: Transaction, batches: Sequence[WorkflowBatch]) -> list[SweepBatchResult]:
+    """Perform the action on workflows that a filter selected, except those that have left the selected states."""
+    return [_perform(tx, batch) for batch in batches]
+
+
+def _perform(tx: Transaction, batch: WorkflowBatch) -> SweepBatchResult:
+    change = _change(batch)
+
+    def change_if_selected(run: Advance, workflow: Workflow) -> None:
+        if workflow.state not in batch.states:
+            raise no_workflow(workflow.id)
+        change(run, workflow)
+
+    outcomes = {id: steer(tx, id, change_if_selected) for id in batch.ids}
+    return _result({id: outcome if isinstance(outcome, OjsterError) else None for id, outcome in outcomes.items()})
+
+
+def _change(batch: WorkflowBatch) -> Callable[[Advance, Workflow], None]:
+    """Return what changes a locked workflow, or raises the refusal."""
+    match WorkflowAction(batch.action):
+        case WorkflowAction.CANCEL:
+            return partial(cancel_now, stop_active=batch.stop_active, by=batch.by)
+        case WorkflowAction.RETRY:
+            return retry_now
+        case WorkflowAction.HOLD:
+            return hold_now
+        case WorkflowAction.RELEASE:
+            return unhold_now
+
+
+def foresee_batch(tx: Transaction, batches: Sequence[WorkflowBatch]) -> list[SweepBatchResult]:
+    """Return what ``perform_batch`` would do now, and change nothing. Each workflow is judged for itself."""
+    return [_result({id: _foresee(tx, id, batch) for id in batch.ids}) for batch in batches]
+
+
+def _foresee(tx: Transaction, id: str, batch: WorkflowBatch) -> OjsterError | None:
+    workflow = find_workflow(tx, id)
+    if workflow is None or workflow.state not in batch.states:
+        return no_workflow(id)
+    match WorkflowAction(batch.action):
+        case WorkflowAction.CANCEL:
+            return refuse_cancellation(workflow, stop_active=batch.stop_active)
+        case WorkflowAction.RETRY:
+            return refuse_retry(tx, workflow)
+        case WorkflowAction.HOLD:
+            return refuse_hold(workflow)
+        case WorkflowAction.RELEASE:
+            return refuse_release(workflow)
+
+
+def _result(refusals: dict[str, OjsterError | None]) -> SweepBatchResult:
+    """Return the results, without the workflows that retention has deleted or that have left the states."""
+    kept = {id: refusal for id, refusal in refusals.items() if not isinstance(refusal, NotFound)}
+    return SweepBatchResult(list(kept), list(kept.values()))
+
+
+COURSE: Final[Course[WorkflowConditions, WorkflowBatch]] = Course(walk, foresee_batch, perform_batch)
+"""How a sweep of workflows goes."""

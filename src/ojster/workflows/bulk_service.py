@@ -1,0 +1,72 @@
+"""Calls about all workflows that match a filter."""
+
+from __future__ import annotations
+
+import msgspec
+
+from ojster.core.errors import Forbidden, InvalidRequest
+from ojster.jobs.scope import CapabilityService
+from ojster.jobs.sweeps import Sweep, sweep_all
+from ojster.workflows.bulk import ALLOWED_STATES, COURSE, DEFAULT_STATES, WorkflowAction, WorkflowBatch
+from ojster.workflows.calls import WorkflowBulkCalls
+from ojster.workflows.filters import narrowing
+from ojster.workflows.read.selection import WorkflowConditions
+
+
+class WorkflowBulkService(CapabilityService, WorkflowBulkCalls):
+    """Calls about all workflows that match a filter.
+
+    Each works in small transactions, so that other callers do not wait. A workflow that has left the chosen states by
+    its turn is skipped. If the process dies, the remaining ones stay unchanged, and the call can be repeated.
+
+    All raise ``InvalidRequest`` if the filter has no condition, or names a state in which the action is not allowed,
+    and ``Forbidden`` if the caller is limited to some queues, or may cancel and hold only its own workflows.
+    """
+
+    async def cancel(self, chosen: WorkflowConditions, *, stop_active: bool = False, dry_run: bool = False) -> Sweep:
+        """Cancel workflows; see ``WorkflowBulkCalls.cancel``."""
+        self._check_not_only_own("cancel")
+        return await self._sweep(WorkflowAction.CANCEL, chosen, stop_active=stop_active, dry_run=dry_run)
+
+    async def retry(self, chosen: WorkflowConditions, *, dry_run: bool = False) -> Sweep:
+        """Retry workflows; see ``WorkflowBulkCalls.retry``."""
+        return await self._sweep(WorkflowAction.RETRY, chosen, dry_run=dry_run)
+
+    async def hold(self, chosen: WorkflowConditions, *, dry_run: bool = False) -> Sweep:
+        """Hold workflows; see ``WorkflowBulkCalls.hold``."""
+        self._check_not_only_own("hold")
+        return await self._sweep(WorkflowAction.HOLD, chosen, dry_run=dry_run)
+
+    async def release(self, chosen: WorkflowConditions, *, dry_run: bool = False) -> Sweep:
+        """Release workflows; see ``WorkflowBulkCalls.release``."""
+        return await self._sweep(WorkflowAction.RELEASE, chosen, dry_run=dry_run)
+
+    def _check_not_only_own(self, verb: str) -> None:
+        if self.scope.cancels_only_own:
+            raise Forbidden(
+                f"The token {self.scope.who!r} may {verb} only what it created; only an owner may {verb} by a filter. "
+                "Name the workflows."
+            )
+
+    async def _sweep(
+        self, action: WorkflowAction, chosen: WorkflowConditions, *, stop_active: bool = False, dry_run: bool
+    ) -> Sweep:
+        self.scope.need_all_queues("A workflow")
+        narrowing(chosen)
+        states = chosen.states or DEFAULT_STATES[action]
+        if wrong := [state for state in states if state not in ALLOWED_STATES[action]]:
+            raise InvalidRequest(
+                f"Workflows in the state {' or '.join(wrong)} cannot be {action.past}. "
+                f"Choose from the states {', '.join(sorted(ALLOWED_STATES[action]))}.",
+                field="state",
+            )
+        held = {WorkflowAction.HOLD: False, WorkflowAction.RELEASE: True}.get(action, chosen.held)
+        if chosen.held not in (None, held):
+            raise InvalidRequest(
+                f"The filter has 'held': {str(chosen.held).lower()}, which leaves nothing to {action}. Remove 'held'.",
+                field="held",
+            )
+        definition = None if chosen.definition is None else self.scope.named(chosen.definition)
+        chosen = msgspec.structs.replace(self.scope.of_tenant(chosen), states=states, held=held, definition=definition)
+        batch = WorkflowBatch(action, (), states, self.scope.who, stop_active)
+        return await sweep_all(self.database, COURSE, chosen, batch, dry_run=dry_run)
