@@ -26,6 +26,7 @@ from ojster.service import Service
 from ojster.storage.database import URL_VARIABLE, names_a_database
 from ojster.storage.open import MEMORY, open_database
 from ojster.storage.urls import DEFAULT_URL, TOKEN_VARIABLE, known_url, left_behind, refuse_other
+from ojster.workflows.read.info import WorkflowInfo
 
 if TYPE_CHECKING:
     from ojster.client.client import HttpClient
@@ -237,6 +238,12 @@ class App(HandlerRegister, JobLookup, AppWorkflows, FlowDeclarations):
 
     async def _aenqueue_in(self, connection: Any, requests: Sequence[Members]) -> list[Job]:
         return await CallerPush(self.root).apush(connection, requests)
+
+    def _start_in(self, connection: Any, request: Members) -> WorkflowInfo:
+        return CallerPush(self.root).start(connection, request)
+
+    async def _astart_in(self, connection: Any, request: Members) -> WorkflowInfo:
+        return await CallerPush(self.root).astart(connection, request)
 
     def close(self) -> None:
         """Disconnect. The application can be used again afterwards."""

@@ -1,4 +1,4 @@
-"""Pushing jobs in a caller's own transaction, on PostgreSQL."""
+"""Pushing jobs and starting workflows in a caller's own transaction, on PostgreSQL."""
 
 from __future__ import annotations
 
@@ -19,8 +19,13 @@ from ojster.jobs.push import push
 from ojster.jobs.scope import accepted
 from ojster.storage.database import POSTGRES, without_password
 from ojster.storage.transaction import Later, Transaction
+from ojster.workflows.plan.values import NewWorkflow
+from ojster.workflows.read.info import WorkflowInfo
+from ojster.workflows.read.views import WorkflowRequest, show_workflows
+from ojster.workflows.run.creation import create_whole
 
 if TYPE_CHECKING:
+    from ojster.service import Service
     from ojster.storage.postgres.url import PostgresUrl
 
 
@@ -33,9 +38,11 @@ class Pushing(Protocol):
     enqueue_middleware: MiddlewareChain[EnqueueMiddleware]
     _event_loop_thread: EventLoopThread
 
+    def _scoped_service(self) -> Service: ...
+
 
 class CallerPush:
-    """Pushes jobs of an application in a caller's transaction."""
+    """Pushes jobs and starts workflows of an application in a caller's transaction."""
 
     def __init__(self, app: Pushing) -> None:
         self._app = app
@@ -44,7 +51,7 @@ class CallerPush:
         """Push jobs on a synchronous connection."""
         from ojster.storage.postgres import caller_transaction
 
-        url = self._database_url()
+        url = self._database_url("Enqueueing", "enqueue")
         if not requests:
             return []
         execute = caller_transaction.executes(connection)
@@ -58,7 +65,7 @@ class CallerPush:
         """Push jobs on an asynchronous or a synchronous connection."""
         from ojster.storage.postgres import caller_transaction
 
-        url = self._database_url()
+        url = self._database_url("Enqueueing", "enqueue")
         if not requests:
             return []
         prepared = await self._prepare(requests)
@@ -90,12 +97,58 @@ class CallerPush:
         assert not isinstance(pushed, Later), "the caller's transaction waits for keys itself"
         return [outcome.job for outcome in accepted(pushed)]
 
-    def _database_url(self) -> PostgresUrl:
+    def start(self, connection: Any, request: Members) -> WorkflowInfo:
+        """Start a workflow on a synchronous connection."""
+        from ojster.storage.postgres import caller_transaction
+
+        url = self._database_url("Starting a workflow", "start")
+        execute = caller_transaction.executes(connection)
+        new = self._app._event_loop_thread.call(self._prepare_start(request))
+        return caller_transaction.run_in_caller_transaction(
+            execute, lambda tx: self._start(tx, new), in_microseconds(self._app.settings), url
+        )
+
+    async def astart(self, connection: Any, request: Members) -> WorkflowInfo:
+        """Start a workflow on an asynchronous or a synchronous connection."""
+        from ojster.storage.postgres import caller_transaction
+
+        url = self._database_url("Starting a workflow", "start")
+        new = await self._prepare_start(request)
+        return await caller_transaction.run_in_caller_transaction_async(
+            connection, lambda tx: self._start(tx, new), in_microseconds(self._app.settings), url
+        )
+
+    async def _prepare_start(self, request: Members) -> NewWorkflow:
+        """Return the checked workflow. Definitions and schemas are read on a connection of the application."""
+        new = await self._app._scoped_service().workflows.prepare(request)
+        if new.target is not None:
+            # Other starts for the target would wait in the database for the end of the transaction, and block servers.
+            raise InvalidRequest(
+                f"A workflow with a target ({new.target!r:.80}) cannot be started in the caller's transaction, because "
+                "others for this target would wait for its end. Start it after the commit.",
+                field="target",
+            )
+        return new
+
+    def _start(self, tx: Transaction, new: NewWorkflow) -> WorkflowInfo:
+        install(tx.memory, all_extensions())
+        with tx.savepoint():  # a refusal leaves the caller's transaction as it was
+            workflow_id = accepted(create_whole(tx, new))
+            if tx.effects.reactions:
+                names = ", ".join(sorted({event for _, event in tx.effects.reactions}))
+                raise InvalidRequest(
+                    f"A step that starts in the caller's transaction cannot have reactions to {names}; remove them."
+                )
+        (info,) = show_workflows(tx, [WorkflowRequest(workflow_id)])
+        assert info is not None, "this transaction has created it"
+        return info
+
+    def _database_url(self, what: str, instead: str) -> PostgresUrl:
         """Return the parsed URL of the application's database, for use in a caller's transaction."""
         if not self._app.url.startswith(POSTGRES):
             raise InvalidRequest(
-                "Enqueueing in the caller's transaction requires an App with a PostgreSQL URL, not "
-                f"{without_password(self._app.url)!r}. Use enqueue instead."
+                f"{what} in the caller's transaction requires an App with a PostgreSQL URL, not "
+                f"{without_password(self._app.url)!r}. Use {instead} instead."
             )
         from ojster.storage.postgres.url import parse_postgres_url
 

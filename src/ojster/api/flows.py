@@ -187,6 +187,49 @@ class FlowType(JobType[P, R], Generic[P, R]):
         self._updates[handler.name] = handler
         return handler
 
+    def start_in(self, connection: Any, /, *args: P.args, **kwargs: P.kwargs) -> FlowRun[R]:
+        """Start the flow in the caller's transaction on ``connection``: it exists if and only if that commits.
+
+        Parameters
+        ----------
+        connection:
+            Connection with an open transaction, as in ``App.start_in``.
+        args, kwargs:
+            Arguments of the function, without the ``Flow``.
+
+        Returns
+        -------
+        FlowRun
+            The started flow. Others see it, and workers run it, after the commit.
+
+        Raises
+        ------
+        TypeError
+            See ``start``; or ``connection`` is of another type.
+        InvalidRequest, NotInTransaction
+            See ``App.start_in``.
+        """
+        app: Any = self.app
+        return FlowRun(app.start_in(connection, self.s(*args, **kwargs), name=self.type), self.types)
+
+    async def astart_in(self, connection: Any, /, *args: P.args, **kwargs: P.kwargs) -> FlowRun[R]:
+        """Start the flow in the caller's transaction on ``connection``. See ``start_in`` and ``App.astart_in``.
+
+        Parameters
+        ----------
+        connection:
+            Connection with an open transaction, as in ``App.astart_in``.
+        args, kwargs:
+            Arguments of the function, without the ``Flow``.
+
+        Returns
+        -------
+        FlowRun
+            The started flow.
+        """
+        app: Any = self.app
+        return FlowRun(await app.astart_in(connection, self.s(*args, **kwargs), name=self.type), self.types)
+
     def _wait(self, call: Coroutine[Any, Any, T]) -> T:
         return self.app._event_loop_thread.call(call)
 

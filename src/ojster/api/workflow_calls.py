@@ -174,20 +174,66 @@ class AppWorkflows(InEventLoopThread):
             The server cannot be reached.
         """
         with tracing.starting(_workflow_type(workflow)) as carried:
-            return Run(self, await self._create(workflow, options, carried))
+            return Run(self, await self.client().workflows.create(_request(workflow, options, carried)))
 
     start = plain(astart)
 
-    async def _create(
-        self, workflow: Startable, options: Mapping[str, Any], carried: Mapping[str, str]
-    ) -> WorkflowInfo:
-        if carried:
-            options = {**options, "metadata": {**carried, **(options.get("metadata") or {})}}
-        if isinstance(workflow, type):
-            members = workflow_request(Workflow({}), options)
-            members[ORCHESTRATOR] = msgspec.Raw(_encode(workflow.name))
-            return await self.client().workflows.create(members)
-        return await self.client().workflows.create(workflow_request(workflow, options))
+    def start_in(self, connection: Any, /, workflow: Startable, **options: Any) -> Run:
+        """Start a workflow in the caller's transaction on ``connection``: it exists if and only if that commits.
+
+        Parameters
+        ----------
+        connection:
+            Connection to the PostgreSQL database of the ``App``, with an open transaction: a ``psycopg.Connection``, an
+            SQLAlchemy ``Connection`` or ``Session``, or Django's ``connection``.
+        workflow, options:
+            As in ``start``, without ``target`` and ``locks``: other starts for the target would have to wait for the
+            end of the transaction.
+
+        Returns
+        -------
+        Run
+            The started workflow. Others see it, and workers run it, after the commit.
+
+        Raises
+        ------
+        InvalidRequest
+            As in ``start``; or the application does not use PostgreSQL, the workflow has a target, or a step that
+            starts at once has reactions to its creation.
+        InvalidWorkflow, NotFound
+            As in ``start``. The transaction stays usable.
+        TypeError
+            An option does not exist, or ``connection`` is none of these.
+        NotInTransaction
+            The connection has no open transaction.
+        """
+        with tracing.starting(_workflow_type(workflow)) as carried:
+            return Run(self, self._start_in(connection, _request(workflow, options, carried)))
+
+    async def astart_in(self, connection: Any, /, workflow: Startable, **options: Any) -> Run:
+        """Start a workflow in the caller's transaction on ``connection``. See ``start_in``.
+
+        Parameters
+        ----------
+        connection:
+            As in ``start_in``; also a ``psycopg.AsyncConnection``, an ``asyncpg`` connection, or an SQLAlchemy
+            ``AsyncConnection`` or ``AsyncSession``.
+        workflow, options:
+            As in ``start_in``.
+
+        Returns
+        -------
+        Run
+            The started workflow.
+        """
+        with tracing.starting(_workflow_type(workflow)) as carried:
+            return Run(self, await self._astart_in(connection, _request(workflow, options, carried)))
+
+    def _start_in(self, connection: Any, request: Members) -> WorkflowInfo:
+        raise NotImplementedError
+
+    async def _astart_in(self, connection: Any, request: Members) -> WorkflowInfo:
+        raise NotImplementedError
 
     async def afind_workflow(self, workflow_id: str) -> Run:
         """Return an existing workflow.
@@ -243,6 +289,17 @@ class AppWorkflows(InEventLoopThread):
 
     async def _show(self, workflow_id: str) -> WorkflowInfo:
         return await self.client().workflows.show(workflow_id)
+
+
+def _request(workflow: Startable, options: Mapping[str, Any], carried: Mapping[str, str]) -> Members:
+    """Return the request that starts a workflow; ``carried``: what its metadata takes from the caller's trace."""
+    if carried:
+        options = {**options, "metadata": {**carried, **(options.get("metadata") or {})}}
+    if isinstance(workflow, type):
+        members = workflow_request(Workflow({}), options)
+        members[ORCHESTRATOR] = msgspec.Raw(_encode(workflow.name))
+        return members
+    return workflow_request(workflow, options)
 
 
 def _workflow_type(workflow: Startable) -> str:

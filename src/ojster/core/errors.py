@@ -451,7 +451,7 @@ class BackendError(OjsterError):
 class NotInTransaction(RuntimeError):
     """The caller's connection has no open transaction, so each statement would be committed separately.
 
-    ``JobType.enqueue_in`` and its siblings raise it.
+    ``JobType.enqueue_in``, ``App.start_in`` and their siblings raise it.
 
     Parameters
     ----------

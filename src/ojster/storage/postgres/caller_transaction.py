@@ -1,8 +1,8 @@
 """Transaction functions in a caller's transaction, on the caller's connection.
 
-A pushed job exists if and only if that transaction commits. A NOTIFY in the same transaction wakes workers at the
-commit. Connections of psycopg 3, asyncpg, SQLAlchemy and Django are supported. An asynchronous driver is awaited in
-its event loop while the engine's function runs in a thread.
+A pushed job, or a started workflow, exists if and only if that transaction commits. A NOTIFY in the same transaction
+wakes workers at the commit. Connections of psycopg 3, asyncpg, SQLAlchemy and Django are supported. An asynchronous
+driver is awaited in its event loop while the engine's function runs in a thread.
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ def executes(connection: Any) -> Execute:
         return _sqlalchemy(connection)
     raise TypeError(
         f"{type(connection)!r} is not a synchronous connection of psycopg, SQLAlchemy or Django. For an asynchronous "
-        "connection, use aenqueue_in."
+        "connection, use aenqueue_in or astart_in."
     )
 
 
@@ -220,7 +220,7 @@ async def run_in_caller_transaction_async(
         later = _asyncpg_later(connection)
     else:
         if hasattr(connection, "in_atomic_block"):  # another thread would get another connection
-            raise TypeError("Django's connection belongs to its thread: use sync_to_async(job.enqueue_in).")
+            raise TypeError("Django's connection belongs to its thread: use sync_to_async with enqueue_in or start_in.")
         execute = executes(connection)
         return await _to_the_end(asyncio.to_thread(run_in_caller_transaction, execute, function, settings, url))
     loop = asyncio.get_running_loop()

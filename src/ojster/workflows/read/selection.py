@@ -121,15 +121,8 @@ def walk(tx: Transaction, steps: Sequence[WalkStep[WorkflowConditions]]) -> list
 
 def _select(tx: Transaction, chosen: WorkflowConditions, looked_at: str, bounds: dict[str, Any]) -> list[WalkMatch]:
     where, parameters = conditions(chosen)
-    # Conditions name the table, so that the window is only a condition, too.
     rows = tx.execute(
-        f"""
-        SELECT id, nodes, params
-        FROM workflows
-        WHERE seq IN (SELECT seq FROM {looked_at}) AND {IS_VISIBLE} AND {where}
-        ORDER BY seq
-        """,
-        bounds | parameters,
+        f"SELECT id, nodes, params FROM {looked_at} WHERE {IS_VISIBLE} AND {where} ORDER BY seq", bounds | parameters
     )
     # A workflow is as much work as it has steps.
     return [

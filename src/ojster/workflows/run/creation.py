@@ -132,6 +132,23 @@ def finish(tx: Transaction, complete: Sequence[tuple[int, NewWorkflow]]) -> list
     return results
 
 
+def create_whole(tx: Transaction, new: NewWorkflow) -> str | OjsterError:
+    """Create a workflow of any size in this transaction, and start it if it is due; return its id or an error.
+
+    It is for transactions of callers, which hold nobody up but themselves.
+    """
+    if len(new.plan.nodes) <= NODES_CREATED_AT_ONCE:
+        return create(tx, [new])[0]
+    (begun,) = begin(tx, [new])
+    if isinstance(begun, OjsterError):
+        return begun
+    for part in parts_of(new.plan):
+        (refusal,) = plant(tx, [(begun, part)])
+        if refusal is not None:
+            return refusal
+    return finish(tx, [(begun, new)])[0]
+
+
 def abandon(tx: Transaction, workflow: Workflow) -> None:
     """Let retention delete an incomplete workflow to which nobody adds nodes any more."""
     tx.execute(
