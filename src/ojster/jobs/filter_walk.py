@@ -136,14 +136,14 @@ def walk(tx: Transaction, steps: Sequence[WalkStep[JobFilter]]) -> list[WalkResu
     return [take_step(tx, step, "jobs", WINDOW, _select) for step in steps]
 
 
-def _select(tx: Transaction, chosen: JobFilter, looked_at: str, bounds: dict[str, Any]) -> list[WalkMatch]:
+def _select(tx: Transaction, chosen: JobFilter, rows: str, bounds: dict[str, Any]) -> list[WalkMatch]:
     where, parameters = conditions(chosen)
     matches: dict[int, str]
     if chosen.meta:
         with_envelopes = tx.execute(
             f"""
             SELECT j.seq, j.id, {tx.envelope}
-            FROM (SELECT seq, id FROM {looked_at} WHERE {where}) AS j
+            FROM (SELECT seq, id FROM {rows} AS looked_at WHERE {where}) AS j
             JOIN payloads AS p ON p.seq = j.seq
             ORDER BY j.seq
             """,
@@ -151,7 +151,9 @@ def _select(tx: Transaction, chosen: JobFilter, looked_at: str, bounds: dict[str
         )
         matches = {seq: id for seq, id, envelope in with_envelopes if _has(envelope, chosen.meta)}
     else:
-        matches = dict(tx.execute(f"SELECT seq, id FROM {looked_at} WHERE {where} ORDER BY seq", bounds | parameters))
+        matches = dict(
+            tx.execute(f"SELECT seq, id FROM {rows} AS looked_at WHERE {where} ORDER BY seq", bounds | parameters)
+        )
     if (pattern := chosen.error_pattern) is not None:
         errors = last_errors(tx, list(matches))
         matches = {seq: matches[seq] for seq, last in errors if pattern_of(str(last.get("message", ""))) == pattern}

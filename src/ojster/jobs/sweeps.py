@@ -88,9 +88,8 @@ def take_step(tx: Transaction, step: WalkStep[F], table: str, window: int, selec
         return WalkResult([], None)
     bounds["last"] = last
     # The limit keeps the planner from reading all rows in a state by another index, to sort them by seq.
-    # It is called like the table, which conditions may name.
-    looked_at = f"(SELECT * FROM {table} WHERE seq > :after AND seq <= :last ORDER BY seq LIMIT :window) AS {table}"
-    matches = select(tx, step.chosen, looked_at, bounds)
+    rows_of_step = f"(SELECT * FROM {table} WHERE seq > :after AND seq <= :last ORDER BY seq LIMIT :window)"
+    matches = select(tx, step.chosen, rows_of_step, bounds)
     following = WalkStep(step.chosen, last, until) if rows == window else None
     return WalkResult([match.id for match in matches], following, [match.weight for match in matches])
 

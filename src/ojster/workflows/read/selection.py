@@ -119,14 +119,23 @@ def walk(tx: Transaction, steps: Sequence[WalkStep[WorkflowConditions]]) -> list
     return [take_step(tx, step, "workflows", _WINDOW, _select) for step in steps]
 
 
-def _select(tx: Transaction, chosen: WorkflowConditions, looked_at: str, bounds: dict[str, Any]) -> list[WalkMatch]:
+def _select(tx: Transaction, chosen: WorkflowConditions, rows: str, bounds: dict[str, Any]) -> list[WalkMatch]:
     where, parameters = conditions(chosen)
-    rows = tx.execute(
-        f"SELECT id, nodes, params FROM {looked_at} WHERE {IS_VISIBLE} AND {where} ORDER BY seq", bounds | parameters
+    # The rows are called as the table is, because conditions may name it.
+    matches = tx.execute(
+        f"""
+        SELECT id, nodes, params
+        FROM {rows} AS workflows
+        WHERE {IS_VISIBLE} AND {where}
+        ORDER BY seq
+        """,
+        bounds | parameters,
     )
     # A workflow is as much work as it has steps.
     return [
-        WalkMatch(id, max(nodes, 1)) for id, nodes, params in rows if not chosen.params or _has(params, chosen.params)
+        WalkMatch(id, max(nodes, 1))
+        for id, nodes, params in matches
+        if not chosen.params or _has(params, chosen.params)
     ]
 
 
