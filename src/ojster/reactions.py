@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import msgspec
 
-from ojster.api.workflow_calls import workflow_request
 from ojster.core.values import to_json
+from ojster.handlers.workflow_requests import workflow_request
 from ojster.workflows.declaration import Placeholder, Step
 
 OF_JOB: Final[Any] = Placeholder("job")

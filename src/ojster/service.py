@@ -153,7 +153,7 @@ class Service:
     @cached_property
     def schedules(self) -> ScheduleService:
         """Cron jobs."""
-        return ScheduleService(self.scope)
+        return ScheduleService(self.scope, self.workflows)
 
     @cached_property
     def audit(self) -> AuditService:

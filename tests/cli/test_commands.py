@@ -294,6 +294,33 @@ def test_cron_jobs_are_added_switched_and_removed(ojster: Ojster) -> None:
     assert "fields" in ojster("cron", "add", "c", "nonsense", "a", expect=1)
 
 
+def test_cron_jobs_of_workflows_are_added_shown_and_run(ojster: Ojster) -> None:
+    (ojster.folder / "it.yaml").write_text("{type: chain, name: nightly, steps: [{type: a, args: []}]}")
+    (ojster.folder / "definition.yaml").write_text("{name: stored, type: chain, steps: [{type: a, args: []}]}")
+    ojster("definitions", "apply", str(ojster.folder / "definition.yaml"))
+    file = ("--workflow", str(ojster.folder / "it.yaml"), "--param", "day=1")
+    for name, what, starts in (
+        ("file", file, "chain nightly"),
+        ("named", ("--definition", "stored", "--target", "/db"), "definition stored"),
+        ("flow", ("--flow", "order.fulfil", "--args", "[42]"), "flow order.fulfil"),
+    ):
+        assert ojster.json("cron", "add", name, "@daily", *what)["starts"] == starts
+        assert starts in ojster("cron", "show", name)
+        run = ojster.json("cron", "run", name)
+        assert [one["id"] for one in ojster.json("workflows", "list", "--cron", name)["workflows"]] == [run["id"]]
+    assert ojster.json("cron", "show", "file")["workflow"]["params"] == {"day": 1}
+    assert "order.fulfil" in ojster("cron", "list")
+    for wrong, why in (
+        ((), "exactly one of"),
+        (("a", "--flow", "f"), "exactly one of"),
+        (("--flow", "f", "--queue", "q"), "--queue needs TYPE"),
+        (("a", "--param", "x=1"), "--param needs --workflow or --definition"),
+        (("a", "--target", "/db"), "--target needs --definition"),
+        (("--flow", "f", "--args", "42"), "must be a JSON array"),
+    ):
+        assert why in ojster("cron", "add", "c", "@daily", *wrong, expect=2)
+
+
 def test_a_worker_runs_until_its_queues_are_empty(ojster: Ojster) -> None:
     (ojster.folder / "jobs_of_mine.py").write_text(
         "from ojster import App, Retry\n"

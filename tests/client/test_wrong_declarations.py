@@ -89,7 +89,7 @@ def test_decorators_in_the_wrong_order_are_refused(app: App) -> None:
     with pytest.raises(TypeError, match="'report' is a job type already"):
         app.job(app.job(report))
     with pytest.raises(TypeError, match="needs an expression, such as"):
-        app.cron(report)  # type: ignore[arg-type]
+        app.cron(report)  # type: ignore[call-overload]
 
 
 def test_a_cron_job_without_the_arguments_that_its_handler_needs_is_refused(app: App) -> None:
@@ -207,6 +207,6 @@ def test_an_option_of_the_wrong_kind_is_refused(app: App, options: dict[str, Any
 def test_an_overlap_policy_that_does_not_exist_is_refused(app: App) -> None:
     why = "overlap_policy is 'skp', but must be one of skip, allow, cancel_previous, enqueue"
     with pytest.raises(InvalidRequest, match=why):
-        app.cron("@daily", overlap_policy="skp")(app.job("report")(lambda: None))  # type: ignore[arg-type]
+        app.cron("@daily", overlap_policy="skp")(app.job("report")(lambda: None))  # type: ignore[call-overload]
     with pytest.raises(InvalidRequest, match=why):
         Cron(name="report", expression="@daily", overlap_policy="skp")  # type: ignore[arg-type]

@@ -10,6 +10,7 @@ import pytest
 
 from ojster.core.errors import Duplicate, NotFound
 from ojster.core.events import EventFilter
+from ojster.core.job import Job
 from ojster.core.timestamps import parse_timestamp
 from ojster.jobs.bulk import Action
 from ojster.jobs.filter_walk import JobFilter
@@ -49,6 +50,7 @@ async def test_a_cron_job_runs_now_on_demand_and_later_as_before(bench: Bench) -
     bench.clock.advance(5)
     made = await bench.service.schedules.trigger("c")
     await bench.service.schedules.trigger("c")  # although the first has not ended
+    assert isinstance(made, Job)
     assert (made.type, made.cron_name, made.state) == ("cron.job", "c", "available")
     found = await bench.service.schedules.find("c")
     assert (found.run_count, found.last_run_at, found.next_run_at) == (2, bench.clock.now, registered.next_run_at)

@@ -30,12 +30,14 @@ from ojster.jobs.queries import Page
 from ojster.queues.configuration import Configuration, configure
 from ojster.schedules import retention
 from ojster.schedules.cron import Cron
+from ojster.schedules.cron_expression import OVERLAP_POLICIES
 from ojster.schedules.due import run_due
 from ojster.service import Service
 from ojster.storage.open import open_database
 from ojster.storage.postgres import pipeline
 from ojster.storage.sqlite.lane import Lane
 from ojster.tenancy.tenants import TenantChange, put_tenants
+from ojster.workflows.read.selection import WorkflowFilter
 from tests.conftest import Clock, request
 
 Recorded = dict[str, Any]
@@ -97,6 +99,16 @@ async def live(url: str, *, on_sqlite: bool) -> Recorded:
         await service.close()
 
 
+async def _schedule_workflows(service: Service) -> None:
+    """Let cron jobs start workflows whose last one has not finished, and may finish."""
+    steps = b'{"type":"chain","steps":[{"type":"tick","args":[]}]}'
+    for policy in OVERLAP_POLICIES:
+        await service.schedules.register(
+            Cron(name=f"w-{policy}", expression="@every 10s", workflow=steps, overlap_policy=policy)
+        )
+    await service.workflows.select(WorkflowFilter(cron_name="w-enqueue"))
+
+
 async def _live(service: Service, clock: Clock) -> None:
     jobs, run = service.jobs, service.database.run
 
@@ -138,6 +150,7 @@ async def _live(service: Service, clock: Clock) -> None:
         await service.schedules.register(
             Cron(name=policy, expression="@every 10s", template=template, overlap_policy=policy)
         )
+    await _schedule_workflows(service)
 
     # Due work: schedules, retries, leases, expiry
     await push(scheduled_at="+PT1S", expires_at="+PT40S")

@@ -61,6 +61,7 @@ HOT = {
     "duplicates": Hot("jobs_unique", "unique_key", ("FROM jobs", "unique_key = :key")),
     "jobs of a cron job": Hot("jobs_cron", "cron_name", ("FROM jobs", "cron_name = :name")),
     "last jobs of a cron job": Hot("jobs_of_cron", "cron_name", ("FROM jobs", "cron_name = :cron_name")),
+    "workflows of a cron job": Hot("workflows_cron", "cron_name", ("FROM workflows", "cron_name = :name")),
     "finished jobs": Hot("jobs_finished", "state dead finished_at", ("FROM jobs", "finished_at < :before", "dead =")),
     "dead letters": Hot("jobs_dead", "", ("FROM jobs", "dead = 1"), ("seq > :after",)),
 }

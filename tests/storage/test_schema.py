@@ -48,6 +48,7 @@ DIFFERENCES = {
     "index event_batches_total": "as the column total",
     "index jobs_exclusive": "unique on PostgreSQL, where two claims at the same time do not see each other's jobs",
     "index jobs_cron": "each planner must take this one, not jobs_of_cron: see the comments there",
+    "index workflows_cron": "each planner must take this one, not workflows_of_cron: see the comments there",
 }
 """What is not the same in both databases, and why. A name that ends with ``*`` stands for all that begin so."""
 

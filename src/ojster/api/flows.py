@@ -113,6 +113,7 @@ class FlowType(JobType[P, R], Generic[P, R]):
     """
 
     _updates: dict[str, UpdateHandler[..., Any]]
+    is_flow = True
 
     def request(
         self, args: Sequence[Any], kwargs: Mapping[str, Any], carried: Mapping[str, str] | None = None

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from inspect import signature
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
@@ -19,60 +18,16 @@ from ojster.core.values import to_json
 from ojster.handlers import tracing
 from ojster.handlers.collection_handle import SharedCollection
 from ojster.handlers.job_options import check_options, policy_to_wire
-from ojster.handlers.orchestrator import Orchestrator
-from ojster.workflows.declaration import Step, Workflow, chain, start_request
+from ojster.handlers.workflow_requests import (
+    ONLY_STARTS,
+    OPTIONS_OF_DEFINITIONS,
+    Startable,
+    whole,
+    workflow_request,
+)
+from ojster.workflows.declaration import Step, Workflow
 from ojster.workflows.definition import Definition
-from ojster.workflows.orchestrator_request import ORCHESTRATOR_MEMBER as ORCHESTRATOR
 from ojster.workflows.read.info import WorkflowInfo
-
-Startable = Step | str | type[Orchestrator]
-"""Anything that can be started as a workflow: steps, the name of a definition, or an orchestrator class."""
-
-_encode: Final = msgspec.json.Encoder().encode
-
-
-OPTIONS_OF_STEPS: Final = tuple(signature(Workflow.request).parameters)[1:]
-"""The options of a workflow that is started from steps."""
-
-OPTIONS_OF_NAMES: Final = tuple(signature(start_request).parameters)[1:]
-"""The options of a workflow that is started from a definition."""
-
-OPTIONS_OF_DEFINITIONS: Final = (
-    *("options", "timeout", "on_error", "on_cancel", "on_lost_worker", "metadata", "retry", "params_schema"),
-)
-"""The options that a definition has for all its workflows."""
-
-_ONLY_NAMES: Final = dict.fromkeys(
-    sorted({*OPTIONS_OF_NAMES, "retry", "params_schema"} - {*OPTIONS_OF_STEPS}),
-    "Only workflows of a definition have it: create one with app.define(…), and start it by its name.",
-)
-_ONLY_DEFINITIONS: Final = dict.fromkeys(
-    OPTIONS_OF_DEFINITIONS, "The definition sets it for all its workflows: pass it to app.define(…)."
-)
-_ONLY_STARTS: Final = dict.fromkeys(
-    sorted({*OPTIONS_OF_STEPS, *OPTIONS_OF_NAMES} - {*OPTIONS_OF_DEFINITIONS}),
-    "Each workflow has its own: pass it to app.start(…).",
-)
-
-
-def workflow_request(workflow: Step | str, options: Mapping[str, Any]) -> Members:
-    """Return the request that starts a workflow from steps or a definition.
-
-    Raises
-    ------
-    TypeError
-        An option does not exist.
-    """
-    if isinstance(workflow, str):
-        check_options(options, OPTIONS_OF_NAMES, _ONLY_DEFINITIONS)
-        return start_request(workflow, **options)
-    check_options(options, OPTIONS_OF_STEPS, _ONLY_NAMES)
-    return _whole(workflow).request(**options)
-
-
-def _whole(step: Step) -> Workflow:
-    """Return the workflow that is started for a step: a single one becomes a chain of one."""
-    return step.whole if isinstance(step.whole, Workflow) else chain(step)
 
 
 class AppWorkflows(InEventLoopThread):
@@ -112,9 +67,9 @@ class AppWorkflows(InEventLoopThread):
         BackendUnavailable
             The server cannot be reached.
         """
-        check_options(options, OPTIONS_OF_DEFINITIONS, _ONLY_STARTS)
+        check_options(options, OPTIONS_OF_DEFINITIONS, ONLY_STARTS)
         retry, schema = options.pop("retry", None), options.pop("params_schema", None)
-        members = _whole(workflow).request(**options)
+        members = whole(workflow).request(**options)
         if retry is not None:
             members["retry"] = msgspec.Raw(to_json(policy_to_wire("retry", retry)))
         if schema is not None:
@@ -295,10 +250,6 @@ def _request(workflow: Startable, options: Mapping[str, Any], carried: Mapping[s
     """Return the request that starts a workflow; ``carried``: what its metadata takes from the caller's trace."""
     if carried:
         options = {**options, "metadata": {**carried, **(options.get("metadata") or {})}}
-    if isinstance(workflow, type):
-        members = workflow_request(Workflow({}), options)
-        members[ORCHESTRATOR] = msgspec.Raw(_encode(workflow.name))
-        return members
     return workflow_request(workflow, options)
 
 

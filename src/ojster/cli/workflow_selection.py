@@ -28,6 +28,7 @@ _OPTIONS: Final = (
     click.option("--name", help="Only workflows of this name."),
     click.option("--definition", help="Only workflows of this definition."),
     click.option("--target", help="Only workflows with this target."),
+    click.option("--cron", "cron_name", help="Only workflows that this cron job has started."),
     click.option(
         "--param", "-p", multiple=True, metavar="NAME=VALUE", help="Only with this parameter; JSON or a string."
     ),
@@ -94,7 +95,7 @@ def sweep_workflows(
     chosen = WorkflowConditions(**selected(filters))
     if chosen == WorkflowConditions():
         raise click.UsageError(
-            "Select workflows with a workflow id, --state, --type, --name, --definition, --target, --param, "
+            "Select workflows with a workflow id, --state, --type, --name, --definition, --target, --cron, --param, "
             "--waiting-for or --older-than."
         )
 

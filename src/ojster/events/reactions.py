@@ -23,14 +23,13 @@ from ojster.collections.outputs import (
     run_reaction,
     workflow_of,
 )
-from ojster.core.errors import NotFound, OjsterError
+from ojster.core.errors import OjsterError
 from ojster.core.job import Job
 from ojster.core.job_flags import LOOKUP_BIT
 from ojster.core.job_flags import JobEvent as Event
 from ojster.core.json_objects import Members, read_members
 from ojster.core.origins import next_generation, origin_of
 from ojster.core.references import Unresolvable, resolve
-from ojster.core.tenant import qualify
 from ojster.events.channel import Notify
 from ojster.events.notifications import notify
 from ojster.events.reaction_rules import Action, Enqueue, StartWorkflow, reactions_of
@@ -41,12 +40,7 @@ from ojster.jobs.job_types import defaults_by_type, with_defaults
 from ojster.jobs.new_job import NewJob, check_envelope, read_job
 from ojster.jobs.push import admit
 from ojster.storage.transaction import Held, Later, Transaction, TryAgain
-from ojster.workflows.definition import START_MEMBERS, check_params, read_start
-from ojster.workflows.definitions import find
-from ojster.workflows.plan.defaults import add_defaults
-from ojster.workflows.plan.nested_definitions import with_nested
-from ojster.workflows.plan.request import read_workflow
-from ojster.workflows.run.creation import create
+from ojster.workflows.run.starting import Starter, start_workflow
 
 MAX_REACTION_ROUNDS: Final = 8
 """Maximum number of rounds of reactions that trigger reactions, in one transaction."""
@@ -155,25 +149,8 @@ def _act(tx: Transaction, job: Job, event: Event, action: StartWorkflow | Notify
 
 
 def _start(tx: Transaction, job: Job, members: Members) -> None:
-    definition = start = None
-    own = members
-    if "definition" in members:
-        start = read_start(members)
-        definition = find(tx, qualify(job.tenant, start.definition), start.definition_version)
-        if definition is None:
-            raise NotFound(f"There is no definition {start.definition!r}.", resource_type="definition")
-        check_params(definition, bytes(members.get("params", b"{}")))
-        members = definition.members | {name: raw for name, raw in members.items() if name not in START_MEMBERS}
     members = _descended(job, members, "metadata" if "metadata" in members or "meta" not in members else "meta")
-    members = with_nested(tx, members, job.tenant)
-    new = read_workflow(members, tx.now, largest=tx.settings.largest_job, tenant=job.tenant)
-    if definition is not None and start is not None:
-        start = msgspec.structs.replace(start, definition=definition.name, definition_version=definition.version)
-        new = msgspec.structs.replace(new, **start.of(new.params, own, job.tenant))
-    new.created_by = creators_of(tx, [job])[job.id]
-    add_defaults(tx, new.plan, job.tenant)
-    (created,) = create(tx, [new])
-    _accept(created)
+    start_workflow(tx, members, Starter(job.tenant, created_by=creators_of(tx, [job])[job.id]))
 
 
 def _accept(result: Any) -> None:

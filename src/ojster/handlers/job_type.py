@@ -7,7 +7,20 @@ import functools
 import inspect
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol, Self, TypeVar, Unpack, cast, overload
+from typing import (
+    Any,
+    ClassVar,
+    Concatenate,
+    Final,
+    Generic,
+    ParamSpec,
+    Protocol,
+    Self,
+    TypeVar,
+    Unpack,
+    cast,
+    overload,
+)
 
 import msgspec
 
@@ -77,6 +90,9 @@ class JobType(Generic[P, R]):
     'mail'
     >>> app.close()
     """
+
+    is_flow: ClassVar[bool] = False
+    """Whether it is a flow, which is started as a workflow."""
 
     def __init__(
         self, app: Application, type: str, function: Callable[..., Any], options: JobOptions, process: bool

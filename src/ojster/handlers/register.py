@@ -6,12 +6,11 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any, Final, Self, TypeVar
-
-import msgspec
+from typing import Any, Self, TypeVar, overload
 
 from ojster.client.interface import Client
 from ojster.handlers.codec import Codec, Codecs
+from ojster.handlers.cron_declaration import CronDeclaration
 from ojster.handlers.discovery import import_modules_named
 from ojster.handlers.job_decorator import JobDecorator, check_free
 from ojster.handlers.job_handle import Application
@@ -25,12 +24,11 @@ from ojster.jobs.versions import Handled
 from ojster.schedules.cron import Cron
 from ojster.schedules.cron_expression import OverlapPolicy
 from ojster.service import Service
+from ojster.workflows.declaration import Step
 from ojster.workflows.orchestrator_request import ORCHESTRATE_TYPE, queue_of
 
 O = TypeVar("O", bound=Orchestrator)  # noqa: E741
 J = TypeVar("J", bound=JobType[..., Any])
-
-_encode: Final = msgspec.json.Encoder().encode
 
 
 class HandlerRegister(Application, ABC):
@@ -196,69 +194,75 @@ class HandlerRegister(Application, ABC):
 
         return declare
 
+    @overload
+    def cron(self, expression: str, workflow: Step | type[Orchestrator], /, **options: Any) -> Cron: ...
+
+    @overload
+    def cron(self, expression: str, /, *, definition: str, **options: Any) -> Cron: ...
+
+    @overload
     def cron(
         self,
         expression: str,
+        /,
         *args: Any,
         name: str | None = None,
         timezone: str = "UTC",
         overlap_policy: OverlapPolicy = "skip",
         description: str | None = None,
-    ) -> Callable[[J], J]:
-        """Schedule a declared job type as a cron job; workers register it when they start.
+    ) -> Callable[[J], J]: ...
+
+    def cron(self, expression: str, /, *args: Any, **options: Any) -> Callable[[J], J] | Cron:
+        """Declare a cron job: of a job type or a flow as a decorator, or of a workflow. Workers register it.
 
         Parameters
         ----------
         expression:
             Schedule, such as ``*/5 * * * *``, ``@daily`` or ``@every 90s``.
         args:
-            Arguments of each job.
+            For a decorator: arguments of each job or flow. Otherwise a workflow, such as ``chain(…)`` or a flow with
+            its arguments, ``fulfil.s(42)``; or an orchestrator class.
         name:
-            Name of the cron job; by default the job type, with ``-`` instead of ``_``.
+            Name of the cron job; by default the job type, the name of the flow, the definition or the workflow, with
+            ``-`` instead of ``_``.
         timezone:
             IANA time zone of the expression; ``UTC`` by default.
         overlap_policy:
-            Action if the previous job is unfinished: ``skip`` (the default), ``allow``, ``cancel_previous`` or
-            ``enqueue``.
+            Action if the previous job or workflow is unfinished: ``skip`` (the default), ``allow``,
+            ``cancel_previous`` or ``enqueue``.
         description:
             Text for operators; none by default.
+        definition:
+            Name of the definition from which each workflow is started, in its latest version.
+        options:
+            Options of each workflow, as of ``App.start``: ``params``, ``target``, ``timeout``, …
 
         Returns
         -------
-        Callable
-            A decorator that schedules the job type and returns it.
+        Callable or Cron
+            A decorator that returns what it decorates; for a workflow or a definition, the declared cron job.
 
         Raises
         ------
         InvalidRequest
-            The expression, the time zone or the overlap policy is malformed. The decorator raises it.
+            The expression, the time zone or the overlap policy is malformed.
         TypeError
-            What is decorated is no job type, or the job type does not take these arguments. The decorator raises it.
+            There is nothing to start, or the job type or the flow does not take these arguments, or an option does not
+            exist. The decorator raises it if what it decorates is no job type.
+
+        Examples
+        --------
+        >>> from ojster import App, chain
+        >>> app = App("sqlite:///:memory:")
+        >>> @app.cron("0 6 * * *", "eu")
+        ... @app.job
+        ... def report(region: str) -> None: ...
+        >>> app.cron("0 3 * * *", chain(report.s("eu"), report.s("us")), name="nightly").starts
+        'chain'
+        >>> app.cron("@hourly", definition="sweep", params={"depth": 2}).name
+        'sweep'
         """
         if not isinstance(expression, str):
             raise TypeError(f"@app.cron needs an expression, such as @app.cron('0 6 * * *'), not {expression!r}.")
-
-        def declare(declared: J) -> J:
-            if not isinstance(declared, JobType):
-                raise TypeError(
-                    f"@app.cron schedules a job type, and {getattr(declared, '__qualname__', declared)!r} is none. "
-                    "Write @app.cron above @app.job, which makes the job type."
-                )
-            try:
-                template = _encode(declared.request(args, {}))
-            except TypeError as error:
-                message = f"{error} The arguments of its jobs follow the expression: @app.cron('…', argument)."
-                raise TypeError(message) from None
-            cron = Cron(
-                name=name or declared.type.replace("_", "-"),
-                expression=expression,
-                timezone=timezone,
-                overlap_policy=overlap_policy,
-                description=description,
-                template=template,
-            )
-            _ = cron.schedule
-            self.crons.append(cron)
-            return declared
-
-        return declare
+        declare = CronDeclaration(self.crons, expression, args, options)
+        return declare.workflow() if declare.is_of_workflow else declare

@@ -9,7 +9,6 @@ from msgspec import Meta
 from ojster.core.access import ENQUEUE
 from ojster.core.calls import Call, Calls, Handled, Listing
 from ojster.core.job import Job
-from ojster.jobs.answer_wire import EncodedJobAnswer, JobAnswer
 from ojster.schedules.cron import Cron, OnConflict, Registered
 from ojster.schedules.wire import (
     CronAnswer,
@@ -18,8 +17,11 @@ from ojster.schedules.wire import (
     CronPreviewAnswer,
     CronsAnswer,
     DeletedCronAnswer,
+    DocumentedTriggeredAnswer,
     RegisteredCronAnswer,
+    TriggeredAnswer,
 )
+from ojster.workflows.read.info import WorkflowInfo
 
 _TAG: Final = "Cron jobs"
 _ONE: Final = "/cron/{name}"
@@ -72,17 +74,17 @@ class ScheduleCalls(Calls):
         f"{_ONE}/trigger",
         "trigger_cron",
         _TAG,
-        EncodedJobAnswer,
-        documented=JobAnswer,
+        TriggeredAnswer,
+        documented=DocumentedTriggeredAnswer,
         also=("/crons/{name}/trigger",),
         status=201,
         configures=True,
         needs=ENQUEUE,
         once=True,
     )
-    async def trigger(self, name: str) -> Job:
-        """Enqueue the job of a cron job now, enabled or not; its next run stays as it is."""
+    async def trigger(self, name: str) -> Job | WorkflowInfo:
+        """Enqueue the job of a cron job, or start its workflow, now, enabled or not; its next run stays as it is."""
 
     @Call("DELETE", _ONE, "unregister_cron", _TAG, DeletedCronAnswer, also=_ALSO)
     async def unregister(self, name: str) -> Cron:
-        """Remove a cron job. The jobs that it has created remain."""
+        """Remove a cron job. The jobs and workflows that it has started remain."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ojster.jobs.extension import Due, Extension
-from ojster.schedules.cron import fire_due
+from ojster.schedules.firing import fire_due
 from ojster.storage.transaction import Transaction
 
 
@@ -11,5 +11,5 @@ class ScheduleExtension(Extension):
     """Cron jobs."""
 
     def due(self, tx: Transaction, *, in_maintenance: bool) -> Due:
-        """Push the jobs of cron jobs that are due, except during maintenance."""
-        return Due(None if in_maintenance else fire_due(tx))
+        """Fire the cron jobs that are due, except during maintenance."""
+        return Due(None) if in_maintenance else fire_due(tx)

@@ -6,15 +6,21 @@ from typing import Final
 
 import msgspec
 
+from ojster.core.errors import InvalidRequest, OjsterError
 from ojster.core.job import Job
 from ojster.core.json_objects import read_members
 from ojster.jobs.extension import hooks
 from ojster.jobs.names import refuse_reserved
 from ojster.jobs.new_job import read_job
-from ojster.jobs.scope import CapabilityService, accepted
-from ojster.schedules import cron
+from ojster.jobs.scope import CapabilityService, Scope, accepted
+from ojster.schedules import cron, firing
 from ojster.schedules.calls import ScheduleCalls
 from ojster.schedules.cron_expression import CronSchedule
+from ojster.workflows.plan.members import inside, refusal_of
+from ojster.workflows.plan.values import NewWorkflow
+from ojster.workflows.read.info import WorkflowInfo
+from ojster.workflows.read.views import MOST_SHOWN_STEPS
+from ojster.workflows.service import WorkflowService
 
 MAX_PREVIEWED: Final = 100
 """Maximum number of runs that a preview shows."""
@@ -22,6 +28,10 @@ MAX_PREVIEWED: Final = 100
 
 class ScheduleService(CapabilityService, ScheduleCalls):
     """Calls about cron jobs."""
+
+    def __init__(self, scope: Scope, workflows: WorkflowService) -> None:
+        super().__init__(scope)
+        self._workflows = workflows
 
     async def register(self, item: cron.Cron, on_conflict: cron.OnConflict = "replace") -> cron.Registered:
         """Register or update a cron job.
@@ -37,19 +47,46 @@ class ScheduleService(CapabilityService, ScheduleCalls):
             There is a cron job of this name, and ``on_conflict`` is ``reject``.
         InvalidRequest
             The template describes no valid job, or its queue refuses the job.
+        InvalidWorkflow, NotFound
+            The workflow breaks a rule, or its definition does not exist; the place begins with ``workflow``.
         Forbidden
             The caller is limited to certain queues.
         """
         self.scope.need_all_queues("A cron job")
-        members = read_members(item.template, "The cron job's template")
-        self.scope.check_contents(item.template)
+        if item.workflow is None:
+            await self._check_job(item.template)
+        else:
+            await self._check_workflow(item.workflow, takes_turns=item.overlap_policy == "enqueue")
+        item = msgspec.structs.replace(item, name=self.scope.named(item.name))
+        return accepted(await self.database.run(cron.register, cron.Registration(item, on_conflict)))
+
+    async def _check_job(self, template: bytes) -> None:
+        members = read_members(template, "The cron job's template")
+        self.scope.check_contents(template)
         for completer in hooks.of(self.database.memory).completer:
             if (complete := await completer(self.scope)) is not None:
                 complete(dict(members))
         largest = self.database.settings.largest_job
         refuse_reserved(read_job(members, self.database.clock(), largest=largest, tenant=self.scope.tenant).queue)
-        item = msgspec.structs.replace(item, name=self.scope.named(item.name))
-        return accepted(await self.database.run(cron.register, cron.Registration(item, on_conflict)))
+
+    async def _check_workflow(self, request: bytes, *, takes_turns: bool) -> None:
+        """Check a workflow as its creation does; it has no id, because each run has its own."""
+        try:
+            members = read_members(request, "The cron job's workflow")
+            if "id" in members:
+                message = "The workflow of a cron job has no 'id': each run gets its own. Leave it out."
+                raise InvalidRequest(message, field="id")
+            new = await self._workflows.prepare(members)
+            if new.unknown:
+                raise refusal_of(new.unknown)
+        except OjsterError as refusal:
+            raise inside(refusal, "workflow") from None
+        if takes_turns and new.target is not None:
+            raise InvalidRequest(
+                f"A workflow with the target {new.target!r:.80} cannot wait for the run before it, which holds the "
+                "target. Use another overlap policy than 'enqueue', or leave the target out.",
+                field="overlap_policy",
+            )
 
     async def switch(self, name: str, enabled: bool) -> cron.Cron:
         """Enable or disable a cron job.
@@ -61,8 +98,8 @@ class ScheduleService(CapabilityService, ScheduleCalls):
         """
         return accepted(await self.database.run(cron.switch, (self.scope.named(name), enabled)))
 
-    async def trigger(self, name: str) -> Job:
-        """Enqueue the job of a cron job now, enabled or not; its next run stays as it is.
+    async def trigger(self, name: str) -> Job | WorkflowInfo:
+        """Enqueue the job of a cron job, or start its workflow, now, enabled or not; its next run stays as it is.
 
         Raises
         ------
@@ -72,7 +109,12 @@ class ScheduleService(CapabilityService, ScheduleCalls):
             The caller is limited to certain queues.
         """
         self.scope.need_all_queues("A cron job")
-        return accepted(await self.database.run(cron.trigger, self.scope.named(name)))
+        run: firing.Run | OjsterError = await self.database.run(firing.trigger, self.scope.named(name))
+        if isinstance(run, OjsterError):
+            raise run
+        if not isinstance(run, NewWorkflow):
+            return run
+        return await self._workflows.show(run.id, most_steps=MOST_SHOWN_STEPS)
 
     async def unregister(self, name: str) -> cron.Cron:
         """Remove a cron job.

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 import msgspec
-from msgspec import Meta, Raw, Struct
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from ojster.core.calls import Arguments
+from ojster.core.job import Job
 from ojster.core.json_objects import read_members
 from ojster.core.tenant import called, shown_tenant, split
 from ojster.core.timestamps import format_optional, format_timestamp, parse_optional, parse_timestamp
 from ojster.core.wire import Count, PaginationBody, Timestamp
+from ojster.jobs.answer_wire import EncodedJobAnswer, JobBody
 from ojster.schedules.cron import Cron, OnConflict, Registered
 from ojster.schedules.cron_expression import OverlapPolicy
+from ojster.workflows.read.info import WorkflowInfo
 
 
 class JobTemplateBody(Struct):
@@ -26,7 +29,10 @@ class JobTemplateBody(Struct):
 
 
 class CronBody(Struct):
-    """A cron job. The schedule is ``expression`` or ``cron``; the job is ``job_template`` or the members beside it."""
+    """A cron job. The schedule is ``expression`` or ``cron``; the job is ``job_template`` or the members beside it.
+
+    With ``workflow``, it starts a workflow instead: the member is a request as for ``POST /workflows``, without an id.
+    """
 
     name: Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9\-.]*$", max_length=255)]
     expression: str | None = None
@@ -37,6 +43,7 @@ class CronBody(Struct):
     enabled: bool = True
     description: str | None = None
     job_template: JobTemplateBody | None = None
+    workflow: dict[str, Raw] | None = None
     type: str | None = None
     args: list[Raw] = []
     meta: dict[str, Raw] = {}
@@ -67,8 +74,10 @@ class CronPatchBody(Arguments):
     enabled: bool
 
 
-class CronInfo(Struct):
-    """A cron job. The members of its template are also at its top.
+class CronInfo(Struct, kw_only=True):
+    """A cron job. If it enqueues jobs, the members of its template are also at its top.
+
+    If it starts workflows, it has ``workflow`` instead. ``starts`` says for people what it starts.
 
     Spec: ojs-cron
     """
@@ -82,11 +91,13 @@ class CronInfo(Struct):
     enabled: bool
     status: Literal["active", "disabled"]
     description: str | None
-    type: str
-    args: Raw
-    meta: Raw
-    options: Raw
-    job_template: Raw
+    starts: str
+    type: str | UnsetType = UNSET
+    args: Raw | UnsetType = UNSET
+    meta: Raw | UnsetType = UNSET
+    options: Raw | UnsetType = UNSET
+    job_template: Raw | UnsetType = UNSET
+    workflow: Raw | UnsetType = UNSET
     created_at: Timestamp
     last_run_at: Timestamp | None
     next_run_at: Timestamp | None
@@ -127,6 +138,31 @@ class RegisteredCronAnswer(Struct):
     def value(self) -> Registered:
         """Return the registration."""
         return Registered(read_cron(self.cron), self.is_new, self.is_changed)
+
+
+class TriggeredAnswer(Struct):
+    """What a cron job has started: a job, as the database has it, or a workflow."""
+
+    job: Raw | UnsetType = UNSET
+    workflow: WorkflowInfo | UnsetType = UNSET
+
+    @classmethod
+    def of(cls, run: Job | WorkflowInfo) -> Self:
+        """Return the answer that shows a run."""
+        return cls(workflow=run) if isinstance(run, WorkflowInfo) else cls(EncodedJobAnswer.of(run).job)
+
+    def value(self) -> Job | WorkflowInfo:
+        """Return the run."""
+        if isinstance(self.workflow, WorkflowInfo):
+            return self.workflow
+        return EncodedJobAnswer(self.job if self.job is not UNSET else Raw(b"null")).value()
+
+
+class DocumentedTriggeredAnswer(Struct):
+    """What a cron job has started: a job or a workflow."""
+
+    job: JobBody | UnsetType = UNSET
+    workflow: WorkflowInfo | UnsetType = UNSET
 
 
 class CronPreviewAnswer(Struct):
@@ -189,7 +225,8 @@ class CronRequestBody(Struct):
     overlap_policy: OverlapPolicy
     enabled: bool
     description: str | None
-    job_template: Raw
+    job_template: Raw | UnsetType
+    workflow: Raw | UnsetType
     on_conflict: OnConflict
 
     @classmethod
@@ -202,14 +239,14 @@ class CronRequestBody(Struct):
             cron.overlap_policy,
             cron.enabled,
             cron.description,
-            Raw(cron.template),
+            Raw(cron.template) if cron.workflow is None else UNSET,
+            UNSET if cron.workflow is None else Raw(cron.workflow),
             on_conflict,
         )
 
 
 def show_cron(cron: Cron) -> CronInfo:
     """Return the JSON form of a cron job."""
-    template = read_members(cron.template, "The template")
     last_run_at, next_run_at = (format_optional(at) for at in (cron.last_run_at, cron.next_run_at))
     return CronInfo(
         name=called(cron.name),
@@ -221,16 +258,27 @@ def show_cron(cron: Cron) -> CronInfo:
         enabled=cron.enabled,
         status="active" if cron.enabled else "disabled",
         description=cron.description,
-        type=msgspec.json.decode(template["type"], type=str),
-        args=template.get("args", Raw(b"[]")),
-        meta=template.get("meta", Raw(b"{}")),
-        options=template.get("options", Raw(b"{}")),
-        job_template=Raw(cron.template),
+        starts=cron.starts,
         created_at=format_timestamp(cron.created_at),
         last_run_at=last_run_at,
         next_run_at=next_run_at,
         run_count=cron.run_count,
+        **_started(cron),
     )
+
+
+def _started(cron: Cron) -> dict[str, Any]:
+    """Return the members that say what a cron job starts."""
+    if cron.workflow is not None:
+        return {"workflow": Raw(cron.workflow)}
+    template = read_members(cron.template, "The template")
+    return {
+        "type": msgspec.json.decode(template["type"], type=str),
+        "args": template.get("args", Raw(b"[]")),
+        "meta": template.get("meta", Raw(b"{}")),
+        "options": template.get("options", Raw(b"{}")),
+        "job_template": Raw(cron.template),
+    }
 
 
 def read_cron(shown: CronInfo) -> Cron:
@@ -243,7 +291,8 @@ def read_cron(shown: CronInfo) -> Cron:
         overlap_policy=shown.overlap_policy,
         enabled=shown.enabled,
         description=shown.description,
-        template=bytes(shown.job_template),
+        template=b"{}" if isinstance(shown.job_template, UnsetType) else bytes(shown.job_template),
+        workflow=None if isinstance(shown.workflow, UnsetType) else bytes(shown.workflow),
         created_at=parse_timestamp(shown.created_at),
         last_run_at=last_run_at,
         next_run_at=next_run_at,

@@ -68,9 +68,9 @@ async def _tell_of_leftovers(client: Client, app: HandlerRegister) -> None:
     for cron in await client.schedules.all():
         if cron.enabled and cron.name not in declared and cron.job_type in app.handlers:
             log.warning(
-                "the cron job %s enqueues %s, but is not declared here: if nobody wants it, `ojster cron remove %s`",
+                "the cron job %s starts %s, but is not declared here: if nobody wants it, `ojster cron remove %s`",
                 cron.name,
-                cron.job_type,
+                cron.starts,
                 cron.name,
             )
 

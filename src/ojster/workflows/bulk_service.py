@@ -66,7 +66,8 @@ class WorkflowBulkService(CapabilityService, WorkflowBulkCalls):
                 f"The filter has 'held': {str(chosen.held).lower()}, which leaves nothing to {action}. Remove 'held'.",
                 field="held",
             )
-        definition = None if chosen.definition is None else self.scope.named(chosen.definition)
-        chosen = msgspec.structs.replace(self.scope.of_tenant(chosen), states=states, held=held, definition=definition)
+        names = {name: getattr(chosen, name) for name in ("definition", "cron_name")}
+        named = {name: self.scope.named(value) for name, value in names.items() if value is not None}
+        chosen = msgspec.structs.replace(self.scope.of_tenant(chosen), states=states, held=held, **named)
         batch = WorkflowBatch(action, (), states, self.scope.who, stop_active)
         return await sweep_all(self.database, COURSE, chosen, batch, dry_run=dry_run)

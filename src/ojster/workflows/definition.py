@@ -15,7 +15,7 @@ import msgspec
 
 from ojster.core.errors import InvalidRequest
 from ojster.core.ids import is_segment
-from ojster.core.json_objects import MAX_NESTING_DEPTH, Members, is_same_json, with_plain_numbers
+from ojster.core.json_objects import MAX_NESTING_DEPTH, Members, is_same_json, read_members, with_plain_numbers
 from ojster.core.json_schema import compile_schema
 from ojster.core.parsing import read_value
 from ojster.core.refusals import SchemaViolation
@@ -163,6 +163,29 @@ def read_start(members: Members) -> Start:
     if start.locks is not None:
         compile_lock(start.locks)
     return start
+
+
+def from_definition(definition: Definition, start: Start, members: Members) -> tuple[Members, Start]:
+    """Return the members of a workflow that starts from a definition, and the start with the definition's version.
+
+    Parameters
+    ----------
+    start, members:
+        What ``read_start`` has read, and from which request. Its metadata is added to that of the definition.
+
+    Raises
+    ------
+    SchemaViolation
+        The parameters violate the schema of the definition.
+    """
+    check_params(definition, bytes(members.get("params", b"{}")))
+    own = {name: raw for name, raw in members.items() if name not in START_MEMBERS}
+    if "metadata" in definition.members:
+        metadata = own.pop("meta", own.get("metadata", msgspec.Raw(b"{}")))
+        both = read_members(definition.members["metadata"], "metadata") | read_members(metadata, "metadata")
+        own["metadata"] = msgspec.Raw(msgspec.json.encode(both))
+    start = msgspec.structs.replace(start, definition=definition.name, definition_version=definition.version)
+    return definition.members | own, start
 
 
 RETRY_MEMBERS: Final = frozenset({"name", "priority", "properties", "expiration_delay"})

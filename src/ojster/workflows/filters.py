@@ -78,6 +78,7 @@ _MEMBERS: Final[FilterMembers] = {
     "name": ("name", read_text, None),
     "definition": ("definition", read_text, None),
     "target": ("target", read_text, None),
+    "cron_name": ("cron_name", read_text, None),
     "waiting_for": ("waiting_for", _waiting_for, None),
     "held": ("held", _yes_or_no, None),
     "params": ("params", read_object, None),

@@ -12,7 +12,7 @@ import msgspec
 
 from ojster.core.errors import InvalidRequest, NotFound, OjsterError, PayloadTooLarge
 from ojster.core.ids import ids_beginning_with, is_job_id
-from ojster.core.json_objects import Members, read_members, without_nulls
+from ojster.core.json_objects import Members, without_nulls
 from ojster.core.parsing import refuse_unknown
 from ojster.core.property_values import check_changes
 from ojster.core.tenant import NOBODY
@@ -28,7 +28,7 @@ from ojster.storage.inbox import LARGE
 from ojster.storage.wakeups import WORKFLOWS, workflow_end_topic, workflow_topic
 from ojster.workflows import properties
 from ojster.workflows.calls import WorkflowCalls
-from ojster.workflows.definition import OF_DEFINITIONS, START_MEMBERS, Start, check_params, read_start
+from ojster.workflows.definition import OF_DEFINITIONS, Start, from_definition, read_start
 from ojster.workflows.definition_service import DefinitionService
 from ojster.workflows.definitions import Named
 from ojster.workflows.orchestrator_request import ORCHESTRATOR_MEMBER as ORCHESTRATOR
@@ -138,14 +138,7 @@ class WorkflowService(CapabilityService, WorkflowCalls):
         """Return the members of a workflow that starts from a definition, and the start with its resolved version."""
         start = read_start(members)
         definition = await self._definitions.find(Named(start.definition, start.definition_version))
-        check_params(definition, bytes(members.get("params", b"{}")))
-        own = {name: raw for name, raw in members.items() if name not in START_MEMBERS}
-        if "metadata" in definition.members:
-            metadata = own.pop("meta", own.get("metadata", msgspec.Raw(b"{}")))
-            both = read_members(definition.members["metadata"], "metadata") | read_members(metadata, "metadata")
-            own["metadata"] = msgspec.Raw(msgspec.json.encode(both))
-        start = msgspec.structs.replace(start, definition=definition.name, definition_version=definition.version)
-        return definition.members | own, start
+        return from_definition(definition, start, members)
 
     async def create(self, members: Members) -> WorkflowInfo:
         """Create a workflow, and start it unless it is scheduled.
@@ -286,7 +279,8 @@ class WorkflowService(CapabilityService, WorkflowCalls):
         if chosen.params and chosen.offset:
             raise InvalidRequest("A list by 'params' has no offset. Go on with its 'next_cursor'.", field="offset")
         definition = None if chosen.definition is None else self.scope.named(chosen.definition)
-        chosen = msgspec.structs.replace(chosen, tenant=self.scope.tenant, definition=definition)
+        cron_name = None if chosen.cron_name is None else self.scope.named(chosen.cron_name)
+        chosen = msgspec.structs.replace(chosen, tenant=self.scope.tenant, definition=definition, cron_name=cron_name)
         return await self.database.survey(list_workflows, chosen)
 
     async def count(self) -> WorkflowCounts:

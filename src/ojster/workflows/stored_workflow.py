@@ -86,6 +86,10 @@ class Workflow(msgspec.Struct, gc=False):
     """The size of its jobs with resolved references, which is limited (``Settings.largest_workflow``)."""
     others: bytes | None = None
     """The members of its request that the server does not know, as JSON."""
+    cron_name: str | None = None
+    """The stored name of the cron job that started it."""
+    takes_turns: int = 0
+    """Whether it starts only when the earlier workflows of its cron job have finished."""
 
     @property
     def root(self) -> int:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 import click
 import msgspec
 
 from ojster.cli.commands.jobs import _argument
-from ojster.cli.options import ask, done, examples, with_json, with_url
+from ojster.cli.options import ask, done, examples, parameter, with_json, with_url
 from ojster.cli.output import ago, job_json, print_json, print_table, timestamp_json
+from ojster.cli.workflow_file import named_start, read_start
+from ojster.core.job import Job
 from ojster.core.timestamps import format_timestamp, system_clock
 from ojster.schedules.cron import Cron
 from ojster.schedules.cron_expression import OVERLAP_POLICIES, OverlapPolicy
@@ -32,13 +35,13 @@ def list_crons(url: str, as_json: bool) -> None:
         print_json({"crons": [_shown(cron) for cron in crons]})
         return
     print_table(
-        ("name", "schedule", "zone", "type", "overlap", "next run", "last run", "# runs"),
+        ("name", "schedule", "zone", "starts", "overlap", "next run", "last run", "# runs"),
         [
             (
                 cron.name,
                 cron.expression,
                 cron.timezone,
-                msgspec.json.decode(cron.template)["type"],
+                cron.starts,
                 cron.overlap_policy,
                 ago(cron.next_run_at) if cron.enabled else "disabled",
                 ago(cron.last_run_at),
@@ -74,36 +77,44 @@ def show_cron(name: str, occurrences: int, url: str, as_json: bool) -> None:
     epilog=examples(
         "ojster cron add daily-report '0 9 * * MON-FRI' report.build 42 --timezone Europe/Berlin",
         "ojster cron add sweep '@every 90s' cache.sweep",
+        "ojster cron add nightly '0 3 * * *' --workflow nightly.yaml",
+        "ojster cron add backup '0 4 * * *' --definition backup --param depth=2 --target /db/1",
+        "ojster cron add fulfil @hourly --flow order.fulfil --args '[42]'",
     ),
 )
 @click.argument("name")
 @click.argument("expression")
-@click.argument("type")
+@click.argument("type", required=False)
 @click.argument("args", nargs=-1)
 @click.option("--timezone", default="UTC", show_default=True, help="IANA time zone of EXPRESSION.")
 @click.option("--overlap", type=click.Choice(OVERLAP_POLICIES), default="skip", show_default=True)
-@click.option("--queue", "-q", default="default", show_default=True)
+@click.option("--queue", "-q", help="Queue of the jobs of TYPE; by default 'default'.")
+@click.option("--flow", metavar="TYPE", help="Start this flow.")
+@click.option("--args", "flow_args", metavar="JSON", help="Arguments of the flow, a JSON array.")
+@click.option(
+    "--workflow",
+    type=click.Path(dir_okay=False, allow_dash=True, path_type=Path),
+    help="Start the workflow in this JSON or YAML file; '-' for the standard input.",
+)
+@click.option("--definition", metavar="NAME", help="Start a workflow of this definition, in its latest version.")
+@click.option(
+    "--param", "-p", "params", multiple=True, metavar="NAME=VALUE", help="Parameter of the workflow; repeatable."
+)
+@click.option("--target", help="Resource of the workflow of a definition.")
 @with_url
 @with_json
 def add_cron(
-    name: str,
-    expression: str,
-    type: str,
-    args: tuple[str, ...],
-    timezone: str,
-    overlap: OverlapPolicy,
-    queue: str,
-    url: str,
-    as_json: bool,
+    name: str, expression: str, timezone: str, overlap: OverlapPolicy, url: str, as_json: bool, **what: Any
 ) -> None:
-    """Register a cron job that enqueues jobs of TYPE, or update the cron job NAME."""
-    template = {"type": type, "args": [_argument(text) for text in args], "options": {"queue": queue}}
+    """Register the cron job NAME, or update it: it enqueues jobs of TYPE, or starts a workflow or a flow."""
+    template, workflow = _requests(**what)
     cron = Cron(
         name=name,
         expression=expression,
         timezone=timezone,
         overlap_policy=overlap,
-        template=msgspec.json.encode(template),
+        template=template,
+        workflow=workflow,
     )
     _ = cron.schedule
     registered = ask(url, lambda client: client.schedules.register(cron), makes=True)
@@ -112,14 +123,51 @@ def add_cron(
     done(f"{name} is {verb} and runs next {ago(shown.next_run_at)}.", as_json, _shown(shown))
 
 
+_NEEDS: Final = {
+    "queue": ("--queue", ("type",)),
+    "flow_args": ("--args", ("flow",)),
+    "params": ("--param", ("workflow", "definition")),
+    "target": ("--target", ("definition",)),
+}
+"""How options of a cron job are written, and what they belong to, by their names."""
+
+
+def _requests(*, args: tuple[str, ...], params: tuple[str, ...], **what: Any) -> tuple[bytes, bytes | None]:
+    """Return the ``template`` and the ``workflow`` of a cron job."""
+    chosen = {name for name, value in (what | {"params": params or None}).items() if value is not None}
+    if len(chosen & {"type", "flow", "workflow", "definition"}) != 1:
+        raise click.UsageError("Give exactly one of TYPE, --flow, --workflow and --definition.")
+    for option, (shown, owners) in _NEEDS.items():
+        if option in chosen and not chosen & set(owners):
+            names = [name if name == "type" else f"--{name}" for name in owners]
+            raise click.UsageError(f"{shown} needs {' or '.join(names).replace('type', 'TYPE')}.")
+    values = {"params": dict(map(parameter, params))}
+    if "workflow" in chosen:
+        return b"{}", msgspec.json.encode(read_start(what["workflow"], values, name=None, delay=None))
+    if "definition" in chosen:
+        return b"{}", msgspec.json.encode(named_start(what["definition"], values, {"target": what["target"]}))
+    if "flow" in chosen:
+        job = {"type": what["flow"], "args": _arguments(what["flow_args"])}
+        return b"{}", msgspec.json.encode({"type": "flow", "job": job})
+    options = {"queue": what["queue"] or "default"}
+    return msgspec.json.encode({"type": what["type"], "args": list(map(_argument, args)), "options": options}), None
+
+
+def _arguments(text: str | None) -> list[Any]:
+    try:
+        return msgspec.json.decode(text or "[]", type=list[Any])
+    except msgspec.DecodeError:
+        raise click.UsageError(f"--args must be a JSON array, such as '[42]', not {text!r}.") from None
+
+
 @cron.command("run", epilog=examples("ojster cron run daily-report"))
 @click.argument("name")
 @with_url
 @with_json
 def run_cron(name: str, url: str, as_json: bool) -> None:
-    """Enqueue the job of a cron job now; its next run stays as it is."""
-    job = ask(url, lambda client: client.schedules.trigger(name))
-    done(job.id, as_json, job_json(job))
+    """Enqueue the job of a cron job, or start its workflow, now; its next run stays as it is."""
+    run = ask(url, lambda client: client.schedules.trigger(name))
+    done(run.id, as_json, job_json(run) if isinstance(run, Job) else run)
 
 
 @cron.command("enable", epilog=examples("ojster cron enable daily-report"))
@@ -147,14 +195,18 @@ def disable_cron(name: str, url: str, as_json: bool) -> None:
 @with_url
 @with_json
 def remove_cron(name: str, url: str, as_json: bool) -> None:
-    """Remove a cron job; jobs that it has enqueued stay."""
+    """Remove a cron job; jobs and workflows that it has started stay."""
     cron = ask(url, lambda client: client.schedules.unregister(name))
     done(f"{name} is removed.", as_json, _shown(cron))
 
 
 def _shown(cron: Cron) -> dict[str, Any]:
-    return msgspec.structs.asdict(cron) | {
-        "template": msgspec.Raw(cron.template),
+    request = "template" if cron.workflow is None else "workflow"
+    members = msgspec.structs.asdict(cron)
+    del members["template"], members["workflow"]
+    return members | {
+        "starts": cron.starts,
+        request: msgspec.Raw(getattr(cron, request)),
         "created_at": timestamp_json(cron.created_at),
         "last_run_at": timestamp_json(cron.last_run_at),
         "next_run_at": timestamp_json(cron.next_run_at),

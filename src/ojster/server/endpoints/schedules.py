@@ -35,6 +35,7 @@ async def _register(request: HttpRequest) -> Answer:
     if not expression:
         raise InvalidRequest("The cron job has no 'expression'. Add one, such as '0 9 * * *'.", field="expression")
     CronSchedule(expression, body.timezone)
+    template, workflow = _started(body, read_members(raw))
     done = await request.service.schedules.register(
         Cron(
             name=body.name,
@@ -43,7 +44,8 @@ async def _register(request: HttpRequest) -> Answer:
             overlap_policy="cancel_previous" if body.overlap_policy == "cancel" else body.overlap_policy,
             enabled=body.enabled,
             description=body.description,
-            template=_template(body, read_members(raw)),
+            template=template,
+            workflow=workflow,
         ),
         body.on_conflict,
     )
@@ -52,12 +54,28 @@ async def _register(request: HttpRequest) -> Answer:
     return answered(encode(shown), 201 if done.is_new else 200, (location("cron", shown.cron.name),))
 
 
+def _started(body: CronBody, members: Members) -> tuple[bytes, bytes | None]:
+    """Return the ``template`` and the ``workflow`` of a cron job."""
+    if body.workflow is None:
+        return _template(body, members), None
+    for other in ("job_template", "type", "args", "meta", "options"):
+        if bytes(members.get(other, b"null")) not in (b"null", b"[]", b"{}"):
+            raise InvalidRequest(
+                f"The cron job has 'workflow' and {other!r}. A cron job enqueues a job or starts a workflow: leave one "
+                "of them out.",
+                field=other,
+            )
+    return b"{}", bytes(members["workflow"])
+
+
 def _template(body: CronBody, members: Members) -> bytes:
     """Return the enqueue request for the jobs of a cron job, with the other members of its template."""
     job = body.job_template
     if job is None:
         if body.type is None:
-            raise InvalidRequest("The cron job has neither 'type' nor 'job_template'. Add one.", field="type")
+            raise InvalidRequest(
+                "The cron job has neither 'type' nor 'job_template' nor 'workflow'. Add one.", field="type"
+            )
         job = JobTemplateBody(body.type, body.args, body.meta, body.options)
     options = dict(job.options)
     meta = dict(job.meta)

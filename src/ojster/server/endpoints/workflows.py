@@ -84,7 +84,7 @@ async def show_workflow(request: HttpRequest) -> Answer:
 
 
 async def list_workflows(request: HttpRequest) -> Answer:
-    """List workflows without their steps, newest first, optionally by state, type, name, definition, target or age.
+    """List workflows without their steps, newest first, by state, type, name, definition, target, cron job or age.
 
     ``state`` may name several states, with commas. With ``params``, a JSON object, only those whose parameters have its
     members. ``total`` then counts this page.

@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from ojster.core.errors import InvalidWorkflow
+from ojster.core.errors import InvalidWorkflow, OjsterError
 from ojster.core.json_objects import MAX_VALUE_DEPTH, Members, check_depth, read_members
 
 _decode: Final = msgspec.json.decode
@@ -32,6 +32,20 @@ def refusal_of(problems: Sequence[Problem]) -> InvalidWorkflow:
     return InvalidWorkflow(
         f"The workflow is invalid at {problems[0].path}: {problems[0].message}{more}", validation_errors=shown
     )
+
+
+def inside(refusal: OjsterError, member: str) -> OjsterError:
+    """Return the refusal of a request that is a member of another one: its places begin with that member."""
+    details = dict(refusal.details)
+    if (field := details.get("field")) is not None:
+        details["field"] = f"{member}.{field}"
+    message = refusal.message
+    problems = details.get("validation_errors")
+    if isinstance(refusal, InvalidWorkflow) and problems:
+        places = [problem | {"path": problem["path"].replace("$", f"$.{member}", 1)} for problem in problems]
+        details["validation_errors"] = places
+        message = message.replace(problems[0]["path"], places[0]["path"], 1)
+    return type(refusal)(message, **details)
 
 
 def choice(members: Members, name: str, allowed: Sequence[str]) -> str | None:

@@ -153,6 +153,10 @@ class NewWorkflow(msgspec.Struct):
     """The name of its creator's token, if it is known."""
     others: bytes | None = None
     """The members of its request that the server does not know, as JSON, with which it is shown."""
+    cron_name: str | None = None
+    """The stored name of the cron job that starts it."""
+    takes_turns: bool = False
+    """Whether it starts only when the earlier workflows of its cron job have finished."""
     unknown: list[Problem] = []
     """The members of its request, and of those of its steps, that have no effect."""
 

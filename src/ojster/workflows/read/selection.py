@@ -39,6 +39,8 @@ class WorkflowConditions(msgspec.Struct, frozen=True):
         Tenant of the workflow; the empty string: no tenant.
     held:
         Whether it is held.
+    cron_name:
+        Name of the cron job that has started it.
     params:
         Members that its parameters must have, with equal values. No index covers them.
     finished_after:
@@ -53,6 +55,7 @@ class WorkflowConditions(msgspec.Struct, frozen=True):
     target: str | None = None
     waiting_for: WaitingFor | None = None
     held: bool | None = None
+    cron_name: str | None = None
     params: dict[str, Any] = {}
     created_after: int | None = None
     created_before: int | None = None
@@ -98,7 +101,7 @@ def conditions(chosen: WorkflowConditions) -> tuple[str, dict[str, Any]]:
         names = [f"state_{number}" for number in range(len(chosen.states))]
         parts.append(f"state = :{names[0]}" if len(names) == 1 else f"state IN (:{', :'.join(names)})")
         parameters |= dict(zip(names, chosen.states, strict=True))
-    for name in ("type", "name", "tenant", "definition", "target"):
+    for name in ("type", "name", "tenant", "definition", "target", "cron_name"):
         if (value := getattr(chosen, name)) is not None:
             parts.append(f"{name} = :{name}")
             parameters[name] = value

@@ -51,6 +51,7 @@ from ojster.workflows.run.start_quota import CONDITION_SECONDS, Starts, defer_st
 from ojster.workflows.run.states import change_node, change_workflow
 from ojster.workflows.run.step_jobs import StepJobs
 from ojster.workflows.run.step_values import StepValues
+from ojster.workflows.run.turns import wake_next
 from ojster.workflows.run.undoing import compared_nodes, is_left_to_undo
 from ojster.workflows.stored_workflow import BRANCH_TIMEOUT, Workflow, WorkflowState, emit
 
@@ -268,6 +269,7 @@ class Advance:
         if workflow.state not in (WorkflowState.CANCELLED, WorkflowState.RETRIED):
             change_workflow(workflow, root.state)
         self.graph.change(workflow)
+        wake_next(self.tx, workflow)
         lasted = (self.tx.now - (workflow.started_at or workflow.created_at)) // 1000
         if workflow.state == WorkflowState.COMPLETED:
             emit(self.tx, "workflow.completed", workflow, total_steps=workflow.jobs, duration_ms=lasted)

@@ -32,6 +32,8 @@ class WorkflowCancellation(msgspec.Struct, frozen=True):
     ----------
     stop_active:
         Whether to cancel its active jobs, too, which may finish otherwise.
+    stop_flows:
+        Whether to end its flows without letting them clean up; ``None``, the default: as ``stop_active``.
     by:
         The name of the caller, if it is known.
     """
@@ -39,6 +41,7 @@ class WorkflowCancellation(msgspec.Struct, frozen=True):
     workflow_id: str
     stop_active: bool = False
     by: str | None = None
+    stop_flows: bool | None = None
 
 
 def cancel_workflows(tx: Transaction, orders: Sequence[WorkflowCancellation]) -> list[str | OjsterError]:
@@ -49,7 +52,11 @@ def cancel_workflows(tx: Transaction, orders: Sequence[WorkflowCancellation]) ->
     Spec: ojs-workflows 11.3
     """
     return [
-        steer(tx, order.workflow_id, partial(cancel_now, stop_active=order.stop_active, by=order.by))
+        steer(
+            tx,
+            order.workflow_id,
+            partial(cancel_now, stop_active=order.stop_active, by=order.by, stop_flows=order.stop_flows),
+        )
         for order in orders
     ]
 
@@ -66,8 +73,16 @@ def _is_cut_short(workflow: Workflow, *, stop_active: bool) -> bool:
     return stop_active and workflow.state == WorkflowState.CANCELLED and workflow.finished_at is None
 
 
-def cancel_now(run: Advance, workflow: Workflow, *, stop_active: bool = False, by: str | None = None) -> None:
+def cancel_now(
+    run: Advance,
+    workflow: Workflow,
+    *,
+    stop_active: bool = False,
+    by: str | None = None,
+    stop_flows: bool | None = None,
+) -> None:
     """Cancel a workflow that is locked; raise the refusal."""
+    stop_flows = stop_active if stop_flows is None else stop_flows
     if (refusal := refuse_cancellation(workflow, stop_active=stop_active)) is not None:
         raise refusal
     if _is_cut_short(workflow, stop_active=stop_active):
@@ -91,7 +106,7 @@ def cancel_now(run: Advance, workflow: Workflow, *, stop_active: bool = False, b
         if main.has_ended:
             _go_on_to_cancel(run, workflow, root, branches, stop_active=stop_active)
         else:
-            abort(run, workflow, main, NodeState.CANCELLED, _CANCELLED, active_too=stop_active, flows_too=stop_active)
+            abort(run, workflow, main, NodeState.CANCELLED, _CANCELLED, active_too=stop_active, flows_too=stop_flows)
     if workflow.held_at is not None:
         release_now(run, workflow)
 

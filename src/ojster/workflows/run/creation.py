@@ -20,6 +20,7 @@ from ojster.workflows.plan.values import NewWorkflow, Plan
 from ojster.workflows.run.advance import Advance
 from ojster.workflows.run.graph import Graph
 from ojster.workflows.run.states import change_workflow
+from ojster.workflows.run.turns import waits_for_turn
 from ojster.workflows.stored_workflow import HIDDEN, Workflow, WorkflowState, emit
 from ojster.workflows.targets import refuse_target
 
@@ -45,6 +46,7 @@ _GIVEN_COLUMNS: Final = (
     "expiration_delay",
     "created_by",
     "others",
+    "cron_name",
 )
 """Columns that take the value of the attribute of the same name of the new workflow."""
 
@@ -197,7 +199,10 @@ def _show(run: Advance, workflow: Workflow, new: NewWorkflow) -> None:
     emit(tx, "workflow.created", workflow, total_steps=workflow.jobs)
     is_due = new.scheduled_at is None or new.scheduled_at <= tx.now
     if is_due and (new.expires_at is None or new.expires_at > tx.now):
-        launch(run, workflow)
+        if waits_for_turn(tx, workflow):
+            run.graph.change(workflow)
+        else:
+            launch(run, workflow)
 
 
 def _due_at(new: NewWorkflow) -> int | None:
@@ -212,6 +217,7 @@ def _add(graph: Graph, seq: int, new: NewWorkflow, state: str, due_at: int | Non
     )
     workflow = Workflow(
         **{column: getattr(new, column) for column in _GIVEN_COLUMNS},
+        takes_turns=int(new.takes_turns),
         seq=seq,
         state=state,
         version=0,

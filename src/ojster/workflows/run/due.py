@@ -16,6 +16,7 @@ from ojster.workflows.run.creation import abandon, launch
 from ojster.workflows.run.graph import Graph
 from ojster.workflows.run.retention import MAX_DUE_WORKFLOWS
 from ojster.workflows.run.states import change_workflow
+from ojster.workflows.run.turns import waits_for_turn
 from ojster.workflows.stored_workflow import BRANCH_TIMEOUT, HIDDEN, Workflow, WorkflowState, emit
 
 _encode: Final = msgspec.json.Encoder().encode
@@ -77,6 +78,8 @@ def _expire_or_launch(run: Advance, workflow: Workflow) -> None:
         emit(run.tx, "workflow.cancelled", workflow, reason="expired")
     elif workflow.previous_attempt is not None and not _is_finished(run.tx, workflow.previous_attempt):
         workflow.due_at = run.tx.now + SECOND  # the previous attempt has not finished
+        run.graph.change(workflow)
+    elif waits_for_turn(run.tx, workflow):
         run.graph.change(workflow)
     else:
         launch(run, workflow)

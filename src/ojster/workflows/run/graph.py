@@ -24,6 +24,7 @@ FEW_NODES: Final = 8
 _OTHERS_OF_WORKFLOW: Final[dict[str, ColumnType]] = {
     **dict.fromkeys(("id", "type", "name", "state", "tenant", "definition", "target", "target_key", "locks"), "text"),
     **dict.fromkeys(("on_lost_worker", "previous_attempt", "next_attempt", "created_by", "cancelled_by"), "text"),
+    "cron_name": "text",
     **dict.fromkeys(("params", "metadata", "error", "start", "others"), "bytea"),
 }
 _WORKFLOW_TYPES: Final[dict[str, ColumnType]] = {

@@ -411,6 +411,9 @@ CREATE TABLE workflows (
                                                             -- array
     created_by         TEXT COLLATE "C",
     cancelled_by       TEXT COLLATE "C",
+    cron_name          TEXT COLLATE "C",                    -- of the cron job that started it
+    takes_turns        BIGINT           NOT NULL DEFAULT 0, -- it starts when the earlier ones of its cron job have
+                                                            -- finished
 
     state              TEXT COLLATE "C" NOT NULL,           -- also forgotten: not yet complete, or being deleted, and
                                                             -- seen by nobody
@@ -467,6 +470,16 @@ CREATE UNIQUE INDEX workflows_id
 CREATE INDEX workflows_due
     ON workflows (due_at)
     WHERE due_at IS NOT NULL;
+
+-- All workflows of a cron job: its last runs.
+CREATE INDEX workflows_of_cron
+    ON workflows (cron_name, seq)
+    WHERE cron_name IS NOT NULL;
+
+-- Unfinished workflows of a cron job: whether its next occurrence overlaps with them, and whose turn it is.
+CREATE INDEX workflows_cron
+    ON workflows (cron_name, seq)
+    WHERE cron_name IS NOT NULL AND finished_at IS NULL;
 
 -- Lists by state, newest first.
 CREATE INDEX workflows_state
@@ -756,6 +769,7 @@ CREATE TABLE crons (
     enabled        BIGINT           NOT NULL,
     description    TEXT COLLATE "C",
     template       BYTEA            NOT NULL, -- the enqueue request of each job, as JSON
+    workflow       BYTEA,                     -- the request for a workflow that it starts instead of a job
     created_at     BIGINT           NOT NULL,
     last_run_at    BIGINT,
     next_run_at    BIGINT,                    -- NULL: never, or disabled

@@ -357,6 +357,8 @@ CREATE TABLE workflows (
     locks              TEXT,                       -- the names that it locks while it is unfinished, as a JSON array
     created_by         TEXT,
     cancelled_by       TEXT,
+    cron_name          TEXT,                       -- of the cron job that started it
+    takes_turns        INTEGER NOT NULL DEFAULT 0, -- it starts when the earlier ones of its cron job have finished
 
     state              TEXT    NOT NULL,           -- also forgotten: not yet complete, or being deleted, and seen by
                                                    -- nobody
@@ -405,6 +407,17 @@ CREATE UNIQUE INDEX workflows_id
 CREATE INDEX workflows_due
     ON workflows (due_at)
     WHERE due_at IS NOT NULL;
+
+-- All workflows of a cron job: its last runs.
+CREATE INDEX workflows_of_cron
+    ON workflows (cron_name, seq)
+    WHERE cron_name IS NOT NULL;
+
+-- Unfinished workflows of a cron job: whether its next occurrence overlaps with them, and whose turn it is. Without
+-- the number, so that SQLite takes it instead of workflows_of_cron: see jobs_cron.
+CREATE INDEX workflows_cron
+    ON workflows (cron_name)
+    WHERE cron_name IS NOT NULL AND finished_at IS NULL;
 
 -- Lists by state, newest first.
 CREATE INDEX workflows_state
@@ -686,6 +699,7 @@ CREATE TABLE crons (
     enabled        INTEGER NOT NULL,
     description    TEXT,
     template       BLOB    NOT NULL, -- the enqueue request of each job, as JSON
+    workflow       BLOB,             -- the request for a workflow that it starts instead of a job
     created_at     INTEGER NOT NULL,
     last_run_at    INTEGER,
     next_run_at    INTEGER,          -- NULL: never, or disabled

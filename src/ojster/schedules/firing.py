@@ -1,0 +1,252 @@
+"""Firing of cron jobs: what an occurrence starts, and what becomes of the unfinished runs before it.
+
+The transaction that advances ``next_run_at`` fires the occurrence, so it fires once, on whichever server is first.
+
+Spec: ojs-cron
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from ojster.core.errors import OjsterError
+from ojster.core.job import Job
+from ojster.core.json_objects import Members, read_members
+from ojster.core.tenant import called, split
+from ojster.core.timestamps import format_timestamp
+from ojster.jobs.extension import Due, settle
+from ojster.jobs.job_types import defaults_by_type, with_defaults
+from ojster.jobs.new_job import NewJob, read_job
+from ojster.jobs.options_wire import queue_of
+from ojster.jobs.push import Pushed, push
+from ojster.jobs.transitions import cancel_job
+from ojster.queues.rules import queue_rules
+from ojster.schedules.cron import COLUMNS, Cron, cron_of, find, no_cron, write
+from ojster.storage.transaction import JOB_COLUMNS, Held, Later, Transaction
+from ojster.workflows.plan.values import NewWorkflow
+from ojster.workflows.run.cancellation import WorkflowCancellation, cancel_workflows
+from ojster.workflows.run.starting import Starter, start_workflow
+from ojster.workflows.stored_workflow import FINAL_STATES
+
+log = logging.getLogger(__name__)
+
+MAX_FIRED: Final = 200
+"""Maximum number of cron jobs that fire in one transaction."""
+
+MAX_FIRED_WEIGHT: Final = 1_000
+"""Weight of the workflows of one transaction from which the other cron jobs fire in the next one."""
+
+Run: TypeAlias = Job | NewWorkflow
+"""What an occurrence of a cron job has started."""
+
+
+def fire_due(tx: Transaction) -> Due:
+    """Fire at most ``MAX_FIRED`` due cron jobs; return when the next one is due.
+
+    However many occurrences were missed, a cron job fires once.
+
+    Spec: ojs-cron 7.3
+    """
+    # Another server fires a row that it has locked. Waiting would make all later cron jobs late, to find in the end
+    # that nothing is due.
+    rows = tx.execute(
+        f"SELECT {COLUMNS} FROM crons WHERE next_run_at <= :now ORDER BY next_run_at LIMIT :limit" + tx.skip_locked,
+        {"now": tx.now, "limit": MAX_FIRED},
+    )
+    weight = fired = 0
+    for row in rows:
+        cron = cron_of(row)
+        if weight >= MAX_FIRED_WEIGHT:
+            break
+        fired += 1
+        try:
+            with tx.savepoint():
+                weight += _fire(tx, cron)
+        except Held as held:  # it stays due, and does not keep others from firing
+            log.debug("the cron job %s fires later: %s", cron.name, held)
+    ((next_run_at,),) = tx.execute("SELECT min(next_run_at) FROM crons WHERE next_run_at IS NOT NULL")
+    return Due(next_run_at, has_more=fired < len(rows))
+
+
+def trigger(tx: Transaction, names: Sequence[str]) -> list[Job | NewWorkflow | OjsterError]:
+    """Start what each cron job starts now, enabled or not and whatever runs already; its next run stays as it is."""
+    return [_trigger(tx, name) for name in names]
+
+
+def _trigger(tx: Transaction, name: str) -> Run | OjsterError:
+    # The number of runs is read and written back: a run that fires meanwhile would not be counted.
+    cron = find(tx, name, tx.for_update)
+    if cron is None:
+        return no_cron(name)
+    run = _start(tx, cron, tx.now)
+    if isinstance(run, OjsterError):
+        return run
+    facts = _facts(cron, tx.now) | _facts_of(run) | {"run_count": cron.run_count + 1}
+    tx.emit_about("cron.triggered", cron.name, **facts, manual=True)
+    write(tx, msgspec.structs.replace(cron, last_run_at=tx.now, run_count=cron.run_count + 1))
+    return run
+
+
+def _fire(tx: Transaction, cron: Cron) -> int:
+    """Fire a due cron job; return the weight of the workflow that it has started, or 0."""
+    scheduled_for = cron.next_run_at or tx.now
+    facts = _facts(cron, scheduled_for)
+    run: Run | OjsterError | None = None
+    if cron.overlap_policy == "skip" and (unfinished := _unfinished(tx, cron.name)):
+        facts |= {"reason": "overlap_skip"} | unfinished
+    else:
+        if cron.overlap_policy == "cancel_previous":
+            _cancel_unfinished(tx, cron.name)
+        run = _start(tx, cron, scheduled_for)
+        if isinstance(run, OjsterError):
+            log.warning("the cron job %s did not fire: %s", cron.name, run)
+            facts |= {"reason": run.code, "message": run.message}
+        else:
+            facts |= _facts_of(run)
+    fired = isinstance(run, Job | NewWorkflow)
+    facts["run_count"] = cron.run_count + fired
+    tx.emit_about("cron.triggered" if fired else "cron.skipped", cron.name, **facts)
+    schedule = cron.schedule
+    # An interval is counted from the time at which it was due, so that it does not drift.
+    next_run_at = schedule.next_after(scheduled_for)
+    if next_run_at is not None:
+        for missing in schedule.skipped_between(scheduled_for, next_run_at):
+            skipped = _facts(cron, missing) | {"reason": "dst_skip", "run_count": cron.run_count + fired}
+            tx.emit_about("cron.skipped", cron.name, **skipped)
+    if next_run_at is not None and next_run_at <= tx.now:
+        next_run_at = schedule.next_after(tx.now)
+    write(
+        tx,
+        msgspec.structs.replace(
+            cron,
+            last_run_at=tx.now if fired else cron.last_run_at,
+            run_count=cron.run_count + fired,
+            next_run_at=next_run_at,
+        ),
+    )
+    return run.weight if isinstance(run, NewWorkflow) else 0
+
+
+def _start(tx: Transaction, cron: Cron, scheduled_for: int) -> Run | OjsterError:
+    """Push the job of an occurrence, or start its workflow; return it, or why it is refused."""
+    try:
+        if cron.workflow is not None:
+            with tx.savepoint():  # a refusal leaves nothing of the workflow
+                return _start_workflow(tx, cron, scheduled_for)
+        pushed: list[Pushed] | OjsterError
+        (pushed,) = push(tx, [[_new_job(tx, cron, scheduled_for)]])
+    except Held:
+        raise
+    except OjsterError as refusal:
+        pushed = refusal
+    if isinstance(pushed, Later):
+        raise Held(pushed.message)
+    return pushed if isinstance(pushed, OjsterError) else pushed[0].job
+
+
+def _facts(cron: Cron, scheduled_for: int) -> dict[str, Any]:
+    """Return what the events of an occurrence of a cron job say about it."""
+    moment = format_timestamp(scheduled_for)
+    of_job = {"job_type": cron.job_type} if cron.workflow is None else {}
+    return {
+        "cron_name": cron.name,
+        "cron_expr": cron.expression,
+        "cron_expression": cron.expression,
+        **of_job,
+        "scheduled_at": moment,
+        "timezone": cron.timezone,
+        "scheduled_time": moment,
+    }
+
+
+def _facts_of(run: Run) -> dict[str, Any]:
+    """Return what the events of an occurrence say about what it has started."""
+    if isinstance(run, Job):
+        return {"job_id": run.id, "job_type": run.type}
+    return {"workflow_id": run.id, "workflow_type": run.type, "workflow_name": run.name}
+
+
+def _named(cron: Cron, scheduled_for: int, written: msgspec.Raw, name: str) -> msgspec.Raw:
+    """Return metadata with the name of the cron job and the time of the occurrence."""
+    meta: dict[str, Any] = {} if bytes(written) == b"null" else dict(read_members(written, name))
+    meta |= {"cron_name": called(cron.name), "cron_triggered_at": format_timestamp(scheduled_for)}
+    return msgspec.Raw(msgspec.json.encode(meta))
+
+
+def _new_job(tx: Transaction, cron: Cron, scheduled_for: int) -> NewJob:
+    members = read_members(cron.template, "The cron job's template")
+    members["meta"] = _named(cron, scheduled_for, members.get("meta", msgspec.Raw(b"{}")), "meta")
+    members.pop("id", None)
+    tenant = split(cron.name)[0] or None
+    otherwise = tx.settings.default_tenant
+    members = with_defaults(defaults_by_type(tx), members, tenant, otherwise)
+    queue = queue_of(members)
+    if (rules := queue_rules(tx).get(queue)) is not None:
+        members = rules.apply(members, queue)
+    job = read_job(members, tx.now, largest=2 * tx.settings.largest_job, tenant=tenant, otherwise=otherwise)
+    job.cron_name = cron.name
+    if cron.overlap_policy == "enqueue":
+        job.exclusive_key = "cron:" + cron.name
+    return job
+
+
+def _start_workflow(tx: Transaction, cron: Cron, scheduled_for: int) -> NewWorkflow:
+    members: Members = read_members(cron.workflow or b"{}", "The cron job's workflow")
+    name = "metadata" if "metadata" in members or "meta" not in members else "meta"
+    members[name] = _named(cron, scheduled_for, members.get(name, msgspec.Raw(b"{}")), name)
+    by = Starter(
+        split(cron.name)[0] or None,
+        tx.settings.default_tenant,
+        cron_name=cron.name,
+        takes_turns=cron.overlap_policy == "enqueue",
+    )
+    return start_workflow(tx, members, by)
+
+
+def _unfinished(tx: Transaction, name: str) -> dict[str, Any]:
+    """Return what the event of a skipped occurrence says about the run that has not finished; empty: there is none.
+
+    Also of the other kind: the cron job may have started jobs before it started workflows.
+    """
+    for job in _unfinished_jobs(tx, name):
+        return {"active_job_id": job.id, "existing_job_id": job.id}
+    for id, _ in _unfinished_workflows(tx, name):
+        return {"active_workflow_id": id, "existing_workflow_id": id}
+    return {}
+
+
+def _cancel_unfinished(tx: Transaction, name: str) -> None:
+    """Cancel the unfinished runs of a cron job. Workflows that clean up may do so to the end."""
+    # Lock only jobs that are to be cancelled: a fetch skips locked jobs, and is not notified when they are free.
+    for job in _unfinished_jobs(tx, name, tx.for_update):
+        cancel_job(tx, job)
+    settle(tx)
+    running = [id for id, state in _unfinished_workflows(tx, name) if state not in FINAL_STATES]
+    cancel_workflows(tx, [WorkflowCancellation(id, stop_active=True, stop_flows=False) for id in running])
+    settle(tx)
+
+
+def _unfinished_jobs(tx: Transaction, name: str, lock: str = "") -> list[Job]:
+    rows = tx.execute(
+        f"SELECT {JOB_COLUMNS} FROM jobs WHERE cron_name = :name AND finished_at IS NULL ORDER BY seq" + lock,
+        {"name": name},
+    )
+    return [Job(*row) for row in rows]
+
+
+def _unfinished_workflows(tx: Transaction, name: str) -> list[tuple[str, str]]:
+    """Return the ids and the states of the unfinished workflows of a cron job, the oldest first."""
+    rows = tx.execute(
+        """
+        SELECT id, state
+        FROM workflows
+        WHERE cron_name = :name AND finished_at IS NULL
+        ORDER BY seq
+        """,
+        {"name": name},
+    )
+    return [(id, state) for id, state in rows]

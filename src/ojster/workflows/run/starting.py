@@ -1,0 +1,77 @@
+"""Workflows that the server starts from a stored request: those of reactions and of cron jobs."""
+
+from __future__ import annotations
+
+import msgspec
+
+from ojster.core.errors import NotFound, OjsterError
+from ojster.core.json_objects import Members
+from ojster.core.tenant import NOBODY, qualify
+from ojster.storage.transaction import Held, Later, Transaction
+from ojster.workflows.definition import from_definition, read_start
+from ojster.workflows.definitions import find
+from ojster.workflows.orchestrator_request import ORCHESTRATOR_MEMBER, expand
+from ojster.workflows.plan.defaults import add_defaults
+from ojster.workflows.plan.nested_definitions import with_nested
+from ojster.workflows.plan.request import read_workflow
+from ojster.workflows.plan.values import NewWorkflow
+from ojster.workflows.run.creation import create
+
+
+class Starter(msgspec.Struct, frozen=True):
+    """For whom a workflow is started.
+
+    Parameters
+    ----------
+    tenant:
+        The tenant of the workflow; ``None``: the one that its metadata names.
+    otherwise:
+        The tenant if its metadata names none, either.
+    created_by:
+        The name of its creator's token, if it is known.
+    cron_name, takes_turns:
+        See ``NewWorkflow``.
+    """
+
+    tenant: str | None
+    otherwise: str = ""
+    created_by: str | None = None
+    cron_name: str | None = None
+    takes_turns: bool = False
+
+
+def start_workflow(tx: Transaction, members: Members, by: Starter) -> NewWorkflow:
+    """Start the workflow that a request describes, with steps or from a definition; return it.
+
+    No enqueue middleware runs: what it changes cannot be awaited in a transaction.
+
+    Raises
+    ------
+    OjsterError
+        It is refused. The caller undoes what was changed so far.
+    Held
+        Another transaction is in the way. It can be tried again.
+    """
+    own, start = members, None
+    whose = by.tenant or NOBODY
+    if ORCHESTRATOR_MEMBER in members:
+        members, _, _ = expand(members)
+    if "definition" in members:
+        start = read_start(members)
+        definition = find(tx, qualify(whose, start.definition), start.definition_version)
+        if definition is None:
+            raise NotFound(f"There is no definition {start.definition!r}.", resource_type="definition")
+        members, start = from_definition(definition, start, members)
+    members = with_nested(tx, members, whose)
+    largest = tx.settings.largest_job
+    new = read_workflow(members, tx.now, largest=largest, tenant=by.tenant, otherwise=by.otherwise)
+    if start is not None:
+        new = msgspec.structs.replace(new, **start.of(new.params, own, new.tenant))
+    new.created_by, new.cron_name, new.takes_turns = by.created_by, by.cron_name, by.takes_turns
+    add_defaults(tx, new.plan, new.tenant)
+    (created,) = create(tx, [new])
+    if isinstance(created, Later):
+        raise Held(created.message)
+    if isinstance(created, OjsterError):
+        raise created
+    return new

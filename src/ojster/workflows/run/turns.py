@@ -1,0 +1,62 @@
+"""Turns of the workflows that one cron job starts, if its overlap policy is ``enqueue``.
+
+A workflow that takes turns stays pending until the earlier ones of its cron job have finished. The end of each wakes
+the next one.
+
+Spec: ojs-cron 6
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ojster.core.durations import SECOND
+from ojster.storage.transaction import Transaction
+from ojster.workflows.stored_workflow import Workflow
+
+TURN_CHECK_DELAY_US: Final = 10 * SECOND
+"""Time after which a waiting workflow looks again whether it is its turn, in microseconds.
+
+It is for the rare case that the earlier one finished in a transaction that could not see it.
+"""
+
+
+def waits_for_turn(tx: Transaction, workflow: Workflow) -> bool:
+    """Return whether a pending workflow must wait for earlier ones; set when it looks again."""
+    if not workflow.takes_turns:
+        return False
+    earlier = tx.execute(
+        """
+        SELECT 1
+        FROM workflows
+        WHERE cron_name = :cron_name AND finished_at IS NULL AND seq < :seq
+        LIMIT 1
+        """,
+        {"cron_name": workflow.cron_name, "seq": workflow.seq},
+    )
+    if not earlier:
+        return False
+    workflow.due_at = min(tx.now + TURN_CHECK_DELAY_US, workflow.expires_at or tx.now + TURN_CHECK_DELAY_US)
+    return True
+
+
+def wake_next(tx: Transaction, workflow: Workflow) -> None:
+    """Let the next workflow of a cron job look whether it is its turn, because this one has finished."""
+    if workflow.cron_name is None:
+        return
+    # A locked workflow changes anyway, and looks again by itself: this one is locked, and must not wait for a later
+    # one that waits for it.
+    query = f"""
+        SELECT seq
+        FROM workflows
+        WHERE cron_name = :cron_name
+            AND finished_at IS NULL
+            AND takes_turns = 1
+            AND state = 'pending'
+            AND (scheduled_at IS NULL OR scheduled_at <= :now)
+        ORDER BY seq
+        LIMIT 1{tx.skip_locked}
+        """
+    for (seq,) in tx.execute(query, {"cron_name": workflow.cron_name, "now": tx.now}):
+        tx.execute("UPDATE workflows SET due_at = :now WHERE seq = :seq", {"now": tx.now, "seq": seq})
+        tx.expect(tx.now)
