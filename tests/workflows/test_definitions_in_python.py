@@ -13,6 +13,7 @@ from ojster import (
     App,
     Conflict,
     Duplicate,
+    Flow,
     InvalidRequest,
     JobContext,
     JobFailed,
@@ -26,8 +27,10 @@ from ojster import (
     Worker,
     WorkflowFailed,
     chain,
+    definition,
     group,
     param,
+    result_of,
 )
 from ojster.workflows.definitions import Deletion
 from tests.waiting import PATIENCE
@@ -249,3 +252,45 @@ def test_times_without_a_zone_are_refused_where_they_are_written() -> None:
         Wait(deadline=naive)
     with pytest.raises(TypeError):
         SkipRest(object())
+
+
+# Flows
+
+
+async def test_a_definition_may_be_a_flow_or_have_one_as_a_step(app: App) -> None:
+    """Its arguments may refer to the parameters and to earlier steps, as those of every step."""
+
+    @app.flow("twice")
+    async def twice(flow: Flow, text: str) -> str:
+        return await flow.run(s(app, "echo", text + text))
+
+    @app.flow("outer")
+    async def outer(flow: Flow, text: str) -> Any:
+        return await flow.run(definition("step", params={"text": text}))
+
+    echo = s(app, "echo", "b")
+    for name, steps, expected in (
+        ("whole", twice.s(param("text")), "aa"),
+        ("step", chain(s(app, "echo", param("text")), twice.s(result_of("0"))), "aa"),
+        ("nested", chain(definition("whole", params={"text": param("text")}), echo), "b"),
+        ("asked for", outer.s(param("text")), "aa"),
+    ):
+        assert (await app.adefine(name, steps)).version == (await app.adefine(name, steps)).version == 1
+        run = await app.astart(name, params={"text": "a"})
+        await Worker(app).run(until_empty=True)
+        assert await run.aresult(timeout=PATIENCE) == expected, name
+
+
+async def test_what_a_flow_is_started_with_is_data_also_if_it_looks_like_a_reference(app: App) -> None:
+    @app.flow("same")
+    async def same(flow: Flow, value: Any) -> Any:
+        return value
+
+    @app.flow("parent")
+    async def parent(flow: Flow, value: Any) -> Any:
+        return await flow.run(same, value)
+
+    data = {"$ref": "#/components/schemas/Order"}
+    for run in (await same.astart(data), await parent.astart(data)):
+        await Worker(app).run(until_empty=True)
+        assert await run.aresult(timeout=PATIENCE) == data

@@ -179,7 +179,7 @@ def from_definition(definition: Definition, start: Start, members: Members) -> t
         The parameters violate the schema of the definition.
     """
     check_params(definition, bytes(members.get("params", b"{}")))
-    own = {name: raw for name, raw in members.items() if name not in START_MEMBERS}
+    own = {"params": msgspec.Raw(b"{}")} | {name: raw for name, raw in members.items() if name not in START_MEMBERS}
     if "metadata" in definition.members:
         metadata = own.pop("meta", own.get("metadata", msgspec.Raw(b"{}")))
         both = read_members(definition.members["metadata"], "metadata") | read_members(metadata, "metadata")

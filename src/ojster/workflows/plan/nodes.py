@@ -37,6 +37,9 @@ class Here(msgspec.Struct):
         The number of containers around it.
     can_be_undone:
         Whether ``compensate`` is allowed there.
+    gives_values:
+        Whether its arguments are values, in which a ``$ref`` is data: a flow gives them to its steps, and the start
+        of a flow without ``params`` to the flow.
     """
 
     parent: Node
@@ -46,6 +49,7 @@ class Here(msgspec.Struct):
     inherited: Members
     level: int
     can_be_undone: bool = False
+    gives_values: bool = False
 
 
 def spec_of(members: Members, path: str) -> Spec:

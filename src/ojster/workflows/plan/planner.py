@@ -291,7 +291,7 @@ class Planner:
         self.unknown += misspelt_in(request, here.path)
         self.plan.promises += [Promise(node.id, here.place, promised) for promised in provided]
         self._order.promised += [(node.id, promised.name, promised.category) for promised in provided]
-        if here.parent.kind != Kind.FLOW:  # a flow gives values, in which a "$ref" is data
+        if not here.gives_values:
             spec.has_references = self._order.refer(node, spec, request.get("args", b""), here.path)
         job = self._models.read(request, self._tenant)
         refuse_reserved(job.queue)
@@ -362,7 +362,8 @@ class Planner:
         for index, raw in enumerate(steps):
             position = container.total + index
             place = self._inside(container, position)
-            here = Here(container, position, f"{path}[{index}]", place, inherited, level, can_be_undone)
+            gives = container.kind == Kind.FLOW
+            here = Here(container, position, f"{path}[{index}]", place, inherited, level, can_be_undone, gives)
             child = self._attempt(raw, here)
             if child is not None and container.kind == Kind.CHAIN and before is not None:
                 self._order.after(child, [before], Inputs.BEFORE)
@@ -373,7 +374,9 @@ class Planner:
         mark = len(self._order.pending)
         spec.inherited = here.inherited
         node = self._node(Kind.FLOW, here.parent, here.position, spec, here.path, here.place)
-        inside = Here(node, 0, f"{here.path}.job", self._inside(node, FLOW_JOB), here.inherited, here.level)
+        gives = here.gives_values or (here.path == "$" and "params" not in members)
+        path, place = f"{here.path}.job", self._inside(node, FLOW_JOB)
+        inside = Here(node, 0, path, place, here.inherited, here.level, gives_values=gives)
         self._job(flow_job(members, here.path), inside, Spec()).name = FLOW_JOB
         self._order.close(node, mark)
         return node
@@ -391,12 +394,10 @@ class Planner:
         inner = Here(node, 0, here.path, here.place, here.inherited, here.level)
         group = self._container("group", {"jobs": members["jobs"]}, inner, Spec())
         for position, name in enumerate(wanted, 1):
-            path = f"{here.path}.callbacks.{name}"
-            place = self._inside(node, name)
+            path, place = f"{here.path}.callbacks.{name}", self._inside(node, name)
             refuse_rule(callbacks[name], path)
-            callback = self._attempt(
-                callbacks[name], Here(node, position, path, place, here.inherited, here.level, True)
-            )
+            there = Here(node, position, path, place, here.inherited, here.level, True)
+            callback = self._attempt(callbacks[name], there)
             if callback is not None:
                 callback.name, callback.rule = name, CALLBACKS[name].value
                 self._order.after(callback, [group], Inputs.MEMBERS)
