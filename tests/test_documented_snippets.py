@@ -30,7 +30,7 @@ from flask import Flask
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 import ojster
-from ojster import App, Conflict, JobContext, Worker, chain, found, param
+from ojster import App, Conflict, Flow, JobContext, Worker, chain, found, param
 from ojster.flask import Ojster
 from ojster.jobs.idempotency import Reply
 from ojster.reactions import collect
@@ -272,7 +272,21 @@ async def run_all(app: App) -> list[int]:
     return seen
 
 
+def cron_jobs_of_workflows(page: Page) -> None:
+    app = App()
+
+    @app.job
+    def extract() -> None: ...
+
+    @app.flow()
+    async def fulfil(flow: Flow, order: int) -> None: ...
+
+    page.run('app.cron("0 3', app=app, chain=chain, extract=extract, load=extract, fulfil=fulfil)
+    assert [cron.starts for cron in app.crons] == ["chain", "definition backup", "flow fulfil"]
+
+
 def what_is_around_handlers(page: Page) -> None:
+    cron_jobs_of_workflows(page)
     app = App()
     page.names["app"] = app
 

@@ -45,6 +45,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "graph": graph(job("a", id="x"), job("b", depends_on=["x"])),
     "map": {"type": "map", "over": [1, 2], "do": job("a")},
     "flow": {"type": "flow", "job": job("f")},
+    "flow with parameters": {"type": "flow", "job": job("f", {"$ref": "params.day"}), "params": {"day": 1}},
     "nested flow": chain(job("a"), {"type": "flow", "job": job("f")}),
     "definition": {"definition": "stored", "params": {"day": 1}, "target": "/db"},
     "step of a definition": chain({"definition": "stored", "params": {"day": 1}}, job("c")),

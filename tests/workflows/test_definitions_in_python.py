@@ -261,7 +261,7 @@ async def test_a_definition_may_be_a_flow_or_have_one_as_a_step(app: App) -> Non
     """Its arguments may refer to the parameters and to earlier steps, as those of every step."""
 
     @app.flow("twice")
-    async def twice(flow: Flow, text: str) -> str:
+    async def twice(flow: Flow, text: str) -> Any:
         return await flow.run(s(app, "echo", text + text))
 
     @app.flow("outer")
