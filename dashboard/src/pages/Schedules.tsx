@@ -60,9 +60,11 @@ function Crons({ crons, reload }: { crons: Cron[]; reload: () => void }) {
     await act(
       async () => {
         const made = await accepted(client.POST("/ojs/v1/crons/{name}/trigger", path(cron)));
-        return `The job ${made.job.id.slice(-12)} was enqueued.`;
+        return made.workflow
+          ? `The workflow ${made.workflow.id.slice(-12)} was started.`
+          : `The job ${(made.job?.id ?? "").slice(-12)} was enqueued.`;
       },
-      { title: `Run ${cron.name} now?`, text: "Its job is enqueued at once. Its next regular run stays as it is.", action: "Run it" },
+      { title: `Run ${cron.name} now?`, text: "What it starts runs at once. Its next regular run stays as it is.", action: "Run it" },
     );
     reload();
   };
@@ -72,7 +74,7 @@ function Crons({ crons, reload }: { crons: Cron[]; reload: () => void }) {
         await accepted(client.DELETE("/ojs/v1/crons/{name}", path(cron)));
         return `${cron.name} was deleted.`;
       },
-      { title: `Delete ${cron.name}?`, text: "It fires no more, and must be made anew. Its jobs stay.", action: "Delete it", isDangerous: true },
+      { title: `Delete ${cron.name}?`, text: "It fires no more, and must be made anew. Its jobs and workflows stay.", action: "Delete it", isDangerous: true },
     );
     reload();
   };
@@ -95,7 +97,7 @@ function Crons({ crons, reload }: { crons: Cron[]; reload: () => void }) {
             cell: (cron) => (
               <>
                 <b>{cron.name}</b>
-                <span class="sub clip">{cron.description ?? cron.type}</span>
+                <span class="sub clip">{cron.description ?? cron.starts}</span>
               </>
             ),
           },
@@ -123,7 +125,7 @@ function Crons({ crons, reload }: { crons: Cron[]; reload: () => void }) {
                     Run now
                   </Button>
                 )}{" "}
-                {may("enqueue") && (
+                {may("enqueue") && !cron.workflow && (
                   <Button isSmall onClick={() => setEdited(cron)} aria-label={`Edit ${cron.name}`}>
                     Edit
                   </Button>
@@ -143,18 +145,23 @@ function Crons({ crons, reload }: { crons: Cron[]; reload: () => void }) {
   );
 }
 
-/** The outcomes of the last jobs of a schedule, the oldest first. */
+/** The outcomes of the last jobs or workflows of a schedule, the oldest first. */
 function Strip({ cron }: { cron: Cron }) {
   const owner = ofTenant(cron.tenant_id);
   const isGlobal = useIsGlobal();
-  const jobs = useData(
-    `strip ${cron.tenant_id} ${cron.name}`,
-    () => accepted(client.GET("/ojs/v1/jobs", { params: { query: { cron_name: cron.name, limit: "12" } }, ...owner })),
-    { kinds: ["cron", "job"] },
+  const query = { params: { query: { cron_name: cron.name, limit: "12" } }, ...owner };
+  const noun = cron.workflow ? "workflow" : "job";
+  const runs = useData<{ id: string; state: string }[]>(
+    `strip ${cron.tenant_id} ${cron.name} ${noun}`,
+    () =>
+      cron.workflow
+        ? accepted(client.GET("/ojs/v1/workflows", query)).then((page) => page.workflows)
+        : accepted(client.GET("/ojs/v1/jobs", query)).then((page) => page.jobs),
+    { kinds: ["cron", noun] },
   );
-  const states = (jobs.data?.jobs ?? []).map((job) => [job.id, job.state] as const).reverse();
+  const states = (runs.data ?? []).map((run) => [run.id, run.state] as const).reverse();
   if (!states.length) return <span class="quiet">none</span>;
-  const label = `The last ${many(states.length, "job")}: ${states.map(([, state]) => state).join(", ")}`;
+  const label = `The last ${many(states.length, noun)}: ${states.map(([, state]) => state).join(", ")}`;
   const marks = states.map(([id, state]) => <i key={id} class={`s-${colourOf(state)}`} title={state} />);
   // A list of the jobs of all workspaces would mean the schedule of none that has the same name.
   return owner.headers && isGlobal ? (
@@ -162,7 +169,7 @@ function Strip({ cron }: { cron: Cron }) {
       {marks}
     </span>
   ) : (
-    <Link href={`/jobs?cron_name=${encodeURIComponent(cron.name)}`} class="strip" aria-label={label}>
+    <Link href={`/${noun}s?cron_name=${encodeURIComponent(cron.name)}`} class="strip" aria-label={label}>
       {marks}
     </Link>
   );

@@ -35,6 +35,7 @@ export function WorkflowsPage() {
   const chosen = {
     state: parameters.get("state"),
     definition: parameters.get("definition"),
+    cron_name: parameters.get("cron_name"),
     waiting_for: parameters.get("waiting_for"),
   };
   const pages = usePages();
@@ -77,6 +78,7 @@ export function WorkflowsPage() {
         {chosen.definition && (
           <Chip label={`Definition: ${chosen.definition}`} remove={() => choose({ definition: null })} />
         )}
+        {chosen.cron_name && <Chip label={`Schedule: ${chosen.cron_name}`} remove={() => choose({ cron_name: null })} />}
       </div>
       <Card isBare>
         <Shown of={workflows} rows={10}>
