@@ -370,6 +370,23 @@ async def test_facets_that_are_lower_bounds_say_so_and_count_what_the_list_has(
     assert [text.split() for text in await types.all_inner_texts()] == [["new", "3"]]
 
 
+async def test_a_schedule_of_workflows_says_what_it_starts_and_leads_to_its_runs(
+    bench: Bench, server: str, page: Page
+) -> None:
+    workflow = msgspec.json.encode({"type": "flow", "job": {"type": "order.fulfil", "args": [42]}})
+    await bench.service.schedules.register(Cron(name="hourly", expression="@hourly", workflow=workflow))
+    await open_page(page, server, "schedules")
+    row = page.get_by_role("row").filter(has_text="hourly")
+    await row.get_by_text("flow order.fulfil").wait_for()
+    assert not await row.get_by_role("button", name="Edit").count()
+    await row.get_by_role("button", name="Run now").click()
+    await page.get_by_role("button", name="Run it").click()
+    await page.get_by_text("was started.").wait_for()
+    await row.get_by_role("link", name="The last 1 workflow: running").click()
+    await page.get_by_text("Schedule: hourly").wait_for()
+    assert await page.get_by_role("row").count() == 2
+
+
 async def test_a_schedule_of_a_workspace_is_meant_and_not_another_of_the_same_name(
     bench: Bench, server: str, page: Page
 ) -> None:
