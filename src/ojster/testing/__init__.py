@@ -2,9 +2,11 @@
 
 ``JobTester`` is what tests use; with pytest, the fixture ``ojster_jobs`` gives one. ``FakeContext`` stands in for the
 ``JobContext`` of a handler that is called directly; ``ojster.testing.strategies`` is for Hypothesis.
+``crash_everywhere`` runs a flow whose worker dies at each place.
 """
 
+from ojster.testing.crashes import crash_everywhere
 from ojster.testing.fake_context import FakeContext
 from ojster.testing.tester import Drained, JobTester
 
-__all__ = ["Drained", "FakeContext", "JobTester"]
+__all__ = ["Drained", "FakeContext", "JobTester", "crash_everywhere"]

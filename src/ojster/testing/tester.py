@@ -11,6 +11,7 @@ from typing import Any, Final, Self, TypeVar
 import msgspec
 
 from ojster.api.app import App
+from ojster.api.workflow_handle import Run
 from ojster.client.event_loop_thread import EventLoopThread
 from ojster.client.plain_methods import plain
 from ojster.core.job import Job
@@ -34,6 +35,9 @@ R = TypeVar("R")
 
 MAX_ATTEMPTS: Final = 10_000
 """Attempts after which ``drain`` gives up: jobs that enqueue themselves would never end."""
+
+MAX_JUMPS: Final = 10_000
+"""Jumps of the clock after which ``finish`` gives up: cron jobs run for ever."""
 
 _URL: Final = "sqlite:///:memory:"
 _PAGE: Final = 1_000
@@ -351,6 +355,35 @@ class JobTester:
         return done
 
     drain = plain(adrain)
+
+    async def afinish(self, run: Run) -> None:
+        """Run a workflow or a flow to its end. When no job is left to run, the clock jumps to what is due next.
+
+        Parameters
+        ----------
+        run:
+            The workflow, as ``start`` returns it. It is refreshed.
+
+        Raises
+        ------
+        AssertionError
+            It does not end: it waits for something that does not come, such as a message or an approval.
+        """
+        __tracebackhide__ = True
+        for _ in range(MAX_JUMPS):
+            await self.adrain(check=False)
+            if (await run.arefresh()).finished:
+                return
+            if (due := await self._run_due()) is None:
+                break
+            self._clock.move_to(due)
+            await self._run_due()
+        raise AssertionError(
+            f"The workflow {run.id} is {run.state} and does not end: nothing is left to run, and nothing that it waits "
+            "for is due. Send the message, or answer the gate, that it waits for."
+        )
+
+    finish = plain(afinish)
 
     async def _run_available(self, attempts: list[str], concurrency: int) -> None:
         def ended(job: Job, *_: object) -> None:
