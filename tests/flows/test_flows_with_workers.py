@@ -58,6 +58,25 @@ async def test_a_worker_runs_flows_of_a_server(service: Service) -> None:
         await app.aclose()
 
 
+async def test_each_flow_of_a_workflow_has_random_numbers_of_its_own_also_over_http(service: Service) -> None:
+    async with serving(service) as (_, port):
+        app = App(f"http://127.0.0.1:{port}")
+
+        @app.flow("draw")
+        async def draw(flow: Flow) -> list[str]:
+            return [str(flow.uuid()), await flow.step("kept", str, flow.uuid())]
+
+        @app.flow("two")
+        async def two(flow: Flow) -> list[list[str]]:
+            return list(await asyncio.gather(flow.run(draw), flow.run(draw)))
+
+        async with working(app):
+            run = await two.astart()
+            drawn = [number for pair in await run.aresult(PATIENCE) for number in pair]
+            assert len(set(drawn)) == 4
+        await app.aclose()
+
+
 async def test_a_flow_is_not_handed_back_while_a_thread_of_it_runs(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_module, "LAST_REPORT_SECONDS", PATIENCE)
     app = App(url, migrate=True)

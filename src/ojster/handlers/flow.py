@@ -100,7 +100,7 @@ class Flow:
     @cached_property
     def random(self) -> random.Random:
         """Random numbers that are the same each time the flow runs. Not for secrets."""
-        return random.Random(f"{self._execution.workflow_id} {self._execution.context.job.node}")
+        return random.Random(self._execution.seed)
 
     def uuid(self) -> uuid.UUID:
         """Return a random UUID, the same each time the flow runs.

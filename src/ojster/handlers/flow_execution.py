@@ -60,6 +60,7 @@ class FlowExecution:
     def __init__(self, context: JobContext, records: FlowRecords) -> None:
         self.context = context
         self.workflow_id = records.workflow_id
+        self.seed = f"{records.workflow_id} {records.flow}"
         self._version = records.version
         self._outer = asyncio.get_running_loop()
         self._offset = records.now - clock()

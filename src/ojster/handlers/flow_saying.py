@@ -1,4 +1,4 @@
-"""What a flow says to its server, within the limits of that."""
+"""What a flow says to its server, within the limits of that, and what its records mean."""
 
 from __future__ import annotations
 

@@ -170,6 +170,8 @@ class FlowRecords(Struct, frozen=True):
         All of them when the flow begins to run; after a turn, those that wait no longer.
     suspended:
         Whether the flow has left its worker.
+    flow:
+        Number of the flow in its workflow, the same each time it runs; 0 after a turn.
     """
 
     workflow_id: str
@@ -177,6 +179,7 @@ class FlowRecords(Struct, frozen=True):
     now: int
     records: list[FlowRecord]
     suspended: bool = False
+    flow: int = 0
 
 
 class FlowMessage(Struct, frozen=True):

@@ -72,15 +72,16 @@ class FlowAnswer(Struct):
     now: Count
     records: list[FlowRecord]
     suspended: bool
+    flow: Count
 
     @classmethod
     def of(cls, records: FlowRecords) -> FlowAnswer:
         """Return the answer with records."""
-        return cls(records.workflow_id, records.version, records.now, records.records, records.suspended)
+        return cls(records.workflow_id, records.version, records.now, records.records, records.suspended, records.flow)
 
     def content(self) -> FlowRecords:
         """Return the records in the answer."""
-        return FlowRecords(self.workflow_id, self.version, self.now, self.records, self.suspended)
+        return FlowRecords(self.workflow_id, self.version, self.now, self.records, self.suspended, self.flow)
 
 
 class MessageBody(Struct):

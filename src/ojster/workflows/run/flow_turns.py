@@ -52,7 +52,7 @@ def find_records(tx: Transaction, id: str) -> FlowRecords | OjsterError:
         return no_job(id) if job is None else _no_flow(job)
     workflow_id, version = _workflow_of(tx, job)  # first: what ends meanwhile has another one
     rows = tx.execute(f"SELECT {_COLUMNS} FROM flow_records WHERE flow = :flow", {"flow": job.node})
-    return FlowRecords(workflow_id, version, tx.now, [_record(row) for row in rows])
+    return FlowRecords(workflow_id, version, tx.now, [_record(row) for row in rows], flow=job.node)
 
 
 def _record(row: Sequence[Any]) -> FlowRecord:
