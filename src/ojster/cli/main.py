@@ -102,9 +102,9 @@ _ALL: Final = (
     CommandPlace(
         "flows",
         "commands.flows:flows",
-        "Send messages to flows, and ask them for answers.",
+        "Talk to flows, export their runs, check their functions.",
         "workflows",
-        "published send update",
+        "check export published send update",
     ),
     CommandPlace(
         "definitions",

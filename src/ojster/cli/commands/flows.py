@@ -11,6 +11,7 @@ from ojster.cli.commands.workflows import ID
 from ojster.cli.options import ask, done, examples, parameter, with_json, with_url
 from ojster.cli.output import print_json
 from ojster.cli.workflow_selection import takes_workflow
+from ojster.handlers.flow_export import export_flow
 from ojster.workflows.flow import FlowMessage
 
 
@@ -19,10 +20,11 @@ from ojster.workflows.flow import FlowMessage
         f"ojster flows send {ID} approval --data '{{\"ok\": true}}'",
         f"ojster flows update {ID} put tea",
         f"ojster flows published {ID}",
+        f"ojster flows export {ID} > run.json",
     )
 )
 def flows() -> None:
-    """Send messages to flows, and ask them for answers."""
+    """Send messages to flows, ask them for answers, export their runs, and check their functions."""
 
 
 @flows.command(
@@ -78,3 +80,18 @@ def update(workflow_id: str, name: str, args: tuple[str, ...], url: str, wait: i
 def published(workflow_id: str, url: str, step: str | None) -> None:
     """Show what a flow has published last, as JSON; null if it has published nothing."""
     print_json(ask(url, lambda client: client.flows.published(workflow_id, step)))
+
+
+@flows.command(
+    epilog=examples(f"ojster flows export {ID} > run.json", f"ojster flows export {ID} --step outer.1 > inner.json")
+)
+@takes_workflow()
+@with_url
+@click.option("--step", help="Path of the step that is the flow, if the workflow itself is none.")
+def export(workflow_id: str, url: str, step: str | None) -> None:
+    """Print a flow with its arguments and records as JSON, for `ojster.testing.replay`.
+
+    The flow may still run.
+    """
+    exported = ask(url, lambda client: export_flow(client, workflow_id, step))
+    click.echo(msgspec.json.format(msgspec.json.encode(exported)))

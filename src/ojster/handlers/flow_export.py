@@ -1,0 +1,106 @@
+"""A flow with its records, as a file: what a test or a debugger needs to run its function again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
+from ojster.client.file_transfer import restore, restore_json
+from ojster.client.interface import Client
+from ojster.core.errors import NotFound
+from ojster.core.states import FINISHED
+from ojster.workflows.flow import CANCELLATION, FlowRecord, FlowRecords
+from ojster.workflows.read.step_pages import StepFilter
+
+
+class ExportedFlow(msgspec.Struct, frozen=True, kw_only=True):
+    """A flow as it was when it was exported.
+
+    Parameters
+    ----------
+    workflow_id, flow:
+        The workflow, and the number of the flow in it.
+    job_id, type, args, state:
+        The job that runs the function: its id, its type, which is the name of the flow, its arguments and its state.
+    exported_at:
+        The time of the server, in microseconds since the epoch.
+    records:
+        What the flow has asked for, and how it has ended. Results that are kept as files are in it.
+    """
+
+    workflow_id: str
+    flow: int
+    job_id: str
+    type: str
+    args: list[Any]
+    state: str
+    exported_at: int
+    records: list[FlowRecord]
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the function has come to its end. One that was stopped, or has failed, may go on from its records."""
+        was_cancelled = any(record.key == CANCELLATION for record in self.records)
+        return self.state == "completed" or (self.state == "cancelled" and was_cancelled)
+
+    @property
+    def known(self) -> FlowRecords:
+        """What a worker gets that runs the flow."""
+        return FlowRecords(self.workflow_id, 0, self.exported_at, self.records, flow=self.flow)
+
+
+async def export_flow(client: Client, workflow_id: str, step: str | None = None) -> ExportedFlow:
+    """Return a flow with its records.
+
+    Parameters
+    ----------
+    client:
+        A client of the database or the server.
+    workflow_id:
+        The workflow.
+    step:
+        Path of the step that is the flow; ``None``: the workflow is the flow.
+
+    Raises
+    ------
+    NotFound
+        The workflow or the step does not exist, is no flow, or has not begun.
+    """
+    job_id = await _job_of(client, workflow_id, step)
+    job = await client.jobs.find(job_id)
+    records = await client.flows.records(job_id)
+    return ExportedFlow(
+        workflow_id=records.workflow_id,
+        flow=records.flow,
+        job_id=job.id,
+        type=job.type,
+        args=await restore(client, job.args, job.id),
+        state=job.state if job.state in FINISHED else "running",
+        exported_at=records.now,
+        records=[await _whole(client, record, job.id) for record in records.records],
+    )
+
+
+async def _job_of(client: Client, workflow_id: str, step: str | None) -> str:
+    """Return the id of the job that runs the function: the first of the flow."""
+    job_ids: list[str | UnsetType | None] = []
+    if step is not None:
+        whole = await client.workflows.show(workflow_id)
+        flows = [shown for shown in whole.walk() if (shown.path, shown.type) == (step, "flow")]
+        job_ids = [inner.job_id for shown in flows for inner in shown.children]
+    elif (await client.workflows.show(workflow_id, steps=False)).type == "flow":
+        job_ids = [shown.job_id for shown in (await client.workflows.steps(StepFilter(workflow_id, limit=2))).steps]
+    for job_id in job_ids:
+        if isinstance(job_id, str):
+            return job_id
+    what = f"The workflow {workflow_id}" if step is None else f"The step {step!r} of the workflow {workflow_id}"
+    raise NotFound(f"{what} is no flow that has begun. Name the step that is the flow: --step.", step=step)
+
+
+async def _whole(client: Client, record: FlowRecord, job_id: str) -> FlowRecord:
+    result: Raw | UnsetType = record.result
+    if result is not UNSET:
+        result = Raw(await restore_json(client, bytes(result), job_id))
+    return msgspec.structs.replace(record, result=result)
