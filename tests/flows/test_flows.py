@@ -309,6 +309,77 @@ async def test_a_step_of_the_same_name_with_other_arguments_is_noticed_and_a_key
     assert await result(bench) == ["NEW", "OLD"]
 
 
+@pytest.mark.parametrize("reached", [False, True])
+async def test_a_run_takes_the_new_way_of_a_changed_function_unless_it_had_passed_the_place(
+    bench: FlowBench, reached: bool
+) -> None:
+    is_new = False
+
+    @bench.app.flow("order")
+    async def order(flow: Flow) -> list[str]:
+        done = [await flow.run(bench.note, "first")]
+        if not reached:
+            await flow.receive("go")
+        if is_new and flow.patched("check"):
+            done.append(await flow.run(bench.note, "check"))
+        done.append(await flow.step("count", str, len(done)))
+        if reached:
+            await flow.receive("go")
+        await flow.sleep(10)
+        return done
+
+    await bench.start(order.s())
+    await bench.work()
+    is_new = True
+    await bench.send("go", 1)
+    assert await result(bench) == (["FIRST", "1"] if reached else ["FIRST", "CHECK", "2"])
+    await bench.start(order.s())
+    await bench.send("go", 1)
+    assert await result(bench) == ["FIRST", "CHECK", "2"]
+
+
+async def test_an_old_run_takes_the_new_way_from_the_next_round_of_a_loop_on(bench: FlowBench) -> None:
+    is_new = False
+
+    @bench.app.flow("order")
+    async def order(flow: Flow) -> list[str]:
+        ways = []
+        for _ in range(4):
+            is_patched = is_new and flow.patched("way")
+            ways.append("new" if is_patched else "old")
+            await flow.run(bench.note, "new" if is_patched else "old")
+            await flow.receive("go")
+        return ways
+
+    await bench.start(order.s())
+    await bench.work()
+    await bench.send("go", 1)
+    await bench.work()
+    is_new = True
+    for _ in range(3):
+        await bench.send("go", 1)
+    assert await result(bench) == ["old", "old", "new", "new"]
+    assert bench.done == ["old", "old", "new", "new"]
+
+
+@pytest.mark.parametrize("crash", [(number, when) for number in range(6) for when in ("before", "after", "lost")])
+async def test_a_mark_of_a_change_survives_each_death_of_the_worker(bench: FlowBench, crash: tuple[int, str]) -> None:
+    @bench.app.flow("order")
+    async def order(flow: Flow) -> list[bool]:
+        async def branch(name: str) -> bool:
+            await flow.step("begin", len, name)
+            is_patched = flow.patched("branch")
+            await flow.run(bench.note, f"{name} {is_patched}")
+            return is_patched and flow.patched("branch")
+
+        return [flow.patched("start"), *await asyncio.gather(branch("a"), branch("b")), flow.patched("end")]
+
+    bench.when = lambda number: crash[1] if number == crash[0] else "never"
+    await bench.start(order.s())
+    assert await result(bench) == [True] * 4
+    assert sorted(bench.done) == ["a True", "b True"]
+
+
 async def test_words_for_steps_are_no_names_of_flows(bench: FlowBench) -> None:
     with pytest.raises(ValueError, match="word for steps"):
         bench.app.flow("chain")(_empty)

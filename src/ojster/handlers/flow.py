@@ -26,6 +26,7 @@ from ojster.handlers.context import JobContext
 from ojster.handlers.flow_errors import RecordFailed, job_error, run_again, step_error
 from ojster.handlers.flow_execution import FlowExecution
 from ojster.handlers.flow_keys import digest_of
+from ojster.handlers.flow_patches import Patches
 from ojster.handlers.job_type import JobType
 from ojster.workflows.declaration import Step, element
 from ojster.workflows.flow import MAX_KEY_LENGTH, MAX_MESSAGE_BYTES, PUBLISHED, NewRecord
@@ -37,7 +38,7 @@ T = TypeVar("T")
 _encode: Final = msgspec.json.Encoder(enc_hook=to_builtin, order="deterministic").encode
 
 
-class Flow:
+class Flow(Patches):
     """A running flow, as its function sees it: the first argument.
 
     Ordinary asyncio works in the function: ``gather``, ``TaskGroup``, ``timeout``, ``sleep``, ``try`` and ``finally``.

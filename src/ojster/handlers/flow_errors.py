@@ -38,8 +38,8 @@ class FlowChanged(Discard):
     code = "flow_changed"
 
 
-def difference(known: FlowRecord, asked: NewRecord) -> FlowChanged | None:
-    """Return the error if a function asks for something else than what is recorded at the same place."""
+def change_of(known: FlowRecord, asked: NewRecord) -> FlowChanged | None:
+    """Return the error of a function that asks for something else than what is recorded under its key, if it does."""
     is_other = known.input is not None and asked.input is not None and known.input != asked.input
     if (known.kind, known.name) == (asked.kind, asked.name) and not is_other:
         return None

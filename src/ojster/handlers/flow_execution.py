@@ -19,9 +19,10 @@ from msgspec import UNSET, Raw, UnsetType
 from ojster.core.errors import InvalidRequest, OjsterError, PayloadTooLarge
 from ojster.core.values import to_json
 from ojster.handlers.context import JobContext
-from ojster.handlers.flow_errors import FlowChanged, RecordFailed, described, difference, run_again
+from ojster.handlers.flow_errors import FlowChanged, RecordFailed, change_of, described, run_again
 from ojster.handlers.flow_keys import FlowKeys
 from ojster.handlers.flow_loop import FlowLoop, Never, NotInFlow
+from ojster.handlers.flow_past import FlowPast
 from ojster.handlers.flow_saying import as_record, clock, counts, is_given_up, say, small_enough
 from ojster.handlers.flow_threads import StepThreads
 from ojster.handlers.outcomes import Reported
@@ -29,7 +30,6 @@ from ojster.handlers.raised import Raised, value_of
 from ojster.workflows.flow import (
     BEGIN,
     CANCELLATION,
-    PUBLISHED,
     TOLD,
     FlowRecord,
     FlowRecords,
@@ -64,26 +64,17 @@ class FlowExecution:
         self._version = records.version
         self._outer = asyncio.get_running_loop()
         self._offset = records.now - clock()
-        self._records = {record.key: record for record in records.records}
-        self._published = self._records.pop(PUBLISHED, None)
+        self._past = FlowPast(records)
+        self._records = self._past.records
         self.state: Any = None
         """What the function of the flow shares with the handlers of its updates."""
-        self._ended = {record.key for record in records.records if counts(record)}
-        own = [record for record in records.records if record.kind != "cancel"]
-        began_at = min((record.asked_at for record in own), default=records.now)
-        self._has_begun = len(own) > 0
-        self._latest = max((max(record.asked_at, record.seen_at or 0) for record in own), default=0)
-        """The latest time that something is recorded for: what has ended and has no place was not seen before."""
         self.keys = FlowKeys()
-        self.loop = FlowLoop(began_at, self.keys.note_task)  # type: ignore[abstract]  # what is missing raises an error
+        self.loop = FlowLoop(self._past.began_at, self.keys.note_task)  # type: ignore[abstract]  # what is missing raises an error
         self._waiting: dict[str, asyncio.Future[Any]] = {}
         self._due: list[tuple[int, int, bool, str]] = []
         """Ends that the function waits for: place, time, whether it is the cancellation, key."""
-        self._place = max((record.place or 0 for record in records.records), default=0)
         self.is_replaying = len(self._records) > 0
         """Whether the function does again what it has done before."""
-        self._known = sum(counts(record) or record.kind == "step" for record in records.records)
-        """The number of known ends that the function has not got."""
         self._asked: set[str] = set()
         self._unplaced: list[tuple[str, int]] = []
         """Ends that the function has got when it waited for nothing else, with the times."""
@@ -191,8 +182,9 @@ class FlowExecution:
         self._asked.add(key)
         known = self._records.get(key)
         if known is not None:
-            if (changed := difference(known, record)) is not None:
-                raise self._stop(changed)
+            if (change := change_of(known, record)) is not None:
+                raise self._stop(change)
+            self._past.unreached -= 1
         else:
             self.is_replaying = False
         future = self._waiting[key] = self.loop.create_future()
@@ -212,6 +204,18 @@ class FlowExecution:
         if ended.error is not UNSET:
             raise RecordFailed(msgspec.json.decode(ended.error))
         return Raw(b"null") if ended.result is UNSET else ended.result
+
+    def mark(self, id: str) -> bool:
+        """Return whether the function takes the new way at a changed place: there is a mark, or nothing behind it."""
+        self._check_open()
+        key = self.keys.mark_of(id)
+        if key in self._records:
+            self._past.unreached -= 1
+        elif self._past.unreached == 0:
+            self._new[key] = NewRecord(key, "patch", id, self.loop.now)
+        else:
+            return False
+        return True
 
     def _check_open(self) -> None:
         if asyncio._get_running_loop() is not self.loop:
@@ -241,12 +245,9 @@ class FlowExecution:
     def tell(self, record: NewRecord) -> None:
         """Say something that the function does not wait for, unless it was said before."""
         self._check_open()
-        if record.key == PUBLISHED:
-            self._new.pop(PUBLISHED, None)
-            if self._published is None or self._published.result != record.result:
-                self._new[PUBLISHED] = record
-        elif record.key not in self._records:
-            self._records[record.key] = as_record(record)
+        self._new.pop(record.key, None)
+        known = self._past.told.get(record.key)
+        if known is None or (record.kind == "published" and record.result != known.result):
             self._new[record.key] = record
 
     async def outside(self, call: Coroutine[Any, Any, T]) -> T:
@@ -336,7 +337,7 @@ class FlowExecution:
         is_clear = len(self._waiting) == 1 and timer is None and not is_cancellation
         at = max(ended_at, self.loop.now)
         if place >= _UNPLACED and not is_clear:
-            at = max(at, self._latest)
+            at = max(at, self._past.latest)
         if timer is not None and timer <= at:
             self._fire(timer)
             return True
@@ -345,14 +346,14 @@ class FlowExecution:
         return True
 
     def _fire(self, timer: int) -> None:
-        self.is_replaying = self.is_replaying and (timer < self._woken_at and self._known > 0)
+        self.is_replaying = self.is_replaying and (timer < self._woken_at and self._past.known > 0)
         self.loop.fire()
 
     def _give(self, key: str, at: int, *, is_placed: bool, is_clear: bool) -> None:
         record = self._records[key]
         is_old = is_placed or (record.ended_at or 0) < self._woken_at
         self.is_replaying = self.is_replaying and is_old
-        self._known -= 1
+        self._past.known -= 1
         if key == CANCELLATION and not is_placed:  # it may come at any time, so that the order of all others counts
             for earlier, seen_at in self._unplaced:
                 self._note_place(earlier, seen_at)
@@ -371,8 +372,8 @@ class FlowExecution:
             future.set_result(record)
 
     def _note_place(self, key: str, at: int) -> None:
-        self._place += 1
-        self._seen.append(Seen(key, self._place, at))
+        self._past.place += 1
+        self._seen.append(Seen(key, self._past.place, at))
 
     # The server
 
@@ -442,14 +443,13 @@ class FlowExecution:
         job = self.context.job
         sent, self._new = self._new, {}
         self._said = set(sent)
-        if PUBLISHED in sent:
-            self._published = as_record(sent[PUBLISHED])
+        self._past.told |= {key: as_record(record) for key, record in sent.items() if record.kind in TOLD}
         seen, self._seen = self._seen, []
         given_up, self._given_up = self._given_up, []
         records = list(sent.values())
-        if not self._has_begun and (suspends or self.loop.now != self.loop.began_at):
+        if not self._past.has_begun and (suspends or self.loop.now != self.loop.began_at):
             records.insert(0, NewRecord(BEGIN, "begin", "", self.loop.began_at))
-        self._has_begun = self._has_begun or len(records) > 0
+        self._past.has_begun = self._past.has_begun or len(records) > 0
         turn = Turn(
             job.id,
             self.context.worker_id,
@@ -461,7 +461,7 @@ class FlowExecution:
             suspends,
             self.loop.next_timer if suspends else None,
             self._version,
-            len(self._ended),
+            len(self._past.ended),
             was_cancelled,
         )
         try:
@@ -474,7 +474,7 @@ class FlowExecution:
             return
         finally:
             self._writing, self._said = None, set()
-        self._ended |= {key for key in given_up if key in self._records and self._records[key].kind != "step"}
+        self._past.ended |= {key for key in given_up if key in self._records and self._records[key].kind != "step"}
         if answer.suspended:
             self._finish(Raised(Reported()))
             return
@@ -485,7 +485,7 @@ class FlowExecution:
                 self._take_in(as_record(record))
         for ended in answer.records:
             known = self._records.get(ended.key)
-            if ended.key not in self._ended and (known is None or known.ended_at is None):
+            if ended.key not in self._past.ended and (known is None or known.ended_at is None):
                 self._take_in(ended)
         self._outer.call_soon(self._pump)
 
@@ -493,6 +493,6 @@ class FlowExecution:
         """Take in the end of a record, which is on disk."""
         self._records[record.key] = record
         if counts(record):
-            self._ended.add(record.key)
+            self._past.ended.add(record.key)
         if record.key in self._waiting or record.key == CANCELLATION:
             self._make_due(record)

@@ -42,8 +42,13 @@ class FlowKeys:
         """Return the key of what the running task asks for: its path, the name, and how often it has come."""
         if (name if chosen is None else chosen).startswith(RESERVED):
             raise ValueError(f"Names and keys do not begin with {RESERVED!r}: {name if chosen is None else chosen!r}.")
-        if chosen is not None:
-            return chosen
+        return self._here(name) if chosen is None else chosen
+
+    def mark_of(self, id: str) -> str:
+        """Return the key of a mark in the running task: no name gives the same."""
+        return self._here(f"{RESERVED}patch {id}")
+
+    def _here(self, name: str) -> str:
         task = asyncio.current_task()
         path = "" if task is None else self._paths.get(task, "")
         key = self._numbered(f"{path}{name}")

@@ -22,11 +22,11 @@ from ojster.handlers.flow_export import ExportedFlow
 from ojster.handlers.outcomes import Reported
 from ojster.handlers.provision import Threads, provided, use_threads
 from ojster.testing.fake_context import FakeContext
-from ojster.workflows.flow import FlowRecords, NewRecord, Turn
+from ojster.workflows.flow import RECEIVING, FlowRecords, NewRecord, Turn
 
 R = TypeVar("R")
 
-_ASKED: Final = ("step", "run", "receive")
+_ASKED: Final = ("step", "run", *RECEIVING)
 """The kinds of records that a function asks for each time."""
 
 

@@ -47,15 +47,19 @@ GIVEN_UP: Final = b'{"state":"given_up","error":null}'
 
 Key = Annotated[str, Meta(min_length=1, max_length=MAX_KEY_LENGTH)]
 
-RecordKind = Literal["begin", "step", "run", "receive", "receive_many", "cancel", "published", "answer"]
+RecordKind = Literal["begin", "step", "run", "receive", "receive_many", "cancel", "patch", "published", "answer"]
 """What a record is: the beginning of the flow, the outcome of a local step, an awaited step of the graph, an awaited
-message, or all that have come, that the flow was cancelled, what it has published last, or its answer to an update."""
+message, or all that have come, that the flow was cancelled, that it takes the new way at a changed place of its
+function, what it has published last, or its answer to an update."""
 
 RECEIVING: Final = ("receive", "receive_many")
 """Kinds of records that receive messages."""
 
 TOLD: Final = ("published", "answer")
 """Kinds of records that a flow only tells, and does not wait for."""
+
+ASKED_FOR: Final = ("step", "run", "patch", *RECEIVING)
+"""The kinds of records that the function asks for each time it runs."""
 
 
 class FlowRecord(Struct, frozen=True, omit_defaults=True):
@@ -103,7 +107,7 @@ class NewRecord(Struct, frozen=True, omit_defaults=True):
     """
 
     key: Key
-    kind: Literal["begin", "step", "run", "receive", "receive_many", "published", "answer"]
+    kind: Literal["begin", "step", "run", "receive", "receive_many", "patch", "published", "answer"]
     name: str
     asked_at: int
     input: str | None = None

@@ -1,0 +1,45 @@
+"""What is recorded of a flow when its function begins to run."""
+
+from __future__ import annotations
+
+from ojster.handlers.flow_saying import counts
+from ojster.workflows.flow import ASKED_FOR, TOLD, FlowRecords
+
+
+class FlowPast:
+    """What is recorded of a flow, and how much of it the function has not come to yet.
+
+    Parameters
+    ----------
+    records:
+        The records of the flow.
+
+    Attributes
+    ----------
+    records, told:
+        The records by key; apart from them those that the flow has only told.
+    ended:
+        Keys of runs and messages that have ended.
+    began_at, has_begun:
+        When the flow began, and whether that is recorded.
+    latest:
+        The latest time that something is recorded for: what has ended and has no place was not seen before.
+    place:
+        The last place among the ends that the flow has seen.
+    known:
+        The number of known ends that the function has not got.
+    unreached:
+        The number of records that the function has not asked for.
+    """
+
+    def __init__(self, records: FlowRecords) -> None:
+        self.records = {record.key: record for record in records.records if record.kind not in TOLD}
+        self.told = {record.key: record for record in records.records if record.kind in TOLD}
+        self.ended = {record.key for record in records.records if counts(record)}
+        own = [record for record in records.records if record.kind != "cancel"]
+        self.began_at = min((record.asked_at for record in own), default=records.now)
+        self.has_begun = len(own) > 0
+        self.latest = max((max(record.asked_at, record.seen_at or 0) for record in own), default=0)
+        self.place = max((record.place or 0 for record in records.records), default=0)
+        self.known = sum(counts(record) or record.kind == "step" for record in records.records)
+        self.unreached = sum(record.kind in ASKED_FOR for record in records.records)
