@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from ojster.handlers.compensation import Compensation
     from ojster.handlers.context import JobContext, current_job
     from ojster.handlers.flow import Flow
+    from ojster.handlers.flow_check import FlowWarning
     from ojster.handlers.flow_errors import FlowChanged, StepFailed, UpdateFailed
     from ojster.handlers.flow_loop import NotInFlow
     from ojster.handlers.flow_updates import UpdateHandler
@@ -84,6 +85,7 @@ __all__ = [
     "FlowChanged",
     "FlowRun",
     "FlowType",
+    "FlowWarning",
     "Graph",
     "Gzip",
     "InvalidRequest",
@@ -152,6 +154,7 @@ _PLACES: Final = {
     "ojster.api.flows": ("FlowRun", "FlowType"),
     "ojster.handlers.compensation": ("Compensation",),
     "ojster.handlers.flow": ("Flow",),
+    "ojster.handlers.flow_check": ("FlowWarning",),
     "ojster.handlers.flow_errors": ("FlowChanged", "StepFailed", "UpdateFailed"),
     "ojster.handlers.flow_loop": ("NotInFlow",),
     "ojster.handlers.flow_updates": ("UpdateHandler",),

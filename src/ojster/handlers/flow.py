@@ -23,6 +23,7 @@ from ojster.files.file import may_refer
 from ojster.handlers.arguments import HandlerTypes, from_json
 from ojster.handlers.compensation import Compensation
 from ojster.handlers.context import JobContext
+from ojster.handlers.flow_check import warn_of
 from ojster.handlers.flow_errors import RecordFailed, job_error, run_again, step_error
 from ojster.handlers.flow_execution import FlowExecution
 from ojster.handlers.flow_keys import digest_of
@@ -459,6 +460,7 @@ async def run_flow(
     **kwargs: P.kwargs,
 ) -> R:
     """Run the function of a flow in the job of a context, as far as it comes."""
+    warn_of(function)
     try:
         records = await context.client.flows.records(context.job.id)
     except OjsterError as error:

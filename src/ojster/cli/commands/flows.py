@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
 import msgspec
 
+from ojster.api.flows import FlowType
+from ojster.api.loading import load_app
 from ojster.cli.commands.workflows import ID
 from ojster.cli.options import ask, done, examples, parameter, with_json, with_url
 from ojster.cli.output import print_json
 from ojster.cli.workflow_selection import takes_workflow
+from ojster.handlers.flow_check import FlowFinding, check_flow
 from ojster.handlers.flow_export import export_flow
 from ojster.workflows.flow import FlowMessage
 
@@ -21,6 +25,7 @@ from ojster.workflows.flow import FlowMessage
         f"ojster flows update {ID} put tea",
         f"ojster flows published {ID}",
         f"ojster flows export {ID} > run.json",
+        "ojster flows check shop.app:app",
     )
 )
 def flows() -> None:
@@ -95,3 +100,28 @@ def export(workflow_id: str, url: str, step: str | None) -> None:
     """
     exported = ask(url, lambda client: export_flow(client, workflow_id, step))
     click.echo(msgspec.json.format(msgspec.json.encode(exported)))
+
+
+@flows.command(epilog=examples("ojster flows check shop.app:app", "ojster flows check shop.app --include 'shop.*'"))
+@click.argument("app")
+@click.option("--include", multiple=True, metavar="MODULE", help="Module with further flows; 'PACKAGE.*': its tasks.")
+def check(app: str, include: tuple[str, ...]) -> int:
+    """Find calls in the flows of APP (MODULE:NAME) that come out otherwise when the flow runs again.
+
+    These are clocks, random numbers, files, connections, processes and threads, in the function of a flow and in
+    functions of its module that it calls, outside of steps. A line that ends with '# flow: ignore' is left out. Exit
+    with 1 if there are some.
+    """
+    handlers = load_app(app, include).handlers.values()
+    flows = [handler for handler in handlers if isinstance(handler, FlowType)]
+    places: dict[tuple[str, int, int], FlowFinding] = {}
+    for flow in flows:
+        for finding in check_flow(flow.function):
+            places.setdefault((finding.file, finding.line, finding.column), finding)
+    for finding in sorted(places.values()):
+        path = Path(finding.file)
+        shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+        click.echo(msgspec.structs.replace(finding, file=str(shown)))
+    if not places:
+        click.echo(f"{len(flows)} flows are in order." if flows else f"{app} has no flows.", err=True)
+    return 1 if places else 0
