@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import shutil
 import sys
 import threading
 from collections import defaultdict
@@ -74,6 +75,33 @@ async def test_each_flow_of_a_workflow_has_random_numbers_of_its_own_also_over_h
             run = await two.astart()
             drawn = [number for pair in await run.aresult(PATIENCE) for number in pair]
             assert len(set(drawn)) == 4
+        await app.aclose()
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="Node is not installed")
+async def test_the_example_in_javascript_runs_a_flow(service: Service) -> None:
+    async with serving(service) as (_, port):
+        url = f"http://127.0.0.1:{port}"
+        app = App(url)
+
+        @app.job("price")
+        async def price(number: int) -> int:
+            return 10 * number
+
+        @app.flow("js.order")
+        async def order(flow: Flow, numbers: list[int]) -> str:
+            return "not run here"
+
+        runs = [await order.astart([1, 2, 3]), await order.astart([4])]
+        app.handlers.pop("js.order")
+        program = Path(__file__).parents[2] / "examples" / "flows" / "flow.mjs"
+        node = await asyncio.create_subprocess_exec("node", str(program), url, "2", stderr=asyncio.subprocess.PIPE)
+        async with working(app):
+            await runs[0].asend("approval", True)
+            await runs[1].asend("approval", False)
+            _, said = await asyncio.wait_for(node.communicate(), PATIENCE)
+            assert node.returncode == 0, said.decode()
+            assert [await run.aresult(PATIENCE) for run in runs] == ["approved: 60", "refused"]
         await app.aclose()
 
 
