@@ -121,8 +121,28 @@ async def test_an_update_with_the_same_key_is_made_once(bench: FlowBench) -> Non
     first = await ask(bench, "put", {"name": "tea"}, idempotency_key="k")
     await bench.work()
     assert await ask(bench, "put", {"name": "tea"}, idempotency_key="k") == first
+    await bench.send("note", "x", idempotency_key="of a message")
+    later = await ask(bench, "put", {"name": "jam"}, idempotency_key="of a message")
+    await bench.work()
+    assert await answer(bench, later) == ("completed", 2), "an update is no message"
     await bench.send("paid", "cash")
-    assert await result(bench) == ["1 tea", "cash"]
+    assert await result(bench) == ["1 tea", "1 jam", "cash"]
+
+
+async def test_a_handler_that_cancels_itself_has_answered(bench: FlowBench) -> None:
+    basket = declare(bench.app)
+
+    @basket.update
+    async def give_up(flow: Flow) -> None:
+        raise asyncio.CancelledError("by itself")
+
+    await bench.start(basket.s("Ada"))
+    given_up = await ask(bench, "give_up")
+    await bench.work()
+    state, error = await answer(bench, given_up)
+    assert (state, error["message"]) == ("failed", "by itself")
+    await bench.send("paid", "cash")
+    assert await result(bench) == ["cash"]
 
 
 async def test_an_update_that_the_flow_never_answers_fails_when_it_ends(bench: FlowBench) -> None:

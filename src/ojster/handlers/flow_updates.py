@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
 from collections.abc import Callable, Coroutine
@@ -108,7 +109,11 @@ async def _answer(
     call: Any = update.function
     try:
         result = Raw(_small_enough(to_json(await call(flow, *update.types.convert(args)))))
-    except Exception as raised:
+    except BaseException as raised:
+        task = asyncio.current_task()
+        is_stopped = task is not None and task.cancelling() > 0  # the function of the flow has ended
+        if is_stopped or not isinstance(raised, Exception | asyncio.CancelledError):
+            raise
         error = Raw(to_json({name: value for name, value in described(raised).items() if name != "backtrace"}))
         if not execution.is_replaying:
             log.info("the update %s of the flow %s has failed: %r", update.name, flow.id, raised)

@@ -21,6 +21,7 @@ from ojster.workflows.flow import (
     MAX_MESSAGES,
     MAX_MESSAGES_AT_ONCE,
     PUBLISHED,
+    RESERVED,
     FlowAddress,
     FlowMessage,
     FlowUpdate,
@@ -113,11 +114,13 @@ def _send(tx: Transaction, message: FlowMessage) -> int:
         raise Conflict("The flow has ended, and receives no messages.", workflow_id=workflow.id)
     flow = body_of(node)
     if message.idempotency_key is not None:
-        for (number,) in tx.execute(
-            "SELECT number FROM flow_messages WHERE flow = :flow AND idempotency_key = :key",
+        is_update = message.name.startswith(RESERVED)
+        for number, name in tx.execute(
+            "SELECT number, name FROM flow_messages WHERE flow = :flow AND idempotency_key = :key",
             {"flow": flow, "key": message.idempotency_key},
         ):
-            return int(number)
+            if name.startswith(RESERVED) == is_update:
+                return int(number)
     ((waiting,),) = tx.execute(
         "SELECT count(*) FROM flow_messages WHERE flow = :flow AND taken_by IS NULL", {"flow": flow}
     )
