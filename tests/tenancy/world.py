@@ -125,12 +125,18 @@ def tries(world: World, method: str, path: str) -> list[tuple[str, Any]]:
             "review": {"action": "approve"},
             "info": {"note": 1},
             "messages": {"name": "m"},
+            "updates": {"name": "m"},
             "properties": {"set": {"x": 1}},
             "items": {"name": "gem", "replace": True},
             "dependencies": {"depends_on": ["a"]},
         }
         body = bodies.get(place.rpartition("/")[2], {})
-        path = path.replace("{id}", ids["workflow"]).replace("{step}", "g").replace("{item}", "gem")
+        path = (
+            path.replace("{id}", ids["workflow"])
+            .replace("{step}", "g")
+            .replace("{item}", "gem")
+            .replace("{number}", "1")
+        )
         return [(path, None if method == "GET" else body)]
     if place.startswith("/jobs/{job}/items"):
         body = {"name": "gem", "replace": True} if method == "POST" else None

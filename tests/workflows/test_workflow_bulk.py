@@ -144,7 +144,7 @@ async def test_the_filter_has_every_condition_of_the_list(flow: WorkflowBench) -
     alone: list[dict[str, Any]] = [
         {"name": "second"}, {"definition": "d"}, {"target": "x"}, {"params": {"zone": "eu"}}, {"held": True},
         {"states": ("running",), "type": "chain"}, between, {"held": False, "finished_after": START - 1},
-        {"waiting_for": "gate"},
+        {"waiting_for": "gate"}, {"cron_name": "nightly"},
     ]  # fmt: skip
     for members in alone:
         chosen = WorkflowConditions(**members)
@@ -152,7 +152,7 @@ async def test_the_filter_has_every_condition_of_the_list(flow: WorkflowBench) -
         swept = await flow.service.workflow_bulk.cancel(
             WorkflowConditions(**members | {"states": ("running",)}), dry_run=True
         )
-        expected = [] if members.keys() & {"finished_after", "waiting_for"} else [id]
+        expected = [] if members.keys() & {"finished_after", "waiting_for", "cron_name"} else [id]
         assert [item for item, _ in swept.items] == expected, members
         assert expected in ([], [workflow.id for workflow in listed.workflows]), members
         assert workflow_filter_of(filter_members(chosen)) == chosen
