@@ -29,6 +29,7 @@ from ojster import (
 )
 from ojster.core.errors import Conflict, NotFound, OjsterError, PayloadTooLarge
 from ojster.handlers.outcomes import Reported
+from ojster.jobs.claim_policy import Claim
 from ojster.service import Service
 from ojster.storage.postgres.url import parse_postgres_url
 from ojster.workflows.flow import FlowMessage, NewRecord, Turn
@@ -748,6 +749,61 @@ async def test_many_messages_of_a_name_come_in_their_order(bench: FlowBench) -> 
     for number in range(12):
         await bench.send("a", number)
     assert await result(bench) == list(range(12))
+
+
+async def test_a_failed_flow_that_is_retried_asks_again_for_what_ran_beside(bench: FlowBench) -> None:
+    broken = [True]
+
+    @bench.app.job("check", retry=1)
+    async def check() -> str:
+        bench.clock.advance(1)
+        if broken:
+            raise ValueError("broken")
+        return "checked"
+
+    @bench.app.flow("both")
+    async def both(flow: Flow) -> list[str]:
+        return list(await asyncio.gather(flow.run(check), flow.run(bench.note.using(queue="slow"), "a")))
+
+    await bench.start(both.s())
+    assert (await bench.finish()).state == "failed"
+    broken.clear()
+    await bench.service.workflows.retry(bench.id)
+    await bench.work()
+    for job in await bench.service.jobs.fetch(Claim(("slow",), 10, "w1")):
+        await bench.run_job(job)
+    assert await result(bench) == ["checked", "A"]
+
+
+async def test_a_cancelled_flow_that_has_cleaned_up_with_jobs_is_not_done_half_again(bench: FlowBench) -> None:
+    @bench.app.flow("order")
+    async def order(flow: Flow) -> None:
+        async with flow.compensation() as undo:
+            await undo.run(bench.note, "one", undo=bench.note)
+            await undo.run(bench.note, "two", undo=bench.note)
+            await flow.receive("approval")
+
+    await bench.start(order.s())
+    await bench.work()
+    await bench.service.workflows.cancel(bench.id)
+    await bench.finish()
+    assert bench.done == ["one", "two", "two", "one"]
+    await bench.service.workflows.retry(bench.id)
+    assert (await bench.finish()).state in ("cancelled", "failed")
+    assert bench.done == ["one", "two", "two", "one"]
+
+
+async def test_a_map_takes_no_references(bench: FlowBench) -> None:
+    @bench.app.flow("all")
+    async def note_all(flow: Flow) -> str:
+        try:
+            await flow.map(bench.note, [{"$ref": "params.x"}])
+        except ValueError:
+            return "refused"
+        return "resolved"
+
+    await bench.start(note_all.s())
+    assert await result(bench) == "refused"
 
 
 async def test_messages_that_have_come_are_received_together(bench: FlowBench) -> None:

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 from click.testing import CliRunner
 
-from ojster import App, Flow, UpdateFailed, Worker, chain
+from ojster import App, Flow, JobFailed, UpdateFailed, Worker, chain
 from ojster.cli.main import cli
-from ojster.core.errors import Conflict, InvalidRequest, NotFound, PayloadTooLarge
+from ojster.core.access import Access, Operation
+from ojster.core.errors import Conflict, Forbidden, InvalidRequest, NotFound, PayloadTooLarge
+from ojster.handlers.flow_export import export_flow
+from ojster.jobs.scope import Caller
 from ojster.service import Service
+from ojster.testing import areplay
 from ojster.workflows.flow import MAX_MESSAGE_BYTES, FlowMessage
+from ojster.workflows.run import flow_messages
 from tests.flows.driver import NEVER, FlowBench
 from tests.flows.test_flows import app, bench, result
 from tests.server.test_connections import serving
@@ -132,9 +138,10 @@ async def test_an_update_with_the_same_key_is_made_once(bench: FlowBench) -> Non
 async def test_a_handler_that_cancels_itself_has_answered(bench: FlowBench) -> None:
     basket = declare(bench.app)
 
-    @basket.update
     async def give_up(flow: Flow) -> None:
         raise asyncio.CancelledError("by itself")
+
+    basket.update(give_up)
 
     await bench.start(basket.s("Ada"))
     given_up = await ask(bench, "give_up")
@@ -313,3 +320,171 @@ async def test_updates_and_published_values_are_at_hand_in_the_shell(file_url: s
     worker.stop(grace=1)
     await working
     await app.aclose()
+
+
+async def test_updates_of_all_names_are_handled_in_the_order_in_which_they_came(bench: FlowBench) -> None:
+    @bench.app.flow("list")
+    async def items(flow: Flow) -> list[str]:
+        flow.state = []
+        await flow.receive("end")
+        return list(flow.state)
+
+    @items.update
+    async def put(flow: Flow, item: str) -> None:
+        flow.state.append(f"put {item}")
+
+    @items.update
+    async def drop(flow: Flow, item: str) -> None:
+        flow.state.append(f"drop {item}")
+
+    for waits_first in (False, True):
+        await bench.start(items.s())
+        if waits_first:
+            await bench.work()
+        for name, item in (("put", "tea"), ("put", "milk"), ("drop", "milk"), ("put", "jam"), ("drop", "tea")):
+            await ask(bench, name, item)
+        await bench.work()
+        await bench.send("end", None)
+        assert await result(bench) == ["put tea", "put milk", "drop milk", "put jam", "drop tea"]
+
+
+async def test_a_flow_that_is_retried_goes_on_with_its_updates(bench: FlowBench) -> None:
+    broken = [True]
+
+    @bench.app.job("check", retry=1)
+    async def check() -> None:
+        bench.clock.advance(1)
+        if broken:
+            raise ValueError("broken")
+
+    @bench.app.flow("counter")
+    async def counter(flow: Flow) -> int:
+        flow.state = 0
+        await flow.receive("check")
+        try:
+            await flow.run(check)
+        except JobFailed:
+            flow.publish("failed")
+            raise
+        await flow.receive("end")
+        return int(flow.state)
+
+    @counter.update
+    async def add(flow: Flow, number: int) -> int:
+        flow.state += number
+        return int(flow.state)
+
+    await bench.start(counter.s())
+    first = await ask(bench, "add", 1)
+    await bench.send("check", None)
+    await bench.finish()
+    broken.clear()
+    await bench.service.workflows.retry(bench.id)
+    await bench.work()
+    assert await answer(bench, first) == ("completed", 1)
+    second = await ask(bench, "add", 2)
+    await bench.work()
+    assert await answer(bench, second) == ("completed", 3)
+    await bench.send("end", None)
+    assert await result(bench) == 3
+
+
+async def test_a_key_gives_the_answer_again_after_the_end_and_belongs_to_one_update(bench: FlowBench) -> None:
+    await bench.start(declare(bench.app).s("Ada"))
+    first = await ask(bench, "put", {"name": "tea"}, idempotency_key="k")
+    await bench.work()
+    with pytest.raises(Conflict, match="belongs to the update 'put'"):
+        await ask(bench, "slow", 1, idempotency_key="k")
+    await bench.send("paid", "cash")
+    await bench.finish()
+    assert await ask(bench, "put", {"name": "tea"}, idempotency_key="k") == first
+    assert await answer(bench, first) == ("completed", 1)
+
+
+async def test_updates_that_nobody_handles_leave_room_for_messages(
+    bench: FlowBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flow_messages, "MAX_MESSAGES", 2)
+    await bench.start(declare(bench.app).s("Ada"))
+    for _ in range(2):
+        await ask(bench, "unknown")
+    with pytest.raises(Conflict, match="2 messages wait"):
+        await ask(bench, "unknown")
+    await bench.send("paid", "cash")
+    assert await result(bench) == ["cash"]
+
+
+async def test_the_first_update_that_a_running_flow_gets_moves_no_time(bench: FlowBench) -> None:
+    """What its runs have recorded before has no place; it still ended when it did."""
+
+    @bench.app.flow("slow")
+    async def slow(flow: Flow) -> str:
+        await flow.run(bench.note, "a")
+        await flow.sleep(86400)
+        await flow.receive("paid")
+        return "done"
+
+    await bench.start(slow.s())
+    await bench.work()
+    bench.clock.advance(90000)
+    await bench.run_all_due()
+    await bench.work()
+    slow.update(_touch)
+    await bench.send("paid", None)
+    await bench.work()
+    assert (await bench.look()).state == "completed"
+
+
+async def _touch(flow: Flow) -> None:
+    """An update."""
+
+
+async def test_an_update_that_was_answered_before_a_change_replays_the_old_way(bench: FlowBench) -> None:
+    is_new: list[bool] = []
+
+    @bench.app.flow("list")
+    async def items(flow: Flow) -> list[int]:
+        flow.state = []
+        await flow.receive("end")
+        return list(flow.state)
+
+    @items.update
+    async def put(flow: Flow, item: int) -> None:
+        if is_new and flow.patched("check"):
+            await flow.run(bench.note, f"check {item}")
+        flow.state.append(item)
+
+    await bench.start(items.s())
+    for item in (1, 2, 3):
+        await ask(bench, "put", item)
+    await bench.work()
+    is_new.append(True)
+    await ask(bench, "put", 4)
+    await bench.work()
+    await bench.send("end", None)
+    assert await result(bench) == [1, 2, 3, 4]
+    assert bench.done == ["check 4"]
+
+
+@pytest.mark.parametrize("has_ended", [False, True])
+async def test_a_run_with_updates_is_replayed(bench: FlowBench, tmp_path: Path, has_ended: bool) -> None:
+    basket = declare(bench.app, bench.note)
+    await bench.start(basket.s("Ada"))
+    await ask(bench, "put", {"name": "tea"})
+    await bench.work()
+    if has_ended:
+        await bench.send("paid", "cash")
+        await bench.finish()
+    file = tmp_path / "run.json"
+    file.write_bytes(msgspec.json.encode(await export_flow(bench.service, bench.id)))
+    assert await areplay(basket, file) == (["1 TEA", "cash"] if has_ended else None)
+
+
+async def test_tokens_for_some_queues_talk_to_no_flow(bench: FlowBench) -> None:
+    await bench.start(declare(bench.app).s("Ada"))
+    access = Access("p", frozenset({Operation.ENQUEUE}), ("mail",))
+    limited = bench.service.as_(Caller(None, access)).flows
+    with pytest.raises(Forbidden):
+        await limited.update(bench.id, "put", [])
+    with pytest.raises(Forbidden):
+        await limited.send(FlowMessage(bench.id, "paid", b"1"))

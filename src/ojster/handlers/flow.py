@@ -7,18 +7,19 @@ import inspect
 import logging
 import random
 import uuid
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import nullcontext
 from datetime import UTC, datetime
 from functools import cached_property, lru_cache, partial
-from typing import Any, Concatenate, Final, ParamSpec, TypeVar, overload
+from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from ojster.client.file_transfer import restore
 from ojster.core.errors import OjsterError
-from ojster.core.values import Seconds, to_builtin, to_json, to_millis, to_seconds
+from ojster.core.references import may_hold_references
+from ojster.core.values import Seconds, to_json, to_millis, to_seconds
 from ojster.files.file import may_refer
 from ojster.handlers.arguments import HandlerTypes, from_json
 from ojster.handlers.compensation import Compensation
@@ -26,7 +27,7 @@ from ojster.handlers.context import JobContext
 from ojster.handlers.flow_check import warn_of
 from ojster.handlers.flow_errors import RecordFailed, job_error, run_again, step_error
 from ojster.handlers.flow_execution import FlowExecution
-from ojster.handlers.flow_keys import digest_of
+from ojster.handlers.flow_keys import input_digest, without_options
 from ojster.handlers.flow_patches import Patches
 from ojster.handlers.job_type import JobType
 from ojster.workflows.declaration import Step, element
@@ -35,8 +36,6 @@ from ojster.workflows.flow import MAX_KEY_LENGTH, MAX_MESSAGE_BYTES, PUBLISHED, 
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
-
-_encode: Final = msgspec.json.Encoder(enc_hook=to_builtin, order="deterministic").encode
 
 
 class Flow(Patches):
@@ -184,8 +183,8 @@ class Flow(Patches):
         name = what.type if isinstance(what, JobType) else str(wire.get("id") or wire.get("name") or wire.get("type"))
         key = self._execution.key_of(name, self._key)
         added = Raw(to_json({**wire, "allow_failure": True, "display_name": key}))
-        asked = [what.type, wire.get("args")] if isinstance(what, JobType) else _without_options(wire)
-        return self._run(what, self._record(key, "run", name, _digest(asked), added))
+        asked = [what.type, wire.get("args")] if isinstance(what, JobType) else without_options(wire)
+        return self._run(what, self._record(key, "run", name, input_digest(asked), added))
 
     async def map(self, what: JobType[..., R], items: Iterable[Any], /) -> list[R]:
         """Run a job for each item, and return the results in the order of the items.
@@ -211,8 +210,13 @@ class Flow(Patches):
             A job has failed after all its attempts, or was cancelled.
         TypeError
             An item is no JSON value.
+        ValueError
+            An item has a ``$ref``, which a map would resolve.
         """
-        step = Step({"type": "map", "name": what.type, "over": list(items), "as": "item", "do": what.s(element()).wire})
+        items = list(items)
+        if may_hold_references(to_json(items)):
+            raise ValueError(f"An item for {what.type} has a '$ref', which a map would resolve. Run the job for each.")
+        step = Step({"type": "map", "name": what.type, "over": items, "as": "item", "do": what.s(element()).wire})
         return [what.types.convert_result(result) for result in await self.run(step)]
 
     async def _run(self, what: JobType[Any, Any] | Step, record: NewRecord) -> Any:
@@ -262,7 +266,7 @@ class Flow(Patches):
         if self._execution.is_closed:
             return self._execution.never()
         key = self._execution.key_of(name, self._key)
-        record = self._record(key, "step", name, _digest([args, kwargs]))
+        record = self._record(key, "step", name, input_digest([args, kwargs]))
         types = _result_types(name, function)
         types.resolve()
         return self._step(record, types, partial(self._call, function, args, kwargs))
@@ -470,21 +474,6 @@ async def run_flow(
     call: Any = function(flow, *args, **kwargs)
     result: R = await execution.run(call, *(listens(flow, execution) for listens in beside))
     return result
-
-
-def _digest(value: Any) -> str | None:
-    """Return a digest of what something is asked for with; ``None`` if it has no JSON."""
-    try:
-        return digest_of(_encode(value))
-    except (TypeError, ValueError):
-        return None
-
-
-def _without_options(value: Any) -> Any:
-    """Return declared steps without the options of their jobs, which may change without changing what they do."""
-    if isinstance(value, Mapping):
-        return {name: _without_options(inner) for name, inner in value.items() if name not in ("options", "meta")}
-    return [_without_options(inner) for inner in value] if isinstance(value, list) else value
 
 
 @lru_cache(512)

@@ -247,6 +247,7 @@ class FlowExecution:
         self._check_open()
         self._new.pop(record.key, None)
         known = self._past.told.get(record.key)
+        self._past.unreached -= known is not None and known.kind == "answer"
         if known is None or (record.kind == "published" and record.result != known.result):
             self._new[record.key] = record
 
@@ -336,7 +337,8 @@ class FlowExecution:
         place, ended_at, is_cancellation, key = self._due[0]
         is_clear = len(self._waiting) == 1 and timer is None and not is_cancellation
         at = max(ended_at, self.loop.now)
-        if place >= _UNPLACED and not is_clear:
+        was_clear = timer is None and not is_cancellation and self._past.has_one_of(self._waiting)
+        if place >= _UNPLACED and not is_clear and not was_clear:
             at = max(at, self._past.latest)
         if timer is not None and timer <= at:
             self._fire(timer)

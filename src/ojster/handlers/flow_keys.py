@@ -5,8 +5,12 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any, Final
 
+import msgspec
+
+from ojster.core.values import to_builtin
 from ojster.workflows.flow import MAX_KEY_LENGTH, RESERVED
 
 _LONG_KEY: Final = 400
@@ -58,3 +62,22 @@ class FlowKeys:
 def digest_of(value: bytes) -> str:
     """Return a short digest, by which records and long keys are compared."""
     return hashlib.blake2b(value, digest_size=8).hexdigest()
+
+
+_encode: Final = msgspec.json.Encoder(enc_hook=to_builtin, order="deterministic").encode
+
+
+def input_digest(value: Any) -> str | None:
+    """Return a digest of what something is asked for with; ``None`` if it has no JSON."""
+    try:
+        return digest_of(_encode(value))
+    except (TypeError, ValueError):
+        return None
+
+
+def without_options(value: Any) -> Any:
+    """Return declared steps without the options of their jobs, which may change without changing what they do."""
+    if isinstance(value, Mapping):
+        shown = {name: inner for name, inner in value.items() if name not in ("options", "meta")}
+        return {name: inner if name == "over" else without_options(inner) for name, inner in shown.items()}
+    return [without_options(inner) for inner in value] if isinstance(value, list) else value

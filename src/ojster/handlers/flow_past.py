@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import islice
+
 from ojster.handlers.flow_saying import counts
 from ojster.workflows.flow import ASKED_FOR, TOLD, FlowRecords
 
@@ -29,7 +32,7 @@ class FlowPast:
     known:
         The number of known ends that the function has not got.
     unreached:
-        The number of records that the function has not asked for.
+        The number of records that the function has not asked for, and of answers that it has not given again.
     """
 
     def __init__(self, records: FlowRecords) -> None:
@@ -42,4 +45,9 @@ class FlowPast:
         self.latest = max((max(record.asked_at, record.seen_at or 0) for record in own), default=0)
         self.place = max((record.place or 0 for record in records.records), default=0)
         self.known = sum(counts(record) or record.kind == "step" for record in records.records)
-        self.unreached = sum(record.kind in ASKED_FOR for record in records.records)
+        self.unreached = sum(record.kind in (*ASKED_FOR, "answer") for record in records.records)
+        self._keys = frozenset(self.records)
+
+    def has_one_of(self, waiting: Iterable[str]) -> bool:
+        """Return whether just one of the awaited keys was recorded: when it ended, nothing else could have come."""
+        return len(list(islice((key for key in waiting if key in self._keys), 2))) == 1

@@ -17,7 +17,7 @@ from ojster.handlers.flow import Flow
 from ojster.handlers.flow_errors import described
 from ojster.handlers.flow_execution import FlowExecution
 from ojster.handlers.handler_signature import HandlerSignature
-from ojster.workflows.flow import MAX_MESSAGE_BYTES, RESERVED, NewRecord, message_of
+from ojster.workflows.flow import MAX_MESSAGE_BYTES, RESERVED, NewRecord, key_of_update, message_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -93,8 +93,9 @@ async def listen(update: UpdateHandler[..., Any], flow: Flow, execution: FlowExe
     number = 0
     while True:
         number += 1
-        key = f"{RESERVED}update/{update.name}" + ("" if number == 1 else f"#{number}")
-        asked = NewRecord(key, "receive", message_of(update.name), execution.loop.now)
+        name = message_of(update.name)
+        key = key_of_update(name, number)
+        asked = NewRecord(key, "receive", name, execution.loop.now)
         args = msgspec.json.decode(await execution.ask(asked))
         answering: Any = _answer(update, flow, execution, key, args)
         answering.__qualname__ = update.name  # by which keys are made of what the handler asks for

@@ -19,6 +19,7 @@ from ojster.handlers.flow import Flow
 from ojster.handlers.flow_errors import FlowChanged
 from ojster.handlers.flow_execution import FlowExecution
 from ojster.handlers.flow_export import ExportedFlow
+from ojster.handlers.flow_updates import listen
 from ojster.handlers.outcomes import Reported
 from ojster.handlers.provision import Threads, provided, use_threads
 from ojster.testing.fake_context import FakeContext
@@ -91,8 +92,9 @@ async def _replay(flow: FlowType[..., Any], exported: ExportedFlow) -> Any:
             if flow.needs is not None:
                 needs = await stack.enter_async_context(provided(flow.needs, execution.context.job))
             function: Any = flow.function.__wrapped__  # type: ignore[attr-defined]
-            call = function(Flow(execution), *flow.types.convert(exported.args), **needs)
-            result = await execution.run(call)
+            view = Flow(execution)
+            call = function(view, *flow.types.convert(exported.args), **needs)
+            result = await execution.run(call, *(listen(update, view, execution) for update in flow._updates.values()))
     except _RecordsEnd:
         return None
     except Reported:

@@ -221,6 +221,11 @@ def message_of(update: str) -> str:
     return f"{RESERVED}{update}"
 
 
+def key_of_update(message: str, number: int = 1) -> str:
+    """Return the key of the record that waits for an update of a message's name, the first or a later one."""
+    return f"{RESERVED}update/{message.removeprefix(RESERVED)}" + ("" if number == 1 else f"#{number}")
+
+
 class UpdateAddress(Struct, frozen=True):
     """An update of a flow, by the number of its message.
 

@@ -6,8 +6,9 @@ import asyncio
 from typing import Any, Final
 
 import msgspec
+from msgspec import UNSET
 
-from ojster.core.errors import InvalidRequest, NotFound, PayloadTooLarge
+from ojster.core.errors import InvalidRequest, NotFound, OjsterError, PayloadTooLarge
 from ojster.core.parsing import read_value
 from ojster.jobs.scope import CapabilityService, accepted
 from ojster.storage.wakeups import WORKFLOWS, workflow_topic
@@ -50,9 +51,14 @@ class FlowService(CapabilityService, FlowCalls):
         InvalidRequest, InvalidWorkflow
             The job runs no flow, or a step is malformed.
         """
-        turns, (refusal,) = await self.scope.check_reports([item])
+        turns, (refusal,) = await self.scope.check_reports([item], self._refuse_steps)
         accepted(refusal)
         return accepted(await self.database.run(flow_turns.take_turns, turns[0], max(1, len(item.records))))
+
+    def _refuse_steps(self, item: Turn) -> OjsterError | None:
+        """Return why the caller may not add the steps of a turn, or ``None``."""
+        steps = [bytes(record.step) for record in item.records if record.step is not UNSET]
+        return self.scope.refuse_contents(*steps) if steps else None
 
     async def send(self, message: FlowMessage) -> str:
         """Send a message to a flow, also before it waits for it or starts; return the id of the workflow.
@@ -73,6 +79,7 @@ class FlowService(CapabilityService, FlowCalls):
         return message.workflow_id
 
     async def _send(self, message: FlowMessage) -> int:
+        self.scope.need_all_queues("A workflow")
         read_value(message.data, "data")
         if len(message.data) > MAX_MESSAGE_BYTES:
             text = f"The message takes {len(message.data)} bytes; at most {MAX_MESSAGE_BYTES} are allowed."

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from ojster.core.calls import Arguments
+from ojster.core.ids import new_id
 from ojster.core.timestamps import format_optional, parse_timestamp
 from ojster.core.wire import Count, FromWorker, Identifier
 from ojster.jobs.wire import Start
@@ -116,6 +117,11 @@ class UpdateBody(Arguments, kw_only=True):
     step: str | None = None
     idempotency_key: Identifier | None = None
     wait_ms: Annotated[int, Meta(ge=0, le=MAX_WAIT_MS)] = 0
+
+    @classmethod
+    def of(cls, **arguments: Any) -> UpdateBody:
+        """Return the body for the arguments of a call. Its key makes it safe to send it again."""
+        return cls(**arguments | {"idempotency_key": arguments.get("idempotency_key") or new_id()})
 
 
 class UpdateAnswer(Struct, omit_defaults=True):

@@ -6,7 +6,7 @@ Whoever says something holds the lock of the workflow, and so does a flow that i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
@@ -27,6 +27,8 @@ from ojster.workflows.flow import (
     FlowUpdate,
     NewRecord,
     UpdateAddress,
+    key_of_update,
+    message_of,
 )
 from ojster.workflows.node import Kind, Node, body_of
 from ojster.workflows.run.flow_wakeups import note_change, wake_flows
@@ -103,26 +105,25 @@ def send(tx: Transaction, message: FlowMessage) -> int | OjsterError:
 def _send(tx: Transaction, message: FlowMessage) -> int:
     # Whoever suspends the flow has the same lock, so that it either sees the message or is woken by it.
     workflow = _workflow_of(tx, message, lock=True)
+    node = _flow_of(Graph(tx), workflow, message.step)
+    flow = body_of(node)
+    if (number := _sent_before(tx, flow, message)) is not None:
+        return number
     if workflow.finished_at is not None:  # one that was cancelled may receive some while it cleans up
         raise Conflict(
             f"The workflow {workflow.id} is {workflow.state}, and receives no messages.",
             workflow_id=workflow.id,
             current_state=workflow.state,
         )
-    node = _flow_of(Graph(tx), workflow, message.step)
     if node.has_ended:
         raise Conflict("The flow has ended, and receives no messages.", workflow_id=workflow.id)
-    flow = body_of(node)
-    if message.idempotency_key is not None:
-        is_update = message.name.startswith(RESERVED)
-        for number, name in tx.execute(
-            "SELECT number, name FROM flow_messages WHERE flow = :flow AND idempotency_key = :key",
-            {"flow": flow, "key": message.idempotency_key},
-        ):
-            if name.startswith(RESERVED) == is_update:
-                return int(number)
     ((waiting,),) = tx.execute(
-        "SELECT count(*) FROM flow_messages WHERE flow = :flow AND taken_by IS NULL", {"flow": flow}
+        f"""
+        SELECT count(*)
+        FROM flow_messages
+        WHERE flow = :flow AND taken_by IS NULL AND name {"" if _is_update(message.name) else "NOT "}LIKE '!%'
+        """,
+        {"flow": flow},
     )
     if waiting >= MAX_MESSAGES:
         raise Conflict(f"{waiting} messages wait for the flow; the maximum is {MAX_MESSAGES}.", workflow_id=workflow.id)
@@ -144,6 +145,32 @@ def _send(tx: Transaction, message: FlowMessage) -> int:
     if receive(tx, flow):
         wake_flows(tx, [flow])
     return int(number)
+
+
+def _is_update(name: str) -> bool:
+    return name.startswith(RESERVED)
+
+
+def _sent_before(tx: Transaction, flow: int, message: FlowMessage) -> int | None:
+    """Return the number of the message or the update that has the same idempotency key.
+
+    Raises
+    ------
+    Conflict
+        It is an update of another name.
+    """
+    if message.idempotency_key is None:
+        return None
+    rows = tx.execute(
+        "SELECT number, name FROM flow_messages WHERE flow = :flow AND idempotency_key = :key",
+        {"flow": flow, "key": message.idempotency_key},
+    )
+    for number, name in rows:
+        if _is_update(name) and _is_update(message.name) and name != message.name:
+            raise Conflict(f"The idempotency key {message.idempotency_key!r} belongs to the update {name[1:]!r}.")
+        if _is_update(name) == _is_update(message.name):
+            return int(number)
+    return None
 
 
 def _workflow_of(tx: Transaction, asked: FlowMessage | FlowAddress | UpdateAddress, *, lock: bool = False) -> Workflow:
@@ -180,30 +207,60 @@ def receive(tx: Transaction, flow: int) -> bool:
         """,
         {"flow": flow},
     )
-    has_given = False
-    for key, name, kind in waiting:
-        messages = tx.execute(
-            """
-            SELECT number, data
+    messages = [_give(tx, flow, record) for record in waiting if not _is_update(record[1])]
+    updates = [record for record in waiting if _is_update(record[1])]
+    # One update at a time, the oldest: its handler begins before the next one is given, whatever their names.
+    is_given = _give_oldest(tx, flow, updates) if updates else False
+    return is_given or any(messages)
+
+
+def _give_oldest(tx: Transaction, flow: int, waiting: Sequence[tuple[Any, ...]]) -> bool:
+    """Give the oldest update that the flow handles to the record that waits for it, if one does at the moment."""
+    by_name = {record[1]: record for record in reversed(waiting)}
+    unknown = [message_of("")]
+    while True:
+        oldest = tx.execute(
+            f"""
+            SELECT name
             FROM flow_messages
-            WHERE flow = :flow AND name = :name AND taken_by IS NULL
+            WHERE flow = ? AND taken_by IS NULL AND name LIKE '!%' AND name NOT IN ({", ".join("?" * len(unknown))})
             ORDER BY number
-            LIMIT :most
+            LIMIT 1
             """,
-            {"flow": flow, "name": name, "most": 1 if kind == "receive" else MAX_MESSAGES_AT_ONCE},
+            (flow, *unknown),
         )
-        if not messages:
-            continue
-        has_given = True
-        tx.execute_many(
-            "UPDATE flow_messages SET taken_by = ? WHERE number = ?", [(key, number) for number, _ in messages]
-        )
-        data = messages[0][1] if kind == "receive" else b"[" + b",".join(bytes(data) for _, data in messages) + b"]"
-        tx.execute(
-            "UPDATE flow_records SET ended_at = :now, result = :data WHERE flow = :flow AND key = :key",
-            {"now": tx.now, "data": data, "flow": flow, "key": key},
-        )
-    return has_given
+        if not oldest:
+            return False
+        ((name,),) = oldest
+        if name in by_name:
+            return _give(tx, flow, by_name[name])
+        if tx.execute("SELECT 1 FROM flow_records WHERE flow = ? AND key = ?", (flow, key_of_update(name))):
+            return False  # its handler is about to begin with the one before
+        unknown.append(name)
+
+
+def _give(tx: Transaction, flow: int, record: tuple[Any, ...]) -> bool:
+    """Give messages to a record that waits for them; return whether there were any."""
+    key, name, kind = record
+    messages = tx.execute(
+        """
+        SELECT number, data
+        FROM flow_messages
+        WHERE flow = :flow AND name = :name AND taken_by IS NULL
+        ORDER BY number
+        LIMIT :most
+        """,
+        {"flow": flow, "name": name, "most": 1 if kind == "receive" else MAX_MESSAGES_AT_ONCE},
+    )
+    if not messages:
+        return False
+    tx.execute_many("UPDATE flow_messages SET taken_by = ? WHERE number = ?", [(key, number) for number, _ in messages])
+    data = messages[0][1] if kind == "receive" else b"[" + b",".join(bytes(data) for _, data in messages) + b"]"
+    tx.execute(
+        "UPDATE flow_records SET ended_at = :now, result = :data WHERE flow = :flow AND key = :key",
+        {"now": tx.now, "data": data, "flow": flow, "key": key},
+    )
+    return True
 
 
 # What the flow says
@@ -279,9 +336,9 @@ def find_update(tx: Transaction, address: UpdateAddress) -> FlowUpdate | OjsterE
         return refusal
     rows = tx.execute(
         """
-        SELECT m.answered_at, m.answer, m.error, j.finished_at
+        SELECT m.answered_at, m.answer, m.error, n.finished_at
         FROM flow_messages AS m
-        LEFT JOIN jobs AS j ON j.node = m.flow
+        JOIN nodes AS n ON n.id = m.flow
         WHERE m.number = ? AND m.flow BETWEEN ? AND ? AND m.name LIKE '!%'
         """,
         (address.number, *workflow.numbers),

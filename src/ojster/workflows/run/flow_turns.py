@@ -41,6 +41,9 @@ from ojster.workflows.suspension import SuspensionKind
 
 _encode: Final = msgspec.json.Encoder().encode
 
+_OF_OTHERS: Final = "('run', 'receive', 'receive_many', 'cancel')"
+"""Kinds of records that others end."""
+
 _COLUMNS: Final = "key, kind, name, asked_at, input, ended_at, place, seen_at, result, error"
 
 
@@ -159,7 +162,7 @@ def _cancellation(tx: Transaction, flow: int) -> list[FlowRecord]:
 def _ends(tx: Transaction, job: Job) -> list[FlowRecord]:
     """Return the records of a flow that others have ended."""
     rows = tx.execute(
-        f"SELECT {_COLUMNS} FROM flow_records WHERE flow = :flow AND kind <> 'step' AND ended_at IS NOT NULL",
+        f"SELECT {_COLUMNS} FROM flow_records WHERE flow = :flow AND kind IN {_OF_OTHERS} AND ended_at IS NOT NULL",
         {"flow": job.node},
     )
     return [_record(row) for row in rows]
@@ -249,7 +252,7 @@ def _has_new_ends(tx: Transaction, job: Job, turn: Turn) -> bool:
     if version == turn.version:  # nothing has happened in the workflow: the records, which may be many, are not counted
         return False
     ((count,),) = tx.execute(
-        "SELECT count(*) FROM flow_records WHERE flow = :flow AND kind <> 'step' AND ended_at IS NOT NULL",
+        f"SELECT count(*) FROM flow_records WHERE flow = :flow AND kind IN {_OF_OTHERS} AND ended_at IS NOT NULL",
         {"flow": job.node},
     )
     return bool(count > turn.ended)

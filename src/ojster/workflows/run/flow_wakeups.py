@@ -115,16 +115,26 @@ def forget_last_failures(tx: Transaction, flows: Collection[int]) -> None:
     for flow in flows:
         tx.execute(_FORGET_AFTER_CANCELLATION, {"flow": flow, "given_up": GIVEN_UP})
         tx.execute(_FORGET_LAST_FAILURES, {"flow": flow, "given_up": GIVEN_UP})
+        tx.execute(_PUT_MESSAGES_BACK, {"flow": flow})
 
 
+# A flow that has cleaned up with jobs or steps keeps its cancellation: what they have undone is not done again.
 _FORGET_AFTER_CANCELLATION: Final = """
     DELETE FROM flow_records
     WHERE flow = :flow
+        AND kind <> 'answer'
         AND EXISTS (
             SELECT 1
             FROM flow_records AS c
             WHERE c.flow = :flow
                 AND c.kind = 'cancel'
+                AND NOT EXISTS (
+                    SELECT 1
+                    FROM flow_records AS u
+                    WHERE u.flow = :flow
+                        AND u.kind IN ('run', 'step')
+                        AND u.asked_at >= coalesce(c.seen_at, c.ended_at)
+                )
                 AND (
                     flow_records.kind = 'cancel'
                     OR flow_records.asked_at > coalesce(c.seen_at, c.ended_at)
@@ -133,13 +143,30 @@ _FORGET_AFTER_CANCELLATION: Final = """
         )
 """
 
+# What was given up counts as well: the function gave it up because of the failure, or gives it up again.
 _FORGET_LAST_FAILURES: Final = """
     DELETE FROM flow_records
     WHERE flow = :flow
-        AND error IS NOT NULL
         AND kind <> 'answer'
-        AND error <> :given_up
-        AND ended_at > (SELECT max(r.asked_at) FROM flow_records AS r WHERE r.flow = :flow)
+        AND error IS NOT NULL
+        AND NOT EXISTS (SELECT 1 FROM flow_records AS c WHERE c.flow = :flow AND c.kind = 'cancel')
+        AND (
+            error = :given_up
+            OR ended_at > (
+                SELECT max(r.asked_at)
+                FROM flow_records AS r
+                WHERE r.flow = :flow AND r.kind NOT IN ('published', 'answer')
+            )
+        )
+"""
+
+_PUT_MESSAGES_BACK: Final = """
+    UPDATE flow_messages
+    SET taken_by = NULL
+    WHERE flow = :flow
+        AND taken_by IS NOT NULL
+        AND answered_at IS NULL
+        AND taken_by NOT IN (SELECT key FROM flow_records WHERE flow = :flow)
 """
 
 
