@@ -12,6 +12,7 @@ from ojster import chain as chain_of
 from ojster.client.client import HttpClient
 from ojster.core.access import Access, Operation
 from ojster.core.errors import (
+    Conflict,
     Duplicate,
     Forbidden,
     InvalidRequest,
@@ -23,6 +24,7 @@ from ojster.core.events import EventFilter
 from ojster.core.json_objects import read_members
 from ojster.core.refusals import SchemaViolation
 from ojster.jobs.code import CODE_TYPE
+from ojster.jobs.messages import Release
 from ojster.jobs.scope import Caller
 from ojster.schedules.cron import Cron
 from ojster.schedules.cron_expression import OVERLAP_POLICIES, OverlapPolicy
@@ -444,3 +446,55 @@ async def test_a_client_registers_and_triggers_workflows_as_the_service_does(ser
     assert isinstance(started, WorkflowInfo)
     page = await client.workflows.select(WorkflowFilter(cron_name=NAME))
     assert [run.id for run in page.workflows] == [started.id]
+
+
+async def test_a_run_that_takes_turns_is_retried_when_no_other_runs(flow: WorkflowBench) -> None:
+    await register(flow, chain(job("a")), overlap_policy="enqueue")
+    await flow.run_due(after=60)
+    (failing,) = await flow.fetch()
+    await flow.give_up(failing)
+    await flow.run_due(after=60)
+    (running,) = await flow.fetch()
+    first, second = await runs(flow)
+    with pytest.raises(Conflict, match="takes turns"):
+        await flow.service.workflows.retry(first.id)
+    await flow.ack(running)
+    await flow.service.workflows.retry(first.id)
+    assert [(run.state) for run in await runs(flow)] == ["running", "completed"]
+    assert second.state == "running"
+
+
+async def test_the_next_attempt_of_a_run_is_ahead_of_those_that_have_not_begun(flow: WorkflowBench) -> None:
+    retry = {"max_attempts": 3, "initial_interval": "PT30S", "max_interval": "PT30S", "jitter": False}
+    await define(flow.service, "again", retry=retry)
+    await flow.service.schedules.register(cron({"definition": "again", "params": {"day": 1}}, overlap_policy="enqueue"))
+    await flow.run_due(after=60)
+    (first,) = await flow.fetch()
+    await flow.run_due(after=60)
+    await flow.service.jobs.release([Release(first.id, first.worker_id, first.attempt, then="retry")])
+    await flow.run_all_due()
+    for _ in range(2):
+        assert len(await flow.fetch(count=10)) <= 1
+        flow.clock.advance(40)
+        await flow.run_all_due()
+    assert sum(run.state == "running" for run in await runs(flow)) == 1
+
+
+@pytest.mark.parametrize("absent", ["definition", "orchestrator", "timeout", "name"])
+async def test_a_member_without_a_value_is_none_when_the_workflow_is_due(flow: WorkflowBench, absent: str) -> None:
+    await register(flow, chain(job("a")) | {absent: None})
+    await flow.run_due(after=60)
+    assert [run.state for run in await runs(flow)] == ["running"]
+    assert await reasons(flow) == []
+
+
+async def test_flows_of_cron_jobs_are_called_as_flows_that_are_started() -> None:
+    app = App("sqlite:///:memory:")
+
+    @app.cron("@hourly")
+    @app.flow("order.fulfil")
+    async def fulfil(flow: Flow) -> None: ...
+
+    (declared,) = app.crons
+    assert msgspec.json.decode(declared.workflow or b"")["name"] == "order.fulfil"
+    await app.aclose()

@@ -108,5 +108,5 @@ def sweep_workflows(
 
 def refuse_selection(filters: Mapping[str, Any]) -> None:
     """Refuse options that select workflows beside the id of one."""
-    if any(filters.values()):
+    if any(value for name, value in filters.items() if name != "yes"):
         raise click.UsageError("A workflow id selects one workflow. Leave out the options that select others.")

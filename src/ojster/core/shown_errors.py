@@ -21,7 +21,8 @@ def error_of(shown: Mapping[str, Any], status: int | None = None) -> OjsterError
 
 @cache
 def _by_code_and_status() -> dict[tuple[str, int], type[OjsterError]]:
-    return {(kind.code, kind.status): kind for kind in _error_classes(OjsterError)}
+    # Of several with the same code and status, the most general one is read.
+    return {(kind.code, kind.status): kind for kind in reversed([*_error_classes(OjsterError)])}
 
 
 def _error_classes(root: type[OjsterError]) -> Iterator[type[OjsterError]]:

@@ -79,6 +79,8 @@ class CronDeclaration:
 
     def _declare_workflow(self, startable: Startable) -> Cron:
         request = workflow_request(startable, self._options)
+        if isinstance(startable, Step) and startable.wire.get("type") == "flow":  # as if the flow is started
+            request.setdefault("name", msgspec.Raw(_encode(startable.wire["job"]["type"])))
         return self._add(_name_of(startable), workflow=_encode(request))
 
     def _add(self, otherwise: str | None, **starts: bytes) -> Cron:

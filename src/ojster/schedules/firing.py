@@ -15,7 +15,7 @@ import msgspec
 
 from ojster.core.errors import OjsterError
 from ojster.core.job import Job
-from ojster.core.json_objects import Members, read_members
+from ojster.core.json_objects import Members, read_members, without_nulls
 from ojster.core.tenant import called, split
 from ojster.core.timestamps import format_timestamp
 from ojster.jobs.extension import Due, settle
@@ -195,7 +195,7 @@ def _new_job(tx: Transaction, cron: Cron, scheduled_for: int) -> NewJob:
 
 
 def _start_workflow(tx: Transaction, cron: Cron, scheduled_for: int) -> NewWorkflow:
-    members: Members = read_members(cron.workflow or b"{}", "The cron job's workflow")
+    members: Members = without_nulls(read_members(cron.workflow or b"{}", "The cron job's workflow"))
     name = "metadata" if "metadata" in members or "meta" not in members else "meta"
     members[name] = _named(cron, scheduled_for, members.get(name, msgspec.Raw(b"{}")), name)
     by = Starter(

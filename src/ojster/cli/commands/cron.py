@@ -148,7 +148,7 @@ def _requests(*, args: tuple[str, ...], params: tuple[str, ...], **what: Any) ->
         return b"{}", msgspec.json.encode(named_start(what["definition"], values, {"target": what["target"]}))
     if "flow" in chosen:
         job = {"type": what["flow"], "args": _arguments(what["flow_args"])}
-        return b"{}", msgspec.json.encode({"type": "flow", "job": job})
+        return b"{}", msgspec.json.encode({"type": "flow", "name": what["flow"], "job": job})
     options = {"queue": what["queue"] or "default"}
     return msgspec.json.encode({"type": what["type"], "args": list(map(_argument, args)), "options": options}), None
 

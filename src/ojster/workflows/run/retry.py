@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from functools import partial
 
-from ojster.core.errors import OjsterError
+from ojster.core.errors import Conflict, OjsterError
 from ojster.storage.transaction import Held, Later, Transaction
 from ojster.workflows.node import (
     EXPANDED,
@@ -24,6 +24,7 @@ from ojster.workflows.run.graph import Graph
 from ojster.workflows.run.maps import forget_elements, go_on_with_map, parked_of
 from ojster.workflows.run.states import change_node, change_workflow
 from ojster.workflows.run.steps import StepAddress, find_step, steer, wrong_state
+from ojster.workflows.run.turns import runs_instead
 from ojster.workflows.stored_workflow import FINAL_STATES, Workflow, WorkflowState, emit
 from ojster.workflows.targets import refuse_target
 
@@ -155,6 +156,12 @@ def _refuse_again(tx: Transaction, workflow: Workflow, locks: str | None) -> Ojs
         return wrong_state(workflow, f"The workflow {workflow.id} is completed; there is nothing to retry.")
     if workflow.state == WorkflowState.RETRIED:
         return wrong_state(workflow, f"The workflow {workflow.id} was retried as {workflow.next_attempt}.")
+    if workflow.takes_turns and (busy := runs_instead(tx, workflow)) is not None:
+        return Conflict(
+            f"The workflow {workflow.id} takes turns with {busy}, another run of the cron job {workflow.cron_name!r}, "
+            "which has not finished. Retry it afterwards.",
+            workflow_id=workflow.id,
+        )
     refusal = refuse_target(tx, workflow.tenant, workflow.target, workflow.target_key, locks)
     if refusal is None or isinstance(refusal, Later):
         return refusal

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from ojster.core.errors import NotFound, OjsterError
-from ojster.core.json_objects import Members
+from ojster.core.json_objects import Members, without_nulls
 from ojster.core.tenant import NOBODY, qualify
 from ojster.storage.transaction import Held, Later, Transaction
 from ojster.workflows.definition import from_definition, read_start
@@ -52,6 +52,7 @@ def start_workflow(tx: Transaction, members: Members, by: Starter) -> NewWorkflo
     Held
         Another transaction is in the way. It can be tried again.
     """
+    members = without_nulls(members)  # as for a request to a server
     own, start = members, None
     whose = by.tenant or NOBODY
     if ORCHESTRATOR_MEMBER in members:

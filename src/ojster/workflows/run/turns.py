@@ -22,22 +22,42 @@ It is for the rare case that the earlier one finished in a transaction that coul
 
 
 def waits_for_turn(tx: Transaction, workflow: Workflow) -> bool:
-    """Return whether a pending workflow must wait for earlier ones; set when it looks again."""
+    """Return whether a pending workflow must wait for others; set when it looks again.
+
+    The next attempt of one is ahead of those that have not begun.
+    """
     if not workflow.takes_turns:
         return False
     earlier = tx.execute(
         """
         SELECT 1
         FROM workflows
-        WHERE cron_name = :cron_name AND finished_at IS NULL AND seq < :seq
+        WHERE cron_name = :cron_name
+            AND finished_at IS NULL
+            AND seq <> :seq
+            AND (state <> 'pending' OR (:is_first AND (seq < :seq OR previous_attempt IS NOT NULL)))
         LIMIT 1
         """,
-        {"cron_name": workflow.cron_name, "seq": workflow.seq},
+        {"cron_name": workflow.cron_name, "seq": workflow.seq, "is_first": workflow.previous_attempt is None},
     )
     if not earlier:
         return False
     workflow.due_at = min(tx.now + TURN_CHECK_DELAY_US, workflow.expires_at or tx.now + TURN_CHECK_DELAY_US)
     return True
+
+
+def runs_instead(tx: Transaction, workflow: Workflow) -> str | None:
+    """Return the id of another run of the cron job that has begun and has not finished; ``None``: there is none."""
+    rows = tx.execute(
+        """
+        SELECT id
+        FROM workflows
+        WHERE cron_name = :cron_name AND finished_at IS NULL AND seq <> :seq AND state <> 'pending'
+        LIMIT 1
+        """,
+        {"cron_name": workflow.cron_name, "seq": workflow.seq},
+    )
+    return str(rows[0][0]) if rows else None
 
 
 def wake_next(tx: Transaction, workflow: Workflow) -> None:
