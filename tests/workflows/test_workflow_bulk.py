@@ -18,13 +18,15 @@ from ojster.jobs.filters import filter_members
 from ojster.jobs.scope import Caller
 from ojster.jobs.sweeps import Sweep
 from ojster.service import Service
+from ojster.workflows import bulk
 from ojster.workflows.bulk import ALLOWED_STATES, DEFAULT_STATES, WorkflowAction
 from ojster.workflows.filters import narrowing_workflow_filter_of, workflow_filter_of
 from ojster.workflows.read import selection
 from ojster.workflows.read.selection import WorkflowConditions, WorkflowFilter
+from ojster.workflows.run.control import Review
 from ojster.workflows.stored_workflow import ALL_STATES
 from tests.conftest import START
-from tests.workflows.bench import WorkflowBench, chain, job
+from tests.workflows.bench import WorkflowBench, chain, graph, job
 
 pytestmark = pytest.mark.anyio
 
@@ -159,6 +161,29 @@ async def test_the_filter_has_every_condition_of_the_list(flow: WorkflowBench) -
     assert {name for members in alone for name in members} | {"finished_before", "tenant"} == {
         *WorkflowConditions.__struct_fields__
     }
+
+
+async def test_what_the_filter_would_no_longer_select_is_left_alone(
+    flow: WorkflowBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A walk reads many workflows before it changes them; somebody may be quicker."""
+    body = graph({"id": "g", "type": "gate"}, job("x", depends_on=["g"], id="x"))
+    waiting = [(await flow.create(body)).id for _ in range(3)]
+    database = flow.service.database
+    read = database.read
+
+    async def read_then_approve(operation: Any, argument: Any, *more: Any, **named: Any) -> Any:
+        result = await read(operation, argument, *more, **named)
+        if operation is bulk.COURSE.walk:
+            monkeypatch.setattr(database, "read", read)
+            await flow.service.workflows.review_step(Review(waiting[0], "g", "approve", None, "ada"))
+        return result
+
+    monkeypatch.setattr(database, "read", read_then_approve)
+    swept = await flow.service.workflow_bulk.cancel(WorkflowConditions(waiting_for="gate"))
+    assert (swept.matched, swept.succeeded) == (2, 2)
+    states = [(await flow.service.workflows.show(id)).state for id in waiting]
+    assert states == ["running", "cancelled", "cancelled"]
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 50])

@@ -11,7 +11,7 @@ from ojster.core.errors import NotFound, OjsterError
 from ojster.jobs.queries import no_workflow
 from ojster.jobs.sweeps import Course, SweepBatch, SweepBatchResult
 from ojster.storage.transaction import Transaction
-from ojster.workflows.read.selection import WorkflowConditions, walk
+from ojster.workflows.read.selection import WorkflowConditions, matches, walk
 from ojster.workflows.run.advance import Advance
 from ojster.workflows.run.cancellation import cancel_now, refuse_cancellation
 from ojster.workflows.run.control import hold_now, refuse_hold, refuse_release, unhold_now
@@ -60,13 +60,17 @@ A cancellation leaves out what is being undone, and a retry what somebody has ca
 
 
 class WorkflowBatch(SweepBatch, frozen=True):
-    """Part of the workflows that a filter selected. ``stop_active``: a cancellation stops their active jobs, too."""
+    """Part of the workflows that the filter ``chosen`` selected.
+
+    ``stop_active``: a cancellation stops their active jobs, too.
+    """
 
     stop_active: bool = False
+    chosen: WorkflowConditions = WorkflowConditions()
 
 
 def perform_batch(tx: Transaction, batches: Sequence[WorkflowBatch]) -> list[SweepBatchResult]:
-    """Perform the action on workflows that a filter selected, except those that have left the selected states."""
+    """Perform the action on workflows that a filter selected, except those that it would no longer select."""
     return [_perform(tx, batch) for batch in batches]
 
 
@@ -74,7 +78,7 @@ def _perform(tx: Transaction, batch: WorkflowBatch) -> SweepBatchResult:
     change = _change(batch)
 
     def change_if_selected(run: Advance, workflow: Workflow) -> None:
-        if workflow.state not in batch.states:
+        if not matches(run.tx, workflow, batch.chosen):
             raise no_workflow(workflow.id)
         change(run, workflow)
 
@@ -102,7 +106,7 @@ def foresee_batch(tx: Transaction, batches: Sequence[WorkflowBatch]) -> list[Swe
 
 def _foresee(tx: Transaction, id: str, batch: WorkflowBatch) -> OjsterError | None:
     workflow = find_workflow(tx, id)
-    if workflow is None or workflow.state not in batch.states:
+    if workflow is None or not matches(tx, workflow, batch.chosen):
         return no_workflow(id)
     match WorkflowAction(batch.action):
         case WorkflowAction.CANCEL:
@@ -116,7 +120,7 @@ def _foresee(tx: Transaction, id: str, batch: WorkflowBatch) -> OjsterError | No
 
 
 def _result(refusals: dict[str, OjsterError | None]) -> SweepBatchResult:
-    """Return the results, without the workflows that retention has deleted or that have left the states."""
+    """Return the results, without the workflows that are deleted, or that the filter would no longer select."""
     kept = {id: refusal for id, refusal in refusals.items() if not isinstance(refusal, NotFound)}
     return SweepBatchResult(list(kept), list(kept.values()))
 

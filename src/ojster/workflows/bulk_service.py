@@ -69,5 +69,5 @@ class WorkflowBulkService(CapabilityService, WorkflowBulkCalls):
         names = {name: getattr(chosen, name) for name in ("definition", "cron_name")}
         named = {name: self.scope.named(value) for name, value in names.items() if value is not None}
         chosen = msgspec.structs.replace(self.scope.of_tenant(chosen), states=states, held=held, **named)
-        batch = WorkflowBatch(action, (), states, self.scope.who, stop_active)
+        batch = WorkflowBatch(action, (), states, self.scope.who, stop_active, chosen)
         return await sweep_all(self.database, COURSE, chosen, batch, dry_run=dry_run)

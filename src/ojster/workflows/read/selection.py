@@ -122,6 +122,13 @@ def walk(tx: Transaction, steps: Sequence[WalkStep[WorkflowConditions]]) -> list
     return [take_step(tx, step, "workflows", _WINDOW, _select) for step in steps]
 
 
+def matches(tx: Transaction, workflow: Workflow, chosen: WorkflowConditions) -> bool:
+    """Return whether a filter selects a workflow, which may have changed since it was read."""
+    where, parameters = conditions(chosen)
+    rows = tx.execute(f"SELECT params FROM workflows WHERE seq = :seq AND {where}", parameters | {"seq": workflow.seq})
+    return any(not chosen.params or _has(params, chosen.params) for (params,) in rows)
+
+
 def _select(tx: Transaction, chosen: WorkflowConditions, rows: str, bounds: dict[str, Any]) -> list[WalkMatch]:
     where, parameters = conditions(chosen)
     # The rows are called as the table is, because conditions may name it.
