@@ -218,8 +218,13 @@ class Node(msgspec.Struct, gc=False):
 
 
 def body_of(flow: Node) -> int:
-    """Return the id of the node that runs the function of a flow: the two are planned one after the other."""
-    return flow.id + 1
+    """Return the id of the node that runs the function of a flow."""
+    return body_number(flow.id)
+
+
+def body_number(flow: int) -> int:
+    """Return the id of the node that runs the function of a flow, from the id of the flow: it is planned next."""
+    return flow + 1
 
 
 class Placed(Protocol):

@@ -19,7 +19,7 @@ from ojster.workflows.run.creation import create
 
 
 class Starter(msgspec.Struct, frozen=True):
-    """For whom a workflow is started.
+    """The tenant and the creator of a workflow that the server starts, and the cron job that it belongs to.
 
     Parameters
     ----------

@@ -32,7 +32,7 @@ from ojster.jobs.transitions import (
     write_states,
 )
 from ojster.storage.transaction import Transaction
-from ojster.workflows.node import Kind
+from ojster.workflows.node import Kind, body_number
 from ojster.workflows.run.advance import advance
 from ojster.workflows.run.flow_wakeups import note_change, wake
 from ojster.workflows.run.graph import Graph
@@ -165,7 +165,7 @@ def _runs_flow(tx: Transaction, job: Job) -> bool:
         "SELECT p.id FROM nodes AS n JOIN nodes AS p ON p.id = n.parent WHERE n.id = :node AND p.kind = :flow",
         {"node": job.node, "flow": Kind.FLOW},
     )
-    return any(parent + 1 == job.node for (parent,) in rows)  # as in body_of
+    return any(body_number(parent) == job.node for (parent,) in rows)
 
 
 def _signed(tx: Transaction, job: Job | None, item: Resumption) -> Resumption:
