@@ -14,7 +14,7 @@ import ojster
 from tests import forked
 
 DOCS = Path(__file__).parent.parent / "docs"
-PAGES = ("cookbook.md", "flows.md", "migrating.md")
+PAGES = ("cookbook.md", "flows.md", "migrating.md", "patterns.md")
 """Pages on which the blocks of a section are a whole program. Blocks of other libraries are called ``py``."""
 
 _BLOCK = re.compile(r"```(python|text)\n(.*?)```", re.DOTALL)
