@@ -113,13 +113,6 @@ async def test_unique_jobs_stay_unique(shared_url: str, apps: list[App], more: d
             await unique.aenqueue({"user": 1, "other": 5})
 
 
-async def test_steps_are_refused_rather_than_sent_in_clear(shared_url: str, apps: list[App]) -> None:
-    app, _ = application(shared_url, Encryption({"k": NEW}))
-    apps.append(app)
-    with pytest.raises(TypeError, match="steps cannot be encoded"):
-        app.handlers["keep"].s("secret")
-
-
 async def test_tampered_payloads_are_refused() -> None:
     codecs = Codecs([Encryption({"k": NEW})])
     args, meta, _ = codecs.encode(b'["secret"]', {}, {}, "t")

@@ -6,7 +6,7 @@ import functools
 import inspect
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
-from typing import Any, Concatenate, Final, Generic, ParamSpec, TypeVar, Unpack
+from typing import Any, Concatenate, Final, Generic, ParamSpec, TypeVar, Unpack, cast
 
 import msgspec
 from msgspec import Raw
@@ -155,7 +155,7 @@ class FlowType(JobType[P, R], Generic[P, R]):
             The server cannot be reached.
         """
         app: Any = self.app
-        return FlowRun(await app.astart(self.s(*args, **kwargs), name=self.type), self.types)
+        return FlowRun(await app.astart(self.with_data(args, kwargs), name=self.type), self.types)
 
     start = plain(astart)
 
@@ -211,7 +211,7 @@ class FlowType(JobType[P, R], Generic[P, R]):
             See ``App.start_in``.
         """
         app: Any = self.app
-        return FlowRun(app.start_in(connection, self.s(*args, **kwargs), name=self.type), self.types)
+        return FlowRun(app.start_in(connection, self.with_data(args, kwargs), name=self.type), self.types)
 
     async def astart_in(self, connection: Any, /, *args: P.args, **kwargs: P.kwargs) -> FlowRun[R]:
         """Start the flow in the caller's transaction on ``connection``. See ``start_in`` and ``App.astart_in``.
@@ -229,7 +229,7 @@ class FlowType(JobType[P, R], Generic[P, R]):
             The started flow.
         """
         app: Any = self.app
-        return FlowRun(await app.astart_in(connection, self.s(*args, **kwargs), name=self.type), self.types)
+        return FlowRun(await app.astart_in(connection, self.with_data(args, kwargs), name=self.type), self.types)
 
     def _wait(self, call: Coroutine[Any, Any, T]) -> T:
         return self.app._event_loop_thread.call(call)
@@ -252,8 +252,17 @@ class FlowType(JobType[P, R], Generic[P, R]):
         TypeError
             The function does not take these arguments, or they are no JSON values.
         """
-        if self.app.codecs:
-            raise TypeError(f"{self.type}: the arguments of flows cannot be encoded; use an App without codecs.")
+        workflow: Workflow = cast("Any", super()).s(*args, **kwargs)
+        return workflow
+
+    def with_data(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Workflow:
+        """Return the flow with these arguments, for a server that takes them as they are.
+
+        Returns
+        -------
+        Workflow
+            The flow.
+        """
         members = super().request(args, kwargs)
         job = {name: value for name, value in members.items() if bytes(value) != b"{}"} | {"type": self.type}
         return Workflow({"type": "flow", "job": job})
@@ -299,7 +308,11 @@ class FlowDeclarations:
             check_free(name, register.handlers, function)
             updates: dict[str, UpdateHandler[..., Any]] = {}
             declared: FlowType[P, R] = FlowType(
-                register, name, _handler_of(name, function, updates), with_changes(_OPTIONS, options), process=False
+                register,
+                name,
+                _handler_of(register, name, function, updates),
+                with_changes(_OPTIONS, options),
+                process=False,
             )
             declared._updates = updates
             register.handlers[name] = declared
@@ -313,7 +326,7 @@ _OPTIONS: Final = JobOptions(retry=Retry(max_attempts=100, give_up_on=[Exception
 
 
 def _handler_of(
-    name: str, function: Callable[..., Any], updates: Mapping[str, UpdateHandler[..., Any]]
+    app: Any, name: str, function: Callable[..., Any], updates: Mapping[str, UpdateHandler[..., Any]]
 ) -> Callable[..., Any]:
     """Return the handler of the jobs that run a flow.
 
@@ -331,7 +344,7 @@ def _handler_of(
 
     async def handler(context: JobContext, *args: Any, **provided: Any) -> Any:
         return await run_flow(
-            function, [partial(listen, update) for update in updates.values()], context, *args, **provided
+            function, [partial(listen, update) for update in updates.values()], app.codecs, context, *args, **provided
         )
 
     functools.update_wrapper(handler, function)

@@ -16,6 +16,7 @@ from ojster.core.errors import Duplicate, NotFound
 from ojster.core.json_objects import Members
 from ojster.core.values import to_json
 from ojster.handlers import tracing
+from ojster.handlers.codec import Codecs
 from ojster.handlers.collection_handle import SharedCollection
 from ojster.handlers.job_options import check_options, policy_to_wire
 from ojster.handlers.workflow_requests import (
@@ -32,6 +33,11 @@ from ojster.workflows.read.info import WorkflowInfo
 
 class AppWorkflows(InEventLoopThread):
     """The part of ``App`` that is about workflows and collections."""
+
+    @property
+    def codecs(self) -> Codecs:
+        """The codecs of arguments."""
+        raise NotImplementedError
 
     def client(self) -> Client:
         """Return the client for the running event loop."""

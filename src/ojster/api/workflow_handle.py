@@ -14,6 +14,7 @@ from ojster.client.interface import Client
 from ojster.client.plain_methods import plain, plain_iterator
 from ojster.core.ids import new_id
 from ojster.core.values import to_json
+from ojster.handlers.codec import Codecs
 from ojster.handlers.flow_errors import UpdateFailed
 from ojster.handlers.flow_updates import UpdateHandler
 from ojster.jobs.failure import Failure
@@ -42,6 +43,10 @@ class Connected(Protocol):
     """An application, as far as a handle needs it."""
 
     _event_loop_thread: EventLoopThread
+
+    @property
+    def codecs(self) -> Codecs:
+        """The codecs of arguments, messages and what flows publish."""
 
     def client(self) -> Client:
         """Return the client for the running event loop."""
@@ -343,7 +348,8 @@ class Run:
         PayloadTooLarge, TypeError
             ``data`` is too large, or not a JSON value.
         """
-        message = FlowMessage(self.id, name, to_json(data), step, idempotency_key)
+        encoded = self._app.codecs.encode_value(to_json(data))
+        message = FlowMessage(self.id, name, encoded, step, idempotency_key)
         await self._app.client().flows.send(message)
 
     send = plain(asend)
@@ -373,14 +379,15 @@ class Run:
             The handler does not take these arguments.
         """
         flows = self._app.client().flows
-        encoded = update.arguments(*args, **kwargs)
+        encoded = self._app.codecs.encode_list(update.arguments(*args, **kwargs))
         state = await flows.update(self.id, update.name, encoded, None, new_id(), MAX_WAIT_MS)
         while state.state == "waiting":
             state = await flows.find_update(self.id, str(state.id), MAX_WAIT_MS)
         if state.state == "failed":
             error = msgspec.json.decode(state.error or b"{}")
             raise UpdateFailed(f"{update.name} failed: {error['type']}: {error['message']}", error)
-        answer: R = update.types.convert_result(msgspec.json.decode(state.result or b"null"))
+        result = self._app.codecs.decode_value(msgspec.json.decode(state.result or b"null"))
+        answer: R = update.types.convert_result(result)
         return answer
 
     def update(self, update: UpdateHandler[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -423,7 +430,7 @@ class Run:
         NotFound, Conflict
             The step does not exist, or there is no flow.
         """
-        return await self._app.client().flows.published(self.id, step)
+        return self._app.codecs.decode_value(await self._app.client().flows.published(self.id, step))
 
     published = plain(apublished)
 

@@ -1,7 +1,8 @@
-"""Codecs that compress and encrypt job arguments in the client, and decode them in the worker.
+"""Codecs that compress and encrypt job arguments and what flows record in the client, and decode them in the worker.
 
 The server stores encoded arguments unchanged and never has a key. A job's ``meta`` records how its arguments were
-encoded, so that workers also decode jobs enqueued with another key or without one.
+encoded, so that workers also decode jobs enqueued with another key or without one. What a flow records, receives and
+publishes has no ``meta``: there, the encoded value itself says how.
 
 Spec: ojs-encryption
 """
@@ -18,6 +19,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
+from ojster.core.values import to_json
 from ojster.jobs.names import DEFAULT_QUEUE
 from ojster.jobs.policy_wire import parse_unique_policy
 from ojster.jobs.uniqueness import fingerprint
@@ -273,13 +275,9 @@ class Codecs:
 
         Spec: ojs-encryption 15.3
         """
-        data = args
-        for codec in self._chain:
-            data = codec.encode(data)
-        names = [codec.name for codec in self._chain]
-        told: dict[str, Any] = {ENCODINGS: names}
-        if key_id := next((codec.key_id for codec in self._chain if codec.key_id), None):
-            told[KEY_ID] = key_id
+        told: dict[str, Any] = {ENCODINGS: self._names}
+        if self._key_id:
+            told[KEY_ID] = self._key_id
         if (unique := options.get("unique")) is not None:
             policy = parse_unique_policy(unique)
             queue = options.get("queue", DEFAULT_QUEUE)
@@ -288,12 +286,38 @@ class Codecs:
             )
             kept = {name: unique[name] for name in ("period", "states", "on_conflict") if name in unique}
             options = options | {"unique": kept | {"keys": ["type", "meta"], "meta_keys": [UNIQUE]}}
-        payload = {"ojs_encoded": True, "encoding": "+".join(names), "data": base64.b64encode(data).decode()}
-        return msgspec.json.encode([payload]), meta | told, options
+        return msgspec.json.encode([self._payload(args)]), meta | told, options
+
+    def encode_value(self, value: bytes) -> bytes:
+        """Return the JSON of a value as a flow sends it to the server: encoded if there are codecs."""
+        if not self._chain:
+            return value
+        how = {"key_id": self._key_id} if self._key_id else {}
+        return msgspec.json.encode(self._payload(value) | how)
+
+    def digest(self, digest: str) -> str:
+        """Return a digest of a plain value that says nothing about it to a party without the key.
+
+        The key is named before a colon: digests by different keys cannot be compared.
+        """
+        return f"{self._key_id}:{self._stand_in(digest)}" if self._key_id else digest
 
     def _stand_in(self, digest: str) -> str:
         encryption: Encryption | None = next((codec for codec in self._chain if isinstance(codec, Encryption)), None)
         return encryption.stand_in(digest.encode()) if encryption else digest
+
+    @property
+    def _names(self) -> list[str]:
+        return [codec.name for codec in self._chain]
+
+    @property
+    def _key_id(self) -> str | None:
+        return next((codec.key_id for codec in self._chain if codec.key_id), None)
+
+    def _payload(self, data: bytes) -> dict[str, Any]:
+        for codec in self._chain:
+            data = codec.encode(data)
+        return {"ojs_encoded": True, "encoding": "+".join(self._names), "data": base64.b64encode(data).decode()}
 
     def decode(self, args: list[Any], meta: Mapping[str, Any]) -> list[Any]:
         """Return the original arguments of a job. Arguments that are not encoded are returned unchanged.
@@ -306,12 +330,46 @@ class Codecs:
         names = meta.get(ENCODINGS)
         if not names and not meta.get(_LEGACY_ENCRYPTED):
             return args
-        is_ours = len(args) == 1 and isinstance(args[0], dict) and args[0].get("ojs_encoded") is True
-        if not is_ours or not isinstance(names, list):
+        if len(args) != 1 or not _is_payload(args[0]) or not isinstance(names, list):
             how = ", ".join(map(str, names)) if isinstance(names, list) else "encrypted"
             raise CodecError(f"The arguments were encoded ({how}) in a format that this SDK cannot decode.")
+        decoded = self._decoded(args[0], names, meta.get(KEY_ID))
+        if not isinstance(decoded, list):
+            raise CodecError(f"The decoded arguments must be an array, not {type(decoded).__name__}.")
+        return decoded
+
+    def decode_value(self, value: Any) -> Any:
+        """Return the original value of what a flow has recorded. One that is not encoded is returned unchanged.
+
+        Raises
+        ------
+        CodecError
+            The value cannot be decoded.
+        """
+        if not self._chain or not _is_payload(value):
+            return value
+        return self._decoded(value, str(value.get("encoding")).split("+"), value.get("key_id"))
+
+    def encode_list(self, values: list[Any]) -> list[Any]:
+        """Return arguments as a flow receives them: one encoded value if there are codecs."""
+        return [msgspec.json.decode(self.encode_value(to_json(values)))] if self._chain else values
+
+    def decode_list(self, values: list[Any]) -> list[Any]:
+        """Return the original arguments.
+
+        Raises
+        ------
+        CodecError
+            They cannot be decoded.
+        """
+        if not self._chain or len(values) != 1 or not _is_payload(values[0]):
+            return values
+        decoded: list[Any] = self.decode_value(values[0])
+        return decoded
+
+    def _decoded(self, payload: Mapping[str, Any], names: Sequence[str], key_id: str | None) -> Any:
         try:
-            data = base64.b64decode(args[0]["data"], validate=True)
+            data = base64.b64decode(payload["data"], validate=True)
         except (KeyError, TypeError, ValueError):
             raise CodecError("The encoded arguments need a member 'data' in base64.") from None
         for name in reversed(names):
@@ -320,11 +378,12 @@ class Codecs:
                 raise CodecError(
                     f"This process has no codec {name!r}, which encoded the arguments. Add it to the codecs of App."
                 )
-            data = codec.decode(data, meta.get(KEY_ID))
+            data = codec.decode(data, key_id)
         try:
-            decoded = msgspec.json.decode(data)
+            return msgspec.json.decode(data)
         except msgspec.MsgspecError as error:
             raise CodecError(f"The decoded arguments are not JSON: {error}. Were they altered?") from None
-        if not isinstance(decoded, list):
-            raise CodecError(f"The decoded arguments must be an array, not {type(decoded).__name__}.")
-        return decoded
+
+
+def _is_payload(value: Any) -> bool:
+    return isinstance(value, dict) and value.get("ojs_encoded") is True

@@ -22,6 +22,7 @@ from ojster.core.references import may_hold_references
 from ojster.core.values import Seconds, to_json, to_millis, to_seconds
 from ojster.files.file import may_refer
 from ojster.handlers.arguments import HandlerTypes, from_json
+from ojster.handlers.codec import Codecs
 from ojster.handlers.compensation import Compensation
 from ojster.handlers.context import JobContext
 from ojster.handlers.flow_check import warn_of
@@ -178,13 +179,15 @@ class Flow(Patches):
         """
         if self._execution.is_closed:
             return self._execution.never()
-        step = what.s(*args, **kwargs) if isinstance(what, JobType) else what.whole
+        step = what.with_data(args, kwargs) if isinstance(what, JobType) else what.whole
         wire = step.wire
         name = what.type if isinstance(what, JobType) else str(wire.get("id") or wire.get("name") or wire.get("type"))
         key = self._execution.key_of(name, self._key)
         added = Raw(to_json({**wire, "allow_failure": True, "display_name": key}))
-        asked = [what.type, wire.get("args")] if isinstance(what, JobType) else without_options(wire)
-        return self._run(what, self._record(key, "run", name, input_digest(asked), added))
+        asked: Any = (
+            [what.type, Raw(what.encoded_args(args, kwargs))] if isinstance(what, JobType) else without_options(wire)
+        )
+        return self._run(what, self._record(key, "run", name, self._digest(asked), added))
 
     async def map(self, what: JobType[..., R], items: Iterable[Any], /) -> list[R]:
         """Run a job for each item, and return the results in the order of the items.
@@ -266,7 +269,7 @@ class Flow(Patches):
         if self._execution.is_closed:
             return self._execution.never()
         key = self._execution.key_of(name, self._key)
-        record = self._record(key, "step", name, input_digest([args, kwargs]))
+        record = self._record(key, "step", name, self._digest([args, kwargs]))
         types = _result_types(name, function)
         types.resolve()
         return self._step(record, types, partial(self._call, function, args, kwargs))
@@ -276,7 +279,7 @@ class Flow(Patches):
             result = await self._execution.ask(record, call)
         except RecordFailed as failed:
             raise step_error(record.name, failed.error) from None
-        return types.convert_result(msgspec.json.decode(result))
+        return types.convert_result(self._decoded(result))
 
     async def _call(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         if inspect.iscoroutinefunction(function):
@@ -377,7 +380,9 @@ class Flow(Patches):
         limit = nullcontext() if timeout is None else asyncio.timeout(to_seconds(timeout))
         async with limit:
             result = await self._execution.ask(record)
-        data = msgspec.json.decode(result)
+        data = self._decoded(result)
+        if record.kind == "receive_many":
+            data = [self._execution.codecs.decode_value(message) for message in data]
         if type is None:
             return data
         try:
@@ -409,7 +414,7 @@ class Flow(Patches):
         TypeError, ValueError
             It is no JSON value, or too large.
         """
-        encoded = to_json(value)
+        encoded = self._execution.codecs.encode_value(to_json(value))
         if len(encoded) > MAX_MESSAGE_BYTES:
             raise ValueError(f"It takes {len(encoded)} bytes; at most {MAX_MESSAGE_BYTES} can be published.")
         now = self._execution.loop.now
@@ -435,6 +440,13 @@ class Flow(Patches):
     def _record(self, key: str, kind: Any, name: str, input: str | None, step: Raw | UnsetType = UNSET) -> NewRecord:
         return NewRecord(key, kind, name, self._execution.loop.now, input, step=step)
 
+    def _digest(self, value: Any) -> str | None:
+        digest = input_digest(value)
+        return None if digest is None else self._execution.codecs.digest(digest)
+
+    def _decoded(self, result: Raw) -> Any:
+        return self._execution.codecs.decode_value(msgspec.json.decode(result))
+
     async def _restored(self, result: Raw) -> Any:
         """Return a result; one that is kept as a file is read in a step, because the function cannot do it itself."""
         value = msgspec.json.decode(result)
@@ -459,6 +471,7 @@ class _FlowLog(logging.LoggerAdapter[logging.Logger]):
 async def run_flow(
     function: Callable[Concatenate[Flow, P], Awaitable[R]],
     beside: Iterable[Callable[[Flow, FlowExecution], Coroutine[Any, Any, None]]],
+    codecs: Codecs,
     context: JobContext,
     *args: P.args,
     **kwargs: P.kwargs,
@@ -469,7 +482,7 @@ async def run_flow(
         records = await context.client.flows.records(context.job.id)
     except OjsterError as error:
         raise run_again(context.job, error) from error
-    execution = FlowExecution(context, records)
+    execution = FlowExecution(context, records, codecs)
     flow = Flow(execution)
     call: Any = function(flow, *args, **kwargs)
     result: R = await execution.run(call, *(listens(flow, execution) for listens in beside))

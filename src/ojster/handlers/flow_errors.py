@@ -41,6 +41,8 @@ class FlowChanged(Discard):
 def change_of(known: FlowRecord, asked: NewRecord) -> FlowChanged | None:
     """Return the error of a function that asks for something else than what is recorded under its key, if it does."""
     is_other = known.input is not None and asked.input is not None and known.input != asked.input
+    if is_other and _key_id(known) != _key_id(asked):  # digests with different keys say nothing about each other
+        is_other = False
     if (known.kind, known.name) == (asked.kind, asked.name) and not is_other:
         return None
     how = " with other arguments" if is_other and known.name == asked.name else ""
@@ -49,6 +51,10 @@ def change_of(known: FlowRecord, asked: NewRecord) -> FlowChanged | None:
         f"{asked.kind} {asked.name!r}{how}. Give the new one a key of its own (flow.keyed), or restore the order; then "
         "retry the workflow."
     )
+
+
+def _key_id(record: FlowRecord | NewRecord) -> str:
+    return (record.input or "").rpartition(":")[0]
 
 
 class StepFailed(Exception):

@@ -18,6 +18,7 @@ from msgspec import UNSET, Raw, UnsetType
 
 from ojster.core.errors import InvalidRequest, OjsterError, PayloadTooLarge
 from ojster.core.values import to_json
+from ojster.handlers.codec import Codecs
 from ojster.handlers.context import JobContext
 from ojster.handlers.flow_errors import FlowChanged, RecordFailed, change_of, described, run_again
 from ojster.handlers.flow_keys import FlowKeys
@@ -27,16 +28,7 @@ from ojster.handlers.flow_saying import as_record, clock, counts, is_given_up, s
 from ojster.handlers.flow_threads import StepThreads
 from ojster.handlers.outcomes import Reported
 from ojster.handlers.raised import Raised, value_of
-from ojster.workflows.flow import (
-    BEGIN,
-    CANCELLATION,
-    TOLD,
-    FlowRecord,
-    FlowRecords,
-    NewRecord,
-    Seen,
-    Turn,
-)
+from ojster.workflows.flow import BEGIN, CANCELLATION, TOLD, FlowRecord, FlowRecords, NewRecord, Seen, Turn
 
 T = TypeVar("T")
 
@@ -53,12 +45,15 @@ class FlowExecution:
     ----------
     context:
         The job that runs it.
-    given:
+    records:
         The records of the flow.
+    codecs:
+        Encode what the flow records; none by default.
     """
 
-    def __init__(self, context: JobContext, records: FlowRecords) -> None:
+    def __init__(self, context: JobContext, records: FlowRecords, codecs: Codecs | None = None) -> None:
         self.context = context
+        self.codecs = codecs or Codecs(())
         self.workflow_id = records.workflow_id
         self.seed = f"{records.workflow_id} {records.flow}"
         self._version = records.version
@@ -279,7 +274,7 @@ class FlowExecution:
         result: Raw | UnsetType = UNSET
         error: Raw | UnsetType = UNSET
         try:
-            result = Raw(small_enough(record.name, to_json(await step())))
+            result = Raw(small_enough(record.name, self.codecs.encode_value(to_json(await step()))))
         except BaseException as raised:  # also one that is no Exception: it ends the step, and not the worker
             if record.key not in self._steps or self.is_closed:  # nobody waits for it any more
                 return

@@ -22,8 +22,9 @@ class ExportedFlow(msgspec.Struct, frozen=True, kw_only=True):
     ----------
     workflow_id, flow:
         The workflow, and the number of the flow in it.
-    job_id, type, args, state:
-        The job that runs the function: its id, its type, which is the name of the flow, its arguments and its state.
+    job_id, type, args, meta, state:
+        The job that runs the function: its id, its type, which is the name of the flow, its arguments, which codecs may
+        have encoded, its metadata and its state.
     exported_at:
         The time of the server, in microseconds since the epoch.
     records:
@@ -38,6 +39,7 @@ class ExportedFlow(msgspec.Struct, frozen=True, kw_only=True):
     state: str
     exported_at: int
     records: list[FlowRecord]
+    meta: dict[str, Any] = {}
 
     @property
     def has_ended(self) -> bool:
@@ -77,6 +79,7 @@ async def export_flow(client: Client, workflow_id: str, step: str | None = None)
         job_id=job.id,
         type=job.type,
         args=await restore(client, job.args, job.id),
+        meta=job.meta,
         state=job.state if job.state in FINISHED else "running",
         exported_at=records.now,
         records=[await _whole(client, record, job.id) for record in records.records],

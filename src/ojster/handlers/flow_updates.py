@@ -96,7 +96,7 @@ async def listen(update: UpdateHandler[..., Any], flow: Flow, execution: FlowExe
         name = message_of(update.name)
         key = key_of_update(name, number)
         asked = NewRecord(key, "receive", name, execution.loop.now)
-        args = msgspec.json.decode(await execution.ask(asked))
+        args = execution.codecs.decode_list(msgspec.json.decode(await execution.ask(asked)))
         answering: Any = _answer(update, flow, execution, key, args)
         answering.__qualname__ = update.name  # by which keys are made of what the handler asks for
         execution.loop.create_task(answering)
@@ -109,7 +109,8 @@ async def _answer(
     error: Raw | UnsetType = UNSET
     call: Any = update.function
     try:
-        result = Raw(_small_enough(to_json(await call(flow, *update.types.convert(args)))))
+        answer = to_json(await call(flow, *update.types.convert(args)))
+        result = Raw(_small_enough(execution.codecs.encode_value(answer)))
     except BaseException as raised:
         task = asyncio.current_task()
         is_stopped = task is not None and task.cancelling() > 0  # the function of the flow has ended

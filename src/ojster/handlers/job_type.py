@@ -26,6 +26,7 @@ import msgspec
 
 from ojster.agents import attributes
 from ojster.core.json_objects import Members
+from ojster.core.references import may_hold_references
 from ojster.core.values import to_json
 from ojster.fleet import ml_resources
 from ojster.handlers import tracing
@@ -282,11 +283,24 @@ class JobType(Generic[P, R]):
         Raises
         ------
         TypeError
-            The function does not take these arguments; they are not JSON-serializable; or the application has codecs:
-            the server inserts results into the arguments of steps, so these cannot be encoded.
+            The function does not take these arguments; they are not JSON-serializable; or they contain a reference, and
+            the application has codecs: the server cannot resolve what is encoded.
         """
-        if self.app.codecs:
-            raise TypeError(f"{self.type}: the arguments of steps cannot be encoded; use an App without codecs.")
+        if self.app.codecs and may_hold_references(self.encoded_args(args, kwargs)):
+            raise TypeError(
+                f"{self.type}: the server cannot resolve a reference in arguments that codecs encode. Read the result "
+                "in the handler (JobContext.parent_results), or use an App without codecs."
+            )
+        return self.with_data(args, kwargs)
+
+    def with_data(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Step:
+        """Return a workflow step with these arguments, for a server that takes them as they are.
+
+        Returns
+        -------
+        Step
+            The step.
+        """
         request = self.request(args, kwargs)
         return Step({name: value for name, value in request.items() if bytes(value) != b"{}"} | {"type": self.type})
 
@@ -391,12 +405,7 @@ class JobType(Generic[P, R]):
         TypeError
             The function does not take these arguments, or they are not what its annotations say.
         """
-        args = self._arguments.arguments(args, kwargs)
-        try:
-            encoded = to_json(list(args))
-        except TypeError as error:
-            raise self._not_json(args, error) from None
-        self.types.check(encoded, len(args))
+        encoded = self.encoded_args(args, kwargs)
         meta = self._meta_json
         if carried:
             meta = msgspec.Raw(_encode({**carried, **(self.options.meta or {})}))
@@ -409,6 +418,27 @@ class JobType(Generic[P, R]):
             "options": self._options_json,
             **self._sibling_members,
         }
+
+    def encoded_args(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
+        """Return arguments of the handler as JSON, before codecs.
+
+        Returns
+        -------
+        bytes
+            A JSON array.
+
+        Raises
+        ------
+        TypeError
+            The function does not take these arguments, or they are not what its annotations say.
+        """
+        args = self._arguments.arguments(args, kwargs)
+        try:
+            encoded = to_json(list(args))
+        except TypeError as error:
+            raise self._not_json(args, error) from None
+        self.types.check(encoded, len(args))
+        return encoded
 
     def _encoded(self, args: bytes, plain_meta: msgspec.Raw) -> Members:
         meta, options = msgspec.json.decode(plain_meta), msgspec.json.decode(self._options_json)

@@ -15,6 +15,7 @@ from msgspec import Raw
 from ojster.api.flows import FlowType
 from ojster.core.job import Job
 from ojster.core.values import to_json
+from ojster.handlers.codec import Codecs
 from ojster.handlers.flow import Flow
 from ojster.handlers.flow_errors import FlowChanged
 from ojster.handlers.flow_execution import FlowExecution
@@ -83,7 +84,7 @@ async def _replay(flow: FlowType[..., Any], exported: ExportedFlow) -> Any:
     if exported.type != flow.type:
         raise ValueError(f"The file has a run of the flow {exported.type!r}, not of {flow.type!r}. Replay that one.")
     server = _Recording(exported)
-    execution = _Replay(_context(exported, server), server)
+    execution = _Replay(_context(exported, server), server, flow.app.codecs)
     threads = Threads(1)
     use_threads(threads)
     try:
@@ -93,7 +94,8 @@ async def _replay(flow: FlowType[..., Any], exported: ExportedFlow) -> Any:
                 needs = await stack.enter_async_context(provided(flow.needs, execution.context.job))
             function: Any = flow.function.__wrapped__  # type: ignore[attr-defined]
             view = Flow(execution)
-            call = function(view, *flow.types.convert(exported.args), **needs)
+            args = flow.app.codecs.decode(exported.args, exported.meta)
+            call = function(view, *flow.types.convert(args), **needs)
             result = await execution.run(call, *(listen(update, view, execution) for update in flow._updates.values()))
     except _RecordsEnd:
         return None
@@ -160,8 +162,8 @@ _SHOWN: Final = 10
 class _Replay(FlowExecution):
     """A run of a function that does nothing: local steps do not run, and time stands still."""
 
-    def __init__(self, context: FakeContext, server: _Recording) -> None:
-        super().__init__(context, server.exported.known)
+    def __init__(self, context: FakeContext, server: _Recording, codecs: Codecs) -> None:
+        super().__init__(context, server.exported.known, codecs)
         self._server = server
 
     @property

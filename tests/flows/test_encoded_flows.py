@@ -1,0 +1,146 @@
+"""Flows of an application with codecs: the server keeps nothing of theirs in clear but results of jobs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from ojster import App, Encryption, Flow, Gzip, UpdateFailed, Worker, chain, param, result_of
+from ojster.handlers.flow_export import export_flow
+from ojster.testing import JobTester, areplay
+from tests.waiting import PATIENCE
+from tests.worker.test_worker import working
+
+pytestmark = pytest.mark.anyio
+
+OLD, NEW = b"o" * 32, b"n" * 32
+SECRETS = ("4111 1111", "Ada Lovelace", "golden rank", "oolong tea", "too dear", "by the window")
+
+
+def application(url: str, *codecs: Any) -> tuple[App, Any, Any]:
+    app = App(url, codecs=codecs)
+
+    @app.job("charge", retry=1)
+    async def charge(card: str, total: int) -> int:
+        assert card == "4111 1111"
+        return total
+
+    @app.flow("order")
+    async def order(flow: Flow, name: str, card: str) -> int:
+        flow.state = name
+        flow.publish({"of": name})
+        assert await flow.step("rank", lambda who: {"rank": "golden rank", "of": who}, name) == {
+            "rank": "golden rank",
+            "of": name,
+        }
+        first = await flow.receive("wish", str)
+        more = await flow.receive_many("seat", str)
+        assert (first, more) == ("too dear", ["by the window", "by the window"])
+        return await flow.run(charge, card, 42)
+
+    @order.update
+    async def put(flow: Flow, item: str) -> str:
+        if item == "":
+            raise ValueError("no name")
+        return f"{item} for {flow.state}"
+
+    return app, order, put
+
+
+async def use(app: App, order: Any, put: Any) -> Any:
+    run = await order.astart("Ada Lovelace", "4111 1111")
+    async with working(app):
+        assert await run.aupdate(put, "oolong tea") == "oolong tea for Ada Lovelace"
+        with pytest.raises(UpdateFailed, match="no name"):
+            await run.aupdate(put, "")
+        await run.asend("seat", "by the window")
+        await run.asend("seat", "by the window")
+        await run.asend("wish", "too dear")
+        assert await run.aresult(PATIENCE) == 42
+        assert await run.apublished() == {"of": "Ada Lovelace"}
+    return run
+
+
+async def test_a_flow_with_codecs_does_what_it_does_without(shared_url: str) -> None:
+    app, order, put = application(shared_url, Gzip(), Encryption({"k": NEW}))
+    try:
+        run = await use(app, order, put)
+        exported = await export_flow(app.client(), run.id)
+        assert {record.input.partition(":")[0] for record in exported.records if record.input} == {"k"}
+    finally:
+        await app.aclose()
+
+
+async def test_the_file_of_the_database_has_nothing_in_clear_but_results_of_jobs(tmp_path: Path) -> None:
+    plain, order, put = application(f"sqlite:///{tmp_path}/plain.db")
+    coded, coded_order, coded_put = application(f"sqlite:///{tmp_path}/coded.db", Encryption({"k": NEW}))
+    try:
+        await use(plain, order, put)
+        await use(coded, coded_order, coded_put)
+    finally:
+        await plain.aclose()
+        await coded.aclose()
+    stored = {name: b"".join(file.read_bytes() for file in tmp_path.glob(f"{name}.db*")) for name in ("plain", "coded")}
+    for secret in SECRETS:
+        assert secret.encode() in stored["plain"], "it is looked for where it would be"
+        assert secret.encode() not in stored["coded"], secret
+
+
+async def test_a_flow_goes_on_when_the_key_has_been_exchanged(shared_url: str) -> None:
+    before, order, _ = application(shared_url, Encryption({"old": OLD}))
+    after, _, after_put = application(shared_url, Encryption({"old": OLD, "new": NEW}))
+    try:
+        run = await order.astart("Ada Lovelace", "4111 1111")
+        await Worker(before).run(until_empty=True)
+        again = await after.afind_workflow(run.id)
+        async with working(after):
+            assert await again.aupdate(after_put, "oolong tea") == "oolong tea for Ada Lovelace"
+            for name, data in (("seat", "by the window"), ("seat", "by the window"), ("wish", "too dear")):
+                await again.asend(name, data)
+            assert await again.aresult(PATIENCE) == 42
+    finally:
+        await before.aclose()
+        await after.aclose()
+
+
+async def test_a_run_with_codecs_is_replayed(tmp_path: Path) -> None:
+    app, order, put = application(f"sqlite:///{tmp_path}/jobs.db", Gzip(), Encryption({"k": NEW}))
+    try:
+        run = await use(app, order, put)
+        file = tmp_path / "run.json"
+        file.write_bytes(msgspec.json.encode(await export_flow(app.client(), run.id)))
+        assert await areplay(order, file) == 42
+    finally:
+        await app.aclose()
+
+
+def test_steps_with_data_are_encoded_and_steps_with_references_are_refused() -> None:
+    app = App(codecs=[Encryption({"k": NEW})])
+    seen = []
+
+    @app.job
+    def keep(*args: Any) -> None:
+        seen.append(args)
+
+    @app.flow("keeping")
+    async def keeping(flow: Flow, value: Any) -> None:
+        await flow.run(keep, value)
+
+    with JobTester(app) as jobs:
+        run = app.start(chain(keep.s("first"), keeping.s("second"), keep.s({"ref": 3})))
+        reference = keeping.start({"$ref": "steps.a.result"})
+        jobs.finish(run)
+        jobs.finish(reference)
+        assert [value for (value,) in seen if value != {"$ref": "steps.a.result"}] == ["first", "second", {"ref": 3}]
+        assert ({"$ref": "steps.a.result"},) in seen
+        stored = [job.args for job in jobs.all(keep)]
+        assert len(stored) == 4
+        assert all(args[0]["encoding"] == "binary/encrypted" for args in stored)
+    for step in (keep, keeping):
+        with pytest.raises(TypeError, match="cannot resolve a reference"):
+            step.s(result_of("a"))
+        with pytest.raises(TypeError, match="cannot resolve a reference"):
+            step.s(param("order"))
