@@ -397,6 +397,7 @@ def test_the_page_about_frameworks(folder: Path, monkeypatch: pytest.MonkeyPatch
     names = page.run("INSTALLED_APPS")
     assert "ojster.django" in names.INSTALLED_APPS
     page.code("from django.test import TestCase")  # it runs with the tests of the example
+    page.code("from pydantic_ai import Agent")  # it needs a key; patterns.md has one that runs
 
     class Base(DeclarativeBase): ...
 

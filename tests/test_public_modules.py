@@ -43,6 +43,8 @@ def test_a_public_module_can_be_imported(module: str) -> None:
 ASYNCHRONOUS_ALONE = {
     "ojster.handlers.agent.AgentTask": "for asynchronous handlers, which call language models",
     "ojster.handlers.compensation.Compensation": "a part of the function of a flow",
+    "ojster.pydantic_ai.FlowBackend": "agents call it",
+    "ojster.pydantic_ai.FlowDurability": "agents call it",
     "ojster.handlers.flow.Flow": "the function of a flow is a coroutine function",
     "ojster.sandbox.sandbox.Sandbox": "workers run code in it",
     "ojster.server.application.Application": "an ASGI application",

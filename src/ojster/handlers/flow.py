@@ -483,7 +483,7 @@ async def run_flow(
     except OjsterError as error:
         raise run_again(context.job, error) from error
     execution = FlowExecution(context, records, codecs)
-    flow = Flow(execution)
+    flow = execution.loop.flow = Flow(execution)
     call: Any = function(flow, *args, **kwargs)
     result: R = await execution.run(call, *(listens(flow, execution) for listens in beside))
     return result

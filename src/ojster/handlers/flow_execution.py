@@ -183,6 +183,7 @@ class FlowExecution:
         else:
             self.is_replaying = False
         future = self._waiting[key] = self.loop.create_future()
+        self.loop.unwind(future)
         if known is not None and known.ended_at is not None:
             self._make_due(known)
         elif known is None and step is not None:

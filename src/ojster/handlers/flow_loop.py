@@ -12,14 +12,23 @@ import logging
 import sys
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
-from contextvars import Context
+from concurrent.futures import Executor
+from contextvars import Context, ContextVar, copy_context
+from math import inf
 from typing import Any, Final, NoReturn, TypeVar, TypeVarTuple
+from weakref import WeakKeyDictionary, WeakSet
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 log = logging.getLogger(__name__)
 
+
+_UNWINDING_CALLS: Final = 10_000
+"""How many calls an abandoned flow may make until what unwinds has ended."""
+
+UNWINDS: Final[ContextVar[bool]] = ContextVar("unwinds", default=False)
+"""Whether code must not be closed where it is: it is a library's, with task groups that must wait for their tasks."""
 
 _TRIES: Final = 10
 """How often a coroutine of an abandoned flow is closed: each ``finally`` that awaits needs one more."""
@@ -44,6 +53,10 @@ class NotInFlow(RuntimeError):
         super().__init__(f"{what} is not possible in the function of a flow. Do it in a step: await flow.step(…).")
 
 
+class FlowLeft(BaseException):
+    """The flow has left its worker. What unwinds gets it from what it awaits."""
+
+
 class Never:
     """What never ends."""
 
@@ -51,6 +64,10 @@ class Never:
         """Wait for ever."""
         while True:
             yield
+
+
+class CallsAtOnce(Executor):
+    """An executor that calls functions at once in the function of a flow."""
 
 
 class FlowLoop(asyncio.AbstractEventLoop):
@@ -69,6 +86,8 @@ class FlowLoop(asyncio.AbstractEventLoop):
         Its time, in microseconds since the epoch.
     tasks:
         The tasks that have not ended.
+    flow:
+        The flow whose function runs in it.
     """
 
     def __init__(self, began_at: int, on_task: Callable[[asyncio.Task[Any], asyncio.Task[Any] | None], None]) -> None:
@@ -78,17 +97,21 @@ class FlowLoop(asyncio.AbstractEventLoop):
         self._ready: deque[asyncio.Handle] = deque()
         self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
         self._timer_number = 0
+        self._contexts: WeakKeyDictionary[asyncio.Task[Any], Context] = WeakKeyDictionary()
+        self._unwound: WeakSet[asyncio.Future[Any]] = WeakSet()
+        self.flow: Any = None
         self._is_closed = False
 
     # Its owner
 
-    def run_ready(self) -> None:
-        """Run until every task waits."""
+    def run_ready(self, calls: float = inf) -> None:
+        """Run until every task waits, or the loop has made so many calls."""
         around, hooks = asyncio._get_running_loop(), sys.get_asyncgen_hooks()
         asyncio._set_running_loop(self)
         sys.set_asyncgen_hooks(None, None)  # else the loop around would close the generators of this one
         try:
-            while self._ready:
+            while self._ready and calls > 0:
+                calls -= 1
                 handle = self._ready.popleft()
                 if not handle.cancelled():
                     handle._run()
@@ -112,16 +135,28 @@ class FlowLoop(asyncio.AbstractEventLoop):
     def abandon(self) -> None:
         """End without running anything: the coroutines are closed where they are."""
         self._is_closed = True
+        for _, _, timer in self._timers:
+            if timer._args and isinstance(timer._args[0], asyncio.Future):  # ``asyncio.sleep``
+                timer._context.run(self.unwind, timer._args[0])  # type: ignore[attr-defined]
+        for future in self._unwound:
+            if not future.done():
+                future.set_exception(FlowLeft())
+        if self._unwound:
+            self.run_ready(_UNWINDING_CALLS)
         self._ready.clear()
+        around, hooks = asyncio._get_running_loop(), sys.get_asyncgen_hooks()
+        asyncio._set_running_loop(self)
+        sys.set_asyncgen_hooks(None, None)
         for task in list(self.tasks):
             task._log_destroy_pending = False  # type: ignore[attr-defined]
-            coroutine: Any = task.get_coro()
-            for _ in range(_TRIES):
-                try:
-                    coroutine.close()
-                    break
-                except BaseException as error:  # a ``finally`` of the function awaits, or it catches everything
-                    log.debug("a task of a flow does not end at once: %r", error)
+            # What its context managers leave, they have entered in this task and in its context.
+            asyncio.tasks._enter_task(self, task)
+            try:
+                self._contexts[task].run(_close, task.get_coro())
+            finally:
+                asyncio.tasks._leave_task(self, task)
+        sys.set_asyncgen_hooks(*hooks)
+        asyncio._set_running_loop(around)
 
     # What tasks need
 
@@ -159,6 +194,11 @@ class FlowLoop(asyncio.AbstractEventLoop):
         """Return a future of this loop."""
         return asyncio.Future(loop=self)
 
+    def unwind(self, future: asyncio.Future[Any]) -> None:
+        """Let a future end with ``FlowLeft`` when the flow leaves, if what awaits it unwinds."""
+        if UNWINDS.get():
+            self._unwound.add(future)
+
     def create_task(
         self,
         coro: Generator[Any, None, T] | Coroutine[Any, Any, T],
@@ -168,11 +208,24 @@ class FlowLoop(asyncio.AbstractEventLoop):
     ) -> asyncio.Task[T]:
         """Return a task of this loop."""
         creator = asyncio.current_task(self) if asyncio._get_running_loop() is self else None
+        context = copy_context() if context is None else context
         task: asyncio.Task[T] = asyncio.Task(coro, loop=self, name=None if name is None else str(name), context=context)
+        self._contexts[task] = context
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
         self._on_task(task, creator)
         return task
+
+    def run_in_executor(self, executor: Executor | None, function: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
+        """Call a function, if the executor does it at once: the end of a thread is no event of the flow."""
+        if not isinstance(executor, CallsAtOnce):
+            raise NotInFlow("asyncio.to_thread, or loop.run_in_executor,")
+        future: asyncio.Future[T] = asyncio.Future(loop=self)
+        try:
+            future.set_result(function(*args))
+        except Exception as error:
+            future.set_exception(error)
+        return future
 
     def get_task_factory(self) -> None:
         """Return ``None``: tasks are those of asyncio."""
@@ -191,7 +244,17 @@ class FlowLoop(asyncio.AbstractEventLoop):
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         """Log what went wrong in a task that nobody awaits."""
-        log.error("in a flow: %s", context.get("message"), exc_info=context.get("exception"))
+        if not self._is_closed:
+            log.error("in a flow: %s", context.get("message"), exc_info=context.get("exception"))
+
+
+def _close(coroutine: Any) -> None:
+    for _ in range(_TRIES):
+        try:
+            coroutine.close()
+            break
+        except BaseException as error:  # a ``finally`` of the function awaits, or it catches everything
+            log.debug("a task of a flow does not end at once: %r", error)
 
 
 def _refuse(name: str) -> Callable[..., NoReturn]:
@@ -203,7 +266,6 @@ def _refuse(name: str) -> Callable[..., NoReturn]:
 
 
 _REFUSED: Final = {
-    "run_in_executor": "asyncio.to_thread, or loop.run_in_executor,",
     "call_soon_threadsafe": "A call from another thread",
     "create_connection": "A connection",
     "create_server": "A server",

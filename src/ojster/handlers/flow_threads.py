@@ -12,6 +12,7 @@ from functools import cache, partial
 from typing import Any, Final, TypeVar
 
 from ojster.handlers.context import JobContext
+from ojster.handlers.flow_loop import CallsAtOnce
 from ojster.handlers.provision import calling_thread, threads_for
 from ojster.handlers.raised import Raised, caught, value_of
 
@@ -24,6 +25,14 @@ MAX_THREADS: Final = 64
 @cache
 def _threads() -> Executor:
     return threads_for(MAX_THREADS, "ojster-step")
+
+
+class StepExecutor(CallsAtOnce):
+    """For libraries that call plain functions in threads: at once in the function of a flow, elsewhere in a thread."""
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> concurrent.futures.Future[T]:
+        """Call a function in a thread of local steps."""
+        return (calling_thread.get(None) or _threads()).submit(fn, *args, **kwargs)
 
 
 class StepThreads:

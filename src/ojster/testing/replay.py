@@ -93,7 +93,7 @@ async def _replay(flow: FlowType[..., Any], exported: ExportedFlow) -> Any:
             if flow.needs is not None:
                 needs = await stack.enter_async_context(provided(flow.needs, execution.context.job))
             function: Any = flow.function.__wrapped__  # type: ignore[attr-defined]
-            view = Flow(execution)
+            view = execution.loop.flow = Flow(execution)
             args = flow.app.codecs.decode(exported.args, exported.meta)
             call = function(view, *flow.types.convert(args), **needs)
             result = await execution.run(call, *(listen(update, view, execution) for update in flow._updates.values()))
