@@ -437,11 +437,13 @@ class Drip:
         self.sent = 0
         self.request = b""
         self.ended = asyncio.Event()
+        self.ended.set()
 
     async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.request = await reader.readuntil(b"\r\n\r\n")
-        writer.write(self.head)
-        with contextlib.suppress(ConnectionError):
+        self.ended.clear()
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):  # the caller has gone
+            self.request = await reader.readuntil(b"\r\n\r\n")
+            writer.write(self.head)
             while not writer.is_closing() and self.sent < 50_000_000:
                 writer.write(self.piece)
                 self.sent += len(self.piece)
