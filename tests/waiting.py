@@ -7,6 +7,9 @@ from collections.abc import Callable
 from typing import Final
 
 import httpx
+import pytest
+
+from ojster.client.client import HttpClient
 
 PATIENCE: Final = 50.0
 """How long a test waits for what must happen, in seconds, on the slowest and busiest machine."""
@@ -21,6 +24,12 @@ def until(condition: Callable[[], object], complaint: Callable[[], str] = lambda
     while not condition():
         assert time.monotonic() < deadline, complaint()
         time.sleep(0.02)
+
+
+def never_retry(patch: pytest.MonkeyPatch) -> None:
+    """Let calls to a server that is away fail at once, not after the ten seconds of all clients."""
+    defaults = HttpClient.__init__.__kwdefaults__ or {}
+    patch.setattr(HttpClient.__init__, "__kwdefaults__", defaults | {"patience": 0.0})
 
 
 def answers(url: str) -> bool:

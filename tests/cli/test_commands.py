@@ -29,7 +29,7 @@ from ojster.storage.postgres.shape import actual_shape, intended_shape
 from ojster.storage.postgres.url import parse_postgres_url
 from tests import forked
 from tests.postgres import free_port
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, never_retry
 
 PROCESSES = {"demo", "dev", "serve", "worker"}
 """Commands that need a process of their own: they handle signals and import the user's modules."""
@@ -160,6 +160,13 @@ def test_commands_do_not_create_a_missing_database(nowhere: Ojster) -> None:
         assert "no database file" in ojster(*command.split(), expect=5)
     ojster("doctor", expect=1)
     assert not list(ojster.folder.iterdir())
+
+
+def test_a_command_names_the_server_that_it_cannot_reach(nowhere: Ojster, monkeypatch: pytest.MonkeyPatch) -> None:
+    never_retry(monkeypatch)
+    said = " ".join(nowhere("jobs", "list", "--url", "http://127.0.0.1:1", expect=5).split())
+    assert "http://127.0.0.1:1 cannot be reached" in said
+    assert "ojster serve" in said
 
 
 def test_errors_are_json_with_the_json_option(nowhere: Ojster) -> None:
@@ -433,13 +440,15 @@ def test_doctor_finds_what_was_lost_or_changed_of_a_schema(tmp_path: Path, postg
 
 def test_the_demo_ends_well(nowhere: Ojster) -> None:
     ojster = nowhere
-    shown = ojster("demo", "--keep", "kept.db")
+    environment = {"PATH": "/usr/bin:/bin", "HOME": str(ojster.folder)}
+    code, summary, shown = ojster.run_process(["demo", "--keep", "kept.db", "--json"], environment)
+    assert (code, json.loads(summary)["ok"]) == (0, True), shown
+    assert "Traceback" not in shown
     assert "All as expected." in shown
     assert "retryable" in shown
     assert "discarded" in shown
     assert (ojster.folder / "kept.db").exists()
     ojster("demo", "--keep", "kept.db", expect=2)
-    assert ojster.json("demo")["ok"] is True
 
 
 @pytest.mark.slow

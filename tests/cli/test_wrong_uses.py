@@ -68,7 +68,6 @@ def newcomer(tmp_path: Path) -> Newcomer:
     [
         (("jobs", "list", "--url", "sqlit:///x.db"), 1, ("sqlit:///x.db", "neither a database", "sqlite:///")),
         (("jobs", "list", "--url", "sqlite:///no/x.db"), 5, ("no database file", "no/x.db", "Check --url")),
-        (("jobs", "list", "--url", "http://127.0.0.1:1"), 5, ("127.0.0.1:1", "cannot be reached", "ojster serve")),
         (("worker",), 2, ("APP is missing", "ojster worker shop.jobs:app")),
         (("worker", "sop:app"), 1, ("No module 'sop'", "Check the name")),
         (("worker", "shop:ap"), 1, ("'shop' has no App named 'ap'", "It has app.")),

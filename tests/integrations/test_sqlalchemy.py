@@ -14,6 +14,7 @@ from ojster import App
 from ojster.core.errors import BackendUnavailable, Unauthenticated
 from ojster.sqlalchemy import Outbox, enqueue_after_commit
 from ojster.testing import JobTester
+from tests.waiting import never_retry
 
 metadata = sqlalchemy.MetaData()
 app = App("http://127.0.0.1:1")  # nobody listens there
@@ -102,8 +103,9 @@ def test_wrong_arguments_are_refused_before_anything_is_written(engine: sqlalche
 
 
 def test_the_outbox_keeps_jobs_until_the_server_has_them(
-    engine: sqlalchemy.Engine, caplog: pytest.LogCaptureFixture
+    engine: sqlalchemy.Engine, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    never_retry(monkeypatch)
     with engine.begin() as connection:
         ids = [outbox.add(connection, ship, number) for number in range(5)]
     with engine.connect() as connection:
