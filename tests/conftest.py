@@ -36,6 +36,7 @@ from ojster.storage.open import open_database
 from ojster.storage.postgres.url import parse_postgres_url
 from tests.answers import check_all_answers
 from tests.faithful.spec_answers import RECORDS, SpecAnswers, spec_answers
+from tests.kept_connections import kept_connections
 from tests.postgres import PostgresServer
 from tests.waiting import PATIENCE
 
@@ -199,11 +200,12 @@ def url_of_schema(name: str) -> str:
 
 
 @pytest.fixture(scope="session")
-def postgres_tables(worker_id: str) -> str:
+def postgres_tables(worker_id: str) -> Iterator[str]:
     """The URL of a PostgreSQL schema with all tables, one per test process."""
     url = url_of_schema(f"tests_{worker_id}")
     open_database(url, migrate=True).close()
-    return url
+    with kept_connections(parse_postgres_url(url)):
+        yield url
 
 
 @pytest.fixture
