@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from ojster.core.errors import InvalidRequest, OjsterError, PayloadTooLarge
+from ojster.core.errors import Forbidden, InvalidRequest, OjsterError, PayloadTooLarge
 from ojster.core.values import to_json
 from ojster.handlers.codec import Codecs
 from ojster.handlers.context import JobContext
@@ -464,7 +464,7 @@ class FlowExecution:
         )
         try:
             answer = await say(self.context.client.flows, turn)
-        except (InvalidRequest, PayloadTooLarge) as refusal:  # it would be refused again
+        except (InvalidRequest, PayloadTooLarge, Forbidden) as refusal:  # it would be refused again
             self._finish(Raised(refusal))
             return
         except OjsterError as error:

@@ -12,6 +12,8 @@ from typing import Annotated, Final, Literal
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
+from ojster.core.access import Access
+
 MAX_KEY_LENGTH: Final = 500
 """Maximum length of the key of a record, in characters."""
 
@@ -145,6 +147,8 @@ class Turn(Struct, frozen=True):
         messages have ended as far as it knows.
     was_cancelled:
         Whether the flow has ended because it was cancelled.
+    access:
+        What the worker may do, which the service sets; ``None``: everything.
     """
 
     job_id: str
@@ -159,6 +163,7 @@ class Turn(Struct, frozen=True):
     version: int = 0
     ended: int = 0
     was_cancelled: bool = False
+    access: Access | None = None
 
 
 class FlowRecords(Struct, frozen=True):

@@ -50,7 +50,10 @@ class FlowService(CapabilityService, FlowCalls):
             The job does not exist, or the caller does not hold its lease.
         InvalidRequest, InvalidWorkflow
             The job runs no flow, or a step is malformed.
+        Forbidden
+            The caller could not enqueue a step itself.
         """
+        item = msgspec.structs.replace(item, access=self.scope.access)
         turns, (refusal,) = await self.scope.check_reports([item], self._refuse_steps)
         accepted(refusal)
         return accepted(await self.database.run(flow_turns.take_turns, turns[0], max(1, len(item.records))))

@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, Raw
 
+from ojster.core.access import Access
 from ojster.core.errors import Conflict, InvalidRequest, OjsterError, PayloadTooLarge
 from ojster.core.job import Job
 from ojster.jobs.leases import refusal_of_attempt
@@ -129,7 +130,7 @@ def _take(tx: Transaction, job: Job, turn: Turn) -> FlowRecords:
     _note_seen(tx, job.node, turn)
     _cancel_awaited(tx, job, turn.cancelled)
     tell(tx, job, [record for record in turn.records if record.kind in TOLD])
-    has_news |= _ask(tx, job, [record for record in turn.records if record.kind not in TOLD])
+    has_news |= _ask(tx, job, [record for record in turn.records if record.kind not in TOLD], turn.access)
     has_news |= receive(tx, job.node)
     if turn.was_cancelled:
         cancel_job(tx, job, by_itself=True)
@@ -176,29 +177,29 @@ def _note_seen(tx: Transaction, flow: int, turn: Turn) -> None:
     )
 
 
-def _ask(tx: Transaction, job: Job, records: Sequence[NewRecord]) -> bool:
+def _ask(tx: Transaction, job: Job, records: Sequence[NewRecord], access: Access | None) -> bool:
     """Insert records; add the steps of runs to the flow. Return whether one of them has ended at once."""
     assert job.node is not None
     runs = [record for record in records if record.kind == "run"]
     insert_records(tx, job.node, [(record, None) for record in records if record.kind != "run"])
     try:
         with tx.savepoint():
-            return _add(tx, job, runs)
+            return _add(tx, job, runs, access)
     except (InvalidRequest, PayloadTooLarge) as refusal:
         if len(runs) == 1:  # the function gets the refusal, and may go on
             error = Raw(_encode({"state": "failed", "error": {"type": refusal.code, **refusal.to_wire()}}))
             refused = msgspec.structs.replace(runs[0], ended_at=tx.now, error=error)
             insert_records(tx, job.node, [(refused, None)])
             return True
-    ended = [_ask(tx, job, [run]) for run in runs]
+    ended = [_ask(tx, job, [run], access) for run in runs]
     return any(ended)
 
 
-def _add(tx: Transaction, job: Job, runs: Sequence[NewRecord]) -> bool:
+def _add(tx: Transaction, job: Job, runs: Sequence[NewRecord], access: Access | None) -> bool:
     """Add the steps of runs to a flow, with their records; return whether one of them has ended at once."""
     if any(record.step is UNSET for record in runs):
         raise InvalidRequest("A record of the kind 'run' needs a 'step'.", field="records")
-    nodes = grow(tx, job, [stored(record.step) or b"" for record in runs]) if runs else []
+    nodes = grow(tx, job, [stored(record.step) or b"" for record in runs], access) if runs else []
     if runs and not nodes:
         raise Conflict(f"The flow of the job {job.id} was stopped. It can add no steps.", job_id=job.id)
     insert_records(tx, job.node or 0, list(zip(runs, [node.id for node in nodes], strict=True)))

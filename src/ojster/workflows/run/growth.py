@@ -10,12 +10,14 @@ from functools import partial
 import msgspec
 
 from ojster.collections.contents import promise
+from ojster.core.access import Access
 from ojster.core.errors import InvalidRequest
 from ojster.core.job import NODE_BITS, Job
 from ojster.core.json_objects import raw_list
 from ojster.storage.transaction import Transaction
 from ojster.tenancy.quotas import charge_growth
 from ojster.workflows.node import TWO_PART, Followed, Kind, Node
+from ojster.workflows.plan.access import check_kinds, check_queues
 from ojster.workflows.plan.defaults import add_defaults
 from ojster.workflows.plan.members import refusal_of
 from ojster.workflows.plan.nested_definitions import with_nested
@@ -25,10 +27,15 @@ from ojster.workflows.run.graph import Graph
 from ojster.workflows.run.maps import add_to_mirrors, by_number, mirrors_of
 
 
-def grow(tx: Transaction, job: Job, steps: Sequence[bytes]) -> list[Node]:
+def grow(tx: Transaction, job: Job, steps: Sequence[bytes], access: Access | None = None) -> list[Node]:
     """Add steps to the container of an active job: at the end of a chain, in parallel in a group, a graph or a flow.
 
     Return the new children of the container. Nothing is added if the job's node was told to stop.
+
+    Parameters
+    ----------
+    access:
+        What the worker that adds them may do; ``None``: everything.
 
     Raises
     ------
@@ -38,6 +45,8 @@ def grow(tx: Transaction, job: Job, steps: Sequence[bytes]) -> list[Node]:
         The steps are invalid.
     TenantLimitExceeded
         The tenant would have more waiting jobs than it may.
+    Forbidden
+        The worker could not enqueue the steps itself.
     """
     if job.node is None:
         raise InvalidRequest(f"The job {job.id} belongs to no workflow. Only workflow jobs can append steps.")
@@ -77,8 +86,10 @@ def grow(tx: Transaction, job: Job, steps: Sequence[bytes]) -> list[Node]:
         heads=[[by_number(head) for head in heads] for heads in undone_first],
     )
     _refuse_unknown(planner)
+    check_kinds(planner.plan, access)
     charge_growth(tx, workflow.tenant, planner.plan.job_count, planner.plan.job_count)
     add_defaults(tx, planner.plan, workflow.tenant)
+    check_queues(planner.plan, access)
     added = graph.plant(planner.plan, workflow)
     promise(tx, workflow.seq, planner.plan.promises)
     for source, _ in planner.plan.edges:
