@@ -14,7 +14,9 @@ from ojster.core.errors import Conflict, Duplicate, InvalidRequest, NotFound, Oj
 from ojster.core.job import Job
 from ojster.core.json_objects import read_members
 from ojster.core.property_values import Changes, PropertyConflict
+from ojster.jobs.bulk import Action
 from ojster.jobs.failure import Failure
+from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.job_json import to_json
 from ojster.jobs.messages import Acknowledgement, Release
 from ojster.jobs.scope import accepted
@@ -122,6 +124,25 @@ async def test_a_job_without_a_workflow_is_answered_early_as_well(flow: Workflow
     assert (steered.before, steered.job.state) == ("active", "active")
     assert (await release(flow, one, "wait")).state == "completed"
     assert (await flow.find(one)).result == b"7"
+
+
+@pytest.mark.parametrize("again", ["retry", "sweep", "dead letter"])
+async def test_a_job_that_is_retried_by_hand_does_not_get_the_answer_of_its_life_before(
+    flow: WorkflowBench, again: str
+) -> None:
+    await flow.push("alone", retry={"max_attempts": 1, "on_exhaustion": "dead_letter"})
+    job = await flow.fetch_one()
+    await flow.service.workflows.activate(job.id, b'"to the question before"')
+    await flow.fail(job)
+    match again:
+        case "retry":
+            await flow.service.jobs.retry(job.id)
+        case "sweep":
+            await flow.service.bulk.sweep(Action.RETRY, JobFilter(states=("discarded",)))
+        case _:
+            await flow.service.jobs.retry_dead(job.id)
+    job = await flow.fetch_one()
+    assert (await release(flow, job, "wait")).state == "pending"
 
 
 async def test_a_job_that_runs_is_not_activated_without_an_answer(flow: WorkflowBench) -> None:

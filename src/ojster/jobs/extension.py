@@ -114,6 +114,9 @@ class Extension:
     def moved(self, tx: Transaction, jobs: Sequence[Job]) -> None:
         """Follow up on waiting or finished jobs that have changed their queue."""
 
+    def revived(self, tx: Transaction, job: Job) -> None:
+        """Follow up on a finished job that runs again as if it were new."""
+
     def deleted(self, tx: Transaction, jobs: Sequence[int]) -> None:
         """Delete what is kept beside jobs, given by ``seq``, that are deleted."""
 
@@ -215,6 +218,7 @@ class Hooks:
         self.finish = overriding("finish")
         self.pushed = overriding("pushed")
         self.moved = overriding("moved")
+        self.revived = overriding("revived")
         self.deleted = overriding("deleted")
         self.refuse_result = overriding("refuse_result")
         self.acknowledge = overriding("acknowledge")

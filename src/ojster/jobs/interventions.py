@@ -313,6 +313,8 @@ def _run_again(tx: Transaction, job: Job) -> None:
     job.suspension = None
     job.expires_at = None
     job.flags &= ~(ENQUEUE_TTL | TOTAL_TIMEOUT | CANCEL_REQUESTED)
+    for follow_up in hooks(tx).revived:
+        follow_up(tx, job)
     make_available(tx, [job])
     tx.execute(
         "UPDATE jobs SET started_at = NULL, expires_at = NULL, flags = :flags, losses = 0 WHERE seq = :seq",

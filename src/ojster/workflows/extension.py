@@ -101,6 +101,10 @@ class WorkflowExtension(Extension):
         """Return the numbers of workflows and of their jobs past their retention."""
         return count_deletable(tx)
 
+    def revived(self, tx: Transaction, job: Job) -> None:
+        """Delete an answer that the job has not waited for: what it asks for now is another question."""
+        tx.execute("DELETE FROM early_answers WHERE seq = :seq", {"seq": job.seq})
+
     def deleted(self, tx: Transaction, jobs: Sequence[int]) -> None:
         """Delete notes, inputs and resumptions of jobs."""
         forget_ends(tx, jobs)
