@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from functools import partial
 
 import msgspec
 import pytest
 
+from ojster.core.durations import SECOND
 from ojster.core.errors import InvalidRequest
 from ojster.core.json_objects import read_members
-from ojster.jobs import filter_walk
+from ojster.jobs import bulk_service, filter_walk
 from ojster.jobs.bulk import ALLOWED_STATES, Action
 from ojster.jobs.filter_walk import JobFilter
+from ojster.jobs.idempotency import ABANDONED_AFTER_US, IN_PROGRESS, Key, Reply, begin, finish, renew
 from ojster.jobs.sweeps import SweepBatch, WalkStep
+from ojster.storage.transaction import Transaction
 from tests.conftest import Bench, request
 
 pytestmark = pytest.mark.anyio
@@ -132,6 +137,51 @@ async def test_a_filter_that_ends_with_its_dry_run_leaves_out_what_failed_afterw
     done = await bench.service.bulk.sweep(Action.RETRY, bounded)
     assert (foreseen.succeeded, done.succeeded) == (1, 1)
     assert (await bench.find(job)).state == "discarded"
+
+
+KEY = Key("cancel", "k", "0" * 64)
+
+
+async def test_a_request_that_takes_long_is_answered_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bulk_service, "RENEWAL_SECONDS", 0.0)
+    begun: list[str] = []
+
+    async def answer(name: str) -> Reply:
+        begun.append(name)
+        for _ in range(4):
+            bench.clock.advance(ABANDONED_AFTER_US / SECOND - 1)
+            while await bench.service.database.read(time_of_the_key, None) < bench.clock.now:
+                await asyncio.sleep(0)
+        assert await bench.service.database.run(begin, KEY) == Reply(IN_PROGRESS, b"")
+        return Reply(200, b"{}")
+
+    assert await bench.service.bulk.answer_once(KEY, partial(answer, "first")) == Reply(200, b"{}")
+    assert await bench.service.bulk.answer_once(KEY, partial(answer, "later")) == Reply(200, b"{}")
+    assert begun == ["first"]
+
+
+def time_of_the_key(tx: Transaction, items: Sequence[None]) -> list[int]:
+    ((at,),) = tx.execute("SELECT created_at FROM idempotency_keys", ())
+    return [at for _ in items]
+
+
+async def test_a_request_whose_server_died_can_be_repeated_after_a_minute(bench: Bench) -> None:
+    database = bench.service.database
+    assert await database.run(begin, KEY) is None
+    bench.clock.advance(59)
+    assert await database.run(begin, KEY) == Reply(IN_PROGRESS, b"")
+    bench.clock.advance(1)
+    assert await database.run(begin, KEY) is None
+
+
+async def test_a_key_that_was_answered_is_not_renewed(bench: Bench) -> None:
+    database = bench.service.database
+    await database.run(begin, KEY)
+    await database.run(finish, (KEY, Reply(200, b"{}")))
+    before = await database.read(time_of_the_key, None)
+    bench.clock.advance(1)
+    await database.run(renew, KEY)
+    assert await database.read(time_of_the_key, None) == before
 
 
 async def test_jobs_are_swept_by_the_pattern_of_their_last_error(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

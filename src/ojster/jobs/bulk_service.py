@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Final
 
 import msgspec
 
-from ojster.core.errors import Conflict, Forbidden, InvalidRequest
+from ojster.core.errors import BackendUnavailable, Conflict, Forbidden, InvalidRequest
 from ojster.jobs import bulk as bulks
 from ojster.jobs import idempotency
 from ojster.jobs.bulk import ALLOWED_STATES, DEFAULT_STATES, Action, Bulk, KeyedPush, Summary
@@ -20,6 +21,9 @@ from ojster.jobs.sweeps import Course, Sweep, SweepBatch, sweep_all
 
 REPLY_CHECK_SECONDS: Final = 0.1
 """Interval, in seconds, of checks whether another process has answered a request with the same idempotency key."""
+
+RENEWAL_SECONDS: Final = 10.0
+"""Interval, in seconds, at which a request that is being answered renews its idempotency key."""
 
 _COURSE: Final[Course[JobFilter, SweepBatch]] = Course(walk, bulks.foresee_batch, bulks.perform_batch)
 
@@ -79,11 +83,20 @@ class BulkService(CapabilityService):
                 raise Conflict(f"The request with the idempotency key {key.key!r} is still being answered.")
             await asyncio.sleep(REPLY_CHECK_SECONDS)
         reply = None
+        renewing = asyncio.create_task(self._renew(key))
         try:
             reply = await answer()
             return reply
         finally:
+            renewing.cancel()
             await self.database.run(idempotency.finish, (key, reply))
+
+    async def _renew(self, key: Key) -> None:
+        """Renew a key until its request is answered, by time: where few jobs match, a sweep has no batch for long."""
+        while True:
+            await asyncio.sleep(RENEWAL_SECONDS)
+            with suppress(BackendUnavailable):  # the sweep waits for the database as well
+                await self.database.run(idempotency.renew, key)
 
     async def sweep(self, action: Action, chosen: JobFilter, *, quietly: bool = False, dry_run: bool = False) -> Sweep:
         """Perform an action on all jobs that match now, in small transactions so that other callers do not wait.

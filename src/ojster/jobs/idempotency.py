@@ -21,8 +21,8 @@ RESPONSE_RETENTION_US: Final = DAY
 IN_PROGRESS: Final = 0
 """Status of a request that is still being processed, in several transactions."""
 
-ABANDONED_AFTER_US: Final = 10 * MINUTE
-"""Age at which an unfinished request counts as abandoned because its process has died, in microseconds."""
+ABANDONED_AFTER_US: Final = MINUTE
+"""Time without a renewal after which an unfinished request counts as abandoned by its process, in microseconds."""
 
 
 class Key(msgspec.Struct, frozen=True):
@@ -85,6 +85,19 @@ def begin(tx: Transaction, key: Key) -> Reply | OjsterError | Later | None:
     if known is None:
         remember(tx, key, Reply(IN_PROGRESS, b""))
     return known
+
+
+@for_each
+def renew(tx: Transaction, key: Key) -> None:
+    """Record that requests are still being processed: they may take longer than ``ABANDONED_AFTER_US``."""
+    tx.execute(
+        """
+        UPDATE idempotency_keys
+        SET created_at = :now
+        WHERE operation = :operation AND key = :key AND status = :in_progress
+        """,
+        {"operation": key.operation, "key": key.key, "in_progress": IN_PROGRESS, "now": tx.now},
+    )
 
 
 def finish(tx: Transaction, answers: Sequence[tuple[Key, Reply | None]]) -> list[None]:
