@@ -20,6 +20,7 @@ pytestmark = pytest.mark.anyio
 
 JOBS = "/ojs/v1/jobs"
 WORKFLOWS = "/ojs/v1/workflows"
+CRON = "/ojs/v1/cron"
 
 
 class Office:
@@ -208,3 +209,43 @@ async def test_who_cancels_only_its_own_answers_what_others_wait_for(office: Off
     workflow = (await office.say("ann", "POST", WORKFLOWS, body)).json()["workflow"]["id"]
     answer = await office.say("ben", "POST", f"{WORKFLOWS}/{workflow}/resume", {"result": 1})
     assert answer.json()["workflow"]["state"] == "completed"
+
+
+CRONS: dict[str, dict[str, Any]] = {
+    "job": {"job_template": {"type": "a", "args": []}},
+    "workflow": {"workflow": {"type": "chain", "steps": [{"type": "a", "args": []}]}},
+}
+
+
+@pytest.mark.parametrize("kind", CRONS)
+async def test_who_cancels_only_its_own_changes_no_cron_job_of_others(office: Office, kind: str) -> None:
+    async def register(who: str, **more: Any) -> int:
+        body = {"name": "c", "expression": "@every 60s"} | CRONS[kind] | more
+        return (await office.say(who, "POST", CRON, body)).status_code
+
+    office.limit()
+    assert await register("boss") == 201
+    assert await register("ann") == 200, "an application registers its cron jobs at each start"
+    assert await register("ann", overlap_policy="cancel_previous") == 403
+    assert await register("ann", description="mine") == 403
+    await office.bench.run_due(after=60)
+    assert (await office.say("boss", "DELETE", f"{CRON}/c")).status_code == 200
+    assert await register("ann", overlap_policy="cancel_previous") == 403, "a run of the owner's has not finished"
+    assert await register("ann") == 201
+    assert await register("ann", overlap_policy="cancel_previous") == 403
+    assert await register("ben", overlap_policy="cancel_previous") == 403
+    await office.bench.ack(await office.bench.fetch_one())
+    assert await register("ann", overlap_policy="cancel_previous") == 200
+
+
+@pytest.mark.parametrize("kind", CRONS)
+async def test_the_runs_of_a_cron_job_say_who_created_them(office: Office, kind: str) -> None:
+    body = {"name": "c", "expression": "@every 60s", "overlap_policy": "allow"} | CRONS[kind]
+    await office.say("ann", "POST", CRON, body)
+    await office.say("ben", "POST", CRON, body | {"description": "changed"})
+    assert (await office.say("ben", "GET", f"{CRON}/c")).json()["cron"]["created_by"] == "ann"
+    await office.bench.run_due(after=60)
+    await office.say("ben", "POST", f"{CRON}/c/trigger", {})
+    listed = (await office.say("ann", "GET", f"/ojs/v1/{kind}s")).json()[f"{kind}s"]
+    shown = [(await office.say("ann", "GET", f"/ojs/v1/{kind}s/{run['id']}")).json() for run in listed]
+    assert sorted(run.get(kind, run)["created_by"] for run in shown) == ["ann", "ben"]

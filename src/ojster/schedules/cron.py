@@ -10,10 +10,11 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from ojster.core.errors import Duplicate, InvalidRequest, NotFound, OjsterError
+from ojster.core.errors import Duplicate, Forbidden, InvalidRequest, NotFound, OjsterError
 from ojster.core.json_objects import Members, read_members
 from ojster.core.tenant import TENANT_NAMES_RANGE, called, names_of
 from ojster.schedules.cron_expression import OVERLAP_POLICIES, CronSchedule, OverlapPolicy
+from ojster.schedules.runs import creators_of_unfinished
 from ojster.storage.call import for_each
 from ojster.storage.transaction import Held, Transaction
 
@@ -27,6 +28,8 @@ class Cron(msgspec.Struct, frozen=True, kw_only=True):
         The enqueue request of its jobs, as JSON.
     workflow:
         The request for a workflow that it starts instead, as JSON: with steps, from a definition, or a flow.
+    created_by:
+        The name of the caller that registered it first, if it is known. Its runs are created by the same.
     """
 
     name: str
@@ -41,6 +44,7 @@ class Cron(msgspec.Struct, frozen=True, kw_only=True):
     last_run_at: int | None = None
     next_run_at: int | None = None
     run_count: int = 0
+    created_by: str | None = None
 
     def __post_init__(self) -> None:
         if self.overlap_policy not in OVERLAP_POLICIES:
@@ -88,7 +92,7 @@ class Cron(msgspec.Struct, frozen=True, kw_only=True):
 
 COLUMNS: Final = (
     "name, expression, timezone, overlap_policy, enabled, description, template, workflow, created_at, last_run_at, "
-    "next_run_at, run_count"
+    "next_run_at, run_count, created_by"
 )
 
 
@@ -97,10 +101,14 @@ OnConflict = Literal["replace", "reject"]
 
 
 class Registration(msgspec.Struct, frozen=True):
-    """A cron job to register."""
+    """A cron job to register.
+
+    ``owns_only``: its creator may change only cron jobs that it has created, and cancel only runs that it has created.
+    """
 
     cron: Cron
     on_conflict: OnConflict = "replace"
+    owns_only: bool = False
 
 
 class Registered(msgspec.Struct, frozen=True):
@@ -119,16 +127,17 @@ def register(tx: Transaction, registrations: Sequence[Registration]) -> list[Reg
 
     Spec: ojs-cron 8.1
     """
-    return [_register(tx, registration.cron, registration.on_conflict) for registration in registrations]
+    return [_register(tx, registration) for registration in registrations]
 
 
-def _register(tx: Transaction, cron: Cron, on_conflict: OnConflict) -> Registered | OjsterError:
+def _register(tx: Transaction, registration: Registration) -> Registered | OjsterError:
+    cron, caller = registration.cron, registration.cron.created_by
     # A cron job that does not exist has no row to lock: registrations of one name take turns by a key. A known row is
     # locked as well, because a run writes it too: a row that is written back as it was before would run again.
     if tx.lock_keys({"cron:" + cron.name}):
         raise Held(f"Another caller is registering the cron job {cron.name}.")
     known = find(tx, cron.name, tx.for_update)
-    if known is not None and on_conflict == "reject":
+    if known is not None and registration.on_conflict == "reject":
         name = called(cron.name)
         message = f"There is a cron job {name!r} already. Choose another name, or change that one."
         return Duplicate(message, field="name", resource_id=name)
@@ -142,13 +151,33 @@ def _register(tx: Transaction, cron: Cron, on_conflict: OnConflict) -> Registere
         cron = msgspec.structs.replace(
             cron,
             created_at=known.created_at,
+            created_by=known.created_by,
             last_run_at=known.last_run_at,
             run_count=known.run_count,
             next_run_at=next_run_at,
         )
     if cron != known:
+        if registration.owns_only and (refusal := _refuse_foreign(tx, cron, caller)) is not None:
+            return refusal
         write(tx, cron)
     return Registered(cron, known is None, cron != known)
+
+
+def _refuse_foreign(tx: Transaction, cron: Cron, caller: str | None) -> Forbidden | None:
+    """Return why a caller may not change a cron job that would stop what others have created, or ``None``."""
+    name = called(cron.name)
+    if cron.created_by != caller:
+        by = "nobody with a token" if cron.created_by is None else repr(cron.created_by)
+        return Forbidden(
+            f"The cron job {name!r} was created by {by}; {caller!r} may change only its own. Choose another name, or "
+            "ask an owner."
+        )
+    if cron.overlap_policy == "cancel_previous" and creators_of_unfinished(tx, cron.name) - {caller}:
+        return Forbidden(
+            f"The cron job {name!r} would cancel unfinished runs that others have created; {caller!r} may cancel only "
+            "its own. Use another overlap policy, or ask an owner."
+        )
+    return None
 
 
 def switch(tx: Transaction, orders: Sequence[tuple[str, bool]]) -> list[Cron | OjsterError]:
@@ -234,7 +263,7 @@ def write(tx: Transaction, cron: Cron) -> None:
         INSERT INTO crons ({COLUMNS})
         VALUES (
             :name, :expression, :timezone, :overlap_policy, :enabled, :description, :template, :workflow,
-            :created_at, :last_run_at, :next_run_at, :run_count
+            :created_at, :last_run_at, :next_run_at, :run_count, :created_by
         )
         ON CONFLICT (name) DO UPDATE SET
             expression = excluded.expression, timezone = excluded.timezone,

@@ -18,19 +18,18 @@ from ojster.core.job import Job
 from ojster.core.json_objects import Members, read_members, without_nulls
 from ojster.core.tenant import called, split
 from ojster.core.timestamps import format_timestamp
-from ojster.jobs.extension import Due, settle
+from ojster.jobs.authorship import sign
+from ojster.jobs.extension import Due
 from ojster.jobs.job_types import defaults_by_type, with_defaults
 from ojster.jobs.new_job import NewJob, read_job
 from ojster.jobs.options_wire import queue_of
 from ojster.jobs.push import Pushed, push
-from ojster.jobs.transitions import cancel_job
 from ojster.queues.rules import queue_rules
 from ojster.schedules.cron import COLUMNS, Cron, cron_of, find, no_cron, write
-from ojster.storage.transaction import JOB_COLUMNS, Held, Later, Transaction
+from ojster.schedules.runs import cancel_unfinished, unfinished_run
+from ojster.storage.transaction import Held, Later, Transaction
 from ojster.workflows.plan.values import NewWorkflow
-from ojster.workflows.run.cancellation import WorkflowCancellation, cancel_workflows
 from ojster.workflows.run.starting import Starter, start_workflow
-from ojster.workflows.stored_workflow import FINAL_STATES
 
 log = logging.getLogger(__name__)
 
@@ -72,17 +71,20 @@ def fire_due(tx: Transaction) -> Due:
     return Due(next_run_at, has_more=fired < len(rows))
 
 
-def trigger(tx: Transaction, names: Sequence[str]) -> list[Job | NewWorkflow | OjsterError]:
-    """Start what each cron job starts now, enabled or not and whatever runs already; its next run stays as it is."""
-    return [_trigger(tx, name) for name in names]
+def trigger(tx: Transaction, orders: Sequence[tuple[str, str | None]]) -> list[Job | NewWorkflow | OjsterError]:
+    """Start what cron jobs start now, enabled or not and whatever runs already; their next runs stay as they are.
+
+    Each order is the name of the cron job, and that of the caller, if it is known: it is the creator of the run.
+    """
+    return [_trigger(tx, name, by) for name, by in orders]
 
 
-def _trigger(tx: Transaction, name: str) -> Run | OjsterError:
+def _trigger(tx: Transaction, name: str, by: str | None) -> Run | OjsterError:
     # The number of runs is read and written back: a run that fires meanwhile would not be counted.
     cron = find(tx, name, tx.for_update)
     if cron is None:
         return no_cron(name)
-    run = _start(tx, cron, tx.now)
+    run = _start(tx, cron, tx.now, by)
     if isinstance(run, OjsterError):
         return run
     facts = _facts(cron, tx.now) | _facts_of(run) | {"run_count": cron.run_count + 1}
@@ -96,12 +98,12 @@ def _fire(tx: Transaction, cron: Cron) -> int:
     scheduled_for = cron.next_run_at or tx.now
     facts = _facts(cron, scheduled_for)
     run: Run | OjsterError | None = None
-    if cron.overlap_policy == "skip" and (unfinished := _unfinished(tx, cron.name)):
+    if cron.overlap_policy == "skip" and (unfinished := unfinished_run(tx, cron.name)):
         facts |= {"reason": "overlap_skip"} | unfinished
     else:
         if cron.overlap_policy == "cancel_previous":
-            _cancel_unfinished(tx, cron.name)
-        run = _start(tx, cron, scheduled_for)
+            cancel_unfinished(tx, cron.name)
+        run = _start(tx, cron, scheduled_for, cron.created_by)
         if isinstance(run, OjsterError):
             log.warning("the cron job %s did not fire: %s", cron.name, run)
             facts |= {"reason": run.code, "message": run.message}
@@ -131,14 +133,17 @@ def _fire(tx: Transaction, cron: Cron) -> int:
     return run.weight if isinstance(run, NewWorkflow) else 0
 
 
-def _start(tx: Transaction, cron: Cron, scheduled_for: int) -> Run | OjsterError:
-    """Push the job of an occurrence, or start its workflow; return it, or why it is refused."""
+def _start(tx: Transaction, cron: Cron, scheduled_for: int, by: str | None) -> Run | OjsterError:
+    """Push the job of an occurrence, or start its workflow; return it, or why it is refused.
+
+    ``by``: the name of its creator, if it is known.
+    """
     try:
         if cron.workflow is not None:
             with tx.savepoint():  # a refusal leaves nothing of the workflow
-                return _start_workflow(tx, cron, scheduled_for)
+                return _start_workflow(tx, cron, scheduled_for, by)
         pushed: list[Pushed] | OjsterError
-        (pushed,) = push(tx, [[_new_job(tx, cron, scheduled_for)]])
+        (pushed,) = push(tx, [[_new_job(tx, cron, scheduled_for, by)]])
     except Held:
         raise
     except OjsterError as refusal:
@@ -177,7 +182,7 @@ def _named(cron: Cron, scheduled_for: int, written: msgspec.Raw, name: str) -> m
     return msgspec.Raw(msgspec.json.encode(meta))
 
 
-def _new_job(tx: Transaction, cron: Cron, scheduled_for: int) -> NewJob:
+def _new_job(tx: Transaction, cron: Cron, scheduled_for: int, by: str | None) -> NewJob:
     members = read_members(cron.template, "The cron job's template")
     members["meta"] = _named(cron, scheduled_for, members.get("meta", msgspec.Raw(b"{}")), "meta")
     members.pop("id", None)
@@ -188,65 +193,22 @@ def _new_job(tx: Transaction, cron: Cron, scheduled_for: int) -> NewJob:
     if (rules := queue_rules(tx).get(queue)) is not None:
         members = rules.apply(members, queue)
     job = read_job(members, tx.now, largest=2 * tx.settings.largest_job, tenant=tenant, otherwise=otherwise)
+    job.envelope = sign(job.envelope, by)
     job.cron_name = cron.name
     if cron.overlap_policy == "enqueue":
         job.exclusive_key = "cron:" + cron.name
     return job
 
 
-def _start_workflow(tx: Transaction, cron: Cron, scheduled_for: int) -> NewWorkflow:
+def _start_workflow(tx: Transaction, cron: Cron, scheduled_for: int, by: str | None) -> NewWorkflow:
     members: Members = without_nulls(read_members(cron.workflow or b"{}", "The cron job's workflow"))
     name = "metadata" if "metadata" in members or "meta" not in members else "meta"
     members[name] = _named(cron, scheduled_for, members.get(name, msgspec.Raw(b"{}")), name)
-    by = Starter(
+    starter = Starter(
         split(cron.name)[0] or None,
         tx.settings.default_tenant,
+        created_by=by,
         cron_name=cron.name,
         takes_turns=cron.overlap_policy == "enqueue",
     )
-    return start_workflow(tx, members, by)
-
-
-def _unfinished(tx: Transaction, name: str) -> dict[str, Any]:
-    """Return what the event of a skipped occurrence says about the run that has not finished; empty: there is none.
-
-    Also of the other kind: the cron job may have started jobs before it started workflows.
-    """
-    for job in _unfinished_jobs(tx, name):
-        return {"active_job_id": job.id, "existing_job_id": job.id}
-    for id, _ in _unfinished_workflows(tx, name):
-        return {"active_workflow_id": id, "existing_workflow_id": id}
-    return {}
-
-
-def _cancel_unfinished(tx: Transaction, name: str) -> None:
-    """Cancel the unfinished runs of a cron job. Workflows that clean up may do so to the end."""
-    # Lock only jobs that are to be cancelled: a fetch skips locked jobs, and is not notified when they are free.
-    for job in _unfinished_jobs(tx, name, tx.for_update):
-        cancel_job(tx, job)
-    settle(tx)
-    running = [id for id, state in _unfinished_workflows(tx, name) if state not in FINAL_STATES]
-    cancel_workflows(tx, [WorkflowCancellation(id, stop_active=True, stop_flows=False) for id in running])
-    settle(tx)
-
-
-def _unfinished_jobs(tx: Transaction, name: str, lock: str = "") -> list[Job]:
-    rows = tx.execute(
-        f"SELECT {JOB_COLUMNS} FROM jobs WHERE cron_name = :name AND finished_at IS NULL ORDER BY seq" + lock,
-        {"name": name},
-    )
-    return [Job(*row) for row in rows]
-
-
-def _unfinished_workflows(tx: Transaction, name: str) -> list[tuple[str, str]]:
-    """Return the ids and the states of the unfinished workflows of a cron job, the oldest first."""
-    rows = tx.execute(
-        """
-        SELECT id, state
-        FROM workflows
-        WHERE cron_name = :name AND finished_at IS NULL
-        ORDER BY seq
-        """,
-        {"name": name},
-    )
-    return [(id, state) for id, state in rows]
+    return start_workflow(tx, members, starter)

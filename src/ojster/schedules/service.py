@@ -50,15 +50,17 @@ class ScheduleService(CapabilityService, ScheduleCalls):
         InvalidWorkflow, NotFound
             The workflow breaks a rule, or its definition does not exist; the place begins with ``workflow``.
         Forbidden
-            The caller is limited to certain queues.
+            The caller is limited to certain queues; or it may cancel only what it has created, and would change the
+            cron job of another, or cancel the runs of others.
         """
         self.scope.need_all_queues("A cron job")
         if item.workflow is None:
             await self._check_job(item.template)
         else:
             await self._check_workflow(item.workflow, takes_turns=item.overlap_policy == "enqueue")
-        item = msgspec.structs.replace(item, name=self.scope.named(item.name))
-        return accepted(await self.database.run(cron.register, cron.Registration(item, on_conflict)))
+        item = msgspec.structs.replace(item, name=self.scope.named(item.name), created_by=self.scope.who)
+        registration = cron.Registration(item, on_conflict, self.scope.cancels_only_own)
+        return accepted(await self.database.run(cron.register, registration))
 
     async def _check_job(self, template: bytes) -> None:
         members = read_members(template, "The cron job's template")
@@ -109,7 +111,9 @@ class ScheduleService(CapabilityService, ScheduleCalls):
             The caller is limited to certain queues.
         """
         self.scope.need_all_queues("A cron job")
-        run: firing.Run | OjsterError = await self.database.run(firing.trigger, self.scope.named(name))
+        run: firing.Run | OjsterError = await self.database.run(
+            firing.trigger, (self.scope.named(name), self.scope.who)
+        )
         if isinstance(run, OjsterError):
             raise run
         if not isinstance(run, NewWorkflow):

@@ -102,6 +102,7 @@ class CronInfo(Struct, kw_only=True):
     last_run_at: Timestamp | None
     next_run_at: Timestamp | None
     run_count: Count
+    created_by: str | None
 
 
 class CronAnswer(Struct):
@@ -263,6 +264,7 @@ def show_cron(cron: Cron) -> CronInfo:
         last_run_at=last_run_at,
         next_run_at=next_run_at,
         run_count=cron.run_count,
+        created_by=cron.created_by,
         **_started(cron),
     )
 
@@ -297,6 +299,7 @@ def read_cron(shown: CronInfo) -> Cron:
         last_run_at=last_run_at,
         next_run_at=next_run_at,
         run_count=shown.run_count,
+        created_by=shown.created_by,
     )
 
 

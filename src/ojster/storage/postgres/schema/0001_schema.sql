@@ -773,7 +773,8 @@ CREATE TABLE crons (
     created_at     BIGINT           NOT NULL,
     last_run_at    BIGINT,
     next_run_at    BIGINT,                    -- NULL: never, or disabled
-    run_count      BIGINT           NOT NULL DEFAULT 0
+    run_count      BIGINT           NOT NULL DEFAULT 0,
+    created_by     TEXT COLLATE "C"           -- who registered it first, the creator of its runs
 );
 
 -- Cron jobs that are due, and the time of the next one.

@@ -703,7 +703,8 @@ CREATE TABLE crons (
     created_at     INTEGER NOT NULL,
     last_run_at    INTEGER,
     next_run_at    INTEGER,          -- NULL: never, or disabled
-    run_count      INTEGER NOT NULL DEFAULT 0
+    run_count      INTEGER NOT NULL DEFAULT 0,
+    created_by     TEXT              -- who registered it first, the creator of its runs
 ) STRICT, WITHOUT ROWID;
 
 -- Cron jobs that are due, and the time of the next one.

@@ -1,0 +1,69 @@
+"""Unfinished runs of cron jobs: what keeps the next one from starting, and what it cancels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ojster.core.job import Job
+from ojster.jobs.authorship import creators_of
+from ojster.jobs.extension import settle
+from ojster.jobs.transitions import cancel_job
+from ojster.storage.transaction import JOB_COLUMNS, Transaction
+from ojster.workflows.run.cancellation import WorkflowCancellation, cancel_workflows
+from ojster.workflows.stored_workflow import FINAL_STATES
+
+
+def unfinished_run(tx: Transaction, name: str) -> dict[str, Any]:
+    """Return what the event of a skipped occurrence says about the run that has not finished; empty: there is none.
+
+    Also of the other kind: the cron job may have started jobs before it started workflows.
+    """
+    for job in unfinished_jobs(tx, name):
+        return {"active_job_id": job.id, "existing_job_id": job.id}
+    for id, _ in unfinished_workflows(tx, name):
+        return {"active_workflow_id": id, "existing_workflow_id": id}
+    return {}
+
+
+def cancel_unfinished(tx: Transaction, name: str) -> None:
+    """Cancel the unfinished runs of a cron job. Workflows that clean up may do so to the end."""
+    # Lock only jobs that are to be cancelled: a fetch skips locked jobs, and is not notified when they are free.
+    for job in unfinished_jobs(tx, name, tx.for_update):
+        cancel_job(tx, job)
+    settle(tx)
+    running = [id for id, state in unfinished_workflows(tx, name) if state not in FINAL_STATES]
+    cancel_workflows(tx, [WorkflowCancellation(id, stop_active=True, stop_flows=False) for id in running])
+    settle(tx)
+
+
+def unfinished_jobs(tx: Transaction, name: str, lock: str = "") -> list[Job]:
+    """Return the unfinished jobs of a cron job, the oldest first; ``lock``: a clause that locks them."""
+    rows = tx.execute(
+        f"SELECT {JOB_COLUMNS} FROM jobs WHERE cron_name = :name AND finished_at IS NULL ORDER BY seq" + lock,
+        {"name": name},
+    )
+    return [Job(*row) for row in rows]
+
+
+def unfinished_workflows(tx: Transaction, name: str) -> list[tuple[str, str]]:
+    """Return the ids and the states of the unfinished workflows of a cron job, the oldest first."""
+    rows = tx.execute(
+        """
+        SELECT id, state
+        FROM workflows
+        WHERE cron_name = :name AND finished_at IS NULL
+        ORDER BY seq
+        """,
+        {"name": name},
+    )
+    return [(id, state) for id, state in rows]
+
+
+def creators_of_unfinished(tx: Transaction, name: str) -> set[str | None]:
+    """Return who created the unfinished runs of a cron job."""
+    jobs = unfinished_jobs(tx, name)
+    tx.load_envelopes(jobs)
+    rows = tx.execute(
+        "SELECT DISTINCT created_by FROM workflows WHERE cron_name = :name AND finished_at IS NULL", {"name": name}
+    )
+    return {*creators_of(tx, jobs).values(), *(creator for (creator,) in rows)}
