@@ -19,6 +19,7 @@ from ojster.core.errors import (
     InvalidWorkflow,
     NotFound,
     OjsterError,
+    PayloadTooLarge,
 )
 from ojster.core.events import EventFilter
 from ojster.core.json_objects import read_members
@@ -31,6 +32,7 @@ from ojster.schedules.cron_expression import OVERLAP_POLICIES, OverlapPolicy
 from ojster.service import Service
 from ojster.workflows.read.info import WorkflowInfo
 from ojster.workflows.read.selection import WorkflowFilter
+from ojster.workflows.run.starting import MAX_NODES_STARTED
 from tests.client.in_memory import InMemoryTransport, connect
 from tests.conftest import Http
 from tests.workflows.bench import WorkflowBench, batch, chain, graph, group, job
@@ -333,6 +335,24 @@ async def test_large_workflows_leave_the_other_cron_jobs_to_the_next_transaction
     assert started == 2
     await flow.run_due()
     assert [len(await runs(flow, f"large-{number}")) for number in range(4)] == [1, 1, 1, 1]
+
+
+async def test_a_workflow_for_one_transaction_is_bounded(flow: WorkflowBench) -> None:
+    """The group and the workflow around it count as well."""
+    most = group(*(job("a") for _ in range(MAX_NODES_STARTED - 2)))
+    await flow.service.schedules.register(cron(most))
+    with pytest.raises(PayloadTooLarge, match="at most 1000"):
+        await flow.service.schedules.register(cron(group(*most["jobs"], job("a")), name="larger"))
+
+
+async def test_a_definition_that_became_too_large_is_not_started(flow: WorkflowBench) -> None:
+    await register(flow, {"definition": "stored", "params": {"day": 1}}, overlap_policy="allow")
+    for step in range(2):
+        jobs = [job("a") for _ in range(MAX_NODES_STARTED - 2 + step)]
+        body = msgspec.json.encode(group(*jobs))
+        await flow.service.definitions.update("stored", read_members(body))
+        await flow.run_due(after=60)
+    assert (len(await runs(flow)), await reasons(flow)) == (1, ["payload_too_large"])
 
 
 # Over HTTP

@@ -20,6 +20,7 @@ from ojster.workflows.plan.members import inside, refusal_of
 from ojster.workflows.plan.values import NewWorkflow
 from ojster.workflows.read.info import WorkflowInfo
 from ojster.workflows.read.views import MOST_SHOWN_STEPS
+from ojster.workflows.run.starting import check_size
 from ojster.workflows.service import WorkflowService
 
 MAX_PREVIEWED: Final = 100
@@ -47,8 +48,9 @@ class ScheduleService(CapabilityService, ScheduleCalls):
             There is a cron job of this name, and ``on_conflict`` is ``reject``.
         InvalidRequest
             The template describes no valid job, or its queue refuses the job.
-        InvalidWorkflow, NotFound
-            The workflow breaks a rule, or its definition does not exist; the place begins with ``workflow``.
+        InvalidWorkflow, NotFound, PayloadTooLarge
+            The workflow breaks a rule, its definition does not exist, or it has more than a thousand steps and
+            containers; the place begins with ``workflow``.
         Forbidden
             The caller is limited to certain queues; or it may cancel only what it has created, and would change the
             cron job of another, or cancel the runs of others.
@@ -81,6 +83,7 @@ class ScheduleService(CapabilityService, ScheduleCalls):
             new = await self._workflows.prepare(members)
             if new.unknown:
                 raise refusal_of(new.unknown)
+            check_size(new)
         except OjsterError as refusal:
             raise inside(refusal, "workflow") from None
         if takes_turns and new.target is not None:

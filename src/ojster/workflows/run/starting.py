@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
-from ojster.core.errors import NotFound, OjsterError
+from ojster.core.errors import NotFound, OjsterError, PayloadTooLarge
 from ojster.core.json_objects import Members, without_nulls
 from ojster.core.tenant import NOBODY, qualify
 from ojster.storage.transaction import Held, Later, Transaction
@@ -16,6 +18,9 @@ from ojster.workflows.plan.nested_definitions import with_nested
 from ojster.workflows.plan.request import read_workflow
 from ojster.workflows.plan.values import NewWorkflow
 from ojster.workflows.run.creation import create
+
+MAX_NODES_STARTED: Final = 1_000
+"""Maximum number of nodes of a workflow that the server starts: one transaction creates them, and others wait."""
 
 
 class Starter(msgspec.Struct, frozen=True):
@@ -38,6 +43,22 @@ class Starter(msgspec.Struct, frozen=True):
     created_by: str | None = None
     cron_name: str | None = None
     takes_turns: bool = False
+
+
+def check_size(new: NewWorkflow) -> None:
+    """Check that the server can create a workflow in one transaction.
+
+    Raises
+    ------
+    PayloadTooLarge
+        It has more than ``MAX_NODES_STARTED`` nodes.
+    """
+    if (nodes := len(new.plan.nodes)) > MAX_NODES_STARTED:
+        raise PayloadTooLarge(
+            f"The workflow has {nodes} steps and containers; cron jobs and reactions start at most "
+            f"{MAX_NODES_STARTED}. Make it smaller, for example with a map, or start it with a request.",
+            limit=MAX_NODES_STARTED,
+        )
 
 
 def start_workflow(tx: Transaction, members: Members, by: Starter) -> NewWorkflow:
@@ -66,6 +87,7 @@ def start_workflow(tx: Transaction, members: Members, by: Starter) -> NewWorkflo
     members = with_nested(tx, members, whose)
     largest = tx.settings.largest_job
     new = read_workflow(members, tx.now, largest=largest, tenant=by.tenant, otherwise=by.otherwise)
+    check_size(new)
     if start is not None:
         new = msgspec.structs.replace(new, **start.of(new.params, own, new.tenant))
     new.created_by, new.cron_name, new.takes_turns = by.created_by, by.cron_name, by.takes_turns
