@@ -100,3 +100,42 @@ async def test_jobs_of_cron_say_all_that_their_template_says_and_keep_to_the_rul
     assert (job["version"], job["ext_ml_gpu_type"], job["ext_ml_gpu_count"]) == ("2.0", "nvidia-a100", 2)
     refused = await http("POST", "/ojs/v1/cron", cron | {"job_template": template | {"ext_ml_gpu_count": 5}})
     assert (refused.status_code, refused.json()["error"]["code"]) == (422, "x_resource_limit_exceeded")
+
+
+TRAIN: dict[str, Any] = {"type": "train", "args": []}
+CHAIN: dict[str, Any] = {"type": "chain", "steps": [TRAIN]}
+FIRST: dict[str, Any] = {"type": "first", "args": []}
+EVERY_MINUTE: dict[str, Any] = {"name": "c", "expression": "@every 60s"}
+
+MADE_BY_THE_SERVER: dict[str, tuple[str, dict[str, Any]]] = {
+    "a job of a cron job": ("/cron", EVERY_MINUTE | {"job_template": TRAIN}),
+    "a step of a cron job": ("/cron", EVERY_MINUTE | {"workflow": CHAIN}),
+    "a job of a reaction": (
+        "/jobs",
+        FIRST | {"event_reactions": {"on_success": [{"action": "enqueue", "job": TRAIN}]}},
+    ),
+    "a step of a reaction": (
+        "/jobs",
+        FIRST | {"event_reactions": {"on_success": [{"action": "start-workflow", "workflow": CHAIN}]}},
+    ),
+    "an element of a map": ("/workflows", {"type": "map", "over": [1], "do": TRAIN}),
+    "an appended step": ("/workflows", {"type": "chain", "steps": [FIRST]}),
+}
+
+
+@pytest.mark.parametrize("kind", MADE_BY_THE_SERVER)
+async def test_what_the_server_makes_has_the_defaults_of_its_queue(http: Http, bench: Bench, kind: str) -> None:
+    await http("PUT", CONFIG, {"ml_defaults": {"ext_ml_gpu_count": 2}})
+    path, body = MADE_BY_THE_SERVER[kind]
+    response = await http("POST", f"/ojs/v1{path}", body | {"ext_ml_gpu_count": 0} if path == "/jobs" else body)
+    assert response.status_code == 201, response.text
+    await bench.run_due(after=61)
+    for job in (await http("GET", "/ojs/v1/jobs?type=first")).json()["jobs"]:
+        able = {"worker_id": "w", "queues": ["default"], "capabilities": A100}
+        await http("POST", "/ojs/v1/workers/fetch", able)
+        steps = {"append": [TRAIN]} if kind == "an appended step" else {}
+        done = {"job_id": job["id"], "worker_id": "w"} | steps
+        assert (await http("POST", "/ojs/v1/workers/ack", done)).status_code == 200
+    (train,) = (await http("GET", "/ojs/v1/jobs?type=train")).json()["jobs"]
+    shown = (await http("GET", f"/ojs/v1/jobs/{train['id']}")).json()["job"]
+    assert shown["ext_ml_gpu_count"] == 2

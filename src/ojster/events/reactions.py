@@ -36,9 +36,9 @@ from ojster.events.reaction_rules import Action, Enqueue, StartWorkflow, reactio
 from ojster.insight.task_history import record_all
 from ojster.insight.task_values import Record
 from ojster.jobs.authorship import creators_of, sign
-from ojster.jobs.job_types import defaults_by_type, with_defaults
 from ojster.jobs.new_job import NewJob, check_envelope, read_job
 from ojster.jobs.push import admit
+from ojster.queues.rules import completed
 from ojster.storage.transaction import Held, Later, Transaction, TryAgain
 from ojster.workflows.run.starting import Starter, start_workflow
 
@@ -107,7 +107,7 @@ def _enqueue_all(tx: Transaction, wanted: Sequence[tuple[Job, Event, Enqueue]]) 
     for job, event, action in wanted:
         try:
             members = _descended(job, _resolved(tx, action.job, _OF_JOB, job), "meta")
-            members = with_defaults(defaults_by_type(tx), members, job.tenant)
+            members = completed(tx, members, job.tenant)
             new = read_job(members, tx.now, largest=tx.settings.largest_job, tenant=job.tenant)
             envelope = sign(new.envelope, creators[job.id])
             check_envelope(envelope, tx.settings.largest_job)

@@ -10,6 +10,8 @@ import msgspec
 from ojster.core.json_objects import Members
 from ojster.core.refusals import JobTypeNotAllowed
 from ojster.fleet.ml_resources import ResourceLimits
+from ojster.jobs.job_types import defaults_by_type, with_defaults
+from ojster.jobs.options_wire import queue_of
 from ojster.storage.memory import Memory, Remembered
 from ojster.storage.transaction import Transaction
 
@@ -111,6 +113,26 @@ def _about_resources(tx: Transaction) -> Mapping[str, Rules]:
 
 resource_rules: Final = Remembered[Mapping[str, Rules]](_about_resources, in_callers={})
 """Those of them that set resource defaults or limits of jobs."""
+
+
+def completed(tx: Transaction, members: Members, tenant: str | None, otherwise: str = "") -> Members:
+    """Return the request for a job that a transaction makes, with the defaults of its type and of its queue.
+
+    Parameters
+    ----------
+    tenant, otherwise:
+        The tenant of the job, as in ``read_job``.
+
+    Raises
+    ------
+    InvalidRequest
+        The request is malformed, or the job requires more than its queue allows.
+    """
+    members = with_defaults(defaults_by_type(tx), members, tenant, otherwise)
+    if not (rules := resource_rules(tx)):
+        return members
+    queue = queue_of(members)
+    return rules[queue].apply(members, queue) if queue in rules else members
 
 
 def queue_bounds(tx: Transaction) -> Mapping[str, Bound]:

@@ -20,11 +20,9 @@ from ojster.core.tenant import called, split
 from ojster.core.timestamps import format_timestamp
 from ojster.jobs.authorship import sign
 from ojster.jobs.extension import Due
-from ojster.jobs.job_types import defaults_by_type, with_defaults
 from ojster.jobs.new_job import NewJob, read_job
-from ojster.jobs.options_wire import queue_of
 from ojster.jobs.push import Pushed, push
-from ojster.queues.rules import queue_rules
+from ojster.queues.rules import completed
 from ojster.schedules.cron import COLUMNS, Cron, cron_of, find, no_cron, write
 from ojster.schedules.runs import cancel_unfinished, unfinished_run
 from ojster.storage.transaction import Held, Later, Transaction
@@ -188,10 +186,7 @@ def _new_job(tx: Transaction, cron: Cron, scheduled_for: int, by: str | None) ->
     members.pop("id", None)
     tenant = split(cron.name)[0] or None
     otherwise = tx.settings.default_tenant
-    members = with_defaults(defaults_by_type(tx), members, tenant, otherwise)
-    queue = queue_of(members)
-    if (rules := queue_rules(tx).get(queue)) is not None:
-        members = rules.apply(members, queue)
+    members = completed(tx, members, tenant, otherwise)
     job = read_job(members, tx.now, largest=2 * tx.settings.largest_job, tenant=tenant, otherwise=otherwise)
     job.envelope = sign(job.envelope, by)
     job.cron_name = cron.name
