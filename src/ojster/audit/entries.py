@@ -17,6 +17,7 @@ import msgspec
 
 from ojster.core.calls import MOMENT
 from ojster.core.errors import InvalidRequest
+from ojster.core.parsing import Bounded, PageLimit
 from ojster.core.timestamps import format_timestamp
 from ojster.core.wire import Json
 from ojster.storage.system import note
@@ -183,7 +184,7 @@ def _position(tx: Transaction, name: str, *, lock: bool = False) -> Position:
     return msgspec.json.decode(rows[0][0], type=Position) if rows else Position()
 
 
-class AuditQuery(msgspec.Struct, frozen=True, kw_only=True):
+class AuditQuery(Bounded, frozen=True, kw_only=True):
     """Which entries to read, the newest first. ``None``: any. Times are microseconds since the epoch.
 
     Parameters
@@ -207,7 +208,7 @@ class AuditQuery(msgspec.Struct, frozen=True, kw_only=True):
     since: Annotated[int | None, MOMENT] = None
     until: Annotated[int | None, MOMENT] = None
     before: Annotated[int, msgspec.Meta(ge=0, lt=10**18)] | None = msgspec.field(name="cursor", default=None)
-    limit: Annotated[int, msgspec.Meta(ge=1, lt=10**9)] = 100
+    limit: PageLimit = 100
 
 
 def select(tx: Transaction, queries: Sequence[AuditQuery]) -> list[list[AuditEntry]]:

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
+from ojster.core.parsing import Bounded, PageLimit
 from ojster.core.tenant import ALL_TENANTS, NOBODY
 from ojster.core.timestamps import format_timestamp
 
@@ -58,14 +59,14 @@ class EventPage(msgspec.Struct, frozen=True):
     has_more: bool
 
 
-class EventFilter(msgspec.Struct, frozen=True):
+class EventFilter(Bounded, frozen=True):
     """Events to list: those after the number ``after`` that match every filter that is not empty."""
 
     after: int = 0
     types: tuple[str, ...] = ()
     queues: tuple[str, ...] = ()
     job_types: tuple[str, ...] = ()
-    limit: int = 100
+    limit: PageLimit = 100
     tenant: str | None = None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection, Mapping
 from functools import cache
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple, get_args
 
 import msgspec
 
@@ -28,6 +28,54 @@ def read_value(raw: bytes | msgspec.Raw, name: str, deepest: int = MAX_VALUE_DEP
         return msgspec.json.decode(raw)
     except msgspec.DecodeError as error:
         raise InvalidRequest(f"The {name!r} attribute cannot be read: {error}.", field=name) from None
+
+
+PageLimit = Annotated[int, msgspec.Meta(ge=1, lt=10**9)]
+"""Size of a page. Larger ones than an endpoint allows count as its largest."""
+
+PageOffset = Annotated[int, msgspec.Meta(ge=0, lt=10**9)]
+"""Number of entries before a page."""
+
+
+def check_bounds(name: str, value: Any, kind: Any) -> None:
+    """Check a value against the bounds of its type: endpoints check what they read, and callers in the process do not.
+
+    Raises
+    ------
+    InvalidRequest
+        It is out of bounds.
+    """
+    try:
+        msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise InvalidRequest(f"{name!r} is {value!r:.60}: {error}.", field=name) from None
+
+
+class Bounded(msgspec.Struct, frozen=True):
+    """A request with bounds in the types of its members, in which they hold however it is made.
+
+    Raises
+    ------
+    InvalidRequest
+        A member is out of bounds.
+    """
+
+    def __post_init__(self) -> None:
+        for attribute, name, kind in _bounds_of(type(self)):
+            check_bounds(name, getattr(self, attribute), kind)
+
+
+@cache
+def _bounds_of(kind: type[msgspec.Struct]) -> list[tuple[str, str, Any]]:
+    """Return the members of a request that have bounds: attribute, name, and type."""
+    return [
+        (field.name, field.encode_name, field.type) for field in msgspec.structs.fields(kind) if _has_bounds(field.type)
+    ]
+
+
+def _has_bounds(kind: Any) -> bool:
+    parts = (kind, *get_args(kind))
+    return any(isinstance(meta, msgspec.Meta) for part in parts for meta in getattr(part, "__metadata__", ()))
 
 
 def meant_by(name: str, known: Collection[str]) -> str | None:

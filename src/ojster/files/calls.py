@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Annotated, Final
-
-from msgspec import Meta
+from typing import Final
 
 from ojster.core.access import MAKE, Operation
 from ojster.core.calls import Call, Calls, Deletion, Handled
+from ojster.core.parsing import PageLimit
 from ojster.files.file import File, NewFile
 from ojster.files.wire import DeletedFileAnswer, FileAnswer, FileBody, FilesAnswer
 
@@ -27,7 +26,7 @@ class FileCalls(Calls):
         """Show a file or the progress of its upload; with ``job_id``, only if it belongs to that job's workspace."""
 
     @Call("GET", "/files", "list_files", _TAG, FilesAnswer)
-    async def select(self, limit: Annotated[int, Meta(ge=1, lt=10**9)] = 50, before: str | None = None) -> list[File]:
+    async def select(self, limit: PageLimit = 50, before: str | None = None) -> list[File]:
         """List files, newest first, at most 200; with ``before``, only files created before that one."""
 
     @Deletion("DELETE", "/files/{id}", "delete_file", _TAG, DeletedFileAnswer)

@@ -14,6 +14,7 @@ import msgspec
 from ojster.core.durations import DAY
 from ojster.core.errors import Conflict, InvalidRequest, NotFound, OjsterError
 from ojster.core.ids import new_id
+from ojster.core.parsing import Bounded, PageLimit
 from ojster.core.tenant import NOBODY, split, tenants_around
 from ojster.core.timestamps import format_timestamp
 from ojster.files.file import File, FileRef, NewFile
@@ -129,11 +130,11 @@ def find_files(tx: Transaction, id: str) -> OwnedFile | OjsterError:
     return _known(rows[0]) if rows else no_file(id)
 
 
-class FilePage(msgspec.Struct, frozen=True):
+class FilePage(Bounded, frozen=True):
     """Request for files of a tenant (``None``: all tenants) that were begun before the file with the id ``before``."""
 
     tenant: str | None
-    limit: int
+    limit: PageLimit
     before: str | None = None
 
 

@@ -125,9 +125,14 @@ class FileService(CapabilityService, FileCalls):
             Maximum number of files, at most ``MAX_FILES_PER_PAGE``.
         before:
             Id of a file; only files begun before it are returned.
+
+        Raises
+        ------
+        InvalidRequest, Unsupported
+            The limit is no positive number, or no file store is configured.
         """
-        self._need_store()
         page = records.FilePage(self.scope.tenant, min(limit, MAX_FILES_PER_PAGE), before)
+        self._need_store()
         return await self.scope.look(records.list_files, page)
 
     async def write(self, file_id: str, offset: int, source: AsyncIterator[bytes]) -> File:

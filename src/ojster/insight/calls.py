@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
-
-from msgspec import Meta
+from typing import Final
 
 from ojster.core.calls import Call, Calls
 from ojster.core.outcome import Outcome
+from ojster.core.parsing import PageLimit
 from ojster.insight.task_values import TaskRun, TaskStatistics
 from ojster.insight.wire import TaskRunsAnswer, TaskStatisticsAnswer
 
 _TAG: Final = "Tasks"
-
-_Limit = Annotated[int, Meta(ge=1, lt=10**9)]
 
 
 class TaskCalls(Calls):
@@ -27,12 +24,12 @@ class TaskCalls(Calls):
         context: str | None = None,
         *,
         outcome: Outcome | None = None,
-        limit: _Limit = 100,
+        limit: PageLimit = 100,
     ) -> list[TaskRun]:
         """List recorded runs, latest first: the last success, the last failure and the latest few runs of each task."""
 
     @Call("GET", "/tasks/statistics", "list_statistics", _TAG, TaskStatisticsAnswer)
     async def statistics(
-        self, type: str | None = None, subject: str | None = None, context: str | None = None, *, limit: _Limit = 100
+        self, type: str | None = None, subject: str | None = None, context: str | None = None, *, limit: PageLimit = 100
     ) -> list[TaskStatistics]:
         """List the success and failure counts and the durations of tasks, by type, subject and context."""

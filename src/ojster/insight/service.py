@@ -34,4 +34,4 @@ class TaskService(CapabilityService, TaskCalls):
 
 
 def _clamped(limit: int) -> int:
-    return max(1, min(limit, MOST_SHOWN))
+    return min(limit, MOST_SHOWN)

@@ -12,6 +12,7 @@ import msgspec
 
 from ojster.core.errors import InvalidRequest
 from ojster.core.outcome import Outcome
+from ojster.core.parsing import Bounded, PageLimit
 
 KEPT_RUNS: Final = 5
 """Number of last runs kept for a task, in addition to the last success and the last failure."""
@@ -80,7 +81,7 @@ class TaskStatistics(msgspec.Struct, frozen=True, omit_defaults=True):
     last_failure_at: str | None = None
 
 
-class TaskFilter(msgspec.Struct, frozen=True):
+class TaskFilter(Bounded, frozen=True):
     """Which tasks to select; ``None`` matches all.
 
     Parameters
@@ -95,7 +96,7 @@ class TaskFilter(msgspec.Struct, frozen=True):
     subject: str | None = None
     context: str | None = None
     outcome: Outcome | None = None
-    limit: int = 100
+    limit: PageLimit = 100
     tenant: str | None = None
 
 

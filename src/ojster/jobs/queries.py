@@ -13,6 +13,7 @@ import msgspec
 from ojster.core.errors import Conflict, NotFound, OjsterError
 from ojster.core.ids import MOST_IDS_COMPARED, ids_beginning_with, is_job_id
 from ojster.core.job import Job
+from ojster.core.parsing import Bounded, PageLimit, PageOffset
 from ojster.core.tenant import NO_TENANT_END, NO_TENANT_START, called, names_of, qualify
 from ojster.jobs.filter_walk import JobFilter, conditions
 from ojster.storage.transaction import JOB_COLUMNS_OF_J, Transaction
@@ -25,7 +26,7 @@ MAX_EXAMINED: Final = 250_000
 """Number of jobs, the newest, that are examined for a page by conditions that no index has, such as the type."""
 
 
-class Page(msgspec.Struct, frozen=True):
+class Page(Bounded, frozen=True):
     """Size, position and order of a page.
 
     Parameters
@@ -40,8 +41,8 @@ class Page(msgspec.Struct, frozen=True):
         Whether at most ``MAX_EXAMINED`` jobs are examined for the page, if it begins with the newest.
     """
 
-    limit: int = DEFAULT_PAGE
-    offset: int = 0
+    limit: PageLimit = DEFAULT_PAGE
+    offset: PageOffset = 0
     before: int | None = None
     sort: str = "created_at"
     ascending: bool = False

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
-
-from msgspec import Meta
+from typing import Final
 
 from ojster.core.access import ENQUEUE
 from ojster.core.calls import Call, Calls, Handled, Listing
 from ojster.core.job import Job
+from ojster.core.parsing import PageLimit
 from ojster.schedules.cron import Cron, OnConflict, Registered
 from ojster.schedules.wire import (
     CronAnswer,
@@ -33,9 +32,7 @@ class ScheduleCalls(Calls):
     """Calls about cron jobs."""
 
     @Call("GET", "/cron-preview", "preview_cron", _TAG, CronPreviewAnswer)
-    async def preview(
-        self, expression: str, timezone: str = "UTC", count: Annotated[int, Meta(ge=1, lt=10**9)] = 5
-    ) -> list[int]:
+    async def preview(self, expression: str, timezone: str = "UTC", count: PageLimit = 5) -> list[int]:
         """Show the next runs of an ``expression`` in a ``timezone`` (default UTC), at most ``count`` (default 5)."""
 
     @Listing("GET", "/cron", "list_crons", _TAG, CronsAnswer, also=("/crons",), query=("enabled",))

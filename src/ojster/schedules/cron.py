@@ -6,17 +6,21 @@ Spec: ojs-cron
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
 from ojster.core.errors import Duplicate, Forbidden, InvalidRequest, NotFound, OjsterError
 from ojster.core.json_objects import Members, read_members
+from ojster.core.parsing import Bounded, PageLimit, PageOffset
 from ojster.core.tenant import TENANT_NAMES_RANGE, called, names_of
 from ojster.schedules.cron_expression import OVERLAP_POLICIES, CronSchedule, OverlapPolicy
 from ojster.schedules.runs import creators_of_unfinished
 from ojster.storage.call import for_each
 from ojster.storage.transaction import Held, Transaction
+
+CronName = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9\-.]*$", max_length=255)]
+"""Name of a cron job, as its tenant calls it."""
 
 
 class Cron(msgspec.Struct, frozen=True, kw_only=True):
@@ -206,7 +210,7 @@ def unregister(tx: Transaction, name: str) -> Cron | OjsterError:
     return cron or no_cron(name)
 
 
-class CronSelection(msgspec.Struct, frozen=True):
+class CronSelection(Bounded, frozen=True):
     """Cron jobs to list, by name.
 
     Parameters
@@ -221,8 +225,8 @@ class CronSelection(msgspec.Struct, frozen=True):
 
     tenant: str | None = None
     enabled: bool | None = None
-    limit: int | None = None
-    offset: int = 0
+    limit: PageLimit | None = None
+    offset: PageOffset = 0
 
 
 def list_crons(tx: Transaction, selections: Sequence[CronSelection]) -> list[tuple[list[Cron], int]]:

@@ -9,6 +9,7 @@ import msgspec
 from ojster.core.errors import InvalidRequest, OjsterError
 from ojster.core.job import Job
 from ojster.core.json_objects import read_members
+from ojster.core.parsing import PageLimit, check_bounds
 from ojster.jobs.extension import hooks
 from ojster.jobs.names import refuse_reserved
 from ojster.jobs.new_job import read_job
@@ -47,7 +48,7 @@ class ScheduleService(CapabilityService, ScheduleCalls):
         Duplicate
             There is a cron job of this name, and ``on_conflict`` is ``reject``.
         InvalidRequest
-            The template describes no valid job, or its queue refuses the job.
+            The name is malformed, the template describes no valid job, or its queue refuses the job.
         InvalidWorkflow, NotFound, PayloadTooLarge
             The workflow breaks a rule, its definition does not exist, or it has more than a thousand steps and
             containers; the place begins with ``workflow``.
@@ -56,6 +57,7 @@ class ScheduleService(CapabilityService, ScheduleCalls):
             cron job of another, or cancel the runs of others.
         """
         self.scope.need_all_queues("A cron job")
+        check_bounds("name", item.name, cron.CronName)
         if item.workflow is None:
             await self._check_job(item.template)
         else:
@@ -150,6 +152,7 @@ class ScheduleService(CapabilityService, ScheduleCalls):
 
     async def preview(self, expression: str, timezone: str = "UTC", count: int = 5) -> list[int]:
         """Return the next runs of an expression, at most ``MAX_PREVIEWED``, in microseconds since the epoch."""
+        check_bounds("count", count, PageLimit)
         schedule, runs, now = CronSchedule(expression, timezone), list[int](), self.database.clock()
         while len(runs) < min(count, MAX_PREVIEWED) and (at := schedule.next_after(runs[-1] if runs else now)):
             runs.append(at)

@@ -14,7 +14,7 @@ from ojster.core.tenant import called, shown_tenant, split
 from ojster.core.timestamps import format_optional, format_timestamp, parse_optional, parse_timestamp
 from ojster.core.wire import Count, PaginationBody, Timestamp
 from ojster.jobs.answer_wire import EncodedJobAnswer, JobBody
-from ojster.schedules.cron import Cron, OnConflict, Registered
+from ojster.schedules.cron import Cron, CronName, OnConflict, Registered
 from ojster.schedules.cron_expression import OverlapPolicy
 from ojster.workflows.read.info import WorkflowInfo
 
@@ -34,7 +34,7 @@ class CronBody(Struct):
     With ``workflow``, it starts a workflow instead: the member is a request as for ``POST /workflows``, without an id.
     """
 
-    name: Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9\-.]*$", max_length=255)]
+    name: CronName
     expression: str | None = None
     cron: str | None = None
     timezone: str = "UTC"

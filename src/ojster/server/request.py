@@ -166,15 +166,21 @@ class HttpRequest:
 
     def check_query(self, known: Collection[str]) -> None:
         """Refuse query parameters that the endpoint does not have: a misspelt filter would show everything."""
-        if self._query_string and (unknown := sorted(self.query.keys() - known)):
+        if self._query_string and (unknown := sorted(self._parameters().keys() - known)):
             has = f"It has {', '.join(sorted(known))}." if known else "It has none."
             raise InvalidRequest(f"This endpoint has no query parameter {unknown[0][:60]!r}. {has}", field=unknown[0])
 
     @property
     def query(self) -> dict[str, str]:
-        """The query parameters. If one occurs several times, the last value counts. ``job_id`` is in lower case."""
-        parameters = dict(parse_qsl(self._query_string.decode("latin-1"), keep_blank_values=True))
+        """The query parameters. If one occurs several times, the last value counts. ``job_id`` is in lower case.
+
+        An empty one counts as left out: forms send all their fields, and a first page has an empty cursor.
+        """
+        parameters = {name: value for name, value in self._parameters().items() if value}
         return parameters | {"job_id": canonical_job_id(parameters["job_id"])} if "job_id" in parameters else parameters
+
+    def _parameters(self) -> dict[str, str]:
+        return dict(parse_qsl(self._query_string.decode("latin-1"), keep_blank_values=True))
 
     @property
     def sender(self) -> WebhookSender:

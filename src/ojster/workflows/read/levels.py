@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from ojster.core.calls import SET_BY_SERVICE
+from ojster.core.parsing import Bounded, PageLimit
 from ojster.storage.transaction import Transaction
 from ojster.workflows.node import TWO_PART, Kind, Node
 from ojster.workflows.read.step_pages import SELECT_STEPS, StepRow, describe, node_of
@@ -26,7 +27,7 @@ MOST_LEVEL_STEPS: Final = 500
 """Maximum number of steps in a page."""
 
 
-class LevelRequest(msgspec.Struct, frozen=True):
+class LevelRequest(Bounded, frozen=True):
     """The container whose steps to show by its ``number``, 0 for the workflow, from the position ``after`` on.
 
     A ``limit`` of more than ``MOST_LEVEL_STEPS`` counts as that.
@@ -35,7 +36,7 @@ class LevelRequest(msgspec.Struct, frozen=True):
     workflow_id: str
     number: Annotated[int, msgspec.Meta(ge=0, lt=10**9)] = msgspec.field(name="of", default=0)
     after: Annotated[int, msgspec.Meta(ge=-1, lt=10**9)] = msgspec.field(name="cursor", default=-1)
-    limit: Annotated[int, msgspec.Meta(ge=1, lt=10**9)] = DEFAULT_LEVEL_STEPS
+    limit: PageLimit = DEFAULT_LEVEL_STEPS
     tenant: Annotated[str | None, SET_BY_SERVICE] = None
 
 

@@ -9,6 +9,7 @@ import msgspec
 
 from ojster.core.calls import SET_BY_SERVICE
 from ojster.core.json_objects import is_same_json
+from ojster.core.parsing import Bounded, PageLimit, PageOffset
 from ojster.jobs.sweeps import WalkMatch, WalkResult, WalkStep, take_step
 from ojster.storage.transaction import Transaction
 from ojster.workflows.read.info import WorkflowPage
@@ -28,7 +29,7 @@ MAX_WINDOWS: Final = 20
 _decode: Final = msgspec.json.decode
 
 
-class WorkflowConditions(msgspec.Struct, frozen=True):
+class WorkflowConditions(Bounded, frozen=True):
     """Criteria for workflows; those left out match all. Times are microseconds since the epoch, bounds excluded.
 
     Parameters
@@ -56,7 +57,7 @@ class WorkflowConditions(msgspec.Struct, frozen=True):
     waiting_for: WaitingFor | None = None
     held: bool | None = None
     cron_name: str | None = None
-    params: dict[str, Any] = {}
+    params: dict[str, Any] = msgspec.field(default_factory=dict)
     created_after: int | None = None
     created_before: int | None = None
     finished_after: int | None = None
@@ -67,8 +68,8 @@ class WorkflowFilter(WorkflowConditions, frozen=True):
     """Criteria for workflows, and a page of those that match, newest first. ``before`` is a ``seq``, exclusive."""
 
     before: int | None = None
-    limit: int = DEFAULT_PAGE
-    offset: int = 0
+    limit: PageLimit = DEFAULT_PAGE
+    offset: PageOffset = 0
 
 
 def list_workflows(tx: Transaction, filters: Sequence[WorkflowFilter]) -> list[WorkflowPage]:

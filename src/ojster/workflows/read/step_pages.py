@@ -9,6 +9,7 @@ import msgspec
 
 from ojster.core.calls import SET_BY_SERVICE
 from ojster.core.job import last_error
+from ojster.core.parsing import Bounded, PageLimit
 from ojster.core.timestamps import format_optional
 from ojster.storage.transaction import Transaction
 from ojster.workflows.node import TWO_PART, Kind, Node, NodeState, is_fallback, place_of, step_of
@@ -54,7 +55,7 @@ _WHERE: Final = {
 """SQL for states that a step may have because a container around it has ended: what is not so is left out later."""
 
 
-class StepFilter(msgspec.Struct, frozen=True):
+class StepFilter(Bounded, frozen=True):
     """Which steps of a workflow to list.
 
     Parameters
@@ -74,7 +75,7 @@ class StepFilter(msgspec.Struct, frozen=True):
     workflow_id: str
     state: str | None = None
     after: Annotated[int, msgspec.Meta(ge=0, lt=10**18)] = msgspec.field(name="cursor", default=0)
-    limit: Annotated[int, msgspec.Meta(ge=1, lt=10**9)] = DEFAULT_STEPS
+    limit: PageLimit = DEFAULT_STEPS
     tenant: Annotated[str | None, SET_BY_SERVICE] = None
     is_held: bool = msgspec.field(name="held", default=False)
     search: Annotated[str, msgspec.Meta(max_length=MAX_SEARCH_CHARS)] = ""
