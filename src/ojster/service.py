@@ -21,7 +21,7 @@ from ojster.events.webhook_service import WebhookService
 from ojster.files.service import FileService
 from ojster.files.store import FileStore
 from ojster.fleet.service import Directive, FleetService
-from ojster.insight.service import TaskService
+from ojster.insight.service import InsightService, TaskService
 from ojster.jobs.bulk_service import BulkService
 from ojster.jobs.extension import Extension, install
 from ojster.jobs.job_type_service import JobTypeService
@@ -204,6 +204,11 @@ class Service:
     def tasks(self) -> TaskService:
         """The history of tasks."""
         return TaskService(self.scope)
+
+    @cached_property
+    def insight(self) -> InsightService:
+        """The work of the whole system."""
+        return InsightService(self.scope, self.fleet)
 
     @cached_property
     def maintenance(self) -> MaintenanceTasks:

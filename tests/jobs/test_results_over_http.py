@@ -9,7 +9,7 @@ import asyncio
 
 import pytest
 
-from ojster.server.endpoints import jobs as routes
+from ojster.jobs import service
 from tests.conftest import Bench, Http
 from tests.waiting import PATIENCE
 
@@ -67,8 +67,8 @@ async def test_several_results_are_shown_at_once(bench: Bench, http: Http) -> No
 async def test_results_beyond_what_an_answer_holds_are_left_to_the_next_request(
     bench: Bench, http: Http, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(routes, "LARGEST_LIST", 100)
-    monkeypatch.setattr(routes, "RESULTS_AT_ONCE", 2)
+    monkeypatch.setattr(service, "LARGEST_RESULTS", 100)
+    monkeypatch.setattr(service, "RESULTS_AT_ONCE", 2)
     ids = []
     for _ in range(5):
         ids.append((await bench.push()).id)

@@ -15,13 +15,13 @@ from ojster.client.fleet import RemoteFleet
 from ojster.client.flows import RemoteFlows
 from ojster.client.job_types import RemoteJobTypes
 from ojster.client.jobs import RemoteBulk, RemoteJobs
-from ojster.client.maintenance import RemoteMaintenance
 from ojster.client.queues import RemoteQueues
 from ojster.client.schedules import RemoteSchedules
 from ojster.client.workflows import RemoteWorkflows
 from ojster.events.calls import WebhookCalls
-from ojster.insight.calls import TaskCalls
+from ojster.insight.calls import InsightCalls, TaskCalls
 from ojster.queues.calls import PoolCalls, RateLimitCalls
+from ojster.schedules.calls import MaintenanceCalls
 from ojster.tenancy.calls import TenantCalls, TokenCalls
 from ojster.workflows.calls import NoteCalls, WorkflowBulkCalls
 
@@ -40,6 +40,14 @@ class RemoteNotes(RemoteCapability, NoteCalls):
 
 class RemoteTasks(RemoteCapability, TaskCalls):
     """Calls about the history of tasks."""
+
+
+class RemoteInsight(RemoteCapability, InsightCalls):
+    """Calls about the work of the whole system."""
+
+
+class RemoteMaintenance(RemoteCapability, MaintenanceCalls):
+    """Calls about maintenance."""
 
 
 class RemoteTenants(RemoteCapability, TenantCalls):
@@ -108,6 +116,7 @@ class HttpClient:
         self.tenants = RemoteTenants(self._connection)
         self.tokens = RemoteTokens(self._connection)
         self.tasks = RemoteTasks(self._connection)
+        self.insight = RemoteInsight(self._connection)
         self.agents = RemoteAgents(self._connection)
         self.maintenance = RemoteMaintenance(self._connection)
 

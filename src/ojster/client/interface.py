@@ -11,13 +11,13 @@ from ojster.core.json_objects import Members
 from ojster.events.calls import EventCalls, WebhookCalls
 from ojster.files.calls import FileCalls
 from ojster.fleet.calls import FleetCalls
-from ojster.insight.calls import TaskCalls
+from ojster.insight.calls import InsightCalls, TaskCalls
 from ojster.jobs.bulk import Action
 from ojster.jobs.calls import JobCalls, JobTypeCalls
 from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.sweeps import Sweep
 from ojster.queues.calls import PoolCalls, QueueCalls, RateLimitCalls
-from ojster.schedules.calls import ScheduleCalls
+from ojster.schedules.calls import MaintenanceCalls, ScheduleCalls
 from ojster.tenancy.calls import TenantCalls, TokenCalls
 from ojster.workflows.calls import NoteCalls, WorkflowBulkCalls, WorkflowCalls
 from ojster.workflows.definition import Definition
@@ -49,13 +49,6 @@ class DefinitionCalls(Protocol):
 
     async def delete(self, what: Deletion) -> None:
         """Delete a definition."""
-
-
-class MaintenanceCalls(Protocol):
-    """Calls about maintenance."""
-
-    async def prune(self, *, dry_run: bool = False) -> dict[str, int]:
-        """Delete, or count, ``jobs`` and ``workflows`` past their retention; return both numbers by these names."""
 
 
 class Client(Protocol):
@@ -144,6 +137,10 @@ class Client(Protocol):
     @property
     def tasks(self) -> TaskCalls:
         """Calls about the history of tasks."""
+
+    @property
+    def insight(self) -> InsightCalls:
+        """Calls about the work of the whole system."""
 
     @property
     def agents(self) -> AgentCalls:

@@ -1,16 +1,36 @@
-"""Calls about the history of tasks, as a service, a server and its client have them."""
+"""Calls about the work of the system and the history of tasks, as a service, a server and its client have them."""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Annotated, Final, Literal
 
-from ojster.core.calls import Call, Calls
+from ojster.core.access import INSPECT
+from ojster.core.calls import MOMENT, Call, Calls
 from ojster.core.outcome import Outcome
 from ojster.core.parsing import PageLimit
+from ojster.insight.attention import Finding
 from ojster.insight.task_values import TaskRun, TaskStatistics
-from ojster.insight.wire import TaskRunsAnswer, TaskStatisticsAnswer
+from ojster.insight.wire import (
+    AttentionAnswer,
+    FacetsAnswer,
+    FailuresAnswer,
+    StatisticsHistoryAnswer,
+    SystemAnswer,
+    SystemConfigurationAnswer,
+    TaskRunsAnswer,
+    TaskStatisticsAnswer,
+)
+from ojster.jobs.answer_wire import DeadLetterStatisticsAnswer
 
 _TAG: Final = "Tasks"
+_JOBS: Final = "Jobs"
+_OPERATORS: Final = "Operators"
+
+Period = Literal["1m", "5m", "1h", "1d"]
+"""Length of a step of the statistics history."""
+
+Moment = Annotated[int | None, MOMENT]
+"""A time in microseconds since the epoch; ``None``: no bound."""
 
 
 class TaskCalls(Calls):
@@ -33,3 +53,71 @@ class TaskCalls(Calls):
         self, type: str | None = None, subject: str | None = None, context: str | None = None, *, limit: PageLimit = 100
     ) -> list[TaskStatistics]:
         """List the success and failure counts and the durations of tasks, by type, subject and context."""
+
+
+class InsightCalls(Calls):
+    """Calls about the work of the whole system, or of what the caller may see of it."""
+
+    @Call("GET", "/job-facets", "show_facets", _JOBS, FacetsAnswer)
+    async def facets(
+        self,
+        *,
+        state: str | None = None,
+        queue: str | None = None,
+        type: str | None = None,
+        error_type: str | None = None,
+        cron_name: str | None = None,
+        since: Moment = None,
+        until: Moment = None,
+    ) -> FacetsAnswer:
+        """Count jobs by ``state``, ``queue``, ``type`` and ``error_type``, each under the other conditions of a list.
+
+        Jobs by state and queue are exact without other conditions. Everything else is counted among the newest jobs,
+        so that the answer comes as quickly with millions. ``exact`` names the facets whose numbers are no lower bounds.
+        """
+
+    @Call("GET", "/failures", "show_failures", _JOBS, FailuresAnswer)
+    async def failures(
+        self, *, queue: str | None = None, type: str | None = None, error_type: str | None = None
+    ) -> FailuresAnswer:
+        """Group jobs that gave up, and jobs that wait for another attempt, by type, error type and message.
+
+        Messages that differ in numbers, ids and quoted values are one group.
+        """
+
+    @Call("GET", "/admin/attention", "show_attention", _OPERATORS, AttentionAnswer, needs=INSPECT)
+    async def attention(self) -> list[Finding]:
+        """Show what needs the attention of an operator, the worst first; an empty list if all is well."""
+
+    @Call("GET", "/admin/stats", "show_stats", _OPERATORS, SystemAnswer, needs=INSPECT)
+    async def statistics(self) -> SystemAnswer:
+        """Show system totals: queues, workers, jobs by state, throughput and uptime."""
+
+    @Call("GET", "/admin/stats/history", "show_history", _OPERATORS, StatisticsHistoryAnswer, needs=INSPECT)
+    async def history(
+        self,
+        period: Period = "5m",
+        since: Moment = None,
+        until: Moment = None,
+        queue: str | None = None,
+        type: str | None = None,
+    ) -> StatisticsHistoryAnswer:
+        """Show the statistics history in steps of ``period`` (1m, 5m, 1h, 1d), of one ``queue``, one ``type``, or all.
+
+        For a type, attempts that have ended are counted, with the time that they had waited; ``enqueued`` is 0.
+        """
+
+    @Call(
+        "GET",
+        "/admin/dead-letter/stats",
+        "count_dead_letters",
+        _OPERATORS,
+        DeadLetterStatisticsAnswer,
+        also=("/dead-letter/stats",),
+    )
+    async def dead_letters(self) -> DeadLetterStatisticsAnswer:
+        """Show dead letter counts, by queue and error type, and their retention."""
+
+    @Call("GET", "/admin/system/config", "show_system_config", _OPERATORS, SystemConfigurationAnswer)
+    async def configuration(self) -> SystemConfigurationAnswer:
+        """Show the settings of this server."""

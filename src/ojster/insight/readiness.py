@@ -23,6 +23,15 @@ TIMEOUT_SECONDS: Final = 5.0
 _ROW: Final = "ready"
 
 
+_STARTED: Final = time.monotonic()
+"""Time at which the process loaded this module, in seconds of the monotonic clock."""
+
+
+def uptime() -> int:
+    """Return for how long this process has run, in seconds."""
+    return int(time.monotonic() - _STARTED)
+
+
 class _Last:
     """The last answer: when it was found, and the reason why the database cannot be written, if so."""
 

@@ -1,12 +1,43 @@
-"""Calls about the history of tasks."""
+"""Calls about the work of the system, and about the history of tasks."""
 
 from __future__ import annotations
 
+from typing import Final
+
+import msgspec
+
+from ojster.core.durations import HOUR, MINUTE, format_duration
+from ojster.core.errors import InvalidRequest
 from ojster.core.outcome import Outcome
+from ojster.core.parsing import check_bounds
+from ojster.core.states import JobState
+from ojster.core.timestamps import format_optional
+from ojster.core.wire import JobCountsBody
+from ojster.fleet.service import FleetService
 from ojster.insight import task_history
-from ojster.insight.calls import TaskCalls
+from ojster.insight.attention import Finding, attention
+from ojster.insight.calls import InsightCalls, Period, TaskCalls
+from ojster.insight.facets import FacetQuestion, count_facets
+from ojster.insight.failures import FailureQuestion, group_failures
+from ojster.insight.readiness import uptime
 from ojster.insight.task_values import MOST_SHOWN, TaskFilter, TaskRun, TaskStatistics
-from ojster.jobs.scope import CapabilityService
+from ojster.insight.wire import (
+    FacetsAnswer,
+    FacetValueBody,
+    FailuresAnswer,
+    HistoryStepBody,
+    ReplicaBody,
+    StatisticsHistoryAnswer,
+    SystemAnswer,
+    SystemConfigurationAnswer,
+)
+from ojster.jobs import statistics
+from ojster.jobs.answer_wire import DeadLetterLimitsInfo, DeadLetterStatisticsAnswer
+from ojster.jobs.filters import filter_of
+from ojster.jobs.names import check_queue_name, check_type
+from ojster.jobs.scope import CapabilityService, Scope
+from ojster.jobs.statistics import Span
+from ojster.queues import overview
 
 
 class TaskService(CapabilityService, TaskCalls):
@@ -35,3 +66,169 @@ class TaskService(CapabilityService, TaskCalls):
 
 def _clamped(limit: int) -> int:
     return min(limit, MOST_SHOWN)
+
+
+_PERIODS: Final[dict[Period, int]] = {"1m": 1, "5m": 5, "1h": 60, "1d": 1440}
+"""Steps of the statistics history, in minutes."""
+
+MAX_HISTORY_STEPS: Final = 10_000
+"""Maximum number of steps in the statistics history."""
+
+
+class InsightService(CapabilityService, InsightCalls):
+    """Calls about the work of the whole system, or of what the caller may see of it."""
+
+    def __init__(self, scope: Scope, fleet: FleetService) -> None:
+        super().__init__(scope)
+        self._fleet = fleet
+
+    async def facets(
+        self,
+        *,
+        state: str | None = None,
+        queue: str | None = None,
+        type: str | None = None,
+        error_type: str | None = None,
+        cron_name: str | None = None,
+        since: int | None = None,
+        until: int | None = None,
+    ) -> FacetsAnswer:
+        """Count jobs by state, queue, type and error type, each under the other conditions.
+
+        Parameters
+        ----------
+        state:
+            A state, or several with commas.
+        since, until:
+            Bounds of the time of creation, excluded, in microseconds since the epoch.
+
+        Raises
+        ------
+        InvalidRequest
+            A condition is malformed.
+        """
+        conditions = {"state": state, "queue": queue, "type": type, "error_type": error_type, "cron_name": cron_name}
+        chosen = msgspec.structs.replace(filter_of(conditions), created_after=since, created_before=until)
+        counted = await self.scope.survey(count_facets, FacetQuestion(chosen, self.scope))
+        shown: dict[str, list[FacetValueBody]] = {
+            name: [FacetValueBody(value, jobs) for value, jobs in values] for name, values in counted.values.items()
+        }
+        return FacetsAnswer(shown, counted.examined, counted.is_complete, counted.exact)
+
+    async def failures(
+        self, *, queue: str | None = None, type: str | None = None, error_type: str | None = None
+    ) -> FailuresAnswer:
+        """Return jobs that gave up, and those that wait for another attempt, in groups.
+
+        Raises
+        ------
+        InvalidRequest
+            A condition is malformed.
+        """
+        chosen = filter_of({"queue": queue, "type": type, "error_type": error_type})
+        grouped = await self.scope.survey(group_failures, FailureQuestion(chosen, self.scope))
+        return FailuresAnswer(grouped.groups, grouped.examined, grouped.is_complete)
+
+    async def attention(self) -> list[Finding]:
+        """Return what needs the attention of an operator, the worst first.
+
+        Raises
+        ------
+        Forbidden
+            The caller may see some queues alone.
+        """
+        self.scope.need_view_of_all_queues()
+        return await attention(self.database)
+
+    async def statistics(self) -> SystemAnswer:
+        """Return totals of the system, and the uptime of this process.
+
+        Raises
+        ------
+        Forbidden
+            The caller may see some queues alone.
+        """
+        self.scope.need_view_of_all_queues()
+        queues = await self.scope.survey(overview.list_overviews, None)
+        jobs = dict.fromkeys((state.value for state in JobState), 0)
+        for queue in queues:
+            for state, number in queue.counts.items():
+                jobs[state] += number
+        recent = await self.scope.survey(statistics.recent_work, overview.THROUGHPUT_MINUTES)
+        workers, throughput = len(await self._fleet.all()), overview.throughput(recent)
+        return SystemAnswer(len(queues), workers, JobCountsBody(**jobs), throughput, uptime())
+
+    async def history(
+        self,
+        period: Period = "5m",
+        since: int | None = None,
+        until: int | None = None,
+        queue: str | None = None,
+        type: str | None = None,
+    ) -> StatisticsHistoryAnswer:
+        """Return the work of the past, in steps.
+
+        Parameters
+        ----------
+        period:
+            Length of a step.
+        since, until:
+            The range, in microseconds since the epoch; by default the last hour.
+        queue, type:
+            The queue, or the job type, that is counted; ``None``: all.
+
+        Raises
+        ------
+        InvalidRequest
+            The range has more than ``MAX_HISTORY_STEPS`` steps, a name is malformed, or both are there.
+        Forbidden
+            The caller may see some queues alone.
+        """
+        self.scope.need_view_of_all_queues()
+        check_bounds("period", period, Period)
+        end = self.database.clock() if until is None else until
+        start = end - HOUR if since is None else since
+        step = _PERIODS[period]
+        if (end - start) // (step * MINUTE) > MAX_HISTORY_STEPS:
+            raise InvalidRequest(f"The range has over {MAX_HISTORY_STEPS} steps. Use a longer 'period'.", field="since")
+        if queue is not None and type is not None:
+            raise InvalidRequest("Name a queue or a type, not both: a type is counted over all queues.", field="type")
+        queue = None if queue is None else check_queue_name(queue)
+        type = None if type is None else check_type(type)
+        steps = await self.scope.survey(statistics.history, Span(start, end, step, queue, type))
+        return StatisticsHistoryAnswer(period, [HistoryStepBody.of(at, work) for at, work in steps])
+
+    async def dead_letters(self) -> DeadLetterStatisticsAnswer:
+        """Return how many dead letters the caller sees, by queue and by error type, and how long they are kept."""
+        counted = await self.scope.survey(overview.count_dead_letters, self.scope)
+        retention = self.database.settings.retention
+        age = None if retention.dead_letter is None else format_duration(retention.dead_letter)
+        return DeadLetterStatisticsAnswer(
+            counted.total,
+            counted.by_queue,
+            counted.by_error_type,
+            format_optional(counted.oldest_at),
+            format_optional(counted.newest_at),
+            DeadLetterLimitsInfo(age, retention.most_dead_letters),
+        )
+
+    async def configuration(self) -> SystemConfigurationAnswer:
+        """Return the settings of this process."""
+        database, settings = self.database, self.database.settings
+        retention: dict[str, str | int | None] = {
+            name: None if age is None else format_duration(age)
+            for name, age in msgspec.structs.asdict(settings.retention).items()
+            if name != "most_dead_letters"
+        }
+        replica = database.replica
+        return SystemConfigurationAnswer(
+            backend=database.kind,
+            schema_version=database.schema_version,
+            default_visibility_timeout=format_duration(settings.default_lease),
+            default_timeout=None if settings.default_timeout is None else format_duration(settings.default_timeout),
+            heartbeat_timeout=format_duration(settings.heartbeat_timeout),
+            max_job_bytes=settings.largest_job,
+            max_batch_size=settings.largest_batch,
+            retention=retention | {"most_dead_letters": settings.retention.most_dead_letters},
+            replica=None if replica is None else ReplicaBody(replica.is_used, replica.lag),
+        )

@@ -7,15 +7,17 @@ from typing import Literal
 
 from msgspec import UNSET, Struct, UnsetType
 
-from ojster.core.calls import Single
+from ojster.core.calls import Single, Whole
+from ojster.core.timestamps import format_timestamp
 from ojster.core.wire import Count, JobCountsBody, Json, ThroughputBody, Timestamp
 from ojster.insight.attention import Finding
 from ojster.insight.facets import Facet
 from ojster.insight.failures import FailureGroup
 from ojster.insight.task_values import TaskRun, TaskStatistics
+from ojster.jobs.statistics import Work
 
 
-class SystemAnswer(Struct):
+class SystemAnswer(Whole):
     """System totals.
 
     Spec: ojs-admin-api
@@ -46,29 +48,21 @@ class HistoryStepBody(Struct):
     run_p95_ms: float
     run_p99_ms: float
 
+    @classmethod
+    def of(cls, at: int, work: Work) -> HistoryStepBody:
+        """Return the JSON form of the work in the step that begins at ``at``."""
+        waits, runs = (
+            [percentile(share) for share in (0.5, 0.95, 0.99)] for percentile in (work.percentile, work.run_percentile)
+        )
+        counts = work.enqueued, work.processed, work.completed, work.failed
+        return cls(format_timestamp(at), *counts, *waits, *runs)
 
-class StatisticsHistoryAnswer(Struct):
+
+class StatisticsHistoryAnswer(Whole):
     """The statistics history, in steps of ``period``."""
 
     period: str
     data: list[HistoryStepBody]
-
-
-class PruneAnswer(Struct):
-    """The numbers of what was deleted by kind, or would be with ``dry_run``."""
-
-    pruned: dict[str, Count]
-    dry_run: bool
-
-
-class MaintenanceAnswer(Struct):
-    """Whether maintenance mode is on, and why."""
-
-    maintenance: bool
-    enabled: bool
-    reason: str | UnsetType | None = UNSET
-    enabled_at: Timestamp | UnsetType | None = UNSET
-    estimated_end: Timestamp | UnsetType | None = UNSET
 
 
 class ReplicaBody(Struct):
@@ -78,7 +72,7 @@ class ReplicaBody(Struct):
     lag_seconds: float | None
 
 
-class SystemConfigurationAnswer(Struct):
+class SystemConfigurationAnswer(Whole):
     """The settings of a server. Durations are ISO 8601."""
 
     backend: str
@@ -203,7 +197,7 @@ class FacetValueBody(Struct):
     jobs: Count
 
 
-class FacetsAnswer(Struct):
+class FacetsAnswer(Whole):
     """Numbers of jobs by state, queue, type and error type, the most frequent values first.
 
     If ``is_complete`` is false, jobs were counted among the ``examined`` newest, and the numbers of facets that are not
@@ -216,7 +210,7 @@ class FacetsAnswer(Struct):
     exact: Sequence[Facet]
 
 
-class FailuresAnswer(Struct):
+class FailuresAnswer(Whole):
     """Failures in groups, the largest first.
 
     If ``is_complete`` is false, there are more than the ``examined`` jobs, or more groups.
@@ -227,7 +221,7 @@ class FailuresAnswer(Struct):
     is_complete: bool
 
 
-class AttentionAnswer(Struct):
+class AttentionAnswer(Single[list[Finding]]):
     """What needs the attention of an operator, the worst first."""
 
     findings: list[Finding]

@@ -235,7 +235,7 @@ class ResultAnswer(ResultBody, kw_only=True):
     job_id: str
 
 
-class JobResultsAnswer(Struct):
+class JobResultsAnswer(Whole):
     """The results of jobs, by id. Jobs that do not exist are missing."""
 
     results: dict[str, ResultBody]
@@ -436,7 +436,7 @@ class DeadLetterLimitsInfo(Struct):
     max_count: Count | None
 
 
-class DeadLetterStatisticsAnswer(Struct):
+class DeadLetterStatisticsAnswer(Whole):
     """Numbers of dead letters.
 
     Spec: ojs-dead-letter 10.1

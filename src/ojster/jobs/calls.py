@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from ojster.core.access import CANCEL, ENQUEUE
+from ojster.core.access import CANCEL, ENQUEUE, INSPECT
 from ojster.core.calls import Call, Calls, Deletion, Handled, Listing
 from ojster.core.errors import OjsterError
 from ojster.core.job import Job
@@ -15,6 +15,7 @@ from ojster.jobs.answer_wire import (
     CheckpointAnswer,
     DeletedJobAnswer,
     EncodedRevivedAnswer,
+    JobResultsAnswer,
     RetriedAnswer,
     RevivedAnswer,
 )
@@ -31,7 +32,7 @@ from ojster.jobs.messages import Acknowledgement, FailureReport, Progress, Relea
 from ojster.jobs.push import Pushed
 from ojster.jobs.queries import JobPage, Page
 from ojster.jobs.transitions import ChangedJob
-from ojster.jobs.wire import AdjustmentBody, DeadLetterRetryBody
+from ojster.jobs.wire import AdjustmentBody, DeadLetterRetryBody, ResultsBody
 
 _JOBS: Final = "Jobs"
 _HISTORY: Final = "History"
@@ -116,6 +117,13 @@ class JobCalls(Calls):
     @Call("GET", f"{_JOB}/checkpoint", "find_checkpoint", _JOBS, CheckpointAnswer)
     async def find_checkpoint(self, job_id: str) -> Checkpoint:
         """Show the checkpoint of a job."""
+
+    @Call("POST", "/jobs/results", "show_results", _JOBS, JobResultsAnswer, body=ResultsBody, needs=INSPECT)
+    async def results(self, ids: list[str]) -> JobResultsAnswer:
+        """Show the results of several jobs; ids are ``omitted`` once the answer has 16 MiB.
+
+        Jobs that do not exist are missing.
+        """
 
     @Call("GET", f"{_JOB}/explanation", "explain_job", _HISTORY, ExplanationAnswer, documented=Explanation)
     async def explain(self, job_id: str) -> Explanation:

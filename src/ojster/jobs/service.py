@@ -11,14 +11,14 @@ from typing import Final, TypeVar
 import msgspec
 
 from ojster.core import access
-from ojster.core.errors import BackendUnavailable, Forbidden, OjsterError
+from ojster.core.errors import BackendUnavailable, Forbidden, NotFound, OjsterError
 from ojster.core.job import Job
 from ojster.core.json_objects import Members
 from ojster.core.states import FINISHED as FINISHED_STATES
 from ojster.core.tenant import DEFAULT_TENANT, qualify
 from ojster.core.turns import in_turns
 from ojster.jobs import checkpoints, completion, interventions, job_types, progress, queries, schemas
-from ojster.jobs.answer_wire import RetriedAnswer
+from ojster.jobs.answer_wire import JobResultsAnswer, RetriedAnswer, show_result
 from ojster.jobs.calls import JobCalls
 from ojster.jobs.checkpoints import Checkpoint, NewCheckpoint
 from ojster.jobs.claim import NoJobsAllowed, claim, should_not_wait, should_wait
@@ -45,6 +45,12 @@ W = TypeVar("W", bound=LeaseReport)
 
 MAX_WAIT_SECONDS: Final = 60.0
 """Maximum long-poll wait, in seconds."""
+
+RESULTS_AT_ONCE: Final = 16
+"""Number of jobs that are read together for their results, each of which may be large."""
+
+LARGEST_RESULTS: Final = 16 << 20
+"""Size of results, in bytes, from which those of further jobs are left to another call."""
 
 IDLE_PAUSE: Final = 1.0
 """Maximum delay of an empty answer to a worker that may take no jobs, in seconds; prevents a busy loop."""
@@ -376,6 +382,40 @@ class JobService(CapabilityService, JobCalls):
         """
         self.scope.check_queue(chosen.queue)
         return await self.database.survey(queries.list_jobs, (self.scope.of_tenant(chosen), page))
+
+    async def results(self, ids: list[str]) -> JobResultsAnswer:
+        """Return the results of several jobs.
+
+        Parameters
+        ----------
+        ids:
+            The ids of at most a thousand jobs.
+
+        Returns
+        -------
+        JobResultsAnswer
+            The results by id, without jobs that do not exist; and the ids that are ``omitted`` because the results
+            before them have ``LARGEST_RESULTS`` bytes.
+
+        Raises
+        ------
+        Forbidden
+            The caller is limited to some queues, and one of the jobs is in another.
+        """
+        answer, size = JobResultsAnswer({}), 0
+        for start in range(0, len(ids), RESULTS_AT_ONCE):
+            if size > LARGEST_RESULTS:
+                answer.omitted = ids[start:]
+                break
+            part = ids[start : start + RESULTS_AT_ONCE]
+            jobs = await asyncio.gather(*map(self.find, part), return_exceptions=True)
+            for job_id, job in zip(part, jobs, strict=True):
+                if isinstance(job, Job):
+                    answer.results[job_id] = show_result(job)
+                    size += len(job.result or b"") + len(job.errors or b"")
+                elif not isinstance(job, NotFound):
+                    raise job
+        return answer
 
     async def count(self, queue: str | None = None) -> dict[str, dict[str, int]]:
         """Return the number of jobs by queue and state."""

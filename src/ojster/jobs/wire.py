@@ -257,7 +257,7 @@ class DeadLetterRetryBody(Arguments):
         return {"revival": DeadLetterRetry("", changes.args, changes.queue, changes.meta, changes.retry)}
 
 
-class ResultsBody(Struct):
+class ResultsBody(Arguments):
     """The jobs whose results are wanted."""
 
     ids: Annotated[list[str], Meta(min_length=1, max_length=1000)]
@@ -345,7 +345,6 @@ BULK_STEERING: Final = msgspec.json.Decoder(BulkSteeringBody)
 
 SCHEMA: Final = msgspec.json.Decoder(SchemaBody)
 
-RESULTS: Final = msgspec.json.Decoder(ResultsBody)
 
 PURGE: Final = msgspec.json.Decoder(PurgeBody)
 

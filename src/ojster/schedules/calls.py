@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from ojster.core.access import ENQUEUE
+from ojster.core.access import ENQUEUE, INSPECT
 from ojster.core.calls import Call, Calls, Handled, Listing
 from ojster.core.job import Job
 from ojster.core.parsing import PageLimit
+from ojster.jobs.sweeps import MAX_SWEEP_SECONDS
 from ojster.schedules.cron import Cron, OnConflict, Registered
 from ojster.schedules.wire import (
     CronAnswer,
@@ -17,13 +18,20 @@ from ojster.schedules.wire import (
     CronsAnswer,
     DeletedCronAnswer,
     DocumentedTriggeredAnswer,
+    MaintenanceAnswer,
+    MaintenanceBody,
+    PruneAnswer,
+    PruneBody,
     RegisteredCronAnswer,
     TriggeredAnswer,
 )
+from ojster.storage.system import Maintenance
 from ojster.workflows.read.info import WorkflowInfo
 
 _TAG: Final = "Cron jobs"
 _ONE: Final = "/cron/{name}"
+_OPERATORS: Final = "Operators"
+_MODE: Final = "/admin/system/maintenance"
 _ALSO: Final = ("/crons/{name}",)
 """What the specification's admin interface asks for."""
 
@@ -85,3 +93,30 @@ class ScheduleCalls(Calls):
     @Call("DELETE", _ONE, "unregister_cron", _TAG, DeletedCronAnswer, also=_ALSO)
     async def unregister(self, name: str) -> Cron:
         """Remove a cron job. The jobs and workflows that it has started remain."""
+
+
+class MaintenanceCalls(Calls):
+    """Calls about maintenance."""
+
+    @Handled(
+        "POST",
+        "/admin/prune",
+        "prune",
+        _OPERATORS,
+        PruneAnswer,
+        body=PruneBody,
+        may_be_empty=True,
+        wait=MAX_SWEEP_SECONDS,
+    )
+    async def prune(self, *, dry_run: bool = False) -> dict[str, int]:
+        """Delete all data past its retention now, instead of with the next maintenance task; ``dry_run``: count it."""
+
+    @Call("GET", _MODE, "show_maintenance", _OPERATORS, MaintenanceAnswer, needs=INSPECT)
+    async def mode(self) -> Maintenance | None:
+        """Show whether maintenance mode is enabled."""
+
+    @Call("POST", _MODE, "maintain", _OPERATORS, MaintenanceAnswer, body=MaintenanceBody)
+    async def switch_mode(
+        self, enabled: bool, reason: str | None = None, duration: int | None = None
+    ) -> Maintenance | None:
+        """Enable or disable maintenance mode, in which workers claim no jobs and schedules create none."""

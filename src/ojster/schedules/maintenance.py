@@ -16,8 +16,11 @@ from ojster.jobs.bulk_service import BulkService
 from ojster.jobs.filter_walk import WINDOW, JobFilter, batches
 from ojster.jobs.scope import CapabilityService, Scope
 from ojster.schedules import retention
+from ojster.schedules.calls import MaintenanceCalls
 from ojster.schedules.due import go_on, run_due
+from ojster.storage import system
 from ojster.storage.inbox import LARGE
+from ojster.storage.system import Maintenance
 from ojster.storage.transaction import Transaction
 from ojster.storage.wakeups import DUE
 
@@ -42,7 +45,7 @@ RETENTION_INTERVAL_SECONDS: Final = 60.0
 """Interval of searches for finished jobs past their retention, in seconds."""
 
 
-class MaintenanceTasks(CapabilityService):
+class MaintenanceTasks(CapabilityService, MaintenanceCalls):
     """Maintenance tasks of a database."""
 
     def __init__(self, scope: Scope, bulk: BulkService, files: FileService) -> None:
@@ -195,6 +198,26 @@ class MaintenanceTasks(CapabilityService):
             counts["jobs"] += await self.retain_by_walks()
             counts["files"] = 0 if not self._files.has_store else await self._files.prune()
         return {name: counts[name] for name in ("jobs", "workflows", "files")}
+
+    async def mode(self) -> Maintenance | None:
+        """Return maintenance mode; ``None``: it is off."""
+        return await self.scope.look(system.find_maintenance, None)
+
+    async def switch_mode(
+        self, enabled: bool, reason: str | None = None, duration: int | None = None
+    ) -> Maintenance | None:
+        """Turn maintenance mode on or off; return it, or ``None`` if it is off.
+
+        Parameters
+        ----------
+        reason:
+            Why, for people.
+        duration:
+            How long it is to take, in microseconds; ``None``: not known.
+        """
+        now = self.database.clock()
+        wish = Maintenance(now, reason, None if duration is None else now + duration) if enabled else None
+        return await self.scope.do(system.maintain, wish)
 
     async def _count_matching(self, chosen: JobFilter) -> int:
         return sum([len(ids) async for ids in batches(self.database, chosen, WINDOW)])

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from ojster.core.calls import Arguments
+from ojster.core.durations import format_duration, parse_duration
 from ojster.core.job import Job
 from ojster.core.json_objects import read_members
 from ojster.core.tenant import called, shown_tenant, split
@@ -16,6 +17,7 @@ from ojster.core.wire import Count, PaginationBody, Timestamp
 from ojster.jobs.answer_wire import EncodedJobAnswer, JobBody
 from ojster.schedules.cron import Cron, CronName, OnConflict, Registered
 from ojster.schedules.cron_expression import OverlapPolicy
+from ojster.storage.system import Maintenance
 from ojster.workflows.read.info import WorkflowInfo
 
 
@@ -52,13 +54,24 @@ class CronBody(Struct):
     """If there is a cron job of this name: ``replace`` changes it, ``reject`` refuses the request."""
 
 
-class PruneBody(Struct, forbid_unknown_fields=True):
+class PruneBody(Arguments, forbid_unknown_fields=True):
     """Options for deleting expired data; with ``dry_run``, it is only counted."""
 
     dry_run: bool = False
 
 
-class MaintenanceBody(Struct):
+class PruneAnswer(Struct):
+    """The numbers of what was deleted by kind, or would be with ``dry_run``."""
+
+    pruned: dict[str, Count]
+    dry_run: bool
+
+    def value(self) -> dict[str, int]:
+        """Return the numbers."""
+        return self.pruned
+
+
+class MaintenanceBody(Arguments):
     """Turns maintenance mode on or off, with a reason and an estimated duration (ISO 8601)."""
 
     enabled: bool
@@ -66,6 +79,41 @@ class MaintenanceBody(Struct):
     estimated_duration: str | None = None
     duration: str | None = None
     """The same as ``estimated_duration``."""
+
+    @classmethod
+    def of(cls, enabled: bool, reason: str | None, duration: int | None) -> Self:
+        """Return the body of a request."""
+        return cls(enabled, reason, None if duration is None else format_duration(duration))
+
+    def arguments(self, now: int) -> dict[str, Any]:
+        """Return the arguments in the body."""
+        estimate = self.estimated_duration or self.duration
+        duration = None if estimate is None else parse_duration(estimate)
+        return {"enabled": self.enabled, "reason": self.reason, "duration": duration}
+
+
+class MaintenanceAnswer(Struct):
+    """Whether maintenance mode is on, and why."""
+
+    maintenance: bool
+    enabled: bool
+    reason: str | UnsetType | None = UNSET
+    enabled_at: Timestamp | UnsetType | None = UNSET
+    estimated_end: Timestamp | UnsetType | None = UNSET
+
+    @classmethod
+    def of(cls, mode: Maintenance | None) -> Self:
+        """Return the answer that shows maintenance mode; ``None``: it is off."""
+        if mode is None:
+            return cls(False, False)
+        return cls(True, True, mode.reason, format_timestamp(mode.enabled_at), format_optional(mode.estimated_end))
+
+    def value(self) -> Maintenance | None:
+        """Return maintenance mode."""
+        if not self.enabled:
+            return None
+        enabled_at, estimated_end = (parse_optional(at or None) for at in (self.enabled_at, self.estimated_end))
+        return Maintenance(enabled_at or 0, self.reason or None, estimated_end)
 
 
 class CronPatchBody(Arguments):
@@ -304,7 +352,3 @@ def read_cron(shown: CronInfo) -> Cron:
 
 
 CRON: Final = msgspec.json.Decoder(CronBody)
-
-PRUNE: Final = msgspec.json.Decoder(PruneBody)
-
-MAINTENANCE: Final = msgspec.json.Decoder(MaintenanceBody)

@@ -15,12 +15,12 @@ MODULES: Final = {
     "audit": ("audit",),
     "fleet": ("workers", "fleet_admin"),
     "queues": ("queues", "queues_admin", "rate_limits", "pools"),
-    "insight": ("status", "insight", "surveys", "tasks"),
+    "insight": ("status", "insight", "tasks"),
     "agents": ("agents",),
     "workflows": ("workflows", "workflow_bulk", "definitions", "flows"),
     "collections": ("collections",),
     "files": ("files",),
-    "schedules": ("schedules",),
+    "schedules": ("schedules", "maintenance"),
     "events": ("webhooks", "streams", "channels"),
 }
 """The modules with the endpoints of a capability, each with a tuple ``ROUTES``."""

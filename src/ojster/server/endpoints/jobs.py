@@ -12,8 +12,8 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from ojster.core.access import CANCEL, CANCEL_OR_DEQUEUE, DEQUEUE, ENQUEUE, INSPECT
-from ojster.core.errors import Conflict, InvalidRequest, NotFound, OjsterError, QueueFull, WaitTimedOut
+from ojster.core.access import CANCEL, CANCEL_OR_DEQUEUE, DEQUEUE, ENQUEUE
+from ojster.core.errors import Conflict, InvalidRequest, OjsterError, QueueFull, WaitTimedOut
 from ojster.core.ids import is_job_id
 from ojster.core.job import Job
 from ojster.core.job_flags import RESULT_PRUNED
@@ -30,7 +30,6 @@ from ojster.jobs.answer_wire import (
     EnqueuedAnswer,
     JobAnswer,
     JobPageAnswer,
-    JobResultsAnswer,
     ProgressAnswer,
     ResultAnswer,
     show_cancelled,
@@ -49,18 +48,16 @@ from ojster.jobs.queries import Page
 from ojster.jobs.wire import (
     CHECKPOINT,
     PROGRESS,
-    RESULTS,
     WORKER_PROGRESS,
     CheckpointBody,
     EnqueueBody,
     ProgressBody,
-    ResultsBody,
     WorkerProgressBody,
 )
 from ojster.queues import limit_views
 from ojster.queues.backpressure import pressures
 from ojster.queues.rules import may_be_bounded
-from ojster.server.answer import LARGEST_LIST, Answer, encode, number_that_fits
+from ojster.server.answer import Answer, encode, number_that_fits
 from ojster.server.declared import endpoints_of
 from ojster.server.endpoints.bulk import key_of
 from ojster.server.pages import page_of, pagination, wait_ms, whole
@@ -185,30 +182,6 @@ async def show_result(request: HttpRequest) -> Answer:
     return Answer(encode(ResultAnswer(job_id=job_id, **msgspec.structs.asdict(shown))), headers=headers)
 
 
-RESULTS_AT_ONCE: Final = 16
-"""Number of jobs that are read together for their results, each of which may be large."""
-
-
-async def show_results(request: HttpRequest) -> Answer:
-    """Show the results of several jobs; ids are ``omitted`` once the answer has ``LARGEST_LIST`` bytes."""
-    body = await request.read(RESULTS)
-    answer = JobResultsAnswer({})
-    size = 0
-    for start in range(0, len(body.ids), RESULTS_AT_ONCE):
-        if size > LARGEST_LIST:
-            answer.omitted = body.ids[start:]
-            break
-        ids = body.ids[start : start + RESULTS_AT_ONCE]
-        found = await asyncio.gather(*map(request.service.jobs.find, ids), return_exceptions=True)
-        for job_id, job in zip(ids, found, strict=True):
-            if isinstance(job, Job):
-                answer.results[job_id] = answer_wire.show_result(job)
-                size += len(job.result or b"") + len(job.errors or b"")
-            elif not isinstance(job, NotFound):
-                raise job
-    return Answer(encode(answer))
-
-
 async def cancel_job(request: HttpRequest) -> Answer:
     """Cancel an unfinished job."""
     changed = await request.service.jobs.cancel(request.path["id"])
@@ -316,7 +289,6 @@ ROUTES: Final = (
         more=(410,),
         query=("wait", "timeout"),
     ),
-    Route("POST", f"{BASE}/jobs/results", show_results, "Jobs", ResultsBody, JobResultsAnswer, needs=INSPECT),
     Route("DELETE", f"{BASE}/jobs/{{id}}", cancel_job, "Jobs", answer=CancelledJobAnswer, needs=CANCEL),
     Route("POST", f"{BASE}/jobs/{{id}}/cancel", cancel_job, "Jobs", answer=CancelledJobAnswer, needs=CANCEL),
     Route("PUT", f"{BASE}/jobs/{{id}}/progress", report_progress, "Jobs", ProgressBody, ProgressAnswer, needs=DEQUEUE),

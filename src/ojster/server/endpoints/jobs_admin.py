@@ -11,16 +11,12 @@ from typing import Any, Final
 import msgspec
 
 from ojster.core.access import Operation
-from ojster.core.durations import format_duration
 from ojster.core.errors import InvalidRequest, NotFound
 from ojster.core.job import Job
 from ojster.core.states import JobState
-from ojster.core.timestamps import format_optional
 from ojster.core.wire import Json
 from ojster.jobs.answer_wire import (
     CancelledAnswer,
-    DeadLetterLimitsInfo,
-    DeadLetterStatisticsAnswer,
     ItemPageAnswer,
     JobDetailAnswer,
     show_times,
@@ -35,7 +31,6 @@ from ojster.jobs.policy_wire import show_retry_policy
 from ojster.jobs.queries import Page
 from ojster.jobs.sweeps import Sweep
 from ojster.jobs.wire import CONFIRMED_FILTER, DEAD_LETTERS, ConfirmedFilterBody, DeadLetterRetryBody, DeadLettersBody
-from ojster.queues import overview
 from ojster.server.admin import ADMIN, TAG
 from ojster.server.answer import Answer, UnchangedAnswer, encode
 from ojster.server.declared import arguments_of
@@ -146,22 +141,6 @@ async def show_dead_letter(request: HttpRequest) -> Answer:
     return Answer(encode(_detail(job)))
 
 
-async def count_dead_letters(request: HttpRequest) -> Answer:
-    """Show dead letter counts, by queue and error type, and their retention."""
-    found = await request.service.scope.survey(overview.count_dead_letters, request.service.scope)
-    retention = request.service.database.settings.retention
-    age = None if retention.dead_letter is None else format_duration(retention.dead_letter)
-    shown = DeadLetterStatisticsAnswer(
-        found.total,
-        found.by_queue,
-        found.by_error_type,
-        format_optional(found.oldest_at),
-        format_optional(found.newest_at),
-        DeadLetterLimitsInfo(age, retention.most_dead_letters),
-    )
-    return Answer(encode(shown))
-
-
 async def retry_dead_letters(request: HttpRequest) -> Answer:
     """Run all dead letters that match a filter again, with attempts and errors reset."""
     chosen, dry_run = await _dead_letters(request)
@@ -234,7 +213,6 @@ ROUTES: Final = (
         route
         for base, retries in ((ADMIN, Operation.ADMIN), (BASE, Operation.CANCEL))
         for route in (
-            Route("GET", f"{base}/dead-letter/stats", count_dead_letters, TAG, answer=DeadLetterStatisticsAnswer),
             Route("GET", f"{base}/dead-letter/{{id}}", show_dead_letter, TAG, answer=JobDetailAnswer),
             Route(
                 "POST",

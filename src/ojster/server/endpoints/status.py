@@ -17,7 +17,7 @@ from ojster.core.events import MAX_EVENTS_PER_PAGE, EventFilter, EventPage
 from ojster.core.version import __version__
 from ojster.core.wire import Json
 from ojster.events.log import NUMBERS_PER_BATCH
-from ojster.insight.readiness import why_not_ready
+from ojster.insight.readiness import uptime, why_not_ready
 from ojster.insight.wire import (
     BackendBody,
     EndpointsBody,
@@ -75,7 +75,7 @@ async def health(request: HttpRequest) -> Answer:
         backend.status = "unhealthy"
         backend.error = request.shown_outage(str(error) or "The database did not respond within 5 seconds.")
     healthy = backend.status == "ok"
-    shown = HealthAnswer("ok" if healthy else "degraded", "1.0", int(time.monotonic() - STARTED), backend)
+    shown = HealthAnswer("ok" if healthy else "degraded", "1.0", uptime(), backend)
     return Answer(encode(shown)) if healthy else Answer(encode(shown), 503, RETRY)
 
 
@@ -216,9 +216,6 @@ _EXPERIMENTAL: Final = [
 def _has(module: str) -> bool:
     return importlib.util.find_spec(module) is not None
 
-
-STARTED: Final = time.monotonic()
-"""Time at which the process loaded this module, in seconds of the monotonic clock. Base of the uptime."""
 
 ROUTES: Final = (
     Route(
