@@ -12,11 +12,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from ojster.agents import attributes as agents
 from ojster.client.client import HttpClient
 from ojster.core.json_objects import read_members
 from ojster.core.parsing import without_nulls
+from ojster.fleet import ml_resources as ml
 from ojster.jobs.attributes import readers
-from ojster.jobs.new_job import OF_WORKFLOWS, NewJob, read_job
+from ojster.jobs.new_job import OF_WORKFLOWS, NewJob, read_job, warnings_of
 from ojster.jobs.options_wire import AT_TOP, OptionsBody
 from ojster.jobs.policy_wire import RetryPolicyBody, UniquePolicyBody
 from ojster.jobs.rate_limit_wire import RateLimitBody
@@ -125,7 +127,7 @@ def test_the_tables_have_every_member() -> None:
     assert {name: set(body.__struct_fields__) for name, body in bodies.items()} == {
         name: set(members) for name, members in POLICIES.items()
     }
-    assert {name for name in readers().names if name not in ATTRIBUTE_VALUES} == set()
+    assert {name for name in readers().names if name not in ATTRIBUTE_VALUES} == agents.ATTRIBUTES | ml.ATTRIBUTES
     assert OF_WORKFLOWS <= NODE_MEMBERS | CHILDREN
 
 
@@ -263,6 +265,11 @@ async def test_null_counts_as_absent_in_workflows_and_steps(bench: Bench, name: 
     shown = [msgspec.to_builtins((one.plan.nodes, one.timeout, one.params, one.metadata)) for one in (new, expected)]
     assert shown[0] == shown[1]
     assert new.unknown == []
+
+
+@pytest.mark.parametrize("name", sorted(agents.ATTRIBUTES | ml.ATTRIBUTES))
+def test_an_attribute_of_an_extension_is_no_mistake(name: str) -> None:
+    assert not warnings_of({name: msgspec.Raw(b"null")})
 
 
 async def test_a_request_with_nulls_is_answered_as_one_without(http: Http) -> None:

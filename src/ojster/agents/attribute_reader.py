@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ojster.agents.attributes import FINAL_ERRORS, SYSTEM_MANAGED, decode_state, is_agent_task, read_agent
+from ojster.agents.attributes import ATTRIBUTES, FINAL_ERRORS, SYSTEM_MANAGED, decode_state, is_agent_task, read_agent
 from ojster.core.job import Job
 from ojster.core.json_objects import Members
 from ojster.jobs.attributes import AttributeReader, Attributes
@@ -11,6 +11,7 @@ from ojster.jobs.attributes import AttributeReader, Attributes
 class Reader(AttributeReader):
     """Reads ``ext_agent_*``. Spec: ojs-ai-agents."""
 
+    names = ATTRIBUTES
     set_by_server = SYSTEM_MANAGED
     final_errors = FINAL_ERRORS
 

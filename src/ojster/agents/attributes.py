@@ -228,6 +228,19 @@ _CHOICES: Final = {
     "output_format": ("json", "text", "markdown"),
     "retrieval_strategy": ("similarity", "mmr", "hybrid"),
 }
+_STRUCTURED: Final = (
+    "temperature",
+    "voting_threshold",
+    "consensus_required",
+    "fallback_models",
+    "tools",
+    "context_sources",
+    "output_schema",
+)
+
+ATTRIBUTES: Final = frozenset(PREFIX + name for name in (*_TEXTS, *_COUNTS, *_CHOICES, *_STRUCTURED))
+"""The attributes of requests."""
+
 _TOOL_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,63}")
 
 

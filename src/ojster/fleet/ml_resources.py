@@ -82,6 +82,14 @@ _CAPABILITY_FOR: Final = {"fp32": "7.0", "fp16": "7.0", "bf16": "8.0", "fp8": "8
 Spec: ojs-ml-resources 6
 """
 
+_FORMATTED: Final = ("gpu_compute_capability", "model_checksum", "checkpoint_storage_uri")
+_RULES: Final = ("affinity", "node_affinity", "anti_affinity", "node_selector")
+
+ATTRIBUTES: Final = frozenset(
+    PREFIX + name for name in (*_TEXTS, *_CHOICES, *_AMOUNTS, *_COUNTS, *_SWITCHES, *_FORMATTED, *_RULES)
+)
+"""The attributes of the extension."""
+
 _CAPABILITY: Final = re.compile(r"\d{1,3}\.\d{1,3}")
 _CHECKSUM: Final = re.compile(r"[a-z0-9_\-]+:[0-9a-f]+")
 _STORAGE: Final = re.compile(r"(s3|gs|az|file)://[^\s?#]*/")
