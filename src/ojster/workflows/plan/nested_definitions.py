@@ -32,7 +32,9 @@ _MARK: Final = b'"definition"'
 _HOLDERS: Final = ("steps", "jobs", "callbacks", "do", "fallback", "compensate", "on_error", "on_cancel")
 """Members of workflows and steps in which there may be steps."""
 
-_OF_WHOLE_WORKFLOWS: Final = ("on_error", "on_cancel", "timeout", "timeout_ms")
+_OF_STEPS: Final = frozenset({"type", "options"}).union(*(OWN_MEMBERS[type] for type in CONTAINERS))
+"""Members of a definition that a step takes from it; others but its metadata only a whole workflow can have."""
+
 _encode: Final = msgspec.json.Encoder().encode
 
 
@@ -114,7 +116,10 @@ class _Completion:
         if name in around or len(around) >= MAX_NESTED_DEFINITIONS:
             line = " → ".join((*around, name))
             raise Problem(f"{path}.definition", f"Definitions contain each other, or too many do: {line:.200}.")
-        if others := sorted(set(_OF_WHOLE_WORKFLOWS) & definition.members.keys()):
+        if set_by_server := sorted({"do", "params_schema"} & members.keys()):
+            message = f"{set_by_server[0]!r} comes from the definition {name!r:.60}. Leave it out."
+            raise Problem(f"{path}.{set_by_server[0]}", message)
+        if others := sorted(definition.members.keys() - _OF_STEPS - {"metadata"}):
             raise Problem(
                 f"{path}.definition",
                 f"The definition {name!r:.60} has {others[0]!r}, which only a whole workflow can have. Give the step a "
@@ -144,9 +149,7 @@ def _version_of(members: Members, path: str) -> int | None:
 
 def _body_of(definition: Definition) -> Members:
     """Return the step that a definition is: its steps, and the options that they inherit."""
-    members = definition.members
-    known = {"type", "options"}.union(*(OWN_MEMBERS[type] for type in CONTAINERS))
-    return {name: raw for name, raw in members.items() if name in known}
+    return {name: raw for name, raw in definition.members.items() if name in _OF_STEPS}
 
 
 def _check(definition: Definition, params: bytes, path: str) -> None:

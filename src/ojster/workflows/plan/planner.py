@@ -38,10 +38,10 @@ from ojster.workflows.plan.rules import (
     failure_policy,
     flow_job,
     gate_limit,
+    idle_in,
     inherit,
     is_job,
     job_request,
-    misspelt_in,
     options_of,
     promise,
     refuse_rule,
@@ -52,10 +52,7 @@ from ojster.workflows.plan.undo import MIRROR_KINDS, Mirrors, UndoPlan, holds_co
 from ojster.workflows.plan.values import LaterJob, Plan, Spec
 
 _encode: Final = msgspec.json.Encoder().encode
-
 _decode: Final = msgspec.json.decode
-
-
 _NULL: Final = msgspec.Raw(b"null")
 
 MAX_LEVELS: Final = 16
@@ -288,7 +285,7 @@ class Planner:
         request["workflow_step"] = msgspec.Raw(_encode(here.place))
         spec.request = msgspec.Raw(_encode(request))
         node = self._node(Kind.JOB, here.parent, here.position, spec, here.path, here.place)
-        self.unknown += misspelt_in(request, here.path)
+        self.unknown += idle_in(request, here.path)
         self.plan.promises += [Promise(node.id, here.place, promised) for promised in provided]
         self._order.promised += [(node.id, promised.name, promised.category) for promised in provided]
         if not here.gives_values:
@@ -297,6 +294,7 @@ class Planner:
         refuse_reserved(job.queue)
         if job.pending:
             raise Problem(here.path, "A step cannot be 'pending'; use 'manual' to make it wait for an approval.")
+        self.unknown += [Problem(here.path, warning) for warning in job.warnings]
         if spec.has_references:
             self.plan.later_jobs.append(LaterJob(job.tenant, job.scheduled_at))
         else:
@@ -314,6 +312,7 @@ class Planner:
             own["priority_adjustment"] = members["priority_adjustment"]
         first = self._step(_encode(own), Here(node, 0, here.path, self._inside(node, 0), here.inherited, here.level))
         path, place = f"{here.path}.fallback", self._inside(node, "fallback")
+        refuse_rule(members["fallback"], path)
         second = self._step(members["fallback"], Here(node, 1, path, place, inherited, here.level, can_be_undone=True))
         second.name, second.rule = "fallback", Rule.FAILED.value
         self._order.after(second, [first], None)

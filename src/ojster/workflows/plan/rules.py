@@ -8,12 +8,14 @@ from typing import Any, Final
 
 import msgspec
 
+from ojster.agents import attributes
 from ojster.collections.collect import Collect
 from ojster.collections.items import INTERNAL, PromisedItem
 from ojster.core.durations import MILLISECOND
 from ojster.core.errors import OjsterError
 from ojster.core.job_flags import REACTIONS
 from ojster.core.json_objects import Members, raw_list, read_members
+from ojster.fleet import ml_resources
 from ojster.jobs.code import ATTRIBUTE, CODE_TYPE
 from ojster.jobs.names import WAIT_TYPE
 from ojster.jobs.options import PRIORITIES
@@ -149,11 +151,14 @@ def job_request(members: Members, path: str) -> Members:
         shown = ", ".join(sorted(CONTAINERS))
         raise Problem(path, f"Only a container can have {min(children)!r}; its type must be one of {shown}.")
     if bytes(request.get("type", b"")) == b'"wait"':
+        refuse_idle(members.keys() & {"priority_adjustment"}, path, "wait")
         wait(request, path)
     if "body" in request and text(request, "type", path) in (None, CODE_TYPE):
         carry_code(request)
     if "job_type" in request:  # Spec: ojs-workflows 14
-        request.setdefault("type", request.pop("job_type"))
+        named = request.pop("job_type")
+        if request.setdefault("type", named) != named and bytes(named) != b"null":
+            raise Problem(f"{path}.job_type", "'type' and 'job_type' contradict each other. Leave one of them out.")
     return request
 
 
@@ -177,6 +182,12 @@ def carry_code(request: Members) -> None:
 
 _OPTIONS_OF_WAITS: Final = frozenset({"timeout", "timeout_ms", "tags", "metadata"})
 """The options of a job that have an effect on a wait, which no worker runs."""
+
+_OF_WORKERS: Final = frozenset({"requires", "version", "priority_adjustment"})
+"""Members of steps, beside options, that only say which worker runs a job, and when."""
+
+_EXTENSIONS: Final = (attributes.PREFIX, ml_resources.PREFIX)
+"""Prefixes of the attributes of jobs that are for workers and their models."""
 
 _MEANT_OF_WAITS: Final = {
     "deadline": "timeout' (in seconds) or 'until",
@@ -203,7 +214,9 @@ def time_limit(members: Members, path: str) -> int | None:
 
 def refuse_idle(names: Set[str], path: str, what: str) -> None:
     """Refuse the members of a wait or a gate that have an effect only on jobs that workers run."""
-    for name in sorted(names & (OPTION_NAMES | _MEANT_OF_WAITS.keys()) - _OPTIONS_OF_WAITS):
+    of_extensions = {name for name in names if name.startswith(_EXTENSIONS)}
+    idle = (OPTION_NAMES | _MEANT_OF_WAITS.keys() | _OF_WORKERS | of_extensions) - _OPTIONS_OF_WAITS
+    for name in sorted(names & idle):
         meant = f" Use '{_MEANT_OF_WAITS[name]}'." if name in _MEANT_OF_WAITS and what == "wait" else " Leave it out."
         raise Problem(f"{path}.{name}", f"{name!r} has no effect on a {what}, which no worker runs.{meant}")
 
@@ -246,10 +259,38 @@ def promise(request: Members, provided: Sequence[PromisedItem], path: str) -> No
     request[REACTIONS] = msgspec.Raw(_encode(reactions))
 
 
-def misspelt_in(request: Members, path: str) -> list[Problem]:
-    """Return a problem for each member that looks like a misspelt member of steps; a job keeps all others."""
+_OF_OTHER_STEPS: Final = {
+    "as": "a map",
+    "over": "a map",
+    "body": "a step without a type, which carries code",
+    "modules": "a step that carries code",
+    "delay": "a wait",
+    "until": "a wait",
+    "form": "a wait",
+    "remind": "a wait",
+    "failure_policy": "a saga",
+    "definition": "a step without a type",
+    "definition_version": "a step that is a definition",
+    "params": "a step that is a definition",
+    "params_schema": "a definition",
+    "on_error": "a workflow",
+    "on_cancel": "a workflow",
+    "on_lost_worker": "a workflow",
+}
+"""Members that have no effect in a job, and what they belong to."""
+
+
+def idle_in(request: Members, path: str) -> list[Problem]:
+    """Return a problem for each member that belongs to another kind of step, or looks like a misspelt member of steps.
+
+    A job keeps them, as it keeps all others that the server does not know.
+    """
     problems: list[Problem] = []
     for name in sorted(request.keys() - _JOB_MEMBERS):
+        if name in _OF_OTHER_STEPS and bytes(request[name]) != b"null":
+            what = f"{name!r} belongs to {_OF_OTHER_STEPS[name]}, and has no effect in a job."
+            problems.append(Problem(f"{path}.{name}", what))
+            continue
         meant = _ALIASES.get(name) or next(iter(difflib.get_close_matches(name, NODE_MEMBERS, 1, 0.8)), None)
         if meant is not None:
             problems.append(Problem(f"{path}.{name}", f"Unknown member {name!r:.60}; did you mean {meant!r}?"))

@@ -80,9 +80,21 @@ class Undone(msgspec.Struct, frozen=True):
     heads: Sequence[Sequence[Node]] = ()
 
 
+_IDLE: Final = (
+    ("compensate_type", "compensate", True),
+    ("compensate_args", "compensate", True),
+    ("compensate_args", "compensate_type", False),
+)
+"""Members of steps that have no effect beside another one (true), or without it."""
+
+
 def own_compensation(members: Members, path: str, *, is_allowed: bool) -> Own | None:
     """Return the compensation of a step, or ``None``."""
     request = compensation_of(members)
+    for idle, other, beside in _IDLE:
+        if idle in members and (other in members) == beside:
+            what = f"beside {other!r}. Leave one of them out." if beside else f"without {other!r}. Add that."
+            raise Problem(f"{path}.{idle}", f"{idle!r} has no effect {what}")
     moment = text(members, "compensate_when", path)
     if moment is not None and moment not in UNDO_MOMENTS:
         shown = " or ".join(repr(moment) for moment in UNDO_MOMENTS)
