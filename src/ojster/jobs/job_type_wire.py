@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, Self
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from ojster.core.json_objects import Members
 from ojster.core.timestamps import format_timestamp, parse_timestamp
@@ -30,18 +30,20 @@ class JobTypeInfo(Struct):
 
 
 class JobTypeAnswer(Struct):
-    """The answer to a request about one job type."""
+    """The answer to a request about one job type; ``warnings`` name members that have no effect."""
 
     job_type: JobTypeInfo
+    warnings: tuple[str, ...] | UnsetType = UNSET
 
     @classmethod
     def of(cls, defaults: JobTypeDefaults) -> Self:
         """Return the answer that shows defaults."""
-        return cls(show_job_type(defaults))
+        return cls(show_job_type(defaults), defaults.warnings or UNSET)
 
     def value(self) -> JobTypeDefaults:
         """Return the defaults."""
-        return read_job_type(self.job_type)
+        defaults = read_job_type(self.job_type)
+        return defaults if self.warnings is UNSET else msgspec.structs.replace(defaults, warnings=self.warnings)
 
 
 class JobTypesAnswer(Struct):

@@ -53,11 +53,14 @@ class JobTypeDefaults(msgspec.Struct, frozen=True):
         A JSON object with members of an enqueue request: ``options``, ``meta``, ``reactions``, ….
     updated_at:
         Time of the last change, in microseconds since the epoch.
+    warnings:
+        Its members that look misspelt, when it is set; they have no effect.
     """
 
     type: str
     body: bytes
     updated_at: int = 0
+    warnings: tuple[str, ...] = ()
 
 
 class Defaults:
@@ -120,7 +123,7 @@ def read_defaults(type: str, members: Members, *, largest: int) -> tuple[JobType
     request = {"type": msgspec.Raw(_encode(name)), "args": msgspec.Raw(b"[]")} | declared
     job = read_job(request, 0, largest=largest, tenant=None)
     refuse_reserved(job.queue)
-    return JobTypeDefaults(name, body), job
+    return JobTypeDefaults(name, body, warnings=job.warnings), job
 
 
 def _read(tx: Transaction) -> Mapping[str, Defaults]:

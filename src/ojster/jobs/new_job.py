@@ -217,8 +217,9 @@ def read_job(
     )
     check_envelope(envelope, largest)
     attributes = _attributes(type, args, members)
+    warnings = (*options.warnings, *warnings_of(members)) if members or options.warnings else ()
     for reaction in attributes.enqueues:
-        refuse_reserved(read_job(dict(reaction), now, largest=largest, tenant=owner).queue)  # validates it, too
+        warnings += _reaction_warnings(read_job(dict(reaction), now, largest=largest, tenant=owner))
     return NewJob(
         id=id,
         type=type,
@@ -243,8 +244,14 @@ def read_job(
         trace_id=trace_of_meta(meta),
         suspension=attributes.suspension,
         values=attributes.values,
-        warnings=(*options.warnings, *warnings_of(members)) if members or options.warnings else (),
+        warnings=warnings,
     )
+
+
+def _reaction_warnings(job: NewJob) -> tuple[str, ...]:
+    """Return the warnings of the job of a reaction, if its queue may have it."""
+    refuse_reserved(job.queue)
+    return tuple(f"The job of a reaction: {warning}" for warning in job.warnings)
 
 
 def _own_attributes(members: Members, is_step: bool) -> Members:

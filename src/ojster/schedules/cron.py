@@ -116,11 +116,15 @@ class Registration(msgspec.Struct, frozen=True):
 
 
 class Registered(msgspec.Struct, frozen=True):
-    """A registered cron job, whether it is new, and whether it is new or differs from the one before."""
+    """A registered cron job, whether it is new, and whether it is new or differs from the one before.
+
+    ``warnings`` name the members of its template that look misspelt; they have no effect.
+    """
 
     cron: Cron
     is_new: bool
     is_changed: bool
+    warnings: tuple[str, ...] = ()
 
 
 def register(tx: Transaction, registrations: Sequence[Registration]) -> list[Registered | OjsterError]:

@@ -58,22 +58,27 @@ class ScheduleService(CapabilityService, ScheduleCalls):
         """
         self.scope.need_all_queues("A cron job")
         check_bounds("name", item.name, cron.CronName)
+        warnings: tuple[str, ...] = ()
         if item.workflow is None:
-            await self._check_job(item.template)
+            warnings = await self._check_job(item.template)
         else:
             await self._check_workflow(item.workflow, takes_turns=item.overlap_policy == "enqueue")
         item = msgspec.structs.replace(item, name=self.scope.named(item.name), created_by=self.scope.who)
         registration = cron.Registration(item, on_conflict, self.scope.cancels_only_own)
-        return accepted(await self.database.run(cron.register, registration))
+        registered = accepted(await self.database.run(cron.register, registration))
+        return msgspec.structs.replace(registered, warnings=warnings) if warnings else registered
 
-    async def _check_job(self, template: bytes) -> None:
+    async def _check_job(self, template: bytes) -> tuple[str, ...]:
+        """Check the job in a template; return warnings of members that look misspelt."""
         members = read_members(template, "The cron job's template")
         self.scope.check_contents(template)
         for completer in hooks.of(self.database.memory).completer:
             if (complete := await completer(self.scope)) is not None:
                 complete(dict(members))
         largest = self.database.settings.largest_job
-        refuse_reserved(read_job(members, self.database.clock(), largest=largest, tenant=self.scope.tenant).queue)
+        job = read_job(members, self.database.clock(), largest=largest, tenant=self.scope.tenant)
+        refuse_reserved(job.queue)
+        return job.warnings
 
     async def _check_workflow(self, request: bytes, *, takes_turns: bool) -> None:
         """Check a workflow as its creation does; it has no id, because each run has its own."""

@@ -31,7 +31,8 @@ class JobTemplateBody(Struct):
 
 
 class CronBody(Struct):
-    """A cron job. The schedule is ``expression`` or ``cron``; the job is ``job_template`` or the members beside it.
+    """A cron job. The schedule is ``expression`` or ``cron``; the job is ``job_template`` or the members beside it,
+    those that are not listed here among them, such as ``queue`` and ``retry``.
 
     With ``workflow``, it starts a workflow instead: the member is a request as for ``POST /workflows``, without an id.
     """
@@ -177,16 +178,19 @@ class RegisteredCronAnswer(Struct):
     cron_job: CronInfo
     is_new: bool
     is_changed: bool
+    warnings: tuple[str, ...] | UnsetType = UNSET
+    """Members of its template that look misspelt, and members beside it: they have no effect."""
 
     @classmethod
     def of(cls, registered: Registered) -> Self:
         """Return the answer that shows a registration."""
         shown = show_cron(registered.cron)
-        return cls(shown, shown, registered.is_new, registered.is_changed)
+        return cls(shown, shown, registered.is_new, registered.is_changed, registered.warnings or UNSET)
 
     def value(self) -> Registered:
         """Return the registration."""
-        return Registered(read_cron(self.cron), self.is_new, self.is_changed)
+        warnings = () if self.warnings is UNSET else self.warnings
+        return Registered(read_cron(self.cron), self.is_new, self.is_changed, warnings)
 
 
 class TriggeredAnswer(Struct):

@@ -11,6 +11,7 @@ import msgspec
 
 from ojster.client.interface import Client
 from ojster.core.errors import Forbidden, NotFound, OjsterError
+from ojster.core.json_objects import Members
 from ojster.handlers.register import HandlerRegister
 from ojster.jobs.names import DEFAULT_QUEUE
 from ojster.schedules.cron import Cron
@@ -37,7 +38,7 @@ async def register(client: Client, app: HandlerRegister) -> None:
     try:
         for type, declared in app.handlers.items():
             if members := declared.defaults():
-                await _insist(partial(client.job_types.put, type, members), f"the defaults of the job type {type}")
+                await _insist(partial(_put_defaults, client, type, members), f"the defaults of the job type {type}")
     except Forbidden as refusal:
         log.info("jobs that others enqueue do not get the options that this application declares: %s", refusal)
     for cron in app.crons:
@@ -92,6 +93,11 @@ async def _insist(call: Callable[[], Awaitable[object]], what: str) -> None:
             return
 
 
+async def _put_defaults(client: Client, type: str, members: Members) -> None:
+    for warning in (await client.job_types.put(type, members)).warnings:
+        log.warning("the defaults of the job type %s: %s", type, warning)
+
+
 async def _register_cron(client: Client, cron: Cron) -> None:
     """Register a cron job, disabled if an operator has disabled it."""
     try:
@@ -100,7 +106,8 @@ async def _register_cron(client: Client, cron: Cron) -> None:
         pass
     else:
         cron = msgspec.structs.replace(cron, enabled=known.enabled)
-    await client.schedules.register(cron)
+    for warning in (await client.schedules.register(cron)).warnings:
+        log.warning("the cron job %s: %s", cron.name, warning)
 
 
 async def deregister(client: Client, worker_id: str, still_running: int) -> None:

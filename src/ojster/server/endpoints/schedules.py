@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from typing import Final
 
+import msgspec
+
 from ojster.core.errors import InvalidRequest
-from ojster.core.json_objects import Members, read_members
+from ojster.core.json_objects import Members, is_same_json, read_members
+from ojster.jobs.options_wire import AT_TOP
 from ojster.schedules.calls import ScheduleCalls
 from ojster.schedules.cron import Cron
 from ojster.schedules.cron_expression import CronSchedule
-from ojster.schedules.wire import CRON, CronBody, CronsAnswer, JobTemplateBody, RegisteredCronAnswer
+from ojster.schedules.wire import CRON, CronBody, CronInfo, CronsAnswer, JobTemplateBody, RegisteredCronAnswer
 from ojster.server.answer import Answer, UnchangedAnswer, encode
 from ojster.server.declared import endpoints_of
 from ojster.server.pages import offset_page_of, offset_pagination
@@ -31,11 +34,14 @@ async def _list(request: HttpRequest) -> Answer:
 async def _register(request: HttpRequest) -> Answer:
     raw = await request.body()
     body = request.decode(raw, CRON)
+    members = read_members(raw)
     expression = body.expression or body.cron
+    if body.cron and body.cron != expression:
+        raise InvalidRequest("'expression' and 'cron' contradict each other. Send one of them.", field="cron")
     if not expression:
         raise InvalidRequest("The cron job has no 'expression'. Add one, such as '0 9 * * *'.", field="expression")
     CronSchedule(expression, body.timezone)
-    template, workflow = _started(body, read_members(raw))
+    template, workflow = _started(body, members)
     done = await request.service.schedules.register(
         Cron(
             name=body.name,
@@ -50,6 +56,7 @@ async def _register(request: HttpRequest) -> Answer:
         body.on_conflict,
     )
     answered = Answer if done.is_changed else UnchangedAnswer
+    done = msgspec.structs.replace(done, warnings=(*_idle(members), *done.warnings))
     shown = RegisteredCronAnswer.of(done)
     return answered(encode(shown), 201 if done.is_new else 200, (location("cron", shown.cron.name),))
 
@@ -58,7 +65,7 @@ def _started(body: CronBody, members: Members) -> tuple[bytes, bytes | None]:
     """Return the ``template`` and the ``workflow`` of a cron job."""
     if body.workflow is None:
         return _template(body, members), None
-    for other in ("job_template", "type", "args", "meta", "options"):
+    for other in sorted(members.keys() & ({"job_template", "type", "args", "meta", "options"} | AT_TOP)):
         if bytes(members.get(other, b"null")) not in (b"null", b"[]", b"{}"):
             raise InvalidRequest(
                 f"The cron job has 'workflow' and {other!r}. A cron job enqueues a job or starts a workflow: leave one "
@@ -68,8 +75,31 @@ def _started(body: CronBody, members: Members) -> tuple[bytes, bytes | None]:
     return b"{}", bytes(members["workflow"])
 
 
+def _refuse_contradiction(job: JobTemplateBody, members: Members) -> None:
+    """Refuse members beside a template that say something else than the template. A shown cron job has them twice."""
+    for name, value in msgspec.structs.asdict(job).items():
+        raw = bytes(members.get(name, b"null"))
+        if raw != b"null" and not is_same_json(msgspec.json.decode(raw), msgspec.json.decode(encode(value))):
+            raise InvalidRequest(
+                f"The cron job has 'job_template', and beside it another {name!r}. Leave one of them out.", field=name
+            )
+
+
+def _idle(members: Members) -> list[str]:
+    """Return a warning for each member at the top that is neither of the cron job nor of its template."""
+    around = next((name for name in ("job_template", "workflow") if bytes(members.get(name, b"null")) != b"null"), None)
+    return [
+        f"The member {name[:60]!r} has no effect beside {around!r}. Write it inside."
+        for name in members
+        if around is not None and name not in _OF_CRON and bytes(members[name]) != b"null"
+    ]
+
+
 def _template(body: CronBody, members: Members) -> bytes:
-    """Return the enqueue request for the jobs of a cron job, with the other members of its template."""
+    """Return the enqueue request for the jobs of a cron job, with the other members of its template.
+
+    Without a ``job_template``, these are the members at the top that do not belong to the cron job, such as ``queue``.
+    """
     job = body.job_template
     if job is None:
         if body.type is None:
@@ -77,13 +107,21 @@ def _template(body: CronBody, members: Members) -> bytes:
                 "The cron job has neither 'type' nor 'job_template' nor 'workflow'. Add one.", field="type"
             )
         job = JobTemplateBody(body.type, body.args, body.meta, body.options)
+    else:
+        _refuse_contradiction(job, members)
     options = dict(job.options)
     meta = dict(job.meta)
     if "meta" in options:
         meta |= read_members(options.pop("meta"), "options.meta")
-    others = {} if body.job_template is None else read_members(members["job_template"], "job_template")
+    if body.job_template is None:
+        others = {name: raw for name, raw in members.items() if name not in _OF_CRON}
+    else:
+        others = read_members(members["job_template"], "job_template")
     return encode(others | {"type": job.type, "args": job.args, "meta": meta, "options": options})
 
+
+_OF_CRON: Final = frozenset(CronBody.__struct_fields__) | frozenset(CronInfo.__struct_fields__)
+"""Members that belong to a cron job itself, also those that only the server sets: a shown one may be sent again."""
 
 ROUTES: Final = endpoints_of(
     ScheduleCalls,

@@ -49,7 +49,7 @@ async def create_workflow(request: HttpRequest) -> Answer:
         new = await workflows.prepare(members)
         (workflow_id,) = await workflows.create_many([new])
         body = _workflow(await workflows.show(workflow_id, most_steps=MOST_SHOWN_STEPS)).body
-        return Reply(201, b'%b,"warnings":%b}' % (body[:-1], encode(new.warnings)) if new.unknown else body)
+        return Reply(201, b'%b,"warnings":%b}' % (body[:-1], encode(new.warnings)) if new.warnings else body)
 
     reply = await request.service.bulk.answer_once(key_of(request, "workflow", request.known_body), create)
     workflow_id = msgspec.json.decode(reply.body, type=_Created).workflow.id

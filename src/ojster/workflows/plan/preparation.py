@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from ojster.core.errors import InvalidRequest
-from ojster.core.json_objects import read_members
+from ojster.core.json_objects import Members, read_members
 from ojster.core.turns import in_turns
 from ojster.jobs.new_job import read_job
 from ojster.jobs.preparation import Preparation
@@ -31,7 +31,7 @@ async def complete_steps(database: Database, new: NewWorkflow, preparation: Prep
 
 
 async def check_steps(catalogue: Catalogue, new: NewWorkflow) -> None:
-    """Check the arguments of steps without references against their schemas.
+    """Check the arguments of steps without references against their schemas; note violations of those that only warn.
 
     Raises
     ------
@@ -45,10 +45,14 @@ async def check_steps(catalogue: Catalogue, new: NewWorkflow) -> None:
             continue
         request = read_members(spec.request, "The step")
         try:
-            check_args(catalogue, job, request["args"], schema_uri(request))
+            violations = check_args(catalogue, job, request["args"], schema_uri(request))
+            new.notes += [f"step {_place(request)}: {violation}" for violation in violations]
         except InvalidRequest as error:
-            place = msgspec.json.decode(request["workflow_step"], type=str)
             wrong = "; ".join(error.details.get("validation_errors", ()))
-            problems.append(Problem(f"step {place}", f"{error.message} {wrong}".strip()))
+            problems.append(Problem(f"step {_place(request)}", f"{error.message} {wrong}".strip()))
     if problems:
         raise refusal_of(problems)
+
+
+def _place(request: Members) -> str:
+    return msgspec.json.decode(request["workflow_step"], type=str)

@@ -159,11 +159,14 @@ class NewWorkflow(msgspec.Struct):
     """Whether it starts only when the earlier workflows of its cron job have finished."""
     unknown: list[Problem] = []
     """The members of its request, and of those of its steps, that have no effect."""
+    notes: list[str] = []
+    """What else its caller learns: violations of schemas that only warn."""
 
     @property
     def warnings(self) -> list[str]:
-        """What its caller learns about unknown members."""
-        return [f"{problem.path}: {problem.message} It has no effect." for problem in self.unknown]
+        """What its caller learns about unknown members and violated schemas."""
+        idle = [f"{problem.path}: {problem.message}" for problem in self.unknown]
+        return [text if "no effect" in text else f"{text} It has no effect." for text in idle] + self.notes
 
     @property
     def weight(self) -> int:
