@@ -21,6 +21,7 @@ from benchmarks import (
     failover,
     files,
     floors,
+    flows,
     in_process,
     migration,
     over_http,
@@ -95,6 +96,7 @@ def _measure(stores: list[Store], folder: Path, chosen: argparse.Namespace) -> I
         yield from in_process.run(store, chosen)
         yield from over_http.run(store, folder, chosen)
         yield from workflows.run(store, chosen)
+        yield from flows.run(store, chosen)
         yield from bulk.run(store, chosen)
         yield from bombs.run(store, chosen)
         yield from streams.run(store, chosen)
