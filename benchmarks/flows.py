@@ -15,6 +15,7 @@ from benchmarks.costs import PostgresProbe, SqliteProbe
 from benchmarks.figure import Figure
 from benchmarks.stores import SqliteStore, Store
 from ojster import App, Flow, Worker, chain
+from ojster.api.flows import FlowType
 from ojster.core.tuning import tune_interpreter
 from ojster.handlers.job_type import JobType
 
@@ -65,13 +66,13 @@ def run(store: Store, chosen: argparse.Namespace) -> Iterator[Figure]:
     costs = [one.processor / FLOWS / STEPS * 1e6 for one in jobs]
     yield Figure.median_of(f"{name}, processor of a job", costs, "µs")
     for what, measure in (("local steps", _long_local), ("local steps in threads", _long_plain)):
-        found = [uvloop.run(_with_app(store, measure)) for _ in range(ROUNDS)]
-        lasted, slower = zip(*found, strict=True)
-        yield Figure.median_of(f"{store.name}: a flow of {LONG:,} {what}, a step", lasted, "ms")
-        name = f"{store.name}: a flow of {LONG:,} {what}, time of its last tenth relative to the first"
-        yield Figure.median_of(name, slower, "x", most=1.2)
-    found = [uvloop.run(_with_app(store, _long_awaited)) for _ in range(ROUNDS)]
-    yield Figure.median_of(f"{store.name}: a flow of {LONG:,} jobs, one after the other, a job", found, "ms")
+        times = [uvloop.run(_with_app(store, measure)) for _ in range(ROUNDS)]
+        name = f"{store.name}: a flow of {LONG:,} {what}"
+        yield Figure.median_of(f"{name}, a step", [lasted for lasted, _ in times], "ms")
+        growth = [slower for _, slower in times]
+        yield Figure.median_of(f"{name}, time of its last tenth relative to the first", growth, "x", most=1.2)
+    lasted = [uvloop.run(_with_app(store, _long_awaited)) for _ in range(ROUNDS)]
+    yield Figure.median_of(f"{store.name}: a flow of {LONG:,} jobs, one after the other, a job", lasted, "ms")
 
 
 async def _with_app(store: Store, measure: Callable[[App, str], Awaitable[R]]) -> R:
@@ -178,7 +179,7 @@ async def _long_plain(app: App, url: str) -> tuple[float, float]:
     return await _times(app, long, moments)
 
 
-async def _times(app: App, long: JobType[[], None], moments: list[float]) -> tuple[float, float]:
+async def _times(app: App, long: FlowType[[], None], moments: list[float]) -> tuple[float, float]:
     """Return the time of a step in milliseconds, and that of the last tenth relative to the first."""
     await long.astart()
     await Worker(app).run(until_empty=True)

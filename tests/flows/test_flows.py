@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
 from typing import Any
 
@@ -31,8 +31,10 @@ from ojster.core.errors import Conflict, NotFound, OjsterError, PayloadTooLarge
 from ojster.handlers.outcomes import Reported
 from ojster.jobs.claim_policy import Claim
 from ojster.service import Service
+from ojster.storage.postgres.transaction import PostgresTransaction
 from ojster.storage.postgres.url import parse_postgres_url
-from ojster.workflows.flow import FlowMessage, NewRecord, Turn
+from ojster.storage.sqlite.database import SqliteTransaction
+from ojster.workflows.flow import FlowMessage, FlowRecords, NewRecord, Turn
 from ojster.workflows.read import run_errors
 from ojster.workflows.run.flow_turns import take_turns
 from ojster.workflows.run.steps import StepAddress
@@ -1088,6 +1090,60 @@ async def test_a_record_is_written_once(bench: FlowBench) -> None:
     await bench.service.flows.turn(turn)
     with pytest.raises(Conflict, match="already"):
         await bench.service.flows.turn(turn)
+
+
+async def _begun(bench: FlowBench, count: int) -> list[Turn]:
+    """Start flows, and return a turn of each with the outcome of a local step."""
+
+    @bench.app.flow(f"order-{count}")
+    async def order(flow: Flow) -> None: ...
+
+    for _ in range(count):
+        await bench.start(order.s())
+    jobs = await bench.fetch(count=count, worker_id="one")
+    record = NewRecord("a", "step", "a", 1, ended_at=2)
+    return [Turn(job.id, "one", job.attempt, job.started_at, (record,)) for job in jobs]
+
+
+async def test_of_turns_that_come_together_only_what_another_worker_has_recorded_is_refused(bench: FlowBench) -> None:
+    first, second, third = await _begun(bench, 3)
+    await bench.service.flows.turn(second)
+    more = (NewRecord("b", "step", "b", 1, ended_at=2),)
+    repeated = msgspec.structs.replace(second, records=more + second.records)
+    stale = msgspec.structs.replace(third, worker_id="two")
+    turns = [first, repeated, stale]
+    results = await asyncio.gather(*map(bench.service.flows.turn, turns), return_exceptions=True)
+    assert isinstance(results[0], FlowRecords)
+    assert [type(result) for result in results[1:]] == [Conflict, Conflict]
+    known = [[record.key for record in (await bench.service.flows.records(turn.job_id)).records] for turn in turns]
+    assert known == [["a"], ["a"], []]
+
+
+async def test_local_steps_of_many_flows_are_recorded_with_as_many_statements_as_those_of_one(
+    bench: FlowBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    statements = 0
+
+    def counted(method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **named: Any) -> Any:
+            nonlocal statements
+            statements += 1
+            return method(*arguments, **named)
+
+        return call
+
+    for transaction in (SqliteTransaction, PostgresTransaction):
+        for name in ("execute", "execute_many", "insert_new_rows", "lock_jobs"):
+            monkeypatch.setattr(transaction, name, counted(getattr(transaction, name)))
+
+    async def number_for(turns: list[Turn]) -> int:
+        nonlocal statements
+        statements = 0
+        results = await bench.service.database.run_many(take_turns, turns)
+        assert all(isinstance(result, FlowRecords) for result in results)
+        return statements
+
+    assert await number_for(await _begun(bench, 10)) == await number_for(await _begun(bench, 1))
 
 
 async def test_records_belong_to_flows_alone(bench: FlowBench) -> None:

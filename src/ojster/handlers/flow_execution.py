@@ -282,6 +282,16 @@ class FlowExecution:
             error = Raw(to_json(described(raised)))
         ended_at = max(self._now, record.asked_at)
         self._new[record.key] = msgspec.structs.replace(record, result=result, error=error, ended_at=ended_at)
+
+    async def _run_alone(self, record: NewRecord, step: Callable[[], Awaitable[Any]]) -> None:
+        """Run a local step, and record its end at once: nothing else can happen to the function meanwhile."""
+        await self._run_step(record, step)
+        if record.key in self._new:
+            await self._take_turn(suspends=False)
+
+    async def _run_beside(self, record: NewRecord, step: Callable[[], Awaitable[Any]]) -> None:
+        """Run a local step while the function waits for something else, too."""
+        await self._run_step(record, step)
         self._outer.call_soon(self._pump)
 
     # Events
@@ -387,19 +397,23 @@ class FlowExecution:
             # After a crash the function could take another way, while the steps have run. So that is recorded first.
             self._write(suspends=False)
             return
+        timer = self.loop.next_timer
+        is_alone = len(self._waiting) == 1 and timer is None and not self._new and not self._given_up
         for key, (record, step) in self._unstarted.items():
-            self._steps[key] = self._begin(self._run_step(record, step))
+            run = self._run_alone if is_alone else self._run_beside
+            self._steps[key] = self._begin(run(record, step))
         self._unstarted = {}
+        if is_alone and self._steps:
+            return
         is_busy = any(key not in self._new for key in self._steps)
         steps_ended = any(record.kind == "step" for record in self._new.values())
         if (self._new or self._given_up) and (is_busy or steps_ended):
             self._write(suspends=False)
-        elif not is_busy and not self._waiting and self.loop.next_timer is None:
+        elif not is_busy and not self._waiting and timer is None:
             self._finish(Raised(NotInFlow("Waiting for something that is neither asked of the flow nor a time")))
         elif not is_busy:
             self._write(suspends=True)
         else:
-            timer = self.loop.next_timer
             pauses = [] if timer is None else [max(0, timer - self._now) / 1e6]
             if len(self._waiting) > len(self._steps):
                 pauses.append(POLL_SECONDS)
@@ -485,7 +499,7 @@ class FlowExecution:
             known = self._records.get(ended.key)
             if ended.key not in self._past.ended and (known is None or known.ended_at is None):
                 self._take_in(ended)
-        self._outer.call_soon(self._pump)
+        self._pump()
 
     def _take_in(self, record: FlowRecord) -> None:
         """Take in the end of a record, which is on disk."""

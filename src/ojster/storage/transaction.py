@@ -330,6 +330,12 @@ class Transaction(ABC):
         """Insert rows of these columns."""
 
     @abstractmethod
+    def insert_new_rows(
+        self, table: str, columns: Mapping[str, ColumnType], rows: Sequence[Sequence[Any]], returning: str
+    ) -> list[Row]:
+        """Insert rows of these columns unless their key exists; return values of those that were inserted."""
+
+    @abstractmethod
     def update_rows(self, table: str, columns: Mapping[str, ColumnType], rows: Sequence[Sequence[Any]]) -> None:
         """Update these columns of existing rows; the first column is the key."""
 

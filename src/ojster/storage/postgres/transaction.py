@@ -74,6 +74,12 @@ def _summed(rows: Iterable[Row]) -> list[tuple[Any, Any, int]]:
     return sorted((*keys, number) for keys, number in sums.items())
 
 
+def _insertion(table: str, columns: Mapping[str, ColumnType]) -> str:
+    """Return the statement that inserts rows of these columns, given as arrays."""
+    names = ", ".join(columns)
+    return f"INSERT INTO {table} ({names}) SELECT {names} FROM {unnest(*columns.values())} AS given ({names})"
+
+
 def _columns(jobs: Sequence[Job]) -> list[Array]:
     return [Array(type, [value(job) for job in jobs]) for type, value in NEW_VALUES]
 
@@ -125,9 +131,15 @@ class PostgresTransaction(Transaction):
 
     def insert_rows(self, table: str, columns: Mapping[str, ColumnType], rows: Sequence[Sequence[Any]]) -> None:
         if rows:
-            names = ", ".join(columns)
-            selected = f"SELECT {names} FROM {unnest(*columns.values())} AS given ({names})"
-            self._in_columns(f"INSERT INTO {table} ({names}) {selected}", columns, rows)
+            self._in_columns(_insertion(table, columns), columns, rows)
+
+    def insert_new_rows(
+        self, table: str, columns: Mapping[str, ColumnType], rows: Sequence[Sequence[Any]], returning: str
+    ) -> list[Row]:
+        if not rows:
+            return []
+        sql = f"{_insertion(table, columns)} ON CONFLICT DO NOTHING RETURNING {returning}"
+        return self._in_columns(sql, columns, rows)
 
     def update_rows(self, table: str, columns: Mapping[str, ColumnType], rows: Sequence[Sequence[Any]]) -> None:
         if rows:
@@ -137,11 +149,15 @@ class PostgresTransaction(Transaction):
             sql = f"UPDATE {table} SET {changes} FROM {new_values} WHERE {table}.{key} = given.{key}"
             self._in_columns(sql, columns, rows)
 
-    def _in_columns(self, sql: str, columns: Mapping[str, ColumnType], rows: Sequence[Sequence[Any]]) -> None:
+    def _in_columns(self, sql: str, columns: Mapping[str, ColumnType], rows: Sequence[Sequence[Any]]) -> list[Row]:
+        """Run a statement with the values of each column as an array; return the rows that it returns."""
+        returned: list[Row] = []
         for first in range(0, len(rows), ROWS_AT_ONCE):
             values = zip(*rows[first : first + ROWS_AT_ONCE], strict=True)
-            self.execute(sql, [Array(type, column) for type, column in zip(columns.values(), values, strict=True)])
+            arrays = [Array(type, column) for type, column in zip(columns.values(), values, strict=True)]
+            returned += self.execute(sql, arrays)
             self._connection.flush()
+        return returned
 
     @contextmanager
     def savepoint(self) -> Iterator[None]:

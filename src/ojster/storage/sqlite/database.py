@@ -130,6 +130,15 @@ class SqliteTransaction(Transaction):
         for part in parts_of(rows):
             self._cursor.execute(insertion(table, names, len(part)), list(chain.from_iterable(part)))
 
+    def insert_new_rows(
+        self, table: str, columns: Mapping[str, ColumnType], rows: Sequence[Sequence[Any]], returning: str
+    ) -> list[Row]:
+        names, inserted = tuple(columns), []
+        for part in parts_of(rows):
+            statement = insertion(table, names, len(part), f" ON CONFLICT DO NOTHING RETURNING {returning}")
+            inserted += self._cursor.execute(statement, list(chain.from_iterable(part))).fetchall()
+        return inserted
+
     def update_rows(self, table: str, columns: Mapping[str, ColumnType], rows: Sequence[Sequence[Any]]) -> None:
         names = tuple(columns)
         for part in parts_of(rows):

@@ -132,10 +132,10 @@ def parts_of(rows: Sequence[T]) -> Iterator[Sequence[T]]:
 
 
 @lru_cache(maxsize=STATEMENTS)
-def insertion(table: str, names: Sequence[str], number: int) -> str:
-    """Return the statement that inserts a number of rows."""
+def insertion(table: str, names: Sequence[str], number: int, end: str = "") -> str:
+    """Return the statement that inserts a number of rows. ``end`` follows the rows."""
     row = f"({', '.join('?' * len(names))})"
-    return f"INSERT INTO {table} ({', '.join(names)}) VALUES {', '.join([row] * number)}"
+    return f"INSERT INTO {table} ({', '.join(names)}) VALUES {', '.join([row] * number)}{end}"
 
 
 @lru_cache(maxsize=STATEMENTS)

@@ -17,6 +17,7 @@ from ojster.jobs.queries import no_workflow
 from ojster.storage.call import for_each
 from ojster.storage.transaction import ColumnType, Transaction
 from ojster.workflows.flow import (
+    CANCELLATION,
     MAX_MESSAGE_BYTES,
     MAX_MESSAGES,
     MAX_MESSAGES_AT_ONCE,
@@ -52,6 +53,39 @@ _NEW: Final[dict[str, ColumnType]] = {
 }
 
 
+_INSERTED: Final = f"""
+    flow,
+    key,
+    EXISTS (SELECT 1 FROM flow_records AS c WHERE c.flow = flow_records.flow AND c.key = '{CANCELLATION}')
+"""
+"""What is read of inserted records: flow, key, and whether the flow is to be cancelled."""
+
+
+def insert_new_records(
+    tx: Transaction, records: Sequence[tuple[int, NewRecord, int | None]]
+) -> list[tuple[int, str, bool]]:
+    """Insert records of flows, each with the node that it waits for, unless there is one with the same key.
+
+    Return flow and key of those that were inserted, and whether the flow is to be cancelled.
+    """
+    rows = [
+        (
+            flow,
+            record.key,
+            record.kind,
+            record.name,
+            record.input,
+            node,
+            record.asked_at,
+            record.ended_at,
+            stored(record.result),
+            stored(record.error),
+        )
+        for flow, record, node in records
+    ]
+    return [(*row,) for row in tx.insert_new_rows("flow_records", _NEW, rows, _INSERTED)]
+
+
 def insert_records(tx: Transaction, flow: int, records: Sequence[tuple[NewRecord, int | None]]) -> None:
     """Insert records, each with the node that it waits for.
 
@@ -60,32 +94,15 @@ def insert_records(tx: Transaction, flow: int, records: Sequence[tuple[NewRecord
     Conflict
         There is one with this key: another worker has run the flow meanwhile.
     """
-    if not records:
-        return
-    keys = [record.key for record, _ in records]
-    for (key,) in tx.execute(
-        f"SELECT key FROM flow_records WHERE flow = ? AND key IN ({', '.join('?' * len(keys))})", (flow, *keys)
-    ):
-        raise Conflict(f"The flow has a record {key!r} already. Another worker has run it meanwhile.", key=key)
-    tx.insert_rows(
-        "flow_records",
-        _NEW,
-        [
-            (
-                flow,
-                record.key,
-                record.kind,
-                record.name,
-                record.input,
-                node,
-                record.asked_at,
-                record.ended_at,
-                stored(record.result),
-                stored(record.error),
-            )
-            for record, node in records
-        ],
-    )
+    inserted = {key for _, key, _ in insert_new_records(tx, [(flow, record, node) for record, node in records])}
+    for record, _ in records:
+        if record.key not in inserted:
+            raise known_already(record.key)
+
+
+def known_already(key: str) -> Conflict:
+    """Return the refusal of a record with a key that the flow has already."""
+    return Conflict(f"The flow has a record {key!r} already. Another worker has run it meanwhile.", key=key)
 
 
 def stored(value: Raw | UnsetType) -> bytes | None:

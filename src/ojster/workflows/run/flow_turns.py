@@ -6,6 +6,7 @@ lock of the workflow, which all take that end something for a flow.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -18,7 +19,6 @@ from ojster.core.job import Job
 from ojster.jobs.leases import refusal_of_attempt
 from ojster.jobs.queries import no_job
 from ojster.jobs.transitions import cancel_job
-from ojster.storage.call import for_each
 from ojster.storage.transaction import Transaction
 from ojster.workflows.flow import (
     CANCELLATION,
@@ -33,12 +33,22 @@ from ojster.workflows.flow import (
 from ojster.workflows.node import Kind, NodeState
 from ojster.workflows.run.advance import Advance, advance
 from ojster.workflows.run.cancellation import abort, cancel_left
-from ojster.workflows.run.flow_messages import insert_records, receive, stored, tell
+from ojster.workflows.run.flow_messages import (
+    insert_new_records,
+    insert_records,
+    known_already,
+    receive,
+    stored,
+    tell,
+)
 from ojster.workflows.run.flow_wakeups import end_awaited
 from ojster.workflows.run.graph import Graph
 from ojster.workflows.run.growth import grow
 from ojster.workflows.run.suspensions import suspend_job
 from ojster.workflows.suspension import SuspensionKind
+
+_OF_THE_GRAPH: Final = frozenset(("run", *RECEIVING, *TOLD))
+"""Kinds of records that are recorded under the lock of the workflow."""
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -48,15 +58,25 @@ _OF_OTHERS: Final = "('run', 'receive', 'receive_many', 'cancel')"
 _COLUMNS: Final = "key, kind, name, asked_at, input, ended_at, place, seen_at, result, error"
 
 
-@for_each
-def find_records(tx: Transaction, id: str) -> FlowRecords | OjsterError:
-    """Return all records of the flow that a job runs."""
-    job = tx.find_jobs([id]).get(id)
-    if job is None or job.node is None:
-        return no_job(id) if job is None else _no_flow(job)
-    workflow_id, version = _workflow_of(tx, job)  # first: what ends meanwhile has another one
-    rows = tx.execute(f"SELECT {_COLUMNS} FROM flow_records WHERE flow = :flow", {"flow": job.node})
-    return FlowRecords(workflow_id, version, tx.now, [_record(row) for row in rows], flow=job.node)
+def find_records(tx: Transaction, ids: Sequence[str]) -> list[FlowRecords | OjsterError]:
+    """Return all records of the flow that each of these jobs runs."""
+    jobs = tx.find_jobs(ids)
+    seqs = (tx.integers({job.workflow for job in jobs.values() if job.workflow is not None}),)
+    # The versions first: what ends meanwhile has another one.
+    rows = tx.execute(f"SELECT seq, id, version FROM workflows WHERE seq {tx.among}", seqs)
+    workflows = {seq: (id, version) for seq, id, version in rows}
+    records: dict[int, list[FlowRecord]] = {}
+    flows = (tx.integers({job.node for job in jobs.values() if job.node is not None}),)
+    for flow, *row in tx.execute(f"SELECT flow, {_COLUMNS} FROM flow_records WHERE flow {tx.among}", flows):
+        records.setdefault(flow, []).append(_record(row))
+    results: list[FlowRecords | OjsterError] = []
+    for id in ids:
+        job = jobs.get(id)
+        if job is None or job.node is None or job.workflow is None:
+            results.append(no_job(id) if job is None else _no_flow(job))
+        else:
+            results.append(FlowRecords(*workflows[job.workflow], tx.now, records.get(job.node, []), flow=job.node))
+    return results
 
 
 def _record(row: Sequence[Any]) -> FlowRecord:
@@ -84,16 +104,57 @@ def _no_flow(job: Job) -> OjsterError:
 def take_turns(tx: Transaction, turns: Sequence[Turn]) -> list[FlowRecords | OjsterError]:
     """Record what flows have done; suspend those that wait. Return what has ended for each, or its refusal."""
     jobs = tx.lock_jobs([turn.job_id for turn in turns])
-    concerns_graph = [jobs[turn.job_id] for turn in turns if turn.job_id in jobs and _concerns_graph(turn)]
+    results: list[FlowRecords | OjsterError | None] = [
+        refusal_of_attempt(jobs.get(turn.job_id), turn) for turn in turns
+    ]
+    local: dict[str, int] = {}
+    others: list[int] = []
+    for place, turn in enumerate(turns):
+        if results[place] is None:
+            is_local = turn.records and not _concerns_graph(turn) and jobs[turn.job_id].node is not None
+            if not is_local or local.setdefault(turn.job_id, place) != place:
+                others.append(place)
+    steps = [(jobs[id], turns[place]) for id, place in local.items()]
+    for place, result in zip(local.values(), _record_steps(tx, steps), strict=True):
+        results[place] = result
+    if others:
+        for place, result in zip(others, _take_others(tx, jobs, [turns[place] for place in others]), strict=True):
+            results[place] = result
+    return [result for result in results if result is not None]
+
+
+def _record_steps(tx: Transaction, steps: Sequence[tuple[Job, Turn]]) -> list[FlowRecords | OjsterError]:
+    """Insert outcomes of local steps, those of all flows in one statement; return what each flow gets."""
+    if not steps:
+        return []
+    records = [(job.node or 0, record, None) for job, turn in steps for record in turn.records]
+    inserted = insert_new_records(tx, records)
+    new = Counter(flow for flow, _, _ in inserted)
+    cancelled = {flow for flow, _, is_cancelled in inserted if is_cancelled}
+    _note_seen(tx, [(job, turn) for job, turn in steps if new[job.node or 0] == len(turn.records)])
+    results: list[FlowRecords | OjsterError] = []
+    for job, turn in steps:
+        flow = job.node or 0
+        if new[flow] == len(turn.records):
+            # A step goes on by its own result; it asks for what else has ended when it has nothing to do.
+            ends = _cancellation(tx, flow) if flow in cancelled else []
+            results.append(FlowRecords("", turn.version, tx.now, ends))
+            continue
+        own = {key for place, key, _ in inserted if place == flow}
+        tx.execute_many("DELETE FROM flow_records WHERE flow = ? AND key = ?", [(flow, key) for key in own])
+        results.append(known_already(next((r.key for r in turn.records if r.key not in own), turn.records[0].key)))
+    return results
+
+
+def _take_others(tx: Transaction, jobs: dict[str, Job], turns: Sequence[Turn]) -> list[FlowRecords | OjsterError]:
+    """Record what flows have done that concerns the graph, or asks what has ended."""
     graph = Graph(tx)
-    if seqs := {job.workflow for job in concerns_graph if job.workflow is not None}:
+    if seqs := {seq for turn in turns if _concerns_graph(turn) and (seq := jobs[turn.job_id].workflow) is not None}:
         graph.lock(seqs)
     results: list[FlowRecords | OjsterError] = []
     for turn in turns:
-        job = jobs.get(turn.job_id)
-        refusal = refusal_of_attempt(job, turn)
-        if job is None or refusal is not None:
-            assert refusal is not None
+        job = jobs[turn.job_id]
+        if refusal := refusal_of_attempt(job, turn):  # an earlier turn in the list has ended it
             results.append(refusal)
             continue
         try:
@@ -110,7 +171,7 @@ def take_turns(tx: Transaction, turns: Sequence[Turn]) -> list[FlowRecords | Ojs
 
 def _concerns_graph(turn: Turn) -> bool:
     return bool(turn.suspends or turn.was_cancelled or turn.cancelled) or any(
-        record.kind in ("run", *RECEIVING, *TOLD) for record in turn.records
+        record.kind in _OF_THE_GRAPH for record in turn.records
     )
 
 
@@ -119,15 +180,13 @@ def _take(tx: Transaction, job: Job, turn: Turn) -> FlowRecords:
         raise _no_flow(job)
     if not _concerns_graph(turn):
         insert_records(tx, job.node, [(record, None) for record in turn.records])
-        _note_seen(tx, job.node, turn)
-        if turn.records:  # a step goes on by its own result; it asks for what else has ended when it has nothing to do
-            return FlowRecords("", turn.version, tx.now, _cancellation(tx, job.node))
+        _note_seen(tx, [(job, turn)])
         return _news(tx, job, turn)
     rows = tx.execute("SELECT kind FROM nodes WHERE id = (SELECT parent FROM nodes WHERE id = :id)", {"id": job.node})
     if not rows or rows[0][0] != Kind.FLOW:
         raise _no_flow(job)
     has_news = turn.suspends and _has_new_ends(tx, job, turn)
-    _note_seen(tx, job.node, turn)
+    _note_seen(tx, [(job, turn)])
     _cancel_awaited(tx, job, turn.cancelled)
     tell(tx, job, [record for record in turn.records if record.kind in TOLD])
     has_news |= _ask(tx, job, [record for record in turn.records if record.kind not in TOLD], turn.access)
@@ -169,11 +228,11 @@ def _ends(tx: Transaction, job: Job) -> list[FlowRecord]:
     return [_record(row) for row in rows]
 
 
-def _note_seen(tx: Transaction, flow: int, turn: Turn) -> None:
-    """Keep the order in which the flow has seen ends: it takes the same branches when it runs again."""
+def _note_seen(tx: Transaction, turns: Sequence[tuple[Job, Turn]]) -> None:
+    """Keep the order in which flows have seen ends: they take the same branches when they run again."""
     tx.execute_many(
         "UPDATE flow_records SET place = ?, seen_at = ? WHERE flow = ? AND key = ?",
-        [(seen.place, seen.at, flow, seen.key) for seen in turn.seen],
+        [(seen.place, seen.at, job.node, seen.key) for job, turn in turns for seen in turn.seen],
     )
 
 
