@@ -21,6 +21,7 @@ from ojster.worker.failures import failure_of
 from ojster.workflows.declaration import Workflow
 from ojster.workflows.flow import FlowMessage, FlowRecords, Turn
 from ojster.workflows.read.info import WorkflowInfo
+from ojster.workflows.stream import StreamAddress, StreamAppend
 from tests.conftest import Bench, Clock
 
 NEVER = "never"
@@ -52,6 +53,9 @@ class CrashingCalls:
 
     async def records(self, job_id: str) -> FlowRecords:
         return await self._service.flows.records(job_id)
+
+    async def append(self, item: StreamAppend) -> int:
+        return await self._service.flows.append(item)
 
     async def turn(self, item: Turn) -> FlowRecords:
         when = self._when(self.count)
@@ -94,6 +98,11 @@ class FlowBench(Bench):
 
     async def send(self, name: str, data: Any, **more: Any) -> None:
         await self.service.flows.send(FlowMessage(self.id, name, msgspec.json.encode(data), **more))
+
+    async def stream(self, name: str, after: int = 0) -> tuple[list[Any], bool]:
+        """Return what a stream has after a position, and whether it has ended."""
+        page = await self.service.flows.read_stream(StreamAddress(self.id, name, after))
+        return [msgspec.json.decode(chunk.value) for chunk in page.chunks], page.has_ended
 
     async def work(self) -> None:
         """Run what is available until nothing is."""

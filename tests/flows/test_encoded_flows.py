@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from ojster import App, Encryption, Flow, Gzip, UpdateFailed, Worker, chain, param, result_of
+from ojster import App, Encryption, Flow, Gzip, UpdateFailed, Worker, chain, current_job, param, result_of
 from ojster.handlers.flow_export import export_flow
 from ojster.testing import JobTester, areplay
 from tests.waiting import PATIENCE
@@ -17,7 +17,16 @@ from tests.worker.test_worker import working
 pytestmark = pytest.mark.anyio
 
 OLD, NEW = b"o" * 32, b"n" * 32
-SECRETS = ("4111 1111", "Ada Lovelace", "golden rank", "oolong tea", "too dear", "by the window")
+SECRETS = (
+    "4111 1111",
+    "Ada Lovelace",
+    "golden rank",
+    "oolong tea",
+    "too dear",
+    "by the window",
+    "an aside",
+    "a whisper",
+)
 
 
 def application(url: str, *codecs: Any) -> tuple[App, Any, Any]:
@@ -26,12 +35,14 @@ def application(url: str, *codecs: Any) -> tuple[App, Any, Any]:
     @app.job("charge", retry=1)
     async def charge(card: str, total: int) -> int:
         assert card == "4111 1111"
+        await current_job().stream("said").aappend("a whisper")
         return total
 
     @app.flow("order")
     async def order(flow: Flow, name: str, card: str) -> int:
         flow.state = name
         flow.publish({"of": name})
+        flow.stream("said").append("an aside")
         assert await flow.step("rank", lambda who: {"rank": "golden rank", "of": who}, name) == {
             "rank": "golden rank",
             "of": name,
@@ -61,6 +72,7 @@ async def use(app: App, order: Any, put: Any) -> Any:
         await run.asend("wish", "too dear")
         assert await run.aresult(PATIENCE) == 42
         assert await run.apublished() == {"of": "Ada Lovelace"}
+        assert [value async for value in run.stream("said", str)] == ["an aside", "a whisper"]
     return run
 
 

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Coroutine
-from typing import Any, Final, ParamSpec, Protocol, TypeVar
+from collections.abc import AsyncIterator
+from typing import Any, Final
 
 import msgspec
 
-from ojster.client.event_loop_thread import EventLoopThread
+from ojster.api.run_messages import RunMessages
+from ojster.api.run_stream import Connected
 from ojster.client.file_transfer import restore
-from ojster.client.interface import Client
 from ojster.client.plain_methods import plain, plain_iterator
-from ojster.core.ids import new_id
 from ojster.core.values import to_json
-from ojster.handlers.codec import Codecs
-from ojster.handlers.flow_errors import UpdateFailed
-from ojster.handlers.flow_updates import UpdateHandler
 from ojster.jobs.failure import Failure
 from ojster.workflows.declaration import DrawingFormat
-from ojster.workflows.flow import MAX_WAIT_MS, FlowMessage
 from ojster.workflows.read.drawing import draw
 from ojster.workflows.read.info import WorkflowInfo
 from ojster.workflows.read.run_errors import result_of
@@ -29,9 +24,6 @@ from ojster.workflows.run.dependencies import NewDependencies
 from ojster.workflows.run.steps import StepAddress
 from ojster.workflows.run.suspensions import WorkflowResumption
 
-P = ParamSpec("P")
-R = TypeVar("R")
-
 MAX_POLL_SECONDS: Final = 30.0
 """Maximum long-poll wait for a workflow's result, in seconds."""
 
@@ -39,20 +31,7 @@ MAX_WATCH_POLL_SECONDS: Final = 1.0
 """Maximum long-poll wait while watching, in seconds: a step that becomes active may leave the version as it is."""
 
 
-class Connected(Protocol):
-    """An application, as far as a handle needs it."""
-
-    _event_loop_thread: EventLoopThread
-
-    @property
-    def codecs(self) -> Codecs:
-        """The codecs of arguments, messages and what flows publish."""
-
-    def client(self) -> Client:
-        """Return the client for the running event loop."""
-
-
-class Run:
+class Run(RunMessages):
     """A started workflow: its state, its result, and what can be done with it.
 
     ``App.start`` and ``App.find_workflow`` return it, and ``astart`` and ``afind_workflow`` in asynchronous code. The
@@ -84,9 +63,6 @@ class Run:
 
     def __repr__(self) -> str:
         return f"<Run {self.id} {self._info.name or self._info.type} {self.state}>"
-
-    def _wait(self, call: Coroutine[Any, Any, R], /) -> R:
-        return self._app._event_loop_thread.call(call)
 
     @property
     def id(self) -> str:
@@ -324,115 +300,6 @@ class Run:
         self._info = await self._app.client().workflows.resume(item)
 
     resume = plain(aresume)
-
-    async def asend(
-        self, name: str, data: Any = None, *, step: str | None = None, idempotency_key: str | None = None
-    ) -> None:
-        """Send a message to the flow (``Flow.receive``), also before it waits for the message, or has started.
-
-        Parameters
-        ----------
-        name:
-            Name of the message, by which the flow receives it.
-        data:
-            Any JSON value, of at most 256 KiB; ``None`` by default.
-        step:
-            The path of the step that is the flow; by default, the workflow itself is the flow.
-        idempotency_key:
-            A message with the same key is kept once. By default each call sends one.
-
-        Raises
-        ------
-        NotFound, Conflict
-            The step does not exist; there is no flow, or it has ended; or 10,000 messages wait for it.
-        PayloadTooLarge, TypeError
-            ``data`` is too large, or not a JSON value.
-        """
-        encoded = self._app.codecs.encode_value(to_json(data))
-        message = FlowMessage(self.id, name, encoded, step, idempotency_key)
-        await self._app.client().flows.send(message)
-
-    send = plain(asend)
-
-    async def aupdate(self, update: UpdateHandler[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Ask the flow for something that it answers while it runs (``FlowType.update``), and wait for the answer.
-
-        Parameters
-        ----------
-        update:
-            The update.
-        args, kwargs:
-            Arguments of its handler, without the ``Flow``.
-
-        Returns
-        -------
-        Any
-            The answer, converted as the return annotation of the handler says.
-
-        Raises
-        ------
-        UpdateFailed
-            The handler has raised an exception, or the flow has ended without an answer.
-        NotFound, Conflict
-            There is no flow, or it has ended before; or 10,000 messages wait for it.
-        TypeError
-            The handler does not take these arguments.
-        """
-        flows = self._app.client().flows
-        encoded = self._app.codecs.encode_list(update.arguments(*args, **kwargs))
-        state = await flows.update(self.id, update.name, encoded, None, new_id(), MAX_WAIT_MS)
-        while state.state == "waiting":
-            state = await flows.find_update(self.id, str(state.id), MAX_WAIT_MS)
-        if state.state == "failed":
-            error = msgspec.json.decode(state.error or b"{}")
-            raise UpdateFailed(f"{update.name} failed: {error['type']}: {error['message']}", error)
-        result = self._app.codecs.decode_value(msgspec.json.decode(state.result or b"null"))
-        answer: R = update.types.convert_result(result)
-        return answer
-
-    def update(self, update: UpdateHandler[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Ask the flow for something, and wait for the answer. See ``aupdate``.
-
-        Parameters
-        ----------
-        update:
-            The update.
-        args, kwargs:
-            Arguments of its handler, without the ``Flow``.
-
-        Returns
-        -------
-        Any
-            The answer, converted as the return annotation of the handler says.
-
-        Raises
-        ------
-        UpdateFailed, NotFound, Conflict, TypeError
-            See ``aupdate``.
-        """
-        return self._wait(self.aupdate(update, *args, **kwargs))
-
-    async def apublished(self, *, step: str | None = None) -> Any:
-        """Return what the flow has published last (``Flow.publish``), while it runs or afterwards.
-
-        Parameters
-        ----------
-        step:
-            The path of the step that is the flow; by default, the workflow itself is the flow.
-
-        Returns
-        -------
-        Any
-            A JSON value; ``None`` if it has published nothing.
-
-        Raises
-        ------
-        NotFound, Conflict
-            The step does not exist, or there is no flow.
-        """
-        return self._app.codecs.decode_value(await self._app.client().flows.published(self.id, step))
-
-    published = plain(apublished)
 
     async def astatus(self) -> WorkflowStatus:
         """Return the results of ended steps, and the current steps.

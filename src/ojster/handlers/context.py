@@ -20,12 +20,15 @@ from ojster.core.property_values import Changes
 from ojster.core.values import to_json
 from ojster.files.file import JSON, may_refer
 from ojster.handlers.agent import AgentTask
+from ojster.handlers.codec import Codecs
 from ojster.handlers.collection_handle import SharedCollection
 from ojster.handlers.progress_reports import ProgressReports
 from ojster.handlers.shared_properties import SharedProperties, run_from_thread
 from ojster.handlers.stop_signal import StopSignal
+from ojster.handlers.streams import JobStream
 from ojster.jobs.checkpoints import NewCheckpoint
 from ojster.jobs.messages import Acknowledgement, Holder, Progress
+from ojster.workflows.stream import StreamAppend
 
 if TYPE_CHECKING:
     from ojster.workflows.declaration import Step
@@ -95,6 +98,8 @@ class JobContext:
         self._extend = extend
         self._loop = loop
         self._stop = StopSignal()
+        self.codecs: Codecs | None = None
+        """What encodes the values that the handler appends to streams; the worker sets it."""
         self.is_given_up = False
         """Whether the worker has given up the attempt: it then decides what happens to the job if the handler stops."""
         self.thread_ended: asyncio.Event | None = None
@@ -336,6 +341,30 @@ class JobContext:
         """Let the handler clean up: its timeout must not cancel it again. The worker calls it."""
         if self.time_limit is not None and not self.time_limit.expired():
             self.time_limit.reschedule(None)
+
+    def stream(self, name: str) -> JobStream[Any]:
+        """Return a stream of the workflow, to append to; readers follow it (``Run.stream``).
+
+        A handler that runs again appends again: give chunks a number if readers must know what came twice.
+
+        Parameters
+        ----------
+        name:
+            Name of the stream, of at most 255 characters.
+
+        Returns
+        -------
+        JobStream
+            The stream; await ``aappend``, or call ``append`` in a plain function.
+
+        Raises
+        ------
+        ValueError
+            The name is empty or too long.
+        """
+        job = self.job
+        attempt = StreamAppend(job.id, name, (), None, self.worker_id, job.attempt, job.started_at)
+        return JobStream(self._client, attempt, self._wait, self.codecs)
 
     def progress(
         self, done: float, total: float = 1.0, message: str | None = None, data: Mapping[str, Any] | None = None

@@ -8,38 +8,38 @@ import logging
 import random
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
-from contextlib import nullcontext
 from datetime import UTC, datetime
 from functools import cached_property, lru_cache, partial
 from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
 import msgspec
-from msgspec import UNSET, Raw, UnsetType
+from msgspec import Raw
 
 from ojster.client.file_transfer import restore
 from ojster.core.errors import OjsterError
 from ojster.core.references import may_hold_references
-from ojster.core.values import Seconds, to_json, to_millis, to_seconds
+from ojster.core.values import Seconds, to_json, to_millis
 from ojster.files.file import may_refer
-from ojster.handlers.arguments import HandlerTypes, from_json
+from ojster.handlers.arguments import HandlerTypes
 from ojster.handlers.codec import Codecs
 from ojster.handlers.compensation import Compensation
 from ojster.handlers.context import JobContext
 from ojster.handlers.flow_check import warn_of
 from ojster.handlers.flow_errors import RecordFailed, job_error, run_again, step_error
 from ojster.handlers.flow_execution import FlowExecution
-from ojster.handlers.flow_keys import input_digest, without_options
+from ojster.handlers.flow_keys import without_options
+from ojster.handlers.flow_messages import Messages
 from ojster.handlers.flow_patches import Patches
 from ojster.handlers.job_type import JobType
 from ojster.workflows.declaration import Step, element
-from ojster.workflows.flow import MAX_KEY_LENGTH, MAX_MESSAGE_BYTES, PUBLISHED, NewRecord
+from ojster.workflows.flow import MAX_KEY_LENGTH, NewRecord
 
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 
 
-class Flow(Patches):
+class Flow(Messages, Patches):
     """A running flow, as its function sees it: the first argument.
 
     Ordinary asyncio works in the function: ``gather``, ``TaskGroup``, ``timeout``, ``sleep``, ``try`` and ``finally``.
@@ -304,122 +304,6 @@ class Flow(Patches):
             await self._execution.never()
         await asyncio.sleep(to_millis(duration) / 1000)
 
-    @overload
-    def receive(self, name: str, type: type[T], *, timeout: Seconds | None = None) -> Coroutine[Any, Any, T]: ...
-
-    @overload
-    def receive(self, name: str, type: None = None, *, timeout: Seconds | None = None) -> Coroutine[Any, Any, Any]: ...
-
-    def receive(self, name: str, type: Any = None, *, timeout: Seconds | None = None) -> Coroutine[Any, Any, Any]:
-        """Wait for a message with this name (``Run.send``), without a worker, and return its data.
-
-        Messages are kept when they come, also before the flow waits for them, and received once, in their order.
-
-        Parameters
-        ----------
-        name:
-            Name of the message.
-        type:
-            What the data is converted to; by default a JSON value.
-        timeout:
-            Longest wait, in seconds or as a ``timedelta``; none by default.
-
-        Returns
-        -------
-        Any
-            The data.
-
-        Raises
-        ------
-        TimeoutError
-            No message has come in time.
-        TypeError
-            The data is not what ``type`` says.
-        """
-        if self._execution.is_closed:
-            return self._execution.never()
-        record = self._record(self._execution.key_of(name, self._key), "receive", name, None)
-        return self._receive(record, type, timeout)
-
-    @overload
-    def receive_many(
-        self, name: str, type: type[T], *, timeout: Seconds | None = None
-    ) -> Coroutine[Any, Any, list[T]]: ...
-
-    @overload
-    def receive_many(
-        self, name: str, type: None = None, *, timeout: Seconds | None = None
-    ) -> Coroutine[Any, Any, list[Any]]: ...
-
-    def receive_many(
-        self, name: str, type: Any = None, *, timeout: Seconds | None = None
-    ) -> Coroutine[Any, Any, list[Any]]:
-        """Wait for a message with this name, and return the data of all that have come, in their order.
-
-        Parameters
-        ----------
-        name, type, timeout:
-            See ``receive``.
-
-        Returns
-        -------
-        list
-            The data of at least one message, and of at most 1,000.
-
-        Raises
-        ------
-        TimeoutError, TypeError
-            See ``receive``.
-        """
-        if self._execution.is_closed:
-            return self._execution.never()
-        record = self._record(self._execution.key_of(name, self._key), "receive_many", name, None)
-        return self._receive(record, None if type is None else list[type], timeout)
-
-    async def _receive(self, record: NewRecord, type: Any, timeout: Seconds | None) -> Any:
-        limit = nullcontext() if timeout is None else asyncio.timeout(to_seconds(timeout))
-        async with limit:
-            result = await self._execution.ask(record)
-        data = self._decoded(result)
-        if record.kind == "receive_many":
-            data = [self._execution.codecs.decode_value(message) for message in data]
-        if type is None:
-            return data
-        try:
-            return msgspec.convert(data, type, dec_hook=from_json, str_keys=True)
-        except msgspec.ValidationError as error:
-            raise TypeError(f"The message {record.name!r} is not what the flow receives: {error}.") from None
-
-    @property
-    def state(self) -> Any:
-        """Any object that the function shares with the handlers of its updates; ``None`` at first."""
-        return self._execution.state
-
-    @state.setter
-    def state(self, value: Any) -> None:
-        self._execution.state = value
-
-    def publish(self, value: Any) -> None:
-        """Publish something for others to read while the flow runs, and afterwards (``Run.published``).
-
-        The last value counts. It is stored together with what the flow does next, or when it waits or ends.
-
-        Parameters
-        ----------
-        value:
-            Any JSON value, of at most 256 KiB.
-
-        Raises
-        ------
-        TypeError, ValueError
-            It is no JSON value, or too large.
-        """
-        encoded = self._execution.codecs.encode_value(to_json(value))
-        if len(encoded) > MAX_MESSAGE_BYTES:
-            raise ValueError(f"It takes {len(encoded)} bytes; at most {MAX_MESSAGE_BYTES} can be published.")
-        now = self._execution.loop.now
-        self._execution.tell(NewRecord(PUBLISHED, "published", "", now, ended_at=now, result=Raw(encoded)))
-
     def compensation(self) -> Compensation:
         """Undo what an ``async with`` block has done if it fails or is cancelled, the last first.
 
@@ -436,16 +320,6 @@ class Flow(Patches):
         ...         await flow.run(ship, 42)
         """
         return Compensation(Flow(self._execution))
-
-    def _record(self, key: str, kind: Any, name: str, input: str | None, step: Raw | UnsetType = UNSET) -> NewRecord:
-        return NewRecord(key, kind, name, self._execution.loop.now, input, step=step)
-
-    def _digest(self, value: Any) -> str | None:
-        digest = input_digest(value)
-        return None if digest is None else self._execution.codecs.digest(digest)
-
-    def _decoded(self, result: Raw) -> Any:
-        return self._execution.codecs.decode_value(msgspec.json.decode(result))
 
     async def _restored(self, result: Raw) -> Any:
         """Return a result; one that is kept as a file is read in a step, because the function cannot do it itself."""

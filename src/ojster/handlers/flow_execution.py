@@ -242,10 +242,8 @@ class FlowExecution:
         """Say something that the function does not wait for, unless it was said before."""
         self._check_open()
         self._new.pop(record.key, None)
-        known = self._past.told.get(record.key)
-        self._past.unreached -= known is not None and known.kind == "answer"
-        if known is None or (record.kind == "published" and record.result != known.result):
-            self._new[record.key] = record
+        if (news := self._past.news(record)) is not None:
+            self._new[news.key] = news
 
     async def outside(self, call: Coroutine[Any, Any, T]) -> T:
         """Return the result of a call in the worker's loop. The function gets no event meanwhile."""
@@ -393,8 +391,10 @@ class FlowExecution:
             self._alarm = None
         if self._writing is not None:
             return
-        if self._unstarted and (self._seen or self._given_up):
+        has_chunks = bool(self._unstarted) and any(record.kind == "chunk" for record in self._new.values())
+        if self._unstarted and (self._seen or self._given_up or has_chunks):
             # After a crash the function could take another way, while the steps have run. So that is recorded first.
+            # Readers of a stream get what was appended before a step, which may take long, before what it appends.
             self._write(suspends=False)
             return
         timer = self.loop.next_timer
@@ -455,7 +455,7 @@ class FlowExecution:
         job = self.context.job
         sent, self._new = self._new, {}
         self._said = set(sent)
-        self._past.told |= {key: as_record(record) for key, record in sent.items() if record.kind in TOLD}
+        self._past.note_told(sent)
         seen, self._seen = self._seen, []
         given_up, self._given_up = self._given_up, []
         records = list(sent.values())

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from itertools import islice
 
-from ojster.handlers.flow_saying import counts
-from ojster.workflows.flow import ASKED_FOR, TOLD, FlowRecords
+import msgspec
+from msgspec import UNSET
+
+from ojster.handlers.flow_saying import as_record, counts
+from ojster.workflows.flow import ASKED_FOR, TOLD, FlowRecords, NewRecord
+from ojster.workflows.stream import key_of_chunk
 
 
 class FlowPast:
@@ -47,6 +52,31 @@ class FlowPast:
         self.known = sum(counts(record) or record.kind == "step" for record in records.records)
         self.unreached = sum(record.kind in (*ASKED_FOR, "answer") for record in records.records)
         self._keys = frozenset(self.records)
+        self._streamed = {
+            record.name: msgspec.json.decode(record.result, type=int)
+            for record in self.told.values()
+            if record.kind == "stream" and record.result is not UNSET
+        }
+        self._appended = Counter[str]()
+
+    def news(self, record: NewRecord) -> NewRecord | None:
+        """Return what a flow tells, with its key, or ``None`` if it was told before."""
+        if record.kind == "chunk":
+            self._appended[record.name] += 1
+            number = self._appended[record.name]
+            if number <= self._streamed.get(record.name, 0):
+                return None
+            return msgspec.structs.replace(record, key=key_of_chunk(record.name, number))
+        known = self.told.get(record.key)
+        self.unreached -= known is not None and known.kind == "answer"
+        is_news = known is None or (record.kind == "published" and record.result != known.result)
+        return record if is_news else None
+
+    def note_told(self, sent: Mapping[str, NewRecord]) -> None:
+        """Note what the server is told now; chunks of streams, which may be many, have only their number."""
+        self.told |= {
+            key: as_record(record) for key, record in sent.items() if record.kind in TOLD and record.kind != "chunk"
+        }
 
     def has_one_of(self, waiting: Iterable[str]) -> bool:
         """Return whether just one of the awaited keys was recorded: when it ended, nothing else could have come."""

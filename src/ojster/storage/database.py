@@ -26,9 +26,11 @@ from ojster.storage.wakeups import (
     DUE,
     EVENTS,
     FINISHED,
+    STREAMS,
     WORKFLOWS,
     Wakeups,
     job_topic,
+    stream_topic,
     worker_topic,
     workflow_end_topic,
     workflow_topic,
@@ -41,8 +43,8 @@ SQLITE: Final = "sqlite:///"
 POSTGRES: Final = ("postgresql://", "postgres://")
 
 MAX_NAMED_IDS: Final = 100
-"""Maximum number of finished jobs, and of changed workflows, that one notification names. Beyond it, other processes
-receive only the topic "finished" or "workflows"."""
+"""Maximum number of finished jobs, of changed workflows, and of workflows with new chunks in a stream, that one
+notification names. Beyond it, other processes receive only the topic "finished", "workflows" or "streams"."""
 
 _QUEUE: Final = "queue:"
 _DUE: Final = "due:"
@@ -189,6 +191,8 @@ class Database(ABC):
         if effects.workflows and wakeups.waits_for("workflow:"):
             for topic in _topics_of_workflows(effects):
                 wakeups.wake(topic)
+        for workflow_id in effects.streams:
+            wakeups.wake(stream_topic(workflow_id))
         for worker_id in effects.told_workers:
             wakeups.wake(worker_topic(worker_id))
         if effects.events:
@@ -232,6 +236,7 @@ def topics_of(effects: Effects) -> list[str]:
         topics.append(WORKFLOWS)
     else:
         topics += _topics_of_workflows(effects)
+    topics += [STREAMS] if len(effects.streams) > MAX_NAMED_IDS else map(stream_topic, effects.streams)
     topics += map(worker_topic, effects.told_workers)
     if effects.due is not None:
         topics.append(f"{_DUE}{effects.due}")

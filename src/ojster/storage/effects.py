@@ -39,6 +39,8 @@ class Effects:
         """Number of events that were handed to webhook subscribers."""
         self.workflows: dict[str, bool] = {}
         """Ids of workflows that changed, each with whether it has ended."""
+        self.streams: set[str] = set()
+        """Ids of workflows that have new chunks in a stream."""
         self.told_workers: dict[str, None] = {}
         """Ids of workers that must learn something at once: a job that they run was cancelled, or they got an order."""
         self.configured = False
@@ -94,5 +96,5 @@ class Effects:
 _LISTS: Final = ("finished", "ended", "reactions", "events", "history", "waits", "attempts")
 """Effects that are only appended to, or replaced as a whole."""
 
-_COPIED: Final = ("opened", "collected", "workflows", "told_workers", "counts", "announced")
+_COPIED: Final = ("opened", "collected", "workflows", "streams", "told_workers", "counts", "announced")
 """Effects that ``mark`` copies."""

@@ -21,6 +21,9 @@ EVENTS: Final = "events"
 WORKFLOWS: Final = "workflows"
 """Topic: any workflow has changed."""
 
+STREAMS: Final = "streams"
+"""Topic: the stream of any workflow has new chunks."""
+
 
 def workflow_topic(workflow_id: str) -> str:
     """Return the topic of changes to one workflow."""
@@ -30,6 +33,11 @@ def workflow_topic(workflow_id: str) -> str:
 def workflow_end_topic(workflow_id: str) -> str:
     """Return the topic of the end of one workflow."""
     return f"workflow:{workflow_id}:end"
+
+
+def stream_topic(workflow_id: str) -> str:
+    """Return the topic of new chunks in the streams of one workflow."""
+    return f"stream:{workflow_id}"
 
 
 def worker_topic(worker_id: str) -> str:

@@ -243,6 +243,7 @@ class Executor:
         await context.restore_parent_results()
         args = await _args_of(context)
         if self._app.codecs:
+            context.codecs = self._app.codecs
             args = self._app.codecs.decode(args, context.meta)
 
         if handler is not None and not self._app.execution_middleware:

@@ -32,6 +32,9 @@ MAX_MESSAGE_BYTES: Final = 262_144
 MAX_WAIT_MS: Final = 60_000
 """Longest wait of a call for the answer to an update, in milliseconds."""
 
+MOST_DIGITS: Final = 18
+"""Digits of the largest number of a message, or of a chunk of a stream."""
+
 RESERVED: Final = "!"
 """The beginning of keys that no function can give."""
 
@@ -49,15 +52,18 @@ GIVEN_UP: Final = b'{"state":"given_up","error":null}'
 
 Key = Annotated[str, Meta(min_length=1, max_length=MAX_KEY_LENGTH)]
 
-RecordKind = Literal["begin", "step", "run", "receive", "receive_many", "cancel", "patch", "published", "answer"]
+RecordKind = Literal[
+    "begin", "step", "run", "receive", "receive_many", "cancel", "patch", "published", "answer", "chunk", "stream"
+]
 """What a record is: the beginning of the flow, the outcome of a local step, an awaited step of the graph, an awaited
 message, or all that have come, that the flow was cancelled, that it takes the new way at a changed place of its
-function, what it has published last, or its answer to an update."""
+function, what it has published last, its answer to an update, what it appends to a
+stream, which is kept there, or how often it has appended to one."""
 
 RECEIVING: Final = ("receive", "receive_many")
 """Kinds of records that receive messages."""
 
-TOLD: Final = ("published", "answer")
+TOLD: Final = ("published", "answer", "chunk", "stream")
 """Kinds of records that a flow only tells, and does not wait for."""
 
 ASKED_FOR: Final = ("step", "run", "patch", *RECEIVING)
@@ -109,7 +115,7 @@ class NewRecord(Struct, frozen=True, omit_defaults=True):
     """
 
     key: Key
-    kind: Literal["begin", "step", "run", "receive", "receive_many", "patch", "published", "answer"]
+    kind: Literal["begin", "step", "run", "receive", "receive_many", "patch", "published", "answer", "chunk"]
     name: str
     asked_at: int
     input: str | None = None

@@ -6,10 +6,12 @@ from typing import Annotated, Any, Final
 
 from msgspec import Meta
 
-from ojster.core.access import ENQUEUE
+from ojster.core.access import DEQUEUE, ENQUEUE
 from ojster.core.calls import Call, Calls
 from ojster.workflows.flow import MAX_WAIT_MS, FlowMessage, FlowRecords, FlowUpdate, Turn
 from ojster.workflows.flow_wire import PublishedAnswer, UpdateAnswer, UpdateBody
+from ojster.workflows.stream import StreamAddress, StreamAppend, StreamPage
+from ojster.workflows.stream_wire import AppendBody, AppendedAnswer, StreamAnswer
 
 _TAG: Final = "Flows"
 _UPDATES: Final = "/workflows/{id}/updates"
@@ -51,3 +53,23 @@ class FlowCalls(Calls):
     @Call("GET", f"{_UPDATES}/{{number}}", "show_update", _TAG, UpdateAnswer, wait=MAX_WAIT_MS / 1000)
     async def find_update(self, workflow_id: str, number: str, wait_ms: WaitMs = 0) -> FlowUpdate:
         """Show an update of a flow, with the answer of the flow if it has come in ``wait_ms``."""
+
+    @Call(
+        "POST",
+        "/jobs/{id}/streams/{name}",
+        "append_to_stream",
+        _TAG,
+        AppendedAnswer,
+        body=AppendBody,
+        status=201,
+        needs=DEQUEUE,
+    )
+    async def append(self, item: StreamAppend) -> int:
+        """Append values to a stream of the workflow of a job that runs; the answer has the number of the last one."""
+
+    @Call("GET", "/workflows/{id}/streams/{name}", "read_stream", _TAG, StreamAnswer, wait=MAX_WAIT_MS / 1000)
+    async def read_stream(self, address: StreamAddress, wait_ms: WaitMs = 0) -> StreamPage:
+        """Show the chunks of a stream that follow the number ``after``, at most 250; wait up to ``wait_ms`` for one.
+
+        ``has_ended`` is true when nothing follows: the stream is closed, or its workflow has finished.
+        """

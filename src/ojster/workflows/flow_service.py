@@ -11,9 +11,10 @@ from msgspec import UNSET
 from ojster.core.errors import InvalidRequest, NotFound, OjsterError, PayloadTooLarge
 from ojster.core.parsing import read_value
 from ojster.jobs.scope import CapabilityService, accepted
-from ojster.storage.wakeups import WORKFLOWS, workflow_topic
+from ojster.storage.wakeups import STREAMS, WORKFLOWS, stream_topic, workflow_end_topic, workflow_topic
 from ojster.workflows.flow import (
     MAX_MESSAGE_BYTES,
+    MOST_DIGITS,
     RESERVED,
     FlowAddress,
     FlowMessage,
@@ -24,7 +25,8 @@ from ojster.workflows.flow import (
     message_of,
 )
 from ojster.workflows.flow_calls import FlowCalls
-from ojster.workflows.run import flow_messages, flow_turns
+from ojster.workflows.run import flow_messages, flow_turns, streams
+from ojster.workflows.stream import StreamAddress, StreamAppend, StreamPage
 
 
 class FlowService(CapabilityService, FlowCalls):
@@ -117,7 +119,7 @@ class FlowService(CapabilityService, FlowCalls):
         NotFound
             There is no such update.
         """
-        if not number.isdecimal() or len(number) > _MOST_DIGITS:
+        if not number.isdecimal() or len(number) > MOST_DIGITS:
             raise NotFound(f"The workflow {workflow_id} has no update {number[:40]!r}.", update_id=number)
         return await self._answered(workflow_id, int(number), wait_ms)
 
@@ -146,8 +148,42 @@ class FlowService(CapabilityService, FlowCalls):
         value = await self.scope.look(flow_messages.find_published, address)
         return None if value is None else msgspec.json.decode(value)
 
+    async def append(self, item: StreamAppend) -> int:
+        """Append values to a stream of the workflow of a job that runs; return the number of the last one.
+
+        Raises
+        ------
+        NotFound, Conflict
+            The job does not exist, or the caller does not hold its lease.
+        InvalidRequest
+            The job belongs to no workflow; the stream is closed; or there are too many.
+        PayloadTooLarge
+            A value, or the stream, is too large.
+        """
+        items, (refusal,) = await self.scope.check_reports([item])
+        accepted(refusal)
+        return await self.scope.do(streams.append, items[0])
+
+    async def read_stream(self, address: StreamAddress, wait_ms: int = 0) -> StreamPage:
+        """Return the chunks of a stream after a position; wait up to ``wait_ms`` for one.
+
+        Raises
+        ------
+        NotFound
+            The workflow does not exist.
+        """
+        address = self.scope.of_tenant(address)
+        id = address.workflow_id
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + wait_ms / 1000
+        with self.database.wakeups.waiter(stream_topic(id), workflow_end_topic(id), STREAMS, WORKFLOWS) as waiter:
+            while True:
+                waiter.arm()
+                page = await self.scope.look(streams.find_chunks, address)
+                left = deadline - loop.time()
+                if page.chunks or page.has_ended or left <= 0 or self.database.draining:
+                    return page
+                await waiter.wait(left)
+
 
 _encode: Final = msgspec.json.Encoder().encode
-
-_MOST_DIGITS: Final = 18
-"""Digits of the largest number of a message."""

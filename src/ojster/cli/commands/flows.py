@@ -14,9 +14,12 @@ from ojster.cli.commands.workflows import ID
 from ojster.cli.options import ask, done, examples, parameter, with_json, with_url
 from ojster.cli.output import print_json
 from ojster.cli.workflow_selection import takes_workflow
+from ojster.client.interface import Client
+from ojster.core.timestamps import format_timestamp
 from ojster.handlers.flow_check import FlowFinding, check_flow
 from ojster.handlers.flow_export import export_flow
-from ojster.workflows.flow import FlowMessage
+from ojster.workflows.flow import MAX_WAIT_MS, FlowMessage
+from ojster.workflows.stream import StreamAddress
 
 
 @click.group(
@@ -24,12 +27,13 @@ from ojster.workflows.flow import FlowMessage
         f"ojster flows send {ID} approval --data '{{\"ok\": true}}'",
         f"ojster flows update {ID} put tea",
         f"ojster flows published {ID}",
+        f"ojster flows stream {ID} tokens",
         f"ojster flows export {ID} > run.json",
         "ojster flows check shop.app:app",
     )
 )
 def flows() -> None:
-    """Send messages to flows, ask them for answers, export their runs, and check their functions."""
+    """Send messages to flows, ask them for answers, follow their streams, export their runs, check their functions."""
 
 
 @flows.command(
@@ -85,6 +89,28 @@ def update(workflow_id: str, name: str, args: tuple[str, ...], url: str, wait: i
 def published(workflow_id: str, url: str, step: str | None) -> None:
     """Show what a flow has published last, as JSON; null if it has published nothing."""
     print_json(ask(url, lambda client: client.flows.published(workflow_id, step)))
+
+
+@flows.command(epilog=examples(f"ojster flows stream {ID} tokens", f"ojster flows stream {ID} tokens --after 100"))
+@takes_workflow()
+@click.argument("name")
+@with_url
+@click.option("--after", type=click.IntRange(0), default=0, help="Number of the chunk after which to begin.")
+@click.option("--numbers", is_flag=True, help="Show an object with the number and the time of each chunk.")
+def stream(workflow_id: str, name: str, url: str, after: int, numbers: bool) -> None:
+    """Print the chunks of a stream of a flow as they come, one JSON value a line, until the stream or the flow ends."""
+
+    async def follow(client: Client) -> None:
+        has_ended, position = False, after
+        while not has_ended:
+            page = await client.flows.read_stream(StreamAddress(workflow_id, name, position), MAX_WAIT_MS)
+            for chunk in page.chunks:
+                position = chunk.number
+                shown = {"number": position, "at": format_timestamp(chunk.at), "value": chunk.value}
+                click.echo(msgspec.json.encode(shown if numbers else chunk.value))
+            has_ended = page.has_ended
+
+    ask(url, follow)
 
 
 @flows.command(

@@ -34,8 +34,10 @@ PATIENCE: Final = 4.0
 Spec: ojs-realtime 2.4
 """
 
-_SSE: Final = b"text/event-stream"
-_HEADERS: Final = ((b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no"))
+SSE: Final = b"text/event-stream"
+"""Content type of server-sent events."""
+
+SSE_HEADERS: Final = ((b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no"))
 
 RECONNECT_MS: Final = 3_000
 """Reconnection delay suggested to clients, in milliseconds."""
@@ -87,7 +89,7 @@ async def follow_changes(request: HttpRequest) -> Answer:
     """
     request.feed.check(request.caller_address())
     after, is_unknown = await _begin(request)
-    return Answer(headers=_HEADERS, content_type=_SSE, stream=_changes(request, after, is_lost=is_unknown))
+    return Answer(headers=SSE_HEADERS, content_type=SSE, stream=_changes(request, after, is_lost=is_unknown))
 
 
 async def _changes(request: HttpRequest, after: int, *, is_lost: bool) -> AsyncGenerator[bytes, None]:
@@ -130,7 +132,7 @@ async def follow_progress(request: HttpRequest) -> Answer:
     request.feed.check(request.caller_address())
     present = await request.service.events.last()
     job = await request.service.jobs.find(request.path["id"])
-    return Answer(headers=_HEADERS, content_type=_SSE, stream=_progress(request, job, present))
+    return Answer(headers=SSE_HEADERS, content_type=SSE, stream=_progress(request, job, present))
 
 
 async def _progress(request: HttpRequest, job: Job, after: int) -> AsyncGenerator[bytes, None]:
@@ -173,7 +175,7 @@ def _stream(request: HttpRequest, channel: str, begin: tuple[int, bool], job: Jo
     request.feed.check(request.caller_address())
     types = frozenset(filter(None, request.query.get("event_types", "").split(",")))
     followed = Channel(channel, types, request.service.scope.tenant)
-    return Answer(headers=_HEADERS, content_type=_SSE, stream=_pieces(request, followed, begin, job))
+    return Answer(headers=SSE_HEADERS, content_type=SSE, stream=_pieces(request, followed, begin, job))
 
 
 async def _pieces(

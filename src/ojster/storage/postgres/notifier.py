@@ -55,7 +55,7 @@ MAX_RECONNECT_PAUSE_SECONDS: Final = 2.0
 MAX_NOTIFICATION_BYTES: Final = 7_500
 """Maximum size of a notification, in bytes; PostgreSQL accepts fewer than 8,000."""
 
-WORK: Final = ("queue:", "job:", "workflow", "finished")
+WORK: Final = ("queue:", "job:", "workflow", "stream", "finished")
 """Beginnings of the topics that say that there is something to do, not that a worker is alive."""
 
 _HELLO: Final = "hello"

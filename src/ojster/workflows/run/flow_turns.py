@@ -44,6 +44,7 @@ from ojster.workflows.run.flow_messages import (
 from ojster.workflows.run.flow_wakeups import end_awaited
 from ojster.workflows.run.graph import Graph
 from ojster.workflows.run.growth import grow
+from ojster.workflows.run.streams import append_of_flow
 from ojster.workflows.run.suspensions import suspend_job
 from ojster.workflows.suspension import SuspensionKind
 
@@ -188,7 +189,8 @@ def _take(tx: Transaction, job: Job, turn: Turn) -> FlowRecords:
     has_news = turn.suspends and _has_new_ends(tx, job, turn)
     _note_seen(tx, [(job, turn)])
     _cancel_awaited(tx, job, turn.cancelled)
-    tell(tx, job, [record for record in turn.records if record.kind in TOLD])
+    append_of_flow(tx, job.node, [record for record in turn.records if record.kind == "chunk"])
+    tell(tx, job, [record for record in turn.records if record.kind in ("published", "answer")])
     has_news |= _ask(tx, job, [record for record in turn.records if record.kind not in TOLD], turn.access)
     has_news |= receive(tx, job.node)
     if turn.was_cancelled:

@@ -15,6 +15,7 @@ from ojster.storage.transaction import JOB_COLUMNS, Transaction
 from ojster.workflows.flow import CANCELLATION, GIVEN_UP
 from ojster.workflows.node import NodeState
 from ojster.workflows.run.results import NodeOutcome, outcomes
+from ojster.workflows.run.streams import reopen
 from ojster.workflows.suspension import SuspensionKind
 
 
@@ -113,8 +114,10 @@ def forget_last_failures(tx: Transaction, flows: Collection[int]) -> None:
     of it. A failure after which a flow went on, because it had caught it, stays.
     """
     for flow in flows:
-        tx.execute(_FORGET_AFTER_CANCELLATION, {"flow": flow, "given_up": GIVEN_UP})
-        tx.execute(_FORGET_LAST_FAILURES, {"flow": flow, "given_up": GIVEN_UP})
+        forgotten = tx.execute(_FORGET_AFTER_CANCELLATION, {"flow": flow, "given_up": GIVEN_UP})
+        forgotten += tx.execute(_FORGET_LAST_FAILURES, {"flow": flow, "given_up": GIVEN_UP})
+        if ends := [at for (at,) in forgotten if at is not None]:
+            reopen(tx, flow, min(ends))
         tx.execute(_PUT_MESSAGES_BACK, {"flow": flow})
 
 
@@ -122,7 +125,7 @@ def forget_last_failures(tx: Transaction, flows: Collection[int]) -> None:
 _FORGET_AFTER_CANCELLATION: Final = """
     DELETE FROM flow_records
     WHERE flow = :flow
-        AND kind <> 'answer'
+        AND kind NOT IN ('answer', 'stream')
         AND EXISTS (
             SELECT 1
             FROM flow_records AS c
@@ -141,6 +144,7 @@ _FORGET_AFTER_CANCELLATION: Final = """
                     OR (flow_records.error = :given_up AND flow_records.ended_at >= c.ended_at)
                 )
         )
+    RETURNING coalesce(seen_at, ended_at)
 """
 
 # What was given up counts as well: the function gave it up because of the failure, or gives it up again.
@@ -155,9 +159,10 @@ _FORGET_LAST_FAILURES: Final = """
             OR ended_at > (
                 SELECT max(r.asked_at)
                 FROM flow_records AS r
-                WHERE r.flow = :flow AND r.kind NOT IN ('published', 'answer')
+                WHERE r.flow = :flow AND r.kind NOT IN ('published', 'answer', 'stream')
             )
         )
+    RETURNING coalesce(seen_at, ended_at)
 """
 
 _PUT_MESSAGES_BACK: Final = """
@@ -174,5 +179,7 @@ def forget_records(tx: Transaction, flows: Collection[int]) -> None:
     """Forget everything that flows have asked for, and that they were cancelled; what they receive comes again."""
     if flows:
         among = (tx.integers(sorted(flows)),)
+        for flow in flows:
+            reopen(tx, flow, 0)
         tx.execute(f"DELETE FROM flow_records WHERE flow {tx.among}", among)
         tx.execute(f"UPDATE flow_messages SET taken_by = NULL WHERE flow {tx.among}", among)

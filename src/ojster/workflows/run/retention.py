@@ -11,6 +11,7 @@ from ojster.jobs.interventions import delete_jobs
 from ojster.storage.transaction import Transaction
 from ojster.tenancy.tenant import tenants_retention
 from ojster.workflows.run.states import change_workflow
+from ojster.workflows.run.streams import forget_streams
 from ojster.workflows.stored_workflow import HIDDEN, WORKFLOW_COLUMNS, Workflow, delete_nodes
 
 MAX_DUE_WORKFLOWS: Final = 100
@@ -107,7 +108,7 @@ def _deletable_workflows(tx: Transaction) -> list[_Deletable]:
 
 
 def _forget(tx: Transaction, workflow: Workflow, room: int) -> Counter[str]:
-    """Delete a workflow in parts: its jobs, its nodes, the values that they shared, and itself; at most ``room`` rows.
+    """Delete a workflow in parts: its jobs, nodes, shared values and streams, and itself; at most ``room`` rows.
 
     The first call hides the workflow. Return the numbers of deleted ``rows``, ``jobs`` and ``workflows``.
     """
@@ -129,12 +130,14 @@ def _forget(tx: Transaction, workflow: Workflow, room: int) -> Counter[str]:
     left -= len(nodes)
     values = _forget_values(tx, workflow, left)
     left -= values
+    chunks = forget_streams(tx, workflow.seq, left)
+    left -= chunks
     if left > 0:
         for table in ("workflow_properties", "notes"):
             tx.execute(f"DELETE FROM {table} WHERE workflow = :seq", {"seq": workflow.seq})
         delete_items(tx, [key_of_workflow(workflow.seq), key_of_promises(workflow.seq)])
         tx.execute("DELETE FROM workflows WHERE seq = :seq", {"seq": workflow.seq})
-    rows = len(jobs) + len(nodes) + values + (left > 0)
+    rows = len(jobs) + len(nodes) + values + chunks + (left > 0)
     return Counter(rows=rows, jobs=len(jobs), workflows=int(left > 0))
 
 

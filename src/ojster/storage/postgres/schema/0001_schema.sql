@@ -657,7 +657,7 @@ CREATE INDEX deferred_starts_workflow
 CREATE TABLE flow_records (
     flow     BIGINT NOT NULL, -- the node of the job that runs the flow
     key      TEXT COLLATE "C"    NOT NULL, -- the place in the program
-    kind     TEXT COLLATE "C"    NOT NULL, -- begin, step, run, receive, receive_many, cancel, patch, published or answer
+    kind     TEXT COLLATE "C"    NOT NULL, -- begin, step, run, receive, receive_many, cancel, patch, published, answer or stream
     name     TEXT COLLATE "C"    NOT NULL, -- of the step, the job type, or the message
     input    TEXT COLLATE "C",             -- a digest of what it was asked for with
     node     BIGINT,          -- of a run: the step that it waits for
@@ -703,6 +703,34 @@ CREATE INDEX flow_messages_taken
 -- All messages of a flow: which one has an idempotency key; delete them.
 CREATE INDEX flow_messages_flow
     ON flow_messages (flow, idempotency_key);
+
+-- Streams of workflows: flows and jobs append values, and readers follow them from any position.
+CREATE TABLE streams (
+    workflow  BIGINT NOT NULL,
+    name      TEXT COLLATE "C" NOT NULL,
+    length    BIGINT NOT NULL, -- the number of the last chunk; the row is locked while chunks get their numbers
+    bytes     BIGINT NOT NULL, -- the size of all values, which is limited
+    is_closed BIGINT NOT NULL, -- whether the last chunk is an end
+    PRIMARY KEY (workflow, name)
+);
+
+-- What was appended to streams. Numbers ascend; some are missing after a retry has removed the end.
+CREATE TABLE stream_chunks (
+    workflow  BIGINT NOT NULL,
+    name      TEXT COLLATE "C" NOT NULL, -- of the stream
+    number    BIGINT NOT NULL, -- the position, from 1
+    at        BIGINT NOT NULL,
+    flow      BIGINT,          -- the flow whose function has appended it; NULL: a job has
+    asked_at  BIGINT,          -- when it did, in the time of the flow
+    append_id TEXT COLLATE "C",          -- of the first chunk of an append by a job, so that it is made once
+    data      BYTEA,             -- any JSON value; NULL: the end of the stream
+    PRIMARY KEY (workflow, name, number)
+);
+
+-- The append that is made again because its answer was lost.
+CREATE INDEX stream_chunks_append
+    ON stream_chunks (workflow, append_id)
+    WHERE append_id IS NOT NULL;
 
 -- Data that suspended jobs were resumed with, for the attempts that follow. Deleted with the job.
 CREATE TABLE resumptions (

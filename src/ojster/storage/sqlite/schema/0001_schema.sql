@@ -587,7 +587,7 @@ CREATE INDEX deferred_starts_workflow
 CREATE TABLE flow_records (
     flow     INTEGER NOT NULL, -- the node of the job that runs the flow
     key      TEXT    NOT NULL, -- the place in the program
-    kind     TEXT    NOT NULL, -- begin, step, run, receive, receive_many, cancel, patch, published or answer
+    kind     TEXT    NOT NULL, -- begin, step, run, receive, receive_many, cancel, patch, published, answer or stream
     name     TEXT    NOT NULL, -- of the step, the job type, or the message
     input    TEXT,             -- a digest of what it was asked for with
     node     INTEGER,          -- of a run: the step that it waits for
@@ -633,6 +633,34 @@ CREATE INDEX flow_messages_taken
 -- All messages of a flow: which one has an idempotency key; delete them.
 CREATE INDEX flow_messages_flow
     ON flow_messages (flow, idempotency_key);
+
+-- Streams of workflows: flows and jobs append values, and readers follow them from any position.
+CREATE TABLE streams (
+    workflow  INTEGER NOT NULL,
+    name      TEXT NOT NULL,
+    length    INTEGER NOT NULL, -- the number of the last chunk; the row is locked while chunks get their numbers
+    bytes     INTEGER NOT NULL, -- the size of all values, which is limited
+    is_closed INTEGER NOT NULL, -- whether the last chunk is an end
+    PRIMARY KEY (workflow, name)
+) STRICT, WITHOUT ROWID;
+
+-- What was appended to streams. Numbers ascend; some are missing after a retry has removed the end.
+CREATE TABLE stream_chunks (
+    workflow  INTEGER NOT NULL,
+    name      TEXT NOT NULL, -- of the stream
+    number    INTEGER NOT NULL, -- the position, from 1
+    at        INTEGER NOT NULL,
+    flow      INTEGER,          -- the flow whose function has appended it; NULL: a job has
+    asked_at  INTEGER,          -- when it did, in the time of the flow
+    append_id TEXT,          -- of the first chunk of an append by a job, so that it is made once
+    data      BLOB,             -- any JSON value; NULL: the end of the stream
+    PRIMARY KEY (workflow, name, number)
+) STRICT, WITHOUT ROWID;
+
+-- The append that is made again because its answer was lost.
+CREATE INDEX stream_chunks_append
+    ON stream_chunks (workflow, append_id)
+    WHERE append_id IS NOT NULL;
 
 -- Data that suspended jobs were resumed with, for the attempts that follow. Deleted with the job.
 CREATE TABLE resumptions (
