@@ -26,6 +26,7 @@ from ojster.handlers.workflow_requests import (
     whole,
     workflow_request,
 )
+from ojster.workflows.broadcast import Broadcast, key_of_broadcast
 from ojster.workflows.declaration import Step, Workflow
 from ojster.workflows.definition import Definition
 from ojster.workflows.read.info import WorkflowInfo
@@ -247,6 +248,45 @@ class AppWorkflows(InEventLoopThread):
             The collection.
         """
         return SharedCollection(self.client, Where(workflow_id=workflow_id), self._wait)
+
+    async def asend(self, name: str, data: Any = None, *, key: str | int, idempotency_key: str | None = None) -> int:
+        """Send a message to all flows that wait for this name and key: ``flow.receive(name, key=key)``.
+
+        They are those of the tenant of the application. The message is kept for 7 days: flows that begin to wait later
+        receive it if they look back that far. ``Run.send`` sends a message to one flow.
+
+        Parameters
+        ----------
+        name:
+            Name of the message.
+        data:
+            Any JSON value, of at most 256 KiB; ``None`` by default.
+        key:
+            What the message is about, such as the id of an order.
+        idempotency_key:
+            A message with the same name, key and idempotency key is sent once in 7 days. By default each call sends
+            one.
+
+        Returns
+        -------
+        int
+            The number of flows that waited for it.
+
+        Raises
+        ------
+        Conflict
+            10,000 messages with this name and key are kept.
+        InvalidRequest
+            The name is not allowed.
+        PayloadTooLarge, TypeError
+            ``data`` is too large, or not a JSON value.
+        ValueError
+            The key is empty or too long.
+        """
+        encoded = self.codecs.encode_value(to_json(data))
+        return await self.client().flows.broadcast(Broadcast(name, key_of_broadcast(key), encoded, idempotency_key))
+
+    send = plain(asend)
 
     async def _show(self, workflow_id: str) -> WorkflowInfo:
         return await self.client().workflows.show(workflow_id)

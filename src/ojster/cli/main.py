@@ -104,7 +104,7 @@ _ALL: Final = (
         "commands.flows:flows",
         "Talk to flows, export their runs, check their functions.",
         "workflows",
-        "check export published send stream update",
+        "broadcast check export published send stream update",
     ),
     CommandPlace(
         "definitions",

@@ -10,11 +10,12 @@ from typing import Any, Generic, TypeVar, overload
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from ojster.core.values import Seconds, to_json, to_seconds
+from ojster.core.values import Seconds, to_json, to_millis, to_seconds
 from ojster.handlers.arguments import from_json
 from ojster.handlers.flow_execution import FlowExecution
 from ojster.handlers.flow_keys import input_digest
 from ojster.handlers.streams import check_stream_name
+from ojster.workflows.broadcast import MAX_LOOK_BACK, key_of_broadcast
 from ojster.workflows.flow import MAX_MESSAGE_BYTES, PUBLISHED, NewRecord
 from ojster.workflows.stream import MAX_CHUNK_BYTES
 
@@ -73,15 +74,42 @@ class Messages:
     _key: str | None
 
     @overload
-    def receive(self, name: str, type: type[T], *, timeout: Seconds | None = None) -> Coroutine[Any, Any, T]: ...
+    def receive(
+        self,
+        name: str,
+        type: type[T],
+        *,
+        timeout: Seconds | None = None,
+        key: str | int | None = None,
+        look_back: Seconds = 0,
+    ) -> Coroutine[Any, Any, T]: ...
 
     @overload
-    def receive(self, name: str, type: None = None, *, timeout: Seconds | None = None) -> Coroutine[Any, Any, Any]: ...
+    def receive(
+        self,
+        name: str,
+        type: None = None,
+        *,
+        timeout: Seconds | None = None,
+        key: str | int | None = None,
+        look_back: Seconds = 0,
+    ) -> Coroutine[Any, Any, Any]: ...
 
-    def receive(self, name: str, type: Any = None, *, timeout: Seconds | None = None) -> Coroutine[Any, Any, Any]:
+    def receive(
+        self,
+        name: str,
+        type: Any = None,
+        *,
+        timeout: Seconds | None = None,
+        key: str | int | None = None,
+        look_back: Seconds = 0,
+    ) -> Coroutine[Any, Any, Any]:
         """Wait for a message with this name (``Run.send``), without a worker, and return its data.
 
         Messages are kept when they come, also before the flow waits for them, and received once, in their order.
+
+        With ``key``, it waits for a message to all flows that wait for this name and key (``App.send``), and receives
+        those that are sent after it began to wait. When it waits for the same name and key again, it has missed none.
 
         Parameters
         ----------
@@ -91,6 +119,11 @@ class Messages:
             What the data is converted to; by default a JSON value.
         timeout:
             Longest wait, in seconds or as a ``timedelta``; none by default.
+        key:
+            What the message is about, such as the id of an order; ``None``, the default: messages to this flow.
+        look_back:
+            With ``key``: how long before the wait a message may have been sent, in seconds or as a ``timedelta``, at
+            most 7 days; 0 by default.
 
         Returns
         -------
@@ -103,30 +136,49 @@ class Messages:
             No message has come in time.
         TypeError
             The data is not what ``type`` says.
+        ValueError
+            The key or the look-back is not possible.
         """
         if self._execution.is_closed:
             return self._execution.never()
-        record = self._record(self._execution.key_of(name, self._key), "receive", name, None)
-        return self._receive(record, type, timeout)
+        return self._receive(self._asked("receive", "listen", name, key, look_back), type, timeout)
 
     @overload
     def receive_many(
-        self, name: str, type: type[T], *, timeout: Seconds | None = None
+        self,
+        name: str,
+        type: type[T],
+        *,
+        timeout: Seconds | None = None,
+        key: str | int | None = None,
+        look_back: Seconds = 0,
     ) -> Coroutine[Any, Any, list[T]]: ...
 
     @overload
     def receive_many(
-        self, name: str, type: None = None, *, timeout: Seconds | None = None
+        self,
+        name: str,
+        type: None = None,
+        *,
+        timeout: Seconds | None = None,
+        key: str | int | None = None,
+        look_back: Seconds = 0,
     ) -> Coroutine[Any, Any, list[Any]]: ...
 
     def receive_many(
-        self, name: str, type: Any = None, *, timeout: Seconds | None = None
+        self,
+        name: str,
+        type: Any = None,
+        *,
+        timeout: Seconds | None = None,
+        key: str | int | None = None,
+        look_back: Seconds = 0,
     ) -> Coroutine[Any, Any, list[Any]]:
         """Wait for a message with this name, and return the data of all that have come, in their order.
 
         Parameters
         ----------
-        name, type, timeout:
+        name, type, timeout, key, look_back:
             See ``receive``.
 
         Returns
@@ -136,20 +188,35 @@ class Messages:
 
         Raises
         ------
-        TimeoutError, TypeError
+        TimeoutError, TypeError, ValueError
             See ``receive``.
         """
         if self._execution.is_closed:
             return self._execution.never()
-        record = self._record(self._execution.key_of(name, self._key), "receive_many", name, None)
+        record = self._asked("receive_many", "listen_many", name, key, look_back)
         return self._receive(record, None if type is None else list[type], timeout)
+
+    def _asked(self, kind: str, by_key: str, name: str, key: str | int | None, look_back: Seconds) -> NewRecord:
+        """Return the record that waits for a message, or with a key for a broadcast."""
+        micros = to_millis(look_back) * 1_000
+        if key is None:
+            if micros:
+                raise ValueError(
+                    "A flow looks back to messages with a key alone. Messages to the flow are kept anyway."
+                )
+            return self._record(self._execution.key_of(name, self._key), kind, name, None)
+        if micros > MAX_LOOK_BACK:
+            raise ValueError(f"A flow looks back at most 7 days, not {look_back}.")
+        about = key_of_broadcast(key)
+        record = self._record(self._execution.key_of(name, self._key), by_key, name, self._digest([name, about]))
+        return msgspec.structs.replace(record, correlation_key=about, look_back=micros)
 
     async def _receive(self, record: NewRecord, type: Any, timeout: Seconds | None) -> Any:
         limit = nullcontext() if timeout is None else asyncio.timeout(to_seconds(timeout))
         async with limit:
             result = await self._execution.ask(record)
         data = self._decoded(result)
-        if record.kind == "receive_many":
+        if record.kind in ("receive_many", "listen_many"):
             data = [self._execution.codecs.decode_value(message) for message in data]
         if type is None:
             return data

@@ -17,6 +17,7 @@ from ojster.workflows.claim_policy import StoppedWorkflowPolicy
 from ojster.workflows.orchestrator_request import ORCHESTRATE_TYPE
 from ojster.workflows.properties import refusal_of_changes
 from ojster.workflows.run.advance import advance
+from ojster.workflows.run.broadcasts import deliver_overdue, forget_broadcasts
 from ojster.workflows.run.cancellation import cancel_left, cancel_with_worker, skip_rest
 from ojster.workflows.run.claimed_steps import claimed_steps
 from ojster.workflows.run.due import process_due_workflows
@@ -71,13 +72,13 @@ class WorkflowExtension(Extension):
         cancel_left(tx)
 
     def due(self, tx: Transaction, *, in_maintenance: bool) -> Due:
-        """Start and end workflows that are due; let those go on whose workers have not confirmed the end of a step."""
+        """Start and end workflows that are due, advance those whose steps were stopped, deliver broadcasts."""
         next_end, more_ends = confirm_overdue_ends(tx)
         self.settle(tx)
         next_due, more = process_due_workflows(tx)
-        large = self.go_on(tx)
-        moments = [at for at in (next_end, next_due, large.at) if at is not None]
-        return Due(min(moments, default=None), more or more_ends or large.has_more)
+        large, broadcasts = self.go_on(tx), deliver_overdue(tx)
+        moments = [at for at in (next_end, next_due, large.at, broadcasts.at) if at is not None]
+        return Due(min(moments, default=None), more or more_ends or large.has_more or broadcasts.has_more)
 
     def go_on(self, tx: Transaction) -> Due:
         """Create more elements of a large map, and start more children of a large container."""
@@ -94,8 +95,9 @@ class WorkflowExtension(Extension):
         return True
 
     def forget(self, tx: Transaction, room: int) -> DeletedCounts:
-        """Delete workflows past their retention."""
-        return forget_workflows(tx, room)
+        """Delete workflows past their retention, and broadcasts that no flow can look back to."""
+        counts = forget_workflows(tx, room)
+        return counts + forget_broadcasts(tx, room - counts["rows"])
 
     def forgettable(self, tx: Transaction) -> DeletedCounts:
         """Return the numbers of workflows and of their jobs past their retention."""

@@ -13,6 +13,7 @@ from typing import Annotated, Final, Literal
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from ojster.core.access import Access
+from ojster.core.wire import Count, Identifier
 
 MAX_KEY_LENGTH: Final = 500
 """Maximum length of the key of a record, in characters."""
@@ -53,15 +54,30 @@ GIVEN_UP: Final = b'{"state":"given_up","error":null}'
 Key = Annotated[str, Meta(min_length=1, max_length=MAX_KEY_LENGTH)]
 
 RecordKind = Literal[
-    "begin", "step", "run", "receive", "receive_many", "cancel", "patch", "published", "answer", "chunk", "stream"
+    "begin",
+    "step",
+    "run",
+    "receive",
+    "receive_many",
+    "listen",
+    "listen_many",
+    "cancel",
+    "patch",
+    "published",
+    "answer",
+    "chunk",
+    "stream",
 ]
 """What a record is: the beginning of the flow, the outcome of a local step, an awaited step of the graph, an awaited
-message, or all that have come, that the flow was cancelled, that it takes the new way at a changed place of its
-function, what it has published last, its answer to an update, what it appends to a
-stream, which is kept there, or how often it has appended to one."""
+message or broadcast, or all that have come, that the flow was cancelled, that it takes the new way at a changed place
+of its function, what it has published last, its answer to an update, what it appends to a stream, which is kept there,
+or how often it has appended to one."""
 
-RECEIVING: Final = ("receive", "receive_many")
-"""Kinds of records that receive messages."""
+LISTENING: Final = ("listen", "listen_many")
+"""Kinds of records that receive broadcasts."""
+
+RECEIVING: Final = ("receive", "receive_many", *LISTENING)
+"""Kinds of records that receive messages, or broadcasts."""
 
 TOLD: Final = ("published", "answer", "chunk", "stream")
 """Kinds of records that a flow only tells, and does not wait for."""
@@ -112,10 +128,25 @@ class NewRecord(Struct, frozen=True, omit_defaults=True):
     ----------
     step:
         Of a ``run``: the step to add to the graph.
+    correlation_key, look_back:
+        Of a ``listen``: the key of the broadcasts; and how long before the record those are received, too, in
+        microseconds, at most 7 days.
     """
 
     key: Key
-    kind: Literal["begin", "step", "run", "receive", "receive_many", "patch", "published", "answer", "chunk"]
+    kind: Literal[
+        "begin",
+        "step",
+        "run",
+        "receive",
+        "receive_many",
+        "listen",
+        "listen_many",
+        "patch",
+        "published",
+        "answer",
+        "chunk",
+    ]
     name: str
     asked_at: int
     input: str | None = None
@@ -123,6 +154,8 @@ class NewRecord(Struct, frozen=True, omit_defaults=True):
     result: Raw | UnsetType = UNSET
     error: Raw | UnsetType = UNSET
     step: Raw | UnsetType = UNSET
+    correlation_key: Identifier | None = None
+    look_back: Count = 0
 
 
 class Seen(Struct, frozen=True):

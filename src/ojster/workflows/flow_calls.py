@@ -8,8 +8,9 @@ from msgspec import Meta
 
 from ojster.core.access import DEQUEUE, ENQUEUE
 from ojster.core.calls import Call, Calls
+from ojster.workflows.broadcast import Broadcast
 from ojster.workflows.flow import MAX_WAIT_MS, FlowMessage, FlowRecords, FlowUpdate, Turn
-from ojster.workflows.flow_wire import PublishedAnswer, UpdateAnswer, UpdateBody
+from ojster.workflows.flow_wire import BroadcastAnswer, BroadcastBody, PublishedAnswer, UpdateAnswer, UpdateBody
 from ojster.workflows.stream import StreamAddress, StreamAppend, StreamPage
 from ojster.workflows.stream_wire import AppendBody, AppendedAnswer, StreamAnswer
 
@@ -33,6 +34,13 @@ class FlowCalls(Calls):
     async def send(self, message: FlowMessage) -> str:
         """Send a message to a flow; return the id of the workflow."""
         raise NotImplementedError
+
+    @Call("POST", "/broadcasts", "broadcast", _TAG, BroadcastAnswer, body=BroadcastBody, status=201, needs=ENQUEUE)
+    async def broadcast(self, item: Broadcast) -> int:
+        """Send a message to all flows that wait for its name and key; the answer says how many waited.
+
+        It is kept for 7 days: flows that begin to wait later receive it if they look back that far.
+        """
 
     @Call("GET", "/workflows/{id}/published", "show_published", _TAG, PublishedAnswer)
     async def published(self, workflow_id: str, step: str | None = None) -> Any:

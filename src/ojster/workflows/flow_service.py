@@ -10,8 +10,10 @@ from msgspec import UNSET
 
 from ojster.core.errors import InvalidRequest, NotFound, OjsterError, PayloadTooLarge
 from ojster.core.parsing import read_value
+from ojster.core.tenant import NOBODY
 from ojster.jobs.scope import CapabilityService, accepted
 from ojster.storage.wakeups import STREAMS, WORKFLOWS, stream_topic, workflow_end_topic, workflow_topic
+from ojster.workflows.broadcast import Broadcast
 from ojster.workflows.flow import (
     MAX_MESSAGE_BYTES,
     MOST_DIGITS,
@@ -25,7 +27,7 @@ from ojster.workflows.flow import (
     message_of,
 )
 from ojster.workflows.flow_calls import FlowCalls
-from ojster.workflows.run import flow_messages, flow_turns, streams
+from ojster.workflows.run import broadcasts, flow_messages, flow_turns, streams
 from ojster.workflows.stream import StreamAddress, StreamAppend, StreamPage
 
 
@@ -77,20 +79,41 @@ class FlowService(CapabilityService, FlowCalls):
         PayloadTooLarge
             The message is larger than 256 KiB.
         """
-        if message.name.startswith(RESERVED):
-            text = f"The names of messages do not begin with {RESERVED!r}: {message.name[:40]!r}."
-            raise InvalidRequest(text, field="name")
+        _check_name(message.name)
         await self._send(message)
         return message.workflow_id
 
     async def _send(self, message: FlowMessage) -> int:
         self.scope.need_all_queues("A workflow")
-        read_value(message.data, "data")
-        if len(message.data) > MAX_MESSAGE_BYTES:
-            text = f"The message takes {len(message.data)} bytes; at most {MAX_MESSAGE_BYTES} are allowed."
-            raise PayloadTooLarge(text, limit=MAX_MESSAGE_BYTES)
+        _check_data(message.data)
         message = self.scope.of_tenant(msgspec.structs.replace(message, by=self.scope.who))
         return await self.scope.do(flow_messages.send, message)
+
+    async def broadcast(self, item: Broadcast) -> int:
+        """Send a message to all flows that wait for its name and key; return how many waited.
+
+        It is kept for 7 days: flows that begin to wait later receive it if they look back that far.
+
+        Raises
+        ------
+        InvalidRequest
+            The name begins with ``!``.
+        Conflict
+            10,000 messages with this name and key are kept.
+        PayloadTooLarge
+            The message is larger than 256 KiB.
+        """
+        self.scope.need_all_queues("A workflow")
+        _check_name(item.name)
+        _check_data(item.data)
+        tenant = self.scope.tenant or NOBODY
+        self.scope.check_tenant(tenant)
+        item = msgspec.structs.replace(item, by=self.scope.who, tenant=tenant)
+        number = await self.scope.do(broadcasts.store, item)
+        while True:
+            delivery = await self.database.run(broadcasts.deliver, number)
+            if not delivery.has_more:
+                return delivery.flows
 
     async def update(
         self,
@@ -184,6 +207,19 @@ class FlowService(CapabilityService, FlowCalls):
                 if page.chunks or page.has_ended or left <= 0 or self.database.draining:
                     return page
                 await waiter.wait(left)
+
+
+def _check_name(name: str) -> None:
+    if name.startswith(RESERVED):
+        text = f"The names of messages do not begin with {RESERVED!r}: {name[:40]!r}."
+        raise InvalidRequest(text, field="name")
+
+
+def _check_data(data: bytes) -> None:
+    read_value(data, "data")
+    if len(data) > MAX_MESSAGE_BYTES:
+        text = f"The message takes {len(data)} bytes; at most {MAX_MESSAGE_BYTES} are allowed."
+        raise PayloadTooLarge(text, limit=MAX_MESSAGE_BYTES)
 
 
 _encode: Final = msgspec.json.Encoder().encode

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -103,6 +104,48 @@ class SentAnswer(Struct):
 
     sent: bool
     workflow_id: str
+
+
+class BroadcastBody(Arguments, kw_only=True):
+    """A message to all flows that wait for its name and key: any JSON value, ``null`` by default.
+
+    One with an ``idempotency_key`` that was sent with the same name and key in the last 7 days is not sent again.
+    """
+
+    name: Identifier
+    key: Identifier | int
+    data: Raw | UnsetType = UNSET
+    idempotency_key: Identifier | None = None
+
+    @classmethod
+    def of(cls, name: str, key: str, data: bytes, idempotency_key: str | None) -> BroadcastBody:
+        """Return the body for a broadcast. Its key makes it safe to send it again."""
+        return cls(name=name, key=key, data=Raw(data), idempotency_key=idempotency_key or new_id())
+
+    def arguments(self, now: int) -> Mapping[str, Any]:
+        """Return the message."""
+        return {
+            "name": self.name,
+            "key": str(self.key),
+            "data": b"null" if self.data is UNSET else bytes(self.data),
+            "idempotency_key": self.idempotency_key,
+        }
+
+
+class BroadcastAnswer(Struct):
+    """A broadcast was sent to ``flows`` that waited for it."""
+
+    sent: bool
+    flows: Count
+
+    @classmethod
+    def of(cls, value: int) -> BroadcastAnswer:
+        """Return the answer for a number of flows."""
+        return cls(True, value)
+
+    def value(self) -> int:
+        """Return the number of flows."""
+        return self.flows
 
 
 class UpdateBody(Arguments, kw_only=True):

@@ -148,6 +148,7 @@ def delete_nodes(tx: Transaction, ids: Sequence[int]) -> None:
             ("deferred_starts", "node"),
             ("flow_records", "flow"),
             ("flow_messages", "flow"),
+            ("broadcast_receivers", "flow"),
             ("nodes", "id"),
         ):
             tx.execute(f"DELETE FROM {table} WHERE {column} {tx.among}", (id_list,))

@@ -18,6 +18,7 @@ from ojster.client.interface import Client
 from ojster.core.timestamps import format_timestamp
 from ojster.handlers.flow_check import FlowFinding, check_flow
 from ojster.handlers.flow_export import export_flow
+from ojster.workflows.broadcast import Broadcast
 from ojster.workflows.flow import MAX_WAIT_MS, FlowMessage
 from ojster.workflows.stream import StreamAddress
 
@@ -25,6 +26,7 @@ from ojster.workflows.stream import StreamAddress
 @click.group(
     epilog=examples(
         f"ojster flows send {ID} approval --data '{{\"ok\": true}}'",
+        "ojster flows broadcast payment 42 --data '{\"amount\": 7}'",
         f"ojster flows update {ID} put tea",
         f"ojster flows published {ID}",
         f"ojster flows stream {ID} tokens",
@@ -54,6 +56,25 @@ def send(workflow_id: str, name: str, url: str, data: str | None, as_json: bool,
     value = b"null" if data is None else msgspec.json.encode(parameter(f"x={data}")[1])
     ask(url, lambda client: client.flows.send(FlowMessage(workflow_id, name, value, **more)))
     done(f"{workflow_id} gets the message {name!r}.", as_json, {"sent": True, "workflow_id": workflow_id})
+
+
+@flows.command(
+    epilog=examples(
+        "ojster flows broadcast payment 42 --data '{\"amount\": 7}'",
+        "ojster flows broadcast payment order-42 --idempotency-key payment-7",
+    )
+)
+@click.argument("name")
+@click.argument("key")
+@with_url
+@click.option("--data", help="What to send: JSON, otherwise a string; null by default.")
+@click.option("--idempotency-key", help="A message with the same name, key and idempotency key is sent once in 7 days.")
+@with_json
+def broadcast(name: str, key: str, url: str, data: str | None, idempotency_key: str | None, as_json: bool) -> None:
+    """Send a message to all flows that wait for its NAME and KEY."""
+    value = b"null" if data is None else msgspec.json.encode(parameter(f"x={data}")[1])
+    flows = ask(url, lambda client: client.flows.broadcast(Broadcast(name, key, value, idempotency_key)))
+    done(f"{flows} flows waited for {name!r} with the key {key!r}.", as_json, {"sent": True, "flows": flows})
 
 
 @flows.command(epilog=examples(f"ojster flows update {ID} put tea", f"ojster flows update {ID} resize 3 --wait 60"))

@@ -45,7 +45,7 @@ _TABLES: Final = (
     "workflows|nodes|node_specs|node_edges|node_reviews|idempotency_keys|checkpoints|rate_limits|queue_hours|system|schemas|webhooks|"
     "pools|tenants|event_positions|job_history|definitions|resumptions|early_answers|workflow_properties|notes|tokens|worker_rules|collections|collection_items|channels|"
     "files|file_pieces|file_usage|task_runs|task_statistics|job_inputs|ending_attempts|job_types|map_elements|audit_log|deferred_starts|"
-    "shared_values|key_locks|flow_records|flow_messages|streams|stream_chunks"
+    "shared_values|key_locks|flow_records|flow_messages|streams|stream_chunks|broadcasts|broadcast_receivers"
 )
 _TABLE: Final = re.compile(rf"\b(FROM|JOIN|INTO|UPDATE)\s+({_TABLES})\b")
 _PARAMETER: Final = re.compile(r"(?<![:\w]):([a-z]\w*)|\?")

@@ -23,6 +23,7 @@ from ojster.storage.transaction import Transaction
 from ojster.workflows.flow import (
     CANCELLATION,
     GIVEN_UP,
+    LISTENING,
     RECEIVING,
     TOLD,
     FlowRecord,
@@ -32,6 +33,7 @@ from ojster.workflows.flow import (
 )
 from ojster.workflows.node import Kind, NodeState
 from ojster.workflows.run.advance import Advance, advance
+from ojster.workflows.run.broadcasts import give_broadcasts, listen, put_back
 from ojster.workflows.run.cancellation import abort, cancel_left
 from ojster.workflows.run.flow_messages import (
     insert_new_records,
@@ -53,7 +55,7 @@ _OF_THE_GRAPH: Final = frozenset(("run", *RECEIVING, *TOLD))
 
 _encode: Final = msgspec.json.Encoder().encode
 
-_OF_OTHERS: Final = "('run', 'receive', 'receive_many', 'cancel')"
+_OF_OTHERS: Final = "('run', 'receive', 'receive_many', 'listen', 'listen_many', 'cancel')"
 """Kinds of records that others end."""
 
 _COLUMNS: Final = "key, kind, name, asked_at, input, ended_at, place, seen_at, result, error"
@@ -193,6 +195,8 @@ def _take(tx: Transaction, job: Job, turn: Turn) -> FlowRecords:
     tell(tx, job, [record for record in turn.records if record.kind in ("published", "answer")])
     has_news |= _ask(tx, job, [record for record in turn.records if record.kind not in TOLD], turn.access)
     has_news |= receive(tx, job.node)
+    if turn.cancelled or any(record.kind in LISTENING for record in turn.records):
+        has_news |= give_broadcasts(tx, job.node)
     if turn.was_cancelled:
         cancel_job(tx, job, by_itself=True)
         return _records(tx, job, [], suspended=True)
@@ -243,6 +247,7 @@ def _ask(tx: Transaction, job: Job, records: Sequence[NewRecord], access: Access
     assert job.node is not None
     runs = [record for record in records if record.kind == "run"]
     insert_records(tx, job.node, [(record, None) for record in records if record.kind != "run"])
+    listen(tx, job, [record for record in records if record.kind in LISTENING])
     try:
         with tx.savepoint():
             return _add(tx, job, runs, access)
@@ -278,9 +283,11 @@ def _cancel_awaited(tx: Transaction, job: Job, keys: Sequence[str]) -> None:
     rows = tx.execute(
         f"SELECT key, kind, node FROM flow_records WHERE flow = ? AND key IN ({places})", (job.node, *keys)
     )
-    received = [key for key, kind, _ in rows if kind in RECEIVING]
+    received = [key for key, kind, _ in rows if kind in ("receive", "receive_many")]
     for key in received:
         tx.execute("UPDATE flow_messages SET taken_by = NULL WHERE flow = ? AND taken_by = ?", (job.node, key))
+    if listening := [key for key, kind, _ in rows if kind in LISTENING]:
+        put_back(tx, job.node, listening)
     tx.execute(
         f"""
         UPDATE flow_records

@@ -119,6 +119,7 @@ def forget_last_failures(tx: Transaction, flows: Collection[int]) -> None:
         if ends := [at for (at,) in forgotten if at is not None]:
             reopen(tx, flow, min(ends))
         tx.execute(_PUT_MESSAGES_BACK, {"flow": flow})
+        tx.execute(_PUT_BROADCASTS_BACK, {"flow": flow})
 
 
 # A flow that has cleaned up with jobs or steps keeps its cancellation: what they have undone is not done again.
@@ -174,6 +175,12 @@ _PUT_MESSAGES_BACK: Final = """
         AND taken_by NOT IN (SELECT key FROM flow_records WHERE flow = :flow)
 """
 
+_PUT_BROADCASTS_BACK: Final = """
+    UPDATE broadcast_receivers
+    SET waits = 0, taken = NULL
+    WHERE flow = :flow AND key NOT IN (SELECT key FROM flow_records WHERE flow = :flow)
+"""
+
 
 def forget_records(tx: Transaction, flows: Collection[int]) -> None:
     """Forget everything that flows have asked for, and that they were cancelled; what they receive comes again."""
@@ -183,3 +190,4 @@ def forget_records(tx: Transaction, flows: Collection[int]) -> None:
             reopen(tx, flow, 0)
         tx.execute(f"DELETE FROM flow_records WHERE flow {tx.among}", among)
         tx.execute(f"UPDATE flow_messages SET taken_by = NULL WHERE flow {tx.among}", among)
+        tx.execute(f"UPDATE broadcast_receivers SET waits = 0, taken = NULL WHERE flow {tx.among}", among)

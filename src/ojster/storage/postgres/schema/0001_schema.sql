@@ -657,7 +657,8 @@ CREATE INDEX deferred_starts_workflow
 CREATE TABLE flow_records (
     flow     BIGINT NOT NULL, -- the node of the job that runs the flow
     key      TEXT COLLATE "C"    NOT NULL, -- the place in the program
-    kind     TEXT COLLATE "C"    NOT NULL, -- begin, step, run, receive, receive_many, cancel, patch, published, answer or stream
+    kind     TEXT COLLATE "C"    NOT NULL, -- begin, step, run, receive, receive_many, listen, listen_many, cancel, patch,
+                               -- published, answer or stream
     name     TEXT COLLATE "C"    NOT NULL, -- of the step, the job type, or the message
     input    TEXT COLLATE "C",             -- a digest of what it was asked for with
     node     BIGINT,          -- of a run: the step that it waits for
@@ -703,6 +704,56 @@ CREATE INDEX flow_messages_taken
 -- All messages of a flow: which one has an idempotency key; delete them.
 CREATE INDEX flow_messages_flow
     ON flow_messages (flow, idempotency_key);
+
+-- Messages to all flows of a tenant that wait for a name and a key. They are kept for a week: flows may look back.
+CREATE TABLE broadcasts (
+    number          BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    topic           TEXT COLLATE "C" NOT NULL, -- the tenant, the name and the key, as JSON
+    idempotency_key TEXT COLLATE "C",
+    sent_at         BIGINT NOT NULL,
+    sent_by         TEXT COLLATE "C",
+    reached         BIGINT,          -- flows up to this one have got it, if they waited; NULL: all have
+    flows           BIGINT NOT NULL, -- how many have got it, those left out that came later
+    data            BYTEA NOT NULL
+);
+
+-- The next broadcast for a flow.
+CREATE INDEX broadcasts_topic
+    ON broadcasts (topic, number);
+
+-- The broadcast that is sent again.
+CREATE UNIQUE INDEX broadcasts_key
+    ON broadcasts (topic, idempotency_key)
+    WHERE idempotency_key IS NOT NULL;
+
+-- Broadcasts whose sender may have died before all flows had them.
+CREATE INDEX broadcasts_undelivered
+    ON broadcasts (number)
+    WHERE reached IS NOT NULL;
+
+-- The oldest broadcasts: delete them.
+CREATE INDEX broadcasts_sent
+    ON broadcasts (sent_at);
+
+-- Which broadcasts records of flows wait for, or have received. The row stays: the flow misses nothing until it waits again.
+CREATE TABLE broadcast_receivers (
+    flow  BIGINT NOT NULL,
+    key   TEXT COLLATE "C" NOT NULL, -- of the record
+    topic TEXT COLLATE "C" NOT NULL,
+    since BIGINT NOT NULL, -- what was sent before is not received
+    waits BIGINT NOT NULL,
+    taken BIGINT,          -- the number of the last broadcast that the record has received
+    PRIMARY KEY (flow, key)
+);
+
+-- The flows that wait for a broadcast, whatever their number among all flows.
+CREATE INDEX broadcast_receivers_waiting
+    ON broadcast_receivers (topic, flow)
+    WHERE waits = 1;
+
+-- What a flow has received of a topic.
+CREATE INDEX broadcast_receivers_topic
+    ON broadcast_receivers (flow, topic);
 
 -- Streams of workflows: flows and jobs append values, and readers follow them from any position.
 CREATE TABLE streams (
