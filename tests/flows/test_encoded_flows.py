@@ -113,6 +113,10 @@ async def test_a_flow_goes_on_when_the_key_has_been_exchanged(shared_url: str) -
             for name, data in (("seat", "by the window"), ("seat", "by the window"), ("wish", "too dear")):
                 await again.asend(name, data)
             assert await again.aresult(PATIENCE) == 42
+            forked = await again.afork(args=["Grace Hopper", "4111 1111"])
+            assert await forked.aresult(PATIENCE) == 42
+            assert await forked.apublished() == {"of": "Grace Hopper"}
+            assert await (await forked.afork("charge", args=["4111 1111", 7])).aresult(PATIENCE) == 7
     finally:
         await before.aclose()
         await after.aclose()

@@ -78,6 +78,30 @@ async def test_each_flow_of_a_workflow_has_random_numbers_of_its_own_also_over_h
         await app.aclose()
 
 
+async def test_a_run_is_forked_in_the_process_and_over_http(service: Service, url: str) -> None:
+    async with serving(service) as (_, port):
+        for at in (url, f"http://127.0.0.1:{port}"):
+            app = App(at)
+
+            @app.job("twice")
+            async def twice(number: int) -> int:
+                return 2 * number
+
+            @app.flow("sum")
+            async def add(flow: Flow, number: int) -> int:
+                return await flow.run(twice, number) + await flow.run(twice, 10)
+
+            async with working(app):
+                run = await add.astart(1)
+                assert await run.aresult(PATIENCE) == 22
+                forked = await run.afork("twice#2", args=[20])
+                assert await forked.aresult(PATIENCE) == 42
+                again = await forked.afork("twice", result=0)
+                assert await again.aresult(PATIENCE) == 20
+                assert (again.info.forked_from, (await forked.arefresh()).forks) == (forked.id, [again.id])
+            await app.aclose()
+
+
 @pytest.mark.skipif(shutil.which("node") is None, reason="Node is not installed")
 async def test_the_example_in_javascript_runs_a_flow(service: Service) -> None:
     async with serving(service) as (_, port):

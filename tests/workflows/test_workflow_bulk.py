@@ -60,6 +60,7 @@ async def sweep(service: Service, action: WorkflowAction, chosen: WorkflowCondit
 CHANGED = {
     WorkflowAction.CANCEL: {"running", "held", "pending"},
     WorkflowAction.RETRY: {"failed"},
+    WorkflowAction.FORK: {"failed"},
     WorkflowAction.HOLD: {"running", "pending"},
     WorkflowAction.RELEASE: {"held"},
 }
@@ -302,3 +303,24 @@ async def test_a_bulk_cancellation_names_its_caller(flow: WorkflowBench) -> None
     eve = flow.service.as_(Caller(None, Access("eve", CONTRIBUTOR)))
     await eve.workflow_bulk.cancel(IN_THIS_TEST)
     assert (await flow.service.workflows.show(id)).cancelled_by == "eve"
+
+
+async def test_a_bulk_fork_begins_at_a_step_and_can_be_repeated(flow: WorkflowBench) -> None:
+    ids = []
+    for _ in range(3):
+        ids.append((await flow.create(chain(job("a"), job("b")))).id)
+        await flow.work("b")
+    await flow.create(chain(job("a")))
+    await flow.work("a")
+    chosen = WorkflowConditions(states=("failed",))
+    for dry_run in (True, False):
+        swept = await flow.service.workflow_bulk.fork(chosen, from_step="1", dry_run=dry_run)
+        assert (swept.matched, swept.succeeded, swept.failed) == (4, 3, 1)
+        assert "has no step '1'" in str(next(refusal for _, refusal in swept.items if refusal is not None))
+    assert await flow.work() == ["b", "b", "b"]
+    for id in ids:
+        (forked,) = (await flow.service.workflows.show(id)).forks
+        assert (await flow.service.workflows.show(forked)).state == "completed"
+    swept = await flow.service.workflow_bulk.fork(chosen, from_step="1")
+    assert (swept.matched, swept.succeeded) == (4, 0)
+    assert await flow.work() == []

@@ -41,6 +41,12 @@ def test_a_workflow_is_started_from_a_file_and_steered(ojster: Ojster, tmp_path:
     assert "waiting" in ojster("workflows", "draw", "--file", "nightly.yaml")
     assert "is cancelled" in ojster("workflows", "cancel", id)
     assert "cancelled" in ojster("workflows", "show", id, "--watch", expect=1)
+    fork = ("workflows", "fork", id)
+    assert f"{id} runs again as " in ojster(*fork, "--from-step", "fetch", "--args", '["x"]')
+    assert ojster.json(*fork, "--from-step", "fetch", "--result", "7")["forked_from"] == id
+    assert len(ojster.json("workflows", "show", id)["forks"]) == 2
+    assert "must be a JSON array" in ojster(*fork, "--args", "x", expect=2)
+    assert "has no step 'fetched'. Similar ones: 'fetch'" in ojster(*fork, "--from-step", "fetched", expect=3)
     assert "runs again" in ojster("workflows", "retry", id)
     assert ojster.json("workflows", "cancel", id, "--step", "fetch")["steps"][0]["state"] == "cancelled"
 
@@ -85,5 +91,8 @@ def test_selected_workflows_are_steered_after_a_preview(ojster: Ojster, tmp_path
     assert "2 of 2" in ojster("workflows", "cancel", "--param", "day=monday", "--yes")
     assert "2 of 2 workflows are retried." in ojster("workflows", "retry", "--state", "cancelled", "--yes")
     assert "Select workflows with" in ojster("workflows", "retry", "--yes", expect=2)
+    again = ("workflows", "fork", "--from-step", "fetch")
+    assert "0 of 0 workflows would be forked." in ojster(*again, "--state", "failed", "--dry-run")
+    assert "--args and --result need a workflow id" in ojster(*again, "--args", "[]", "--name", "n", expect=2)
     assert "--step needs a workflow id" in ojster("workflows", "retry", "--step", "fetch", "--yes", expect=2)
     assert "selects one workflow" in ojster("workflows", "cancel", ids[0], "--name", "nightly", expect=2)

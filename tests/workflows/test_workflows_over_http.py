@@ -153,6 +153,30 @@ async def test_a_workflow_is_held_released_and_retried_over_http(http: Http) -> 
     assert (await get(http, made["id"]))["state"] == "cancelled"
 
 
+async def test_a_workflow_runs_again_from_a_step_on_over_http(http: Http) -> None:
+    made = await create(http, CHAIN)
+    while jobs := await http.fetch():
+        await http("POST", "/ojs/v1/workers/ack", {"job_id": jobs[0]["id"], "result": 1})
+    path = f"/ojs/v1/workflows/{made['id']}/fork"
+    answer = await http("POST", path, {"from_step": "1", "args": ["again"], "id": "second"})
+    forked = answer.json()["workflow"]
+    assert (answer.status_code, forked["id"], forked["forked_from"]) == (201, "second", made["id"])
+    assert (await http("POST", path, {"from_step": "1", "id": "second"})).json()["workflow"]["id"] == "second"
+    (job,) = await http.fetch()
+    assert job["args"] == ["again"]
+    assert (await get(http, made["id"]))["forks"] == ["second"]
+    for wrong, status in (
+        ({"from_step": "9"}, 404),
+        ({"from_step": ""}, 400),
+        ({"from_step": "1", "args": 1}, 400),
+        ({"from_step": "1", "args": [], "result": None}, 400),
+        ({"from_step": "1", "id": "a/b"}, 400),
+        ({"from_step": "0", "id": "second"}, 409),
+    ):
+        assert (await http("POST", path, wrong)).status_code == status, wrong
+    assert (await http("POST", "/ojs/v1/workflows/second/fork", {})).status_code == 409
+
+
 async def test_a_job_adds_steps_with_its_acknowledgement(http: Http) -> None:
     made = await create(http, CHAIN)
     (job,) = await http.fetch()

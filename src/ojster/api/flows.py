@@ -6,7 +6,7 @@ import functools
 import inspect
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
-from typing import Any, Concatenate, Final, Generic, ParamSpec, TypeVar, Unpack, cast
+from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar, Unpack, cast
 
 import msgspec
 from msgspec import Raw
@@ -24,6 +24,7 @@ from ojster.handlers.job_type import JobType
 from ojster.jobs.names import read_type
 from ojster.workflows.declaration import Workflow
 from ojster.workflows.plan.rules import is_job
+from ojster.workflows.read.info import WorkflowInfo
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -83,6 +84,9 @@ class FlowRun(Run, Generic[R]):
         return result
 
     result = plain(aresult)
+
+    def _of(self, info: WorkflowInfo) -> Self:
+        return type(self)(Run(self._app, info), self._types)
 
 
 class FlowType(JobType[P, R], Generic[P, R]):

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
+from ojster.api.forks import Forkable
 from ojster.api.run_messages import RunMessages
 from ojster.api.run_stream import Connected
 from ojster.client.file_transfer import restore
@@ -31,7 +32,7 @@ MAX_WATCH_POLL_SECONDS: Final = 1.0
 """Maximum long-poll wait while watching, in seconds: a step that becomes active may leave the version as it is."""
 
 
-class Run(RunMessages):
+class Run(RunMessages, Forkable):
     """A started workflow: its state, its result, and what can be done with it.
 
     ``App.start`` and ``App.find_workflow`` return it, and ``astart`` and ``afind_workflow`` in asynchronous code. The

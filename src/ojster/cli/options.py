@@ -233,6 +233,14 @@ def parameter(text: str) -> tuple[str, Any]:
         return name, value
 
 
+def json_array(text: str | None) -> list[Any]:
+    """Return the arguments in ``--args``; without it none."""
+    try:
+        return msgspec.json.decode(text or "[]", type=list[Any])
+    except msgspec.DecodeError:
+        raise click.UsageError(f"--args must be a JSON array, such as '[42]', not {text!r}.") from None
+
+
 def resumption(result: str | None, error: str | None) -> tuple[bytes | None, Failure | None]:
     """Return the result or the failure to resume a job with."""
     if error is not None:

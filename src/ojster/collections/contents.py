@@ -265,6 +265,24 @@ def promise(tx: Transaction, workflow: int, promises: Sequence[Promise]) -> None
     )
 
 
+def copy_items_of_workflow(tx: Transaction, source: int, copy: int) -> None:
+    """Copy the items of a workflow, and what its steps promise, for another; both are given by their ``seq``."""
+    for key_of_collection in (key_of_workflow, key_of_promises):
+        tx.execute(
+            f"""
+            INSERT INTO collection_items (collection, {_COPIED})
+            SELECT :copy, {_COPIED}
+            FROM collection_items
+            WHERE collection = :source AND removed_at IS NULL
+            ORDER BY id
+            """,
+            {"copy": key_of_collection(copy), "source": key_of_collection(source)},
+        )
+
+
+_COPIED: Final = "name, kind, category, job_id, file_id, created_at, created_by, data, file"
+
+
 def forget_templates(tx: Transaction, workflow: int, number: int) -> None:
     """Delete the promises of a step with references in their names: their items have names now."""
     tx.execute(

@@ -333,7 +333,7 @@ class Codecs:
         if len(args) != 1 or not _is_payload(args[0]) or not isinstance(names, list):
             how = ", ".join(map(str, names)) if isinstance(names, list) else "encrypted"
             raise CodecError(f"The arguments were encoded ({how}) in a format that this SDK cannot decode.")
-        decoded = self._decoded(args[0], names, meta.get(KEY_ID))
+        decoded = self._decoded(args[0], names, args[0].get("key_id") or meta.get(KEY_ID))  # those of a fork are newer
         if not isinstance(decoded, list):
             raise CodecError(f"The decoded arguments must be an array, not {type(decoded).__name__}.")
         return decoded

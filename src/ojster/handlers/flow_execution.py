@@ -55,11 +55,11 @@ class FlowExecution:
         self.context = context
         self.codecs = codecs or Codecs(())
         self.workflow_id = records.workflow_id
-        self.seed = f"{records.workflow_id} {records.flow}"
         self._version = records.version
         self._outer = asyncio.get_running_loop()
         self._offset = records.now - clock()
         self._past = FlowPast(records)
+        self.seed = self._past.seed
         self._records = self._past.records
         self.state: Any = None
         """What the function of the flow shares with the handlers of its updates."""
@@ -340,7 +340,7 @@ class FlowExecution:
             return True
         place, ended_at, is_cancellation, key = self._due[0]
         is_clear = len(self._waiting) == 1 and timer is None and not is_cancellation
-        at = max(ended_at, self.loop.now)
+        at = max(ended_at, self.loop.now + 1)  # later than all before, so that it is clear what was seen before what
         was_clear = timer is None and not is_cancellation and self._past.has_one_of(self._waiting)
         if place >= _UNPLACED and not is_clear and not was_clear:
             at = max(at, self._past.latest)

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import UNSET
 
 from ojster.handlers.flow_saying import as_record, counts
-from ojster.workflows.flow import ASKED_FOR, TOLD, FlowRecords, NewRecord
+from ojster.workflows.flow import ASKED_FOR, BEGIN, TOLD, FlowRecords, NewRecord
 from ojster.workflows.stream import key_of_chunk
 
 
@@ -36,6 +36,8 @@ class FlowPast:
         The last place among the ends that the flow has seen.
     known:
         The number of known ends that the function has not got.
+    seed:
+        What the random numbers of the flow follow from: in a fork, what they followed from in the first run.
     unreached:
         The number of records that the function has not asked for, and of answers that it has not given again.
     """
@@ -44,6 +46,8 @@ class FlowPast:
         self.records = {record.key: record for record in records.records if record.kind not in TOLD}
         self.told = {record.key: record for record in records.records if record.kind in TOLD}
         self.ended = {record.key for record in records.records if counts(record)}
+        begin = self.records.get(BEGIN)
+        self.seed = (begin and begin.name) or f"{records.workflow_id} {records.flow}"
         own = [record for record in records.records if record.kind != "cancel"]
         self.began_at = min((record.asked_at for record in own), default=records.now)
         self.has_begun = len(own) > 0

@@ -1,4 +1,4 @@
-"""Bulk operations on the workflows that a filter selects: cancel, retry, hold or release them in small transactions."""
+"""Bulk operations on the workflows that a filter selects, which are changed in small transactions."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from ojster.workflows.read.selection import WorkflowConditions, matches, walk
 from ojster.workflows.run.advance import Advance
 from ojster.workflows.run.cancellation import cancel_now, refuse_cancellation
 from ojster.workflows.run.control import hold_now, refuse_hold, refuse_release, unhold_now
+from ojster.workflows.run.fork import Fork, fork_once, refuse_fork
 from ojster.workflows.run.retry import refuse_retry, retry_now
 from ojster.workflows.run.steps import steer
 from ojster.workflows.stored_workflow import Workflow, WorkflowState, find_workflow
@@ -25,24 +26,33 @@ class WorkflowAction(StrEnum):
 
     CANCEL = "cancel"
     RETRY = "retry"
+    FORK = "fork"
     HOLD = "hold"
     RELEASE = "release"
 
     @property
     def past(self) -> str:
-        """The past participle: ``cancelled``, ``retried``, ``held`` or ``released``."""
-        return {"cancel": "cancelled", "retry": "retried", "hold": "held", "release": "released"}[self]
+        """The past participle, such as ``cancelled``."""
+        return _PAST[self]
 
+
+_PAST: Final = {"cancel": "cancelled", "retry": "retried", "fork": "forked", "hold": "held", "release": "released"}
 
 _UNFINISHED: Final = (WorkflowState.PENDING, WorkflowState.RUNNING, WorkflowState.COMPENSATING)
 
 ALLOWED_STATES: Final[dict[WorkflowAction, tuple[str, ...]]] = {
     WorkflowAction.CANCEL: (*_UNFINISHED, WorkflowState.CANCELLED),
     WorkflowAction.RETRY: (WorkflowState.FAILED, WorkflowState.CANCELLED, WorkflowState.COMPENSATED),
+    WorkflowAction.FORK: (
+        WorkflowState.COMPLETED,
+        WorkflowState.FAILED,
+        WorkflowState.CANCELLED,
+        WorkflowState.COMPENSATED,
+    ),
     WorkflowAction.HOLD: _UNFINISHED,
     WorkflowAction.RELEASE: _UNFINISHED,
 }
-"""States in which workflows can be cancelled, retried, held or released.
+"""States in which workflows can be cancelled, retried, forked, held or released.
 
 A cancelled one can be cancelled again, to stop its active jobs.
 """
@@ -50,22 +60,24 @@ A cancelled one can be cancelled again, to stop its active jobs.
 DEFAULT_STATES: Final[dict[WorkflowAction, tuple[str, ...]]] = {
     WorkflowAction.CANCEL: (WorkflowState.PENDING, WorkflowState.RUNNING),
     WorkflowAction.RETRY: (WorkflowState.FAILED, WorkflowState.COMPENSATED),
+    WorkflowAction.FORK: (WorkflowState.FAILED, WorkflowState.COMPENSATED),
     WorkflowAction.HOLD: _UNFINISHED,
     WorkflowAction.RELEASE: _UNFINISHED,
 }
 """Default states of a filter that names none.
 
-A cancellation leaves out what is being undone, and a retry what somebody has cancelled.
+A cancellation leaves out what is being undone, and a retry or a fork what somebody has cancelled.
 """
 
 
 class WorkflowBatch(SweepBatch, frozen=True):
     """Part of the workflows that the filter ``chosen`` selected.
 
-    ``stop_active``: a cancellation stops their active jobs, too.
+    ``stop_active``: a cancellation stops their active jobs, too. ``from_step``: they run again from this step on.
     """
 
     stop_active: bool = False
+    from_step: str | None = None
     chosen: WorkflowConditions = WorkflowConditions()
 
 
@@ -93,10 +105,21 @@ def _change(batch: WorkflowBatch) -> Callable[[Advance, Workflow], None]:
             return partial(cancel_now, stop_active=batch.stop_active, by=batch.by)
         case WorkflowAction.RETRY:
             return retry_now
+        case WorkflowAction.FORK:
+            return partial(_fork, batch)
         case WorkflowAction.HOLD:
             return hold_now
         case WorkflowAction.RELEASE:
             return unhold_now
+
+
+def _fork(batch: WorkflowBatch, run: Advance, workflow: Workflow) -> None:
+    with run.tx.savepoint():  # what a refusal leaves behind is not part of the next one
+        fork_once(run.tx, workflow, _fork_of(batch, workflow))
+
+
+def _fork_of(batch: WorkflowBatch, workflow: Workflow) -> Fork:
+    return Fork(workflow.id, batch.from_step, by=batch.by)
 
 
 def foresee_batch(tx: Transaction, batches: Sequence[WorkflowBatch]) -> list[SweepBatchResult]:
@@ -113,6 +136,8 @@ def _foresee(tx: Transaction, id: str, batch: WorkflowBatch) -> OjsterError | No
             return refuse_cancellation(workflow, stop_active=batch.stop_active)
         case WorkflowAction.RETRY:
             return refuse_retry(tx, workflow)
+        case WorkflowAction.FORK:
+            return refuse_fork(tx, workflow, _fork_of(batch, workflow))
         case WorkflowAction.HOLD:
             return refuse_hold(workflow)
         case WorkflowAction.RELEASE:

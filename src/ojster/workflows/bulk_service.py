@@ -32,6 +32,10 @@ class WorkflowBulkService(CapabilityService, WorkflowBulkCalls):
         """Retry workflows; see ``WorkflowBulkCalls.retry``."""
         return await self._sweep(WorkflowAction.RETRY, chosen, dry_run=dry_run)
 
+    async def fork(self, chosen: WorkflowConditions, *, from_step: str | None = None, dry_run: bool = False) -> Sweep:
+        """Fork workflows; see ``WorkflowBulkCalls.fork``."""
+        return await self._sweep(WorkflowAction.FORK, chosen, from_step=from_step, dry_run=dry_run)
+
     async def hold(self, chosen: WorkflowConditions, *, dry_run: bool = False) -> Sweep:
         """Hold workflows; see ``WorkflowBulkCalls.hold``."""
         self._check_not_only_own("hold")
@@ -49,7 +53,13 @@ class WorkflowBulkService(CapabilityService, WorkflowBulkCalls):
             )
 
     async def _sweep(
-        self, action: WorkflowAction, chosen: WorkflowConditions, *, stop_active: bool = False, dry_run: bool
+        self,
+        action: WorkflowAction,
+        chosen: WorkflowConditions,
+        *,
+        stop_active: bool = False,
+        from_step: str | None = None,
+        dry_run: bool,
     ) -> Sweep:
         self.scope.need_all_queues("A workflow")
         narrowing(chosen)
@@ -69,5 +79,5 @@ class WorkflowBulkService(CapabilityService, WorkflowBulkCalls):
         names = {name: getattr(chosen, name) for name in ("definition", "cron_name")}
         named = {name: self.scope.named(value) for name, value in names.items() if value is not None}
         chosen = msgspec.structs.replace(self.scope.of_tenant(chosen), states=states, held=held, **named)
-        batch = WorkflowBatch(action, (), states, self.scope.who, stop_active, chosen)
+        batch = WorkflowBatch(action, (), states, self.scope.who, stop_active, from_step, chosen)
         return await sweep_all(self.database, COURSE, chosen, batch, dry_run=dry_run)

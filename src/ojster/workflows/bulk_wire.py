@@ -43,6 +43,15 @@ class CancelWorkflowsBody(BulkWorkflowsBody):
     stop_active: bool = False
 
 
+class ForkWorkflowsBody(BulkWorkflowsBody):
+    """The workflows to run again, from ``from_step`` on, or from their start: all that match ``filter``.
+
+    With ``dry_run``, nothing is changed, and the answer says what would be done.
+    """
+
+    from_step: str | None = None
+
+
 class BulkWorkflowBody(Struct):
     """The outcome of one workflow: ``error`` says why it was not changed."""
 
@@ -83,5 +92,7 @@ class BulkWorkflowsAnswer(Struct):
 
 
 BULK_WORKFLOWS: Final = msgspec.json.Decoder(BulkWorkflowsBody)
+
+FORK_WORKFLOWS: Final = msgspec.json.Decoder(ForkWorkflowsBody)
 
 CANCEL_WORKFLOWS: Final = msgspec.json.Decoder(CancelWorkflowsBody)

@@ -25,7 +25,12 @@ from ojster.workflows.answer_wire import (
     WorkflowStatisticsAnswer,
     WorkflowStatusAnswer,
 )
-from ojster.workflows.bulk_wire import BulkWorkflowsAnswer, BulkWorkflowsBody, CancelWorkflowsBody
+from ojster.workflows.bulk_wire import (
+    BulkWorkflowsAnswer,
+    BulkWorkflowsBody,
+    CancelWorkflowsBody,
+    ForkWorkflowsBody,
+)
 from ojster.workflows.notes import Note
 from ojster.workflows.properties import Properties, PropertyChange
 from ojster.workflows.read.info import WorkflowInfo, WorkflowPage
@@ -35,11 +40,13 @@ from ojster.workflows.read.status import WorkflowStatistics, WorkflowStatus
 from ojster.workflows.read.step_pages import StepFilter, StepPage
 from ojster.workflows.run.control import Review
 from ojster.workflows.run.dependencies import NewDependencies
+from ojster.workflows.run.fork import Fork
 from ojster.workflows.run.steps import StepAddress
 from ojster.workflows.run.suspensions import WorkflowResumption
 from ojster.workflows.wire import (
     ActivationBody,
     DependenciesBody,
+    ForkBody,
     JobNoteBody,
     NoteBody,
     PropertiesBody,
@@ -139,6 +146,13 @@ class WorkflowCalls(Calls):
     @_Steering(path=f"{_ONE}/retry", id="retry_workflow", needs=CANCEL)
     async def retry(self, workflow_id: str) -> WorkflowInfo:
         """Retry the unsuccessful steps of a finished workflow."""
+
+    @_Steering(path=f"{_ONE}/fork", id="fork_workflow", body=ForkBody, status=201, large=True, needs=CANCEL)
+    async def fork(self, item: Fork) -> WorkflowInfo:
+        """Run a workflow again from a step on, as a new workflow, which is returned; without a step, from its start.
+
+        What had ended before the step is kept, and the old workflow stays as it is.
+        """
 
     @_Steering(path=f"{_ONE}/hold", id="hold_workflow", needs=CANCEL)
     async def hold(self, workflow_id: str) -> WorkflowInfo:
@@ -254,6 +268,23 @@ class WorkflowBulkCalls(Calls):
         """Retry all finished workflows that match a ``filter``: by default those that are failed or compensated.
 
         Their steps that did not succeed run again. With ``dry_run``, nothing is changed.
+        """
+
+    @Handled(
+        "POST",
+        "/workflows/fork",
+        "fork_workflows",
+        _BULK,
+        BulkWorkflowsAnswer,
+        body=ForkWorkflowsBody,
+        needs=CANCEL,
+        wait=MAX_SWEEP_SECONDS,
+    )
+    async def fork(self, chosen: WorkflowConditions, *, from_step: str | None = None, dry_run: bool = False) -> Sweep:
+        """Run all workflows that match a ``filter`` again as new ones, by default those that are failed or compensated.
+
+        They begin at ``from_step``, or at their start. Those that were forked from there before are left alone. With
+        ``dry_run``, nothing is changed.
         """
 
     @Handled(

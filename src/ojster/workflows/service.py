@@ -33,10 +33,10 @@ from ojster.workflows.definition_service import DefinitionService
 from ojster.workflows.definitions import Named
 from ojster.workflows.orchestrator_request import ORCHESTRATOR_MEMBER as ORCHESTRATOR
 from ojster.workflows.orchestrator_request import expand
-from ojster.workflows.plan.members import Problem, refusal_of
+from ojster.workflows.plan.members import refusal_of
 from ojster.workflows.plan.nested_definitions import Nested, complete_nested, has_definitions
 from ojster.workflows.plan.preparation import check_steps, complete_steps
-from ojster.workflows.plan.request import read_workflow
+from ojster.workflows.plan.request import read_workflow, without_definition
 from ojster.workflows.plan.values import NewWorkflow
 from ojster.workflows.properties import Properties, PropertyChange
 from ojster.workflows.read import status, views
@@ -46,9 +46,10 @@ from ojster.workflows.read.selection import WorkflowFilter, list_workflows
 from ojster.workflows.read.status import WorkflowStatistics, WorkflowStatus
 from ojster.workflows.read.step_pages import MOST_STEPS, STEP_STATES, StepFilter, StepPage, list_steps
 from ojster.workflows.read.views import WorkflowCounts, WorkflowRequest
-from ojster.workflows.run import cancellation, control, creation, retry, suspensions
+from ojster.workflows.run import cancellation, control, creation, fork, retry, suspensions
 from ojster.workflows.run.control import Review
 from ojster.workflows.run.dependencies import NewDependencies, add_dependencies
+from ojster.workflows.run.fork import Fork
 from ojster.workflows.run.steps import StepAddress
 from ojster.workflows.run.suspensions import Resumption, WorkflowResumption
 from ojster.workflows.stored_workflow import ALL_STATES
@@ -106,7 +107,7 @@ class WorkflowService(CapabilityService, WorkflowCalls):
         if "definition" in members:
             members, definition = await self._from_definition(members)
         elif of_definition := sorted(OF_DEFINITIONS & members.keys()):
-            raise refusal_of([_without_definition(of_definition[0])])
+            raise refusal_of([without_definition(of_definition[0])])
         if has_definitions(members):
             nested = Nested(members, self.scope.tenant or NOBODY)
             members = accepted(await self.database.read(complete_nested, nested))
@@ -309,6 +310,25 @@ class WorkflowService(CapabilityService, WorkflowCalls):
         """
         return await self._steered(workflow_id, retry.retry_workflows, workflow_id)
 
+    async def fork(self, item: Fork) -> WorkflowInfo:
+        """Run a workflow again from a step on, as a new workflow; return that.
+
+        Raises
+        ------
+        NotFound, Conflict
+            The workflow or the step does not exist, or cannot run again.
+        InvalidRequest, Duplicate, TenantLimitExceeded
+            The step has no arguments or no result; its id or target is in use; or the tenant has too many jobs.
+        """
+        self.scope.need_all_queues("A workflow")
+        self._check_size(item.args)
+        self._check_size(item.result)
+        self.scope.check_contents(item.args or b"[]")
+        item = msgspec.structs.replace(self.scope.of_tenant(item), by=self.scope.who)
+        return await self._workflow(
+            WorkflowRequest(accepted(await self.database.run(fork.fork_workflows, item, LARGE)))
+        )
+
     async def hold(self, workflow_id: str) -> WorkflowInfo:
         """Hold a workflow: nothing of it starts until it is released.
 
@@ -464,13 +484,6 @@ class WorkflowService(CapabilityService, WorkflowCalls):
     async def activate(self, job_id: str, data: bytes | None = None, failure: Failure | None = None) -> ChangedJob:
         """Make a pending job available, or resume it if it is suspended.
 
-        Parameters
-        ----------
-        data:
-            Data that the suspended job waits for, as JSON.
-        failure:
-            Reason why the data will not come.
-
         Raises
         ------
         NotFound, Conflict
@@ -483,8 +496,3 @@ class WorkflowService(CapabilityService, WorkflowCalls):
         if failure is not None:
             accepted((await self.scope.refuse_cancellation((job_id,))).get(job_id))
         return await self.scope.do(suspensions.activate, Resumption(job_id, data, failure, self.scope.who))
-
-
-def _without_definition(name: str) -> Problem:
-    more = "Set the retry policies of jobs in 'options'." if name == "retry" else "Send its name, or leave this out."
-    return Problem(f"$.{name}", f"{name!r} needs a 'definition'. {more}")

@@ -90,6 +90,10 @@ class Workflow(msgspec.Struct, gc=False):
     """The stored name of the cron job that started it."""
     takes_turns: int = 0
     """Whether it starts only when the earlier workflows of its cron job have finished."""
+    forked_from: str | None = None
+    """The id of the workflow that runs again as this one."""
+    forked_step: str | None = None
+    """The name of the step from which on it does; ``None``: from its start."""
 
     @property
     def root(self) -> int:

@@ -10,6 +10,7 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from ojster.core.calls import Arguments
 from ojster.core.errors import InvalidRequest
+from ojster.core.ids import new_id
 from ojster.core.parsing import read_value
 from ojster.core.property_values import Changes
 from ojster.core.wire import ChangesBody, Count, Identifier, Json, Milliseconds
@@ -74,6 +75,43 @@ class ResumeBody(ActivationBody):
     def arguments(self, now: int) -> Mapping[str, Any]:
         """Return the result as JSON, or the failure, and the step."""
         return {**super().arguments(now), "step": self.step}
+
+
+class ForkBody(Arguments):
+    """Runs a workflow again from a step on, as a new workflow; without ``from_step``, from its start.
+
+    ``from_step`` is the path of a step, or for a flow the key of what it has asked for. ``args`` are new arguments of
+    the step, or of a flow without ``from_step``. With ``result``, any JSON value, the step does not run, and has that
+    result. A request with the same ``id``, that of the new workflow, makes no other.
+    """
+
+    from_step: Annotated[str, Meta(min_length=1)] | None = None
+    args: list[Json] | UnsetType = UNSET
+    result: Raw | UnsetType = UNSET
+    id: str | None = None
+
+    @classmethod
+    def of(cls, args: bytes | None, result: bytes | None, id: str | None, **more: Any) -> Self:
+        """Return the body for a fork. Its id makes it safe to send it again."""
+        new = UNSET if args is None else msgspec.json.decode(args)
+        return cls(args=new, result=UNSET if result is None else Raw(result), id=id or new_id(), **more)
+
+    def arguments(self, now: int) -> Mapping[str, Any]:
+        """Return the arguments and the result as JSON.
+
+        Raises
+        ------
+        InvalidRequest
+            The result is malformed.
+        """
+        if self.result is not UNSET:
+            read_value(self.result, "result")
+        return {
+            "from_step": self.from_step,
+            "args": None if self.args is UNSET else msgspec.json.encode(self.args),
+            "result": None if self.result is UNSET else bytes(self.result),
+            "id": self.id,
+        }
 
 
 class NoteBody(Arguments):

@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from ojster.cli.commands.jobs import _argument
-from ojster.cli.options import ask, done, examples, parameter, with_json, with_url
+from ojster.cli.options import ask, done, examples, json_array, parameter, with_json, with_url
 from ojster.cli.output import ago, job_json, print_json, print_table, timestamp_json
 from ojster.cli.workflow_file import named_start, read_start
 from ojster.core.job import Job
@@ -147,17 +147,10 @@ def _requests(*, args: tuple[str, ...], params: tuple[str, ...], **what: Any) ->
     if "definition" in chosen:
         return b"{}", msgspec.json.encode(named_start(what["definition"], values, {"target": what["target"]}))
     if "flow" in chosen:
-        job = {"type": what["flow"], "args": _arguments(what["flow_args"])}
+        job = {"type": what["flow"], "args": json_array(what["flow_args"])}
         return b"{}", msgspec.json.encode({"type": "flow", "name": what["flow"], "job": job})
     options = {"queue": what["queue"] or "default"}
     return msgspec.json.encode({"type": what["type"], "args": list(map(_argument, args)), "options": options}), None
-
-
-def _arguments(text: str | None) -> list[Any]:
-    try:
-        return msgspec.json.decode(text or "[]", type=list[Any])
-    except msgspec.DecodeError:
-        raise click.UsageError(f"--args must be a JSON array, such as '[42]', not {text!r}.") from None
 
 
 @cron.command("run", epilog=examples("ojster cron run daily-report"))

@@ -15,6 +15,7 @@ from ojster.cli.options import (
     ask,
     done,
     examples,
+    json_array,
     parameter,
     read_file,
     resumption,
@@ -48,6 +49,7 @@ from ojster.workflows.read.selection import WorkflowFilter
 from ojster.workflows.read.step_pages import DEFAULT_STEPS, MOST_STEPS, STEP_STATES, StepFilter
 from ojster.workflows.run.control import Review
 from ojster.workflows.run.dependencies import NewDependencies
+from ojster.workflows.run.fork import Fork
 from ojster.workflows.run.steps import StepAddress
 from ojster.workflows.run.suspensions import WorkflowResumption
 from ojster.workflows.stored_workflow import ALL_STATES
@@ -271,6 +273,36 @@ def retry(workflow_id: str | None, url: str, step: str | None, as_json: bool, **
     else:
         info = ask(url, lambda client: client.workflows.retry_step(StepAddress(workflow_id, step)))
     done(f"{workflow_id if step is None else f'The step {step}'} runs again.", as_json, info)
+    return 0
+
+
+@workflows.command(
+    "fork",
+    epilog=examples(
+        f"ojster workflows fork {ID} --from-step charge",
+        f"ojster workflows fork {ID} --from-step build.2 --args '[42]'",
+        "ojster workflows fork --name nightly --from-step charge --dry-run",
+    ),
+)
+@takes_workflow(required=False)
+@sweeps_workflows
+@with_url
+@click.option("--from-step", help="Path of the step, or of a flow the key of what it asked for. Default: the start.")
+@click.option("--args", help="New arguments of the step, or of a flow: a JSON array.")
+@click.option("--result", help="Result of the step, which then does not run: JSON, otherwise a string.")
+@with_json
+def fork_workflow(workflow_id: str | None, url: str, from_step: str | None, as_json: bool, **filters: Any) -> int:
+    """Run a workflow, or all selected ones, again from a step on, as new workflows that keep what had ended before."""
+    args, result = filters.pop("args"), filters.pop("result")
+    if workflow_id is None:
+        if args is not None or result is not None:
+            raise click.UsageError("--args and --result need a workflow id.")
+        return sweep_workflows(WorkflowAction.FORK, url, as_json, filters, from_step=from_step)
+    refuse_selection(filters)
+    new_args = None if args is None else msgspec.json.encode(json_array(args))
+    item = Fork(workflow_id, from_step, new_args, resumption(result, None)[0])
+    info = ask(url, lambda client: client.workflows.fork(item))
+    done(f"{workflow_id} runs again as {info.id}.", as_json, info)
     return 0
 
 

@@ -16,9 +16,9 @@ from ojster.server.request import Handler, HttpRequest
 from ojster.workflows.bulk_wire import (
     BULK_WORKFLOWS,
     CANCEL_WORKFLOWS,
+    FORK_WORKFLOWS,
     BulkWorkflowsAnswer,
     BulkWorkflowsBody,
-    CancelWorkflowsBody,
 )
 from ojster.workflows.calls import WorkflowBulkCalls
 from ojster.workflows.filters import narrowing_workflow_filter_of
@@ -32,7 +32,7 @@ def _bulk_endpoint(method: Callable[..., Awaitable[Sweep]], decoder: msgspec.jso
         raw = await request.body()
         body: BulkWorkflowsBody = request.decode(raw, decoder)
         chosen = narrowing_workflow_filter_of(body.filter)
-        options = {"stop_active": body.stop_active} if isinstance(body, CancelWorkflowsBody) else {}
+        options = {name: getattr(body, name) for name in ("stop_active", "from_step") if hasattr(body, name)}
         call = getattr(request.service.workflow_bulk, name)
 
         async def answer() -> Reply:
@@ -53,6 +53,7 @@ ROUTES: Final = endpoints_of(
     {
         WorkflowBulkCalls.cancel: _bulk_endpoint(WorkflowBulkCalls.cancel, CANCEL_WORKFLOWS),
         WorkflowBulkCalls.retry: _bulk_endpoint(WorkflowBulkCalls.retry, BULK_WORKFLOWS),
+        WorkflowBulkCalls.fork: _bulk_endpoint(WorkflowBulkCalls.fork, FORK_WORKFLOWS),
         WorkflowBulkCalls.hold: _bulk_endpoint(WorkflowBulkCalls.hold, BULK_WORKFLOWS),
         WorkflowBulkCalls.release: _bulk_endpoint(WorkflowBulkCalls.release, BULK_WORKFLOWS),
     },

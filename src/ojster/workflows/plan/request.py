@@ -230,3 +230,9 @@ def _type_of_workflow(members: Members) -> str:
         shown = ", ".join(sorted(CONTAINERS))
         raise Problem("$.type", f"Unknown workflow type {type!r:.40}; use one of {shown}.")
     return type
+
+
+def without_definition(name: str) -> Problem:
+    """Return the problem of a member that only workflows of definitions have."""
+    more = "Set the retry policies of jobs in 'options'." if name == "retry" else "Send its name, or leave this out."
+    return Problem(f"$.{name}", f"{name!r} needs a 'definition'. {more}")

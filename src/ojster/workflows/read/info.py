@@ -248,6 +248,9 @@ class WorkflowInfo(msgspec.Struct, omit_defaults=True):
     attempt, previous_attempt, next_attempt:
         The number of this attempt, if the whole workflow was retried, and the workflows of the attempts before and
         after.
+    forked_from, forked_step, forks:
+        The workflow that runs again as this one (``fork``), and from which step on; and the last workflows as which
+        this one runs again, the newest first, at most 100. Lists leave out ``forks``.
     created_at, started_at, completed_at, cancelled_at:
         Times at which it was created, started, completed and cancelled.
     created_by, cancelled_by:
@@ -299,6 +302,9 @@ class WorkflowInfo(msgspec.Struct, omit_defaults=True):
     attempt: int = 1
     previous_attempt: str | None = None
     next_attempt: str | None = None
+    forked_from: str | None = None
+    forked_step: str | None = None
+    forks: list[str] = []
     created_at: str = ""
     started_at: str | None = None
     completed_at: str | None = None

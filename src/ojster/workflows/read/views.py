@@ -35,6 +35,7 @@ from ojster.workflows.node import (
 from ojster.workflows.plan.values import Spec, read_spec
 from ojster.workflows.read.info import ReviewInfo, StepInfo, WorkflowError, WorkflowInfo, with_others
 from ojster.workflows.read.waiting import waits_of
+from ojster.workflows.run.copies import find_forks
 from ojster.workflows.run.graph import NODE_COLUMNS_OF_N
 from ojster.workflows.run.results import outcomes
 from ojster.workflows.stored_workflow import ALL_STATES, FINAL_STATES, IS_VISIBLE, WORKFLOW_COLUMNS, Workflow
@@ -146,6 +147,7 @@ def _summary(tx: Transaction, workflow: Workflow) -> WorkflowInfo:
 def _without_steps(tx: Transaction, workflow: Workflow) -> WorkflowInfo:
     """Return a workflow that has too many steps to be shown with it, with its result or error."""
     info = _summary(tx, workflow)
+    info.forks = find_forks(tx, workflow)
     info.steps_omitted = True
     if workflow.state == "completed":
         ((main,),) = tx.execute(
@@ -184,26 +186,13 @@ def summary_of(workflow: Workflow, waiting_for: Sequence[WaitingFor] = ()) -> Wo
     error = None if workflow.error is None else _decode(workflow.error, type=WorkflowError)
     delay = workflow.expiration_delay
     info = WorkflowInfo(
-        id=workflow.id,
-        type=workflow.type,
-        state=workflow.state,
-        name=workflow.name,
-        version=workflow.version,
+        **{name: getattr(workflow, name) for name in _SAME},
         finished=workflow.finished_at is not None,
         held=workflow.held_at is not None,
         waiting_for=list(waiting_for),
         params=msgspec.Raw(workflow.params) if workflow.params != b"{}" else msgspec.UNSET,
         error=error,
-        retries=workflow.retries,
         definition=None if workflow.definition is None else called(workflow.definition),
-        definition_version=workflow.definition_version,
-        target=workflow.target,
-        locks=workflow.locks,
-        attempt=workflow.attempt,
-        previous_attempt=workflow.previous_attempt,
-        next_attempt=workflow.next_attempt,
-        created_by=workflow.created_by,
-        cancelled_by=workflow.cancelled_by,
         scheduled_at=None if workflow.scheduled_at is None else format_timestamp(workflow.scheduled_at),
         expires_at=None if workflow.expires_at is None else format_timestamp(workflow.expires_at),
         expiration_delay=None if delay is None else shown_expiration_delay(delay),
@@ -211,6 +200,13 @@ def summary_of(workflow: Workflow, waiting_for: Sequence[WaitingFor] = ()) -> Wo
         **shown,
     )
     return info if workflow.others is None else with_others(info, _decode(workflow.others, type=dict[str, msgspec.Raw]))
+
+
+_SAME: Final = (
+    *("id", "type", "name", "state", "version", "retries", "definition_version", "target", "locks", "attempt"),
+    *("previous_attempt", "next_attempt", "forked_from", "forked_step", "created_by", "cancelled_by"),
+)
+"""Members that are shown as they are stored."""
 
 
 class _View:
@@ -252,6 +248,7 @@ class _View:
         self._read_relations()
         workflow = self._workflow
         info = _summary(self._tx, workflow)
+        info.forks = find_forks(self._tx, workflow)
         root = self._nodes[workflow.root]
         main, *branches = self._children[root.id]
         gone = root.state if root.has_ended else None

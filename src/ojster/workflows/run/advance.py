@@ -461,8 +461,9 @@ class Advance:
             change_node(node, NodeState.STARTED)
             node.started_at = self.tx.now
             if node.job_id is not None:
-                self.tx.execute(
-                    "UPDATE jobs SET superseded_by = :new WHERE id = :old", {"new": job.id, "old": node.job_id}
+                self.tx.execute(  # not that of the workflow of which this one is a fork
+                    "UPDATE jobs SET superseded_by = :new WHERE id = :old AND node = :node",
+                    {"new": job.id, "old": node.job_id, "node": node.id},
                 )
             node.job_id = job.id
             self.graph.touch(node)

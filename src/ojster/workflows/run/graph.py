@@ -24,6 +24,7 @@ FEW_NODES: Final = 8
 _OTHERS_OF_WORKFLOW: Final[dict[str, ColumnType]] = {
     **dict.fromkeys(("id", "type", "name", "state", "tenant", "definition", "target", "target_key", "locks"), "text"),
     **dict.fromkeys(("on_lost_worker", "previous_attempt", "next_attempt", "created_by", "cancelled_by"), "text"),
+    **dict.fromkeys(("forked_from", "forked_step"), "text"),
     "cron_name": "text",
     **dict.fromkeys(("params", "metadata", "error", "start", "others"), "bytea"),
 }
@@ -99,7 +100,7 @@ _NODE_CHANGING: Final[dict[str, ColumnType]] = {
         "finished_at",
     )
 }
-_SPEC: Final[dict[str, ColumnType]] = {"id": "bigint", "spec": "bytea"}
+SPEC_COLUMNS: Final[dict[str, ColumnType]] = {"id": "bigint", "spec": "bytea"}
 _EDGE: Final[dict[str, ColumnType]] = {"source": "bigint", "target": "bigint", "promised": "bigint"}
 
 _node_row: Final = attrgetter(*_NODE_TYPES)
@@ -451,7 +452,7 @@ class Graph:
             query = f"UPDATE nodes SET state = ?, finished_at = ? WHERE id {tx.among}"
             tx.execute(query, (state, tx.now, tx.integers(ids)))
         tx.insert_rows("nodes", _NODE_TYPES, [_node_row(node) for node in self._new.values()])
-        tx.insert_rows("node_specs", _SPEC, [(id, self.specs[id].to_json()) for id in self._new])
+        tx.insert_rows("node_specs", SPEC_COLUMNS, [(id, self.specs[id].to_json()) for id in self._new])
         promised = self._new_promised
         edges = [
             (source, target, int((source, target) in promised))

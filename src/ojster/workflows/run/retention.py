@@ -64,7 +64,8 @@ class _Deletable(NamedTuple):
 def _deletable_workflows(tx: Transaction) -> list[_Deletable]:
     """Return the workflows that may be deleted now.
 
-    A workflow is kept until its next attempt, if any, has finished, and while a collection contains its items.
+    A workflow is kept until its next attempt, if any, has finished, while a collection contains its items, and while
+    a fork of it exists, whose steps have results of its jobs.
     """
     now, usual = tx.now, tx.settings.retention
     # OFFSET makes PostgreSQL look for each workflow by an index, instead of joining all unfinished ones.
@@ -79,6 +80,12 @@ def _deletable_workflows(tx: Transaction) -> list[_Deletable]:
             SELECT 1
             FROM collection_items AS i
             WHERE i.workflow = workflows.seq AND i.removed_at IS NULL
+            LIMIT 1 OFFSET 0
+        )
+        AND NOT EXISTS (
+            SELECT 1
+            FROM workflows AS f
+            WHERE f.forked_from = workflows.id
             LIMIT 1 OFFSET 0
         )
     """

@@ -447,6 +447,8 @@ CREATE TABLE workflows (
                                                             -- workflow
     previous_attempt   TEXT COLLATE "C",                    -- the id of that workflow
     next_attempt       TEXT COLLATE "C",
+    forked_from        TEXT COLLATE "C",                    -- the id of the workflow that runs again as this one
+    forked_step        TEXT COLLATE "C",                    -- from which step on; NULL: from its start
     on_lost_worker     TEXT COLLATE "C",                    -- cancel: it ends when a worker with one of its jobs is
                                                             -- lost
 
@@ -470,6 +472,11 @@ CREATE UNIQUE INDEX workflows_id
 CREATE INDEX workflows_due
     ON workflows (due_at)
     WHERE due_at IS NOT NULL;
+
+-- The forks of a workflow: they are shown with it, and keep it from being deleted.
+CREATE INDEX workflows_forks
+    ON workflows (forked_from, seq)
+    WHERE forked_from IS NOT NULL;
 
 -- All workflows of a cron job: its last runs.
 CREATE INDEX workflows_of_cron

@@ -389,6 +389,8 @@ CREATE TABLE workflows (
     attempt            INTEGER NOT NULL DEFAULT 1, -- of a workflow that is run again as a whole, as another workflow
     previous_attempt   TEXT,                       -- the id of that workflow
     next_attempt       TEXT,
+    forked_from        TEXT,                       -- the id of the workflow that runs again as this one
+    forked_step        TEXT,                       -- from which step on; NULL: from its start
     on_lost_worker     TEXT,                       -- cancel: it ends when a worker with one of its jobs is lost
 
     params             BLOB    NOT NULL,           -- JSON, like the rest
@@ -407,6 +409,11 @@ CREATE UNIQUE INDEX workflows_id
 CREATE INDEX workflows_due
     ON workflows (due_at)
     WHERE due_at IS NOT NULL;
+
+-- The forks of a workflow: they are shown with it, and keep it from being deleted.
+CREATE INDEX workflows_forks
+    ON workflows (forked_from, seq)
+    WHERE forked_from IS NOT NULL;
 
 -- All workflows of a cron job: its last runs.
 CREATE INDEX workflows_of_cron
