@@ -16,8 +16,9 @@ from ojster.service import Service
 from ojster.workflows.plan.request import MEMBERS
 from ojster.workflows.plan.rules import NODE_MEMBERS, OF_STEPS
 from ojster.workflows.plan.values import NewWorkflow
+from tests.jobs.test_every_member import OPTIONS
 from tests.options.scenes import BASE, server, step
-from tests.options.test_options_of_jobs import ATTRIBUTES, OPTIONS
+from tests.options.test_options_of_jobs import ATTRIBUTES
 
 pytestmark = pytest.mark.anyio
 

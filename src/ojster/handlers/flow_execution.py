@@ -20,6 +20,7 @@ from ojster.core.errors import Forbidden, InvalidRequest, OjsterError, PayloadTo
 from ojster.core.values import to_json
 from ojster.handlers.codec import Codecs
 from ojster.handlers.context import JobContext
+from ojster.handlers.flow_calls import OuterCalls
 from ojster.handlers.flow_errors import FlowChanged, RecordFailed, change_of, described, run_again
 from ojster.handlers.flow_keys import FlowKeys
 from ojster.handlers.flow_loop import FlowLoop, Never, NotInFlow
@@ -73,7 +74,8 @@ class FlowExecution:
         self._asked: set[str] = set()
         self._unplaced: list[tuple[str, int]] = []
         """Ends that the function has got when it waited for nothing else, with the times."""
-        self._outside: set[asyncio.Task[Any]] = set()
+        self._calls = OuterCalls(context.job, self._finish, self._pump)
+        self._begin = self._calls.begin
         self._unstarted: dict[str, tuple[NewRecord, Callable[[], Awaitable[Any]]]] = {}
         """Local steps that begin when the order of the ends that the function has got is on disk."""
         self._steps: dict[str, asyncio.Task[None]] = {}
@@ -117,24 +119,13 @@ class FlowExecution:
     def _close(self) -> None:
         self.is_closed = True
         self.threads.leave()
-        for task in (*self._outside, *self._steps.values(), *([] if self._writing is None else [self._writing])):
+        for task in (*self._calls.running, *self._steps.values(), *([] if self._writing is None else [self._writing])):
             task.cancel()
         if self._alarm is not None:
             self._alarm.cancel()
         if self._main is not None and self._main.done() and not self._main.cancelled():
             self._main.exception()  # it is known, also if the flow has failed for another reason
         self.loop.abandon()
-
-    def _begin(self, call: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run something in the worker's loop; what it fails with ends the run, so that nothing waits for ever."""
-
-        def check(task: asyncio.Task[None]) -> None:
-            if not task.cancelled() and (error := task.exception()) is not None:
-                self._finish(Raised(error))
-
-        task = self._outer.create_task(call)
-        task.add_done_callback(check)
-        return task
 
     def _finish(self, outcome: Any) -> None:
         if not self._finished.done():
@@ -247,25 +238,7 @@ class FlowExecution:
 
     async def outside(self, call: Coroutine[Any, Any, T]) -> T:
         """Return the result of a call in the worker's loop. The function gets no event meanwhile."""
-        future: asyncio.Future[T] = self.loop.create_future()
-        calling = self._outer.create_task(call)
-        self._outside.add(calling)
-
-        def done(ended: asyncio.Task[T]) -> None:
-            self._outside.discard(ended)
-            if self.is_closed or future.done() or ended.cancelled():
-                return
-            error = ended.exception()
-            if isinstance(error, OjsterError):  # the function must not see it: it may not come again
-                self._finish(Raised(run_again(self.context.job, error)))
-            elif error is not None:
-                self._finish(Raised(error))
-            else:
-                future.set_result(ended.result())
-                self._outer.call_soon(self._pump)
-
-        calling.add_done_callback(done)
-        return await future
+        return await self._calls.result_of(call, self.loop.create_future())
 
     # Local steps
 
@@ -317,7 +290,7 @@ class FlowExecution:
                 if self._failure is not None:
                     self._finish(Raised(self._failure))
                     return
-                if self._outside:
+                if self._calls.running:
                     return
                 if self._main is None or self._main.done():
                     self._write_last()
