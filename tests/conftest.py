@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import gc
 import os
 import shutil
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -129,6 +130,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
     SQLite forces each transaction to disk: on a disk, half of the tests' time is that wait.
     """
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "logfire-plugin")  # its import takes each process half a second
     if MEMORY.is_dir() and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free >= MEMORY_NEEDED:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # so a shell starts what it runs in the background
@@ -138,6 +140,16 @@ def pytest_configure(config: pytest.Config) -> None:
         server.start()
         os.environ[SERVER_VARIABLE] = server.url
         config.add_cleanup(server.remove)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Look for garbage after the collection, not during it: what it makes stays, and there is more and more of it."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

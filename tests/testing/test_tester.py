@@ -14,6 +14,7 @@ import pydantic
 import pytest
 from _pytest.outcomes import OutcomeException
 from hypothesis import HealthCheck, given, settings
+from hypothesis.strategies import deferred
 
 from ojster import App, Depends, Gzip, JobContext, JobFailed, JobHandle, Retry, chain, current_job
 from ojster.testing import FakeContext, JobTester, tester
@@ -446,7 +447,7 @@ def test_whatever_attempts_fail_the_job_completes_and_has_run_once_more(errors: 
 
 
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(arguments_of(send))
+@given(deferred(lambda: arguments_of(send)))  # at the import, it would cost each test process a second
 def test_arguments_fit_the_annotations(jobs: JobTester, args: tuple[str, date | None]) -> None:
     to, on = args
     assert isinstance(to, str)
