@@ -197,12 +197,14 @@ CALLERS_OVER_HTTP: Final = frozenset(("http", "door", "browser"))
 OUTER: Final = (
     "_commands.py",
     "_over_http.py",
+    "test_backup_heartbeat.py",
     "test_code.py",
+    "test_ends_of_handlers.py",
     "test_forks.py",
     "test_processes.py",
     "test_signals.py",
 )
-"""Ends of the names of files with tests of commands, processes and HTTP requests."""
+"""Ends of the names of files with tests of commands, processes, threads of workers and HTTP requests."""
 
 
 def url_of_schema(name: str) -> str:

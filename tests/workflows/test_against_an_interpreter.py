@@ -73,7 +73,7 @@ async def on_postgres(engines: list[Service], clock: Clock, url: str, crowds: ra
 
 @pytest.mark.slow
 async def test_workflows_do_what_the_rules_say(clock: Clock) -> None:
-    await on_a_file_in_memory(clock, range(2))
+    await on_a_file_in_memory(clock, range(1))
 
 
 @pytest.mark.thorough
