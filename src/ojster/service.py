@@ -26,6 +26,7 @@ from ojster.jobs.bulk_service import BulkService
 from ojster.jobs.extension import Extension, install
 from ojster.jobs.job_type_service import JobTypeService
 from ojster.jobs.middleware import EnqueueMiddleware, MiddlewareChain
+from ojster.jobs.schema_service import SchemaService
 from ojster.jobs.scope import Caller, Scope
 from ojster.jobs.service import JobService
 from ojster.metering import record_events
@@ -104,6 +105,11 @@ class Service:
     def job_types(self) -> JobTypeService:
         """Defaults of job types."""
         return JobTypeService(self.scope)
+
+    @cached_property
+    def schemas(self) -> SchemaService:
+        """Schemas of job arguments."""
+        return SchemaService(self.scope)
 
     @cached_property
     def bulk(self) -> BulkService:

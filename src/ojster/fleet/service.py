@@ -8,6 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from ojster.core.errors import InvalidRequest
+from ojster.core.job import Job
 from ojster.core.tenant import called, split
 from ojster.fleet import unrunnable, worker_rules, workers
 from ojster.fleet.calls import FleetCalls
@@ -118,6 +119,10 @@ class FleetService(CapabilityService, FleetCalls):
             There is no such worker.
         """
         return accepted(await self.database.read(workers.find_workers, self.scope.named(worker_id)))
+
+    async def jobs_of(self, worker_id: str) -> list[Job]:
+        """Return the jobs that a worker runs; an empty list if there is no such worker."""
+        return await self.scope.look(workers.held_jobs, self.scope.named(worker_id))
 
     async def all(self) -> list[Worker]:
         """Return all workers, most recently seen first."""

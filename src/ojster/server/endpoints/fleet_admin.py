@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from ojster.fleet import workers
 from ojster.fleet.answer_wire import (
     AdminWorkerBody,
     AdminWorkersAnswer,
@@ -44,7 +43,7 @@ def _is_stale(request: HttpRequest, worker: Worker) -> bool:
 async def show_admin_worker(request: HttpRequest) -> Answer:
     """Show a worker and the jobs that it runs."""
     worker = await request.service.fleet.find(request.path["id"])
-    held = await request.service.scope.look(workers.held_jobs, worker.id)
+    held = await request.service.fleet.jobs_of(request.path["id"])
     shown = show_worker(worker, stale=_is_stale(request, worker))
     shown.jobs = [summary(job) for job in held]
     return Answer(encode(shown))
