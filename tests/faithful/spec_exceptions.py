@@ -83,6 +83,7 @@ EXCEPTIONS: Final[dict[str, str]] = {
     "api-error.json#/additionalProperties:limit": TENANT_ERROR,
     "api-error.json#/additionalProperties:maximum": TENANT_ERROR,
     "api-error.json#/additionalProperties:tenant_id": TENANT_ERROR,
+    "cron.json#/additionalProperties:created_by": ADDED,
     "cron.json#/additionalProperties:expression": CRON,
     "cron.json#/additionalProperties:job_template": CRON,
     "cron.json#/additionalProperties:starts": ADDED,

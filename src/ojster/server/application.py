@@ -252,7 +252,7 @@ class Application:
         answer = refuse(refusal, refused.request_id)
         common = {name.decode(): value.decode() for name, value in COMMON_HEADERS}
         headers = {**common, "X-Request-Id": refused.request_id, **dict(error.headers or {})}
-        return Response(answer.body, answer.status, headers, "application/openjobspec+json")
+        return Response(answer.body, answer.status, headers, answer.content_type.decode())
 
     async def _follow_by_socket(self, socket: WebSocket) -> None:
         await serve_websocket(socket, self.service, self._services, self._socket_guard.check)
