@@ -15,7 +15,6 @@ from typing import Any
 import ojs
 from ojs.transport.http import HTTPTransport
 
-
 TYPES = ["python.greet", "interop.echo"]
 
 
