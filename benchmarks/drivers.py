@@ -25,8 +25,8 @@ import uvloop
 from benchmarks.floors import ENVELOPE
 from benchmarks.stores import PostgresStore, schema_of
 from ojster.core.ids import new_id
+from ojster.core.job_table import JOB_COLUMNS, JOB_COLUMNS_OF_J
 from ojster.storage.postgres.pipeline import PipelineConnection, blobs, ints, texts, unnest, uuids
-from ojster.storage.transaction import JOB_COLUMNS, JOB_COLUMNS_OF_J
 
 TOTALS = {1: 1_000, 20: 8_000, 100: 20_000, 1_000: 40_000}
 """Number of jobs to push, claim and complete, by the number of jobs in a transaction."""

@@ -14,9 +14,9 @@ import apsw
 from benchmarks.figure import Figure, median_rate, percentile, timed
 from benchmarks.stores import Store, schema_of
 from ojster.core.ids import new_id
+from ojster.core.job_table import PLAIN
 from ojster.storage.postgres.pipeline import PipelineConnection, blobs, ints, texts, unnest, uuids
 from ojster.storage.sqlite.schema import migrate
-from ojster.storage.transaction import PLAIN
 
 MEASURED_FLOORS: dict[str, float] = {}
 """Measured floors by name, for the figures that are compared with them."""

@@ -104,7 +104,7 @@ async def _schedule_workflows(service: Service) -> None:
     steps = b'{"type":"chain","steps":[{"type":"tick","args":[]}]}'
     for policy in OVERLAP_POLICIES:
         await service.schedules.register(
-            Cron(name=f"w-{policy}", expression="@every 10s", workflow=steps, overlap_policy=policy)
+            Cron(name=f"w-{policy.replace('_', '-')}", expression="@every 10s", workflow=steps, overlap_policy=policy)
         )
     await service.workflows.select(WorkflowFilter(cron_name="w-enqueue"))
 
@@ -148,7 +148,7 @@ async def _live(service: Service, clock: Clock) -> None:
     for policy in ("skip", "cancel_previous"):
         template = b'{"type":"tick","args":[],"options":{"queue":"ticks"}}'
         await service.schedules.register(
-            Cron(name=policy, expression="@every 10s", template=template, overlap_policy=policy)
+            Cron(name=policy.replace("_", "-"), expression="@every 10s", template=template, overlap_policy=policy)
         )
     await _schedule_workflows(service)
 

@@ -13,12 +13,12 @@ from typing import NamedTuple
 import apsw
 import pytest
 
+from ojster.core.job_table import PLAIN, WITH_LIMIT, WITH_NEEDS
 from ojster.fleet import matching
 from ojster.queues import gates
 from ojster.storage.sqlite import statements as known
 from ojster.storage.sqlite.schema import migrate
 from ojster.storage.sqlite.statements import plan_once
-from ojster.storage.transaction import PLAIN, WITH_LIMIT, WITH_NEEDS
 from tests.storage.statements import Recorded, having, live
 
 LARGE = {"jobs", "payloads", "workflows", "nodes", "collection_items", "job_history", "event_batches", "checkpoints"}

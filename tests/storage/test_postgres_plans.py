@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 import psycopg
 import pytest
 
+from ojster.core.job_table import PLAIN, WITH_LIMIT, WITH_NEEDS
 from ojster.fleet import matching
 from ojster.queues import gates
 from ojster.storage.postgres import statements
 from ojster.storage.postgres.database import WRITER_SETTINGS
 from ojster.storage.postgres.pipeline import translate
 from ojster.storage.postgres.url import parse_postgres_url
-from ojster.storage.transaction import PLAIN, WITH_LIMIT, WITH_NEEDS
 from tests.conftest import empty
 from tests.storage.statements import Recorded, having, live, skip_without_generic_plans
 

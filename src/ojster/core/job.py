@@ -162,6 +162,11 @@ class Job(msgspec.Struct, gc=False):
     """Data with which it was resumed, as JSON; set when it is claimed."""
 
     @property
+    def is_skipped(self) -> bool:
+        """Whether the job is completed without a run."""
+        return self.suspension == SKIPPED
+
+    @property
     def counted_attempts(self) -> int:
         """The number of attempts that count towards ``max_attempts``: those whose worker did not die."""
         return self.attempt - self.losses
@@ -185,7 +190,7 @@ class Job(msgspec.Struct, gc=False):
         if self.finished_at is None and self.state not in FINISHED:
             return None
         error = bytes(last_error(self.errors)) if self.errors else None
-        return outcome_of(self.state, error, skipped=self.suspension == SKIPPED)
+        return outcome_of(self.state, error, skipped=self.is_skipped)
 
     @property
     def args(self) -> list[Any]:

@@ -8,13 +8,13 @@ from typing import Final
 import msgspec
 
 from ojster.core.job import Job
+from ojster.core.job_table import WITH_NEEDS
 from ojster.fleet.abilities import PLAIN, abilities_by_worker, worker_rules_by_id
 from ojster.fleet.matching import Budget, Match
 from ojster.fleet.requirements import NOTHING
 from ojster.jobs.available import one_of_each, pass_over, select_available
 from ojster.jobs.claim import NoJobsAllowed
 from ojster.jobs.claim_policy import Claim, ClaimPolicy, Pipeline, Share, UsageProbes
-from ojster.storage.transaction import WITH_NEEDS
 
 IDLE_WORKERS: Final[UsageProbes] = {
     "worker": "id FROM workers WHERE state <> 'running' OR directive <> 'running'",

@@ -16,7 +16,7 @@ from ojster.fleet.unrunnable import Unrunnable
 from ojster.fleet.worker_rule import WorkerRule
 from ojster.fleet.workers import Heartbeat, HeartbeatResponse, Leave, Worker
 from ojster.jobs.scope import CapabilityService, Scope, accepted
-from ojster.storage.wakeups import worker_topic
+from ojster.jobs.topics import worker_topic
 
 Directive = Callable[[Heartbeat, HeartbeatResponse], Awaitable[str | None]]
 """Chooses a worker's directive at a heartbeat: ``running``, ``quiet`` or ``terminate``; ``None``: no choice."""

@@ -14,6 +14,7 @@ from ojster.core.durations import SECOND
 from ojster.core.errors import Conflict, NotFound, OjsterError
 from ojster.core.job import Job
 from ojster.core.job_flags import CANCEL_REQUESTED
+from ojster.core.job_table import JOB_COLUMNS
 from ojster.core.tenant import called
 from ojster.fleet.abilities import PLAIN, Abilities, abilities_by_worker, decode_abilities, worker_rules_by_id
 from ojster.fleet.requirements import read_provided
@@ -21,10 +22,11 @@ from ojster.jobs.ending_attempts import confirm_ends_of_worker
 from ojster.jobs.extension import lock_with, settle
 from ojster.jobs.failure import Failure
 from ojster.jobs.leases import lease_end
+from ojster.jobs.topics import tell_worker
 from ojster.jobs.transitions import Loss, fail_lost_attempts, make_available
 from ojster.jobs.versions import Handled
 from ojster.storage.call import for_each
-from ojster.storage.transaction import JOB_COLUMNS, Transaction
+from ojster.storage.transaction import Transaction
 
 
 class Heartbeat(msgspec.Struct, frozen=True):
@@ -223,7 +225,7 @@ def direct(tx: Transaction, orders: Sequence[tuple[str, str]]) -> list[Worker | 
             f"UPDATE workers SET directive = :directive WHERE id = :id RETURNING {_WORKER_COLUMNS}, abilities",
             {"id": worker_id, "directive": directive},
         )
-        tx.effects.told_workers[worker_id] = None
+        tell_worker(tx, worker_id)
         results.append(_worker(tx, rows[0]) if rows else _no_worker(worker_id))
     return results
 

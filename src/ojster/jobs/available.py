@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ojster.core.job import Job
+from ojster.core.job_table import PLAIN
 from ojster.jobs.claim_policy import Share
-from ojster.storage.transaction import PLAIN, Transaction
+from ojster.storage.transaction import Transaction
 
 
 def select_available(tx: Transaction, share: Share, kind: str, parameters: Sequence[str], limit: int) -> list[Job]:

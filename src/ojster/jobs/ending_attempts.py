@@ -11,9 +11,10 @@ from typing import Final
 
 from ojster.core.durations import SECOND
 from ojster.core.job import Job
+from ojster.core.job_table import JOB_COLUMNS
 from ojster.core.states import FINISHED
 from ojster.jobs.extension import hooks, lock_with
-from ojster.storage.transaction import JOB_COLUMNS, Transaction
+from ojster.storage.transaction import Transaction
 
 TIMEOUT_GRACE: Final = 30 * SECOND
 """Longest wait for the confirmation of an attempt that has exceeded its timeout, in microseconds."""

@@ -12,6 +12,7 @@ import msgspec
 from ojster.core.errors import Conflict, Duplicate, Forbidden, OjsterError
 from ojster.core.job import Job
 from ojster.core.job_flags import LOOKUP_BIT
+from ojster.core.job_table import JOB_COLUMNS
 from ojster.core.parsing import read_value
 from ojster.core.states import JOB_STATES, JobState
 from ojster.core.timestamps import format_timestamp
@@ -20,7 +21,7 @@ from ojster.jobs.extension import Group, hooks, settle
 from ojster.jobs.new_job import NewJob, Reach
 from ojster.jobs.transitions import cancel_job
 from ojster.jobs.versions import version_number
-from ojster.storage.transaction import JOB_COLUMNS, Later, Transaction
+from ojster.storage.transaction import Later, Transaction
 
 
 class Pushed:

@@ -13,10 +13,11 @@ import msgspec
 from ojster.core.errors import Conflict, NotFound, OjsterError
 from ojster.core.ids import MOST_IDS_COMPARED, ids_beginning_with, is_job_id
 from ojster.core.job import Job
+from ojster.core.job_table import JOB_COLUMNS_OF_J
 from ojster.core.parsing import Bounded, PageLimit, PageOffset
 from ojster.core.tenant import NO_TENANT_END, NO_TENANT_START, called, names_of, qualify
 from ojster.jobs.filter_walk import JobFilter, conditions
-from ojster.storage.transaction import JOB_COLUMNS_OF_J, Transaction
+from ojster.storage.transaction import Transaction
 
 DEFAULT_PAGE: Final = 50
 """Default number of jobs in a page."""

@@ -16,9 +16,10 @@ import msgspec
 from ojster.core.durations import MINUTE, SECOND
 from ojster.core.job import NODE_BITS, Job
 from ojster.core.job_flags import KEPT, RESULT_LIMITS, RESULT_PRUNED
+from ojster.core.job_table import JOB_COLUMNS
 from ojster.core.refusals import ResultTooLarge
 from ojster.jobs.expiration import NEVER_EXPIRES_AT, delay_of, kept_until
-from ojster.storage.transaction import JOB_COLUMNS, Transaction
+from ojster.storage.transaction import Transaction
 
 PERMANENT: Final = -1
 """The ``result_ttl`` of a result that is never deleted."""

@@ -26,6 +26,7 @@ from ojster.jobs.failure import Failure, append_failure, clean
 from ojster.jobs.job_json import retry_policy
 from ojster.jobs.result_retention import set_expiry, write_expiry
 from ojster.jobs.retry import RetryPolicy, Verdict, exhausted, judge
+from ojster.jobs.topics import tell_worker
 from ojster.storage.transaction import ColumnType, Transaction
 
 _STATE_COLUMNS: Final[dict[str, ColumnType]] = {
@@ -264,7 +265,7 @@ def request_cancellation(tx: Transaction, jobs: Sequence[Job]) -> None:
     for job in jobs:
         job.flags |= CANCEL_REQUESTED
         if job.worker_id is not None:
-            tx.effects.told_workers[job.worker_id] = None
+            tell_worker(tx, job.worker_id)
     tx.execute_many("UPDATE jobs SET flags = ? WHERE seq = ?", [(job.flags, job.seq) for job in jobs])
 
 
@@ -303,7 +304,7 @@ def end(tx: Transaction, job: Job, state: JobState, *, dead: bool = False, runni
     """
     assert state in FINISHED
     if running and job.worker_id is not None:
-        tx.effects.told_workers[job.worker_id] = None
+        tell_worker(tx, job.worker_id)
     free(tx, [job])
     tx.move(job, state.value)
     if running and job.node is not None:

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from ojster.core.durations import SECOND
+from ojster.core.job_table import AVAILABLE_CONDITIONS
 from ojster.core.tenant import NOBODY
-from ojster.storage.transaction import AVAILABLE_CONDITIONS, Transaction
+from ojster.storage.transaction import Transaction
 
 MAX_TENANTS: Final = 100
 """Maximum number of tenants whose jobs a claim looks at in one queue."""

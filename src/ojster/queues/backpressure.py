@@ -17,13 +17,14 @@ import msgspec
 
 from ojster.core.errors import QueueFull
 from ojster.core.job import Job
+from ojster.core.job_table import AVAILABLE_CONDITIONS, JOB_COLUMNS
 from ojster.core.states import JobState
 from ojster.core.tenant import called
 from ojster.jobs.failure import Failure
 from ojster.jobs.new_job import NewJob
 from ojster.jobs.transitions import finish, note_failure
 from ojster.queues.rules import Bound, queue_bounds
-from ojster.storage.transaction import AVAILABLE_CONDITIONS, JOB_COLUMNS, Transaction
+from ojster.storage.transaction import Transaction
 
 DEPTH_STATES: Final = ("available", "scheduled", "retryable", "pending")
 """States in which a job counts towards the depth of its queue. Spec: ojs-backpressure 3"""

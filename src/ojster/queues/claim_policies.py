@@ -10,6 +10,7 @@ from typing import Final
 import msgspec
 
 from ojster.core.job import Job
+from ojster.core.job_table import WITH_LIMIT
 from ojster.core.states import JobState
 from ojster.core.tenant import called
 from ojster.fleet.claim_policies import MatchingPolicy
@@ -26,7 +27,6 @@ from ojster.queues.pool import Pool, pools_by_name
 from ojster.queues.pools import count_active_jobs, is_starved, pool_capacity
 from ojster.queues.rules import queue_rules
 from ojster.queues.turns import turns_of
-from ojster.storage.transaction import WITH_LIMIT
 
 MAINTENANCE: Final[UsageProbes] = {"maintenance": "name FROM system WHERE name = 'maintenance'"}
 PAUSED_QUEUES: Final[UsageProbes] = {"paused": "name FROM queues WHERE paused_at IS NOT NULL"}

@@ -11,13 +11,14 @@ from typing import Final
 
 from ojster.core.durations import MINUTE, SECOND
 from ojster.core.job import Job
+from ojster.core.job_table import JOB_COLUMNS
 from ojster.core.states import JobState
 from ojster.jobs.deadlines import expiry_failure
 from ojster.jobs.extension import Due, hooks, lock_with, settle
 from ojster.jobs.leases import end_expired_attempts
 from ojster.jobs.transitions import finish, make_available, note_failure
 from ojster.storage.system import find_maintenance
-from ojster.storage.transaction import JOB_COLUMNS, Held, Transaction, TryAgain
+from ojster.storage.transaction import Held, Transaction, TryAgain
 
 log = logging.getLogger(__name__)
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from ojster.core.job import Job
+from ojster.core.job_table import JOB_COLUMNS
 from ojster.jobs.authorship import creators_of
 from ojster.jobs.extension import settle
 from ojster.jobs.transitions import cancel_job
-from ojster.storage.transaction import JOB_COLUMNS, Transaction
+from ojster.storage.transaction import Transaction
 from ojster.workflows.run.cancellation import WorkflowCancellation, cancel_workflows
 from ojster.workflows.stored_workflow import FINAL_STATES
 

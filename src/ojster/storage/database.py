@@ -7,7 +7,8 @@ import os
 import re
 from abc import ABC, abstractmethod
 from asyncio import Future
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeVar
 from urllib.parse import unquote
 
@@ -26,14 +27,8 @@ from ojster.storage.wakeups import (
     DUE,
     EVENTS,
     FINISHED,
-    STREAMS,
-    WORKFLOWS,
     Wakeups,
     job_topic,
-    stream_topic,
-    worker_topic,
-    workflow_end_topic,
-    workflow_topic,
 )
 
 A = TypeVar("A")
@@ -43,8 +38,8 @@ SQLITE: Final = "sqlite:///"
 POSTGRES: Final = ("postgresql://", "postgres://")
 
 MAX_NAMED_IDS: Final = 100
-"""Maximum number of finished jobs, of changed workflows, and of workflows with new chunks in a stream, that one
-notification names. Beyond it, other processes receive only the topic "finished", "workflows" or "streams"."""
+"""Maximum number of topics of a kind that one notification names, such as finished jobs. Beyond it, other processes
+receive only the topic that stands for them all, such as "finished"."""
 
 _QUEUE: Final = "queue:"
 _DUE: Final = "due:"
@@ -188,13 +183,8 @@ class Database(ABC):
         if effects.finished and wakeups.waits_for("job:"):
             for job_id in effects.finished:
                 wakeups.wake(job_topic(job_id))
-        if effects.workflows and wakeups.waits_for("workflow:"):
-            for topic in _topics_of_workflows(effects):
-                wakeups.wake(topic)
-        for workflow_id in effects.streams:
-            wakeups.wake(stream_topic(workflow_id))
-        for worker_id in effects.told_workers:
-            wakeups.wake(worker_topic(worker_id))
+        for topic in effects.topics:
+            wakeups.wake(topic)
         if effects.events:
             if wakeups.waits_for(EVENTS):
                 wakeups.wake(EVENTS)
@@ -232,24 +222,14 @@ def topics_of(effects: Effects) -> list[str]:
         topics.append(FINISHED)
     else:
         topics += map(job_topic, effects.finished)
-    if len(effects.workflows) > MAX_NAMED_IDS:
-        topics.append(WORKFLOWS)
-    else:
-        topics += _topics_of_workflows(effects)
-    topics += [STREAMS] if len(effects.streams) > MAX_NAMED_IDS else map(stream_topic, effects.streams)
-    topics += map(worker_topic, effects.told_workers)
+    numbers = Counter(effects.topics.values())
+    too_many = {all_of for all_of, number in numbers.items() if all_of is not None and number > MAX_NAMED_IDS}
+    topics += [*too_many, *(topic for topic, all_of in effects.topics.items() if all_of not in too_many)]
     if effects.due is not None:
         topics.append(f"{_DUE}{effects.due}")
     if effects.configured:
         topics.append(_CONFIGURED)
     return topics
-
-
-def _topics_of_workflows(effects: Effects) -> Iterator[str]:
-    for workflow_id, has_ended in effects.workflows.items():
-        yield workflow_topic(workflow_id)
-        if has_ended:
-            yield workflow_end_topic(workflow_id)
 
 
 URL_VARIABLE: Final = "OJSTER_DATABASE_URL"

@@ -36,13 +36,9 @@ class Effects:
         self.collected: set[str] = set()
         """Ids of jobs whose first reactions to their success were carried out already."""
         self.told = 0
-        """Number of events that were handed to webhook subscribers."""
-        self.workflows: dict[str, bool] = {}
-        """Ids of workflows that changed, each with whether it has ended."""
-        self.streams: set[str] = set()
-        """Ids of workflows that have new chunks in a stream."""
-        self.told_workers: dict[str, None] = {}
-        """Ids of workers that must learn something at once: a job that they run was cancelled, or they got an order."""
+        """Number of events that were handed to their subscribers."""
+        self.topics: dict[str, str | None] = {}
+        """Topics of capabilities to wake, each with the topic that stands for many of its kind; ``None``: none does."""
         self.configured = False
         """Whether the operators' settings changed."""
         self.due: int | None = None
@@ -96,5 +92,5 @@ class Effects:
 _LISTS: Final = ("finished", "ended", "reactions", "events", "history", "waits", "attempts")
 """Effects that are only appended to, or replaced as a whole."""
 
-_COPIED: Final = ("opened", "collected", "workflows", "streams", "told_workers", "counts", "announced")
+_COPIED: Final = ("opened", "collected", "topics", "counts", "announced")
 """Effects that ``mark`` copies."""

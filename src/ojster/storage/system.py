@@ -13,13 +13,13 @@ import msgspec
 from ojster.storage.transaction import Transaction
 
 MAINTENANCE: Final = "maintenance"
-"""Name of the maintenance mode. While its row exists, no job is handed out or promoted, and no cron job fires."""
+"""Name of the maintenance mode. While its row exists, no job is handed out or promoted, and none is created by time."""
 
 FOLLOWED_UNTIL: Final = "followed"
 """Name of the time until which callers follow the event log."""
 
 RETENTION_POSITION: Final = "retention"
-"""Name of the position of the retention scan, by kind of finished job; see ``ojster.schedules.retention``."""
+"""Name of the position of the retention scan, by kind of finished job."""
 
 
 class Maintenance(msgspec.Struct, frozen=True):

@@ -15,9 +15,8 @@ import msgspec
 from ojster.core.errors import BackendUnavailable, OjsterError
 from ojster.core.job import NOT_LOADED, Job
 from ojster.core.job_flags import BITS, JobEvent
-from ojster.core.outcome import SKIPPED
 from ojster.core.settings import ServiceSettings
-from ojster.core.shared_value import SharedValue
+from ojster.core.shared_value import STORE, SharedValue
 from ojster.core.states import JOB_STATES
 from ojster.core.tenant import ALL_TENANTS, called, qualify, split
 from ojster.storage.effects import Effects
@@ -30,42 +29,13 @@ Parameters = Mapping[str, Any] | Sequence[Any]
 
 encode_events: Final = msgspec.json.Encoder().encode
 
-JOB_COLUMNS = (
-    "seq, id, type, queue, state, priority, attempt, max_attempts, created_at, enqueued_at, started_at, finished_at, "
-    "expires_at, due_at, timeout, lease, retry_delay, worker_id, unique_key, cron_name, exclusive_key, dead, progress, "
-    "result, errors, node, superseded_by, error_type, checkpoint_number, limit_key, tenant, version, "
-    "needs, agent, suspension, flags, losses, trace_id"
-)
-"""The columns of ``jobs``, in the order of the fields of ``Job``."""
-
-JOB_COLUMNS_OF_J: Final = ", ".join("j." + column.strip() for column in JOB_COLUMNS.split(","))
-"""``JOB_COLUMNS``, qualified with the table alias ``j``."""
-
 Payload = tuple[bytes, bytes | None, int | None]
 """The stored envelope of a job; the value that was taken from it, by its digest, and from where."""
-
-_SHARE: Final = "INSERT INTO shared_values (digest, workflow, value) VALUES (?, ?, ?) ON CONFLICT (digest) DO NOTHING"
 
 ColumnType = Literal["bigint", "text", "bytea", "uuid"]
 """Type of a column, for ``insert_rows`` and ``update_rows``."""
 
 HISTORY_COLUMNS: Final[dict[str, ColumnType]] = {"seq": "bigint", "at": "bigint", "type": "text", "data": "bytea"}
-
-PLAIN: Final = "j.limit_key IS NULL AND j.needs IS NULL"
-"""Condition for jobs without a rate limit and requirements, worded as the index of available jobs."""
-
-WITH_NEEDS: Final = "j.needs = ? AND j.limit_key IS NULL"
-"""Condition for jobs with given requirements and no rate limit, worded as the index of available jobs."""
-
-WITH_LIMIT: Final = "j.limit_key = ?"
-"""Condition for jobs of a rate-limit key, worded as the index of available jobs."""
-
-AVAILABLE_CONDITIONS: Final = (
-    ("limit_key IS NULL AND needs IS NULL", "priority DESC"),
-    ("limit_key IS NOT NULL", "limit_key"),
-    ("needs IS NOT NULL AND limit_key IS NULL", "needs"),
-)
-"""Conditions that together cover all available jobs, each worded as its index, with the index's first sort column."""
 
 
 class TryAgain(Exception):
@@ -207,7 +177,7 @@ class Transaction(ABC):
     def emit_about(
         self, type: str, subject: str, queue: str | None = None, *, tenant: str | None = None, **data: Any
     ) -> None:
-        """Record an event of ``subject``: a queue, a worker, a cron job or another named resource.
+        """Record an event of ``subject``: a queue, a worker or another named resource.
 
         The event belongs to ``tenant``, by default to the tenant in the qualified name. Without either, it concerns all
         tenants, and only callers that are not limited to one tenant receive it.
@@ -265,7 +235,7 @@ class Transaction(ABC):
         A job that was suspended, or is skipped, has not run since it was claimed.
         """
         waited = None
-        if job.state == "active" and job.suspension != SKIPPED and job.started_at is not None:
+        if job.state == "active" and not job.is_skipped and job.started_at is not None:
             waited = job.started_at - (job.enqueued_at or job.started_at)
         self.effects.attempts.append((job.queue, job.tenant, job.type, end, ran, waited))
 
@@ -344,8 +314,8 @@ class Transaction(ABC):
         """Insert jobs with their envelopes. The database assigns ``seq``; the given objects are not updated."""
 
     @abstractmethod
-    def new_workflow_numbers(self, count: int) -> list[int]:
-        """Return the numbers (``seq``) of workflows that the caller inserts."""
+    def new_numbers(self, table: str, count: int) -> list[int]:
+        """Return the numbers (``seq``) of rows that the caller inserts into a table."""
 
     def start_jobs(self, jobs: Sequence[Job]) -> None:
         """Write jobs as active: attempt, start time, lease and worker."""
@@ -424,7 +394,7 @@ class Transaction(ABC):
                 if not job.shared.is_stored:
                     values[job.shared.digest] = job.shared
                 payloads.append((taken[0], job.shared.digest, taken[1]))
-        self.execute_many(_SHARE, [(digest, counter.workflow, counter.value) for digest, counter in values.items()])
+        self.execute_many(STORE, [shared.row for shared in values.values()])
         return payloads
 
     @abstractmethod
@@ -456,7 +426,7 @@ class Transaction(ABC):
 
     def write_effects(self) -> None:
         """Write counts, history, events and tallies of ``effects``, as the last step of a transaction."""
-        assert not self.effects.ended, "a workflow job ended, but its workflow was not advanced"
+        assert not self.effects.ended, "a job ended, but what follows from it was not carried out"
         assert not self.effects.reactions, "reactions were recorded, but not carried out"
         counts = [(queue, state, change) for (queue, state), change in self.effects.counts.items() if change]
         if counts:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import threading
 from collections.abc import Iterable
 from types import TracebackType
@@ -17,32 +16,6 @@ FINISHED: Final = "finished"
 
 EVENTS: Final = "events"
 """Topic: a transaction of this process has emitted events."""
-
-WORKFLOWS: Final = "workflows"
-"""Topic: any workflow has changed."""
-
-STREAMS: Final = "streams"
-"""Topic: the stream of any workflow has new chunks."""
-
-
-def workflow_topic(workflow_id: str) -> str:
-    """Return the topic of changes to one workflow."""
-    return "workflow:" + workflow_id
-
-
-def workflow_end_topic(workflow_id: str) -> str:
-    """Return the topic of the end of one workflow."""
-    return f"workflow:{workflow_id}:end"
-
-
-def stream_topic(workflow_id: str) -> str:
-    """Return the topic of new chunks in the streams of one workflow."""
-    return f"stream:{workflow_id}"
-
-
-def worker_topic(worker_id: str) -> str:
-    """Return the topic of what a worker must learn at once."""
-    return "worker:" + hashlib.sha256(worker_id.encode()).hexdigest()[:16]  # ids may contain anything
 
 
 def job_topic(job_id: str) -> str:

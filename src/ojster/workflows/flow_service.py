@@ -12,7 +12,6 @@ from ojster.core.errors import InvalidRequest, NotFound, OjsterError, PayloadToo
 from ojster.core.parsing import read_value
 from ojster.core.tenant import NOBODY
 from ojster.jobs.scope import CapabilityService, accepted
-from ojster.storage.wakeups import STREAMS, WORKFLOWS, stream_topic, workflow_end_topic, workflow_topic
 from ojster.workflows.broadcast import Broadcast
 from ojster.workflows.flow import (
     MAX_MESSAGE_BYTES,
@@ -29,6 +28,7 @@ from ojster.workflows.flow import (
 from ojster.workflows.flow_calls import FlowCalls
 from ojster.workflows.run import broadcasts, flow_messages, flow_turns, streams
 from ojster.workflows.stream import StreamAddress, StreamAppend, StreamPage
+from ojster.workflows.topics import STREAMS, WORKFLOWS, stream_topic, workflow_end_topic, workflow_topic
 
 
 class FlowService(CapabilityService, FlowCalls):

@@ -25,7 +25,6 @@ from ojster.jobs.service import MAX_WAIT_SECONDS, JobService
 from ojster.jobs.transitions import ChangedJob
 from ojster.storage.call import Operation
 from ojster.storage.inbox import LARGE
-from ojster.storage.wakeups import WORKFLOWS, workflow_end_topic, workflow_topic
 from ojster.workflows import properties
 from ojster.workflows.calls import WorkflowCalls
 from ojster.workflows.definition import OF_DEFINITIONS, Start, from_definition, read_start
@@ -53,6 +52,7 @@ from ojster.workflows.run.fork import Fork
 from ojster.workflows.run.steps import StepAddress
 from ojster.workflows.run.suspensions import Resumption, WorkflowResumption
 from ojster.workflows.stored_workflow import ALL_STATES
+from ojster.workflows.topics import WORKFLOWS, workflow_end_topic, workflow_topic
 
 log = logging.getLogger(__name__)
 

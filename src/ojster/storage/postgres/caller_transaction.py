@@ -1,6 +1,6 @@
 """Transaction functions in a caller's transaction, on the caller's connection.
 
-A pushed job, or a started workflow, exists if and only if that transaction commits. A NOTIFY in the same transaction
+What is created in it exists if and only if that transaction commits. A NOTIFY in the same transaction
 wakes workers at the commit. Connections of psycopg 3, asyncpg, SQLAlchemy and Django are supported. An asynchronous
 driver is awaited in its event loop while the engine's function runs in a thread.
 """

@@ -55,8 +55,8 @@ MAX_RECONNECT_PAUSE_SECONDS: Final = 2.0
 MAX_NOTIFICATION_BYTES: Final = 7_500
 """Maximum size of a notification, in bytes; PostgreSQL accepts fewer than 8,000."""
 
-WORK: Final = ("queue:", "job:", "workflow", "stream", "finished")
-"""Beginnings of the topics that say that there is something to do, not that a worker is alive."""
+NO_WORK: Final = ("due:", "worker:", "configured")
+"""Beginnings of the topics that do not say that there is something to do: an idle worker sends heartbeats, too."""
 
 _HELLO: Final = "hello"
 _HERE: Final = "here"
@@ -152,7 +152,8 @@ class PostgresNotifier:
         """Send topics to every other process. Costs nothing if there is none."""
         if topics and self.has_peers:
             self._queue_topics(topics)
-        elif not self._listens and any(topic.startswith(WORK) for topic in topics):  # others may soon answer in kind
+        elif not (self._listens or all(topic.startswith(NO_WORK) for topic in topics)):
+            # others may soon answer in kind
             was_slow, self._interval = self._interval > 2 * FIRST_POLL_SECONDS, FIRST_POLL_SECONDS
             if was_slow:
                 self.check()

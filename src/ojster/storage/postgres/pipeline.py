@@ -25,6 +25,7 @@ from psycopg.adapt import AdaptersMap, Loader, Transformer
 from psycopg.pq.abc import PGresult
 
 from ojster.core.errors import InvalidRequest
+from ojster.storage.migrations import scripts
 from ojster.storage.postgres.abilities import NOTHING, Lacks, without
 from ojster.storage.postgres.reachable import birth_of, successor, with_first
 from ojster.storage.transaction import ColumnType, Parameters, Row, TryAgain
@@ -40,13 +41,8 @@ _INT8_OID: Final = 20
 _TEXT_OID: Final = 25
 _BYTEA_OID: Final = 17
 
-_TABLES: Final = (
-    "jobs|payloads|queues|job_counts|job_count_slots|queue_minutes|workers|crons|event_batches|migrations|"
-    "workflows|nodes|node_specs|node_edges|node_reviews|idempotency_keys|checkpoints|rate_limits|queue_hours|system|schemas|webhooks|"
-    "pools|tenants|event_positions|job_history|definitions|resumptions|early_answers|workflow_properties|notes|tokens|worker_rules|collections|collection_items|channels|"
-    "files|file_pieces|file_usage|task_runs|task_statistics|job_inputs|ending_attempts|job_types|map_elements|audit_log|deferred_starts|"
-    "shared_values|key_locks|flow_records|flow_messages|streams|stream_chunks|broadcasts|broadcast_receivers"
-)
+_CREATED: Final = re.compile(r"(?m)^CREATE (?:UNLOGGED )?(?:TABLE|VIEW) (\w+)")
+_TABLES: Final = "|".join(_CREATED.findall("\n".join(scripts("postgres"))))
 _TABLE: Final = re.compile(rf"\b(FROM|JOIN|INTO|UPDATE)\s+({_TABLES})\b")
 _PARAMETER: Final = re.compile(r"(?<![:\w]):([a-z]\w*)|\?")
 _RETURNS_ROWS: Final = re.compile(r"^\s*SELECT\b|\bRETURNING\b")

@@ -6,47 +6,19 @@ from functools import cache
 from operator import attrgetter
 from typing import Final, NamedTuple
 
+from ojster.core.job_table import AVAILABLE_CONDITIONS, JOB_COLUMNS, JOB_COLUMNS_OF_J, NEW_JOB
 from ojster.storage.postgres.pipeline import quoted, unnest
 from ojster.storage.tally import ADDED, SUMS
-from ojster.storage.transaction import AVAILABLE_CONDITIONS, JOB_COLUMNS, JOB_COLUMNS_OF_J, ColumnType
 
-_NEW_JOB: Final[dict[str, ColumnType]] = {
-    "id": "uuid",
-    "type": "text",
-    "queue": "text",
-    "state": "text",
-    "priority": "bigint",
-    "max_attempts": "bigint",
-    "created_at": "bigint",
-    "enqueued_at": "bigint",
-    "expires_at": "bigint",
-    "due_at": "bigint",
-    "timeout": "bigint",
-    "lease": "bigint",
-    "unique_key": "text",
-    "cron_name": "text",
-    "exclusive_key": "text",
-    "node": "bigint",
-    "limit_key": "text",
-    "tenant": "text",
-    "version": "bigint",
-    "needs": "text",
-    "agent": "bytea",
-    "flags": "bigint",
-    "suspension": "text",
-    "trace_id": "text",
-}
-"""Columns of a new job and their types, without the envelope."""
+_NEW_COLUMNS: Final = ", ".join(NEW_JOB)
 
-_NEW_COLUMNS: Final = ", ".join(_NEW_JOB)
-
-NEW_VALUES: Final = [(type, attrgetter(name)) for name, type in _NEW_JOB.items()]
+NEW_VALUES: Final = [(type, attrgetter(name)) for name, type in NEW_JOB.items()]
 
 # Materialized, because both insertions must see the same numbers.
 _INSERT_JOBS: Final = f"""
     WITH given AS MATERIALIZED (
         SELECT nextval('{{schema}}.jobs_seq_seq') AS seq, job.*
-        FROM {unnest(*_NEW_JOB.values(), "bytea")} AS job ({_NEW_COLUMNS}, envelope)
+        FROM {unnest(*NEW_JOB.values(), "bytea")} AS job ({_NEW_COLUMNS}, envelope)
     ),
     inserted AS (
         INSERT INTO jobs (seq, {_NEW_COLUMNS})
@@ -61,7 +33,7 @@ _INSERT_JOBS: Final = f"""
 _INSERT_PARTS: Final = f"""
     WITH given AS MATERIALIZED (
         SELECT nextval('{{schema}}.jobs_seq_seq') AS seq, job.*
-        FROM {unnest(*_NEW_JOB.values(), "bytea", "bytea", "bigint")}
+        FROM {unnest(*NEW_JOB.values(), "bytea", "bytea", "bigint")}
             AS job ({_NEW_COLUMNS}, envelope, shared, shared_at)
     ),
     inserted AS (
@@ -75,7 +47,7 @@ _INSERT_PARTS: Final = f"""
 """
 """For jobs whose envelopes share values."""
 
-_SHARED: Final = {name: type for name, type in _NEW_JOB.items() if name not in ("id", "node")}
+_SHARED: Final = {name: type for name, type in NEW_JOB.items() if name not in ("id", "node")}
 """The columns of a new job that are the same for jobs that are pushed together and are alike."""
 
 shared_values: Final = attrgetter(*_SHARED)
@@ -95,9 +67,7 @@ _INSERT_ALIKE: Final = f"""
     FROM given
 """
 
-_NUMBER_WORKFLOWS: Final = (
-    "SELECT nextval('{schema}.workflows_seq_seq') FROM generate_series(1, CAST(? AS integer)) AS one"
-)
+_NUMBERS: Final = "SELECT nextval('{schema}.{table}_seq_seq') FROM generate_series(1, CAST(? AS integer)) AS one"
 
 
 class Statements(NamedTuple):
@@ -106,14 +76,19 @@ class Statements(NamedTuple):
     insert_jobs: str
     insert_alike: str
     insert_parts: str
-    number_workflows: str
 
 
 @cache
 def statements_in(schema: str) -> Statements:
     """Return the statements for the tables of a schema."""
-    statements = (_INSERT_JOBS, _INSERT_ALIKE, _INSERT_PARTS, _NUMBER_WORKFLOWS)
+    statements = (_INSERT_JOBS, _INSERT_ALIKE, _INSERT_PARTS)
     return Statements(*[statement.format(schema=quoted(schema)) for statement in statements])
+
+
+@cache
+def numbers_of(schema: str, table: str) -> str:
+    """Return the statement that takes numbers for new rows of a table."""
+    return _NUMBERS.format(schema=quoted(schema), table=table)
 
 
 START_JOBS: Final = f"""
@@ -156,7 +131,7 @@ FIND_JOBS: Final = f"""
 """
 
 # The claim, which every fetch executes. Why it is written so:
-# * It only locks; START_JOBS follows. In between, policies (limits, budgets, pools, workflows) decide which of the jobs
+# * It only locks; START_JOBS follows. In between, policies of capabilities decide which of the jobs
 #   start, and the commit releases the others. One UPDATE could not ask them.
 # * {kind} is worded as the condition of a partial index that has queue, tenant and the order as its columns: the walk
 #   ends at LIMIT, and nothing is sorted. One statement for all kinds, with OR, would sort all available jobs.

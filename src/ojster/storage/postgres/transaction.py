@@ -36,6 +36,7 @@ from ojster.storage.postgres.statements import (
     TAKE_COUNTS,
     TAKE_MINUTES,
     WITH_JOBS,
+    numbers_of,
     shared_values,
     statements_in,
     tally_statement,
@@ -108,6 +109,7 @@ class PostgresTransaction(Transaction):
         super().__init__(now, settings, memory, records_events=records_events)
         self._connection = connection
         self._statements = statements_in(url.schema)
+        self._schema = url.schema
         self._slot = slot
         self._locks = f"{url.schema}/"
         self._lacks = url.lacks
@@ -181,8 +183,8 @@ class PostgresTransaction(Transaction):
                 self.execute(self._statements.insert_jobs, (*_columns(some), blobs([job.envelope for job in some])))
             self._connection.flush()
 
-    def new_workflow_numbers(self, count: int) -> list[int]:
-        return [number for (number,) in self.execute(self._statements.number_workflows, (count,))]
+    def new_numbers(self, table: str, count: int) -> list[int]:
+        return [number for (number,) in self.execute(numbers_of(self._schema, table), (count,))]
 
     def queues_with_jobs(self, queues: Sequence[str]) -> Sequence[str]:
         nonempty = {name for (name,) in self.execute(WITH_JOBS, (texts(queues),))}

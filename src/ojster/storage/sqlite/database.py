@@ -106,8 +106,8 @@ class SqliteTransaction(Transaction):
         self._connection = connection
         self._room = room
         self._cursor = connection.cursor()
-        self._last_workflow: int | None = None
-        """The last number that a workflow has, or that was given out for one."""
+        self._last_numbers: dict[str, int] = {}
+        """The last number that a row of a table has, or that was given out for one."""
 
     def refuse_growth(self) -> BackendUnavailable | None:
         return None if self._room is None else self._room.refusal(self._connection)
@@ -167,12 +167,12 @@ class SqliteTransaction(Transaction):
         else:
             self._cursor.execute(INSERT_PAYLOADS, (first, apsw.carray(tuple([job.envelope for job in jobs]))))
 
-    def new_workflow_numbers(self, count: int) -> list[int]:
-        if self._last_workflow is None:
-            ((last,),) = self.execute("SELECT max(seq) FROM workflows")
-            self._last_workflow = last or 0
-        first = self._last_workflow + 1
-        self._last_workflow += count
+    def new_numbers(self, table: str, count: int) -> list[int]:
+        if table not in self._last_numbers:
+            ((last,),) = self.execute(f"SELECT max(seq) FROM {table}")
+            self._last_numbers[table] = last or 0
+        first = self._last_numbers[table] + 1
+        self._last_numbers[table] += count
         return list(range(first, first + count))
 
     def start_jobs(self, jobs: Sequence[Job]) -> None:

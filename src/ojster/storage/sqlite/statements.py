@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 
 import apsw
 
-from ojster.storage.transaction import JOB_COLUMNS, JOB_COLUMNS_OF_J
+from ojster.core.job_table import JOB_COLUMNS, JOB_COLUMNS_OF_J, NEW_JOB
 
 T = TypeVar("T")
 
@@ -25,33 +25,7 @@ RECORD: Final = """
     RETURNING total
 """
 
-JOB_NAMES: Final = (
-    "seq",
-    "id",
-    "type",
-    "queue",
-    "state",
-    "priority",
-    "max_attempts",
-    "created_at",
-    "enqueued_at",
-    "expires_at",
-    "due_at",
-    "timeout",
-    "lease",
-    "unique_key",
-    "cron_name",
-    "exclusive_key",
-    "node",
-    "limit_key",
-    "tenant",
-    "version",
-    "needs",
-    "agent",
-    "flags",
-    "suspension",
-    "trace_id",
-)
+JOB_NAMES: Final = ("seq", *NEW_JOB)
 """The columns of a new job."""
 
 OWN_NAMES: Final = ("seq", "id", "node")

@@ -11,9 +11,10 @@ import msgspec
 
 from ojster.core.errors import OjsterError
 from ojster.core.job import NODE_BITS, Job
+from ojster.core.job_table import JOB_COLUMNS
 from ojster.core.states import FINISHED
 from ojster.jobs.transitions import cancel_job, make_available
-from ojster.storage.transaction import JOB_COLUMNS, Transaction
+from ojster.storage.transaction import Transaction
 from ojster.workflows.node import NOT_STARTED, Kind, Node, NodeState, body_of
 from ojster.workflows.run.advance import ENDED_FLOWS, Advance
 from ojster.workflows.run.flow_wakeups import ask_to_cancel

@@ -14,8 +14,9 @@ import msgspec
 
 from ojster.core.errors import InvalidRequest, OjsterError
 from ojster.core.job import Job
+from ojster.core.job_table import JOB_COLUMNS
 from ojster.core.timestamps import format_timestamp
-from ojster.storage.transaction import JOB_COLUMNS, Transaction
+from ojster.storage.transaction import Transaction
 from ojster.workflows.node import NOT_STARTED, Kind, NodeState
 from ojster.workflows.run.advance import Advance
 from ojster.workflows.run.cancellation import release_now

@@ -56,7 +56,7 @@ def create(tx: Transaction, requests: Sequence[NewWorkflow]) -> list[str | Ojste
     graph = Graph(tx)
     run = Advance(graph)
     results: list[str | OjsterError] = []
-    for new, seq in zip(requests, tx.new_workflow_numbers(len(requests)), strict=True):
+    for new, seq in zip(requests, tx.new_numbers("workflows", len(requests)), strict=True):
         if (refusal := _refusal(graph, new)) is not None:
             results.append(refusal)
             continue
@@ -92,7 +92,7 @@ def begin(tx: Transaction, requests: Sequence[NewWorkflow]) -> list[int | Ojster
     """Create workflows without nodes that nobody sees; for each, return its ``seq`` or an error."""
     graph = Graph(tx)
     results: list[int | OjsterError] = []
-    for new, seq in zip(requests, tx.new_workflow_numbers(len(requests)), strict=True):
+    for new, seq in zip(requests, tx.new_numbers("workflows", len(requests)), strict=True):
         refusal = _refusal(graph, new)
         results.append(refusal or _add(graph, seq, new, HIDDEN, tx.now + ABANDONED_AFTER).seq)
     graph.write()

@@ -10,13 +10,15 @@ from collections.abc import Collection, Sequence
 from typing import Final
 
 from ojster.core.job import NODE_BITS, Job
+from ojster.core.job_table import JOB_COLUMNS
 from ojster.jobs.transitions import make_available
-from ojster.storage.transaction import JOB_COLUMNS, Transaction
+from ojster.storage.transaction import Transaction
 from ojster.workflows.flow import CANCELLATION, GIVEN_UP
 from ojster.workflows.node import NodeState
 from ojster.workflows.run.results import NodeOutcome, outcomes
 from ojster.workflows.run.streams import reopen
 from ojster.workflows.suspension import SuspensionKind
+from ojster.workflows.topics import wake_followers
 
 
 def end_awaited(tx: Transaction, nodes: Collection[int]) -> None:
@@ -82,7 +84,8 @@ def note_change(tx: Transaction, job: Job) -> None:
         rows = tx.execute(
             "UPDATE workflows SET version = version + 1 WHERE seq = :seq RETURNING id", {"seq": job.workflow}
         )
-        tx.effects.workflows |= {str(id): False for (id,) in rows}
+        for (id,) in rows:
+            wake_followers(tx, id)
 
 
 def ask_to_cancel(tx: Transaction, flows: Collection[int]) -> set[int]:

@@ -29,6 +29,7 @@ from ojster.workflows.run.states import change_node
 from ojster.workflows.run.steps import find_step, wrong_state
 from ojster.workflows.stored_workflow import IS_VISIBLE, Workflow, emit, find_workflow
 from ojster.workflows.targets import refuse_target
+from ojster.workflows.topics import wake_followers
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -96,7 +97,7 @@ def fork_now(tx: Transaction, source: Workflow, fork: Fork) -> str:
     origin = _Origin(Graph(tx), source)
     start = origin.start_of(fork)
     _check_room(tx, source)
-    (seq,) = tx.new_workflow_numbers(1)
+    (seq,) = tx.new_numbers("workflows", 1)
     workflow = copy_of(tx, source, seq, fork.id, fork.from_step, fork.by)
     graph = Graph(tx)
     graph.add(workflow)
@@ -124,7 +125,7 @@ def fork_now(tx: Transaction, source: Workflow, fork: Fork) -> str:
     if full is not None:
         raise full
     tx.execute("UPDATE workflows SET version = version + 1 WHERE seq = :seq", {"seq": source.seq})
-    tx.effects.workflows[source.id] = source.finished_at is not None
+    wake_followers(tx, source.id, has_ended=source.finished_at is not None)
     emit(
         tx,
         "workflow.created",

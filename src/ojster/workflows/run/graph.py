@@ -14,6 +14,7 @@ from ojster.storage.transaction import ColumnType, Row, Transaction
 from ojster.workflows.node import Followed, Kind, Node, NodeState, place_of, step_of
 from ojster.workflows.plan.values import Plan, Spec, read_spec
 from ojster.workflows.stored_workflow import WORKFLOW_COLUMNS, Workflow, delete_nodes
+from ojster.workflows.topics import wake_followers
 
 CHILDREN_AT_ONCE: Final = 500
 """Number of nodes in containers whose children are read together."""
@@ -472,7 +473,7 @@ class Graph:
         self.write_new_workflows()
         for workflow in self._changed.values():
             self.tx.expect(workflow.due_at)
-            self.tx.effects.workflows[workflow.id] = workflow.finished_at is not None
+            wake_followers(self.tx, workflow.id, has_ended=workflow.finished_at is not None)
         self._changed.clear()
 
     def write_new_workflows(self) -> None:

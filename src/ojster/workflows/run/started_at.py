@@ -6,6 +6,7 @@ from collections.abc import Collection
 
 from ojster.storage.transaction import Transaction
 from ojster.workflows.stored_workflow import WORKFLOW_COLUMNS, Workflow, emit
+from ojster.workflows.topics import wake_followers
 
 
 def begin_workflows(tx: Transaction, seqs: Collection[int]) -> None:
@@ -32,5 +33,5 @@ def begin_workflows(tx: Transaction, seqs: Collection[int]) -> None:
     )
     for row in begun:
         workflow = Workflow(*row)
-        tx.effects.workflows[workflow.id] = False
+        wake_followers(tx, workflow.id)
         emit(tx, "workflow.started", workflow, total_steps=workflow.jobs)

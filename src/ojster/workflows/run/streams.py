@@ -32,6 +32,7 @@ from ojster.workflows.stream import (
     key_of_chunk,
     key_of_stream,
 )
+from ojster.workflows.topics import wake_readers
 
 _CHUNK: Final[dict[str, ColumnType]] = {
     "workflow": "bigint",
@@ -130,7 +131,7 @@ def _append(tx: Transaction, workflow: int, name: str, rows: Sequence[_Row]) -> 
             {"workflow": workflow, "name": name},
         )
     ((id,),) = tx.execute("SELECT id FROM workflows WHERE seq = :seq", {"seq": workflow})
-    tx.effects.streams.add(str(id))
+    wake_readers(tx, str(id))
     return int(length)
 
 

@@ -1,0 +1,60 @@
+"""The table of jobs as SQL names it: its columns, and the conditions by which jobs are claimed."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+JOB_COLUMNS = (
+    "seq, id, type, queue, state, priority, attempt, max_attempts, created_at, enqueued_at, started_at, finished_at, "
+    "expires_at, due_at, timeout, lease, retry_delay, worker_id, unique_key, cron_name, exclusive_key, dead, progress, "
+    "result, errors, node, superseded_by, error_type, checkpoint_number, limit_key, tenant, version, "
+    "needs, agent, suspension, flags, losses, trace_id"
+)
+"""The columns of ``jobs``, in the order of the fields of ``Job``."""
+
+JOB_COLUMNS_OF_J: Final = ", ".join("j." + column.strip() for column in JOB_COLUMNS.split(","))
+"""``JOB_COLUMNS``, qualified with the table alias ``j``."""
+
+NEW_JOB: Final[dict[str, Literal["bigint", "text", "bytea", "uuid"]]] = {
+    "id": "uuid",
+    "type": "text",
+    "queue": "text",
+    "state": "text",
+    "priority": "bigint",
+    "max_attempts": "bigint",
+    "created_at": "bigint",
+    "enqueued_at": "bigint",
+    "expires_at": "bigint",
+    "due_at": "bigint",
+    "timeout": "bigint",
+    "lease": "bigint",
+    "unique_key": "text",
+    "cron_name": "text",
+    "exclusive_key": "text",
+    "node": "bigint",
+    "limit_key": "text",
+    "tenant": "text",
+    "version": "bigint",
+    "needs": "text",
+    "agent": "bytea",
+    "flags": "bigint",
+    "suspension": "text",
+    "trace_id": "text",
+}
+"""Columns of a new job and their types, without the envelope."""
+
+PLAIN: Final = "j.limit_key IS NULL AND j.needs IS NULL"
+"""Condition for jobs without a rate limit and requirements, worded as the index of available jobs."""
+
+WITH_NEEDS: Final = "j.needs = ? AND j.limit_key IS NULL"
+"""Condition for jobs with given requirements and no rate limit, worded as the index of available jobs."""
+
+WITH_LIMIT: Final = "j.limit_key = ?"
+"""Condition for jobs of a rate-limit key, worded as the index of available jobs."""
+
+AVAILABLE_CONDITIONS: Final = (
+    ("limit_key IS NULL AND needs IS NULL", "priority DESC"),
+    ("limit_key IS NOT NULL", "limit_key"),
+    ("needs IS NOT NULL AND limit_key IS NULL", "needs"),
+)
+"""Conditions that together cover all available jobs, each worded as its index, with the index's first sort column."""

@@ -1,0 +1,17 @@
+"""What wakes workers at once, wherever they wait."""
+
+from __future__ import annotations
+
+import hashlib
+
+from ojster.storage.transaction import Transaction
+
+
+def worker_topic(worker_id: str) -> str:
+    """Return the topic of what a worker must learn at once."""
+    return "worker:" + hashlib.sha256(worker_id.encode()).hexdigest()[:16]  # ids may contain anything
+
+
+def tell_worker(tx: Transaction, worker_id: str) -> None:
+    """Answer the waiting heartbeat of a worker: a job that it runs was cancelled, or it got an order."""
+    tx.effects.topics[worker_topic(worker_id)] = None
