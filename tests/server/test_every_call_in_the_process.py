@@ -79,6 +79,7 @@ BY_HAND = {
     "follow_queue": "events.read_on",
     "follow_all": "events.read_on",
     "follow_changes": "events.read_on",
+    "follow_stream": "flows.read_stream",
     "create_workflow": "workflows.create",
     "list_workflows": "workflows.select",
     "show_workflow": "workflows.show",
