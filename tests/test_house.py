@@ -155,12 +155,6 @@ def functions_and_statements(tree: ast.Module) -> Iterator[ast.stmt]:
 NO_NAMES = {"found", "one", "given"}
 """What says nothing of the thing that it names."""
 
-NOT_CLEANED = (
-    *("ojster.client.", "ojster.server.endpoints.", "ojster.handlers.register", "ojster.worker.execution"),
-    "ojster.workflows.run.suspensions",
-)
-"""Modules that still use such names."""
-
 
 def named(tree: ast.Module) -> Iterator[tuple[str, int]]:
     """Yield the variables, parameters and attributes that a module binds, and where."""
@@ -179,7 +173,6 @@ def test_a_thing_is_called_what_it_is() -> None:
     vague = [
         f"{module}:{line} {name}"
         for module, tree in modules().items()
-        if not module.startswith(NOT_CLEANED)
         for name, line in named(tree)
         if name in NO_NAMES
     ]

@@ -50,8 +50,8 @@ class RemoteCollections(RemoteCapability, CollectionCalls):
         query: dict[str, Json] = {name: wanted.get(name) for name in ITEM_QUERY}
         query |= {name: _encode(wanted[name]).decode() if wanted.get(name) else None for name in DATA_QUERY}
         query["history"] = "true" if history else None
-        given = {name: value for name, value in query.items() if value is not None}
-        return (await self._connection.ask(ItemsAnswer, "GET", _items_path(where, query=given))).items
+        conditions = {name: value for name, value in query.items() if value is not None}
+        return (await self._connection.ask(ItemsAnswer, "GET", _items_path(where, query=conditions))).items
 
 
 def _items_path(where: Where, name: str | None = None, query: Mapping[str, str] = MappingProxyType({})) -> str:

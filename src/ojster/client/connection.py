@@ -173,9 +173,9 @@ class RemoteCapability(Calls):
                 return values
 
 
-def query_of(given: Mapping[str, Any]) -> str:
+def query_of(parameters: Mapping[str, Any]) -> str:
     """Return a query. Values that are ``None`` or empty are left out, and those of a list repeat their name."""
-    lists = {name: value if isinstance(value, list | tuple) else [value] for name, value in given.items()}
+    lists = {name: value if isinstance(value, list | tuple) else [value] for name, value in parameters.items()}
     pairs = [(name, _shown(value)) for name, values in lists.items() for value in values if value not in (None, "")]
     return urlencode(pairs)
 

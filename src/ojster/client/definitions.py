@@ -35,13 +35,13 @@ class RemoteDefinitions(RemoteCapability):
 
     async def all(self) -> list[Definition]:
         """Return the latest version of every definition."""
-        found: list[Definition] = []
+        definitions: list[Definition] = []
         while True:
-            path = f"/definitions?limit=200&offset={len(found)}"
+            path = f"/definitions?limit=200&offset={len(definitions)}"
             answer = await self._connection.ask(DefinitionsAnswer, "GET", path)
-            found += [read_definition(shown) for shown in answer.definitions]
+            definitions += [read_definition(shown) for shown in answer.definitions]
             if not answer.pagination.has_more:
-                return found
+                return definitions
 
     async def delete(self, what: Deletion) -> None:
         """Delete a definition."""

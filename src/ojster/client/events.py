@@ -24,6 +24,6 @@ class RemoteEvents(RemoteCapability, EventCalls):
             channel.url,
             channel.secret,
         )
-        known = {one.name for one in await self.channels()}
+        known = {other.name for other in await self.channels()}
         await self._connection.call("PUT", f"/channels/{quote(channel.name, safe='')}", body)
         return channel.name not in known

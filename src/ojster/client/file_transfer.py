@@ -176,10 +176,10 @@ async def content_of(client: Client, file: FileRef) -> bytes:
             if failures > PATIENCE:
                 raise
             await _pause(failures)
-    found = hashlib.sha256(content).hexdigest()
-    if found != file.sha256:
-        message = f"The file {file.id} has the SHA-256 {file.sha256}, but its download has {found}. Try again."
-        raise HashMismatch(message, expected=file.sha256, found=found)
+    digest = hashlib.sha256(content).hexdigest()
+    if digest != file.sha256:
+        message = f"The file {file.id} has the SHA-256 {file.sha256}, but its download has {digest}. Try again."
+        raise HashMismatch(message, expected=file.sha256, found=digest)
     return bytes(content)
 
 

@@ -20,7 +20,7 @@ class RemoteFleet(RemoteCapability, FleetCalls):
         """Send a worker's heartbeat. Not retried, because the next heartbeat follows."""
         body = {name: value for name, value in msgspec.structs.asdict(heartbeat).items() if value is not None}
         body.pop("tenant", None)
-        body["handlers"] = [{"type": one.type, "versions": one.versions} for one in heartbeat.handlers]
+        body["handlers"] = [{"type": handled.type, "versions": handled.versions} for handled in heartbeat.handlers]
         lease = body.pop("lease", None)
         if lease is not None:
             body["visibility_timeout_ms"] = lease // 1000

@@ -261,8 +261,8 @@ class RemoteBulk(RemoteCapability):
             answer = msgspec.json.decode(raw, type=BatchAnswer)
         except msgspec.ValidationError:
             raise error_of(msgspec.json.decode(raw, type=dict[str, dict[str, Json]]).get("error", {})) from None
-        found = Sweep(action, None if answer.as_of is UNSET else parse_timestamp(answer.as_of))
-        found.matched, found.succeeded = answer.summary.total, answer.summary.succeeded
-        for one in answer.results:
-            found.items.append((one.job_id or "", None if one.error is UNSET else error_of(one.error)))
-        return found
+        sweep = Sweep(action, None if answer.as_of is UNSET else parse_timestamp(answer.as_of))
+        sweep.matched, sweep.succeeded = answer.summary.total, answer.summary.succeeded
+        for result in answer.results:
+            sweep.items.append((result.job_id or "", None if result.error is UNSET else error_of(result.error)))
+        return sweep

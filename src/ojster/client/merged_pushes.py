@@ -88,10 +88,10 @@ class MergedPushes:
         try:
             while some := self._take():
                 if len(some) == 1 or await self._send_together(some):
-                    await asyncio.gather(*(self._send_alone(one) for one in some if one.is_open))
+                    await asyncio.gather(*(self._send_alone(waiting) for waiting in some if waiting.is_open))
         except BaseException as error:
-            for one in some:
-                one.answer(BackendError(f"The job was not sent: {error or type(error).__name__}."))
+            for waiting in some:
+                waiting.answer(BackendError(f"The job was not sent: {error or type(error).__name__}."))
             raise
         finally:
             task = asyncio.current_task()
@@ -103,10 +103,10 @@ class MergedPushes:
         some: list[_Waiting] = []
         size = 0
         while self._waiting and len(some) < MAX_MERGED and size < MAX_MERGED_BYTES:
-            one = self._waiting.popleft()
-            if one.is_open:
-                some.append(one)
-                size += one.size
+            waiting = self._waiting.popleft()
+            if waiting.is_open:
+                some.append(waiting)
+                size += waiting.size
         return some
 
     async def _send_together(self, some: list[_Waiting]) -> bool:
@@ -114,8 +114,8 @@ class MergedPushes:
 
         These are those that were refused, so that their callers get the refusal of a single job.
         """
-        body: dict[str, Any] = {"mode": "partial", "jobs": [one.members for one in some]}
-        patience = _left(min(one.until for one in some))
+        body: dict[str, Any] = {"mode": "partial", "jobs": [waiting.members for waiting in some]}
+        patience = _left(min(waiting.until for waiting in some))
         try:
             raw = await self._connection.request(
                 "POST", "/jobs/batch", body, also=_OUTCOMES_OF_REFUSED, patience=patience
@@ -124,8 +124,8 @@ class MergedPushes:
             if len(answer.results) != len(some) or sum(it.error is None for it in answer.results) != len(answer.jobs):
                 raise BackendError("The server's answer does not fit the jobs that were sent.")
         except BackendUnavailable as error:
-            for one in some:
-                one.answer(error)
+            for waiting in some:
+                waiting.answer(error)
             return False
         except Exception as error:  # whatever it is: alone, each job gets its own outcome
             log.debug("a request for %d jobs failed, and they are sent alone: %s", len(some), error)
@@ -133,16 +133,16 @@ class MergedPushes:
         for warning in answer.warnings:
             log.warning("%s", warning)
         jobs = iter(answer.jobs)
-        for one, outcome in zip(some, answer.results, strict=True):
+        for waiting, outcome in zip(some, answer.results, strict=True):
             if outcome.error is None:
-                one.answer(Pushed(job_of(next(jobs)), existing=outcome.deduplicated))
-        return any(one.is_open for one in some)
+                waiting.answer(Pushed(job_of(next(jobs)), existing=outcome.deduplicated))
+        return any(waiting.is_open for waiting in some)
 
-    async def _send_alone(self, one: _Waiting) -> None:
+    async def _send_alone(self, waiting: _Waiting) -> None:
         try:
-            one.answer(await push_alone(self._connection, one.members, _left(one.until)))
+            waiting.answer(await push_alone(self._connection, waiting.members, _left(waiting.until)))
         except Exception as error:
-            one.answer(error)
+            waiting.answer(error)
 
 
 def _left(until: float) -> float:

@@ -26,14 +26,14 @@ class RemoteWorkflows(RemoteCapability, WorkflowCalls):
 
     async def create(self, members: Members) -> WorkflowInfo:
         """Create a workflow."""
-        given = "id" in members
+        has_id = "id" in members
         id = msgspec.json.decode(members.setdefault("id", msgspec.Raw(_encode(new_id()))))
         try:
             answer = await self._connection.call("POST", "/workflows", members)
             log_warnings(answer)
             return _workflow(answer)
         except Duplicate as refusal:
-            if given or refusal.details.get("existing_workflow_id") != id:
+            if has_id or refusal.details.get("existing_workflow_id") != id:
                 raise
             return await self.show(id)  # the answer to an earlier try was lost
 
@@ -56,8 +56,8 @@ class RemoteWorkflows(RemoteCapability, WorkflowCalls):
             members["state"] = ",".join(members.pop("states"))
         query = {"limit": chosen.limit, "offset": chosen.offset, "cursor": chosen.before} | members
         answer, total, before = await self._connection.list_page("/workflows", query)
-        found = [WorkflowInfo.from_json(raw) for raw in list_of(answer["workflows"])]
-        return WorkflowPage(found, total, before)
+        workflows = [WorkflowInfo.from_json(raw) for raw in list_of(answer["workflows"])]
+        return WorkflowPage(workflows, total, before)
 
     async def cancel(self, workflow_id: str, *, stop_active: bool = False) -> WorkflowInfo:
         """Cancel a workflow."""

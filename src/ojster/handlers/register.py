@@ -83,8 +83,8 @@ class HandlerRegister(Application, ABC):
     @property
     def handled(self) -> tuple[Handled, ...]:
         """The version ranges of handlers that accept only some versions, sorted by job type."""
-        declared = sorted(self.handlers.values(), key=lambda one: one.type)
-        return tuple(one.handled for one in declared if one.handled is not None)
+        declared = sorted(self.handlers.values(), key=lambda handler: handler.type)
+        return tuple(handler.handled for handler in declared if handler.handled is not None)
 
     @cached_property
     def job(self) -> JobDecorator:
@@ -128,7 +128,7 @@ class HandlerRegister(Application, ABC):
             raise ValueError("An application is included once, and not in itself.")
         if taken := {cron.name for cron in self.crons} & {cron.name for cron in other.crons}:
             raise ValueError(f"The cron job {min(taken)!r} is already declared. Give one of them a name of its own.")
-        theirs = [one for type, one in other.handlers.items() if type != ORCHESTRATE_TYPE]
+        theirs = [handler for type, handler in other.handlers.items() if type != ORCHESTRATE_TYPE]
         for declared in theirs:
             check_free(declared.type, self.handlers, declared.function)
         for kind in other.orchestrators.values():

@@ -264,17 +264,17 @@ class Executor:
         if handler.process and self._children is not None:
             wants_job = handler.needs is not None or bool(self._app.thread_middleware)
             return await self._children.run(handler, args, context.job if wants_job else None)
-        given = handler.types.convert(args)
+        values = handler.types.convert(args)
         if handler.takes_context:
-            given = (context, *given)
+            values = (context, *values)
         if handler.needs is None:
-            return await self._call_function(handler, context, partial(handler.function, *given))
+            return await self._call_function(handler, context, partial(handler.function, *values))
         use_threads(self._openers)
         if handler.is_async:
-            async with provided(handler.needs, context.job) as found:
-                return await handler.function(*given, **found)
+            async with provided(handler.needs, context.job) as needed:
+                return await handler.function(*values, **needed)
         provision = Provision(handler.needs, context.job)
-        call = partial(handler.function, *given, **await provision.open())
+        call = partial(handler.function, *values, **await provision.open())
         try:
             result = await self._call_function(handler, context, call)
         except BaseException as error:

@@ -93,7 +93,7 @@ class _JobsFormat:
             raise next(
                 refusal for entry in entries if (refusal := entry.refusal) and not isinstance(refusal, NotExecuted)
             )
-        jobs = b",".join([to_json(one.job) for one in pushed])
+        jobs = b",".join([to_json(outcome.job) for outcome in pushed])
         return Reply(201, b'{"jobs":[%b],"count":%d}' % (jobs, len(pushed)))
 
 
@@ -232,10 +232,10 @@ def _bulk_endpoint(action: Action, style: _AnswerFormat, name: str, doc: str) ->
 async def _swept(
     request: HttpRequest, action: Action, chosen: JobFilter, style: _AnswerFormat, *, dry_run: bool = False
 ) -> Reply:
-    found = await request.service.bulk.sweep(action, chosen, dry_run=dry_run)
-    entries = [_Entry(job_id, refusal) for job_id, refusal in found.items]
-    reply = style.answer(action, entries, _Totals(found.matched, found.succeeded, found.as_of), atomic=False)
-    told = any(isinstance(refusal, CancellationRequested) for _, refusal in found.items)
+    sweep = await request.service.bulk.sweep(action, chosen, dry_run=dry_run)
+    entries = [_Entry(job_id, refusal) for job_id, refusal in sweep.items]
+    reply = style.answer(action, entries, _Totals(sweep.matched, sweep.succeeded, sweep.as_of), atomic=False)
+    told = any(isinstance(refusal, CancellationRequested) for _, refusal in sweep.items)
     return Reply(200, reply.body) if told and reply.status == 422 else reply
 
 

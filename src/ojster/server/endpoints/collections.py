@@ -53,17 +53,17 @@ async def list_items(request: HttpRequest) -> Answer:
         if not all(isinstance(value, str) for value in on_data[name_of_part].values()):
             raise InvalidRequest(f"The values in {name_of_part!r} must be strings.", field=name_of_part)
     lookup = msgspec.structs.replace(Lookup("", name, start, end, part, category), **on_data)
-    found = await request.service.collections.items(_where(request), lookup, history=query.get("history") == "true")
-    return Answer(encode(ItemsAnswer(found)))
+    items = await request.service.collections.items(_where(request), lookup, history=query.get("history") == "true")
+    return Answer(encode(ItemsAnswer(items)))
 
 
 async def show_item(request: HttpRequest) -> Answer:
     """Show an item of a collection."""
     name = request.path["item"]
-    found = await request.service.collections.items(_where(request), Lookup("", name))
-    if not found:
+    items = await request.service.collections.items(_where(request), Lookup("", name))
+    if not items:
         raise NotFound(f"The collection has no item {name!r}.", resource_type="item", resource_id=name)
-    return Answer(encode(ItemAnswer(found[0])))
+    return Answer(encode(ItemAnswer(items[0])))
 
 
 async def remove_item(request: HttpRequest) -> Answer:

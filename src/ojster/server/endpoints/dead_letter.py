@@ -20,8 +20,8 @@ from ojster.server.route import BASE, PAGE, Route
 async def list_dead_letters(request: HttpRequest) -> Answer:
     """List the dead letters (kept jobs with exhausted retries), newest first, optionally only some."""
     query = request.query
-    given = {name: query[name] for name in _FILTERS if name in query}
-    chosen = msgspec.structs.replace(filter_of(given), dead=True)
+    conditions = {name: query[name] for name in _FILTERS if name in query}
+    chosen = msgspec.structs.replace(filter_of(conditions), dead=True)
     return await job_page(request, chosen)
 
 

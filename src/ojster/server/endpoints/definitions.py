@@ -36,13 +36,13 @@ async def list_definitions(request: HttpRequest) -> Answer:
     With ``metadata``, a JSON object, only those whose metadata has its members.
     """
     limit, offset = offset_page_of(request.query)
-    found = await request.service.definitions.all()
+    definitions = await request.service.definitions.all()
     if (name := request.query.get("name")) is not None:
-        found = [one for one in found if called(one.name) == name]
+        definitions = [definition for definition in definitions if called(definition.name) == name]
     if wanted := object_of(request.query, "metadata"):
-        found = [one for one in found if has_metadata(one, wanted)]
-    shown = [show_definition(one) for one in found[offset : offset + limit]]
-    return Answer(encode(DefinitionsAnswer(shown, offset_pagination(len(found), limit, offset))))
+        definitions = [definition for definition in definitions if has_metadata(definition, wanted)]
+    shown = [show_definition(definition) for definition in definitions[offset : offset + limit]]
+    return Answer(encode(DefinitionsAnswer(shown, offset_pagination(len(definitions), limit, offset))))
 
 
 async def show_latest(request: HttpRequest) -> Answer:
@@ -70,8 +70,8 @@ async def delete_definition(request: HttpRequest) -> Answer:
     return Answer(encode(DeletedAnswer(name)))
 
 
-def _answer(found: Definition, status: int = 200, headers: tuple[tuple[bytes, bytes], ...] = ()) -> Answer:
-    return Answer(encode(DefinitionAnswer(show_definition(found))), status, headers)
+def _answer(definition: Definition, status: int = 200, headers: tuple[tuple[bytes, bytes], ...] = ()) -> Answer:
+    return Answer(encode(DefinitionAnswer(show_definition(definition))), status, headers)
 
 
 _PATH = f"{BASE}/definitions/{{name}}"

@@ -25,14 +25,14 @@ from ojster.server.route import NUMBERED_PAGE, Route
 async def list_admin_workers(request: HttpRequest) -> Answer:
     """List the workers, most recently seen first, with counts by state."""
     page = numbered_page(request.query)
-    found = await request.service.fleet.all()
-    shown = [show_worker(worker, stale=_is_stale(request, worker)) for worker in found]
-    counts = WorkerCountsBody(len(found))
-    for one in shown:
-        state = one.state if one.state in ("running", "stale") else "quiet"
+    workers = await request.service.fleet.all()
+    shown = [show_worker(worker, stale=_is_stale(request, worker)) for worker in workers]
+    counts = WorkerCountsBody(len(workers))
+    for worker in shown:
+        state = worker.state if worker.state in ("running", "stale") else "quiet"
         setattr(counts, state, getattr(counts, state) + 1)
     items = shown[page.offset : page.offset + page.size]
-    return Answer(encode(AdminWorkersAnswer(items, counts, numbered_pagination(page, len(found)))))
+    return Answer(encode(AdminWorkersAnswer(items, counts, numbered_pagination(page, len(workers)))))
 
 
 def _is_stale(request: HttpRequest, worker: Worker) -> bool:

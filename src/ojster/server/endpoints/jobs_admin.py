@@ -62,9 +62,9 @@ async def _job_list(request: HttpRequest, more: Mapping[str, Any]) -> Answer:
     if more:
         chosen = msgspec.structs.replace(chosen, **more)
     wanted = Page(page.size, page.offset, sort=sort, ascending=order == "asc")
-    found = await request.service.jobs.select(chosen, wanted)
-    items = [summary(job) for job in found.jobs]
-    return Answer(encode(ItemPageAnswer(items, numbered_pagination(page, found.total))))
+    listed = await request.service.jobs.select(chosen, wanted)
+    items = [summary(job) for job in listed.jobs]
+    return Answer(encode(ItemPageAnswer(items, numbered_pagination(page, listed.total))))
 
 
 _SUMMARY: Final = frozenset(
@@ -117,9 +117,9 @@ def _sweep_endpoint(action: Action, doc: str) -> Handler:
     return sweep
 
 
-def _swept(found: Sweep) -> Answer:
-    shown = encode(show_sweep(found))
-    return Answer(shown) if found.as_of is None else UnchangedAnswer(shown)
+def _swept(sweep: Sweep) -> Answer:
+    shown = encode(show_sweep(sweep))
+    return Answer(shown) if sweep.as_of is None else UnchangedAnswer(shown)
 
 
 def check_confirmed(confirm: bool) -> None:
@@ -150,11 +150,11 @@ async def retry_dead_letters(request: HttpRequest) -> Answer:
 async def purge_dead_letters(request: HttpRequest) -> Answer:
     """Delete dead letters permanently: all, those that match ``filter``, or those ``older_than`` a time."""
     chosen, dry_run = await _dead_letters(request)
-    found = await request.service.bulk.sweep(Action.DELETE, chosen, dry_run=dry_run)
+    sweep = await request.service.bulk.sweep(Action.DELETE, chosen, dry_run=dry_run)
     if dry_run:
-        return _swept(found)
-    shown = show_sweep(found)
-    shown.purged_count = found.succeeded
+        return _swept(sweep)
+    shown = show_sweep(sweep)
+    shown.purged_count = sweep.succeeded
     return Answer(encode(shown))
 
 
@@ -162,10 +162,10 @@ async def _dead_letters(request: HttpRequest) -> tuple[JobFilter, bool]:
     """Return the filter of a request about dead letters, and whether it is a dry run."""
     body = await request.read(DEAD_LETTERS)
     check_confirmed(body.confirm or body.dry_run)
-    given = dict(body.filter or {})
+    conditions = dict(body.filter or {})
     if body.older_than is not None:
-        given["older_than"] = body.older_than
-    chosen = filter_of(given)
+        conditions["older_than"] = body.older_than
+    chosen = filter_of(conditions)
     return msgspec.structs.replace(chosen, dead=True, states=(JobState.DISCARDED.value,)), body.dry_run
 
 

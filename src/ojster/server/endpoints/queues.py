@@ -27,8 +27,8 @@ from ojster.server.route import location
 
 
 async def _statistics(request: HttpRequest) -> Answer:
-    found = await request.service.queues.statistics(check_queue_name(request.path["name"]))
-    return Answer(encode(show_statistics(found, request.service.database.clock())))
+    statistics = await request.service.queues.statistics(check_queue_name(request.path["name"]))
+    return Answer(encode(show_statistics(statistics, request.service.database.clock())))
 
 
 async def _create(request: HttpRequest) -> Answer:

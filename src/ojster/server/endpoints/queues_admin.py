@@ -47,8 +47,8 @@ async def purge_queue(request: HttpRequest) -> Answer:
     if not body.states:
         raise InvalidRequest("'states' is empty. Name at least one state of finished jobs.", field="states")
     chosen = filter_of({"queue": name, "states": list(body.states), "older_than": body.older_than})
-    found = await request.service.bulk.sweep(Action.DELETE, chosen)
-    return Answer(encode(PurgedAnswer(found.succeeded, found.failed, body.states)))
+    sweep = await request.service.bulk.sweep(Action.DELETE, chosen)
+    return Answer(encode(PurgedAnswer(sweep.succeeded, sweep.failed, body.states)))
 
 
 ROUTES: Final = (

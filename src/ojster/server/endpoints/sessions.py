@@ -63,7 +63,7 @@ async def _session(request: HttpRequest, credentials: Credentials, headers: list
         token = await request.authenticator.identify(credentials)
     except Unauthenticated:
         return Answer(encode(SessionAnswer(True, False, None, [], [], False, provider)), headers=headers)
-    tenants = sorted({shown_tenant(one.tenant) for one in token.grants if one.tenant is not None})
+    tenants = sorted({shown_tenant(grant.tenant) for grant in token.grants if grant.tenant is not None})
     named = None if request.tenant is None else check_tenant(request.tenant.decode("latin-1"))
     place = named if named is not None else (None if token.is_global else token.only_tenant)
     may = sorted(operation.value for operation in token.operations(place))

@@ -141,7 +141,7 @@ async def manifest(request: HttpRequest) -> Answer:
         capabilities=dict.fromkeys(_CAPABILITIES, True) | {"schema_validation": _has("jsonschema_rs")},
         capability_details=details,
         event_delivery="at-least-once",
-        extensions=[one.name for one in (*_EXTENSIONS, *_EXPERIMENTAL)],
+        extensions=[extension.name for extension in (*_EXTENSIONS, *_EXPERIMENTAL)],
         extension_details=ExtensionsBody(_EXTENSIONS, _EXPERIMENTAL),
         features=_FEATURES,
         endpoints=EndpointsBody("/ojs/manifest", f"{BASE}/health", "/openapi.json", "/metrics"),

@@ -188,8 +188,8 @@ async def _pieces(
         if is_unknown:
             yield _line(gap(channel.name, request.service.database.clock()))
         if job is not None and job.state in FINISHED:
-            async for one in _rest(request, channel, after, job):
-                yield _line(one)
+            async for entry in _rest(request, channel, after, job):
+                yield _line(entry)
             return
         quiet_since = loop.time()
         async for piece in request.feed.follow(after, PATIENCE):

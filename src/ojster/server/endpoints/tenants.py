@@ -31,9 +31,9 @@ async def list_tenant_jobs(request: HttpRequest) -> Answer:
     """List the jobs of a tenant, newest first, optionally by ``state``, ``queue`` and ``type``."""
     page, tenant = numbered_page(request.query), check_tenant(request.path["id"])
     chosen = filter_of({name: request.query.get(name) for name in ("state", "queue", "type")})
-    found = await request.service.as_(Caller(tenant)).jobs.select(chosen, Page(page.size, page.offset))
-    items = b",".join([to_json(job) for job in found.jobs])
-    return Answer(b'{"items":[%b],"pagination":%b}' % (items, encode(numbered_pagination(page, found.total))))
+    listed = await request.service.as_(Caller(tenant)).jobs.select(chosen, Page(page.size, page.offset))
+    items = b",".join([to_json(job) for job in listed.jobs])
+    return Answer(b'{"items":[%b],"pagination":%b}' % (items, encode(numbered_pagination(page, listed.total))))
 
 
 ROUTES: Final = (

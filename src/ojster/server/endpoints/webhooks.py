@@ -64,11 +64,11 @@ async def list_deliveries(request: HttpRequest) -> Answer:
     if state is not None and state not in DELIVERY_STATES:
         raise InvalidRequest(f"Unknown state {state[:40]!r}. Use one of {', '.join(DELIVERY_STATES)}.", field="state")
     states = DELIVERY_STATES[state] if state else ()
-    found = await request.service.jobs.select(
+    listed = await request.service.jobs.select(
         JobFilter(states=states, queue=webhooks.QUEUE), Page(page.size, page.offset)
     )
-    items = [show_delivery(job) for job in found.jobs]
-    return Answer(encode(wire.DeliveriesAnswer(items, numbered_pagination(page, found.total))))
+    items = [show_delivery(job) for job in listed.jobs]
+    return Answer(encode(wire.DeliveriesAnswer(items, numbered_pagination(page, listed.total))))
 
 
 _TAG: Final = "Webhooks"

@@ -232,8 +232,8 @@ async def fail(request: HttpRequest) -> Answer:
 async def fail_job(request: HttpRequest) -> Answer:
     """Report that the job in the path failed, or hand it back with ``requeue``."""
     body = await request.read(NACK_JOB)
-    given = NackBody(job_id=request.path["id"], **msgspec.structs.asdict(body))
-    return await _fail(request, given)
+    report = NackBody(job_id=request.path["id"], **msgspec.structs.asdict(body))
+    return await _fail(request, report)
 
 
 async def _fail(request: HttpRequest, body: NackBody) -> Answer:
@@ -251,10 +251,10 @@ async def fail_batch(request: HttpRequest) -> Answer:
     """Report several failures, or hand several jobs back. Each report is accepted or refused independently."""
     body = await request.read(NACK_BATCH)
     service = request.service
-    failed = [_failure_report(one) for one in body.nacks if not one.requeue]
-    released = [_requeue(one) for one in body.nacks if one.requeue]
+    failed = [_failure_report(nack) for nack in body.nacks if not nack.requeue]
+    released = [_requeue(nack) for nack in body.nacks if nack.requeue]
     failures, releases = await asyncio.gather(service.jobs.fail(failed), service.jobs.release(released))
-    outcomes = [(releases if one.requeue else failures).pop(0) for one in body.nacks]
+    outcomes = [(releases if nack.requeue else failures).pop(0) for nack in body.nacks]
     return _batch(outcomes, _encoded(show_failed))
 
 
@@ -296,7 +296,7 @@ async def release_batch(request: HttpRequest) -> Answer:
     """Release several jobs. Each release is accepted or refused independently."""
     body = await request.read(RELEASE_BATCH)
     return _batch(
-        await request.service.jobs.release([_as_release(one) for one in body.releases]), _encoded(show_released)
+        await request.service.jobs.release([_as_release(release) for release in body.releases]), _encoded(show_released)
     )
 
 
@@ -331,7 +331,7 @@ def _batch(outcomes: Sequence[Job | OjsterError], show: Callable[[Job], bytes], 
     return Answer(b'{"results":[%b]%b}' % (b",".join(results), members))
 
 
-def types_of(given: Sequence[str]) -> tuple[str, ...]:
+def types_of(entries: Sequence[str]) -> tuple[str, ...]:
     """Return the job types that a worker has handlers for, sorted, without duplicates and versions.
 
     Raises
@@ -339,7 +339,7 @@ def types_of(given: Sequence[str]) -> tuple[str, ...]:
     InvalidRequest
         One is not a job type.
     """
-    return tuple(sorted({read_type(encode(type.partition("@")[0])) for type in given}))
+    return tuple(sorted({read_type(encode(type.partition("@")[0])) for type in entries}))
 
 
 ROUTES: Final = (

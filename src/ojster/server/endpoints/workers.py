@@ -62,8 +62,8 @@ async def heartbeat(request: HttpRequest) -> Answer:
 
 def _handled(bodies: Sequence[HandlerBody]) -> tuple[Handled, ...]:
     """Return the job types of which a worker handles only some versions, without duplicates, sorted by type."""
-    found = [(parse_handled(read_type(encode(body.type)), body.versions)) for body in bodies[:MAX_HANDLERS]]
-    return tuple(sorted({one.type: one for one in found if one is not None}.values(), key=lambda one: one.type))
+    handled = [(parse_handled(read_type(encode(body.type)), body.versions)) for body in bodies[:MAX_HANDLERS]]
+    return tuple(sorted({item.type: item for item in handled if item is not None}.values(), key=lambda item: item.type))
 
 
 MAX_HANDLERS: Final = 1_000
