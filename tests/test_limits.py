@@ -19,7 +19,7 @@ from ojster.schedules import cron_expression
 from ojster.server.application import Application
 from ojster.service import Service
 from ojster.workflows import definition, locks
-from ojster.workflows.plan import conditions, members, planner
+from ojster.workflows.plan import conditions, members, reader
 from ojster.workflows.plan import request as plan
 from tests.conftest import Http
 
@@ -127,7 +127,7 @@ PROBES: Final[dict[str, Probe]] = {
         members.MAX_OTHERS_BYTES,
         lambda n: workflow(**{"x-more": "x" * (n - 13)}),
     ),
-    "depth of containers": (planner.MAX_LEVELS, lambda n: ("POST", "/workflows", containers(n))),
+    "depth of containers": (reader.MAX_LEVELS, lambda n: ("POST", "/workflows", containers(n))),
     "condition": (
         conditions.LONGEST_CONDITION,
         lambda n: workflow(steps=[JOB | {"if": "params.x == '".ljust(n - 1, "x") + "'"}]),

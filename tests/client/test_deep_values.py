@@ -17,7 +17,7 @@ from ojster.jobs.claim_policy import Claim
 from ojster.jobs.messages import Acknowledgement
 from ojster.jobs.queries import Page
 from ojster.server.application import Application
-from ojster.workflows.plan.planner import MAX_LEVELS
+from ojster.workflows.plan.reader import MAX_LEVELS
 from tests.client.in_memory import InMemoryTransport, connect, to
 from tests.conftest import Bench, Http, request
 from tests.workflows.bench import WorkflowBench

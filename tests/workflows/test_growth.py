@@ -7,7 +7,7 @@ import pytest
 
 from ojster.core.errors import OjsterError
 from ojster.jobs.messages import Acknowledgement
-from ojster.workflows.plan.planner import MAX_LEVELS
+from ojster.workflows.plan.reader import MAX_LEVELS
 from tests.workflows.bench import WorkflowBench
 from tests.workflows.driver import every_step
 

@@ -148,3 +148,56 @@ TEXTS: list[tuple[dict[str, Any], str, str]] = [
 @pytest.mark.parametrize(("wire", "path", "message"), TEXTS)
 def test_an_error_says_where_it_is_what_is_wrong_and_what_to_do(wire: dict[str, Any], path: str, message: str) -> None:
     assert problems_of(wire) == [(path, message)]
+
+
+def test_problems_of_steps_and_of_their_order_are_reported_in_the_order_of_the_steps() -> None:
+    wire = chain(
+        graph(job("a", id="a", depends_on=["missing"]), job("b", when="never")),
+        group(job("c", ref("steps.d.result")), job("d", id="d")),
+        job("Bad"),
+        job("e", ref("steps.nowhere.result")),
+    )
+    assert [path for path, _ in problems_of(wire)] == [
+        "$.steps[0].steps[1].when",
+        "$.steps[0].steps[0].depends_on",
+        "$.steps[1].jobs[0]",
+        "$.steps[2]",
+        "$.steps[3]",
+    ]
+
+
+def test_a_step_with_a_problem_keeps_its_place_for_the_references_of_others() -> None:
+    steps = [{"type": "gate", "queue": "mail"}, job("b", ref("steps.0.result"))]
+    assert [path for path, _ in problems_of(chain(*steps))] == ["$.steps[0].queue"]
+
+
+def test_an_invalid_callback_or_branch_does_not_hide_what_is_wrong_elsewhere() -> None:
+    wire = batch(job("A"), on_success=job("b", when="failed"), on_failure=job("C"))
+    wire["on_error"] = job("d", when="failed")
+    wire["on_cancel"] = job("E")
+    assert [path for path, _ in problems_of(wire)] == [
+        "$.jobs[0]",
+        "$.callbacks.on_success.when",
+        "$.callbacks.on_failure",
+        "$.on_error.when",
+        "$.on_cancel",
+    ]
+
+
+def test_a_callback_keeps_its_name_when_another_has_its_name_as_an_id() -> None:
+    wire = batch(job("a"), on_success=job("b", name="x"), on_failure=job("c", id="x"))
+    assert [node.name for node in read(wire).plan.nodes[-2:]] == ["on_success", "on_failure"]
+
+
+def test_many_problems_are_cut_off() -> None:
+    assert len(problems_of(chain(*[job("Bad") for _ in range(100)]))) == 20
+
+
+def test_problems_of_a_step_and_of_its_fallback_are_reported_where_they_are() -> None:
+    steps = [job("A", fallback=job("B")), job("c", fallback={"args": []}, when="never")]
+    assert [path for path, _ in problems_of(chain(*steps))] == [
+        "$.steps[0]",
+        "$.steps[0].fallback",
+        "$.steps[1].fallback",
+        "$.steps[1].when",
+    ]

@@ -18,7 +18,7 @@ from ojster.core.references import Unresolvable, follow, parse_reference, refere
 from ojster.workflows.node import Kind
 from ojster.workflows.plan.condition_process import ConditionProcess
 from ojster.workflows.plan.conditions import InvalidCondition, check_condition, evaluate
-from ojster.workflows.plan.planner import MAX_LEVELS
+from ojster.workflows.plan.reader import MAX_LEVELS
 from ojster.workflows.plan.request import read_workflow, refuse_unknown
 from ojster.workflows.plan.values import NewWorkflow
 from tests.workflows.bench import batch, chain, graph, group, job, ref

@@ -35,7 +35,7 @@ from ojster.server.pages import page_of
 from ojster.server.request import HttpRequest
 from ojster.server.route import BASE, Route
 from ojster.workflows.node import MAX_NODES
-from ojster.workflows.plan.planner import MAX_LEVELS
+from ojster.workflows.plan.reader import MAX_LEVELS
 
 RECENT_TRANSACTIONS: Final = 50
 """Number of transactions whose events are recent."""

@@ -34,6 +34,24 @@ def refusal_of(problems: Sequence[Problem]) -> InvalidWorkflow:
     )
 
 
+def in_order(of_steps: Sequence[Problem], of_order: Sequence[tuple[int, Problem]]) -> list[Problem]:
+    """Return the problems of a request in the order of its steps.
+
+    Parameters
+    ----------
+    of_steps:
+        Problems of single steps.
+    of_order:
+        Problems of the order of steps, each with the number of problems of steps that come before it.
+    """
+    problems: list[Problem] = []
+    taken = 0
+    for number, problem in of_order:
+        problems += [*of_steps[taken:number], problem]
+        taken = max(taken, number)
+    return problems + list(of_steps[taken:])
+
+
 def inside(refusal: OjsterError, member: str) -> OjsterError:
     """Return the refusal of a request that is a member of another one: its places begin with that member."""
     details = dict(refusal.details)

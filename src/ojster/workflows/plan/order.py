@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import graphlib
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 import msgspec
 
-from ojster.collections.items import INTERNAL, Lookup, read_lookup
-from ojster.core.errors import OjsterError
-from ojster.core.references import Unresolvable, is_index, lookups_in, may_hold_references, references_in
+from ojster.collections.items import Lookup
+from ojster.core.references import is_index
 from ojster.workflows.node import TWO_PART, Followed, Inputs, Kind, Node, count_ended_predecessor
 from ojster.workflows.plan.members import Problem
+from ojster.workflows.plan.steps import References
 from ojster.workflows.plan.values import Plan, Spec
 
 MAX_COMPARED_PROMISES: Final = 200_000
@@ -52,8 +52,9 @@ class PlanOrder:
         The children of each container, and those with names.
     paths, places:
         The place of each node in the request, and of each container in the workflow.
-    known:
-        Names bound by the maps around the current place.
+    problems, read_before:
+        The problems of the order, each with the number of problems of steps that come before it; and that number for
+        the next one. See ``in_order``.
     dependency_names:
         The ids in ``depends_on``, by number of the node.
     pending:
@@ -67,27 +68,19 @@ class PlanOrder:
     """
 
     def __init__(
-        self,
-        plan: Plan,
-        problems: list[Problem],
-        first: int,
-        outer: Callable[[str], int | None],
-        bindings: Mapping[str, msgspec.Raw],
+        self, plan: Plan, problems: list[tuple[int, Problem]], first: int, outer: Callable[[str], int | None]
     ) -> None:
         self.plan = plan
         self.problems = problems
+        self.read_before = 0
         self.first = first
         self.outer = outer
-        self.bindings = dict(bindings)
-        self.known: list[frozenset[str]] = [frozenset(self.bindings)]
         self.children: dict[int, list[Node]] = {}
         self.names: dict[int, dict[str, Node]] = {}
-        self.with_id: set[int] = set()
-        """Nodes named by an ``id``, which takes precedence over a ``name``."""
         self.paths: dict[int, str] = {}
         self.places: dict[int, str] = {}
         self.before: dict[int, dict[int, None]] = {}
-        self.dependency_names: dict[int, list[str]] = {}
+        self.dependency_names: dict[int, Sequence[str]] = {}
         self.pending: list[Pending] = []
         self.promised: list[Promise] = []
         self.extended: Node | None = None
@@ -127,9 +120,9 @@ class PlanOrder:
                 path = f"{self.paths[node.id]}.depends_on"
                 if before is None:
                     known = ", ".join(sorted(siblings)[:10]) or "none with an id"
-                    self.problems.append(Problem(path, f"There is no step {name!r:.60} here; there are {known}."))
+                    self._report(path, f"There is no step {name!r:.60} here; there are {known}.")
                 elif before is node:
-                    self.problems.append(Problem(path, f"The step {name!r:.60} depends on itself."))
+                    self._report(path, f"The step {name!r:.60} depends on itself.")
                 elif before.id not in self.before.get(node.id, {}):
                     self.after(node, [before], Inputs.NEEDED)
 
@@ -138,39 +131,16 @@ class PlanOrder:
         container.total = container.unfinished = len(self.children[container.id])
         self.find_names(container, mark)
 
-    def refer(self, node: Node, spec: Spec, raw: bytes | msgspec.Raw, path: str) -> bool:
-        """Record the steps that references name; return whether there are any references or lookups."""
-        if not may_hold_references(raw):
-            return False
-        try:
-            references = list(references_in(raw))
-        except Unresolvable as error:
-            raise Problem(path, str(error)) from None
-        lookups = self.seek(node, raw, path)
-        known = {"steps", "params", *self.known[-1]}
-        for reference in references:
-            if reference.root not in known:
-                shown = ", ".join(sorted(known))
-                raise Problem(path, f"The reference {reference.text!r:.100} must begin with one of {shown}.")
-        names = {reference.step for reference in references if reference.step is not None}
-        if names:
-            self.pending.append(Pending(node, spec, path, names))
-        if references:
-            spec.bindings = self.bindings
-        return bool(references) or lookups
+    def await_references(self, node: Node, spec: Spec, references: References | None) -> None:
+        """Record the steps and the promised items that a value of a node refers to."""
+        if references is not None:
+            self.await_names(node, spec, references.path, references.names)
+            self.sought += [(node.id, lookup, references.path) for lookup in references.lookups]
 
-    def seek(self, node: Node, raw: bytes | msgspec.Raw, path: str) -> bool:
-        """Record a node's lookups in the workflow's collection; return whether it has any lookup."""
-        raw_lookups = list(lookups_in(raw))
-        for raw_lookup in raw_lookups:
-            if may_hold_references(raw_lookup):
-                continue  # its references are resolved when the node starts
-            try:
-                lookups, _ = read_lookup(raw_lookup)
-            except OjsterError as error:
-                raise Problem(path, error.message) from None
-            self.sought += [(node.id, lookup, path) for lookup in lookups if lookup.collection == INTERNAL]
-        return bool(raw_lookups)
+    def await_names(self, node: Node, spec: Spec, path: str, names: Iterable[str]) -> None:
+        """Record names of steps that are used in a node, at a place of the request."""
+        if names:
+            self.pending.append(Pending(node, spec, path, set(names)))
 
     def find_names(self, container: Node, mark: int) -> None:
         """Resolve names that are used inside a container among its children."""
@@ -213,9 +183,9 @@ class PlanOrder:
             case Kind.GRAPH if producer.id not in self.before.get(inner.id, {}):
                 self.after(inner, [producer], Inputs.NEEDED)
             case Kind.CHAIN if producer.position > inner.position:
-                self.problems.append(Problem(path, f"The step {name!r:.60} comes later than this one."))
+                self._report(path, f"The step {name!r:.60} comes later than this one.")
             case Kind.GROUP | Kind.MAP:
-                self.problems.append(Problem(path, f"The step {name!r:.60} runs at the same time as this one."))
+                self._report(path, f"The step {name!r:.60} runs at the same time as this one.")
 
     def finish(self) -> None:
         """Resolve the remaining names outside of the plan, and let steps wait for promised items."""
@@ -223,7 +193,7 @@ class PlanOrder:
             for name in sorted(pending.names):
                 number = self.outer(name)
                 if number is None:
-                    self.problems.append(Problem(pending.path, f"There is no step {name!r:.60} before this one."))
+                    self._report(pending.path, f"There is no step {name!r:.60} before this one.")
                 else:
                     pending.spec.names[name] = number
         self._follow_promises()
@@ -243,8 +213,8 @@ class PlanOrder:
             promises = self.promised if lookup.name is None else [*by_name.get(lookup.name, ()), *patterns]
             compared += len(promises)
             if compared > MAX_COMPARED_PROMISES:
-                self.problems.append(
-                    Problem(path, f"Lookups are compared with more than {MAX_COMPARED_PROMISES} promised items in all.")
+                self._report(
+                    path, f"Lookups are compared with more than {MAX_COMPARED_PROMISES} promised items in all."
                 )
                 return
             for producer, name, category in promises:
@@ -270,7 +240,7 @@ class PlanOrder:
             if self.crosses:
                 cycle = [id for id, _ in itertools.groupby(moment >> 1 for moment in cycle)]
             names = " → ".join(self._label(id) for id in cycle)
-            self.problems.append(Problem(self.paths[cycle[0]], f"These steps wait for each other: {names}."))
+            self._report(self.paths[cycle[0]], f"These steps wait for each other: {names}.")
 
     def _starts_and_ends(self) -> dict[int, list[int]]:
         """Return what precedes the start (``2 * number``) and the end (``2 * number + 1``) of each node.
@@ -298,13 +268,13 @@ class PlanOrder:
         while level < min(len(inner), len(outer)) and inner[level].id == outer[level].id:
             level += 1
         if not 0 < level < min(len(inner), len(outer)):
-            self.problems.append(Problem(path, f"{name!r:.60} is promised by this step or by one inside it."))
+            self._report(path, f"{name!r:.60} is promised by this step or by one inside it.")
             return
         container, before, after = inner[level - 1], outer[level], inner[level]
         known = len(self.plan.edges)
         if container.kind in TWO_PART:
             if before.position >= after.position:
-                self.problems.append(Problem(path, f"The step that promises {name!r:.60} comes later than this step."))
+                self._report(path, f"The step that promises {name!r:.60} comes later than this step.")
         elif container.kind != Kind.GRAPH or (inner[-1] is after and outer[-1] is before):
             self.put_in_order(container, after, before, before.name or str(before.position), path)
             if container.kind == Kind.GRAPH and self.plan.edges[known:]:
@@ -337,6 +307,9 @@ class PlanOrder:
         if current is not None and self.extended is not None:  # steps added to an existing container
             line.append(self.extended)
         return line[::-1]
+
+    def _report(self, path: str, message: str) -> None:
+        self.problems.append((self.read_before, Problem(path, message)))
 
     def _label(self, id: int) -> str:
         node = self.plan.nodes[id - self.first]

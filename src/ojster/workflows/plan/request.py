@@ -26,10 +26,10 @@ from ojster.jobs.options_wire import read_moment, read_options, read_span
 from ojster.jobs.policy_wire import parse_retry_policy
 from ojster.workflows.definition import OF_DEFINITIONS, SINGLE_WORKFLOW_MEMBERS
 from ojster.workflows.plan.members import Problem, choice, json_object, others_in, refusal_of, text, unknown_in
-from ojster.workflows.plan.planner import Planner
+from ojster.workflows.plan.planner import plan_workflow
 from ojster.workflows.plan.rules import CONTAINERS, OWN_MEMBERS, adjusted, inherit
 from ojster.workflows.plan.sdk_dialect import is_graph, read_callbacks
-from ojster.workflows.plan.values import NewWorkflow
+from ojster.workflows.plan.values import NewWorkflow, PlanContext
 
 MAX_PARAMS_BYTES: Final = 262_144
 
@@ -92,14 +92,12 @@ def read_workflow(
 
     Spec: ojs-multi-tenancy 15.2
     """
-    problems: list[Problem] = []
     try:
-        return _read_workflow(members, now, largest, tenant, otherwise, problems)
+        return _read_workflow(members, now, largest, tenant, otherwise)
     except Problem as problem:
-        problems.append(problem)
+        raise refusal_of([problem]) from None
     except msgspec.DecodeError as error:
-        problems.append(Problem("$", f"A value cannot be read: {error}."))
-    raise refusal_of(problems)
+        raise refusal_of([Problem("$", f"A value cannot be read: {error}.")]) from None
 
 
 def refuse_unknown(members: Members, now: int, *, largest: int, tenant: str | None = None) -> None:
@@ -122,9 +120,7 @@ def refuse_unknown(members: Members, now: int, *, largest: int, tenant: str | No
         raise refusal_of(unknown)
 
 
-def _read_workflow(
-    members: Members, now: int, largest: int, tenant: str | None, otherwise: str, problems: list[Problem]
-) -> NewWorkflow:
+def _read_workflow(members: Members, now: int, largest: int, tenant: str | None, otherwise: str) -> NewWorkflow:
     members = without_nulls(members)
     if "type" not in members:
         members = read_callbacks(members)
@@ -150,18 +146,15 @@ def _read_workflow(
     if EXPIRATION in members:
         with _problems_at(f"$.{EXPIRATION}"):
             expiration_delay = read_expiration_delay(members[EXPIRATION])
-    planner = Planner(now, largest, workflow_id=id, tenant=owner, metadata=metadata, problems=problems)
     inherited = inherit({}, members, "$")
     if "priority" in members:
         inherited = adjusted(inherited | {"priority": members["priority"]}, members, "$")
-    planner.root(type, members, inherited)
-    if problems:
-        raise refusal_of(problems)
+    planned = plan_workflow(PlanContext(now, largest, id, owner, metadata), type, members, inherited)
     return NewWorkflow(
         id=id,
         id_is_given=given_id is not None,
         type=type,
-        plan=planner.plan,
+        plan=planned.plan,
         name=text(members, "name", "$"),
         params=params,
         metadata=metadata,
@@ -173,7 +166,7 @@ def _read_workflow(
         properties=properties,
         expiration_delay=expiration_delay,
         others=_encode(others) if others else None,
-        unknown=[*unknown, *planner.unknown],
+        unknown=[*unknown, *planned.unknown],
     )
 
 

@@ -12,63 +12,26 @@ from __future__ import annotations
 
 import graphlib
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from copy import copy
 from typing import Final
 
 import msgspec
 from msgspec import UNSET
 
-from ojster.core.errors import OjsterError
-from ojster.core.json_objects import Members, raw_list, read_members, stored_members
+from ojster.core.json_objects import stored_members
 from ojster.jobs.preparation import Models
 from ojster.workflows.node import EXPANDED, MAX_NODES, TWO_PART, Followed, Kind, Node, Rule
-from ojster.workflows.plan.members import Problem, text
-from ojster.workflows.plan.nodes import Here
+from ojster.workflows.plan.members import Problem
 from ojster.workflows.plan.order import PlanOrder
-from ojster.workflows.plan.rules import compensation_of
-from ojster.workflows.plan.values import LaterJob, Plan, Spec
+from ojster.workflows.plan.steps import UndoingStep
+from ojster.workflows.plan.values import LaterJob, Mirrors, Plan, PlanContext, Spec
 
 _encode: Final = msgspec.json.Encoder().encode
 
-UNDO_MOMENTS: Final = ("completed", "started")
-"""Values of ``compensate_when``: a step is undone once it has completed, or once it has started."""
-
-MIRROR_KINDS: Final = {Kind.CHAIN: Kind.CHAIN, Kind.GROUP: Kind.GROUP, **dict.fromkeys(EXPANDED, Kind.GROUP)}
-"""Kinds of the containers that undo a container of a kind; ``graph`` for all others."""
-
-
-_NOT_UNDONE: Final = (
-    "'compensate' is allowed only in a step of a container. It is not allowed in a compensation, in a branch of one "
-    "step, and in a step that is added to a container without compensations: make that one a saga."
-)
-
-
-Mirrors = Sequence[tuple[Node, str, Sequence[int]]]
-"""Containers that undo an existing container, the innermost first: with their places, and ``Spec.settled_by``."""
-
-
-class Own(msgspec.Struct, frozen=True):
-    """The compensation that a step has itself.
-
-    Parameters
-    ----------
-    request:
-        The compensation as a step.
-    id:
-        The id of the undone step, by which the compensation can refer to it.
-    once_started:
-        Whether the step is undone once it has started, whatever became of it.
-    """
-
-    request: bytes
-    path: str
-    id: str | None
-    once_started: bool
-
 
 class Undone(msgspec.Struct, frozen=True):
-    """A container ``done``, and the containers that undo it, the innermost first; ``heads``: see ``Planner.more``.
+    """A container ``done``, and the containers that undo it, the innermost first; ``heads``: see ``AddedSteps``.
 
     ``settled_by``: of each of them but the first, the numbers of the steps around ``done`` whose own compensations undo
     all that is inside them.
@@ -80,73 +43,10 @@ class Undone(msgspec.Struct, frozen=True):
     heads: Sequence[Sequence[Node]] = ()
 
 
-_IDLE: Final = (
-    ("compensate_type", "compensate", True),
-    ("compensate_args", "compensate", True),
-    ("compensate_args", "compensate_type", False),
-)
-"""Members of steps that have no effect beside another one (true), or without it."""
-
-
-def own_compensation(members: Members, path: str, *, is_allowed: bool) -> Own | None:
-    """Return the compensation of a step, or ``None``."""
-    request = compensation_of(members)
-    for idle, other, beside in _IDLE:
-        if idle in members and (other in members) == beside:
-            what = f"beside {other!r}. Leave one of them out." if beside else f"without {other!r}. Add that."
-            raise Problem(f"{path}.{idle}", f"{idle!r} has no effect {what}")
-    moment = text(members, "compensate_when", path)
-    if moment is not None and moment not in UNDO_MOMENTS:
-        shown = " or ".join(repr(moment) for moment in UNDO_MOMENTS)
-        raise Problem(f"{path}.compensate_when", f"'compensate_when' must be {shown}, not {moment!r:.40}.")
-    if request is None:
-        if moment is not None:
-            raise Problem(f"{path}.compensate_when", "'compensate_when' has no effect without 'compensate'. Add that.")
-        return None
-    if not is_allowed:
-        raise Problem(path, _NOT_UNDONE)
-    id = text(members, "id", path) or text(members, "name", path)
-    return Own(request, f"{path}.compensate", id, moment == "started")
-
-
-def holds_compensation(members: Members) -> bool:
-    """Whether a step inside a container has a compensation, at any depth."""
-    return any(_is_undone(step) for step in _inside(members))
-
-
-def is_undone(step: bytes | msgspec.Raw) -> bool:
-    """Whether a step, or one inside it, has a compensation."""
-    return _is_undone(bytes(step))
-
-
-def _is_undone(step: bytes) -> bool:
-    if b'"compensate' not in step or step[:1] != b"{":
-        return False
-    try:
-        members = read_members(step, "The step")
-    except OjsterError:
-        return False  # the planner refuses it with its place
-    return compensation_of(members) is not None or holds_compensation(members)
-
-
-def _inside(members: Members) -> Iterator[bytes]:
-    """Yield the steps inside a container, as far as they can be read."""
-    for name in ("steps", "jobs"):
-        if bytes(members.get(name, b""))[:1] == b"[":
-            yield from map(bytes, raw_list(members[name]))
-    for name in ("do", "fallback"):
-        if name in members:
-            yield bytes(members[name])
-    if bytes(members.get("callbacks", b""))[:1] == b"{":
-        yield from map(bytes, read_members(members["callbacks"], "callbacks").values())
-
-
 class UndoPlan:
     """Completes the plans of how containers are undone, after all steps are planned and in order."""
 
-    def __init__(self, plan: Plan, order: PlanOrder, models: Models, tenant: str) -> None:
-        self.own: dict[int, Own] = {}
-        """The compensations of steps, by number."""
+    def __init__(self, plan: Plan, order: PlanOrder, context: PlanContext) -> None:
         self.units: dict[int, list[Node]] = {}
         """What undoes each step in the container around it, by number."""
         self.containers: list[Undone] = []
@@ -154,8 +54,8 @@ class UndoPlan:
         self._extended: Undone | None = None
         self._plan = plan
         self._order = order
-        self._models = models
-        self._tenant = tenant
+        self._models = Models(context.now, context.largest)
+        self._tenant = context.tenant
         self._sagas: dict[int, Undone] = {}
         self._done: dict[int, Node] = {}
         """The containers that are undone, by the numbers of those that undo them."""
@@ -169,7 +69,7 @@ class UndoPlan:
         self.spec_of(done).mirrors = [undoing.id]
 
     def extend(self, container: Node, mirrors: Mirrors, heads: Sequence[Sequence[Node]]) -> None:
-        """Undo the steps that are added to an existing container in those that undo it; see ``Planner.more``."""
+        """Undo the steps that are added to an existing container in those that undo it; see ``AddedSteps``."""
         for mirror, place, _ in mirrors:
             self._order.places[mirror.id] = place
             self._order.names[mirror.id], self._order.children[mirror.id] = {}, []
@@ -177,42 +77,16 @@ class UndoPlan:
             settled_by = [settled for _, _, settled in mirrors[1:]]
             self._extended = Undone(container, [mirror for mirror, _, _ in mirrors], settled_by, heads)
 
-    def add_unit(self, step: Node, unit: Node, own: Own, mark: int) -> None:
+    def add_unit(self, compensation: UndoingStep, step: Node, unit: Node, mark: int) -> None:
         """Add the compensation of a step, which may refer to the step in the names recorded since ``mark``."""
         spec = self.spec_of(unit)
-        spec.compensates, spec.once_started = step.id, own.once_started
+        spec.compensates, spec.once_started = step.id, compensation.own.once_started
         self.units[step.id] = [unit]
-        self._order.name_undone(mark, own.id, step)
-
-    def forget(self, first: int, kept: int) -> None:
-        """Forget the nodes from a number on, and the containers but for the first ones."""
-        del self.containers[kept:]
-        for known in (self.own, self.units, self._sagas, self._done):
-            for number in [number for number in known if number >= first]:
-                del known[number]
+        self._order.name_undone(mark, compensation.own.id, step)
 
     def spec_of(self, node: Node) -> Spec:
         """Return the specification of a planned node."""
         return self._plan.specs[node.id - self._order.first]
-
-    def compensate(
-        self, plan: Callable[[bytes, Here], Node | None], done: Node, undoing: Node, inherited: Members, level: int
-    ) -> None:
-        """Plan the compensations of the steps of a container, each with ``plan``."""
-        for step in self._order.children[done.id]:
-            own = self.own.get(step.id)
-            if own is None:
-                continue
-            mark = len(self._order.pending)
-            name = step.name or str(step.position)
-            here = Here(undoing, step.position, own.path, self._place_in(undoing, name), inherited, level)
-            unit = plan(own.request, here)
-            if unit is not None:
-                unit.name = name
-                spec = self.spec_of(unit)
-                spec.compensates, spec.once_started = step.id, own.once_started
-                self.units[step.id] = [unit]
-                self._order.name_undone(mark, own.id, step)
 
     def complete(self) -> None:
         """Copy what undoes inner containers into what undoes those around them, and put it in order."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
@@ -119,6 +119,79 @@ class Plan(msgspec.Struct):
     def job_count(self) -> int:
         """The number of its jobs, including those whose arguments are known later."""
         return len(self.jobs) + len(self.later_jobs)
+
+
+class PlanContext(msgspec.Struct, frozen=True):
+    """For which workflow, and when, steps are planned.
+
+    Parameters
+    ----------
+    now:
+        Time from which relative times count, in microseconds since the epoch.
+    largest:
+        Maximum size of a job as JSON, in bytes.
+    workflow_id, tenant:
+        The id of the workflow, which its jobs have, and its tenant.
+    metadata:
+        The metadata of the workflow; jobs carry the trace context in it.
+    """
+
+    now: int
+    largest: int
+    workflow_id: str
+    tenant: str = ""
+    metadata: bytes = b"{}"
+
+
+Mirrors = Sequence[tuple[Node, str, Sequence[int]]]
+"""Containers that undo an existing container, the innermost first: with their places, and ``Spec.settled_by``."""
+
+
+class AddedSteps(msgspec.Struct, frozen=True):
+    """Where steps are added to a workflow that exists. Its nodes are known by their numbers.
+
+    Parameters
+    ----------
+    container, path, place:
+        The container, the place of its new steps in the request, and its own place in the workflow.
+    inherited:
+        The options that the steps inherit.
+    first:
+        The number of the first new node.
+    outer:
+        Returns the number of a named node outside of the container.
+    bindings:
+        Values bound by a map for the steps.
+    known:
+        The container's named children.
+    last:
+        The last child, if the container is a chain.
+    level:
+        Number of levels of containers down to this one.
+    mirrors, heads:
+        The existing containers that undo this one, and the children of each that are undone first: what undoes the
+        new steps precedes them.
+    """
+
+    container: Node
+    path: str
+    place: str
+    inherited: dict[str, msgspec.Raw]
+    first: int
+    outer: Callable[[str], int | None]
+    bindings: dict[str, msgspec.Raw] = {}
+    known: dict[str, Node] = {}
+    last: Node | None = None
+    level: int = 1
+    mirrors: Mirrors = ()
+    heads: Sequence[Sequence[Node]] = ()
+
+
+class Planned(msgspec.Struct, frozen=True):
+    """A plan, and the members of its steps that mean nothing, each at its place."""
+
+    plan: Plan
+    unknown: list[Problem]
 
 
 class NewWorkflow(msgspec.Struct):

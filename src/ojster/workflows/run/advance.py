@@ -39,7 +39,7 @@ from ojster.workflows.node import (
 )
 from ojster.workflows.plan.conditions import InvalidCondition, evaluate
 from ojster.workflows.plan.nested_definitions import refuse_params
-from ojster.workflows.plan.planner import MAX_MAP_ELEMENTS
+from ojster.workflows.plan.reader import MAX_MAP_ELEMENTS
 from ojster.workflows.plan.values import Spec
 from ojster.workflows.run.claimed_steps import note_step
 from ojster.workflows.run.first_failure import why_failed

@@ -21,7 +21,8 @@ from ojster.workflows.plan.access import check_kinds, check_queues
 from ojster.workflows.plan.defaults import add_defaults
 from ojster.workflows.plan.members import refusal_of
 from ojster.workflows.plan.nested_definitions import with_nested
-from ojster.workflows.plan.planner import Planner
+from ojster.workflows.plan.planner import plan_addition
+from ojster.workflows.plan.values import AddedSteps, PlanContext
 from ojster.workflows.run.advance import Advance
 from ojster.workflows.run.graph import Graph
 from ojster.workflows.run.maps import add_to_mirrors, by_number, mirrors_of
@@ -64,45 +65,42 @@ def grow(tx: Transaction, job: Job, steps: Sequence[bytes], access: Access | Non
     mirrors = mirrors_of(graph, workflow, spec)
     ordered = spec.mirrors if container.kind != Kind.GROUP else []
     undone_first = [graph.idle_children(graph.nodes[base | number]) for number in ordered]
-    planner = Planner(
-        tx.now,
-        tx.settings.largest_job,
-        workflow_id=workflow.id,
-        tenant=workflow.tenant,
-        metadata=workflow.metadata,
+    added = AddedSteps(
+        container=by_number(container),
+        path="$.append",
+        place=graph.place_of(container),
+        inherited=spec.inherited,
         first=workflow.nodes,
         outer=partial(_look_outside, graph, container),
-    )
-    planner.more(
-        raw_list(with_nested(tx, {"steps": msgspec.Raw(b"[%b]" % b",".join(steps))}, workflow.tenant)["steps"]),
-        by_number(container),
-        "$.append",
-        graph.place_of(container),
-        spec.inherited,
         known={sibling.name: by_number(sibling) for sibling in siblings if sibling.name is not None},
         last=by_number(siblings[-1]) if container.kind == Kind.CHAIN else None,
         level=_level_of(graph, container),
         mirrors=mirrors,
         heads=[[by_number(head) for head in heads] for heads in undone_first],
     )
-    _refuse_unknown(planner)
-    check_kinds(planner.plan, access)
-    charge_growth(tx, workflow.tenant, planner.plan.job_count, planner.plan.job_count)
-    add_defaults(tx, planner.plan, workflow.tenant)
-    check_queues(planner.plan, access)
-    added = graph.plant(planner.plan, workflow)
-    promise(tx, workflow.seq, planner.plan.promises)
-    for source, _ in planner.plan.edges:
-        if source < planner.plan.nodes[0].id:
+    raw_steps = with_nested(tx, {"steps": msgspec.Raw(b"[%b]" % b",".join(steps))}, workflow.tenant)["steps"]
+    context = PlanContext(tx.now, tx.settings.largest_job, workflow.id, workflow.tenant, workflow.metadata)
+    planned = plan_addition(context, raw_list(raw_steps), added)
+    if planned.unknown:  # the answer to the report that adds the steps has no place for warnings
+        raise refusal_of(planned.unknown)
+    plan = planned.plan
+    check_kinds(plan, access)
+    charge_growth(tx, workflow.tenant, plan.job_count, plan.job_count)
+    add_defaults(tx, plan, workflow.tenant)
+    check_queues(plan, access)
+    planted = graph.plant(plan, workflow)
+    promise(tx, workflow.seq, plan.promises)
+    for source, _ in plan.edges:
+        if source < plan.nodes[0].id:
             before = graph.nodes[base | source]
             before.followed |= Followed.HERE
             graph.touch(before)
-    add_to_mirrors(graph, workflow, spec, added)
-    followed = Counter(base | target for _, target in planner.plan.edges)
+    add_to_mirrors(graph, workflow, spec, planted)
+    followed = Counter(base | target for _, target in plan.edges)
     for head in itertools.chain.from_iterable(undone_first):
         head.waiting += followed[head.id]
         graph.touch(head)
-    fresh = _join(graph, container, added)
+    fresh = _join(graph, container, planted)
     run = Advance(graph)
     run.decide(fresh)
     run.go()
@@ -164,9 +162,3 @@ def _look_outside(graph: Graph, container: Node, name: str) -> int | None:
                     return child.number
         inner, node = node, None if node.parent is None else graph.container_of(node)
     return None
-
-
-def _refuse_unknown(planner: Planner) -> None:
-    """Refuse steps with unknown members: the answer to the report that adds them has no place for warnings of them."""
-    if planner.unknown:
-        raise refusal_of(planner.unknown)

@@ -19,9 +19,8 @@ from ojster.storage.transaction import ColumnType, Transaction
 from ojster.tenancy.quotas import charge_growth
 from ojster.workflows.node import MAX_NODES, Kind, Node
 from ojster.workflows.plan.defaults import add_defaults
-from ojster.workflows.plan.planner import Planner
-from ojster.workflows.plan.undo import Mirrors
-from ojster.workflows.plan.values import Plan, Spec
+from ojster.workflows.plan.planner import plan_addition
+from ojster.workflows.plan.values import AddedSteps, Mirrors, Plan, PlanContext, Spec
 from ojster.workflows.run.graph import Graph
 from ojster.workflows.run.start_quota import SMALL_PARAMS
 from ojster.workflows.stored_workflow import Workflow
@@ -92,7 +91,7 @@ def plant_elements(graph: Graph, node: Node, spec: Spec, elements: Sequence[msgs
 
 
 def mirrors_of(graph: Graph, workflow: Workflow, spec: Spec) -> Mirrors:
-    """Return copies of the containers that undo a container, with their places, as ``Planner.more`` takes them."""
+    """Return copies of the containers that undo a container, with their places, as ``AddedSteps`` has them."""
     ids = [workflow.root | number for number in spec.mirrors]
     graph.load(ids)
     nodes = [graph.nodes[id] for id in ids]
@@ -120,25 +119,26 @@ def _plan(graph: Graph, node: Node, spec: Spec, elements: Sequence[msgspec.Raw],
     assert spec.template is not UNSET
     tx, workflow, place = graph.tx, graph.workflow_of(node), graph.place_of(node)
     stand_in, mirrors = by_number(node), mirrors_of(graph, workflow, spec)
+    context = PlanContext(tx.now, tx.settings.largest_job, workflow.id, workflow.tenant, workflow.metadata)
     plans: list[Plan] = []
     first = workflow.nodes
     for index, element in enumerate(elements, start):
-        planner = Planner(
-            tx.now,
-            tx.settings.largest_job,
-            workflow_id=workflow.id,
-            tenant=workflow.tenant,
-            metadata=workflow.metadata,
+        stand_in.total = index
+        added = AddedSteps(
+            container=stand_in,
+            path="$.do",
+            place=place,
+            inherited=spec.inherited,
             first=first,
             outer=spec.names.get,
             bindings=spec.bindings | {spec.item: element, INDEX: msgspec.Raw(b"%d" % index)},
+            mirrors=mirrors,
         )
-        stand_in.total = index
-        planner.more([spec.template], stand_in, "$.do", place, spec.inherited, mirrors=mirrors)
+        plan = plan_addition(context, [spec.template], added).plan
         for mirror, _, _ in mirrors:
-            mirror.total += sum(item.parent == mirror.id for item in planner.plan.nodes)
-        plans.append(planner.plan)
-        first += len(planner.plan.nodes)
+            mirror.total += sum(item.parent == mirror.id for item in plan.nodes)
+        plans.append(plan)
+        first += len(plan.nodes)
     return plans
 
 

@@ -1,4 +1,4 @@
-"""What the members of a step say of its node: its name, its rule, its condition and its dependencies."""
+"""What the members of a step say of it, whatever its kind: its name, its rule, its condition and its dependencies."""
 
 from __future__ import annotations
 
@@ -8,29 +8,47 @@ import msgspec
 
 from ojster.core.json_objects import Members, raw_list
 from ojster.core.references import STEP_NAME, can_be_step_id
-from ojster.workflows.node import EXPANDED, Kind, Node
+from ojster.workflows.node import EXPANDED, Kind
 from ojster.workflows.plan.conditions import InvalidCondition, check_condition
 from ojster.workflows.plan.members import Problem, flag, text
-from ojster.workflows.plan.order import Pending, PlanOrder
 from ojster.workflows.plan.rules import USERS_RULES
+from ojster.workflows.plan.steps import RequestedStep
 from ojster.workflows.plan.values import Spec
-
-_encode: Final = msgspec.json.Encoder().encode
 
 _decode: Final = msgspec.json.decode
 
 LONGEST_STEP_NAME: Final = 255
 
 
-class Here(msgspec.Struct):
-    """The place of a step, and what it inherits.
+class Siblings(msgspec.Struct):
+    """The container of the steps that are read.
 
     Parameters
     ----------
-    path:
-        Its place in the request, for errors.
-    place:
-        Its place in the workflow: the names or positions of the containers around it and its own.
+    kind, place:
+        Its kind, and its place in the workflow.
+    named:
+        Its steps by name; ``None``: a step that exists already.
+    """
+
+    kind: Kind
+    place: str
+    named: dict[str, RequestedStep | None] = {}
+
+    def place_of(self, step: int | str) -> str:
+        """Return the place of a step with a name or at a position."""
+        return f"{self.place}.{step}" if self.place else str(step)
+
+
+class Here(msgspec.Struct):
+    """Where a step is, and what it inherits.
+
+    Parameters
+    ----------
+    siblings:
+        Its container.
+    path, place, position:
+        See ``RequestedStep``.
     inherited:
         The options of the containers around it.
     level:
@@ -42,7 +60,7 @@ class Here(msgspec.Struct):
         of a flow without ``params`` to the flow.
     """
 
-    parent: Node
+    siblings: Siblings
     position: int
     path: str
     place: str
@@ -50,6 +68,13 @@ class Here(msgspec.Struct):
     level: int
     can_be_undone: bool = False
     gives_values: bool = False
+
+
+class BoundValues(msgspec.Struct, frozen=True):
+    """The values bound by the maps around a step: their ``names``, and the ``values`` that are known."""
+
+    names: frozenset[str]
+    values: dict[str, msgspec.Raw]
 
 
 def spec_of(members: Members, path: str) -> Spec:
@@ -63,40 +88,38 @@ def spec_of(members: Members, path: str) -> Spec:
     )
 
 
-def read_rules(order: PlanOrder, node: Node, members: Members, spec: Spec, here: Here) -> None:
-    """Read the rule, the condition, the dependencies and the flags of a node."""
+def read_rules(step: RequestedStep, members: Members, here: Here, bound: BoundValues) -> None:
+    """Read the rule, the condition, the dependencies and the flags of a step."""
     path = here.path
-    node.tolerated = int(flag(members, "allow_failure", path))
-    node.manual = int(flag(members, "manual", path)) or node.manual
+    step.tolerated = flag(members, "allow_failure", path)
+    step.manual = flag(members, "manual", path) or step.manual
     rule = text(members, "when", path)
     if rule is not None:
         if rule not in USERS_RULES:
             raise Problem(f"{path}.when", f"'when' must be one of {', '.join(USERS_RULES)}, not {rule!r:.40}.")
-        node.rule = rule
+        step.rule = rule
     condition = text(members, "if", path)
     if condition is not None:
         try:
-            names = check_condition(condition, order.known[-1])
+            step.condition_names = check_condition(condition, bound.names)
         except InvalidCondition as error:
             raise Problem(f"{path}.if", str(error)) from None
-        spec.condition, spec.bindings = condition, order.bindings
-        if names:
-            order.pending.append(Pending(node, spec, f"{path}.if", set(names)))
+        step.spec.condition, step.spec.bindings = condition, bound.values
     if "depends_on" in members:
-        if here.parent.kind != Kind.GRAPH:
+        if here.siblings.kind != Kind.GRAPH:
             raise Problem(f"{path}.depends_on", "Only the steps of a graph can have 'depends_on'.")
         try:
             wishes = _decode(members["depends_on"], type=list[str] | None)
         except msgspec.ValidationError:
             raise Problem(f"{path}.depends_on", "It must be an array of step ids.") from None
-        order.dependency_names[node.id] = list(dict.fromkeys(wishes or []))
+        step.depends_on = list(dict.fromkeys(wishes or []))
 
 
-def name_of(order: PlanOrder, members: Members, here: Here) -> str | None:
+def name_of(members: Members, here: Here) -> str | None:
     """Return the name by which others refer to a step: its ``id``, else its ``name`` if that is a valid id."""
-    if here.parent.kind in EXPANDED:
+    if here.siblings.kind in EXPANDED:
         return None  # all elements would have the same name
-    taken = order.names[here.parent.id]
+    taken = here.siblings.named
     id = text(members, "id", here.path)
     if id is not None:
         if not can_be_step_id(id) or len(id) > LONGEST_STEP_NAME:
@@ -104,8 +127,10 @@ def name_of(order: PlanOrder, members: Members, here: Here) -> str | None:
                 f"{here.path}.id",
                 f"The id {id!r:.60} must be printable characters, not only digits, without '.' and '/'.",
             )
-        if id in taken and taken[id].id not in order.with_id and taken[id].id >= order.first:
-            taken.pop(id).name = None  # an ``id`` takes precedence over a ``name``
+        earlier = taken.get(id)
+        if earlier is not None and not earlier.has_id:  # an ``id`` takes precedence over a ``name``
+            earlier.name = None
+            del taken[id]
         if id in taken:
             raise Problem(f"{here.path}.id", f"There is another step with the id {id!r:.60}.")
         return id
