@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec import UNSET
 
 from ojster.core.events import EventFilter
 from ojster.workflows.read.drawing import draw
@@ -12,6 +13,7 @@ from ojster.workflows.read.preview import preview
 from ojster.workflows.read.step_pages import StepFilter
 from ojster.workflows.run.steps import StepAddress
 from tests.workflows.bench import WorkflowBench, chain, graph, group, job, ref
+from tests.workflows.driver import every_step
 
 pytestmark = pytest.mark.anyio
 
@@ -181,3 +183,38 @@ async def test_a_workflow_says_what_it_waits_for_also_with_its_steps(flow: Workf
     assert (await flow.look()).waiting_for == status.workflow.waiting_for == ["gate"]
     await flow.review("ask", "approve")
     assert (await flow.look()).waiting_for == []
+
+
+async def test_every_answer_says_the_same_of_each_step(flow: WorkflowBench) -> None:
+    """The workflow, its status, and the list of its steps: names, state, times, job, result and error."""
+    await flow.create(
+        chain(
+            job("a", id="first", display_name="First"),
+            job("b", id="second", display_name="Second", fallback=job("c", display_name="Instead")),
+            group(job("d", id="left", allow_failure=True), job("e", id="right")),
+            {"type": "gate", "id": "review"},
+            job("f"),
+        )
+    )
+    await flow.work("b", "d")
+    await flow.review("review", "approve")
+    await flow.take()
+    whole = {step.path: step for step in every_step(await flow.look())}
+    status = await flow.service.workflows.status(flow.id)
+    rows = {row.path: row for row in (await flow.service.workflows.steps(StepFilter(flow.id))).steps}
+    results = {result.path: result for result in status.results["steps"]}
+    assert {"first", "second.0", "second.fallback", "2.left", "2.right", "review"} == results.keys()
+    for path, result in results.items():
+        step, row = whole[path], rows[path]
+        of_result = (result.state, result.enqueued_at, result.started_at, result.finished_at, result.error)
+        of_row = (row.state, row.enqueued_at, row.started_at, row.completed_at, row.error)
+        assert of_result == of_row, path
+        assert of_row == (step.state, step.enqueued_at, step.started_at, step.completed_at, step.error), path
+        job_id = None if step.job_id is UNSET else step.job_id
+        assert result.job_id == row.job_id == job_id, path
+        assert result.result == step.result, path
+        assert result.display_name == row.display_name, path
+        assert step.name in (result.display_name, step.type), path
+        assert row.id == step.id, path
+        assert result.name == (step.id or step.type), path
+        assert result.fallback == row.fallback, path

@@ -15,7 +15,8 @@ from ojster.core.calls import SET_BY_SERVICE
 from ojster.core.parsing import Bounded, PageLimit
 from ojster.storage.transaction import Transaction
 from ojster.workflows.node import TWO_PART, Kind, Node
-from ojster.workflows.read.step_pages import SELECT_STEPS, StepRow, describe, node_of
+from ojster.workflows.read.node_view import SELECT_NODES, node_of
+from ojster.workflows.read.step_pages import StepRow, describe
 from ojster.workflows.read.views import find_visible
 from ojster.workflows.run.graph import NODE_COLUMNS
 from ojster.workflows.stored_workflow import Workflow
@@ -104,7 +105,7 @@ def _node(tx: Transaction, workflow: Workflow, number: int) -> Node | None:
 
 def _children(tx: Transaction, parent: int, after: int, limit: int) -> list[Any]:
     return tx.execute(
-        f"{SELECT_STEPS} WHERE n.parent = :parent AND n.position > :after ORDER BY n.position LIMIT :limit",
+        f"{SELECT_NODES} WHERE n.parent = :parent AND n.position > :after ORDER BY n.position LIMIT :limit",
         {"parent": parent, "after": after, "limit": limit},
     )
 

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
 
 from ojster.core.durations import HOUR
 from ojster.core.errors import OjsterError
-from ojster.core.job import last_error
-from ojster.core.states import FINISHED
 from ojster.core.tenant import called
 from ojster.core.timestamps import format_optional
-from ojster.jobs.names import WAIT_TYPE
 from ojster.jobs.queries import no_workflow
 from ojster.storage.call import for_each
 from ojster.storage.transaction import Transaction
-from ojster.workflows.node import Kind, NodeState, is_fallback, place_of, step_of
-from ojster.workflows.plan.values import Spec, read_spec
+from ojster.workflows.node import Kind, Node, NodeState
 from ojster.workflows.read.info import WorkflowInfo
-from ojster.workflows.read.views import job_type_of, summary_of, times_of_step
+from ojster.workflows.read.node_view import SELECT_WITH_VALUES, NodeViews
+from ojster.workflows.read.views import summary_of
 from ojster.workflows.read.waiting import nodes_that_wait_for_items, waits_of
 from ojster.workflows.stored_workflow import ALL_STATES, IS_VISIBLE, Workflow, find_workflow
 from ojster.workflows.wait import WaitingFor
@@ -109,38 +107,6 @@ class WorkflowStatistics(msgspec.Struct, frozen=True):
     all_time: dict[str, int]
 
 
-_COLUMNS: Final = (
-    "n.id, n.parent, n.position, n.kind, n.name, n.state, n.result, n.error, n.started_at, n.finished_at, "
-    "j.id, j.type, j.state, j.attempt, j.enqueued_at, j.started_at, j.due_at, j.worker_id, j.progress, j.result, "
-    "j.errors, j.suspension"
-)
-
-
-class _Row(msgspec.Struct):
-    id: int
-    parent: int | None
-    position: int
-    kind: str
-    name: str | None
-    state: str
-    result: bytes | None
-    error: bytes | None
-    started_at: int | None
-    finished_at: int | None
-    job_id: Any
-    job_type: str | None
-    job_state: str | None
-    attempt: int | None
-    job_enqueued_at: int | None
-    job_started_at: int | None
-    due_at: int | None
-    worker_id: str | None
-    progress: bytes | None
-    job_result: bytes | None
-    errors: bytes | None
-    suspension: str | None
-
-
 @for_each
 def read_status(tx: Transaction, id: str) -> WorkflowStatus | OjsterError:
     """Return the status of each workflow, or a `NotFound`."""
@@ -148,37 +114,35 @@ def read_status(tx: Transaction, id: str) -> WorkflowStatus | OjsterError:
     return no_workflow(id) if workflow is None else _status(tx, workflow)
 
 
+_MAY_BE_SHOWN: Final = "n.state NOT IN ('waiting', 'ready', 'skipped')"
+"""SQL condition of the nodes that a status shows, and of some others; the many that wait are not read."""
+
+
 def _status(tx: Transaction, workflow: Workflow) -> WorkflowStatus:
-    rows = [
-        _Row(*row)
-        for row in tx.execute(
-            f"""
-            SELECT {_COLUMNS}
-            FROM nodes AS n
-            LEFT JOIN jobs AS j ON j.id = n.job_id
-            WHERE n.id BETWEEN ? AND ?
-            ORDER BY n.id
-            """,
-            workflow.numbers,
-        )
-    ]
-    places = _Places(rows)
-    ended_in: dict[str, list[_Row]] = defaultdict(list)
-    leaves = [row for row in rows if row.kind in (Kind.JOB, Kind.GATE)]
-    ended = [row for row in leaves if row.finished_at is not None and row.state != NodeState.SKIPPED]
-    for row in sorted(ended, key=lambda row: (row.finished_at or 0, row.id)):
-        ended_in[places.branch_of(row)].append(row)
+    expecting = sorted(nodes_that_wait_for_items(tx, workflow.numbers))
+    rows = tx.execute(f"{SELECT_WITH_VALUES} WHERE n.id BETWEEN ? AND ? AND {_MAY_BE_SHOWN}", workflow.numbers)
+    if expecting:
+        rows += tx.execute(f"{SELECT_WITH_VALUES} WHERE n.id {tx.among}", (tx.integers(expecting),))
+    views = NodeViews(rows)
+    nodes = list(views.nodes.values())
+    views.read_containers(tx)
+    ended_in: dict[str, list[Node]] = defaultdict(list)
+    leaves = [node for node in nodes if node.kind in (Kind.JOB, Kind.GATE)]
+    ended = [node for node in leaves if node.finished_at is not None and node.state != NodeState.SKIPPED]
+    for node in sorted(ended, key=lambda node: (node.finished_at or 0, node.id)):
+        ended_in[_branch_of(views, node)].append(node)
     results = {name: ended_in[name][-MAX_BRANCH_RESULTS:] for name in BRANCHES if name in ended_in}
-    blocked = [row for row in rows if row.state == NodeState.BLOCKED]
-    expecting = nodes_that_wait_for_items(tx, workflow.numbers)
-    promised = [row for row in rows if row.id in expecting]
-    started = [row for row in leaves if row.state == NodeState.STARTED and row.job_id is not None]
-    current = sorted([*started, *blocked, *promised], key=lambda row: row.id)
-    places.read_names(tx, [*current, *(row for rows in results.values() for row in rows)])
+    blocked = [node for node in nodes if node.state == NodeState.BLOCKED]
+    promised = [views.nodes[id] for id in expecting if id in views.nodes]
+    started = [node for node in leaves if node.state == NodeState.STARTED and views.has_job(node)]
+    current = sorted([*started, *blocked, *promised], key=lambda node: node.id)
+    shown = [*current, *(node for ended_nodes in results.values() for node in ended_nodes)]
+    ids = {node.id for node in shown} | {node.parent for node in shown if node.parent is not None}
+    views.read_specs(tx, tx.among, (tx.integers(sorted(ids)),))
     return WorkflowStatus(
         summary_of(workflow, waits_of(tx, workflow.numbers) if workflow.finished_at is None else ()),
-        {name: [_result(row, places) for row in rows] for name, rows in results.items()},
-        [_current(row, places) for row in current],
+        {name: [_result(views, node) for node in ended_nodes] for name, ended_nodes in results.items()},
+        [_current(views, node) for node in current],
     )
 
 
@@ -186,105 +150,60 @@ BRANCHES: Final = ("steps", "on_error", "on_cancel")
 """The names of the main part and the branches of a workflow."""
 
 
-class _Places:
-    """The positions and names of nodes in their workflow."""
-
-    def __init__(self, rows: Sequence[_Row]) -> None:
-        self._rows = {row.id: row for row in rows}
-        self._specs: dict[int, Spec] = {}
-
-    def read_names(self, tx: Transaction, rows: Iterable[_Row]) -> None:
-        """Read the names of nodes from their specifications."""
-        ids = tx.integers(sorted({self._named(row).id for row in rows} | {row.id for row in rows}))
-        specs = tx.execute(f"SELECT id, spec FROM node_specs WHERE id {tx.among}", (ids,))
-        self._specs = {id: read_spec(spec) for id, spec in specs}
-
-    def _named(self, row: _Row) -> _Row:
-        """Return the node with the name of a step for people: of one with a fallback, both together have it."""
-        container = self._rows[row.parent or 0]
-        return container if container.kind == Kind.FALLBACK and not row.position else row
-
-    def name_of(self, row: _Row) -> str:
-        """Return the id of a step, or else its job type or kind."""
-        name = step_of(row, self._container_of).name or row.job_type
-        if name is None and row.kind == Kind.JOB:
-            name = job_type_of(self._specs[row.id])
-        return name or row.kind
-
-    def display_name_of(self, row: _Row) -> str | None:
-        """Return the name of a step for people."""
-        return self._specs[self._named(row).id].display_name
-
-    def branch_of(self, row: _Row) -> str:
-        """Return the name of the branch that contains a node."""
-        while row.parent is not None and self._rows[row.parent].parent is not None:
-            row = self._rows[row.parent]
-        return row.name or "steps" if row.position else "steps"
-
-    def path_of(self, row: _Row) -> str:
-        """Return the path of a node, as used in requests."""
-        return place_of(row, self._container_of)
-
-    def is_fallback(self, row: _Row) -> bool:
-        """Return whether a node takes the place of a step that did not succeed."""
-        return is_fallback(row, self._container_of)
-
-    def _container_of(self, row: _Row) -> _Row:
-        return self._rows[row.parent or 0]
+def _branch_of(views: NodeViews, node: Node) -> str:
+    """Return the name of the branch that contains a node."""
+    while node.parent is not None and views.container_of(node).parent is not None:
+        node = views.container_of(node)
+    return node.name or "steps" if node.position else "steps"
 
 
-def _result(row: _Row, places: _Places) -> StepResult:
-    result = row.job_result if row.job_result is not None and row.state == NodeState.COMPLETED else row.result
-    error: Any = row.error
-    if error is None and row.errors is not None and row.state != NodeState.COMPLETED:
-        error = last_error(row.errors)
-    enqueued_at, started_at = times_of_step(row.started_at, row.job_type, row.job_enqueued_at, row.job_started_at)
+def _result(views: NodeViews, node: Node) -> StepResult:
+    view = views.view(node)
+    enqueued_at, started_at = view.times
     return StepResult(
-        name=places.name_of(row),
-        path=places.path_of(row),
-        state=row.state,
-        result=UNSET if result is None else msgspec.Raw(result),
-        error=UNSET if error is None else msgspec.Raw(error),
-        enqueued_at=enqueued_at,
-        started_at=started_at if row.kind == Kind.JOB else format_optional(row.started_at),
-        finished_at=format_optional(row.finished_at),
-        job_id=None if row.job_id is None else str(row.job_id),
-        display_name=places.display_name_of(row),
-        fallback=places.is_fallback(row),
-    )
-
-
-def _current(row: _Row, places: _Places) -> StepInProgress:
-    name, path, shown = places.name_of(row), places.path_of(row), places.display_name_of(row)
-    if row.state in (NodeState.BLOCKED, NodeState.WAITING):
-        what: WaitingFor = "gate" if row.state == NodeState.BLOCKED else "promise"
-        takes_place = places.is_fallback(row)
-        return StepInProgress(name, path, None, row.state, 0, what, display_name=shown, fallback=takes_place)
-    waits = row.job_state == "pending" and row.suspension is not None
-    state = "stopping" if row.job_state in FINISHED else row.job_state or ""
-    enqueued_at, started_at = times_of_step(row.started_at, row.job_type, row.job_enqueued_at, row.job_started_at)
-    return StepInProgress(
-        name=name,
-        path=path,
-        display_name=shown,
-        fallback=places.is_fallback(row),
-        job_id=str(row.job_id),
-        state="waiting" if waits else state,
-        attempt=row.attempt or 0,
-        waiting_for=_waiting_for(row) if waits else None,
-        worker_id=None if row.worker_id is None else called(row.worker_id),
+        name=view.id or view.type,
+        path=view.path,
+        state=node.state,
+        result=view.result,
+        error=view.error,
         enqueued_at=enqueued_at,
         started_at=started_at,
-        deadline=format_optional(row.due_at) if waits else None,
-        progress=UNSET if row.progress is None else msgspec.Raw(row.progress),
-        error=UNSET if row.errors is None else last_error(row.errors),
+        finished_at=view.completed_at,
+        job_id=view.job_id,
+        display_name=view.display_name,
+        fallback=view.is_fallback,
     )
 
 
-def _waiting_for(row: _Row) -> WaitingFor:
-    if row.job_type != WAIT_TYPE:
-        return "suspension"
-    return "delay" if row.suspension == "delay" else "form"
+def _current(views: NodeViews, node: Node) -> StepInProgress:
+    view = views.view(node)
+    step = StepInProgress(
+        name=view.id or view.type,
+        path=view.path,
+        display_name=view.display_name,
+        fallback=view.is_fallback,
+        job_id=None,
+        state=node.state,
+        attempt=0,
+        waiting_for=view.waiting_for,
+    )
+    job = view.job
+    if job is None:
+        return step if step.waiting_for is not None else replace(step, waiting_for="promise")
+    waits = view.waiting_for is not None
+    enqueued_at, started_at = view.times
+    return replace(
+        step,
+        job_id=view.job_id,
+        state="waiting" if waits else "stopping" if view.is_stopping else job.state,
+        attempt=job.attempt,
+        worker_id=None if job.worker_id is None else called(job.worker_id),
+        enqueued_at=enqueued_at,
+        started_at=started_at,
+        deadline=format_optional(job.due_at) if waits else None,
+        progress=view.progress,
+        error=view.error,
+    )
 
 
 def count(tx: Transaction, requests: Sequence[tuple[str | None, str | None]]) -> list[WorkflowStatistics]:

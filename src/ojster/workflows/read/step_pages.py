@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, Final
 
 import msgspec
 
 from ojster.core.calls import SET_BY_SERVICE
-from ojster.core.job import last_error
 from ojster.core.parsing import Bounded, PageLimit
-from ojster.core.timestamps import format_optional
 from ojster.storage.transaction import Transaction
-from ojster.workflows.node import TWO_PART, Kind, Node, NodeState, is_fallback, place_of, step_of
-from ojster.workflows.plan.values import read_spec
+from ojster.workflows.node import Kind, Node, NodeState
+from ojster.workflows.read.node_view import DISPLAY_STATES, SELECT_NODES, NodeViews
 from ojster.workflows.read.views import (
-    DISPLAY_STATES,
     find_visible,
-    job_type_of,
-    shown_state,
     superseded_jobs,
-    times_of_step,
 )
 from ojster.workflows.read.waiting import IS_SUSPENDED
-from ojster.workflows.run.graph import NODE_COLUMNS, NODE_COLUMNS_OF_N
 
 DEFAULT_STEPS: Final = 100
 """Number of steps in a page, unless the caller asks for another."""
@@ -39,13 +32,6 @@ MAX_SEARCH_CHARS: Final = 200
 
 STEP_STATES: Final[dict[str, str]] = {DISPLAY_STATES.get(state, state.value): state.value for state in NodeState}
 """The shown states of steps, and how they are stored."""
-
-SELECT_STEPS: Final = f"""
-    SELECT {NODE_COLUMNS_OF_N}, j.type, j.queue, j.state, j.attempt, j.enqueued_at, j.started_at, j.errors
-    FROM nodes AS n
-    LEFT JOIN jobs AS j ON j.id = n.job_id
-"""
-"""Reads nodes, the columns of ``Node`` first, with what is shown of their jobs."""
 
 _WHERE: Final = {
     "": "",
@@ -189,7 +175,7 @@ def _rows(tx: Transaction, chosen: StepFilter, first: int, last: int, limit: int
     name = chosen.search.rpartition(".")[2]
     return tx.execute(
         f"""
-        {SELECT_STEPS}
+        {SELECT_NODES}
         WHERE n.id > :after AND n.id <= :last {where}
         ORDER BY n.id
         LIMIT :limit
@@ -218,95 +204,42 @@ def _has(step: StepRow, chosen: StepFilter) -> bool:
     return text in step.type.lower() or (is_named and (text in own or ("." in text and path.endswith(text))))
 
 
-_WIDTH: Final = len(Node.__struct_fields__)
-
-
-def node_of(row: Sequence[Any]) -> Node:
-    """Return the node in a row of ``SELECT_STEPS``."""
-    return Node(*row[:_WIDTH])
-
-
 def describe(tx: Transaction, rows: Sequence[Sequence[Any]]) -> list[tuple[Node, StepRow]]:
-    """Return the nodes in rows of ``SELECT_STEPS``, and how they are shown.
+    """Return the nodes in rows of ``SELECT_NODES``, and how they are shown.
 
     Those shown as their container are left out, and those that are not visible, with what is in them.
     """
-    nodes = [node_of(row) for row in rows]
-    known = _with_containers(tx, nodes)
-    numbers = tx.integers(sorted(known))
-    specs: dict[int, bytes] = dict(tx.execute(f"SELECT id, spec FROM node_specs WHERE id {tx.among}", (numbers,)))
-    hidden = {id for id, spec in specs.items() if _HIDDEN in spec and not read_spec(spec).visible}
+    views = NodeViews(rows)
+    nodes = list(views.nodes.values())
+    views.read_containers(tx)
+    numbers = (tx.integers(sorted(views.nodes)),)
+    views.read_specs(tx, tx.among, numbers)
     superseded = superseded_jobs(tx, nodes, tx.among, (tx.integers([node.id for node in nodes]),))
-    steps: list[tuple[Node, StepRow]] = []
-    for node, row in zip(nodes, rows, strict=True):
-        if not _is_first_part(node, known) and not (hidden and _is_in(hidden, node, known)):
-            shown = _show(node, row[_WIDTH:], known, specs[node.id])
-            shown.superseded_job_ids = superseded.get(node.id, [])
-            steps.append((node, shown))
-    return steps
+    return [
+        (node, _show(views, node, superseded.get(node.id, [])))
+        for node in nodes
+        if not views.is_first_part(node) and views.is_visible(node)
+    ]
 
 
-_HIDDEN: Final = b'"visible":false'
-"""What is in the specification of a step that is not visible, and in few others."""
-
-
-def _is_in(hidden: Container[int], node: Node, known: Mapping[int, Node]) -> bool:
-    """Return whether a node is hidden, or a container around it."""
-    around: Node | None = node
-    while around is not None and around.id not in hidden:
-        around = known.get(around.parent or 0)
-    return around is not None
-
-
-def _is_first_part(node: Node, known: Mapping[int, Node]) -> bool:
-    """Return whether a node is shown as the container around it: the steps of a batch or saga, or of the workflow."""
-    container = known[node.parent or 0]
-    if container.parent is None and not node.position:
-        return True
-    return container.kind in TWO_PART and container.kind != Kind.FALLBACK and not node.position
-
-
-def _with_containers(tx: Transaction, nodes: Sequence[Node]) -> dict[int, Node]:
-    """Return nodes by id, with all the containers around them."""
-    known = {node.id: node for node in nodes}
-    while missing := {node.parent for node in known.values() if node.parent is not None} - known.keys():
-        rows = tx.execute(f"SELECT {NODE_COLUMNS} FROM nodes WHERE id {tx.among}", (tx.integers(sorted(missing)),))
-        known |= {row[0]: Node(*row) for row in rows}
-    return known
-
-
-def _show(node: Node, job: Sequence[Any], known: Mapping[int, Node], spec: bytes) -> StepRow:
-    above = known.get(node.parent or 0)
-    while above is not None and not above.has_ended:
-        above = known.get(above.parent or 0)
-    known_spec = read_spec(spec)
-
-    def container_of(inner: Node) -> Node:
-        return known[inner.parent or 0]
-
+def _show(views: NodeViews, node: Node, superseded: list[str]) -> StepRow:
+    view = views.view(node)
     row = StepRow(
-        path=place_of(node, container_of),
+        path=view.path,
         kind=node.kind,
-        type=node.kind,
-        state=shown_state(node, above.state if above is not None else None),
-        started_at=None if node.kind == Kind.JOB else format_optional(node.started_at),
-        completed_at=format_optional(node.finished_at),
-        error=msgspec.UNSET if node.error is None else msgspec.Raw(node.error),
-        display_name=known_spec.display_name,
-        id=step_of(node, container_of).name,
-        fallback=is_fallback(node, container_of),
+        type=view.type,
+        state=view.state,
+        completed_at=view.completed_at,
+        error=view.error,
+        display_name=view.display_name,
+        id=view.id,
+        fallback=view.is_fallback,
+        superseded_job_ids=superseded,
     )
+    row.enqueued_at, row.started_at = view.times
     if node.kind != Kind.JOB:
         row.total, row.completed = node.total, node.completed
-        return row
-    type, queue, state, attempt, enqueued_at, started_at, errors = job if node.started_at is not None else (None,) * 7
-    if type is None:
-        row.type = job_type_of(known_spec)
-        return row
-    row.type, row.queue, row.attempt, row.job_id = type, queue, attempt, node.job_id
-    row.enqueued_at, row.started_at = times_of_step(node.started_at, type, enqueued_at, started_at)
-    if node.state == NodeState.STARTED:
-        row.job_state = state
-    if errors is not None and node.state != NodeState.COMPLETED:
-        row.error = last_error(errors)
+    elif view.job is not None:
+        row.queue, row.attempt, row.job_id = view.job.queue, view.job.attempt, node.job_id
+        row.job_state = view.job.state if node.state == NodeState.STARTED else None
     return row

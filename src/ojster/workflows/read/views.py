@@ -7,36 +7,28 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
+from msgspec import UnsetType
 
 from ojster.core.durations import HOUR
 from ojster.core.errors import OjsterError
 from ojster.core.ids import is_workflow_id
-from ojster.core.job import NODE_BITS, last_error
 from ojster.core.outcome import SKIPPED, Outcome, outcome_of
-from ojster.core.states import FINISHED
 from ojster.core.tenant import called
-from ojster.core.timestamps import format_optional, format_timestamp
+from ojster.core.timestamps import format_timestamp
 from ojster.jobs.expiration import shown_expiration_delay
-from ojster.jobs.names import WAIT_TYPE
 from ojster.jobs.queries import only_id_beginning
 from ojster.storage.transaction import Transaction
 from ojster.workflows.node import (
-    ENDED,
     EXPANDED,
-    MAX_NODES,
     TWO_PART,
     Kind,
     Node,
     NodeState,
-    is_fallback,
-    place_of,
-    step_of,
 )
-from ojster.workflows.plan.values import Spec, read_spec
 from ojster.workflows.read.info import ReviewInfo, StepInfo, WorkflowError, WorkflowInfo, with_others
+from ojster.workflows.read.node_view import SELECT_WITH_VALUES, NodeView, NodeViews
 from ojster.workflows.read.waiting import waits_of
 from ojster.workflows.run.copies import find_forks
-from ojster.workflows.run.graph import NODE_COLUMNS_OF_N
 from ojster.workflows.run.results import outcomes
 from ojster.workflows.stored_workflow import ALL_STATES, FINAL_STATES, IS_VISIBLE, WORKFLOW_COLUMNS, Workflow
 from ojster.workflows.wait import WaitingFor
@@ -53,25 +45,8 @@ _FAILED: Final = frozenset({"failed", "compensated", "compensating"})
 _encode: Final = msgspec.json.Encoder().encode
 _decode: Final = msgspec.json.decode
 
-_JOB_COLUMNS: Final = (
-    "j.type, j.queue, j.state, j.attempt, j.max_attempts, j.enqueued_at, j.started_at, j.progress, j.result, "
-    "j.suspension, j.errors"
-)
-_LISTS: Final = {Kind.GROUP: "jobs", Kind.MAP: "jobs", Kind.BATCH: "jobs"}
-
-
-def times_of_step(
-    turn_at: int | None, type: str | None, enqueued_at: int | None, started_at: int | None
-) -> tuple[str | None, str | None]:
-    """Return when the job of a step last became available, and when it was then started; ``None``: not yet.
-
-    A job that is enqueued again keeps the start of its attempt before, from which nobody could tell how long it ran. A
-    wait runs nothing: it starts when its turn comes, at ``turn_at``, as a gate does.
-    """
-    if type == WAIT_TYPE:
-        return None, format_optional(turn_at)
-    has_started = started_at is not None and (enqueued_at is None or enqueued_at <= started_at)
-    return format_optional(enqueued_at), format_optional(started_at if has_started else None)
+_OF_JOBS: Final = (Kind.GROUP, Kind.MAP)
+"""Kinds of containers whose steps are called jobs."""
 
 
 class WorkflowRequest(msgspec.Struct, frozen=True):
@@ -216,27 +191,14 @@ class _View:
         self._tx = tx
         self._workflow = workflow
         self._children: dict[int, list[Node]] = defaultdict(list)
-        self._jobs: dict[int, tuple[Any, ...]] = {}
-        width = len(Node.__struct_fields__)
-        rows = tx.execute(
-            f"""
-            SELECT {NODE_COLUMNS_OF_N}, {_JOB_COLUMNS}
-            FROM nodes AS n
-            LEFT JOIN jobs AS j ON j.id = n.job_id
-            WHERE n.id BETWEEN ? AND ?
-            ORDER BY n.id
-            """,
-            workflow.numbers,
+        self._views = NodeViews(
+            tx.execute(f"{SELECT_WITH_VALUES} WHERE n.id BETWEEN ? AND ? ORDER BY n.id", workflow.numbers)
         )
-        self._nodes = {row[0]: Node(*row[:width]) for row in rows}
-        for row in rows:
-            if row[width] is not None:
-                self._jobs[row[0]] = row[width:]
+        self._nodes = self._views.nodes
         for node in sorted(self._nodes.values(), key=lambda node: node.position):
             if node.parent is not None:
                 self._children[node.parent].append(node)
-        specs = tx.execute("SELECT id, spec FROM node_specs WHERE id BETWEEN ? AND ?", workflow.numbers)
-        self._specs = {id: read_spec(spec) for id, spec in specs}
+        self._views.read_specs(tx, "BETWEEN ? AND ?", workflow.numbers)
         self._names: dict[int, list[str]] = defaultdict(list)
         """Ids of the predecessors of a node in its container."""
         self._places: dict[int, list[str]] = defaultdict(list)
@@ -249,12 +211,10 @@ class _View:
         workflow = self._workflow
         info = _summary(self._tx, workflow)
         info.forks = find_forks(self._tx, workflow)
-        root = self._nodes[workflow.root]
-        main, *branches = self._children[root.id]
-        gone = root.state if root.has_ended else None
-        self._fill(info, main, "", main.state if main.has_ended else gone)
+        main, *branches = self._children[workflow.root]
+        self._fill(info, main)
         for branch in branches:
-            setattr(info, branch.name or "", self._step(branch, branch.name or "", gone))
+            setattr(info, branch.name or "", self._step(branch))
         if main.state == NodeState.COMPLETED:
             info.result = msgspec.Raw(outcomes(self._tx, [main.id])[main.id].result or b"null")
         if workflow.state in _FAILED:
@@ -274,62 +234,54 @@ class _View:
             if before.parent == self._nodes[target].parent:
                 self._names[target].append(before.name or str(before.position))
             else:
-                self._places[target].append(place_of(before, self._container_of))
+                self._places[target].append(self._views.path_of(before))
         for node, at, author, action, notes in self._tx.execute(
             "SELECT node, at, author, action, notes FROM node_reviews WHERE node BETWEEN ? AND ? ORDER BY seq", numbers
         ):
             self._reviews[node].append(ReviewInfo(format_timestamp(at), action, author, notes))
         self._superseded = superseded_jobs(self._tx, self._nodes.values(), "BETWEEN ? AND ?", numbers)
 
-    def _fill(self, shown: WorkflowInfo | StepInfo, container: Node, place: str, above: str | None) -> None:
+    def _fill(self, shown: WorkflowInfo | StepInfo, container: Node) -> None:
         """Add the children of a container to its view, in the fields for its kind."""
         children = self._children[container.id]
-        match container.kind:
+        match Kind(container.kind):
             case Kind.BATCH:
-                self._fill(shown, children[0], place, above)
-                shown.callbacks = {
-                    child.name or "": self._step(child, _join(place, child.name or ""), above) for child in children[1:]
-                }
+                self._fill(shown, children[0])
+                shown.callbacks = {child.name or "": self._step(child) for child in children[1:]}
             case Kind.SAGA:
-                self._fill(shown, children[0], place, above)
-                undoing = children[1]
-                inside = _join(place, undoing.name or "")
-                gone = undoing.state if undoing.has_ended else above
-                undone = [self._step_in(undoing, child, inside, gone) for child in self._children[undoing.id]]
+                self._fill(shown, children[0])
+                undone = [self._step_in(children[1], child) for child in self._children[children[1].id]]
                 for compensation in undone:
                     compensation.name = compensation.name or compensation.type  # its id is the undone step's
                 shown.compensations = [*shown.compensations, *undone]  # those of a batch come after those of its jobs
             case Kind.FALLBACK if isinstance(shown, StepInfo):
-                shown.steps = [first := self._step_in(container, children[0], place, above)]
-                first.name = first.name or shown.name  # it has that of both together
-                second = shown.fallback = self._step_in(container, children[1], place, above)
+                shown.steps = [self._step(children[0])]
+                second = shown.fallback = self._step(children[1])
                 second.name = second.name or second.type  # its id is that of the step that it takes the place of
-            case _:
-                noun = _LISTS.get(Kind(container.kind), "steps")
-                setattr(shown, noun, [self._step_in(container, child, place, above) for child in children])
+            case kind:
+                noun = "jobs" if kind in _OF_JOBS else "steps"
+                setattr(shown, noun, [self._step_in(container, child) for child in children])
                 setattr(shown, f"{noun}_total", container.total)
                 setattr(shown, f"{noun}_completed", container.completed)
 
-    def _step_in(self, container: Node, node: Node, place: str, above: str | None) -> StepInfo:
-        step = self._step(node, _join(place, node.name or str(node.position)), above)
+    def _step_in(self, container: Node, node: Node) -> StepInfo:
+        step = self._step(node)
         if container.kind == Kind.GRAPH or node.id in self._places:
             names = self._names.get(node.id, []) if container.kind == Kind.GRAPH else []
             step.depends_on = names + self._places.get(node.id, [])
         return step
 
-    def _container_of(self, node: Node) -> Node:
-        return self._nodes[node.parent or 0]
-
-    def _step(self, node: Node, path: str, above: str | None) -> StepInfo:
-        """Return the view of a node. ``above`` is the final state of an enclosing container, if one has ended."""
-        spec = self._specs[node.id]
+    def _step(self, node: Node) -> StepInfo:
+        """Return the view of a node, with the steps inside it."""
+        view = self._views.view(node)
+        spec = view.spec
         shown = StepInfo(
             index=node.position,
-            path=path,
-            type=node.kind,
-            state=shown_state(node, above),
-            id=step_of(node, self._container_of).name,
-            name=spec.display_name,
+            path=view.path,
+            type=view.type,
+            state=view.state,
+            id=view.id,
+            name=view.display_name,
             step=spec.step,
             group=spec.group,
             visible=spec.visible,
@@ -341,51 +293,31 @@ class _View:
             reviews=self._reviews.get(node.id, []),
             superseded_job_ids=self._superseded.get(node.id, []),
         )
+        shown.enqueued_at, shown.started_at = view.times
+        shown.completed_at, shown.result, shown.error = view.completed_at, view.result, view.error
         if node.kind == Kind.JOB:
-            self._show_job(shown, node)
-        else:
-            shown.started_at = None if node.started_at is None else format_timestamp(node.started_at)
-            if node.kind not in (Kind.GATE, *EXPANDED) or self._children[node.id]:
-                gone = node.state if node.has_ended else above
-                if node.kind != Kind.GATE:
-                    self._fill(shown, node, path, gone)
-        if node.finished_at is not None:
-            shown.completed_at = format_timestamp(node.finished_at)
-        if node.result is not None:
-            shown.result = msgspec.Raw(node.result)
-        if node.error is not None:
-            shown.error = msgspec.Raw(node.error)
+            self._show_job(shown, view)
+        elif node.kind != Kind.GATE and (node.kind not in EXPANDED or self._children[node.id]):
+            self._fill(shown, node)
         if shown.outcome is None:
             unknown = None if node.kind == Kind.JOB else b"{}"
             error = shown.error if isinstance(shown.error, msgspec.Raw) else unknown
             shown.outcome = outcome_of(shown.state, error)
         return with_others(shown, spec.others) if spec.others else shown
 
-    def _show_job(self, shown: StepInfo, node: Node) -> None:
-        row = self._jobs.get(node.id)
-        if node.started_at is None:  # its job, if any, belongs to a run before the workflow retry
-            shown.job_id = None
-            row = None
-        else:
-            shown.job_id = node.job_id
-        if row is None:
-            shown.type = job_type_of(self._specs[node.id])
+    def _show_job(self, shown: StepInfo, view: NodeView) -> None:
+        """Show the job of a step."""
+        shown.job_id, job = view.job_id, view.job
+        if job is None:
             return
-        type, queue, state, attempt, most, enqueued_at, started_at, progress, result, suspension, errors = row
-        shown.type, shown.queue, shown.attempt, shown.max_attempts = type, queue, attempt, most
-        shown.enqueued_at, shown.started_at = times_of_step(node.started_at, type, enqueued_at, started_at)
-        if node.state == NodeState.STARTED:
-            shown.state = "active" if state == "active" or state in FINISHED else "pending"
-            shown.stopping = state in FINISHED
-            shown.on_hold = state == "pending" and suspension in ("complete", "again")
-        if suspension == SKIPPED and node.state == NodeState.COMPLETED:
+        shown.queue, shown.attempt, shown.max_attempts = job.queue, job.attempt, job.max_attempts
+        if view.node.state == NodeState.STARTED:
+            shown.progress = view.progress
+            shown.state = "active" if job.state == "active" or view.is_stopping else "pending"
+            shown.stopping = view.is_stopping
+            shown.on_hold = job.state == "pending" and job.suspension in ("complete", "again")
+        if job.suspension == SKIPPED and view.node.state == NodeState.COMPLETED:
             shown.outcome = Outcome.SKIPPED
-        if progress is not None and node.state == NodeState.STARTED:
-            shown.progress = msgspec.Raw(progress)
-        if result is not None:
-            shown.result = msgspec.Raw(result)
-        if errors is not None and node.state != NodeState.COMPLETED:
-            shown.error = last_error(errors)
 
     def _error(self, main: Node, cause: WorkflowError | None) -> WorkflowError:
         """Return the error of a workflow, completed with the steps that failed or were rejected."""
@@ -415,21 +347,13 @@ class _View:
                 error.code, error.message = error.errors[0]["code"], error.errors[0]["message"]
         return error
 
-    def _named(self, node: Node) -> str:
-        """Return the id of a step, or else its index."""
-        step = step_of(node, self._container_of)
-        return step.name or str(step.position)
-
     def _error_of(self, node: Node) -> dict[str, Any]:
-        job = self._jobs.get(node.id)
-        raw: Any = node.error
-        if raw is None and job is not None and job[-1] is not None:
-            raw = last_error(job[-1])
-        known: dict[str, Any] = _decode(raw) if raw is not None else {}
-        replaces = {"fallback": True} if is_fallback(node, self._container_of) else {}
+        view = self._views.view(node)
+        known: dict[str, Any] = {} if isinstance(view.error, UnsetType) else _decode(view.error)
+        replaces = {"fallback": True} if view.is_fallback else {}
         return {
             "job_id": node.job_id,
-            "step": self._named(node),
+            "step": view.id or str(self._views.step_of(node).position),
             **replaces,
             "code": known.get("code", "discarded"),
             "type": known.get("type"),
@@ -468,30 +392,3 @@ def _has_failed(node: Node) -> bool:
     if node.state == NodeState.FAILED:
         return node.kind == Kind.JOB or node.error is not None
     return node.state == NodeState.CANCELLED and node.error is not None and b'"code":"rejected"' in node.error
-
-
-class _Typed(msgspec.Struct):
-    type: str = ""
-
-
-def job_type_of(spec: Spec) -> str:
-    """Return the type of the job of a step."""
-    assert spec.request is not msgspec.UNSET
-    return _decode(spec.request, type=_Typed).type
-
-
-def _join(place: str, name: str) -> str:
-    return f"{place}.{name}" if place else name
-
-
-DISPLAY_STATES: Final[dict[str, str]] = {NodeState.READY.value: "held", NodeState.STARTED.value: "active"}
-
-
-def shown_state(node: Node, above: str | None) -> str:
-    """Return the displayed state of a node. A node that has not ended takes the end of the container in ``above``."""
-    if above is not None and node.state not in ENDED:
-        return "skipped" if above == NodeState.SKIPPED else "cancelled"
-    return DISPLAY_STATES.get(node.state, node.state)
-
-
-assert MAX_NODES == 1 << NODE_BITS
