@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import StrEnum
-from typing import Final, Protocol, TypeVar
+from typing import Final, Protocol, TypeVar, assert_never
 
 import msgspec
 
@@ -51,6 +51,14 @@ FLOW_JOB: Final = "flow"
 TWO_PART: Final = frozenset({Kind.BATCH, Kind.SAGA, Kind.FALLBACK, Kind.WORKFLOW})
 """Containers with a first child that does the work, and other children that depend on how it ended."""
 
+MERGED: Final = TWO_PART - {Kind.FALLBACK}
+"""Containers that requests and answers show as one with their first child: paths leave that out."""
+
+LEAVES: Final = frozenset({Kind.JOB, Kind.GATE})
+"""Kinds of nodes that have no nodes inside."""
+
+PARALLEL: Final = frozenset({Kind.GROUP, Kind.MAP})
+"""Containers of steps that run at the same time: they are called jobs, and their results have indices."""
 
 EXPANDED: Final = frozenset({Kind.MAP, Kind.DEFINITION})
 """Containers whose children are created when they start."""
@@ -253,13 +261,12 @@ P = TypeVar("P", bound=Placed)
 def place_of(node: P, container_of: Callable[[P], P]) -> str:
     """Return the place of a node: the names, or else positions, of its containers and itself, joined by dots.
 
-    The root is left out, and so is the first child of a two-part container other than a fallback: requests do not name
-    them.
+    The root is left out, and so is the first child of a merged container: requests do not name them.
     """
     names: list[str] = []
     while node.parent is not None:
         container = container_of(node)
-        if container.kind not in TWO_PART or container.kind == Kind.FALLBACK or node.position:
+        if container.kind not in MERGED or node.position:
             names.append(node.name or str(node.position))
         node = container
     return ".".join(reversed(names))
@@ -343,7 +350,7 @@ def final_state_of(container: Node, children: list[Node]) -> NodeState:
     children:
         Its children by position; used only for the kinds in ``TWO_PART``.
     """
-    match container.kind:
+    match Kind(container.kind):
         case Kind.WORKFLOW:
             return NodeState(children[0].state)
         case Kind.SAGA:
@@ -354,10 +361,14 @@ def final_state_of(container: Node, children: list[Node]) -> NodeState:
         case Kind.BATCH | Kind.FALLBACK:
             ran = [child for child in children[1:] if child.state != NodeState.SKIPPED]
             return _worst(ran or children[:1])
-        case _ if container.broken:
-            return NodeState.FAILED
-        case _:
+        case Kind.CHAIN | Kind.GROUP | Kind.GRAPH | Kind.MAP | Kind.DEFINITION | Kind.FLOW:
+            if container.broken:
+                return NodeState.FAILED
             return NodeState.CANCELLED if container.lost else NodeState.COMPLETED
+        case Kind.JOB | Kind.GATE:
+            raise AssertionError(f"A {container.kind} has no children.")
+        case kind:
+            assert_never(kind)
 
 
 def _worst(nodes: list[Node]) -> NodeState:

@@ -13,7 +13,7 @@ import msgspec
 
 from ojster.collections.contents import Promise
 from ojster.core.json_objects import Members
-from ojster.workflows.node import EXPANDED, Inputs, Kind, Node, Rule
+from ojster.workflows.node import EXPANDED, LEAVES, Inputs, Kind, Node, Rule
 from ojster.workflows.plan.members import Problem, in_order, refusal_of
 from ojster.workflows.plan.order import Pending, PlanOrder
 from ojster.workflows.plan.reader import StepReader
@@ -87,7 +87,7 @@ def _planned(reader: StepReader, planner: Planner) -> Planned:
     return Planned(planner.plan, reader.unknown)
 
 
-_WITHOUT_END: Final = frozenset({Kind.JOB, Kind.GATE, *EXPANDED})
+_WITHOUT_END: Final = LEAVES | EXPANDED
 """Kinds of nodes without children in the plan."""
 
 

@@ -21,7 +21,7 @@ from msgspec import UNSET
 
 from ojster.core.json_objects import stored_members
 from ojster.jobs.preparation import Models
-from ojster.workflows.node import EXPANDED, MAX_NODES, TWO_PART, Followed, Kind, Node, Rule
+from ojster.workflows.node import EXPANDED, LEAVES, MAX_NODES, MERGED, Followed, Kind, Node, Rule
 from ojster.workflows.plan.members import Problem
 from ojster.workflows.plan.order import PlanOrder
 from ojster.workflows.plan.steps import UndoingStep
@@ -220,9 +220,9 @@ class UndoPlan:
         self._add(node, spec, parent, place)
         if spec.request is not UNSET:
             self._place_job(node, spec, place)
-        inner = self._order.children.get(original.id, ()) if node.kind not in (Kind.JOB, Kind.GATE) else ()
+        inner = self._order.children.get(original.id, ()) if node.kind not in LEAVES else ()
         for child in inner:
-            is_shown = original.kind not in TWO_PART or original.kind == Kind.FALLBACK or child.position
+            is_shown = original.kind not in MERGED or child.position
             inside = f"{place}.{child.name or child.position}" if is_shown else place
             self._copy(child, node, child.name, inside, numbers)
         return node

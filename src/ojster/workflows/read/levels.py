@@ -14,7 +14,7 @@ import msgspec
 from ojster.core.calls import SET_BY_SERVICE
 from ojster.core.parsing import Bounded, PageLimit
 from ojster.storage.transaction import Transaction
-from ojster.workflows.node import TWO_PART, Kind, Node
+from ojster.workflows.node import LEAVES, MERGED, Node
 from ojster.workflows.read.node_view import SELECT_NODES, node_of
 from ojster.workflows.read.step_pages import StepRow, describe
 from ojster.workflows.read.views import find_visible
@@ -77,10 +77,10 @@ def show_levels(tx: Transaction, requests: Sequence[LevelRequest]) -> list[Level
 def _show(tx: Transaction, request: LevelRequest) -> Level | None:
     workflow = find_visible(tx, request.workflow_id, request.tenant)
     container = None if workflow is None else _node(tx, workflow, request.number)
-    if workflow is None or container is None or container.kind in (Kind.JOB, Kind.GATE):
+    if workflow is None or container is None or container.kind in LEAVES:
         return None
     main, branches = container, []
-    while main.kind in TWO_PART and main.kind != Kind.FALLBACK:
+    while main.kind in MERGED:
         rows = _children(tx, main.id, -1, MOST_LEVEL_STEPS)  # the first of them is shown as the container itself
         main = node_of(rows[0])
         branches += rows[1:]
@@ -114,7 +114,7 @@ def _step(node: Node, row: StepRow, workflow: Workflow, *, is_branch: bool) -> L
     return LevelStep(
         **msgspec.structs.asdict(row),
         number=node.id - workflow.root,
-        is_container=node.kind not in (Kind.JOB, Kind.GATE),
+        is_container=node.kind not in LEAVES,
         is_branch=is_branch,
     )
 

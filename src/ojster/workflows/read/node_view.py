@@ -16,7 +16,7 @@ from ojster.core.states import FINISHED
 from ojster.core.timestamps import format_optional
 from ojster.jobs.names import WAIT_TYPE
 from ojster.storage.transaction import Transaction
-from ojster.workflows.node import ENDED, TWO_PART, Kind, Node, NodeState, is_fallback, step_of
+from ojster.workflows.node import ENDED, MERGED, Kind, Node, NodeState, is_fallback, step_of
 from ojster.workflows.plan.values import Spec, read_spec
 from ojster.workflows.run.graph import NODE_COLUMNS, NODE_COLUMNS_OF_N
 from ojster.workflows.wait import WaitingFor
@@ -263,9 +263,9 @@ class NodeViews:
             end: str | None = container.state
             if not container.has_ended:
                 end = None if container.parent is None else self._around(container.parent).end
-            is_fallback = container.kind == Kind.FALLBACK
-            hides = container.kind in TWO_PART and not is_fallback
-            known = self._surroundings[id] = _Surroundings(self.path_of(container), end, is_fallback, hides)
+            known = self._surroundings[id] = _Surroundings(
+                self.path_of(container), end, container.kind == Kind.FALLBACK, container.kind in MERGED
+            )
         return known
 
     def step_of(self, node: Node) -> Node:

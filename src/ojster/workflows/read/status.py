@@ -17,7 +17,7 @@ from ojster.core.timestamps import format_optional
 from ojster.jobs.queries import no_workflow
 from ojster.storage.call import for_each
 from ojster.storage.transaction import Transaction
-from ojster.workflows.node import Kind, Node, NodeState
+from ojster.workflows.node import LEAVES, Node, NodeState
 from ojster.workflows.read.info import WorkflowInfo
 from ojster.workflows.read.node_view import SELECT_WITH_VALUES, NodeViews
 from ojster.workflows.read.views import summary_of
@@ -127,7 +127,7 @@ def _status(tx: Transaction, workflow: Workflow) -> WorkflowStatus:
     nodes = list(views.nodes.values())
     views.read_containers(tx)
     ended_in: dict[str, list[Node]] = defaultdict(list)
-    leaves = [node for node in nodes if node.kind in (Kind.JOB, Kind.GATE)]
+    leaves = [node for node in nodes if node.kind in LEAVES]
     ended = [node for node in leaves if node.finished_at is not None and node.state != NodeState.SKIPPED]
     for node in sorted(ended, key=lambda node: (node.finished_at or 0, node.id)):
         ended_in[_branch_of(views, node)].append(node)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Any, Final, assert_never
 
 import msgspec
 from msgspec import UnsetType
@@ -20,6 +20,7 @@ from ojster.jobs.queries import only_id_beginning
 from ojster.storage.transaction import Transaction
 from ojster.workflows.node import (
     EXPANDED,
+    PARALLEL,
     TWO_PART,
     Kind,
     Node,
@@ -44,9 +45,6 @@ _FAILED: Final = frozenset({"failed", "compensated", "compensating"})
 
 _encode: Final = msgspec.json.Encoder().encode
 _decode: Final = msgspec.json.decode
-
-_OF_JOBS: Final = (Kind.GROUP, Kind.MAP)
-"""Kinds of containers whose steps are called jobs."""
 
 
 class WorkflowRequest(msgspec.Struct, frozen=True):
@@ -254,15 +252,20 @@ class _View:
                 for compensation in undone:
                     compensation.name = compensation.name or compensation.type  # its id is the undone step's
                 shown.compensations = [*shown.compensations, *undone]  # those of a batch come after those of its jobs
-            case Kind.FALLBACK if isinstance(shown, StepInfo):
+            case Kind.FALLBACK:
+                assert isinstance(shown, StepInfo)
                 shown.steps = [self._step(children[0])]
                 second = shown.fallback = self._step(children[1])
                 second.name = second.name or second.type  # its id is that of the step that it takes the place of
-            case kind:
-                noun = "jobs" if kind in _OF_JOBS else "steps"
+            case Kind.CHAIN | Kind.GROUP | Kind.GRAPH | Kind.MAP | Kind.DEFINITION | Kind.FLOW:
+                noun = "jobs" if container.kind in PARALLEL else "steps"
                 setattr(shown, noun, [self._step_in(container, child) for child in children])
                 setattr(shown, f"{noun}_total", container.total)
                 setattr(shown, f"{noun}_completed", container.completed)
+            case Kind.JOB | Kind.GATE | Kind.WORKFLOW:
+                raise AssertionError(f"A {container.kind} is not shown as a container.")
+            case kind:
+                assert_never(kind)
 
     def _step_in(self, container: Node, node: Node) -> StepInfo:
         step = self._step(node)

@@ -18,7 +18,7 @@ from ojster.jobs.queries import no_workflow
 from ojster.jobs.schemas import check_args, registered, schema_uri
 from ojster.storage.transaction import Held, Later, Transaction
 from ojster.tenancy.quotas import check_tenant_limits
-from ojster.workflows.node import Kind, Node, NodeState, body_number
+from ojster.workflows.node import LEAVES, Kind, Node, NodeState, body_number
 from ojster.workflows.plan.values import LaterJob
 from ojster.workflows.run.advance import Advance
 from ojster.workflows.run.copies import copy_of, copy_parts, copy_reviews
@@ -299,7 +299,7 @@ class _Origin:
             node = container
         if fork.args is not None:
             self._check_args(step, path)
-        if fork.result is not None and step.kind not in (Kind.JOB, Kind.GATE):
+        if fork.result is not None and step.kind not in LEAVES:
             raise InvalidRequest(
                 f"The step {path!r:.200} is a {step.kind}, whose result comes from its steps. Name one of those.",
                 field="result",

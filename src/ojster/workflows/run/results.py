@@ -12,13 +12,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, assert_never
 
 import msgspec
 
 from ojster.core.job import Job, last_error
 from ojster.storage.transaction import Transaction
-from ojster.workflows.node import TWO_PART, Followed, Inputs, Kind, NodeState
+from ojster.workflows.node import LEAVES, PARALLEL, TWO_PART, Followed, Inputs, Kind, NodeState
 from ojster.workflows.run.claimed_steps import ClaimedStep
 
 _encode: Final = msgspec.json.Encoder().encode
@@ -164,17 +164,15 @@ def _results_of(container: NodeOutcome, children: Sequence[NodeOutcome]) -> byte
     if container.kind in (Kind.BATCH, Kind.SAGA):
         main = children[0]
         return main.result if main.results is None else main.results
-    return object_of(children, by_index=container.kind in (Kind.GROUP, Kind.MAP))
+    return object_of(children, by_index=container.kind in PARALLEL)
 
 
 def _is_composed(outcome: NodeOutcome) -> bool:
-    return outcome.kind not in (Kind.JOB, Kind.GATE) and (
-        outcome.state in (NodeState.COMPLETED, *_FAILED) or outcome.is_part
-    )
+    return outcome.kind not in LEAVES and (outcome.state in (NodeState.COMPLETED, *_FAILED) or outcome.is_part)
 
 
 def _result_of(container: NodeOutcome, children: Sequence[NodeOutcome]) -> bytes:
-    match container.kind:
+    match Kind(container.kind):
         case Kind.GRAPH:
             return object_of(child for child in children if not child.followed & Followed.HERE)
         case Kind.GROUP | Kind.MAP:
@@ -184,9 +182,13 @@ def _result_of(container: NodeOutcome, children: Sequence[NodeOutcome]) -> bytes
         case Kind.FALLBACK:
             ran = [child for child in children if child.state == NodeState.COMPLETED]
             return ran[-1].shown() if ran else b"null"
-        case _:
+        case Kind.BATCH | Kind.SAGA | Kind.FLOW | Kind.WORKFLOW:
             first = children[0]
             return (first.result or b"null") if first.is_part else first.shown()
+        case Kind.JOB | Kind.GATE:
+            raise AssertionError(f"A {container.kind} has a result of its own.")
+        case kind:
+            assert_never(kind)
 
 
 def object_of(members: Iterable[NodeOutcome], *, by_index: bool = False) -> bytes:

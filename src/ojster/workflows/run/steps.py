@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
 
 import msgspec
 
@@ -11,7 +10,7 @@ from ojster.core.errors import Conflict, NotFound, OjsterError
 from ojster.core.ids import is_workflow_id
 from ojster.jobs.queries import no_workflow
 from ojster.storage.transaction import Transaction
-from ojster.workflows.node import TWO_PART, Kind, Node
+from ojster.workflows.node import LEAVES, MERGED, Kind, Node
 from ojster.workflows.run.advance import Advance
 from ojster.workflows.run.graph import Graph
 from ojster.workflows.stored_workflow import HIDDEN, IS_VISIBLE, Workflow
@@ -55,7 +54,7 @@ def find_step(graph: Graph, workflow: Workflow, path: str) -> Node:
     node = graph.root_of(workflow)
     for place, name in enumerate(path.split(".")):
         child = _child_named(graph, node, name, is_first=place == 0)
-        while child is None and node.kind in _IMPLICIT_CONTAINERS:
+        while child is None and node.kind in MERGED:
             node = graph.children(node)[0]
             child = _child_named(graph, node, name)
         if child is None:
@@ -65,16 +64,12 @@ def find_step(graph: Graph, workflow: Workflow, path: str) -> Node:
     return node
 
 
-_IMPLICIT_CONTAINERS: Final = TWO_PART - {Kind.FALLBACK}
-"""Containers with an implicit first child: its children are addressed as if they were in the container."""
-
-
 def _child_named(graph: Graph, container: Node, name: str, *, is_first: bool = False) -> Node | None:
     """Return the child of a container with a name or an index, if any."""
-    if container.kind in (Kind.JOB, Kind.GATE) or (container.kind == Kind.WORKFLOW and not is_first):
+    if container.kind in LEAVES or (container.kind == Kind.WORKFLOW and not is_first):
         return None
     children = graph.named_children(container, name)
-    if container.kind in _IMPLICIT_CONTAINERS:
+    if container.kind in MERGED:
         children = [child for child in children if child.position and child.name == name]
     return next((child for child in children if child.name == name), next(iter(children), None))
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from ojster.core.job import NODE_BITS
 from ojster.storage.transaction import Transaction
-from ojster.workflows.node import ENDED, Kind, Node, NodeState
+from ojster.workflows.node import ENDED, LEAVES, Kind, Node, NodeState
 from ojster.workflows.plan.values import Spec
 from ojster.workflows.run.results import NodeOutcome
 
@@ -52,7 +52,7 @@ def _has_started(tx: Transaction, step: NodeOutcome) -> bool:
 
     That may be a job of the step before it was retried; but not one of a run that was undone as a whole.
     """
-    if step.kind not in (Kind.JOB, Kind.GATE):
+    if step.kind not in LEAVES:
         return bool(tx.execute("SELECT 1 FROM nodes WHERE id = :id AND started_at IS NOT NULL", {"id": step.id}))
     query = """
         SELECT 1
