@@ -59,12 +59,24 @@ class Scene(NamedTuple):
         Calls whose answers show what the request has done, in addition to its own answer.
     members:
         A value for each member; or its value, and other members that the request has with it and without it.
+    inside:
+        The place of the object that has the members, if it is not the body itself, and what it has besides.
     """
 
     call: tuple[str, str, dict[str, Any]]
     members: Mapping[str, Any]
     before: Sequence[Call] = ()
     after: Sequence[Call] = ()
+    inside: tuple[str, dict[str, Any]] = ("", {})
+
+    def body(self, members: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the body with members; ``None`` takes one away."""
+        place, base = self.inside
+        whole = {**(base if place else self.call[2]), **members}
+        inner: Any = {name: value for name, value in whole.items() if value is not None}
+        for name in reversed(place.split(".") if place else ()):
+            inner = [inner] if name == "0" else {name: inner}
+        return {**self.call[2], **inner} if place else inner
 
 
 class With(NamedTuple):

@@ -14,7 +14,7 @@ import msgspec
 
 from ojster.cli.options import Command, parameter
 from ojster.core.errors import InvalidRequest
-from ojster.fleet.requirements import read_provided
+from ojster.fleet.requirements import check_capabilities
 from ojster.jobs.names import check_queue_name
 from ojster.queues.fairness import Sharing, Strategy
 from ojster.sandbox.sandbox import DEFAULT_MODULES, Sandbox
@@ -49,7 +49,7 @@ class Capabilities(click.ParamType[dict[str, Any]]):
         try:
             raw = Path(value[1:]).read_bytes() if value.startswith("@") else value
             members: dict[str, Any] = msgspec.json.decode(raw, type=dict[str, Any])
-            read_provided(members)
+            check_capabilities(members)
         except OSError as error:
             self.fail(f"{value[1:]}: {error.strerror}", param, ctx)
         except msgspec.MsgspecError as error:

@@ -358,6 +358,9 @@ class NewItem(msgspec.Struct, frozen=True):
         """
         check_item_name(self.name)
         check_data(self.data)
+        if self.file_id is None and (self.filename is not None or self.content_type is not None):
+            name = "content_type" if self.filename is None else "filename"
+            raise InvalidRequest(f"{name!r} has no effect without 'file'. Name a file, or leave it out.", field=name)
         NewFile(content_type=self.content_type or OCTET_STREAM, filename=self.filename).check()
         return self
 

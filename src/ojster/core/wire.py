@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Final, Literal
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
@@ -35,6 +36,15 @@ class FromWorker(Struct):
 
     Spec: ojs-json-format 14.3
     """
+
+    def idle(self) -> list[str]:
+        """Return a warning for each known member that has no effect beside the others."""
+        return []
+
+
+def idle_in(name: str, reports: Sequence[FromWorker]) -> list[str]:
+    """Return the warnings of the reports in the list ``name``, each with its place."""
+    return [f"{name}[{index}]: {warning}" for index, report in enumerate(reports) for warning in report.idle()]
 
 
 class ErrorBody(Struct):

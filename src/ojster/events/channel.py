@@ -49,8 +49,10 @@ def check_channel(channel: Channel) -> Channel:
     """
     check_channel_name(channel.name)
     if channel.method == "email":
-        if channel.url is not None or channel.sender is None or not channel.to:
-            raise InvalidRequest("An e-mail channel needs 'from' and 'to', and must not have 'url'.", field="method")
+        if channel.url is not None or channel.secret is not None or channel.sender is None or not channel.to:
+            raise InvalidRequest(
+                "An e-mail channel needs 'from' and 'to', and must not have 'url' or 'secret'.", field="method"
+            )
         check_addresses((channel.sender,), "from")
         check_addresses(channel.to, "to")
         check_addresses(channel.cc, "cc")

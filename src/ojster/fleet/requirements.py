@@ -203,6 +203,10 @@ _DEVICES: Final = {
     "tpu": ("type", "topology", "chip_count"),
 }
 _PLAIN: Final = ("cpu_cores", "memory_gb", "storage_gb", "shm_size_gb")
+_CAPABILITIES: Final = frozenset(
+    {"labels", "accelerator", "runtimes", "reservations", "models_loaded", "models_available", *_DEVICES, *_PLAIN}
+)
+"""Names of capabilities."""
 
 
 def read_provided(capabilities: Mapping[str, Any]) -> ProvidedFacts:
@@ -236,6 +240,32 @@ def read_provided(capabilities: Mapping[str, Any]) -> ProvidedFacts:
     if facts or len(accelerators) > 1 or "accelerator" in capabilities:
         facts["accelerator"] = tuple(sorted(accelerators))
     return ProvidedFacts(facts)
+
+
+def idle_capabilities(capabilities: Mapping[str, Any]) -> list[str]:
+    """Return a warning for each capability that no job can require, because the specification does not name it."""
+    idle = [name for name in capabilities if name not in _CAPABILITIES]
+    for device, names in _DEVICES.items():
+        described = capabilities.get(device)
+        if isinstance(described, dict):
+            idle += [f"{device}.{name}" for name in described if name not in names]
+    return [
+        f"The capability {name[:60]!r} has no effect. Report it in 'labels', where jobs can require it by any name."
+        for name in idle
+    ]
+
+
+def check_capabilities(capabilities: Mapping[str, Any]) -> None:
+    """Refuse capabilities that are malformed, or that no job can require.
+
+    Raises
+    ------
+    InvalidRequest
+        A capability is malformed, or has no effect.
+    """
+    read_provided(capabilities)
+    for warning in idle_capabilities(capabilities):
+        raise InvalidRequest(warning, field="capabilities")
 
 
 def _add_devices(facts: dict[str, tuple[str, ...]], capabilities: Mapping[str, Any]) -> set[str]:

@@ -22,6 +22,7 @@ from ojster.core.wire import (
     Milliseconds,
     Timestamp,
     Weight,
+    idle_in,
 )
 from ojster.jobs.interventions import DeadLetterRetry
 from ojster.jobs.names import MAX_TYPE_LENGTH, TYPE_PATTERN
@@ -102,6 +103,12 @@ class FetchBody(FromWorker, Struct):
     strategy: FairnessStrategy | None = None
     weights: Annotated[dict[str, Weight], Meta(max_length=100)] = {}
 
+    def idle(self) -> list[str]:
+        """Warn of weights that another strategy does not use."""
+        if not self.weights or self.strategy in (None, "weighted"):
+            return []
+        return [f"The member 'weights' has no effect with the strategy {self.strategy!r}. Use 'weighted'."]
+
 
 class AckJobBody(FromWorker, Struct):
     """Acknowledges the job in the path as completed."""
@@ -126,11 +133,19 @@ class AckAndFetchBody(AckBody, kw_only=True):
 
     fetch: FetchBody | None = None
 
+    def idle(self) -> list[str]:
+        """Warn of what has no effect in ``fetch``."""
+        return [] if self.fetch is None else self.fetch.idle()
+
 
 class AckJobAndFetchBody(AckJobBody, kw_only=True):
     """Acknowledges the job in the path as completed; ``fetch``: asks for more jobs, in the same transaction."""
 
     fetch: FetchBody | None = None
+
+    def idle(self) -> list[str]:
+        """Warn of what has no effect in ``fetch``."""
+        return [] if self.fetch is None else self.fetch.idle()
 
 
 class AckBatchBody(FromWorker, Struct):
@@ -138,6 +153,10 @@ class AckBatchBody(FromWorker, Struct):
 
     acks: Annotated[list[AckBody], Meta(max_length=1000)]
     fetch: FetchBody | None = None
+
+    def idle(self) -> list[str]:
+        """Warn of what has no effect in ``fetch``."""
+        return [] if self.fetch is None else self.fetch.idle()
 
 
 class NackJobBody(FromWorker, Struct):
@@ -150,6 +169,12 @@ class NackJobBody(FromWorker, Struct):
     attempt: Count | None = None
     properties: ChangesBody | None = None
     started_at: Start | None = None
+
+    def idle(self) -> list[str]:
+        """Warn of a delay without ``requeue``, and of an error with it."""
+        if self.requeue:
+            return ["The member 'error' has no effect with 'requeue'."] if self.error is not None else []
+        return ["The member 'delay_ms' has no effect without 'requeue'."] if self.delay_ms else []
 
 
 class NackBody(NackJobBody, kw_only=True):
@@ -173,6 +198,32 @@ class ReleaseJobBody(FromWorker, Struct):
     attempt: Count | None = None
     started_at: Start | None = None
 
+    def idle(self) -> list[str]:
+        """Warn of members that belong to another ``then``, and of a time that another one replaces."""
+        sent = [
+            name for name in _THEN if getattr(self, name) is not UNSET and getattr(self, name) not in (None, False, 0)
+        ]
+        warnings = [
+            f"The member {name!r} has no effect: 'then' is {self.then!r}, not {_THEN[name]!r}."
+            for name in sent
+            if _THEN[name] != self.then
+        ]
+        for replaced, other in (("delay_ms", "not_before"), ("deadline", "wait_ms")):
+            if replaced in sent and other in sent and not warnings:
+                warnings.append(f"The member {replaced!r} has no effect beside {other!r}.")
+        return warnings
+
+
+_THEN: Final = {
+    "delay_ms": "queue",
+    "not_before": "queue",
+    "again": "wait",
+    "deadline": "wait",
+    "wait_ms": "wait",
+    "result": "skip",
+}
+"""Members of a release that belong to one value of ``then``."""
+
 
 class ReleaseBody(ReleaseJobBody, kw_only=True):
     """Releases a job that has neither succeeded nor failed.
@@ -192,11 +243,19 @@ class ReleaseBatchBody(FromWorker, Struct):
 
     releases: Annotated[list[ReleaseBody], Meta(max_length=1000)]
 
+    def idle(self) -> list[str]:
+        """Warn of what has no effect in each release."""
+        return idle_in("releases", self.releases)
+
 
 class NackBatchBody(FromWorker, Struct):
     """Several failures; each is accepted or rejected on its own."""
 
     nacks: Annotated[list[NackBody], Meta(max_length=1000)]
+
+    def idle(self) -> list[str]:
+        """Warn of what has no effect in each report."""
+        return idle_in("nacks", self.nacks)
 
 
 class ProgressBody(FromWorker, Struct):
@@ -212,6 +271,11 @@ class ProgressBody(FromWorker, Struct):
     data: dict[str, Json] | None = None
     checkpoint: Annotated[Raw, Meta(description="Saved for the next attempt.")] | UnsetType = UNSET
     percentage: Annotated[float, Meta(description="From 0 to 100, instead of progress.")] | None = None
+
+    def idle(self) -> list[str]:
+        """Warn of ``progress`` that ``percentage`` replaces."""
+        is_replaced = self.progress is not None and self.percentage is not None
+        return ["The member 'progress' has no effect beside 'percentage'."] if is_replaced else []
 
 
 class WorkerProgressBody(ProgressBody, kw_only=True):

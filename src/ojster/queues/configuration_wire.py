@@ -12,7 +12,7 @@ from ojster.fleet.ml_resources import ResourceLimits, check_defaults
 from ojster.jobs.rate_limit_wire import parse_limits
 from ojster.queues.configuration import Configuration
 from ojster.queues.rules import Bound
-from ojster.queues.wire import BackpressureBody, DeadLetterRetentionBody, QueueConfigBody
+from ojster.queues.wire import BackpressureBody, DeadLetterRetentionBody, NewQueueBody, QueueConfigBody
 
 _FINISHED: Final = ("completed", "cancelled", "discarded")
 
@@ -27,7 +27,30 @@ def configuration_of(name: str, body: QueueConfigBody) -> Configuration:
     Unsupported
         A bound in bytes is asked for.
     """
+    refuse_idle(body)
     return Configuration(name, _limits(body), _retention_changes(body), _policy_changes(body))
+
+
+def refuse_idle(body: QueueConfigBody) -> None:
+    """Refuse settings that have no effect beside others, or without them."""
+    if body.overflow_policy is not None and not body.max_size:
+        raise InvalidRequest("'overflow_policy' has no effect without 'max_size'. Set that.", field="overflow_policy")
+    if body.max_size is not UNSET and body.backpressure is not UNSET:
+        raise InvalidRequest("'max_size' and 'backpressure' are the same setting. Send one of them.", field="max_size")
+    if body.backpressure and body.backpressure.strategy != "reject" and not body.backpressure.max_depth:
+        raise InvalidRequest(
+            "'backpressure.strategy' has no effect without 'max_depth'. Set that.", field="backpressure.max_depth"
+        )
+    inner = body.rate_limit.get("concurrency") if body.rate_limit else None
+    if inner is not None and body.concurrency is not UNSET and body.concurrency != inner:
+        raise InvalidRequest(
+            "'concurrency' and 'rate_limit.concurrency' differ. Send one of them.", field="rate_limit.concurrency"
+        )
+    if isinstance(body, NewQueueBody) and body.config is not None:
+        for field in QueueConfigBody.__struct_fields__:
+            if getattr(body, field) not in (UNSET, None):
+                raise InvalidRequest(f"{field!r} has no effect beside 'config'. Write it inside.", field=field)
+        refuse_idle(body.config)
 
 
 def _limits(body: QueueConfigBody) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from ojster.core.calls import Arguments
 from ojster.core.durations import format_duration, parse_duration
+from ojster.core.errors import InvalidRequest
 from ojster.core.job import Job
 from ojster.core.json_objects import read_members
 from ojster.core.tenant import called, shown_tenant, split
@@ -87,8 +88,19 @@ class MaintenanceBody(Arguments):
         return cls(enabled, reason, None if duration is None else format_duration(duration))
 
     def arguments(self, now: int) -> dict[str, Any]:
-        """Return the arguments in the body."""
+        """Return the arguments in the body.
+
+        Raises
+        ------
+        InvalidRequest
+            Members contradict each other.
+        """
+        if self.duration is not None and self.estimated_duration not in (None, self.duration):
+            raise InvalidRequest("'estimated_duration' and 'duration' differ. Send one of them.", field="duration")
         estimate = self.estimated_duration or self.duration
+        if not self.enabled and (self.reason is not None or estimate is not None):
+            message = "A reason and a duration have no effect when the maintenance ends. Send 'enabled' alone."
+            raise InvalidRequest(message, field="enabled")
         duration = None if estimate is None else parse_duration(estimate)
         return {"enabled": self.enabled, "reason": self.reason, "duration": duration}
 

@@ -53,6 +53,20 @@ def whole(query: Mapping[str, str], name: str, default: int, least: int) -> int:
     return int(text)
 
 
+def flag(query: Mapping[str, str], name: str, *, otherwise: bool = False) -> bool:
+    """Return a query parameter that is ``true`` or ``false``; ``otherwise`` if it is missing.
+
+    Raises
+    ------
+    InvalidRequest
+        It is something else.
+    """
+    text = query.get(name)
+    if text not in (None, "true", "false"):
+        raise InvalidRequest(f"The parameter {name!r} must be 'true' or 'false', not {text[:40]!r}.", field=name)
+    return otherwise if text is None else text == "true"
+
+
 def object_of(query: Mapping[str, str], name: str) -> dict[str, Any]:
     """Return a query parameter that is a JSON object; an empty one if it is missing.
 

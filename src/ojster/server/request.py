@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
-from typing import Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -341,11 +341,14 @@ class HttpRequest:
     def decode(self, raw: bytes, decoder: msgspec.json.Decoder[T]) -> T:
         """Return a body that was already read, decoded into the decoder's type. Raises as ``read`` does."""
         members = read_members(raw)
-        if isinstance(decoder.type, type) and issubclass(decoder.type, FromWorker):
-            self.warnings = misspelt_members(members, decoder.type)
-        else:
-            refuse_misspelt(members, decoder.type)
+        kind = decoder.type
+        is_from_worker = isinstance(kind, type) and issubclass(kind, FromWorker)
+        if not is_from_worker:
+            refuse_misspelt(members, kind)
         body = self._decode(raw, decoder)
+        if is_from_worker:
+            report: Any = body
+            self.warnings = misspelt_members(members, kind) + report.idle()
         use_canonical_job_ids(body)
         return body
 

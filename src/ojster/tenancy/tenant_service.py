@@ -153,15 +153,21 @@ def read_tenants(raw: bytes) -> list[TenantChange]:
 
 
 def _change(tenant: str, body: TenantBody) -> TenantChange:
+    if body.tenant_id is not None and check_tenant(body.tenant_id) != tenant:
+        raise InvalidRequest(
+            f"The tenant is {shown_tenant(tenant)!r}, and the body names {body.tenant_id!r:.80}. Use one name.",
+            field="tenant_id",
+        )
+    weight = body.limits.fairness_weight
     others: dict[str, Any] = {
-        "weight": body.fairness_weight,
+        "weight": body.fairness_weight if weight is UNSET else weight,
         "boost": body.priority_boost,
         "quota": body.quota,
         "public": body.public,
     }
     if body.expiration_delay is not None:
         others["retention"] = read_expiration_delay(msgspec.json.encode(body.expiration_delay))
-    return TenantChange(tenant, _limits(body.limits, tenant) | others)
+    return TenantChange(tenant, _limits(body.limits, tenant) | others, reason=body.limits.reason)
 
 
 def _limits(body: TenantLimitsBody, tenant: str) -> dict[str, Any]:

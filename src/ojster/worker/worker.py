@@ -21,7 +21,7 @@ from ojster.client.interface import Client
 from ojster.core.errors import OjsterError
 from ojster.core.ids import new_id
 from ojster.core.job import Job
-from ojster.fleet.requirements import read_provided
+from ojster.fleet.requirements import check_capabilities
 from ojster.fleet.workers import Heartbeat
 from ojster.handlers.context import JobContext
 from ojster.handlers.register import HandlerRegister
@@ -172,7 +172,7 @@ class Worker:
         self.prefetch = prefetch
         if code is not None:
             self.capabilities["labels"] = {**self.capabilities.get("labels", {}), CODE_CAPABILITY: code.guarantee}
-        read_provided(self.capabilities)  # raises InvalidRequest
+        check_capabilities(self.capabilities)
         for handler in app.handlers.values():
             handler.types.resolve()
         self._identity = None if identity is None else Identity(identity)

@@ -17,7 +17,7 @@ from ojster.server.route import BASE, Route
 async def put_channel(request: HttpRequest) -> Answer:
     """Create or replace a channel. Only this answer contains the secret that signs the calls of a webhook."""
     body = await request.read(CHANNEL)
-    secret = None
+    secret = body.secret
     if body.method == "webhook" and body.url is not None:
         await request.sender.check(body.url)
         secret = body.secret or new_secret()

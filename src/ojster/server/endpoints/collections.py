@@ -20,7 +20,7 @@ from ojster.core.errors import InvalidRequest, NotFound
 from ojster.jobs.messages import Holder
 from ojster.server.answer import Answer, encode
 from ojster.server.declared import endpoints_of
-from ojster.server.pages import object_of
+from ojster.server.pages import flag, object_of
 from ojster.server.request import HttpRequest
 from ojster.server.route import BASE, Route
 
@@ -53,7 +53,7 @@ async def list_items(request: HttpRequest) -> Answer:
         if not all(isinstance(value, str) for value in on_data[name_of_part].values()):
             raise InvalidRequest(f"The values in {name_of_part!r} must be strings.", field=name_of_part)
     lookup = msgspec.structs.replace(Lookup("", name, start, end, part, category), **on_data)
-    items = await request.service.collections.items(_where(request), lookup, history=query.get("history") == "true")
+    items = await request.service.collections.items(_where(request), lookup, history=flag(query, "history"))
     return Answer(encode(ItemsAnswer(items)))
 
 

@@ -8,7 +8,7 @@ from ojster.core.errors import InvalidRequest
 from ojster.core.tenant import called
 from ojster.core.wire import DeletedAnswer
 from ojster.server.answer import Answer, encode
-from ojster.server.pages import object_of, offset_page_of, offset_pagination
+from ojster.server.pages import flag, object_of, offset_page_of, offset_pagination
 from ojster.server.request import HttpRequest
 from ojster.server.route import BASE, PAGE, Route, location
 from ojster.workflows.answer_wire import DefinitionAnswer, DefinitionsAnswer, show_definition
@@ -66,7 +66,7 @@ async def update_definition(request: HttpRequest) -> Answer:
 async def delete_definition(request: HttpRequest) -> Answer:
     """Delete a definition; with ``force=true`` even if it has unfinished workflows, which continue to run."""
     name = request.path["name"]
-    await request.service.definitions.delete(Deletion(name, request.query.get("force") == "true"))
+    await request.service.definitions.delete(Deletion(name, flag(request.query, "force")))
     return Answer(encode(DeletedAnswer(name)))
 
 

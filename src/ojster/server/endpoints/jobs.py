@@ -60,7 +60,7 @@ from ojster.queues.rules import may_be_bounded
 from ojster.server.answer import Answer, encode, number_that_fits
 from ojster.server.declared import endpoints_of
 from ojster.server.endpoints.bulk import key_of
-from ojster.server.pages import page_of, pagination, wait_ms, whole
+from ojster.server.pages import flag, page_of, pagination, wait_ms, whole
 from ojster.server.request import HttpRequest
 from ojster.server.route import BASE, PAGE, Route, location
 
@@ -168,7 +168,7 @@ async def show_result(request: HttpRequest) -> Answer:
     """
     query, service, job_id = request.query, request.service, request.path["id"]
     seconds = min(whole(query, "timeout", 30, 0), 60)
-    waits = query.get("wait") == "true"
+    waits = flag(query, "wait")
     job = await service.jobs.wait_for(job_id, seconds) if waits else await service.jobs.find(job_id)
     is_finished = job.state in FINISHED
     if waits and not is_finished:

@@ -16,7 +16,10 @@ from ojster.server.request import HttpRequest
 
 
 async def _put(request: HttpRequest) -> Answer:
-    pool, is_new = await request.service.pools.replace(request.path["name"], await request.read(POOL))
+    body = await request.read(POOL)
+    pool, is_new = await request.service.pools.replace(request.path["name"], body)
+    if body.weights and body.strategy != "weighted":
+        request.warnings = [f"The weights have no effect with the strategy {body.strategy!r}. Use 'weighted'."]
     return Answer(encode(PoolAnswer(pool)), 201 if is_new else 200)
 
 

@@ -18,7 +18,7 @@ from ojster.queues.answer_wire import (
 )
 from ojster.queues.calls import QueueCalls
 from ojster.queues.configuration import Configuration
-from ojster.queues.configuration_wire import configuration_of
+from ojster.queues.configuration_wire import configuration_of, refuse_idle
 from ojster.queues.wire import NEW_QUEUE, QUEUE_DELETION, QueueDeletionBody
 from ojster.server.answer import Answer, encode
 from ojster.server.declared import endpoints_of
@@ -34,6 +34,7 @@ async def _statistics(request: HttpRequest) -> Answer:
 async def _create(request: HttpRequest) -> Answer:
     body = await request.read(NEW_QUEUE)
     name = check_queue_name(body.name)
+    refuse_idle(body)
     change = configuration_of(name, body.config or body)
     queues = request.service.queues
     queue = await queues.create(name)

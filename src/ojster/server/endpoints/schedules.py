@@ -18,15 +18,14 @@ from ojster.schedules.cron_expression import CronSchedule
 from ojster.schedules.wire import CRON, CronBody, CronInfo, CronsAnswer, JobTemplateBody, RegisteredCronAnswer
 from ojster.server.answer import Answer, UnchangedAnswer, encode
 from ojster.server.declared import endpoints_of
-from ojster.server.pages import offset_page_of, offset_pagination
+from ojster.server.pages import flag, offset_page_of, offset_pagination
 from ojster.server.request import HttpRequest
 from ojster.server.route import location
 
 
 async def _list(request: HttpRequest) -> Answer:
     limit, offset = offset_page_of(request.query)
-    enabled = request.query.get("enabled")
-    wanted = None if enabled is None else enabled == "true"
+    wanted = flag(request.query, "enabled") if "enabled" in request.query else None
     crons, total = await request.service.schedules.page(wanted, limit, offset)
     return Answer(encode(CronsAnswer.of(crons, offset_pagination(total, limit, offset))))
 

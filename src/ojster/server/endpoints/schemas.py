@@ -48,6 +48,18 @@ async def put_schema(request: HttpRequest) -> Answer:
 async def _register(request: HttpRequest, body: SchemaBody, type: str | None, version: int | str | None) -> Schema:
     if type is None or version is None:
         raise InvalidRequest("'job_type' or 'version' is missing. Send both.", field="job_type")
+    for other in (body.job_type, body.type):
+        if other is not None and other != type:
+            raise InvalidRequest(f"The job type is {type!r:.80} and {other!r:.80}. Use one name.", field="job_type")
+    if body.version is not None and str(body.version) != str(version):
+        raise InvalidRequest(f"The version is {version!r:.80} and {body.version!r:.80}. Use one.", field="version")
+    schemas_sent = {bytes(sent) for sent in (body.schema, body.args_schema) if not isinstance(sent, msgspec.UnsetType)}
+    if len(schemas_sent) > 1:
+        raise InvalidRequest("'schema' and 'args_schema' differ. Send one of them.", field="args_schema")
+    if body.compatible_with:
+        request.warnings = [
+            "The member 'compatible_with' has no effect: each version is checked by its own schema alone."
+        ]
     schema = body.args_schema if body.schema is msgspec.UNSET else body.schema
     if schema is msgspec.UNSET:
         raise InvalidRequest("'schema' is missing. Send a JSON Schema.", field="schema")

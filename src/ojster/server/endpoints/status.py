@@ -31,7 +31,7 @@ from ojster.insight.wire import (
 )
 from ojster.jobs.checkpoints import MAX_CHECKPOINT_BYTES
 from ojster.server.answer import Answer, encode
-from ojster.server.pages import page_of
+from ojster.server.pages import flag, page_of
 from ojster.server.request import HttpRequest
 from ojster.server.route import BASE, Route
 from ojster.workflows.node import MAX_NODES
@@ -56,7 +56,7 @@ async def list_events(request: HttpRequest) -> Answer:
     if not (after.isascii() and after.isdigit() and len(after) < 19):
         raise InvalidRequest("The parameter 'after' must be the id of an event.", field="after")
     filters = {name: tuple(filter(None, query.get(name, "").split(","))) for name in ("types", "queues", "job_types")}
-    if query.get("recent") == "true":
+    if flag(query, "recent"):
         after = str(max(int(after), await request.service.events.last() - RECENT_TRANSACTIONS * NUMBERS_PER_BATCH))
     chosen = EventFilter(int(after), filters["types"], filters["queues"], filters["job_types"], limit)
     page = await request.service.events.select(chosen)

@@ -19,7 +19,7 @@ from ojster.core.parsing import read_value
 from ojster.core.property_values import Changes
 from ojster.core.timestamps import format_timestamp, parse_timestamp
 from ojster.core.wire import ChangesBody
-from ojster.fleet.requirements import read_provided
+from ojster.fleet.requirements import idle_capabilities, read_provided
 from ojster.jobs.answer_wire import (
     AckedBatchAnswer,
     AcknowledgedAnswer,
@@ -69,6 +69,8 @@ async def fetch(request: HttpRequest) -> Answer:
     """Claim jobs for a worker. With ``wait_ms``, wait up to that time if no job is available."""
     body = await request.read(FETCH)
     claim = _claim_of(body)
+    if body.capabilities:
+        request.warnings = [*request.warnings, *idle_capabilities(body.capabilities)]
     if not body.wait_ms:
         jobs = await request.service.jobs.fetch(claim)
     else:

@@ -16,7 +16,7 @@ from ojster.jobs.idempotency import Reply
 from ojster.server.answer import Answer, encode
 from ojster.server.declared import endpoints_of
 from ojster.server.endpoints.bulk import key_of
-from ojster.server.pages import object_of, page_of, pagination, wait_ms, whole
+from ojster.server.pages import flag, object_of, page_of, pagination, wait_ms, whole
 from ojster.server.request import HttpRequest
 from ojster.server.route import BASE, PAGE, Route, location
 from ojster.workflows.answer_wire import (
@@ -77,7 +77,7 @@ async def show_workflow(request: HttpRequest) -> Answer:
         request.path["id"],
         wait=wait_ms(query),
         version=whole(query, "version", 0, 0) if "version" in query else None,
-        steps=query.get("steps") != "false",
+        steps=flag(query, "steps", otherwise=True),
         most_steps=MOST_SHOWN_STEPS,
     )
     return _workflow(info)

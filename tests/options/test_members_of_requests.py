@@ -1,0 +1,104 @@
+"""Every member of every request has an effect, is refused, or brings a warning."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import pytest
+
+from ojster.server.endpoints import routes_of
+from tests.options.requests import COMBINATIONS, INSIDE, SCENES, TRIED_ELSEWHERE
+from tests.options.scenes import Scene, ShownBy, With, outcome
+
+pytestmark = pytest.mark.anyio
+
+BODIES: Final = {
+    route.body.__name__: route.body
+    for route in routes_of()
+    if isinstance(route.body, type) and issubclass(route.body, msgspec.Struct)
+}
+
+ALL: Final = SCENES | INSIDE
+
+
+def inside(kind: Any) -> Iterator[type[msgspec.Struct]]:
+    """Yield the types of the objects in a type, at any depth."""
+    if isinstance(kind, msgspec.inspect.StructType):
+        yield kind.cls
+        for field in kind.fields:
+            yield from inside(field.type)
+    for name in ("types", "item_type", "value_type"):
+        parts = getattr(kind, name, ())
+        for part in parts if isinstance(parts, tuple) else (parts,):
+            if isinstance(part, msgspec.inspect.Type):
+                yield from inside(part)
+
+
+def members_of(kind: type[msgspec.Struct]) -> set[str]:
+    return {field.encode_name for field in msgspec.structs.fields(kind)}
+
+
+def test_each_member_of_each_request_has_a_value_here() -> None:
+    assert {name: set(scene.members) for name, scene in SCENES.items()} == {
+        name: members_of(body) for name, body in BODIES.items()
+    }
+    kinds = {kind.__name__: kind for body in BODIES.values() for kind in inside(msgspec.inspect.type_info(body))}
+    assert {name: set(scene.members) for name, scene in INSIDE.items()} == {
+        name: members_of(kind) for name, kind in kinds.items() if name not in BODIES.keys() | TRIED_ELSEWHERE.keys()
+    }
+
+
+@cache
+def functions_of(file: str) -> dict[str, str]:
+    """Return the source of each test in a file below ``tests``."""
+    source = (Path(__file__).parent.parent / file).read_text()
+    return {
+        node.name: ast.unparse(node)
+        for node in ast.parse(source).body
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+
+
+NAMED: Final = [value for scene in ALL.values() for value in scene.members.values() if isinstance(value, ShownBy)]
+
+
+@pytest.mark.parametrize("named", NAMED, ids=lambda named: named.test)
+def test_a_test_that_shows_an_effect_is_there(named: ShownBy) -> None:
+    assert named.test in functions_of(named.file)
+
+
+TRIED: Final = [
+    f"{kind}.{member}"
+    for kind, scene in ALL.items()
+    for member, value in scene.members.items()
+    if not isinstance(value, ShownBy)
+]
+
+
+@pytest.mark.parametrize("name", TRIED)
+async def test_a_member_has_an_effect_or_is_refused_or_brings_a_warning(name: str) -> None:
+    kind, member = name.split(".")
+    scene: Scene = ALL[kind]
+    value = scene.members[member]
+    more = value if isinstance(value, With) else With(value)
+    plain = await outcome(scene, scene.body(more.others), more)
+    tried = await outcome(scene, scene.body({**more.others, member: more.value}), more)
+    assert max(tried.status, plain.status) < 500
+    if tried.status >= 400:
+        assert (tried.status, tried.message) != (plain.status, plain.message)
+    else:
+        assert (tried.warnings, tried.seen) != (plain.warnings, plain.seen), "it is accepted, and does nothing"
+
+
+@pytest.mark.parametrize(("kind", "members"), COMBINATIONS, ids=[str(n) for n in range(len(COMBINATIONS))])
+async def test_members_without_effect_beside_others_are_refused_or_bring_a_warning(
+    kind: str, members: dict[str, Any]
+) -> None:
+    scene = SCENES[kind]
+    tried = await outcome(scene, scene.body(members), With(None))
+    assert 400 <= tried.status < 500 or tried.warnings, tried.seen[0]
