@@ -21,8 +21,8 @@ from ojster.api.app import App
 from ojster.core.errors import Conflict, NotFound
 from ojster.core.job import Job
 from ojster.core.states import FINISHED
+from ojster.core.values import check_options
 from ojster.handlers.job_info import info_of
-from ojster.handlers.job_options import check_options
 from ojster.worker.worker import Worker
 
 LOOK_SECONDS: Final = 1.0

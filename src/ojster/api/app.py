@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -31,6 +32,8 @@ from ojster.workflows.read.info import WorkflowInfo
 if TYPE_CHECKING:
     from ojster.client.client import HttpClient
 
+
+log = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -117,6 +120,7 @@ class App(HandlerRegister, JobLookup, AppWorkflows, FlowDeclarations):
         self._synchronous = synchronous
         self._headers = dict(headers or {})
         self._token = token
+        self._has_warned = False
         self._event_loop_thread = EventLoopThread()
         self._service: Service | None = None
         self._service_lock = threading.Lock()
@@ -187,6 +191,13 @@ class App(HandlerRegister, JobLookup, AppWorkflows, FlowDeclarations):
                 headers.setdefault("Authorization", f"Bearer {token}")
             from ojster.client.client import HttpClient  # imported here, because the import is slow
 
+            self._warn_of_idle(
+                "server",
+                settings=self.settings != Settings(),
+                synchronous=self._synchronous != "FULL",
+                migrate=self.migrate,
+                files=self._files is not None,
+            )
             client = self._http[loop] = HttpClient(self.url, headers=headers)
             client.jobs.middleware = self.enqueue_middleware
         return client
@@ -219,10 +230,18 @@ class App(HandlerRegister, JobLookup, AppWorkflows, FlowDeclarations):
                     database = open_database(
                         self.url, in_microseconds(self.settings), synchronous=self._synchronous, migrate=self.migrate
                     )
+                    self._warn_of_idle("database", headers=bool(self._headers), token=self._token is not None)
                     service = self._service = Service(database, store=store_for(self.url, self._files))
                     service.middleware = self.enqueue_middleware
                     service.check_orchestrator = self.orchestrators.check
         return service
+
+    def _warn_of_idle(self, what: str, **options: bool) -> None:
+        """Log once which options have no effect on a database, or on a server: another URL may be for a test alone."""
+        idle = [name for name, is_set in options.items() if is_set]
+        if idle and not self._has_warned:
+            self._has_warned = True
+            log.warning("%s of App: no effect on a %s", ", ".join(idle), what)
 
     def _scoped_service(self) -> Service:
         """Return the service for the tenant of the application, the same each time."""

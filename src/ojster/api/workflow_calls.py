@@ -14,11 +14,11 @@ from ojster.client.plain_methods import plain
 from ojster.collections.items import Where
 from ojster.core.errors import Duplicate, NotFound
 from ojster.core.json_objects import Members
-from ojster.core.values import to_json
+from ojster.core.values import check_options, to_json
 from ojster.handlers import tracing
 from ojster.handlers.codec import Codecs
 from ojster.handlers.collection_handle import SharedCollection
-from ojster.handlers.job_options import check_options, policy_to_wire
+from ojster.handlers.job_options import policy_to_wire
 from ojster.handlers.workflow_requests import (
     ONLY_STARTS,
     OPTIONS_OF_DEFINITIONS,

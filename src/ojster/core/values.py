@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Literal
 
@@ -131,3 +132,43 @@ def _has_non_finite_number(value: Any) -> bool:
     if isinstance(value, Mapping):
         return any(map(_has_non_finite_number, value.values()))
     return isinstance(value, list | tuple | set | frozenset) and any(map(_has_non_finite_number, value))
+
+
+def refuse_both(options: Mapping[str, object]) -> None:
+    """Refuse two options of which one would replace the other.
+
+    Parameters
+    ----------
+    options:
+        Options that exclude each other, by name; ``None``: the caller has not set it.
+
+    Raises
+    ------
+    TypeError
+        More than one of them is set.
+    """
+    used = [name for name, value in options.items() if value is not None]
+    if len(used) > 1:
+        raise TypeError(f"{used[0]!r} and {used[1]!r} exclude each other. Pass one of them.")
+
+
+def check_options(names: Iterable[str], known: Collection[str], elsewhere: Mapping[str, str] | None = None) -> None:
+    """Refuse options that a call does not have.
+
+    Parameters
+    ----------
+    names, known:
+        Names of the options that the caller has set, and of those that the call has.
+    elsewhere:
+        For options that another call has: what to write instead.
+
+    Raises
+    ------
+    TypeError
+        An option does not exist; the message says which one the caller may mean.
+    """
+    for name in names:
+        if name not in known:
+            meant = difflib.get_close_matches(name, known, 1)
+            hint = f"Did you mean {meant[0]!r}?" if meant else f"The options are {', '.join(known)}."
+            raise TypeError(f"There is no option {name!r}. {(elsewhere or {}).get(name) or hint}")

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, Literal, TypedDict
 
@@ -19,6 +18,8 @@ from ojster.core.json_objects import Members
 from ojster.core.rate_limit import OnLimit
 from ojster.core.values import (
     Seconds,
+    check_options,
+    refuse_both,
     to_duration,
     to_expiration_delay,
     to_json,
@@ -262,6 +263,10 @@ class JobOptionsDict(TypedDict, total=False):
     result_size_limit: int | None
 
 
+_EXCLUSIVE: Final = (("delay", "scheduled_at"), ("expires_in", "expires_at"))
+"""Options that say the same in two ways."""
+
+
 class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of a job; ``None``, the default, leaves an option to the server.
     ``App.job`` and ``JobType.using`` take the same options as keyword arguments.
@@ -344,6 +349,11 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
     result_ttl: Seconds | Literal["never"] | None = None
     result_size_limit: int | None = None
 
+    def __post_init__(self) -> None:
+        """Refuse options that exclude each other."""
+        for first, second in _EXCLUSIVE:
+            refuse_both({first: getattr(self, first), second: getattr(self, second)})
+
     def beside(self) -> Members:
         """Return the members of a job that are siblings of its ``options``.
 
@@ -414,28 +424,6 @@ def error_type(error: type[BaseException] | BaseException) -> str:
     return chosen if isinstance(chosen, str) and chosen else kind.__name__
 
 
-def check_options(names: Iterable[str], known: Collection[str], elsewhere: Mapping[str, str] | None = None) -> None:
-    """Refuse options that a call does not have.
-
-    Parameters
-    ----------
-    given, known:
-        Names of the options that the caller has set, and of those that the call has.
-    elsewhere:
-        For options that another call has: what to write instead.
-
-    Raises
-    ------
-    TypeError
-        An option does not exist; the message says which one the caller may mean.
-    """
-    for name in names:
-        if name not in known:
-            meant = difflib.get_close_matches(name, known, 1)
-            hint = f"Did you mean {meant[0]!r}?" if meant else f"The options are {', '.join(known)}."
-            raise TypeError(f"There is no option {name!r}. {(elsewhere or {}).get(name) or hint}")
-
-
 def class_name(kind: type[BaseException]) -> str:
     """Return the name of a class in ``give_up_on``: its own ``error_type``, or the class with its module."""
     chosen = vars(kind).get("error_type")
@@ -443,7 +431,7 @@ def class_name(kind: type[BaseException]) -> str:
 
 
 def with_changes(options: JobOptions, changes: Mapping[str, Any]) -> JobOptions:
-    """Return options with changes.
+    """Return options with changes: a new ``delay`` also replaces a time at which the job was to start.
 
     Raises
     ------
@@ -451,7 +439,11 @@ def with_changes(options: JobOptions, changes: Mapping[str, Any]) -> JobOptions:
         An option does not exist.
     """
     check_options(changes, JobOptions.__struct_fields__)
-    return msgspec.structs.replace(options, **changes)
+    replaced: dict[str, Any] = {}
+    for pair in _EXCLUSIVE:
+        if any(changes.get(name) is not None for name in pair):
+            replaced |= dict.fromkeys(pair)
+    return msgspec.structs.replace(options, **replaced | dict(changes))
 
 
 def request_of(type: str, args: Sequence[Any], options: JobOptions = JobOptions()) -> Members:  # noqa: B008

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from ojster.core.durations import LONGEST_SECONDS
-from ojster.core.values import Seconds, to_json, to_micros, to_seconds
+from ojster.core.values import Seconds, refuse_both, to_json, to_micros, to_seconds
 from ojster.jobs.messages import Release
 
 MAX_RESULT_BYTES: Final = 1_048_576
@@ -175,6 +175,7 @@ class Snooze(Released):
     """
 
     def __init__(self, delay: Seconds = 0.0, *, until: datetime | None = None) -> None:
+        refuse_both({"delay": delay or None, "until": until})
         self.delay = _seconds(delay, "delay")
         super().__init__(f"run again in {self.delay:g} s" if until is None else f"run again at {until}")
         self.not_before = None if until is None else to_micros(until, "until")
@@ -233,6 +234,7 @@ class Wait(Released):
     def __init__(
         self, timeout: Seconds | None = None, *, deadline: datetime | None = None, again: bool = False
     ) -> None:
+        refuse_both({"timeout": timeout, "deadline": deadline})
         super().__init__("suspended until it is resumed")
         self.timeout = None if timeout is None else _seconds(timeout, "timeout")
         self.deadline = None if deadline is None else to_micros(deadline, "deadline")

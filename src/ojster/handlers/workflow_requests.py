@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from ojster.core.json_objects import Members
-from ojster.handlers.job_options import check_options
+from ojster.core.values import check_options
 from ojster.handlers.orchestrator import Orchestrator
 from ojster.workflows.declaration import Step, Workflow, chain, start_request
 from ojster.workflows.orchestrator_request import ORCHESTRATOR_MEMBER as ORCHESTRATOR

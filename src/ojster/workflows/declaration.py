@@ -17,7 +17,16 @@ import msgspec
 
 from ojster.core.errors import InvalidRequest
 from ojster.core.json_objects import MAX_NESTING_DEPTH, Members
-from ojster.core.values import Seconds, to_duration, to_expiration_delay, to_json, to_millis, to_seconds, to_timestamp
+from ojster.core.values import (
+    Seconds,
+    refuse_both,
+    to_duration,
+    to_expiration_delay,
+    to_json,
+    to_millis,
+    to_seconds,
+    to_timestamp,
+)
 from ojster.workflows.plan.rules import CONTAINERS
 from ojster.workflows.read.drawing import draw
 from ojster.workflows.read.preview import preview
@@ -374,6 +383,7 @@ def _times(
     expiration_delay: Seconds | Literal["never"] | None,
 ) -> dict[str, Any]:
     """Return the members for the start, the latest start, and the retention time of a workflow."""
+    refuse_both({"delay": delay, "scheduled_at": scheduled_at})
     start = None if scheduled_at is None else to_timestamp(scheduled_at, "scheduled_at")
     if delay is not None:
         start = "+" + to_duration(delay)
