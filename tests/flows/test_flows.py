@@ -1119,7 +1119,32 @@ async def test_of_turns_that_come_together_only_what_another_worker_has_recorded
     assert known == [["a"], ["a"], []]
 
 
-async def test_local_steps_of_many_flows_are_recorded_with_as_many_statements_as_those_of_one(
+def _waiting(turn: Turn, version: int) -> Turn:
+    """Return the turn of a flow that asks for a job, and waits for it."""
+    step = msgspec.Raw(b'{"type": "note", "args": ["x"], "allow_failure": true}')
+    asked = NewRecord("note", "run", "note", 1, step=step)
+    return msgspec.structs.replace(turn, records=(asked,), suspends=True, version=version)
+
+
+async def test_of_flows_that_wait_together_only_those_are_refused_that_were_stopped(bench: FlowBench) -> None:
+    turns = await _begun(bench, 3)
+    flows = [await bench.service.flows.records(turn.job_id) for turn in turns]
+    waiting = [_waiting(turn, flow.version) for turn, flow in zip(turns, flows, strict=True)]
+    wrong = msgspec.Raw(b'{"type": "note", "args": 1}')
+    waiting[0] = msgspec.structs.replace(
+        waiting[0], records=(msgspec.structs.replace(waiting[0].records[0], step=wrong),)
+    )
+    await bench.service.workflows.cancel(flows[1].workflow_id, stop_active=True)
+    first, second, third = await bench.service.database.run_many(take_turns, waiting)
+    assert isinstance(first, FlowRecords)
+    assert not first.suspended
+    assert [record.key for record in first.records if record.error is not msgspec.UNSET] == ["note"]
+    assert isinstance(second, Conflict)
+    assert isinstance(third, FlowRecords)
+    assert third.suspended
+
+
+async def test_many_flows_are_recorded_with_as_many_statements_as_one(
     bench: FlowBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     statements = 0
@@ -1133,7 +1158,7 @@ async def test_local_steps_of_many_flows_are_recorded_with_as_many_statements_as
         return call
 
     for transaction in (SqliteTransaction, PostgresTransaction):
-        for name in ("execute", "execute_many", "insert_new_rows", "lock_jobs"):
+        for name in ("execute", "execute_together", "insert_new_rows", "lock_jobs"):
             monkeypatch.setattr(transaction, name, counted(getattr(transaction, name)))
 
     async def number_for(turns: list[Turn]) -> int:
@@ -1143,7 +1168,11 @@ async def test_local_steps_of_many_flows_are_recorded_with_as_many_statements_as
         assert all(isinstance(result, FlowRecords) for result in results)
         return statements
 
-    assert await number_for(await _begun(bench, 10)) == await number_for(await _begun(bench, 1))
+    many, alone = await _begun(bench, 10), await _begun(bench, 1)
+    assert await number_for(many) == await number_for(alone)
+    versions = [(await bench.service.flows.records(turn.job_id)).version for turn in (*many, *alone)]
+    many = [_waiting(turn, version) for turn, version in zip(many, versions[:-1], strict=True)]
+    assert await number_for(many) == await number_for([_waiting(alone[0], versions[-1])])
 
 
 async def test_records_belong_to_flows_alone(bench: FlowBench) -> None:

@@ -242,7 +242,8 @@ class FlowExecution:
 
     # Local steps
 
-    async def _run_step(self, record: NewRecord, step: Callable[[], Awaitable[Any]]) -> None:
+    async def _run_step(self, record: NewRecord, step: Callable[[], Awaitable[Any]], *, is_alone: bool) -> None:
+        """Run a local step. If nothing else can happen to the function meanwhile, record its end at once."""
         result: Raw | UnsetType = UNSET
         error: Raw | UnsetType = UNSET
         try:
@@ -253,17 +254,10 @@ class FlowExecution:
             error = Raw(to_json(described(raised)))
         ended_at = max(self._now, record.asked_at)
         self._new[record.key] = msgspec.structs.replace(record, result=result, error=error, ended_at=ended_at)
-
-    async def _run_alone(self, record: NewRecord, step: Callable[[], Awaitable[Any]]) -> None:
-        """Run a local step, and record its end at once: nothing else can happen to the function meanwhile."""
-        await self._run_step(record, step)
-        if record.key in self._new:
+        if is_alone:
             await self._take_turn(suspends=False)
-
-    async def _run_beside(self, record: NewRecord, step: Callable[[], Awaitable[Any]]) -> None:
-        """Run a local step while the function waits for something else, too."""
-        await self._run_step(record, step)
-        self._outer.call_soon(self._pump)
+        else:
+            self._outer.call_soon(self._pump)
 
     # Events
 
@@ -373,11 +367,8 @@ class FlowExecution:
         timer = self.loop.next_timer
         is_alone = len(self._waiting) == 1 and timer is None and not self._new and not self._given_up
         for key, (record, step) in self._unstarted.items():
-            run = self._run_alone if is_alone else self._run_beside
-            self._steps[key] = self._begin(run(record, step))
+            self._steps[key] = self._begin(self._run_step(record, step, is_alone=is_alone))
         self._unstarted = {}
-        if is_alone and self._steps:
-            return
         is_busy = any(key not in self._new for key in self._steps)
         steps_ended = any(record.kind == "step" for record in self._new.values())
         if (self._new or self._given_up) and (is_busy or steps_ended):

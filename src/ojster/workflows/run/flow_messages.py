@@ -5,7 +5,7 @@ Whoever says something holds the lock of the workflow, and so does a flow that i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -32,7 +32,7 @@ from ojster.workflows.flow import (
     message_of,
 )
 from ojster.workflows.node import Kind, Node, body_of
-from ojster.workflows.run.flow_wakeups import note_change, wake_flows
+from ojster.workflows.run.flow_wakeups import note_changes, wake_flows
 from ojster.workflows.run.graph import Graph
 from ojster.workflows.run.steps import find_step
 from ojster.workflows.stored_workflow import Workflow, find_workflow
@@ -86,17 +86,17 @@ def insert_new_records(
     return [(*row,) for row in tx.insert_new_rows("flow_records", _NEW, rows, _INSERTED)]
 
 
-def insert_records(tx: Transaction, flow: int, records: Sequence[tuple[NewRecord, int | None]]) -> None:
-    """Insert records, each with the node that it waits for.
+def insert_records(tx: Transaction, records: Sequence[tuple[int, NewRecord, int | None]]) -> None:
+    """Insert records of flows, each with the node that it waits for.
 
     Raises
     ------
     Conflict
-        There is one with this key: another worker has run the flow meanwhile.
+        A flow has one with this key: another worker has run it meanwhile.
     """
-    inserted = {key for _, key, _ in insert_new_records(tx, [(flow, record, node) for record, node in records])}
-    for record, _ in records:
-        if record.key not in inserted:
+    inserted = {(flow, key) for flow, key, _ in insert_new_records(tx, records)} if records else set()
+    for flow, record, _ in records:
+        if (flow, record.key) not in inserted:
             raise known_already(record.key)
 
 
@@ -213,6 +213,16 @@ def _flow_of(graph: Graph, workflow: Workflow, step: str | None) -> Node:
     return node
 
 
+def receive_all(tx: Transaction, flows: Collection[int]) -> set[int]:
+    """Give messages to the records of flows that wait for them; return the flows that have got some."""
+    # The messages first: a flow may have thousands of records, and most have no messages.
+    rows = tx.execute(
+        f"SELECT DISTINCT flow FROM flow_messages WHERE flow {tx.among} AND taken_by IS NULL",
+        (tx.integers(sorted(flows)),),
+    )
+    return {flow for (flow,) in rows if receive(tx, flow)}
+
+
 def receive(tx: Transaction, flow: int) -> bool:
     """Give messages to the records that wait for them, both in their order; return whether there were any."""
     waiting = tx.execute(
@@ -300,7 +310,7 @@ def tell(tx: Transaction, job: Job, records: Sequence[NewRecord]) -> None:
             text = f"What the flow says takes {size} bytes; at most {MAX_MESSAGE_BYTES} are allowed."
             raise PayloadTooLarge(text, limit=MAX_MESSAGE_BYTES)
     answers = [record for record in records if record.kind == "answer"]
-    insert_records(tx, job.node, [(record, None) for record in answers])
+    insert_records(tx, [(job.node, record, None) for record in answers])
     tx.execute_many(
         """
         UPDATE flow_messages
@@ -325,7 +335,7 @@ def tell(tx: Transaction, job: Job, records: Sequence[NewRecord]) -> None:
                     "value": stored(record.result),
                 },
             )
-    note_change(tx, job)  # wakes those that wait for an answer
+    note_changes(tx, [job])  # wakes those that wait for an answer
 
 
 # What is read

@@ -13,11 +13,11 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, Raw
 
-from ojster.core.access import Access
 from ojster.core.errors import Conflict, InvalidRequest, OjsterError, PayloadTooLarge
 from ojster.core.job import Job
 from ojster.jobs.leases import refusal_of_attempt
 from ojster.jobs.queries import no_job
+from ojster.jobs.scope import merged
 from ojster.jobs.transitions import cancel_job
 from ojster.storage.transaction import Transaction
 from ojster.workflows.flow import (
@@ -39,15 +39,15 @@ from ojster.workflows.run.flow_messages import (
     insert_new_records,
     insert_records,
     known_already,
-    receive,
+    receive_all,
     stored,
     tell,
 )
-from ojster.workflows.run.flow_wakeups import end_awaited
+from ojster.workflows.run.flow_wakeups import WOKEN, end_awaited
 from ojster.workflows.run.graph import Graph
-from ojster.workflows.run.growth import grow
+from ojster.workflows.run.growth import grow_all
 from ojster.workflows.run.streams import append_of_flow
-from ojster.workflows.run.suspensions import suspend_job
+from ojster.workflows.run.suspensions import suspend_jobs
 from ojster.workflows.suspension import SuspensionKind
 
 _OF_THE_GRAPH: Final = frozenset(("run", *RECEIVING, *TOLD))
@@ -87,17 +87,6 @@ def _record(row: Sequence[Any]) -> FlowRecord:
     record: Any = FlowRecord
     made: FlowRecord = record(*values, UNSET if result is None else Raw(result), UNSET if error is None else Raw(error))
     return made
-
-
-def _records(tx: Transaction, job: Job, records: list[FlowRecord], *, suspended: bool = False) -> FlowRecords:
-    workflow_id, version = _workflow_of(tx, job)
-    return FlowRecords(workflow_id, version, tx.now, records, suspended)
-
-
-def _workflow_of(tx: Transaction, job: Job) -> tuple[str, int]:
-    """Return the id and the version of the workflow of a job."""
-    ((id, version),) = tx.execute("SELECT id, version FROM workflows WHERE seq = :seq", {"seq": job.workflow})
-    return str(id), version
 
 
 def _no_flow(job: Job) -> OjsterError:
@@ -151,25 +140,38 @@ def _record_steps(tx: Transaction, steps: Sequence[tuple[Job, Turn]]) -> list[Fl
 
 def _take_others(tx: Transaction, jobs: dict[str, Job], turns: Sequence[Turn]) -> list[FlowRecords | OjsterError]:
     """Record what flows have done that concerns the graph, or asks what has ended."""
-    graph = Graph(tx)
-    if seqs := {seq for turn in turns if _concerns_graph(turn) and (seq := jobs[turn.job_id].workflow) is not None}:
-        graph.lock(seqs)
-    results: list[FlowRecords | OjsterError] = []
-    for turn in turns:
-        job = jobs[turn.job_id]
-        if refusal := refusal_of_attempt(job, turn):  # an earlier turn in the list has ended it
-            results.append(refusal)
-            continue
-        try:
-            with tx.savepoint():
-                results.append(_take(tx, job, turn))
-        except OjsterError as refused:
-            results.append(refused)
-        if turn.cancelled:  # may have ended jobs that follow in the list
-            jobs |= tx.lock_jobs([later.job_id for later in turns[len(results) :]])
+    results: dict[int, FlowRecords | OjsterError] = {}
+    together: list[int] = []
+    seen: set[str] = set()
+    for place, turn in enumerate(turns):
+        if turn.cancelled or turn.was_cancelled or turn.job_id in seen:  # these may end jobs that follow in the list
+            (results[place],) = _take_together(tx, jobs, [turn])
+        else:
+            together.append(place)
+            seen.add(turn.job_id)
+    if results:
+        jobs |= tx.lock_jobs([turns[place].job_id for place in together])
+    taken = _take_together(tx, jobs, [turns[place] for place in together])
+    results |= zip(together, taken, strict=True)
     advance(tx)
     cancel_left(tx)
-    return results
+    return [results[place] for place in range(len(turns))]
+
+
+def _take_together(tx: Transaction, jobs: dict[str, Job], turns: Sequence[Turn]) -> list[FlowRecords | OjsterError]:
+    """Take turns of different flows with the same statements; each alone if one of them is refused."""
+    refusals = [refusal_of_attempt(jobs.get(turn.job_id), turn) for turn in turns]
+    accepted = [turn for turn, refusal in zip(turns, refusals, strict=True) if refusal is None]
+    try:
+        with tx.savepoint():
+            taken: list[FlowRecords | OjsterError] = [*_take(tx, [(jobs[turn.job_id], turn) for turn in accepted])]
+    except OjsterError as refused:
+        if len(accepted) == 1:
+            taken = [refused]
+        else:
+            jobs |= tx.lock_jobs([turn.job_id for turn in accepted])  # as they are without what was rolled back
+            taken = [result for turn in accepted for result in _take_together(tx, jobs, [turn])]
+    return merged(refusals, taken)
 
 
 def _concerns_graph(turn: Turn) -> bool:
@@ -178,43 +180,108 @@ def _concerns_graph(turn: Turn) -> bool:
     )
 
 
-def _take(tx: Transaction, job: Job, turn: Turn) -> FlowRecords:
-    if job.node is None:
-        raise _no_flow(job)
-    if not _concerns_graph(turn):
-        insert_records(tx, job.node, [(record, None) for record in turn.records])
-        _note_seen(tx, [(job, turn)])
-        return _news(tx, job, turn)
-    rows = tx.execute("SELECT kind FROM nodes WHERE id = (SELECT parent FROM nodes WHERE id = :id)", {"id": job.node})
-    if not rows or rows[0][0] != Kind.FLOW:
-        raise _no_flow(job)
-    has_news = turn.suspends and _has_new_ends(tx, job, turn)
-    _note_seen(tx, [(job, turn)])
-    _cancel_awaited(tx, job, turn.cancelled)
-    append_of_flow(tx, job.node, [record for record in turn.records if record.kind == "chunk"])
-    tell(tx, job, [record for record in turn.records if record.kind in ("published", "answer")])
-    has_news |= _ask(tx, job, [record for record in turn.records if record.kind not in TOLD], turn.access)
-    has_news |= receive(tx, job.node)
-    if turn.cancelled or any(record.kind in LISTENING for record in turn.records):
-        has_news |= give_broadcasts(tx, job.node)
-    if turn.was_cancelled:
-        cancel_job(tx, job, by_itself=True)
-        return _records(tx, job, [], suspended=True)
-    is_over = turn.wakes_at is not None and turn.wakes_at <= tx.now
-    if turn.suspends and not has_news and not is_over:
-        if job.losses:  # it has come further since its worker died, and may live for months
-            job.losses = 0
-            tx.execute("UPDATE jobs SET losses = 0 WHERE seq = :seq", {"seq": job.seq})
-        suspend_job(tx, job, SuspensionKind.FLOW, turn.wakes_at)
-        return _records(tx, job, [], suspended=True)
-    return _records(tx, job, _ends(tx, job))
+def _take(tx: Transaction, taken: Sequence[tuple[Job, Turn]]) -> list[FlowRecords]:
+    """Take turns of different flows; return what each flow gets.
+
+    Raises
+    ------
+    OjsterError
+        One of them is refused.
+    """
+    for job, _ in taken:
+        if job.node is None:
+            raise _no_flow(job)
+    if not taken:
+        return []
+    of_graph = [(job, turn) for job, turn in taken if _concerns_graph(turn)]
+    news = _lock_flows(tx, of_graph) if of_graph else set()
+    _note_seen(tx, taken)
+    for job, turn in of_graph:
+        _cancel_awaited(tx, job, turn.cancelled)
+        append_of_flow(tx, job.node or 0, [record for record in turn.records if record.kind == "chunk"])
+        tell(tx, job, [record for record in turn.records if record.kind in ("published", "answer")])
+    asked = [(job, turn, record) for job, turn in taken for record in turn.records if record.kind not in TOLD]
+    insert_records(tx, [(job.node or 0, record, None) for job, _, record in asked if record.kind != "run"])
+    news |= _ask(tx, [(job, turn, record) for job, turn, record in asked if record.kind == "run"])
+    if of_graph:
+        news |= receive_all(tx, [job.node or 0 for job, _ in of_graph])
+    for job, turn in of_graph:
+        listening = [record for record in turn.records if record.kind in LISTENING]
+        listen(tx, job, listening)
+        if (turn.cancelled or listening) and give_broadcasts(tx, job.node or 0):
+            news.add(job.node or 0)
+    news |= tx.known[WOKEN].keys()
+    waits = [(job, turn) for job, turn in of_graph if turn.suspends and not turn.was_cancelled]
+    waits = [(job, turn) for job, turn in waits if job.node not in news and (turn.wakes_at or tx.now + 1) > tx.now]
+    _suspend(tx, waits)
+    left = {job.id for job, _ in waits}
+    for job, turn in of_graph:
+        if turn.was_cancelled:
+            left.add(job.id)
+            cancel_job(tx, job, by_itself=True)
+    seqs = (tx.integers(sorted({job.workflow or 0 for job, _ in taken})),)
+    rows = tx.execute(f"SELECT seq, id, version FROM workflows WHERE seq {tx.among}", seqs)
+    workflows = {seq: (id, version) for seq, id, version in rows}
+    results = []
+    for job, turn in taken:
+        id, version = workflows[job.workflow or 0]
+        is_known = job.id in left or (version == turn.version and not _concerns_graph(turn))
+        ends = [] if is_known else _ends(tx, job)
+        results.append(FlowRecords(id, version, tx.now, ends, job.id in left))
+    return results
 
 
-def _news(tx: Transaction, job: Job, turn: Turn) -> FlowRecords:
-    """Return what has ended, if something has happened in the workflow since the worker read it."""
-    workflow_id, version = _workflow_of(tx, job)
-    records = [] if version == turn.version else _ends(tx, job)
-    return FlowRecords(workflow_id, version, tx.now, records)
+def _lock_flows(tx: Transaction, taken: Sequence[tuple[Job, Turn]]) -> set[int]:
+    """Lock the workflows of flows; return those flows for which something has ended that their workers do not know.
+
+    Raises
+    ------
+    InvalidRequest
+        A job runs no flow.
+    """
+    graph = Graph(tx)
+    graph.lock({job.workflow for job, _ in taken if job.workflow is not None})
+    flows = (tx.integers(sorted(job.node or 0 for job, _ in taken)),)
+    rows = tx.execute(
+        f"""
+        SELECT n.id
+        FROM nodes AS n
+        JOIN nodes AS p ON p.id = n.parent
+        WHERE n.id {tx.among} AND p.kind = '{Kind.FLOW}'
+        """,
+        flows,
+    )
+    known = {id for (id,) in rows}
+    changed: dict[int, int] = {}
+    for job, turn in taken:
+        if job.node is None or job.node not in known or job.workflow is None:
+            raise _no_flow(job)
+        # While nothing has happened in the workflow, the records, which may be many, are not counted.
+        if turn.suspends and graph.workflows[job.workflow].version != turn.version:
+            changed[job.node] = turn.ended
+    if not changed:
+        return set()
+    rows = tx.execute(
+        f"""
+        SELECT flow, count(*)
+        FROM flow_records
+        WHERE flow {tx.among} AND kind IN {_OF_OTHERS} AND ended_at IS NOT NULL
+        GROUP BY flow
+        """,
+        (tx.integers(sorted(changed)),),
+    )
+    return {flow for flow, count in rows if count > changed[flow]}
+
+
+def _suspend(tx: Transaction, waits: Sequence[tuple[Job, Turn]]) -> None:
+    """Suspend the jobs of flows that wait."""
+    if not waits:
+        return
+    lost = [job for job, _ in waits if job.losses]
+    for job in lost:  # it has come further since its worker died, and may live for months
+        job.losses = 0
+    tx.execute_many("UPDATE jobs SET losses = 0 WHERE seq = ?", [(job.seq,) for job in lost])
+    suspend_jobs(tx, [(job, turn.wakes_at) for job, turn in waits], SuspensionKind.FLOW)
 
 
 def _cancellation(tx: Transaction, flow: int) -> list[FlowRecord]:
@@ -242,36 +309,43 @@ def _note_seen(tx: Transaction, turns: Sequence[tuple[Job, Turn]]) -> None:
     )
 
 
-def _ask(tx: Transaction, job: Job, records: Sequence[NewRecord], access: Access | None) -> bool:
-    """Insert records; add the steps of runs to the flow. Return whether one of them has ended at once."""
-    assert job.node is not None
-    runs = [record for record in records if record.kind == "run"]
-    insert_records(tx, job.node, [(record, None) for record in records if record.kind != "run"])
-    listen(tx, job, [record for record in records if record.kind in LISTENING])
+def _ask(tx: Transaction, runs: Sequence[tuple[Job, Turn, NewRecord]]) -> set[int]:
+    """Add the steps of runs to their flows, with their records; return the flows that get the refusal of one."""
+    if not runs:
+        return set()
     try:
         with tx.savepoint():
-            return _add(tx, job, runs, access)
+            _add(tx, runs)
+            return set()
     except (InvalidRequest, PayloadTooLarge) as refusal:
         if len(runs) == 1:  # the function gets the refusal, and may go on
+            ((job, _, record),) = runs
             error = Raw(_encode({"state": "failed", "error": {"type": refusal.code, **refusal.to_wire()}}))
-            refused = msgspec.structs.replace(runs[0], ended_at=tx.now, error=error)
-            insert_records(tx, job.node, [(refused, None)])
-            return True
-    ended = [_ask(tx, job, [run], access) for run in runs]
-    return any(ended)
+            refused = msgspec.structs.replace(record, ended_at=tx.now, error=error)
+            insert_records(tx, [(job.node or 0, refused, None)])
+            return {job.node or 0}
+    middle = len(runs) // 2
+    return _ask(tx, runs[:middle]) | _ask(tx, runs[middle:])
 
 
-def _add(tx: Transaction, job: Job, runs: Sequence[NewRecord], access: Access | None) -> bool:
-    """Add the steps of runs to a flow, with their records; return whether one of them has ended at once."""
-    if any(record.step is UNSET for record in runs):
-        raise InvalidRequest("A record of the kind 'run' needs a 'step'.", field="records")
-    nodes = grow(tx, job, [stored(record.step) or b"" for record in runs], access) if runs else []
-    if runs and not nodes:
-        raise Conflict(f"The flow of the job {job.id} was stopped. It can add no steps.", job_id=job.id)
-    insert_records(tx, job.node or 0, list(zip(runs, [node.id for node in nodes], strict=True)))
-    ended = [node.id for node in nodes if node.has_ended]  # at once: such as an empty map, or a refused job
-    end_awaited(tx, ended)
-    return bool(ended)
+def _add(tx: Transaction, runs: Sequence[tuple[Job, Turn, NewRecord]]) -> None:
+    """Add the steps of runs to their flows, with their records."""
+    by_job: dict[str, list[NewRecord]] = {}
+    for job, _, record in runs:
+        if record.step is UNSET:
+            raise InvalidRequest("A record of the kind 'run' needs a 'step'.", field="records")
+        by_job.setdefault(job.id, []).append(record)
+    flows = {job.id: (job, turn.access) for job, turn, _ in runs}
+    steps = {id: [stored(record.step) or b"" for record in own] for id, own in by_job.items()}
+    added = grow_all(tx, [(job, steps[id], access) for id, (job, access) in flows.items()])
+    records: list[tuple[int, NewRecord, int | None]] = []
+    for (job, _), nodes in zip(flows.values(), added, strict=True):
+        if not nodes:
+            raise Conflict(f"The flow of the job {job.id} was stopped. It can add no steps.", job_id=job.id)
+        records += [(job.node or 0, record, node.id) for record, node in zip(by_job[job.id], nodes, strict=True)]
+    insert_records(tx, records)
+    # At once: such as an empty map, or a refused job.
+    end_awaited(tx, [node.id for nodes in added for node in nodes if node.has_ended])
 
 
 def _cancel_awaited(tx: Transaction, job: Job, keys: Sequence[str]) -> None:
@@ -313,15 +387,3 @@ def _cancel_awaited(tx: Transaction, job: Job, keys: Sequence[str]) -> None:
                     active_too=True,
                 )
         run.go()
-
-
-def _has_new_ends(tx: Transaction, job: Job, turn: Turn) -> bool:
-    """Return whether runs or messages have ended that the worker does not know."""
-    ((version,),) = tx.execute("SELECT version FROM workflows WHERE seq = :seq", {"seq": job.workflow})
-    if version == turn.version:  # nothing has happened in the workflow: the records, which may be many, are not counted
-        return False
-    ((count,),) = tx.execute(
-        f"SELECT count(*) FROM flow_records WHERE flow = :flow AND kind IN {_OF_OTHERS} AND ended_at IS NOT NULL",
-        {"flow": job.node},
-    )
-    return bool(count > turn.ended)

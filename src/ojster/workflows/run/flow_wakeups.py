@@ -20,6 +20,9 @@ from ojster.workflows.run.streams import reopen
 from ojster.workflows.suspension import SuspensionKind
 from ojster.workflows.topics import wake_followers
 
+WOKEN: Final = "flows for which something has ended"
+"""What is known in a transaction: flows that were woken in it, also if they were about to wait."""
+
 
 def end_awaited(tx: Transaction, nodes: Collection[int]) -> None:
     """Record the ends of steps that flows have asked for, and wake the flows."""
@@ -51,6 +54,7 @@ def wake_flows(tx: Transaction, flows: Collection[int]) -> None:
 
     They look when the version of their workflow is another one than they know.
     """
+    tx.known[WOKEN].update(dict.fromkeys(flows, ()))
     tx.execute(
         f"UPDATE workflows SET version = version + 1 WHERE seq {tx.among}",
         (tx.integers(sorted({flow >> NODE_BITS for flow in flows})),),
@@ -78,11 +82,13 @@ def wake(tx: Transaction, jobs: Sequence[Job]) -> None:
     make_available(tx, jobs)
 
 
-def note_change(tx: Transaction, job: Job) -> None:
-    """Notify the followers of the job's workflow of a change."""
-    if job.node is not None:
+def note_changes(tx: Transaction, jobs: Sequence[Job]) -> None:
+    """Notify the followers of the workflows of jobs of a change."""
+    seqs = {job.workflow for job in jobs if job.workflow is not None}
+    if seqs:
         rows = tx.execute(
-            "UPDATE workflows SET version = version + 1 WHERE seq = :seq RETURNING id", {"seq": job.workflow}
+            f"UPDATE workflows SET version = version + 1 WHERE seq {tx.among} RETURNING id",
+            (tx.integers(sorted(seqs)),),
         )
         for (id,) in rows:
             wake_followers(tx, id)

@@ -29,19 +29,25 @@ from ojster.workflows.run.maps import add_to_mirrors, by_number, mirrors_of
 
 
 def grow(tx: Transaction, job: Job, steps: Sequence[bytes], access: Access | None = None) -> list[Node]:
-    """Add steps to the container of an active job: at the end of a chain, in parallel in a group, a graph or a flow.
+    """Add steps to the container of an active job; return its new children. See ``grow_all``."""
+    (added,) = grow_all(tx, [(job, steps, access)])
+    return added
 
-    Return the new children of the container. Nothing is added if the job's node was told to stop.
+
+def grow_all(tx: Transaction, added: Sequence[tuple[Job, Sequence[bytes], Access | None]]) -> list[list[Node]]:
+    """Add steps to the containers of active jobs: at the end of a chain, in parallel in a group, a graph or a flow.
+
+    Return the new children of the container of each job. Nothing is added if the job's node was told to stop.
 
     Parameters
     ----------
-    access:
-        What the worker that adds them may do; ``None``: everything.
+    added:
+        Each job with its steps, and with what the worker that adds them may do; ``None``: everything.
 
     Raises
     ------
     InvalidRequest
-        The job has no workflow, or its container does not accept steps.
+        A job has no workflow, or its container does not accept steps.
     InvalidWorkflow
         The steps are invalid.
     TenantLimitExceeded
@@ -49,12 +55,34 @@ def grow(tx: Transaction, job: Job, steps: Sequence[bytes], access: Access | Non
     Forbidden
         The worker could not enqueue the steps itself.
     """
-    if job.node is None:
-        raise InvalidRequest(f"The job {job.id} belongs to no workflow. Only workflow jobs can append steps.")
+    for job, _, _ in added:
+        if job.node is None:
+            raise InvalidRequest(f"The job {job.id} belongs to no workflow. Only workflow jobs can append steps.")
+    nodes = [job.node for job, _, _ in added if job.node is not None]
     graph = Graph(tx)
-    graph.lock([job.node >> NODE_BITS])
-    graph.load([job.node])
-    node = graph.nodes[job.node]
+    graph.lock({node >> NODE_BITS for node in nodes})
+    graph.load(nodes)
+    containers = around = _parents(graph, nodes)
+    while around:  # up to the roots, those of all jobs together
+        graph.load(around)
+        around = _parents(graph, around)
+    graph.load_specs(graph.nodes[container] for container in containers)
+    fresh = [_add_steps(graph, *each) for each in added]
+    run = Advance(graph)
+    run.decide(itertools.chain.from_iterable(fresh))
+    run.go()
+    return fresh
+
+
+def _parents(graph: Graph, nodes: Sequence[int]) -> list[int]:
+    """Return the containers of loaded nodes."""
+    return [parent for node in nodes if (parent := graph.nodes[node].parent) is not None]
+
+
+def _add_steps(graph: Graph, job: Job, steps: Sequence[bytes], access: Access | None) -> list[Node]:
+    """Add steps to the container of a job's node in a graph; return its new children."""
+    tx = graph.tx
+    node = graph.nodes[job.node or 0]
     container = _growing_container(graph, node, job)
     if node.verdict is not None:
         return []  # it was told to stop, so nothing new starts
@@ -100,11 +128,7 @@ def grow(tx: Transaction, job: Job, steps: Sequence[bytes], access: Access | Non
     for head in itertools.chain.from_iterable(undone_first):
         head.waiting += followed[head.id]
         graph.touch(head)
-    fresh = _join(graph, container, planted)
-    run = Advance(graph)
-    run.decide(fresh)
-    run.go()
-    return fresh
+    return _join(graph, container, planted)
 
 
 def _siblings(graph: Graph, container: Node) -> list[Node]:

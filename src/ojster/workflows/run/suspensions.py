@@ -34,7 +34,7 @@ from ojster.jobs.transitions import (
 from ojster.storage.transaction import Transaction
 from ojster.workflows.node import Kind, body_number
 from ojster.workflows.run.advance import advance
-from ojster.workflows.run.flow_wakeups import note_change, wake
+from ojster.workflows.run.flow_wakeups import note_changes, wake
 from ojster.workflows.run.graph import Graph
 from ojster.workflows.run.steps import find_step
 from ojster.workflows.run.stopping import lock_workflows, stopped_nodes
@@ -87,37 +87,47 @@ _DECODER: Final = msgspec.json.Decoder(Resumption)
 
 
 def suspend_job(tx: Transaction, job: Job, kind: SuspensionKind, deadline: int | None) -> None:
-    """Suspend an active job until it is resumed or ``deadline`` has passed.
+    """Suspend an active job until it is resumed or ``deadline`` has passed. See ``suspend_jobs``."""
+    suspend_jobs(tx, [(job, deadline)], kind)
 
-    The caller holds the lock of the job's workflow. If the workflow has told the job to stop, the job is cancelled
-    instead.
+
+def suspend_jobs(tx: Transaction, deadlines: Sequence[tuple[Job, int | None]], kind: SuspensionKind) -> None:
+    """Suspend active jobs, each until it is resumed or its deadline has passed.
+
+    The caller holds the locks of the jobs' workflows. Jobs that their workflow has told to stop are cancelled instead.
 
     Parameters
     ----------
+    deadlines:
+        Each job with the end of its suspension, in microseconds since the epoch; ``None``: no deadline.
     kind:
-        What happens when it is resumed. If it runs again, the current attempt does not count.
-    deadline:
-        End of the suspension, in microseconds since the epoch; ``None``: no deadline.
+        What happens when they are resumed. If they run again, the current attempt does not count.
     """
-    if job.node is not None and stopped_nodes(tx, [job.node]):
-        cancel_job(tx, job, by_itself=True)
-        return
-    free(tx, [job])
-    ran = tx.now - (job.started_at or tx.now)
-    tx.note_attempt(job, "suspended", ran)
-    attempt = job.attempt
-    tx.move(job, JobState.PENDING.value)
-    job.suspension = kind
-    job.attempt -= kind in (SuspensionKind.AGAIN, SuspensionKind.FLOW)
-    job.worker_id = None
-    job.due_at = deadline
-    tx.expect(deadline)
-    write_states(tx, [job])
-    tx.emit("job.pending", job, attempt=attempt, reason="waiting")
-    note_change(tx, job)
+    stopped = stopped_nodes(tx, {job.node for job, _ in deadlines if job.node is not None})
+    for job, _ in deadlines:
+        if job.node in stopped:
+            cancel_job(tx, job, by_itself=True)
+    suspended = [(job, deadline) for job, deadline in deadlines if job.node not in stopped]
+    jobs = [job for job, _ in suspended]
+    free(tx, jobs)
+    for job, deadline in suspended:
+        tx.note_attempt(job, "suspended", tx.now - (job.started_at or tx.now))
+        attempt = job.attempt
+        tx.move(job, JobState.PENDING.value)
+        job.suspension = kind
+        job.attempt -= kind in (SuspensionKind.AGAIN, SuspensionKind.FLOW)
+        job.worker_id = None
+        job.due_at = deadline
+        tx.expect(deadline)
+        tx.emit("job.pending", job, attempt=attempt, reason="waiting")
+    write_states(tx, jobs)
+    note_changes(tx, jobs)
     if kind in (SuspensionKind.AGAIN, SuspensionKind.COMPLETE):
-        for (answer,) in tx.execute("DELETE FROM early_answers WHERE seq = :seq RETURNING answer", {"seq": job.seq}):
-            _resume(tx, job, _DECODER.decode(answer))
+        for job in jobs:
+            for (answer,) in tx.execute(
+                "DELETE FROM early_answers WHERE seq = :seq RETURNING answer", {"seq": job.seq}
+            ):
+                _resume(tx, job, _DECODER.decode(answer))
 
 
 def activate(tx: Transaction, items: Sequence[Resumption]) -> list[ChangedJob | OjsterError]:
@@ -228,7 +238,7 @@ def _resume(tx: Transaction, job: Job, item: Resumption) -> None:
                 {"seq": job.seq, "data": item.data or b"null"},
             )
         make_available(tx, [job])
-        note_change(tx, job)
+        note_changes(tx, [job])
 
 
 def _note_answer(tx: Transaction, job: Job, item: Resumption) -> None:
