@@ -32,6 +32,7 @@ from ojster.schedules.due import run_due
 from ojster.storage.database import Database
 from ojster.storage.open import open_database
 from ojster.workflows.run import suspensions
+from ojster.workflows.run.early_answers import Resumption
 from tests.conftest import Clock, empty, request
 
 QUEUES = ("a", "b")
@@ -260,7 +261,7 @@ class EngineMachine(RuleBasedStateMachine):
             return
         job = self.model.jobs[data.draw(st.sampled_from(waiting))]
         failure = Failure("X", "it will not come", retryable=False)
-        result = self.run_in(suspensions.activate, suspensions.Resumption(job.id, failure=failure))
+        result = self.run_in(suspensions.activate, Resumption(job.id, failure=failure))
         assert isinstance(result, OjsterError) == (job.hold is None)
         if job.hold is not None:
             job.attempt += job.hold == "again"
@@ -282,7 +283,7 @@ class EngineMachine(RuleBasedStateMachine):
         if not self.model.jobs:
             return
         job = self.model.jobs[data.draw(st.sampled_from(sorted(self.model.jobs)))]
-        result = self.run_in(suspensions.activate, suspensions.Resumption(job.id))
+        result = self.run_in(suspensions.activate, Resumption(job.id))
         assert isinstance(result, OjsterError) == (job.state != "pending")
         if job.state == "pending":
             hold, job.hold = job.hold, None

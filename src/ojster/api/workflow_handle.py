@@ -287,12 +287,14 @@ class Run(RunMessages, Forkable):
             The reason why the value will not come; none by default. If given, the job fails without a retry and
             ``result`` is ignored.
         step:
-            The path of the suspended step. Required if several steps are suspended.
+            The path of the suspended step. Required if several steps are suspended, and if it does not wait yet: the
+            answer is then kept until it does.
 
         Raises
         ------
         NotFound, Conflict
-            The step does not exist, no step is suspended, or several are and ``step`` is missing.
+            The step does not exist, has ended, or has an answer already; or ``step`` is missing, and no step is
+            suspended, or several are.
         TypeError
             ``result`` is not a JSON value.
         """

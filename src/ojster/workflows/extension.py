@@ -10,6 +10,7 @@ from ojster.jobs.claim_policy import NO_USAGE_PROBES, ClaimPolicy, UsageProbes
 from ojster.jobs.ending_attempts import confirm_overdue_ends, forget_ends
 from ojster.jobs.extension import DeletedCounts, Due, Extension
 from ojster.jobs.messages import Acknowledgement, EndWithoutSuccess, Release
+from ojster.jobs.names import WAIT_TYPE
 from ojster.jobs.new_job import NewJob
 from ojster.jobs.transitions import complete_job, write_completed
 from ojster.storage.transaction import Transaction
@@ -21,6 +22,7 @@ from ojster.workflows.run.broadcasts import deliver_overdue, forget_broadcasts
 from ojster.workflows.run.cancellation import cancel_left, cancel_with_worker, skip_rest
 from ojster.workflows.run.claimed_steps import claimed_steps
 from ojster.workflows.run.due import process_due_workflows
+from ojster.workflows.run.early_answers import hasten_answered_waits
 from ojster.workflows.run.expansion import expand_maps, start_deferred
 from ojster.workflows.run.growth import grow
 from ojster.workflows.run.maps import count_announced
@@ -41,10 +43,15 @@ class WorkflowExtension(Extension):
         return count_announced(tx, tenant)
 
     def admit(self, tx: Transaction, new: Sequence[NewJob], jobs: Sequence[Job]) -> None:
-        """Let one orchestrator at a time run in each workflow."""
+        """Let one orchestrator at a time run in each workflow; end wait steps at once whose answer has come before."""
+        waits = []
         for job in jobs:
             if job.node is not None and job.type == ORCHESTRATE_TYPE:
                 job.exclusive_key = f"orchestrate:{job.workflow}"
+            elif job.node is not None and job.type == WAIT_TYPE:
+                waits.append(job)
+        if waits:
+            hasten_answered_waits(tx, waits)
 
     def stop(self, tx: Transaction, jobs: Sequence[Job]) -> Set[str]:
         """Suspend steps of held workflows; cancel those that their workflow has given up."""
@@ -108,7 +115,7 @@ class WorkflowExtension(Extension):
         tx.execute("DELETE FROM early_answers WHERE seq = :seq", {"seq": job.seq})
 
     def deleted(self, tx: Transaction, jobs: Sequence[int]) -> None:
-        """Delete notes, inputs and resumptions of jobs."""
+        """Delete notes, inputs, resumptions and early answers of jobs."""
         forget_ends(tx, jobs)
         for table in ("resumptions", "early_answers", "notes", "job_inputs"):
             tx.execute_many(f"DELETE FROM {table} WHERE seq = ?", [(seq,) for seq in jobs])

@@ -48,9 +48,10 @@ from ojster.workflows.read.views import WorkflowCounts, WorkflowRequest
 from ojster.workflows.run import cancellation, control, creation, fork, retry, suspensions
 from ojster.workflows.run.control import Review
 from ojster.workflows.run.dependencies import NewDependencies, add_dependencies
+from ojster.workflows.run.early_answers import Resumption
 from ojster.workflows.run.fork import Fork
 from ojster.workflows.run.steps import StepAddress
-from ojster.workflows.run.suspensions import Resumption, WorkflowResumption
+from ojster.workflows.run.suspensions import WorkflowResumption
 from ojster.workflows.stored_workflow import ALL_STATES
 from ojster.workflows.topics import WORKFLOWS, workflow_end_topic, workflow_topic
 
@@ -487,7 +488,7 @@ class WorkflowService(CapabilityService, WorkflowCalls):
         Raises
         ------
         NotFound, Conflict
-            The job does not exist; or it is not pending, and is no active job that gets its first answer.
+            The job does not exist; or it is not pending, and cannot keep the answer: it has one, or has ended.
         Forbidden
             It is resumed with an error, and the caller may cancel only its own jobs.
         """

@@ -153,6 +153,7 @@ def delete_nodes(tx: Transaction, ids: Sequence[int]) -> None:
             ("flow_records", "flow"),
             ("flow_messages", "flow"),
             ("broadcast_receivers", "flow"),
+            ("early_answers", "node"),
             ("nodes", "id"),
         ):
             tx.execute(f"DELETE FROM {table} WHERE {column} {tx.among}", (id_list,))

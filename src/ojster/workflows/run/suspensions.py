@@ -11,11 +11,12 @@ from collections.abc import Sequence
 from typing import Annotated, Final
 
 import msgspec
+from msgspec import UNSET
 
 from ojster.core.calls import SET_BY_SERVICE
 from ojster.core.errors import Conflict, OjsterError
 from ojster.core.job import Job
-from ojster.core.json_objects import read_members
+from ojster.core.json_objects import read_members, stored_members
 from ojster.core.states import JobState
 from ojster.core.timestamps import format_timestamp
 from ojster.jobs.failure import Failure
@@ -32,8 +33,9 @@ from ojster.jobs.transitions import (
     write_states,
 )
 from ojster.storage.transaction import Transaction
-from ojster.workflows.node import Kind, body_number
+from ojster.workflows.node import Kind, Node, body_number
 from ojster.workflows.run.advance import advance
+from ojster.workflows.run.early_answers import Resumption, keep_early_answer, take_early_answer
 from ojster.workflows.run.flow_wakeups import note_changes, wake
 from ojster.workflows.run.graph import Graph
 from ojster.workflows.run.steps import find_step
@@ -41,27 +43,6 @@ from ojster.workflows.run.stopping import lock_workflows, stopped_nodes
 from ojster.workflows.stored_workflow import Workflow, find_workflow
 from ojster.workflows.suspension import SUSPENDED, SuspensionKind
 from ojster.workflows.wait import ATTRIBUTE, decode_wait, read_wait
-
-
-class Resumption(msgspec.Struct, frozen=True):
-    """A request to resume a suspended job, or to release a pending one.
-
-    It may come while the job still runs, before it waits: whoever has been asked can be quicker than the worker.
-
-    Parameters
-    ----------
-    data:
-        Data that the job waits for, as JSON.
-    failure:
-        Reason why the data will not come. The attempt fails with it.
-    by:
-        Name of the caller's token, if it is known.
-    """
-
-    job_id: str
-    data: bytes | None = None
-    failure: Failure | None = None
-    by: str | None = None
 
 
 class WorkflowResumption(msgspec.Struct, frozen=True):
@@ -82,8 +63,8 @@ class WorkflowResumption(msgspec.Struct, frozen=True):
     by: Annotated[str | None, SET_BY_SERVICE] = None
 
 
-_encode: Final = msgspec.json.Encoder().encode
-_DECODER: Final = msgspec.json.Decoder(Resumption)
+MAY_WAIT_LATER: Final = (JobState.ACTIVE, JobState.AVAILABLE, JobState.SCHEDULED, JobState.RETRYABLE)
+"""States of a job that may wait for an answer later."""
 
 
 def suspend_job(tx: Transaction, job: Job, kind: SuspensionKind, deadline: int | None) -> None:
@@ -124,10 +105,8 @@ def suspend_jobs(tx: Transaction, deadlines: Sequence[tuple[Job, int | None]], k
     note_changes(tx, jobs)
     if kind in (SuspensionKind.AGAIN, SuspensionKind.COMPLETE):
         for job in jobs:
-            for (answer,) in tx.execute(
-                "DELETE FROM early_answers WHERE seq = :seq RETURNING answer", {"seq": job.seq}
-            ):
-                _resume(tx, job, _DECODER.decode(answer))
+            if (answer := take_early_answer(tx, job)) is not None:
+                _resume(tx, job, answer)
 
 
 def activate(tx: Transaction, items: Sequence[Resumption]) -> list[ChangedJob | OjsterError]:
@@ -142,7 +121,7 @@ def activate(tx: Transaction, items: Sequence[Resumption]) -> list[ChangedJob | 
         job = jobs.get(item.job_id)
         item = _signed(tx, job, item)
         if job is not None and _keep_early(tx, job, item):
-            results.append(ChangedJob(job, JobState.ACTIVE))
+            results.append(ChangedJob(job, JobState(job.state)))
             continue
         if (refusal := _refusal(tx, job, item)) is not None:
             results.append(refusal)
@@ -155,18 +134,14 @@ def activate(tx: Transaction, items: Sequence[Resumption]) -> list[ChangedJob | 
 
 
 def _keep_early(tx: Transaction, job: Job, item: Resumption) -> bool:
-    """Keep the answer for a job that runs and has not waited yet; return whether it was kept.
+    """Keep the answer for a job that has not waited yet; return whether it was kept.
 
     One that has waited was answered already: a request that is made twice must not answer its next wait.
     """
-    is_early = job.state == JobState.ACTIVE and job.suspension is None and job.type != WAIT_TYPE
+    is_early = job.state in MAY_WAIT_LATER and job.suspension is None and job.type != WAIT_TYPE
     if not is_early or (item.data is None and item.failure is None) or _runs_flow(tx, job):
         return False
-    rows = tx.execute(
-        "INSERT INTO early_answers (seq, answer) VALUES (:seq, :answer) ON CONFLICT (seq) DO NOTHING RETURNING seq",
-        {"seq": job.seq, "answer": _encode(item)},
-    )
-    return len(rows) > 0
+    return keep_early_answer(tx, item, node=job.node, seq=job.seq)
 
 
 def _runs_flow(tx: Transaction, job: Job) -> bool:
@@ -266,30 +241,36 @@ def resume_workflows(tx: Transaction, items: Sequence[WorkflowResumption]) -> li
         except OjsterError as refusal:
             results.append(refusal)
             continue
-        (resumed,) = activate(tx, [Resumption(job_id, item.data, item.failure, item.by)])
-        results.append(resumed if isinstance(resumed, OjsterError) else item.workflow_id)
+        if job_id is not None:
+            (resumed,) = activate(tx, [Resumption(job_id, item.data, item.failure, item.by)])
+            if isinstance(resumed, OjsterError):
+                results.append(resumed)
+                continue
+        results.append(item.workflow_id)
     return results
 
 
-def _waiting_job(tx: Transaction, item: WorkflowResumption) -> str:
-    """Return the id of the job to resume."""
+def _waiting_job(tx: Transaction, item: WorkflowResumption) -> str | None:
+    """Return the id of the job to resume; ``None``: the answer is kept until the step waits."""
     workflow = find_workflow(tx, item.workflow_id)
     if workflow is None:
         raise no_workflow(item.workflow_id)
     waiting = _waiting_jobs(tx, workflow)
     if item.step is not None:
-        graph = Graph(tx)
-        node = find_step(graph, workflow, item.step)
-        while node.kind == Kind.FALLBACK:  # the first child is the step itself
-            node = graph.children(node)[0]
+        node = _step_of(Graph(tx), workflow, item.step)
         waiting = [(id, place) for id, place in waiting if place == node.id] or _running_jobs(tx, node.id)
+        if not waiting and _keep_for_step(tx, workflow, item):
+            return None
     if not waiting:
-        which = f"The workflow {workflow.id}" if item.step is None else f"The step {item.step!r}"
-        raise Conflict(
-            f"{which} cannot be resumed: it has no suspended job.",
-            workflow_id=workflow.id,
-            current_state=workflow.state,
-        )
+        if item.step is None:
+            which, advice = (
+                f"The workflow {workflow.id}",
+                " Name the 'step' that waits later, and it gets the answer then.",
+            )
+        else:
+            which, advice = f"The step {item.step!r}", ""
+        text = f"{which} cannot be resumed: it has no suspended job.{advice}"
+        raise Conflict(text, workflow_id=workflow.id, current_state=workflow.state)
     if len(waiting) > 1:
         graph = Graph(tx)
         graph.load([place for _, place in waiting])
@@ -300,6 +281,55 @@ def _waiting_job(tx: Transaction, item: WorkflowResumption) -> str:
             steps=steps,
         )
     return waiting[0][0]
+
+
+def _step_of(graph: Graph, workflow: Workflow, path: str) -> Node:
+    """Return the node of a step that runs a job."""
+    node = find_step(graph, workflow, path)
+    while node.kind == Kind.FALLBACK:  # the first child is the step itself
+        node = graph.children(node)[0]
+    return node
+
+
+def _keep_for_step(tx: Transaction, workflow: Workflow, item: WorkflowResumption) -> bool:
+    """Keep an answer for a step that may wait later; return whether it was kept.
+
+    Raises
+    ------
+    Conflict
+        The step has an answer already.
+    SchemaViolation
+        The answer does not match the form of the step.
+    """
+    graph = Graph(tx)
+    graph.lock([workflow.seq])  # a step that starts, or suspends, has the lock: it sees the answer, or has waited
+    node = _step_of(graph, graph.workflows[workflow.seq], item.step or "")
+    if node.kind != Kind.JOB or node.has_ended or (item.data is None and item.failure is None):
+        return False
+    jobs = tx.execute(
+        "SELECT type, lower(state), suspension FROM jobs WHERE node = :node AND id = :id",
+        {"node": node.id, "id": node.job_id},
+    )
+    if any(state not in MAY_WAIT_LATER or suspension is not None for _, state, suspension in jobs):
+        return False
+    container = graph.parent_of(node)
+    if container is not None and container.kind == Kind.FLOW and body_number(container.id) == node.id:
+        return False  # it runs a flow, which receives messages
+    graph.load_specs([node])
+    spec = graph.specs[node.id]
+    wait = None if spec.request is UNSET else stored_members(spec.request).get(ATTRIBUTE)
+    if wait is not None and (form := read_wait(wait)):
+        if form.ends_by_time:
+            return False
+        if item.failure is None and item.data is not None:
+            data = form.signed(item.data, by=item.by, at=format_timestamp(tx.now))
+            if wrong := form.check(data):
+                raise wrong
+            item = msgspec.structs.replace(item, data=data)
+    if not keep_early_answer(tx, Resumption("", item.data, item.failure, item.by), node=node.id):
+        text = f"The step {item.step!r} has an answer already, which is kept until it waits."
+        raise Conflict(text, workflow_id=workflow.id, current_state=workflow.state)
+    return True
 
 
 def _running_jobs(tx: Transaction, node: int) -> list[tuple[str, int]]:
@@ -329,6 +359,9 @@ def end_suspension(tx: Transaction, job: Job) -> None:
 
     A plain delay completes the job. Otherwise the attempt fails with the code ``wait_timeout``.
     """
+    if job.type == WAIT_TYPE and (answer := take_early_answer(tx, job)) is not None:
+        _resume(tx, job, answer)
+        return
     if job.type == WAIT_TYPE and _remind(tx, job):
         return
     if job.suspension == SuspensionKind.FLOW:

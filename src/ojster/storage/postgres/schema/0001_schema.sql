@@ -796,11 +796,21 @@ CREATE TABLE resumptions (
     data BYTEA NOT NULL     -- any JSON value
 );
 
--- Answers that came while jobs still ran, for when they wait. Deleted when they do, or with the job.
+-- Answers that came before steps and jobs waited for them. Deleted when they do, or with the workflow or the job.
 CREATE TABLE early_answers (
-    seq    BIGINT PRIMARY KEY, -- of the job
-    answer BYTEA NOT NULL     -- a resumption, as JSON
+    number BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    node   BIGINT,       -- the step; NULL: the job is none
+    seq    BIGINT,       -- the job that is no step
+    answer BYTEA NOT NULL -- a resumption, as JSON
 );
+
+-- The answer of a step that waits now; there is one.
+CREATE UNIQUE INDEX early_answers_node
+    ON early_answers (node);
+
+-- The answer of a job that waits now; there is one.
+CREATE UNIQUE INDEX early_answers_seq
+    ON early_answers (seq);
 
 -- Values that the steps of a workflow share. A deleted one stays, without a value, so that its version is not used
 -- again.

@@ -726,11 +726,21 @@ CREATE TABLE resumptions (
     data BLOB NOT NULL     -- any JSON value
 ) STRICT;
 
--- Answers that came while jobs still ran, for when they wait. Deleted when they do, or with the job.
+-- Answers that came before steps and jobs waited for them. Deleted when they do, or with the workflow or the job.
 CREATE TABLE early_answers (
-    seq    INTEGER PRIMARY KEY, -- of the job
-    answer BLOB NOT NULL     -- a resumption, as JSON
+    number INTEGER PRIMARY KEY,
+    node   INTEGER,       -- the step; NULL: the job is none
+    seq    INTEGER,       -- the job that is no step
+    answer BLOB NOT NULL -- a resumption, as JSON
 ) STRICT;
+
+-- The answer of a step that waits now; there is one.
+CREATE UNIQUE INDEX early_answers_node
+    ON early_answers (node);
+
+-- The answer of a job that waits now; there is one.
+CREATE UNIQUE INDEX early_answers_seq
+    ON early_answers (seq);
 
 -- Values that the steps of a workflow share. A deleted one stays, without a value, so that its version is not used
 -- again.
