@@ -25,6 +25,7 @@ from ojster.workflows.broadcast import Broadcast
 from ojster.workflows.flow import MAX_MESSAGE_BYTES
 from ojster.workflows.read import run_errors
 from ojster.workflows.run import broadcasts
+from ojster.workflows.run.fork import Fork
 from tests.conftest import Http
 from tests.flows.driver import NEVER, FlowBench
 from tests.flows.test_flows import app, bench, result
@@ -344,6 +345,28 @@ async def test_a_retried_flow_waits_again(bench: FlowBench) -> None:
     broken.clear()
     await bench.service.workflows.retry(bench.id)
     assert await result(bench) == [1, 2]
+
+
+@pytest.mark.parametrize(("step", "received"), [("note", [1, 2]), ("payment#2", [1, 2]), (None, [1, 2])])
+async def test_a_fork_keeps_what_was_received_and_gets_the_rest_again(
+    bench: FlowBench, step: str | None, received: list[int]
+) -> None:
+    @bench.app.flow("forked")
+    async def forked(flow: Flow) -> list[int]:
+        first = await flow.receive("payment", int, key=42, look_back=3600)
+        await flow.run(bench.note, "a")
+        return [first, await flow.receive("payment", int, key=42)]
+
+    await bench.start(forked.s())
+    await bench.work()
+    for number in (1, 2):
+        bench.clock.advance(1)
+        await tell(bench, number)
+        await bench.work()
+    assert await result(bench) == received
+    copy = await bench.service.workflows.fork(Fork(bench.id, step))
+    bench.id = copy.id
+    assert await result(bench) == received
 
 
 async def test_a_run_is_exported_and_replayed(bench: FlowBench, tmp_path: Path) -> None:

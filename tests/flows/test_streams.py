@@ -23,6 +23,7 @@ from ojster.service import Service
 from ojster.testing import JobTester, areplay, crash_everywhere
 from ojster.workflows import stream as limits
 from ojster.workflows.run import streams
+from ojster.workflows.run.fork import Fork
 from ojster.workflows.stream import StreamAddress, StreamAppend
 from tests.conftest import Http
 from tests.flows.driver import NEVER, FlowBench
@@ -158,6 +159,23 @@ async def test_a_retried_flow_appends_what_is_new_and_goes_on_with_a_closed_stre
     assert await bench.stream("words", 2) == ([], False), "it is open again"
     await bench.finish()
     assert await said(bench) == ["begin", "failed", "checked"]
+
+
+async def test_a_fork_has_streams_of_its_own_with_all_that_its_function_appends(bench: FlowBench) -> None:
+    @bench.app.flow("forked")
+    async def forked(flow: Flow) -> None:
+        words = flow.stream("words", Word)
+        words.append(Word("begin"))
+        await flow.run(bench.note, "a")
+        words.append(Word("end"))
+        words.close()
+
+    await bench.start(forked.s())
+    await bench.finish()
+    bench.id = (await bench.service.workflows.fork(Fork(bench.id, "note"))).id
+    assert await said(bench) == []
+    await bench.finish()
+    assert await bench.stream("words") == ([{"text": "begin"}, {"text": "end"}], True)
 
 
 async def test_nothing_follows_the_end_of_a_stream(bench: FlowBench) -> None:

@@ -117,7 +117,9 @@ async def test_each_step_has_its_own_answer(flow: WorkflowBench) -> None:
     assert flow.arguments["b"] == ["of x", "of y"]
 
 
-async def test_the_answer_of_a_step_that_is_skipped_or_cancelled_is_kept_for_its_retry(flow: WorkflowBench) -> None:
+async def test_the_answer_of_a_step_that_never_started_is_kept_for_the_retry_of_its_workflow(
+    flow: WorkflowBench,
+) -> None:
     await begin(flow)
     await answer(flow, "w")
     await flow.work("a")
@@ -126,6 +128,17 @@ async def test_the_answer_of_a_step_that_is_skipped_or_cancelled_is_kept_for_its
     await wait_now(flow, "wait")
     assert await flow.work() == ["b"]
     assert flow.arguments["b"] == ["early"]
+
+
+async def test_a_retried_step_that_had_started_asks_another_question(flow: WorkflowBench) -> None:
+    await begin(flow, kind="handler")
+    await answer(flow, "w")
+    await flow.work("h")
+    await flow.service.workflows.retry(flow.id)
+    assert (await suspend(flow, (await flow.take())[0])).state == "pending"
+    await answer(flow, "w", "to the second question")
+    await flow.work()
+    assert flow.arguments["b"] == ["to the second question"]
 
 
 async def test_an_answer_is_taken_once_and_a_retried_step_waits_again(flow: WorkflowBench) -> None:

@@ -43,6 +43,11 @@ _TABLES: Final[dict[str, tuple[dict[str, str], str]]] = {
         },
         "flow",
     ),
+    # What a flow has received of a broadcast does not come again.
+    "broadcast_receivers": (
+        {"flow": "flow + :by", "waits": "0"} | {name: name for name in ("key", "topic", "since", "taken")},
+        "flow",
+    ),
 }
 """The tables with the parts of a workflow: an expression for each column, and the column that says which part it is."""
 

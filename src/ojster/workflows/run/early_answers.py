@@ -62,6 +62,12 @@ def take_early_answer(tx: Transaction, job: Job) -> Resumption | None:
     return None
 
 
+def forget_early_answers(tx: Transaction, nodes: Sequence[int]) -> None:
+    """Delete answers that steps have not waited for when they ran."""
+    if nodes:
+        tx.execute(f"DELETE FROM early_answers WHERE node {tx.among}", (tx.integers(nodes),))
+
+
 def hasten_answered_waits(tx: Transaction, waits: Sequence[Job]) -> None:
     """Let wait steps that start now end at once if their answer has come before: they are due."""
     by_node = {job.node: job for job in waits if job.suspension == SuspensionKind.COMPLETE}

@@ -18,6 +18,7 @@ from ojster.jobs.queries import no_workflow
 from ojster.jobs.schemas import check_args, registered, schema_uri
 from ojster.storage.transaction import Held, Later, Transaction
 from ojster.tenancy.quotas import check_tenant_limits
+from ojster.workflows.flow import RECEIVING
 from ojster.workflows.node import LEAVES, Kind, Node, NodeState, body_number
 from ojster.workflows.plan.values import LaterJob
 from ojster.workflows.run.advance import Advance
@@ -240,7 +241,7 @@ class _Origin:
             SELECT kind, asked_at, node
             FROM flow_records
             WHERE flow = :flow AND key = :key AND key NOT LIKE '!%'
-                AND kind IN ('step', 'run', 'receive', 'receive_many')
+                AND kind IN ('step', 'run', 'receive', 'receive_many', 'listen', 'listen_many')
             """,
             {"flow": flow, "key": fork.from_step},
         )
@@ -250,7 +251,7 @@ class _Origin:
                 SELECT key
                 FROM flow_records
                 WHERE flow = :flow AND key NOT LIKE '!%'
-                    AND kind IN ('step', 'run', 'receive', 'receive_many')
+                    AND kind IN ('step', 'run', 'receive', 'receive_many', 'listen', 'listen_many')
                 ORDER BY asked_at, key
                 LIMIT 1000
                 """,
@@ -267,7 +268,11 @@ class _Origin:
                 )
             self._graph.load([node])
             self._check_args(self._graph.nodes[node], fork.from_step)
-        if kind == "receive_many" and fork.result is not None and not fork.result.lstrip().startswith(b"["):
+        if (
+            kind in ("receive_many", "listen_many")
+            and fork.result is not None
+            and not fork.result.lstrip().startswith(b"[")
+        ):
             raise InvalidRequest(
                 f"{fork.from_step!r} receives many messages: its 'result' is an array.", field="result"
             )
@@ -327,7 +332,7 @@ class _Origin:
         )
 
 
-_CALLED: Final = {"step": "local step", "receive": "message", "receive_many": "message"}
+_CALLED: Final = {"step": "local step"} | dict.fromkeys(RECEIVING, "message")
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -360,7 +365,7 @@ _FORGET: Final = f"""
         AND NOT (
             (kind = 'patch' AND asked_at <= :until)
             OR (
-                kind IN ('step', 'run', 'receive', 'receive_many', 'cancel')
+                kind IN ('step', 'run', 'receive', 'receive_many', 'listen', 'listen_many', 'cancel')
                 AND ended_at IS NOT NULL
                 AND {_SEEN_AT.format("flow_records")} <= :until
             )
@@ -384,6 +389,13 @@ _PUT_BACK: Final = """
         FROM flow_records AS r
         WHERE r.flow = :flow AND r.key = flow_messages.taken_by AND r.ended_at IS NOT NULL
     )
+"""
+
+_PUT_BROADCASTS_BACK: Final = """
+    UPDATE broadcast_receivers
+    SET taken = NULL
+    WHERE flow = :flow
+        AND key NOT IN (SELECT r.key FROM flow_records AS r WHERE r.flow = :flow AND r.ended_at IS NOT NULL)
 """
 
 _ASK_AGAIN: Final = """
@@ -428,6 +440,7 @@ def _prune(tx: Transaction, flow: int, start: _Start, fork: Fork) -> set[int]:
         else:
             tx.execute("DELETE FROM flow_records WHERE flow = :flow AND key = :key", at)
     tx.execute(_PUT_BACK, {"flow": flow})
+    tx.execute(_PUT_BROADCASTS_BACK, {"flow": flow})
     tx.execute(_ASK_AGAIN, {"flow": flow})
     rows = tx.execute("SELECT node FROM flow_records WHERE flow = :flow AND node IS NOT NULL", {"flow": flow})
     return {node for (node,) in rows}

@@ -14,6 +14,7 @@ from ojster.workflows.node import (
     count_ended_predecessor,
 )
 from ojster.workflows.run.advance import Advance
+from ojster.workflows.run.early_answers import forget_early_answers
 from ojster.workflows.run.flow_wakeups import forget_last_failures, forget_records
 from ojster.workflows.run.graph import Graph
 from ojster.workflows.run.maps import forget_elements, go_on_with_map, parked_of
@@ -49,6 +50,8 @@ class Reset:
         """Children of map nodes to delete, because the maps will create them again."""
         self.emptied: list[int] = []
         """The ids of these maps."""
+        self.begun: list[int] = []
+        """The ids of reset nodes that had started: what they ask for now is another question."""
         self.opened: list[Node] = []
         """Containers that had ended, and go on."""
         self.retried_flows: list[int] = []
@@ -216,6 +219,8 @@ class Reset:
     def _clear(self, node: Node, *, in_part: bool = False) -> None:
         change_node(node, NodeState.WAITING)
         node.approved = 0
+        if node.started_at is not None:
+            self.begun.append(node.id)
         node.verdict = node.result = node.error = node.started_at = node.finished_at = None
         (self._in_part.add if in_part else self._in_part.discard)(node.id)
         self._began.pop(node.id, None)
@@ -225,6 +230,7 @@ class Reset:
 def apply(run: Advance, workflow: Workflow, reset: Reset) -> list[Node]:
     """Write what was reset, and return the nodes of the workflow."""
     forget_elements(run.tx, reset.emptied)
+    forget_early_answers(run.tx, reset.begun)
     forget_last_failures(run.tx, reset.retried_flows)
     forget_records(run.tx, reset.restarted_flows)
     nodes = run.graph.drop(reset.dropped, reset.nodes)
