@@ -12,6 +12,7 @@ import msgspec
 
 from ojster.core.references import may_hold_references
 from ojster.handlers.injection import declared_in
+from ojster.workflows.read.shapes import is_indexed
 
 _ANY: Final = (inspect.Parameter.empty, Any, object)
 """Annotations that leave a value as it is in JSON."""
@@ -90,11 +91,19 @@ class HandlerTypes:
         if self._is_plain:
             return args
         try:
-            converted: Sequence[Any] = msgspec.convert(
-                args, self._decoder(len(args)).type, dec_hook=from_json, str_keys=True
-            )
+            return self._converted(args)
         except msgspec.ValidationError as error:
-            raise self._refusal(error) from None
+            # The result of a group or a map, to which a step refers, is an object with a member for each index.
+            lists = [list(arg.values()) if isinstance(arg, dict) and is_indexed(arg) else arg for arg in args]
+            try:
+                return self._converted(lists)
+            except msgspec.ValidationError:
+                raise self._refusal(error) from None
+
+    def _converted(self, args: Sequence[Any]) -> Sequence[Any]:
+        converted: Sequence[Any] = msgspec.convert(
+            args, self._decoder(len(args)).type, dec_hook=from_json, str_keys=True
+        )
         return converted
 
     def convert_result(self, result: Any) -> Any:

@@ -33,6 +33,7 @@ from ojster.handlers.flow_patches import Patches
 from ojster.handlers.job_type import JobType
 from ojster.workflows.declaration import Step, element
 from ojster.workflows.flow import MAX_KEY_LENGTH, NewRecord
+from ojster.workflows.read.shapes import in_python, shape_of_wire
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -230,8 +231,7 @@ class Flow(Messages, Patches):
         restored = await self._restored(result)
         if isinstance(what, JobType):
             return what.types.convert_result(restored)
-        is_list = what.whole.wire.get("type") in ("group", "batch", "map") and isinstance(restored, dict)
-        return list(restored.values()) if is_list else restored
+        return in_python(shape_of_wire(what.whole.wire), restored)
 
     @overload
     async def step(self, name: str, function: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs) -> T: ...

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from ojster.workflows.read.info import WorkflowError, WorkflowInfo
+from ojster.workflows.read.shapes import in_python, shape_of
 
 
 class WorkflowFailed(Exception):
@@ -79,8 +80,7 @@ def result_of(info: WorkflowInfo) -> Any:
     match info.state:
         case "completed":
             result: Any = None if info.result is msgspec.UNSET else msgspec.json.decode(info.result)
-            is_list = info.type in ("group", "batch", "map") and isinstance(result, dict)
-            return list(result.values()) if is_list else result
+            return in_python(shape_of(info), result)
         case "cancelled":
             raise WorkflowCancelled(f"The workflow {info.id} was cancelled{why or '.'}")
         case _:

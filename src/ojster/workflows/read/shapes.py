@@ -1,0 +1,78 @@
+"""The results of groups and maps as Python sees them: lists, wherever they are in a workflow.
+
+The server answers with objects whose members are named by their index, except for a whole workflow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from ojster.workflows.read.info import StepInfo, WorkflowInfo
+
+_LISTS = ("group", "batch", "map")
+_IN_ORDER = ("chain", "saga", "definition")
+
+
+class ResultShape(NamedTuple):
+    """What is known of the result of a step.
+
+    Attributes
+    ----------
+    type:
+        The type of the step.
+    last:
+        Returns the shape of its last step.
+    member:
+        Returns the shape of the step with an index or a name; ``None``: it is not known.
+    """
+
+    type: str
+    last: Callable[[], ResultShape | None]
+    member: Callable[[str], ResultShape | None]
+
+
+def in_python(shape: ResultShape | None, result: Any) -> Any:
+    """Return a result with lists for groups, batches and maps, also in chains and graphs."""
+    if shape is None:
+        return result
+    if shape.type in _LISTS and isinstance(result, dict) and is_indexed(result):
+        return [in_python(shape.member(index), value) for index, value in result.items()]
+    if shape.type == "graph" and isinstance(result, dict):
+        return {name: in_python(shape.member(name), value) for name, value in result.items()}
+    return in_python(shape.last(), result) if shape.type in _IN_ORDER else result
+
+
+def is_indexed(value: Mapping[str, Any]) -> bool:
+    """Return whether the members of an object are named by their index."""
+    return list(value) == [str(index) for index in range(len(value))]
+
+
+def shape_of_wire(wire: Mapping[str, Any]) -> ResultShape:
+    """Return the shape of the result of a declared step."""
+    steps: Sequence[Mapping[str, Any]] = wire.get("steps") or wire.get("jobs") or ()
+
+    def member(name: str) -> ResultShape | None:
+        if wire["type"] == "map":
+            return shape_of_wire(wire["do"])
+        if wire["type"] == "graph":
+            return next((shape_of_wire(step) for step in steps if step.get("id") == name), None)
+        return shape_of_wire(steps[int(name)]) if int(name) < len(steps) else None
+
+    return ResultShape(str(wire.get("type")), lambda: shape_of_wire(steps[-1]) if steps else None, member)
+
+
+def shape_of(info: WorkflowInfo | StepInfo) -> ResultShape | None:
+    """Return the shape of the result of a workflow that is shown, or of one of its steps that has completed."""
+    if isinstance(info, StepInfo) and info.state != "completed":
+        if info.fallback is None or info.fallback.state != "completed":
+            return None
+        return shape_of(info.fallback)
+    steps = [*(info.steps or ()), *(info.jobs or ())]  # of a large workflow, they are not shown
+
+    def member(name: str) -> ResultShape | None:
+        if info.type == "graph":
+            return next((shape_of(step) for step in steps if name in (step.id, step.name)), None)
+        return shape_of(steps[int(name)]) if int(name) < len(steps) else None
+
+    return ResultShape(info.type, lambda: shape_of(steps[-1]) if steps else None, member)

@@ -1,0 +1,106 @@
+"""Results of groups and maps are lists in Python, alone and inside of other steps; other results stay as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from ojster import App, Flow, Step, batch, chain, current_job, each, element, group, result_of, saga
+from ojster.api.constructs import Graph
+from ojster.testing import JobTester
+
+app = App()
+
+
+@app.job("echo", retry=1)
+def echo(value: Any) -> Any:
+    if value == "bad":
+        raise ValueError(value)
+    return value
+
+
+@app.job("add")
+def add(numbers: list[int], by: dict[str, int] | None = None) -> int:
+    return sum(numbers) + sum((by or {}).values())
+
+
+@app.job("plain")
+def plain(value) -> Any:  # type: ignore[no-untyped-def]
+    return [value, current_job().parent_results]
+
+
+@app.flow("running")
+async def running(flow: Flow, step: dict[str, Any]) -> Any:
+    return await flow.run(Step(step))
+
+
+def numbers() -> Step:
+    return group(echo.s(1), echo.s(2))
+
+
+def graph() -> Step:
+    made = Graph()
+    made.add("both", numbers())
+    made.add("one", echo.s({"0": "a"}))
+    return made
+
+
+def mapped(do: Any) -> Step:
+    return each([5, 6], do)
+
+
+CASES: list[tuple[str, Step, Any]] = [
+    ("group", numbers(), [1, 2]),
+    ("map", mapped(echo.s(element())), [5, 6]),
+    ("batch", batch(echo.s(1), echo.s(2), on_complete=echo.s(3)), [1, 2]),
+    ("group at the end of a chain", chain(echo.s(0), numbers()), [1, 2]),
+    ("group in a group", group(echo.s(0), numbers()), [0, [1, 2]]),
+    ("chains in a group", group(chain(echo.s(0), numbers()), echo.s(3)), [[1, 2], 3]),
+    ("map of groups", mapped(group(echo.s(element()), echo.s(0))), [[5, 0], [6, 0]]),
+    ("map of chains", mapped(chain(echo.s(0), group(echo.s(element())))), [[5], [6]]),
+    ("map in a chain", chain(echo.s(0), mapped(echo.s(element()))), [5, 6]),
+    ("group in a graph", graph(), {"both": [1, 2], "one": {"0": "a"}}),
+    ("saga", saga(echo.s(0), numbers()), [1, 2]),
+    ("object of a job", chain(echo.s({"0": 1, "1": 2})), {"0": 1, "1": 2}),
+    ("objects in a group", group(echo.s({"0": 1}), echo.s({})), [{"0": 1}, {}]),
+    ("empty map", chain(each([], echo.s(element()))), []),
+    (
+        "group that failed in part",
+        group(numbers().set(allow_failure=True), echo.s("bad").set(allow_failure=True)),
+        None,
+    ),
+    ("group for an annotated list", chain(numbers().set(id="n"), add.s(result_of("n"))), 3),
+    ("group for a dictionary", chain(numbers().set(id="n"), add.s([1], result_of("n"))), 4),
+    (
+        "group without an annotation",
+        chain(numbers().set(id="n"), plain.s(result_of("n"))),
+        [{"0": 1, "1": 2}, {"0": {"0": 1, "1": 2}}],
+    ),
+]
+
+
+@pytest.fixture
+def jobs() -> Iterator[JobTester]:
+    with JobTester(app) as tester:
+        yield tester
+
+
+@pytest.mark.parametrize(("step", "expected"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
+def test_a_workflow_and_a_flow_that_runs_it_have_the_same_result(jobs: JobTester, step: Step, expected: Any) -> None:
+    run, inside = app.start(step), running.start(step.whole.wire)
+    jobs.drain(check=False)
+    if expected is None:
+        first, failed = run.result()
+        assert (first, failed["state"]) == ([1, 2], "failed")
+        assert inside.result()[0] == [1, 2]
+        return
+    assert run.result() == expected
+    assert inside.result() == expected
+
+
+def test_an_argument_that_is_wrong_stays_wrong(jobs: JobTester) -> None:
+    run = app.start(chain(echo.s({"1": 2}).set(id="n"), add.s(result_of("n"))))
+    jobs.drain(check=False)
+    assert run.refresh().state == "failed"
