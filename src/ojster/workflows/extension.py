@@ -22,7 +22,7 @@ from ojster.workflows.run.broadcasts import deliver_overdue, forget_broadcasts
 from ojster.workflows.run.cancellation import cancel_left, cancel_with_worker, skip_rest
 from ojster.workflows.run.claimed_steps import claimed_steps
 from ojster.workflows.run.due import process_due_workflows
-from ojster.workflows.run.early_answers import hasten_answered_waits
+from ojster.workflows.run.early_answers import hasten_answered_waits, take_early_answer
 from ojster.workflows.run.expansion import expand_maps, start_deferred
 from ojster.workflows.run.growth import grow
 from ojster.workflows.run.maps import count_announced
@@ -112,7 +112,7 @@ class WorkflowExtension(Extension):
 
     def revived(self, tx: Transaction, job: Job) -> None:
         """Delete an answer that the job has not waited for: what it asks for now is another question."""
-        tx.execute("DELETE FROM early_answers WHERE seq = :seq", {"seq": job.seq})
+        take_early_answer(tx, job)
 
     def deleted(self, tx: Transaction, jobs: Sequence[int]) -> None:
         """Delete notes, inputs, resumptions and early answers of jobs."""
