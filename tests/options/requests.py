@@ -203,6 +203,11 @@ _CONFIRMED: Final = {
     "dry_run": With(True, {"confirm": False}),
 }
 
+ENDED: Final[tuple[Call, ...]] = (*STARTED, ("POST", "/workers/ack", {"job_id": STEP}))
+_FORK: Final = "test_a_bulk_fork_begins_at_a_step_and_can_be_repeated"
+_REACHES: Final = "test_a_broadcast_reaches_all_flows_that_wait_for_its_name_and_key"
+_SAME_KEY: Final = "test_a_request_with_the_same_key_gets_the_first_answer"
+
 SCENES: Final[dict[str, Scene]] = {
     "BatchSchema": Scene(
         ("POST", "/jobs/batch", {"jobs": [step(), step(queue="%")]}),
@@ -549,6 +554,39 @@ SCENES: Final[dict[str, Scene]] = {
         },
         FLOW,
         LIST,
+    ),
+    "AppendBody": Scene(
+        ("POST", f"/jobs/{STEP}/streams/lines", {"values": [1]}),
+        _OF_ATTEMPT
+        | {
+            "values": [2, 3],
+            "append_id": ShownBy("flows/test_streams.py", "test_chunks_are_pages_of_json"),
+        },
+        FLOW,
+    ),
+    "BroadcastBody": Scene(
+        ("POST", "/broadcasts", {"name": "paid", "key": "42"}),
+        {
+            "name": ShownBy("flows/test_broadcasts.py", _REACHES),
+            "key": ShownBy("flows/test_broadcasts.py", _REACHES),
+            "data": ShownBy("flows/test_broadcasts.py", _REACHES),
+            "idempotency_key": ShownBy("flows/test_broadcasts.py", "test_the_same_idempotency_key_sends_once"),
+        },
+    ),
+    "ForkBody": Scene(
+        ("POST", "/workflows/w1/fork", {"from_step": "first", "id": "w2"}),
+        {"from_step": "none", "id": "w3", "args": [7], "result": 7},
+        ENDED,
+        LIST,
+    ),
+    "ForkWorkflowsBody": Scene(
+        ("POST", "/workflows/fork", {"filter": {"type": "chain"}}),
+        {
+            "filter": ShownBy("workflows/test_workflow_bulk.py", _FORK),
+            "from_step": ShownBy("workflows/test_workflow_bulk.py", _FORK),
+            "dry_run": ShownBy("workflows/test_workflow_bulk.py", _FORK),
+            "idempotency_key": ShownBy("workflows/test_workflow_bulk_over_http.py", _SAME_KEY),
+        },
     ),
     "MessageBody": Scene(
         ("POST", "/workflows/w1/messages", {"name": "m"}),

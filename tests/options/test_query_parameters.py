@@ -12,7 +12,7 @@ import pytest
 
 from ojster.server.endpoints import routes_of
 from ojster.server.route import BASE
-from tests.options.requests import DEAD, KNOWN, LATER
+from tests.options.requests import DEAD, FLOW, KNOWN, LATER
 from tests.options.scenes import ACTIVE, FETCH, JOB, OTHER, Call, Outcome, Scene, With, outcome, push, workflow
 
 pytestmark = pytest.mark.anyio
@@ -119,6 +119,9 @@ SCENES: Final[dict[str, Scene]] = {
         workflow(),
     ),
     "GET /workflows/{id}": scene("/workflows/w1", {"steps": "false", "wait_ms": "long", "version": "new"}, workflow()),
+    "GET /workflows/{id}/streams/{name}": scene(
+        "/workflows/w1/streams/lines", {"wait_ms": "long", "after": "the first"}, *FLOW
+    ),
     "GET /definitions": scene("/definitions", {"name": "other", "metadata": '{"a":1}'}, KNOWN),
     "GET /cron": scene("/cron", {"enabled": "true"}, CRON),
     "GET /crons": scene("/crons", {"enabled": "true"}, CRON),
@@ -169,7 +172,7 @@ ELSEWHERE: Final[dict[str, str]] = {
     "GET /admin/tenants/{id}/jobs": "tenancy/test_tenants_over_http.py",
     "GET /session/login": "server/test_oidc_login.py",
     "GET /admin/audit/verify": "audit/test_audit_log.py",
-    "DELETE /workers/{id}": "worker/test_crash_isolation.py",
+    "DELETE /workers/{id}": "jobs/test_answers.py",
     "GET /admin/stats/history": "insight/test_admin.py",
     "GET /tasks/runs": "insight/test_task_history.py",
     "GET /tasks/statistics": "insight/test_task_history.py",
@@ -187,6 +190,7 @@ ELSEWHERE: Final[dict[str, str]] = {
     "GET /files": "files/test_over_http.py",
     "GET /jobs/{id}/events": "events/test_streams.py",
     "GET /queues/{name}/events": "events/test_streams.py",
+    "GET /workflows/{id}/streams/{name}/events": "flows/test_streams.py",
     "GET /events/changes": "events/test_changes.py",
     "GET /events/stream": "events/test_streams.py",
 }
