@@ -32,7 +32,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 import ojster
 from ojster import App, Conflict, Flow, JobContext, Worker, chain, found, param
 from ojster.flask import Ojster
-from ojster.jobs.idempotency import Reply
+from ojster.handlers.agent import Reply
 from ojster.reactions import collect
 from ojster.testing import JobTester
 from tests.client.test_enqueue_in_transaction import django_connection, parts, sqlalchemy_url

@@ -186,11 +186,11 @@ TWICE = {
         "code that jobs carry has the names of ``import ojster``, in a process of its own",
     ),
     **dict.fromkeys(
-        ("Call", "Deletion", "Handled", "Request"),
+        ("Call", "Handled"),
         "one is a declaration of core/calls.py, the other what it stands for",
     ),
     **dict.fromkeys(
-        ("Application", "Changes", "Channel", "Graph", "Reply", "Run", "Worker", "Workflow"),
+        ("Graph", "Worker", "Workflow"),
         "not yet: one is what users see, the other what the database or the server has",
     ),
 }

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ojster.server.endpoints import streams as stream_routes
-from ojster.server.event_changes import MAX_IDS, Changes
+from ojster.server.event_changes import MAX_IDS, EventChanges
 from ojster.server.event_streams import EventBatch
 from tests.conftest import Bench
 from tests.server.test_connections import serving
@@ -20,12 +20,12 @@ def event(number: int, kind: str = "job", queue: str | None = "mail", tenant: st
     return number, (f"{kind}.changed", 0, f"{kind}-{number}", queue, "t" if kind == "job" else None, {}, tenant)
 
 
-def taken(changes: Changes) -> dict[str, Any]:
+def taken(changes: EventChanges) -> dict[str, Any]:
     return dict(changes.take().data)
 
 
 def test_events_are_counted_by_kind_and_named() -> None:
-    changes = Changes(None, lambda queue: True)
+    changes = EventChanges(None, lambda queue: True)
     assert not changes
     changes.add(EventBatch([event(1), event(2), event(3, "queue")]))
     assert changes
@@ -37,19 +37,19 @@ def test_events_are_counted_by_kind_and_named() -> None:
 
 
 def test_whoever_is_limited_to_queues_hears_nothing_of_what_is_of_none() -> None:
-    changes = Changes(None, lambda queue: queue == "mail")
+    changes = EventChanges(None, lambda queue: queue == "mail")
     changes.add(EventBatch([event(1), event(2, "workflow", None), event(3, "job", "other")]))
     assert taken(changes)["ids"] == ["job-1"]
 
 
 def test_too_many_ids_are_not_named() -> None:
-    changes = Changes(None, lambda queue: True)
+    changes = EventChanges(None, lambda queue: True)
     changes.add(EventBatch([event(number) for number in range(MAX_IDS + 1)]))
     assert taken(changes)["ids"] is None
 
 
 def test_lost_events_are_told_although_there_is_none() -> None:
-    changes = Changes(None, lambda queue: True)
+    changes = EventChanges(None, lambda queue: True)
     changes.add(EventBatch([], is_whole=False))
     assert taken(changes)["is_lost"] is True
     assert not changes
@@ -57,7 +57,7 @@ def test_lost_events_are_told_although_there_is_none() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from(["", "acme", "beta"]), st.sampled_from(["mail", "other"])), max_size=30))
 def test_callers_are_told_of_their_tenant_and_their_queues_alone(given_events: list[tuple[str, str]]) -> None:
-    changes = Changes("acme", lambda queue: queue == "mail")
+    changes = EventChanges("acme", lambda queue: queue == "mail")
     changes.add(EventBatch([event(at, "job", queue, tenant) for at, (tenant, queue) in enumerate(given_events)]))
     assert sum(taken(changes)["kinds"].values()) == given_events.count(("acme", "mail"))
 

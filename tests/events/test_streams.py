@@ -23,7 +23,7 @@ from ojster.jobs.claim_policy import Claim
 from ojster.jobs.messages import Acknowledgement, Progress, Release
 from ojster.server import event_streams as streams
 from ojster.server.endpoints import streams as stream_routes
-from ojster.server.event_streams import Channel
+from ojster.server.event_streams import FollowedChannel
 from ojster.service import Service
 from ojster.storage.open import open_database
 from tests.conftest import Bench, Clock, request
@@ -501,4 +501,4 @@ def test_a_channel_has_what_it_names() -> None:
         ("all", None, True),
         ("all", "", False),
     ):
-        assert (Channel(name, tenant=tenant).tell(1, event) is not None) == has
+        assert (FollowedChannel(name, tenant=tenant).tell(1, event) is not None) == has

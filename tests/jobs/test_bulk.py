@@ -15,7 +15,7 @@ from ojster.core.json_objects import read_members
 from ojster.jobs import bulk_service, filter_walk
 from ojster.jobs.bulk import ALLOWED_STATES, Action
 from ojster.jobs.filter_walk import JobFilter
-from ojster.jobs.idempotency import ABANDONED_AFTER_US, IN_PROGRESS, Key, Reply, begin, finish, renew
+from ojster.jobs.idempotency import ABANDONED_AFTER_US, IN_PROGRESS, Key, StoredReply, begin, finish, renew
 from ojster.jobs.sweeps import SweepBatch, WalkStep
 from ojster.storage.transaction import Transaction
 from tests.conftest import Bench, request
@@ -146,17 +146,17 @@ async def test_a_request_that_takes_long_is_answered_once(bench: Bench, monkeypa
     monkeypatch.setattr(bulk_service, "RENEWAL_SECONDS", 0.0)
     begun: list[str] = []
 
-    async def answer(name: str) -> Reply:
+    async def answer(name: str) -> StoredReply:
         begun.append(name)
         for _ in range(4):
             bench.clock.advance(ABANDONED_AFTER_US / SECOND - 1)
             while await bench.service.database.read(time_of_the_key, None) < bench.clock.now:
                 await asyncio.sleep(0)
-        assert await bench.service.database.run(begin, KEY) == Reply(IN_PROGRESS, b"")
-        return Reply(200, b"{}")
+        assert await bench.service.database.run(begin, KEY) == StoredReply(IN_PROGRESS, b"")
+        return StoredReply(200, b"{}")
 
-    assert await bench.service.bulk.answer_once(KEY, partial(answer, "first")) == Reply(200, b"{}")
-    assert await bench.service.bulk.answer_once(KEY, partial(answer, "later")) == Reply(200, b"{}")
+    assert await bench.service.bulk.answer_once(KEY, partial(answer, "first")) == StoredReply(200, b"{}")
+    assert await bench.service.bulk.answer_once(KEY, partial(answer, "later")) == StoredReply(200, b"{}")
     assert begun == ["first"]
 
 
@@ -169,7 +169,7 @@ async def test_a_request_whose_server_died_can_be_repeated_after_a_minute(bench:
     database = bench.service.database
     assert await database.run(begin, KEY) is None
     bench.clock.advance(59)
-    assert await database.run(begin, KEY) == Reply(IN_PROGRESS, b"")
+    assert await database.run(begin, KEY) == StoredReply(IN_PROGRESS, b"")
     bench.clock.advance(1)
     assert await database.run(begin, KEY) is None
 
@@ -177,7 +177,7 @@ async def test_a_request_whose_server_died_can_be_repeated_after_a_minute(bench:
 async def test_a_key_that_was_answered_is_not_renewed(bench: Bench) -> None:
     database = bench.service.database
     await database.run(begin, KEY)
-    await database.run(finish, (KEY, Reply(200, b"{}")))
+    await database.run(finish, (KEY, StoredReply(200, b"{}")))
     before = await database.read(time_of_the_key, None)
     bench.clock.advance(1)
     await database.run(renew, KEY)

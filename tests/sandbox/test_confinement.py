@@ -13,7 +13,7 @@ import msgspec
 import psutil
 import pytest
 
-from ojster.sandbox.sandbox import CodeFailed, NotConfined, Request, Sandbox
+from ojster.sandbox.sandbox import CodeFailed, NotConfined, Sandbox, SandboxRequest
 from tests.waiting import PATIENCE
 
 pytestmark = [
@@ -32,7 +32,7 @@ def sandbox(*without: str, **more: Any) -> Sandbox:
 
 
 async def run(body: str, *args: Any, where: Sandbox | None = None, timeout: float = 20.0) -> Any:
-    end = await (where or sandbox()).run(Request(body, args=args), timeout=timeout)
+    end = await (where or sandbox()).run(SandboxRequest(body, args=args), timeout=timeout)
     if end.error is not None:
         return end.error["type"]
     return end.result
@@ -285,7 +285,7 @@ async def test_a_platform_that_cannot_confine_code_refuses_it_unless_that_is_acc
         await open_.check()
     weak = Sandbox(weak=True)
     assert await weak.check() == ()
-    end = await weak.run(Request("def body(job): return 2"), timeout=20)
+    end = await weak.run(SandboxRequest("def body(job): return 2"), timeout=20)
     assert (end.result, end.means) == (2, ())
 
 
@@ -369,7 +369,7 @@ async def test_the_worker_believes_no_frame(what: str) -> None:
         notes.append(note)
 
     try:
-        end = await sandbox().run(Request(body, args=(raw.hex(),)), timeout=20, on_note=hear)
+        end = await sandbox().run(SandboxRequest(body, args=(raw.hex(),)), timeout=20, on_note=hear)
     except CodeFailed as failed:
         assert len(failed.failure.message) < 1_000
     else:

@@ -12,7 +12,7 @@ import pytest
 from ojster.core.errors import InvalidRequest
 from ojster.jobs.code import LARGEST_BODY, UNAVAILABLE, read_code
 from ojster.sandbox import policy
-from ojster.sandbox.sandbox import CodeFailed, End, Request, Sandbox
+from ojster.sandbox.sandbox import CodeFailed, End, Sandbox, SandboxRequest
 
 pytestmark = [
     pytest.mark.anyio,
@@ -21,7 +21,7 @@ pytestmark = [
 
 
 async def run(source: str, **more: Any) -> End:
-    return await Sandbox(values={"answer": 42}).run(Request(source, **more), timeout=20)
+    return await Sandbox(values={"answer": 42}).run(SandboxRequest(source, **more), timeout=20)
 
 
 ESCAPES = {
@@ -221,7 +221,7 @@ async def test_notes_come_while_the_code_runs() -> None:
         heard.append(note)
 
     source = "def body(job):\n    info('one')\n    job.info({'two': 2})\n    return 3"
-    end = await Sandbox().run(Request(source), timeout=20, on_note=hear)
+    end = await Sandbox().run(SandboxRequest(source), timeout=20, on_note=hear)
     assert (heard, end.result) == ([b'"one"', b'{"two": 2}'], 3)
 
 
@@ -249,7 +249,7 @@ def test_code_that_cannot_be_run_is_refused_before_and_never_run(code: dict[str,
 
 
 async def test_where_nothing_confines_code_there_are_no_files() -> None:
-    end = await Sandbox(weak=True).run(Request("def body(job): return open('/etc/passwd').read()"), timeout=20)
+    end = await Sandbox(weak=True).run(SandboxRequest("def body(job): return open('/etc/passwd').read()"), timeout=20)
     assert end.failure is not None
     assert end.failure.type == "NameError"
 

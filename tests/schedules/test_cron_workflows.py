@@ -220,9 +220,9 @@ async def test_a_definition_is_started_in_its_latest_version_and_skipped_without
     assert (started.type, started.args) == ("newer", [3])
     (run,) = await runs(flow)
     assert (run.definition, run.definition_version, run.metadata["team"]) == ("stored", 2, "x")
-    from ojster.workflows.definitions import Deletion
+    from ojster.workflows.definitions import DefinitionDeletion
 
-    await flow.service.definitions.delete(Deletion("stored", force=True))
+    await flow.service.definitions.delete(DefinitionDeletion("stored", force=True))
     await flow.run_due(after=60)
     assert await reasons(flow) == ["not_found"]
     assert (await flow.service.schedules.find(NAME)).run_count == 1

@@ -14,7 +14,7 @@ from ojster.core.refusals import SchemaViolation
 from ojster.jobs.scope import Caller
 from ojster.service import Service
 from ojster.storage.open import open_database
-from ojster.workflows.definitions import Deletion, Named
+from ojster.workflows.definitions import DefinitionDeletion, Named
 from tests.conftest import Bench, Clock
 
 pytestmark = pytest.mark.anyio
@@ -178,8 +178,8 @@ async def test_a_definition_is_deleted_when_nothing_of_it_runs_or_when_that_is_w
     await define(bench)
     id = await start(bench)
     with pytest.raises(Conflict, match="1 unfinished workflows"):
-        await bench.service.definitions.delete(Deletion("gist"))
-    await bench.service.definitions.delete(Deletion("gist", force=True))
+        await bench.service.definitions.delete(DefinitionDeletion("gist"))
+    await bench.service.definitions.delete(DefinitionDeletion("gist", force=True))
     with pytest.raises(NotFound):
         await bench.service.definitions.find(Named("gist"))
     assert await finish(bench) == ["create", "star"]

@@ -32,7 +32,7 @@ from ojster import (
     param,
     result_of,
 )
-from ojster.workflows.definitions import Deletion
+from ojster.workflows.definitions import DefinitionDeletion
 from tests.waiting import PATIENCE
 from tests.workflows.test_workflows_in_python import s, url
 
@@ -161,7 +161,7 @@ async def test_a_definition_is_made_once_and_gets_a_new_version_when_it_changes(
     client = app.client()
     assert [one.name for one in await client.definitions.all()] == ["flow"]
     assert (await client.workflows.statistics("flow")).current["completed"] == 1
-    await client.definitions.delete(Deletion("flow"))
+    await client.definitions.delete(DefinitionDeletion("flow"))
     assert await client.definitions.all() == []
 
 

@@ -28,7 +28,7 @@ from ojster.jobs.code import CODE_CAPABILITY
 from ojster.jobs.failure import Failure
 from ojster.jobs.messages import Acknowledgement, FailureReport, Progress, Release
 from ojster.jobs.scope import accepted
-from ojster.sandbox.sandbox import CodeFailed, Request, Sandbox
+from ojster.sandbox.sandbox import CodeFailed, Sandbox, SandboxRequest
 from ojster.service import Service
 from ojster.storage.open import open_database
 from ojster.worker.children import ChildPool
@@ -37,7 +37,7 @@ from ojster.worker.execution import Executor
 from ojster.worker.identity import Identity
 from ojster.worker.worker import Worker
 from ojster.workflows.definition import read_workflow_retry_policy
-from ojster.workflows.definitions import Deletion, Named
+from ojster.workflows.definitions import DefinitionDeletion, Named
 from ojster.workflows.read.selection import WorkflowFilter
 from ojster.workflows.read.status import StepResult
 from ojster.workflows.run.suspensions import WorkflowResumption
@@ -328,7 +328,9 @@ async def test_021_notes_come_before_the_end_of_a_task() -> None:
     async def hear(note: bytes) -> None:
         heard.append(msgspec.json.decode(note))
 
-    end = await Sandbox().run(Request("def body(job):\n    info('x')\n    return 'OK'"), timeout=20, on_note=hear)
+    end = await Sandbox().run(
+        SandboxRequest("def body(job):\n    info('x')\n    return 'OK'"), timeout=20, on_note=hear
+    )
     assert (heard, end.result) == (["x"], "OK")
 
 
@@ -377,14 +379,14 @@ async def test_026_a_task_without_a_body_is_refused(runner: Runner) -> None:
 
 
 async def test_027_and_028_a_child_tells_of_success_and_of_failure() -> None:
-    good = await Sandbox().run(Request(OK), timeout=20)
+    good = await Sandbox().run(SandboxRequest(OK), timeout=20)
     assert (good.result, good.error) == ("OK", None)
-    bad = await Sandbox().run(Request(FAIL), timeout=20)
+    bad = await Sandbox().run(SandboxRequest(FAIL), timeout=20)
     assert (bad.result, bad.failure and bad.failure.message) == (None, "This is an error")
 
 
 async def test_029_a_cancelled_task_is_killed() -> None:
-    running = asyncio.create_task(Sandbox().run(Request(LONG), timeout=20))
+    running = asyncio.create_task(Sandbox().run(SandboxRequest(LONG), timeout=20))
     await asyncio.sleep(0.3)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -755,9 +757,9 @@ async def test_078_notes_are_kept_in_order_and_need_an_existing_workflow(runner:
 
 async def test_079_a_definition_is_deleted_once(runner: Runner) -> None:
     await runner.define("flow", code(OK))
-    await runner.service.definitions.delete(Deletion("flow"))
+    await runner.service.definitions.delete(DefinitionDeletion("flow"))
     with pytest.raises(NotFound):
-        await runner.service.definitions.delete(Deletion("flow"))
+        await runner.service.definitions.delete(DefinitionDeletion("flow"))
 
 
 # Behaviour of node-workflow that its own tests do not cover
@@ -793,7 +795,7 @@ async def test_105_jobs_of_the_future_do_not_keep_others_from_running(runner: Ru
 async def test_106_a_task_whose_process_dies_fails_at_once() -> None:
     dying = Sandbox(("os",), restricted=False)
     with pytest.raises(CodeFailed, match="status 9"):
-        await dying.run(Request("import os\ndef body(job): os._exit(9)"), timeout=20)
+        await dying.run(SandboxRequest("import os\ndef body(job): os._exit(9)"), timeout=20)
 
 
 async def test_107_a_lost_runner_cancels_what_says_so_and_runs_that_branch(runner: Runner) -> None:

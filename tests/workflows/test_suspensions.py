@@ -22,7 +22,7 @@ from ojster.jobs.messages import Acknowledgement, Release
 from ojster.jobs.scope import accepted
 from ojster.storage.postgres.url import parse_postgres_url
 from ojster.storage.transaction import Transaction
-from ojster.workflows.definitions import Deletion
+from ojster.workflows.definitions import DefinitionDeletion
 from ojster.workflows.properties import PropertyChange
 from ojster.workflows.run.suspensions import WorkflowResumption
 from tests.workflows.bench import WorkflowBench, chain, group, job
@@ -377,7 +377,7 @@ async def test_what_cannot_be_run_again_fails(flow: WorkflowBench, what: str) ->
     elif what == "deleted":
         await define(flow)
         await flow.create({"definition": "d"})
-        await flow.service.definitions.delete(Deletion("d", force=True))
+        await flow.service.definitions.delete(DefinitionDeletion("d", force=True))
     else:
         await flow.create(chain(job("a")))
     one = await flow.fetch_one()
@@ -631,7 +631,7 @@ async def test_another_definition_of_the_same_name_is_not_run_instead(flow: Work
     await define(flow)
     await flow.create({"definition": "d"})
     (one,) = await flow.take()
-    await flow.service.definitions.delete(Deletion("d", force=True))
+    await flow.service.definitions.delete(DefinitionDeletion("d", force=True))
     flow.clock.advance(1)
     await define(flow, steps=[job("other")])
     assert (await release(flow, one, "retry")).state == "discarded"

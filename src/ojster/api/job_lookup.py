@@ -9,7 +9,7 @@ import msgspec
 from ojster.client.event_loop_thread import InEventLoopThread
 from ojster.client.interface import Client
 from ojster.client.plain_methods import plain
-from ojster.handlers.job_handle import Application, JobHandle
+from ojster.handlers.job_handle import HandleOwner, JobHandle
 from ojster.handlers.job_options import JobOptions, JobOptionsDict, with_changes
 from ojster.handlers.job_type import JobType
 from ojster.jobs.names import read_type
@@ -60,7 +60,7 @@ class JobLookup(InEventLoopThread):
         def elsewhere(*args: Any) -> Any:
             raise TypeError(f"The handler of {name!r} is not declared in this application.")
 
-        return JobType(cast("Application", self), name, elsewhere, with_changes(JobOptions(), options), False)
+        return JobType(cast("HandleOwner", self), name, elsewhere, with_changes(JobOptions(), options), False)
 
     async def afind(self, job_id: str) -> JobHandle[Any]:
         """Return the handle of an existing job.
@@ -82,6 +82,6 @@ class JobLookup(InEventLoopThread):
         """
         job = await self.client().jobs.find(job_id)
         declared = self.handlers.get(job.type)
-        return JobHandle(cast("Application", self), job, None if declared is None else declared.types)
+        return JobHandle(cast("HandleOwner", self), job, None if declared is None else declared.types)
 
     find = plain(afind)

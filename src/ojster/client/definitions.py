@@ -11,7 +11,7 @@ from ojster.client.connection import RemoteCapability
 from ojster.core.json_objects import Members
 from ojster.workflows.answer_wire import DefinitionAnswer, DefinitionsAnswer, read_definition
 from ojster.workflows.definition import Definition
-from ojster.workflows.definitions import Deletion, Named
+from ojster.workflows.definitions import DefinitionDeletion, Named
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -43,7 +43,7 @@ class RemoteDefinitions(RemoteCapability):
             if not answer.pagination.has_more:
                 return definitions
 
-    async def delete(self, what: Deletion) -> None:
+    async def delete(self, what: DefinitionDeletion) -> None:
         """Delete a definition."""
         await self._connection.call("DELETE", _path(what.name) + "?force=true" * what.force)
 

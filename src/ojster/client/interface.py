@@ -21,7 +21,7 @@ from ojster.schedules.calls import MaintenanceCalls, ScheduleCalls
 from ojster.tenancy.calls import TenantCalls, TokenCalls
 from ojster.workflows.calls import NoteCalls, WorkflowBulkCalls, WorkflowCalls
 from ojster.workflows.definition import Definition
-from ojster.workflows.definitions import Deletion, Named
+from ojster.workflows.definitions import DefinitionDeletion, Named
 from ojster.workflows.flow_calls import FlowCalls
 
 
@@ -47,7 +47,7 @@ class DefinitionCalls(Protocol):
     async def all(self) -> list[Definition]:
         """Return the latest version of each workflow definition."""
 
-    async def delete(self, what: Deletion) -> None:
+    async def delete(self, what: DefinitionDeletion) -> None:
         """Delete a definition."""
 
 

@@ -11,7 +11,7 @@ import msgspec
 
 from ojster.handlers.context import JobContext
 from ojster.handlers.job_class import Runs, RunsAsync, handler_of_class, type_of_class
-from ojster.handlers.job_handle import Application
+from ojster.handlers.job_handle import HandleOwner
 from ojster.handlers.job_options import JobOptions, JobOptionsDict, with_changes
 from ojster.handlers.job_type import Declare, DeclaredJob, JobType
 from ojster.jobs.names import read_type
@@ -78,7 +78,7 @@ class JobDecorator:
         The handlers by job type, to which it adds.
     """
 
-    def __init__(self, app: Application, handlers: dict[str, JobType[Any, Any]]) -> None:
+    def __init__(self, app: HandleOwner, handlers: dict[str, JobType[Any, Any]]) -> None:
         self._app = app
         self._handlers = handlers
 

@@ -30,7 +30,7 @@ MAX_POLL_SECONDS: Final = 30.0
 """Maximum long-poll wait for a job's result, in seconds."""
 
 
-class Application(Protocol):
+class HandleOwner(Protocol):
     """An application, as far as job types and handles need it: ``ojster.App``."""
 
     @property
@@ -75,7 +75,7 @@ class JobHandle(Generic[R]):
     >>> app.close()
     """
 
-    def __init__(self, app: Application, job: Job, types: HandlerTypes | None = None) -> None:
+    def __init__(self, app: HandleOwner, job: Job, types: HandlerTypes | None = None) -> None:
         self._app = app
         self._job = job
         self._types = types

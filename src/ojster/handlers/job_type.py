@@ -35,7 +35,7 @@ from ojster.handlers.context import JobContext
 from ojster.handlers.handler_signature import HandlerSignature, check_handler
 from ojster.handlers.injection import needs_of
 from ojster.handlers.job_class import Runs, RunsAsync
-from ojster.handlers.job_handle import Application, JobHandle, T_co
+from ojster.handlers.job_handle import HandleOwner, JobHandle, T_co
 from ojster.handlers.job_options import JobOptions, JobOptionsDict, with_changes
 from ojster.jobs.names import DEFAULT_QUEUE
 from ojster.jobs.options_wire import read_options
@@ -96,7 +96,7 @@ class JobType(Generic[P, R]):
     """Whether it is a flow, which is started as a workflow."""
 
     def __init__(
-        self, app: Application, type: str, function: Callable[..., Any], options: JobOptions, process: bool
+        self, app: HandleOwner, type: str, function: Callable[..., Any], options: JobOptions, process: bool
     ) -> None:
         check_handler(type, function)
         functools.update_wrapper(cast("Callable[..., Any]", self), function)

@@ -13,7 +13,7 @@ from ojster.handlers.codec import Codec, Codecs
 from ojster.handlers.cron_declaration import CronDeclaration
 from ojster.handlers.discovery import import_modules_named
 from ojster.handlers.job_decorator import JobDecorator, check_free
-from ojster.handlers.job_handle import Application
+from ojster.handlers.job_handle import HandleOwner
 from ojster.handlers.job_type import JobType
 from ojster.handlers.lifespan import Lifespan
 from ojster.handlers.middleware import ExecutionMiddleware, ThreadMiddleware
@@ -31,7 +31,7 @@ O = TypeVar("O", bound=Orchestrator)  # noqa: E741
 J = TypeVar("J", bound=JobType[..., Any])
 
 
-class HandlerRegister(Application, ABC):
+class HandlerRegister(HandleOwner, ABC):
     """What a worker runs for an application; ``ojster.App`` is one.
 
     Parameters

@@ -84,14 +84,14 @@ def _producing(name: str, attributes: dict[str, str]) -> Iterator[dict[str, str]
         yield {key: value for key, value in carrier.items() if key in CARRIED}
 
 
-class Run:
+class TracedRun:
     """One run of a job, of which nothing is recorded."""
 
     def end(self, ending: Acknowledgement | FailureReport | Release) -> None:
         """Record the outcome of the run."""
 
 
-class _RecordedRun(Run):
+class _RecordedRun(TracedRun):
     """The span of one run of a job."""
 
     def __init__(self, span: Any, job: Job) -> None:
@@ -116,10 +116,10 @@ class _RecordedRun(Run):
             self._span.set_status(Status(StatusCode.OK))
 
 
-_NOT_RECORDED: Final = nullcontext(Run())
+_NOT_RECORDED: Final = nullcontext(TracedRun())
 
 
-def running(job: Job, worker_id: str | None, *, recorded: bool) -> AbstractContextManager[Run]:
+def running(job: Job, worker_id: str | None, *, recorded: bool) -> AbstractContextManager[TracedRun]:
     """Record that a job runs. Spans of its handler belong to this span; the baggage is that of the producer.
 
     Parameters
@@ -132,7 +132,7 @@ def running(job: Job, worker_id: str | None, *, recorded: bool) -> AbstractConte
 
 
 @contextmanager
-def _running(job: Job, worker_id: str | None) -> Iterator[Run]:
+def _running(job: Job, worker_id: str | None) -> Iterator[TracedRun]:
     carrier = {key: value for key in CARRIED if isinstance(value := job.meta.get(key), str)}
     origin = propagate.extract(carrier, context=contexts.Context()) if carrier else None
     links = [Link(trace.get_current_span(origin).get_span_context())] if origin is not None else []

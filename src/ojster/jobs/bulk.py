@@ -20,7 +20,7 @@ from ojster.core.job import Job
 from ojster.core.states import FINISHED, JobState
 from ojster.jobs import interventions
 from ojster.jobs.extension import settle
-from ojster.jobs.idempotency import Key, Reply, recall, remember
+from ojster.jobs.idempotency import Key, StoredReply, recall, remember
 from ojster.jobs.new_job import NewJob
 from ojster.jobs.push import Pushed, admit, find_room, follow_up_pushes, push
 from ojster.jobs.sweeps import SweepBatch, SweepBatchResult
@@ -97,7 +97,7 @@ class Bulk(msgspec.Struct, frozen=True):
     action: Action
     items: Sequence[NewJob | str | OjsterError]
     atomic: bool
-    answer: Callable[[Sequence[ItemOutcome]], Reply]
+    answer: Callable[[Sequence[ItemOutcome]], StoredReply]
     key: Key | None = None
     by: str | None = None
 
@@ -109,7 +109,7 @@ class _RolledBack(Exception):
         self.outcomes = outcomes
 
 
-def perform(tx: Transaction, bulks: Sequence[Bulk]) -> list[Reply | OjsterError | Later]:
+def perform(tx: Transaction, bulks: Sequence[Bulk]) -> list[StoredReply | OjsterError | Later]:
     """Perform each request in a savepoint; return its reply, or the stored reply of a repeated request."""
     return [_perform(tx, bulk) for bulk in bulks]
 
@@ -119,11 +119,11 @@ class KeyedPush(msgspec.Struct, frozen=True):
 
     job: NewJob
     key: Key
-    answer: Callable[[Pushed], Reply]
+    answer: Callable[[Pushed], StoredReply]
 
 
 @for_each
-def push_once(tx: Transaction, batch: KeyedPush) -> Reply | OjsterError | Later:
+def push_once(tx: Transaction, batch: KeyedPush) -> StoredReply | OjsterError | Later:
     """Push each job, or return the stored reply of the request that has pushed it."""
     known = recall(tx, batch.key)
     if known is None:
@@ -136,7 +136,7 @@ def push_once(tx: Transaction, batch: KeyedPush) -> Reply | OjsterError | Later:
     return known
 
 
-def _perform(tx: Transaction, bulk: Bulk) -> Reply | OjsterError | Later:
+def _perform(tx: Transaction, bulk: Bulk) -> StoredReply | OjsterError | Later:
     if bulk.key is not None and (known := recall(tx, bulk.key)) is not None:
         return known
     outcomes: Sequence[ItemOutcome | Later]

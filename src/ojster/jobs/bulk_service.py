@@ -14,7 +14,7 @@ from ojster.jobs import bulk as bulks
 from ojster.jobs import idempotency
 from ojster.jobs.bulk import ALLOWED_STATES, DEFAULT_STATES, Action, Bulk, KeyedPush, Summary
 from ojster.jobs.filter_walk import JobFilter, walk
-from ojster.jobs.idempotency import Key, Reply
+from ojster.jobs.idempotency import Key, StoredReply
 from ojster.jobs.scope import CapabilityService, accepted
 from ojster.jobs.service import MAX_WAIT_SECONDS
 from ojster.jobs.sweeps import Course, Sweep, SweepBatch, sweep_all
@@ -31,7 +31,7 @@ _COURSE: Final[Course[JobFilter, SweepBatch]] = Course(walk, bulks.foresee_batch
 class BulkService(CapabilityService):
     """Calls about many jobs at once."""
 
-    async def perform(self, bulk: Bulk) -> Reply:
+    async def perform(self, bulk: Bulk) -> StoredReply:
         """Perform an action on several jobs in one transaction, or return the stored reply of a repeated request.
 
         Raises
@@ -48,7 +48,7 @@ class BulkService(CapabilityService):
             bulk = msgspec.structs.replace(bulk, items=items, key=self._key(bulk.key), by=self.scope.who)
         return accepted(await self.database.run(bulks.perform, bulk, len(bulk.items)))
 
-    async def push_once(self, item: KeyedPush) -> Reply:
+    async def push_once(self, item: KeyedPush) -> StoredReply:
         """Push a job, or return the stored reply of a repeated request.
 
         Raises
@@ -62,7 +62,7 @@ class BulkService(CapabilityService):
     def _key(self, key: Key | None) -> Key | None:
         return None if key is None else msgspec.structs.replace(key, operation=self.scope.named(key.operation))
 
-    async def answer_once(self, key: Key | None, answer: Callable[[], Awaitable[Reply]]) -> Reply:
+    async def answer_once(self, key: Key | None, answer: Callable[[], Awaitable[StoredReply]]) -> StoredReply:
         """Answer a request, or return the stored reply if its idempotency key was used before.
 
         If another caller is answering the same request, wait for its reply, at most ``MAX_WAIT_SECONDS`` seconds.

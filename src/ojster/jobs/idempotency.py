@@ -36,14 +36,14 @@ class Key(msgspec.Struct, frozen=True):
     fingerprint: str
 
 
-class Reply(msgspec.Struct, frozen=True):
+class StoredReply(msgspec.Struct, frozen=True):
     """A stored response."""
 
     status: int
     body: bytes
 
 
-def recall(tx: Transaction, key: Key) -> Reply | OjsterError | Later | None:
+def recall(tx: Transaction, key: Key) -> StoredReply | OjsterError | Later | None:
     """Return the stored response to a request, or ``None`` if the request is new.
 
     Lock the key until the transaction ends. Return ``Conflict`` if the key was used for a different request, and
@@ -71,11 +71,11 @@ def recall(tx: Transaction, key: Key) -> Reply | OjsterError | Later | None:
             f"The idempotency key {key.key!r} was used for a different request. Use a new key.",
             idempotency_key=key.key,
         )
-    return Reply(status, body)
+    return StoredReply(status, body)
 
 
 @for_each
-def begin(tx: Transaction, key: Key) -> Reply | OjsterError | Later | None:
+def begin(tx: Transaction, key: Key) -> StoredReply | OjsterError | Later | None:
     """Mark requests that take several transactions as in progress, unless ``recall`` finds a response.
 
     Return what ``recall`` returned. A reply with the status ``IN_PROGRESS`` means that another caller is processing the
@@ -83,7 +83,7 @@ def begin(tx: Transaction, key: Key) -> Reply | OjsterError | Later | None:
     """
     known = recall(tx, key)
     if known is None:
-        remember(tx, key, Reply(IN_PROGRESS, b""))
+        remember(tx, key, StoredReply(IN_PROGRESS, b""))
     return known
 
 
@@ -100,7 +100,7 @@ def renew(tx: Transaction, key: Key) -> None:
     )
 
 
-def finish(tx: Transaction, answers: Sequence[tuple[Key, Reply | None]]) -> list[None]:
+def finish(tx: Transaction, answers: Sequence[tuple[Key, StoredReply | None]]) -> list[None]:
     """Store the final response to each request; with ``None``, delete the key so that the request can be repeated."""
     for key, reply in answers:
         if reply is not None:
@@ -113,7 +113,7 @@ def finish(tx: Transaction, answers: Sequence[tuple[Key, Reply | None]]) -> list
     return [None for _ in answers]
 
 
-def remember(tx: Transaction, key: Key, reply: Reply) -> None:
+def remember(tx: Transaction, key: Key, reply: StoredReply) -> None:
     """Store the response to a request."""
     tx.execute(
         """

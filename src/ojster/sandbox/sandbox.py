@@ -100,7 +100,7 @@ class CodeFailed(Exception):
         self.failure = failure
 
 
-class Request(msgspec.Struct, frozen=True):
+class SandboxRequest(msgspec.Struct, frozen=True):
     """Code to run, and its input.
 
     Parameters
@@ -218,11 +218,11 @@ class Sandbox:
         """
         await asyncio.to_thread(_remove_stale)
         try:
-            end = await self.run(Request("def body(job): return 1"), timeout=30.0)
+            end = await self.run(SandboxRequest("def body(job): return 1"), timeout=30.0)
             if end.failure is None and self.guarantee == "confined":
                 prober = Sandbox(("fcntl", "os", "socket"), memory=self.memory, restricted=False)
                 prober.without = self.without
-                end = await prober.run(Request(_ESCAPE_PROBE, args=(sys.executable,)), timeout=30.0)
+                end = await prober.run(SandboxRequest(_ESCAPE_PROBE, args=(sys.executable,)), timeout=30.0)
         except CodeFailed as error:
             raise NotConfined(error.failure.message) from None
         if end.failure is not None:
@@ -233,7 +233,7 @@ class Sandbox:
 
     async def run(
         self,
-        request: Request,
+        request: SandboxRequest,
         *,
         timeout: float | None = None,
         on_note: Callable[[bytes], Awaitable[None]] | None = None,
@@ -283,7 +283,7 @@ class Sandbox:
                         await process.stdout.read()  # the exit is not noticed while output is unread
                         await process.wait()
 
-    def _allowed(self, request: Request) -> Sequence[str]:
+    def _allowed(self, request: SandboxRequest) -> Sequence[str]:
         """Return the modules that the code asks for."""
         wanted = self.modules if request.modules is None else request.modules
         if unknown := sorted(set(wanted) - set(self.modules)):

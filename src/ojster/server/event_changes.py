@@ -13,7 +13,7 @@ MAX_IDS: Final = 100
 """Maximum number of jobs and of workflows that are named; of more, none is."""
 
 
-class Changes:
+class EventChanges:
     """The events since the last digest that a caller may see.
 
     Parameters

@@ -75,7 +75,7 @@ class StreamEvent(msgspec.Struct, frozen=True):
     at: int = 0
 
 
-class Channel(msgspec.Struct, frozen=True):
+class FollowedChannel(msgspec.Struct, frozen=True):
     """A subscription to ``job:ID``, ``queue:NAME`` or ``all``, of one tenant or all; ``types`` limits it, if any."""
 
     name: str

@@ -20,7 +20,7 @@ from ojster.core.timestamps import format_timestamp
 from ojster.jobs.names import check_queue_name
 from ojster.jobs.scope import Caller
 from ojster.server.authentication import Credentials
-from ojster.server.event_streams import ALL, Channel, Feed, StreamEvent, canonical_channel, gap, id_to_number
+from ojster.server.event_streams import ALL, Feed, FollowedChannel, StreamEvent, canonical_channel, gap, id_to_number
 from ojster.server.request import Services
 from ojster.service import Service
 
@@ -86,7 +86,7 @@ class _Connection:
         self._socket = socket
         self._service = service
         self._feed = feed
-        self._channels: dict[str, Channel] = {}
+        self._channels: dict[str, FollowedChannel] = {}
         self._sending = asyncio.Lock()
         self._following: asyncio.Task[None] | None = None
         self._after = 0
@@ -132,7 +132,7 @@ class _Connection:
         if self._following is None:
             self._after = await self._service.events.last()  # before the check, so that no event is missed
         await self._check(name)
-        self._channels[name] = Channel(name, frozenset(types or ()), self._service.scope.tenant)
+        self._channels[name] = FollowedChannel(name, frozenset(types or ()), self._service.scope.tenant)
         answer: dict[str, Any] = {"type": "subscribed", "channel": name}
         await self._send(answer if types is None else answer | {"event_types": types})
         if self._following is None:
@@ -169,7 +169,7 @@ class _Connection:
         await self._send({"type": "event", "event": "server.shutdown", "data": {"grace_period_ms": 5_000}})
         await self._socket.close(GOING_AWAY)
 
-    async def _tell(self, channel: Channel, told: StreamEvent) -> None:
+    async def _tell(self, channel: FollowedChannel, told: StreamEvent) -> None:
         message: dict[str, Any] = {"type": "event", "channel": channel.name, "event": told.name, "data": told.data}
         if told.id is not None:
             message |= {"id": told.id, "timestamp": format_timestamp(told.at)}

@@ -18,7 +18,7 @@ from ojster.handlers.outcomes import Released
 from ojster.jobs.code import ATTRIBUTE, read_code
 from ojster.jobs.failure import Failure
 from ojster.jobs.messages import Release, Then
-from ojster.sandbox.sandbox import CodeFailed, End, Request, Sandbox
+from ojster.sandbox.sandbox import CodeFailed, End, Sandbox, SandboxRequest
 from ojster.workflows.properties import Properties
 
 log: Final = logging.getLogger(__name__)
@@ -100,7 +100,7 @@ class CodeRunner:
             head = await self._client.workflows.show(context.workflow_id, steps=False)
             params = msgspec.json.decode(head.params) if head.params is not msgspec.UNSET else {}
             target = head.target
-        request = Request(
+        request = SandboxRequest(
             body=code.body,
             modules=code.modules,
             args=tuple(args),

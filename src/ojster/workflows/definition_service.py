@@ -9,7 +9,7 @@ from ojster.core.tenant import NOBODY, split
 from ojster.jobs.scope import CapabilityService, accepted
 from ojster.workflows import definitions
 from ojster.workflows.definition import Definition, read_definition
-from ojster.workflows.definitions import Deletion, Named
+from ojster.workflows.definitions import DefinitionDeletion, Named
 from ojster.workflows.plan.nested_definitions import Nested, complete_nested, has_definitions
 from ojster.workflows.plan.request import refuse_unknown
 
@@ -68,7 +68,7 @@ class DefinitionService(CapabilityService):
         stored = await self.database.read(definitions.list_definitions, None)
         return [definition for definition in stored if self.scope.sees(split(definition.name)[0])]
 
-    async def delete(self, what: Deletion) -> None:
+    async def delete(self, what: DefinitionDeletion) -> None:
         """Delete a definition with all its versions.
 
         Raises

@@ -78,7 +78,7 @@ def list_definitions(tx: Transaction, requests: Sequence[None]) -> list[list[Def
     return [latest for _ in requests]
 
 
-class Deletion(msgspec.Struct, frozen=True):
+class DefinitionDeletion(msgspec.Struct, frozen=True):
     """Request to delete a definition; ``force``: even if it has unfinished workflows."""
 
     name: str
@@ -86,7 +86,7 @@ class Deletion(msgspec.Struct, frozen=True):
 
 
 @for_each
-def delete_definitions(tx: Transaction, deletion: Deletion) -> OjsterError | None:
+def delete_definitions(tx: Transaction, deletion: DefinitionDeletion) -> OjsterError | None:
     """Delete definitions with all their versions. Workflows that were started from them continue."""
     name = called(deletion.name)
     rows = tx.execute(

@@ -15,7 +15,7 @@ from ojster.core.json_objects import Members, read_members
 from ojster.core.wire import Json
 from ojster.workflows import answer_wire
 from ojster.workflows.definition import Definition
-from ojster.workflows.definitions import Deletion, Named
+from ojster.workflows.definitions import DefinitionDeletion, Named
 
 
 @click.group(
@@ -122,7 +122,7 @@ def show_definition(name: str, version: int | None, url: str) -> None:
 @with_json
 def delete_definition(name: str, force: bool, url: str, as_json: bool) -> None:
     """Delete a definition with all its versions."""
-    ask(url, lambda client: client.definitions.delete(Deletion(name, force)))
+    ask(url, lambda client: client.definitions.delete(DefinitionDeletion(name, force)))
     done(f"{name} is deleted.", as_json, {"name": name, "deleted": True})
 
 

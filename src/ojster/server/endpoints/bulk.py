@@ -32,7 +32,7 @@ from ojster.jobs.bulk_wire import (
 )
 from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.filters import narrowing_filter_of
-from ojster.jobs.idempotency import Key, Reply
+from ojster.jobs.idempotency import Key, StoredReply
 from ojster.jobs.job_json import to_json
 from ojster.jobs.new_job import NewJob
 from ojster.jobs.push import Pushed
@@ -48,7 +48,7 @@ MAX_KEY_CHARS: Final = 256
 class _AnswerFormat(Protocol):
     """The format of an answer."""
 
-    def answer(self, action: Action, entries: Sequence[_Entry], count: _Totals, atomic: bool) -> Reply:
+    def answer(self, action: Action, entries: Sequence[_Entry], count: _Totals, atomic: bool) -> StoredReply:
         """Return the answer with the outcome of each entry. ``count`` may cover more jobs than ``entries``."""
 
 
@@ -87,20 +87,20 @@ class _JobsFormat:
     Spec: ojs-http-binding 9.2
     """
 
-    def answer(self, action: Action, entries: Sequence[_Entry], count: _Totals, atomic: bool) -> Reply:
+    def answer(self, action: Action, entries: Sequence[_Entry], count: _Totals, atomic: bool) -> StoredReply:
         pushed = [entry.outcome for entry in entries if isinstance(entry.outcome, Pushed)]
         if len(pushed) < len(entries):
             raise next(
                 refusal for entry in entries if (refusal := entry.refusal) and not isinstance(refusal, NotExecuted)
             )
         jobs = b",".join([to_json(outcome.job) for outcome in pushed])
-        return Reply(201, b'{"jobs":[%b],"count":%d}' % (jobs, len(pushed)))
+        return StoredReply(201, b'{"jobs":[%b],"count":%d}' % (jobs, len(pushed)))
 
 
 class _BatchFormat:
     """The format of ``/jobs/batch`` with a ``mode``: results for each job; pushes add members of ``_JobsFormat``."""
 
-    def answer(self, action: Action, entries: Sequence[_Entry], count: _Totals, atomic: bool) -> Reply:
+    def answer(self, action: Action, entries: Sequence[_Entry], count: _Totals, atomic: bool) -> StoredReply:
         body = BatchAnswer(
             [self._result(action, index, entry) for index, entry in enumerate(entries)],
             BatchSummaryBody(count.total, count.succeeded, count.failed),
@@ -109,7 +109,7 @@ class _BatchFormat:
             jobs = [entry.outcome.job for entry in entries if isinstance(entry.outcome, Pushed)]
             body.jobs, body.count = [msgspec.Raw(to_json(job)) for job in jobs], len(jobs)
         mark_dry_run(body, count.as_of)
-        return Reply(count.status(atomic), encode(body))
+        return StoredReply(count.status(atomic), encode(body))
 
     def _result(self, action: Action, index: int, entry: _Entry) -> BatchResultBody:
         result = BatchResultBody(index, 201 if action is Action.ENQUEUE else 200)
@@ -128,16 +128,16 @@ class _BulkFormat:
     Spec: ojs-bulk-operations
     """
 
-    def answer(self, action: Action, entries: Sequence[_Entry], count: _Totals, atomic: bool) -> Reply:
+    def answer(self, action: Action, entries: Sequence[_Entry], count: _Totals, atomic: bool) -> StoredReply:
         status = count.status(atomic)
         items = [self._item(action, index, entry) for index, entry in enumerate(entries)]
         if action is Action.ENQUEUE:
             pushed = BulkEnqueuedAnswer(count.total, count.succeeded, count.failed, items)
-            return Reply(201 if status == 200 else status, encode(pushed))
+            return StoredReply(201 if status == 200 else status, encode(pushed))
         changed = BulkChangedAnswer(count.total, count.failed, items)
         setattr(changed, action.past, count.succeeded)
         mark_dry_run(changed, count.as_of)
-        return Reply(status, encode(changed))
+        return StoredReply(status, encode(changed))
 
     def _item(self, action: Action, index: int, entry: _Entry) -> BulkItemBody:
         if entry.refusal is not None:
@@ -231,12 +231,12 @@ def _bulk_endpoint(action: Action, style: _AnswerFormat, name: str, doc: str) ->
 
 async def _swept(
     request: HttpRequest, action: Action, chosen: JobFilter, style: _AnswerFormat, *, dry_run: bool = False
-) -> Reply:
+) -> StoredReply:
     sweep = await request.service.bulk.sweep(action, chosen, dry_run=dry_run)
     entries = [_Entry(job_id, refusal) for job_id, refusal in sweep.items]
     reply = style.answer(action, entries, _Totals(sweep.matched, sweep.succeeded, sweep.as_of), atomic=False)
     told = any(isinstance(refusal, CancellationRequested) for _, refusal in sweep.items)
-    return Reply(200, reply.body) if told and reply.status == 422 else reply
+    return StoredReply(200, reply.body) if told and reply.status == 422 else reply
 
 
 async def _perform(
@@ -249,7 +249,7 @@ async def _perform(
 ) -> Answer:
     atomic = mode == "atomic"
 
-    def answer(outcomes: Sequence[ItemOutcome]) -> Reply:
+    def answer(outcomes: Sequence[ItemOutcome]) -> StoredReply:
         entries = list(map(_entry, outcomes, items))
         succeeded = sum(entry.refusal is None for entry in entries)
         reply = style.answer(action, entries, _Totals(len(entries), succeeded), atomic)
@@ -259,7 +259,9 @@ async def _perform(
             if isinstance(item, NewJob)
             for warning in item.warnings
         ]
-        return Reply(reply.status, b'%b,"warnings":%b}' % (reply.body[:-1], encode(warnings))) if warnings else reply
+        if not warnings:
+            return reply
+        return StoredReply(reply.status, b'%b,"warnings":%b}' % (reply.body[:-1], encode(warnings)))
 
     reply = await request.service.bulk.perform(Bulk(action, items, atomic, answer, key))
     return Answer(reply.body, reply.status, ((b"x-ojs-batch-size", b"%d" % len(items)),))

@@ -13,7 +13,7 @@ from ojster.server.request import HttpRequest
 from ojster.server.route import BASE, PAGE, Route, location
 from ojster.workflows.answer_wire import DefinitionAnswer, DefinitionsAnswer, show_definition
 from ojster.workflows.definition import Definition, has_metadata
-from ojster.workflows.definitions import Deletion, Named
+from ojster.workflows.definitions import DefinitionDeletion, Named
 from ojster.workflows.wire import DefinitionBody
 
 
@@ -66,7 +66,7 @@ async def update_definition(request: HttpRequest) -> Answer:
 async def delete_definition(request: HttpRequest) -> Answer:
     """Delete a definition; with ``force=true`` even if it has unfinished workflows, which continue to run."""
     name = request.path["name"]
-    await request.service.definitions.delete(Deletion(name, flag(request.query, "force")))
+    await request.service.definitions.delete(DefinitionDeletion(name, flag(request.query, "force")))
     return Answer(encode(DeletedAnswer(name)))
 
 

@@ -39,7 +39,7 @@ from ojster.jobs.calls import JobCalls
 from ojster.jobs.checkpoints import NewCheckpoint
 from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.filters import filter_of
-from ojster.jobs.idempotency import Reply
+from ojster.jobs.idempotency import StoredReply
 from ojster.jobs.job_json import to_json
 from ojster.jobs.messages import Progress
 from ojster.jobs.new_job import NewJob
@@ -99,11 +99,11 @@ class _Created(msgspec.Struct):
     job: _Identified
 
 
-def _enqueued(job: NewJob, pushed: Pushed) -> Reply:
+def _enqueued(job: NewJob, pushed: Pushed) -> StoredReply:
     if pushed.existing:
-        return Reply(200, b'{"job":%b,"deduplicated":true}' % to_json(pushed.job))
+        return StoredReply(200, b'{"job":%b,"deduplicated":true}' % to_json(pushed.job))
     warnings = b',"warnings":' + encode(job.warnings) if job.warnings else b""
-    return Reply(201, b'{"job":%b%b}' % (to_json(pushed.job), warnings))
+    return StoredReply(201, b'{"job":%b%b}' % (to_json(pushed.job), warnings))
 
 
 async def _headers_of(request: HttpRequest, job: NewJob) -> list[tuple[bytes, bytes]]:

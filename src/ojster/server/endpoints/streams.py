@@ -18,8 +18,8 @@ from ojster.core.states import FINISHED
 from ojster.core.timestamps import format_timestamp
 from ojster.jobs.names import check_queue_name
 from ojster.server.answer import Answer, encode
-from ojster.server.event_changes import Changes
-from ojster.server.event_streams import ALL, Channel, StreamEvent, canonical_channel, gap, id_to_number
+from ojster.server.event_changes import EventChanges
+from ojster.server.event_streams import ALL, FollowedChannel, StreamEvent, canonical_channel, gap, id_to_number
 from ojster.server.request import HttpRequest
 from ojster.server.route import BASE, Route
 
@@ -98,7 +98,7 @@ async def _changes(request: HttpRequest, after: int, *, is_lost: bool) -> AsyncG
     loop = asyncio.get_running_loop()
     with request.feed.admit(request.caller_address()):
         yield b"retry: %d\n\n" % RECONNECT_MS
-        changes = Changes(
+        changes = EventChanges(
             scope.tenant, lambda queue: sees_all if queue is None else scope.covers(queue), is_lost=is_lost
         )
         yield _line(changes.take(after))  # so that the client knows where to go on, although nothing has happened yet
@@ -136,7 +136,7 @@ async def follow_progress(request: HttpRequest) -> Answer:
 
 
 async def _progress(request: HttpRequest, job: Job, after: int) -> AsyncGenerator[bytes, None]:
-    channel = Channel(f"job:{job.id}", tenant=request.service.scope.tenant)
+    channel = FollowedChannel(f"job:{job.id}", tenant=request.service.scope.tenant)
     find = request.service.jobs.find
     with request.feed.admit(request.caller_address()):
         yield b"retry: %d\n\n" % RECONNECT_MS
@@ -174,12 +174,12 @@ _ENDS: Final = {"completed": "completed", "discarded": "failed", "cancelled": "c
 def _stream(request: HttpRequest, channel: str, begin: tuple[int, bool], job: Job | None = None) -> Answer:
     request.feed.check(request.caller_address())
     types = frozenset(filter(None, request.query.get("event_types", "").split(",")))
-    followed = Channel(channel, types, request.service.scope.tenant)
+    followed = FollowedChannel(channel, types, request.service.scope.tenant)
     return Answer(headers=SSE_HEADERS, content_type=SSE, stream=_pieces(request, followed, begin, job))
 
 
 async def _pieces(
-    request: HttpRequest, channel: Channel, begin: tuple[int, bool], job: Job | None
+    request: HttpRequest, channel: FollowedChannel, begin: tuple[int, bool], job: Job | None
 ) -> AsyncGenerator[bytes, None]:
     loop = asyncio.get_running_loop()
     after, is_unknown = begin
@@ -207,7 +207,9 @@ async def _pieces(
         yield _line(StreamEvent("server.shutdown", {"reason": "the server stops", "grace_period_ms": GRACE_MS}))
 
 
-async def _rest(request: HttpRequest, channel: Channel, after: int, job: Job) -> AsyncGenerator[StreamEvent, None]:
+async def _rest(
+    request: HttpRequest, channel: FollowedChannel, after: int, job: Job
+) -> AsyncGenerator[StreamEvent, None]:
     """Yield a finished job's events after an event; if its last event is not among them, also its final state."""
     ended = False
     while not ended:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from ojster.jobs.idempotency import Reply
+from ojster.jobs.idempotency import StoredReply
 from ojster.jobs.sweeps import Sweep
 from ojster.server.answer import Answer, UnchangedAnswer, encode
 from ojster.server.declared import endpoints_of
@@ -35,9 +35,9 @@ def _bulk_endpoint(method: Callable[..., Awaitable[Sweep]], decoder: msgspec.jso
         options = {name: getattr(body, name) for name in ("stop_active", "from_step") if hasattr(body, name)}
         call = getattr(request.service.workflow_bulk, name)
 
-        async def answer() -> Reply:
+        async def answer() -> StoredReply:
             sweep = await call(chosen, dry_run=body.dry_run, **options)
-            return Reply(200, encode(BulkWorkflowsAnswer.of(sweep)))
+            return StoredReply(200, encode(BulkWorkflowsAnswer.of(sweep)))
 
         if body.dry_run:
             return UnchangedAnswer((await answer()).body)

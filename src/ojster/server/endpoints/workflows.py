@@ -12,7 +12,7 @@ import msgspec
 
 from ojster.core.access import CANCEL, ENQUEUE
 from ojster.core.errors import InvalidRequest
-from ojster.jobs.idempotency import Reply
+from ojster.jobs.idempotency import StoredReply
 from ojster.server.answer import Answer, encode
 from ojster.server.declared import endpoints_of
 from ojster.server.endpoints.bulk import key_of
@@ -45,11 +45,11 @@ async def create_workflow(request: HttpRequest) -> Answer:
     workflows = request.service.workflows
     members = await request.members()
 
-    async def create() -> Reply:
+    async def create() -> StoredReply:
         new = await workflows.prepare(members)
         (workflow_id,) = await workflows.create_many([new])
         body = _workflow(await workflows.show(workflow_id, most_steps=MOST_SHOWN_STEPS)).body
-        return Reply(201, b'%b,"warnings":%b}' % (body[:-1], encode(new.warnings)) if new.warnings else body)
+        return StoredReply(201, b'%b,"warnings":%b}' % (body[:-1], encode(new.warnings)) if new.warnings else body)
 
     reply = await request.service.bulk.answer_once(key_of(request, "workflow", request.known_body), create)
     workflow_id = msgspec.json.decode(reply.body, type=_Created).workflow.id
