@@ -179,12 +179,13 @@ async def test_what_is_refused_leaves_the_transaction_usable(app: App, elsewhere
     await app.adefine("order.defined", chain(ship.s(1)))
     tells = ship.using(reactions={"on_creation": [enqueue(ship.s(5))]})
     with psycopg_connection() as connection:
-        for workflow, options, error, message in (
+        refused: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
             ("order.defined", {"target": "x"}, InvalidRequest, "Start it after the commit"),
             (chain(tells.s(1)), {}, InvalidRequest, "cannot have reactions to on_creation"),
             ("order.missing", {}, NotFound, "order.missing"),
             (group(), {}, InvalidWorkflow, "jobs"),
-        ):
+        ]
+        for workflow, options, error, message in refused:
             with pytest.raises(error, match=message):
                 app.start_in(connection, workflow, **options)
         run = app.start_in(connection, chain(ship.s(1)))

@@ -96,12 +96,15 @@ def use_classes() -> None:
 
 
 def use_workflows() -> None:
-    run = app.start(chain(double.s(2)), name="two")
+    run = app.start(chain(double.s(2)), name="two", timeout=timedelta(hours=1), on_error=double.s(1))
     assert_type(run, Run)
+    app.define("doubled", chain(double.s(2)), params_schema={"type": "object"})
     assert_type(run.refresh(), WorkflowInfo)
     assert_type(list(run.watch()), list[WorkflowInfo])
     assert_type(run.cancel(stop_active=True), None)
     assert_type(app.find("id").refresh(), JobHandle[Any])
+    assert_type(list(run.stream("tokens", str)), list[str])
+    assert_type(app.send("payment", 7, key=42), int)
     assert_type(app.collection("releases").add("a", 1, replace=True), Item)
 
 
@@ -110,5 +113,6 @@ async def use_workflows_in_coroutines() -> None:
     assert_type(run, Run)
     assert_type(await run.arefresh(), WorkflowInfo)
     assert_type([info async for info in run.awatch()], list[WorkflowInfo])
+    assert_type([token async for token in run.stream("tokens", str, after=3)], list[str])
     assert_type(await double.enqueue(1).arefresh(), JobHandle[int])
     assert_type(double.enqueue(1).refresh(), JobHandle[int])

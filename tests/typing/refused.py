@@ -39,6 +39,8 @@ async def misuse() -> None:
     number: str = await double.enqueue(3).aresult()  # wrong: the same where it is awaited
     print(result, handle, number)
     run = app.start(double.s(3))
+    app.start(double.s(3), timeot=3)  # wrong: an option that does not exist
+    app.start(double.s(3), on_error="double")  # wrong: no step
     run.result(timeout="long")  # wrong: no number of seconds
     run.cancel(True)  # wrong: an argument that has a name alone
     run.approve()  # wrong: a missing step

@@ -9,6 +9,13 @@ import pytest
 
 from ojster import App, Flow, Step, batch, chain, current_job, each, element, group, result_of, saga
 from ojster.api.constructs import Graph
+from ojster.handlers.workflow_requests import (
+    OPTIONS_OF_DEFINITIONS,
+    OPTIONS_OF_NAMES,
+    OPTIONS_OF_STEPS,
+    DefinitionOptions,
+    StartOptions,
+)
 from ojster.testing import JobTester
 
 app = App()
@@ -104,3 +111,8 @@ def test_an_argument_that_is_wrong_stays_wrong(jobs: JobTester) -> None:
     run = app.start(chain(echo.s({"1": 2}).set(id="n"), add.s(result_of("n"))))
     jobs.drain(check=False)
     assert run.refresh().state == "failed"
+
+
+def test_the_types_of_options_name_all_that_calls_have() -> None:
+    assert set(StartOptions.__annotations__) == {*OPTIONS_OF_STEPS, *OPTIONS_OF_NAMES}
+    assert set(DefinitionOptions.__annotations__) == {*OPTIONS_OF_DEFINITIONS}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Unpack
 
 import msgspec
 
@@ -22,7 +22,9 @@ from ojster.handlers.job_options import policy_to_wire
 from ojster.handlers.workflow_requests import (
     ONLY_STARTS,
     OPTIONS_OF_DEFINITIONS,
+    DefinitionOptions,
     Startable,
+    StartOptions,
     whole,
     workflow_request,
 )
@@ -44,7 +46,7 @@ class AppWorkflows(InEventLoopThread):
         """Return the client for the running event loop."""
         raise NotImplementedError
 
-    async def adefine(self, /, name: str, workflow: Step, **options: Any) -> Definition:
+    async def adefine(self, /, name: str, workflow: Step, **options: Unpack[DefinitionOptions]) -> Definition:
         """Create a workflow definition, or add a new version to it if the definition has changed.
 
         Workflows that were started from an earlier version do not change.
@@ -75,8 +77,9 @@ class AppWorkflows(InEventLoopThread):
             The server cannot be reached.
         """
         check_options(options, OPTIONS_OF_DEFINITIONS, ONLY_STARTS)
-        retry, schema = options.pop("retry", None), options.pop("params_schema", None)
-        members = whole(workflow).request(**options)
+        retry, schema = options.get("retry"), options.get("params_schema")
+        shared: dict[str, Any] = {name: options.get(name) for name in options if name not in ("retry", "params_schema")}
+        members = whole(workflow).request(**shared)
         if retry is not None:
             members["retry"] = msgspec.Raw(to_json(policy_to_wire("retry", retry)))
         if schema is not None:
@@ -93,7 +96,7 @@ class AppWorkflows(InEventLoopThread):
 
     define = plain(adefine)
 
-    async def astart(self, /, workflow: Startable, **options: Any) -> Run:
+    async def astart(self, /, workflow: Startable, **options: Unpack[StartOptions]) -> Run:
         """Start a workflow: steps, a definition by name, or an orchestrator.
 
         Parameters
@@ -140,7 +143,7 @@ class AppWorkflows(InEventLoopThread):
 
     start = plain(astart)
 
-    def start_in(self, connection: Any, /, workflow: Startable, **options: Any) -> Run:
+    def start_in(self, connection: Any, /, workflow: Startable, **options: Unpack[StartOptions]) -> Run:
         """Start a workflow in the caller's transaction on ``connection``: it exists if and only if that commits.
 
         Parameters
@@ -172,7 +175,7 @@ class AppWorkflows(InEventLoopThread):
         with tracing.starting(_workflow_type(workflow)) as carried:
             return Run(self, self._start_in(connection, _request(workflow, options, carried)))
 
-    async def astart_in(self, connection: Any, /, workflow: Startable, **options: Any) -> Run:
+    async def astart_in(self, connection: Any, /, workflow: Startable, **options: Unpack[StartOptions]) -> Run:
         """Start a workflow in the caller's transaction on ``connection``. See ``start_in``.
 
         Parameters

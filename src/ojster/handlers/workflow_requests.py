@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from inspect import signature
-from typing import Any, Final
+from typing import Any, Final, Literal, TypedDict
 
 import msgspec
 
 from ojster.core.json_objects import Members
-from ojster.core.values import check_options
+from ojster.core.values import Seconds, check_options
+from ojster.handlers.job_options import Retry
 from ojster.handlers.orchestrator import Orchestrator
 from ojster.workflows.declaration import Step, Workflow, chain, start_request
 from ojster.workflows.orchestrator_request import ORCHESTRATOR_MEMBER as ORCHESTRATOR
@@ -18,6 +20,42 @@ Startable = Step | str | type[Orchestrator]
 """Anything that can be started as a workflow: steps, the name of a definition, or an orchestrator class."""
 
 _encode: Final = msgspec.json.Encoder().encode
+
+
+class StartOptions(TypedDict, total=False):
+    """The options of a workflow, as keyword arguments. See ``App.start``."""
+
+    name: str | None
+    params: Mapping[str, Any] | None
+    metadata: Mapping[str, Any] | None
+    options: Mapping[str, Any] | None
+    priority: int | None
+    timeout: Seconds | None
+    scheduled_at: datetime | None
+    delay: Seconds | None
+    expires_in: Seconds | None
+    on_error: Step | Sequence[Step] | None
+    on_cancel: Step | Sequence[Step] | None
+    on_lost_worker: Literal["retry", "cancel"] | None
+    properties: Mapping[str, Any] | None
+    expiration_delay: Seconds | Literal["never"] | None
+    version: int | None
+    target: str | None
+    locks: str | None
+
+
+class DefinitionOptions(TypedDict, total=False):
+    """The options that a definition has for all its workflows, as keyword arguments. See ``App.define``."""
+
+    options: Mapping[str, Any] | None
+    timeout: Seconds | None
+    on_error: Step | Sequence[Step] | None
+    on_cancel: Step | Sequence[Step] | None
+    on_lost_worker: Literal["retry", "cancel"] | None
+    metadata: Mapping[str, Any] | None
+    retry: Retry | Mapping[str, Any] | None
+    params_schema: Mapping[str, Any] | None
+
 
 OPTIONS_OF_STEPS: Final = tuple(signature(Workflow.request).parameters)[1:]
 """The options of a workflow that is started from steps."""
