@@ -16,7 +16,8 @@ from ojster.client.plain_methods import plain
 from ojster.core.json_objects import Members
 from ojster.handlers.arguments import HandlerTypes
 from ojster.handlers.context import JobContext
-from ojster.handlers.flow import Flow, run_flow
+from ojster.handlers.flow import Flow
+from ojster.handlers.flow_run import run_flow
 from ojster.handlers.flow_updates import UpdateHandler, listen
 from ojster.handlers.job_decorator import check_free
 from ojster.handlers.job_options import JobOptions, JobOptionsDict, Retry, with_changes
@@ -347,9 +348,8 @@ def _handler_of(
         )
 
     async def handler(context: JobContext, *args: Any, **provided: Any) -> Any:
-        return await run_flow(
-            function, [partial(listen, update) for update in updates.values()], app.codecs, context, *args, **provided
-        )
+        beside = [partial(listen, update) for update in updates.values()]
+        return await run_flow(function, beside, app.handlers[name], context, *args, **provided)
 
     functools.update_wrapper(handler, function)
     first = parameters[0].replace(annotation=JobContext)

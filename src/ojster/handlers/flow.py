@@ -10,26 +10,24 @@ import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from datetime import UTC, datetime
 from functools import cached_property, lru_cache, partial
-from typing import Any, Concatenate, ParamSpec, TypeVar, overload
+from typing import Any, ParamSpec, TypeVar, overload
 
 import msgspec
 from msgspec import Raw
 
 from ojster.client.file_transfer import restore
-from ojster.core.errors import OjsterError
 from ojster.core.references import may_hold_references
 from ojster.core.values import Seconds, to_json, to_millis
 from ojster.files.file import may_refer
 from ojster.handlers.arguments import HandlerTypes
-from ojster.handlers.codec import Codecs
 from ojster.handlers.compensation import Compensation
 from ojster.handlers.context import JobContext
-from ojster.handlers.flow_check import warn_of
-from ojster.handlers.flow_errors import RecordFailed, job_error, run_again, step_error
+from ojster.handlers.flow_errors import RecordFailed, job_error, step_error
 from ojster.handlers.flow_execution import FlowExecution
 from ojster.handlers.flow_keys import without_options
 from ojster.handlers.flow_messages import Messages
 from ojster.handlers.flow_patches import Patches
+from ojster.handlers.flow_restart import Restarts
 from ojster.handlers.job_type import JobType
 from ojster.workflows.declaration import Step, element
 from ojster.workflows.flow import MAX_KEY_LENGTH, NewRecord
@@ -40,7 +38,7 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 
-class Flow(Messages, Patches):
+class Flow(Messages, Patches, Restarts):
     """A running flow, as its function sees it: the first argument.
 
     Ordinary asyncio works in the function: ``gather``, ``TaskGroup``, ``timeout``, ``sleep``, ``try`` and ``finally``.
@@ -340,27 +338,6 @@ class _FlowLog(logging.LoggerAdapter[logging.Logger]):
     def isEnabledFor(self, level: int) -> bool:  # noqa: N802  (the name in ``logging``)
         """Return whether a message of a level is logged."""
         return not self._execution.is_replaying and super().isEnabledFor(level)
-
-
-async def run_flow(
-    function: Callable[Concatenate[Flow, P], Awaitable[R]],
-    beside: Iterable[Callable[[Flow, FlowExecution], Coroutine[Any, Any, None]]],
-    codecs: Codecs,
-    context: JobContext,
-    *args: P.args,
-    **kwargs: P.kwargs,
-) -> R:
-    """Run the function of a flow in the job of a context, as far as it comes."""
-    warn_of(function)
-    try:
-        records = await context.client.flows.records(context.job.id)
-    except OjsterError as error:
-        raise run_again(context.job, error) from error
-    execution = FlowExecution(context, records, codecs)
-    flow = execution.loop.flow = Flow(execution)
-    call: Any = function(flow, *args, **kwargs)
-    result: R = await execution.run(call, *(listens(flow, execution) for listens in beside))
-    return result
 
 
 @lru_cache(512)

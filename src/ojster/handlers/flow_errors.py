@@ -101,6 +101,10 @@ class UpdateFailed(Exception):
         self.error = error
 
 
+class Restarted(Exception):
+    """The function of a flow begins anew."""
+
+
 class RecordFailed(Exception):
     """What a flow has asked for has failed.
 

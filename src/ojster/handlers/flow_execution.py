@@ -21,7 +21,7 @@ from ojster.core.values import to_json
 from ojster.handlers.codec import Codecs
 from ojster.handlers.context import JobContext
 from ojster.handlers.flow_calls import OuterCalls
-from ojster.handlers.flow_errors import FlowChanged, RecordFailed, change_of, described, run_again
+from ojster.handlers.flow_errors import FlowChanged, RecordFailed, Restarted, change_of, described, run_again
 from ojster.handlers.flow_keys import FlowKeys
 from ojster.handlers.flow_loop import FlowLoop, Never, NotInFlow
 from ojster.handlers.flow_past import FlowPast
@@ -60,7 +60,8 @@ class FlowExecution:
         self._outer = asyncio.get_running_loop()
         self._offset = records.now - clock()
         self._past = FlowPast(records)
-        self.seed = self._past.seed
+        self.seed, self.args = self._past.seed, self._past.args
+        self.restarts_with: Raw | None = None
         self._records = self._past.records
         self.state: Any = None
         """What the function of the flow shares with the handlers of its updates."""
@@ -286,7 +287,7 @@ class FlowExecution:
                     return
                 if self._calls.running:
                     return
-                if self._main is None or self._main.done():
+                if self._main is None or self._main.done() or self.restarts_with is not None:
                     self._write_last()
                     return
                 if not self._give_next():
@@ -399,14 +400,17 @@ class FlowExecution:
     def _write_last(self) -> None:
         """End the flow when nothing is left to be said to the server."""
         assert self._main is not None
-        for task in self.loop.tasks:
-            task.cancel()
-        self.loop.run_ready()
+        if self.restarts_with is None:
+            for task in self.loop.tasks:
+                task.cancel()
+            self.loop.run_ready()
         self._new = {key: record for key, record in self._new.items() if record.kind in TOLD}  # nobody awaits others
         is_cancelled = self._main.cancelled() and CANCELLATION in self._records
         if self._writing is not None:
             return
-        if is_cancelled or self._given_up or self._new:
+        if self.restarts_with is not None:
+            self._writing = self._begin(self._take_turn(suspends=False, restarts=True))
+        elif is_cancelled or self._given_up or self._new:
             self._writing = self._begin(self._take_turn(suspends=False, was_cancelled=is_cancelled))
         elif self._main.cancelled():
             self._finish(Raised(asyncio.CancelledError("The function of the flow was cancelled.")))
@@ -415,15 +419,16 @@ class FlowExecution:
         else:
             self._finish(self._main.result())
 
-    async def _take_turn(self, *, suspends: bool, was_cancelled: bool = False) -> None:
+    async def _take_turn(self, *, suspends: bool, was_cancelled: bool = False, restarts: bool = False) -> None:
         job = self.context.job
         sent, self._new = self._new, {}
         self._said = set(sent)
         self._past.note_told(sent)
-        seen, self._seen = self._seen, []
-        given_up, self._given_up = self._given_up, []
+        seen, self._seen, given_up, self._given_up = self._seen, [], self._given_up, []
         records = list(sent.values())
-        if not self._past.has_begun and (suspends or self.loop.now != self.loop.began_at):
+        if restarts:
+            records.append(NewRecord(BEGIN, "begin", "", self.loop.now + 1, result=self.restarts_with or UNSET))
+        elif not self._past.has_begun and (suspends or self.loop.now != self.loop.began_at):
             records.insert(0, NewRecord(BEGIN, "begin", "", self.loop.began_at))
         self._past.has_begun = self._past.has_begun or len(records) > 0
         turn = Turn(
@@ -439,6 +444,7 @@ class FlowExecution:
             self._version,
             len(self._past.ended),
             was_cancelled,
+            restarts=restarts,
         )
         try:
             answer = await say(self.context.client.flows, turn)
@@ -451,8 +457,8 @@ class FlowExecution:
         finally:
             self._writing, self._said = None, set()
         self._past.ended |= {key for key in given_up if key in self._records and self._records[key].kind != "step"}
-        if answer.suspended:
-            self._finish(Raised(Reported()))
+        if answer.suspended or restarts:
+            self._finish(Raised(Restarted() if restarts else Reported()))
             return
         self._version = answer.version
         self._offset = max(self._offset, answer.now - clock())

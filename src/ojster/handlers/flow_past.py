@@ -38,6 +38,8 @@ class FlowPast:
         The number of known ends that the function has not got.
     seed:
         What the random numbers of the flow follow from: in a fork, what they followed from in the first run.
+    args:
+        The arguments with which the function began anew, as JSON; ``None``: those of its job.
     unreached:
         The number of records that the function has not asked for, and of answers that it has not given again.
     """
@@ -48,6 +50,7 @@ class FlowPast:
         self.ended = {record.key for record in records.records if counts(record)}
         begin = self.records.get(BEGIN)
         self.seed = (begin and begin.name) or f"{records.workflow_id} {records.flow}"
+        self.args = None if begin is None or begin.result is UNSET else begin.result
         own = [record for record in records.records if record.kind != "cancel"]
         self.began_at = min((record.asked_at for record in own), default=records.now)
         self.has_begun = len(own) > 0

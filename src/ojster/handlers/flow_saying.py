@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET
@@ -23,9 +23,10 @@ def clock() -> int:
 async def say(flows: FlowCalls, turn: Turn) -> FlowRecords:
     """Send a turn; one with many records in parts."""
     while any(len(getattr(turn, name)) > MAX_RECORDS_AT_ONCE for name in _LISTS):
-        part = {name: getattr(turn, name)[:MAX_RECORDS_AT_ONCE] for name in _LISTS}
+        part: dict[str, Any] = {name: getattr(turn, name)[:MAX_RECORDS_AT_ONCE] for name in _LISTS}
         rest = {name: getattr(turn, name)[MAX_RECORDS_AT_ONCE:] for name in _LISTS}
-        answer = await flows.turn(msgspec.structs.replace(turn, **part, suspends=False, was_cancelled=False))
+        part |= {"suspends": False, "was_cancelled": False, "restarts": False}
+        answer = await flows.turn(msgspec.structs.replace(turn, **part))
         turn = msgspec.structs.replace(turn, **rest, version=answer.version)
     return await flows.turn(turn)
 

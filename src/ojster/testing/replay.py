@@ -20,6 +20,7 @@ from ojster.handlers.flow import Flow
 from ojster.handlers.flow_errors import FlowChanged
 from ojster.handlers.flow_execution import FlowExecution
 from ojster.handlers.flow_export import ExportedFlow
+from ojster.handlers.flow_run import arguments_of
 from ojster.handlers.flow_updates import listen
 from ojster.handlers.outcomes import Reported
 from ojster.handlers.provision import Threads, provided, use_threads
@@ -94,8 +95,9 @@ async def _replay(flow: FlowType[..., Any], exported: ExportedFlow) -> Any:
                 needs = await stack.enter_async_context(provided(flow.needs, execution.context.job))
             function: Any = flow.function.__wrapped__  # type: ignore[attr-defined]
             view = execution.loop.flow = Flow(execution)
-            args = flow.app.codecs.decode(exported.args, exported.meta)
-            call = function(view, *flow.types.convert(args), **needs)
+            args = flow.types.convert(flow.app.codecs.decode(exported.args, exported.meta))
+            own = args if execution.args is None else arguments_of(flow, execution.args)
+            call = function(view, *own, **needs)
             result = await execution.run(call, *(listen(update, view, execution) for update in flow._updates.values()))
     except _RecordsEnd:
         return None

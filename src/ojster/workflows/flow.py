@@ -48,6 +48,9 @@ BEGIN: Final = f"{RESERVED}begin"
 PUBLISHED: Final = f"{RESERVED}published"
 """The key of the record with what a flow has published last."""
 
+RESTARTED: Final = f"{RESERVED}restarted"
+"""What has received the messages that a flow received before it began anew."""
+
 GIVEN_UP: Final = b'{"state":"given_up","error":null}'
 """The error of a record that the flow itself no longer waits for: it never gets the end."""
 
@@ -188,6 +191,8 @@ class Turn(Struct, frozen=True):
         Whether the flow has ended because it was cancelled.
     access:
         What the worker may do, which the service sets; ``None``: everything.
+    restarts:
+        Whether the function begins anew. The arguments are the result of a record of the kind ``begin``.
     """
 
     job_id: str
@@ -203,6 +208,7 @@ class Turn(Struct, frozen=True):
     ended: int = 0
     was_cancelled: bool = False
     access: Access | None = None
+    restarts: bool = False
 
 
 class FlowRecords(Struct, frozen=True):

@@ -32,7 +32,8 @@ class TurnBody(FromWorker, Struct, omit_defaults=True):
     ``records``: what it asks for, and outcomes of local steps. ``seen``: the order in which it has seen ends, where
     that is not clear otherwise. ``cancelled``: keys of what it no longer waits for. With ``suspends``, it waits and
     leaves the worker until something ends, at the latest at ``wakes_at``, unless more than ``ended`` runs and messages
-    have ended since ``version``. ``was_cancelled``: it has ended because it was cancelled.
+    have ended since ``version``. ``was_cancelled``: it has ended because it was cancelled. ``restarts``: its function
+    begins anew, with the arguments that are the ``result`` of a record of the kind ``begin``.
     """
 
     records: Annotated[list[NewRecord], Meta(max_length=MAX_RECORDS_AT_ONCE)] = []
@@ -43,6 +44,7 @@ class TurnBody(FromWorker, Struct, omit_defaults=True):
     version: Count = 0
     ended: Count = 0
     was_cancelled: bool = False
+    restarts: bool = False
     worker_id: Identifier | None = None
     attempt: Count | None = None
     started_at: Start | None = None
@@ -62,7 +64,7 @@ class TurnBody(FromWorker, Struct, omit_defaults=True):
         return Turn(job_id, **members, started_at=started_at)
 
 
-_SAME: Final = ("suspends", "wakes_at", "version", "ended", "was_cancelled", "worker_id", "attempt")
+_SAME: Final = ("suspends", "wakes_at", "version", "ended", "was_cancelled", "restarts", "worker_id", "attempt")
 _LISTS: Final = ("records", "seen", "cancelled")
 
 

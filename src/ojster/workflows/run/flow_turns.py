@@ -43,6 +43,7 @@ from ojster.workflows.run.flow_messages import (
     stored,
     tell,
 )
+from ojster.workflows.run.flow_restarts import restart, waiting_keys
 from ojster.workflows.run.flow_wakeups import WOKEN, end_awaited
 from ojster.workflows.run.graph import Graph
 from ojster.workflows.run.growth import grow_all
@@ -175,7 +176,7 @@ def _take_together(tx: Transaction, jobs: dict[str, Job], turns: Sequence[Turn])
 
 
 def _concerns_graph(turn: Turn) -> bool:
-    return bool(turn.suspends or turn.was_cancelled or turn.cancelled) or any(
+    return bool(turn.suspends or turn.was_cancelled or turn.cancelled or turn.restarts) or any(
         record.kind in _OF_THE_GRAPH for record in turn.records
     )
 
@@ -200,7 +201,11 @@ def _take(tx: Transaction, taken: Sequence[tuple[Job, Turn]]) -> list[FlowRecord
         _cancel_awaited(tx, job, turn.cancelled)
         append_of_flow(tx, job.node or 0, [record for record in turn.records if record.kind == "chunk"])
         tell(tx, job, [record for record in turn.records if record.kind in ("published", "answer")])
-    asked = [(job, turn, record) for job, turn in taken for record in turn.records if record.kind not in TOLD]
+        if turn.restarts:
+            _cancel_awaited(tx, job, waiting_keys(tx, job.node or 0))
+            restart(tx, job, [record for record in turn.records if record.kind == "begin"])
+    asks = [(job, turn) for job, turn in taken if not turn.restarts]
+    asked = [(job, turn, record) for job, turn in asks for record in turn.records if record.kind not in TOLD]
     insert_records(tx, [(job.node or 0, record, None) for job, _, record in asked if record.kind != "run"])
     news |= _ask(tx, [(job, turn, record) for job, turn, record in asked if record.kind == "run"])
     if of_graph:

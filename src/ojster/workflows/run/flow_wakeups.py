@@ -179,7 +179,7 @@ _PUT_MESSAGES_BACK: Final = """
     UPDATE flow_messages
     SET taken_by = NULL
     WHERE flow = :flow
-        AND taken_by IS NOT NULL
+        AND taken_by <> '!restarted'
         AND answered_at IS NULL
         AND taken_by NOT IN (SELECT key FROM flow_records WHERE flow = :flow)
 """
@@ -187,7 +187,9 @@ _PUT_MESSAGES_BACK: Final = """
 _PUT_BROADCASTS_BACK: Final = """
     UPDATE broadcast_receivers
     SET waits = 0, taken = NULL
-    WHERE flow = :flow AND key NOT IN (SELECT key FROM flow_records WHERE flow = :flow)
+    WHERE flow = :flow
+        AND key NOT LIKE '!restarted%'
+        AND key NOT IN (SELECT key FROM flow_records WHERE flow = :flow)
 """
 
 
@@ -198,5 +200,7 @@ def forget_records(tx: Transaction, flows: Collection[int]) -> None:
         for flow in flows:
             reopen(tx, flow, 0)
         tx.execute(f"DELETE FROM flow_records WHERE flow {tx.among}", among)
-        tx.execute(f"UPDATE flow_messages SET taken_by = NULL WHERE flow {tx.among}", among)
-        tx.execute(f"UPDATE broadcast_receivers SET waits = 0, taken = NULL WHERE flow {tx.among}", among)
+        received = f"flow {tx.among} AND taken_by <> '!restarted'"
+        tx.execute(f"UPDATE flow_messages SET taken_by = NULL WHERE {received}", among)
+        listened = f"flow {tx.among} AND key NOT LIKE '!restarted%'"
+        tx.execute(f"UPDATE broadcast_receivers SET waits = 0, taken = NULL WHERE {listened}", among)

@@ -18,7 +18,7 @@ from ojster.jobs.queries import no_workflow
 from ojster.jobs.schemas import check_args, registered, schema_uri
 from ojster.storage.transaction import Held, Later, Transaction
 from ojster.tenancy.quotas import check_tenant_limits
-from ojster.workflows.flow import RECEIVING
+from ojster.workflows.flow import BEGIN, RECEIVING
 from ojster.workflows.node import LEAVES, Kind, Node, NodeState, body_number
 from ojster.workflows.plan.values import LaterJob
 from ojster.workflows.run.advance import Advance
@@ -97,6 +97,7 @@ def fork_now(tx: Transaction, source: Workflow, fork: Fork) -> str:
         )
     origin = _Origin(Graph(tx), source)
     start = origin.start_of(fork)
+    fork = origin.with_args(fork)
     _check_room(tx, source)
     (seq,) = tx.new_numbers("workflows", 1)
     workflow = copy_of(tx, source, seq, fork.id, fork.from_step, fork.by)
@@ -230,6 +231,16 @@ class _Origin:
                 raise InvalidRequest("The 'args' are those of a step. Name it in 'from_step'.", field="args")
             return _Start()
         return _Start(self._step_of(fork, fork.from_step).id)
+
+    def with_args(self, fork: Fork) -> Fork:
+        """Return the fork with the arguments with which its flow began last, if it begins at its start."""
+        if not self.is_flow or fork.from_step is not None or fork.args is not None:
+            return fork
+        rows = self._graph.tx.execute(
+            "SELECT result FROM flow_records WHERE flow = :flow AND key = :key AND result IS NOT NULL",
+            {"flow": body_number(self.main.id), "key": BEGIN},
+        )
+        return msgspec.structs.replace(fork, args=bytes(rows[0][0])) if rows else fork
 
     def _record_of(self, fork: Fork) -> _Start:
         """Return where a flow begins again: at the record with a key."""
@@ -384,7 +395,7 @@ _FORGET: Final = f"""
 _PUT_BACK: Final = """
     UPDATE flow_messages
     SET taken_by = NULL, answered_at = NULL, answer = NULL, error = NULL
-    WHERE flow = :flow AND taken_by IS NOT NULL AND NOT EXISTS (
+    WHERE flow = :flow AND taken_by <> '!restarted' AND NOT EXISTS (
         SELECT 1
         FROM flow_records AS r
         WHERE r.flow = :flow AND r.key = flow_messages.taken_by AND r.ended_at IS NOT NULL
@@ -395,13 +406,14 @@ _PUT_BROADCASTS_BACK: Final = """
     UPDATE broadcast_receivers
     SET taken = NULL
     WHERE flow = :flow
+        AND key NOT LIKE '!restarted%'
         AND key NOT IN (SELECT r.key FROM flow_records AS r WHERE r.flow = :flow AND r.ended_at IS NOT NULL)
 """
 
 _ASK_AGAIN: Final = """
     UPDATE flow_messages
     SET answered_at = NULL, answer = NULL, error = NULL
-    WHERE flow = :flow AND answered_at IS NOT NULL AND NOT EXISTS (
+    WHERE flow = :flow AND answered_at IS NOT NULL AND taken_by <> '!restarted' AND NOT EXISTS (
         SELECT 1
         FROM flow_records AS r
         WHERE r.flow = :flow AND r.kind = 'answer' AND r.name = flow_messages.taken_by

@@ -1,0 +1,65 @@
+"""Runs the function of a flow in its job, as far as it comes."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+import msgspec
+
+from ojster.core.errors import OjsterError
+from ojster.handlers.context import JobContext
+from ojster.handlers.flow import Flow
+from ojster.handlers.flow_check import warn_of
+from ojster.handlers.flow_errors import Restarted, run_again
+from ojster.handlers.flow_execution import FlowExecution
+from ojster.handlers.job_type import JobType
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+Beside = Callable[[Flow, FlowExecution], Coroutine[Any, Any, None]]
+
+
+async def run_flow(
+    function: Callable[Concatenate[Flow, P], Awaitable[R]],
+    beside: Iterable[Beside],
+    declared: JobType[Any, Any],
+    context: JobContext,
+    *args: P.args,
+    **kwargs: P.kwargs,
+) -> R:
+    """Run the function of a flow in the job of a context, as far as it comes, and anew when it restarts.
+
+    Parameters
+    ----------
+    function, declared:
+        The function, and the flow that it was declared as.
+    beside:
+        What runs beside it: the updates of the flow.
+    context, args, kwargs:
+        The job, and the arguments of the function.
+    """
+    warn_of(function)
+    while True:
+        try:
+            records = await context.client.flows.records(context.job.id)
+        except OjsterError as error:
+            raise run_again(context.job, error) from error
+        execution = FlowExecution(context, records, declared.app.codecs)
+        flow = execution.loop.flow = Flow(execution)
+        flow._declared = declared
+        call: Any = function
+        own = args if execution.args is None else arguments_of(declared, execution.args)
+        try:
+            result: R = await execution.run(
+                call(flow, *own, **kwargs), *(listens(flow, execution) for listens in beside)
+            )
+        except Restarted:
+            continue
+        return result
+
+
+def arguments_of(declared: JobType[Any, Any], args: bytes | msgspec.Raw) -> Any:
+    """Return the arguments with which a function begins anew."""
+    return declared.types.convert(declared.app.codecs.decode_list(msgspec.json.decode(args)))

@@ -1,0 +1,303 @@
+"""Flows that begin anew in the same run: what they have done is forgotten, and nothing that waits for them is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from ojster import App, Flow, chain
+from ojster.core.errors import InvalidRequest, PayloadTooLarge
+from ojster.service import Service
+from ojster.workflows.broadcast import Broadcast
+from ojster.workflows.flow import NewRecord, Turn
+from ojster.workflows.read import run_errors
+from ojster.workflows.run import flow_restarts
+from ojster.workflows.run.fork import Fork
+from tests.conftest import Clock
+from tests.flows.driver import FlowBench
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def app(url: str) -> AsyncIterator[App]:
+    made = App(url)
+    yield made
+    await made.aclose()
+
+
+@pytest.fixture
+async def bench(service: Service, clock: Clock, app: App) -> FlowBench:
+    bench = FlowBench(service, clock, app)
+
+    @app.job("note")
+    async def note(what: str) -> str:
+        bench.done.append(what)
+        return what.upper()
+
+    bench.note = note
+    return bench
+
+
+async def result(bench: FlowBench) -> Any:
+    return run_errors.result_of(await bench.finish())
+
+
+class Account(msgspec.Struct):
+    balance: int
+    rounds: int = 0
+
+
+def declare_account(bench: FlowBench, rounds: int) -> Any:
+    @bench.app.flow("account")
+    async def account(flow: Flow, account: Account) -> list[Any]:
+        if account.rounds == rounds:
+            return [account.balance, account.rounds]
+        await flow.run(bench.note, f"round {account.rounds}")
+        account.balance += await flow.receive("booking", int)
+        await flow.step("local", bench.done.append, "local")
+        flow.publish(account.balance)
+        return await flow.restart(Account(account.balance, rounds=account.rounds + 1))
+
+    return account
+
+
+async def test_a_flow_begins_anew_with_other_arguments_and_keeps_its_messages(bench: FlowBench) -> None:
+    await bench.start(declare_account(bench, 4).s(Account(100)))
+    for number in range(4):
+        await bench.send("booking", number)
+    assert await result(bench) == [106, 4]
+    assert bench.done == [text for number in range(4) for text in (f"round {number}", "local")]
+    assert await bench.service.flows.published(bench.id) == 106
+
+
+@pytest.mark.parametrize("when", ["before", "after", "lost"])
+async def test_it_does_so_once_wherever_its_process_dies(bench: FlowBench, when: str) -> None:
+    account = declare_account(bench, 2)
+    for number in range(12):
+        bench.calls.count = 0
+        bench.when = lambda call, number=number: when if call == number else "never"  # type: ignore[misc]
+        await bench.start(account.s(Account(100)))
+        await bench.send("booking", 1)
+        await bench.send("booking", 2)
+        assert await result(bench) == [103, 2], number
+
+
+async def test_what_a_flow_leaves_behind_does_not_grow(bench: FlowBench) -> None:
+    @bench.app.flow("loop")
+    async def loop(flow: Flow, number: int) -> int:
+        await asyncio.gather(*(flow.run(bench.note, str(place)) for place in range(3)))
+        await flow.run(chain(bench.note.s("x"), bench.note.s("y")))
+        if number == 0:
+            return 7
+        return await flow.restart(number - 1)
+
+    await bench.start(loop.s(0))
+    assert await result(bench) == 7
+    once = await bench.look()
+    await bench.start(loop.s(5))
+    assert await result(bench) == 7
+    often = await bench.look()
+    assert [step.path for step in often.walk()] == [step.path for step in once.walk()]
+    assert (often.jobs_total, often.steps_total) == (once.jobs_total, once.steps_total)
+    assert often.metadata["completed_count"] == once.metadata["completed_count"]
+    assert bench.done.count("x") == 7
+
+
+async def test_what_a_flow_still_waits_for_is_cancelled(bench: FlowBench) -> None:
+    @bench.app.flow("hasty")
+    async def hasty(flow: Flow, number: int) -> int:
+        if number == 0:
+            return 7
+        other = asyncio.ensure_future(flow.run(bench.note.using(queue="slow"), "never"))
+        await flow.run(bench.note, "one")
+        assert not other.done()
+        return await flow.restart(0)
+
+    await bench.start(hasty.s(1))
+    assert await result(bench) == 7
+    assert bench.done == ["one"]
+
+
+async def test_updates_without_an_answer_come_again_and_answers_stay(bench: FlowBench) -> None:
+    @bench.app.flow("basket")
+    async def basket(flow: Flow, items: list[str]) -> list[str]:
+        flow.state = items
+        await flow.receive("next")
+        if len(flow.state) > 1:
+            return list(flow.state)
+        return await flow.restart(flow.state)
+
+    @basket.update
+    async def put(flow: Flow, item: str) -> int:
+        if item == "slow" and len(flow.state) < 2:
+            await flow.receive("hurry")
+        flow.state.append(item)
+        return len(flow.state)
+
+    await bench.start(basket.s([]))
+    await bench.work()
+    first = await bench.service.flows.update(bench.id, "put", ["tea"], idempotency_key="one")
+    await bench.work()
+    slow = await bench.service.flows.update(bench.id, "put", ["slow"])
+    await bench.work()
+    await bench.send("next", 1)
+    await bench.work()
+    assert (await bench.service.flows.find_update(bench.id, str(first.id))).result == msgspec.Raw(b"1")
+    assert (await bench.service.flows.find_update(bench.id, str(slow.id))).state == "waiting"
+    again = await bench.service.flows.update(bench.id, "put", ["tea"], idempotency_key="one")
+    assert again.id == first.id
+    await bench.send("hurry", None)
+    await bench.work()
+    await bench.send("next", 2)
+    assert await result(bench) == ["tea", "slow"]
+
+
+async def test_the_last_received_messages_are_remembered(bench: FlowBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flow_restarts, "MAX_REMEMBERED", 2)
+
+    @bench.app.flow("counter")
+    async def counter(flow: Flow, got: list[int]) -> list[int]:
+        got = [*got, await flow.receive("a", int)]
+        if len(got) < 5:
+            await flow.restart(got)
+        return got
+
+    await bench.start(counter.s([]))
+    for number in (1, 2, 3, 3, 2, 1):  # when the third has come, the first is no longer known
+        await bench.send("a", number, idempotency_key=str(number))
+        await bench.work()
+    assert (await bench.look()).state == "running"
+    await bench.send("a", 9)
+    assert await result(bench) == [1, 2, 3, 1, 9]
+
+
+async def test_broadcasts_are_received_once_by_all_rounds_and_by_a_fork_again(bench: FlowBench) -> None:
+    fails = True
+
+    @bench.app.flow("payments")
+    async def payments(flow: Flow, got: list[int]) -> list[int]:
+        got = [*got, await flow.receive("payment", int, key="7")]
+        if len(got) == 3 and fails:
+            raise ValueError("no")
+        if len(got) == 3:
+            return got
+        await flow.run(bench.note, "between")
+        return await flow.restart(got)
+
+    await bench.start(payments.s([]))
+    await bench.work()
+    for number in range(3):
+        await bench.service.flows.broadcast(Broadcast("payment", "7", msgspec.json.encode(number)))
+        await bench.work()
+    assert (await bench.finish()).state == "failed"
+    fails = False
+    await bench.service.workflows.retry(bench.id)
+    assert await result(bench) == [0, 1, 2]
+    first = bench.id
+    bench.id = (await bench.service.workflows.fork(Fork(first, "payment"))).id
+    assert await result(bench) == [0, 1, 2]
+    bench.id = (await bench.service.workflows.fork(Fork(first, "payment", result=b"9"))).id
+    assert await result(bench) == [0, 1, 9]
+
+
+async def test_a_cancellation_is_not_lost(bench: FlowBench) -> None:
+    @bench.app.flow("loop")
+    async def loop(flow: Flow, number: int) -> None:
+        try:
+            await flow.receive("next")
+        except asyncio.CancelledError:
+            await flow.run(bench.note, f"clean up {number}")
+            raise
+        await flow.restart(number + 1)
+
+    await bench.start(loop.s(0))
+    await bench.send("next", 1)
+    await bench.work()
+    await bench.service.workflows.cancel(bench.id)
+    assert (await bench.finish()).state == "cancelled"
+    assert bench.done == ["clean up 1"]
+
+
+async def test_each_round_has_its_own_random_numbers_and_its_time_goes_on(bench: FlowBench) -> None:
+    @bench.app.flow("dice")
+    async def dice(flow: Flow, drawn: list[float], times: list[float]) -> list[Any]:
+        drawn, times = [*drawn, flow.random.random()], [*times, flow.now.timestamp()]
+        if len(drawn) == 3:
+            return [drawn, times]
+        await flow.sleep(10)
+        return await flow.restart(drawn, times=times)
+
+    await bench.start(dice.s([], []))
+    drawn, times = await result(bench)
+    assert len(set(drawn)) == 3
+    assert times[1] - times[0] >= 10
+    assert times[2] - times[1] >= 10
+
+
+async def test_a_fork_from_the_start_begins_with_the_last_arguments_and_a_failed_round_is_retried(
+    bench: FlowBench,
+) -> None:
+    fails = True
+
+    @bench.app.flow("loop")
+    async def loop(flow: Flow, number: int) -> int:
+        await flow.run(bench.note, f"round {number}")
+        if number == 1 and fails:
+            raise ValueError("no")
+        if number < 2:
+            await flow.restart(number + 1)
+        return number
+
+    await bench.start(loop.s(0))
+    assert (await bench.finish()).state == "failed"
+    bench.done.clear()
+    fails = False
+    forked = await bench.service.workflows.fork(Fork(bench.id))
+    await bench.service.workflows.retry(bench.id)
+    assert await result(bench) == 2
+    bench.id = forked.id
+    assert await result(bench) == 2
+    assert sorted(bench.done) == ["round 1", "round 2", "round 2"]
+
+
+async def test_wrong_arguments_and_calls_are_errors_of_the_function(bench: FlowBench) -> None:
+    wrong: list[str] = []
+
+    @bench.app.flow("wrong")
+    async def wrongly(flow: Flow, number: int) -> int:
+        calls: list[Any] = [flow.restart, lambda: flow.restart(1, 2), lambda: flow.restart(object())]
+        for call in calls:
+            try:
+                await call()
+            except TypeError as error:
+                wrong.append(str(error))
+        return number
+
+    await bench.start(wrongly.s(7))
+    assert await result(bench) == 7
+    assert len(wrong) == 3
+
+
+async def test_a_restart_without_arguments_or_with_too_large_ones_is_refused(bench: FlowBench) -> None:
+    @bench.app.flow("plain")
+    async def plain(flow: Flow) -> None:
+        await flow.receive("x")
+
+    await bench.start(plain.s())
+    (job,) = await bench.fetch()
+
+    async def turn(*records: NewRecord) -> None:
+        await bench.service.flows.turn(Turn(job.id, "w1", job.attempt, records=records, restarts=True))
+
+    with pytest.raises(InvalidRequest, match="the arguments as its 'result'"):
+        await turn()
+    with pytest.raises(InvalidRequest, match="the arguments as its 'result'"):
+        await turn(NewRecord("!begin", "begin", "", 1, result=msgspec.Raw(b"{}")))
+    large = msgspec.Raw(b'["%b"]' % (b"x" * bench.service.database.settings.largest_job))
+    with pytest.raises(PayloadTooLarge):
+        await turn(NewRecord("!begin", "begin", "", 1, result=large))
