@@ -7,13 +7,13 @@ nodes; ``PlanOrder`` resolves what they refer to, and ``UndoPlan`` completes wha
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final, assert_never
+from typing import assert_never
 
 import msgspec
 
 from ojster.collections.contents import Promise
 from ojster.core.json_objects import Members
-from ojster.workflows.node import EXPANDED, LEAVES, Inputs, Kind, Node, Rule
+from ojster.workflows.node import EXPANDED, Inputs, Kind, Node, Rule
 from ojster.workflows.plan.members import Problem, in_order, refusal_of
 from ojster.workflows.plan.order import Pending, PlanOrder
 from ojster.workflows.plan.reader import StepReader
@@ -85,10 +85,6 @@ def _planned(reader: StepReader, planner: Planner) -> Planned:
     if problems := in_order(reader.problems, planner.problems):
         raise refusal_of(problems)
     return Planned(planner.plan, reader.unknown)
-
-
-_WITHOUT_END: Final = LEAVES | EXPANDED
-"""Kinds of nodes without children in the plan."""
 
 
 class Planner:
@@ -183,13 +179,10 @@ class Planner:
 
     def _plan(self, step: AnyStep, parent: Node) -> Node:
         """Plan a step of any kind, with the steps inside it."""
-        mark = len(self._order.pending)
         node = self._node(step.kind, parent, step.position, step.spec, step.path, step.place)
         node.name, node.rule = step.name, step.rule
         node.tolerated, node.manual = int(step.tolerated), int(step.manual)
         self._inside(step, node)
-        if step.kind not in _WITHOUT_END:
-            self._close(step, node, mark)
         self._order.await_names(node, step.spec, f"{step.path}.if", step.condition_names)
         if step.depends_on:
             self._order.dependency_names[node.id] = step.depends_on
@@ -201,9 +194,14 @@ class Planner:
 
     def _inside(self, step: AnyStep, node: Node) -> None:
         """Plan what is in a step, and what its kind demands."""
+        mark = len(self._order.pending)
         match step:
             case JobStep():
-                self._job(step, node)
+                return self._job(step, node)
+            case GateStep() | UnreadStep():
+                return None
+            case MapStep():
+                return self._map(step, node)
             case ListStep():
                 self._children(step.steps, node, None)
             case BatchStep():
@@ -212,14 +210,11 @@ class Planner:
                 self._saga(step, node)
             case FlowStep():
                 self._plan(step.job, node)
-            case MapStep():
-                self._map(step, node)
             case FallbackStep():
                 self._fallback(step, node)
-            case GateStep() | UnreadStep():
-                pass
             case _:
                 assert_never(step)
+        return self._close(step, node, mark)
 
     def _close(self, step: AnyStep, container: Node, mark: int) -> None:
         self._order.read_before = step.closed_after

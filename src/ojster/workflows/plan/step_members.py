@@ -40,7 +40,7 @@ class Siblings(msgspec.Struct):
         return f"{self.place}.{step}" if self.place else str(step)
 
 
-class Here(msgspec.Struct):
+class Here(msgspec.Struct, gc=False):
     """Where a step is, and what it inherits.
 
     Parameters

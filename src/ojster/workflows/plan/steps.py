@@ -32,7 +32,7 @@ class References(msgspec.Struct, frozen=True):
     lookups: Sequence[Lookup]
 
 
-class RequestedStep(msgspec.Struct):
+class RequestedStep(msgspec.Struct, gc=False):
     """What steps of all kinds have.
 
     Parameters
