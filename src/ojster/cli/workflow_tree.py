@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Final
 
 import msgspec
@@ -20,7 +20,9 @@ from ojster.cli.output import console, print_json
 from ojster.client.interface import Client
 from ojster.workflows.plan.rules import CONTAINERS
 from ojster.workflows.read.drawing import MARKS
+from ojster.workflows.read.flow_info import WaitInfo
 from ojster.workflows.read.info import StepInfo, WorkflowInfo
+from ojster.workflows.read.status import WorkflowStatus
 
 STYLES: Final = {
     "waiting": "bright_black",
@@ -104,7 +106,10 @@ def _add_steps(tree: Tree, steps: Iterable[StepInfo], whole: bool) -> None:
         interesting = [step for step in steps if step.state not in ("completed", "waiting")]
         shown = (interesting or steps)[:MAX_SHOWN_CHILDREN]
     for step in shown:
-        _add_steps(tree.add(_line(step)), step.children, whole)
+        branch = tree.add(_line(step))
+        for wait in step.waits:
+            branch.add(wait_line(wait))
+        _add_steps(branch, step.children, whole)
     if len(shown) < len(steps):
         left = len(steps) - len(shown)
         tree.add(Text(f"… and {left} more (--all)", style="bright_black"))
@@ -133,6 +138,48 @@ def _line(step: StepInfo) -> Text:
     return line
 
 
+def wait_line(wait: WaitInfo) -> Text:
+    """Return a line about something that a flow waits for: what it is, until when, and where in the code."""
+    until = "" if wait.until is None else f" until {wait.until}"
+    line = Text.assemble(("waits ", "magenta"), f"{WAITS[wait.kind]} ", (wait.name, "bold"), until)
+    line = Text.assemble("waits to wake up", until, style="magenta") if wait.kind == "sleep" else line
+    return line if wait.at is None else line.append(f"  {wait.at}: {wait.code}", style="bright_black")
+
+
+WAITS: Final = {
+    "run": "for",
+    "receive": "for a message",
+    "receive_many": "for messages",
+    "listen": "for a message with a key",
+    "listen_many": "for messages with a key",
+}
+"""What a flow waits for, in words."""
+
+
 def shown_state(state: str, more: str = "") -> Text:
     """Return a state with its colour, and more about it in brackets."""
     return Text(f"{state} ({more})" if more else state, style=STYLES.get(state, ""))
+
+
+def status_lines(status: WorkflowStatus) -> Iterator[Text]:
+    """Yield the lines of a status: the ended steps of each branch, and those in progress."""
+    info = status.workflow
+    yield Text.assemble((info.name or info.type, "bold"), "  ", shown_state(info.state))
+    for branch, results in status.results.items():
+        yield Text(f"{branch}:", style="bright_black")
+        for result in results:
+            called = result.display_name or result.name
+            line = Text.assemble("  ", (result.path, "bold"), f" {called} ", shown_state(result.state))
+            shown = result.error if result.error is not msgspec.UNSET else result.result
+            if shown is not msgspec.UNSET:
+                line.append(f"  {bytes(shown).decode()}"[:100])
+            yield line
+    for current in status.current:
+        more = (
+            f" until {current.deadline}" if current.deadline else f" on {current.worker_id}" * bool(current.worker_id)
+        )
+        waits = "" if current.waiting_for is None else f" for a {current.waiting_for}"
+        called = current.display_name or current.name
+        yield Text.assemble("now: ", (current.path, "bold"), f" {called} ", shown_state(current.state), waits, more)
+        for wait in current.waits:
+            yield Text.assemble("  ", wait_line(wait))

@@ -25,11 +25,22 @@ from ojster.handlers.flow_errors import FlowChanged, RecordFailed, Restarted, ch
 from ojster.handlers.flow_keys import FlowKeys
 from ojster.handlers.flow_loop import FlowLoop, Never, NotInFlow
 from ojster.handlers.flow_past import FlowPast
+from ojster.handlers.flow_position import code_version, position_of
 from ojster.handlers.flow_saying import as_record, clock, counts, is_given_up, say, small_enough
 from ojster.handlers.flow_threads import StepThreads
 from ojster.handlers.outcomes import Reported
 from ojster.handlers.raised import Raised, value_of
-from ojster.workflows.flow import BEGIN, CANCELLATION, TOLD, FlowRecord, FlowRecords, NewRecord, Seen, Turn
+from ojster.workflows.flow import (
+    BEGIN,
+    CANCELLATION,
+    TOLD,
+    FlowPosition,
+    FlowRecord,
+    FlowRecords,
+    NewRecord,
+    Seen,
+    Turn,
+)
 
 T = TypeVar("T")
 
@@ -65,6 +76,7 @@ class FlowExecution:
         self._records = self._past.records
         self.state: Any = None
         """What the function of the flow shares with the handlers of its updates."""
+        self.expected: dict[str, Any] = {}  # types of awaited messages, and handlers of awaited updates
         self.keys = FlowKeys()
         self.loop = FlowLoop(self._past.began_at, self.keys.note_task)  # type: ignore[abstract]  # what is missing raises an error
         self._waiting: dict[str, asyncio.Future[Any]] = {}
@@ -108,6 +120,7 @@ class FlowExecution:
         Reported
             The flow waits, or was cancelled: the server knows.
         """
+        self._code: Any = getattr(function, "cr_code", None)
         self._main = self.loop.create_task(function)
         for coroutine in beside:
             self.loop.create_task(coroutine)
@@ -419,6 +432,9 @@ class FlowExecution:
         else:
             self._finish(self._main.result())
 
+    def _position(self) -> FlowPosition:
+        return position_of(self._code, self.loop, self.keys, self._waiting, self._records, self.expected)
+
     async def _take_turn(self, *, suspends: bool, was_cancelled: bool = False, restarts: bool = False) -> None:
         job = self.context.job
         sent, self._new = self._new, {}
@@ -427,9 +443,10 @@ class FlowExecution:
         seen, self._seen, given_up, self._given_up = self._seen, [], self._given_up, []
         records = list(sent.values())
         if restarts:
-            records.append(NewRecord(BEGIN, "begin", "", self.loop.now + 1, result=self.restarts_with or UNSET))
+            begin = NewRecord(BEGIN, "begin", "", self.loop.now + 1, code_version(self._code))
+            records.append(msgspec.structs.replace(begin, result=self.restarts_with or UNSET))
         elif not self._past.has_begun and (suspends or self.loop.now != self.loop.began_at):
-            records.insert(0, NewRecord(BEGIN, "begin", "", self.loop.began_at))
+            records.insert(0, NewRecord(BEGIN, "begin", "", self.loop.began_at, code_version(self._code)))
         self._past.has_begun = self._past.has_begun or len(records) > 0
         turn = Turn(
             job.id,
@@ -445,6 +462,7 @@ class FlowExecution:
             len(self._past.ended),
             was_cancelled,
             restarts=restarts,
+            position=self._position() if suspends else None,
         )
         try:
             answer = await say(self.context.client.flows, turn)

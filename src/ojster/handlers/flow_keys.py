@@ -42,6 +42,10 @@ class FlowKeys:
         number = self._numbers[name + end]
         return name + ("" if number == 1 else f"#{number}") + end
 
+    def path_of(self, task: asyncio.Task[Any]) -> str:
+        """Return the path of a task: the names of the tasks around it and its own."""
+        return self._paths.get(task, "")
+
     def key_of(self, name: str, chosen: str | None) -> str:
         """Return the key of what the running task asks for: its path, the name, and how often it has come."""
         if (name if chosen is None else chosen).startswith(RESERVED):

@@ -85,17 +85,18 @@ class FlowLoop(asyncio.AbstractEventLoop):
     now:
         Its time, in microseconds since the epoch.
     tasks:
-        The tasks that have not ended.
+        The tasks that have not ended, each with the one that has created it, in the order of their creation.
     flow:
         The flow whose function runs in it.
     """
 
     def __init__(self, began_at: int, on_task: Callable[[asyncio.Task[Any], asyncio.Task[Any] | None], None]) -> None:
         self.began_at = self.now = began_at
-        self.tasks: set[asyncio.Task[Any]] = set()
+        self.tasks: dict[asyncio.Task[Any], asyncio.Task[Any] | None] = {}
         self._on_task = on_task
         self._ready: deque[asyncio.Handle] = deque()
-        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._timers: list[tuple[float, int, asyncio.TimerHandle, int]] = []
+        """When, a number, what to call, and since when."""
         self._timer_number = 0
         self._contexts: WeakKeyDictionary[asyncio.Task[Any], Context] = WeakKeyDictionary()
         self._unwound: WeakSet[asyncio.Future[Any]] = WeakSet()
@@ -129,13 +130,28 @@ class FlowLoop(asyncio.AbstractEventLoop):
     def fire(self) -> None:
         """Set the time to that of the first timer, and let it run."""
         self.now = max(self.now, self.next_timer or 0)
-        _, _, handle = heapq.heappop(self._timers)
-        self._ready.append(handle)
+        self._ready.append(heapq.heappop(self._timers)[2])
+
+    def timers(self) -> tuple[dict[Any, tuple[int, int]], dict[Any, int]]:
+        """Return since when and until when futures sleep; and until when tasks may run, by their first timeout."""
+        sleeps: dict[Any, tuple[int, int]] = {}
+        limits: dict[Any, int] = {}
+        for when, _, handle, since in self._timers:
+            until = self.began_at + round(when * 1e6)
+            callback: Any = handle._callback  # type: ignore[attr-defined]
+            if handle.cancelled():
+                continue
+            if callback is asyncio.futures._set_result_unless_cancelled:  # type: ignore[attr-defined]
+                sleeps[handle._args[0]] = (since, until)
+            elif isinstance(around := getattr(callback, "__self__", None), asyncio.Timeout):
+                task: Any = around._task  # type: ignore[attr-defined]
+                limits[task] = min(until, limits.get(task, until))
+        return sleeps, limits
 
     def abandon(self) -> None:
         """End without running anything: the coroutines are closed where they are."""
         self._is_closed = True
-        for _, _, timer in self._timers:
+        for _, _, timer, _ in self._timers:
             if timer._args and isinstance(timer._args[0], asyncio.Future):  # ``asyncio.sleep``
                 timer._context.run(self.unwind, timer._args[0])  # type: ignore[attr-defined]
         for future in self._unwound:
@@ -184,7 +200,7 @@ class FlowLoop(asyncio.AbstractEventLoop):
         """Call a function at a time of this loop."""
         handle = asyncio.TimerHandle(when, callback, args, self, context)
         self._timer_number += 1
-        heapq.heappush(self._timers, (when, self._timer_number, handle))
+        heapq.heappush(self._timers, (when, self._timer_number, handle, self.now))
         return handle
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
@@ -211,10 +227,13 @@ class FlowLoop(asyncio.AbstractEventLoop):
         context = copy_context() if context is None else context
         task: asyncio.Task[T] = asyncio.Task(coro, loop=self, name=None if name is None else str(name), context=context)
         self._contexts[task] = context
-        self.tasks.add(task)
-        task.add_done_callback(self.tasks.discard)
+        self.tasks[task] = creator
+        task.add_done_callback(self._forget)
         self._on_task(task, creator)
         return task
+
+    def _forget(self, task: asyncio.Task[Any]) -> None:
+        self.tasks.pop(task, None)
 
     def run_in_executor(self, executor: Executor | None, function: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
         """Call a function, if the executor does it at once: the end of a thread is no event of the flow."""

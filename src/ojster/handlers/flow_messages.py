@@ -213,6 +213,8 @@ class Messages:
 
     async def _receive(self, record: NewRecord, type: Any, timeout: Seconds | None) -> Any:
         limit = nullcontext() if timeout is None else asyncio.timeout(to_seconds(timeout))
+        if type is not None:
+            self._execution.expected[record.key] = type
         async with limit:
             result = await self._execution.ask(record)
         data = self._decoded(result)

@@ -95,6 +95,7 @@ async def listen(update: UpdateHandler[..., Any], flow: Flow, execution: FlowExe
         number += 1
         name = message_of(update.name)
         key = key_of_update(name, number)
+        execution.expected[key] = update
         asked = NewRecord(key, "receive", name, execution.loop.now)
         args = execution.codecs.decode_list(msgspec.json.decode(await execution.ask(asked)))
         answering: Any = _answer(update, flow, execution, key, args)

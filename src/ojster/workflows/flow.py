@@ -36,6 +36,9 @@ MAX_WAIT_MS: Final = 60_000
 MOST_DIGITS: Final = 18
 """Digits of the largest number of a message, or of a chunk of a stream."""
 
+MAX_WAITS: Final = 50
+"""Maximum number of awaits that a suspended flow shows, and of updates that it answers."""
+
 RESERVED: Final = "!"
 """The beginning of keys that no function can give."""
 
@@ -50,6 +53,9 @@ PUBLISHED: Final = f"{RESERVED}published"
 
 RESTARTED: Final = f"{RESERVED}restarted"
 """What has received the messages that a flow received before it began anew."""
+
+POSITION: Final = f"{RESERVED}position"
+"""The key of the record of where a flow waits."""
 
 GIVEN_UP: Final = b'{"state":"given_up","error":null}'
 """The error of a record that the flow itself no longer waits for: it never gets the end."""
@@ -169,6 +175,45 @@ class Seen(Struct, frozen=True):
     at: int
 
 
+class FlowWait(Struct, frozen=True, omit_defaults=True):
+    """Something that a suspended flow awaits.
+
+    Parameters
+    ----------
+    kind:
+        ``run``, ``receive``, ``receive_many``, ``listen``, ``listen_many``, ``sleep``, or ``update``: the flow answers
+        updates of this name.
+    name:
+        The job type, or the name of the message or the update.
+    since, until:
+        When the flow has asked for it, and when its sleep or its timeout ends; ``None``: it waits without limit.
+    key:
+        The key of its record.
+    file, line, function, code:
+        The line of the flow's code in which it waits.
+    form:
+        JSON Schema of the message, or of an object with the arguments of the update by name, if it is known.
+    """
+
+    kind: Literal["run", "receive", "receive_many", "listen", "listen_many", "sleep", "update"]
+    name: str
+    since: int
+    key: Key
+    until: int | None = None
+    file: str | None = None
+    line: int | None = None
+    function: str | None = None
+    code: str | None = None
+    form: Raw | UnsetType = UNSET
+
+
+class FlowPosition(Struct, frozen=True):
+    """Where a flow waits when it leaves its worker: what it awaits, and a digest of the source of its function."""
+
+    waits: Annotated[tuple[FlowWait, ...], Meta(max_length=2 * MAX_WAITS)] = ()
+    version: Annotated[str, Meta(max_length=100)] = ""
+
+
 class Turn(Struct, frozen=True):
     """What a flow has done since its worker last said so.
 
@@ -193,6 +238,8 @@ class Turn(Struct, frozen=True):
         What the worker may do, which the service sets; ``None``: everything.
     restarts:
         Whether the function begins anew. The arguments are the result of a record of the kind ``begin``.
+    position:
+        With ``suspends``: where it waits, for people who look at it.
     """
 
     job_id: str
@@ -209,6 +256,7 @@ class Turn(Struct, frozen=True):
     was_cancelled: bool = False
     access: Access | None = None
     restarts: bool = False
+    position: FlowPosition | None = None
 
 
 class FlowRecords(Struct, frozen=True):

@@ -10,7 +10,16 @@ from ojster.core.access import DEQUEUE, ENQUEUE
 from ojster.core.calls import Call, Calls
 from ojster.workflows.broadcast import Broadcast
 from ojster.workflows.flow import MAX_WAIT_MS, FlowMessage, FlowRecords, FlowUpdate, Turn
-from ojster.workflows.flow_wire import BroadcastAnswer, BroadcastBody, PublishedAnswer, UpdateAnswer, UpdateBody
+from ojster.workflows.flow_wire import (
+    BroadcastAnswer,
+    BroadcastBody,
+    FlowInfoAnswer,
+    MessagesAnswer,
+    PublishedAnswer,
+    UpdateAnswer,
+    UpdateBody,
+)
+from ojster.workflows.read.flow_info import FlowInfo, MessageFilter, MessagePage
 from ojster.workflows.stream import StreamAddress, StreamAppend, StreamPage
 from ojster.workflows.stream_wire import AppendBody, AppendedAnswer, StreamAnswer
 
@@ -40,6 +49,17 @@ class FlowCalls(Calls):
         """Send a message to all flows that wait for its name and key; the answer says how many waited.
 
         It is kept for 7 days: flows that begin to wait later receive it if they look back that far.
+        """
+
+    @Call("GET", "/workflows/{id}/flow", "show_flow", _TAG, FlowInfoAnswer)
+    async def show(self, workflow_id: str, step: str | None = None) -> FlowInfo:
+        """Show a flow: where it waits, with the lines of its code, what it has published, and what it can be asked."""
+
+    @Call("GET", "/workflows/{id}/messages", "list_messages", _TAG, MessagesAnswer)
+    async def messages(self, chosen: MessageFilter) -> MessagePage:
+        """List the messages and updates of a flow, the latest first: those that wait, and those that it has received.
+
+        Data of more than 4 KiB are left out.
         """
 
     @Call("GET", "/workflows/{id}/published", "show_published", _TAG, PublishedAnswer)

@@ -26,6 +26,8 @@ from ojster.workflows.flow import (
     message_of,
 )
 from ojster.workflows.flow_calls import FlowCalls
+from ojster.workflows.read import flow_view
+from ojster.workflows.read.flow_info import MOST_MESSAGES, FlowInfo, MessageFilter, MessagePage
 from ojster.workflows.run import broadcasts, flow_messages, flow_turns, streams
 from ojster.workflows.stream import StreamAddress, StreamAppend, StreamPage
 from ojster.workflows.topics import STREAMS, WORKFLOWS, stream_topic, workflow_end_topic, workflow_topic
@@ -158,6 +160,28 @@ class FlowService(CapabilityService, FlowCalls):
                 if update.state != "waiting" or left <= 0 or self.database.draining:
                     return update
                 await waiter.wait(left)
+
+    async def show(self, workflow_id: str, step: str | None = None) -> FlowInfo:
+        """Return how a flow is: where it waits, what it has published, and what it can be asked.
+
+        Raises
+        ------
+        NotFound, Conflict
+            The workflow or the step does not exist, or is no flow.
+        """
+        return await self.scope.look(flow_view.show_flow, self.scope.of_tenant(FlowAddress(workflow_id, step)))
+
+    async def messages(self, chosen: MessageFilter) -> MessagePage:
+        """Return a page of the messages and updates of a flow, the latest first.
+
+        Raises
+        ------
+        NotFound, Conflict
+            See ``show``.
+        """
+        limit = min(chosen.limit, MOST_MESSAGES)
+        chosen = self.scope.of_tenant(msgspec.structs.replace(chosen, limit=limit))
+        return await self.scope.look(flow_view.list_messages, chosen)
 
     async def published(self, workflow_id: str, step: str | None = None) -> Any:
         """Return what a flow has published last; ``None`` if it has published nothing.

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
-from ojster.core.calls import Arguments
+from ojster.core.calls import Arguments, Single
 from ojster.core.ids import new_id
 from ojster.core.timestamps import format_optional, parse_timestamp
 from ojster.core.wire import Count, FromWorker, Identifier
@@ -16,6 +16,7 @@ from ojster.jobs.wire import Start
 from ojster.workflows.flow import (
     MAX_RECORDS_AT_ONCE,
     MAX_WAIT_MS,
+    FlowPosition,
     FlowRecord,
     FlowRecords,
     FlowUpdate,
@@ -24,6 +25,7 @@ from ojster.workflows.flow import (
     Seen,
     Turn,
 )
+from ojster.workflows.read.flow_info import FlowInfo, MessageInfo, MessagePage
 
 
 class TurnBody(FromWorker, Struct, omit_defaults=True):
@@ -33,7 +35,8 @@ class TurnBody(FromWorker, Struct, omit_defaults=True):
     that is not clear otherwise. ``cancelled``: keys of what it no longer waits for. With ``suspends``, it waits and
     leaves the worker until something ends, at the latest at ``wakes_at``, unless more than ``ended`` runs and messages
     have ended since ``version``. ``was_cancelled``: it has ended because it was cancelled. ``restarts``: its function
-    begins anew, with the arguments that are the ``result`` of a record of the kind ``begin``.
+    begins anew, with the arguments that are the ``result`` of a record of the kind ``begin``. ``position``: what it
+    awaits, and where in its code, for people who look at it.
     """
 
     records: Annotated[list[NewRecord], Meta(max_length=MAX_RECORDS_AT_ONCE)] = []
@@ -48,6 +51,7 @@ class TurnBody(FromWorker, Struct, omit_defaults=True):
     worker_id: Identifier | None = None
     attempt: Count | None = None
     started_at: Start | None = None
+    position: FlowPosition | None = None
 
     @classmethod
     def of(cls, turn: Turn) -> TurnBody:
@@ -64,7 +68,10 @@ class TurnBody(FromWorker, Struct, omit_defaults=True):
         return Turn(job_id, **members, started_at=started_at)
 
 
-_SAME: Final = ("suspends", "wakes_at", "version", "ended", "was_cancelled", "restarts", "worker_id", "attempt")
+_SAME: Final = (
+    *("suspends", "wakes_at", "version", "ended", "was_cancelled", "restarts", "position"),
+    *("worker_id", "attempt"),
+)
 _LISTS: Final = ("records", "seen", "cancelled")
 
 
@@ -185,6 +192,28 @@ class UpdateAnswer(Struct, omit_defaults=True):
     def value(self) -> FlowUpdate:
         """Return the update."""
         return FlowUpdate(self.id, self.state, self.result, self.error)
+
+
+class FlowInfoAnswer(Single[FlowInfo]):
+    """How a flow is."""
+
+    flow: FlowInfo
+
+
+class MessagesAnswer(Struct):
+    """Messages and updates of a flow. ``next_cursor`` begins the next page; ``null``: this is the last one."""
+
+    messages: list[MessageInfo]
+    next_cursor: str | None
+
+    @classmethod
+    def of(cls, page: MessagePage) -> MessagesAnswer:
+        """Return the answer that shows a page."""
+        return cls(page.messages, None if page.next_before is None else str(page.next_before))
+
+    def value(self) -> MessagePage:
+        """Return the page."""
+        return MessagePage(self.messages, None if self.next_cursor is None else int(self.next_cursor))
 
 
 class PublishedAnswer(Struct):

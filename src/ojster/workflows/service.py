@@ -42,9 +42,9 @@ from ojster.workflows.read import status, views
 from ojster.workflows.read.info import WorkflowInfo, WorkflowPage
 from ojster.workflows.read.levels import MOST_LEVEL_STEPS, Level, LevelRequest, show_levels
 from ojster.workflows.read.selection import WorkflowFilter, list_workflows
-from ojster.workflows.read.status import WorkflowStatistics, WorkflowStatus
+from ojster.workflows.read.status import WorkflowCounts, WorkflowStatistics, WorkflowStatus
 from ojster.workflows.read.step_pages import MOST_STEPS, STEP_STATES, StepFilter, StepPage, list_steps
-from ojster.workflows.read.views import WorkflowCounts, WorkflowRequest
+from ojster.workflows.read.views import WorkflowRequest
 from ojster.workflows.run import cancellation, control, creation, fork, retry, suspensions
 from ojster.workflows.run.control import Review
 from ojster.workflows.run.dependencies import NewDependencies, add_dependencies
@@ -287,7 +287,7 @@ class WorkflowService(CapabilityService, WorkflowCalls):
 
     async def count(self) -> WorkflowCounts:
         """Return how many workflows are under way, by state, and how those of the last hour have ended."""
-        return await self.database.survey(views.count_workflows, None)
+        return await self.database.survey(status.count_workflows, None)
 
     async def cancel(self, workflow_id: str, *, stop_active: bool = False) -> WorkflowInfo:
         """Cancel a workflow; active jobs may finish, or are cancelled, too, with ``stop_active``.

@@ -9,7 +9,6 @@ from typing import Any, Final
 
 import click
 import msgspec
-from rich.text import Text
 
 from ojster.cli.options import (
     ask,
@@ -32,7 +31,7 @@ from ojster.cli.workflow_selection import (
     sweeps_workflows,
     takes_workflow,
 )
-from ojster.cli.workflow_tree import MAX_SHOWN_CHILDREN, follow, shown_state
+from ojster.cli.workflow_tree import MAX_SHOWN_CHILDREN, follow, shown_state, status_lines
 from ojster.client.interface import Client
 from ojster.core.errors import NotFound
 from ojster.core.json_objects import read_members
@@ -374,25 +373,8 @@ def status(workflow_id: str, url: str, as_json: bool) -> None:
     if as_json:
         print_json(status)
         return
-    info = status.workflow
-    console.print(Text.assemble((info.name or info.type, "bold"), "  ", shown_state(info.state)))
-    for branch, results in status.results.items():
-        console.print(f"{branch}:", style="bright_black")
-        for result in results:
-            called = result.display_name or result.name
-            line = Text.assemble("  ", (result.path, "bold"), f" {called} ", shown_state(result.state))
-            shown = result.error if result.error is not msgspec.UNSET else result.result
-            if shown is not msgspec.UNSET:
-                line.append(f"  {bytes(shown).decode()}"[:100])
-            console.print(line, soft_wrap=True)
-    for current in status.current:
-        more = (
-            f" until {current.deadline}" if current.deadline else f" on {current.worker_id}" * bool(current.worker_id)
-        )
-        waits = "" if current.waiting_for is None else f" for a {current.waiting_for}"
-        called = current.display_name or current.name
-        parts = (current.path, "bold"), f" {called} ", shown_state(current.state), waits, more
-        console.print(Text.assemble("now: ", *parts))
+    for line in status_lines(status):
+        console.print(line, soft_wrap=True)
 
 
 @workflows.command(

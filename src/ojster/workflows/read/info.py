@@ -13,6 +13,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from ojster.core.outcome import Outcome
+from ojster.workflows.read.flow_info import WaitInfo
 from ojster.workflows.wait import WaitingFor
 
 
@@ -79,6 +80,8 @@ class StepInfo(msgspec.Struct, omit_defaults=True):
     stopping:
         Whether its job was cancelled or has exceeded its timeout, and its worker has not confirmed yet that it has
         stopped; false by default.
+    waits:
+        For a job that runs the function of a flow: what the flow waits for, while no worker runs it.
     superseded_job_ids:
         Its jobs from before it was retried, the oldest first.
     outcome:
@@ -126,6 +129,7 @@ class StepInfo(msgspec.Struct, omit_defaults=True):
     on_hold: bool = False
     stopping: bool = False
     reviews: list[ReviewInfo] = []
+    waits: list[WaitInfo] = []
     superseded_job_ids: list[str] = []
     outcome: Outcome | None = None
     steps_total: int | None = None

@@ -14,7 +14,8 @@ import msgspec
 from ojster.core.calls import SET_BY_SERVICE
 from ojster.core.parsing import Bounded, PageLimit
 from ojster.storage.transaction import Transaction
-from ojster.workflows.node import LEAVES, MERGED, Node
+from ojster.workflows.node import LEAVES, MERGED, Kind, Node
+from ojster.workflows.read.flow_levels import flow_steps
 from ojster.workflows.read.node_view import SELECT_NODES, node_of
 from ojster.workflows.read.step_pages import StepRow, describe
 from ojster.workflows.read.views import find_visible
@@ -47,7 +48,8 @@ class LevelStep(StepRow):
     Parameters
     ----------
     number:
-        Its number in the workflow: with it, what is in a container is asked for.
+        Its number in the workflow: with it, what is in a container is asked for. Steps of a flow that are no steps of
+        the graph have negative ones, each of its own in the flow.
     after:
         Numbers of the steps of this page that it follows.
     is_container, is_branch:
@@ -84,6 +86,8 @@ def _show(tx: Transaction, request: LevelRequest) -> Level | None:
         rows = _children(tx, main.id, -1, MOST_LEVEL_STEPS)  # the first of them is shown as the container itself
         main = node_of(rows[0])
         branches += rows[1:]
+    if main.kind == Kind.FLOW:
+        return _show_flow(tx, workflow, main, request)
     page = _children(tx, main.id, request.after, request.limit + 1)
     shown = page[: request.limit]
     next_after = node_of(shown[-1]).position if len(page) > request.limit else None
@@ -93,6 +97,21 @@ def _show(tx: Transaction, request: LevelRequest) -> Level | None:
     steps += [_step(node, row, workflow, is_branch=True) for node, row in describe(tx, branches)]
     _connect(tx, workflow, steps, [node_of(row) for row in (*shown, *branches)])
     return Level(steps, main.total, next_after)
+
+
+def _show_flow(tx: Transaction, workflow: Workflow, flow: Node, request: LevelRequest) -> Level:
+    """Return a page of what the function of a flow has asked for, in its order."""
+    asked, total, next_after = flow_steps(tx, flow, workflow.root, request.after + 1, request.limit)
+    steps = [
+        LevelStep(
+            **msgspec.structs.asdict(step.row),
+            number=step.number,
+            after=step.after,
+            is_container=step.node is not None and step.node.kind not in (Kind.JOB, Kind.GATE),
+        )
+        for step in asked
+    ]
+    return Level(steps, total, next_after)
 
 
 def _node(tx: Transaction, workflow: Workflow, number: int) -> Node | None:

@@ -174,7 +174,7 @@ class NodeView(msgspec.Struct, gc=False):
         """What it waits for: an approval, or what its suspended job waits for."""
         if self.node.state == NodeState.BLOCKED:
             return "gate"
-        if self.job is None or self.job.state != "pending" or self.job.suspension is None:
+        if self.job is None or self.job.state != "pending" or self.job.suspension in (None, "flow"):
             return None
         if self.job.type != WAIT_TYPE:
             return "suspension"

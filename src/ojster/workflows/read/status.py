@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -18,11 +18,12 @@ from ojster.jobs.queries import no_workflow
 from ojster.storage.call import for_each
 from ojster.storage.transaction import Transaction
 from ojster.workflows.node import LEAVES, Node, NodeState
+from ojster.workflows.read.flow_info import WaitInfo
 from ojster.workflows.read.info import WorkflowInfo
 from ojster.workflows.read.node_view import SELECT_WITH_VALUES, NodeViews
 from ojster.workflows.read.views import summary_of
-from ojster.workflows.read.waiting import nodes_that_wait_for_items, waits_of
-from ojster.workflows.stored_workflow import ALL_STATES, IS_VISIBLE, Workflow, find_workflow
+from ojster.workflows.read.waiting import nodes_that_wait_for_items, waits_of, waits_of_flows
+from ojster.workflows.stored_workflow import ALL_STATES, FINAL_STATES, IS_VISIBLE, Workflow, find_workflow
 from ojster.workflows.wait import WaitingFor
 
 MAX_BRANCH_RESULTS: Final = 10_000
@@ -59,8 +60,8 @@ class StepInProgress(msgspec.Struct, frozen=True, omit_defaults=True):
 
     A gate, or another step that needs an approval, is ``blocked`` and has no job yet; nor has a step that waits for an
     item that another step promised. A step is ``stopping`` while its
-    job has been cancelled or has exceeded its timeout, but its worker has not confirmed that it has stopped. Names are
-    those of ``StepResult``.
+    job has been cancelled or has exceeded its timeout, but its worker has not confirmed that it has stopped. ``waits``:
+    what a flow waits for whose function the job runs. Names are those of ``StepResult``.
     """
 
     name: str
@@ -77,6 +78,7 @@ class StepInProgress(msgspec.Struct, frozen=True, omit_defaults=True):
     error: msgspec.Raw | UnsetType = UNSET
     display_name: str | None = None
     fallback: bool = False
+    waits: list[WaitInfo] = []
 
 
 class WorkflowStatus(msgspec.Struct, frozen=True):
@@ -139,10 +141,11 @@ def _status(tx: Transaction, workflow: Workflow) -> WorkflowStatus:
     shown = [*current, *(node for ended_nodes in results.values() for node in ended_nodes)]
     ids = {node.id for node in shown} | {node.parent for node in shown if node.parent is not None}
     views.read_specs(tx, tx.among, (tx.integers(sorted(ids)),))
+    waits = waits_of_flows(tx, [node.id for node in started])
     return WorkflowStatus(
         summary_of(workflow, waits_of(tx, workflow.numbers) if workflow.finished_at is None else ()),
         {name: [_result(views, node) for node in ended_nodes] for name, ended_nodes in results.items()},
-        [_current(views, node) for node in current],
+        [_current(views, node, waits.get(node.id, [])) for node in current],
     )
 
 
@@ -175,7 +178,7 @@ def _result(views: NodeViews, node: Node) -> StepResult:
     )
 
 
-def _current(views: NodeViews, node: Node) -> StepInProgress:
+def _current(views: NodeViews, node: Node, waiting: list[WaitInfo]) -> StepInProgress:
     view = views.view(node)
     step = StepInProgress(
         name=view.id or view.type,
@@ -190,7 +193,7 @@ def _current(views: NodeViews, node: Node) -> StepInProgress:
     job = view.job
     if job is None:
         return step if step.waiting_for is not None else replace(step, waiting_for="promise")
-    waits = view.waiting_for is not None
+    waits = view.waiting_for is not None or bool(waiting)
     enqueued_at, started_at = view.times
     return replace(
         step,
@@ -203,6 +206,7 @@ def _current(views: NodeViews, node: Node) -> StepInProgress:
         deadline=format_optional(job.due_at) if waits else None,
         progress=view.progress,
         error=view.error,
+        waits=waiting,
     )
 
 
@@ -243,3 +247,28 @@ def _count(tx: Transaction, tenant: str | None, definition: str | None) -> Workf
     counted = {(state, bucket): number for state, bucket, number in rows}
     counts = [{state: counted.get((state, place), 0) for state in ALL_STATES} for place in range(len(AGE_BUCKETS))]
     return WorkflowStatistics(*counts)
+
+
+class WorkflowCounts(msgspec.Struct, frozen=True):
+    """Numbers of workflows by state: those not in a final state, and those that finished in the last hour."""
+
+    unfinished: dict[str, int]
+    last_hour: dict[str, int]
+
+
+def count_workflows(tx: Transaction, calls: Sequence[None]) -> list[WorkflowCounts]:
+    """Return the numbers of unfinished and of recently finished workflows."""
+    unfinished, final = (
+        [state for state in ALL_STATES if (state in FINAL_STATES) == is_final] for is_final in (False, True)
+    )
+    since = {"since": tx.now - HOUR}
+    counts = WorkflowCounts(
+        {state: _number(tx, "state = :state", {"state": state}) for state in unfinished},
+        {state: _number(tx, "state = :state AND finished_at > :since", {"state": state} | since) for state in final},
+    )
+    return [counts for _ in calls]
+
+
+def _number(tx: Transaction, where: str, parameters: dict[str, Any]) -> int:
+    ((number,),) = tx.execute(f"SELECT count(*) FROM workflows WHERE {where}", parameters)
+    return int(number)

@@ -75,7 +75,9 @@ class StepRow(msgspec.Struct, omit_defaults=True):
     path:
         Where it is: the names or positions of the containers around it and its own, joined by dots.
     kind, type:
-        ``job``, ``gate`` or a kind of container; and for jobs the job type.
+        ``job``, ``gate`` or a kind of container; and for jobs the job type. In pictures of flows also ``step`` (a local
+        one), ``receive``, ``receive_many``, ``listen``, ``listen_many``, ``sleep`` and ``update``, with the name of the
+        step or the message.
     id:
         The name by which other steps refer to it, if it has one. A step with a fallback, the step itself and the
         fallback have the same.
@@ -162,7 +164,8 @@ def _rows(tx: Transaction, chosen: StepFilter, first: int, last: int, limit: int
     """Return the rows of steps that may match a filter: those after ``first`` up to ``last``."""
     where = _WHERE.get(chosen.state or "", "AND n.state = :state ")
     if chosen.is_held:
-        where += f"AND n.id IN (SELECT node FROM jobs WHERE node > :after AND node <= :last AND {IS_SUSPENDED}) "
+        where += f"AND n.id IN (SELECT node FROM jobs WHERE node > :after AND node <= :last AND {IS_SUSPENDED} "
+        where += "AND suspension <> 'flow') "
     if chosen.search:  # the type of a job that has not begun is in its specification alone: see _has
         where += """AND (
                 lower(n.name) LIKE :name ESCAPE '!'

@@ -9,7 +9,6 @@ from typing import Any, Final, assert_never
 import msgspec
 from msgspec import UnsetType
 
-from ojster.core.durations import HOUR
 from ojster.core.errors import OjsterError
 from ojster.core.ids import is_workflow_id
 from ojster.core.outcome import SKIPPED, Outcome, outcome_of
@@ -25,13 +24,14 @@ from ojster.workflows.node import (
     Kind,
     Node,
     NodeState,
+    body_of,
 )
 from ojster.workflows.read.info import ReviewInfo, StepInfo, WorkflowError, WorkflowInfo, with_others
 from ojster.workflows.read.node_view import SELECT_WITH_VALUES, NodeView, NodeViews
-from ojster.workflows.read.waiting import waits_of
+from ojster.workflows.read.waiting import waits_of, waits_of_flows
 from ojster.workflows.run.copies import find_forks
 from ojster.workflows.run.results import outcomes
-from ojster.workflows.stored_workflow import ALL_STATES, FINAL_STATES, IS_VISIBLE, WORKFLOW_COLUMNS, Workflow
+from ojster.workflows.stored_workflow import IS_VISIBLE, WORKFLOW_COLUMNS, Workflow
 from ojster.workflows.wait import WaitingFor
 
 MAX_WORKFLOW_ERRORS: Final = 100
@@ -56,31 +56,6 @@ class WorkflowRequest(msgspec.Struct, frozen=True):
     id: str
     most_steps: int | None = MOST_SHOWN_STEPS
     tenant: str | None = None
-
-
-class WorkflowCounts(msgspec.Struct, frozen=True):
-    """Numbers of workflows by state: those not in a final state, and those that finished in the last hour."""
-
-    unfinished: dict[str, int]
-    last_hour: dict[str, int]
-
-
-def count_workflows(tx: Transaction, calls: Sequence[None]) -> list[WorkflowCounts]:
-    """Return the numbers of unfinished and of recently finished workflows."""
-    unfinished, final = (
-        [state for state in ALL_STATES if (state in FINAL_STATES) == is_final] for is_final in (False, True)
-    )
-    since = {"since": tx.now - HOUR}
-    counts = WorkflowCounts(
-        {state: _count(tx, "state = :state", {"state": state}) for state in unfinished},
-        {state: _count(tx, "state = :state AND finished_at > :since", {"state": state} | since) for state in final},
-    )
-    return [counts for _ in calls]
-
-
-def _count(tx: Transaction, where: str, parameters: dict[str, Any]) -> int:
-    ((number,),) = tx.execute(f"SELECT count(*) FROM workflows WHERE {where}", parameters)
-    return int(number)
 
 
 def show_workflows(tx: Transaction, requests: Sequence[WorkflowRequest]) -> list[WorkflowInfo | None]:
@@ -203,6 +178,8 @@ class _View:
         """Paths of its predecessors in other containers."""
         self._reviews: dict[int, list[ReviewInfo]] = defaultdict(list)
         self._superseded: dict[int, list[str]] = {}
+        flows = [body_of(node) for node in self._nodes.values() if node.kind == Kind.FLOW and not node.has_ended]
+        self._waits = waits_of_flows(tx, flows)
 
     def info(self) -> WorkflowInfo:
         self._read_relations()
@@ -321,6 +298,7 @@ class _View:
             shown.on_hold = job.state == "pending" and job.suspension in ("complete", "again")
         if job.suspension == SKIPPED and view.node.state == NodeState.COMPLETED:
             shown.outcome = Outcome.SKIPPED
+        shown.waits = self._waits.get(view.node.id, [])
 
     def _error(self, main: Node, cause: WorkflowError | None) -> WorkflowError:
         """Return the error of a workflow, completed with the steps that failed or were rejected."""

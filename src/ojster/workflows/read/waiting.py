@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection
-from typing import Final, get_args
+from pathlib import PurePath
+from typing import Any, Final, get_args
+
+import msgspec
 
 from ojster.core.job import NODE_BITS
+from ojster.core.timestamps import format_optional, format_timestamp
 from ojster.jobs.names import WAIT_TYPE
 from ojster.storage.transaction import Transaction
+from ojster.workflows.flow import POSITION, FlowWait
+from ojster.workflows.read.flow_info import WaitInfo
 from ojster.workflows.wait import WaitingFor
 
 WAITING_FOR: Final[tuple[WaitingFor, ...]] = get_args(WaitingFor)
@@ -25,7 +31,7 @@ No index has the state of nodes: PostgreSQL would have to change every index whe
 _CONDITIONS: Final[dict[WaitingFor, str]] = {
     "form": f"type = '{WAIT_TYPE}' AND suspension <> 'delay'",
     "delay": f"type = '{WAIT_TYPE}' AND suspension = 'delay'",
-    "suspension": f"type <> '{WAIT_TYPE}'",
+    "suspension": f"type <> '{WAIT_TYPE}' AND suspension <> 'flow'",
 }
 
 _PROMISED: Final = """
@@ -104,3 +110,40 @@ def _exists(table: str, node: str, condition: str, seq: str = "w.seq") -> str:
     """Return the SQL condition that a row of a node of a workflow, by default ``w``, fulfils a condition."""
     first, end = f"({seq} << {NODE_BITS})", f"(({seq} + 1) << {NODE_BITS})"
     return f"EXISTS (SELECT 1 FROM {table} WHERE {condition} AND {node} >= {first} AND {node} < {end})"
+
+
+# Flows
+
+decode_waits: Final = msgspec.json.Decoder(tuple[FlowWait, ...]).decode
+"""Reads what a flow awaits, as its worker has noted it."""
+
+
+def shown_wait(wait: FlowWait) -> WaitInfo:
+    """Return something that a flow awaits as people see it."""
+    kind: Any = wait.kind
+    return WaitInfo(
+        kind,
+        wait.name,
+        format_timestamp(wait.since),
+        wait.key,
+        format_optional(wait.until),
+        None if wait.file is None else f"{PurePath(wait.file).name}:{wait.line} in {wait.function}",
+        wait.code,
+        wait.form,
+    )
+
+
+def waits_of_flows(tx: Transaction, flows: Collection[int]) -> dict[int, list[WaitInfo]]:
+    """Return what flows wait for that no worker runs, by the node of the job that runs their function."""
+    if not flows:
+        return {}
+    rows = tx.execute(
+        f"""
+        SELECT r.flow, r.result
+        FROM flow_records AS r
+        JOIN jobs AS j ON j.node = r.flow
+        WHERE r.flow {tx.among} AND r.key = '{POSITION}' AND j.state = 'pending' AND j.suspension = 'flow'
+        """,
+        (tx.integers(sorted(flows)),),
+    )
+    return {flow: [shown_wait(wait) for wait in decode_waits(waits) if wait.kind != "update"] for flow, waits in rows}

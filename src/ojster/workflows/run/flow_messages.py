@@ -197,6 +197,18 @@ def _workflow_of(tx: Transaction, asked: FlowMessage | FlowAddress | UpdateAddre
     return workflow
 
 
+def flow_of(tx: Transaction, address: FlowAddress) -> tuple[Workflow, Node]:
+    """Return the workflow and the node of a flow.
+
+    Raises
+    ------
+    NotFound, Conflict
+        There is no such workflow or step, or it is no flow.
+    """
+    workflow = _workflow_of(tx, address)
+    return workflow, _flow_of(Graph(tx), workflow, address.step)
+
+
 def _flow_of(graph: Graph, workflow: Workflow, step: str | None) -> Node:
     """Return the node of the flow that a workflow, or a step of it, is.
 

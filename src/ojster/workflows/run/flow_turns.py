@@ -43,6 +43,7 @@ from ojster.workflows.run.flow_messages import (
     stored,
     tell,
 )
+from ojster.workflows.run.flow_positions import keep_positions
 from ojster.workflows.run.flow_restarts import restart, waiting_keys
 from ojster.workflows.run.flow_wakeups import WOKEN, end_awaited
 from ojster.workflows.run.graph import Graph
@@ -71,7 +72,8 @@ def find_records(tx: Transaction, ids: Sequence[str]) -> list[FlowRecords | Ojst
     workflows = {seq: (id, version) for seq, id, version in rows}
     records: dict[int, list[FlowRecord]] = {}
     flows = (tx.integers({job.node for job in jobs.values() if job.node is not None}),)
-    for flow, *row in tx.execute(f"SELECT flow, {_COLUMNS} FROM flow_records WHERE flow {tx.among}", flows):
+    query = f"SELECT flow, {_COLUMNS} FROM flow_records WHERE flow {tx.among} AND kind NOT IN ('position', 'sleep')"
+    for flow, *row in tx.execute(query, flows):
         records.setdefault(flow, []).append(_record(row))
     results: list[FlowRecords | OjsterError] = []
     for id in ids:
@@ -286,6 +288,7 @@ def _suspend(tx: Transaction, waits: Sequence[tuple[Job, Turn]]) -> None:
     for job in lost:  # it has come further since its worker died, and may live for months
         job.losses = 0
     tx.execute_many("UPDATE jobs SET losses = 0 WHERE seq = ?", [(job.seq,) for job in lost])
+    keep_positions(tx, [(job.node or 0, turn.position) for job, turn in waits if turn.position is not None])
     suspend_jobs(tx, [(job, turn.wakes_at) for job, turn in waits], SuspensionKind.FLOW)
 
 

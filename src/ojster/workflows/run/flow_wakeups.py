@@ -169,7 +169,7 @@ _FORGET_LAST_FAILURES: Final = """
             OR ended_at > (
                 SELECT max(r.asked_at)
                 FROM flow_records AS r
-                WHERE r.flow = :flow AND r.kind NOT IN ('published', 'answer', 'stream')
+                WHERE r.flow = :flow AND r.kind NOT IN ('published', 'answer', 'stream', 'position', 'sleep')
             )
         )
     RETURNING coalesce(seen_at, ended_at)

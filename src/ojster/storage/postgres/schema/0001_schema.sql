@@ -665,7 +665,7 @@ CREATE TABLE flow_records (
     flow     BIGINT NOT NULL, -- the node of the job that runs the flow
     key      TEXT COLLATE "C"    NOT NULL, -- the place in the program
     kind     TEXT COLLATE "C"    NOT NULL, -- begin, step, run, receive, receive_many, listen, listen_many, cancel, patch,
-                               -- published, answer or stream
+                               -- published, answer, stream, sleep or position
     name     TEXT COLLATE "C"    NOT NULL, -- of the step, the job type, or the message
     input    TEXT COLLATE "C",             -- a digest of what it was asked for with
     node     BIGINT,          -- of a run: the step that it waits for

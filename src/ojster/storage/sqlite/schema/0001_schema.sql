@@ -595,7 +595,7 @@ CREATE TABLE flow_records (
     flow     INTEGER NOT NULL, -- the node of the job that runs the flow
     key      TEXT    NOT NULL, -- the place in the program
     kind     TEXT    NOT NULL, -- begin, step, run, receive, receive_many, listen, listen_many, cancel, patch,
-                               -- published, answer or stream
+                               -- published, answer, stream, sleep or position
     name     TEXT    NOT NULL, -- of the step, the job type, or the message
     input    TEXT,             -- a digest of what it was asked for with
     node     INTEGER,          -- of a run: the step that it waits for
