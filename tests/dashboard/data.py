@@ -6,9 +6,11 @@ from typing import Any
 
 import msgspec
 
+from ojster.core.durations import HOUR
 from ojster.core.json_objects import read_members
 from ojster.fleet.workers import Heartbeat
 from ojster.schedules.cron import Cron
+from ojster.workflows.flow import FlowPosition, FlowWait, NewRecord, Turn
 from tests.conftest import Bench
 
 HARD_NAMES = ("<script>document.title='broken'</script>", "تقرير المبيعات", "🦪 pearls", "a" * 120)
@@ -51,6 +53,95 @@ async def expense(bench: Bench) -> str:
     return await create(bench, {"type": "chain", "name": "Expense 99", "steps": [wait, pay]})
 
 
+async def flow(bench: Bench) -> str:
+    """A flow that has run a local step and a job, and waits for a message, another job and a time."""
+    job = {"type": "order.fulfil", "args": [7], "options": {"queue": "flows"}}
+    id = await create(bench, {"type": "flow", "name": "Order 7", "job": job})
+    now = bench.clock.now
+    step = msgspec.Raw(msgspec.json.encode({"type": "order.load", "args": [7], "options": {"queue": "steps"}}))
+    await turn(
+        bench,
+        NewRecord("!begin", "begin", "c0ffee", now),
+        NewRecord("total", "step", "total", now, ended_at=now + 200_000, result=msgspec.Raw(b"42")),
+        NewRecord("order.load", "run", "order.load", now + 200_000, step=step),
+        NewRecord("approval", "receive", "approval", now + 200_000),
+        NewRecord("!update/put", "receive", "!put", now),
+        NewRecord("!published", "published", "", now, ended_at=now, result=msgspec.Raw(b'{"items":3}')),
+        position=FlowPosition(
+            (
+                FlowWait(
+                    "run",
+                    "order.load",
+                    now,
+                    "order.load",
+                    None,
+                    "/app/orders.py",
+                    12,
+                    "fulfil",
+                    "await flow.run(load, 7)",
+                ),
+                FlowWait(
+                    "receive",
+                    "approval",
+                    now,
+                    "approval",
+                    now + HOUR,
+                    "/app/orders.py",
+                    14,
+                    "fulfil",
+                    "…",
+                    form=APPROVAL,
+                ),
+                FlowWait(
+                    "sleep",
+                    "sleep",
+                    now,
+                    "!sleep/@1",
+                    now + HOUR,
+                    "/app/orders.py",
+                    15,
+                    "remind",
+                    "await flow.sleep(3600)",
+                ),
+                FlowWait("update", "put", now, "!update/put", form=PUT),
+            ),
+            "decaf",
+        ),
+    )
+    return id
+
+
+async def turn(bench: Bench, *records: NewRecord, position: FlowPosition | None = None) -> None:
+    """Let a worker run the function of a flow as far as it comes: until it waits for what it has asked for."""
+    job = await bench.fetch_one("flows")
+    await bench.service.flows.turn(
+        Turn(
+            job.id,
+            job.worker_id,
+            job.attempt,
+            job.started_at,
+            records,
+            suspends=True,
+            version=1 << 40,
+            position=position,
+        )
+    )
+
+
+APPROVAL = msgspec.Raw(
+    msgspec.json.encode({"type": "object", "properties": {"ok": {"type": "boolean", "title": "Ok"}}})
+)
+PUT = msgspec.Raw(
+    msgspec.json.encode(
+        {
+            "type": "object",
+            "properties": {"item": {"type": "string", "title": "Item"}, "count": {"type": "integer", "title": "Count"}},
+            "required": ["item"],
+        }
+    )
+)
+
+
 async def failing(bench: Bench, number: int = 4) -> None:
     """Jobs that gave up with the same error."""
     for count in range(number):
@@ -86,4 +177,5 @@ async def everything(bench: Bench) -> dict[str, str]:
         "release": await release(bench),
         "expense": await expense(bench),
         "import": large,
+        "flow": await flow(bench),
     }

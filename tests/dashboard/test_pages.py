@@ -17,6 +17,8 @@ from ojster.insight import facets
 from ojster.schedules.cron import Cron
 from ojster.server.endpoints import streams as stream_routes
 from ojster.server.oidc import OidcClient, OidcSettings
+from ojster.workflows.flow import NewRecord
+from ojster.workflows.read.flow_info import MessageFilter
 from tests.browser import needs_browser
 from tests.conftest import Bench
 from tests.dashboard import data
@@ -42,6 +44,7 @@ PAGES = {
     "workflows/{release}": "Release 4.2",
     "workflows/{expense}": "Expense 99",
     "workflows/{import}": "Import",
+    "workflows/{flow}": "Order 7",
     "errors": "Errors",
     "queues": "Queues",
     "queues/mail": "mail",
@@ -225,6 +228,44 @@ async def test_a_gate_is_approved_and_a_form_is_answered(bench: Bench, server: s
     assert job.parent_results is not None
     assert b'"limit":250' in job.parent_results
     assert b'"approved":true' in job.parent_results
+
+
+async def test_a_flow_shows_where_it_waits_and_gets_a_message_and_an_update(
+    bench: Bench, server: str, page: Page
+) -> None:
+    flow = await data.flow(bench)
+    await open_page(page, server, f"workflows/{flow}")
+    await page.get_by_text("orders.py:14 in fulfil").wait_for()
+    await page.get_by_text("The code of its function has changed since the run began").wait_for()
+    for step in ("total local step, completed", "order.load 1, available", "approval message, waiting", "sleep waits"):
+        await page.get_by_role("button", name=step).wait_for()
+    await page.get_by_role("button", name="Send approval").click()
+    dialog = page.get_by_role("dialog")
+    await dialog.get_by_label("Ok").check()
+    assert await faults(page) == []
+    await dialog.get_by_role("button", name="Send it").click()
+    await page.get_by_text("The message approval was sent.").wait_for()
+    await page.get_by_role("button", name="approval message, completed").wait_for()
+    await page.get_by_text("It can go on, and waits for a worker").wait_for()
+    await page.get_by_role("button", name="Ask put").click()
+    await dialog.get_by_label("Item").fill("tea")
+    await dialog.get_by_role("button", name="Ask", exact=True).click()
+    while not (await bench.service.flows.messages(MessageFilter(flow, state="waiting"))).messages:
+        await page.wait_for_timeout(20)
+    answer = NewRecord("!answer/put", "answer", "!update/put", bench.clock.now, result=msgspec.Raw(b'"put in"'))
+    await data.turn(bench, answer)
+    await dialog.get_by_text('"put in"').wait_for()
+    await dialog.get_by_role("button", name="Close").click()
+    await page.get_by_role("tab", name="Messages and state").click()
+    await page.get_by_role("row").filter(has_text="update, completed").wait_for()
+    await page.get_by_role("row").filter(has_text="approval").wait_for()
+    await page.get_by_role("group", name="what it has published").get_by_text("3").wait_for()
+    assert await faults(page) == []
+    await page.get_by_role("tab", name="Timeline").click()
+    await page.get_by_text("total, local step").wait_for()
+    assert await faults(page) == []
+    (_, message), (_, update) = enumerate((await bench.service.flows.messages(MessageFilter(flow))).messages[::-1])
+    assert (bytes(message.data), bytes(update.data)) == (b'{"ok":true}', b'["tea"]')
 
 
 async def test_a_queue_is_paused_and_the_pause_undone(bench: Bench, server: str, page: Page) -> None:
@@ -594,6 +635,11 @@ async def test_a_viewer_sees_all_and_can_change_nothing(bench: Bench, watched: W
         assert await page.evaluate("document.cookie") == "", "no script reads the token"
         await page.get_by_role("link", name="Overview").click()
         await page.get_by_text("All is well").wait_for()
+        flow = await data.flow(bench)
+        await open_page(page, server, f"workflows/{flow}", "Order 7")
+        await page.get_by_text("orders.py:14 in fulfil").wait_for()
+        for action in ("Send approval", "Send a message", "Ask put", "Cancel", "Terminate", "Hold"):
+            assert await page.get_by_role("button", name=action).count() == 0
         await bench.service.tokens.revoke(token.id)
         await page.get_by_role("link", name="Jobs", exact=True).click()
         await page.get_by_label("Token").wait_for()

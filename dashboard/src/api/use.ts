@@ -12,8 +12,8 @@ export interface Loaded<T> {
 interface Liveness {
   /** Kinds of events after which the data is read again. */
   kinds?: Kind[];
-  /** Read again only if the change concerns this job or workflow. */
-  id?: string;
+  /** Read again only if the change concerns this job or workflow, or one of these. */
+  id?: string | (string | undefined)[];
   /** While it returns true, changes wait. */
   isHeld?: () => boolean;
 }
@@ -45,7 +45,8 @@ export function forgetAll(): void {
 function concerns(changes: Changes, live: Liveness): boolean {
   if (changes.is_lost) return true;
   if (!live.kinds?.some((kind) => changes.kinds[kind])) return false;
-  return live.id === undefined || changes.ids === null || changes.ids.includes(live.id);
+  if (live.id === undefined || changes.ids === null) return true;
+  return changes.ids.some((id) => (Array.isArray(live.id) ? live.id.includes(id) : live.id === id));
 }
 
 /** Data of the server: what was read before is shown at once, and read again when it changes. */

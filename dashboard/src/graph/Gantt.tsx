@@ -4,7 +4,7 @@ import type { Schemas } from "../api/client";
 import { duration } from "../ui/format";
 import { Button, Empty } from "../ui/parts";
 import { colourOf } from "../ui/states";
-import { spansOf, titleOf } from "./model";
+import { ASKED, spansOf, titleOf } from "./model";
 import { savePng, saveSvg } from "./export";
 
 type Row = Schemas["StepRow"];
@@ -18,7 +18,7 @@ const LONGEST = 34;
 
 /** What a step is called, with its type if that is all it is called by. */
 function labelOf(row: Row): string {
-  const label = titleOf(row) === row.type ? `${row.path} ${row.type}` : row.path;
+  const label = ASKED[row.kind] ? `${row.type}, ${ASKED[row.kind]}` : titleOf(row) === row.type ? `${row.path} ${row.type}` : row.path;
   return label.length > LONGEST ? `${label.slice(0, LONGEST - 1)}…` : label;
 }
 
@@ -39,7 +39,7 @@ export function Gantt({ rows, name }: { rows: Row[]; name: string }) {
     <>
       <div class="more" style={{ borderTop: 0 }}>
         <span>
-          {begun.length} steps in {duration(end - start)}. Pale: waited in the queue
+          {begun.length} steps in {duration(end - start)}. Pale: waited
         </span>
         <span style={{ marginLeft: "auto" }} />
         <Button isSmall icon="download" onClick={() => save(saveSvg)}>
@@ -63,10 +63,10 @@ export function Gantt({ rows, name }: { rows: Row[]; name: string }) {
             {begun.map(({ row, waited, ran }, place) => {
               const to = (ran ?? waited)?.[1] ?? start;
               const y = TOP + place * ROW;
-              const [top, height] = row.kind === "job" ? [y + 4, 14] : [y + 8, 6];
+              const [top, height] = ["job", ...Object.keys(ASKED)].includes(row.kind) ? [y + 4, 14] : [y + 8, 6];
               const fill = `var(--${colourOf(row.state)})`;
               const said = [waited && `waited ${duration(waited[1] - waited[0])}`, ran && `ran ${duration(ran[1] - ran[0])}`];
-              const depth = row.path ? row.path.split(".").length - 1 : 0;
+              const depth = row.path && !ASKED[row.kind] ? row.path.split(".").length - 1 : 0;
               return (
                 <g key={row.path}>
                   <title>{[`${row.path}: ${row.state}`, ...said.filter(Boolean)].join(", ")}</title>

@@ -10,7 +10,7 @@ import { colourOf, STATES } from "../ui/states";
 import { savePng, saveSvg } from "./export";
 import { Found } from "./Found";
 import { type Arrow, type Box, layout, LEAF, type More } from "./layout";
-import { type Level, type Levels, mainSteps, readAgain, readFirst, readLevel, stateOf, type Step, titleOf } from "./model";
+import { ASKED, type Level, type Levels, mainSteps, readAgain, readFirst, readLevel, stateOf, type Step, titleOf } from "./model";
 
 interface View {
   x: number;
@@ -22,7 +22,7 @@ const MARGIN = 16;
 const SCALES = { least: 0.05, most: 2.5 };
 const READABLE = 0.45;
 
-export function Graph(props: { id: string; name: string; chosen: string | null; choose: (step: Schemas["StepRow"]) => void }) {
+export function Graph(props: { id: string; job?: string; name: string; chosen: string | null; choose: (step: Schemas["StepRow"]) => void }) {
   const levels = useRef<Levels | null>(null);
   const load = async (): Promise<Levels> => {
     const read = levels.current ? await readAgain(props.id, levels.current) : await readFirst(props.id);
@@ -32,7 +32,7 @@ export function Graph(props: { id: string; name: string; chosen: string | null; 
     return levels.current;
   };
   const { act } = useDialogs();
-  const data = useData(`graph ${props.id}`, load, { kinds: ["workflow", "job"], id: props.id });
+  const data = useData(`graph ${props.id}`, load, { kinds: ["workflow", "job"], id: [props.id, props.job] });
   const set = (number: number, level: Level | null): void => {
     const next = new Map(levels.current ?? data.data);
     if (level) next.set(number, level);
@@ -287,9 +287,7 @@ function Node(props: { box: Box; chosen: string | null; isFound: boolean; choose
   const under = clipped(
     step.is_container
       ? `${step.kind}, ${compact(step.completed ?? 0)} of ${compact(step.total ?? 0)}`
-      : titleOf(step) === step.type
-        ? step.path
-        : step.type,
+      : (ASKED[step.kind] ?? (titleOf(step) !== step.type ? step.type : step.display_name && step.display_name !== step.type ? step.display_name : step.path)),
     26,
   );
   const share = step.total ? (step.completed ?? 0) / step.total : 0;

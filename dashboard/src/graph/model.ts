@@ -9,8 +9,20 @@ export function stateOf(step: { state: string; job_state?: string | null }): str
   return step.job_state === "pending" ? "blocked" : step.job_state;
 }
 
+/** What a flow asks for beside steps of the graph, in words. */
+export const ASKED: Record<string, string> = {
+  step: "local step",
+  receive: "message",
+  receive_many: "messages",
+  listen: "message with a key",
+  listen_many: "messages with a key",
+  sleep: "waits for a time",
+  update: "update",
+};
+
 /** What a step is called: its name or, if it has none, its type. */
-export function titleOf(step: { path: string; type: string }): string {
+export function titleOf(step: { path: string; type: string; kind?: string }): string {
+  if (step.kind && ASKED[step.kind]) return step.type;
   const name = step.path.split(".").at(-1) ?? step.path;
   return /^\d*$/.test(name) ? step.type : name;
 }

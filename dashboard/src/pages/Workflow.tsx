@@ -5,25 +5,32 @@ import { useMay } from "../api/session";
 import { useData } from "../api/use";
 import { Gantt } from "../graph/Gantt";
 import { Graph } from "../graph/Graph";
-import { runTime, spansOf, stateOf, titleOf } from "../graph/model";
+import { ASKED, readLevel, runTime, spansOf, stateOf, titleOf } from "../graph/model";
 import { Dialog, useDialogs } from "../ui/dialogs";
 import { between, duration, many, Time } from "../ui/format";
 import { Json } from "../ui/json";
 import { Button, Card, Copy, Empty, Facts, JobLink, Page, Shown, Table, Tabs } from "../ui/parts";
 import { type JsonSchema, SchemaForm } from "../ui/schema-form";
 import { State } from "../ui/states";
+import { FlowTab, FlowWaits, useFlow } from "./Flow";
 import { NoteList } from "./Job";
 import { jobsOf, nameOf, Progress } from "./Workflows";
 
 type Info = Schemas["WorkflowInfo"];
 type Row = Schemas["StepRow"];
-type Tab = "graph" | "timeline" | "steps" | "data" | "notes" | "runs";
+type Tab = "flow" | "graph" | "timeline" | "steps" | "data" | "notes" | "runs";
 
 const FINAL = new Set(["completed", "failed", "cancelled", "compensated", "retried"]);
 const ROWS = 1_000;
 
 const readSteps = (id: string, only: { state?: string; held?: "true" } = {}): Promise<Schemas["StepsAnswer"]> =>
   accepted(client.GET("/ojs/v1/workflows/{id}/steps", { params: { path: { id }, query: query({ limit: ROWS, ...only }) } }));
+
+/** The steps of a flow, in the order in which its function has asked for them. */
+async function readFlowSteps(id: string): Promise<Schemas["StepsAnswer"]> {
+  const level = await readLevel(id, 0, ROWS);
+  return { steps: level.steps, next_cursor: level.cursor };
+}
 
 export function WorkflowPage({ id }: { id: string }) {
   const [tab, setTab] = useState<Tab>("graph");
@@ -35,7 +42,12 @@ export function WorkflowPage({ id }: { id: string }) {
     live,
   );
   const needsSteps = tab === "timeline" || tab === "steps";
-  const steps = useData(needsSteps ? `steps ${id}` : null, () => readSteps(id), live);
+  const isFlow = workflow.data?.type === "flow";
+  const flow = useFlow(id, isFlow);
+  const steps = useData(needsSteps ? `steps ${id} ${isFlow}` : null, () => (isFlow ? readFlowSteps(id) : readSteps(id)), {
+    ...live,
+    id: [id, flow.data?.job_id ?? undefined],
+  });
   return (
     <Shown of={workflow} rows={10}>
       {(shown) => (
@@ -53,6 +65,7 @@ export function WorkflowPage({ id }: { id: string }) {
         >
           <Progress workflow={shown} />
           <Waiting workflow={shown} reload={workflow.reload} />
+          {flow.data && !shown.finished && <FlowWaits id={id} flow={flow.data} reload={flow.reload} />}
           {shown.error && (
             <div class="problem" role="status">
               <span>{shown.error.message}</span>
@@ -68,6 +81,7 @@ export function WorkflowPage({ id }: { id: string }) {
                 ["graph", "Graph"],
                 ["timeline", "Timeline"],
                 ["steps", "Steps"],
+                ...(isFlow ? ([["flow", "Messages and state"]] as [Tab, string][]) : []),
                 ["data", "Inputs and outputs"],
                 ["notes", "Notes"],
                 ["runs", "Other runs"],
@@ -75,9 +89,10 @@ export function WorkflowPage({ id }: { id: string }) {
               chosen={tab}
               choose={setTab}
             />
-            {tab === "graph" && <Graph id={id} name={nameOf(shown)} chosen={chosen?.path ?? null} choose={setChosen} />}
+            {tab === "graph" && <Graph id={id} job={flow.data?.job_id ?? undefined} name={nameOf(shown)} chosen={chosen?.path ?? null} choose={setChosen} />}
             {tab === "timeline" && <Shown of={steps}>{(data) => <Gantt rows={data.steps} name={nameOf(shown)} />}</Shown>}
             {tab === "steps" && <Shown of={steps}>{(data) => <Steps rows={data.steps} more={data.next_cursor !== null} choose={setChosen} />}</Shown>}
+            {tab === "flow" && <Shown of={flow}>{(data) => <FlowTab id={id} flow={data} />}</Shown>}
             {tab === "data" && <Data workflow={shown} />}
             {tab === "notes" && <Notes id={id} />}
             {tab === "runs" && <Runs workflow={shown} />}
@@ -292,6 +307,7 @@ function StepDialog(props: { id: string; step: Row; close: () => void; reload: (
   const { act } = useDialogs();
   const jobId = step.job_id;
   const { waited } = spansOf(step);
+  const isAsked = step.kind in ASKED; // it has no job, and only its flow can give it up
   const job = useData(jobId ? `job ${jobId}` : null, () =>
     accepted(client.GET("/ojs/v1/jobs/{id}", { params: { path: { id: jobId ?? "" } } })).then((found) => found.job),
   );
@@ -337,12 +353,12 @@ function StepDialog(props: { id: string; step: Row; close: () => void; reload: (
         {job.data && <Json value={job.data.args} label="its inputs" />}
         {job.data?.result !== undefined && <Json value={job.data.result} label="its output" />}
         <div class="buttons">
-          {may("cancel") && (step.state === "failed" || step.state === "cancelled") && (
+          {may("cancel") && !isAsked && (step.state === "failed" || step.state === "cancelled") && (
             <Button icon="retry" onClick={() => void change("retry")}>
               Run it again
             </Button>
           )}
-          {may("cancel") && ["waiting", "pending", "active", "blocked"].includes(step.state) && (
+          {may("cancel") && !isAsked && ["waiting", "pending", "active", "blocked"].includes(step.state) && (
             <Button icon="stop" kind="danger" onClick={() => void change("cancel")}>
               Cancel it
             </Button>

@@ -16,8 +16,8 @@ export interface JsonSchema {
 const isSimple = (schema: JsonSchema): boolean =>
   schema.enum !== undefined || ["string", "number", "integer", "boolean"].includes(String(schema.type));
 
-export function SchemaForm(props: { schema: JsonSchema; action: string; send: (value: unknown) => void; close: () => void }) {
-  const { schema } = props;
+export function SchemaForm(props: { schema: JsonSchema; label?: string; action: string; send: (value: unknown) => void; close: () => void }) {
+  const { schema, label = "Answer" } = props;
   const members = Object.entries(schema.properties ?? {});
   const isObject = members.length > 0;
   const [values, setValues] = useState<Record<string, unknown>>(() =>
@@ -53,7 +53,7 @@ export function SchemaForm(props: { schema: JsonSchema; action: string; send: (v
         ))
       ) : (
         <label class="field">
-          <span>{isSimple(schema) ? "Answer" : "Answer, as JSON"}</span>
+          <span>{isSimple(schema) ? label : `${label}, as JSON`}</span>
           <input class="input" value={text} onInput={(event) => setText(event.currentTarget.value)} />
         </label>
       )}

@@ -46,9 +46,9 @@ class _Record(NamedTuple):
     error: bytes | None
 
     def end(self, now: int) -> int | None:
-        """When the flow went on by its end, in its time; ``None``: not yet."""
+        """When the flow went on by its end, in its time; ``None``: not yet. The end of a sleep is known before."""
         end = self.ended_at if self.seen_at is None else self.seen_at
-        return end if end is not None and end <= now else None
+        return end if end is not None and (self.kind != "sleep" or end <= now) else None
 
 
 def flow_steps(
@@ -84,6 +84,8 @@ def flow_steps(
     shown = {node.id: (node, row) for node, row in describe(tx, rows)}
     steps: list[AskedStep] = []
     if body in shown:
+        if shown[body][1].job_state == "pending":
+            shown[body][1].job_state = "waiting"
         steps.append(AskedStep(*shown[body], body - root, ()))
     numbers = [
         record.node - root if record.node in shown else -(max(1, first) + place) for place, record in enumerate(records)

@@ -86,7 +86,7 @@ class StepRow(msgspec.Struct, omit_defaults=True):
     display_name:
         Its name for people, if it has one.
     state, job_state:
-        Its state, and that of its job while it runs.
+        Its state, and that of its job while it runs; in pictures of flows ``waiting`` if the flow waits.
     total, completed:
         For a container: number of steps in it, and how many of them have completed.
     enqueued_at, started_at, completed_at:
