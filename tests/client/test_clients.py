@@ -285,6 +285,7 @@ async def test_workflows_are_steered(client: Client) -> None:
         await workflows.fork(Fork(id, "x"))
     assert (await workflows.fork(Fork(id, "b", result=b'{"x": 1}'))).forked_from == id
     assert (await workflows.retry(id)).id == id
+    assert (await workflows.terminate(id)).state == "cancelled"
 
 
 async def test_suspended_steps_are_resumed_with_what_is_not_too_large(client: Client, service: Service) -> None:

@@ -40,6 +40,7 @@ def test_a_workflow_is_started_from_a_file_and_steered(ojster: Ojster, tmp_path:
     assert ojster("workflows", "draw", id, "--svg").startswith("<svg")
     assert "waiting" in ojster("workflows", "draw", "--file", "nightly.yaml")
     assert "is cancelled" in ojster("workflows", "cancel", id)
+    assert "nothing of it runs" in ojster("workflows", "terminate", id, expect=4)
     assert "cancelled" in ojster("workflows", "show", id, "--watch", expect=1)
     fork = ("workflows", "fork", id)
     assert f"{id} runs again as " in ojster(*fork, "--from-step", "fetch", "--args", '["x"]')

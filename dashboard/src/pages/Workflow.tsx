@@ -135,6 +135,21 @@ function Actions({ workflow, reload }: { workflow: Info; reload: () => void }) {
     );
     reload();
   };
+  const terminate = async (): Promise<void> => {
+    await act(
+      async () => {
+        await accepted(client.POST("/ojs/v1/workflows/{id}/terminate", path));
+        return "The workflow was terminated.";
+      },
+      {
+        title: `Terminate ${nameOf(workflow)}?`,
+        text: "It ends without cleaning up: what runs is stopped, and nothing is compensated or undone.",
+        action: "Terminate it",
+        isDangerous: true,
+      },
+    );
+    reload();
+  };
   const retry = async (): Promise<void> => {
     await act(
       async () => {
@@ -146,6 +161,13 @@ function Actions({ workflow, reload }: { workflow: Info; reload: () => void }) {
     reload();
   };
   if (!may("cancel")) return null;
+  const isCancelled = workflow.state === "cancelled" || workflow.state === "cancelling";
+  const end = (
+    <Button icon="cross" kind="danger" onClick={() => void terminate()}>
+      Terminate
+    </Button>
+  );
+  if (isCancelled && !workflow.finished) return end;
   return FINAL.has(workflow.state) ? (
     workflow.state === "completed" ? null : (
       <Button icon="retry" kind="main" onClick={() => void retry()}>
@@ -160,6 +182,7 @@ function Actions({ workflow, reload }: { workflow: Info; reload: () => void }) {
       <Button icon="stop" kind="danger" onClick={() => void cancel()}>
         Cancel
       </Button>
+      {end}
     </>
   );
 }

@@ -17,6 +17,7 @@ const STATES: [string, string][] = [
   ["failed", "Failed"],
   ["completed", "Completed"],
   ["cancelled", "Cancelled"],
+  ["cancelling", "Cancelling"],
 ];
 
 const WAITS: Record<string, string> = {

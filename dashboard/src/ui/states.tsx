@@ -18,6 +18,7 @@ export const STATES: Record<string, { colour: Colour; icon: IconName }> = {
   blocked: { colour: "violet", icon: "hand" },
   held: { colour: "violet", icon: "pause" },
   skipped: { colour: "grey", icon: "skip" },
+  cancelling: { colour: "orange", icon: "undo" },
   compensating: { colour: "orange", icon: "undo" },
   compensated: { colour: "orange", icon: "undo" },
   retried: { colour: "grey", icon: "retry" },

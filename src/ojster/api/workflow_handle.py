@@ -189,6 +189,20 @@ class Run(RunMessages, Forkable):
 
     cancel = plain(acancel)
 
+    async def aterminate(self) -> None:
+        """End the workflow without letting it clean up: active jobs are stopped, and nothing is compensated.
+
+        Also one that was cancelled and still cleans up.
+
+        Raises
+        ------
+        Conflict
+            Nothing of the workflow runs.
+        """
+        self._info = await self._app.client().workflows.terminate(self.id)
+
+    terminate = plain(aterminate)
+
     async def aretry(self, step: str | None = None) -> None:
         """Run the steps that did not succeed again, or only ``step``, which may be done while others still run.
 

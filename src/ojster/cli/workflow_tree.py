@@ -31,6 +31,7 @@ STYLES: Final = {
     "pending": "blue",
     "running": "bold yellow",
     "compensating": "bold yellow",
+    "cancelling": "bold yellow",
     "active": "bold yellow",
     "completed": "green",
     "failed": "bold red",

@@ -41,7 +41,7 @@ _PAST: Final = {"cancel": "cancelled", "retry": "retried", "fork": "forked", "ho
 _UNFINISHED: Final = (WorkflowState.PENDING, WorkflowState.RUNNING, WorkflowState.COMPENSATING)
 
 ALLOWED_STATES: Final[dict[WorkflowAction, tuple[str, ...]]] = {
-    WorkflowAction.CANCEL: (*_UNFINISHED, WorkflowState.CANCELLED),
+    WorkflowAction.CANCEL: (*_UNFINISHED, WorkflowState.CANCELLING, WorkflowState.CANCELLED),
     WorkflowAction.RETRY: (WorkflowState.FAILED, WorkflowState.CANCELLED, WorkflowState.COMPENSATED),
     WorkflowAction.FORK: (
         WorkflowState.COMPLETED,

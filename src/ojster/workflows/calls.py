@@ -154,6 +154,10 @@ class WorkflowCalls(Calls):
         What had ended before the step is kept, and the old workflow stays as it is.
         """
 
+    @_Steering(path=f"{_ONE}/terminate", id="terminate_workflow", needs=CANCEL)
+    async def terminate(self, workflow_id: str) -> WorkflowInfo:
+        """End a workflow without letting it clean up: its active jobs are stopped, and nothing is compensated."""
+
     @_Steering(path=f"{_ONE}/hold", id="hold_workflow", needs=CANCEL)
     async def hold(self, workflow_id: str) -> WorkflowInfo:
         """Hold a workflow: none of its steps starts until it is released."""

@@ -10,23 +10,19 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from ojster.core.errors import InvalidRequest, NotFound, OjsterError, PayloadTooLarge
-from ojster.core.ids import ids_beginning_with, is_job_id
+from ojster.core.errors import OjsterError, PayloadTooLarge
 from ojster.core.json_objects import Members, without_nulls
-from ojster.core.parsing import refuse_unknown
 from ojster.core.property_values import check_changes
 from ojster.core.tenant import NOBODY
 from ojster.core.turns import in_turns, read_aside
 from ojster.jobs.failure import Failure
 from ojster.jobs.preparation import check_references
-from ojster.jobs.queries import no_workflow
-from ojster.jobs.scope import CapabilityService, Scope, accepted
-from ojster.jobs.service import MAX_WAIT_SECONDS, JobService
+from ojster.jobs.scope import Scope, accepted
+from ojster.jobs.service import JobService
 from ojster.jobs.transitions import ChangedJob
 from ojster.storage.call import Operation
 from ojster.storage.inbox import LARGE
 from ojster.workflows import properties
-from ojster.workflows.calls import WorkflowCalls
 from ojster.workflows.definition import OF_DEFINITIONS, Start, from_definition, read_start
 from ojster.workflows.definition_service import DefinitionService
 from ojster.workflows.definitions import Named
@@ -38,13 +34,10 @@ from ojster.workflows.plan.preparation import check_steps, complete_steps
 from ojster.workflows.plan.request import read_workflow, without_definition
 from ojster.workflows.plan.values import NewWorkflow
 from ojster.workflows.properties import Properties, PropertyChange
-from ojster.workflows.read import status, views
-from ojster.workflows.read.info import WorkflowInfo, WorkflowPage
-from ojster.workflows.read.levels import MOST_LEVEL_STEPS, Level, LevelRequest, show_levels
-from ojster.workflows.read.selection import WorkflowFilter, list_workflows
-from ojster.workflows.read.status import WorkflowCounts, WorkflowStatistics, WorkflowStatus
-from ojster.workflows.read.step_pages import MOST_STEPS, STEP_STATES, StepFilter, StepPage, list_steps
+from ojster.workflows.read import views
+from ojster.workflows.read.info import WorkflowInfo
 from ojster.workflows.read.views import WorkflowRequest
+from ojster.workflows.reading_service import WorkflowReading
 from ojster.workflows.run import cancellation, control, creation, fork, retry, suspensions
 from ojster.workflows.run.control import Review
 from ojster.workflows.run.dependencies import NewDependencies, add_dependencies
@@ -52,8 +45,6 @@ from ojster.workflows.run.early_answers import Resumption
 from ojster.workflows.run.fork import Fork
 from ojster.workflows.run.steps import StepAddress
 from ojster.workflows.run.suspensions import WorkflowResumption
-from ojster.workflows.stored_workflow import ALL_STATES
-from ojster.workflows.topics import WORKFLOWS, workflow_end_topic, workflow_topic
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +54,7 @@ SMALL_WEIGHT: Final = 50
 A = TypeVar("A")
 
 
-class WorkflowService(CapabilityService, WorkflowCalls):
+class WorkflowService(WorkflowReading):
     """Calls about workflows and their shared properties."""
 
     def __init__(
@@ -77,11 +68,6 @@ class WorkflowService(CapabilityService, WorkflowCalls):
         self._jobs = jobs
         self._definitions = definitions
         self._check_orchestrator = check_orchestrator
-
-    async def check(self, workflow_id: str) -> None:
-        """Raise ``NotFound`` if the caller's tenant has no such workflow."""
-        if self.scope.tenant is not None:
-            await self._workflow(WorkflowRequest(workflow_id, 0))
 
     async def _check_author(self, workflow_id: str) -> None:
         """Raise ``Forbidden`` if the caller may not stop a workflow or its steps."""
@@ -181,114 +167,6 @@ class WorkflowService(CapabilityService, WorkflowCalls):
             accepted(await self.database.run(creation.plant, (seq, part), LARGE))
         return accepted(await self.database.run(creation.finish, (seq, new), LARGE))
 
-    async def show(
-        self,
-        workflow_id: str,
-        *,
-        wait: float = 0.0,
-        version: int | None = None,
-        steps: bool = True,
-        most_steps: int | None = None,
-    ) -> WorkflowInfo:
-        """Return a workflow, if wanted after waiting for its end or a change.
-
-        Parameters
-        ----------
-        workflow_id:
-            Its id, or the beginning of one, of at least six characters, with which no other id begins.
-        wait:
-            Maximum wait for the end of the workflow, in seconds, at most ``MAX_WAIT_SECONDS``.
-        version:
-            With ``wait``: stop waiting too when the workflow has another version.
-        steps:
-            Whether to include the steps.
-        most_steps:
-            Number of steps up to which they are included; ``None``, the default: all.
-
-        Raises
-        ------
-        NotFound
-            The workflow does not exist.
-        Conflict
-            The ids of several workflows begin so.
-        """
-        if not is_job_id(workflow_id) and ids_beginning_with(workflow_id) is not None:
-            workflow_id = accepted(await self.database.read(views.full_ids, (workflow_id, self.scope.tenant)))
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + min(wait, MAX_WAIT_SECONDS)
-        topic = workflow_end_topic(workflow_id) if version is None else workflow_topic(workflow_id)
-        with self.database.wakeups.waiter(topic, WORKFLOWS) as waiter:
-            while True:
-                waiter.arm()
-                head = await self._workflow(WorkflowRequest(workflow_id, 0))
-                left = deadline - loop.time()
-                changed = version is not None and head.version != version
-                if head.finished or changed or left <= 0 or self.database.draining:
-                    return await self._workflow(WorkflowRequest(workflow_id, most_steps)) if steps else head
-                await waiter.wait(left)
-
-    async def _workflow(self, request: WorkflowRequest) -> WorkflowInfo:
-        request = msgspec.structs.replace(request, tenant=self.scope.tenant)
-        shown = await self.database.read(views.show_workflows, request)
-        if shown is None:
-            raise no_workflow(request.id)
-        return shown
-
-    async def steps(self, chosen: StepFilter) -> StepPage:
-        """Return a page of the steps of a workflow, containers among them, in the order of their creation.
-
-        Raises
-        ------
-        NotFound
-            The workflow does not exist.
-        InvalidRequest
-            The state is unknown.
-        """
-        refuse_unknown("state", chosen.state, STEP_STATES)
-        limit = min(chosen.limit, MOST_STEPS)
-        chosen = msgspec.structs.replace(chosen, tenant=self.scope.tenant, limit=limit)
-        page = await self.database.read(list_steps, chosen)
-        if page is None:
-            raise no_workflow(chosen.workflow_id)
-        return page
-
-    async def level(self, asked: LevelRequest) -> Level:
-        """Return a page of the steps in one container of a workflow, with the arrows between them.
-
-        Raises
-        ------
-        NotFound
-            The workflow, or the container in it, does not exist.
-        """
-        limit = min(asked.limit, MOST_LEVEL_STEPS)
-        asked = msgspec.structs.replace(asked, tenant=self.scope.tenant, limit=limit)
-        page = await self.scope.look(show_levels, asked)
-        if page is None:
-            message = f"There is no workflow {asked.workflow_id} with a container {asked.number}."
-            raise NotFound(message, resource_type="workflow")
-        return page
-
-    async def select(self, chosen: WorkflowFilter) -> WorkflowPage:
-        """Return a page of workflows, newest first, without their steps.
-
-        Raises
-        ------
-        InvalidRequest
-            The state is unknown, or there are both ``params`` and an offset.
-        """
-        for state in chosen.states:
-            refuse_unknown("state", state, ALL_STATES)
-        if chosen.params and chosen.offset:
-            raise InvalidRequest("A list by 'params' has no offset. Go on with its 'next_cursor'.", field="offset")
-        definition = None if chosen.definition is None else self.scope.named(chosen.definition)
-        cron_name = None if chosen.cron_name is None else self.scope.named(chosen.cron_name)
-        chosen = msgspec.structs.replace(chosen, tenant=self.scope.tenant, definition=definition, cron_name=cron_name)
-        return await self.database.survey(list_workflows, chosen)
-
-    async def count(self) -> WorkflowCounts:
-        """Return how many workflows are under way, by state, and how those of the last hour have ended."""
-        return await self.database.survey(status.count_workflows, None)
-
     async def cancel(self, workflow_id: str, *, stop_active: bool = False) -> WorkflowInfo:
         """Cancel a workflow; active jobs may finish, or are cancelled, too, with ``stop_active``.
 
@@ -300,6 +178,20 @@ class WorkflowService(CapabilityService, WorkflowCalls):
         await self._check_author(workflow_id)
         order = cancellation.WorkflowCancellation(workflow_id, stop_active, self.scope.who)
         return await self._steered(workflow_id, cancellation.cancel_workflows, order)
+
+    async def terminate(self, workflow_id: str) -> WorkflowInfo:
+        """End a workflow without letting it clean up: active jobs are stopped, and nothing is compensated.
+
+        Raises
+        ------
+        NotFound, Conflict
+            There is no such workflow, or nothing of it runs.
+        Forbidden
+            The caller may stop only its own workflows.
+        """
+        await self._check_author(workflow_id)
+        order = cancellation.WorkflowCancellation(workflow_id, by=self.scope.who)
+        return await self._steered(workflow_id, cancellation.terminate_workflows, order)
 
     async def retry(self, workflow_id: str) -> WorkflowInfo:
         """Run the steps of a workflow again that did not succeed.
@@ -371,17 +263,6 @@ class WorkflowService(CapabilityService, WorkflowCalls):
         item = msgspec.structs.replace(item, by=self.scope.who)
         return await self._steered(item.workflow_id, suspensions.resume_workflows, item)
 
-    async def properties(self, workflow_id: str) -> Properties:
-        """Return the shared properties of a workflow, by name.
-
-        Raises
-        ------
-        NotFound
-            The workflow does not exist.
-        """
-        await self.check(workflow_id)
-        return accepted(await self.database.read(properties.read_all, workflow_id))
-
     async def change_properties(self, item: PropertyChange) -> Properties:
         """Change shared properties of a workflow; return all of them.
 
@@ -397,28 +278,6 @@ class WorkflowService(CapabilityService, WorkflowCalls):
         check_changes(item.changes)
         await self.check(item.workflow_id)
         return await self.scope.do(properties.change, self.scope.with_worker(item))
-
-    async def status(self, workflow_id: str) -> WorkflowStatus:
-        """Return the results of a workflow's ended steps, by branch and in order, and the steps under way.
-
-        Raises
-        ------
-        NotFound
-            The workflow does not exist.
-        """
-        await self.check(workflow_id)
-        return accepted(await self.database.read(status.read_status, workflow_id))
-
-    async def statistics(self, definition: str | None = None) -> WorkflowStatistics:
-        """Return the number of workflows by state: current, of the past hour, of the past 24 hours, and all.
-
-        Parameters
-        ----------
-        definition:
-            Count only workflows of this definition.
-        """
-        name = None if definition is None else self.scope.named(definition)
-        return await self.database.survey(status.count, (self.scope.tenant, name))
 
     async def review_step(self, review: Review) -> WorkflowInfo:
         """Approve or reject a step that waits for approval, or add notes to it.

@@ -20,6 +20,8 @@ class WorkflowState:
     """Waits for its scheduled time."""
     RUNNING: Final = "running"
     COMPENSATING: Final = "compensating"
+    CANCELLING: Final = "cancelling"
+    """Shown of a cancelled workflow that has not ended: it cleans up, or its jobs stop. Stored as ``cancelled``."""
     COMPLETED: Final = "completed"
     FAILED: Final = "failed"
     CANCELLED: Final = "cancelled"
@@ -29,7 +31,7 @@ class WorkflowState:
 
 
 _FINAL: Final = ("completed", "failed", "cancelled", "retried", "compensated")
-ALL_STATES: Final = ("pending", "running", "compensating", *_FINAL)
+ALL_STATES: Final = ("pending", "running", "compensating", "cancelling", *_FINAL)
 FINAL_STATES: Final = frozenset(_FINAL)
 
 BRANCH_TIMEOUT: Final = WEEK
@@ -104,6 +106,22 @@ class Workflow(msgspec.Struct, gc=False):
     def numbers(self) -> tuple[int, int]:
         """The first and the last id that its nodes can have."""
         return self.root, ((self.seq + 1) << NODE_BITS) - 1
+
+
+_OF_SPECIFICATION: Final = ("chain", "group", "batch")
+
+IS_CANCELLING: Final = f"state = 'cancelled' AND finished_at IS NULL AND type NOT IN {_OF_SPECIFICATION}"
+"""SQL condition of workflows that are shown as ``cancelling``.
+
+Those of the specification are ``cancelled`` at once, as it says (8.1), also while active jobs or callbacks finish.
+"""
+
+
+def shown_state_of(workflow: Workflow) -> str:
+    """Return the state of a workflow as callers see it."""
+    if workflow.state != WorkflowState.CANCELLED or workflow.finished_at is not None:
+        return workflow.state
+    return WorkflowState.CANCELLED if workflow.type in _OF_SPECIFICATION else WorkflowState.CANCELLING
 
 
 WORKFLOW_COLUMNS: Final = ", ".join(Workflow.__struct_fields__)

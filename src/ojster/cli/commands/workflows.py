@@ -344,6 +344,16 @@ def cancel(workflow_id: str | None, url: str, step: str | None, active: bool, as
     return 0
 
 
+@workflows.command(epilog=examples(f"ojster workflows terminate {ID}"))
+@takes_workflow()
+@with_url
+@with_json
+def terminate(workflow_id: str, url: str, as_json: bool) -> None:
+    """End a workflow without letting it clean up: active jobs are stopped, and nothing is compensated."""
+    info = ask(url, lambda client: client.workflows.terminate(workflow_id))
+    done(f"{workflow_id} is terminated.", as_json, info)
+
+
 @workflows.command(
     epilog=examples(
         f"ojster workflows resume {ID}",

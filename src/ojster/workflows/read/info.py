@@ -222,8 +222,8 @@ class WorkflowInfo(msgspec.Struct, omit_defaults=True):
     id, type, name:
         Its id, the kind of its outermost container, and its name.
     state:
-        ``pending``, ``running``, ``compensating``, ``completed``, ``failed``, ``cancelled``, ``retried`` (it runs again
-        as a whole, as ``next_attempt``) or ``compensated``.
+        ``pending``, ``running``, ``compensating``, ``cancelling`` (it was cancelled and cleans up), ``completed``,
+        ``failed``, ``cancelled``, ``retried`` (it runs again as a whole, as ``next_attempt``) or ``compensated``.
     version:
         Increases with every change.
     finished:

@@ -15,7 +15,7 @@ from ojster.storage.transaction import Transaction
 from ojster.workflows.read.info import WorkflowPage
 from ojster.workflows.read.views import summary_of, workflow_rows
 from ojster.workflows.read.waiting import find_waits, waits_for
-from ojster.workflows.stored_workflow import IS_VISIBLE, Workflow
+from ojster.workflows.stored_workflow import IS_CANCELLING, IS_VISIBLE, Workflow
 from ojster.workflows.wait import WaitingFor
 
 DEFAULT_PAGE: Final = 50
@@ -99,9 +99,14 @@ def conditions(chosen: WorkflowConditions) -> tuple[str, dict[str, Any]]:
     if chosen.tenant:
         parts.append("tenant <> ''")  # uses the partial index of workflows with a tenant
     if chosen.states:
-        names = [f"state_{number}" for number in range(len(chosen.states))]
+        stored = list(dict.fromkeys("cancelled" if state == "cancelling" else state for state in chosen.states))
+        names = [f"state_{number}" for number in range(len(stored))]
         parts.append(f"state = :{names[0]}" if len(names) == 1 else f"state IN (:{', :'.join(names)})")
-        parameters |= dict(zip(names, chosen.states, strict=True))
+        parameters |= dict(zip(names, stored, strict=True))
+        if "cancelling" not in chosen.states and "cancelled" in stored:
+            parts.append(f"NOT ({IS_CANCELLING})")
+        elif "cancelled" not in chosen.states and "cancelled" in stored:
+            parts.append(f"(state <> 'cancelled' OR ({IS_CANCELLING}))")
     for name in ("type", "name", "tenant", "definition", "target", "cron_name"):
         if (value := getattr(chosen, name)) is not None:
             parts.append(f"{name} = :{name}")

@@ -23,7 +23,14 @@ from ojster.workflows.read.info import WorkflowInfo
 from ojster.workflows.read.node_view import SELECT_WITH_VALUES, NodeViews
 from ojster.workflows.read.views import summary_of
 from ojster.workflows.read.waiting import nodes_that_wait_for_items, waits_of, waits_of_flows
-from ojster.workflows.stored_workflow import ALL_STATES, FINAL_STATES, IS_VISIBLE, Workflow, find_workflow
+from ojster.workflows.stored_workflow import (
+    ALL_STATES,
+    FINAL_STATES,
+    IS_CANCELLING,
+    IS_VISIBLE,
+    Workflow,
+    find_workflow,
+)
 from ojster.workflows.wait import WaitingFor
 
 MAX_BRANCH_RESULTS: Final = 10_000
@@ -210,6 +217,10 @@ def _current(views: NodeViews, node: Node, waiting: list[WaitInfo]) -> StepInPro
     )
 
 
+_SHOWN_STATE: Final = f"CASE WHEN {IS_CANCELLING} THEN 'cancelling' ELSE state END"
+"""The state of a workflow as callers see it."""
+
+
 def count(tx: Transaction, requests: Sequence[tuple[str | None, str | None]]) -> list[WorkflowStatistics]:
     """Return the number of workflows for each pair of a tenant (``None``: all) and a definition (``None``: any)."""
     return [_count(tx, tenant, definition) for tenant, definition in requests]
@@ -224,7 +235,7 @@ def _count(tx: Transaction, tenant: str | None, definition: str | None) -> Workf
     rows = tx.execute(
         f"""
         SELECT
-            state,
+            {_SHOWN_STATE},
             CASE
                 WHEN created_at > :hour THEN 0
                 WHEN created_at > :two_hours THEN 1
@@ -234,7 +245,7 @@ def _count(tx: Transaction, tenant: str | None, definition: str | None) -> Workf
             count(*)
         FROM workflows
         WHERE {where}
-        GROUP BY state, bucket
+        GROUP BY 1, bucket
         """,
         {
             "hour": tx.now - HOUR,
@@ -263,10 +274,14 @@ def count_workflows(tx: Transaction, calls: Sequence[None]) -> list[WorkflowCoun
     )
     since = {"since": tx.now - HOUR}
     counts = WorkflowCounts(
-        {state: _number(tx, "state = :state", {"state": state}) for state in unfinished},
+        {state: _unfinished(tx, state) for state in unfinished},
         {state: _number(tx, "state = :state AND finished_at > :since", {"state": state} | since) for state in final},
     )
     return [counts for _ in calls]
+
+
+def _unfinished(tx: Transaction, state: str) -> int:
+    return _number(tx, IS_CANCELLING, {}) if state == "cancelling" else _number(tx, "state = :state", {"state": state})
 
 
 def _number(tx: Transaction, where: str, parameters: dict[str, Any]) -> int:

@@ -31,7 +31,7 @@ from ojster.workflows.read.node_view import SELECT_WITH_VALUES, NodeView, NodeVi
 from ojster.workflows.read.waiting import waits_of, waits_of_flows
 from ojster.workflows.run.copies import find_forks
 from ojster.workflows.run.results import outcomes
-from ojster.workflows.stored_workflow import IS_VISIBLE, WORKFLOW_COLUMNS, Workflow
+from ojster.workflows.stored_workflow import IS_VISIBLE, WORKFLOW_COLUMNS, Workflow, shown_state_of
 from ojster.workflows.wait import WaitingFor
 
 MAX_WORKFLOW_ERRORS: Final = 100
@@ -135,6 +135,7 @@ def summary_of(workflow: Workflow, waiting_for: Sequence[WaitingFor] = ()) -> Wo
     delay = workflow.expiration_delay
     info = WorkflowInfo(
         **{name: getattr(workflow, name) for name in _SAME},
+        state=shown_state_of(workflow),
         finished=workflow.finished_at is not None,
         held=workflow.held_at is not None,
         waiting_for=list(waiting_for),
@@ -151,7 +152,7 @@ def summary_of(workflow: Workflow, waiting_for: Sequence[WaitingFor] = ()) -> Wo
 
 
 _SAME: Final = (
-    *("id", "type", "name", "state", "version", "retries", "definition_version", "target", "locks", "attempt"),
+    *("id", "type", "name", "version", "retries", "definition_version", "target", "locks", "attempt"),
     *("previous_attempt", "next_attempt", "forked_from", "forked_step", "created_by", "cancelled_by"),
 )
 """Members that are shown as they are stored."""

@@ -112,6 +112,33 @@ def cancel_now(
         release_now(run, workflow)
 
 
+def terminate_workflows(tx: Transaction, orders: Sequence[WorkflowCancellation]) -> list[str | OjsterError]:
+    """End workflows without letting anything clean up; return their ids, or errors."""
+    return [steer(tx, order.workflow_id, partial(_terminate, by=order.by)) for order in orders]
+
+
+def _terminate(run: Advance, workflow: Workflow, *, by: str | None) -> None:
+    """End a workflow that is locked, its flows, compensations and branches too; raise the refusal."""
+    if workflow.finished_at is not None:
+        raise wrong_state(workflow, f"The workflow {workflow.id} is {workflow.state}: nothing of it runs.")
+    root = run.graph.root_of(workflow)
+    if workflow.state not in FINAL_STATES:
+        change_workflow(workflow, WorkflowState.CANCELLED)
+        workflow.cancelled_at, workflow.cancelled_by = run.tx.now, by
+    workflow.due_at = None
+    run.graph.change(workflow)
+    emit(run.tx, "workflow.cancelled", workflow, terminated=True, **({} if by is None else {"cancelled_by": by}))
+    if root.state in NOT_STARTED:
+        run.end(root, NodeState.CANCELLED)
+    else:
+        abort(run, workflow, root, NodeState.CANCELLED, _TERMINATED, active_too=True, flows_too=True)
+    if workflow.held_at is not None:
+        release_now(run, workflow)
+
+
+_TERMINATED: Final = {"code": "cancelled", "message": "The workflow was terminated."}
+
+
 def _go_on_to_cancel(
     run: Advance, workflow: Workflow, root: Node, branches: Sequence[Node], *, stop_active: bool
 ) -> None:
@@ -159,7 +186,7 @@ def abort(
     flows_too: bool = False,
     rest: Literal[NodeState.CANCELLED, NodeState.SKIPPED] = NodeState.CANCELLED,
 ) -> None:
-    """Stop a node and everything inside it, and compensate the sagas inside it.
+    """Stop a node and everything inside it, and compensate the sagas inside it, unless it is the whole workflow.
 
     Parameters
     ----------
@@ -174,6 +201,7 @@ def abort(
     rest:
         The final state of nodes that have not started. With ``skipped``, the containers around them complete.
     """
+    undoes = target.kind != Kind.WORKFLOW
     inner = NodeState.CANCELLED if rest == NodeState.CANCELLED else NodeState.COMPLETED
     graph = run.graph
     inside: dict[int, list[Node]] = defaultdict(list)
@@ -193,14 +221,16 @@ def abort(
             graph.touch(node)
             working.append(node)
         else:
-            if node is target or node.kind != Kind.SAGA:
+            if node is target or node.kind != Kind.SAGA or not undoes:
                 node.verdict = (verdict if node is target else inner).value
                 graph.touch(node)
             if node.kind == Kind.FLOW and body_of(node) in asked:
                 continue
             if node.kind == Kind.MAP and park_map(run.tx, node) and not node.unfinished:
                 run.close([node])
-            waiting += [child for child in inside[node.id] if node.kind != Kind.SAGA or not child.position]
+            waiting += [
+                child for child in inside[node.id] if node.kind != Kind.SAGA or not child.position or not undoes
+            ]
     _cancel_jobs(run, working, active_too=active_too)
 
 
