@@ -27,6 +27,8 @@ function placeOf(finding: Finding): [string, string] | null {
       return [`/jobs/${subject}`, "See why"];
     case "silent":
       return ["/workers", "See the workers"];
+    case "flows":
+      return [`/workflows/${subject}`, "Open one"];
     case "overdue":
       return ["/schedules", "See the schedules"];
     case "people":

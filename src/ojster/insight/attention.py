@@ -11,8 +11,9 @@ import msgspec
 
 from ojster.core.durations import HOUR, MINUTE, SECOND
 from ojster.core.tenant import TENANT_NAMES_RANGE, called
-from ojster.core.timestamps import format_timestamp
+from ojster.core.timestamps import format_optional, format_timestamp
 from ojster.fleet.unrunnable import list_unrunnable
+from ojster.insight.flow_troubles import find_flow_troubles
 from ojster.insight.readiness import why_not_ready
 from ojster.jobs.queries import count_jobs
 from ojster.jobs.statistics import Work, work_by_queue
@@ -59,14 +60,14 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
     ----------
     kind:
         ``maintenance``, ``full``, ``waiting``, ``unrunnable``, ``dead``, ``failing``, ``paused``, ``silent``,
-        ``overdue`` or ``people``.
+        ``overdue``, ``flows`` or ``people``.
     level:
         ``error``: jobs do not run, or are lost to their users; ``warning``: they may be soon; ``notice``: somebody
         meant it, or is asked.
     message:
         What it is, in words.
     subject:
-        The name or id of the queue, worker, cron job or job that it is about.
+        The name or id of the queue, worker, cron job, job or workflow that it is about.
     count:
         Number of jobs or workflows concerned.
     since:
@@ -218,6 +219,21 @@ def _overdue(tx: Transaction) -> Iterator[Finding]:
         yield Finding("overdue", "error", message, name, since=format_timestamp(at))
 
 
+def _flows(tx: Transaction) -> Iterator[Finding]:
+    """Look for flows that do not go on; those that no worker runs are among the jobs of which that is true."""
+    (troubles,) = find_flow_troubles(tx, (None,))
+    for trouble in [trouble for trouble in troubles if trouble.kind != "unrunnable"][:MAX_PER_KIND]:
+        flows = f"{_many(trouble.count, 'flow')} {trouble.name}"
+        message = (
+            f"{flows} stopped in the last day: the function asks for something else than what is recorded. Correct it, "
+            "and retry the workflow."
+            if trouble.kind == "mismatched"
+            else f"{flows} ran in a worker for more than an hour without waiting. Look at what the steps do."
+        )
+        level: Level = "error" if trouble.kind == "mismatched" else "warning"
+        yield Finding("flows", level, message, trouble.workflow_id, trouble.count, format_optional(trouble.since))
+
+
 def _people(tx: Transaction) -> Iterator[Finding]:
     asked: tuple[tuple[WaitingFor, str], ...] = (("gate", "an approval"), ("form", "an answer"))
     for what, message in asked:
@@ -235,6 +251,7 @@ _LOOKS: Final = (
     _failing,
     _silent_workers,
     _overdue,
+    _flows,
     _people,
 )
 

@@ -12,6 +12,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from ojster.core.states import JobState
 from ojster.core.tenant import NOBODY, shown_tenant
 from ojster.events.webhooks import count_active
+from ojster.insight.flow_troubles import find_flow_troubles
 from ojster.jobs.queries import count_dead_letters
 from ojster.jobs.waiting import count_waits
 from ojster.queues.backpressure import bounded_pressures
@@ -118,6 +119,16 @@ async def _workflows(service: Service) -> Iterator[Metric]:
     return iter((under_way, ended))
 
 
+async def _flows(service: Service) -> Iterator[Metric]:
+    """Return a gauge of flows that do not go on, by reason."""
+    gauge = GaugeMetricFamily(
+        "ojs_flows_in_trouble", "Flows that do not go on, by reason and name.", labels=["reason", "name"]
+    )
+    for trouble in await service.database.survey(find_flow_troubles, None):
+        gauge.add_metric([trouble.kind, trouble.name], trouble.count)
+    return iter((gauge,))
+
+
 async def _webhooks(service: Service) -> Iterator[Metric]:
     """Return a gauge of active subscriptions."""
     webhooks = GaugeMetricFamily("ojs_webhook_subscriptions", "Active webhook subscriptions.")
@@ -131,6 +142,7 @@ GAUGES: Final[dict[str, Callable[[Service], Awaitable[Iterator[Metric]]]]] = {
     "fleet": _workers,
     "queues": _queues,
     "workflows": _workflows,
+    "insight": _flows,
     "events": _webhooks,
 }
 """The gauges of each capability that has any, by its name."""
