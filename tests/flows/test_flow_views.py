@@ -17,8 +17,10 @@ from ojster.core.errors import Conflict, NotFound
 from ojster.core.timestamps import format_timestamp
 from ojster.server.application import Application
 from ojster.service import Service
+from ojster.workflows.read.drawing import arrows_of
 from ojster.workflows.read.flow_info import MessageFilter, WaitInfo
 from ojster.workflows.read.levels import LevelRequest, LevelStep
+from ojster.workflows.read.selection import WorkflowFilter
 from tests.client.in_memory import InMemoryTransport, connect, to
 from tests.conftest import Clock
 from tests.flows.driver import FlowBench
@@ -294,6 +296,23 @@ async def test_the_version_of_the_code_that_a_run_began_with_is_shown_beside_tha
     await bench.work()
     after = await bench.service.flows.show(bench.id)
     assert after.code_version == before.code_version != after.latest_code_version
+
+
+async def test_clients_of_the_specification_see_a_chain_and_others_a_flow(bench: FlowBench, service: Service) -> None:
+    @bench.app.flow("order")
+    async def order(flow: Flow) -> None:
+        await asyncio.gather(flow.run(bench.note, "a"), flow.run(bench.note, "b"))
+
+    info = await bench.start(order.s())
+    assert (info.type, info.kind, info.label) == ("chain", "flow", "flow")
+    listed = await service.workflows.select(WorkflowFilter(type="flow"))
+    assert [one.kind for one in listed.workflows] == ["flow"]
+    assert not (await service.workflows.select(WorkflowFilter(type="chain"))).workflows
+    done = await bench.finish()
+    assert (done.type, done.kind, done.state) == ("chain", "flow", "completed")
+    assert list(arrows_of(done)) == [], "what ran at the same time is not drawn in a row"
+    declared = await service.workflows.create(chain(bench.note.s("a")).request())
+    assert (declared.type, declared.kind) == ("chain", None)
 
 
 async def test_a_server_answers_as_the_service_does(bench: FlowBench, service: Service) -> None:

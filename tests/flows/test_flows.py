@@ -417,7 +417,7 @@ async def test_a_cancelled_flow_cleans_up_with_steps_and_undoes_what_it_has_done
     await bench.start(order.s())
     await bench.work()
     info = await bench.service.workflows.cancel(bench.id)
-    assert (info.state, info.finished) == ("cancelled", False)
+    assert (info.state, info.finished) == ("cancelling", False)
     info = await bench.finish()
     assert info.state == "cancelled"
     assert bench.done == ["a", "undo b", "a", "last"]

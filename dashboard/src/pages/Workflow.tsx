@@ -42,7 +42,7 @@ export function WorkflowPage({ id }: { id: string }) {
     live,
   );
   const needsSteps = tab === "timeline" || tab === "steps";
-  const isFlow = workflow.data?.type === "flow";
+  const isFlow = workflow.data?.kind === "flow";
   const flow = useFlow(id, isFlow);
   const steps = useData(needsSteps ? `steps ${id} ${isFlow}` : null, () => (isFlow ? readFlowSteps(id) : readSteps(id)), {
     ...live,

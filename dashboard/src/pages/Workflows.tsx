@@ -28,7 +28,7 @@ const WAITS: Record<string, string> = {
   suspension: "a resumption",
 };
 
-export const nameOf = (workflow: Info): string => workflow.name ?? workflow.definition ?? workflow.type;
+export const nameOf = (workflow: Info): string => workflow.name ?? workflow.definition ?? workflow.kind ?? workflow.type;
 
 export function WorkflowsPage() {
   const [, go] = useLocation();

@@ -63,7 +63,7 @@ class Run(RunMessages, Forkable):
         self._info = info
 
     def __repr__(self) -> str:
-        return f"<Run {self.id} {self._info.name or self._info.type} {self.state}>"
+        return f"<Run {self.id} {self._info.label} {self.state}>"
 
     @property
     def id(self) -> str:

@@ -90,7 +90,7 @@ def _render(info: WorkflowInfo, whole: bool) -> Group:
     head = Table.grid(padding=(0, 2))
     bar = ProgressBar(total=max(1, jobs), completed=jobs if info.finished else ended, width=24)
     head.add_row(bar, Text(f"{ended}/{jobs} jobs", style="bright_black"), Text(info.id, style="bright_black"))
-    label = Text.assemble((info.name or info.type, "bold"), "  ", shown_state(info.state, "held" if info.held else ""))
+    label = Text.assemble((info.label, "bold"), "  ", shown_state(info.state, "held" if info.held else ""))
     if info.error is not None:
         label.append(f"  {info.error.message}", style="red")
     tree = Tree(label, guide_style="bright_black")
@@ -165,7 +165,7 @@ def shown_state(state: str, more: str = "") -> Text:
 def status_lines(status: WorkflowStatus) -> Iterator[Text]:
     """Yield the lines of a status: the ended steps of each branch, and those in progress."""
     info = status.workflow
-    yield Text.assemble((info.name or info.type, "bold"), "  ", shown_state(info.state))
+    yield Text.assemble((info.label, "bold"), "  ", shown_state(info.state))
     for branch, results in status.results.items():
         yield Text(f"{branch}:", style="bright_black")
         for result in results:

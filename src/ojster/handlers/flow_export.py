@@ -93,7 +93,7 @@ async def _job_of(client: Client, workflow_id: str, step: str | None) -> str:
         whole = await client.workflows.show(workflow_id)
         flows = [shown for shown in whole.walk() if (shown.path, shown.type) == (step, "flow")]
         job_ids = [inner.job_id for shown in flows for inner in shown.children]
-    elif (await client.workflows.show(workflow_id, steps=False)).type == "flow":
+    elif (await client.workflows.show(workflow_id, steps=False)).kind == "flow":
         job_ids = [shown.job_id for shown in (await client.workflows.steps(StepFilter(workflow_id, limit=2))).steps]
     for job_id in job_ids:
         if isinstance(job_id, str):

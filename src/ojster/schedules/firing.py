@@ -28,6 +28,7 @@ from ojster.schedules.runs import cancel_unfinished, unfinished_run
 from ojster.storage.transaction import Held, Later, Transaction
 from ojster.workflows.plan.values import NewWorkflow
 from ojster.workflows.run.starting import Starter, start_workflow
+from ojster.workflows.stored_workflow import facts_of
 
 log = logging.getLogger(__name__)
 
@@ -170,7 +171,7 @@ def _facts_of(run: Run) -> dict[str, Any]:
     """Return what the events of an occurrence say about what it has started."""
     if isinstance(run, Job):
         return {"job_id": run.id, "job_type": run.type}
-    return {"workflow_id": run.id, "workflow_type": run.type, "workflow_name": run.name}
+    return facts_of(run.id, run.type, run.name)
 
 
 def _named(cron: Cron, scheduled_for: int, written: msgspec.Raw, name: str) -> msgspec.Raw:

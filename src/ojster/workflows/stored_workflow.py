@@ -153,8 +153,13 @@ def emit(tx: Transaction, type: str, workflow: Workflow, **data: Any) -> None:
 
     Spec: ojs-workflows appendix B
     """
-    about = {"workflow_id": workflow.id, "workflow_type": workflow.type, "workflow_name": workflow.name}
-    tx.emit_of(type, workflow.id, workflow.tenant, about | data)
+    tx.emit_of(type, workflow.id, workflow.tenant, facts_of(workflow.id, workflow.type, workflow.name) | data)
+
+
+def facts_of(id: str, type: str, name: str | None) -> dict[str, Any]:
+    """Return what events say about a workflow. Clients of the specification know chains, groups and batches."""
+    facts = {"workflow_id": id, "workflow_type": type, "workflow_name": name}
+    return facts | {"workflow_type": "chain", "workflow_kind": "flow"} if type == "flow" else facts
 
 
 def delete_nodes(tx: Transaction, ids: Sequence[int]) -> None:

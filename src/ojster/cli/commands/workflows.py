@@ -142,7 +142,7 @@ def list_workflows(url: str, as_json: bool, limit: int, **filters: Any) -> None:
             (
                 workflow.id,
                 workflow.name,
-                workflow.type,
+                workflow.kind or workflow.type,
                 shown_state(workflow.state, ", ".join([*(["held"] if workflow.held else []), *workflow.waiting_for])),
                 workflow.metadata.get("job_count"),
                 workflow.metadata.get("completed_count"),

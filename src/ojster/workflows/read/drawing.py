@@ -102,7 +102,7 @@ def _grouped(steps: Sequence[StepInfo]) -> dict[str | int, list[StepInfo]]:
 
 def arrows_of(step: WorkflowInfo | StepInfo) -> Iterator[tuple[StepInfo, StepInfo, str]]:
     """Yield the edges between a container's children: predecessor, successor and condition, which may be empty."""
-    if step.type in ("chain", "saga"):
+    if step.type in ("chain", "saga") and getattr(step, "kind", None) != "flow":
         for before, after in itertools.pairwise(step.steps or ()):
             yield before, after, ""
     names = {child.id: child for child in step.steps or () if child.id}
@@ -227,7 +227,7 @@ class _Svg:
         self._place(page, _PADDING, _PADDING + _TITLE)
         self._paint(page)
         width, height = page.width + 2 * _PADDING, page.height + 2 * _PADDING + _TITLE
-        title = _safe(f"{self._info.name or self._info.type} ({self._info.state})")
+        title = _safe(f"{self._info.label} ({self._info.state})")
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:g}" height="{height:g}" '
             f'viewBox="0 0 {width:g} {height:g}" font-family="system-ui, sans-serif" font-size="12">\n'

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -221,6 +221,8 @@ class WorkflowInfo(msgspec.Struct, omit_defaults=True):
     ----------
     id, type, name:
         Its id, the kind of its outermost container, and its name.
+    kind:
+        ``flow`` if it is a flow, whose type is ``chain``: clients of the specification know no other.
     state:
         ``pending``, ``running``, ``compensating``, ``cancelling`` (it was cancelled and cleans up), ``completed``,
         ``failed``, ``cancelled``, ``retried`` (it runs again as a whole, as ``next_attempt``) or ``compensated``.
@@ -280,6 +282,7 @@ class WorkflowInfo(msgspec.Struct, omit_defaults=True):
     type: str
     state: str
     name: str | None = None
+    kind: Literal["flow"] | None = None
     version: int = 0
     finished: bool = False
     held: bool = False
@@ -319,6 +322,11 @@ class WorkflowInfo(msgspec.Struct, omit_defaults=True):
     expires_at: str | None = None
     expiration_delay: str | None = None
     metadata: dict[str, Any] = {}
+
+    @property
+    def label(self) -> str:
+        """Its name for people."""
+        return self.name or self.kind or self.type
 
     @property
     def children(self) -> list[StepInfo]:

@@ -135,6 +135,8 @@ def summary_of(workflow: Workflow, waiting_for: Sequence[WaitingFor] = ()) -> Wo
     delay = workflow.expiration_delay
     info = WorkflowInfo(
         **{name: getattr(workflow, name) for name in _SAME},
+        type="chain" if workflow.type == "flow" else workflow.type,
+        kind="flow" if workflow.type == "flow" else None,
         state=shown_state_of(workflow),
         finished=workflow.finished_at is not None,
         held=workflow.held_at is not None,
@@ -152,7 +154,7 @@ def summary_of(workflow: Workflow, waiting_for: Sequence[WaitingFor] = ()) -> Wo
 
 
 _SAME: Final = (
-    *("id", "type", "name", "version", "retries", "definition_version", "target", "locks", "attempt"),
+    *("id", "name", "version", "retries", "definition_version", "target", "locks", "attempt"),
     *("previous_attempt", "next_attempt", "forked_from", "forked_step", "created_by", "cancelled_by"),
 )
 """Members that are shown as they are stored."""
