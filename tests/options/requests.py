@@ -192,11 +192,6 @@ SUBSCRIPTION: Final = {
     "metadata": {"m": 1},
 }
 FILTER: Final = {"definition": "known"}
-BULK_WORKFLOWS: Final = {
-    "filter": {"definition": "other"},
-    "dry_run": True,
-    "idempotency_key": ShownBy("workflows/test_workflow_bulk_over_http.py", "test_?"),
-}
 _CONFIRMED: Final = {
     "filter": {"type": "b"},
     "confirm": False,
@@ -551,6 +546,14 @@ SCENES: Final[dict[str, Scene]] = {
             "was_cancelled": ShownBy(
                 "flows/test_flows.py", "test_the_outcome_of_a_flow_that_waits_is_known_to_the_server"
             ),
+            "restarts": ShownBy(
+                "flows/test_restarted_flows.py",
+                "test_a_flow_begins_anew_with_other_arguments_and_keeps_its_messages",
+            ),
+            "position": ShownBy(
+                "flows/test_flow_views.py",
+                "test_a_flow_that_waits_shows_for_what_and_in_which_line_of_its_code",
+            ),
         },
         FLOW,
         LIST,
@@ -765,6 +768,8 @@ TRIED_ELSEWHERE: Final = {
     "RateLimitBody": "jobs/test_every_member.py",
     "AckBody": "AckAndFetchBody",
     "NewRecord": "flows/test_flows.py",
+    "FlowPosition": "flows/test_flow_views.py",
+    "FlowWait": "flows/test_flow_views.py",
     "Seen": "flows/test_flows.py",
 }
 """Types of objects inside requests whose members another test tries, or another scene."""

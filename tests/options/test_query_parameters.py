@@ -191,6 +191,8 @@ ELSEWHERE: Final[dict[str, str]] = {
     "GET /jobs/{id}/events": "events/test_streams.py",
     "GET /queues/{name}/events": "events/test_streams.py",
     "GET /workflows/{id}/streams/{name}/events": "flows/test_streams.py",
+    "GET /workflows/{id}/flow": "flows/test_flow_views.py",
+    "GET /workflows/{id}/messages": "flows/test_flow_views.py",
     "GET /events/changes": "events/test_changes.py",
     "GET /events/stream": "events/test_streams.py",
 }

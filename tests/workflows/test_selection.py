@@ -77,7 +77,7 @@ async def test_parameters_are_a_json_object_in_the_query(http: Http, flow: Workf
     await flow.create(chain(job("a")))
     path = "/ojs/v1/workflows"
     assert len((await http("GET", path, params={"params": '{"zone":"eu"}'})).json()["workflows"]) == 1
-    for wrong in ("[1]", "{", '{"zone":1e999}', ""):
+    for wrong in ("[1]", "{", '{"zone":1e999}'):
         assert (await http("GET", path, params={"params": wrong})).status_code == 400, wrong
     refused = await http("GET", path, params={"params": '{"zone":"eu"}', "offset": 10})
     assert "next_cursor" in refused.json()["error"]["message"]
