@@ -69,10 +69,10 @@ export function FlowWaits({ id, flow, reload }: { id: string; flow: Info; reload
                 {WAITS[wait.kind]}
                 {wait.kind === "sleep" ? "a time" : wait.name}
               </b>{" "}
-              since <Time at={wait.since} />
+              began <Time at={wait.since} />
               {wait.until && (
                 <>
-                  , until <Time at={wait.until} />
+                  , ends <Time at={wait.until} />
                 </>
               )}
               {wait.at && (
