@@ -128,7 +128,7 @@ async def test_tampered_payloads_are_refused() -> None:
         with pytest.raises(CodecError):
             codecs.decode([payload | wrong], meta)
     with pytest.raises(CodecError, match="zstd"):
-        codecs.decode([payload], meta | {"ojs.codec.encodings": ["zstd/plain"]})
+        codecs.decode([payload | {"encoding": "zstd/plain"}], meta)
 
 
 async def test_keys_must_be_keys() -> None:

@@ -160,3 +160,86 @@ def test_steps_with_data_are_encoded_and_steps_with_references_are_refused() -> 
             step.s(result_of("a"))
         with pytest.raises(TypeError, match="cannot resolve a reference"):
             step.s(param("order"))
+
+
+async def test_an_update_that_cannot_be_decoded_fails_alone(shared_url: str) -> None:
+    app, order, put = application(shared_url, Encryption({"k": NEW}))
+    try:
+        run = await order.astart("Ada Lovelace", "4111 1111")
+        async with working(app):
+            altered = {"ojs_encoded": True, "encoding": "binary/encrypted", "data": "AAAA", "key_id": "k"}
+            answer = await app.client().flows.update(run.id, "put", [altered], wait_ms=5000)
+            assert (answer.state, b"CodecError" in bytes(answer.error or b"")) == ("failed", True)
+            assert await run.aupdate(put, "oolong tea") == "oolong tea for Ada Lovelace"
+    finally:
+        await app.aclose()
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [((), ("gzip",)), (("gzip",), ("gzip", "key")), (("gzip", "key"), ("gzip",))]
+)
+async def test_arguments_of_a_fork_are_decoded_by_the_codecs_that_encoded_them(
+    shared_url: str, before: tuple[str, ...], after: tuple[str, ...]
+) -> None:
+    chosen = {"gzip": Gzip(), "key": Encryption({"k": NEW})}
+    all_of_them = [chosen["gzip"], chosen["key"]]
+    first, _, _ = application(shared_url, *(chosen[name] for name in before))
+    second, _, _ = application(shared_url, *(chosen[name] for name in after))
+    worker, _, _ = application(shared_url, *all_of_them)
+    for app in (first, second, worker):
+
+        @app.flow("echo")
+        async def echo(flow: Flow, text: str) -> str:
+            return text
+
+    try:
+        run = await first.handlers["echo"].astart("old")  # type: ignore[attr-defined]
+        await Worker(worker).run(until_empty=True)
+        fork = await (await second.afind_workflow(run.id)).afork(args=["new"])
+        await Worker(worker).run(until_empty=True)
+        assert await fork.aresult(PATIENCE) == "new"
+    finally:
+        for app in (first, second, worker):
+            await app.aclose()
+
+
+def test_what_is_published_again_is_not_written_again() -> None:
+    app = App(codecs=[Encryption({"k": NEW})])
+
+    @app.flow("publishing")
+    async def publishing(flow: Flow) -> None:
+        flow.publish({"state": "waiting"})
+        for _ in range(3):
+            await flow.sleep(60)
+
+    with JobTester(app) as jobs:
+        run = publishing.start()
+        jobs.drain()
+        (job,) = jobs.all()
+
+        def published() -> Any:
+            records = run._wait(app.client().flows.records(job.id)).records
+            return [record.result for record in records if record.kind == "published"]
+
+        first = published()
+        jobs.finish(run)
+        assert first == published() != []
+
+
+def test_a_map_over_what_the_server_cannot_read_is_refused() -> None:
+    app = App(codecs=[Encryption({"k": NEW})])
+
+    @app.job
+    def double(n: int) -> int:
+        return 2 * n
+
+    @app.flow("mapping")
+    async def mapping(flow: Flow) -> list[int]:
+        return await flow.map(double, [1, 2])
+
+    with JobTester(app) as jobs:
+        run = mapping.start()
+        jobs.finish(run)
+        error = run.refresh().error
+        assert error is not None
+        assert "cannot read what codecs encode" in error.message

@@ -328,12 +328,15 @@ class Codecs:
             The arguments cannot be decoded, or were encoded by another SDK.
         """
         names = meta.get(ENCODINGS)
-        if not names and not meta.get(_LEGACY_ENCRYPTED):
+        payload = args[0] if len(args) == 1 and _is_payload(args[0]) else None
+        if payload is not None and isinstance(payload.get("encoding"), str):
+            names = payload["encoding"].split("+")  # not that of the metadata: the arguments of a fork may be newer
+        elif not names and not meta.get(_LEGACY_ENCRYPTED):
             return args
-        if len(args) != 1 or not _is_payload(args[0]) or not isinstance(names, list):
+        if payload is None or not isinstance(names, list):
             how = ", ".join(map(str, names)) if isinstance(names, list) else "encrypted"
             raise CodecError(f"The arguments were encoded ({how}) in a format that this SDK cannot decode.")
-        decoded = self._decoded(args[0], names, args[0].get("key_id") or meta.get(KEY_ID))  # those of a fork are newer
+        decoded = self._decoded(payload, names, payload.get("key_id") or meta.get(KEY_ID))
         if not isinstance(decoded, list):
             raise CodecError(f"The decoded arguments must be an array, not {type(decoded).__name__}.")
         return decoded

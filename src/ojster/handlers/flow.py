@@ -211,10 +211,15 @@ class Flow(Messages, Patches, Restarts):
         JobFailed, JobCancelled
             A job has failed after all its attempts, or was cancelled.
         TypeError
-            An item is no JSON value.
+            An item is no JSON value; or the application has codecs, and the server cannot read an item.
         ValueError
             An item has a ``$ref``, which a map would resolve.
         """
+        if what.app.codecs:
+            raise TypeError(
+                "A map hands out its items on the server, which cannot read what codecs encode. Run "
+                f"{what.type} for each: asyncio.gather(*(flow.run(job, item) for item in items))."
+            )
         items = list(items)
         if may_hold_references(to_json(items)):
             raise ValueError(f"An item for {what.type} has a '$ref', which a map would resolve. Run the job for each.")

@@ -70,7 +70,7 @@ class FlowExecution:
         self._version = records.version
         self._outer = asyncio.get_running_loop()
         self._offset = records.now - clock()
-        self._past = FlowPast(records)
+        self._past = FlowPast(records, self.codecs)
         self.seed, self.args = self._past.seed, self._past.args
         self.restarts_with: Raw | None = None
         self._records = self._past.records

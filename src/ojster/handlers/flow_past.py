@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from itertools import islice
+from typing import Any
 
 import msgspec
 from msgspec import UNSET
 
+from ojster.handlers.codec import Codecs
 from ojster.handlers.flow_saying import as_record, counts
-from ojster.workflows.flow import ASKED_FOR, BEGIN, TOLD, FlowRecords, NewRecord
+from ojster.workflows.flow import ASKED_FOR, BEGIN, TOLD, FlowRecord, FlowRecords, NewRecord
 from ojster.workflows.stream import key_of_chunk
 
 
@@ -21,6 +23,8 @@ class FlowPast:
     ----------
     records:
         The records of the flow.
+    codecs:
+        Those of the application.
 
     Attributes
     ----------
@@ -44,7 +48,8 @@ class FlowPast:
         The number of records that the function has not asked for, and of answers that it has not given again.
     """
 
-    def __init__(self, records: FlowRecords) -> None:
+    def __init__(self, records: FlowRecords, codecs: Codecs) -> None:
+        self._codecs = codecs
         self.records = {record.key: record for record in records.records if record.kind not in TOLD}
         self.told = {record.key: record for record in records.records if record.kind in TOLD}
         self.ended = {record.key for record in records.records if counts(record)}
@@ -76,8 +81,13 @@ class FlowPast:
             return msgspec.structs.replace(record, key=key_of_chunk(record.name, number))
         known = self.told.get(record.key)
         self.unreached -= known is not None and known.kind == "answer"
-        is_news = known is None or (record.kind == "published" and record.result != known.result)
+        is_news = known is None or (record.kind == "published" and self._value(record) != self._value(known))
         return record if is_news else None
+
+    def _value(self, record: NewRecord | FlowRecord) -> Any:
+        """Return what is published: the same may have been encrypted in another way."""
+        raw: Any = record.result
+        return self._codecs.decode_value(msgspec.json.decode(raw)) if self._codecs else raw
 
     def note_told(self, sent: Mapping[str, NewRecord]) -> None:
         """Note what the server is told now; chunks of streams, which may be many, have only their number."""

@@ -39,7 +39,7 @@ class Restarts:
         ValueError
             They take more than 1 MiB.
         RuntimeError
-            It is asked outside of the function of the flow.
+            It is asked outside of the function of the flow, such as by the handler of an update.
 
         Examples
         --------
@@ -52,7 +52,10 @@ class Restarts:
         execution = self._execution
         if not execution.is_closed:
             if self._declared is None or asyncio._get_running_loop() is not execution.loop:
-                raise RuntimeError("A flow is restarted by its function: await flow.restart(…).")
+                raise RuntimeError(
+                    "The flow cannot be restarted here: in a step, or by the handler of an update, which would come "
+                    "again. Let its function do it: await flow.restart(…)."
+                )
             codecs, plain = self._declared.app.codecs, self._declared.encoded_args(args, kwargs)
             encoded = to_json(codecs.encode_list(msgspec.json.decode(plain)))
             if len(encoded) > MAX_RESULT_BYTES:

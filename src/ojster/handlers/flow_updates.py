@@ -90,6 +90,8 @@ class UpdateHandler(Generic[P, R]):
 
 async def listen(update: UpdateHandler[..., Any], flow: Flow, execution: FlowExecution) -> None:
     """Handle the updates that come, each in a task of its own."""
+    view = Flow(execution)  # only the function restarts the flow
+    view.__dict__["random"] = flow.random
     number = 0
     while True:
         number += 1
@@ -97,20 +99,18 @@ async def listen(update: UpdateHandler[..., Any], flow: Flow, execution: FlowExe
         key = key_of_update(name, number)
         execution.expected[key] = update
         asked = NewRecord(key, "receive", name, execution.loop.now)
-        args = execution.codecs.decode_list(msgspec.json.decode(await execution.ask(asked)))
-        answering: Any = _answer(update, flow, execution, key, args)
+        answering: Any = _answer(update, view, execution, key, await execution.ask(asked))
         answering.__qualname__ = update.name  # by which keys are made of what the handler asks for
         execution.loop.create_task(answering)
 
 
-async def _answer(
-    update: UpdateHandler[..., Any], flow: Flow, execution: FlowExecution, key: str, args: list[Any]
-) -> None:
+async def _answer(update: UpdateHandler[..., Any], flow: Flow, execution: FlowExecution, key: str, sent: Raw) -> None:
     result: Raw | UnsetType = UNSET
     error: Raw | UnsetType = UNSET
     call: Any = update.function
     try:
-        answer = to_json(await call(flow, *update.types.convert(args)))
+        args = update.types.convert(execution.codecs.decode_list(msgspec.json.decode(sent)))  # it may be altered
+        answer = to_json(await call(flow, *args))
         result = Raw(_small_enough(execution.codecs.encode_value(answer)))
     except BaseException as raised:
         task = asyncio.current_task()
