@@ -428,3 +428,9 @@ def test_broadcasts_are_tested_in_memory_and_survive_crashes_everywhere() -> Non
         assert run.result() == "paid"
     crash_everywhere(order, 42, script=lambda run, jobs: app.send("payment", "paid", key=42))
     app.close()
+
+
+@pytest.mark.parametrize("key", ["", "x" * 256, "a\0b", "\ud800", 1.5, True])
+def test_a_key_that_cannot_be_stored_is_refused_with_what_to_do(key: Any) -> None:
+    with pytest.raises(ValueError, match=r"\. (Send|Leave)"):
+        limits.key_of_broadcast(key)

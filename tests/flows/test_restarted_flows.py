@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -11,7 +12,9 @@ import pytest
 
 from ojster import App, Flow, chain
 from ojster.core.errors import InvalidRequest, PayloadTooLarge
+from ojster.handlers.flow_export import export_flow
 from ojster.service import Service
+from ojster.testing import areplay
 from ojster.workflows.broadcast import Broadcast
 from ojster.workflows.flow import NewRecord, Turn
 from ojster.workflows.read import run_errors
@@ -155,6 +158,40 @@ async def test_updates_without_an_answer_come_again_and_answers_stay(bench: Flow
     await bench.work()
     await bench.send("next", 2)
     assert await result(bench) == ["tea", "slow"]
+
+
+async def test_the_handler_of_an_update_cannot_restart_its_flow(bench: FlowBench) -> None:
+    @bench.app.flow("basket")
+    async def basket(flow: Flow, rounds: int) -> int:
+        await flow.receive("end")
+        return rounds
+
+    @basket.update
+    async def again(flow: Flow) -> None:
+        await flow.restart(1)
+
+    await bench.start(basket.s(0))
+    await bench.work()
+    asked = await bench.service.flows.update(bench.id, "again", [])
+    await bench.work()
+    answer = await bench.service.flows.find_update(bench.id, str(asked.id))
+    assert (answer.state, b"Let its function do it" in bytes(answer.error or b"")) == ("failed", True)
+    await bench.send("end", None)
+    assert await result(bench) == 0
+
+
+async def test_a_run_whose_next_step_is_a_restart_is_replayed_to_there(bench: FlowBench, tmp_path: Path) -> None:
+    @bench.app.flow("looping")
+    async def looping(flow: Flow, number: int) -> int:
+        await flow.receive("next")
+        return await flow.restart(number + 1)
+
+    await bench.start(looping.s(0))
+    await bench.work()
+    await bench.send("next", None)  # it has come, and no worker has run the flow yet
+    file = tmp_path / "run.json"
+    file.write_bytes(msgspec.json.encode(await export_flow(bench.service, bench.id)))
+    assert await areplay(looping, file) is None
 
 
 async def test_the_last_received_messages_are_remembered(bench: FlowBench, monkeypatch: pytest.MonkeyPatch) -> None:

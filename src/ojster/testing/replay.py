@@ -95,6 +95,7 @@ async def _replay(flow: FlowType[..., Any], exported: ExportedFlow) -> Any:
                 needs = await stack.enter_async_context(provided(flow.needs, execution.context.job))
             function: Any = flow.function.__wrapped__  # type: ignore[attr-defined]
             view = execution.loop.flow = Flow(execution)
+            view._declared = flow
             args = flow.types.convert(flow.app.codecs.decode(exported.args, exported.meta))
             own = args if execution.args is None else arguments_of(flow, execution.args)
             call = function(view, *own, **needs)
@@ -137,6 +138,8 @@ class _Recording:
             It asks for something else.
         """
         new = [record for record in turn.records if record.kind in _ASKED]
+        if turn.restarts:
+            raise _RecordsEnd
         if turn.was_cancelled:
             return msgspec.structs.replace(self.exported.known, suspended=True)
         if not new and not turn.suspends:

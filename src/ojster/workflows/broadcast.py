@@ -68,8 +68,14 @@ def key_of_broadcast(key: str | int) -> str:
         It is neither a number nor a text of 1 to 255 characters.
     """
     if isinstance(key, bool) or not isinstance(key, str | int):
-        raise ValueError(f"The key of a message is a text or a whole number, not {key!r}.")
+        raise ValueError(f"The key of a message is a text or a whole number, not {key!r}. Send it as a text.")
     text = str(key)
-    if not 0 < len(text) <= MAX_BROADCAST_KEY or "\0" in text:
-        raise ValueError(f"The key of a message has 1 to {MAX_BROADCAST_KEY} characters, not {len(text)}.")
+    if not 0 < len(text) <= MAX_BROADCAST_KEY:
+        raise ValueError(
+            f"The key of a message has 1 to {MAX_BROADCAST_KEY} characters, not {len(text)}. Send a digest of it."
+        )
+    if any(letter == "\0" or "\ud800" <= letter <= "\udfff" for letter in text):  # neither can be stored
+        raise ValueError(
+            f"The key of a message is text without NUL and lone surrogates, not {text[:40]!a}. Leave them out."
+        )
     return text
