@@ -274,7 +274,9 @@ async def test_options_do_the_same_wherever_a_job_is_described(place: Place) -> 
     }
 
 
-@pytest.mark.parametrize("place", [alone, *PLACES], ids=lambda place: place.__name__)
+@pytest.mark.parametrize(
+    "place", [alone, *(place for place in PLACES if place is not added_by_a_job)], ids=lambda place: place.__name__
+)
 async def test_misspelt_options_bring_a_warning_or_are_refused_wherever_a_job_is_described(place: Place) -> None:
     async with server() as (http, bench):
         there = Server(http, bench)
@@ -284,3 +286,12 @@ async def test_misspelt_options_bring_a_warning_or_are_refused_wherever_a_job_is
             except Refused as refusal:
                 said = str(refusal)
             assert f"'{name.rpartition('.')[2]}'" in said
+
+
+async def test_a_report_is_not_lost_for_what_a_job_that_it_adds_does_not_use() -> None:
+    async with server() as (http, bench):
+        answer = await added_by_a_job(
+            Server(http, bench), {"type": "b", "args": [], "params": {"x": 1}, "prioritys": 3}
+        )
+        assert answer["acknowledged"] is True
+        assert (await bench.fetch_one()).type == "b"

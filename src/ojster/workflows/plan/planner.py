@@ -84,7 +84,7 @@ def plan_addition(context: PlanContext, raw_steps: Sequence[bytes | msgspec.Raw]
 def _planned(reader: StepReader, planner: Planner) -> Planned:
     if problems := in_order(reader.problems, planner.problems):
         raise refusal_of(problems)
-    return Planned(planner.plan, reader.unknown)
+    return Planned(planner.plan, reader.unknown, reader.kept)
 
 
 class Planner:

@@ -90,6 +90,7 @@ class StepReader:
     ) -> None:
         self.problems: list[Problem] = []
         self.unknown: list[Problem] = []
+        self.kept: list[Problem] = []
         """The members that mean nothing, each at its place."""
         self._models = Models(context.now, context.largest)
         self._tenant = context.tenant
@@ -244,7 +245,7 @@ class StepReader:
         request["workflow_step"] = msgspec.Raw(_encode(here.place))
         spec.request = msgspec.Raw(_encode(request))
         self._count_node(here.path)
-        self.unknown += idle_in(request, here.path)
+        self.kept += idle_in(request, here.path)
         references = None
         if not here.gives_values:
             references = references_of(spec, request.get("args", b""), here.path, self._bound)
@@ -253,7 +254,7 @@ class StepReader:
         refuse_reserved(job.queue)
         if job.pending:
             raise Problem(here.path, "A step cannot be 'pending'; use 'manual' to make it wait for an approval.")
-        self.unknown += [Problem(here.path, warning) for warning in job.warnings]
+        self.kept += [Problem(here.path, warning) for warning in job.warnings]
         return JobStep(here.path, here.place, here.position, spec, job=job, references=references, provided=provided)
 
     def _with_fallback(self, members: Members, here: Here, spec: Spec, *, name: str | None) -> FallbackStep:

@@ -166,7 +166,7 @@ def _read_workflow(members: Members, now: int, largest: int, tenant: str | None,
         properties=properties,
         expiration_delay=expiration_delay,
         others=_encode(others) if others else None,
-        unknown=[*unknown, *planned.unknown],
+        unknown=[*unknown, *planned.unknown, *planned.kept],
     )
 
 

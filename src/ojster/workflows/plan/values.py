@@ -188,10 +188,14 @@ class AddedSteps(msgspec.Struct, frozen=True):
 
 
 class Planned(msgspec.Struct, frozen=True):
-    """A plan, and the members of its steps that mean nothing, each at its place."""
+    """A plan, and the members of its steps that mean nothing, each at its place.
+
+    Jobs keep those in ``kept``, as they keep all members that the server does not know.
+    """
 
     plan: Plan
     unknown: list[Problem]
+    kept: list[Problem]
 
 
 class NewWorkflow(msgspec.Struct):

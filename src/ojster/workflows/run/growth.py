@@ -109,7 +109,7 @@ def _add_steps(graph: Graph, job: Job, steps: Sequence[bytes], access: Access | 
     raw_steps = with_nested(tx, {"steps": msgspec.Raw(b"[%b]" % b",".join(steps))}, workflow.tenant)["steps"]
     context = PlanContext(tx.now, tx.settings.largest_job, workflow.id, workflow.tenant, workflow.metadata)
     planned = plan_addition(context, raw_list(raw_steps), added)
-    if planned.unknown:  # the answer to the report that adds the steps has no place for warnings
+    if planned.unknown:  # the report has no place for warnings; for what jobs keep, it must not be lost
         raise refusal_of(planned.unknown)
     plan = planned.plan
     check_kinds(plan, access)
