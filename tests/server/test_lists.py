@@ -52,6 +52,26 @@ async def test_an_empty_parameter_of_the_steps_of_a_workflow_is_left_out(http: H
             assert answer.status_code == 200, (name, answer.text)
 
 
+CHANGING = [
+    ("POST", "/ojs/v1/workflows/{workflow}/cancel?active=", None),
+    ("DELETE", "/ojs/v1/admin/workers/w?lost=", None),
+    ("DELETE", "/ojs/v1/collections/c/items/i?job_id=", None),
+    ("POST", "/ojs/v1/collections/c/items?job_id=", {"name": "j", "category": "x"}),
+]
+
+
+async def test_an_empty_parameter_of_a_call_that_changes_something_is_refused(http: Http) -> None:
+    body = {"type": "chain", "steps": [{"type": "a", "args": []}]}
+    workflow = (await http("POST", "/ojs/v1/workflows", body)).json()["workflow"]["id"]
+    await http("POST", "/ojs/v1/collections", {"name": "c"})
+    await http("POST", "/ojs/v1/collections/c/items", {"name": "i", "category": "x"})
+    for method, path, sent in CHANGING:
+        answer = await http(method, path.format(workflow=workflow), sent)
+        assert 400 <= answer.status_code < 500, (path, answer.text)
+    assert (await http("GET", f"/ojs/v1/workflows/{workflow}")).json()["workflow"]["state"] == "running"
+    assert len((await http("GET", "/ojs/v1/collections/c/items")).json()["items"]) == 1
+
+
 OUT_OF_BOUNDS: dict[str, Callable[[Service], Awaitable[Any]]] = {
     "workflows": lambda service: service.workflows.select(WorkflowFilter(limit=0)),
     "workflows before the first": lambda service: service.workflows.select(WorkflowFilter(offset=-1)),

@@ -192,7 +192,7 @@ class Application:
         single = self.service.database.settings.largest_job + MAX_REQUEST_OVERHEAD_BYTES
         largest = self._largest_body if route.large else min(single, self._largest_body)
         query = frozenset(route.query) if route.path.startswith(BASE) and not route.any_query else None
-        terms = Terms(route.is_for_tenants, route.needs, route.is_audited, query)
+        terms = Terms(route.is_for_tenants, route.needs, route.is_audited, query, route.method == "GET")
         handler = numbered(route.handler) if "page" in route.query else route.handler
         return Endpoint(handler, self.service, self.metrics, largest, self._services, terms)
 

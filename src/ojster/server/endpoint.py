@@ -49,12 +49,15 @@ class Terms(msgspec.Struct, frozen=True):
         Whether calls are written to the audit log.
     query:
         Names of its query parameters; requests with others are refused. ``None``: any.
+    is_reading:
+        Whether it changes nothing, so that an empty query parameter may count as left out.
     """
 
     is_for_tenants: bool = True
     needs: Collection[Operation] = ()
     is_audited: bool = False
     query: frozenset[str] | None = None
+    is_reading: bool = False
 
 
 class Endpoint:
@@ -87,6 +90,7 @@ class Endpoint:
     ) -> None:
         self._handler = handler
         self._query = terms.query
+        self._is_reading = terms.is_reading
         self._needs = terms.needs
         self._is_audited = terms.is_audited
         self._authenticator = None if services is None else services.authenticator
@@ -124,7 +128,9 @@ class Endpoint:
         self, headers: Sequence[Header], query_string: bytes, path: Mapping[str, str], receive: Receive
     ) -> HttpRequest:
         """Create the ``HttpRequest`` of a request to this endpoint."""
-        return HttpRequest(self._service, self.max_body_bytes, headers, query_string, path, receive, self._services)
+        request = HttpRequest(self._service, self.max_body_bytes, headers, query_string, path, receive, self._services)
+        request.is_reading = self._is_reading
+        return request
 
     async def answer(self, request: HttpRequest) -> Answer:
         """Handle a request, and count it."""

@@ -88,6 +88,8 @@ class HttpRequest:
         The body, if it was read; empty otherwise.
     warnings:
         What the caller learns about members of its request that have no effect.
+    is_reading:
+        Whether the endpoint changes nothing.
     prefers_plain_json:
         Whether the answer must be ``application/json``: the client accepts that and not the media type of Open Job
         Spec, or accepts anything and sends that.
@@ -102,6 +104,7 @@ class HttpRequest:
         "content_length",
         "content_type",
         "headers",
+        "is_reading",
         "known_body",
         "max_body_bytes",
         "path",
@@ -125,6 +128,7 @@ class HttpRequest:
     ) -> None:
         self.service = service
         self.warnings: Sequence[str] = ()
+        self.is_reading = False
         self._services = services
         self.address = ""
         self.known_body = b""
@@ -174,9 +178,12 @@ class HttpRequest:
     def query(self) -> dict[str, str]:
         """The query parameters. If one occurs several times, the last value counts. ``job_id`` is in lower case.
 
-        An empty one counts as left out: forms send all their fields, and a first page has an empty cursor.
+        An empty one of an endpoint that only reads counts as left out: forms send all their fields, and a first page
+        has an empty cursor. Elsewhere it may be a variable without a value, and is refused by whoever reads it.
         """
-        parameters = {name: value for name, value in self._parameters().items() if value}
+        parameters = self._parameters()
+        if self.is_reading:
+            parameters = {name: value for name, value in parameters.items() if value}
         return parameters | {"job_id": canonical_job_id(parameters["job_id"])} if "job_id" in parameters else parameters
 
     def _parameters(self) -> dict[str, str]:
