@@ -164,6 +164,36 @@ def test_what_concerns_all_tenants_is_for_callers_without_one(database: Database
             Scope(database, Caller(tenant)).require_all_tenants("It")
 
 
+OF_THE_SYSTEM: dict[str, Callable[[Service], Awaitable[object]]] = {
+    "attention": lambda service: service.insight.attention(),
+    "statistics": lambda service: service.insight.statistics(),
+    "history": lambda service: service.insight.history(),
+    "configuration": lambda service: service.insight.configuration(),
+    "mode": lambda service: service.maintenance.mode(),
+    "maintenance": lambda service: service.maintenance.switch_mode(True),
+    "end of maintenance": lambda service: service.maintenance.switch_mode(False),
+    "prune": lambda service: service.maintenance.prune(),
+    "unserved queues": lambda service: service.queues.unserved(),
+}
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("call", OF_THE_SYSTEM.values(), ids=OF_THE_SYSTEM.keys())
+async def test_calls_about_the_system_are_not_for_tenants_in_the_process_either(
+    service: Service, call: Callable[[Service], Awaitable[object]]
+) -> None:
+    with pytest.raises(Forbidden, match=r"concerns? all tenants"):
+        await call(service.as_(Caller("acme")))
+    assert await service.maintenance.mode() is None
+
+
+@pytest.mark.anyio
+async def test_maintenance_mode_stops_all_queues_and_is_not_for_tokens_of_some(service: Service) -> None:
+    with pytest.raises(Forbidden):
+        await service.as_(limited("mine")).maintenance.switch_mode(True)
+    assert await service.maintenance.mode() is None
+
+
 def test_a_caller_with_some_queues_names_one_of_them(database: Database) -> None:
     for free in (Scope(database), Scope(database, limited())):
         free.check_queue(None)

@@ -137,6 +137,7 @@ class InsightService(CapabilityService, InsightCalls):
         Forbidden
             The caller may see some queues alone.
         """
+        self.scope.require_all_tenants("What needs attention")
         self.scope.need_view_of_all_queues()
         return await attention(self.database)
 
@@ -148,6 +149,7 @@ class InsightService(CapabilityService, InsightCalls):
         Forbidden
             The caller may see some queues alone.
         """
+        self.scope.require_all_tenants("The totals of the system")
         self.scope.need_view_of_all_queues()
         queues = await self.scope.survey(overview.list_overviews, None)
         jobs = dict.fromkeys((state.value for state in JobState), 0)
@@ -184,6 +186,7 @@ class InsightService(CapabilityService, InsightCalls):
         Forbidden
             The caller may see some queues alone.
         """
+        self.scope.require_all_tenants("The history of the system")
         self.scope.need_view_of_all_queues()
         check_bounds("period", period, Period)
         end = self.database.clock() if until is None else until
@@ -214,6 +217,7 @@ class InsightService(CapabilityService, InsightCalls):
 
     async def configuration(self) -> SystemConfigurationAnswer:
         """Return the settings of this process."""
+        self.scope.require_all_tenants("The configuration")
         database, settings = self.database, self.database.settings
         retention: dict[str, str | int | None] = {
             name: None if age is None else format_duration(age)

@@ -201,6 +201,7 @@ class MaintenanceTasks(CapabilityService, MaintenanceCalls):
 
     async def mode(self) -> Maintenance | None:
         """Return maintenance mode; ``None``: it is off."""
+        self.scope.require_all_tenants("Maintenance mode")
         return await self.scope.look(system.find_maintenance, None)
 
     async def switch_mode(
@@ -214,7 +215,14 @@ class MaintenanceTasks(CapabilityService, MaintenanceCalls):
             Why, for people.
         duration:
             How long it is to take, in microseconds; ``None``: not known.
+
+        Raises
+        ------
+        Forbidden
+            The caller is limited to a tenant, or to some queues.
         """
+        self.scope.require_all_tenants("Maintenance mode")
+        self.scope.need_all_queues("Maintenance mode")
         now = self.database.clock()
         wish = Maintenance(now, reason, None if duration is None else now + duration) if enabled else None
         return await self.scope.do(system.maintain, wish)
