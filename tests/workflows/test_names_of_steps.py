@@ -192,18 +192,21 @@ async def test_every_answer_says_the_same_of_each_step(flow: WorkflowBench) -> N
             job("a", id="first", display_name="First"),
             job("b", id="second", display_name="Second", fallback=job("c", display_name="Instead")),
             group(job("d", id="left", allow_failure=True), job("e", id="right")),
+            job("g", id="third", display_name="Third", fallback=job("h", compensate=job("u"))),
             {"type": "gate", "id": "review"},
             job("f"),
         )
     )
-    await flow.work("b", "d")
+    await flow.work("b", "d", "g")
     await flow.review("review", "approve")
     await flow.take()
     whole = {step.path: step for step in every_step(await flow.look())}
     status = await flow.service.workflows.status(flow.id)
     rows = {row.path: row for row in (await flow.service.workflows.steps(StepFilter(flow.id))).steps}
     results = {result.path: result for result in status.results["steps"]}
-    assert {"first", "second.0", "second.fallback", "2.left", "2.right", "review"} == results.keys()
+    thirds = {"third.0", "third.fallback"}  # the fallback is a saga with its compensation
+    assert {"first", "second.0", "second.fallback", "2.left", "2.right", "review"} == results.keys() - thirds
+    assert whole["third.0"].name == "Third"
     for path, result in results.items():
         step, row = whole[path], rows[path]
         of_result = (result.state, result.enqueued_at, result.started_at, result.finished_at, result.error)

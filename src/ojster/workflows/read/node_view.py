@@ -5,7 +5,7 @@ The answers about one workflow, its status, lists of steps and pictures show wha
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -233,8 +233,9 @@ class NodeViews:
         path, id, name = self.path_of(node), node.name, spec.display_name
         if not around.is_fallback:
             return NodeView(node, job, spec, around.end, path, id, name, is_fallback=False)
-        if name is None and not node.position:
-            name = self._specs[node.parent].display_name
+        if name is None:
+            names = (self._specs[container.id].display_name for container in self.named_by(node))
+            name = next((display_name for display_name in names if display_name is not None), None)
         id, replaces = step_of(node, self.container_of).name, is_fallback(node, self.container_of)
         return NodeView(node, job, spec, around.end, path, id, name, is_fallback=replaces)
 
@@ -271,6 +272,16 @@ class NodeViews:
     def step_of(self, node: Node) -> Node:
         """Return the step that a node is a part of: a step with a fallback, for both its parts."""
         return step_of(node, self.container_of)
+
+    def named_by(self, node: Node) -> Iterator[Node]:
+        """Yield the containers that may have the name of a node: its step with a fallback, and a saga made for that."""
+        may_be_hidden = False
+        while not node.position and node.parent is not None:
+            around = self._around(node.parent)
+            if not around.is_fallback and not (may_be_hidden and around.hides_first_part):
+                return
+            node, may_be_hidden = self.container_of(node), True
+            yield node
 
     def is_visible(self, node: Node) -> bool:
         """Return whether neither a node nor a container around it is hidden in lists and pictures."""

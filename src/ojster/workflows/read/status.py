@@ -146,7 +146,7 @@ def _status(tx: Transaction, workflow: Workflow) -> WorkflowStatus:
     started = [node for node in leaves if node.state == NodeState.STARTED and views.has_job(node)]
     current = sorted([*started, *blocked, *promised], key=lambda node: node.id)
     shown = [*current, *(node for ended_nodes in results.values() for node in ended_nodes)]
-    ids = {node.id for node in shown} | {node.parent for node in shown if node.parent is not None}
+    ids = {node.id for node in shown} | {named.id for node in shown for named in views.named_by(node)}
     views.read_specs(tx, tx.among, (tx.integers(sorted(ids)),))
     waits = waits_of_flows(tx, [node.id for node in started])
     return WorkflowStatus(
