@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from typing import Final
 
 import msgspec
 
-from ojster.core.errors import BackendUnavailable, Conflict, Forbidden, InvalidRequest
+from ojster.core.errors import Conflict, Forbidden, InvalidRequest, OjsterError
 from ojster.jobs import bulk as bulks
 from ojster.jobs import idempotency
 from ojster.jobs.bulk import ALLOWED_STATES, DEFAULT_STATES, Action, Bulk, KeyedPush, Summary
@@ -18,6 +18,8 @@ from ojster.jobs.idempotency import Key, StoredReply
 from ojster.jobs.scope import CapabilityService, accepted
 from ojster.jobs.service import MAX_WAIT_SECONDS
 from ojster.jobs.sweeps import Course, Sweep, SweepBatch, sweep_all
+
+log = logging.getLogger(__name__)
 
 REPLY_CHECK_SECONDS: Final = 0.1
 """Interval, in seconds, of checks whether another process has answered a request with the same idempotency key."""
@@ -95,8 +97,10 @@ class BulkService(CapabilityService):
         """Renew a key until its request is answered, by time: where few jobs match, a sweep has no batch for long."""
         while True:
             await asyncio.sleep(RENEWAL_SECONDS)
-            with suppress(BackendUnavailable):  # the sweep waits for the database as well
+            try:
                 await self.database.run(idempotency.renew, key)
+            except OjsterError as error:  # the sweep waits for the database as well; the next renewal may succeed
+                log.warning("the idempotency key %r is not renewed yet: %s", key.key, error)
 
     async def sweep(self, action: Action, chosen: JobFilter, *, quietly: bool = False, dry_run: bool = False) -> Sweep:
         """Perform an action on all jobs that match now, in small transactions so that other callers do not wait.
