@@ -20,7 +20,7 @@ ROOT = Path(__file__).parent.parent
     ("example", "last_words"),
     [
         ("hello.py", "Hello, Ada!"),
-        ("order.py", "{'0': 'told by mail of order 42', '1': 'told by sms of order 42'}"),
+        ("order.py", "['told by mail of order 42', 'told by sms of order 42']"),
         ("release.py", "done again, or at last: ['build-arm64', 'check', 'publish']\nrelease-2.0 {\"files\":"),
         ("orchestrate.py", "'test-docs-0', 'judge', 'report']\nfailed: test-core-1"),
         pytest.param(

@@ -324,11 +324,11 @@ def body(job):
 async def test_code_dies_with_its_worker(tmp_path: Path) -> None:
     program = """
 import asyncio
-from ojster.sandbox.sandbox import Request, Sandbox
+from ojster.sandbox.sandbox import SandboxRequest, Sandbox
 body = "import time\\ndef body(job):\\n    info(1)\\n    time.sleep(100)"
 async def note(_):
     print("runs", flush=True)
-asyncio.run(Sandbox().run(Request(body), timeout=100, on_note=note))
+asyncio.run(Sandbox().run(SandboxRequest(body), timeout=100, on_note=note))
 """
     worker = await asyncio.create_subprocess_exec(sys.executable, "-c", program, stdout=asyncio.subprocess.PIPE)
     assert worker.stdout is not None

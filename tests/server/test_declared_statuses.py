@@ -42,6 +42,7 @@ async def test_event_streams_are_described_as_such(http: Http) -> None:
         "/ojs/v1/queues/{name}/events",
         "/ojs/v1/events/changes",
         "/ojs/v1/events/stream",
+        "/ojs/v1/workflows/{id}/streams/{name}/events",
     }
     assert "/ojs/v1/ws" in paths["/ojs/v1/events/stream"]["get"]["description"]
 

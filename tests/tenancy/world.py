@@ -102,6 +102,7 @@ JOB_BODIES: dict[str, Any] = {
     "nack": {"error": {"code": "x", "message": "y"}},
     "release": {"then": "wait"},
     "info": {"note": 1},
+    "{name}": {"values": [1]},
     "{id}": {"priority_adjustment": -1},
 }
 UNSCOPED_PATHS = {"/ojs/v1/health", "/ojs/v1/ping", "/health", "/ready", "/ojs/manifest"}
@@ -119,6 +120,7 @@ def tries(world: World, method: str, path: str) -> list[tuple[str, Any]]:
         body = JOB_BODIES.get(action) if method in ("PUT", "POST", "PATCH") else None
         if method == "POST" and body is None:
             body = {}
+        path = path.replace("{name}", "s")
         return [(path.replace("{id}", ids[name]), body) for name in ("waiting", "available", "active", "dead")]
     if place.startswith("/workflows/{id}"):
         bodies = {
@@ -136,6 +138,7 @@ def tries(world: World, method: str, path: str) -> list[tuple[str, Any]]:
             .replace("{step}", "g")
             .replace("{item}", "gem")
             .replace("{number}", "1")
+            .replace("{name}", "s")
         )
         return [(path, None if method == "GET" else body)]
     if place.startswith("/jobs/{job}/items"):

@@ -96,8 +96,8 @@ _ALL: Final = (
         "commands.workflows:workflows",
         "Start, show, draw, approve, hold, retry and cancel workflows.",
         "workflows",
-        "approve cancel depend draw hold info list note properties reject release resume retry show start stats "
-        "status steps",
+        "approve cancel depend draw fork hold info list note properties reject release resume retry show start stats "
+        "status steps terminate",
     ),
     CommandPlace(
         "flows",
