@@ -260,6 +260,36 @@ async def test_a_cancellation_is_not_lost(bench: FlowBench) -> None:
     assert bench.done == ["clean up 1"]
 
 
+async def test_a_retried_round_appends_all_that_it_has_to_say(bench: FlowBench) -> None:
+    broken = [True]
+
+    @bench.app.job("check", retry=1)
+    async def check() -> None:
+        bench.clock.advance(1)
+        if broken:
+            raise ValueError("broken")
+
+    @bench.app.flow("speak", retry=1)
+    async def speak(flow: Flow, number: int) -> None:
+        words = flow.stream("words", str)
+        if number < 2:
+            words.append(f"{number} a")
+            words.append(f"{number} b")
+            await flow.restart(number + 1)
+        words.append("last a")
+        await flow.run(check)
+        words.append("last b")
+        words.append("last c")
+
+    await bench.start(speak.s(0))
+    assert (await bench.finish()).state == "failed"
+    broken.clear()
+    await bench.service.workflows.retry(bench.id)
+    assert (await bench.finish()).state == "completed"
+    said, _ = await bench.stream("words")
+    assert said == ["0 a", "0 b", "1 a", "1 b", "last a", "last b", "last c"]
+
+
 async def test_each_round_has_its_own_random_numbers_and_its_time_goes_on(bench: FlowBench) -> None:
     @bench.app.flow("dice")
     async def dice(flow: Flow, drawn: list[float], times: list[float]) -> list[Any]:

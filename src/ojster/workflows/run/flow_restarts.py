@@ -15,10 +15,11 @@ from ojster.core.job import Job
 from ojster.storage.transaction import Transaction
 from ojster.workflows.broadcast import MAX_LOOK_BACK
 from ojster.workflows.flow import BEGIN, RESTARTED, NewRecord
-from ojster.workflows.node import ENDED, MAX_NODES, Kind, Node, NodeState
+from ojster.workflows.node import ENDED, MAX_NODES, Kind, Node, NodeState, body_of
 from ojster.workflows.run.flow_messages import insert_records
 from ojster.workflows.run.flow_wakeups import note_changes
 from ojster.workflows.run.graph import Graph
+from ojster.workflows.run.streams import keep_chunks
 from ojster.workflows.stored_workflow import Workflow, delete_nodes
 
 MAX_REMEMBERED: Final = 1_000
@@ -86,6 +87,7 @@ def _forget_steps(graph: Graph, workflow: Workflow, container: Node) -> None:
     tx = graph.tx
     steps = tx.execute(_STEPS, {"flow": container.id})
     ids = [id for id, _, _ in steps]
+    keep_chunks(tx, workflow.seq, [body_of(container), *ids])
     tx.execute(f"UPDATE jobs SET node = NULL WHERE node {tx.among}", (tx.integers(ids),))
     delete_nodes(tx, ids)
     left = tx.execute(

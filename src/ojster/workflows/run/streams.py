@@ -222,6 +222,25 @@ def reopen(tx: Transaction, flow: int, since: int) -> None:
     )
 
 
+def keep_chunks(tx: Transaction, workflow: int, flows: Sequence[int]) -> None:
+    """Let flows number their appends from 1 again: what they have appended stays, and no retry counts it.
+
+    That is for flows that begin anew, and for those inside them, whose nodes get the numbers of deleted ones.
+    """
+    numbers = tx.integers(flows)
+    # Only the streams that the flows have appended to: others may be long, and have nothing of these flows.
+    tx.execute(
+        f"""
+        UPDATE stream_chunks
+        SET flow = NULL
+        WHERE workflow = ?
+            AND name IN (SELECT name FROM flow_records WHERE flow {tx.among} AND kind = 'stream')
+            AND flow {tx.among}
+        """,
+        (workflow, numbers, numbers),
+    )
+
+
 def find_chunks(tx: Transaction, addresses: Sequence[StreamAddress]) -> list[StreamPage | OjsterError]:
     """Return the chunks after each position; what many readers of one stream ask for is read once."""
     pages = {address: _page(tx, address) for address in dict.fromkeys(addresses)}

@@ -778,7 +778,7 @@ CREATE TABLE stream_chunks (
     name      TEXT COLLATE "C" NOT NULL, -- of the stream
     number    BIGINT NOT NULL, -- the position, from 1
     at        BIGINT NOT NULL,
-    flow      BIGINT,          -- the flow whose function has appended it; NULL: a job has
+    flow      BIGINT,          -- the flow whose function has appended it; NULL: a job has, or an earlier round of a flow
     asked_at  BIGINT,          -- when it did, in the time of the flow
     append_id TEXT COLLATE "C",          -- of the first chunk of an append by a job, so that it is made once
     data      BYTEA,             -- any JSON value; NULL: the end of the stream

@@ -708,7 +708,7 @@ CREATE TABLE stream_chunks (
     name      TEXT NOT NULL, -- of the stream
     number    INTEGER NOT NULL, -- the position, from 1
     at        INTEGER NOT NULL,
-    flow      INTEGER,          -- the flow whose function has appended it; NULL: a job has
+    flow      INTEGER,          -- the flow whose function has appended it; NULL: a job has, or an earlier round of a flow
     asked_at  INTEGER,          -- when it did, in the time of the flow
     append_id TEXT,          -- of the first chunk of an append by a job, so that it is made once
     data      BLOB,             -- any JSON value; NULL: the end of the stream
