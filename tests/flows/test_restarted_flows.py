@@ -290,6 +290,29 @@ async def test_a_retried_round_appends_all_that_it_has_to_say(bench: FlowBench) 
     assert said == ["0 a", "0 b", "1 a", "1 b", "last a", "last b", "last c"]
 
 
+async def test_a_restart_ends_a_cancellation_that_the_function_has_seen(bench: FlowBench) -> None:
+    rounds: list[int] = []
+
+    @bench.app.flow("stubborn")
+    async def stubborn(flow: Flow, number: int) -> int:
+        rounds.append(number)
+        assert len(rounds) < 10
+        try:
+            return await flow.receive("end", int)
+        except asyncio.CancelledError:
+            pass
+        return await flow.restart(number + 1)
+
+    await bench.start(stubborn.s(0))
+    await bench.work()
+    await bench.service.workflows.cancel(bench.id)
+    await bench.work()
+    assert set(rounds) == {0, 1}
+    await bench.send("end", 7)
+    await bench.finish()
+    assert set(rounds) == {0, 1}
+
+
 async def test_each_round_has_its_own_random_numbers_and_its_time_goes_on(bench: FlowBench) -> None:
     @bench.app.flow("dice")
     async def dice(flow: Flow, drawn: list[float], times: list[float]) -> list[Any]:

@@ -44,6 +44,14 @@ _STEPS: Final = f"""
     ) AS steps
 """
 
+# A cancellation that the function has seen is over: kept, it would come again in each round, without end.
+_FORGET_RECORDS: Final = """
+    DELETE FROM flow_records
+    WHERE flow = :flow
+        AND kind <> 'published'
+        AND NOT (kind = 'cancel' AND place IS NULL AND seen_at IS NULL)
+"""
+
 
 def waiting_keys(tx: Transaction, flow: int) -> list[str]:
     """Return the keys of what a flow waits for."""
@@ -74,7 +82,7 @@ def restart(tx: Transaction, job: Job, records: Sequence[NewRecord]) -> None:
     workflow = graph.workflow_of(container)
     _forget_steps(graph, workflow, container)
     graph.write()
-    tx.execute("DELETE FROM flow_records WHERE flow = :flow AND kind NOT IN ('published', 'cancel')", {"flow": flow})
+    tx.execute(_FORGET_RECORDS, {"flow": flow})
     name = f"{workflow.id} {flow} {workflow.version}"  # other random numbers than in the round before
     insert_records(tx, [(flow, NewRecord(BEGIN, "begin", name, begin.asked_at, result=begin.result), None)])
     _forget_messages(tx, flow)
