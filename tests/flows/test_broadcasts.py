@@ -347,6 +347,33 @@ async def test_a_retried_flow_waits_again(bench: FlowBench) -> None:
     assert await result(bench) == [1, 2]
 
 
+@pytest.mark.parametrize("how", ["the job is cancelled", "the run is cancelled", "the run is terminated"])
+async def test_a_retried_flow_receives_what_was_sent_after_its_end(bench: FlowBench, how: str) -> None:
+    @bench.app.flow("listener")
+    async def listener(flow: Flow) -> list[Any]:
+        first = await flow.receive("payment", key=42)
+        return [first, await flow.receive("payment", key=42)]
+
+    await bench.start(listener.s())
+    await bench.work()
+    await tell(bench, 1)
+    await bench.work()
+    bench.clock.advance(1)
+    if how == "the job is cancelled":
+        (job_id,) = [step.job_id for step in (await bench.look()).walk() if step.job_id]
+        await bench.service.jobs.cancel(job_id)
+    else:
+        await bench.service.workflows.cancel(bench.id, stop_active=how == "the run is terminated")
+        await bench.work()
+    bench.clock.advance(1)
+    assert await tell(bench, 2) == 0
+    bench.clock.advance(1)
+    await bench.service.workflows.retry(bench.id)
+    await bench.work()
+    assert (await bench.look()).state == "completed"
+    assert await result(bench) == [1, 2]
+
+
 @pytest.mark.parametrize(("step", "received"), [("note", [1, 2]), ("payment#2", [1, 2]), (None, [1, 2])])
 async def test_a_fork_keeps_what_was_received_and_gets_the_rest_again(
     bench: FlowBench, step: str | None, received: list[int]

@@ -13,7 +13,7 @@ from ojster.core.job import NODE_BITS, Job
 from ojster.core.job_table import JOB_COLUMNS
 from ojster.jobs.transitions import make_available
 from ojster.storage.transaction import Transaction
-from ojster.workflows.flow import CANCELLATION, GIVEN_UP
+from ojster.workflows.flow import CANCELLATION, GIVEN_UP, LISTENING
 from ojster.workflows.node import NodeState
 from ojster.workflows.run.results import NodeOutcome, outcomes
 from ojster.workflows.run.streams import reopen
@@ -120,13 +120,14 @@ def forget_last_failures(tx: Transaction, flows: Collection[int]) -> None:
     """Forget what made flows fail or end, so that they ask for it again.
 
     That is what failed after all else was asked for; and the cancellation, with what was given up and asked for because
-    of it. A failure after which a flow went on, because it had caught it, stays.
+    of it; and waits for broadcasts. A failure after which a flow went on, because it had caught it, stays.
     """
     for flow in flows:
         forgotten = tx.execute(_FORGET_AFTER_CANCELLATION, {"flow": flow, "given_up": GIVEN_UP})
         forgotten += tx.execute(_FORGET_LAST_FAILURES, {"flow": flow, "given_up": GIVEN_UP})
         if ends := [at for (at,) in forgotten if at is not None]:
             reopen(tx, flow, min(ends))
+        tx.execute(_FORGET_OPEN_LISTENING, {"flow": flow})
         tx.execute(_PUT_MESSAGES_BACK, {"flow": flow})
         tx.execute(_PUT_BROADCASTS_BACK, {"flow": flow})
 
@@ -173,6 +174,13 @@ _FORGET_LAST_FAILURES: Final = """
             )
         )
     RETURNING coalesce(seen_at, ended_at)
+"""
+
+# A flow that has ended gets no broadcasts. When its function asks again, it receives what was sent meanwhile. It asks
+# under the lock of the topic, which the retry does not have.
+_FORGET_OPEN_LISTENING: Final = f"""
+    DELETE FROM flow_records
+    WHERE flow = :flow AND kind IN {LISTENING} AND ended_at IS NULL
 """
 
 _PUT_MESSAGES_BACK: Final = """
