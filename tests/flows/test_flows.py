@@ -1119,6 +1119,35 @@ async def test_of_turns_that_come_together_only_what_another_worker_has_recorded
     assert known == [["a"], ["a"], []]
 
 
+_SAYS: dict[str, Callable[[Turn], Turn]] = {
+    "a step": lambda turn: turn,
+    "another step": lambda turn: msgspec.structs.replace(turn, records=(NewRecord("b", "step", "b", 1, ended_at=2),)),
+    "asks": lambda turn: msgspec.structs.replace(turn, records=(NewRecord("m", "receive", "m", 1),)),
+    "gives up": lambda turn: msgspec.structs.replace(turn, records=(), cancelled=("m",)),
+    "waits": lambda turn: msgspec.structs.replace(turn, records=(), suspends=True, version=1_000),
+    "was cancelled": lambda turn: msgspec.structs.replace(turn, records=(), was_cancelled=True),
+}
+
+
+@pytest.mark.parametrize("second", _SAYS)
+@pytest.mark.parametrize("first", _SAYS)
+async def test_two_turns_of_a_flow_are_taken_in_their_order_whatever_else_comes_with_them(
+    bench: FlowBench, first: str, second: str
+) -> None:
+    alone, together, other = await _begun(bench, 3)
+    one_by_one = [
+        (await bench.service.database.run_many(take_turns, [_SAYS[says](alone)]))[0] for says in (first, second)
+    ]
+    turns = [_SAYS["asks"](other), _SAYS[first](together), _SAYS["gives up"](other), _SAYS[second](together)]
+    answers = await bench.service.database.run_many(take_turns, turns)
+    assert [type(answers[place]) for place in (1, 3)] == [type(answer) for answer in one_by_one]
+    assert [getattr(answers[place], "suspended", None) for place in (1, 3)] == [
+        getattr(answer, "suspended", None) for answer in one_by_one
+    ]
+    known = [(await bench.service.flows.records(turn.job_id)).records for turn in (alone, together)]
+    assert {record.key: record for record in known[0]} == {record.key: record for record in known[1]}
+
+
 def _waiting(turn: Turn, version: int) -> Turn:
     """Return the turn of a flow that asks for a job, and waits for it."""
     step = msgspec.Raw(b'{"type": "note", "args": ["x"], "allow_failure": true}')

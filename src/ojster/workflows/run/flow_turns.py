@@ -104,11 +104,15 @@ def take_turns(tx: Transaction, turns: Sequence[Turn]) -> list[FlowRecords | Ojs
     ]
     local: dict[str, int] = {}
     others: list[int] = []
+    seen: set[str] = set()
     for place, turn in enumerate(turns):
         if results[place] is None:
             is_local = turn.records and not _concerns_graph(turn) and jobs[turn.job_id].node is not None
-            if not is_local or local.setdefault(turn.job_id, place) != place:
+            if is_local and turn.job_id not in seen:  # later turns of a job come after its earlier ones
+                local[turn.job_id] = place
+            else:
                 others.append(place)
+            seen.add(turn.job_id)
     steps = [(jobs[id], turns[place]) for id, place in local.items()]
     for place, result in zip(local.values(), _record_steps(tx, steps), strict=True):
         results[place] = result
@@ -144,18 +148,17 @@ def _record_steps(tx: Transaction, steps: Sequence[tuple[Job, Turn]]) -> list[Fl
 def _take_others(tx: Transaction, jobs: dict[str, Job], turns: Sequence[Turn]) -> list[FlowRecords | OjsterError]:
     """Record what flows have done that concerns the graph, or asks what has ended."""
     results: dict[int, FlowRecords | OjsterError] = {}
-    together: list[int] = []
-    seen: set[str] = set()
-    for place, turn in enumerate(turns):
-        if turn.cancelled or turn.was_cancelled or turn.job_id in seen:  # these may end jobs that follow in the list
-            (results[place],) = _take_together(tx, jobs, [turn])
-        else:
-            together.append(place)
-            seen.add(turn.job_id)
-    if results:
-        jobs |= tx.lock_jobs([turns[place].job_id for place in together])
-    taken = _take_together(tx, jobs, [turns[place] for place in together])
-    results |= zip(together, taken, strict=True)
+    waiting: Sequence[int] = range(len(turns))
+    while waiting:
+        first = {turns[place].job_id: place for place in reversed(waiting)}  # a job's later turns come after its first
+        # Each of these may end jobs of other turns, which are therefore locked again: as they are then.
+        ending = [place for place in sorted(first.values()) if turns[place].cancelled or turns[place].was_cancelled]
+        together = [place for place in sorted(first.values()) if place not in ending]
+        for group in filter(None, [*([place] for place in ending), together]):
+            if results:
+                jobs |= tx.lock_jobs([turns[place].job_id for place in group])
+            results |= zip(group, _take_together(tx, jobs, [turns[place] for place in group]), strict=True)
+        waiting = [place for place in waiting if place not in results]
     advance(tx)
     cancel_left(tx)
     return [results[place] for place in range(len(turns))]
