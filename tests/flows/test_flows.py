@@ -27,7 +27,7 @@ from ojster import (
     group,
     result_of,
 )
-from ojster.core.errors import Conflict, NotFound, OjsterError, PayloadTooLarge
+from ojster.core.errors import Conflict, InvalidRequest, NotFound, OjsterError, PayloadTooLarge
 from ojster.handlers.outcomes import Reported
 from ojster.jobs.claim_policy import Claim
 from ojster.service import Service
@@ -1204,12 +1204,27 @@ async def test_many_flows_are_recorded_with_as_many_statements_as_one(
     assert await number_for(many) == await number_for([_waiting(alone[0], versions[-1])])
 
 
-async def test_records_belong_to_flows_alone(bench: FlowBench) -> None:
-    await bench.start(chain(bench.note.s("x")))
+@pytest.mark.parametrize("awaited", [False, True])
+async def test_records_belong_to_flows_alone(bench: FlowBench, awaited: bool) -> None:
+    @bench.app.flow("order")
+    async def order(flow: Flow) -> None:
+        await flow.run(bench.note, "x")
+
+    await bench.start(order.s() if awaited else chain(bench.note.s("x")))
+    if awaited:
+        (job,) = await bench.fetch(worker_id="w1")
+        await bench.run_job(job)
     (job,) = await bench.fetch(worker_id="one")
-    asks = NewRecord("a", "receive", "a", 1)
-    with pytest.raises(Exception, match="runs no flow"):
-        await bench.service.flows.turn(Turn(job.id, "one", job.attempt, job.started_at, (asks,)))
+    assert job.type == "note"
+    step, asks = NewRecord("a", "step", "a", 1, ended_at=2), NewRecord("b", "receive", "b", 1)
+    said: list[dict[str, Any]] = [{"records": (step,)}, {"records": (asks,)}, {"records": (step, asks)}]
+    said += [{"records": (step,), "suspends": True}, {"suspends": True}, {"was_cancelled": True}, {"restarts": True}]
+    turns = [Turn(job.id, "one", job.attempt, job.started_at, **more) for more in said]
+    for together in [*([turn] for turn in turns), turns, [turns[0], turns[0]]]:
+        answers = await bench.service.database.run_many(take_turns, together)
+        assert [type(answer) for answer in answers] == [InvalidRequest] * len(together)
+        assert all("runs no flow" in str(answer) for answer in answers)
+    assert (await bench.service.flows.records(job.id)).records == []
 
 
 async def test_records_and_messages_are_deleted_with_the_workflow(bench: FlowBench) -> None:

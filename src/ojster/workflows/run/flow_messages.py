@@ -31,7 +31,7 @@ from ojster.workflows.flow import (
     key_of_update,
     message_of,
 )
-from ojster.workflows.node import Kind, Node, body_of
+from ojster.workflows.node import Kind, Node, body_number, body_of
 from ojster.workflows.run.flow_wakeups import note_changes, wake_flows
 from ojster.workflows.run.graph import Graph
 from ojster.workflows.run.steps import find_step
@@ -53,20 +53,23 @@ _NEW: Final[dict[str, ColumnType]] = {
 }
 
 
+# The kind of the node is no EXISTS, for which PostgreSQL may read all nodes into a hash table.
 _INSERTED: Final = f"""
     flow,
     key,
-    EXISTS (SELECT 1 FROM flow_records AS c WHERE c.flow = flow_records.flow AND c.key = '{CANCELLATION}')
+    EXISTS (SELECT 1 FROM flow_records AS c WHERE c.flow = flow_records.flow AND c.key = '{CANCELLATION}'),
+    coalesce((SELECT n.kind = '{Kind.FLOW}' FROM nodes AS n WHERE n.id = flow_records.flow - {body_number(0)}), false)
 """
-"""What is read of inserted records: flow, key, and whether the flow is to be cancelled."""
+"""What is read of inserted records: flow, key, whether the flow is to be cancelled, whether the node runs a flow."""
 
 
 def insert_new_records(
     tx: Transaction, records: Sequence[tuple[int, NewRecord, int | None]]
-) -> list[tuple[int, str, bool]]:
+) -> list[tuple[int, str, bool, bool]]:
     """Insert records of flows, each with the node that it waits for, unless there is one with the same key.
 
-    Return flow and key of those that were inserted, and whether the flow is to be cancelled.
+    Return flow and key of those that were inserted, whether the flow is to be cancelled, and whether the node runs the
+    function of a flow, which the caller may know.
     """
     rows = [
         (
@@ -94,7 +97,7 @@ def insert_records(tx: Transaction, records: Sequence[tuple[int, NewRecord, int 
     Conflict
         A flow has one with this key: another worker has run it meanwhile.
     """
-    inserted = {(flow, key) for flow, key, _ in insert_new_records(tx, records)} if records else set()
+    inserted = {(flow, key) for flow, key, *_ in insert_new_records(tx, records)} if records else set()
     for flow, record, _ in records:
         if (flow, record.key) not in inserted:
             raise known_already(record.key)

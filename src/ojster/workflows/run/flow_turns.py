@@ -31,7 +31,7 @@ from ojster.workflows.flow import (
     NewRecord,
     Turn,
 )
-from ojster.workflows.node import Kind, NodeState
+from ojster.workflows.node import Kind, NodeState, body_number
 from ojster.workflows.run.advance import Advance, advance
 from ojster.workflows.run.broadcasts import give_broadcasts, listen, put_back
 from ojster.workflows.run.cancellation import abort, cancel_left
@@ -128,20 +128,23 @@ def _record_steps(tx: Transaction, steps: Sequence[tuple[Job, Turn]]) -> list[Fl
         return []
     records = [(job.node or 0, record, None) for job, turn in steps for record in turn.records]
     inserted = insert_new_records(tx, records)
-    new = Counter(flow for flow, _, _ in inserted)
-    cancelled = {flow for flow, _, is_cancelled in inserted if is_cancelled}
-    _note_seen(tx, [(job, turn) for job, turn in steps if new[job.node or 0] == len(turn.records)])
+    new = Counter(flow for flow, *_ in inserted)
+    cancelled = {flow for flow, _, is_cancelled, _ in inserted if is_cancelled}
+    strangers = {flow for flow, _, _, runs_flow in inserted if not runs_flow}
+    recorded = {flow for job, turn in steps if new[flow := job.node or 0] == len(turn.records)} - strangers
+    _note_seen(tx, [(job, turn) for job, turn in steps if job.node in recorded])
     results: list[FlowRecords | OjsterError] = []
     for job, turn in steps:
         flow = job.node or 0
-        if new[flow] == len(turn.records):
+        if flow in recorded:
             # A step goes on by its own result; it asks for what else has ended when it has nothing to do.
             ends = _cancellation(tx, flow) if flow in cancelled else []
             results.append(FlowRecords("", turn.version, tx.now, ends))
             continue
-        own = {key for place, key, _ in inserted if place == flow}
+        own = {key for place, key, *_ in inserted if place == flow}
         tx.execute_many("DELETE FROM flow_records WHERE flow = ? AND key = ?", [(flow, key) for key in own])
-        results.append(known_already(next((r.key for r in turn.records if r.key not in own), turn.records[0].key)))
+        known = next((r.key for r in turn.records if r.key not in own), turn.records[0].key)
+        results.append(_no_flow(job) if flow in strangers else known_already(known))
     return results
 
 
@@ -199,7 +202,7 @@ def _take(tx: Transaction, taken: Sequence[tuple[Job, Turn]]) -> list[FlowRecord
             raise _no_flow(job)
     if not taken:
         return []
-    of_graph = [(job, turn) for job, turn in taken if _concerns_graph(turn)]
+    of_graph = [(job, turn) for job, turn in taken if turn.records or _concerns_graph(turn)]
     news = _lock_flows(tx, of_graph) if of_graph else set()
     _note_seen(tx, taken)
     for job, turn in of_graph:
@@ -251,17 +254,9 @@ def _lock_flows(tx: Transaction, taken: Sequence[tuple[Job, Turn]]) -> set[int]:
     """
     graph = Graph(tx)
     graph.lock({job.workflow for job, _ in taken if job.workflow is not None})
-    flows = (tx.integers(sorted(job.node or 0 for job, _ in taken)),)
-    rows = tx.execute(
-        f"""
-        SELECT n.id
-        FROM nodes AS n
-        JOIN nodes AS p ON p.id = n.parent
-        WHERE n.id {tx.among} AND p.kind = '{Kind.FLOW}'
-        """,
-        flows,
-    )
-    known = {id for (id,) in rows}
+    containers = (tx.integers(sorted((job.node or 0) - body_number(0) for job, _ in taken)),)
+    rows = tx.execute(f"SELECT id FROM nodes WHERE id {tx.among} AND kind = '{Kind.FLOW}'", containers)
+    known = {body_number(id) for (id,) in rows}
     changed: dict[int, int] = {}
     for job, turn in taken:
         if job.node is None or job.node not in known or job.workflow is None:
