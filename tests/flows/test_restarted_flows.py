@@ -13,6 +13,7 @@ import pytest
 from ojster import App, Flow, chain
 from ojster.core.errors import InvalidRequest, PayloadTooLarge
 from ojster.handlers.flow_export import export_flow
+from ojster.jobs import history
 from ojster.service import Service
 from ojster.testing import areplay
 from ojster.workflows.broadcast import Broadcast
@@ -258,6 +259,34 @@ async def test_a_cancellation_is_not_lost(bench: FlowBench) -> None:
     await bench.service.workflows.cancel(bench.id)
     assert (await bench.finish()).state == "cancelled"
     assert bench.done == ["clean up 1"]
+
+
+async def test_the_history_of_its_job_does_not_grow(bench: FlowBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history, "MAX_HISTORY_ENTRIES", 10)
+
+    @bench.app.flow("loop")
+    async def loop(flow: Flow, number: int) -> int:
+        await flow.receive("next")
+        if number == 20:
+            return number
+        return await flow.restart(number + 1)
+
+    def stored(tx: Any, _: Any) -> list[int]:
+        return [int(tx.execute("SELECT count(*) FROM job_history")[0][0])]
+
+    await bench.start(loop.s(0))
+    await bench.work()
+    (job_id,) = [step.job_id for step in (await bench.look()).walk() if step.job_id]
+    await bench.service.jobs.purge_history(job_id)
+    for _ in range(20):
+        bench.clock.advance(1)
+        await bench.send("next", 1)
+        await bench.work()
+    (count,) = await bench.service.database.run_many(stored, [0])
+    assert 10 <= count < 20
+    entries = await bench.service.jobs.history(job_id)
+    assert len(entries) == 10
+    assert entries[-1].at == bench.clock.now
 
 
 async def test_a_retried_round_appends_all_that_it_has_to_say(bench: FlowBench) -> None:

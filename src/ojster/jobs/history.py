@@ -72,12 +72,39 @@ def read_history(tx: Transaction, ids: Sequence[str]) -> list[list[Entry] | Ojst
         if job is None:
             results.append(no_job(id))
             continue
-        rows = tx.execute("SELECT at, type, data FROM job_history WHERE seq = :seq ORDER BY id", {"seq": job.seq})
+        rows = tx.execute(_NEWEST, {"seq": job.seq, "most": MAX_HISTORY_ENTRIES, "purged": PURGED})
         noted = [(at, type, msgspec.json.decode(data)) for at, type, data in rows]
         since = max((at for at, type, _ in noted if type == PURGED), default=None)
         told = sorted(_entries(job, noted), key=lambda entry: entry.at)
         results.append([entry for entry in told if since is None or entry.at > since][-MAX_HISTORY_ENTRIES:])
     return results
+
+
+# A purge counts whatever its age: it also hides entries that follow from the job's row.
+_OLD: Final = """
+    id <= (
+        SELECT id
+        FROM job_history
+        WHERE seq = :seq
+        ORDER BY id DESC
+        LIMIT 1 OFFSET :most
+    ) AND type <> :purged
+"""
+
+_NEWEST: Final = f"""
+    SELECT at, type, data
+    FROM job_history
+    WHERE seq = :seq AND (({_OLD}) IS NOT TRUE)
+    ORDER BY id
+"""
+
+
+def trim_history(tx: Transaction, seq: int) -> None:
+    """Delete the stored entries of a job, by its number, that no history shows, because there are newer ones."""
+    tx.execute(
+        f"DELETE FROM job_history WHERE seq = :seq AND {_OLD}",
+        {"seq": seq, "most": MAX_HISTORY_ENTRIES, "purged": PURGED},
+    )
 
 
 def purge_history(tx: Transaction, ids: Sequence[str]) -> list[int | OjsterError]:

@@ -12,6 +12,7 @@ from msgspec import UNSET
 
 from ojster.core.errors import InvalidRequest, PayloadTooLarge
 from ojster.core.job import Job
+from ojster.jobs.history import trim_history
 from ojster.storage.transaction import Transaction
 from ojster.workflows.broadcast import MAX_LOOK_BACK
 from ojster.workflows.flow import BEGIN, RESTARTED, NewRecord
@@ -87,6 +88,7 @@ def restart(tx: Transaction, job: Job, records: Sequence[NewRecord]) -> None:
     insert_records(tx, [(flow, NewRecord(BEGIN, "begin", name, begin.asked_at, result=begin.result), None)])
     _forget_messages(tx, flow)
     _forget_broadcasts(tx, flow)
+    trim_history(tx, job.seq)
     note_changes(tx, [job])
 
 
