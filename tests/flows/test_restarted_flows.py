@@ -346,6 +346,7 @@ async def test_each_round_has_its_own_random_numbers_and_its_time_goes_on(bench:
     @bench.app.flow("dice")
     async def dice(flow: Flow, drawn: list[float], times: list[float]) -> list[Any]:
         drawn, times = [*drawn, flow.random.random()], [*times, flow.now.timestamp()]
+        flow.publish(len(drawn))
         if len(drawn) == 3:
             return [drawn, times]
         await flow.sleep(10)

@@ -57,7 +57,9 @@ class FlowPast:
         self.seed = (begin and begin.name) or f"{records.workflow_id} {records.flow}"
         self.args = None if begin is None or begin.result is UNSET else begin.result
         own = [record for record in records.records if record.kind != "cancel"]
-        self.began_at = min((record.asked_at for record in own), default=records.now)
+        # Not the first record: what was published in an earlier round, before a restart, stays.
+        first = min((record.asked_at for record in own), default=records.now)
+        self.began_at = first if begin is None else begin.asked_at
         self.has_begun = len(own) > 0
         self.latest = max((max(record.asked_at, record.seen_at or 0) for record in own), default=0)
         self.place = max((record.place or 0 for record in records.records), default=0)
