@@ -822,3 +822,32 @@ COMBINATIONS: Final[list[tuple[str, dict[str, Any]]]] = [
     ("TenantBody", {"tenant_id": "other"}),
 ]
 """Members that a request cannot have together: it is refused, or brings a warning."""
+
+_WORKFLOW: Final = {"type": "chain", "steps": [step()]}
+_ARRAY: Final = {"type": "array", "maxItems": 1}
+
+SAY_THE_SAME: Final[list[tuple[str, dict[str, Any], dict[str, Any]]]] = [
+    ("QueueConfigBody", {"max_size": None}, {"backpressure": None}),
+    ("QueueConfigBody", {"max_size": 10}, {"backpressure": {"max_depth": 10}}),
+    ("QueueConfigBody", {"max_size": 10}, {"backpressure": None}),
+    ("QueueConfigBody", {"max_size": 10}, {"backpressure": {"max_depth": 0}}),
+    ("QueueConfigBody", {"backpressure": {"max_depth": 10}}, {"max_size": None}),
+    ("QueueConfigBody", {"backpressure": {"max_depth": 10, "strategy": "block"}}, {"overflow_policy": "reject"}),
+    ("QueueConfigBody", {"max_size": 10, "overflow_policy": "block"}, {"backpressure": {"max_depth": 10}}),
+    ("QueueConfigBody", {"rate_limit": {"concurrency": 5}}, {"concurrency": 5}),
+    ("QueueConfigBody", {"rate_limit": {"concurrency": 5}}, {"concurrency": None}),
+    ("NewQueueBody", {}, {"overflow_policy": "reject"}),
+    ("NewQueueBody", {"config": {"concurrency": 5}}, {"concurrency": 5}),
+    ("NewQueueBody", {"config": {"concurrency": 5}}, {"concurrency": None}),
+    ("NewQueueBody", {"config": {"concurrency": 5}}, {"retention": {}}),
+    ("NewQueueBody", {"config": {"concurrency": 5}}, {"overflow_policy": "reject"}),
+    ("CronBody", {"type": None, "job_template": step(args=[1], meta={"m": 1})}, {"args": [], "meta": {}}),
+    ("CronBody", {"type": None, "job_template": step(args=[1])}, {"args": [1.0], "options": None}),
+    ("CronBody", {"type": None, "workflow": _WORKFLOW}, {"args": [], "options": {}}),
+    ("MaintenanceBody", {"enabled": False}, {"reason": ""}),
+    ("MaintenanceBody", {"enabled": True, "estimated_duration": "PT1H"}, {"duration": "PT60M"}),
+    ("SchemaBody", {"schema": _ARRAY}, {"args_schema": {"maxItems": 1, "type": "array"}}),
+    ("SchemaBody", {"schema": _ARRAY}, {"args_schema": None}),
+    ("SchemaBody", {"schema": None, "args_schema": _ARRAY}, {"type": None}),
+]
+"""Requests, and members that say nothing else beside theirs: ``null``, default values, and the same in other words."""

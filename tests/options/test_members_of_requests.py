@@ -12,10 +12,12 @@ import msgspec
 import pytest
 
 from ojster.server.endpoints import routes_of
-from tests.options.requests import COMBINATIONS, INSIDE, SCENES, TRIED_ELSEWHERE
+from tests.options.requests import COMBINATIONS, INSIDE, SAY_THE_SAME, SCENES, TRIED_ELSEWHERE
 from tests.options.scenes import Scene, ShownBy, With, outcome
 
 pytestmark = pytest.mark.anyio
+
+_WORKFLOW: Final = {"type": "chain", "steps": [{"type": "a", "args": []}]}
 
 BODIES: Final = {
     route.body.__name__: route.body
@@ -102,3 +104,45 @@ async def test_members_without_effect_beside_others_are_refused_or_bring_a_warni
     scene = SCENES[kind]
     tried = await outcome(scene, scene.body(members), With(None))
     assert 400 <= tried.status < 500 or tried.warnings, tried.seen[0]
+
+
+@pytest.mark.parametrize(("kind", "members", "others"), SAY_THE_SAME, ids=[str(n) for n in range(len(SAY_THE_SAME))])
+async def test_null_and_defaults_and_equal_values_contradict_nothing(
+    kind: str, members: dict[str, Any], others: dict[str, Any]
+) -> None:
+    scene = SCENES[kind]
+    plain = await outcome(scene, scene.body(members), With(None))
+    both = await outcome(scene, scene.body(members | others), With(None))
+    assert both.status < 300, both.message
+    assert (both.warnings, both.seen) == (plain.warnings, plain.seen)
+
+
+@pytest.mark.parametrize("kind", SCENES)
+async def test_null_counts_as_absent_in_each_request(kind: str) -> None:
+    scene = SCENES[kind]
+    for member in scene.members.keys() - scene.body({}).keys():
+        sent = await outcome(scene, scene.body({member: None}), With(None))
+        plain = await outcome(scene, scene.body({}), With(None))
+        assert (sent.status, sent.message) == (plain.status, plain.message), member
+
+
+async def test_a_queue_that_a_workflow_has_anyhow_is_no_contradiction() -> None:
+    scene = SCENES["CronBody"]
+    made = await outcome(scene, scene.body({"type": None, "workflow": _WORKFLOW, "queue": "default"}), With(None))
+    assert (made.status, made.warnings[0]) == (
+        201,
+        "The member 'queue' has no effect beside 'workflow'. Write it inside.",
+    )
+
+
+@pytest.mark.parametrize("version", ["1", "1.0", "1.0.0", 1])
+async def test_a_version_may_be_written_in_several_ways(version: int | str) -> None:
+    body = {"version": version, "schema": {"type": "array"}}
+    made = await outcome(Scene(("PUT", "/admin/schemas/a/1", body), {}), body, With(None))
+    assert made.status == 201, made.message
+
+
+async def test_another_version_than_the_one_in_the_path_is_refused() -> None:
+    body = {"version": "1.1", "schema": {"type": "array"}}
+    refused = await outcome(Scene(("PUT", "/admin/schemas/a/1", body), {}), body, With(None))
+    assert (refused.status, refused.message) == (400, "The version is '1' and '1.1'. Use one.")

@@ -197,3 +197,30 @@ async def test_a_member_of_a_step_has_an_effect_or_is_refused_or_brings_a_warnin
         if (effect, told) == (plain, said):
             idle.append(name)
     assert idle == [], "they are accepted, and do nothing"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_null_counts_as_absent_in_each_step(service: Service, kind: str) -> None:
+    own = KINDS[kind]
+    for place in ("in a chain", "as a fallback"):
+        around = PLACES[place]
+        _, expected = await planned(service, around(own))
+        for name in VALUES.keys() - own.keys():
+            effect, told = await planned(service, around(own | {name: None}))
+            assert (bool(effect), told) == (True, expected), f"{name} {place}"
+
+
+@pytest.mark.parametrize(
+    ("kind", "others"),
+    [
+        ("wait", {"requires": {}}),
+        ("wait", {"priority_adjustment": 0}),
+        ("gate", {"requires": {}}),
+        ("gate", {"priority_adjustment": 0}),
+        ("job", {"compensate_args": []}),
+        ("job", {"compensate": B, "compensate_args": []}),
+    ],
+)
+async def test_the_default_of_a_member_is_not_refused(service: Service, kind: str, others: Step) -> None:
+    effect, told = await planned(service, PLACES["in a saga"](KINDS[kind] | others))
+    assert effect, told

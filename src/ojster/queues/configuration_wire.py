@@ -16,6 +16,12 @@ from ojster.queues.wire import BackpressureBody, DeadLetterRetentionBody, NewQue
 
 _FINISHED: Final = ("completed", "cancelled", "discarded")
 
+_POLICY: Final = "reject"
+"""What becomes of a push to a full queue by default."""
+
+_SAY_NOTHING: Final[tuple[Any, ...]] = (UNSET, None, {}, [], _POLICY, BackpressureBody(), ResourceLimits())
+"""Values of settings of a new queue that say the same as if the settings were absent."""
+
 
 def configuration_of(name: str, body: QueueConfigBody) -> Configuration:
     """Return the changes to the configuration of a queue that a request asks for.
@@ -32,23 +38,31 @@ def configuration_of(name: str, body: QueueConfigBody) -> Configuration:
 
 
 def refuse_idle(body: QueueConfigBody) -> None:
-    """Refuse settings that have no effect beside others, or without them."""
-    if body.overflow_policy is not None and not body.max_size:
+    """Refuse settings that have no effect beside others, or without them.
+
+    Neither ``null`` nor the default value of a setting contradicts another one, and equal values do not.
+    """
+    bound = body.backpressure or BackpressureBody()
+    if body.overflow_policy not in (None, _POLICY) and not body.max_size:
         raise InvalidRequest("'overflow_policy' has no effect without 'max_size'. Set that.", field="overflow_policy")
-    if body.max_size is not UNSET and body.backpressure is not UNSET:
-        raise InvalidRequest("'max_size' and 'backpressure' are the same setting. Send one of them.", field="max_size")
-    if body.backpressure and body.backpressure.strategy != "reject" and not body.backpressure.max_depth:
+    if isinstance(body.max_size, int) and bound.max_depth not in (0, body.max_size):
+        raise InvalidRequest("'max_size' and 'backpressure.max_depth' differ. Send one of them.", field="max_size")
+    if body.overflow_policy not in (None, _POLICY, bound.strategy) and bound.strategy != _POLICY:
+        raise InvalidRequest(
+            "'overflow_policy' and 'backpressure.strategy' differ. Send one of them.", field="overflow_policy"
+        )
+    if bound.strategy != _POLICY and not (bound.max_depth or body.max_size):
         raise InvalidRequest(
             "'backpressure.strategy' has no effect without 'max_depth'. Set that.", field="backpressure.max_depth"
         )
     inner = body.rate_limit.get("concurrency") if body.rate_limit else None
-    if inner is not None and body.concurrency is not UNSET and body.concurrency != inner:
+    if inner is not None and isinstance(body.concurrency, int) and body.concurrency != inner:
         raise InvalidRequest(
             "'concurrency' and 'rate_limit.concurrency' differ. Send one of them.", field="rate_limit.concurrency"
         )
     if isinstance(body, NewQueueBody) and body.config is not None:
         for field in QueueConfigBody.__struct_fields__:
-            if getattr(body, field) not in (UNSET, None):
+            if getattr(body, field) not in (*_SAY_NOTHING, getattr(body.config, field)):
                 raise InvalidRequest(f"{field!r} has no effect beside 'config'. Write it inside.", field=field)
         refuse_idle(body.config)
 
@@ -88,10 +102,8 @@ def _retention_changes(body: QueueConfigBody) -> dict[str, int | None]:
 
 def _policy_changes(body: QueueConfigBody) -> dict[str, Any]:
     changes: dict[str, Any] = {}
-    if body.backpressure is not UNSET:
-        changes["backpressure"] = None if body.backpressure is None else _bound(body.backpressure)
-    if body.max_size is not UNSET:
-        changes["backpressure"] = Bound(body.max_size, body.overflow_policy or "reject") if body.max_size else None
+    if body.backpressure is not UNSET or body.max_size is not UNSET:
+        changes["backpressure"] = _bound(body)
     if body.ml_defaults is not UNSET:
         changes["ml_defaults"] = body.ml_defaults or {}
         check_defaults(changes["ml_defaults"])
@@ -103,7 +115,11 @@ def _policy_changes(body: QueueConfigBody) -> dict[str, Any]:
     return changes
 
 
-def _bound(body: BackpressureBody) -> Bound | None:
-    if body.max_size_bytes:
+def _bound(body: QueueConfigBody) -> Bound | None:
+    """Return the bound of a queue, under either name or both."""
+    bound = body.backpressure or BackpressureBody()
+    if bound.max_size_bytes:
         raise Unsupported("'max_size_bytes' is not supported. Bound the queue with 'max_depth' instead.")
-    return Bound(body.max_depth, body.strategy, body.warning_threshold) if body.max_depth else None
+    policy = bound.strategy if body.overflow_policy in (None, _POLICY) else body.overflow_policy
+    depth = body.max_size or bound.max_depth
+    return Bound(depth, policy, bound.warning_threshold) if depth else None

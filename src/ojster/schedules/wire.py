@@ -95,13 +95,13 @@ class MaintenanceBody(Arguments):
         InvalidRequest
             Members contradict each other.
         """
-        if self.duration is not None and self.estimated_duration not in (None, self.duration):
+        durations = {parse_duration(text) for text in (self.estimated_duration, self.duration) if text is not None}
+        if len(durations) > 1:
             raise InvalidRequest("'estimated_duration' and 'duration' differ. Send one of them.", field="duration")
-        estimate = self.estimated_duration or self.duration
-        if not self.enabled and (self.reason is not None or estimate is not None):
+        duration = next(iter(durations), None)
+        if not self.enabled and (self.reason or duration is not None):
             message = "A reason and a duration have no effect when the maintenance ends. Send 'enabled' alone."
             raise InvalidRequest(message, field="enabled")
-        duration = None if estimate is None else parse_duration(estimate)
         return {"enabled": self.enabled, "reason": self.reason, "duration": duration}
 
 

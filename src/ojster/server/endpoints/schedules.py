@@ -11,7 +11,8 @@ import msgspec
 
 from ojster.core.errors import InvalidRequest
 from ojster.core.json_objects import Members, is_same_json, read_members
-from ojster.jobs.options_wire import AT_TOP
+from ojster.jobs.options import DEFAULT_OPTIONS
+from ojster.jobs.options_wire import AT_TOP, read_options
 from ojster.schedules.calls import ScheduleCalls
 from ojster.schedules.cron import Cron
 from ojster.schedules.cron_expression import CronSchedule
@@ -65,7 +66,7 @@ def _started(body: CronBody, members: Members) -> tuple[bytes, bytes | None]:
     if body.workflow is None:
         return _template(body, members), None
     for other in sorted(members.keys() & ({"job_template", "type", "args", "meta", "options"} | AT_TOP)):
-        if bytes(members.get(other, b"null")) not in (b"null", b"[]", b"{}"):
+        if not _says_nothing(other, members.get(other, msgspec.Raw(b"null"))):
             raise InvalidRequest(
                 f"The cron job has 'workflow' and {other!r}. A cron job enqueues a job or starts a workflow: leave one "
                 "of them out.",
@@ -74,11 +75,18 @@ def _started(body: CronBody, members: Members) -> tuple[bytes, bytes | None]:
     return b"{}", bytes(members["workflow"])
 
 
+def _says_nothing(name: str, raw: msgspec.Raw) -> bool:
+    """Return whether a member of a job says the same as if it were absent: it is ``null``, empty, or the default."""
+    value = msgspec.json.decode(raw)
+    return value in (None, [], {}) or (name in AT_TOP and read_options(encode({name: raw})) == DEFAULT_OPTIONS)
+
+
 def _refuse_contradiction(job: JobTemplateBody, members: Members) -> None:
     """Refuse members beside a template that say something else than the template. A shown cron job has them twice."""
     for name, value in msgspec.structs.asdict(job).items():
-        raw = bytes(members.get(name, b"null"))
-        if raw != b"null" and not is_same_json(msgspec.json.decode(raw), msgspec.json.decode(encode(value))):
+        raw = members.get(name, msgspec.Raw(b"null"))
+        is_same = is_same_json(msgspec.json.decode(raw), msgspec.json.decode(encode(value)))
+        if not is_same and not _says_nothing(name, raw):
             raise InvalidRequest(
                 f"The cron job has 'job_template', and beside it another {name!r}. Leave one of them out.", field=name
             )

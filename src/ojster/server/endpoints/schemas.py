@@ -12,6 +12,9 @@ from typing import Final
 import msgspec
 
 from ojster.core.errors import InvalidRequest
+from ojster.core.json_objects import canonical_json
+from ojster.core.json_schema import parse_version
+from ojster.core.parsing import read_value
 from ojster.core.tenant import called
 from ojster.core.timestamps import format_timestamp
 from ojster.jobs import history_wire
@@ -51,19 +54,20 @@ async def _register(request: HttpRequest, body: SchemaBody, type: str | None, ve
     for other in (body.job_type, body.type):
         if other is not None and other != type:
             raise InvalidRequest(f"The job type is {type!r:.80} and {other!r:.80}. Use one name.", field="job_type")
-    if body.version is not None and str(body.version) != str(version):
+    if body.version is not None and parse_version(body.version) != parse_version(version):
         raise InvalidRequest(f"The version is {version!r:.80} and {body.version!r:.80}. Use one.", field="version")
-    schemas_sent = {bytes(sent) for sent in (body.schema, body.args_schema) if not isinstance(sent, msgspec.UnsetType)}
-    if len(schemas_sent) > 1:
+    named = {"schema": body.schema, "args_schema": body.args_schema}
+    schemas = {name: bytes(raw) for name, raw in named.items() if raw is not msgspec.UNSET and bytes(raw) != b"null"}
+    if len({canonical_json(read_value(raw, name)) for name, raw in schemas.items()}) > 1:
         raise InvalidRequest("'schema' and 'args_schema' differ. Send one of them.", field="args_schema")
     if body.compatible_with:
         request.warnings = [
             "The member 'compatible_with' has no effect: each version is checked by its own schema alone."
         ]
-    schema = body.args_schema if body.schema is msgspec.UNSET else body.schema
-    if schema is msgspec.UNSET:
+    if not schemas:
         raise InvalidRequest("'schema' is missing. Send a JSON Schema.", field="schema")
-    return await request.service.schemas.register(type, version, bytes(schema), mode=body.mode, uri=body.uri)
+    schema = next(iter(schemas.values()))
+    return await request.service.schemas.register(type, version, schema, mode=body.mode, uri=body.uri)
 
 
 async def show_latest_schema(request: HttpRequest) -> Answer:

@@ -53,7 +53,8 @@ def own_compensation(members: Members, path: str, *, is_allowed: bool) -> Own | 
     """Return the compensation of a step, or ``None``."""
     request = _compensation_of(members)
     for idle, other, beside in _IDLE:
-        if idle in members and (other in members) == beside:
+        is_empty = idle == "compensate_args" and msgspec.json.decode(members.get(idle, b"[]")) == []
+        if idle in members and (other in members) == beside and not is_empty:
             what = f"beside {other!r}. Leave one of them out." if beside else f"without {other!r}. Add that."
             raise Problem(f"{path}.{idle}", f"{idle!r} has no effect {what}")
     moment = text(members, "compensate_when", path)

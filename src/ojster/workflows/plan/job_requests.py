@@ -21,6 +21,8 @@ from ojster.workflows.wait import ATTRIBUTE as WAITS_FOR
 
 _encode: Final = msgspec.json.Encoder().encode
 
+_NULL: Final = msgspec.Raw(b"null")
+
 _ALIASES: Final = {
     "after": "depends_on",
     "compensation": "compensate",
@@ -44,7 +46,7 @@ def job_request(members: Members, path: str) -> Members:
         shown = ", ".join(sorted(CONTAINERS))
         raise Problem(path, f"Only a container can have {min(children)!r}; its type must be one of {shown}.")
     if bytes(request.get("type", b"")) == b'"wait"':
-        refuse_idle(members.keys() & {"priority_adjustment"}, path, "wait")
+        refuse_idle({name: members[name] for name in ("priority_adjustment",) if name in members}, path, "wait")
         wait(request, path)
     if "body" in request and text(request, "type", path) in (None, CODE_TYPE):
         carry_code(request)
@@ -68,7 +70,8 @@ def flow_job(members: Members, path: str) -> Members:
 def carry_code(request: Members) -> None:
     """Turn a step with a ``body`` into a job that carries this code."""
     request["type"] = msgspec.Raw(_encode(CODE_TYPE))
-    request.setdefault("args", msgspec.Raw(b"[]"))
+    if request.get("args", _NULL) == _NULL:
+        request["args"] = msgspec.Raw(b"[]")
     code = {name: request.pop(name) for name in ("body", "modules") if name in request}
     request[ATTRIBUTE] = msgspec.Raw(_encode(code))
 
@@ -78,7 +81,8 @@ def wait(request: Members, path: str) -> None:
     options = {}
     if "options" in request and bytes(request["options"]) != b"null":
         options = read_members(request["options"], f"{path}.options")
-    refuse_idle(request.keys() | options.keys(), path, "wait")
+    refuse_idle(options, path, "wait")
+    refuse_idle(request, path, "wait")
     limit = time_limit(options | request, path)
     wait: Members = {name: request.pop(name) for name in ("delay", "until", "form", "remind") if name in request}
     if limit is not None:
@@ -90,7 +94,8 @@ def wait(request: Members, path: str) -> None:
         request["options"] = msgspec.Raw(_encode(options))
     request["type"] = msgspec.Raw(_encode(WAIT_TYPE))
     request[WAITS_FOR] = msgspec.Raw(_encode(wait))
-    request.setdefault("args", msgspec.Raw(b"[]"))
+    if request.get("args", _NULL) == _NULL:
+        request["args"] = msgspec.Raw(b"[]")
 
 
 def options_of(request: Members, inherited: Members, path: str) -> Members:

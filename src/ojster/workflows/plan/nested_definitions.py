@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from ojster.core.errors import OjsterError
-from ojster.core.json_objects import Members, raw_list, read_members
+from ojster.core.json_objects import Members, raw_list, read_members, without_nulls
 from ojster.core.references import may_hold_references
 from ojster.core.tenant import qualify
 from ojster.storage.call import for_each
@@ -102,9 +102,10 @@ class _Completion:
         if _MARK not in bytes(raw) or bytes(raw)[:1] != b"{":
             return raw
         members = read_members(raw, path)
-        if MEMBER not in members or "type" in members or "job_type" in members:
+        present = without_nulls(members)
+        if MEMBER not in present or "type" in present or "job_type" in present:
             return msgspec.Raw(_encode(self.inside(members, path, around)))
-        return msgspec.Raw(_encode(self._complete(members, path, around)))
+        return msgspec.Raw(_encode(self._complete(present, path, around)))
 
     def _complete(self, members: Members, path: str, around: tuple[str, ...]) -> Members:
         name = text(members, MEMBER, path) or ""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
 from typing import Any, Final
 
 import msgspec
 
 from ojster.agents import attributes
 from ojster.core.errors import OjsterError
-from ojster.core.json_objects import Members, read_members
+from ojster.core.json_objects import Members, read_members, without_nulls
 from ojster.fleet import ml_resources
 from ojster.jobs.options import PRIORITIES
 from ojster.jobs.options_wire import OPTION_NAMES, read_options, read_span
@@ -71,6 +70,7 @@ OF_STEPS: Final = (
     | {
         "as",
         "body",
+        "definition",
         "delay",
         "failure_policy",
         "form",
@@ -105,7 +105,7 @@ def is_job(members: Members) -> bool:
 
 def refuse_rule(raw: bytes | msgspec.Raw, path: str) -> None:
     """Reject ``when`` where the position of a step decides when it starts."""
-    if b'"when"' in bytes(raw) and "when" in read_members(raw, path):
+    if b'"when"' in bytes(raw) and "when" in without_nulls(read_members(raw, path)):
         raise Problem(f"{path}.when", "'when' is not allowed here: the position of this step decides when it starts.")
 
 
@@ -141,8 +141,17 @@ def time_limit(members: Members, path: str) -> int | None:
         raise Problem(f"{path}.timeout", error.message) from None
 
 
-def refuse_idle(names: Set[str], path: str, what: str) -> None:
+_SAY_NOTHING: Final = {"requires": {}, "priority_adjustment": 0}
+"""Values of members that say the same as if these were absent."""
+
+
+def refuse_idle(members: Members, path: str, what: str) -> None:
     """Refuse the members of a wait or a gate that have an effect only on jobs that workers run."""
+    names = {
+        name
+        for name, raw in without_nulls(members).items()
+        if name not in _SAY_NOTHING or _decode(raw) != _SAY_NOTHING[name]
+    }
     of_extensions = {name for name in names if name.startswith(_EXTENSIONS)}
     idle = (OPTION_NAMES | _MEANT_OF_WAITS.keys() | _OF_WORKERS | of_extensions) - _OPTIONS_OF_WAITS
     for name in sorted(names & idle):
@@ -152,7 +161,7 @@ def refuse_idle(names: Set[str], path: str, what: str) -> None:
 
 def gate_limit(members: Members, path: str) -> int | None:
     """Return the time limit of a gate, in microseconds, or ``None``; refuse what has no effect on it."""
-    refuse_idle(members.keys(), path, "gate")
+    refuse_idle(members, path, "gate")
     return time_limit(members, path)
 
 
