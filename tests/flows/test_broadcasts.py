@@ -136,6 +136,35 @@ async def test_a_timeout_gives_up_the_wait_but_not_the_message(bench: FlowBench)
     assert await result(bench) == ["timeout", "between"]
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize("given_up", [[0], [1], [0, 1], [0, 2], [1, 2]])
+async def test_a_wait_that_is_given_up_loses_nothing_to_those_beside_it(
+    bench: FlowBench, given_up: list[int], restarts: bool
+) -> None:
+    @bench.app.flow("beside")
+    async def beside(flow: Flow, received: list[int]) -> list[int]:
+        if not received:
+            waits = [asyncio.ensure_future(flow.receive("payment", int, key=42)) for _ in range(3)]
+            await flow.receive("go")
+            for place in given_up:
+                waits[place].cancel()
+            results = await asyncio.gather(*waits, return_exceptions=True)
+            received = [result for result in results if isinstance(result, int)]
+            if restarts:
+                await flow.restart(received)
+        while len(received) < 4:
+            received += await flow.receive_many("payment", int, key=42)
+        return received
+
+    await bench.start(beside.s([]))
+    await bench.work()
+    await bench.send("go", None)
+    for number in range(4):
+        await tell(bench, number)
+    kept = [number for number in range(3) if number not in given_up]
+    assert await result(bench) == [*kept, *given_up, 3]
+
+
 @pytest.mark.parametrize("when", ["before", "after", "lost"])
 async def test_each_is_received_once_wherever_the_process_dies(bench: FlowBench, when: str) -> None:
     @bench.app.flow("two")

@@ -35,13 +35,47 @@ WAITING: Final = """
 """
 """Selects the next flows that wait for a topic."""
 
+# The last numbers of a flow's records cut the broadcasts of a topic into parts. Each part belongs to the record at its
+# end, and is free if that number is negative: the record has put it back. The first of the two conditions on the number
+# is for the index: it leaves out what lies below all that was put back.
 NEXT: Final = """
     SELECT number, data
     FROM broadcasts
     WHERE topic = :topic
         AND sent_at >= :since
         AND number > coalesce(
-            (SELECT max(b.taken) FROM broadcast_receivers AS b WHERE b.flow = :flow AND b.topic = :topic), 0
+            (
+                SELECT max(b.taken)
+                FROM broadcast_receivers AS b
+                WHERE b.flow = :flow
+                    AND b.topic = :topic
+                    AND b.taken < coalesce(
+                        (
+                            SELECT min(-r.taken)
+                            FROM broadcast_receivers AS r
+                            WHERE r.flow = :flow AND r.topic = :topic AND r.taken < 0
+                        ),
+                        b.taken + 1
+                    )
+            ),
+            0
+        )
+        AND (
+            number > coalesce(
+                (SELECT max(b.taken) FROM broadcast_receivers AS b WHERE b.flow = :flow AND b.topic = :topic), 0
+            )
+            OR EXISTS (
+                SELECT 1
+                FROM broadcast_receivers AS r
+                WHERE r.flow = :flow
+                    AND r.topic = :topic
+                    AND -r.taken >= number
+                    AND NOT EXISTS (
+                        SELECT 1
+                        FROM broadcast_receivers AS b
+                        WHERE b.flow = :flow AND b.topic = :topic AND b.taken BETWEEN number AND -r.taken
+                    )
+            )
         )
     ORDER BY number
     LIMIT :most
@@ -118,7 +152,10 @@ def listen(tx: Transaction, job: Job, records: Sequence[NewRecord]) -> None:
             INSERT INTO broadcast_receivers (flow, key, topic, since, waits)
             VALUES (:flow, :key, :topic, :since, 1)
             ON CONFLICT (flow, key) DO UPDATE
-            SET topic = excluded.topic, since = excluded.since, waits = 1, taken = NULL
+            SET taken = CASE WHEN broadcast_receivers.topic = excluded.topic THEN -abs(broadcast_receivers.taken) END,
+                topic = excluded.topic,
+                since = excluded.since,
+                waits = 1
             """,
             {
                 "flow": job.node,
@@ -152,7 +189,21 @@ def _give(tx: Transaction, flow: int, key: str, kind: str, topic: str, since: in
     )
     if not broadcasts:
         return False
+    if kind != "listen":  # what lies between belongs to other records, also when this one puts back what it has
+        ends = tx.execute(
+            "SELECT min(taken) FROM broadcast_receivers WHERE flow = :flow AND topic = :topic AND taken > :number",
+            {"flow": flow, "topic": topic, "number": broadcasts[0][0]},
+        )
+        broadcasts = [row for row in broadcasts if ends[0][0] is None or row[0] < ends[0][0]]
     data = broadcasts[0][1] if kind == "listen" else b"[" + b",".join(bytes(data) for _, data in broadcasts) + b"]"
+    tx.execute(
+        """
+        UPDATE broadcast_receivers
+        SET taken = NULL
+        WHERE flow = :flow AND topic = :topic AND taken BETWEEN :last AND :first
+        """,
+        {"flow": flow, "topic": topic, "first": -broadcasts[0][0], "last": -broadcasts[-1][0]},
+    )
     tx.execute(
         "UPDATE broadcast_receivers SET waits = 0, taken = :number WHERE flow = :flow AND key = :key",
         {"number": broadcasts[-1][0], "flow": flow, "key": key},
@@ -167,7 +218,7 @@ def _give(tx: Transaction, flow: int, key: str, kind: str, topic: str, since: in
 def put_back(tx: Transaction, flow: int, keys: Sequence[str]) -> None:
     """Let a flow receive again what records have received, or wait for, that it has given up."""
     tx.execute_many(
-        "UPDATE broadcast_receivers SET waits = 0, taken = NULL WHERE flow = ? AND key = ?",
+        "UPDATE broadcast_receivers SET waits = 0, taken = -abs(taken) WHERE flow = ? AND key = ?",
         [(flow, key) for key in keys],
     )
 

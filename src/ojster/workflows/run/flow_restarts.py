@@ -5,7 +5,9 @@ So a flow can go on for ever: its records, its steps and the messages that it ha
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Final
 
 from msgspec import UNSET
@@ -153,15 +155,27 @@ def _forget_messages(tx: Transaction, flow: int) -> None:
 
 
 def _forget_broadcasts(tx: Transaction, flow: int) -> None:
-    """Keep of each topic that a flow has waited for only what it has got last, so that it gets what came since then."""
-    query = "SELECT topic, min(since), max(taken) FROM broadcast_receivers WHERE flow = :flow GROUP BY topic"
-    topics = tx.execute(query, {"flow": flow})
+    """Keep of each topic that a flow has waited for only where it has stopped, so that it gets what came since then."""
+    query = "SELECT topic, since, taken FROM broadcast_receivers WHERE flow = :flow ORDER BY topic, abs(taken), taken"
+    rows = tx.execute(query, {"flow": flow})
     tx.execute("DELETE FROM broadcast_receivers WHERE flow = :flow", {"flow": flow})
-    left = [
-        (flow, f"{RESTARTED} {topic}", topic, since, taken)
-        for topic, since, taken in topics
-        if since >= tx.now - MAX_LOOK_BACK or tx.execute("SELECT 1 FROM broadcasts WHERE topic = ? LIMIT 1", (topic,))
-    ]
+    left: list[tuple[int, str, str, int, int | None]] = []
+    for topic, of_topic in itertools.groupby(rows, key=itemgetter(0)):
+        parts = list(of_topic)
+        since = min(since for _, since, _ in parts)
+        if since < tx.now - MAX_LOOK_BACK and not tx.execute(
+            "SELECT 1 FROM broadcasts WHERE topic = ? LIMIT 1", (topic,)
+        ):
+            continue
+        ends: list[int | None] = []
+        for taken in (taken for _, _, taken in parts if taken is not None):
+            if ends and ((ends[-1] or 0) > 0) == (taken > 0):  # the parts of two records become one
+                ends.pop()
+            ends.append(taken)
+        left += [
+            (flow, f"{RESTARTED}{place or ''} {topic}", topic, since, taken)
+            for place, taken in enumerate(ends or [None])
+        ]
     tx.execute_many(
         "INSERT INTO broadcast_receivers (flow, key, topic, since, waits, taken) VALUES (?, ?, ?, ?, 0, ?)", left
     )

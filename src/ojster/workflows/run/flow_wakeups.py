@@ -194,7 +194,7 @@ _PUT_MESSAGES_BACK: Final = """
 
 _PUT_BROADCASTS_BACK: Final = """
     UPDATE broadcast_receivers
-    SET waits = 0, taken = NULL
+    SET waits = 0, taken = -abs(taken)
     WHERE flow = :flow
         AND key NOT LIKE '!restarted%'
         AND key NOT IN (SELECT key FROM flow_records WHERE flow = :flow)

@@ -404,7 +404,7 @@ _PUT_BACK: Final = """
 
 _PUT_BROADCASTS_BACK: Final = """
     UPDATE broadcast_receivers
-    SET taken = NULL
+    SET taken = -abs(taken)
     WHERE flow = :flow
         AND key NOT LIKE '!restarted%'
         AND key NOT IN (SELECT r.key FROM flow_records AS r WHERE r.flow = :flow AND r.ended_at IS NOT NULL)

@@ -749,7 +749,7 @@ CREATE TABLE broadcast_receivers (
     topic TEXT COLLATE "C" NOT NULL,
     since BIGINT NOT NULL, -- what was sent before is not received
     waits BIGINT NOT NULL,
-    taken BIGINT,          -- the number of the last broadcast that the record has received
+    taken BIGINT,          -- the number of the last broadcast that the record has received; negative: it has put them back
     PRIMARY KEY (flow, key)
 );
 

@@ -679,7 +679,7 @@ CREATE TABLE broadcast_receivers (
     topic TEXT NOT NULL,
     since INTEGER NOT NULL, -- what was sent before is not received
     waits INTEGER NOT NULL,
-    taken INTEGER,          -- the number of the last broadcast that the record has received
+    taken INTEGER,          -- the number of the last broadcast that the record has received; negative: it has put them back
     PRIMARY KEY (flow, key)
 ) STRICT, WITHOUT ROWID;
 
