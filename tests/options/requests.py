@@ -775,6 +775,8 @@ TRIED_ELSEWHERE: Final = {
 """Types of objects inside requests whose members another test tries, or another scene."""
 
 RELEASED: Final = "ReleaseJobBody"
+_MEANS_LITTLE: Final = {"queues": ["default"], "worker_id": "w", "capabilities": {"region": "eu"}}
+_MISSPELT: Final = {"queues": ["default"], "job_typs": ["a"]}
 
 COMBINATIONS: Final[list[tuple[str, dict[str, Any]]]] = [
     (RELEASED, {"then": "wait", "delay_ms": 5}),
@@ -794,6 +796,8 @@ COMBINATIONS: Final[list[tuple[str, dict[str, Any]]]] = [
     ("AckBatchBody", {"fetch": {"queues": ["default"], "strategy": "strict", "weights": {"default": 3}}}),
     ("FetchBody", {"worker_id": "w", "capabilities": {"region": "eu"}}),
     ("HeartbeatBody", {"capabilities": {"gpu": {"memry_gb": 5}}}),
+    *((kind, {"fetch": _MEANS_LITTLE}) for kind in ("AckAndFetchBody", "AckJobAndFetchBody", "AckBatchBody")),
+    *((kind, {"fetch": _MISSPELT}) for kind in ("AckAndFetchBody", "AckJobAndFetchBody", "AckBatchBody")),
     ("ProgressBody", {"progress": 0.1, "percentage": 20}),
     ("PoolBody", {"strategy": "strict", "weights": {"a": 3}}),
     ("MaintenanceBody", {"enabled": False, "reason": "Over."}),
@@ -849,5 +853,7 @@ SAY_THE_SAME: Final[list[tuple[str, dict[str, Any], dict[str, Any]]]] = [
     ("SchemaBody", {"schema": _ARRAY}, {"args_schema": {"maxItems": 1, "type": "array"}}),
     ("SchemaBody", {"schema": _ARRAY}, {"args_schema": None}),
     ("SchemaBody", {"schema": None, "args_schema": _ARRAY}, {"type": None}),
+    (RELEASED, {"then": "queue"}, {"result": None}),
+    (RELEASED, {"then": "queue"}, {"deadline": None, "again": False, "wait_ms": 0}),
 ]
 """Requests, and members that say nothing else beside theirs: ``null``, default values, and the same in other words."""

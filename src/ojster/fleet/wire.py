@@ -10,6 +10,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from ojster.core.calls import Arguments
 from ojster.core.wire import FromWorker, Identifier, JobTypes, Json, Milliseconds
+from ojster.fleet.requirements import idle_capabilities
 from ojster.fleet.worker_rule import read_rule_members
 
 
@@ -40,6 +41,10 @@ class HeartbeatBody(FromWorker, Struct):
     job_types: JobTypes | None = None
     wait_ms: Annotated[int, Meta(ge=0, le=60_000, description="Wait for something to tell the worker.")] = 0
     capabilities: dict[str, Json] = {}
+
+    def idle(self) -> list[str]:
+        """Warn of capabilities that no job can require."""
+        return idle_capabilities(self.capabilities)
 
 
 class DirectiveBody(Arguments):

@@ -200,9 +200,7 @@ class ReleaseJobBody(FromWorker, Struct):
 
     def idle(self) -> list[str]:
         """Warn of members that belong to another ``then``, and of a time that another one replaces."""
-        sent = [
-            name for name in _THEN if getattr(self, name) is not UNSET and getattr(self, name) not in (None, False, 0)
-        ]
+        sent = [name for name in _THEN if getattr(self, name) not in (UNSET, None, False, 0, Raw(b"null"))]
         warnings = [
             f"The member {name!r} has no effect: 'then' is {self.then!r}, not {_THEN[name]!r}."
             for name in sent

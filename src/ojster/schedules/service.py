@@ -10,6 +10,7 @@ from ojster.core.errors import InvalidRequest, OjsterError
 from ojster.core.job import Job
 from ojster.core.json_objects import read_members
 from ojster.core.parsing import PageLimit, check_bounds
+from ojster.jobs import schemas
 from ojster.jobs.extension import hooks
 from ojster.jobs.names import refuse_reserved
 from ojster.jobs.new_job import read_job
@@ -49,6 +50,8 @@ class ScheduleService(CapabilityService, ScheduleCalls):
             There is a cron job of this name, and ``on_conflict`` is ``reject``.
         InvalidRequest
             The name is malformed, the template describes no valid job, or its queue refuses the job.
+        SchemaViolation
+            The arguments in the template violate a strict schema.
         InvalidWorkflow, NotFound, PayloadTooLarge
             The workflow breaks a rule, its definition does not exist, or it has more than a thousand steps and
             containers; the place begins with ``workflow``.
@@ -69,16 +72,18 @@ class ScheduleService(CapabilityService, ScheduleCalls):
         return msgspec.structs.replace(registered, warnings=warnings) if warnings else registered
 
     async def _check_job(self, template: bytes) -> tuple[str, ...]:
-        """Check the job in a template; return warnings of members that look misspelt."""
+        """Check the job in a template as a push does; return its warnings."""
         members = read_members(template, "The cron job's template")
         self.scope.check_contents(template)
         for completer in hooks.of(self.database.memory).completer:
             if (complete := await completer(self.scope)) is not None:
                 complete(dict(members))
         largest = self.database.settings.largest_job
+        args, uri = members.get("args", msgspec.Raw(b"[]")), schemas.schema_uri(members)
         job = read_job(members, self.database.clock(), largest=largest, tenant=self.scope.tenant)
         refuse_reserved(job.queue)
-        return job.warnings
+        catalogue = await self.database.remembered(schemas.registered)
+        return (*job.warnings, *schemas.check_args(catalogue, job, args, uri))
 
     async def _check_workflow(self, request: bytes, *, takes_turns: bool) -> None:
         """Check a workflow as its creation does; it has no id, because each run has its own."""

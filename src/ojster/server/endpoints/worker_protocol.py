@@ -68,9 +68,7 @@ from ojster.workflows.wire import PropertiesBody
 async def fetch(request: HttpRequest) -> Answer:
     """Claim jobs for a worker. With ``wait_ms``, wait up to that time if no job is available."""
     body = await request.read(FETCH)
-    claim = _claim_of(body)
-    if body.capabilities:
-        request.warnings = [*request.warnings, *idle_capabilities(body.capabilities)]
+    claim = _claim_of(request, body)
     if not body.wait_ms:
         jobs = await request.service.jobs.fetch(claim)
     else:
@@ -86,8 +84,10 @@ def _shown(request: HttpRequest, jobs: list[Job]) -> bytes:
     return b"[%b]" % b",".join(shown[:fitting])
 
 
-def _claim_of(body: FetchBody) -> Claim:
-    """Return what a worker asks for."""
+def _claim_of(request: HttpRequest, body: FetchBody) -> Claim:
+    """Return what a worker asks for; warn it of capabilities that no job can require."""
+    if body.capabilities:
+        request.warnings = [*request.warnings, *idle_capabilities(body.capabilities)]
     if body.capabilities and body.worker_id is None:
         raise InvalidRequest(
             "'worker_id' is missing. It is required with 'capabilities', to track the resources in use.",
@@ -172,7 +172,7 @@ async def _acknowledge_and_fetch(
         )
     gone = asyncio.create_task(request.gone())
     try:
-        outcomes, fetched = await jobs.acknowledge_and_fetch(items, _claim_of(wanted))
+        outcomes, fetched = await jobs.acknowledge_and_fetch(items, _claim_of(request, wanted))
         return outcomes, await _unless_gone(request, gone, fetched) if isinstance(fetched, list) else fetched
     finally:
         gone.cancel()

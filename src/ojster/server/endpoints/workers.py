@@ -17,7 +17,7 @@ from ojster.fleet.answer_wire import (
     show_worker,
 )
 from ojster.fleet.calls import FleetCalls
-from ojster.fleet.requirements import idle_capabilities, read_provided
+from ojster.fleet.requirements import read_provided
 from ojster.fleet.wire import HEARTBEAT, HandlerBody, HeartbeatBody
 from ojster.fleet.workers import Heartbeat
 from ojster.jobs.names import read_type
@@ -33,7 +33,6 @@ async def heartbeat(request: HttpRequest) -> Answer:
     """Record a worker's heartbeat, extend the leases of its jobs, and return the server's directive."""
     body = await request.read(HEARTBEAT)
     read_provided(body.capabilities)  # reject malformed capabilities
-    request.warnings = [*request.warnings, *idle_capabilities(body.capabilities)]
     service = request.service
     active = body.active_jobs if isinstance(body.active_jobs, list) else body.active_job_ids
     pulse = await service.fleet.beat(
