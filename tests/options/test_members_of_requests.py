@@ -13,7 +13,7 @@ import pytest
 
 from ojster.server.endpoints import routes_of
 from tests.options.requests import COMBINATIONS, INSIDE, SAY_THE_SAME, SCENES, TRIED_ELSEWHERE
-from tests.options.scenes import Scene, ShownBy, With, outcome
+from tests.options.scenes import Call, Scene, ShownBy, With, outcome
 
 pytestmark = pytest.mark.anyio
 
@@ -112,7 +112,7 @@ async def test_null_and_defaults_and_equal_values_contradict_nothing(
 ) -> None:
     scene = SCENES[kind]
     plain = await outcome(scene, scene.body(members), With(None))
-    both = await outcome(scene, scene.body(members | others), With(None))
+    both = await outcome(scene, scene.body(members) | others, With(None))
     assert both.status < 300, both.message
     assert (both.warnings, both.seen) == (plain.warnings, plain.seen)
 
@@ -121,7 +121,7 @@ async def test_null_and_defaults_and_equal_values_contradict_nothing(
 async def test_null_counts_as_absent_in_each_request(kind: str) -> None:
     scene = SCENES[kind]
     for member in scene.members.keys() - scene.body({}).keys():
-        sent = await outcome(scene, scene.body({member: None}), With(None))
+        sent = await outcome(scene, scene.body({}) | {member: None}, With(None))
         plain = await outcome(scene, scene.body({}), With(None))
         assert (sent.status, sent.message) == (plain.status, plain.message), member
 
@@ -146,3 +146,14 @@ async def test_another_version_than_the_one_in_the_path_is_refused() -> None:
     body = {"version": "1.1", "schema": {"type": "array"}}
     refused = await outcome(Scene(("PUT", "/admin/schemas/a/1", body), {}), body, With(None))
     assert (refused.status, refused.message) == (400, "The version is '1' and '1.1'. Use one.")
+
+
+@pytest.mark.parametrize(("mode", "status"), [("warn", 201), ("strict", 422), ("off", 201)])
+async def test_the_template_of_a_cron_job_is_checked_by_the_schema_as_a_push_is(mode: str, status: int) -> None:
+    schema: Call = ("POST", "/schemas", {"job_type": "a", "version": 1, "mode": mode, "schema": {"maxItems": 0}})
+    template = {"type": "a", "args": [1]}
+    pushed = await outcome(Scene(("POST", "/jobs"), {}, (schema,)), template, With(None))
+    body = {"name": "c", "expression": "0 0 * * *", "job_template": template}
+    made = await outcome(Scene(("POST", "/cron"), {}, (schema,)), body, With(None))
+    assert (made.status, made.warnings, made.message) == (pushed.status, pushed.warnings, pushed.message)
+    assert (made.status, bool(made.warnings)) == (status, mode == "warn")

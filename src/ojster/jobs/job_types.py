@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from ojster.core.errors import InvalidRequest, NotFound, OjsterError
-from ojster.core.json_objects import Members, read_members
+from ojster.core.json_objects import Members, read_members, without_nulls
 from ojster.core.parsing import read_value
 from ojster.core.tenant import called, qualify
 from ojster.jobs.names import read_type, refuse_reserved
@@ -105,7 +105,7 @@ def read_defaults(type: str, members: Members, *, largest: int) -> tuple[JobType
     name = read_type(_encode(type))
     if "@" in name:
         raise InvalidRequest("Defaults are for all versions of a job type. Leave the version out.", field="type")
-    declared = {member: raw for member, raw in members.items() if member != "type"}
+    declared = {member: raw for member, raw in without_nulls(members).items() if member != "type"}
     if of_one := sorted(_OF_ONE_JOB & declared.keys()):
         raise InvalidRequest(f"{of_one[0]!r} belongs to a single job. Leave it out.", field=of_one[0])
     if "tenant_id" in read_members(declared.get("meta", b"{}"), "meta"):

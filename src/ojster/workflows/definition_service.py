@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from ojster.core.json_objects import Members
+from ojster.core.json_objects import Members, without_nulls
 from ojster.core.tenant import NOBODY, split
 from ojster.jobs.scope import CapabilityService, accepted
 from ojster.workflows import definitions
@@ -43,7 +43,7 @@ class DefinitionService(CapabilityService):
 
     async def _read_definition(self, name: str, members: Members) -> Definition:
         self.scope.check_contents(members)
-        definition = read_definition(name, members)
+        definition = read_definition(name, without_nulls(members))
         settings = self.database.settings
         whole = definition.members
         if has_definitions(whole):
