@@ -824,6 +824,7 @@ COMBINATIONS: Final[list[tuple[str, dict[str, Any]]]] = [
     ("AdjustmentBody", {"priority": 1, "priority_adjustment": 1}),
     ("QueueDeletionBody", {"strategy": "discard", "target_queue": "other"}),
     ("TenantBody", {"tenant_id": "other"}),
+    ("TenantBody", {"fairness_weight": 3, "limits": {"fairness_weight": 2}}),
 ]
 """Members that a request cannot have together: it is refused, or brings a warning."""
 
@@ -854,6 +855,8 @@ SAY_THE_SAME: Final[list[tuple[str, dict[str, Any], dict[str, Any]]]] = [
     ("SchemaBody", {"schema": _ARRAY}, {"args_schema": None}),
     ("SchemaBody", {"schema": None, "args_schema": _ARRAY}, {"type": None}),
     (RELEASED, {"then": "queue"}, {"result": None}),
+    ("TenantBody", {"limits": {"fairness_weight": 3}}, {"fairness_weight": 3.0}),
+    ("TenantBody", {"limits": {"fairness_weight": 3}}, {"fairness_weight": None}),
     (RELEASED, {"then": "queue"}, {"deadline": None, "again": False, "wait_ms": 0}),
 ]
 """Requests, and members that say nothing else beside theirs: ``null``, default values, and the same in other words."""

@@ -31,6 +31,7 @@ from ojster.tenancy.wire import (
     TenantStatisticsAnswer,
 )
 
+_DEFAULT_WEIGHT: Final = TenantBody().fairness_weight
 _LIMITS: Final = ("max_concurrency", "max_queue_depth", "max_scheduled", "max_file_bytes")
 
 
@@ -159,6 +160,11 @@ def _change(tenant: str, body: TenantBody) -> TenantChange:
             field="tenant_id",
         )
     weight = body.limits.fairness_weight
+    if weight is not UNSET and body.fairness_weight not in (_DEFAULT_WEIGHT, weight):
+        raise InvalidRequest(
+            f"'fairness_weight' is {body.fairness_weight:g}, and {weight:g} in 'limits'. Send one of them.",
+            field="fairness_weight",
+        )
     others: dict[str, Any] = {
         "weight": body.fairness_weight if weight is UNSET else weight,
         "boost": body.priority_boost,
