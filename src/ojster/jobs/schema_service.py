@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from ojster.core.json_schema import compile_schema, parse_version
-from ojster.core.parsing import read_value
+from ojster.core.parsing import read_value, refuse_unknown
 from ojster.core.tenant import NOBODY, split
 from ojster.jobs import schemas
 from ojster.jobs.names import read_type
@@ -39,12 +39,13 @@ class SchemaService(CapabilityService):
         Raises
         ------
         InvalidRequest
-            The type, the version, the schema or the URI is malformed.
+            The type, the version, the schema, the mode or the URI is malformed.
         Conflict
             The version, or the URI, has another schema.
         """
         name = read_type(msgspec.json.encode(type))
         compile_schema(read_value(schema, "schema"))
+        refuse_unknown("mode", mode, {known.value for known in Mode})
         chosen = Mode(self.database.settings.schema_mode if mode is None else mode)
         known_as = None if uri is None else schemas.check_uri(uri)
         named = self.scope.named(name)

@@ -14,6 +14,7 @@ from ojster.core import access
 from ojster.core.errors import BackendUnavailable, Forbidden, NotFound, OjsterError
 from ojster.core.job import Job
 from ojster.core.json_objects import Members
+from ojster.core.parsing import check_bounds
 from ojster.core.states import FINISHED as FINISHED_STATES
 from ojster.core.tenant import DEFAULT_TENANT, qualify
 from ojster.core.turns import in_turns
@@ -35,6 +36,7 @@ from ojster.jobs.push import Pushed, push
 from ojster.jobs.queries import JobPage, Page
 from ojster.jobs.scope import CapabilityService, Scope, accepted, merged
 from ojster.jobs.transitions import ChangedJob
+from ojster.jobs.wire import JobIds
 from ojster.storage.call import LongPoll, Operation, has_arrived
 from ojster.storage.parked import choosy
 from ojster.storage.wakeups import FINISHED, job_topic
@@ -399,9 +401,12 @@ class JobService(CapabilityService, JobCalls):
 
         Raises
         ------
+        InvalidRequest
+            There are no ids, or more than a thousand.
         Forbidden
             The caller is limited to some queues, and one of the jobs is in another.
         """
+        check_bounds("ids", ids, JobIds)
         answer, size = JobResultsAnswer({}), 0
         for start in range(0, len(ids), RESULTS_AT_ONCE):
             if size > LARGEST_RESULTS:

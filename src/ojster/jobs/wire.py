@@ -319,10 +319,14 @@ class DeadLetterRetryBody(Arguments):
         return {"revival": DeadLetterRetry("", changes.args, changes.queue, changes.meta, changes.retry)}
 
 
+JobIds = Annotated[list[str], Meta(min_length=1, max_length=1000)]
+"""The ids of some jobs."""
+
+
 class ResultsBody(Arguments):
     """The jobs whose results are wanted."""
 
-    ids: Annotated[list[str], Meta(min_length=1, max_length=1000)]
+    ids: JobIds
 
 
 class AdjustmentBody(Arguments, forbid_unknown_fields=True):

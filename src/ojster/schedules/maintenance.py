@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
-from ojster.core.errors import BackendUnavailable, OjsterError
+from ojster.core.errors import BackendUnavailable, InvalidRequest, OjsterError
 from ojster.files import records
 from ojster.files.service import FileService
 from ojster.jobs.bulk import Action
@@ -220,9 +220,17 @@ class MaintenanceTasks(CapabilityService, MaintenanceCalls):
         ------
         Forbidden
             The caller is limited to a tenant, or to some queues.
+        InvalidRequest
+            There is a reason or a duration for the end of the maintenance, or the duration is negative.
         """
         self.scope.require_all_tenants("Maintenance mode")
         self.scope.need_all_queues("Maintenance mode")
+        if not enabled and (reason or duration is not None):
+            message = "A reason and a duration have no effect when the maintenance ends. Send 'enabled' alone."
+            raise InvalidRequest(message, field="enabled")
+        if duration is not None and duration < 0:
+            message = f"'duration' is {duration} microseconds. Use 0 or more, or leave it out."
+            raise InvalidRequest(message, field="duration")
         now = self.database.clock()
         wish = Maintenance(now, reason, None if duration is None else now + duration) if enabled else None
         return await self.scope.do(system.maintain, wish)

@@ -98,11 +98,7 @@ class MaintenanceBody(Arguments):
         durations = {parse_duration(text) for text in (self.estimated_duration, self.duration) if text is not None}
         if len(durations) > 1:
             raise InvalidRequest("'estimated_duration' and 'duration' differ. Send one of them.", field="duration")
-        duration = next(iter(durations), None)
-        if not self.enabled and (self.reason or duration is not None):
-            message = "A reason and a duration have no effect when the maintenance ends. Send 'enabled' alone."
-            raise InvalidRequest(message, field="enabled")
-        return {"enabled": self.enabled, "reason": self.reason, "duration": duration}
+        return {"enabled": self.enabled, "reason": self.reason, "duration": next(iter(durations), None)}
 
 
 class MaintenanceAnswer(Struct):

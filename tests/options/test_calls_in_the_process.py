@@ -1,0 +1,52 @@
+"""A call in the process refuses what a server refuses, with the same error."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import pytest
+
+from ojster.core.errors import InvalidRequest
+from ojster.service import Service
+from tests.options.scenes import server
+
+pytestmark = pytest.mark.anyio
+
+Made = Callable[[Service], Awaitable[Any]]
+
+REFUSED: Final[dict[str, tuple[Made, str]]] = {
+    "a mode that does not exist": (
+        lambda service: service.schemas.register("a", 1, b"{}", mode="bogus"),
+        "Unknown mode 'bogus'. Use one of off, strict, warn.",
+    ),
+    "a reason for the end of the maintenance": (
+        lambda service: service.maintenance.switch_mode(False, "Over."),
+        "A reason and a duration have no effect when the maintenance ends. Send 'enabled' alone.",
+    ),
+    "a duration of the end of the maintenance": (
+        lambda service: service.maintenance.switch_mode(False, duration=5),
+        "A reason and a duration have no effect when the maintenance ends. Send 'enabled' alone.",
+    ),
+    "a negative duration": (
+        lambda service: service.maintenance.switch_mode(True, duration=-5),
+        "'duration' is -5 microseconds. Use 0 or more, or leave it out.",
+    ),
+    "no ids": (
+        lambda service: service.jobs.results([]),
+        "'ids' is []: Expected `array` of length >= 1.",
+    ),
+    "too many ids": (
+        lambda service: service.jobs.results(["x"] * 1_001),
+        ": Expected `array` of length <= 1000.",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+async def test_a_call_in_the_process_is_checked_as_a_request_is(name: str) -> None:
+    call, message = REFUSED[name]
+    async with server() as (_, bench):
+        with pytest.raises(InvalidRequest) as refusal:
+            await call(bench.service)
+    assert message in refusal.value.message
