@@ -32,6 +32,10 @@ REFUSED: Final[dict[str, tuple[Made, str]]] = {
         lambda service: service.maintenance.switch_mode(True, duration=-5),
         "'duration' is -5 microseconds. Use 0 or more, or leave it out.",
     ),
+    "a period that does not exist": (
+        lambda service: service.insight.history("2m"),  # type: ignore[arg-type]
+        "'period' is '2m': Invalid enum value '2m'. Use one of 1m, 5m, 1h, 1d.",
+    ),
     "no ids": (
         lambda service: service.jobs.results([]),
         "'ids' is []: Expected `array` of length >= 1.",

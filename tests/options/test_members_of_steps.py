@@ -224,3 +224,19 @@ async def test_null_counts_as_absent_in_each_step(service: Service, kind: str) -
 async def test_the_default_of_a_member_is_not_refused(service: Service, kind: str, others: Step) -> None:
     effect, told = await planned(service, PLACES["in a saga"](KINDS[kind] | others))
     assert effect, told
+
+
+@pytest.mark.parametrize(
+    ("member", "value", "advice"),
+    [
+        ("on_error", step("b"), "Give the step a 'fallback', or steps after it 'when', instead."),
+        ("on_lost_worker", "cancel", "Set it for the workflow that has the step, and leave it out of the definition."),
+        ("timeout", 5, "Set it for the workflow that has the step, and leave it out of the definition."),
+    ],
+)
+async def test_a_definition_that_cannot_be_a_step_says_what_to_do(member: str, value: Any, advice: str) -> None:
+    async with server() as (http, bench):
+        body = {"name": "whole", "type": "chain", "steps": [step()], member: value}
+        assert (await http("POST", f"{BASE}/definitions", body)).status_code == 201
+        _, told = await planned(bench.service, {"type": "chain", "steps": [{"definition": "whole"}]})
+    assert advice in told

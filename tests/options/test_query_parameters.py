@@ -249,3 +249,12 @@ async def test_a_malformed_page_is_refused_by_each_list(name: str) -> None:
     method, path = name.split()
     path = re.sub(r"{\w+}", "x", path)
     assert (await asked(scene(path, {}, method=method), {"limit": "many"}, With(None))).status == 400
+
+
+@pytest.mark.parametrize(
+    ("path", "parameter"),
+    [("/job-facets", "since"), ("/job-facets", "until"), ("/admin/stats/history", "since"), ("/events", "limit")],
+)
+async def test_the_refusal_of_a_malformed_parameter_names_it(path: str, parameter: str) -> None:
+    refused = await asked(scene(path, {}), {parameter: "x"}, With(None))
+    assert (refused.status, f"'{parameter}'" in refused.message) == (400, True), refused.message

@@ -10,20 +10,17 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Coroutine, Iterator, Mapping
-from enum import Enum, EnumType
 from functools import cached_property, wraps
 from typing import (
     Any,
     Concatenate,
     Final,
     Generic,
-    Literal,
     NamedTuple,
     ParamSpec,
     Protocol,
     Self,
     TypeVar,
-    get_args,
     get_origin,
     get_type_hints,
 )
@@ -35,7 +32,7 @@ from msgspec import Struct
 from ojster.core.access import Operation
 from ojster.core.errors import InvalidRequest
 from ojster.core.json_objects import read_members
-from ojster.core.parsing import read_value
+from ojster.core.parsing import choices_of, read_value
 from ojster.core.timestamps import format_optional, parse_moment
 from ojster.core.wire import NumberedPaginationBody, PaginationBody
 
@@ -301,15 +298,17 @@ class Parameter(NamedTuple):
             It is malformed.
         """
         if self.has(MOMENT):
-            return parse_moment(text, clock())
+            try:
+                return parse_moment(text, clock())
+            except InvalidRequest as error:
+                raise InvalidRequest(f"The parameter {self.name!r}: {error.message}", field=self.name) from None
         if get_origin(self.type) is dict:
             members = read_members(text.encode(), f"The parameter {self.name!r}")
             return {name: read_value(raw, self.name) for name, raw in members.items()}
         try:
             return msgspec.convert(text, self.type, strict=False)
         except msgspec.ValidationError as error:
-            choices = f" Use one of {', '.join(allowed)}." if (allowed := _choices(self.type)) else ""
-            message = f"The parameter {self.name!r} is {text[:40]!r}: {error}.{choices}"
+            message = f"The parameter {self.name!r} is {text[:40]!r}: {error}.{choices_of(self.type)}"
             raise InvalidRequest(message, field=self.name) from None
 
     def shown(self, value: Any) -> Any:
@@ -319,15 +318,6 @@ class Parameter(NamedTuple):
         if isinstance(value, dict):
             return msgspec.json.encode(value).decode() if value else None
         return value
-
-
-def _choices(kind: Any) -> list[str]:
-    """Return the texts that a type allows, if it names them."""
-    if isinstance(kind, EnumType):
-        return [str(member.value) for member in list[Enum](kind)]
-    if get_origin(kind) is Literal:
-        return [str(value) for value in get_args(kind)]
-    return [choice for part in get_args(kind) for choice in _choices(part)]
 
 
 class Declared:

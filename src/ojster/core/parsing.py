@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Collection, Mapping
+from enum import Enum, EnumType
 from functools import cache
-from typing import Annotated, Any, Final, NamedTuple, get_args
+from typing import Annotated, Any, Final, Literal, NamedTuple, get_args, get_origin
 
 import msgspec
 
@@ -48,7 +49,21 @@ def check_bounds(name: str, value: Any, kind: Any) -> None:
     try:
         msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
-        raise InvalidRequest(f"{name!r} is {value!r:.60}: {error}.", field=name) from None
+        raise InvalidRequest(f"{name!r} is {value!r:.60}: {error}.{choices_of(kind)}", field=name) from None
+
+
+def choices_of(kind: Any) -> str:
+    """Return a sentence that names the texts that a type allows; an empty one if it does not list them."""
+    return f" Use one of {', '.join(choices)}." if (choices := _choices(kind)) else ""
+
+
+def _choices(kind: Any) -> list[str]:
+    """Return the texts that a type allows, if it names them."""
+    if isinstance(kind, EnumType):
+        return [str(member.value) for member in list[Enum](kind)]
+    if get_origin(kind) is Literal:
+        return [str(value) for value in get_args(kind)]
+    return [choice for part in get_args(kind) for choice in _choices(part)]
 
 
 class Bounded(msgspec.Struct, frozen=True):

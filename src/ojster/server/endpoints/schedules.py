@@ -16,7 +16,15 @@ from ojster.jobs.options_wire import AT_TOP, read_options
 from ojster.schedules.calls import ScheduleCalls
 from ojster.schedules.cron import Cron
 from ojster.schedules.cron_expression import CronSchedule
-from ojster.schedules.wire import CRON, CronBody, CronInfo, CronsAnswer, JobTemplateBody, RegisteredCronAnswer
+from ojster.schedules.wire import (
+    CRON,
+    CronBody,
+    CronInfo,
+    CronsAnswer,
+    JobTemplateBody,
+    RegisteredCronAnswer,
+    show_cron,
+)
 from ojster.server.answer import Answer, UnchangedAnswer, encode
 from ojster.server.declared import endpoints_of
 from ojster.server.pages import flag, offset_page_of, offset_pagination
@@ -56,8 +64,8 @@ async def _register(request: HttpRequest) -> Answer:
         body.on_conflict,
     )
     answered = Answer if done.is_changed else UnchangedAnswer
-    done = msgspec.structs.replace(done, warnings=(*_idle(members), *done.warnings))
-    shown = RegisteredCronAnswer.of(done)
+    idle = (*_idle(members), *_idle_of(members, show_cron(done.cron)))
+    shown = RegisteredCronAnswer.of(msgspec.structs.replace(done, warnings=(*idle, *done.warnings)))
     return answered(encode(shown), 201 if done.is_new else 200, (location("cron", shown.cron.name),))
 
 
@@ -99,6 +107,19 @@ def _idle(members: Members) -> list[str]:
         f"The member {name[:60]!r} has no effect beside {around!r}. Write it inside."
         for name in members
         if around is not None and name not in _OF_CRON and bytes(members[name]) != b"null"
+    ]
+
+
+_MEANT: Final = {"status": "Send 'enabled'.", "tenant_id": "Send the header X-OJS-Tenant."}
+"""Members of a shown cron job that do not change it when it is sent, and what does."""
+
+
+def _idle_of(members: Members, shown: CronInfo) -> list[str]:
+    """Return a warning for each member of a shown cron job that says something else than the cron job that was made."""
+    return [
+        f"The member {name!r} has no effect: it is {getattr(shown, name)!r}. {meant}"
+        for name, meant in _MEANT.items()
+        if name in members and msgspec.json.decode(members[name]) not in (None, getattr(shown, name))
     ]
 
 

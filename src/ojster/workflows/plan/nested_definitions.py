@@ -20,7 +20,7 @@ from ojster.storage.transaction import Transaction
 from ojster.workflows.definition import Definition, check_params
 from ojster.workflows.definitions import find
 from ojster.workflows.plan.members import Problem, json_object, refusal_of, text
-from ojster.workflows.plan.rules import CONTAINERS, OWN_MEMBERS
+from ojster.workflows.plan.rules import BRANCHES, CONTAINERS, OWN_MEMBERS
 
 MEMBER: Final = "definition"
 """The member of a step that names its definition."""
@@ -34,6 +34,9 @@ _HOLDERS: Final = ("steps", "jobs", "callbacks", "do", "fallback", "compensate",
 
 _OF_STEPS: Final = frozenset({"type", "options"}).union(*(OWN_MEMBERS[type] for type in CONTAINERS))
 """Members of a definition that a step takes from it; others but its metadata only a whole workflow can have."""
+
+_FOR_BRANCHES: Final = "Give the step a 'fallback', or steps after it 'when', instead."
+_FOR_OTHERS: Final = "Set it for the workflow that has the step, and leave it out of the definition."
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -123,8 +126,8 @@ class _Completion:
         if others := sorted(definition.members.keys() - _OF_STEPS - {"metadata"}):
             raise Problem(
                 f"{path}.definition",
-                f"The definition {name!r:.60} has {others[0]!r}, which only a whole workflow can have. Give the step a "
-                "'fallback', or steps after it 'when', instead.",
+                f"The definition {name!r:.60} has {others[0]!r}, which only a whole workflow can have. "
+                + (_FOR_BRANCHES if others[0] in BRANCHES else _FOR_OTHERS),
             )
         params = json_object(members, "params", path)
         if not may_hold_references(params):
