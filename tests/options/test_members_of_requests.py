@@ -152,8 +152,8 @@ async def test_another_version_than_the_one_in_the_path_is_refused() -> None:
 async def test_the_template_of_a_cron_job_is_checked_by_the_schema_as_a_push_is(mode: str, status: int) -> None:
     schema: Call = ("POST", "/schemas", {"job_type": "a", "version": 1, "mode": mode, "schema": {"maxItems": 0}})
     template = {"type": "a", "args": [1]}
-    pushed = await outcome(Scene(("POST", "/jobs"), {}, (schema,)), template, With(None))
+    pushed = await outcome(Scene(("POST", "/jobs", {}), {}, (schema,)), template, With(None))
     body = {"name": "c", "expression": "0 0 * * *", "job_template": template}
-    made = await outcome(Scene(("POST", "/cron"), {}, (schema,)), body, With(None))
+    made = await outcome(Scene(("POST", "/cron", {}), {}, (schema,)), body, With(None))
     assert (made.status, made.warnings, made.message) == (pushed.status, pushed.warnings, pushed.message)
     assert (made.status, bool(made.warnings)) == (status, mode == "warn")
