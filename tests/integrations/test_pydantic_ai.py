@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterable
 from typing import Any
 
 import pytest
 from pydantic_ai import Agent, DeferredToolRequests, DeferredToolResults, FunctionToolset
-from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart
+from pydantic_ai.messages import (
+    AgentStreamEvent,
+    ModelMessage,
+    ModelResponse,
+    PartDeltaEvent,
+    TextPart,
+    TextPartDelta,
+    ToolCallPart,
+)
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.models.test import TestModel
 from pydantic_ai.toolsets import DynamicToolset
 
-from ojster import App, Flow, Retry, Worker
+from ojster import App, Flow, Retry, Worker, current_job
 from ojster.handlers.flow_export import export_flow
 from ojster.pydantic_ai import FlowDurability, current_flow
 from ojster.testing import JobTester, crash_everywhere
@@ -233,3 +242,28 @@ def test_tools_that_are_made_for_each_run_are_steps_too_or_refused(late: bool) -
             assert "toolset" in error.message
         else:
             assert (run.result(), calls) == ("8", [4])
+
+
+def test_what_a_model_says_goes_to_a_durable_stream_while_it_says_it() -> None:
+    app = App()
+
+    async def tell(context: Any, events: AsyncIterable[AgentStreamEvent]) -> None:
+        tokens = current_job().stream("tokens")
+        async for event in events:
+            if isinstance(event, PartDeltaEvent) and isinstance(event.delta, TextPartDelta):
+                await tokens.aappend(event.delta.content_delta)
+
+    durability = FlowDurability[None](event_stream_handler=tell)
+    agent = Agent(TestModel(custom_output_text="Go to Rome"), name="guide", capabilities=[durability])
+
+    @app.flow("ask")
+    async def ask(flow: Flow) -> str:
+        answer = (await agent.run("Where to?")).output
+        await flow.sleep(60)  # it runs again from its start, and the model is not asked again
+        return answer
+
+    with JobTester(app) as jobs:
+        run = ask.start()
+        jobs.finish(run)
+        assert list(run.stream("tokens", str)) == ["Go ", "to ", "Rome"]
+        assert run.result() == "Go to Rome"
