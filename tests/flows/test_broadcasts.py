@@ -15,10 +15,11 @@ from click.testing import CliRunner
 from ojster import App, Flow
 from ojster.cli.main import cli
 from ojster.core.access import Access, Operation
-from ojster.core.errors import Conflict, Forbidden, InvalidRequest, PayloadTooLarge
+from ojster.core.errors import BackendUnavailable, Conflict, Forbidden, InvalidRequest, PayloadTooLarge
 from ojster.handlers.flow_export import export_flow
 from ojster.jobs.scope import Caller
 from ojster.service import Service
+from ojster.storage.sqlite.database import SqliteTransaction
 from ojster.testing import JobTester, areplay, crash_everywhere
 from ojster.workflows import broadcast as limits
 from ojster.workflows.broadcast import Broadcast
@@ -490,3 +491,15 @@ def test_broadcasts_are_tested_in_memory_and_survive_crashes_everywhere() -> Non
 def test_a_key_that_cannot_be_stored_is_refused_with_what_to_do(key: Any) -> None:
     with pytest.raises(ValueError, match=r"\. (Send|Leave)"):
         limits.key_of_broadcast(key)
+
+
+async def test_a_broadcast_is_refused_while_the_disk_is_almost_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    full = BackendUnavailable("The disk is almost full. Make room.")
+    app = App("sqlite:///:memory:")
+    try:
+        await app.asend("payment", 1, key=7)
+        monkeypatch.setattr(SqliteTransaction, "refuse_growth", lambda tx: full)
+        with pytest.raises(BackendUnavailable, match="almost full"):
+            await app.asend("payment", 2, key=7)
+    finally:
+        await app.aclose()

@@ -87,6 +87,8 @@ NEXT: Final = """
 def store(tx: Transaction, broadcast: Broadcast) -> int | OjsterError:
     """Store a broadcast, which is to be delivered; return its number, or a refusal."""
     topic = broadcast.topic
+    if (full := tx.refuse_growth()) is not None:  # like a push, it is new work from outside
+        return full
     if refusal := _lock(tx, topic):
         return refusal
     if broadcast.idempotency_key is not None:
