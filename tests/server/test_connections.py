@@ -128,7 +128,7 @@ async def test_every_way_of_asking_is_answered_alike(port: int, headers: list[by
         assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 100")
     ((status, answered, content),) = await answers_of(reader, 1)
     assert (status, json.loads(content)["job"]["type"]) == (201, "a")
-    assert answered["content-type"].startswith("application/openjobspec+json;")
+    assert answered["content-type"] == "application/openjobspec+json"
     assert answered["ojs-version"] == "1.0"
     assert {"date", "x-request-id", "location"} <= answered.keys()
     if b"Connection: close" in headers:

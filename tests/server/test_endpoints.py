@@ -40,7 +40,7 @@ async def test_every_response_has_the_standard_headers(http: Http) -> None:
         await http("GET", "/ojs/v1/nowhere"),
         await http("PATCH", "/ojs/v1/jobs"),
     ):
-        assert response.headers["content-type"].partition(";")[0] == MEDIA_TYPE
+        assert response.headers["content-type"] == MEDIA_TYPE
         assert response.headers["ojs-version"] == "1.0"
         assert response.headers["x-request-id"].startswith("req_")
 

@@ -15,6 +15,7 @@ from typing import Any
 import ojs
 from ojs.transport.http import HTTPTransport
 
+HEADERS = {"Accept": "application/json"}  # the SDK asks for another media type by default, and cannot read it
 TYPES = ["python.greet", "interop.echo"]
 
 
@@ -32,7 +33,7 @@ class TypedTransport(HTTPTransport):
 
 
 def worker(url: str, queues: list[str], done: Callable[[], None], *, typed: bool = False) -> ojs.Worker:
-    transport = (TypedTransport if typed else HTTPTransport)(url)
+    transport = (TypedTransport if typed else HTTPTransport)(url, headers=HEADERS)
     made = ojs.Worker(url, queues=queues, poll_interval=0.1, heartbeat_interval=1.0, transport=transport)
 
     @made.register("python.greet")
@@ -174,7 +175,7 @@ class Features:
 async def features(url: str) -> None:
     run = worker(url, [QUEUE], lambda: None)
     running = asyncio.create_task(run.start())
-    async with ojs.Client(url) as client:
+    async with ojs.Client(url, headers=HEADERS) as client:
         for name, attempt in vars(Features).items():
             if name.startswith("_"):
                 continue
@@ -190,7 +191,7 @@ async def features(url: str) -> None:
 
 
 async def enqueue(url: str, queue: str, count: int, types: list[str]) -> None:
-    async with ojs.Client(url) as client:
+    async with ojs.Client(url, headers=HEADERS) as client:
         for number in range(count):
             for type in types:
                 job = await client.enqueue(type, [{"name": "Ada", "text": f"python {number}"}], queue=queue)

@@ -11,9 +11,6 @@ Header = tuple[bytes, bytes]
 
 MEDIA_TYPE: Final = b"application/openjobspec+json"
 PLAIN_JSON: Final = b"application/json"
-OWN_JSON: Final = MEDIA_TYPE + b'; alt="application/json"'
-"""The media type of answers. The parameter is for clients that look for the name of plain JSON in the header."""
-
 
 LARGEST_LIST: Final = 16 << 20
 """Size of a list in an answer from which on its other entries are left to the next call, in bytes."""
@@ -58,7 +55,7 @@ class Answer:
         body: bytes = b"",
         status: int = 200,
         headers: Sequence[Header] = (),
-        content_type: bytes = OWN_JSON,
+        content_type: bytes = MEDIA_TYPE,
         stream: AsyncGenerator[bytes, None] | None = None,
     ) -> None:
         self.stream = stream
@@ -89,7 +86,7 @@ class Answer:
         ]
 
     def _security(self) -> Sequence[Header]:
-        if self.content_type is OWN_JSON or self.content_type is PLAIN_JSON:
+        if self.content_type is MEDIA_TYPE or self.content_type is PLAIN_JSON:
             return ()  # browsers do not run JSON
         if any(name == b"content-security-policy" for name, _ in self.headers):
             return ()

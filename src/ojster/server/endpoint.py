@@ -22,7 +22,7 @@ from ojster.core.access import Operation
 from ojster.core.errors import BackendError, BackendUnavailable, Forbidden, OjsterError, Unauthenticated
 from ojster.handlers import tracing
 from ojster.jobs.new_job import SPEC_VERSION
-from ojster.server.answer import OWN_JSON, PLAIN_JSON, Answer, Header, UnchangedAnswer, encode
+from ojster.server.answer import MEDIA_TYPE, PLAIN_JSON, Answer, Header, UnchangedAnswer, encode
 from ojster.server.audit_trail import AuditTrail, shown_object, shown_request
 from ojster.server.authentication import Authenticator
 from ojster.server.metrics import Metrics
@@ -139,7 +139,7 @@ class Endpoint:
             answer = await self._answer(request)
         if request.warnings:
             answer.warn(request.warnings)
-        if request.prefers_plain_json and answer.content_type is OWN_JSON:
+        if request.prefers_plain_json and answer.content_type is MEDIA_TYPE:
             answer.content_type = PLAIN_JSON
         self._metrics.count_request(self._name, answer.status, time.perf_counter() - started)
         return answer
