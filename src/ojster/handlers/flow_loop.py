@@ -11,8 +11,9 @@ import heapq
 import logging
 import sys
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Iterator
 from concurrent.futures import Executor
+from contextlib import contextmanager
 from contextvars import Context, ContextVar, copy_context
 from math import inf
 from typing import Any, Final, NoReturn, TypeVar, TypeVarTuple
@@ -107,15 +108,21 @@ class FlowLoop(asyncio.AbstractEventLoop):
 
     def run_ready(self, calls: float = inf) -> None:
         """Run until every task waits, or the loop has made so many calls."""
-        around, hooks = asyncio._get_running_loop(), sys.get_asyncgen_hooks()
-        asyncio._set_running_loop(self)
-        sys.set_asyncgen_hooks(None, None)  # else the loop around would close the generators of this one
-        try:
+        with self._running():
             while self._ready and calls > 0:
                 calls -= 1
                 handle = self._ready.popleft()
                 if not handle.cancelled():
                     handle._run()
+
+    @contextmanager
+    def _running(self) -> Iterator[None]:
+        """Be the running loop of the thread, in the place of the one around."""
+        around, hooks = asyncio._get_running_loop(), sys.get_asyncgen_hooks()
+        asyncio._set_running_loop(self)
+        sys.set_asyncgen_hooks(None, None)  # else the loop around would close the generators of this one
+        try:
+            yield
         finally:
             sys.set_asyncgen_hooks(*hooks)
             asyncio._set_running_loop(around)
@@ -160,19 +167,15 @@ class FlowLoop(asyncio.AbstractEventLoop):
         if self._unwound:
             self.run_ready(_UNWINDING_CALLS)
         self._ready.clear()
-        around, hooks = asyncio._get_running_loop(), sys.get_asyncgen_hooks()
-        asyncio._set_running_loop(self)
-        sys.set_asyncgen_hooks(None, None)
-        for task in list(self.tasks):
-            task._log_destroy_pending = False  # type: ignore[attr-defined]
-            # What its context managers leave, they have entered in this task and in its context.
-            asyncio.tasks._enter_task(self, task)
-            try:
-                self._contexts[task].run(_close, task.get_coro())
-            finally:
-                asyncio.tasks._leave_task(self, task)
-        sys.set_asyncgen_hooks(*hooks)
-        asyncio._set_running_loop(around)
+        with self._running():
+            for task in list(self.tasks):
+                task._log_destroy_pending = False  # type: ignore[attr-defined]
+                # What its context managers leave, they have entered in this task and in its context.
+                asyncio.tasks._enter_task(self, task)
+                try:
+                    self._contexts[task].run(_close, task.get_coro())
+                finally:
+                    asyncio.tasks._leave_task(self, task)
 
     # What tasks need
 
