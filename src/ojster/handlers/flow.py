@@ -183,9 +183,9 @@ class Flow(Messages, Patches, Restarts):
         name = what.type if isinstance(what, JobType) else str(wire.get("id") or wire.get("name") or wire.get("type"))
         key = self._execution.key_of(name, self._key)
         added = Raw(to_json({**wire, "allow_failure": True, "display_name": key}))
-        asked: Any = (
-            [what.type, Raw(what.encoded_args(args, kwargs))] if isinstance(what, JobType) else without_options(wire)
-        )
+        asked: Any = without_options(wire) if not isinstance(what, JobType) else [what.type, wire.get("args")]
+        if isinstance(what, JobType) and (what.app.codecs or "args" not in wire):  # encoded, or those of a flow
+            asked[1] = Raw(what.encoded_args(args, kwargs))
         return self._run(what, self._record(key, "run", name, self._digest(asked), added))
 
     async def map(self, what: JobType[..., R], items: Iterable[Any], /) -> list[R]:
