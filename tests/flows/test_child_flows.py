@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -12,15 +11,11 @@ from ojster import App, Flow
 from ojster.service import Service
 from tests.conftest import Clock
 from tests.flows.driver import FlowBench
+from tests.flows.test_flows import app
+
+__all__ = ["app"]
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-async def app(url: str) -> AsyncIterator[App]:
-    made = App(url)
-    yield made
-    await made.aclose()
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,9 @@ from ojster.workflows.read.selection import WorkflowFilter
 from tests.client.in_memory import InMemoryTransport, connect, to
 from tests.conftest import Clock
 from tests.flows.driver import FlowBench
+from tests.flows.test_flows import app
+
+__all__ = ["app"]
 
 pytestmark = pytest.mark.anyio
 
@@ -31,13 +33,6 @@ pytestmark = pytest.mark.anyio
 class Approval(msgspec.Struct):
     ok: bool
     reason: str = ""
-
-
-@pytest.fixture
-async def app(url: str) -> AsyncIterator[App]:
-    made = App(url)
-    yield made
-    await made.aclose()
 
 
 @pytest.fixture

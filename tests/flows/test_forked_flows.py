@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import msgspec
@@ -12,20 +11,15 @@ import pytest
 from ojster import App, Flow, chain
 from ojster.core.errors import Conflict, InvalidRequest, NotFound
 from ojster.service import Service
-from ojster.workflows.read import run_errors
 from ojster.workflows.read.info import WorkflowInfo
 from ojster.workflows.run.fork import Fork
 from tests.conftest import Clock
 from tests.flows.driver import FlowBench
+from tests.flows.test_flows import app, result
+
+__all__ = ["app"]
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-async def app(url: str) -> AsyncIterator[App]:
-    made = App(url)
-    yield made
-    await made.aclose()
 
 
 @pytest.fixture
@@ -50,10 +44,6 @@ async def fork(bench: FlowBench, step: str | None = None, **more: Any) -> Workfl
     bench.id = info.id
     bench.done.clear()
     return info
-
-
-async def result(bench: FlowBench) -> Any:
-    return run_errors.result_of(await bench.finish())
 
 
 def declare_order(bench: FlowBench) -> Any:

@@ -3,52 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from ojster import App, Flow, chain
+from ojster import Flow, chain
 from ojster.core.errors import InvalidRequest, PayloadTooLarge
 from ojster.handlers.flow_export import export_flow
 from ojster.jobs import history
-from ojster.service import Service
 from ojster.testing import areplay
 from ojster.workflows.broadcast import Broadcast
 from ojster.workflows.flow import NewRecord, Turn
-from ojster.workflows.read import run_errors
 from ojster.workflows.run import flow_restarts
 from ojster.workflows.run.fork import Fork
-from tests.conftest import Clock
 from tests.flows.driver import FlowBench
+from tests.flows.test_flows import app, bench, result
+
+__all__ = ["app", "bench"]
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-async def app(url: str) -> AsyncIterator[App]:
-    made = App(url)
-    yield made
-    await made.aclose()
-
-
-@pytest.fixture
-async def bench(service: Service, clock: Clock, app: App) -> FlowBench:
-    bench = FlowBench(service, clock, app)
-
-    @app.job("note")
-    async def note(what: str) -> str:
-        bench.done.append(what)
-        return what.upper()
-
-    bench.note = note
-    return bench
-
-
-async def result(bench: FlowBench) -> Any:
-    return run_errors.result_of(await bench.finish())
 
 
 class Account(msgspec.Struct):

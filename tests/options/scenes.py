@@ -96,7 +96,7 @@ class ShownBy(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What a request has brought about: its status, its warnings, and all that the scene looks at."""
+    """The answer to a request, with its warnings, and the state that the scene looks at afterwards."""
 
     status: int
     warnings: tuple[str, ...]

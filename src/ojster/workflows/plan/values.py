@@ -122,7 +122,7 @@ class Plan(msgspec.Struct):
 
 
 class PlanContext(msgspec.Struct, frozen=True):
-    """For which workflow, and when, steps are planned.
+    """The workflow that steps are planned for, and the time at which they are.
 
     Parameters
     ----------
