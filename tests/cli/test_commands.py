@@ -301,6 +301,45 @@ def test_cron_jobs_are_added_switched_and_removed(ojster: Ojster) -> None:
     assert "fields" in ojster("cron", "add", "c", "nonsense", "a", expect=1)
 
 
+def test_a_cron_job_is_backfilled_for_a_time_that_has_passed(ojster: Ojster) -> None:
+    ojster("cron", "add", "c", "0 * * * *", "report.build")
+    span = ("--from", "2026-01-01T00:00:00Z", "--to", "2026-01-10T00:00:00Z")
+    foreseen = ojster.json("cron", "backfill", "c", *span, "--dry-run")["occurrences"]
+    assert (len(foreseen), foreseen[0]) == (217, "2026-01-01T00:00:00.000000Z")
+    assert "217 occurrences" in ojster("cron", "backfill", "c", *span, expect=130)
+    assert ojster.json("jobs", "list")["jobs"] == []
+    said = ojster("cron", "backfill", "c", *span, "--yes", "--concurrency", "2")
+    assert "started for 217 occurrences" in said
+    assert ojster.json("cron", "show", "c")["run_count"] == 217
+    assert "no occurrences" in ojster("cron", "backfill", "c", "--from", "-PT1S", "--to", "-PT0S", "--yes")
+    assert "is after" in ojster("cron", "backfill", "c", "--from", "-PT0S", "--to", "-PT9S", "--yes", expect=1)
+    assert "RFC 3339" in ojster("cron", "backfill", "c", "--from", "yesterday", expect=2)
+
+
+def test_cron_jobs_that_an_application_no_longer_declares_are_removed(ojster: Ojster) -> None:
+    (ojster.folder / "wares.py").write_text(
+        "from ojster import App, Flow\n"
+        "app = App()\n"
+        "@app.cron('@daily', name='kept')\n"
+        "@app.job('report.build')\n"
+        "def build() -> None: ...\n"
+        "@app.flow('order.fulfil')\n"
+        "async def fulfil(flow: Flow) -> None: ...\n"
+    )
+    for name, what in (
+        ("kept", ("report.build",)),
+        ("old", ("report.build",)),
+        ("older", ("--flow", "order.fulfil")),
+        ("other", ("somebody.elses",)),
+    ):
+        ojster("cron", "add", name, "@daily", *what)
+    assert ojster.json("cron", "prune", "wares:app", "--dry-run") == {"cron_jobs": ["old", "older"], "dry_run": True}
+    assert "Remove old, older?" in ojster("cron", "prune", "wares:app", expect=130)
+    assert ojster.json("cron", "prune", "wares:app", "--yes")["cron_jobs"] == ["old", "older"]
+    assert [cron["name"] for cron in ojster.json("cron", "list")["crons"]] == ["kept", "other"]
+    assert "declares all" in ojster("cron", "prune", "wares:app", "--yes")
+
+
 def test_cron_jobs_of_workflows_are_added_shown_and_run(ojster: Ojster) -> None:
     (ojster.folder / "it.yaml").write_text("{type: chain, name: nightly, steps: [{type: a, args: []}]}")
     (ojster.folder / "definition.yaml").write_text("{name: stored, type: chain, steps: [{type: a, args: []}]}")

@@ -643,6 +643,16 @@ SCENES: Final[dict[str, Scene]] = {
         {"enabled": False},
         (("POST", "/cron", {"name": "c", "expression": "0 0 * * *", "type": "a"}),),
     ),
+    "BackfillBody": Scene(
+        ("POST", "/cron/c/backfill", {"since": "1970-01-01T00:00:00Z", "until": "1970-01-03T00:00:00Z"}),
+        {
+            "since": "1970-01-02T00:00:00Z",
+            "until": "1970-01-02T00:00:00Z",
+            "concurrency": ShownBy("schedules/test_backfill.py", "test_as_many_run_at_once_as_the_caller_wants"),
+            "dry_run": True,
+        },
+        (("POST", "/cron", {"name": "c", "expression": "0 0 * * *", "type": "a"}),),
+    ),
     "SubscriptionBody": Scene(
         ("POST", "/webhooks/subscriptions", {"url": "http://127.0.0.1:1/", "events": ["job.completed"]}),
         SUBSCRIPTION | {"secret": "0123456789abcdef"},

@@ -59,7 +59,7 @@ HOT = {
     "last jobs of a cron job": Hot("jobs_of_cron (cron_name=?)", ("FROM jobs", "cron_name = :cron_name")),
     "workflows of a cron job": Hot("workflows_cron (cron_name=?)", ("FROM workflows", "cron_name = :name")),
     "turns of a cron job": Hot("workflows_cron (cron_name=?", ("SELECT 1 FROM workflows", "cron_name = :cron_name")),
-    "next turn of a cron job": Hot("workflows_cron (cron_name=?)", ("FROM workflows", "takes_turns = 1")),
+    "next turn of a cron job": Hot("workflows_cron (cron_name=?)", ("FROM workflows", "turn_line = :line")),
     "last workflows of a cron job": Hot(
         "workflows_of_cron (cron_name=?)", ("FROM workflows", "state <> 'hidden'", "cron_name = :cron_name")
     ),

@@ -169,6 +169,9 @@ def tries(world: World, method: str, path: str) -> list[tuple[str, Any]]:
         "POST /workers/{id}/directive": [("/workers/w-acme/directive", {"directive": "terminate"})],
         "POST /cron": [("/cron", {"name": "n", "expression": "@daily", "type": "t", "meta": {"tenant_id": "acme"}})],
         "POST /crons": [("/crons", {"name": "n", "expression": "@daily", "type": "t", "meta": {"tenant_id": "acme"}})],
+        "POST /cron/{name}/backfill": [
+            ("/cron/nightly/backfill", {"since": "1970-01-01T00:00:00Z", "until": "1970-01-01T00:00:00Z"})
+        ],
         "POST /definitions": [("/definitions", {"name": "own", "type": "gate"})],
         "PUT /definitions/{name}": [("/definitions/plan", {"type": "chain", "steps": [{"type": "b", "args": []}]})],
         "PUT /channels/{name}": [

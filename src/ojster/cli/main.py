@@ -126,9 +126,9 @@ _ALL: Final = (
     CommandPlace(
         "cron",
         "commands.cron:cron",
-        "List, add, run, enable, disable and remove cron jobs.",
+        "List, add, run, backfill, enable, disable, remove cron jobs.",
         "schedules",
-        "add disable enable list remove run show",
+        "add backfill disable enable list prune remove run show",
     ),
     CommandPlace(
         "channels",

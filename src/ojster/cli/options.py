@@ -19,6 +19,7 @@ from ojster.client.interface import Client
 from ojster.core.durations import parse_duration
 from ojster.core.errors import BackendUnavailable, InvalidRequest
 from ojster.core.public_settings import Retention, Settings
+from ojster.core.timestamps import parse_timestamp, system_clock
 from ojster.jobs.failure import Failure
 from ojster.storage.database import URL_VARIABLE
 from ojster.storage.urls import DEFAULT_URL
@@ -65,6 +66,22 @@ class LimitedDuration(click.ParamType[timedelta]):
         if not microseconds:
             self.fail(f"{value} is no limit. Use a duration that is longer than zero, such as PT30S.", param, ctx)
         return timedelta(microseconds=microseconds)
+
+
+class PointInTime(click.ParamType[int]):
+    """A time: RFC 3339, or a duration before now such as ``-PT1H``, in microseconds since the epoch."""
+
+    name = "time"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the time."""
+        if isinstance(value, int):
+            return value
+        text = str(value)
+        try:
+            return system_clock() - parse_duration(text[1:]) if text.startswith("-") else parse_timestamp(text)
+        except InvalidRequest as error:
+            self.fail(error.message, param, ctx)
 
 
 def with_url(command: Command) -> Command:

@@ -9,8 +9,11 @@ from ojster.core.calls import Call, Calls, Handled, Listing
 from ojster.core.job import Job
 from ojster.core.parsing import PageLimit
 from ojster.jobs.sweeps import MAX_SWEEP_SECONDS
+from ojster.schedules.backfill import Backfill, Concurrency
 from ojster.schedules.cron import Cron, OnConflict, Registered
 from ojster.schedules.wire import (
+    BackfillAnswer,
+    BackfillBody,
     CronAnswer,
     CronBody,
     CronPatchBody,
@@ -89,6 +92,26 @@ class ScheduleCalls(Calls):
     )
     async def trigger(self, name: str) -> Job | WorkflowInfo:
         """Enqueue the job of a cron job, or start its workflow, now, enabled or not; its next run stays as it is."""
+
+    @Call(
+        "POST",
+        f"{_ONE}/backfill",
+        "backfill_cron",
+        _TAG,
+        BackfillAnswer,
+        body=BackfillBody,
+        configures=True,
+        needs=ENQUEUE,
+        once=True,
+    )
+    async def backfill(
+        self, name: str, since: int, until: int, *, concurrency: Concurrency = 1, dry_run: bool = False
+    ) -> Backfill:
+        """Start the runs of a cron job for the occurrences from ``since`` to ``until``, which has passed.
+
+        At most ``concurrency`` (default 1) of them run at once. One call starts the first 200 of them: repeat it from
+        ``next`` until that is null. With ``dry_run``, nothing is started, and the answer has the occurrences.
+        """
 
     @Call("DELETE", _ONE, "unregister_cron", _TAG, DeletedCronAnswer, also=_ALSO)
     async def unregister(self, name: str) -> Cron:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import calendar
 import re
+from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from functools import lru_cache
 from typing import Final, Literal
@@ -95,6 +96,13 @@ class CronSchedule:
             if _exists(occurrence) and occurrence.astimezone(UTC) > start.astimezone(UTC):
                 return _micros(occurrence)
         return None
+
+    def between(self, since: int, until: int) -> Iterator[int]:
+        """Return the occurrences from ``since`` to ``until``; those of an interval are counted from ``since``."""
+        at = self.next_after(since if self._interval is not None else since - 1)
+        while at is not None and at <= until:
+            yield at
+            at = self.next_after(at)
 
     def _next_on_the_clock(self, start: datetime) -> int | None:
         """Return the first moment after ``start`` at which the clock on the wall shows a time that matches.

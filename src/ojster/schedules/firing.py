@@ -24,10 +24,11 @@ from ojster.jobs.new_job import NewJob, read_job
 from ojster.jobs.push import Pushed, push
 from ojster.queues.rules import completed
 from ojster.schedules.cron import COLUMNS, Cron, cron_of, find, no_cron, write
-from ojster.schedules.runs import cancel_unfinished, unfinished_run
+from ojster.schedules.runs import cancel_unfinished, key_of_line, unfinished_run
 from ojster.storage.transaction import Held, Later, Transaction
 from ojster.workflows.plan.values import NewWorkflow
 from ojster.workflows.run.starting import Starter, start_workflow
+from ojster.workflows.run.turns import SCHEDULED_LINE
 from ojster.workflows.stored_workflow import facts_of
 
 log = logging.getLogger(__name__)
@@ -83,10 +84,10 @@ def _trigger(tx: Transaction, name: str, by: str | None) -> Run | OjsterError:
     cron = find(tx, name, tx.for_update)
     if cron is None:
         return no_cron(name)
-    run = _start(tx, cron, tx.now, by)
+    run = start(tx, cron, tx.now, by, _line(cron))
     if isinstance(run, OjsterError):
         return run
-    facts = _facts(cron, tx.now) | _facts_of(run) | {"run_count": cron.run_count + 1}
+    facts = facts_of_occurrence(cron, tx.now) | facts_of_run(run) | {"run_count": cron.run_count + 1}
     tx.emit_about("cron.triggered", cron.name, **facts, manual=True)
     write(tx, msgspec.structs.replace(cron, last_run_at=tx.now, run_count=cron.run_count + 1))
     return run
@@ -95,19 +96,19 @@ def _trigger(tx: Transaction, name: str, by: str | None) -> Run | OjsterError:
 def _fire(tx: Transaction, cron: Cron) -> int:
     """Fire a due cron job; return the weight of the workflow that it has started, or 0."""
     scheduled_for = cron.next_run_at or tx.now
-    facts = _facts(cron, scheduled_for)
+    facts = facts_of_occurrence(cron, scheduled_for)
     run: Run | OjsterError | None = None
     if cron.overlap_policy == "skip" and (unfinished := unfinished_run(tx, cron.name)):
         facts |= {"reason": "overlap_skip"} | unfinished
     else:
         if cron.overlap_policy == "cancel_previous":
             cancel_unfinished(tx, cron.name)
-        run = _start(tx, cron, scheduled_for, cron.created_by)
+        run = start(tx, cron, scheduled_for, cron.created_by, _line(cron))
         if isinstance(run, OjsterError):
             log.warning("the cron job %s did not fire: %s", cron.name, run)
             facts |= {"reason": run.code, "message": run.message}
         else:
-            facts |= _facts_of(run)
+            facts |= facts_of_run(run)
     fired = isinstance(run, Job | NewWorkflow)
     facts["run_count"] = cron.run_count + fired
     tx.emit_about("cron.triggered" if fired else "cron.skipped", cron.name, **facts)
@@ -116,7 +117,7 @@ def _fire(tx: Transaction, cron: Cron) -> int:
     next_run_at = schedule.next_after(scheduled_for)
     if next_run_at is not None:
         for missing in schedule.skipped_between(scheduled_for, next_run_at):
-            skipped = _facts(cron, missing) | {"reason": "dst_skip", "run_count": cron.run_count + fired}
+            skipped = facts_of_occurrence(cron, missing) | {"reason": "dst_skip", "run_count": cron.run_count + fired}
             tx.emit_about("cron.skipped", cron.name, **skipped)
     if next_run_at is not None and next_run_at <= tx.now:
         next_run_at = schedule.next_after(tx.now)
@@ -132,17 +133,22 @@ def _fire(tx: Transaction, cron: Cron) -> int:
     return run.weight if isinstance(run, NewWorkflow) else 0
 
 
-def _start(tx: Transaction, cron: Cron, scheduled_for: int, by: str | None) -> Run | OjsterError:
+def _line(cron: Cron) -> int:
+    """Return the line in which the runs of the schedule wait for each other; 0: they do not."""
+    return SCHEDULED_LINE if cron.overlap_policy == "enqueue" else 0
+
+
+def start(tx: Transaction, cron: Cron, scheduled_for: int, by: str | None, line: int) -> Run | OjsterError:
     """Push the job of an occurrence, or start its workflow; return it, or why it is refused.
 
-    ``by``: the name of its creator, if it is known.
+    ``by``: the name of its creator, if it is known; ``line``: in which it waits for those before it; 0: it does not.
     """
     try:
         if cron.workflow is not None:
             with tx.savepoint():  # a refusal leaves nothing of the workflow
-                return _start_workflow(tx, cron, scheduled_for, by)
+                return _start_workflow(tx, cron, scheduled_for, by, line)
         pushed: list[Pushed] | OjsterError
-        (pushed,) = push(tx, [[_new_job(tx, cron, scheduled_for, by)]])
+        (pushed,) = push(tx, [[_new_job(tx, cron, scheduled_for, by, line)]])
     except Held:
         raise
     except OjsterError as refusal:
@@ -152,7 +158,7 @@ def _start(tx: Transaction, cron: Cron, scheduled_for: int, by: str | None) -> R
     return pushed if isinstance(pushed, OjsterError) else pushed[0].job
 
 
-def _facts(cron: Cron, scheduled_for: int) -> dict[str, Any]:
+def facts_of_occurrence(cron: Cron, scheduled_for: int) -> dict[str, Any]:
     """Return what the events of an occurrence of a cron job say about it."""
     moment = format_timestamp(scheduled_for)
     of_job = {"job_type": cron.job_type} if cron.workflow is None else {}
@@ -167,7 +173,7 @@ def _facts(cron: Cron, scheduled_for: int) -> dict[str, Any]:
     }
 
 
-def _facts_of(run: Run) -> dict[str, Any]:
+def facts_of_run(run: Run) -> dict[str, Any]:
     """Return what the events of an occurrence say about what it has started."""
     if isinstance(run, Job):
         return {"job_id": run.id, "job_type": run.type}
@@ -181,7 +187,7 @@ def _named(cron: Cron, scheduled_for: int, written: msgspec.Raw, name: str) -> m
     return msgspec.Raw(msgspec.json.encode(meta))
 
 
-def _new_job(tx: Transaction, cron: Cron, scheduled_for: int, by: str | None) -> NewJob:
+def _new_job(tx: Transaction, cron: Cron, scheduled_for: int, by: str | None, line: int) -> NewJob:
     members = read_members(cron.template, "The cron job's template")
     members["meta"] = _named(cron, scheduled_for, members.get("meta", msgspec.Raw(b"{}")), "meta")
     members.pop("id", None)
@@ -191,12 +197,12 @@ def _new_job(tx: Transaction, cron: Cron, scheduled_for: int, by: str | None) ->
     job = read_job(members, tx.now, largest=2 * tx.settings.largest_job, tenant=tenant, otherwise=otherwise)
     job.envelope = sign(job.envelope, by)
     job.cron_name = cron.name
-    if cron.overlap_policy == "enqueue":
-        job.exclusive_key = "cron:" + cron.name
+    if line:
+        job.exclusive_key = key_of_line(cron.name, line)
     return job
 
 
-def _start_workflow(tx: Transaction, cron: Cron, scheduled_for: int, by: str | None) -> NewWorkflow:
+def _start_workflow(tx: Transaction, cron: Cron, scheduled_for: int, by: str | None, line: int) -> NewWorkflow:
     members: Members = without_nulls(read_members(cron.workflow or b"{}", "The cron job's workflow"))
     name = "metadata" if "metadata" in members or "meta" not in members else "meta"
     members[name] = _named(cron, scheduled_for, members.get(name, msgspec.Raw(b"{}")), name)
@@ -205,6 +211,6 @@ def _start_workflow(tx: Transaction, cron: Cron, scheduled_for: int, by: str | N
         tx.settings.default_tenant,
         created_by=by,
         cron_name=cron.name,
-        takes_turns=cron.overlap_policy == "enqueue",
+        turn_line=line,
     )
     return start_workflow(tx, members, starter)

@@ -1,4 +1,7 @@
-"""Unfinished runs of cron jobs: what keeps the next one from starting, and what it cancels."""
+"""Unfinished runs of cron jobs: what keeps the next one from starting, and what it cancels.
+
+Runs of a backfill are not among them: however long it takes, the schedule goes on.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from ojster.jobs.extension import settle
 from ojster.jobs.transitions import cancel_job
 from ojster.storage.transaction import Transaction
 from ojster.workflows.run.cancellation import WorkflowCancellation, cancel_workflows
+from ojster.workflows.run.turns import SCHEDULED_LINE
 from ojster.workflows.stored_workflow import FINAL_STATES
 
 
@@ -38,24 +42,34 @@ def cancel_unfinished(tx: Transaction, name: str) -> None:
 
 
 def unfinished_jobs(tx: Transaction, name: str, lock: str = "") -> list[Job]:
-    """Return the unfinished jobs of a cron job, the oldest first; ``lock``: a clause that locks them."""
+    """Return the unfinished jobs of a cron job, the oldest first, without those of backfills.
+
+    ``lock``: a clause that locks them.
+    """
     rows = tx.execute(
-        f"SELECT {JOB_COLUMNS} FROM jobs WHERE cron_name = :name AND finished_at IS NULL ORDER BY seq" + lock,
-        {"name": name},
+        f"""
+        SELECT {JOB_COLUMNS}
+        FROM jobs
+        WHERE cron_name = :name
+            AND finished_at IS NULL
+            AND (exclusive_key IS NULL OR exclusive_key = :key)
+        ORDER BY seq{lock}
+        """,
+        {"name": name, "key": key_of_line(name, SCHEDULED_LINE)},
     )
     return [Job(*row) for row in rows]
 
 
 def unfinished_workflows(tx: Transaction, name: str) -> list[tuple[str, str]]:
-    """Return the ids and the states of the unfinished workflows of a cron job, the oldest first."""
+    """Return the ids and the states of the unfinished workflows of a cron job, the oldest first, as for jobs."""
     rows = tx.execute(
         """
         SELECT id, state
         FROM workflows
-        WHERE cron_name = :name AND finished_at IS NULL
+        WHERE cron_name = :name AND finished_at IS NULL AND turn_line <= :line
         ORDER BY seq
         """,
-        {"name": name},
+        {"name": name, "line": SCHEDULED_LINE},
     )
     return [(id, state) for id, state in rows]
 
@@ -68,3 +82,8 @@ def creators_of_unfinished(tx: Transaction, name: str) -> set[str | None]:
         "SELECT DISTINCT created_by FROM workflows WHERE cron_name = :name AND finished_at IS NULL", {"name": name}
     )
     return {*creators_of(tx, jobs).values(), *(creator for (creator,) in rows)}
+
+
+def key_of_line(name: str, line: int) -> str:
+    """Return the exclusive key of the jobs of a cron job that run one after the other, in one of its lines."""
+    return f"cron:{name}" if line == SCHEDULED_LINE else f"cron:{name}#{line}"

@@ -16,6 +16,7 @@ from ojster.jobs.names import refuse_reserved
 from ojster.jobs.new_job import read_job
 from ojster.jobs.scope import CapabilityService, Scope, accepted
 from ojster.schedules import cron, firing
+from ojster.schedules.backfill import Backfill, BackfillOrder, Concurrency, backfill
 from ojster.schedules.calls import ScheduleCalls
 from ojster.schedules.cron_expression import CronSchedule
 from ojster.workflows.plan.members import inside, refusal_of
@@ -134,6 +135,42 @@ class ScheduleService(CapabilityService, ScheduleCalls):
         if not isinstance(run, NewWorkflow):
             return run
         return await self._workflows.show(run.id, most_steps=MOST_SHOWN_STEPS)
+
+    async def backfill(
+        self, name: str, since: int, until: int, *, concurrency: Concurrency = 1, dry_run: bool = False
+    ) -> Backfill:
+        """Start the runs of a cron job for occurrences that have passed, at most ``MAX_BACKFILLED`` of them.
+
+        They run beside the schedule: its overlap policy does not count them. Unlike a run that was missed and fires
+        later, each occurrence has its own.
+
+        Parameters
+        ----------
+        since, until:
+            The first and the last moment of the occurrences, in microseconds since the epoch.
+        concurrency:
+            How many of the runs run at once, 1 by default: in so many lines, each in the order of the occurrences.
+        dry_run:
+            Start nothing; return the occurrences.
+
+        Returns
+        -------
+        Backfill
+            The occurrences with the ids of their jobs or workflows, and where the next call goes on.
+
+        Raises
+        ------
+        NotFound
+            There is no such cron job.
+        InvalidRequest
+            The time has not passed, ends before it begins, or the workflow of the cron job has a target.
+        Forbidden
+            The caller is limited to certain queues.
+        """
+        check_bounds("concurrency", concurrency, Concurrency)
+        self.scope.need_all_queues("A cron job")
+        order = BackfillOrder(self.scope.named(name), since, until, concurrency, dry_run, self.scope.who)
+        return accepted(await self.database.run(backfill, order))
 
     async def unregister(self, name: str) -> cron.Cron:
         """Remove a cron job.

@@ -16,6 +16,7 @@ from ojster.core.tenant import called, shown_tenant, split
 from ojster.core.timestamps import format_optional, format_timestamp, parse_optional, parse_timestamp
 from ojster.core.wire import Count, PaginationBody, Timestamp
 from ojster.jobs.answer_wire import EncodedJobAnswer, JobBody
+from ojster.schedules.backfill import Backfill, BackfilledRun, Concurrency
 from ojster.schedules.cron import Cron, CronName, OnConflict, Registered
 from ojster.schedules.cron_expression import OverlapPolicy
 from ojster.storage.system import Maintenance
@@ -224,6 +225,50 @@ class DocumentedTriggeredAnswer(Struct):
 
     job: JobBody | UnsetType = UNSET
     workflow: WorkflowInfo | UnsetType = UNSET
+
+
+class BackfillBody(Arguments):
+    """The time whose occurrences are backfilled, and how many of the runs run at once."""
+
+    since: Timestamp
+    until: Timestamp
+    concurrency: Concurrency = 1
+    dry_run: bool = False
+
+    @classmethod
+    def of(cls, since: int, until: int, concurrency: int, dry_run: bool) -> Self:
+        """Return the body of a request."""
+        return cls(format_timestamp(since), format_timestamp(until), concurrency, dry_run)
+
+    def arguments(self, now: int) -> dict[str, Any]:
+        """Return the arguments in the body."""
+        since, until = (parse_timestamp(at) for at in (self.since, self.until))
+        return {"since": since, "until": until, "concurrency": self.concurrency, "dry_run": self.dry_run}
+
+
+class BackfilledRunInfo(Struct):
+    """An occurrence, and the id of the job or workflow that was started for it; null: with ``dry_run``, none was."""
+
+    scheduled_for: Timestamp
+    id: str | None
+
+
+class BackfillAnswer(Struct):
+    """What was backfilled, the oldest first, and where the next call goes on; null: nothing is left."""
+
+    runs: list[BackfilledRunInfo]
+    next: Timestamp | None
+
+    @classmethod
+    def of(cls, done: Backfill) -> Self:
+        """Return the answer that shows a part of a backfill."""
+        runs = [BackfilledRunInfo(format_timestamp(run.scheduled_for), run.id) for run in done.runs]
+        return cls(runs, format_optional(done.next))
+
+    def value(self) -> Backfill:
+        """Return the part of the backfill."""
+        runs = tuple(BackfilledRun(parse_timestamp(run.scheduled_for), run.id) for run in self.runs)
+        return Backfill(runs, parse_optional(self.next))
 
 
 class CronPreviewAnswer(Struct):

@@ -65,15 +65,22 @@ async def _tell_of_leftovers(client: Client, app: HandlerRegister) -> None:
                 "shows them; if nobody wants them, `ojster job-types delete %s` removes them",
                 *(registered.type,) * 3,
             )
-    declared = {cron.name for cron in app.crons}
-    for cron in await client.schedules.all():
-        if cron.enabled and cron.name not in declared and cron.job_type in app.handlers:
+    for cron in await leftover_crons(client, app):
+        if cron.enabled:
             log.warning(
-                "the cron job %s starts %s, but is not declared here: if nobody wants it, `ojster cron remove %s`",
+                "the cron job %s starts %s, but is not declared here: if nobody wants it, `ojster cron remove %s`, or "
+                "`ojster cron prune` for all like it",
                 cron.name,
                 cron.starts,
                 cron.name,
             )
+
+
+async def leftover_crons(client: Client, app: HandlerRegister) -> list[Cron]:
+    """Return the cron jobs that start jobs or flows of an application, which does not declare them."""
+    declared = {cron.name for cron in app.crons}
+    crons = await client.schedules.all()
+    return [cron for cron in crons if cron.name not in declared and cron.job_type in app.handlers]
 
 
 async def _insist(call: Callable[[], Awaitable[object]], what: str) -> None:

@@ -90,8 +90,8 @@ class Workflow(msgspec.Struct, gc=False):
     """The members of its request that the server does not know, as JSON."""
     cron_name: str | None = None
     """The stored name of the cron job that started it."""
-    takes_turns: int = 0
-    """Whether it starts only when the earlier workflows of its cron job have finished."""
+    turn_line: int = 0
+    """The line of workflows of its cron job that start one after the other; 0: it starts at once."""
     forked_from: str | None = None
     """The id of the workflow that runs again as this one."""
     forked_step: str | None = None

@@ -10,11 +10,10 @@ import msgspec
 
 from ojster.audit.entries import AuditEntry, AuditQuery, Check
 from ojster.audit.wire import show_check, show_entry
-from ojster.cli.options import ask, examples, with_json, with_url
+from ojster.cli.options import PointInTime, ask, examples, with_json, with_url
 from ojster.cli.output import ago, print_json, print_table
 from ojster.client.interface import Client
-from ojster.core.durations import parse_duration
-from ojster.core.timestamps import parse_timestamp, system_clock
+from ojster.core.timestamps import parse_timestamp
 
 _PAGE = 1_000
 
@@ -36,26 +35,20 @@ def audit() -> None:
 
 
 def _with_filters(command: Any) -> Any:
-    for name, words in (
-        ("until", "Entries before this time."),
-        ("since", "Entries from this time on: RFC 3339, or a duration such as -PT1H."),
-        ("outcome", "success or failure."),
-        ("object", "What it was done to, such as the id of a job or a workflow."),
-        ("operation", "The name of the endpoint, such as cancel_job."),
-        ("principal", "The name of a token."),
+    for name, kind, words in (
+        ("until", PointInTime(), "Entries before this time."),
+        ("since", PointInTime(), "Entries from this time on: RFC 3339, or a duration such as -PT1H."),
+        ("outcome", str, "success or failure."),
+        ("object", str, "What it was done to, such as the id of a job or a workflow."),
+        ("operation", str, "The name of the endpoint, such as cancel_job."),
+        ("principal", str, "The name of a token."),
     ):
-        command = click.option(f"--{name}", default=None, help=words)(command)
+        command = click.option(f"--{name}", type=kind, default=None, help=words)(command)
     return command
 
 
-def _query(filters: dict[str, str | None], limit: int, before: int | None = None) -> AuditQuery:
-    now = system_clock()
+def _query(filters: dict[str, Any], limit: int, before: int | None = None) -> AuditQuery:
     wanted: dict[str, Any] = {name: value for name, value in filters.items() if value is not None}
-    for name in ("since", "until"):
-        if name in wanted:
-            ago_or_at: str = wanted[name]
-            is_ago = ago_or_at.startswith("-")
-            wanted[name] = now - parse_duration(ago_or_at[1:]) if is_ago else parse_timestamp(ago_or_at)
     return AuditQuery(**wanted, limit=limit, before=before)
 
 

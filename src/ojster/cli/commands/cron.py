@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
 import click
 import msgspec
 
+from ojster.api.loading import load_app
 from ojster.cli.commands.jobs import _argument
-from ojster.cli.options import ask, done, examples, json_array, parameter, with_json, with_url
+from ojster.cli.options import PointInTime, ask, done, examples, json_array, parameter, with_json, with_url
 from ojster.cli.output import ago, job_json, print_json, print_table, timestamp_json
 from ojster.cli.workflow_file import named_start, read_start
+from ojster.client.interface import Client
+from ojster.core.errors import NotFound
 from ojster.core.job import Job
 from ojster.core.timestamps import format_timestamp, system_clock
+from ojster.schedules.backfill import Backfill, BackfilledRun
 from ojster.schedules.cron import Cron
 from ojster.schedules.cron_expression import OVERLAP_POLICIES, OverlapPolicy
+from ojster.worker.registration import leftover_crons
 
 
 @click.group(
     epilog=examples("ojster cron list", "ojster cron add nightly '0 3 * * *' cleanup --timezone Europe/Berlin")
 )
 def cron() -> None:
-    """List, show, add, run, enable, disable and remove cron jobs."""
+    """List, show, add, run, backfill, enable, disable, remove and prune cron jobs."""
 
 
 @cron.command("list", epilog=examples("ojster cron list"))
@@ -161,6 +168,116 @@ def run_cron(name: str, url: str, as_json: bool) -> None:
     """Enqueue the job of a cron job, or start its workflow, now; its next run stays as it is."""
     run = ask(url, lambda client: client.schedules.trigger(name))
     done(run.id, as_json, job_json(run) if isinstance(run, Job) else run)
+
+
+@cron.command(
+    "backfill",
+    epilog=examples(
+        "ojster cron backfill daily-report --from -P7D --dry-run",
+        "ojster cron backfill daily-report --from 2026-11-01T00:00:00Z --to 2026-11-20T00:00:00Z --concurrency 4",
+    ),
+)
+@click.argument("name")
+@click.option(
+    "--from",
+    "since",
+    type=PointInTime(),
+    required=True,
+    help="First moment: RFC 3339, or a duration before now such as -P1D.",
+)
+@click.option("--to", "until", type=PointInTime(), help="Last moment, likewise; by default now.")
+@click.option(
+    "--concurrency", type=click.IntRange(1, 1000), default=1, show_default=True, help="How many runs run at once."
+)
+@click.option("--dry-run", is_flag=True, help="Show the occurrences, and start nothing.")
+@click.option("--yes", "-y", is_flag=True, help="Start them without asking.")
+@with_url
+@with_json
+def backfill_cron(
+    name: str, since: int, until: int | None, concurrency: int, dry_run: bool, yes: bool, url: str, as_json: bool
+) -> None:
+    """Start the runs of a cron job for occurrences that have passed, such as those of an outage.
+
+    The schedule goes on beside them, whatever its overlap policy is.
+    """
+    until = system_clock() if until is None else until
+
+    async def foresee(client: Client) -> list[int]:
+        parts = _parts(client, name, since, until, concurrency, dry_run=True)
+        return [run.scheduled_for async for part in parts for run in part.runs]
+
+    async def start(client: Client) -> list[BackfilledRun]:
+        runs: list[BackfilledRun] = []
+        async for part in _parts(client, name, since, until, concurrency, dry_run=False):
+            runs += part.runs
+            if part.next is not None:  # so that it can go on from there if the connection breaks
+                click.echo(f"{len(runs)} of {len(foreseen)} are started, up to {_at(runs)}.", err=True)
+        return runs
+
+    foreseen = ask(url, foresee)
+    if dry_run or not foreseen:
+        moments = list(map(format_timestamp, foreseen))
+        done("\n".join(moments) or f"{name} has no occurrences in this time.", as_json, {"occurrences": moments})
+        return
+    if not yes:
+        first, last = format_timestamp(foreseen[0]), format_timestamp(foreseen[-1])
+        click.confirm(f"Start {name} for {len(foreseen)} occurrences, from {first} to {last}?", abort=True, err=True)
+    runs = ask(url, start)
+    shown = [{"scheduled_for": format_timestamp(run.scheduled_for), "id": run.id} for run in runs]
+    done(f"{name} is started for {len(runs)} occurrences.", as_json, {"runs": shown})
+
+
+async def _parts(
+    client: Client, name: str, since: int, until: int, concurrency: int, *, dry_run: bool
+) -> AsyncIterator[Backfill]:
+    """Backfill a cron job, one call after the other."""
+    following: int | None = since
+    while following is not None:
+        part = await client.schedules.backfill(name, following, until, concurrency=concurrency, dry_run=dry_run)
+        yield part
+        following = part.next
+
+
+def _at(runs: list[BackfilledRun]) -> str:
+    return format_timestamp(runs[-1].scheduled_for)
+
+
+@cron.command("prune", epilog=examples("ojster cron prune shop.app:app --dry-run", "ojster cron prune shop.app:app"))
+@click.argument("app")
+@click.option("--include", multiple=True, metavar="MODULE", help="Module with further tasks; 'PACKAGE.*': its tasks.")
+@click.option("--dry-run", is_flag=True, help="Show the cron jobs, and remove none.")
+@click.option("--yes", "-y", is_flag=True, help="Remove them without asking.")
+@with_url
+@with_json
+def prune_crons(app: str, include: tuple[str, ...], dry_run: bool, yes: bool, url: str, as_json: bool) -> None:
+    """Remove the cron jobs that start jobs or flows of APP (MODULE:NAME), and that it does not declare any more.
+
+    Those that somebody has added by hand for its job types are among them. Cron jobs that start steps or definitions
+    belong to no application: see `ojster cron remove`.
+    """
+    loaded = load_app(app, include)
+    leftovers = ask(url, lambda client: leftover_crons(client, loaded))
+    if not leftovers:
+        done(
+            f"{app} declares all cron jobs that start its jobs and flows.",
+            as_json,
+            {"cron_jobs": [], "dry_run": dry_run},
+        )
+        return
+    names = [cron.name for cron in leftovers]
+    if not dry_run:
+        if not yes:
+            click.confirm(f"Remove {', '.join(names)}?", abort=True, err=True)
+
+        async def remove(client: Client) -> None:
+            for name in names:
+                with suppress(NotFound):  # somebody else has removed it
+                    await client.schedules.unregister(name)
+
+        ask(url, remove)
+    words = "would be removed" if dry_run else "is removed"
+    lines = "\n".join(f"{cron.name} {words}: {cron.expression} {cron.starts}" for cron in leftovers)
+    done(lines, as_json, {"cron_jobs": names, "dry_run": dry_run})
 
 
 @cron.command("enable", epilog=examples("ojster cron enable daily-report"))

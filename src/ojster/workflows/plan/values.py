@@ -232,8 +232,8 @@ class NewWorkflow(msgspec.Struct):
     """The members of its request that the server does not know, as JSON, with which it is shown."""
     cron_name: str | None = None
     """The stored name of the cron job that starts it."""
-    takes_turns: bool = False
-    """Whether it starts only when the earlier workflows of its cron job have finished."""
+    turn_line: int = 0
+    """The line of workflows of its cron job that start one after the other; 0: it starts at once."""
     unknown: list[Problem] = []
     """The members of its request, and of those of its steps, that have no effect."""
     notes: list[str] = []

@@ -217,7 +217,7 @@ def _add(graph: Graph, seq: int, new: NewWorkflow, state: str, due_at: int | Non
     )
     workflow = Workflow(
         **{column: getattr(new, column) for column in _GIVEN_COLUMNS},
-        takes_turns=int(new.takes_turns),
+        turn_line=new.turn_line,
         seq=seq,
         state=state,
         version=0,

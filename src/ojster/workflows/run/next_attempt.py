@@ -91,7 +91,7 @@ def _next_attempt(tx: Transaction, workflow: Workflow) -> NewWorkflow:
     new.definition, new.definition_version = workflow.definition, workflow.definition_version
     new.target, new.locks, new.start = workflow.target, workflow.locks, workflow.start
     new.attempt, new.previous_attempt, new.created_by = workflow.attempt + 1, workflow.id, workflow.created_by
-    new.cron_name, new.takes_turns = workflow.cron_name, bool(workflow.takes_turns)
+    new.cron_name, new.turn_line = workflow.cron_name, workflow.turn_line
     _keep_steps(tx, workflow, new)
     new.scheduled_at = tx.now + policy.delay(workflow.attempt, random.random())
     return new

@@ -134,7 +134,7 @@ def _refuse_again(tx: Transaction, workflow: Workflow, locks: str | None) -> Ojs
         return wrong_state(workflow, f"The workflow {workflow.id} is completed; there is nothing to retry.")
     if workflow.state == WorkflowState.RETRIED:
         return wrong_state(workflow, f"The workflow {workflow.id} was retried as {workflow.next_attempt}.")
-    if workflow.takes_turns and (busy := runs_instead(tx, workflow)) is not None:
+    if workflow.turn_line and (busy := runs_instead(tx, workflow)) is not None:
         return Conflict(
             f"The workflow {workflow.id} takes turns with {busy}, another run of the cron job {workflow.cron_name!r}, "
             "which has not finished. Retry it afterwards.",

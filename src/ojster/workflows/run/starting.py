@@ -34,7 +34,7 @@ class Starter(msgspec.Struct, frozen=True):
         The tenant if its metadata names none, either.
     created_by:
         The name of its creator's token, if it is known.
-    cron_name, takes_turns:
+    cron_name, turn_line:
         See ``NewWorkflow``.
     """
 
@@ -42,7 +42,7 @@ class Starter(msgspec.Struct, frozen=True):
     otherwise: str = ""
     created_by: str | None = None
     cron_name: str | None = None
-    takes_turns: bool = False
+    turn_line: int = 0
 
 
 def check_size(new: NewWorkflow) -> None:
@@ -90,7 +90,7 @@ def start_workflow(tx: Transaction, members: Members, by: Starter) -> NewWorkflo
     check_size(new)
     if start is not None:
         new = msgspec.structs.replace(new, **start.of(new.params, own, new.tenant))
-    new.created_by, new.cron_name, new.takes_turns = by.created_by, by.cron_name, by.takes_turns
+    new.created_by, new.cron_name, new.turn_line = by.created_by, by.cron_name, by.turn_line
     add_defaults(tx, new.plan, new.tenant)
     (created,) = create(tx, [new])
     if isinstance(created, Later):

@@ -1,7 +1,8 @@
-"""Turns of the workflows that one cron job starts, if its overlap policy is ``enqueue``.
+"""Turns of the workflows that one cron job starts: if its overlap policy is ``enqueue``, or they are backfilled.
 
-A workflow that takes turns stays pending until the earlier ones of its cron job have finished. The end of each wakes
-the next one.
+A workflow that takes turns stays pending until the earlier ones in its line have finished. The end of each wakes the
+next one. Its line is a number: 1 has the runs of the schedule, those above it have the runs of backfills, and 0 means
+that it takes no turns.
 
 Spec: ojs-cron 6
 """
@@ -20,13 +21,16 @@ TURN_CHECK_DELAY_US: Final = 10 * SECOND
 It is for the rare case that the earlier one finished in a transaction that could not see it.
 """
 
+SCHEDULED_LINE: Final = 1
+"""The line of the runs of the schedule."""
+
 
 def waits_for_turn(tx: Transaction, workflow: Workflow) -> bool:
     """Return whether a pending workflow must wait for others; set when it looks again.
 
     The next attempt of one is ahead of those that have not begun.
     """
-    if not workflow.takes_turns:
+    if not workflow.turn_line:
         return False
     earlier = tx.execute(
         """
@@ -34,11 +38,17 @@ def waits_for_turn(tx: Transaction, workflow: Workflow) -> bool:
         FROM workflows
         WHERE cron_name = :cron_name
             AND finished_at IS NULL
+            AND turn_line IN (:line, :other)
             AND seq <> :seq
             AND (state <> 'pending' OR (:is_first AND (seq < :seq OR previous_attempt IS NOT NULL)))
         LIMIT 1
         """,
-        {"cron_name": workflow.cron_name, "seq": workflow.seq, "is_first": workflow.previous_attempt is None},
+        {
+            "cron_name": workflow.cron_name,
+            **_lines(workflow),
+            "seq": workflow.seq,
+            "is_first": workflow.previous_attempt is None,
+        },
     )
     if not earlier:
         return False
@@ -52,10 +62,14 @@ def runs_instead(tx: Transaction, workflow: Workflow) -> str | None:
         """
         SELECT id
         FROM workflows
-        WHERE cron_name = :cron_name AND finished_at IS NULL AND seq <> :seq AND state <> 'pending'
+        WHERE cron_name = :cron_name
+            AND finished_at IS NULL
+            AND turn_line IN (:line, :other)
+            AND seq <> :seq
+            AND state <> 'pending'
         LIMIT 1
         """,
-        {"cron_name": workflow.cron_name, "seq": workflow.seq},
+        {"cron_name": workflow.cron_name, **_lines(workflow), "seq": workflow.seq},
     )
     return str(rows[0][0]) if rows else None
 
@@ -71,12 +85,18 @@ def wake_next(tx: Transaction, workflow: Workflow) -> None:
         FROM workflows
         WHERE cron_name = :cron_name
             AND finished_at IS NULL
-            AND takes_turns = 1
+            AND turn_line = :line
             AND state = 'pending'
             AND (scheduled_at IS NULL OR scheduled_at <= :now)
         ORDER BY seq
         LIMIT 1{tx.skip_locked}
         """
-    for (seq,) in tx.execute(query, {"cron_name": workflow.cron_name, "now": tx.now}):
+    line = workflow.turn_line or SCHEDULED_LINE
+    for (seq,) in tx.execute(query, {"cron_name": workflow.cron_name, "line": line, "now": tx.now}):
         tx.execute("UPDATE workflows SET due_at = :now WHERE seq = :seq", {"now": tx.now, "seq": seq})
         tx.expect(tx.now)
+
+
+def _lines(workflow: Workflow) -> dict[str, int]:
+    """Return the lines of the workflows ahead of one: its own; for a run of the schedule, also that of no turns."""
+    return {"line": workflow.turn_line, "other": 0 if workflow.turn_line == SCHEDULED_LINE else workflow.turn_line}

@@ -412,8 +412,8 @@ CREATE TABLE workflows (
     created_by         TEXT COLLATE "C",
     cancelled_by       TEXT COLLATE "C",
     cron_name          TEXT COLLATE "C",                    -- of the cron job that started it
-    takes_turns        BIGINT           NOT NULL DEFAULT 0, -- it starts when the earlier ones of its cron job have
-                                                            -- finished
+    turn_line          BIGINT           NOT NULL DEFAULT 0, -- in which it starts after the earlier ones of its cron
+                                                            -- job; 0: it takes no turns
 
     state              TEXT COLLATE "C" NOT NULL,           -- also forgotten: not yet complete, or being deleted, and
                                                             -- seen by nobody

@@ -358,7 +358,8 @@ CREATE TABLE workflows (
     created_by         TEXT,
     cancelled_by       TEXT,
     cron_name          TEXT,                       -- of the cron job that started it
-    takes_turns        INTEGER NOT NULL DEFAULT 0, -- it starts when the earlier ones of its cron job have finished
+    turn_line          INTEGER NOT NULL DEFAULT 0, -- in which it starts after the earlier ones of its cron job; 0:
+                                                   -- it takes no turns
 
     state              TEXT    NOT NULL,           -- also forgotten: not yet complete, or being deleted, and seen by
                                                    -- nobody
