@@ -18,11 +18,11 @@ from ojster.insight.readiness import why_not_ready
 from ojster.jobs.queries import count_jobs
 from ojster.jobs.statistics import Work, work_by_queue
 from ojster.jobs.waiting import oldest_waiting
+from ojster.queues.maintenance import find_maintenance
 from ojster.queues.overview import LATENCY_MINUTES
 from ojster.queues.queues import list_queues
 from ojster.storage.database import Database
 from ojster.storage.memory import Local
-from ojster.storage.system import find_maintenance
 from ojster.storage.transaction import Transaction
 from ojster.workflows.read.waiting import waits_for
 from ojster.workflows.wait import WaitingFor

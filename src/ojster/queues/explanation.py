@@ -11,8 +11,8 @@ from ojster.core.timestamps import format_optional
 from ojster.jobs.reason import Reason
 from ojster.queues.gates import Gate
 from ojster.queues.limits import QUEUE_PREFIX, count_active, find_limit, key_of_queue
+from ojster.queues.maintenance import find_maintenance
 from ojster.queues.queues import find_queue
-from ojster.storage.system import find_maintenance
 from ojster.storage.transaction import Transaction
 
 _WORDS: Final = {

@@ -9,6 +9,7 @@ from ojster.core.calls import Call, Calls, Handled, Listing
 from ojster.core.job import Job
 from ojster.core.parsing import PageLimit
 from ojster.jobs.sweeps import MAX_SWEEP_SECONDS
+from ojster.queues.maintenance import Maintenance
 from ojster.schedules.backfill import Backfill, Concurrency
 from ojster.schedules.cron import Cron, OnConflict, Registered
 from ojster.schedules.wire import (
@@ -28,7 +29,6 @@ from ojster.schedules.wire import (
     RegisteredCronAnswer,
     TriggeredAnswer,
 )
-from ojster.storage.system import Maintenance
 from ojster.workflows.read.info import WorkflowInfo
 
 _TAG: Final = "Cron jobs"

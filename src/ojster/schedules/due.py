@@ -17,7 +17,7 @@ from ojster.jobs.deadlines import expiry_failure
 from ojster.jobs.extension import Due, hooks, lock_with, settle
 from ojster.jobs.leases import end_expired_attempts
 from ojster.jobs.transitions import finish, make_available, note_failure
-from ojster.storage.system import find_maintenance
+from ojster.queues.maintenance import find_maintenance
 from ojster.storage.transaction import Held, Transaction, TryAgain
 
 log = logging.getLogger(__name__)

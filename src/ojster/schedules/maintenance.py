@@ -15,12 +15,11 @@ from ojster.jobs.bulk import Action
 from ojster.jobs.bulk_service import BulkService
 from ojster.jobs.filter_walk import WINDOW, JobFilter, batches
 from ojster.jobs.scope import CapabilityService, Scope
+from ojster.queues.maintenance import Maintenance, find_maintenance, switch_maintenance
 from ojster.schedules import retention
 from ojster.schedules.calls import MaintenanceCalls
 from ojster.schedules.due import go_on, run_due
-from ojster.storage import system
 from ojster.storage.inbox import LARGE
-from ojster.storage.system import Maintenance
 from ojster.storage.transaction import Transaction
 from ojster.storage.wakeups import DUE
 
@@ -202,7 +201,7 @@ class MaintenanceTasks(CapabilityService, MaintenanceCalls):
     async def mode(self) -> Maintenance | None:
         """Return maintenance mode; ``None``: it is off."""
         self.scope.require_all_tenants("Maintenance mode")
-        return await self.scope.look(system.find_maintenance, None)
+        return await self.scope.look(find_maintenance, None)
 
     async def switch_mode(
         self, enabled: bool, reason: str | None = None, duration: int | None = None
@@ -233,7 +232,7 @@ class MaintenanceTasks(CapabilityService, MaintenanceCalls):
             raise InvalidRequest(message, field="duration")
         now = self.database.clock()
         wish = Maintenance(now, reason, None if duration is None else now + duration) if enabled else None
-        return await self.scope.do(system.maintain, wish)
+        return await self.scope.do(switch_maintenance, wish)
 
     async def _count_matching(self, chosen: JobFilter) -> int:
         return sum([len(ids) async for ids in batches(self.database, chosen, WINDOW)])

@@ -16,10 +16,10 @@ from ojster.core.tenant import called, shown_tenant, split
 from ojster.core.timestamps import format_optional, format_timestamp, parse_optional, parse_timestamp
 from ojster.core.wire import Count, PaginationBody, Timestamp
 from ojster.jobs.answer_wire import EncodedJobAnswer, JobBody
+from ojster.queues.maintenance import Maintenance
 from ojster.schedules.backfill import Backfill, BackfilledRun, Concurrency
 from ojster.schedules.cron import Cron, CronName, OnConflict, Registered
 from ojster.schedules.cron_expression import OverlapPolicy
-from ojster.storage.system import Maintenance
 from ojster.workflows.read.info import WorkflowInfo
 
 
