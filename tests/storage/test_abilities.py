@@ -13,6 +13,7 @@ import pytest
 
 from ojster.core.errors import Duplicate, InvalidRequest
 from ojster.jobs.claim_policy import Claim
+from ojster.jobs.topics import worker_topic
 from ojster.service import Service
 from ojster.storage.migrations import scripts
 from ojster.storage.open import migrate_database, open_database
@@ -169,7 +170,7 @@ def test_only_work_makes_a_process_look_for_more_work_soon() -> None:
     """A worker that is idle sends heartbeats, too."""
     made = notifier.PostgresNotifier(connect_nowhere, "channel", ignore, ignore, ignore, ignore, listens=False)
     made._interval = notifier.MAX_POLL_SECONDS
-    made.ring(["due:1", "worker:w", "configured"])
+    made.ring(["due:1", worker_topic("w"), "configured"])
     assert made._interval == notifier.MAX_POLL_SECONDS
     for topic in ("queue:default", "job:1", "workflow:1", "workflows", "finished"):
         made._interval = notifier.MAX_POLL_SECONDS

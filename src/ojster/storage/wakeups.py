@@ -18,6 +18,10 @@ EVENTS: Final = "events"
 """Topic: a transaction of this process has emitted events."""
 
 
+QUIET: Final = "quiet:"
+"""Beginning of topics that do not say that there is something to do."""
+
+
 def job_topic(job_id: str) -> str:
     """Return the topic of the end of one job."""
     return "job:" + job_id

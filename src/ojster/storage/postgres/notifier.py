@@ -21,6 +21,8 @@ import psycopg
 from psycopg import sql
 from psycopg.waiting import Ready, Wait
 
+from ojster.storage.wakeups import QUIET
+
 log = logging.getLogger(__name__)
 
 R = TypeVar("R")
@@ -55,8 +57,8 @@ MAX_RECONNECT_PAUSE_SECONDS: Final = 2.0
 MAX_NOTIFICATION_BYTES: Final = 7_500
 """Maximum size of a notification, in bytes; PostgreSQL accepts fewer than 8,000."""
 
-NO_WORK: Final = ("due:", "worker:", "configured")
-"""Beginnings of the topics that do not say that there is something to do: an idle worker sends heartbeats, too."""
+NO_WORK: Final = ("due:", QUIET, "configured")
+"""Beginnings of the topics that do not say that there is something to do."""
 
 _HELLO: Final = "hello"
 _HERE: Final = "here"
