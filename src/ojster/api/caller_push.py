@@ -134,8 +134,8 @@ class CallerPush:
         install(tx.memory, all_extensions())
         with tx.savepoint():  # a refusal leaves the caller's transaction as it was
             workflow_id = accepted(create_whole(tx, new))
-            if tx.effects.reactions:
-                names = ", ".join(sorted({event for _, event in tx.effects.reactions}))
+            if tx.effects.watched:
+                names = ", ".join(sorted({event for _, event in tx.effects.watched}))
                 raise InvalidRequest(
                     f"A step that starts in the caller's transaction cannot have reactions to {names}; remove them."
                 )

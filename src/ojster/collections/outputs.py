@@ -36,6 +36,7 @@ from ojster.core.short_cache import cache_short
 from ojster.jobs.failure import Failure
 from ojster.jobs.job_json import to_json
 from ojster.jobs.transitions import fail_attempt
+from ojster.storage.effects import PerTransaction
 from ojster.storage.transaction import Transaction, TryAgain
 
 _ENVELOPE_ATTRIBUTES: Final = frozenset({"id", "type", "args"})
@@ -45,18 +46,17 @@ _FIELD: Final = re.compile(r"\{((?:job|artifact)\.[^{}]+)\}")
 Resolver = Callable[[Reference], bytes]
 """Resolves a reference to JSON."""
 
+COLLECTED: Final = PerTransaction[set[str]](set)
+"""Ids of jobs whose ``collect`` reactions to their success were carried out in this transaction."""
+
 log = logging.getLogger("ojster")
 
 
 def collect_outputs(tx: Transaction) -> None:
     """Carry out the ``collect`` reactions of jobs that have succeeded in this transaction."""
-    jobs = [
-        job
-        for job, event in tx.effects.reactions
-        if event == "on_success" and job.flags & COLLECTS_BIT and job.id not in tx.effects.collected
-    ]
-    if jobs:
-        tx.effects.collected.update(job.id for job in jobs)
+    succeeded = [job for job, event in tx.effects.watched if event == "on_success" and job.flags & COLLECTS_BIT]
+    if succeeded and (jobs := [job for job in succeeded if job.id not in COLLECTED(tx)]):
+        COLLECTED(tx).update(job.id for job in jobs)
         tx.load_envelopes(jobs)
         collect_all(
             tx,

@@ -15,6 +15,7 @@ import msgspec
 
 from ojster.collections.collect import Collect
 from ojster.collections.outputs import (
+    COLLECTED,
     collect_all,
     collect_outputs,
     lookup_resolver,
@@ -57,10 +58,10 @@ log = logging.getLogger("ojster")
 def react(tx: Transaction) -> None:
     """Carry out the reactions to the events of this transaction."""
     for _ in range(MAX_REACTION_ROUNDS):
-        if not tx.effects.reactions:
+        if not tx.effects.watched:
             return
         collect_outputs(tx)
-        fired, tx.effects.reactions = tx.effects.reactions, []
+        fired, tx.effects.watched = tx.effects.watched, []
         wanted = list(_actions(tx, fired))
         collect_all(tx, [(job, event, action) for job, event, action in wanted if isinstance(action, Collect)])
         _enqueue_all(tx, [(job, event, action) for job, event, action in wanted if isinstance(action, Enqueue)])
@@ -68,11 +69,11 @@ def react(tx: Transaction) -> None:
         for job, event, action in wanted:
             if isinstance(action, StartWorkflow | Notify):  # the other kinds are carried out elsewhere
                 run_reaction(tx, job, event, partial(_act, tx, job, event, action))
-    for job, event in tx.effects.reactions:
+    for job, event in tx.effects.watched:
         note_failure(
             tx, job, event, f"More than {MAX_REACTION_ROUNDS} reactions triggered each other. Shorten the chain."
         )
-    tx.effects.reactions.clear()
+    tx.effects.watched.clear()
 
 
 def _actions(tx: Transaction, fired: Sequence[tuple[Job, Event]]) -> Iterator[tuple[Job, Event, Action]]:
@@ -85,7 +86,7 @@ def _actions(tx: Transaction, fired: Sequence[tuple[Job, Event]]) -> Iterator[tu
         if actions and origin_of(job.envelope).generation >= tx.settings.most_generations:
             actions = _stopped(tx, job, event, actions)
         for action in actions:
-            was_collected = event == "on_success" and job.id in tx.effects.collected
+            was_collected = event == "on_success" and job.id in COLLECTED(tx)
             if not (was_collected and isinstance(action, Collect)):
                 yield job, event, action
 

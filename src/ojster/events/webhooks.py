@@ -23,6 +23,7 @@ from ojster.events.subscription import Subscription, active_subscriptions, decod
 from ojster.jobs.new_job import NewJob, read_job
 from ojster.jobs.push import admit
 from ojster.storage.call import for_each
+from ojster.storage.effects import PerTransaction
 from ojster.storage.transaction import Transaction
 
 QUEUE: Final = "ojster.webhooks"
@@ -51,10 +52,13 @@ Spec: ojs-webhooks 8.3
 _UNDELIVERED_PREFIXES: Final = ("webhook.",)
 """Prefixes of event types that are never delivered."""
 
+_DELIVERED: Final = PerTransaction(int)
+"""Number of the transaction's events whose deliveries were pushed."""
+
 
 def push_deliveries(tx: Transaction) -> None:
     """Push a delivery for each event that a subscription wants; each event of the transaction once."""
-    events, since = tx.effects.events, tx.effects.told
+    events, since = tx.effects.events, _DELIVERED(tx)
     if since == len(events):
         return
     if subscriptions := active_subscriptions(tx):
@@ -67,7 +71,7 @@ def push_deliveries(tx: Transaction) -> None:
         ]
         if deliveries:
             admit(tx, [deliveries])
-    tx.effects.told = len(events)
+    _DELIVERED.put(tx, len(events))
 
 
 def delivery(tx: Transaction, subscription: Subscription, event: dict[str, Any]) -> NewJob:

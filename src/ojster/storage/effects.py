@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from typing import Any, Final
+from collections import defaultdict
+from collections.abc import Callable
+from copy import copy
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from ojster.core.events import Event
 from ojster.core.job import Job
@@ -11,8 +13,41 @@ from ojster.core.job_flags import JobEvent
 from ojster.core.tenant import ALL_TENANTS, qualify
 from ojster.storage.tally import Attempt, Tally, Wait
 
+T = TypeVar("T")
+
 UNKNOWN_COUNT: Final = 1_000_000
 """Number of fetchable jobs to assume in a queue if it is unknown."""
+
+
+class HasEffects(Protocol):
+    """A transaction, as far as its effects are concerned."""
+
+    effects: Effects
+
+
+class PerTransaction(Generic[T]):
+    """A value that a capability notes in a transaction, for the rest of it. A savepoint that is rolled back undoes it.
+
+    Parameters
+    ----------
+    factory:
+        Makes the value when it is first used; ``copy.copy`` must make an independent copy of it.
+    """
+
+    def __init__(self, factory: Callable[[], T]) -> None:
+        self._factory = factory
+
+    def __call__(self, tx: HasEffects) -> T:
+        """Return the value."""
+        noted = tx.effects.noted
+        if self not in noted:
+            noted[self] = self._factory()
+        value: T = noted[self]
+        return value
+
+    def put(self, tx: HasEffects, value: T) -> None:
+        """Replace the value."""
+        tx.effects.noted[self] = value
 
 
 class Effects:
@@ -29,14 +64,10 @@ class Effects:
         """Ids of jobs that finished."""
         self.ended: list[Job] = []
         """Finished jobs that others wait for, until what follows from them was carried out."""
-        self.announced: Counter[str] = Counter()
-        """Number of jobs by tenant that are to be pushed and count towards its limits already."""
-        self.reactions: list[tuple[Job, JobEvent]] = []
-        """Jobs and events with reactions that are still to be carried out."""
-        self.collected: set[str] = set()
-        """Ids of jobs whose first reactions to their success were carried out already."""
-        self.told = 0
-        """Number of events that were handed to their subscribers."""
+        self.watched: list[tuple[Job, JobEvent]] = []
+        """Jobs with the events that their flags ask for, until what follows from them was carried out."""
+        self.noted: dict[PerTransaction[Any], Any] = {}
+        """What capabilities note for the rest of the transaction: see ``PerTransaction``."""
         self.topics: dict[str, str | None] = {}
         """Topics of capabilities to wake, each with the topic that stands for many of its kind; ``None``: none does."""
         self.configured = False
@@ -66,7 +97,7 @@ class Effects:
             "tallies": {queue: tally.copy() for queue, tally in self.tallies.items()},
             "configured": self.configured,
             "due": self.due,
-            "told": self.told,
+            "noted": {key: copy(value) for key, value in self.noted.items()},
         }
 
     def restore(self, mark: dict[str, Any]) -> None:
@@ -78,7 +109,7 @@ class Effects:
             setattr(self, name, known)
         self.available = defaultdict(set, mark["available"])
         self.tallies = defaultdict(Tally, mark["tallies"])
-        self.configured, self.due, self.told = mark["configured"], mark["due"], mark["told"]
+        self.configured, self.due, self.noted = mark["configured"], mark["due"], mark["noted"]
 
     @property
     def fetchable(self) -> dict[str, int]:
@@ -89,8 +120,8 @@ class Effects:
         return queues
 
 
-_LISTS: Final = ("finished", "ended", "reactions", "events", "history", "waits", "attempts")
+_LISTS: Final = ("finished", "ended", "watched", "events", "history", "waits", "attempts")
 """Effects that are only appended to, or replaced as a whole."""
 
-_COPIED: Final = ("opened", "collected", "topics", "counts", "announced")
+_COPIED: Final = ("opened", "topics", "counts")
 """Effects that ``mark`` copies."""

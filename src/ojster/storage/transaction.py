@@ -247,9 +247,9 @@ class Transaction(ABC):
         return effects.tallies
 
     def note_event(self, job: Job, event: JobEvent) -> None:
-        """Record an event of a job for its reactions, if it has any to it."""
+        """Record an event of a job, if the job's flags ask for it."""
         if job.flags & BITS[event]:
-            self.effects.reactions.append((job, event))
+            self.effects.watched.append((job, event))
 
     def expect(self, moment: int | None) -> None:
         """Record that work is due at ``moment``, in microseconds since the epoch; ``None`` is ignored."""
@@ -427,7 +427,7 @@ class Transaction(ABC):
     def write_effects(self) -> None:
         """Write counts, history, events and tallies of ``effects``, as the last step of a transaction."""
         assert not self.effects.ended, "a job ended, but what follows from it was not carried out"
-        assert not self.effects.reactions, "reactions were recorded, but not carried out"
+        assert not self.effects.watched, "an event of a job was noted, but what follows from it was not carried out"
         counts = [(queue, state, change) for (queue, state), change in self.effects.counts.items() if change]
         if counts:
             self.execute_many(

@@ -18,8 +18,12 @@ from ojster.core.states import JobState
 from ojster.core.tenant import called, shown_tenant
 from ojster.jobs.extension import hooks
 from ojster.jobs.queries import counts_of_tenant
+from ojster.storage.effects import PerTransaction
 from ojster.storage.transaction import Transaction
 from ojster.tenancy.tenant import Tenant, tenants_by_id
+
+_ANNOUNCED: Final = PerTransaction[Counter[str]](Counter)
+"""Number of jobs by tenant that this transaction is about to push, and that count towards its limits already."""
 
 DEPTH_STATES: Final = (JobState.AVAILABLE.value, JobState.SCHEDULED.value)
 """States of the jobs that count towards ``max_queue_depth``. Spec: ojs-multi-tenancy 8.1"""
@@ -141,9 +145,14 @@ def charge_growth(tx: Transaction, tenant: str, jobs: int, at_once: int) -> None
     allowance = _Allowance(tx, limits)
     if refusal := allowance.refusal(jobs, 0, can_wait=False):
         raise refusal
-    tx.effects.announced[tenant] += at_once
+    _ANNOUNCED(tx)[tenant] += at_once
     allowance.use(jobs, 0)
     allowance.close()
+
+
+def forget_announced(tx: Transaction) -> None:
+    """Count no announced job any more: those of this transaction exist by now, or extensions know of them."""
+    _ANNOUNCED.put(tx, Counter())
 
 
 class _Allowance:
@@ -166,7 +175,7 @@ class _Allowance:
             self._window = (tx.now, 0) if tx.now - started_at >= rate.period else (started_at, used)
         counts = counts_of_tenant(tx, tenant.id)
         self._depth, self._scheduled = _count(counts, DEPTH_STATES), _count(counts, ("scheduled",))
-        self._depth += tx.effects.announced[tenant.id]
+        self._depth += _ANNOUNCED(tx)[tenant.id]
         self._depth += sum(announced(tx, tenant.id) for announced in hooks(tx).announced)
 
     def refusal(self, jobs: int, scheduled: int, *, can_wait: bool = True) -> TenantLimitExceeded | None:

@@ -26,6 +26,7 @@ from ojster.jobs.names import kind
 from ojster.jobs.new_job import NewJob
 from ojster.jobs.push import admit
 from ojster.storage.transaction import Held, Later, Transaction
+from ojster.tenancy.quotas import forget_announced
 from ojster.workflows.node import (
     TWO_PART,
     Decision,
@@ -445,7 +446,7 @@ class Advance:
         """Enqueue the jobs of nodes, all at once."""
         admitted, self._admitted = self._admitted, []
         results = admit(self.tx, [[job] for _, job in admitted])
-        self.tx.effects.announced.clear()  # from now on, they count as jobs
+        forget_announced(self.tx)  # from now on, they count as jobs
         for (node, job), result in zip(admitted, results, strict=True):
             if isinstance(result, Later):
                 self._start_later(node, result)

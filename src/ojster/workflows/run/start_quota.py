@@ -12,6 +12,7 @@ from typing import Final
 from ojster.core.durations import SECOND
 from ojster.core.job import NODE_BITS
 from ojster.storage.transaction import Transaction
+from ojster.tenancy.quotas import forget_announced
 from ojster.workflows.stored_workflow import Workflow
 
 MAX_STARTS: Final = 3_000
@@ -86,7 +87,7 @@ class Starts:
 
     def write(self, tx: Transaction, workflows: Mapping[int, Workflow]) -> None:
         """Note what is left for later transactions."""
-        tx.effects.announced.clear()  # as steps that wait for others, these count when they are jobs
+        forget_announced(tx)  # as steps that wait for others, these count when they are jobs
         deferred, self._deferred = self._deferred, {}
         self.has_deferred = self.has_deferred or bool(deferred)
         waiting = {id: position for id, position in deferred.items() if id in self._waiting}
