@@ -88,6 +88,16 @@ class PlanOrder:
         self.crosses = False
         """Whether a step waits for one in another container."""
 
+    def add(self, node: Node, spec: Spec, path: str, place: str) -> None:
+        """Add a node to the plan."""
+        self.plan.nodes.append(node)
+        self.plan.specs.append(spec)
+        self.paths[node.id] = path
+        if node.parent is not None:
+            self.children[node.parent].append(node)
+        if node.kind != Kind.JOB:
+            self.children[node.id], self.names[node.id], self.places[node.id] = [], {}, place
+
     def after(self, node: Node, before: Iterable[Node], inputs: Inputs | None) -> None:
         """Let a node start after others have ended."""
         for earlier in before:

@@ -7,33 +7,19 @@ nodes; ``PlanOrder`` resolves what they refer to, and ``UndoPlan`` completes wha
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import assert_never
+from typing import Final
 
 import msgspec
 
 from ojster.collections.contents import Promise
 from ojster.core.json_objects import Members
-from ojster.workflows.node import EXPANDED, Inputs, Kind, Node, Rule
+from ojster.workflows.node import EXPANDED, LEAVES, Inputs, Kind, Node, Rule
 from ojster.workflows.plan.members import Problem, in_order, refusal_of
 from ojster.workflows.plan.order import Pending, PlanOrder
 from ojster.workflows.plan.reader import StepReader
-from ojster.workflows.plan.steps import (
-    AnyStep,
-    BatchStep,
-    FallbackStep,
-    FlowStep,
-    GateStep,
-    JobStep,
-    ListStep,
-    MapStep,
-    RequestedAddition,
-    RequestedWorkflow,
-    SagaStep,
-    UndoingStep,
-    UnreadStep,
-)
+from ojster.workflows.plan.steps import JobStep, MapStep, RequestedAddition, RequestedStep, SagaStep, UndoingStep
 from ojster.workflows.plan.undo import UndoPlan
-from ojster.workflows.plan.values import AddedSteps, LaterJob, Plan, PlanContext, Planned, Spec
+from ojster.workflows.plan.values import AddedSteps, Plan, PlanContext, Planned, Spec
 
 
 def plan_workflow(context: PlanContext, type: str, members: Members, inherited: Members) -> Planned:
@@ -54,8 +40,7 @@ def plan_workflow(context: PlanContext, type: str, members: Members, inherited: 
     reader = StepReader(context)
     planner = Planner(context, 0, lambda name: None)
     try:
-        requested = reader.workflow(type, members, inherited)
-        planner.workflow(requested, len(reader.problems))
+        planner.workflow(reader.workflow(type, members, inherited))
     except Problem as problem:
         reader.problems.append(problem)
     except msgspec.DecodeError as error:
@@ -79,6 +64,15 @@ def plan_addition(context: PlanContext, raw_steps: Sequence[bytes | msgspec.Raw]
     except Problem as problem:
         reader.problems.append(problem)
     return _planned(reader, planner)
+
+
+_INPUTS: Final = {
+    Kind.CHAIN: Inputs.BEFORE,
+    Kind.BATCH: Inputs.MEMBERS,
+    Kind.WORKFLOW: Inputs.MEMBERS,
+    Kind.FALLBACK: None,
+}
+"""Containers whose children follow one another, or their first child, and the results that these receive from it."""
 
 
 def _planned(reader: StepReader, planner: Planner) -> Planned:
@@ -114,21 +108,16 @@ class Planner:
 
     # Entry points
 
-    def workflow(self, requested: RequestedWorkflow, of_steps: int) -> None:
-        """Plan a whole workflow, after ``of_steps`` problems of single steps.
+    def workflow(self, requested: RequestedStep) -> None:
+        """Plan a whole workflow.
 
         Raises
         ------
         Problem
             It has too many nodes, with what undoes its steps.
         """
-        root = self._node(Kind.WORKFLOW, None, 0, Spec(), "$", "")
-        main = self._plan(requested.main, root)
-        for branch in requested.branches:
-            self._callback(branch, main, root)
-        self._order.read_before = of_steps
-        self._order.close(root, 0)
-        self._finish(of_steps)
+        self._plan(requested, None)
+        self._finish(requested.closed_after)
 
     def addition(self, requested: RequestedAddition, added: AddedSteps, of_steps: int) -> None:
         """Plan more children of an existing container, after ``of_steps`` problems of single steps.
@@ -163,21 +152,13 @@ class Planner:
     # Steps of any kind
 
     def _node(self, kind: Kind, parent: Node | None, position: int, spec: Spec, path: str, place: str) -> Node:
-        number = self._order.first + len(self.plan.nodes)
-        node = Node(number, None, position, kind.value)
+        node = Node(self._order.first + len(self.plan.nodes), None, position, kind.value)
         if parent is not None:
             node.parent, node.source = parent.id, parent.source
-            self._order.children[parent.id].append(node)
-        self.plan.nodes.append(node)
-        self.plan.specs.append(spec)
-        self._order.paths[number] = path
-        if kind != Kind.JOB:
-            self._order.children[number] = []
-            self._order.names[number] = {}
-            self._order.places[number] = place
+        self._order.add(node, spec, path, place)
         return node
 
-    def _plan(self, step: AnyStep, parent: Node) -> Node:
+    def _plan(self, step: RequestedStep, parent: Node | None) -> Node:
         """Plan a step of any kind, with the steps inside it."""
         node = self._node(step.kind, parent, step.position, step.spec, step.path, step.place)
         node.name, node.rule = step.name, step.rule
@@ -188,47 +169,36 @@ class Planner:
             self._order.dependency_names[node.id] = step.depends_on
         if step.role is not None:
             node.name = step.role  # not before: what is inside refers to a step by its own name
-        if step.name is not None:
+        if step.name is not None and parent is not None:
             self._order.names[parent.id][step.name] = node
         return node
 
-    def _inside(self, step: AnyStep, node: Node) -> None:
+    def _inside(self, step: RequestedStep, node: Node) -> None:
         """Plan what is in a step, and what its kind demands."""
         mark = len(self._order.pending)
         match step:
             case JobStep():
                 return self._job(step, node)
-            case GateStep() | UnreadStep():
-                return None
             case MapStep():
                 return self._map(step, node)
-            case ListStep():
-                self._children(step.steps, node, None)
-            case BatchStep():
-                self._batch(step, node)
             case SagaStep():
                 self._saga(step, node)
-            case FlowStep():
-                self._plan(step.job, node)
-            case FallbackStep():
-                self._fallback(step, node)
+            case _ if step.kind in LEAVES:
+                return None
             case _:
-                assert_never(step)
-        return self._close(step, node, mark)
-
-    def _close(self, step: AnyStep, container: Node, mark: int) -> None:
+                self._children(step.children, node, None)
         self._order.read_before = step.closed_after
-        if container.kind in (Kind.CHAIN, Kind.GROUP, Kind.GRAPH):
-            self._order.link(container)
-        self._order.close(container, mark)
+        self._order.link(node)
+        return self._order.close(node, mark)
 
-    def _children(self, steps: Sequence[AnyStep], container: Node, before: Node | None) -> None:
-        """Plan the children of a container; those of a chain follow each other, the first of them ``before``."""
+    def _children(self, steps: Sequence[RequestedStep], container: Node, before: Node | None) -> None:
+        """Plan the children of a container, the first of which follows ``before``; see ``_INPUTS``."""
+        kind = Kind(container.kind)
         for step in steps:
             child = self._plan(step, container)
-            if container.kind == Kind.CHAIN:
-                if before is not None:
-                    self._order.after(child, [before], Inputs.BEFORE)
+            if before is not None and kind in _INPUTS:
+                self._order.after(child, [before], _INPUTS[kind])
+            if before is None or kind == Kind.CHAIN:
                 before = child
 
     # Steps of one kind
@@ -237,27 +207,11 @@ class Planner:
         self.plan.promises += [Promise(node.id, step.place, promised) for promised in step.provided]
         self._order.promised += [(node.id, promised.name, promised.category) for promised in step.provided]
         self._order.await_references(node, step.spec, step.references)
-        if step.spec.has_references:
-            self.plan.later_jobs.append(LaterJob(step.job.tenant, step.job.scheduled_at))
-        else:
-            self.plan.jobs[node.id] = step.job
-
-    def _batch(self, step: BatchStep, node: Node) -> None:
-        group = self._plan(step.jobs, node)
-        for callback in step.callbacks:
-            self._callback(callback, group, node)
-
-    def _callback(self, callback: AnyStep, main: Node, parent: Node) -> None:
-        """Plan a step that runs depending on how ``main`` ended, which is beside it."""
-        self._order.after(self._plan(callback, parent), [main], Inputs.MEMBERS)
-
-    def _fallback(self, step: FallbackStep, node: Node) -> None:
-        first, second = self._plan(step.first, node), self._plan(step.second, node)
-        self._order.after(second, [first], None)
+        self.plan.add_job(node, step.spec, step.job)
 
     def _saga(self, step: SagaStep, node: Node) -> None:
         """Plan a container, and what undoes it if it does not succeed."""
-        done = self._plan(step.done, node)
+        done = self._plan(step.children[0], node)
         place = f"{step.place}.{step.undoing_name}" if step.place else step.undoing_name
         undoing = self._node(step.undoing_kind, node, 1, Spec(is_undoing=True), step.path, place)
         undoing.name, undoing.rule = step.undoing_name, Rule.FAILED.value

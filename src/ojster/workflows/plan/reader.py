@@ -43,21 +43,7 @@ from ojster.workflows.plan.rules import (
 from ojster.workflows.plan.sdk_dialect import is_graph
 from ojster.workflows.plan.step_members import BoundValues, Here, Siblings, name_of, read_rules, spec_of, steps_in
 from ojster.workflows.plan.step_references import references_of
-from ojster.workflows.plan.steps import (
-    AnyStep,
-    BatchStep,
-    FallbackStep,
-    FlowStep,
-    GateStep,
-    JobStep,
-    ListStep,
-    MapStep,
-    RequestedAddition,
-    RequestedWorkflow,
-    SagaStep,
-    UndoingStep,
-    UnreadStep,
-)
+from ojster.workflows.plan.steps import JobStep, MapStep, RequestedAddition, RequestedStep, SagaStep, UndoingStep
 from ojster.workflows.plan.values import AddedSteps, PlanContext, Spec
 
 _encode: Final = msgspec.json.Encoder().encode
@@ -102,7 +88,7 @@ class StepReader:
 
     # Entry points
 
-    def workflow(self, type: str, members: Members, inherited: Members) -> RequestedWorkflow:
+    def workflow(self, type: str, members: Members, inherited: Members) -> RequestedStep:
         """Return a whole workflow.
 
         Raises
@@ -111,16 +97,13 @@ class StepReader:
             Its outermost container cannot be read, or too many problems were found.
         """
         self._count_node("$")
-        siblings = Siblings(Kind.WORKFLOW, "")
-        main = self._container(type, members, Here(siblings, 0, "$", "", inherited, 1), Spec())
-        branches: list[AnyStep] = []
+        root = Here(Siblings(Kind.WORKFLOW, ""), 0, "$", "", inherited, 1)
+        parts = [self._container(type, members, root.inside(root.siblings, 0, "$", ""), Spec())]
         for name, rule in BRANCHES.items():
             if name in members and bytes(members[name]) != b"null":
-                here = Here(siblings, 1 + len(branches), f"$.{name}", name, inherited, 1)
-                branch = self._attempt(members[name], here, self._branch)
-                branch.role, branch.rule = name, rule.value
-                branches.append(branch)
-        return RequestedWorkflow(main, branches)
+                here = root.inside(root.siblings, len(parts), f"$.{name}", name)
+                parts.append(self._in_role(name, rule, members[name], here, self._branch))
+        return RequestedStep(*root.at, Spec(), Kind.WORKFLOW, children=parts, closed_after=len(self.problems))
 
     def addition(self, raw_steps: Sequence[bytes | msgspec.Raw], added: AddedSteps) -> RequestedAddition:
         """Return steps that are added to an existing container.
@@ -149,13 +132,12 @@ class StepReader:
             raise Problem(path, f"The workflow has more than {MAX_NODES} nodes.")
         self._nodes += 1
 
-    def _steps(self, raw_steps: Sequence[bytes | msgspec.Raw], first: Here) -> list[AnyStep]:
+    def _steps(self, raw_steps: Sequence[bytes | msgspec.Raw], first: Here) -> list[RequestedStep]:
         """Return the steps of a list; ``first``: the place of the first, with the path of the list."""
-        siblings, steps = first.siblings, list[AnyStep]()
+        siblings, steps = first.siblings, list[RequestedStep]()
         for index, raw in enumerate(raw_steps):
             position = first.position + index
-            path, place = f"{first.path}[{index}]", siblings.place_of(position)
-            here = Here(siblings, position, path, place, first.inherited, first.level)
+            here = first.inside(siblings, position, f"{first.path}[{index}]", position)
             here.can_be_undone, here.gives_values = first.can_be_undone, first.gives_values
             steps.append(self._attempt(raw, here))
         return steps
@@ -164,14 +146,27 @@ class StepReader:
         self,
         raw: bytes | msgspec.Raw,
         here: Here,
-        read: Callable[[bytes | msgspec.Raw, Here], AnyStep] | None = None,
-    ) -> AnyStep:
+        read: Callable[[bytes | msgspec.Raw, Here], RequestedStep] | None = None,
+    ) -> RequestedStep:
         """Return a step. A problem is recorded, so that the remaining steps are checked too."""
         try:
             return self._step(raw, here) if read is None else read(raw, here)
         except (Problem, OjsterError, msgspec.DecodeError) as error:
             self._report(error, here.path)
-        return UnreadStep(here.path, here.place, here.position, Spec())
+        return RequestedStep(*here.at, Spec(), Kind.JOB)
+
+    def _in_role(
+        self,
+        role: str,
+        rule: Rule,
+        raw: bytes | msgspec.Raw,
+        here: Here,
+        read: Callable[[bytes | msgspec.Raw, Here], RequestedStep],
+    ) -> RequestedStep:
+        """Return a step that has a certain part in its container, and starts by the rule of that."""
+        step = self._attempt(raw, here, read)
+        step.role, step.rule = role, rule.value
+        return step
 
     def _report(self, error: Problem | OjsterError | msgspec.DecodeError, path: str) -> None:
         if isinstance(error, OjsterError):
@@ -182,7 +177,7 @@ class StepReader:
         if len(self.problems) >= MAX_REPORTED_PROBLEMS:
             raise self.problems.pop()
 
-    def _step(self, raw: bytes | msgspec.Raw, here: Here) -> AnyStep:
+    def _step(self, raw: bytes | msgspec.Raw, here: Here) -> RequestedStep:
         """Return a step of any kind: a job, a gate or a container, alone or with a fallback."""
         members = read_members(raw, here.path)
         if b"null" in bytes(raw):
@@ -206,7 +201,7 @@ class StepReader:
             here.siblings.named[name] = step
         return step
 
-    def _of_kind(self, members: Members, here: Here, spec: Spec, name: str | None) -> AnyStep:
+    def _of_kind(self, members: Members, here: Here, spec: Spec, name: str | None) -> RequestedStep:
         type = "graph" if is_graph(members) else text(members, "type", here.path) or ""
         if "fallback" in members and bytes(members["fallback"]) != b"null":
             return self._undoable(members, here, spec, partial(self._with_fallback, members, name=name))
@@ -224,9 +219,11 @@ class StepReader:
         self.unknown += unknown
         spec.timeout = gate_limit(members, here.path)
         self._count_node(here.path)
-        return GateStep(here.path, here.place, here.position, spec, manual=True)
+        return RequestedStep(*here.at, spec, Kind.GATE, manual=True)
 
-    def _undoable(self, members: Members, here: Here, spec: Spec, read: Callable[[Here, Spec], AnyStep]) -> AnyStep:
+    def _undoable(
+        self, members: Members, here: Here, spec: Spec, read: Callable[[Here, Spec], RequestedStep]
+    ) -> RequestedStep:
         """Return a container; if it has compensations inside it, as the first part of a saga."""
         return self._saga(here, spec, read) if holds_compensation(members) else read(here, spec)
 
@@ -255,29 +252,25 @@ class StepReader:
         if job.pending:
             raise Problem(here.path, "A step cannot be 'pending'; use 'manual' to make it wait for an approval.")
         self.kept += [Problem(here.path, warning) for warning in job.warnings]
-        return JobStep(here.path, here.place, here.position, spec, job=job, references=references, provided=provided)
+        return JobStep(*here.at, spec, Kind.JOB, job=job, references=references, provided=provided)
 
-    def _with_fallback(self, members: Members, here: Here, spec: Spec, *, name: str | None) -> FallbackStep:
+    def _with_fallback(self, members: Members, here: Here, spec: Spec, *, name: str | None) -> RequestedStep:
         """Return a step and its fallback. Members of the step other than its job apply to both together."""
         self._count_node(here.path)
         siblings = Siblings(Kind.FALLBACK, here.place)
-        inherited = adjusted(here.inherited, members, here.path)
         own = {name: value for name, value in members.items() if name not in NODE_MEMBERS}
         if "priority_adjustment" in members:
             own["priority_adjustment"] = members["priority_adjustment"]
-        place = siblings.place_of(0)
-        first = self._attempt(_encode(own), Here(siblings, 0, here.path, place, here.inherited, here.level))
-        path, place = f"{here.path}.fallback", siblings.place_of("fallback")
-        there = Here(siblings, 1, path, place, inherited, here.level, can_be_undone=True)
-        second = self._attempt(members["fallback"], there, self._ruled)
-        second.role, second.rule = "fallback", Rule.FAILED.value
-        step = FallbackStep(here.path, here.place, here.position, spec, first=first, second=second, name=name)
-        step.closed_after = len(self.problems)
-        return step
+        parts = [self._attempt(_encode(own), here.inside(siblings, 0, here.path, 0))]
+        there = here.inside(siblings, 1, f"{here.path}.fallback", "fallback", can_be_undone=True)
+        there.inherited = adjusted(here.inherited, members, here.path)
+        parts.append(self._in_role("fallback", Rule.FAILED, members["fallback"], there, self._ruled))
+        closed = len(self.problems)
+        return RequestedStep(*here.at, spec, Kind.FALLBACK, name=name, children=parts, closed_after=closed)
 
     # Containers
 
-    def _container(self, type: str, members: Members, here: Here, spec: Spec) -> AnyStep:
+    def _container(self, type: str, members: Members, here: Here, spec: Spec) -> RequestedStep:
         if here.level > MAX_LEVELS:
             raise Problem(here.path, f"Containers are nested deeper than {MAX_LEVELS} levels.")
         match type:
@@ -293,28 +286,25 @@ class StepReader:
         read = partial(self._list, Kind(type), raw_steps, f"{here.path}.{LISTS[type]}")
         return self._undoable(members, here, spec, read)
 
-    def _list(self, kind: Kind, raw_steps: Sequence[msgspec.Raw], path: str, here: Here, spec: Spec) -> ListStep:
+    def _list(self, kind: Kind, raw_steps: Sequence[msgspec.Raw], path: str, here: Here, spec: Spec) -> RequestedStep:
         """Return a chain, a group or a graph; ``path`` is the place of its steps in the request."""
         spec.inherited = here.inherited
         self._count_node(here.path)
         first = Here(Siblings(kind, here.place), 0, path, here.place, here.inherited, here.level, can_be_undone=True)
-        step = ListStep(here.path, here.place, here.position, spec, kind=kind, steps=self._steps(raw_steps, first))
-        step.closed_after = len(self.problems)
-        return step
+        steps = self._steps(raw_steps, first)
+        return RequestedStep(*here.at, spec, kind, children=steps, closed_after=len(self.problems))
 
-    def _flow(self, members: Members, here: Here, spec: Spec) -> FlowStep:
+    def _flow(self, members: Members, here: Here, spec: Spec) -> RequestedStep:
         """Return a flow with the job that runs its function. The function adds the other steps."""
         spec.inherited = here.inherited
         self._count_node(here.path)
-        siblings = Siblings(Kind.FLOW, here.place)
-        gives = here.gives_values or (here.path == "$" and "params" not in members)
-        path, place = f"{here.path}.job", siblings.place_of(FLOW_JOB)
-        inside = Here(siblings, 0, path, place, here.inherited, here.level, gives_values=gives)
+        inside = here.inside(Siblings(Kind.FLOW, here.place), 0, f"{here.path}.job", FLOW_JOB)
+        inside.gives_values = here.gives_values or (here.path == "$" and "params" not in members)
         job = self._job(flow_job(members, here.path), inside, Spec())
         job.role = FLOW_JOB
-        return FlowStep(here.path, here.place, here.position, spec, job=job, closed_after=len(self.problems))
+        return RequestedStep(*here.at, spec, Kind.FLOW, children=[job], closed_after=len(self.problems))
 
-    def _batch(self, members: Members, here: Here, spec: Spec) -> BatchStep:
+    def _batch(self, members: Members, here: Here, spec: Spec) -> RequestedStep:
         steps_in(members, "jobs", here.path)
         raw_callbacks = read_members(members.get("callbacks", b"{}"), f"{here.path}.callbacks")
         self.unknown += unknown_in(raw_callbacks, frozenset(CALLBACKS), f"{here.path}.callbacks", "The object")
@@ -325,34 +315,28 @@ class StepReader:
         self._count_node(here.path)
         siblings = Siblings(Kind.BATCH, here.place)
         inner = Here(siblings, 0, here.path, here.place, here.inherited, here.level)
-        jobs = self._container("group", {"jobs": members["jobs"]}, inner, Spec())
-        callbacks: list[AnyStep] = []
+        parts = [self._container("group", {"jobs": members["jobs"]}, inner, Spec())]
         for position, name in enumerate(wanted, 1):
-            path = f"{here.path}.callbacks.{name}"
-            there = Here(siblings, position, path, siblings.place_of(name), here.inherited, here.level, True)
-            callback = self._attempt(raw_callbacks[name], there, self._ruled)
-            callback.role, callback.rule = name, CALLBACKS[name].value
-            callbacks.append(callback)
-        step = BatchStep(here.path, here.place, here.position, spec, jobs=jobs, callbacks=callbacks)
-        step.closed_after = len(self.problems)
-        return step
+            there = here.inside(siblings, position, f"{here.path}.callbacks.{name}", name, can_be_undone=True)
+            parts.append(self._in_role(name, CALLBACKS[name], raw_callbacks[name], there, self._ruled))
+        return RequestedStep(*here.at, spec, Kind.BATCH, children=parts, closed_after=len(self.problems))
 
     def _saga_with_policy(self, members: Members, here: Here, spec: Spec) -> SagaStep:
         """Return a saga, which is undone even if nothing in it has a compensation."""
         policy = failure_policy(members, here.path)
         raw_steps = steps_in(members, "steps", here.path)
 
-        def read(inner: Here, spec: Spec) -> ListStep:
+        def read(inner: Here, spec: Spec) -> RequestedStep:
             if policy == "compensate":
                 inner.inherited = {"retry": msgspec.Raw(b'{"max_attempts":1}')} | inner.inherited
             done = self._list(Kind.CHAIN, raw_steps, f"{here.path}.steps", inner, spec)
-            for child in done.steps if policy == "skip" else ():
+            for child in done.children if policy == "skip" else ():
                 child.tolerated = True
             return done
 
         return self._saga(here, spec, read)
 
-    def _saga(self, here: Here, spec: Spec, read: Callable[[Here, Spec], AnyStep]) -> SagaStep:
+    def _saga(self, here: Here, spec: Spec, read: Callable[[Here, Spec], RequestedStep]) -> SagaStep:
         """Return a container, and what undoes it if it does not succeed."""
         self._count_node(here.path)
         done = read(Here(here.siblings, 0, here.path, here.place, here.inherited, here.level), Spec())
@@ -360,33 +344,29 @@ class StepReader:
         name = "compensate" if done.kind != Kind.BATCH else "compensate_all"  # its jobs are a saga at the same place
         self._count_node(here.path)
         place = Siblings(Kind.SAGA, here.place).place_of(name)
-        step = SagaStep(
-            here.path,
-            here.place,
-            here.position,
+        return SagaStep(
+            *here.at,
             spec,
-            done=done,
+            Kind.SAGA,
+            children=[done],
             undoing_name=name,
             undoing_kind=kind,
             compensations=self._compensations(done.children, Siblings(kind, place), here),
+            closed_after=len(self.problems),
         )
-        step.closed_after = len(self.problems)
-        return step
 
-    def _compensations(self, steps: Sequence[AnyStep], undoing: Siblings, here: Here) -> list[UndoingStep]:
+    def _compensations(self, steps: Sequence[RequestedStep], undoing: Siblings, here: Here) -> list[UndoingStep]:
         """Return what undoes the steps of a container; ``undoing``: the container that it is in."""
         compensations: list[UndoingStep] = []
         for index, step in enumerate(steps):
             if (own := step.own) is not None:
                 name = step.role or step.name or str(step.position)
-                place = undoing.place_of(name)
-                there = Here(undoing, step.position, own.path, place, here.inherited, here.level)
-                unit = self._attempt(own.request, there)
+                unit = self._attempt(own.request, here.inside(undoing, step.position, own.path, name))
                 unit.role = name
                 compensations.append(UndoingStep(index, own, unit))
         return compensations
 
-    def _nested(self, members: Members, here: Here, spec: Spec) -> AnyStep:
+    def _nested(self, members: Members, here: Here, spec: Spec) -> RequestedStep:
         """Return a step that is a definition: a map with one element, its parameters."""
         spec.display_name = spec.display_name or text(members, DEFINITION, here.path)
         return self._undoable(members, here, spec, partial(self._map, as_map(members, here.path), kind=Kind.DEFINITION))
@@ -410,14 +390,11 @@ class StepReader:
         bound, nodes = self._bound, self._nodes
         self._bound = BoundValues(bound.names | {item, INDEX}, bound.values)
         siblings = Siblings(kind, here.place)
-        there = Here(siblings, 0, f"{here.path}.do", siblings.place_of(0), here.inherited, here.level, True)
-        first = self._attempt(template, there)
+        first = self._attempt(template, here.inside(siblings, 0, f"{here.path}.do", 0, can_be_undone=True))
         step = MapStep(
-            here.path,
-            here.place,
-            here.position,
+            *here.at,
             spec,
-            kind=kind,
+            kind,
             references=references,
             template=first,
             compensations=self._compensations([first], siblings, here),
@@ -425,12 +402,12 @@ class StepReader:
         self._bound, self._nodes = bound, nodes  # the nodes of the elements are counted when they are planned
         return step
 
-    def _ruled(self, raw: bytes | msgspec.Raw, here: Here) -> AnyStep:
+    def _ruled(self, raw: bytes | msgspec.Raw, here: Here) -> RequestedStep:
         """Return a step that starts by the rule of its position."""
         refuse_rule(raw, here.path)
         return self._step(raw, here)
 
-    def _branch(self, raw: bytes | msgspec.Raw, here: Here) -> AnyStep:
+    def _branch(self, raw: bytes | msgspec.Raw, here: Here) -> RequestedStep:
         """Return a branch: one step, or an array of steps as a chain."""
         if bytes(raw)[:1] != b"[":
             return self._ruled(raw, here)

@@ -69,6 +69,18 @@ class Here(msgspec.Struct, gc=False):
     can_be_undone: bool = False
     gives_values: bool = False
 
+    @property
+    def at(self) -> tuple[str, str, int]:
+        """Its place in the request, its place in the workflow, and its position: the first members of a step."""
+        return self.path, self.place, self.position
+
+    def inside(
+        self, siblings: Siblings, position: int, path: str, name: str | int, *, can_be_undone: bool = False
+    ) -> Here:
+        """Return where a step with a name is in a container that is here; it inherits the same."""
+        place = siblings.place_of(name)
+        return Here(siblings, position, path, place, self.inherited, self.level, can_be_undone)
+
 
 class BoundValues(msgspec.Struct, frozen=True):
     """The values bound by the maps around a step: their ``names``, and the ``values`` that are known."""

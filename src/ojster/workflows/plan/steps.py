@@ -1,9 +1,8 @@
-"""Steps as a request describes them, each kind as a type of its own."""
+"""Steps as a request describes them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 import msgspec
 
@@ -33,7 +32,7 @@ class References(msgspec.Struct, frozen=True):
 
 
 class RequestedStep(msgspec.Struct, gc=False):
-    """What steps of all kinds have.
+    """A step of any kind: a gate, a container that has no more than steps, or one that could not be read.
 
     Parameters
     ----------
@@ -45,6 +44,8 @@ class RequestedStep(msgspec.Struct, gc=False):
         The position in the container.
     spec:
         What is stored of the step, as far as it is known before the steps are in order.
+    kind:
+        Its kind. A step with a problem counts as a job: it keeps its place, so that the steps beside it can be checked.
     name, has_id:
         The name by which other steps refer to it, and whether that is an ``id``, which takes precedence over a
         ``name``.
@@ -58,6 +59,10 @@ class RequestedStep(msgspec.Struct, gc=False):
         The names of the steps of a graph that it depends on.
     own:
         Its own compensation.
+    children:
+        The steps directly inside it, in the order of their nodes: of a batch, its group of jobs and then its callbacks;
+        of a fallback, the step and the one that takes its place; of a flow, the job that runs its function; of a
+        workflow, the outermost container and the branches.
     closed_after:
         Of a container: number of problems of steps that were found before its end. See ``in_order``.
     """
@@ -66,6 +71,7 @@ class RequestedStep(msgspec.Struct, gc=False):
     place: str
     position: int
     spec: Spec
+    kind: Kind
     name: str | None = None
     has_id: bool = False
     role: str | None = None
@@ -75,58 +81,16 @@ class RequestedStep(msgspec.Struct, gc=False):
     condition_names: frozenset[str] = frozenset()
     depends_on: Sequence[str] = ()
     own: Own | None = None
+    children: Sequence[RequestedStep] = ()
     closed_after: int = 0
-
-    @property
-    def children(self) -> Sequence[AnyStep]:
-        """The steps directly inside it, in the order of their nodes."""
-        return ()
 
 
 class JobStep(RequestedStep, kw_only=True):
     """A job; ``provided``: the items that it promises."""
 
-    kind: ClassVar[Kind] = Kind.JOB
     job: NewJob
     references: References | None = None
     provided: Sequence[PromisedItem] = ()
-
-
-class GateStep(RequestedStep):
-    """A gate."""
-
-    kind: ClassVar[Kind] = Kind.GATE
-
-
-class UnreadStep(RequestedStep):
-    """A step with a problem. It keeps its place, so that the steps beside it can be checked."""
-
-    kind: ClassVar[Kind] = Kind.JOB
-
-
-class ListStep(RequestedStep, kw_only=True):
-    """A chain, a group or a graph, by its ``kind``."""
-
-    kind: Kind
-    steps: Sequence[AnyStep]
-
-    @property
-    def children(self) -> Sequence[AnyStep]:
-        """The steps directly inside it, in the order of their nodes."""
-        return self.steps
-
-
-class BatchStep(RequestedStep, kw_only=True):
-    """A group of jobs, and the callbacks after it."""
-
-    kind: ClassVar[Kind] = Kind.BATCH
-    jobs: AnyStep
-    callbacks: Sequence[AnyStep]
-
-    @property
-    def children(self) -> Sequence[AnyStep]:
-        """The steps directly inside it, in the order of their nodes."""
-        return [self.jobs, *self.callbacks]
 
 
 class UndoingStep(msgspec.Struct, frozen=True):
@@ -144,66 +108,28 @@ class UndoingStep(msgspec.Struct, frozen=True):
 
     index: int
     own: Own
-    step: AnyStep
+    step: RequestedStep
 
 
 class SagaStep(RequestedStep, kw_only=True):
-    """A container ``done``, and another that undoes it: its name, its kind, and the compensations in it."""
+    """A container, its only child, and another that undoes it: its name, its kind, and the compensations in it."""
 
-    kind: ClassVar[Kind] = Kind.SAGA
-    done: AnyStep
     undoing_name: str
     undoing_kind: Kind
     compensations: Sequence[UndoingStep]
 
-    @property
-    def children(self) -> Sequence[AnyStep]:
-        """The steps directly inside it, in the order of their nodes."""
-        return [self.done]
-
-
-class FlowStep(RequestedStep, kw_only=True):
-    """A flow, with the job that runs its function."""
-
-    kind: ClassVar[Kind] = Kind.FLOW
-    job: JobStep
-
 
 class MapStep(RequestedStep, kw_only=True):
-    """A map or a nested definition, by its ``kind``, with the step for each element and what undoes that."""
+    """A map or a nested definition, with the step for each element and what undoes that."""
 
-    kind: Kind
     references: References | None
-    template: AnyStep
+    template: RequestedStep
     compensations: Sequence[UndoingStep]
-
-
-class FallbackStep(RequestedStep, kw_only=True):
-    """A step, and another that takes its place if it does not succeed."""
-
-    kind: ClassVar[Kind] = Kind.FALLBACK
-    first: AnyStep
-    second: AnyStep
-
-    @property
-    def children(self) -> Sequence[AnyStep]:
-        """The steps directly inside it, in the order of their nodes."""
-        return [self.first, self.second]
-
-
-AnyStep = JobStep | GateStep | ListStep | BatchStep | SagaStep | FlowStep | MapStep | FallbackStep | UnreadStep
-
-
-class RequestedWorkflow(msgspec.Struct, frozen=True):
-    """A whole workflow: the outermost container, and the branches for errors and cancellation."""
-
-    main: AnyStep
-    branches: Sequence[AnyStep]
 
 
 class RequestedAddition(msgspec.Struct, frozen=True):
     """Steps for an existing container, and what undoes them; ``closed_after``: see ``RequestedStep``."""
 
-    steps: Sequence[AnyStep]
+    steps: Sequence[RequestedStep]
     compensations: Sequence[UndoingStep]
     closed_after: int

@@ -25,7 +25,7 @@ from ojster.workflows.node import EXPANDED, LEAVES, MAX_NODES, MERGED, Followed,
 from ojster.workflows.plan.members import Problem
 from ojster.workflows.plan.order import PlanOrder
 from ojster.workflows.plan.steps import UndoingStep
-from ojster.workflows.plan.values import LaterJob, Mirrors, Plan, PlanContext, Spec
+from ojster.workflows.plan.values import Mirrors, Plan, PlanContext, Spec
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -234,10 +234,7 @@ class UndoPlan:
         request["workflow_step"] = msgspec.Raw(_encode(place))
         spec.request = msgspec.Raw(_encode(request))
         job = self._models.read(request, self._tenant)
-        if spec.has_references:
-            self._plan.later_jobs.append(LaterJob(job.tenant, job.scheduled_at))
-        else:
-            self._plan.jobs[node.id] = job
+        self._plan.add_job(node, spec, job)
 
     def _next_number(self, like: Node) -> int:
         number = self._order.first + len(self._plan.nodes)
@@ -247,13 +244,7 @@ class UndoPlan:
         return number
 
     def _add(self, node: Node, spec: Spec, parent: Node, place: str = "") -> None:
-        self._plan.nodes.append(node)
-        self._plan.specs.append(spec)
-        self._order.children[parent.id].append(node)
-        self._order.children[node.id] = []
-        self._order.names[node.id] = {}
-        self._order.places[node.id] = place
-        self._order.paths[node.id] = self._order.paths.get(parent.id, "$")
+        self._order.add(node, spec, self._order.paths.get(parent.id, "$"), place)
 
     def _place_in(self, parent: Node, name: str) -> str:
         around = self._order.places[parent.id]

@@ -120,6 +120,13 @@ class Plan(msgspec.Struct):
         """The number of its jobs, including those whose arguments are known later."""
         return len(self.jobs) + len(self.later_jobs)
 
+    def add_job(self, node: Node, spec: Spec, job: NewJob) -> None:
+        """Add the job of a node; of one whose arguments contain references, what is known of it."""
+        if spec.has_references:
+            self.later_jobs.append(LaterJob(job.tenant, job.scheduled_at))
+        else:
+            self.jobs[node.id] = job
+
 
 class PlanContext(msgspec.Struct, frozen=True):
     """The workflow that steps are planned for, and the time at which they are.
