@@ -54,11 +54,13 @@ class Child:
     @property
     def result(self) -> Any:
         """Its result; ``None`` until it has one."""
-        raw = None if self.info is None else self.info.result
-        return msgspec.json.decode(raw) if isinstance(raw, msgspec.Raw) else None
+        return None if self.info is None else _decoded(self.info.result)
 
     @property
     def error(self) -> Any:
         """Why it failed, or ``None``."""
-        raw = None if self.info is None else self.info.error
-        return msgspec.json.decode(raw) if isinstance(raw, msgspec.Raw) else None
+        return None if self.info is None else _decoded(self.info.error)
+
+
+def _decoded(raw: msgspec.Raw | msgspec.UnsetType) -> Any:
+    return msgspec.json.decode(raw) if isinstance(raw, msgspec.Raw) else None

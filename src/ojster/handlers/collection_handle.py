@@ -19,10 +19,6 @@ from ojster.files.file import FileRef
 from ojster.jobs.messages import Holder
 
 
-def _name_of(source: Path | bytes) -> str | None:
-    return source.name if isinstance(source, Path) else None
-
-
 class Conditions(TypedDict, total=False):
     """Conditions on items: parts of the name, the category, and members of the data or parts of strings in it."""
 
@@ -115,7 +111,8 @@ class SharedCollection:
         file = await upload(self._client(), content, filename=filename, content_type=content_type, holder=self._holder)
         is_of_job = self._where.job_id is not None and self._where.name is None
         replaces = is_of_job if replace is None else replace
-        item = NewItem(name, to_json(data), category, replaces, file.id, filename or _name_of(content), content_type)
+        filename = filename or (content.name if isinstance(content, Path) else None)
+        item = NewItem(name, to_json(data), category, replaces, file.id, filename, content_type)
         return await self._client().collections.add(self._where, item)
 
     add_file = plain(aadd_file)

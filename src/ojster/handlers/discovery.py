@@ -30,13 +30,12 @@ def import_modules_named(name: str, package: str) -> list[str]:
     folders = getattr(import_module(package), "__path__", None)
     if folders is None:
         raise ImportError(f"{package!r} is a module, not a package; import it instead.")
+    # walk_packages hides the error of its own import, so that a package that fails is imported once more.
     packages = [package]
-    packages += [entry.name for entry in pkgutil.walk_packages(folders, f"{package}.", onerror=_fail) if entry.ispkg]
+    packages += [
+        entry.name for entry in pkgutil.walk_packages(folders, f"{package}.", onerror=import_module) if entry.ispkg
+    ]
     modules = [f"{folder}.{name}" for folder in packages if find_spec(f"{folder}.{name}") is not None]
     for module in modules:
         import_module(module)
     return modules
-
-
-def _fail(package: str) -> None:
-    import_module(package)  # walk_packages hides the error of its own import

@@ -46,7 +46,13 @@ def handler_of_class(kind: type) -> Callable[..., Any]:
             f"The method run of {kind.__qualname__} is a generator. Return a value instead of yielding some."
         )
 
-    handler = _asynchronous(kind, run) if inspect.iscoroutinefunction(run) else _plain(kind, run)
+    def plain(*args: Any, **kwargs: Any) -> Any:
+        return run(kind(), *args, **kwargs)
+
+    async def asynchronous(*args: Any, **kwargs: Any) -> Any:
+        return await run(kind(), *args, **kwargs)
+
+    handler: Callable[..., Any] = asynchronous if inspect.iscoroutinefunction(run) else plain
     _, *parameters = inspect.signature(run).parameters.values()
     handler.__dict__.update(__wrapped__=run, __signature__=inspect.signature(run).replace(parameters=parameters))
     handler.__name__, handler.__qualname__ = kind.__name__, kind.__qualname__
@@ -57,17 +63,3 @@ def handler_of_class(kind: type) -> Callable[..., Any]:
 def type_of_class(kind: type) -> str:
     """Return the job type that a class has by default: ``SendEmail`` becomes ``send_email``."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", kind.__name__).lower()
-
-
-def _plain(kind: type, run: Callable[..., Any]) -> Callable[..., Any]:
-    def handler(*args: Any, **kwargs: Any) -> Any:
-        return run(kind(), *args, **kwargs)
-
-    return handler
-
-
-def _asynchronous(kind: type, run: Callable[..., Any]) -> Callable[..., Any]:
-    async def handler(*args: Any, **kwargs: Any) -> Any:
-        return await run(kind(), *args, **kwargs)
-
-    return handler

@@ -9,7 +9,7 @@ from ojster.core.job import Job
 from ojster.core.job_flags import LOOKUP_BIT, SKIPS
 from ojster.insight.task_history import adoption_of, skip
 from ojster.jobs.claim_policy import ClaimPolicy, Pipeline
-from ojster.workflows.run.started_at import begin_workflows
+from ojster.workflows.run.claimed_steps import begin_workflows
 from ojster.workflows.run.stopping import stopped_nodes
 
 MAX_SKIPPED: Final = 100

@@ -32,6 +32,19 @@ def for_each(function: Callable[[Transaction, A], R]) -> Callable[[Transaction, 
     return for_all
 
 
+def returns_refusal(function: Callable[[Transaction, A], R]) -> Callable[[Transaction, A], R | OjsterError]:
+    """Make a function that returns its refusal of one that raises it, before it has changed anything."""
+
+    @wraps(function)
+    def returning(tx: Transaction, item: A) -> R | OjsterError:
+        try:
+            return function(tx, item)
+        except OjsterError as refusal:
+            return refusal
+
+    return returning
+
+
 class Port(Protocol):
     """The side of a dispatcher that one event loop sees."""
 

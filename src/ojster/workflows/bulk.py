@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from enum import StrEnum
-from functools import partial
 from typing import Final
 
 from ojster.core.errors import NotFound, OjsterError
@@ -13,7 +12,7 @@ from ojster.jobs.sweeps import Course, SweepBatch, SweepBatchResult
 from ojster.storage.transaction import Transaction
 from ojster.workflows.read.selection import WorkflowConditions, matches, walk
 from ojster.workflows.run.advance import Advance
-from ojster.workflows.run.cancellation import cancel_now, refuse_cancellation
+from ojster.workflows.run.cancellation import WorkflowCancellation, cancel_now, refuse_cancellation
 from ojster.workflows.run.control import hold_now, refuse_hold, refuse_release, unhold_now
 from ojster.workflows.run.fork import Fork, fork_once, refuse_fork
 from ojster.workflows.run.retry import refuse_retry, retry_now
@@ -87,39 +86,53 @@ def perform_batch(tx: Transaction, batches: Sequence[WorkflowBatch]) -> list[Swe
 
 
 def _perform(tx: Transaction, batch: WorkflowBatch) -> SweepBatchResult:
-    change = _change(batch)
+    _, change = _ACTIONS[WorkflowAction(batch.action)]
 
     def change_if_selected(run: Advance, workflow: Workflow) -> None:
         if not matches(run.tx, workflow, batch.chosen):
             raise no_workflow(workflow.id)
-        change(run, workflow)
+        change(run, workflow, batch)
 
     outcomes = {id: steer(tx, id, change_if_selected) for id in batch.ids}
     return _result({id: outcome if isinstance(outcome, OjsterError) else None for id, outcome in outcomes.items()})
 
 
-def _change(batch: WorkflowBatch) -> Callable[[Advance, Workflow], None]:
-    """Return what changes a locked workflow, or raises the refusal."""
-    match WorkflowAction(batch.action):
-        case WorkflowAction.CANCEL:
-            return partial(cancel_now, stop_active=batch.stop_active, by=batch.by)
-        case WorkflowAction.RETRY:
-            return retry_now
-        case WorkflowAction.FORK:
-            return partial(_fork, batch)
-        case WorkflowAction.HOLD:
-            return hold_now
-        case WorkflowAction.RELEASE:
-            return unhold_now
+def _cancel(run: Advance, workflow: Workflow, batch: WorkflowBatch) -> None:
+    cancel_now(run, workflow, WorkflowCancellation(workflow.id, batch.stop_active, batch.by))
 
 
-def _fork(batch: WorkflowBatch, run: Advance, workflow: Workflow) -> None:
+def _fork(run: Advance, workflow: Workflow, batch: WorkflowBatch) -> None:
     with run.tx.savepoint():  # what a refusal leaves behind is not part of the next one
         fork_once(run.tx, workflow, _fork_of(batch, workflow))
 
 
 def _fork_of(batch: WorkflowBatch, workflow: Workflow) -> Fork:
     return Fork(workflow.id, batch.from_step, by=batch.by)
+
+
+_Refuse = Callable[[Transaction, Workflow, WorkflowBatch], OjsterError | None]
+_Change = Callable[[Advance, Workflow, WorkflowBatch], None]
+
+_ACTIONS: Final[dict[WorkflowAction, tuple[_Refuse, _Change]]] = {
+    WorkflowAction.CANCEL: (
+        lambda tx, workflow, batch: refuse_cancellation(workflow, stop_active=batch.stop_active),
+        _cancel,
+    ),
+    WorkflowAction.RETRY: (
+        lambda tx, workflow, batch: refuse_retry(tx, workflow),
+        lambda run, workflow, _: retry_now(run, workflow),
+    ),
+    WorkflowAction.FORK: (lambda tx, workflow, batch: refuse_fork(tx, workflow, _fork_of(batch, workflow)), _fork),
+    WorkflowAction.HOLD: (
+        lambda tx, workflow, batch: refuse_hold(workflow),
+        lambda run, workflow, _: hold_now(run, workflow),
+    ),
+    WorkflowAction.RELEASE: (
+        lambda tx, workflow, batch: refuse_release(workflow),
+        lambda run, workflow, _: unhold_now(run, workflow),
+    ),
+}
+"""What says why a workflow cannot be changed, and what changes a locked workflow, or raises the refusal."""
 
 
 def foresee_batch(tx: Transaction, batches: Sequence[WorkflowBatch]) -> list[SweepBatchResult]:
@@ -131,17 +144,8 @@ def _foresee(tx: Transaction, id: str, batch: WorkflowBatch) -> OjsterError | No
     workflow = find_workflow(tx, id)
     if workflow is None or not matches(tx, workflow, batch.chosen):
         return no_workflow(id)
-    match WorkflowAction(batch.action):
-        case WorkflowAction.CANCEL:
-            return refuse_cancellation(workflow, stop_active=batch.stop_active)
-        case WorkflowAction.RETRY:
-            return refuse_retry(tx, workflow)
-        case WorkflowAction.FORK:
-            return refuse_fork(tx, workflow, _fork_of(batch, workflow))
-        case WorkflowAction.HOLD:
-            return refuse_hold(workflow)
-        case WorkflowAction.RELEASE:
-            return refuse_release(workflow)
+    refuse, _ = _ACTIONS[WorkflowAction(batch.action)]
+    return refuse(tx, workflow, batch)
 
 
 def _result(refusals: dict[str, OjsterError | None]) -> SweepBatchResult:

@@ -20,16 +20,15 @@ from ojster.workflows.properties import refusal_of_changes
 from ojster.workflows.run.advance import advance
 from ojster.workflows.run.broadcasts import deliver_overdue, forget_broadcasts
 from ojster.workflows.run.cancellation import cancel_left, cancel_with_worker, skip_rest
-from ojster.workflows.run.claimed_steps import claimed_steps
+from ojster.workflows.run.claimed_steps import begin_workflows, claimed_steps
 from ojster.workflows.run.due import process_due_workflows
 from ojster.workflows.run.early_answers import hasten_answered_waits, take_early_answer
 from ojster.workflows.run.expansion import expand_maps, start_deferred
 from ojster.workflows.run.growth import grow
 from ojster.workflows.run.maps import count_announced
-from ojster.workflows.run.next_attempt import retry_as_new
 from ojster.workflows.run.results import add_parent_results
 from ojster.workflows.run.retention import count_deletable, forget_workflows
-from ojster.workflows.run.started_at import begin_workflows
+from ojster.workflows.run.starting import retry_as_new
 from ojster.workflows.run.stopping import lock_workflows, stop_steps
 from ojster.workflows.run.suspensions import add_resume_data, end_suspension, suspend_job
 from ojster.workflows.suspension import SUSPENDED, SuspensionKind

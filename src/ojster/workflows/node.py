@@ -7,8 +7,9 @@ counts of its predecessors and children, so that a decision about a node reads o
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from enum import StrEnum
+from itertools import takewhile
 from typing import Final, Protocol, TypeVar, assert_never
 
 import msgspec
@@ -258,17 +259,24 @@ class Placed(Protocol):
 P = TypeVar("P", bound=Placed)
 
 
+def lineage(node: P, container_of: Callable[[P], P]) -> Iterator[tuple[P, P]]:
+    """Yield a node with its container, that container with its own, and so on, up to the root."""
+    while node.parent is not None:
+        container = container_of(node)
+        yield node, container
+        node = container
+
+
 def place_of(node: P, container_of: Callable[[P], P]) -> str:
     """Return the place of a node: the names, or else positions, of its containers and itself, joined by dots.
 
     The root is left out, and so is the first child of a merged container: requests do not name them.
     """
-    names: list[str] = []
-    while node.parent is not None:
-        container = container_of(node)
-        if container.kind not in MERGED or node.position:
-            names.append(node.name or str(node.position))
-        node = container
+    names = [
+        inner.name or str(inner.position)
+        for inner, container in lineage(node, container_of)
+        if container.kind not in MERGED or inner.position
+    ]
     return ".".join(reversed(names))
 
 
@@ -277,18 +285,13 @@ def step_of(node: P, container_of: Callable[[P], P]) -> P:
 
     Both are called by its id.
     """
-    while node.parent is not None and (container := container_of(node)).kind == Kind.FALLBACK:
-        node = container
-    return node
+    return next((inner for inner, container in lineage(node, container_of) if container.kind != Kind.FALLBACK), node)
 
 
 def is_fallback(node: P, container_of: Callable[[P], P]) -> bool:
     """Return whether a node takes the place of a step that did not succeed."""
-    while node.parent is not None and (container := container_of(node)).kind == Kind.FALLBACK:
-        if node.position:
-            return True
-        node = container
-    return False
+    parts = takewhile(lambda pair: pair[1].kind == Kind.FALLBACK, lineage(node, container_of))
+    return any(inner.position for inner, _ in parts)
 
 
 class Decision(StrEnum):

@@ -14,7 +14,7 @@ from ojster.core.timestamps import format_timestamp
 from ojster.jobs.leases import check_holder
 from ojster.jobs.messages import Holder
 from ojster.jobs.queries import no_job, no_workflow
-from ojster.storage.call import for_each
+from ojster.storage.call import for_each, returns_refusal
 from ojster.storage.transaction import Transaction
 from ojster.workflows.stored_workflow import find_workflow
 
@@ -44,15 +44,9 @@ class Note(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 @for_each
-def add(tx: Transaction, item: NewNote) -> Note | OjsterError:
+@returns_refusal
+def add(tx: Transaction, item: NewNote) -> Note:
     """Add notes; return each note, or the reason why it was refused."""
-    try:
-        return _add(tx, item)
-    except OjsterError as refusal:
-        return refusal
-
-
-def _add(tx: Transaction, item: NewNote) -> Note:
     read_value(item.note, "note")
     if len(item.note) > MAX_NOTE_BYTES:
         message = f"The note takes {len(item.note)} bytes; at most {MAX_NOTE_BYTES} are allowed."

@@ -10,7 +10,7 @@ from ojster.core.property_values import MAX_PROPERTIES, Changes, Property, Prope
 from ojster.jobs.leases import refusal_of
 from ojster.jobs.messages import Holder
 from ojster.jobs.queries import no_workflow
-from ojster.storage.call import for_each
+from ojster.storage.call import for_each, returns_refusal
 from ojster.storage.transaction import Transaction
 from ojster.workflows.stored_workflow import find_workflow
 
@@ -42,15 +42,9 @@ def read_all(tx: Transaction, id: str) -> Properties | OjsterError:
 
 
 @for_each
-def change(tx: Transaction, item: PropertyChange) -> Properties | OjsterError:
+@returns_refusal
+def change(tx: Transaction, item: PropertyChange) -> Properties:
     """Change properties; return all properties of the workflow, or the reason why the change was refused."""
-    try:
-        return _change(tx, item)
-    except OjsterError as refusal:
-        return refusal
-
-
-def _change(tx: Transaction, item: PropertyChange) -> Properties:
     if item.job_id is None and (item.worker_id is not None or item.attempt is not None):
         raise InvalidRequest("'worker_id' and 'attempt' require a 'job_id'.", field="job_id")
     if item.job_id is not None:

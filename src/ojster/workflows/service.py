@@ -30,7 +30,7 @@ from ojster.workflows.orchestrator_request import ORCHESTRATOR_MEMBER as ORCHEST
 from ojster.workflows.orchestrator_request import expand
 from ojster.workflows.plan.members import refusal_of
 from ojster.workflows.plan.nested_definitions import Nested, complete_nested, has_definitions
-from ojster.workflows.plan.preparation import check_steps, complete_steps
+from ojster.workflows.plan.planned_jobs import check_steps, complete_steps
 from ojster.workflows.plan.request import read_workflow, without_definition
 from ojster.workflows.plan.values import NewWorkflow
 from ojster.workflows.properties import Properties, PropertyChange

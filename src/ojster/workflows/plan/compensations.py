@@ -86,15 +86,12 @@ def _compensation_of(members: Members) -> bytes | None:
 
 def holds_compensation(members: Members) -> bool:
     """Whether a step inside a container has a compensation, at any depth."""
-    return any(_is_undone(step) for step in _inside(members))
+    return any(map(is_undone, _inside(members)))
 
 
 def is_undone(step: bytes | msgspec.Raw) -> bool:
     """Whether a step, or one inside it, has a compensation."""
-    return _is_undone(bytes(step))
-
-
-def _is_undone(step: bytes) -> bool:
+    step = bytes(step)
     if b'"compensate' not in step or step[:1] != b"{":
         return False
     try:

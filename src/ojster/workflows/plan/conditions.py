@@ -84,7 +84,8 @@ def check_condition(text: str, names: Iterable[str] = ()) -> frozenset[str]:
         raise InvalidCondition(
             "A condition has neither comments nor triple quotes nor raw strings. Write plain strings."
         )
-    kind = _type_of(text, frozenset(names))
+    known = frozenset(names)
+    kind = _ask(text, known).type if _shape_of(text) is None else str(_compile(text, known).return_type())
     if kind not in ("BOOL", "DYN"):
         raise InvalidCondition(f"The condition {text!r:.80} is of type {kind.lower()}; it must be true or false.")
     steps = {match[1] or match[2] or match[3] for match in _STEPS.finditer(text) if match[0].startswith("steps")}
@@ -194,13 +195,7 @@ def _evaluate_at_once(text: str, names: frozenset[str], data: Mapping[str, Any])
     try:
         return _compile(text, names).eval(data=data).value()
     except RuntimeError as error:
-        raise _no_value(text, str(error)) from None
-
-
-def _type_of(text: str, names: frozenset[str]) -> str:
-    if _shape_of(text) is None:
-        return _ask(text, names).type
-    return str(_compile(text, names).return_type())
+        raise _refusal(text, f"cannot be evaluated: {_first_line(str(error))}") from None
 
 
 def _ask(text: str, names: frozenset[str], *data: Any) -> ConditionVerdict:
@@ -210,9 +205,9 @@ def _ask(text: str, names: frozenset[str], *data: Any) -> ConditionVerdict:
         raise _too_much(text, "On this system, conditions are limited to what certainly takes no time.")
     answer = _process.ask(text, _variables(names), *data)
     if answer.invalid is not None:
-        raise _invalid(text, answer.invalid)
+        raise _refusal(text, f"is invalid: {_first_line(answer.invalid)}")
     if answer.error is not None:
-        raise _no_value(text, answer.error)
+        raise _refusal(text, f"cannot be evaluated: {_first_line(answer.error)}")
     if answer.exceeded == "time":
         raise _too_much(text, f"It takes more than {MAX_SECONDS * 1000:g} ms of processor time.")
     if answer.exceeded is not None:
@@ -229,7 +224,7 @@ def _compile(text: str, names: frozenset[str]) -> cel.Expression:
     try:
         return environment.compile(text)
     except RuntimeError as error:
-        raise _invalid(text, str(error)) from None
+        raise _refusal(text, f"is invalid: {_first_line(str(error))}") from None
 
 
 def _require_library() -> None:
@@ -241,16 +236,12 @@ def _variables(names: frozenset[str]) -> frozenset[str]:
     return names | {"steps", "params"}
 
 
-def _invalid(text: str, why: str) -> InvalidCondition:
-    return InvalidCondition(f"The condition {text!r:.80} is invalid: {_first_line(why)}")
-
-
-def _no_value(text: str, why: str) -> InvalidCondition:
-    return InvalidCondition(f"The condition {text!r:.80} cannot be evaluated: {_first_line(why)}")
+def _refusal(text: str, what: str) -> InvalidCondition:
+    return InvalidCondition(f"The condition {text!r:.80} {what}")
 
 
 def _too_much(text: str, why: str) -> InvalidCondition:
-    return InvalidCondition(f"The condition {text!r:.80} takes too much work. {why} Let the step before compute it.")
+    return _refusal(text, f"takes too much work. {why} Let the step before compute it.")
 
 
 def _first_line(error: str) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 import msgspec
@@ -23,6 +24,15 @@ class Problem(Exception):
         super().__init__(message)
         self.path = path
         self.message = message
+
+
+@contextmanager
+def problems_at(path: str) -> Iterator[None]:
+    """Turn a refusal in the block into a problem at a place of the request."""
+    try:
+        yield
+    except OjsterError as error:
+        raise Problem(path, error.message) from None
 
 
 def refusal_of(problems: Sequence[Problem]) -> InvalidWorkflow:

@@ -11,15 +11,14 @@ from typing import Final
 
 import msgspec
 
-from ojster.core.errors import OjsterError
 from ojster.core.json_objects import Members, raw_list, read_members, without_nulls
 from ojster.core.references import may_hold_references
 from ojster.core.tenant import qualify
-from ojster.storage.call import for_each
+from ojster.storage.call import for_each, returns_refusal
 from ojster.storage.transaction import Transaction
 from ojster.workflows.definition import Definition, check_params
 from ojster.workflows.definitions import find
-from ojster.workflows.plan.members import Problem, json_object, refusal_of, text
+from ojster.workflows.plan.members import Problem, json_object, problems_at, refusal_of, text
 from ojster.workflows.plan.rules import BRANCHES, CONTAINERS, OWN_MEMBERS
 
 MEMBER: Final = "definition"
@@ -55,12 +54,10 @@ def has_definitions(members: Members) -> bool:
 
 
 @for_each
-def complete_nested(tx: Transaction, request: Nested) -> Members | OjsterError:
+@returns_refusal
+def complete_nested(tx: Transaction, request: Nested) -> Members:
     """Return requests in which each step that is a definition has its steps, or the refusal."""
-    try:
-        return with_nested(tx, request.members, request.tenant, request.name)
-    except OjsterError as refusal:
-        return refusal
+    return with_nested(tx, request.members, request.tenant, request.name)
 
 
 def with_nested(tx: Transaction, members: Members, tenant: str, name: str | None = None) -> Members:
@@ -112,7 +109,10 @@ class _Completion:
 
     def _complete(self, members: Members, path: str, around: tuple[str, ...]) -> Members:
         name = text(members, MEMBER, path) or ""
-        version = _version_of(members, path)
+        try:
+            version = msgspec.json.decode(members.get("definition_version", b"null"), type=int | None)
+        except msgspec.ValidationError:
+            raise Problem(f"{path}.definition_version", "'definition_version' must be a whole number.") from None
         definition = find(self._tx, qualify(self._tenant, name), version)
         if definition is None:
             which = "" if version is None else f"version {version} of the "
@@ -131,36 +131,19 @@ class _Completion:
             )
         params = json_object(members, "params", path)
         if not may_hold_references(params):
-            _check(definition, params, path)
+            with problems_at(f"{path}.params"):
+                check_params(definition, params)
         own: Members = {member: raw for member, raw in members.items() if member != "params"}
         own["definition_version"] = msgspec.Raw(_encode(definition.version))
         own["params"] = msgspec.Raw(params)
-        own["do"] = msgspec.Raw(_encode(self.inside(_body_of(definition), f"{path}.do", (*around, name))))
+        body = {name: raw for name, raw in definition.members.items() if name in _OF_STEPS}
+        own["do"] = msgspec.Raw(_encode(self.inside(body, f"{path}.do", (*around, name))))
         if definition.params_schema is not None:
             own["params_schema"] = msgspec.Raw(definition.params_schema)
         own.update(
             self.inside({member: own[member] for member in ("fallback", "compensate") if member in own}, path, around)
         )
         return own
-
-
-def _version_of(members: Members, path: str) -> int | None:
-    try:
-        return msgspec.json.decode(members.get("definition_version", b"null"), type=int | None)
-    except msgspec.ValidationError:
-        raise Problem(f"{path}.definition_version", "'definition_version' must be a whole number.") from None
-
-
-def _body_of(definition: Definition) -> Members:
-    """Return the step that a definition is: its steps, and the options that they inherit."""
-    return {name: raw for name, raw in definition.members.items() if name in _OF_STEPS}
-
-
-def _check(definition: Definition, params: bytes, path: str) -> None:
-    try:
-        check_params(definition, params)
-    except OjsterError as refusal:
-        raise Problem(f"{path}.params", refusal.message) from None
 
 
 def as_map(members: Members, path: str) -> Members:

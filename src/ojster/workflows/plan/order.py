@@ -22,14 +22,6 @@ MAX_COMPARED_PROMISES: Final = 200_000
 Promise = tuple[int, str, str | None]
 """A promised item: number of the node, name and category."""
 
-Matches = tuple[str | None, ...]
-"""What a lookup matches, as far as promises tell."""
-
-
-def matches_of(lookup: Lookup) -> Matches:
-    """Return what a lookup matches: lookups with the same find the same promises."""
-    return lookup.name, lookup.name_startswith, lookup.name_endswith, lookup.name_contains, lookup.category
-
 
 class Pending(msgspec.Struct):
     """Names of steps that are not resolved. The next container to close looks for them among its children.
@@ -218,8 +210,21 @@ class PlanOrder:
             else:
                 by_name.setdefault(promise[1], []).append(promise)
         compared, ordered = 0, set[tuple[int, int]]()
-        different = {(consumer, matches_of(lookup)): (lookup, path) for consumer, lookup, path in self.sought}
-        for (consumer, _), (lookup, path) in different.items():
+        different = {  # lookups that match the same find the same promises
+            (
+                consumer,
+                lookup.name,
+                lookup.name_startswith,
+                lookup.name_endswith,
+                lookup.name_contains,
+                lookup.category,
+            ): (
+                lookup,
+                path,
+            )
+            for consumer, lookup, path in self.sought
+        }
+        for (consumer, *_), (lookup, path) in different.items():
             promises = self.promised if lookup.name is None else [*by_name.get(lookup.name, ()), *patterns]
             compared += len(promises)
             if compared > MAX_COMPARED_PROMISES:

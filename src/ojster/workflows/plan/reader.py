@@ -35,14 +35,23 @@ from ojster.workflows.plan.rules import (
     OWN_MEMBERS,
     adjusted,
     failure_policy,
-    gate_limit,
     inherit,
     is_job,
+    refuse_idle,
     refuse_rule,
+    time_limit,
 )
 from ojster.workflows.plan.sdk_dialect import is_graph
-from ojster.workflows.plan.step_members import BoundValues, Here, Siblings, name_of, read_rules, spec_of, steps_in
-from ojster.workflows.plan.step_references import references_of
+from ojster.workflows.plan.step_members import (
+    BoundValues,
+    Here,
+    Siblings,
+    name_of,
+    read_rules,
+    references_of,
+    spec_of,
+    steps_in,
+)
 from ojster.workflows.plan.steps import JobStep, MapStep, RequestedAddition, RequestedStep, SagaStep, UndoingStep
 from ojster.workflows.plan.values import AddedSteps, PlanContext, Spec
 
@@ -212,12 +221,17 @@ class StepReader:
             self.unknown += unknown
             here.inherited = inherit(here.inherited, members, here.path)
             here.level += 1
-            return self._nested(members, here, spec) if nested else self._container(type, members, here, spec)
+            if not nested:
+                return self._container(type, members, here, spec)
+            spec.display_name = spec.display_name or text(members, DEFINITION, here.path)
+            as_one = partial(self._map, as_map(members, here.path), kind=Kind.DEFINITION)
+            return self._undoable(members, here, spec, as_one)
         if type != Kind.GATE:
             return self._job(members, here, spec)
         spec.others, unknown = others_in(members, GATE_MEMBERS, here.path, "A gate")
         self.unknown += unknown
-        spec.timeout = gate_limit(members, here.path)
+        refuse_idle(members, here.path, "gate")
+        spec.timeout = time_limit(members, here.path)
         self._count_node(here.path)
         return RequestedStep(*here.at, spec, Kind.GATE, manual=True)
 
@@ -365,11 +379,6 @@ class StepReader:
                 unit.role = name
                 compensations.append(UndoingStep(index, own, unit))
         return compensations
-
-    def _nested(self, members: Members, here: Here, spec: Spec) -> RequestedStep:
-        """Return a step that is a definition: a map with one element, its parameters."""
-        spec.display_name = spec.display_name or text(members, DEFINITION, here.path)
-        return self._undoable(members, here, spec, partial(self._map, as_map(members, here.path), kind=Kind.DEFINITION))
 
     def _map(self, members: Members, here: Here, spec: Spec, kind: Kind = Kind.MAP) -> MapStep:
         over, template = members.get("over"), members.get("do")

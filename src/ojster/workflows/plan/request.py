@@ -8,8 +8,6 @@ Spec: ojs-workflows; ojs-http-binding 14
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, Final
 
 import msgspec
@@ -25,7 +23,16 @@ from ojster.jobs.options import Moment
 from ojster.jobs.options_wire import read_moment, read_options, read_span
 from ojster.jobs.policy_wire import parse_retry_policy
 from ojster.workflows.definition import OF_DEFINITIONS, SINGLE_WORKFLOW_MEMBERS
-from ojster.workflows.plan.members import Problem, choice, json_object, others_in, refusal_of, text, unknown_in
+from ojster.workflows.plan.members import (
+    Problem,
+    choice,
+    json_object,
+    others_in,
+    problems_at,
+    refusal_of,
+    text,
+    unknown_in,
+)
 from ojster.workflows.plan.planner import plan_workflow
 from ojster.workflows.plan.rules import CONTAINERS, OWN_MEMBERS, adjusted, inherit
 from ojster.workflows.plan.sdk_dialect import is_graph, read_callbacks
@@ -136,15 +143,16 @@ def _read_workflow(members: Members, now: int, largest: int, tenant: str | None,
         raise Problem("$.params", f"The parameters take {len(params)} bytes; at most {MAX_PARAMS_BYTES} are allowed.")
     timeout, scheduled_at, expires_at = _read_times(members)
     name = "metadata" if "metadata" in members else "meta"
-    with _problems_at(f"$.{name}.tenant_id"):
+    with problems_at(f"$.{name}.tenant_id"):
         owner, metadata = read_owner(json_object(members, name), tenant, otherwise)
     if "retry" in members:
-        _check_workflow_retry(members["retry"])
-    with _problems_at("$.properties"):
+        with problems_at("$.retry"):
+            parse_retry_policy(_decode(members["retry"]))
+    with problems_at("$.properties"):
         properties = read_properties(json_object(members, "properties", deepest=1 + MAX_VALUE_DEPTH))
     expiration_delay = None
     if EXPIRATION in members:
-        with _problems_at(f"$.{EXPIRATION}"):
+        with problems_at(f"$.{EXPIRATION}"):
             expiration_delay = read_expiration_delay(members[EXPIRATION])
     inherited = inherit({}, members, "$")
     if "priority" in members:
@@ -168,15 +176,6 @@ def _read_workflow(members: Members, now: int, largest: int, tenant: str | None,
         others=_encode(others) if others else None,
         unknown=[*unknown, *planned.unknown, *planned.kept],
     )
-
-
-@contextmanager
-def _problems_at(place: str) -> Iterator[None]:
-    """Turn an error in the block into a problem at a place of the workflow."""
-    try:
-        yield
-    except OjsterError as error:
-        raise Problem(place, error.message) from None
 
 
 def _read_times(members: Members) -> tuple[int | None, Moment | None, Moment | None]:
@@ -204,13 +203,6 @@ _INVALID_ID: Final = (
 
 LOST_WORKER: Final = ("retry", "cancel")
 """What happens to a workflow when a worker is lost: the job is retried by its policy, or all is cancelled."""
-
-
-def _check_workflow_retry(raw: msgspec.Raw) -> None:
-    try:
-        parse_retry_policy(_decode(raw))
-    except OjsterError as error:
-        raise Problem("$.retry", error.message) from None
 
 
 def _type_of_workflow(members: Members) -> str:

@@ -7,13 +7,12 @@ from typing import Any, Final
 import msgspec
 
 from ojster.agents import attributes
-from ojster.core.errors import OjsterError
 from ojster.core.json_objects import Members, read_members, without_nulls
 from ojster.fleet import ml_resources
 from ojster.jobs.options import PRIORITIES
 from ojster.jobs.options_wire import OPTION_NAMES, read_options, read_span
 from ojster.workflows.node import Rule
-from ojster.workflows.plan.members import Problem, text
+from ojster.workflows.plan.members import Problem, problems_at, text
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -135,10 +134,8 @@ _MEANT_OF_WAITS: Final = {
 def time_limit(members: Members, path: str) -> int | None:
     """Return the ``timeout`` or ``timeout_ms`` of a wait or a gate, in microseconds; ``None``: there is none."""
     times: dict[str, Any] = {name: _decode(members[name]) for name in ("timeout", "timeout_ms") if name in members}
-    try:
+    with problems_at(f"{path}.timeout"):
         return read_span(times, "timeout")
-    except OjsterError as error:
-        raise Problem(f"{path}.timeout", error.message) from None
 
 
 _SAY_NOTHING: Final = {"requires": {}, "priority_adjustment": 0}
@@ -159,20 +156,12 @@ def refuse_idle(members: Members, path: str, what: str) -> None:
         raise Problem(f"{path}.{name}", f"{name!r} has no effect on a {what}, which no worker runs.{meant}")
 
 
-def gate_limit(members: Members, path: str) -> int | None:
-    """Return the time limit of a gate, in microseconds, or ``None``; refuse what has no effect on it."""
-    refuse_idle(members, path, "gate")
-    return time_limit(members, path)
-
-
 def inherit(inherited: Members, members: Members, path: str) -> Members:
     """Return the options that the steps of a container inherit."""
     if "options" in members and bytes(members["options"]) != b"null":
         own = read_members(members["options"], f"{path}.options")
-        try:
+        with problems_at(f"{path}.options"):
             read_options(_encode(own))
-        except OjsterError as error:
-            raise Problem(f"{path}.options", error.message) from None
         inherited = inherited | own
     return adjusted(inherited, members, path)
 

@@ -1,4 +1,4 @@
-"""What the members of a step say of it, whatever its kind: its name, its rule, its condition and its dependencies."""
+"""What the members of a step say of it, whatever its kind: its name, its rule, and what it refers to."""
 
 from __future__ import annotations
 
@@ -6,13 +6,21 @@ from typing import Final
 
 import msgspec
 
+from ojster.collections.items import INTERNAL, Lookup, read_lookup
 from ojster.core.json_objects import Members, raw_list
-from ojster.core.references import STEP_NAME, can_be_step_id
+from ojster.core.references import (
+    STEP_NAME,
+    Unresolvable,
+    can_be_step_id,
+    lookups_in,
+    may_hold_references,
+    references_in,
+)
 from ojster.workflows.node import EXPANDED, Kind
 from ojster.workflows.plan.conditions import InvalidCondition, check_condition
-from ojster.workflows.plan.members import Problem, flag, text
+from ojster.workflows.plan.members import Problem, flag, problems_at, text
 from ojster.workflows.plan.rules import USERS_RULES
-from ojster.workflows.plan.steps import RequestedStep
+from ojster.workflows.plan.steps import References, RequestedStep
 from ojster.workflows.plan.values import Spec
 
 _decode: Final = msgspec.json.decode
@@ -161,3 +169,33 @@ def steps_in(members: Members, name: str, path: str) -> list[msgspec.Raw]:
     if not steps:
         raise Problem(f"{path}.{name}", f"{name} array must contain at least one element")
     return steps
+
+
+def references_of(spec: Spec, raw: bytes | msgspec.Raw, path: str, bound: BoundValues) -> References | None:
+    """Return the references and lookups in a value; ``None``: it has neither. Give the bound values to the spec.
+
+    Raises
+    ------
+    Problem
+        A reference or a lookup is malformed, or a reference begins with a name that is not known there.
+    """
+    if not may_hold_references(raw):
+        return None
+    try:
+        references = list(references_in(raw))
+    except Unresolvable as error:
+        raise Problem(path, str(error)) from None
+    raw_lookups, lookups = list(lookups_in(raw)), list[Lookup]()
+    for raw_lookup in raw_lookups:
+        if not may_hold_references(raw_lookup):  # else its references are resolved when the node starts
+            with problems_at(path):
+                lookups += [lookup for lookup in read_lookup(raw_lookup)[0] if lookup.collection == INTERNAL]
+    known = {"steps", "params", *bound.names}
+    for reference in references:
+        if reference.root not in known:
+            shown = ", ".join(sorted(known))
+            raise Problem(path, f"The reference {reference.text!r:.100} must begin with one of {shown}.")
+    if references:
+        spec.bindings = bound.values
+    names = frozenset(reference.step for reference in references if reference.step is not None)
+    return References(path, names, lookups) if references or raw_lookups else None

@@ -101,7 +101,7 @@ class UndoPlan:
         for step in steps:
             units = self.units.setdefault(step.id, [])
             inner = self._sagas.get(step.id)
-            if inner is not None and self._undoes_something(inner):
+            if inner is not None and (inner.done.kind in EXPANDED or self._order.children[inner.mirrors[0].id]):
                 is_own = bool(units)
                 name = step.name or str(step.position)
                 # What undoes the step as a whole undoes it once it has completed.
@@ -125,9 +125,6 @@ class UndoPlan:
             self._copy_order(copied[0], copied[-1])
         for units, heads in zip(copied, undone.heads, strict=False):
             self._put_before(units, heads)
-
-    def _undoes_something(self, inner: Undone) -> bool:
-        return inner.done.kind in EXPANDED or bool(self._order.children[inner.mirrors[0].id])
 
     # Order
 

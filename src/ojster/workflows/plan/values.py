@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from ojster.collections.contents import Promise
+from ojster.core.json_objects import Members, stored_members
 from ojster.core.references import ITEM
-from ojster.jobs.new_job import NewJob
+from ojster.jobs.new_job import NewJob, read_job
 from ojster.workflows.node import Node
 from ojster.workflows.plan.members import Problem
 
@@ -119,6 +120,18 @@ class Plan(msgspec.Struct):
     def job_count(self) -> int:
         """The number of its jobs, including those whose arguments are known later."""
         return len(self.jobs) + len(self.later_jobs)
+
+    def requests(self) -> Iterator[tuple[Node, Spec, Members]]:
+        """Yield the nodes that run jobs, with the members of their enqueue requests."""
+        for node, spec in zip(self.nodes, self.specs, strict=True):
+            if spec.request is not UNSET:
+                yield node, spec, stored_members(spec.request)
+
+    def replace(self, node: Node, spec: Spec, members: Members, now: int, largest: int, tenant: str) -> None:
+        """Replace the enqueue request of a node, and its job if that is known."""
+        spec.request = msgspec.Raw(_encode(members))
+        if node.id in self.jobs:
+            self.jobs[node.id] = read_job(members, now, largest=largest, tenant=tenant, is_step=True)
 
     def add_job(self, node: Node, spec: Spec, job: NewJob) -> None:
         """Add the job of a node; of one whose arguments contain references, what is known of it."""

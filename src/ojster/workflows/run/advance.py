@@ -43,15 +43,13 @@ from ojster.workflows.plan.nested_definitions import refuse_params
 from ojster.workflows.plan.reader import MAX_MAP_ELEMENTS
 from ojster.workflows.plan.values import Spec
 from ojster.workflows.run.claimed_steps import note_step
-from ojster.workflows.run.first_failure import why_failed
 from ojster.workflows.run.flow_wakeups import end_awaited
 from ojster.workflows.run.graph import Graph
 from ojster.workflows.run.maps import begin_map, go_on_with_map
-from ojster.workflows.run.results import NodeOutcome, outcomes
+from ojster.workflows.run.results import NodeOutcome, outcomes, why_failed
 from ojster.workflows.run.start_quota import CONDITION_SECONDS, Starts, defer_starts
 from ojster.workflows.run.states import change_node, change_workflow
-from ojster.workflows.run.step_jobs import StepJobs
-from ojster.workflows.run.step_values import StepValues
+from ojster.workflows.run.step_jobs import StepJobs, StepValues
 from ojster.workflows.run.turns import wake_next
 from ojster.workflows.run.undoing import compared_nodes, is_left_to_undo
 from ojster.workflows.stored_workflow import BRANCH_TIMEOUT, Workflow, WorkflowState, emit

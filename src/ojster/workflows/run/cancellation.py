@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any, Final, Literal
 
 import msgspec
@@ -22,7 +21,7 @@ from ojster.workflows.run.graph import Graph, live_nodes
 from ojster.workflows.run.maps import park_map
 from ojster.workflows.run.start_quota import go_on_with_starts
 from ojster.workflows.run.states import change_node, change_workflow
-from ojster.workflows.run.steps import StepAddress, find_step, is_over, steer, wrong_state
+from ojster.workflows.run.steps import StepAddress, find_step, is_over, require, steering, wrong_state
 from ojster.workflows.stored_workflow import BRANCH_TIMEOUT, FINAL_STATES, Workflow, WorkflowState, emit
 
 
@@ -45,23 +44,6 @@ class WorkflowCancellation(msgspec.Struct, frozen=True):
     stop_flows: bool | None = None
 
 
-def cancel_workflows(tx: Transaction, orders: Sequence[WorkflowCancellation]) -> list[str | OjsterError]:
-    """Cancel workflows: steps that have not started are cancelled.
-
-    For each, return its id or an error.
-
-    Spec: ojs-workflows 11.3
-    """
-    return [
-        steer(
-            tx,
-            order.workflow_id,
-            partial(cancel_now, stop_active=order.stop_active, by=order.by, stop_flows=order.stop_flows),
-        )
-        for order in orders
-    ]
-
-
 def refuse_cancellation(workflow: Workflow, *, stop_active: bool = False) -> OjsterError | None:
     """Return why a workflow cannot be cancelled; ``None`` if it can."""
     if workflow.state not in FINAL_STATES or _is_cut_short(workflow, stop_active=stop_active):
@@ -74,32 +56,22 @@ def _is_cut_short(workflow: Workflow, *, stop_active: bool) -> bool:
     return stop_active and workflow.state == WorkflowState.CANCELLED and workflow.finished_at is None
 
 
-def cancel_now(
-    run: Advance,
-    workflow: Workflow,
-    *,
-    stop_active: bool = False,
-    by: str | None = None,
-    stop_flows: bool | None = None,
-) -> None:
-    """Cancel a workflow that is locked; raise the refusal."""
-    stop_flows = stop_active if stop_flows is None else stop_flows
-    if (refusal := refuse_cancellation(workflow, stop_active=stop_active)) is not None:
-        raise refusal
+def cancel_now(run: Advance, workflow: Workflow, item: WorkflowCancellation) -> None:
+    """Cancel a workflow that is locked: steps that have not started are cancelled; raise the refusal.
+
+    Spec: ojs-workflows 11.3
+    """
+    stop_active = item.stop_active
+    stop_flows = stop_active if item.stop_flows is None else item.stop_flows
+    require(refuse_cancellation(workflow, stop_active=stop_active))
     if _is_cut_short(workflow, stop_active=stop_active):
-        main = run.graph.children(run.graph.root_of(workflow))[0]  # it cleans up, which is cut short
+        main = run.graph.parts_of(workflow)[0]  # it cleans up, which is cut short
         run.graph.change(workflow)
         if not main.has_ended:
             abort(run, workflow, main, NodeState.CANCELLED, _CANCELLED, active_too=True, flows_too=True)
         return
     was_pending = workflow.state == WorkflowState.PENDING
-    change_workflow(workflow, WorkflowState.CANCELLED)
-    workflow.cancelled_at = run.tx.now
-    workflow.cancelled_by = by
-    workflow.due_at = None
-    run.graph.change(workflow)
-    emit(run.tx, "workflow.cancelled", workflow, **({} if by is None else {"cancelled_by": by}))
-    root = run.graph.root_of(workflow)
+    root = _begin_to_cancel(run, workflow, item.by)
     if was_pending or root.state == NodeState.READY:
         run.end(root, NodeState.CANCELLED)
     else:
@@ -112,22 +84,27 @@ def cancel_now(
         release_now(run, workflow)
 
 
-def terminate_workflows(tx: Transaction, orders: Sequence[WorkflowCancellation]) -> list[str | OjsterError]:
-    """End workflows without letting anything clean up; return their ids, or errors."""
-    return [steer(tx, order.workflow_id, partial(_terminate, by=order.by)) for order in orders]
+cancel_workflows: Final = steering(cancel_now)
+"""Cancel workflows."""
 
 
-def _terminate(run: Advance, workflow: Workflow, *, by: str | None) -> None:
-    """End a workflow that is locked, its flows, compensations and branches too; raise the refusal."""
-    if workflow.finished_at is not None:
-        raise wrong_state(workflow, f"The workflow {workflow.id} is {workflow.state}: nothing of it runs.")
-    root = run.graph.root_of(workflow)
+def _begin_to_cancel(run: Advance, workflow: Workflow, by: str | None, **more: Any) -> Node:
+    """Note that a workflow is cancelled, unless it is already, with ``more`` in its event; return its root."""
     if workflow.state not in FINAL_STATES:
         change_workflow(workflow, WorkflowState.CANCELLED)
         workflow.cancelled_at, workflow.cancelled_by = run.tx.now, by
     workflow.due_at = None
     run.graph.change(workflow)
-    emit(run.tx, "workflow.cancelled", workflow, terminated=True, **({} if by is None else {"cancelled_by": by}))
+    emit(run.tx, "workflow.cancelled", workflow, **more, **({} if by is None else {"cancelled_by": by}))
+    return run.graph.root_of(workflow)
+
+
+@steering
+def terminate_workflows(run: Advance, workflow: Workflow, item: WorkflowCancellation) -> None:
+    """End a workflow without letting anything clean up, its flows, compensations and branches too."""
+    if workflow.finished_at is not None:
+        raise wrong_state(workflow, f"The workflow {workflow.id} is {workflow.state}: nothing of it runs.")
+    root = _begin_to_cancel(run, workflow, item.by, terminated=True)
     if root.state in NOT_STARTED:
         run.end(root, NodeState.CANCELLED)
     else:
@@ -162,15 +139,12 @@ def _go_on_to_cancel(
 _CANCELLED: Final = {"code": "cancelled", "message": "The workflow was cancelled."}
 
 
-def cancel_steps(tx: Transaction, addresses: Sequence[StepAddress]) -> list[str | OjsterError]:
-    """Cancel steps and everything inside them, including active jobs; return the workflows' ids, or errors."""
-    return [steer(tx, address.workflow_id, partial(_cancel_step, path=address.step)) for address in addresses]
-
-
-def _cancel_step(run: Advance, workflow: Workflow, path: str) -> None:
-    node = find_step(run.graph, workflow, path)
+@steering
+def cancel_steps(run: Advance, workflow: Workflow, item: StepAddress) -> None:
+    """Cancel a step and everything inside it, including active jobs."""
+    node = find_step(run.graph, workflow, item.step)
     if node.has_ended or is_over(run.graph, node):
-        raise wrong_state(workflow, f"The step {path!r} is {node.state}, and can no longer be cancelled.")
+        raise wrong_state(workflow, f"The step {item.step!r} is {node.state}, and can no longer be cancelled.")
     error = {"code": "cancelled", "message": "The step was cancelled."}
     abort(run, workflow, node, NodeState.CANCELLED, error, active_too=True)
 
@@ -298,22 +272,15 @@ def skip_rest(tx: Transaction, job: Job) -> None:
     graph.lock([job.node >> NODE_BITS])
     workflow = graph.workflows[job.node >> NODE_BITS]
     parts = {part.id: part for part in graph.parts_of(workflow)}
-    part = parts[_part_of(graph, workflow, job.node)]
+    graph.load([job.node])
+    lineage = graph.lineage(graph.nodes[job.node])
+    part = next(parts[inner.id] for inner, container in lineage if container.id == workflow.root)
     if part.has_ended or (part.position == 0 and workflow.state != WorkflowState.RUNNING):
         return  # the workflow is being cancelled
     run = Advance(graph)
     graph.change(workflow)
     abort(run, workflow, part, NodeState.COMPLETED, _NOT_NEEDED, rest=NodeState.SKIPPED)
     run.go()
-
-
-def _part_of(graph: Graph, workflow: Workflow, id: int) -> int:
-    """Return the id of the main part or of the branch of a workflow that a node is in."""
-    graph.load([id])
-    node = graph.nodes[id]
-    while node.parent is not None and node.parent != workflow.root:
-        node = graph.container_of(node)
-    return node.id
 
 
 _NOT_NEEDED: Final = {"code": "skipped", "message": "A step skipped the rest of the workflow."}
@@ -333,7 +300,7 @@ def cancel_with_worker(tx: Transaction, job: Job) -> None:
             if current is not None and current.state not in FINISHED:
                 cancel_job(tx, current)
             ended, tx.effects.ended = tx.effects.ended, []
-            steer(tx, str(id), cancel_now)
+            cancel_workflows(tx, [WorkflowCancellation(str(id))])
             tx.effects.ended += ended
 
 
@@ -341,13 +308,8 @@ def _cleans_up(tx: Transaction, id: int) -> bool:
     """Return whether a node is inside a branch for errors or cancellation, or inside the compensation of a saga."""
     graph = Graph(tx)
     graph.load([id])
-    node = graph.nodes[id]
-    while node.parent is not None:
-        container = graph.container_of(node)
-        if node.position and container.kind in (Kind.SAGA, Kind.WORKFLOW):
-            return True
-        node = container
-    return False
+    lineage = graph.lineage(graph.nodes[id])
+    return any(inner.position and container.kind in (Kind.SAGA, Kind.WORKFLOW) for inner, container in lineage)
 
 
 def release_now(run: Advance, workflow: Workflow) -> None:

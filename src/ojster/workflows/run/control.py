@@ -6,8 +6,6 @@ Spec: ojs-workflows 11.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from functools import partial
 from typing import Final, Literal
 
 import msgspec
@@ -16,12 +14,11 @@ from ojster.core.errors import InvalidRequest, OjsterError
 from ojster.core.job import Job
 from ojster.core.job_table import JOB_COLUMNS
 from ojster.core.timestamps import format_timestamp
-from ojster.storage.transaction import Transaction
 from ojster.workflows.node import NOT_STARTED, Kind, NodeState
 from ojster.workflows.run.advance import Advance
 from ojster.workflows.run.cancellation import release_now
 from ojster.workflows.run.start_quota import forget_deferred, park_starts
-from ojster.workflows.run.steps import find_step, is_over, steer, wrong_state
+from ojster.workflows.run.steps import find_step, is_over, require, steering, wrong_state
 from ojster.workflows.run.stopping import put_off
 from ojster.workflows.stored_workflow import Workflow, emit
 
@@ -48,11 +45,6 @@ class Review(msgspec.Struct, frozen=True):
     author: str | None = None
 
 
-def hold_workflows(tx: Transaction, ids: Sequence[str]) -> list[str | OjsterError]:
-    """Hold workflows: no step starts until they are released; active jobs may finish. Return ids or errors."""
-    return [steer(tx, id, hold_now) for id in ids]
-
-
 def refuse_hold(workflow: Workflow) -> OjsterError | None:
     """Return why a workflow cannot be held; ``None`` if it can."""
     if workflow.finished_at is None:
@@ -60,10 +52,9 @@ def refuse_hold(workflow: Workflow) -> OjsterError | None:
     return wrong_state(workflow, f"The workflow {workflow.id} is {workflow.state}, and cannot be held.")
 
 
-def hold_now(run: Advance, workflow: Workflow) -> None:
+def hold_now(run: Advance, workflow: Workflow, id: str = "") -> None:
     """Hold a workflow that is locked; raise the refusal."""
-    if (refusal := refuse_hold(workflow)) is not None:
-        raise refusal
+    require(refuse_hold(workflow))
     if workflow.held_at is not None:
         return
     tx = run.tx
@@ -87,9 +78,8 @@ def hold_now(run: Advance, workflow: Workflow) -> None:
     emit(tx, "workflow.held", workflow)
 
 
-def release_workflows(tx: Transaction, ids: Sequence[str]) -> list[str | OjsterError]:
-    """Release held workflows; for each, return its id or an error."""
-    return [steer(tx, id, unhold_now) for id in ids]
+hold_workflows: Final = steering(hold_now)
+"""Hold workflows: no step starts until they are released; active jobs may finish."""
 
 
 def refuse_release(workflow: Workflow) -> OjsterError | None:
@@ -97,46 +87,46 @@ def refuse_release(workflow: Workflow) -> OjsterError | None:
     return None if workflow.held_at is not None else wrong_state(workflow, f"The workflow {workflow.id} is not held.")
 
 
-def unhold_now(run: Advance, workflow: Workflow) -> None:
+def unhold_now(run: Advance, workflow: Workflow, id: str = "") -> None:
     """Release a workflow that is locked; raise the refusal."""
-    if (refusal := refuse_release(workflow)) is not None:
-        raise refusal
+    require(refuse_release(workflow))
     release_now(run, workflow)
 
 
-def review_steps(tx: Transaction, reviews: Sequence[Review]) -> list[str | OjsterError]:
-    """Approve or reject steps that wait for approval, or record notes; return the workflows' ids, or errors."""
-    return [steer(tx, item.workflow_id, partial(_review, review=item)) for item in reviews]
+release_workflows: Final = steering(unhold_now)
+"""Release held workflows."""
 
 
-def _review(run: Advance, workflow: Workflow, review: Review) -> None:
-    if review.action is None and not review.notes:
+@steering
+def review_steps(run: Advance, workflow: Workflow, item: Review) -> None:
+    """Approve or reject a step that waits for approval, or record notes."""
+    if item.action is None and not item.notes:
         raise InvalidRequest("The review is empty. At least one of 'action' and 'notes' must be given.")
     tx, graph = run.tx, run.graph
-    node = find_step(graph, workflow, review.step)
+    node = find_step(graph, workflow, item.step)
     while node.kind == Kind.FALLBACK and not node.manual:  # the path may refer to the step's own gate
         node = graph.children(node)[0]
     if not node.manual:
-        raise wrong_state(workflow, f"The step {review.step!r} is not 'manual'. Only manual steps can be reviewed.")
+        raise wrong_state(workflow, f"The step {item.step!r} is not 'manual'. Only manual steps can be reviewed.")
     waits = node.state in NOT_STARTED and not node.approved
-    if is_over(graph, node) or (review.action is not None and not waits):
+    if is_over(graph, node) or (item.action is not None and not waits):
         state = "approved" if node.approved and not node.has_ended else node.state
-        raise wrong_state(workflow, f"The step {review.step!r} is {state}, and does not wait for an approval.")
+        raise wrong_state(workflow, f"The step {item.step!r} is {state}, and does not wait for an approval.")
     tx.execute(
         "INSERT INTO node_reviews (node, at, author, action, notes) VALUES (:node, :at, :author, :action, :notes)",
-        {"node": node.id, "at": tx.now, "author": review.author, "action": review.action, "notes": review.notes},
+        {"node": node.id, "at": tx.now, "author": item.author, "action": item.action, "notes": item.notes},
     )
     graph.change(workflow)
-    if review.action is not None:
+    if item.action is not None:
         forget_deferred(tx, [node.id])  # its time limit
-    said = {"by": review.author, "at": format_timestamp(tx.now), "notes": review.notes}
-    if review.action == "approve":
+    said = {"by": item.author, "at": format_timestamp(tx.now), "notes": item.notes}
+    if item.action == "approve":
         node.approved = 1
         if node.kind == Kind.GATE:
             node.result = _encode({"approved": True} | said)
         graph.touch(node)
         if node.state == NodeState.BLOCKED:
             run.start([node])
-    elif review.action == "reject":
-        message = f"It was rejected{f' by {review.author}' if review.author else ''}."
+    elif item.action == "reject":
+        message = f"It was rejected{f' by {item.author}' if item.author else ''}."
         run.end(node, NodeState.CANCELLED, error={"code": "rejected", "message": message} | said)

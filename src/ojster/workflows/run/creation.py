@@ -14,6 +14,7 @@ from typing import Final
 from ojster.collections.contents import promise
 from ojster.core.durations import MINUTE, SECOND
 from ojster.core.errors import BackendUnavailable, Duplicate, OjsterError
+from ojster.storage.call import for_each, returns_refusal
 from ojster.storage.transaction import Transaction
 from ojster.tenancy.quotas import check_tenant_limits
 from ojster.workflows.plan.values import NewWorkflow, Plan
@@ -88,50 +89,45 @@ def parts_of(plan: Plan) -> Iterator[Plan]:
         yield Plan(edges=edges, promised=plan.promised & set(edges))
 
 
-def begin(tx: Transaction, requests: Sequence[NewWorkflow]) -> list[int | OjsterError]:
+@for_each
+def begin(tx: Transaction, new: NewWorkflow) -> int | OjsterError:
     """Create workflows without nodes that nobody sees; for each, return its ``seq`` or an error."""
     graph = Graph(tx)
-    results: list[int | OjsterError] = []
-    for new, seq in zip(requests, tx.new_numbers("workflows", len(requests)), strict=True):
-        refusal = _refusal(graph, new)
-        results.append(refusal or _add(graph, seq, new, HIDDEN, tx.now + ABANDONED_AFTER).seq)
+    if (refusal := _refusal(graph, new)) is not None:
+        return refusal
+    (seq,) = tx.new_numbers("workflows", 1)
+    _add(graph, seq, new, HIDDEN, tx.now + ABANDONED_AFTER)
     graph.write()
-    return results
+    return seq
 
 
-def plant(tx: Transaction, parts: Sequence[tuple[int, Plan]]) -> list[OjsterError | None]:
+@for_each
+@returns_refusal
+def plant(tx: Transaction, part: tuple[int, Plan]) -> None:
     """Add nodes and edges to incomplete workflows, each given by its ``seq``; for each, return ``None`` or an error."""
-    results: list[OjsterError | None] = []
-    for seq, part in parts:
-        graph = Graph(tx)
-        workflow = _incomplete(graph, seq)
-        results.append(_abandoned() if workflow is None else None)
-        if workflow is not None:
-            graph.plant(part, workflow)
-            workflow.due_at = tx.now + ABANDONED_AFTER
-            graph.change(workflow)
-            graph.write()
-    return results
+    graph = Graph(tx)
+    workflow = _incomplete(graph, part[0])
+    graph.plant(part[1], workflow)
+    workflow.due_at = tx.now + ABANDONED_AFTER
+    graph.change(workflow)
+    graph.write()
 
 
-def finish(tx: Transaction, complete: Sequence[tuple[int, NewWorkflow]]) -> list[str | OjsterError]:
+@for_each
+@returns_refusal
+def finish(tx: Transaction, complete: tuple[int, NewWorkflow]) -> str:
     """Show workflows, given by their ``seq``, and start those that are due; for each, return its id or an error."""
+    seq, new = complete
     graph = Graph(tx)
     run = Advance(graph)
-    results: list[str | OjsterError] = []
-    for seq, new in complete:
-        workflow = _incomplete(graph, seq)
-        if workflow is None:
-            results.append(_abandoned())
-            continue
-        change_workflow(workflow, WorkflowState.PENDING)
-        workflow.due_at = _due_at(new)
-        workflow.version = 0
-        graph.change(workflow)
-        _show(run, workflow, new)
-        results.append(new.id)
+    workflow = _incomplete(graph, seq)
+    change_workflow(workflow, WorkflowState.PENDING)
+    workflow.due_at = _due_at(new)
+    workflow.version = 0
+    graph.change(workflow)
+    _show(run, workflow, new)
     run.go()
-    return results
+    return new.id
 
 
 def create_whole(tx: Transaction, new: NewWorkflow) -> str | OjsterError:
@@ -158,18 +154,16 @@ def abandon(tx: Transaction, workflow: Workflow) -> None:
     )
 
 
-def _incomplete(graph: Graph, seq: int) -> Workflow | None:
-    """Lock and return an incomplete workflow; ``None`` if it was abandoned."""
+def _incomplete(graph: Graph, seq: int) -> Workflow:
+    """Lock and return an incomplete workflow; raise the refusal if it was abandoned."""
     graph.lock([seq])
     workflow = graph.workflows.get(seq)
-    return workflow if workflow is not None and workflow.state == HIDDEN and not workflow.finished_at else None
-
-
-def _abandoned() -> OjsterError:
-    return BackendUnavailable(
-        f"The workflow was not created, because the server needed more than {ABANDONED_AFTER // SECOND} s for a part "
-        "of it. Try again."
-    )
+    if workflow is None or workflow.state != HIDDEN or workflow.finished_at:
+        raise BackendUnavailable(
+            f"The workflow was not created, because the server needed more than {ABANDONED_AFTER // SECOND} s for a "
+            "part of it. Try again."
+        )
+    return workflow
 
 
 def _refusal(graph: Graph, new: NewWorkflow) -> OjsterError | None:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
-
 import msgspec
 
-from ojster.core.errors import InvalidRequest, NotFound, OjsterError
-from ojster.storage.transaction import Transaction
+from ojster.core.errors import InvalidRequest, NotFound
 from ojster.workflows.node import NOT_STARTED, Followed, Inputs, Kind, Node, NodeState, count_ended_predecessor
 from ojster.workflows.run.advance import Advance
 from ojster.workflows.run.graph import Graph
 from ojster.workflows.run.states import change_node
-from ojster.workflows.run.steps import find_step, is_over, steer, wrong_state
+from ojster.workflows.run.steps import find_step, is_over, steering, wrong_state
 from ojster.workflows.stored_workflow import Workflow
 
 
@@ -33,32 +29,29 @@ class NewDependencies(msgspec.Struct, frozen=True):
     depends_on: tuple[str, ...]
 
 
-def add_dependencies(tx: Transaction, items: Sequence[NewDependencies]) -> list[str | OjsterError]:
-    """Let steps wait for others, as if they had been declared so; return the workflows' ids, or errors."""
-    return [steer(tx, item.workflow_id, partial(_add, wanted=item)) for item in items]
-
-
-def _add(run: Advance, workflow: Workflow, wanted: NewDependencies) -> None:
+@steering
+def add_dependencies(run: Advance, workflow: Workflow, item: NewDependencies) -> None:
+    """Let a step wait for others, as if they had been declared so."""
     graph = run.graph
-    step = find_step(graph, workflow, wanted.step)
+    step = find_step(graph, workflow, item.step)
     if is_over(graph, step) or step.state not in NOT_STARTED:
         state = "over" if step.state in NOT_STARTED else step.state
         raise wrong_state(
-            workflow, f"The step {wanted.step!r:.200} is {state}. Only a step that has not started can wait for others."
+            workflow, f"The step {item.step!r:.200} is {state}. Only a step that has not started can wait for others."
         )
     container = graph.container_of(step)
     if container.kind != Kind.GRAPH:
         raise InvalidRequest(
-            f"The step {wanted.step!r:.200} is in a {container.kind}. Only the steps of a graph can have 'depends_on'.",
+            f"The step {item.step!r:.200} is in a {container.kind}. Only the steps of a graph can have 'depends_on'.",
             field="depends_on",
         )
     if graph.container_of(container).kind == Kind.SAGA:
         raise InvalidRequest(
-            f"The step {wanted.step!r:.200} is in a graph with compensations, whose order is fixed. Declare the "
+            f"The step {item.step!r:.200} is in a graph with compensations, whose order is fixed. Declare the "
             "dependency when the workflow is started.",
             field="depends_on",
         )
-    for name in wanted.depends_on:
+    for name in item.depends_on:
         _connect(graph, _sibling(graph, container, step, name), step)
     if step.state != NodeState.WAITING and step.waiting:
         change_node(step, NodeState.WAITING)

@@ -40,16 +40,18 @@ def process_due_workflows(tx: Transaction) -> tuple[int | None, bool]:
             with tx.savepoint():
                 _look_after(tx, seq)
         except Held:
-            later = {"later": tx.now + SECOND, "seq": seq}
-            tx.execute("UPDATE workflows SET due_at = :later WHERE seq = :seq", later)
+            _look_later(tx, seq, SECOND)
         except TryAgain:
             raise
         except Exception:
             log.exception("maintenance of the workflow %s failed; retrying in 60 seconds", id)
-            later = {"later": tx.now + MINUTE, "seq": seq}
-            tx.execute("UPDATE workflows SET due_at = :later WHERE seq = :seq", later)
+            _look_later(tx, seq, MINUTE)
     ((next_due,),) = tx.execute("SELECT min(due_at) FROM workflows WHERE due_at IS NOT NULL")
     return next_due, len(rows) == MAX_DUE_WORKFLOWS
+
+
+def _look_later(tx: Transaction, seq: int, delay: int) -> None:
+    tx.execute("UPDATE workflows SET due_at = :later WHERE seq = :seq", {"later": tx.now + delay, "seq": seq})
 
 
 def _look_after(tx: Transaction, seq: int) -> None:
@@ -76,18 +78,15 @@ def _expire_or_launch(run: Advance, workflow: Workflow) -> None:
         workflow.error = _encode({"code": "expired", "message": "The workflow was not started before it expired."})
         run.end(run.graph.root_of(workflow), NodeState.CANCELLED)
         emit(run.tx, "workflow.cancelled", workflow, reason="expired")
-    elif workflow.previous_attempt is not None and not _is_finished(run.tx, workflow.previous_attempt):
+    elif workflow.previous_attempt is not None and run.tx.execute(
+        "SELECT 1 FROM workflows WHERE id = :id AND finished_at IS NULL", {"id": workflow.previous_attempt}
+    ):
         workflow.due_at = run.tx.now + SECOND  # the previous attempt has not finished
         run.graph.change(workflow)
     elif waits_for_turn(run.tx, workflow):
         run.graph.change(workflow)
     else:
         launch(run, workflow)
-
-
-def _is_finished(tx: Transaction, id: str) -> bool:
-    rows = tx.execute("SELECT finished_at FROM workflows WHERE id = :id", {"id": id})
-    return not rows or rows[0][0] is not None
 
 
 def _time_out(run: Advance, workflow: Workflow) -> None:

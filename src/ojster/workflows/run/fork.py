@@ -16,7 +16,8 @@ from ojster.core.json_objects import stored_members
 from ojster.jobs.new_job import read_job
 from ojster.jobs.queries import no_workflow
 from ojster.jobs.schemas import check_args, registered, schema_uri
-from ojster.storage.transaction import Held, Later, Transaction
+from ojster.storage.call import for_each, returns_refusal
+from ojster.storage.transaction import Later, Transaction
 from ojster.tenancy.quotas import check_tenant_limits
 from ojster.workflows.flow import BEGIN, RECEIVING
 from ojster.workflows.node import LEAVES, Kind, Node, NodeState, body_number
@@ -27,7 +28,7 @@ from ojster.workflows.run.creation import launch
 from ojster.workflows.run.graph import SPEC_COLUMNS, Graph
 from ojster.workflows.run.reset import Reset, apply
 from ojster.workflows.run.states import change_node
-from ojster.workflows.run.steps import find_step, wrong_state
+from ojster.workflows.run.steps import find_step, require, wrong_state
 from ojster.workflows.stored_workflow import IS_VISIBLE, Workflow, emit, find_workflow
 from ojster.workflows.targets import refuse_target
 from ojster.workflows.topics import wake_followers
@@ -68,21 +69,16 @@ class Fork(msgspec.Struct, frozen=True):
     tenant: Annotated[str | None, SET_BY_SERVICE] = None
 
 
-def fork_workflows(tx: Transaction, forks: Sequence[Fork]) -> list[str | OjsterError]:
+@for_each
+@returns_refusal
+def fork_workflows(tx: Transaction, fork: Fork) -> str:
     """Run workflows again from a step on; for each, return the id of the new one or an error."""
-    return [_fork(tx, fork) for fork in forks]
-
-
-def _fork(tx: Transaction, fork: Fork) -> str | OjsterError:
-    try:
-        with tx.savepoint():
-            # Nothing of it ends while it is copied: a step and what follows from its end belong together.
-            source = find_workflow(tx, fork.workflow_id, lock=True)
-            if source is None or fork.tenant not in (None, source.tenant):
-                raise no_workflow(fork.workflow_id)
-            return fork_now(tx, source, fork)
-    except OjsterError as refusal:
-        return refusal
+    with tx.savepoint():
+        # Nothing of it ends while it is copied: a step and what follows from its end belong together.
+        source = find_workflow(tx, fork.workflow_id, lock=True)
+        if source is None or fork.tenant not in (None, source.tenant):
+            raise no_workflow(fork.workflow_id)
+        return fork_now(tx, source, fork)
 
 
 def fork_now(tx: Transaction, source: Workflow, fork: Fork) -> str:
@@ -98,7 +94,8 @@ def fork_now(tx: Transaction, source: Workflow, fork: Fork) -> str:
     origin = _Origin(Graph(tx), source)
     start = origin.start_of(fork)
     fork = origin.with_args(fork)
-    _check_room(tx, source)
+    require(tx.refuse_growth())
+    require(refuse_target(tx, source.tenant, source.target, source.target_key, source.locks))
     (seq,) = tx.new_numbers("workflows", 1)
     workflow = copy_of(tx, source, seq, fork.id, fork.from_step, fork.by)
     graph = Graph(tx)
@@ -112,7 +109,9 @@ def fork_now(tx: Transaction, source: Workflow, fork: Fork) -> str:
     if kept is None:
         reset.rerun(None if step is None else graph.nodes[step])
         if step is not None and fork.result is not None:
-            _complete(graph.nodes[step], fork.result, tx.now)
+            done = graph.nodes[step]  # ended before anything starts, it is counted like those that are kept
+            change_node(done, NodeState.COMPLETED)
+            done.result, done.started_at, done.finished_at = fork.result, tx.now, tx.now
     else:
         reset.rerun_flow(kept, None if step is None or fork.args is None else graph.nodes[step])
     run = Advance(graph)
@@ -120,12 +119,12 @@ def fork_now(tx: Transaction, source: Workflow, fork: Fork) -> str:
     copy_reviews(tx, source, workflow)
     changed = None
     if fork.args is not None:
-        changed = _job_of(graph.nodes[body_number(origin.main.id) + by if step is None else step])
+        changed = body_number(origin.main.id) + by if step is None else step
+        changed = body_number(changed) if graph.nodes[changed].kind == Kind.FLOW else changed
     jobs = [node for node in nodes if node.kind == Kind.JOB and not node.has_ended]
     _renew(graph, workflow, jobs, changed, fork.args)
     (full,) = check_tenant_limits(tx, [[LaterJob(workflow.tenant, None) for _ in jobs]])
-    if full is not None:
-        raise full
+    require(full)
     tx.execute("UPDATE workflows SET version = version + 1 WHERE seq = :seq", {"seq": source.seq})
     wake_followers(tx, source.id, has_ended=source.finished_at is not None)
     emit(
@@ -146,25 +145,20 @@ def fork_once(tx: Transaction, source: Workflow, fork: Fork) -> str:
 
     So a bulk operation that was interrupted can be repeated.
     """
-    if refusal := refuse_fork(tx, source, fork):
-        raise refusal
+    require(refuse_fork(tx, source, fork))
     return fork_now(tx, source, fork)
-
-
-def _refuse_another(tx: Transaction, source: Workflow, fork: Fork) -> None:
-    query = f"SELECT id, forked_step FROM workflows WHERE forked_from = :id AND {IS_VISIBLE}"
-    for id, step in tx.execute(query, {"id": source.id}):
-        if step == fork.from_step:
-            raise Conflict(
-                f"The workflow {source.id} runs again from there as {id} already. Fork it by its id, or fork that.",
-                workflow_id=source.id,
-            )
 
 
 def refuse_fork(tx: Transaction, source: Workflow, fork: Fork) -> OjsterError | None:
     """Return why ``fork_once`` would refuse to run a workflow again; ``None``: it would not. It takes no locks."""
+    query = f"SELECT id, forked_step FROM workflows WHERE forked_from = :id AND {IS_VISIBLE}"
+    for id, step in tx.execute(query, {"id": source.id}):
+        if step == fork.from_step:
+            message = (
+                f"The workflow {source.id} runs again from there as {id} already. Fork it by its id, or fork that."
+            )
+            return Conflict(message, workflow_id=source.id)
     try:
-        _refuse_another(tx, source, fork)
         _Origin(Graph(tx), source).start_of(fork)
     except NotFound as refusal:  # of a step: one of a bulk operation would stand for a workflow that is gone
         return Conflict(refusal.message, workflow_id=source.id)
@@ -172,16 +166,6 @@ def refuse_fork(tx: Transaction, source: Workflow, fork: Fork) -> OjsterError | 
         return refusal
     busy = refuse_target(tx, source.tenant, source.target, source.target_key, None)
     return None if isinstance(busy, Later) else busy
-
-
-def _check_room(tx: Transaction, source: Workflow) -> None:
-    if (full := tx.refuse_growth()) is not None:
-        raise full
-    refusal = refuse_target(tx, source.tenant, source.target, source.target_key, source.locks)
-    if isinstance(refusal, Later):
-        raise Held(refusal.message)
-    if refusal is not None:
-        raise refusal
 
 
 class _Start(msgspec.Struct, frozen=True):
@@ -301,9 +285,7 @@ class _Origin:
             raise self._refusal(
                 f"The step {path!r:.200} never ran, because a step before it did not succeed. Name that."
             )
-        node = step
-        while node.parent is not None:
-            container = graph.container_of(node)
+        for node, container in graph.lineage(step):
             if container.kind == Kind.FLOW:
                 if node.position:
                     raise self._refusal(f"The step {path!r:.200} belongs to a flow. Name the flow.")
@@ -312,7 +294,6 @@ class _Origin:
                 raise self._refusal(f"The step {path!r:.200} is in a branch, which runs when the steps have ended.")
             if node.position and container.kind == Kind.SAGA:
                 raise self._refusal(f"The step {path!r:.200} undoes another. Name the step that it undoes.")
-            node = container
         if fork.args is not None:
             self._check_args(step, path)
         if fork.result is not None and step.kind not in LEAVES:
@@ -349,17 +330,6 @@ _CALLED: Final = {"step": "local step"} | dict.fromkeys(RECEIVING, "message")
 def _listed(names: Sequence[str]) -> str:
     more = "" if len(names) <= MAX_NAMES else f" and {len(names) - MAX_NAMES} more"
     return ", ".join(repr(name) for name in names[:MAX_NAMES]) + more
-
-
-def _complete(step: Node, result: bytes, now: int) -> None:
-    """End a step with a result before anything starts; it is then counted like those that are kept."""
-    change_node(step, NodeState.COMPLETED)
-    step.result, step.started_at, step.finished_at = result, now, now
-
-
-def _job_of(step: Node) -> int:
-    """Return the number of the node whose job has the arguments of a step."""
-    return body_number(step.id) if step.kind == Kind.FLOW else step.id
 
 
 # The time of a flow grows with each end that it sees. So what it had seen when it asked for the step is what had ended

@@ -11,7 +11,7 @@ from ojster.core.job import NODE_BITS
 from ojster.core.references import is_index
 from ojster.jobs.new_job import NewJob
 from ojster.storage.transaction import ColumnType, Row, Transaction
-from ojster.workflows.node import Followed, Kind, Node, NodeState, place_of, step_of
+from ojster.workflows.node import Followed, Kind, Node, NodeState, lineage, place_of, step_of
 from ojster.workflows.plan.values import Plan, Spec, read_spec
 from ojster.workflows.stored_workflow import WORKFLOW_COLUMNS, Workflow, delete_nodes
 from ojster.workflows.topics import wake_followers
@@ -215,6 +215,10 @@ class Graph:
     def parent_of(self, node: Node) -> Node | None:
         """Return the container of a node, which must be loaded; ``None`` for the root."""
         return None if node.parent is None else self.nodes[node.parent]
+
+    def lineage(self, node: Node) -> Iterator[tuple[Node, Node]]:
+        """Yield a node with its container, and so on, up to the root; loads them."""
+        return lineage(node, self.container_of)
 
     def place_of(self, node: Node) -> str:
         """Return the place of a node in its workflow (``ojster.workflows.node.place_of``); loads its containers."""

@@ -17,10 +17,9 @@ from ojster.core.json_objects import raw_list
 from ojster.storage.transaction import Transaction
 from ojster.tenancy.quotas import charge_growth
 from ojster.workflows.node import TWO_PART, Followed, Kind, Node
-from ojster.workflows.plan.access import check_kinds, check_queues
-from ojster.workflows.plan.defaults import add_defaults
 from ojster.workflows.plan.members import refusal_of
 from ojster.workflows.plan.nested_definitions import with_nested
+from ojster.workflows.plan.planned_jobs import add_defaults, check_kinds, check_queues
 from ojster.workflows.plan.planner import plan_addition
 from ojster.workflows.plan.values import AddedSteps, PlanContext
 from ojster.workflows.run.advance import Advance
@@ -88,7 +87,8 @@ def _add_steps(graph: Graph, job: Job, steps: Sequence[bytes], access: Access | 
         return []  # it was told to stop, so nothing new starts
     workflow = graph.workflow_of(node)
     base = workflow.root
-    siblings = _siblings(graph, container)
+    # New steps may refer to those beside them; not in a flow, which may have thousands.
+    siblings = [] if container.kind == Kind.FLOW else graph.children_with_names(container)
     spec = graph.specs[container.id]
     mirrors = mirrors_of(graph, workflow, spec)
     ordered = spec.mirrors if container.kind != Kind.GROUP else []
@@ -102,7 +102,7 @@ def _add_steps(graph: Graph, job: Job, steps: Sequence[bytes], access: Access | 
         outer=partial(_look_outside, graph, container),
         known={sibling.name: by_number(sibling) for sibling in siblings if sibling.name is not None},
         last=by_number(siblings[-1]) if container.kind == Kind.CHAIN else None,
-        level=_level_of(graph, container),
+        level=sum(node.kind not in TWO_PART for node, _ in graph.lineage(container)),
         mirrors=mirrors,
         heads=[[by_number(head) for head in heads] for heads in undone_first],
     )
@@ -128,17 +128,7 @@ def _add_steps(graph: Graph, job: Job, steps: Sequence[bytes], access: Access | 
     for head in itertools.chain.from_iterable(undone_first):
         head.waiting += followed[head.id]
         graph.touch(head)
-    return _join(graph, container, planted)
-
-
-def _siblings(graph: Graph, container: Node) -> list[Node]:
-    """Return the children of a container that new ones may refer to; none of a flow, which may have thousands."""
-    return [] if container.kind == Kind.FLOW else graph.children_with_names(container)
-
-
-def _join(graph: Graph, container: Node, added: Sequence[Node]) -> list[Node]:
-    """Count the new children in their container, and return them."""
-    fresh = [node for node in added if node.parent == container.id]
+    fresh = [item for item in planted if item.parent == container.id]
     container.total += len(fresh)
     container.unfinished += len(fresh)
     graph.touch(container)
@@ -159,15 +149,6 @@ def _growing_container(graph: Graph, node: Node, job: Job) -> Node:
             "Append steps in a chain, a group or a graph that is not a compensation."
         )
     return container
-
-
-def _level_of(graph: Graph, container: Node) -> int:
-    """Return the number of levels of containers down to a container; both nodes of a batch or a saga are one level."""
-    level, node = 0, container
-    while node.parent is not None:
-        level += node.kind not in TWO_PART
-        node = graph.container_of(node)
-    return level
 
 
 def _look_outside(graph: Graph, container: Node, name: str) -> int | None:

@@ -18,7 +18,7 @@ from ojster.core.references import INDEX
 from ojster.storage.transaction import ColumnType, Transaction
 from ojster.tenancy.quotas import charge_growth
 from ojster.workflows.node import MAX_NODES, Kind, Node
-from ojster.workflows.plan.defaults import add_defaults
+from ojster.workflows.plan.planned_jobs import add_defaults
 from ojster.workflows.plan.planner import plan_addition
 from ojster.workflows.plan.values import AddedSteps, Mirrors, Plan, PlanContext, Spec
 from ojster.workflows.run.graph import Graph

@@ -254,8 +254,10 @@ def _recount(graph: Graph, workflow: Workflow, nodes: Sequence[Node]) -> None:
         if node.has_ended:
             continue
         node.waiting += 1
-        ended = _ended_with(graph, graph.nodes[source])
-        if ended is not None:
+        before = graph.nodes[source]
+        # A container that ended without having started it takes its place.
+        line = [before, *(container for _, container in graph.lineage(before))]
+        for ended in [around for around in line if around.has_ended][:1]:
             count_ended_predecessor(node, ended)
     for node in nodes:
         if node.has_ended and node.parent is not None:
@@ -271,11 +273,3 @@ def _recount(graph: Graph, workflow: Workflow, nodes: Sequence[Node]) -> None:
     workflow.completed = sum(node.state == NodeState.COMPLETED for node in jobs)
     workflow.failed = sum(node.state == NodeState.FAILED for node in jobs)
     workflow.cancelled = sum(node.state == NodeState.CANCELLED for node in jobs)
-
-
-def _ended_with(graph: Graph, node: Node) -> Node | None:
-    """Return a node that has ended, or else the container that ended without having started it, if any."""
-    current: Node | None = node
-    while current is not None and not current.has_ended:
-        current = graph.parent_of(current)
-    return current

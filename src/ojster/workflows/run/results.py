@@ -20,7 +20,10 @@ from ojster.core.job import Job, last_error
 from ojster.storage.transaction import Transaction
 from ojster.workflows.node import LEAVES, PARALLEL, TWO_PART, Followed, Inputs, Kind, NodeState
 from ojster.workflows.run.claimed_steps import ClaimedStep
+from ojster.workflows.run.graph import Graph
+from ojster.workflows.stored_workflow import Workflow
 
+_decode: Final = msgspec.json.decode
 _encode: Final = msgspec.json.Encoder().encode
 
 # Subqueries, because the planner could execute a join in the other direction, as a scan of all jobs.
@@ -201,6 +204,39 @@ def object_of(members: Iterable[NodeOutcome], *, by_index: bool = False) -> byte
 def array_of(members: Iterable[NodeOutcome]) -> bytes:
     """Return the outputs of members as a JSON array, in order."""
     return b"[%b]" % b",".join([member.shown() for member in members])
+
+
+# Failures of workflows
+
+_FIRST_FAILURE: Final = """
+    SELECT
+        CASE WHEN c.kind = 'fallback' THEN c.name ELSE n.name END,
+        CASE WHEN c.kind = 'fallback' THEN c.position ELSE n.position END,
+        n.job_id, n.error, j.type, j.errors
+    FROM nodes AS n
+    JOIN nodes AS c ON c.id = n.parent
+    LEFT JOIN jobs AS j ON j.id = n.job_id
+    WHERE n.id BETWEEN ? AND ? AND n.state = 'failed' AND n.kind = 'job' AND n.tolerated = 0
+    ORDER BY n.finished_at, n.id
+    LIMIT 1
+"""
+"""Selects the job step that failed first. A step with a fallback, and the fallback, have the id of both together."""
+
+
+def why_failed(graph: Graph, workflow: Workflow) -> dict[str, Any]:
+    """Return the cause of a failed workflow, for its event."""
+    if workflow.error is not None:
+        return {"error": _decode(workflow.error)}
+    graph.write_nodes()
+    rows = graph.tx.execute(_FIRST_FAILURE, workflow.numbers)
+    for name, position, job_id, error, type, errors in rows:
+        return {
+            "failed_step_id": name or str(position),
+            "failed_step_type": type,
+            "failed_job_id": job_id,
+            "error": _decode(error) if error is not None else errors and _decode(errors)[-1],
+        }
+    return {}
 
 
 # Inputs of jobs

@@ -2,46 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
+from typing import Final
 
 from ojster.core.errors import Conflict, OjsterError
-from ojster.storage.transaction import Held, Later, Transaction
+from ojster.storage.transaction import Later, Transaction
 from ojster.workflows.node import SUCCESSFUL, Kind, Node, NodeState
 from ojster.workflows.run.advance import Advance
 from ojster.workflows.run.creation import launch
 from ojster.workflows.run.graph import Graph
 from ojster.workflows.run.reset import Reset, apply
 from ojster.workflows.run.states import change_workflow
-from ojster.workflows.run.steps import StepAddress, find_step, steer, wrong_state
+from ojster.workflows.run.steps import StepAddress, find_step, require, steering, wrong_state
 from ojster.workflows.run.turns import runs_instead
 from ojster.workflows.stored_workflow import FINAL_STATES, Workflow, WorkflowState, emit
 from ojster.workflows.targets import refuse_target
 
 
-def retry_workflows(tx: Transaction, ids: Sequence[str]) -> list[str | OjsterError]:
-    """Retry finished workflows: run the steps that did not succeed again, with what followed their failure.
+def retry_now(run: Advance, workflow: Workflow, id: str = "") -> None:
+    """Retry a finished workflow that is locked; raise the refusal.
 
-    Other completed steps keep their results.
-
-    For each, return its id or an error.
+    The steps that did not succeed run again, with what followed their failure. The others keep their results.
     """
-    return [steer(tx, id, retry_now) for id in ids]
-
-
-def retry_steps(tx: Transaction, addresses: Sequence[StepAddress]) -> list[str | OjsterError]:
-    """Run failed or cancelled steps again, with what followed their end; the other steps go on.
-
-    For each, return the id of its workflow or an error.
-    """
-    return [steer(tx, address.workflow_id, partial(_retry_step, path=address.step)) for address in addresses]
-
-
-def retry_now(run: Advance, workflow: Workflow) -> None:
-    """Retry a workflow that is locked; raise the refusal."""
-    if (refusal := _refuse_unfinished(workflow)) is not None:
-        raise refusal
-    _check_retry(run, workflow)
+    require(_refuse_unfinished(workflow) or _refuse_again(run.tx, workflow, workflow.locks))
     reset = Reset(run.graph, workflow)
     reset.root()
     apply(run, workflow, reset)
@@ -50,11 +32,17 @@ def retry_now(run: Advance, workflow: Workflow) -> None:
     launch(run, workflow)
 
 
-def _retry_step(run: Advance, workflow: Workflow, path: str) -> None:
-    graph = run.graph
+retry_workflows: Final = steering(retry_now)
+"""Retry finished workflows."""
+
+
+@steering
+def retry_steps(run: Advance, workflow: Workflow, item: StepAddress) -> None:
+    """Run a failed or cancelled step again, with what followed its end; the other steps go on."""
+    graph, path = run.graph, item.step
     is_finished = workflow.finished_at is not None
     if is_finished:
-        _check_retry(run, workflow)
+        require(_refuse_again(run.tx, workflow, workflow.locks))
     elif workflow.state != WorkflowState.RUNNING:
         raise wrong_state(workflow, f"The workflow {workflow.id} is {workflow.state}. Retry it after it has finished.")
     step = find_step(graph, workflow, path)
@@ -88,16 +76,13 @@ def _refusal_of(graph: Graph, step: Node, shown: str) -> str | None:
     if step.was_left_out:
         return f"{shown} never ran, because a step before it did not succeed. Retry the step that failed."
     not_started: Node | None = None
-    container, inside = graph.parent_of(step), step
-    while container is not None:
+    for inside, container in graph.lineage(step):
         if container.kind == Kind.FLOW and inside.position:
             return f"{shown} belongs to a flow, which has got its end. Retry the flow, or the workflow."
-        inside = container
         if container.verdict is not None and not container.has_ended:
             return f"{shown} is in {_named(graph, container)}, which is being stopped. Retry it after its end."
         if container.started_at is None and container.state != NodeState.STARTED:
             not_started = container
-        container = graph.parent_of(container)
     if not_started is None:
         return None
     return f"{shown} is in {_named(graph, not_started)}, which has not started. Retry that."
@@ -117,15 +102,6 @@ def _refuse_unfinished(workflow: Workflow) -> OjsterError | None:
         return None
     waits = "still has active jobs" if workflow.state in FINAL_STATES else "has not finished"
     return wrong_state(workflow, f"The workflow {workflow.id} {waits}. Retry it after it has finished.")
-
-
-def _check_retry(run: Advance, workflow: Workflow) -> None:
-    """Raise the refusal if a finished workflow cannot run again."""
-    refusal = _refuse_again(run.tx, workflow, workflow.locks)
-    if isinstance(refusal, Later):
-        raise Held(refusal.message)
-    if refusal is not None:
-        raise refusal
 
 
 def _refuse_again(tx: Transaction, workflow: Workflow, locks: str | None) -> OjsterError | None:

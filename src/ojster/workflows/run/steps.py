@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Protocol, TypeVar
 
 import msgspec
 
 from ojster.core.errors import Conflict, NotFound, OjsterError
 from ojster.core.ids import is_workflow_id
 from ojster.jobs.queries import no_workflow
-from ojster.storage.transaction import Transaction
+from ojster.storage.call import for_each
+from ojster.storage.transaction import Held, Later, Transaction
 from ojster.workflows.node import LEAVES, MERGED, Kind, Node
 from ojster.workflows.run.advance import Advance
 from ojster.workflows.run.graph import Graph
 from ojster.workflows.stored_workflow import HIDDEN, IS_VISIBLE, Workflow
+
+
+class OfWorkflow(Protocol):
+    """A request about a workflow."""
+
+    @property
+    def workflow_id(self) -> str:
+        """The id of the workflow."""
+
+
+A = TypeVar("A", bound=str | OfWorkflow)
 
 
 class StepAddress(msgspec.Struct, frozen=True):
@@ -41,6 +55,35 @@ def steer(tx: Transaction, id: str, change: Callable[[Advance, Workflow], None])
         return refusal
     run.go()
     return id
+
+
+def steering(
+    change: Callable[[Advance, Workflow, A], None],
+) -> Callable[[Transaction, Sequence[A]], list[str | OjsterError]]:
+    """Make a transaction function of a change of one locked workflow: it returns the workflows' ids, or errors.
+
+    Parameters
+    ----------
+    change:
+        Takes the workflow and the request, which names the workflow as its ``workflow_id`` or is its id. It raises its
+        refusal.
+    """
+
+    @for_each
+    @wraps(change)
+    def steer_each(tx: Transaction, item: A) -> str | OjsterError:
+        id = item if isinstance(item, str) else item.workflow_id
+        return steer(tx, id, lambda run, workflow: change(run, workflow, item))
+
+    return steer_each
+
+
+def require(refusal: OjsterError | None) -> None:
+    """Raise a refusal, if there is one; ``Held`` if another transaction is in the way, so that it is tried again."""
+    if isinstance(refusal, Later):
+        raise Held(refusal.message)
+    if refusal is not None:
+        raise refusal
 
 
 def find_step(graph: Graph, workflow: Workflow, path: str) -> Node:
@@ -76,11 +119,7 @@ def _child_named(graph: Graph, container: Node, name: str, *, is_first: bool = F
 
 def is_over(graph: Graph, node: Node) -> bool:
     """Return whether a container around a node has ended, so that the node cannot change any more."""
-    while node.parent is not None:
-        node = graph.container_of(node)
-        if node.has_ended:
-            return True
-    return False
+    return any(container.has_ended for _, container in graph.lineage(node))
 
 
 def wrong_state(workflow: Workflow, message: str) -> Conflict:

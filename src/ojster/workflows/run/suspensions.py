@@ -16,7 +16,7 @@ from msgspec import UNSET
 from ojster.core.calls import SET_BY_SERVICE
 from ojster.core.errors import Conflict, OjsterError
 from ojster.core.job import Job
-from ojster.core.json_objects import read_members, stored_members
+from ojster.core.json_objects import stored_members
 from ojster.core.states import JobState
 from ojster.core.timestamps import format_timestamp
 from ojster.jobs.failure import Failure
@@ -32,17 +32,18 @@ from ojster.jobs.transitions import (
     write_completed,
     write_states,
 )
+from ojster.storage.call import for_each, returns_refusal
 from ojster.storage.transaction import Transaction
 from ojster.workflows.node import Kind, Node, body_number
 from ojster.workflows.run.advance import advance
 from ojster.workflows.run.early_answers import Resumption, keep_early_answer, take_early_answer
 from ojster.workflows.run.flow_wakeups import note_changes, wake
 from ojster.workflows.run.graph import Graph
-from ojster.workflows.run.steps import find_step
+from ojster.workflows.run.steps import find_step, require
 from ojster.workflows.run.stopping import lock_workflows, stopped_nodes
 from ojster.workflows.stored_workflow import Workflow, find_workflow
 from ojster.workflows.suspension import SUSPENDED, SuspensionKind
-from ojster.workflows.wait import ATTRIBUTE, decode_wait, read_wait
+from ojster.workflows.wait import ATTRIBUTE, WaitTarget, decode_wait, read_wait
 
 
 class WorkflowResumption(msgspec.Struct, frozen=True):
@@ -116,21 +117,29 @@ def activate(tx: Transaction, items: Sequence[Resumption]) -> list[ChangedJob | 
     """
     jobs = tx.lock_jobs([item.job_id for item in items])
     lock_workflows(tx, jobs.values())
-    results: list[ChangedJob | OjsterError] = []
-    for item in items:
-        job = jobs.get(item.job_id)
-        item = _signed(tx, job, item)
-        if job is not None and _keep_early(tx, job, item):
-            results.append(ChangedJob(job, JobState(job.state)))
-            continue
-        if (refusal := _refusal(tx, job, item)) is not None:
-            results.append(refusal)
-            continue
-        assert job is not None
-        _resume(tx, job, item)
-        results.append(ChangedJob(job, JobState.PENDING))
+    results = [_activate(tx, jobs.get(item.job_id), item) for item in items]
     advance(tx)
     return results
+
+
+def _activate(tx: Transaction, job: Job | None, item: Resumption) -> ChangedJob | OjsterError:
+    if job is None:
+        return no_job(item.job_id)
+    if job.type == WAIT_TYPE and item.data is not None:
+        signed = _wait_of(tx, job).signed(item.data, by=item.by, at=format_timestamp(tx.now))
+        item = msgspec.structs.replace(item, data=signed)
+    if _keep_early(tx, job, item):
+        return ChangedJob(job, JobState(job.state))
+    if (refusal := _refusal(tx, job, item)) is not None:
+        return refusal
+    _resume(tx, job, item)
+    return ChangedJob(job, JobState.PENDING)
+
+
+def _wait_of(tx: Transaction, job: Job) -> WaitTarget:
+    """Return what a wait step waits for, which was checked when it was pushed."""
+    tx.load_envelopes([job])
+    return decode_wait(stored_members(job.envelope)[ATTRIBUTE])
 
 
 def _keep_early(tx: Transaction, job: Job, item: Resumption) -> bool:
@@ -153,32 +162,14 @@ def _runs_flow(tx: Transaction, job: Job) -> bool:
     return any(body_number(parent) == job.node for (parent,) in rows)
 
 
-def _signed(tx: Transaction, job: Job | None, item: Resumption) -> Resumption:
-    """Return the resumption of a wait step with what its form lets the server say of the answer."""
-    if job is None or job.type != WAIT_TYPE or item.data is None:
-        return item
-    tx.load_envelopes([job])
-    wait = read_wait(read_members(job.envelope, "The job")[ATTRIBUTE])
-    return msgspec.structs.replace(item, data=wait.signed(item.data, by=item.by, at=format_timestamp(tx.now)))
-
-
-def _check_form(tx: Transaction, job: Job, item: Resumption) -> OjsterError | None:
-    """Return the error if the data does not match the form of a wait step, else ``None``."""
-    if job.type != WAIT_TYPE or item.failure is not None:
-        return None
-    tx.load_envelopes([job])
-    return read_wait(read_members(job.envelope, "The job")[ATTRIBUTE]).check(item.data)
-
-
-def _refusal(tx: Transaction, job: Job | None, item: Resumption) -> OjsterError | None:
-    if job is None:
-        return no_job(item.job_id)
+def _refusal(tx: Transaction, job: Job, item: Resumption) -> OjsterError | None:
     if job.state != JobState.PENDING:
         why = "only a pending job can be activated"
     elif job.suspension == SuspensionKind.FLOW:
         why = "it runs a flow, which waits for its steps and messages; send it a message instead"
     elif job.suspension in SUSPENDED:
-        return _check_form(tx, job, item)
+        is_answer = job.type == WAIT_TYPE and item.failure is None
+        return _wait_of(tx, job).check(item.data) if is_answer else None
     elif job.node is not None:
         why = "its workflow is held; release the workflow instead"
     elif item.data is not None or item.failure is not None:
@@ -195,7 +186,12 @@ def _resume(tx: Transaction, job: Job, item: Resumption) -> None:
     suspension, job.suspension = job.suspension, None
     if suspension is not None:
         tx.emit("job.resumed", job, **({} if item.by is None else {"resumed_by": item.by}))
-        _note_answer(tx, job, item)
+        if job.node is not None:  # who has resumed a step is recorded beside the reviews of gates
+            action = "answer" if item.failure is None else "decline"
+            tx.execute(
+                "INSERT INTO node_reviews (node, at, author, action) VALUES (:node, :at, :author, :action)",
+                {"node": job.node, "at": tx.now, "author": item.by, "action": action},
+            )
     if item.failure is not None:
         job.attempt += suspension == SuspensionKind.AGAIN
         fail_attempt(tx, job, item.failure)
@@ -216,38 +212,22 @@ def _resume(tx: Transaction, job: Job, item: Resumption) -> None:
         note_changes(tx, [job])
 
 
-def _note_answer(tx: Transaction, job: Job, item: Resumption) -> None:
-    """Record who has resumed a step, beside the reviews of gates."""
-    if job.node is not None:
-        action = "answer" if item.failure is None else "decline"
-        tx.execute(
-            "INSERT INTO node_reviews (node, at, author, action) VALUES (:node, :at, :author, :action)",
-            {"node": job.node, "at": tx.now, "author": item.by, "action": action},
-        )
-
-
 def _complete(tx: Transaction, job: Job, result: bytes | None) -> None:
     complete_job(tx, job, result, 0)
     write_completed(tx, [job])
     write_states(tx, [job])
 
 
-def resume_workflows(tx: Transaction, items: Sequence[WorkflowResumption]) -> list[str | OjsterError]:
+@for_each
+@returns_refusal
+def resume_workflows(tx: Transaction, item: WorkflowResumption) -> str:
     """Resume suspended jobs of workflows; return each workflow's id, or the reason why it cannot be resumed."""
-    results: list[str | OjsterError] = []
-    for item in items:
-        try:
-            job_id = _waiting_job(tx, item)
-        except OjsterError as refusal:
-            results.append(refusal)
-            continue
-        if job_id is not None:
-            (resumed,) = activate(tx, [Resumption(job_id, item.data, item.failure, item.by)])
-            if isinstance(resumed, OjsterError):
-                results.append(resumed)
-                continue
-        results.append(item.workflow_id)
-    return results
+    job_id = _waiting_job(tx, item)
+    if job_id is not None:
+        (resumed,) = activate(tx, [Resumption(job_id, item.data, item.failure, item.by)])
+        if isinstance(resumed, OjsterError):
+            raise resumed
+    return item.workflow_id
 
 
 def _waiting_job(tx: Transaction, item: WorkflowResumption) -> str | None:
@@ -262,13 +242,8 @@ def _waiting_job(tx: Transaction, item: WorkflowResumption) -> str | None:
         if not waiting and _keep_for_step(tx, workflow, item):
             return None
     if not waiting:
-        if item.step is None:
-            which, advice = (
-                f"The workflow {workflow.id}",
-                " Name the 'step' that waits later, and it gets the answer then.",
-            )
-        else:
-            which, advice = f"The step {item.step!r}", ""
+        which = f"The workflow {workflow.id}" if item.step is None else f"The step {item.step!r}"
+        advice = "" if item.step is not None else " Name the 'step' that waits later, and it gets the answer then."
         text = f"{which} cannot be resumed: it has no suspended job.{advice}"
         raise Conflict(text, workflow_id=workflow.id, current_state=workflow.state)
     if len(waiting) > 1:
@@ -318,14 +293,13 @@ def _keep_for_step(tx: Transaction, workflow: Workflow, item: WorkflowResumption
     graph.load_specs([node])
     spec = graph.specs[node.id]
     wait = None if spec.request is UNSET else stored_members(spec.request).get(ATTRIBUTE)
-    if wait is not None and (form := read_wait(wait)):
+    if wait is not None:
+        form = read_wait(wait)
         if form.ends_by_time:
             return False
         if item.failure is None and item.data is not None:
-            data = form.signed(item.data, by=item.by, at=format_timestamp(tx.now))
-            if wrong := form.check(data):
-                raise wrong
-            item = msgspec.structs.replace(item, data=data)
+            item = msgspec.structs.replace(item, data=form.signed(item.data, by=item.by, at=format_timestamp(tx.now)))
+            require(form.check(item.data))
     if not keep_early_answer(tx, Resumption("", item.data, item.failure, item.by), node=node.id):
         text = f"The step {item.step!r} has an answer already, which is kept until it waits."
         raise Conflict(text, workflow_id=workflow.id, current_state=workflow.state)
@@ -379,8 +353,7 @@ def end_suspension(tx: Transaction, job: Job) -> None:
 
 def _remind(tx: Transaction, job: Job) -> bool:
     """Trigger the ``on_reminder`` reactions of a wait step; return whether its suspension continues."""
-    tx.load_envelopes([job])
-    wait = decode_wait(read_members(job.envelope, "The job")[ATTRIBUTE])
+    wait = _wait_of(tx, job)
     if not wait.remind or wait.is_over(job.created_at, tx.now):
         return False
     job.due_at = wait.due(job.created_at, tx.now)
