@@ -503,3 +503,19 @@ async def test_a_broadcast_is_refused_while_the_disk_is_almost_full(monkeypatch:
             await app.asend("payment", 2, key=7)
     finally:
         await app.aclose()
+
+
+async def test_a_flow_waits_on_for_what_is_sent_after_all_broadcasts_were_deleted(bench: FlowBench) -> None:
+    @bench.app.flow("loop")
+    async def loop(flow: Flow) -> list[Any]:
+        return [await flow.receive("payment", key=42), await flow.receive("payment", key=42)]
+
+    await bench.start(loop.s())
+    await bench.work()
+    await tell(bench, 1)
+    await bench.work()
+    bench.clock.advance(limits.MAX_LOOK_BACK / 1e6 + 1)
+    await bench.service.maintenance.prune()
+    assert await bench.run(_count, "broadcasts") == 0
+    await tell(bench, 2)
+    assert await result(bench) == [1, 2]

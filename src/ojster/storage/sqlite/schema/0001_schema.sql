@@ -644,8 +644,9 @@ CREATE INDEX flow_messages_flow
     ON flow_messages (flow, idempotency_key);
 
 -- Messages to all flows of a tenant that wait for a name and a key. They are kept for a week: flows may look back.
+-- AUTOINCREMENT: a flow waits for numbers above those that it has received, also when all broadcasts were deleted.
 CREATE TABLE broadcasts (
-    number          INTEGER PRIMARY KEY,
+    number          INTEGER PRIMARY KEY AUTOINCREMENT,
     topic           TEXT NOT NULL, -- the tenant, the name and the key, as JSON
     idempotency_key TEXT,
     sent_at         INTEGER NOT NULL,
