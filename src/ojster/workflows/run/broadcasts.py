@@ -20,7 +20,7 @@ from ojster.storage.call import for_each
 from ojster.storage.transaction import Later, Transaction
 from ojster.workflows.broadcast import MAX_BROADCASTS, MAX_LOOK_BACK, MAX_REACHED_AT_ONCE, Broadcast, topic_of
 from ojster.workflows.flow import LISTENING, MAX_MESSAGES_AT_ONCE, NewRecord
-from ojster.workflows.run.flow_wakeups import wake_flows
+from ojster.workflows.run.flow_wakeups import end_times, wake_flows
 
 DELIVERY_DELAY: Final = 5 * SECOND
 """Time after which another process delivers a broadcast whose sender may have died, in microseconds."""
@@ -36,13 +36,13 @@ WAITING: Final = """
 """Selects the next flows that wait for a topic."""
 
 # The last numbers of a flow's records cut the broadcasts of a topic into parts. Each part belongs to the record at its
-# end, and is free if that number is negative: the record has put it back. The first of the two conditions on the number
-# is for the index: it leaves out what lies below all that was put back.
+# end, and is free if that number is negative: the record has put it back. The second of the three conditions on the
+# number is for the index: it leaves out what lies below all that was put back.
 NEXT: Final = """
     SELECT number, data
     FROM broadcasts
     WHERE topic = :topic
-        AND sent_at >= :since
+        AND number > :since
         AND number > coalesce(
             (
                 SELECT max(b.taken)
@@ -148,7 +148,7 @@ def listen(tx: Transaction, job: Job, records: Sequence[NewRecord]) -> None:
             "SELECT min(since) FROM broadcast_receivers WHERE flow = :flow AND topic = :topic",
             {"flow": job.node, "topic": topic},
         )
-        since = record.asked_at - min(record.look_back, MAX_LOOK_BACK)
+        since = _last_before(tx, topic, record.asked_at - min(record.look_back, MAX_LOOK_BACK))
         tx.execute(
             """
             INSERT INTO broadcast_receivers (flow, key, topic, since, waits)
@@ -168,11 +168,29 @@ def listen(tx: Transaction, job: Job, records: Sequence[NewRecord]) -> None:
         )
 
 
+def _last_before(tx: Transaction, topic: str, moment: int) -> int:
+    """Return the number of the last broadcast that was sent before a moment; 0: there is none.
+
+    A flow that waits gets all with larger numbers, whatever time they are sent at by a clock that was set back.
+    """
+    rows = tx.execute(
+        """
+        SELECT number
+        FROM broadcasts
+        WHERE topic = :topic AND sent_at < :moment
+        ORDER BY number DESC
+        LIMIT 1
+        """,
+        {"topic": topic, "moment": moment},
+    )
+    return int(rows[0][0]) if rows else 0
+
+
 def give_broadcasts(tx: Transaction, flow: int) -> bool:
     """Give kept broadcasts to the records of a flow that wait for them; return whether there were any."""
     waiting = tx.execute(
         f"""
-        SELECT r.key, r.kind, b.topic, b.since
+        SELECT r.key, r.kind, r.asked_at, b.topic, b.since
         FROM flow_records AS r
         JOIN broadcast_receivers AS b ON b.flow = r.flow AND b.key = r.key
         WHERE r.flow = :flow AND r.kind IN {LISTENING} AND r.ended_at IS NULL AND b.waits = 1
@@ -184,7 +202,7 @@ def give_broadcasts(tx: Transaction, flow: int) -> bool:
     return any(has_some)
 
 
-def _give(tx: Transaction, flow: int, key: str, kind: str, topic: str, since: int) -> bool:
+def _give(tx: Transaction, flow: int, key: str, kind: str, asked_at: int, topic: str, since: int) -> bool:
     broadcasts = tx.execute(
         NEXT,
         {"topic": topic, "since": since, "flow": flow, "most": 1 if kind == "listen" else MAX_MESSAGES_AT_ONCE},
@@ -212,7 +230,7 @@ def _give(tx: Transaction, flow: int, key: str, kind: str, topic: str, since: in
     )
     tx.execute(
         "UPDATE flow_records SET ended_at = :now, result = :data WHERE flow = :flow AND key = :key",
-        {"now": tx.now, "data": data, "flow": flow, "key": key},
+        {"now": end_times(tx, [(flow, asked_at)])[flow], "data": data, "flow": flow, "key": key},
     )
     return True
 

@@ -32,7 +32,7 @@ from ojster.workflows.flow import (
     message_of,
 )
 from ojster.workflows.node import Kind, Node, body_number, body_of
-from ojster.workflows.run.flow_wakeups import note_changes, wake_flows
+from ojster.workflows.run.flow_wakeups import end_times, note_changes, wake_flows
 from ojster.workflows.run.graph import Graph
 from ojster.workflows.run.steps import find_step
 from ojster.workflows.stored_workflow import Workflow, find_workflow
@@ -242,7 +242,7 @@ def receive(tx: Transaction, flow: int) -> bool:
     """Give messages to the records that wait for them, both in their order; return whether there were any."""
     waiting = tx.execute(
         """
-        SELECT key, name, kind
+        SELECT key, name, kind, asked_at
         FROM flow_records
         WHERE flow = :flow AND kind IN ('receive', 'receive_many') AND ended_at IS NULL
         ORDER BY asked_at, length(key), key
@@ -283,7 +283,7 @@ def _give_oldest(tx: Transaction, flow: int, waiting: Sequence[tuple[Any, ...]])
 
 def _give(tx: Transaction, flow: int, record: tuple[Any, ...]) -> bool:
     """Give messages to a record that waits for them; return whether there were any."""
-    key, name, kind = record
+    key, name, kind, asked_at = record
     messages = tx.execute(
         """
         SELECT number, data
@@ -300,7 +300,7 @@ def _give(tx: Transaction, flow: int, record: tuple[Any, ...]) -> bool:
     data = messages[0][1] if kind == "receive" else b"[" + b",".join(bytes(data) for _, data in messages) + b"]"
     tx.execute(
         "UPDATE flow_records SET ended_at = :now, result = :data WHERE flow = :flow AND key = :key",
-        {"now": tx.now, "data": data, "flow": flow, "key": key},
+        {"now": end_times(tx, [(flow, asked_at)])[flow], "data": data, "flow": flow, "key": key},
     )
     return True
 

@@ -29,17 +29,34 @@ def end_awaited(tx: Transaction, nodes: Collection[int]) -> None:
     if not nodes:
         return
     rows = tx.execute(
-        f"SELECT flow, key, node FROM flow_records WHERE node {tx.among} AND ended_at IS NULL",
+        f"SELECT flow, key, node, asked_at FROM flow_records WHERE node {tx.among} AND ended_at IS NULL",
         (tx.integers(sorted(nodes)),),
     )
     if not rows:
         return
-    ended = outcomes(tx, [node for _, _, node in rows])
+    ended = outcomes(tx, [node for _, _, node, _ in rows])
+    ended_at = end_times(tx, [(flow, asked_at) for flow, _, _, asked_at in rows])
     tx.execute_many(
         "UPDATE flow_records SET ended_at = ?, result = ?, error = ? WHERE flow = ? AND key = ?",
-        [(tx.now, *_outcome(ended[node]), flow, key) for flow, key, node in rows],
+        [(ended_at[flow], *_outcome(ended[node]), flow, key) for flow, key, node, _ in rows],
     )
-    wake_flows(tx, {flow for flow, _, _ in rows})
+    wake_flows(tx, {flow for flow, *_ in rows})
+
+
+def end_times(tx: Transaction, asked: Collection[tuple[int, int]]) -> dict[int, int]:
+    """Return the time at which something ends for each flow, of flows and times when these asked for what ends.
+
+    It is now; but if the clock was set back, after all that the flow has asked for. Retries and forks compare the two
+    times to know what the flow had asked for before it saw the end.
+    """
+    times = {flow: tx.now for flow, _ in asked}
+    if early := {flow for flow, asked_at in asked if asked_at >= tx.now}:
+        rows = tx.execute(
+            f"SELECT flow, max(asked_at) FROM flow_records WHERE flow {tx.among} GROUP BY flow",
+            (tx.integers(sorted(early)),),
+        )
+        times |= {flow: max(tx.now, asked_at + 1) for flow, asked_at in rows}
+    return times
 
 
 def _outcome(ended: NodeOutcome) -> tuple[bytes | None, bytes | None]:
@@ -103,13 +120,14 @@ def ask_to_cancel(tx: Transaction, flows: Collection[int]) -> set[int]:
         (tx.integers(sorted(flows)),),
     )
     begun = {node for (node,) in rows}
+    ended_at = end_times(tx, [(flow, tx.now) for flow in begun])
     tx.execute_many(
         """
         INSERT INTO flow_records (flow, key, kind, name, asked_at, ended_at)
         VALUES (?, ?, 'cancel', '', ?, ?)
         ON CONFLICT (flow, key) DO NOTHING
         """,
-        [(flow, CANCELLATION, tx.now, tx.now) for flow in begun],
+        [(flow, CANCELLATION, tx.now, at) for flow, at in ended_at.items()],
     )
     if begun:
         wake_flows(tx, begun)

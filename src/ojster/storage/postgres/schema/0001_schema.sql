@@ -747,7 +747,7 @@ CREATE TABLE broadcast_receivers (
     flow  BIGINT NOT NULL,
     key   TEXT COLLATE "C" NOT NULL, -- of the record
     topic TEXT COLLATE "C" NOT NULL,
-    since BIGINT NOT NULL, -- what was sent before is not received
+    since BIGINT NOT NULL, -- the number of the last broadcast before those that it receives; 0: it receives all
     waits BIGINT NOT NULL,
     taken BIGINT,          -- the number of the last broadcast that the record has received; negative: it has put them back
     PRIMARY KEY (flow, key)

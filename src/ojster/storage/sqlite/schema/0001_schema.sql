@@ -679,7 +679,7 @@ CREATE TABLE broadcast_receivers (
     flow  INTEGER NOT NULL,
     key   TEXT NOT NULL, -- of the record
     topic TEXT NOT NULL,
-    since INTEGER NOT NULL, -- what was sent before is not received
+    since INTEGER NOT NULL, -- the number of the last broadcast before those that it receives; 0: it receives all
     waits INTEGER NOT NULL,
     taken INTEGER,          -- the number of the last broadcast that the record has received; negative: it has put them back
     PRIMARY KEY (flow, key)
