@@ -16,6 +16,7 @@ import msgspec
 HANDLERS = """
 import asyncio, os, random, time
 from ojster import App, JobContext
+from tests.chaos import journeys
 app = App()
 ledger = os.open(os.environ["LEDGER"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 def note(what, job):
@@ -38,6 +39,7 @@ def work_thread(job: JobContext, n):
 async def callback(job: JobContext, n):
     note("start", job)
     note("end", job)
+journeys.Journeys(app, note)
 """
 """Source of the application."""
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from ojster.storage.open import migrate_database
-from tests.chaos.__main__ import trial
+from tests.chaos.__main__ import Options, trial
+from tests.chaos.flow_load import FlowJudge
+from tests.chaos.journeys import EFFECTS, plan_of
 from tests.chaos.ledger import judge, read
 from tests.chaos.nursery import Nursery
 from tests.postgres import PostgresServer
@@ -31,7 +35,7 @@ async def test_nothing_is_lost_or_done_twice_at_a_time(kind: str, tmp_path: Path
         if server is not None:
             server.start()
             migrate_database(server.url)
-        figures = await trial(tmp_path, nursery, kills=100, postgres=server, seed=7, pause=0.2, every=40)
+        figures = await trial(tmp_path, nursery, server, Options(100, flows=100, seed=7, pause=0.2, crash_every=40))
     finally:
         if server is not None:
             server.remove()
@@ -39,6 +43,7 @@ async def test_nothing_is_lost_or_done_twice_at_a_time(kind: str, tmp_path: Path
     assert figures.kills >= 100
     assert figures.acknowledged > 100
     assert figures.workflows > 0
+    assert figures.flows == 100
     assert figures.runs > figures.jobs, "some kills met a job before it was acknowledged, or some jobs were retried"
 
 
@@ -57,3 +62,29 @@ async def test_nothing_is_lost_or_done_twice_at_a_time(kind: str, tmp_path: Path
 def test_the_ledger_tells_what_is_wrong(lines: list[str], wrong: list[str], tmp_path: Path) -> None:
     (tmp_path / "ledger").write_text("\n".join(lines))
     assert judge(read(tmp_path / "ledger"), ["a"]).wrong == wrong
+
+
+NUMBER = 7
+
+
+@pytest.mark.parametrize(
+    ("stage", "value", "wrong"),
+    [
+        ("messages", [0, 1, 2], ""),
+        ("messages", [0, 2, 1], "messages: [0, 2, 1], not [0, 1, 2]"),
+        ("messages", [0, 0, 1, 2], "messages: [0, 0, 1, 2], not [0, 1, 2]"),
+        ("jobs", ["a", "b", "c"], ""),
+        ("jobs", ["a", "a", "c"], "right is a, which is the result of no run"),
+        ("jobs", ["a", "b", "x"], "local is x, which is the result of no run"),
+        ("undo", "undone", "stages: "),
+    ],
+)
+def test_the_results_of_flows_tell_what_is_wrong(stage: str, value: Any, wrong: str, tmp_path: Path) -> None:
+    plan = plan_of(NUMBER)._replace(stages=["messages", "jobs"], restarts_after=None, end="completed")
+    effects = [f"{NUMBER} left a", f"{NUMBER} right b", f"{NUMBER} local c"]
+    (tmp_path / f"ledger{EFFECTS}").write_text("\n".join(effects))
+    flows = FlowJudge(SimpleNamespace(wrong=[], ids={NUMBER: "id"}), {}, tmp_path / "ledger")  # type: ignore[arg-type]
+    told = {"messages": [0, 1, 2], "jobs": ["a", "b", "c"]} | {stage: value}
+    flows.judge_result(NUMBER, plan, list(told.items()))
+    assert (flows.wrong == []) == (wrong == "")
+    assert wrong in "".join(flows.wrong)
