@@ -14,6 +14,7 @@ from ojster.audit.entries import AuditQuery
 from ojster.core.access import Grant, Role
 from ojster.core.durations import SECOND
 from ojster.insight import facets
+from ojster.jobs.messages import Release
 from ojster.schedules.cron import Cron
 from ojster.server.endpoints import streams as stream_routes
 from ojster.server.oidc import OidcClient, OidcSettings
@@ -538,19 +539,32 @@ async def test_a_container_unfolds_and_a_step_opens_by_keyboard(bench: Bench, se
 async def test_a_step_took_as_long_as_it_ran_and_its_wait_in_the_queue_is_shown_apart(
     bench: Bench, server: str, page: Page
 ) -> None:
-    id = await data.create(bench, {"type": "chain", "name": "Slow", "steps": [data.step("build")]})
+    """And so is the time that a worker took to stop it."""
+    body = {"type": "chain", "name": "Slow", "steps": [data.step("build"), data.step("test")]}
+    ids = [await data.create(bench, body) for _ in range(2)]
     bench.clock.advance(60)
-    job = await bench.fetch_one()
-    bench.clock.advance(2)
-    await bench.ack(job)
-    await open_page(page, server, f"workflows/{id}")
+    for job in await bench.fetch("default", count=2):
+        bench.clock.advance(2)
+        await bench.ack(job)
+    tested, other = await bench.fetch("default", count=2)
+    bench.clock.advance(3)
+    await bench.service.jobs.cancel(tested.id)
+    bench.clock.advance(5)
+    await bench.service.jobs.release([Release(tested.id, tested.worker_id, tested.attempt)])
+    await bench.ack(other)
+    await open_page(page, server, f"workflows/{ids[0]}")
     await page.get_by_role("tab", name="Timeline").click()
     await page.get_by_text("build: completed, waited 1 min, ran 2.0 s").wait_for(state="attached")
+    await page.get_by_text("ran 3.0 s, stopped for 5.0 s").wait_for(state="attached")
     await page.get_by_role("tab", name="Steps").click()
     row = page.get_by_role("row").filter(has_text="do.build")
-    assert (await row.inner_text()).split("\t")[-1].strip() == "2.0 s"
+    assert [cell.strip() for cell in (await row.inner_text()).split("\t")[-2:]] == ["1 min", "2.0 s"]
     await row.get_by_role("button", name="build").click()
-    assert "Waited\n1 min\nTook\n2.0 s" in await page.get_by_role("dialog").inner_text()
+    assert "Waited\n1 min\nRan\n2.0 s" in await page.get_by_role("dialog").inner_text()
+    await open_page(page, server, f"workflows/{ids[0]}/compare/{ids[1]}")
+    assert "1 min" in await page.get_by_role("row").filter(has_text="build").inner_text()
+    await open_page(page, server, f"jobs/{tested.id}")
+    assert "Ran\n3.0 s" in await page.inner_text("main")
 
 
 async def test_the_picture_is_saved(bench: Bench, server: str, page: Page) -> None:

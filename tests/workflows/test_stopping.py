@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+from ojster.core.timestamps import format_timestamp
 from ojster.jobs.ending_attempts import TIMEOUT_GRACE
 from ojster.jobs.failure import Failure
 from ojster.jobs.messages import Acknowledgement, FailureReport, Release
+from ojster.workflows.read.step_pages import StepFilter
 from ojster.workflows.run.steps import StepAddress
 from tests.conftest import Http
 from tests.workflows.bench import WorkflowBench, batch, chain, group, job
@@ -73,6 +75,31 @@ async def test_branches_start_when_the_worker_has_confirmed(flow: WorkflowBench,
     assert not (await flow.step("0")).stopping
     assert await flow.work() == ["tidy"]
     assert (await flow.look()).finished
+
+
+@pytest.mark.parametrize("how", ENDS)
+async def test_the_time_in_which_a_worker_stops_a_step_is_not_the_time_in_which_it_ran(
+    flow: WorkflowBench, how: str
+) -> None:
+    one = await stop(flow, how)
+    asked = (await flow.find(one)).finished_at
+    assert asked is not None
+    flow.clock.advance(3)
+    await flow.confirm(one)
+    whole = await flow.step("0")
+    (row, *_) = [step for step in (await flow.service.workflows.steps(StepFilter(flow.id))).steps if step.path == "0"]
+    for step in (whole, row):
+        assert (step.stop_requested_at, step.completed_at) == tuple(
+            format_timestamp(at) for at in (asked, flow.clock.now)
+        )
+
+
+async def test_a_step_that_ends_by_itself_was_not_stopped(flow: WorkflowBench) -> None:
+    await flow.create(chain(job("a"), job("b"), {"type": "wait", "id": "ask", "form": {"type": "object"}}))
+    await flow.ack(await flow.fetch_one())
+    flow.clock.advance(2)
+    await flow.fail(await flow.fetch_one(), retryable=False)
+    assert [step.stop_requested_at for step in (await flow.look()).walk()] == [None] * 3
 
 
 @pytest.mark.parametrize("report", ["ack", "nack", "release"])

@@ -22,11 +22,22 @@ function labelOf(row: Row): string {
   return label.length > LONGEST ? `${label.slice(0, LONGEST - 1)}…` : label;
 }
 
+/** What the bars of a timeline mean. */
+export function Legend() {
+  return (
+    <span class="legend">
+      <i class="t-wait" /> waits
+      <i class="t-run" /> runs
+      <i class="t-stop" /> stops
+    </span>
+  );
+}
+
 export function Gantt({ rows, name }: { rows: Row[]; name: string }) {
   const svg = useRef<SVGSVGElement>(null);
   const begun = rows.map((row) => ({ row, ...spansOf(row) })).filter(({ waited, ran }) => waited ?? ran);
   if (!begun.length) return <Empty icon="clock" title="No step has begun" />;
-  const moments = begun.flatMap(({ waited, ran }) => [...(waited ?? []), ...(ran ?? [])]);
+  const moments = begun.flatMap(({ waited, ran, stopped }) => [...(waited ?? []), ...(ran ?? []), ...(stopped ?? [])]);
   const start = Math.min(...moments);
   const end = Math.max(...moments, start + 1);
   const x = (at: number): number => LABELS + ((at - start) / (end - start)) * (WIDTH - LABELS - 80);
@@ -39,8 +50,9 @@ export function Gantt({ rows, name }: { rows: Row[]; name: string }) {
     <>
       <div class="more" style={{ borderTop: 0 }}>
         <span>
-          {begun.length} steps in {duration(end - start)}. Pale: waited
+          {begun.length} steps in {duration(end - start)}
         </span>
+        <Legend />
         <span style={{ marginLeft: "auto" }} />
         <Button isSmall icon="download" onClick={() => save(saveSvg)}>
           SVG
@@ -60,12 +72,16 @@ export function Gantt({ rows, name }: { rows: Row[]; name: string }) {
                 </text>
               </g>
             ))}
-            {begun.map(({ row, waited, ran }, place) => {
-              const to = (ran ?? waited)?.[1] ?? start;
+            {begun.map(({ row, waited, ran, stopped }, place) => {
+              const to = (stopped ?? ran ?? waited)?.[1] ?? start;
               const y = TOP + place * ROW;
               const [top, height] = ["job", ...Object.keys(ASKED)].includes(row.kind) ? [y + 4, 14] : [y + 8, 6];
               const fill = `var(--${colourOf(row.state)})`;
-              const said = [waited && `waited ${duration(waited[1] - waited[0])}`, ran && `ran ${duration(ran[1] - ran[0])}`];
+              const said = [
+                waited && `waited ${duration(waited[1] - waited[0])}`,
+                ran && `ran ${duration(ran[1] - ran[0])}`,
+                stopped && `stopped for ${duration(stopped[1] - stopped[0])}`,
+              ];
               const depth = row.path && !ASKED[row.kind] ? row.path.split(".").length - 1 : 0;
               return (
                 <g key={row.path}>
@@ -77,6 +93,16 @@ export function Gantt({ rows, name }: { rows: Row[]; name: string }) {
                     <rect x={x(waited[0])} y={top} width={Math.max(1, x(waited[1]) - x(waited[0]))} height={height} rx={3} style={{ fill, opacity: 0.3 }} />
                   )}
                   {ran && <rect x={x(ran[0])} y={top} width={Math.max(2, x(ran[1]) - x(ran[0]))} height={height} rx={3} style={{ fill }} />}
+                  {stopped && (
+                    <rect
+                      x={x(stopped[0])}
+                      y={top}
+                      width={Math.max(2, x(stopped[1]) - x(stopped[0]))}
+                      height={height}
+                      rx={3}
+                      style={{ fill: "var(--orange-soft)", stroke: "var(--orange)", strokeDasharray: "3 2" }}
+                    />
+                  )}
                   <text x={Math.min(x(to) + 6, WIDTH - 72)} y={y + 15} style={{ fill: "var(--ink-3)", fontSize: "11px" }}>
                     {ran ? duration(ran[1] - ran[0]) : ""}
                   </text>

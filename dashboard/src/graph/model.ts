@@ -33,30 +33,37 @@ interface Times {
   enqueued_at?: string | null;
   started_at?: string | null;
   completed_at?: string | null;
+  stop_requested_at?: string | null;
 }
+
+type Span = [number, number] | null;
 
 const momentOf = (at: string | null | undefined): number | null => (at ? Date.parse(at) : null);
 
 /**
- * When a step waited in its queue and when it ran, in milliseconds since the epoch; `null`: it did not. The times of a job
- * are those of its last attempt. What has not ended ends now.
+ * When a step waited in its queue, when it ran, and when its worker stopped it, in milliseconds since the epoch; `null`: it
+ * did not. The times of a job are those of its last attempt. What has not ended ends now.
  */
-export function spansOf(step: Times): { waited: [number, number] | null; ran: [number, number] | null } {
+export function spansOf(step: Times): { waited: Span; ran: Span; stopped: Span } {
   const [enqueued, started, completed] = [momentOf(step.enqueued_at), momentOf(step.started_at), momentOf(step.completed_at)];
+  const stop = momentOf(step.stop_requested_at);
   // A job that is suspended, or waits for another attempt, does not run; nor does a wait, which lasts for all that.
-  const isIdle = !!step.job_state && step.job_state !== "active" && step.type !== "ojster.wait";
+  const isIdle = !!step.job_state && step.job_state !== "active" && step.type !== "ojster.wait" && stop === null;
   const until = completed ?? Date.now();
   return {
     waited: enqueued === null ? null : [enqueued, started ?? until],
-    ran: started === null || (isIdle && completed === null) ? null : [started, until],
+    ran: started === null || (isIdle && completed === null) ? null : [started, stop ?? until],
+    stopped: stop === null ? null : [stop, until],
   };
 }
 
 /** How long a step ran, without its wait in the queue, in milliseconds; `null`: it has not run, or waits to run again. */
-export function runTime(step: Times): number | null {
-  const { ran } = spansOf(step);
-  return ran && Math.max(0, ran[1] - ran[0]);
-}
+export const runTime = (step: Times): number | null => lengthOf(spansOf(step).ran);
+
+/** How long a step waited in its queue, in milliseconds; `null`: it was in none. */
+export const waitTime = (step: Times): number | null => lengthOf(spansOf(step).waited);
+
+const lengthOf = (span: Span): number | null => span && Math.max(0, span[1] - span[0]);
 
 export interface Level {
   steps: Step[];

@@ -8,7 +8,7 @@ import { bytes, duration, exact, Time } from "../ui/format";
 import { Json } from "../ui/json";
 import { Bar, Button, Card, Copy, Empty, Facts, JobLink, Page, Shown, Table, Tabs } from "../ui/parts";
 import { State } from "../ui/states";
-import { endOf, type Job, steer } from "./Jobs";
+import { endOf, type Job, ranOf, steer, waitedOf } from "./Jobs";
 
 type Entry = Schemas["HistoryEntryBody"];
 type Tab = "errors" | "history" | "items" | "checkpoint" | "notes" | "lineage" | "raw";
@@ -120,6 +120,8 @@ function Details({ job }: { job: Job }) {
         ["Available", job.enqueued_at && <Time at={job.enqueued_at} />],
         ["Started", job.started_at && <Time at={job.started_at} />],
         ["Ended", endOf(job) && <Time at={endOf(job)} />],
+        ["Waited", job.enqueued_at && waitedOf(job)],
+        ["Ran", job.started_at && ranOf(job)],
         ["Next attempt", job.next_attempt_at && <Time at={job.next_attempt_at} />],
         ["Worker", job.worker_id && <span class="mono">{job.worker_id}</span>],
         ["Meta", Object.keys(meta).length ? <Json value={meta} label="meta" /> : null],

@@ -300,6 +300,7 @@ function JobList(props: {
     { label: "State", cell: (job) => <State state={job.state} /> },
     { label: "Queue", className: "wide", cell: (job) => <span class="clip">{job.queue}</span> },
     { label: "Attempt", className: "wider num", cell: (job) => `${job.attempt} of ${job.max_attempts}` },
+    { label: "Waited", className: "wider num", cell: waitedOf },
     { label: "Ran", className: "wider num", cell: ranOf },
     { label: "Created", className: "wide num", cell: (job) => <Time at={job.created_at} /> },
   ];
@@ -364,10 +365,22 @@ function JobList(props: {
   );
 }
 
-/** How long the last attempt of a job has run; a job that waits for another attempt keeps the start of the one before. */
-function ranOf(job: Job): string {
+/** When the last attempt of a job began; a job that waits for another attempt keeps the start of the one before. */
+function startOf(job: Job): string | undefined {
   const isWaiting = job.started_at && job.enqueued_at && Date.parse(job.enqueued_at) > Date.parse(job.started_at);
-  return job.started_at && !isWaiting && (job.state === "active" || endOf(job)) ? between(job.started_at, endOf(job)) : "–";
+  return isWaiting ? undefined : job.started_at;
+}
+
+/** How long a job waited in its queue for its last attempt, or waits. */
+export function waitedOf(job: Job): string {
+  const end = startOf(job) ?? endOf(job);
+  return job.enqueued_at && (end || job.state === "available") ? between(job.enqueued_at, end) : "–";
+}
+
+/** How long the last attempt of a job has run. */
+export function ranOf(job: Job): string {
+  const start = startOf(job);
+  return start && (job.state === "active" || endOf(job)) ? between(start, endOf(job)) : "–";
 }
 
 export const endOf = (job: Job): string | undefined => job.completed_at ?? job.discarded_at ?? job.cancelled_at;

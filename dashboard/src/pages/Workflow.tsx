@@ -5,7 +5,7 @@ import { useMay } from "../api/session";
 import { useData } from "../api/use";
 import { Gantt } from "../graph/Gantt";
 import { Graph } from "../graph/Graph";
-import { ASKED, readLevel, runTime, spansOf, stateOf, titleOf } from "../graph/model";
+import { ASKED, readLevel, runTime, spansOf, stateOf, titleOf, waitTime } from "../graph/model";
 import { Dialog, useDialogs } from "../ui/dialogs";
 import { between, duration, many, Time } from "../ui/format";
 import { Json } from "../ui/json";
@@ -316,7 +316,8 @@ function Steps({ rows, more, choose }: { rows: Row[]; more: boolean; choose: (ro
           { label: "Type", className: "wide", cell: (row) => row.type },
           { label: "State", cell: (row) => <State state={stateOf(row)} /> },
           { label: "Done", className: "num wide", cell: (row) => (row.total ? `${row.completed ?? 0} of ${row.total}` : row.attempt ? `attempt ${row.attempt}` : "") },
-          { label: "Took", className: "num", cell: (row) => shownTook(runTime(row)) },
+          { label: "Waited", className: "num wide", cell: (row) => shownTook(waitTime(row)) },
+          { label: "Ran", className: "num", cell: (row) => shownTook(runTime(row)) },
         ]}
       />
       {more && <div class="more">The first {ROWS} steps.</div>}
@@ -329,7 +330,7 @@ function StepDialog(props: { id: string; step: Row; close: () => void; reload: (
   const may = useMay();
   const { act } = useDialogs();
   const jobId = step.job_id;
-  const { waited } = spansOf(step);
+  const { stopped } = spansOf(step);
   const isAsked = step.kind in ASKED; // it has no job, and only its flow can give it up
   const job = useData(jobId ? `job ${jobId}` : null, () =>
     accepted(client.GET("/ojs/v1/jobs/{id}", { params: { path: { id: jobId ?? "" } } })).then((found) => found.job),
@@ -367,8 +368,9 @@ function StepDialog(props: { id: string; step: Row; close: () => void; reload: (
             ["Queue", step.queue],
             ["Attempt", step.attempt ? String(step.attempt) : null],
             ["Started", step.started_at && <Time at={step.started_at} />],
-            ["Waited", waited && duration(waited[1] - waited[0])],
-            ["Took", runTime(step) === null ? null : shownTook(runTime(step))],
+            ["Waited", waitTime(step) === null ? null : shownTook(waitTime(step))],
+            ["Ran", runTime(step) === null ? null : shownTook(runTime(step))],
+            ["Stopped for", stopped && duration(stopped[1] - stopped[0])],
             ["Job", jobId && <JobLink id={jobId} />],
           ]}
         />
@@ -495,6 +497,7 @@ interface Pair {
 }
 
 const took = (row: Row | undefined): number | null => (row?.completed_at ? runTime(row) : null);
+const waited = (row: Row | undefined): number | null => (row?.completed_at ? waitTime(row) : null);
 
 export function ComparePage({ id, other }: { id: string; other: string }) {
   const both = useData(`compare ${id} ${other}`, () => Promise.all([readSteps(id), readSteps(other)]));
@@ -526,8 +529,10 @@ export function ComparePage({ id, other }: { id: string; other: string }) {
                   { label: "Step", className: "grow", cell: (pair) => <b>{pair.path}</b> },
                   { label: "First", cell: (pair) => (pair.one ? <State state={pair.one.state} /> : <span class="quiet">none</span>) },
                   { label: "Second", cell: (pair) => (pair.other ? <State state={pair.other.state} /> : <span class="quiet">none</span>) },
-                  { label: "First took", className: "num", cell: (pair) => shownTook(took(pair.one)) },
-                  { label: "Second took", className: "num", cell: (pair) => shownTook(took(pair.other)) },
+                  { label: "First waited", className: "num wide", cell: (pair) => shownTook(waited(pair.one)) },
+                  { label: "Second waited", className: "num wide", cell: (pair) => shownTook(waited(pair.other)) },
+                  { label: "First ran", className: "num", cell: (pair) => shownTook(took(pair.one)) },
+                  { label: "Second ran", className: "num", cell: (pair) => shownTook(took(pair.other)) },
                   {
                     label: "Difference",
                     className: "num",

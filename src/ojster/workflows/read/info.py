@@ -63,6 +63,9 @@ class StepInfo(msgspec.Struct, omit_defaults=True):
     enqueued_at, started_at, completed_at:
         Times at which its job last became available, at which it started then, and at which it ended. A container or
         gate starts when its turn comes.
+    stop_requested_at:
+        When its job was cancelled, or exceeded its timeout, while a worker ran it: the worker stops from then until
+        ``completed_at``.
     depends_on:
         Ids of its predecessors in a graph, and paths of the steps elsewhere that promised what it looks up.
     step, group:
@@ -117,6 +120,7 @@ class StepInfo(msgspec.Struct, omit_defaults=True):
     enqueued_at: str | None = None
     started_at: str | None = None
     completed_at: str | None = None
+    stop_requested_at: str | None = None
     depends_on: list[str] | UnsetType = UNSET
     step: str | None = None
     group: str | None = None

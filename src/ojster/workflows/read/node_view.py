@@ -13,7 +13,7 @@ from msgspec import UNSET, Raw, UnsetType
 
 from ojster.core.job import last_error
 from ojster.core.states import FINISHED
-from ojster.core.timestamps import format_optional
+from ojster.core.timestamps import format_optional, format_timestamp
 from ojster.jobs.names import WAIT_TYPE
 from ojster.storage.transaction import Transaction
 from ojster.workflows.node import ENDED, MERGED, Kind, Node, NodeState, is_fallback, step_of
@@ -40,6 +40,7 @@ class JobColumns(msgspec.Struct, gc=False):
     max_attempts: int
     enqueued_at: int | None
     started_at: int | None
+    finished_at: int | None
     due_at: int | None
     worker_id: str | None
     suspension: str | None
@@ -134,6 +135,15 @@ class NodeView(msgspec.Struct, gc=False):
             return None, format_optional(self.node.started_at)
         has_started = job.started_at is not None and (job.enqueued_at is None or job.enqueued_at <= job.started_at)
         return format_optional(job.enqueued_at), format_optional(job.started_at) if has_started else None
+
+    @property
+    def stop_requested_at(self) -> str | None:
+        """When its job was ended while a worker ran it; from then until the step ends, the worker stops."""
+        job, end = self.job, self.node.finished_at
+        if job is None or job.finished_at is None or job.started_at is None:
+            return None
+        has_waited = self.is_stopping or (end is not None and job.finished_at < end)
+        return format_timestamp(job.finished_at) if has_waited else None
 
     @property
     def completed_at(self) -> str | None:

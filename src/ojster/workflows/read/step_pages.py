@@ -92,6 +92,9 @@ class StepRow(msgspec.Struct, omit_defaults=True):
     enqueued_at, started_at, completed_at:
         When its job last became available, when it started then, and when the step ended. A container or gate starts
         when its turn comes.
+    stop_requested_at:
+        When its job was cancelled, or exceeded its timeout, while a worker ran it: the worker stops from then until
+        ``completed_at``.
     error:
         Why it failed, as JSON.
     superseded_job_ids:
@@ -111,6 +114,7 @@ class StepRow(msgspec.Struct, omit_defaults=True):
     enqueued_at: str | None = None
     started_at: str | None = None
     completed_at: str | None = None
+    stop_requested_at: str | None = None
     error: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     superseded_job_ids: list[str] = []
     display_name: str | None = None
@@ -233,6 +237,7 @@ def _show(views: NodeViews, node: Node, superseded: list[str]) -> StepRow:
         type=view.type,
         state=view.state,
         completed_at=view.completed_at,
+        stop_requested_at=view.stop_requested_at,
         error=view.error,
         display_name=view.display_name,
         id=view.id,

@@ -278,6 +278,7 @@ class _View:
         )
         shown.enqueued_at, shown.started_at = view.times
         shown.completed_at, shown.result, shown.error = view.completed_at, view.result, view.error
+        shown.stop_requested_at = view.stop_requested_at
         if node.kind == Kind.JOB:
             self._show_job(shown, view)
         elif node.kind != Kind.GATE and (node.kind not in EXPANDED or self._children[node.id]):
