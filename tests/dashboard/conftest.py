@@ -28,7 +28,10 @@ BUILT = pytest.mark.skipif(not dashboard_page.is_built(), reason="the dashboard 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Leave what people do on the pages to thorough runs: a browser costs as much as a hundred other tests."""
     for item in items:
-        if item.path.name == "test_pages.py" and item.name != "test_each_page_shows_itself_without_a_fault[light]":
+        if (
+            item.path.name.startswith("test_pages")
+            and item.name != "test_each_page_shows_itself_without_a_fault[light]"
+        ):
             item.add_marker(pytest.mark.thorough)
 
 

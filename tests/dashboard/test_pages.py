@@ -16,7 +16,6 @@ from ojster.core.durations import SECOND
 from ojster.insight import facets
 from ojster.jobs.messages import Release
 from ojster.schedules.cron import Cron
-from ojster.server.endpoints import streams as stream_routes
 from ojster.server.oidc import OidcClient, OidcSettings
 from ojster.workflows.flow import NewRecord
 from ojster.workflows.read.flow_info import MessageFilter
@@ -126,28 +125,6 @@ async def test_a_job_appears_while_one_looks(bench: Bench, server: str, page: Pa
     await bench.push("second.arrives")
     await page.get_by_role("link", name="second.arrives").wait_for()
     await page.get_by_role("heading", name="Jobs").wait_for()
-
-
-async def test_a_server_that_falls_silent_is_not_shown_as_live(
-    bench: Bench, server: str, page: Page, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whether it sends no heartbeat any more, or does not even answer; and then what was missed is read."""
-    monkeypatch.setattr(stream_routes, "PATIENCE", 3_600.0)
-    await page.clock.install()
-    await open_page(page, server, "jobs")
-    await page.get_by_text("Live", exact=True).wait_for()
-    await page.clock.run_for(11_000)
-    assert await page.get_by_text("Live", exact=True).is_visible()
-    await page.clock.run_for(2_000)
-    await page.get_by_text("No answer", exact=True).wait_for()
-    await page.route("**/events/changes", lambda route: None)
-    await page.clock.run_for(3_000)
-    await page.get_by_text("No answer", exact=True).wait_for()
-    await page.unroute("**/events/changes")
-    await bench.push("while.silent")
-    await page.clock.run_for(16_000)
-    await page.get_by_text("Live", exact=True).wait_for()
-    await page.get_by_role("link", name="while.silent").wait_for()
 
 
 async def test_a_failing_deployment_is_seen_in_one_group_and_retried(bench: Bench, server: str, page: Page) -> None:

@@ -1,5 +1,6 @@
 /** Calls of the public API, with the types of its own OpenAPI document. */
 import createClient from "openapi-fetch";
+import { hear } from "./heard";
 import type { components, paths } from "./schema";
 
 export type Schemas = components["schemas"];
@@ -18,9 +19,34 @@ export class ApiError extends Error {
   }
 }
 
+/** Time that the server has to answer: a question, and an order, which may be about many jobs. */
+const LIMIT_MS = { read: 15_000, change: 60_000 };
+
+/** A `fetch` that ends: a server that freezes, or a proxy that waits for one, would else never be noticed. */
+async function limited(request: Request): Promise<Response> {
+  const isRead = request.method === "GET";
+  const limit = isRead ? LIMIT_MS.read : LIMIT_MS.change;
+  const ended = new AbortController();
+  const timer = window.setTimeout(() => ended.abort(), limit);
+  try {
+    const answer = await fetch(request, { signal: ended.signal });
+    const body = await answer.arrayBuffer();
+    hear();
+    const { status, statusText, headers } = answer;
+    return new Response(body.byteLength ? body : null, { status, statusText, headers });
+  } catch (error) {
+    if (!ended.signal.aborted) throw error;
+    const advice = isRead ? "The page tries again by itself." : "It may have done it all the same: look before you try again.";
+    throw new ApiError(0, "timeout", `The server has not answered within ${limit / 1000} s. ${advice}`);
+  } finally {
+    window.clearTimeout(timer);
+  }
+}
+
 export const client = createClient<paths>({
   baseUrl: ROOT.href.replace(/\/$/, ""),
   headers: { Accept: "application/json" },
+  fetch: limited,
 });
 
 let tenant: string | null = null;
@@ -45,7 +71,8 @@ client.use({
     if (tenant !== null && !isNamed && !request.url.includes("/ojs/v1/admin/")) request.headers.set("X-OJS-Tenant", tenant);
     return request;
   },
-  onError() {
+  onError({ error }) {
+    if (error instanceof ApiError) return error;
     return new ApiError(0, "unreachable", "The server does not answer. The page tries again by itself.");
   },
 });

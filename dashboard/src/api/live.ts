@@ -2,9 +2,11 @@
  * What changes on the server, over one connection for the whole page.
  *
  * It is open only while somebody looks: a hidden page costs the server nothing. When the page is shown again, it goes on
- * after the last event that it has seen, so that nothing is missed.
+ * after the last event that it has seen, so that nothing is missed. A server that freezes, a computer that has slept and a
+ * proxy that keeps the stream for itself look the same to `fetch`, which waits: the heartbeat tells.
  */
 import { ROOT, workspaceHeader } from "./client";
+import { hear } from "./heard";
 
 export type Kind = "job" | "workflow" | "queue" | "worker" | "cron" | "webhook" | "system";
 /**
@@ -26,7 +28,12 @@ type Listener = (changes: Changes) => void;
 const RETRY_MS = 3_000;
 const SLOW_MS = 5_000;
 /** A stream has a heartbeat at least every five seconds: after this time without one, nobody is there. */
-const SILENT_MS = 12_000;
+const SILENT_MS = 10_000;
+/** Time between two looks at the clock; if they are much further apart, the computer has slept. */
+const TICK_MS = 1_000;
+const ASLEEP_MS = 5_000;
+/** For so long the page asks every few seconds, where a proxy keeps the stream for itself, before it tries the stream again. */
+const SWALLOWED_MS = 60_000;
 /** Status of a server that cannot stream. */
 const UNSUPPORTED = 422;
 
@@ -56,70 +63,104 @@ function update(): void {
   }
 }
 
-/** Forgets the connection and where it was, as after the choice of another workspace. */
-export function restart(): void {
+/** Connects again at once, and goes on where the page was. */
+export function reconnect(): void {
   connection?.abort();
   connection = null;
-  lastId = "";
   update();
+}
+
+/** Forgets the connection and where it was, as after the choice of another workspace. */
+export function restart(): void {
+  lastId = "";
+  reconnect();
 }
 
 /** Reads the stream, and connects again when it ends; `fetch`, because an `EventSource` cannot name a workspace. */
 async function follow(signal: AbortSignal): Promise<void> {
   become("connecting");
   while (!signal.aborted) {
+    let isStreaming = false;
+    let hasSlept = false;
     try {
       const status = await attempt(signal, async (one, heard) => {
         const answer = await ask("events/changes", one, lastId ? { "Last-Event-ID": lastId } : {});
         if (answer.ok && answer.body) {
-          become("on");
-          await read(answer.body, lastId !== "", heard);
+          await read(answer.body, lastId !== "", () => {
+            heard();
+            isStreaming = true;
+            become("on");
+          });
         }
         return answer.status;
       });
       if (status === 401) return; // the next call of the page asks for a token
-      if (status === UNSUPPORTED) return await askAgain(signal);
-    } catch {
+      if (status === UNSUPPORTED) return await askAgain(signal, Infinity);
+    } catch (error) {
       // The server does not answer, or this page has ended the connection.
+      hasSlept = error === ASLEEP;
     }
-    if (!signal.aborted) {
+    if (signal.aborted) return;
+    if (hasSlept) become("connecting");
+    else if (!isStreaming && (await isThere(signal))) await askAgain(signal, SWALLOWED_MS);
+    else if (!signal.aborted) {
       become("silent");
       await sleep(RETRY_MS);
     }
   }
 }
 
-/** Lets everything be read again every few seconds while the server answers, until the page is hidden or left. */
-async function askAgain(signal: AbortSignal): Promise<void> {
+/** Lets everything be read again every few seconds while the server answers, for some time or until the page is hidden. */
+async function askAgain(signal: AbortSignal, milliseconds: number): Promise<void> {
   become("slow");
-  for (;;) {
+  for (let passed = 0; passed < milliseconds; passed += SLOW_MS) {
+    tellAll({ kinds: {}, queues: [], ids: null, is_lost: true });
     await sleep(SLOW_MS);
-    const isThere = await attempt(signal, async (one) => (await ask("ping", one)).ok).catch(() => false);
+    const isAnswering = await isThere(signal);
     if (signal.aborted) return;
-    become(isThere ? "slow" : "silent");
-    if (isThere) tellAll({ kinds: {}, queues: [], ids: null, is_lost: true });
+    become(isAnswering ? "slow" : "silent");
   }
 }
+
+const isThere = (signal: AbortSignal): Promise<boolean> =>
+  attempt(signal, async (one, heard) => {
+    const { ok } = await ask("ping", one);
+    heard();
+    return ok;
+  }).catch(() => false);
+
+const ASLEEP = new Error("The computer has slept.");
 
 const sleep = (milliseconds: number): Promise<void> => new Promise((resolve) => window.setTimeout(resolve, milliseconds));
 
 const ask = (path: string, signal: AbortSignal, headers: Record<string, string> = {}): Promise<Response> =>
   fetch(new URL(`ojs/v1/${path}`, ROOT), { headers: { ...workspaceHeader(), ...headers }, signal });
 
-/** Does something with a connection, which ends when the page no longer wants it or when nothing was heard for too long. */
+/**
+ * Does something with a connection, which ends when the page no longer wants it, when nothing was heard for too long, or
+ * when the computer has slept: the server may be gone since, and nobody would say so.
+ */
 async function attempt<T>(wanted: AbortSignal, work: (signal: AbortSignal, heard: () => void) => Promise<T>): Promise<T> {
   const connected = new AbortController();
   const stop = (): void => connected.abort();
-  let timer = window.setTimeout(stop, SILENT_MS);
-  const heard = (): void => {
-    window.clearTimeout(timer);
-    timer = window.setTimeout(stop, SILENT_MS);
-  };
+  let last = Date.now();
+  let tickedAt = last;
+  const timer = window.setInterval(() => {
+    const now = Date.now();
+    if (now - tickedAt > ASLEEP_MS) connected.abort(ASLEEP);
+    else if (now - last >= SILENT_MS) stop();
+    tickedAt = now;
+  }, TICK_MS);
   wanted.addEventListener("abort", stop);
   try {
-    return await work(connected.signal, heard);
+    return await work(connected.signal, () => {
+      last = Date.now();
+      hear();
+    });
+  } catch (error) {
+    throw connected.signal.reason === ASLEEP ? ASLEEP : error;
   } finally {
-    window.clearTimeout(timer);
+    window.clearInterval(timer);
     wanted.removeEventListener("abort", stop);
   }
 }

@@ -29,6 +29,8 @@ interface Current<T> {
 }
 
 const MAX_KEPT = 100;
+/** Time after which what the server did not answer is asked for again. */
+const RETRY_MS = 5_000;
 const kept = new Map<string, unknown>();
 
 function keep(key: string, value: unknown): void {
@@ -57,6 +59,7 @@ export function useData<T>(key: string | null, load: () => Promise<T>, live: Liv
   loader.current = load;
   const liveness = useRef(live);
   liveness.current = live;
+  const retrying = useRef(0);
   if (state.current.key !== key) {
     state.current = {
       key,
@@ -85,6 +88,8 @@ export function useData<T>(key: string | null, load: () => Promise<T>, live: Liv
       } catch (error) {
         if (state.current !== current) return;
         current.error = error as ApiError;
+        window.clearTimeout(retrying.current);
+        if (current.error.status === 0) retrying.current = window.setTimeout(() => void read(), RETRY_MS);
       }
       current.isLoading = false;
       redraw((count) => count + 1);
@@ -94,6 +99,7 @@ export function useData<T>(key: string | null, load: () => Promise<T>, live: Liv
 
   useEffect(() => {
     void read();
+    return () => window.clearTimeout(retrying.current);
   }, [key, read]);
 
   const isLive = (live.kinds?.length ?? 0) > 0;

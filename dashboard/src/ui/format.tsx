@@ -65,6 +65,10 @@ export function Time({ at }: { at: string | null | undefined }) {
 /** For how long something has been so. */
 export const since = (at: string): string => coarse(Math.max(0, Date.now() - Date.parse(at)));
 
+const clock = new Intl.DateTimeFormat(undefined, { timeStyle: "medium" });
+
+export const timeOfDay = (at: number): string => clock.format(at);
+
 export const exact = (at: string): string => moment.format(Date.parse(at));
 
 export const between = (from: string | null | undefined, to: string | null | undefined): string =>

@@ -2,11 +2,12 @@ import type { ComponentChildren } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import { Link, useLocation } from "wouter-preact";
 import { accepted, client } from "../api/client";
-import { type LiveState, pause, watchState } from "../api/live";
+import { lastHeard } from "../api/heard";
+import { type LiveState, pause, reconnect, watchState } from "../api/live";
 import { logOut, type Session } from "../api/session";
 import { useData } from "../api/use";
 import { useDialogs } from "./dialogs";
-import { compact } from "./format";
+import { compact, timeOfDay } from "./format";
 import { Icon, type IconName } from "./icons";
 import { Palette } from "./palette";
 import { Button } from "./parts";
@@ -146,11 +147,25 @@ export function Shell(props: {
             onClick={() => chooseTheme(theme === "dark" ? "light" : "dark")}
           />
         </header>
-        <main id="content" tabIndex={-1}>
+        {live === "silent" && <Silence />}
+        <main id="content" tabIndex={-1} class={live === "silent" ? "stale" : ""}>
           {props.children}
         </main>
       </div>
       {isFinding && <Palette pages={pages} close={() => setFinding(false)} />}
+    </div>
+  );
+}
+
+/** Says since when the server does not answer, so that nobody takes old numbers for new ones. */
+function Silence() {
+  return (
+    <div class="problem silence" role="status">
+      <Icon name="alert" />
+      <span>No answer since {timeOfDay(lastHeard())}. What is grey may have changed since then. The page tries again by itself.</span>
+      <Button isSmall onClick={() => reconnect()}>
+        Try now
+      </Button>
     </div>
   );
 }
