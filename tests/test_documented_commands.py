@@ -29,6 +29,45 @@ def commands() -> Iterator[tuple[str, str]]:
 COMMANDS = list(dict.fromkeys(commands()))
 
 
+SHOWN_AS = {
+    "30 minutes": "PT30M",
+    "30 s": "PT30S",
+    "1 day": "P1D",
+    "7 days": "P7D",
+    "90 days": "P90D",
+    "365 days": "P365D",
+    "1 MiB": 1 << 20,
+    "256 MiB": 256 << 20,
+    "100 GiB": 100 << 30,
+    "none": None,
+    "off": False,
+    "by address": None,
+}
+"""How the documentation shows defaults, beside plain words and numbers."""
+
+
+def documented_options() -> Iterator[tuple[str, str]]:
+    """Yield each option in the table of server options, with its default."""
+    section = (ROOT / "docs/operations.md").read_text().partition("## Server options")[2].partition("\n## ")[0]
+    for flags, defaults in re.findall(r"(?m)^\| (`--[^|]*`) \| ([^|]*) \|", section):
+        names = re.findall("`(--[a-z-]+)`", flags)
+        if names == ["--files"]:  # its default is a sentence
+            continue
+        shown = re.split(r", (?![0-9]{3}(?:\D|$))", defaults.replace("`", ""))
+        yield from zip(names, shown * len(names) if len(shown) == 1 else shown, strict=True)
+
+
+def test_the_table_of_server_options_has_the_defaults_of_the_command() -> None:
+    serve = cli.get_command(click.Context(cli), "serve")
+    assert serve is not None
+    defaults = {max(option.opts, key=len): option.to_info_dict()["default"] for option in serve.params}
+    documented = dict(documented_options())
+    assert len(documented) >= 25
+    for name, default in documented.items():
+        plain = default.replace(",", "")
+        assert defaults[name] == SHOWN_AS.get(default, int(plain) if plain.isdecimal() else default), name
+
+
 def test_the_documentation_has_commands() -> None:
     assert len(COMMANDS) >= 60
 

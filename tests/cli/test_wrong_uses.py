@@ -75,7 +75,7 @@ def newcomer(tmp_path: Path) -> Newcomer:
         (("worker", "sys:app"), 1, ("'sys' has no App named 'app'", "Create one in sys")),
         (("worker", "jobs:app"), 1, ("import each other in a circle", "jobs.py", "--include")),
         (("worker", "shop", "--until-empty", "-q", "mial"), 0, ("no handler names the queue 'mial'", "mean 'mail'")),
-        (("push", "mail", "x", "--delay", "soon"), 2, ("--delay", "'soon' is not a valid float")),
+        (("push", "mail", "x", "--delay", "soon"), 2, ("--delay", "'soon' is not a valid number of seconds")),
         (("jobs", "shwo", "x"), 2, ("No such command 'shwo'", "ojster jobs show")),
         (("wroker",), 2, ("No such command 'wroker'", "Did you mean 'ojster worker' or 'ojster workers'?")),
         (("pause", "mail"), 2, ("No such command 'pause'", "Did you mean 'ojster queues pause'?")),

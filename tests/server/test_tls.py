@@ -201,4 +201,4 @@ def test_a_key_without_a_certificate_is_wrong_usage(tmp_path: Path, ours: Author
     command = [sys.executable, "-m", "ojster", "serve", "--tls-key", str(key)]
     done = forked.run(command)
     assert done.returncode == 2
-    assert "need --tls-cert" in done.stderr
+    assert "has no effect without --tls-cert" in done.stderr

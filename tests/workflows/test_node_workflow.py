@@ -189,7 +189,7 @@ def test_003_a_server_without_a_database_is_refused() -> None:
 def test_004_a_runner_without_queues_or_room_is_refused() -> None:
     app = App("sqlite:///unused.db")
     for wrong in ({"queues": ()}, {"concurrency": 0}):
-        with pytest.raises(ValueError, match="needs at least one queue"):
+        with pytest.raises(ValueError, match="'queues' is empty"):
             Worker(app, **wrong)
 
 

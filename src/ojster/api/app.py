@@ -7,7 +7,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar
 
 from ojster.api.caller_push import CallerPush
 from ojster.api.flows import FlowDeclarations
@@ -15,6 +15,7 @@ from ojster.api.job_lookup import JobLookup
 from ojster.api.workflow_calls import AppWorkflows
 from ojster.client.event_loop_thread import EventLoopThread
 from ojster.client.interface import Client
+from ojster.core.declared_options import checks_options
 from ojster.core.job import Job
 from ojster.core.json_objects import Members
 from ojster.core.public_settings import Settings, in_microseconds
@@ -77,6 +78,8 @@ class App(HandlerRegister, JobLookup, AppWorkflows, FlowDeclarations):
 
     Raises
     ------
+    TypeError, ValueError
+        An option has another type, or a text that is none of its choices.
     InvalidRequest
         The URL is neither a database nor a server, or the name of the tenant is malformed.
 
@@ -93,12 +96,13 @@ class App(HandlerRegister, JobLookup, AppWorkflows, FlowDeclarations):
     Spec: ojs-multi-tenancy
     """
 
+    @checks_options
     def __init__(
         self,
         url: str | None = None,
         *,
         settings: Settings = Settings(),  # noqa: B008  (it is frozen)
-        synchronous: str = "FULL",
+        synchronous: Literal["FULL", "NORMAL"] = "FULL",
         migrate: bool = False,
         headers: Mapping[str, str] | None = None,
         token: str | None = None,

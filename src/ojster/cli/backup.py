@@ -10,6 +10,7 @@ import msgspec
 
 from ojster.cli.archive import ArchiveSummary, back_up
 from ojster.cli.archive import restore as restore_archive
+from ojster.cli.option_rules import excludes
 from ojster.cli.options import done, examples, with_json, with_url
 from ojster.cli.output import errors
 from ojster.core.errors import InvalidRequest
@@ -29,6 +30,7 @@ from ojster.storage.database import SQLITE, names_a_database, without_password
 @click.option("--files", metavar="WHERE", help="Storage of files, as for 'ojster serve'.")
 @click.option("--no-files", is_flag=True, help="Save the database alone.")
 @with_json
+@excludes("no_files", "files")
 def backup(archive: Path, url: str, files: str | None, no_files: bool, as_json: bool) -> None:
     """Save a SQLite database and its files in ARCHIVE, while servers and workers run.
 
@@ -56,6 +58,7 @@ def backup(archive: Path, url: str, files: str | None, no_files: bool, as_json: 
 )
 @click.option("--no-files", is_flag=True, help="Restore the database alone.")
 @with_json
+@excludes("no_files", "files")
 def restore(archive: Path, url: str, files: Path | None, no_files: bool, as_json: bool) -> None:
     """Restore ARCHIVE as a new SQLite database. Nothing is overwritten, and a damaged archive restores nothing."""
     database = _database_of(url)

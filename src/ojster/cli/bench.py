@@ -13,6 +13,7 @@ import click
 from rich.markup import escape
 from rich.table import Table
 
+from ojster.cli.declared import Seconds
 from ojster.cli.options import examples, with_json
 from ojster.cli.output import console, errors, print_json
 from ojster.cli.signals import on_signals
@@ -49,7 +50,7 @@ SECONDS_OF_A_DAY: Final = 86_400
 )
 @click.option(
     "--seconds",
-    type=click.FloatRange(0.1, 600),
+    type=Seconds(0.1, 600),
     default=3.0,
     show_default=True,
     help="Maximum time for which jobs are enqueued in each measurement; they are all run.",

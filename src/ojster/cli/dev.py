@@ -14,20 +14,19 @@ from types import FrameType
 import click
 
 from ojster.api.loading import load_app
-from ojster.cli.options import examples
+from ojster.cli.options import examples, with_port
 from ojster.cli.output import console, errors
-from ojster.cli.worker_options import with_include
+from ojster.cli.worker_options import with_concurrency, with_include
 from ojster.storage.database import URL_VARIABLE, names_a_database, without_password
-from ojster.worker.worker import DEFAULT_CONCURRENCY
 
 
 @click.command(epilog=examples("ojster dev myapp:app", "ojster dev myapp:app --port 9000 --watch src"))
 @click.argument("app")
 @with_include
 @click.option("--database", metavar="URL", help=f"By default that of APP, or else ${URL_VARIABLE}.")
-@click.option("--port", type=int, default=8080, show_default=True)
+@with_port
 @click.option("--queues", "-q", help="Comma-separated queues; by default all that the handlers name.")
-@click.option("--concurrency", "-c", type=click.IntRange(1), default=DEFAULT_CONCURRENCY, show_default=True)
+@with_concurrency
 @click.option("--watch", "folders", multiple=True, type=click.Path(exists=True), help="Folder to watch; default: here.")
 def dev(
     app: str,

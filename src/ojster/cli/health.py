@@ -9,6 +9,8 @@ from typing import Final
 
 import click
 
+from ojster.cli.declared import Seconds
+from ojster.cli.option_rules import used_options
 from ojster.cli.options import examples
 
 log = logging.getLogger(__name__)
@@ -46,7 +48,12 @@ def age_of(file: Path) -> float | None:
 )
 @click.argument("file", metavar="FILE|URL")
 @click.option(
-    "--max-age", type=click.FloatRange(1), default=MAX_AGE_SECONDS, show_default=True, help="Oldest sign, in seconds."
+    "--max-age",
+    type=Seconds(1),
+    default=MAX_AGE_SECONDS,
+    show_default=True,
+    metavar="SECONDS",
+    help="Oldest sign of a worker.",
 )
 def healthy(file: str, max_age: float) -> int:
     """Check that a worker is well, by its --health-file, or that a server is ready, by its URL: for probes.
@@ -55,6 +62,8 @@ def healthy(file: str, max_age: float) -> int:
     database; otherwise with 1.
     """
     if file.startswith(("http://", "https://")):
+        if used_options("max_age"):
+            raise click.UsageError("--max-age has no effect on a server. Leave it out.")
         return _ready(file)
     age = age_of(Path(file))
     if age is None:

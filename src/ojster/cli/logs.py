@@ -10,7 +10,7 @@ import click
 import msgspec
 from rich.logging import RichHandler
 
-from ojster.cli.options import Command
+from ojster.cli.declared import Command
 from ojster.cli.output import errors
 from ojster.core.timestamps import format_timestamp
 
@@ -23,7 +23,13 @@ _OF_EVERY_RECORD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message
 
 def with_logging(command: Command) -> Command:
     """Add the options ``--log-level`` and ``--log-format``."""
-    level = click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True)
+    level = click.option(
+        "--log-level",
+        type=click.Choice(LOG_LEVELS),
+        default="info",
+        show_default=True,
+        help="Least severe entries to log.",
+    )
     layout = click.option(
         "--log-format",
         type=click.Choice(LOG_FORMATS),

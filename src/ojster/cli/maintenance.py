@@ -15,6 +15,7 @@ from rich.markup import escape
 
 from ojster.cli import doctor as checks
 from ojster.cli.logs import log_to_console
+from ojster.cli.option_rules import used_options
 from ojster.cli.options import ask, done, examples, with_json, with_retention, with_url
 from ojster.cli.output import console, print_json
 from ojster.client.interface import Client
@@ -23,7 +24,7 @@ from ojster.core.errors import OjsterError
 from ojster.core.public_settings import Retention, Settings, in_microseconds
 from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.queries import Page
-from ojster.storage.database import URL_VARIABLE, without_password
+from ojster.storage.database import URL_VARIABLE, names_a_database, without_password
 from ojster.storage.open import EventLogging, migrate_database
 
 
@@ -78,6 +79,8 @@ def prune(url: str, dry_run: bool, retention: Retention, yes: bool, as_json: boo
     Servers do this continuously. A server uses its own retention periods. For a database, give the same periods as its
     servers use.
     """
+    if not names_a_database(url) and (idle := used_options(*Retention.__struct_fields__)):
+        raise click.UsageError(f"A server uses its own retention: {idle[0]} has no effect. Leave it out.")
     settings = Settings(retention=retention)
     if not (dry_run or yes or url.startswith(("http", "unix"))):
         periods = ", ".join(

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from ojster.cli.options import Command
+from ojster.cli.declared import Command
+from ojster.cli.option_rules import needs
 
 if TYPE_CHECKING:
     from ojster.core.access import Grant
@@ -84,8 +85,6 @@ def with_provider(command: Command) -> Command:
     ) -> Any:
         from ojster.server.oidc import OidcClient, OidcSettings  # here, because its libraries slow down other commands
 
-        if oidc_issuer is None and oidc_client_id is not None:
-            raise click.UsageError("--oidc-client-id needs --oidc-issuer, the provider that knows it.")
         if oidc_client_id is not None and public_url is None:
             raise click.UsageError("--oidc-client-id needs --public-url, to which the provider sends browsers back.")
         oidc: OidcSettings | None = None
@@ -97,7 +96,8 @@ def with_provider(command: Command) -> Command:
             oidc = OidcSettings(oidc_issuer, audience, oidc_roles_claim, _grants_of(oidc_groups), client)
         return command(*args, oidc=oidc, **options)
 
-    result: Command = wrapped
+    result: Command = needs("oidc_client_id", "oidc_client_secret", "oidc_scope", "public_url")(wrapped)
+    result = needs("oidc_issuer", "oidc_audience", "oidc_roles_claim", "oidc_groups", "oidc_client_id")(result)
     for option in reversed(_OPTIONS):
         result = option(result)
     return result

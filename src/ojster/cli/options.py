@@ -6,7 +6,6 @@ import asyncio
 import functools
 import sys
 from collections.abc import Awaitable, Callable
-from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -14,12 +13,11 @@ import click
 import msgspec
 
 from ojster.api.app import App
+from ojster.cli.declared import Command, Seconds, option_of
 from ojster.cli.output import print_json
 from ojster.client.interface import Client
-from ojster.core.durations import parse_duration
-from ojster.core.errors import BackendUnavailable, InvalidRequest
+from ojster.core.errors import BackendUnavailable
 from ojster.core.public_settings import Retention, Settings
-from ojster.core.timestamps import parse_timestamp, system_clock
 from ojster.jobs.failure import Failure
 from ojster.storage.database import URL_VARIABLE
 from ojster.storage.urls import DEFAULT_URL
@@ -32,56 +30,6 @@ must not be in the list of processes."""
 
 MOST_FILES: Final = 20
 """Maximum number of files that are looked into, for one that the caller may mean."""
-
-Command = Callable[..., Any]
-
-
-class Duration(click.ParamType[int | None]):
-    """An ISO 8601 duration, in microseconds; ``never`` is ``None``."""
-
-    name = "duration"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int | None:
-        """Return the duration in microseconds, or ``None`` for ``never``."""
-        if value is None or isinstance(value, int):
-            return value
-        if value == "never":
-            return None
-        try:
-            return parse_duration(str(value))
-        except InvalidRequest as error:
-            self.fail(error.message, param, ctx)
-
-
-class LimitedDuration(click.ParamType[timedelta]):
-    """An ISO 8601 duration that is longer than zero and not ``never``."""
-
-    name = "duration"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> timedelta:
-        """Return the duration."""
-        if isinstance(value, timedelta):
-            return value
-        microseconds = Duration().convert(value, param, ctx)
-        if not microseconds:
-            self.fail(f"{value} is no limit. Use a duration that is longer than zero, such as PT30S.", param, ctx)
-        return timedelta(microseconds=microseconds)
-
-
-class PointInTime(click.ParamType[int]):
-    """A time: RFC 3339, or a duration before now such as ``-PT1H``, in microseconds since the epoch."""
-
-    name = "time"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Return the time."""
-        if isinstance(value, int):
-            return value
-        text = str(value)
-        try:
-            return system_clock() - parse_duration(text[1:]) if text.startswith("-") else parse_timestamp(text)
-        except InvalidRequest as error:
-            self.fail(error.message, param, ctx)
 
 
 def with_url(command: Command) -> Command:
@@ -97,6 +45,15 @@ def with_url(command: Command) -> Command:
         help="Database (sqlite:///jobs.db, postgresql://user@host/name) or server (http://127.0.0.1:8080) "
         "with the jobs.",
     )(command)
+
+
+with_port: Final = click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8080,
+    show_default=True,
+    help="Port to listen on; 0: one that is free.",
+)
 
 
 def with_migrate(command: Command) -> Command:
@@ -119,7 +76,7 @@ def with_wait(command: Command) -> Command:
     return click.option(
         "--wait-for-database",
         "wait",
-        type=click.FloatRange(0),
+        type=Seconds(0),
         default=WAIT_SECONDS,
         show_default=True,
         metavar="SECONDS",
@@ -137,51 +94,28 @@ def examples(*lines: str) -> str:
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
 
 
-def _span(microseconds: int | None) -> timedelta | None:
-    return None if microseconds is None else timedelta(microseconds=microseconds)
+_RETENTION_FLAGS: Final = {"dead_letter": "--keep-dead-letters", "most_dead_letters": "--most-dead-letters"}
+"""Options of retention that are not called as their field is."""
 
 
 def with_retention(command: Command) -> Command:
-    """Add the retention options, and pass them to the command as one argument, ``retention``."""
+    """Add an option for each part of the retention, and pass them to the command as one argument, ``retention``."""
 
     @functools.wraps(command)
-    def wrapped(
-        *args: Any,
-        keep_completed: int | None,
-        keep_cancelled: int | None,
-        keep_discarded: int | None,
-        keep_dead_letters: int | None,
-        most_dead_letters: int,
-        keep_audit: int | None,
-        **kwargs: Any,
-    ) -> Any:
-        retention = Retention(
-            completed=_span(keep_completed),
-            cancelled=_span(keep_cancelled),
-            discarded=_span(keep_discarded),
-            dead_letter=_span(keep_dead_letters),
-            most_dead_letters=most_dead_letters or None,
-            audit=_span(keep_audit),
-        )
-        return command(*args, retention=retention, **kwargs)
+    def wrapped(*args: Any, **options: Any) -> Any:
+        own = {name: options.pop(name) for name in Retention.__struct_fields__}
+        own["most_dead_letters"] = own["most_dead_letters"] or None
+        return command(*args, retention=Retention(**own), **options)
 
-    most = click.option(
-        "--most-dead-letters",
-        type=click.IntRange(min=0),
-        default=10_000,
-        show_default=True,
-        help="Maximum number of dead letters; the oldest are deleted first. 0 keeps all.",
-    )
-    result: Command = most(wrapped)
-    for name, default in (
-        ("audit", "P365D"),
-        ("dead-letters", "P90D"),
-        ("discarded", "P7D"),
-        ("cancelled", "P1D"),
-        ("completed", "P1D"),
-    ):
-        result = click.option(f"--keep-{name}", type=Duration(), default=default, show_default=True)(result)
+    result: Command = wrapped
+    for name in reversed(Retention.__struct_fields__):
+        flag = _RETENTION_FLAGS.get(name, f"--keep-{name}")
+        more = {"type": click.IntRange(0), "help": _MOST} if name == "most_dead_letters" else {}
+        result = option_of(Retention, name, flag, **more)(result)
     return result
+
+
+_MOST: Final = "Maximum number of dead letters; the oldest are deleted first. 0 keeps all."
 
 
 def ask(

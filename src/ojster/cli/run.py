@@ -11,11 +11,10 @@ import click
 from ojster.api.loading import load_app
 from ojster.cli.dev import database_of
 from ojster.cli.logs import log_to_console, with_logging
-from ojster.cli.options import CHOSEN_VARIABLE, WAIT_SECONDS, examples
+from ojster.cli.options import CHOSEN_VARIABLE, WAIT_SECONDS, examples, with_port
 from ojster.cli.supervisor import ProcessCommand, Supervisor
-from ojster.cli.worker_options import ends_with_parent, with_include
+from ojster.cli.worker_options import ends_with_parent, with_concurrency, with_include
 from ojster.storage.database import URL_VARIABLE
-from ojster.worker.worker import DEFAULT_CONCURRENCY
 
 
 @click.command(
@@ -28,12 +27,12 @@ from ojster.worker.worker import DEFAULT_CONCURRENCY
 @click.argument("app")
 @with_include
 @click.option("--database", metavar="URL", help=f"By default that of APP, or else ${URL_VARIABLE}.")
-@click.option("--host", default="127.0.0.1", show_default=True)
-@click.option("--port", type=int, default=8080, show_default=True)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@with_port
 @click.option("--auth", type=click.Choice(["required", "off"]), help="As of 'ojster serve'.")
 @click.option("--processes", type=click.IntRange(1), default=1, show_default=True, help="Number of worker processes.")
 @click.option("--queues", "-q", help="Comma-separated queues; by default all that the handlers name.")
-@click.option("--concurrency", "-c", type=click.IntRange(1), default=DEFAULT_CONCURRENCY, show_default=True)
+@with_concurrency
 @with_logging
 @ends_with_parent
 def run(

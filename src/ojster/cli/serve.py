@@ -11,9 +11,11 @@ from click.core import ParameterSource
 
 from ojster.api.app import App
 from ojster.api.loading import load_app, load_plugin
+from ojster.cli.declared import option_of
 from ojster.cli.logs import log_to_console, with_logging
 from ojster.cli.oidc_options import with_provider
-from ojster.cli.options import CHOSEN_VARIABLE, examples, with_migrate, with_wait
+from ojster.cli.option_rules import excludes, needs
+from ojster.cli.options import CHOSEN_VARIABLE, examples, with_migrate, with_port, with_wait
 from ojster.cli.server_processes import SharedPort, with_server_processes
 from ojster.cli.server_settings import with_settings
 from ojster.cli.worker_options import ends_with_parent
@@ -52,7 +54,7 @@ _FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
     help="Database: sqlite:///jobs.db, or postgresql://user@host/name in libpq's format.",
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="Port to listen on.")
+@with_port
 @click.option(
     "--socket",
     "unix_socket",
@@ -92,11 +94,9 @@ _FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
     help="Maximum number of connections; beyond it, idle ones of unknown callers are closed.",
 )
 @with_settings
-@click.option(
-    "--synchronous",
-    type=click.Choice(["FULL", "NORMAL"]),
-    default="FULL",
-    show_default=True,
+@option_of(
+    App.__init__,
+    "synchronous",
     help="FULL survives a power loss. NORMAL is faster, but a power loss (SQLite) or a crash (PostgreSQL) may lose the "
     "last commits.",
 )
@@ -149,6 +149,8 @@ _FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
 )
 @with_server_processes
 @ends_with_parent
+@needs("tls_cert", "tls_key", "tls_client_ca")
+@excludes("unix_socket", "host", "port", "allowed_hosts")
 def serve(
     database: str,
     host: str,
@@ -230,6 +232,4 @@ def _certificates(cert: Path | None, key: Path | None, client_ca: Path | None) -
     """Return the certificates that the options name."""
     from ojster.server.tls import TlsFiles
 
-    if cert is None and (key or client_ca):
-        raise click.UsageError("--tls-key and --tls-client-ca need --tls-cert.")
     return None if cert is None else TlsFiles(cert, key, client_ca)

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
+from ojster.cli.declared import Command as Function
 from ojster.cli.logs import log_to_console
-from ojster.cli.options import Command as Function
 from ojster.cli.supervisor import NUMBER_VARIABLE, ProcessCommand, Supervisor, same_command
 
 if TYPE_CHECKING:

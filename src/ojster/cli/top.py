@@ -15,6 +15,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from ojster.cli.declared import Seconds
+from ojster.cli.option_rules import excludes
 from ojster.cli.options import ask, examples, with_url
 from ojster.cli.output import ago, console, state_text
 from ojster.client.interface import Client
@@ -59,7 +61,7 @@ class Look(msgspec.Struct, frozen=True):
 )
 @click.option(
     "--interval",
-    type=click.FloatRange(0.1),
+    type=Seconds(0.1),
     default=1.0,
     show_default=True,
     metavar="SECONDS",
@@ -67,6 +69,7 @@ class Look(msgspec.Struct, frozen=True):
 )
 @click.option("--once", is_flag=True, help="Look once and end; so does a command whose output is no terminal.")
 @with_url
+@excludes("once", "interval")
 def top(interval: float, once: bool, url: str) -> None:
     """Show queues, workers, running jobs, and jobs that no worker can run, until Ctrl-C."""
 

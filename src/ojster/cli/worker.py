@@ -16,7 +16,9 @@ import click
 
 from ojster.api.app import App
 from ojster.api.loading import load_app
+from ojster.cli.declared import option_of
 from ojster.cli.health import touch
+from ojster.cli.option_rules import needs
 from ojster.cli.options import CHOSEN_VARIABLE, examples, with_migrate, with_wait
 from ojster.cli.signals import LastResort, on_signals
 from ojster.cli.supervisor import QUIET_VARIABLE, REPLACE, let_through
@@ -25,6 +27,7 @@ from ojster.cli.worker_options import (
     with_capabilities,
     with_child_limits,
     with_code,
+    with_concurrency,
     with_include,
     with_queues,
 )
@@ -39,10 +42,9 @@ from ojster.storage.open import wait_for_database
 from ojster.storage.urls import url_in_environment
 from ojster.worker.children import ChildLimits
 from ojster.worker.identity import IdentityTaken
-from ojster.worker.local_queue import MAX_PREFETCH
 from ojster.worker.recycling import Recycling
 from ojster.worker.registration import NoHandlers
-from ojster.worker.worker import DEFAULT_CONCURRENCY, DEFAULT_GRACE, DEFAULT_LEASE, Worker
+from ojster.worker.worker import Worker
 
 MAX_SHOWN_TYPES: Final = 20
 """Maximum number of job types that a worker names when it starts."""
@@ -68,30 +70,18 @@ MAX_SHOWN_TYPES: Final = 20
 @click.option(
     "--url", "-u", metavar="URL", help=f"Database or server. [default: that of the App, or else ${URL_VARIABLE}]"
 )
-@click.option("--pool", metavar="NAME", help="Pool of the worker.")
+@option_of(Worker.__init__, "pool", metavar="NAME")
 @click.option("--tenant", metavar="ID", help="Run only this tenant's jobs; by default all tenants', round-robin.")
-@click.option("--concurrency", "-c", type=click.IntRange(1), default=DEFAULT_CONCURRENCY, show_default=True)
-@click.option(
-    "--prefetch",
-    type=click.IntRange(0),
-    default=MAX_PREFETCH,
-    show_default=True,
+@with_concurrency
+@option_of(
+    Worker.__init__,
+    "prefetch",
     help="Maximum number of short jobs to fetch before they can begin: as many as end within 50 ms. Those that have "
     "not begun after 250 ms are handed back. 0: none.",
 )
-@click.option(
-    "--grace",
-    type=float,
-    default=DEFAULT_GRACE,
-    show_default=True,
-    help="Time, in seconds, running jobs get to finish after SIGTERM before they are handed back.",
-)
-@click.option(
-    "--lease",
-    type=float,
-    default=DEFAULT_LEASE,
-    show_default=True,
-    help="Lease of a job, in seconds; after a crash of the worker, the job runs again when it expires.",
+@option_of(Worker.__init__, "grace", help="Time running jobs get to finish after SIGTERM before they are handed back.")
+@option_of(
+    Worker.__init__, "lease", help="Lease of a job; after a crash of the worker, the job runs again when it expires."
 )
 @click.option("--label", multiple=True, help="Label shown to operators; repeatable.")
 @click.option(
@@ -108,6 +98,7 @@ MAX_SHOWN_TYPES: Final = 20
 @with_migrate
 @with_wait
 @ends_with_parent
+@needs("app", "include")
 def worker(
     app: str | None,
     include: tuple[str, ...],
@@ -159,7 +150,7 @@ def worker(
             identity=identity,
             children=children,
         )
-    except (IdentityTaken, OSError, TypeError) as error:
+    except (IdentityTaken, OSError, TypeError, ValueError) as error:
         raise click.ClickException(str(error)) from None
     wait_for_database(loaded.url, wait)
     try:

@@ -12,13 +12,16 @@ from typing import Any, Final, Literal, get_args
 import click
 import msgspec
 
-from ojster.cli.options import Command, parameter
+from ojster.cli.declared import Command, option_of
+from ojster.cli.option_rules import needs
+from ojster.cli.options import parameter
 from ojster.core.errors import InvalidRequest
 from ojster.fleet.requirements import check_capabilities
 from ojster.jobs.names import check_queue_name
 from ojster.queues.fairness import Sharing, Strategy
 from ojster.sandbox.sandbox import DEFAULT_MODULES, Sandbox
 from ojster.worker.children import ChildLimits
+from ojster.worker.worker import Worker
 
 STRATEGIES: Final = get_args(Strategy)
 
@@ -67,6 +70,9 @@ with_include: Final = click.option(
 )
 
 
+with_concurrency: Final = option_of(Worker.__init__, "concurrency", "--concurrency", "-c")
+
+
 def with_child_limits(function: Command) -> Command:
     """Add the options that say when child processes are replaced, as the argument ``children``."""
 
@@ -101,7 +107,8 @@ def with_queues(function: Command) -> Command:
     command = click.option(
         "--strategy",
         type=click.Choice(STRATEGIES),
-        help="Order in which queues are served; by default weighted if --queues has weights, otherwise strict.",
+        help="Order in which queues are served; by default weighted if --queues has weights, strict if it has none, "
+        "and round-robin without it.",
     )(command)
     return click.option(
         "--queues",
@@ -147,7 +154,7 @@ def with_code(function: Command) -> Command:
     ) -> Any:
         return function(*args, code=_sandbox(code_tasks, code_modules, code_values), **more)
 
-    command: Command = read
+    command = needs("code_tasks", "code_modules", "code_values")(read)
     command = click.option(
         "--code-value", "code_values", multiple=True, metavar="NAME=JSON", help="Value for such code; repeatable."
     )(command)
@@ -178,8 +185,6 @@ def _sandbox(
 ) -> Sandbox | None:
     """Return the sandbox for jobs that carry their code; ``None`` if the worker does not run them."""
     if code_tasks is None:
-        if modules or values:
-            raise click.UsageError("--code-module and --code-value require --code-tasks.")
         return None
     return Sandbox(modules or DEFAULT_MODULES, values=dict(map(parameter, values)), weak=code_tasks == "weak")
 

@@ -12,8 +12,8 @@ from typing import Any
 import click
 import msgspec
 
+from ojster.cli.declared import Command as Function
 from ojster.cli.logs import log_to_console, with_logging
-from ojster.cli.options import Command as Function
 from ojster.cli.supervisor import NUMBER_VARIABLE, ProcessCommand, Supervisor, same_command
 from ojster.worker.children import ChildLimits
 

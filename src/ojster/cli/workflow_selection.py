@@ -8,7 +8,8 @@ from typing import Any, Final, get_args
 
 import click
 
-from ojster.cli.options import Command, Duration, ask, parameter
+from ojster.cli.declared import Command, IsoSpan, micros_of
+from ojster.cli.options import ask, parameter
 from ojster.cli.sweeps import sweep
 from ojster.client.interface import Client
 from ojster.core.ids import ids_beginning_with, is_job_id
@@ -33,7 +34,12 @@ _OPTIONS: Final = (
         "--param", "-p", multiple=True, metavar="NAME=VALUE", help="Only with this parameter; JSON or a string."
     ),
     click.option("--waiting-for", type=click.Choice(get_args(WaitingFor)), help="Only workflows that wait for this."),
-    click.option("--older-than", type=Duration(), metavar="DURATION", help="Only workflows older than this (PT1H)."),
+    click.option(
+        "--older-than",
+        type=IsoSpan(takes_never=False),
+        metavar="DURATION",
+        help="Only workflows older than this (PT1H).",
+    ),
 )
 
 
@@ -71,7 +77,7 @@ def selected(filters: Mapping[str, Any]) -> dict[str, Any]:
     """Return the members of the filter that the options describe."""
     members = {name: value for name, value in filters.items() if name not in ("param", "older_than")}
     if filters["older_than"] is not None:
-        members["created_before"] = system_clock() - filters["older_than"]
+        members["created_before"] = system_clock() - micros_of(filters["older_than"])
     return members | {"params": dict(map(parameter, filters["param"]))}
 
 

@@ -213,6 +213,18 @@ class RemoteJobs(RemoteCapability, JobCalls):
 
 
 def _fetch_body(request: Claim, wait: float = 0.0) -> FetchBody:
+    """Return the request for a claim.
+
+    Raises
+    ------
+    InvalidRequest
+        The claim shares queues in a way that only a database knows.
+    """
+    if request.sharing is not None and (request.sharing.least_share or request.sharing.rotation is not None):
+        raise InvalidRequest(
+            "'least_share' and 'rotation' of Sharing have no effect on a server. Configure a pool with "
+            "'starvation_prevention', and let the worker join it."
+        )
     body = FetchBody(
         list(request.queues),
         request.count,

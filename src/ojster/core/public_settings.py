@@ -3,30 +3,46 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
 from ojster.core import settings
+from ojster.core.declared_options import CheckedOptions, NonNegativeSpan, PositiveCount, PositiveSpan
 from ojster.core.durations import SECOND
-from ojster.core.values import Seconds, to_seconds
+from ojster.core.tenant import DEFAULT_TENANT, check_tenant
+from ojster.core.values import to_seconds
+from ojster.core.wire import Count
+
+Size = Annotated[int, msgspec.Meta(ge=1024)]
+"""A size in bytes, at least 1 KiB."""
+
+BatchSize = Annotated[int, msgspec.Meta(ge=100)]
+"""A number of jobs that leaves room for the batches that clients and workers send."""
 
 
-class Retention(msgspec.Struct, frozen=True, kw_only=True):
+class Retention(CheckedOptions, frozen=True, kw_only=True):
     """Retention of finished jobs, in seconds or as a ``timedelta`` since they finished; ``None``: forever.
 
     Parameters
     ----------
-    completed, cancelled:
-        Retention of completed and of cancelled jobs; 1 day by default.
+    completed:
+        Retention of completed jobs; 1 day by default.
+    cancelled:
+        Retention of cancelled jobs; 1 day by default.
     discarded:
         Retention of discarded jobs that are not dead letters; 7 days by default.
     dead_letter:
         Retention of dead letters; 90 days by default.
     most_dead_letters:
-        Maximum number of dead letters; 10,000 by default.
+        Maximum number of dead letters; 10,000 by default. The oldest are deleted first.
     audit:
         Retention of entries of the audit log; 365 days by default.
+
+    Raises
+    ------
+    TypeError, ValueError
+        A duration is negative or no duration, or the number is less than 1.
 
     Examples
     --------
@@ -37,16 +53,16 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
     >>> app.close()
     """
 
-    completed: Seconds | None = timedelta(days=1)
-    cancelled: Seconds | None = timedelta(days=1)
-    discarded: Seconds | None = timedelta(days=7)
-    dead_letter: Seconds | None = timedelta(days=90)
-    most_dead_letters: int | None = 10_000
-    """Maximum number of dead letters: beyond it, the oldest are deleted. Spec: ojs-dead-letter 5.2"""
-    audit: Seconds | None = timedelta(days=365)
+    completed: NonNegativeSpan | None = timedelta(days=1)
+    cancelled: NonNegativeSpan | None = timedelta(days=1)
+    discarded: NonNegativeSpan | None = timedelta(days=7)
+    dead_letter: NonNegativeSpan | None = timedelta(days=90)
+    most_dead_letters: PositiveCount | None = 10_000
+    """Spec: ojs-dead-letter 5.2"""
+    audit: NonNegativeSpan | None = timedelta(days=365)
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
+class Settings(CheckedOptions, frozen=True, kw_only=True):
     """The defaults and limits of a database. Durations are in seconds or ``timedelta``, sizes in bytes.
 
     Parameters
@@ -73,20 +89,28 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Maximum number of times that the worker of a job may die before the job is given up; 10 by default. These
         attempts do not count towards ``max_attempts``.
     on_exhaustion:
-        What becomes of a job that is not retried any more, if its retry policy does not say it: ``discard``, the
-        default, or ``dead_letter``.
+        What becomes of a job that is not retried any more, if its retry policy does not say it; ``discard`` by default,
+        or ``dead_letter``.
     contributors_cancel:
-        What tokens without the operation ``admin`` may cancel: ``all``, the default, or only jobs and workflows of
-        their ``own``.
+        What tokens without the operation ``admin`` may cancel, hold, replace and fail; ``all`` by default, or only jobs
+        and workflows of their ``own``.
     tenants:
-        Whether jobs must name their tenant: ``required``, or ``optional``, the default.
+        Whether jobs must name their tenant; ``optional`` by default, or ``required``.
     default_tenant:
-        Tenant of jobs that name none; the empty string, the default: no tenant, shown as ``_default``.
+        Tenant of jobs that name none; ``_default`` by default, which is no tenant.
     schema_mode:
-        Handling of arguments that violate a schema registered without a mode: ``strict`` rejects the job; ``warn``, the
-        default, adds a warning to the response; ``off`` ignores it.
+        Handling of arguments that violate a schema registered without a mode; ``warn`` by default, which adds a warning
+        to the response; ``strict`` rejects the job; ``off`` ignores it.
     retention:
         Retention of finished jobs.
+
+    Raises
+    ------
+    TypeError, ValueError
+        A setting has another type or is out of bounds: durations are at least a millisecond, ``largest_job``,
+        ``largest_workflow`` and ``largest_storage`` at least 1,024, ``largest_batch`` at least 100.
+    InvalidRequest
+        The name of the tenant is malformed.
 
     Examples
     --------
@@ -97,27 +121,32 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     >>> app.close()
     """
 
-    default_lease: Seconds = timedelta(minutes=30)
-    default_timeout: Seconds | None = timedelta(minutes=30)
-    heartbeat_timeout: Seconds = timedelta(seconds=30)
-    largest_job: int = 1_048_576
-    largest_workflow: int = 268_435_456
-    largest_storage: int = 107_374_182_400
-    largest_batch: int = 1_000
-    most_generations: int = 100
-    most_losses: int = 10
+    default_lease: PositiveSpan = timedelta(minutes=30)
+    default_timeout: PositiveSpan | None = timedelta(minutes=30)
+    heartbeat_timeout: PositiveSpan = timedelta(seconds=30)
+    largest_job: Size = 1_048_576
+    largest_workflow: Size = 268_435_456
+    largest_storage: Size = 107_374_182_400
+    largest_batch: BatchSize = 1_000
+    most_generations: PositiveCount = 100
+    most_losses: Count = 10
     on_exhaustion: Literal["discard", "dead_letter"] = "discard"
     contributors_cancel: Literal["all", "own"] = "all"
     tenants: Literal["optional", "required"] = "optional"
-    default_tenant: str = ""
+    default_tenant: str = DEFAULT_TENANT
     schema_mode: Literal["strict", "warn", "off"] = "warn"
     retention: Retention = Retention()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_tenant(self.default_tenant)
 
 
 def in_microseconds(public: Settings) -> settings.ServiceSettings:
     """Return the same settings for the service, which counts in microseconds."""
     retention = settings.ServiceRetention(**_with_microseconds(public.retention))
-    return settings.ServiceSettings(**_with_microseconds(public) | {"retention": retention})
+    tenant = check_tenant(public.default_tenant)
+    return settings.ServiceSettings(**_with_microseconds(public) | {"retention": retention, "default_tenant": tenant})
 
 
 _SPANS: Final = frozenset(

@@ -12,9 +12,12 @@ Spec: ojs-fair-scheduling 7, 8
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
+
+from ojster.core.declared_options import PositiveCount, check_fields
+from ojster.core.wire import Weight
 
 Strategy = Literal["strict", "round-robin", "weighted", "least-loaded"]
 
@@ -45,9 +48,9 @@ class Sharing(msgspec.Struct, frozen=True):
     """
 
     strategy: Strategy = "strict"
-    weights: tuple[tuple[str, float], ...] = ()
-    least_share: float = 0.0
-    rotation: int | None = None
+    weights: tuple[tuple[str, Weight], ...] = ()
+    least_share: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
+    rotation: PositiveCount | None = None
 
     @property
     def is_plain(self) -> bool:
@@ -73,6 +76,31 @@ class Sharing(msgspec.Struct, frozen=True):
 
 
 STRICT: Final = Sharing()
+
+
+def check_sharing(sharing: Sharing, queues: Collection[str] | None) -> None:
+    """Check a strategy that a program has set; servers build theirs of requests that are checked.
+
+    Parameters
+    ----------
+    queues:
+        The queues that share workers. ``None``: they are not known.
+
+    Raises
+    ------
+    TypeError, ValueError
+        A field has another type or is out of bounds, or there are weights without effect: of another strategy than
+        ``weighted``, or of other queues.
+    """
+    check_fields(sharing)
+    if sharing.weights and sharing.strategy != "weighted":
+        raise ValueError(
+            f"'weights' has no effect with the strategy {sharing.strategy!r}. Use 'weighted', or leave it out."
+        )
+    for queue, _ in sharing.weights:
+        if queues is not None and queue not in queues:
+            raise ValueError(f"The weight of the queue {queue!r} has no effect. Add it to 'queues', or leave it out.")
+
 
 MAX_FAIR_QUEUES: Final = 100
 """Maximum number of queues in a claim with a strategy other than ``strict``."""

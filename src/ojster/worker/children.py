@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
+from ojster.core.declared_options import CheckedOptions, PositiveCount
 from ojster.core.job import Job
 from ojster.handlers.job_type import JobType
 from ojster.handlers.outcomes import Released
@@ -135,7 +136,7 @@ def _url_of(handler: JobType[Any, Any]) -> str | None:
     return None if url == MEMORY else url
 
 
-class ChildLimits(msgspec.Struct, frozen=True, kw_only=True):
+class ChildLimits(CheckedOptions, frozen=True, kw_only=True):
     """When a process is replaced between two jobs: a child of a worker, or a worker. ``None``, the default: never.
 
     Parameters
@@ -153,8 +154,8 @@ class ChildLimits(msgspec.Struct, frozen=True, kw_only=True):
     >>> app.close()
     """
 
-    max_jobs: int | None = None
-    max_memory: int | None = None
+    max_jobs: PositiveCount | None = None
+    max_memory: PositiveCount | None = None
 
 
 class ChildPool:

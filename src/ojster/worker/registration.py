@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 import msgspec
@@ -13,7 +13,7 @@ from ojster.client.interface import Client
 from ojster.core.errors import Forbidden, NotFound, OjsterError
 from ojster.core.json_objects import Members
 from ojster.handlers.register import HandlerRegister
-from ojster.jobs.names import DEFAULT_QUEUE
+from ojster.jobs.names import DEFAULT_QUEUE, check_queue_name
 from ojster.schedules.cron import Cron
 from ojster.worker.backoff import UNREACHABLE, Backoff
 from ojster.worker.outbox import LAST_REPORT_SECONDS
@@ -26,8 +26,20 @@ class NoHandlers(Exception):
     """A worker was started that has no handlers, and would get no job."""
 
 
-def named_queues(app: HandlerRegister) -> list[str]:
-    """Return the queues that the handlers of an application name, after ``default``."""
+def named_queues(app: HandlerRegister, queues: Sequence[str] | None = None) -> list[str]:
+    """Return the queues of a worker: those that it names, or ``default`` and then all that its handlers name.
+
+    Raises
+    ------
+    ValueError
+        It names none.
+    InvalidRequest
+        A name is malformed.
+    """
+    if queues is not None:
+        if not queues:
+            raise ValueError("'queues' is empty. Name at least one queue, or leave it out for all that handlers name.")
+        return [check_queue_name(queue) for queue in queues]
     handlers = [handler for type, handler in app.handlers.items() if type != ORCHESTRATE_TYPE]
     others = {handler.options.queue for handler in handlers if handler.options.queue is not None} - {DEFAULT_QUEUE}
     return [DEFAULT_QUEUE, *sorted(others)]

@@ -18,9 +18,12 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from ojster.client.interface import Client
+from ojster.core.declared_options import NonNegativeSpan, PositiveCount, PositiveSpan, checks_options
 from ojster.core.errors import OjsterError
 from ojster.core.ids import new_id
 from ojster.core.job import Job
+from ojster.core.values import to_seconds
+from ojster.core.wire import Count, Identifier
 from ojster.fleet.requirements import check_capabilities
 from ojster.fleet.workers import Heartbeat
 from ojster.handlers.context import JobContext
@@ -29,7 +32,7 @@ from ojster.jobs.claim_policy import Claim
 from ojster.jobs.code import CODE_CAPABILITY, CODE_TYPE
 from ojster.jobs.messages import hand_back
 from ojster.jobs.middleware import in_use
-from ojster.queues.fairness import STRICT, Sharing
+from ojster.queues.fairness import STRICT, Sharing, check_sharing
 from ojster.sandbox.sandbox import Sandbox
 from ojster.service import Service
 from ojster.worker import job_log
@@ -78,11 +81,11 @@ class Worker:
     concurrency:
         Maximum number of jobs that run at once; 10 by default.
     grace:
-        Time jobs get to finish after ``stop``, in seconds; 25 by default. Unfinished handlers are then cancelled, and
-        each job is handed back when its handler has stopped, within 2 seconds. The others count as lost later.
+        Time jobs get to finish after ``stop``, in seconds or as a ``timedelta``; 25 by default. Then the worker cancels
+        their handlers, and hands back each job whose handler stops within 2 seconds.
     lease:
-        Lease of a job, in seconds; 30 by default. Heartbeats extend it. After a crash, other workers get the job when
-        it expires.
+        Lease of a job, in seconds or as a ``timedelta``; 30 by default. Heartbeats extend it. After a crash, other
+        workers get the job when it expires.
     labels:
         Labels that describe the worker to operators; none by default.
     sharing:
@@ -92,25 +95,25 @@ class Worker:
         The pool that the worker joins; none by default. If it is configured, it determines the queues and their
         fairness.
     capabilities:
-        Resources that the worker provides for jobs with requirements: ``gpu``, ``memory_gb``, ``labels``, … None by
-        default.
+        Resources for jobs with requirements: ``gpu``, ``memory_gb``, ``labels``, …; none by default.
     code:
-        The sandbox for jobs that carry code. ``None``, the default: the worker runs no such jobs.
+        The sandbox for jobs that carry code. ``None``, the default: it runs none.
     identity:
         The file with the worker's id. After a restart the worker keeps its id, and the jobs that it held before are
         handed back at once. ``None``, the default: the worker gets a new id at every start.
     children:
         When child processes of handlers with ``process=True`` are replaced; never by default. ``None``: none are used.
     prefetch:
-        Maximum number of short jobs to fetch beyond those that can begin at once; 500 by default. So many are fetched
-        as end within 50 ms, and those that have not begun after 250 ms are handed back. 0: none.
+        Maximum number of short jobs to fetch beyond those that can begin at once: as many as end within 50 ms; 500 by
+        default. Those that have not begun after 250 ms are handed back. 0: none.
 
     Raises
     ------
     ValueError, TypeError
-        ``queues`` is empty, ``concurrency`` is less than 1, or an annotation of a handler cannot be used.
+        An option has another type or is out of bounds, ``queues`` is empty, ``sharing`` has weights without effect, or
+        an annotation of a handler cannot be used.
     InvalidRequest
-        The capabilities are malformed.
+        The capabilities, or the name of a queue, are malformed.
     IdentityTaken, OSError
         Another worker runs with the identity, or its file cannot be read or created.
 
@@ -138,31 +141,32 @@ class Worker:
     on_beat: Callable[[], None] | None = None
     """Called after each heartbeat that the server has answered."""
 
+    @checks_options
     def __init__(
         self,
         app: HandlerRegister,
         *,
         queues: Sequence[str] | None = None,
-        concurrency: int = DEFAULT_CONCURRENCY,
-        grace: float = DEFAULT_GRACE,
-        lease: float = DEFAULT_LEASE,
+        concurrency: PositiveCount = DEFAULT_CONCURRENCY,
+        grace: NonNegativeSpan = DEFAULT_GRACE,
+        lease: PositiveSpan = DEFAULT_LEASE,
         labels: Sequence[str] = (),
         sharing: Sharing | None = None,
-        pool: str | None = None,
+        pool: Identifier | None = None,
         capabilities: Mapping[str, Any] | None = None,
         code: Sandbox | None = None,
         identity: Path | None = None,
         children: ChildLimits | None = ChildLimits(),  # noqa: B008  (it is frozen)
-        prefetch: int = MAX_PREFETCH,
+        prefetch: Count = MAX_PREFETCH,
     ) -> None:
-        named = named_queues(app) if queues is None else queues
-        if concurrency < 1 or not named:
-            raise ValueError("a worker needs at least one queue and a concurrency of at least 1")
+        named = named_queues(app, queues)
+        if sharing is not None:
+            check_sharing(sharing, named if pool is None else None)
         self.app = app
         self.queues = tuple(dict.fromkeys((*named, *map(queue_of, app.orchestrators))))
         self.concurrency = concurrency
-        self.grace = grace
-        self.lease = lease
+        self.grace = to_seconds(grace)
+        self.lease = to_seconds(lease)
         self.labels = tuple(labels)
         self.sharing = sharing or (STRICT if queues is not None or len(named) == 1 else Sharing("round-robin"))
         self.pool = pool

@@ -10,7 +10,8 @@ import msgspec
 
 from ojster.audit.entries import AuditEntry, AuditQuery, Check
 from ojster.audit.wire import show_check, show_entry
-from ojster.cli.options import PointInTime, ask, examples, with_json, with_url
+from ojster.cli.declared import PointInTime
+from ojster.cli.options import ask, examples, with_json, with_url
 from ojster.cli.output import ago, print_json, print_table
 from ojster.client.interface import Client
 from ojster.core.timestamps import parse_timestamp
@@ -38,7 +39,7 @@ def _with_filters(command: Any) -> Any:
     for name, kind, words in (
         ("until", PointInTime(), "Entries before this time."),
         ("since", PointInTime(), "Entries from this time on: RFC 3339, or a duration such as -PT1H."),
-        ("outcome", str, "success or failure."),
+        ("outcome", click.Choice(["success", "failure"]), "Entries with this outcome."),
         ("object", str, "What it was done to, such as the id of a job or a workflow."),
         ("operation", str, "The name of the endpoint, such as cancel_job."),
         ("principal", str, "The name of a token."),

@@ -9,7 +9,8 @@ import click
 import msgspec
 
 from ojster.cli.commands.jobs import _argument
-from ojster.cli.options import Command, ask, done, examples, with_json, with_url
+from ojster.cli.declared import Command
+from ojster.cli.options import ask, done, examples, with_json, with_url
 from ojster.cli.output import print_json, print_table
 from ojster.client.file_transfer import upload
 from ojster.client.interface import Client

@@ -12,7 +12,8 @@ import msgspec
 
 from ojster.api.loading import load_app
 from ojster.cli.commands.jobs import _argument
-from ojster.cli.options import PointInTime, ask, done, examples, json_array, parameter, with_json, with_url
+from ojster.cli.declared import PointInTime
+from ojster.cli.options import ask, done, examples, json_array, parameter, with_json, with_url
 from ojster.cli.output import ago, job_json, print_json, print_table, timestamp_json
 from ojster.cli.workflow_file import named_start, read_start
 from ojster.client.interface import Client

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from ojster.cli.option_rules import excludes
 from ojster.cli.options import ask, done, examples, with_json, with_url
 from ojster.cli.output import print_page
 from ojster.client.interface import Client
@@ -49,6 +50,7 @@ def list_letters(
 @click.option("--error-type", help="With --all: only jobs with a last error of this type; it may end in '*'.")
 @with_url
 @with_json
+@excludes("job_ids", "queue", "type", "error_type")
 def retry_letters(
     job_ids: tuple[str, ...],
     retry_all: bool,

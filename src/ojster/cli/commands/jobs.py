@@ -10,7 +10,9 @@ from rich.markup import escape
 from rich.syntax import Syntax
 from rich.table import Table
 
-from ojster.cli.options import Command, Duration, ask, done, examples, resumption, with_json, with_url
+from ojster.cli.declared import Command, IsoSpan, Seconds, micros_of, option_of
+from ojster.cli.option_rules import excludes
+from ojster.cli.options import ask, done, examples, resumption, with_json, with_url
 from ojster.cli.output import ago, console, job_json, print_json, print_page, print_table, state_text
 from ojster.cli.sweeps import sweep
 from ojster.client.interface import Client
@@ -18,11 +20,14 @@ from ojster.core.errors import InvalidRequest
 from ojster.core.ids import is_job_id
 from ojster.core.states import FINISHED, JobState
 from ojster.core.timestamps import format_timestamp, parse_timestamp, system_clock
-from ojster.handlers.job_options import JobOptions, Retry, request_of
+from ojster.handlers.job_options import JobOptions, request_of
 from ojster.jobs.bulk import Action
 from ojster.jobs.failure import pattern_of
 from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.history_wire import show_entry
+from ojster.jobs.options import PRIORITIES
+from ojster.jobs.options_wire import OptionsBody
+from ojster.jobs.policy_wire import RetryPolicyBody
 from ojster.jobs.queries import Page
 
 STATES: Final = [state.value for state in JobState]
@@ -39,12 +44,24 @@ STATES: Final = [state.value for state in JobState]
 @click.argument("args", nargs=-1)
 @with_url
 @click.option("--queue", "-q", help="Queue; by default 'default'.")
-@click.option("--priority", "-p", type=int, help="Priority from -100 to 100; higher priorities run first.")
-@click.option("--delay", type=float, metavar="SECONDS", help="Delay before the first attempt.")
-@click.option("--timeout", type=float, metavar="SECONDS", help="Maximum run time of an attempt.")
-@click.option("--attempts", type=int, help="Maximum number of attempts.")
+@option_of(
+    OptionsBody,
+    "priority",
+    "--priority",
+    "-p",
+    help=f"Priority from {PRIORITIES[0]} to {PRIORITIES[-1]}; higher priorities run first.",
+)
+@click.option("--delay", type=Seconds(0), metavar="SECONDS", help="Delay before the first attempt.")
+@click.option("--timeout", type=Seconds(0), metavar="SECONDS", help="Maximum run time of an attempt; 0: no limit.")
+@option_of(
+    RetryPolicyBody,
+    "max_attempts",
+    "--attempts",
+    default=None,
+    help="Maximum number of attempts, including the first; by default that of the job type, or 3.",
+)
 @click.option("--dead-letter", is_flag=True, help="Keep it as a dead letter when retries are exhausted.")
-@click.option("--wait", type=float, metavar="SECONDS", help="Maximum wait for the job; prints its result.")
+@click.option("--wait", type=Seconds(0), metavar="SECONDS", help="Maximum wait for the job; prints its result.")
 @with_json
 def push(
     type: str,
@@ -54,16 +71,15 @@ def push(
     priority: int | None,
     delay: float | None,
     timeout: float | None,
-    attempts: int | None,
+    max_attempts: int | None,
     dead_letter: bool,
     wait: float | None,
     as_json: bool,
 ) -> int:
     """Enqueue a job of TYPE. Each of ARGS is JSON; an argument that is not JSON is a string."""
-    retry = None
-    if attempts is not None or dead_letter:
-        retry = Retry(max_attempts=attempts if attempts is not None else 3, dead_letter=dead_letter)
-    options = JobOptions(queue=queue, priority=priority, delay=delay, timeout=timeout, retry=retry)
+    retry: dict[str, Any] = {} if max_attempts is None else {"max_attempts": max_attempts}
+    retry |= {"on_exhaustion": "dead_letter"} if dead_letter else {}
+    options = JobOptions(queue=queue, priority=priority, delay=delay, timeout=timeout, retry=retry or None)
     request = request_of(type, [_argument(text) for text in args], options)
 
     async def enqueue(client: Client) -> Any:
@@ -140,6 +156,10 @@ def show_job(job_id: str, url: str, as_json: bool) -> None:
     console.print(Syntax(shown, "json", background_color="default", word_wrap=True))
 
 
+_CHOICES: Final = ("states", "queue", "type", "error_type", "error_pattern", "older_than", "dry_run")
+"""Options that choose among jobs, or look first: without effect on one job that is named."""
+
+
 def chooses(command: Command) -> Command:
     """Add the options that select jobs, ``--dry-run`` and ``--yes``."""
     for option in (
@@ -154,7 +174,12 @@ def chooses(command: Command) -> Command:
             callback=lambda context, option, text: None if text is None else pattern_of(text),
             help="Only jobs whose last error has this message, whatever its numbers, ids and quoted values.",
         ),
-        click.option("--older-than", type=Duration(), metavar="DURATION", help="Only jobs older than this (PT1H)."),
+        click.option(
+            "--older-than",
+            type=IsoSpan(takes_never=False),
+            metavar="DURATION",
+            help="Only jobs older than this (PT1H).",
+        ),
         click.option("--dry-run", is_flag=True, help="Only print what would be done."),
         click.option("--yes", "-y", is_flag=True, help="Skip the confirmation."),
     ):
@@ -170,7 +195,7 @@ def full_id(url: str, job_id: str) -> str:
 def _sweep(action: Action, url: str, as_json: bool, yes: bool, dry_run: bool, **filters: Any) -> int:
     """Apply the action to all selected jobs, and print the outcome."""
     older = filters.pop("older_than")
-    chosen = JobFilter(created_before=None if older is None else system_clock() - older, **filters)
+    chosen = JobFilter(created_before=None if older is None else system_clock() - micros_of(older), **filters)
     if chosen == JobFilter():
         raise click.UsageError(
             "Select jobs with a job id, --state, --queue, --type, --error-type, --error-pattern or --older-than."
@@ -197,6 +222,7 @@ def _sweep(action: Action, url: str, as_json: bool, yes: bool, dry_run: bool, **
 @chooses
 @with_url
 @with_json
+@excludes("job_id", *_CHOICES)
 def cancel_job(job_id: str | None, url: str, as_json: bool, **filters: Any) -> int:
     """Cancel an unfinished job, or all selected jobs, by default those that are available or scheduled."""
     if job_id is None:
@@ -303,6 +329,7 @@ def show_notes(job_id: str, url: str, as_json: bool) -> None:
 @chooses
 @with_url
 @with_json
+@excludes("job_id", *_CHOICES)
 def retry_job(job_id: str | None, url: str, as_json: bool, **filters: Any) -> int:
     """Retry a discarded job as a new job, or all selected jobs that are discarded or retryable."""
     if job_id is None:

@@ -7,7 +7,8 @@ from typing import Any
 
 import click
 
-from ojster.cli.options import Command, ask, examples, with_json, with_url
+from ojster.cli.declared import Command
+from ojster.cli.options import ask, examples, with_json, with_url
 from ojster.cli.output import print_json, print_table
 from ojster.core.outcome import Outcome
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from itertools import product
 
 import click
 import msgspec
 
-from ojster.cli.options import Duration, ask, done, examples, with_json, with_url
+from ojster.cli.declared import IsoSpan, micros_of
+from ojster.cli.options import ask, done, examples, with_json, with_url
 from ojster.cli.output import ago, print_json, print_table
 from ojster.client.interface import Client
 from ojster.core.access import Grant, Role, Token
@@ -59,7 +61,11 @@ def tokens() -> None:
     "--queue", "queues", multiple=True, metavar="NAME", help="Limit it to jobs of this queue ('shop.*'); repeatable."
 )
 @click.option(
-    "--expires", type=Duration(), metavar="DURATION", default=None, help="Lifetime of the token; by default unlimited."
+    "--expires",
+    type=IsoSpan(takes_zero=False),
+    metavar="DURATION",
+    default=None,
+    help="Lifetime of the token; by default unlimited.",
 )
 @with_url
 @with_json
@@ -68,14 +74,14 @@ def create_token(
     roles: tuple[str, ...],
     tenants: tuple[str, ...],
     queues: tuple[str, ...],
-    expires: int | None,
+    expires: timedelta | None,
     url: str,
     as_json: bool,
 ) -> None:
     """Create the token NAME and print it, only this once: only a hash of it is stored."""
     places: list[str | None] = [check_tenant(tenant) for tenant in tenants]
     grants = [Grant(Role(role), place) for role, place in product(roles, places or [None])]
-    expires_at = None if expires is None else system_clock() + expires
+    expires_at = None if expires is None else system_clock() + micros_of(expires)
     made = ask(url, lambda client: client.tokens.create(name, grants, queues, expires_at), makes=True)
     _print_secret(*made, as_json)
 
@@ -109,12 +115,19 @@ def list_tokens(url: str, as_json: bool) -> None:
 
 @tokens.command("rotate", epilog=examples("ojster tokens rotate 4f1c9a0b2d3e --grace PT1H"))
 @click.argument("token_id")
-@click.option("--grace", type=Duration(), default="P1D", show_default=True, help="Time the old secret stays valid.")
+@click.option(
+    "--grace",
+    type=IsoSpan(takes_never=False),
+    default="P1D",
+    show_default=True,
+    metavar="DURATION",
+    help="Time the old secret stays valid; PT0S revokes it at once.",
+)
 @with_url
 @with_json
-def rotate_token(token_id: str, grace: int | None, url: str, as_json: bool) -> None:
+def rotate_token(token_id: str, grace: timedelta, url: str, as_json: bool) -> None:
     """Give a token a new secret and print it; the old secret stays valid for --grace."""
-    _print_secret(*ask(url, lambda client: client.tokens.rotate(token_id, grace or 0)), as_json)
+    _print_secret(*ask(url, lambda client: client.tokens.rotate(token_id, micros_of(grace))), as_json)
 
 
 @tokens.command("revoke", epilog=examples("ojster tokens revoke 4f1c9a0b2d3e", "ojster tokens revoke operators"))

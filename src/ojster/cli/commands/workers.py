@@ -7,6 +7,7 @@ from typing import Any
 import click
 import msgspec
 
+from ojster.cli.option_rules import excludes
 from ojster.cli.options import ask, done, examples, parameter, with_json, with_url
 from ojster.cli.output import ago, print_json, print_table, timestamp_json
 from ojster.fleet.answer_wire import show_rule
@@ -116,10 +117,11 @@ def enable_worker(worker_id: str, url: str, as_json: bool) -> None:
 @click.option("--provide", "provided", multiple=True, metavar="NAME=VALUE", help="Set a capability; repeatable.")
 @click.option("--lacks", multiple=True, metavar="NAME", help="Remove a capability that it reports; repeatable.")
 @click.option("--allow", multiple=True, metavar="TYPE", help="Only jobs of this type, or 'mail.*'; repeatable.")
-@click.option("--deny", multiple=True, metavar="TYPE", help="No jobs of this type; ignored with --allow; repeatable.")
+@click.option("--deny", multiple=True, metavar="TYPE", help="No jobs of this type; repeatable.")
 @click.option("--reason", help="Reason, for operators.")
 @with_url
 @with_json
+@excludes("allow", "deny")
 def configure_worker(
     worker_id: str,
     provided: tuple[str, ...],

@@ -10,6 +10,8 @@ from typing import Any, Final
 import click
 import msgspec
 
+from ojster.cli.declared import Seconds
+from ojster.cli.option_rules import excludes
 from ojster.cli.options import (
     ask,
     done,
@@ -87,7 +89,7 @@ def workflows() -> None:
     "--property", "properties", multiple=True, metavar="NAME=VALUE", help="Initial shared property; JSON or a string."
 )
 @click.option("--name", help="Name of the workflow.")
-@click.option("--delay", type=click.FloatRange(0), metavar="SECONDS", help="Delay before the start.")
+@click.option("--delay", type=Seconds(0), metavar="SECONDS", help="Delay before the start.")
 @click.option("--version", "-V", type=click.IntRange(1), help="Version of the definition; by default the latest.")
 @click.option(
     "--target",
@@ -184,6 +186,7 @@ def show(workflow_id: str, url: str, watch: bool, whole: bool, as_json: bool) ->
 )
 @click.option("--svg", is_flag=True, help="Print an SVG document instead of a Mermaid diagram.")
 @with_url
+@excludes("file", "url")
 def draw_workflow(workflow_id: str | None, file: Path | None, svg: bool, url: str) -> None:
     """Draw a workflow, or the workflow in a file."""
     if (workflow_id is None) == (file is None):
@@ -290,6 +293,7 @@ def retry(workflow_id: str | None, url: str, step: str | None, as_json: bool, **
 @click.option("--args", help="New arguments of the step, or of a flow: a JSON array.")
 @click.option("--result", help="Result of the step, which then does not run: JSON, otherwise a string.")
 @with_json
+@excludes("result", "args")
 def fork_workflow(workflow_id: str | None, url: str, from_step: str | None, as_json: bool, **filters: Any) -> int:
     """Run a workflow, or all selected ones, again from a step on, as new workflows that keep what had ended before."""
     args, result = filters.pop("args"), filters.pop("result")
@@ -331,6 +335,7 @@ def depend(workflow_id: str, step: str, url: str, others: tuple[str, ...], as_js
 @click.option("--step", help="Cancel only the step with this path and all steps inside it, active jobs too.")
 @click.option("--active", is_flag=True, help="Cancel active jobs, too. By default they may finish.")
 @with_json
+@excludes("step", "active")
 def cancel(workflow_id: str | None, url: str, step: str | None, active: bool, as_json: bool, **filters: Any) -> int:
     """Cancel a workflow, or all selected ones, by default pending or running: no further step starts."""
     if workflow_id is None:

@@ -1,0 +1,135 @@
+"""Options of commands that follow a declaration in Python: its types, bounds, defaults and texts."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, Final, Literal, get_args, get_origin
+
+import click
+
+from ojster.core.declared_options import Option, bounds_of, options_of
+from ojster.core.durations import LONGEST_SECONDS, format_duration, parse_duration
+from ojster.core.errors import InvalidRequest
+from ojster.core.timestamps import parse_timestamp, system_clock
+
+Command = Callable[..., Any]
+
+NEVER: Final = "never"
+"""Stands for a duration without end."""
+
+
+class Seconds(click.FloatRange):
+    """A finite number of seconds in a range."""
+
+    name = "number of seconds"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the number; NaN and infinity are in no range."""
+        seconds: float = super().convert(value, param, ctx)
+        if not math.isfinite(seconds):
+            self.fail(f"{value} is no number of seconds. Use one such as 2.5.", param, ctx)
+        return seconds
+
+
+class PointInTime(click.ParamType[int]):
+    """A time: RFC 3339, or a duration before now such as ``-PT1H``, in microseconds since the epoch."""
+
+    name = "time"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the time."""
+        if isinstance(value, int):
+            return value
+        text = str(value)
+        try:
+            return system_clock() - parse_duration(text[1:]) if text.startswith("-") else parse_timestamp(text)
+        except InvalidRequest as error:
+            self.fail(error.message, param, ctx)
+
+
+class IsoSpan(click.ParamType[timedelta | None]):
+    """An ISO 8601 duration.
+
+    Parameters
+    ----------
+    takes_zero:
+        Whether it may be zero.
+    takes_never:
+        Whether it may be ``never``, which becomes ``None``.
+    """
+
+    name = "duration"
+
+    def __init__(self, *, takes_zero: bool = True, takes_never: bool = True) -> None:
+        self._takes_zero = takes_zero
+        self._takes_never = takes_never
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> timedelta | None:
+        """Return the duration, or ``None`` for ``never``."""
+        if value is None or isinstance(value, timedelta):
+            return value
+        if value == NEVER and self._takes_never:
+            return None
+        try:
+            span = timedelta(microseconds=parse_duration(str(value)))
+        except InvalidRequest as error:
+            self.fail(f"{error.message} 'never' is for no limit." if self._takes_never else error.message, param, ctx)
+        if not span and not self._takes_zero:
+            self.fail(f"{value} is no limit. Use a duration that is longer than zero, such as PT30S.", param, ctx)
+        return span
+
+
+def micros_of(span: timedelta) -> int:
+    """Return a duration in microseconds."""
+    return span // timedelta(microseconds=1)
+
+
+def option_of(declaration: Any, name: str, *flags: str, **more: Any) -> Callable[[Command], Command]:
+    """Return the option of a command for an option that a struct or a function declares.
+
+    Parameters
+    ----------
+    declaration, name:
+        The struct or the function, and the field or parameter.
+    flags:
+        Its names on the command line; by default ``--`` and its name with dashes.
+    more:
+        What the command line says otherwise, as ``click.option`` takes it: ``help``, ``metavar``, …
+    """
+    declared = options_of(declaration)[name]
+    named = (*(flags or (f"--{name.replace('_', '-')}",)), name)
+    return click.option(*named, **{"help": _text_of(declared)} | _default_of(declared) | type_of(declared) | more)
+
+
+def _default_of(declared: Option) -> dict[str, Any]:
+    default = declared.default
+    if default is None or default is inspect.Parameter.empty:
+        return {}
+    shown = format_duration(round(default.total_seconds() * 1e6)) if isinstance(default, timedelta) else default
+    return {"default": shown, "show_default": True}
+
+
+def type_of(declared: Option) -> dict[str, Any]:
+    """Return the type of an option as ``click.option`` takes it, with its bounds."""
+    kinds = (declared.kind, *get_args(declared.kind))
+    bounds = bounds_of(declared.kind)
+    least, most = bounds.get("ge"), bounds.get("le")
+    if choices := [get_args(kind) for kind in kinds if get_origin(kind) is Literal]:
+        return {"type": click.Choice(choices[0])}
+    if isinstance(declared.default, timedelta):
+        return {"type": IsoSpan(takes_zero=not least, takes_never=type(None) in kinds), "metavar": "DURATION"}
+    if timedelta in kinds or float in kinds:
+        return {"type": Seconds(least, None if most == LONGEST_SECONDS else most), "metavar": "SECONDS"}
+    if any(int in (kind, *get_args(kind)) for kind in kinds):
+        return {"type": click.IntRange(least, most)}
+    return {"type": str}
+
+
+def _text_of(declared: Option) -> str:
+    """Return what an option means, with the word for no limit if there is one."""
+    text = declared.text.replace("``", "")
+    takes_never = isinstance(declared.default, timedelta) and type(None) in get_args(declared.kind)
+    return f"{text}; '{NEVER}' for no limit." if takes_never else f"{text}."
