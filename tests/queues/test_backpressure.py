@@ -47,6 +47,14 @@ async def test_a_full_queue_refuses_and_tells_how_full_it_is(http: Http, bench: 
     assert (await http("POST", "/ojs/v1/jobs", {"type": "t", "args": []})).status_code == 201
 
 
+async def test_reject_alone_changes_the_strategy_of_a_queue_that_has_a_bound(http: Http) -> None:
+    await bound(http, 2, strategy="drop_oldest", warning_threshold=0.5)
+    changed = await http("PUT", "/ojs/v1/admin/queues/q/config", {"overflow_policy": "reject"})
+    kept = changed.json()["configuration"]["backpressure"]
+    assert (kept["strategy"], kept["max_depth"], kept["warning_threshold"]) == ("reject", 2, 0.5)
+    assert [(await push(http)).status_code for _ in range(3)] == [201, 201, 429]
+
+
 async def test_jobs_that_wait_for_their_time_take_places_too(http: Http) -> None:
     await bound(http, 1)
     later = {"type": "t", "args": [], "options": {"queue": "q", "scheduled_at": "+PT1H"}}

@@ -12,7 +12,7 @@ import msgspec
 
 from ojster.core.errors import InvalidRequest
 from ojster.core.ids import canonical_job_id
-from ojster.core.json_objects import MAX_VALUE_DEPTH, check_depth, raw_list
+from ojster.core.json_objects import MAX_VALUE_DEPTH, Members, check_depth, raw_list
 
 
 def read_value(raw: bytes | msgspec.Raw, name: str, deepest: int = MAX_VALUE_DEPTH) -> Any:
@@ -107,10 +107,41 @@ def misspellings(names: Collection[str], known: Collection[str], where: str) -> 
     ]
 
 
-def misspelt_members(members: Collection[str], kind: object) -> list[str]:
-    """Return a warning for each member that the type of a request does not have and that looks like one that it has."""
+def misspelt_members(members: Mapping[str, msgspec.Raw], kind: object, place: str = "") -> list[str]:
+    """Return a warning for each member that the type of a request does not have and that looks like one that it has.
+
+    Parameters
+    ----------
+    members:
+        The request, which was decoded into ``kind`` already. Objects in it, and in its lists, are looked into, too.
+    place:
+        Where the members are; empty at the top.
+    """
     known = _members_of(kind)
-    return misspellings(set(members) - known, known, "The member") if known else []
+    warnings = misspellings(members.keys() - known, known, f"{place}The member") if known else []
+    for name, field in _with_objects(kind).items():
+        raw = bytes(members.get(name, b""))
+        if field.body is not None and raw[:1] == b"{":
+            warnings += misspelt_members(_decode_members(raw), field.body, f"{place}{name}: ")
+        elif field.bodies is not None and raw[:1] == b"[":
+            objects = _decode_objects(raw)
+            names = set[str]().union(*objects)  # reports of workers come by the hundred, and seldom have other members
+            if names <= _members_of(field.bodies) and names.isdisjoint(_with_objects(field.bodies)):
+                continue
+            for index, inner in enumerate(objects):
+                warnings += misspelt_members(inner, field.bodies, f"{place}{name}[{index}]: ")
+    return warnings
+
+
+_decode_members: Final = msgspec.json.Decoder(Members).decode
+_decode_objects: Final = msgspec.json.Decoder(list[Members]).decode
+
+
+@cache
+def _with_objects(kind: object) -> Mapping[str, _Field]:
+    """Return the members of a type of request that are objects, or lists of objects."""
+    fields = _fields_of(kind).items()
+    return {name: field for name, field in fields if field.body is not None or field.bodies is not None}
 
 
 def refuse_misspelt(members: Collection[str], kind: object) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from ojster.queues.limits import limit_queue
-from ojster.queues.rules import Rules
+from ojster.queues.rules import OverflowStrategy, Rules
 from ojster.storage.system import RETENTION_POSITION, drop
 from ojster.storage.transaction import Transaction
 
@@ -41,12 +41,14 @@ class Configuration(msgspec.Struct, frozen=True):
     """Changes to the configuration of a queue; members that are left out stay unchanged.
 
     ``limits`` has members of ``Limits``, ``retention`` those of ``QueueRetention``, and ``rules`` those of ``Rules``.
+    ``overflow`` is the strategy of a bound that the queue has already.
     """
 
     queue: str
     limits: dict[str, Any] = {}
     retention: dict[str, int | None] = {}
     rules: dict[str, Any] = {}
+    overflow: OverflowStrategy | None = None
 
 
 _decode: Final = msgspec.json.Decoder(QueueConfig).decode
@@ -68,6 +70,8 @@ def configure(tx: Transaction, changes: Sequence[Configuration]) -> list[None]:
         news = dict(change.rules)
         if change.retention:
             news["retention"] = msgspec.structs.replace(config.retention, **change.retention)
+        if change.overflow is not None and config.backpressure is not None and "backpressure" not in news:
+            news["backpressure"] = msgspec.structs.replace(config.backpressure, strategy=change.overflow)
         if news:
             tx.execute(
                 "UPDATE queues SET config = :config WHERE name = :name",

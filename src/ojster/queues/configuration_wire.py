@@ -34,7 +34,8 @@ def configuration_of(name: str, body: QueueConfigBody) -> Configuration:
         A bound in bytes is asked for.
     """
     refuse_idle(body)
-    return Configuration(name, _limits(body), _retention_changes(body), _policy_changes(body))
+    overflow = None if isinstance(body, NewQueueBody) else body.overflow_policy
+    return Configuration(name, _limits(body), _retention_changes(body), _policy_changes(body), overflow)
 
 
 def refuse_idle(body: QueueConfigBody) -> None:
@@ -43,11 +44,11 @@ def refuse_idle(body: QueueConfigBody) -> None:
     Neither ``null`` nor the default value of a setting contradicts another one, and equal values do not.
     """
     bound = body.backpressure or BackpressureBody()
-    if body.overflow_policy not in (None, _POLICY) and not body.max_size:
+    if body.overflow_policy not in (None, _POLICY) and not (body.max_size or bound.max_depth):
         raise InvalidRequest("'overflow_policy' has no effect without 'max_size'. Set that.", field="overflow_policy")
     if isinstance(body.max_size, int) and bound.max_depth not in (0, body.max_size):
         raise InvalidRequest("'max_size' and 'backpressure.max_depth' differ. Send one of them.", field="max_size")
-    if body.overflow_policy not in (None, _POLICY, bound.strategy) and bound.strategy != _POLICY:
+    if body.overflow_policy not in (None, bound.strategy) and bound.strategy != _POLICY:
         raise InvalidRequest(
             "'overflow_policy' and 'backpressure.strategy' differ. Send one of them.", field="overflow_policy"
         )
@@ -62,9 +63,16 @@ def refuse_idle(body: QueueConfigBody) -> None:
         )
     if isinstance(body, NewQueueBody) and body.config is not None:
         for field in QueueConfigBody.__struct_fields__:
-            if getattr(body, field) not in (*_SAY_NOTHING, getattr(body.config, field)):
+            says_nothing = _SAY_NOTHING if field != "overflow_policy" or not _has_policy(body.config) else (None,)
+            if getattr(body, field) not in (*says_nothing, getattr(body.config, field)):
                 raise InvalidRequest(f"{field!r} has no effect beside 'config'. Write it inside.", field=field)
         refuse_idle(body.config)
+
+
+def _has_policy(body: QueueConfigBody) -> bool:
+    """Whether settings name another strategy for full queues than the default, under either name."""
+    bound = body.backpressure or BackpressureBody()
+    return body.overflow_policy not in (None, _POLICY) or bound.strategy != _POLICY
 
 
 def _limits(body: QueueConfigBody) -> dict[str, Any]:

@@ -15,6 +15,9 @@ from ojster.jobs.options_wire import queue_of
 from ojster.storage.memory import Memory, Remembered
 from ojster.storage.transaction import Transaction
 
+OverflowStrategy = Literal["reject", "block", "drop_oldest"]
+"""What becomes of a push to a full queue."""
+
 
 class Bound(msgspec.Struct, frozen=True):
     """Maximum depth of a queue, and the strategy for pushes beyond it.
@@ -33,7 +36,7 @@ class Bound(msgspec.Struct, frozen=True):
     """
 
     max_depth: int
-    strategy: Literal["reject", "block", "drop_oldest"] = "reject"
+    strategy: OverflowStrategy = "reject"
     warning_threshold: float = 0.8
 
 

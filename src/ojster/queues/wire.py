@@ -114,7 +114,8 @@ class QueueConfigBody(Request, forbid_unknown_fields=True):
     ml_limits: ResourceLimits | UnsetType | None = UNSET
     max_size: Annotated[Count | UnsetType | None, Meta(description="The same as backpressure.max_depth.")] = UNSET
     overflow_policy: Literal["reject", "block", "drop_oldest"] | None = None
-    """With ``max_size``: the strategy when the queue is full; the default is ``reject``."""
+    """With ``max_size``: the strategy when the queue is full; the default is ``reject``. ``reject`` alone changes the
+    strategy of a queue that has a bound."""
     allowed_job_types: list[AllowedType] | UnsetType | None = UNSET
     """Job types that the queue takes; ``payment.*`` for all with a prefix, ``*`` or ``null`` for all."""
 

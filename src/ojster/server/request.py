@@ -356,9 +356,6 @@ class HttpRequest:
         if is_from_worker:
             report: Any = body
             self.warnings = misspelt_members(members, kind) + report.idle()
-            if isinstance(inner := getattr(body, "fetch", None), FromWorker):
-                misspelt = misspelt_members(read_members(members["fetch"]), type(inner))
-                self.warnings = [*self.warnings, *(f"fetch: {warning}" for warning in misspelt)]
         use_canonical_job_ids(body)
         return body
 

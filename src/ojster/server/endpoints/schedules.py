@@ -110,8 +110,15 @@ def _idle(members: Members) -> list[str]:
     ]
 
 
-_MEANT: Final = {"status": "Send 'enabled'.", "tenant_id": "Send the header X-OJS-Tenant."}
-"""Members of a shown cron job that do not change it when it is sent, and what does."""
+_MEANT: Final = {
+    "status": "Send 'enabled'.",
+    "tenant_id": "Send the header X-OJS-Tenant.",
+    "starts": "Send 'job_template' or 'workflow'.",
+    "created_at": "The server records it. Leave it out.",
+    "created_by": "The server records who registers it. Leave it out.",
+}
+"""Members of a shown cron job that do not change it when it is sent, and what does. Those that its runs change bring no
+warning: they differ when it has run since it was shown."""
 
 
 def _idle_of(members: Members, shown: CronInfo) -> list[str]:
