@@ -16,6 +16,7 @@ from ojster.api.workflow_calls import AppWorkflows
 from ojster.client.event_loop_thread import EventLoopThread
 from ojster.client.interface import Client
 from ojster.core.declared_options import checks_options
+from ojster.core.environment import warn_of_unknown_variables
 from ojster.core.job import Job
 from ojster.core.json_objects import Members
 from ojster.core.public_settings import Settings, in_microseconds
@@ -195,6 +196,7 @@ class App(HandlerRegister, JobLookup, AppWorkflows, FlowDeclarations):
                 headers.setdefault("Authorization", f"Bearer {token}")
             from ojster.client.client import HttpClient  # imported here, because the import is slow
 
+            warn_of_unknown_variables(log.warning)
             self._warn_of_idle(
                 "server",
                 settings=self.settings != Settings(),
@@ -231,6 +233,7 @@ class App(HandlerRegister, JobLookup, AppWorkflows, FlowDeclarations):
                 service = self._service
                 if service is None:
                     self.check_url()
+                    warn_of_unknown_variables(log.warning)
                     database = open_database(
                         self.url, in_microseconds(self.settings), synchronous=self._synchronous, migrate=self.migrate
                     )

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 import click
 
 from ojster.capabilities import CAPABILITIES, Capability
+from ojster.core.environment import warn_of_unknown_variables
 from ojster.core.errors import OjsterError
 from ojster.core.version import __version__
 
@@ -208,6 +209,7 @@ def _explained(error: click.NoSuchCommand) -> click.UsageError:
 
 
 def _run(arguments: Sequence[str] | None, name: str) -> int:
+    warn_of_unknown_variables(lambda warning: click.echo(f"Warning: {warning}", err=True))
     try:
         result: Any = cli(arguments, prog_name=name, standalone_mode=False)
     except OjsterError as error:
