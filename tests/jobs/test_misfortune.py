@@ -186,7 +186,7 @@ async def test_words_that_are_no_unicode_can_be_the_message_of_a_failure(bench: 
 
 
 async def test_closing_answers_all_parked_calls(database: Database) -> None:
-    waits = LongPoll(("default",), lambda jobs: not jobs, lambda jobs: None)
+    waits = LongPoll({"default": ("default",)}, lambda jobs: not jobs, lambda jobs: None)
     calls = [database.run_or_park(claim, Claim(("default",)), waits) for _ in range(5)]
     await until_parked(database, 5)
     late = [database.run_or_park(claim, Claim(("default",)), waits) for _ in range(5)]

@@ -416,7 +416,7 @@ async def test_a_fetch_is_woken_for_a_job_with_a_key_that_has_changed_its_queue(
     else:
         assert await bench.service.queues.delete("x", "move", "y") == 1
     waiting = asyncio.create_task(bench.service.jobs.fetch(Claim(("y",)), wait=LONG_WAIT))
-    while not bench.service.database._writer._parked.queues():
+    while not bench.service.database._writer._parked.topics():
         await asyncio.sleep(0)
     began = asyncio.get_running_loop().time()
     await bench.ack(running)

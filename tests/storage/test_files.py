@@ -111,9 +111,9 @@ def test_a_ring_reaches_the_others_and_only_them(tmp_path: Path) -> None:
         return SocketNotifier(tmp_path / "x.db", on_ring)
 
     one, two = listen("one"), listen("two")
-    one.ring(["queue:a", "finished"])
+    one.ring(["news:a", "finished"])
     assert arrived.wait(PATIENCE)
-    assert heard == {"one": [], "two": ["queue:a", "finished"]}
+    assert heard == {"one": [], "two": ["news:a", "finished"]}
     two.close()
     one.ring(["queue:b"])
     one.close()

@@ -14,9 +14,10 @@ from ojster.storage.parked import MAX_NEWS, ParkedCalls
 pytestmark = pytest.mark.anyio
 
 
-def call(*queues: str) -> Call:
+def call(*names: str) -> Call:
+    topics = {name: (name,) for name in names}
     port: Any = _LoopCalls(asyncio.get_running_loop(), Dispatcher([], "none"))
-    return Call(port, lambda tx, arguments: arguments, (1,), LongPoll(queues, lambda result: True, lambda result: None))
+    return Call(port, lambda tx, arguments: arguments, (1,), LongPoll(topics, lambda result: True, lambda result: None))
 
 
 async def test_those_who_came_first_are_served_first_also_after_they_looked_in_vain() -> None:
@@ -44,7 +45,7 @@ async def test_a_call_is_taken_for_one_of_its_queues_only() -> None:
     waiting = call("a", "b")
     room.keep([waiting], room.moment())
     assert room.take({"a": 1, "b": 1}) == [waiting]
-    assert room.queues() == []
+    assert room.topics() == []
 
 
 async def test_a_call_that_looked_before_give_up_is_not_parked() -> None:
@@ -61,11 +62,11 @@ async def test_whoever_has_gone_is_forgotten() -> None:
     gone, cancelled = call("a", "b"), call("a")
     room.keep([gone, cancelled], room.moment())
     room.forget(gone)
-    assert room.queues() == ["a"]
+    assert room.topics() == ["a"]
     cancelled.future.cancel()
     room.forget(cancelled)
     room.keep([cancelled], room.moment())
-    assert room.queues() == []
+    assert room.topics() == []
 
 
 async def test_news_of_many_queues_are_forgotten_together_and_whoever_looked_before_looks_again() -> None:

@@ -5,13 +5,13 @@ Spec: ojs-events
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import msgspec
 
 from ojster.core.parsing import Bounded, PageLimit
-from ojster.core.tenant import ALL_TENANTS, NOBODY
+from ojster.core.tenant import ALL_TENANTS, NOBODY, called, split
 from ojster.core.timestamps import format_timestamp
 
 SOURCE: Final = "ojs://ojster"
@@ -22,6 +22,15 @@ _TIMES: Final = frozenset({"created_at", "expired_at", "expires_at", "next_retry
 
 Event = tuple[str, int, str, str | None, str | None, dict[str, Any], str]
 """Type, time in microseconds since the epoch, id or name of the subject, queue, job type, more data, and tenant."""
+
+
+def event_about(
+    type: str, at: int, subject: str, queue: str | None, tenant: str | None, data: Mapping[str, Any]
+) -> Event:
+    """Return the event of a named resource; its owner is ``tenant``: see ``Transaction.emit_about``."""
+    owner, name = split(subject)
+    shown = {key: called(value) if isinstance(value, str) else value for key, value in data.items()}
+    return type, at, name, queue, None, shown, (owner or ALL_TENANTS) if tenant is None else tenant
 
 
 def describe_event(event: Event, id: str, source: str) -> dict[str, Any]:

@@ -43,6 +43,12 @@ NEW_JOB: Final[dict[str, Literal["bigint", "text", "bytea", "uuid"]]] = {
 }
 """Columns of a new job and their types, without the envelope."""
 
+STARTED: Final[dict[str, Literal["bigint", "text"]]] = {"started_at": "bigint", "due_at": "bigint", "worker_id": "text"}
+"""Columns that a start changes beside the state and the number of attempts, and their types."""
+
+AT_PLACE: Final = "j.queue = ? AND j.tenant = ?"
+"""Condition for jobs of one tenant in one queue: the first columns of the indexes of available jobs."""
+
 PLAIN: Final = "j.limit_key IS NULL AND j.needs IS NULL"
 """Condition for jobs without a rate limit and requirements, worded as the index of available jobs."""
 

@@ -61,11 +61,6 @@ def qualify(tenant: str, name: str) -> str:
     return f"{_PREFIX}{tenant}/{name}" if tenant else name
 
 
-def name_of_type(type: str) -> str:
-    """Return the stored name of what a job type has done, beside the names of queues."""
-    return f"/type/{type}"
-
-
 def split(qualified: str) -> tuple[str, str]:
     """Return the tenant and the name that it uses, from a stored name; the inverse of ``qualify``."""
     if not qualified.startswith(_PREFIX):

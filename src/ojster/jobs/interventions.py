@@ -19,6 +19,7 @@ from ojster.jobs.extension import hooks, lock_with, settle
 from ojster.jobs.names import WAIT_TYPE, refuse_reserved
 from ojster.jobs.new_job import read_job
 from ojster.jobs.options import PRIORITIES
+from ojster.jobs.push import ensure_queues
 from ojster.jobs.queries import no_job
 from ojster.jobs.transitions import ChangedJob, cancel_jobs, make_available, request_cancellation
 from ojster.storage.transaction import Transaction
@@ -225,7 +226,7 @@ def _revise(tx: Transaction, job: Job, revival: DeadLetterRetry) -> None:
         refuse_reserved(revised.queue)
         tx.count(job.queue, job.tenant, job.state, -1)
         tx.count(revised.queue, job.tenant, job.state, 1)
-        tx.ensure_queues({revised.queue})
+        ensure_queues(tx, {revised.queue})
     has_moved = revised.queue != job.queue
     job.queue, job.max_attempts = revised.queue, revised.max_attempts
     job.envelope = sign(revised.envelope, creator_of(job.envelope))

@@ -5,7 +5,7 @@ Spec: ojs-core 7.1 (PUSH), ojs-unique-jobs
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -188,7 +188,17 @@ def _insert(tx: Transaction, jobs: Sequence[Job]) -> None:
             tx.note_event(job, "on_creation")
             if job.node is not None:
                 tx.note_event(job, "on_unblock")
-    tx.ensure_queues({job.queue for job in jobs})
+    ensure_queues(tx, {job.queue for job in jobs})
+
+
+def ensure_queues(tx: Transaction, names: Iterable[str]) -> None:
+    """Insert queues with these names, unless they exist."""
+    if tx.memory.is_callers:
+        return  # others would wait for the rows until the caller's transaction ends: Transaction.tidy adds them
+    tx.execute_many(
+        "INSERT INTO queues (name, created_at) VALUES (?, ?) ON CONFLICT (name) DO NOTHING",
+        [(name, tx.now) for name in sorted(names)],
+    )
 
 
 def _push_unique(tx: Transaction, group: Group) -> list[Pushed]:

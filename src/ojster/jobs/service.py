@@ -15,6 +15,7 @@ from ojster.core.errors import BackendUnavailable, Forbidden, NotFound, OjsterEr
 from ojster.core.job import Job
 from ojster.core.json_objects import Members
 from ojster.core.parsing import check_bounds
+from ojster.core.queue_names import names_heard
 from ojster.core.states import FINISHED as FINISHED_STATES
 from ojster.core.tenant import DEFAULT_TENANT, qualify
 from ojster.core.turns import in_turns
@@ -38,7 +39,6 @@ from ojster.jobs.scope import CapabilityService, Scope, accepted, merged
 from ojster.jobs.transitions import ChangedJob
 from ojster.jobs.wire import JobIds
 from ojster.storage.call import LongPoll, Operation, has_arrived
-from ojster.storage.parked import choosy
 from ojster.storage.wakeups import FINISHED, job_topic
 
 log = logging.getLogger(__name__)
@@ -129,11 +129,13 @@ class JobService(CapabilityService, JobCalls):
             worker_id = self.scope.named(request.worker_id) if request.worker_id else None
             request = msgspec.structs.replace(request, tenant=self.scope.tenant, worker_id=worker_id)
             queues = tuple(qualify(self.scope.tenant or DEFAULT_TENANT, queue) for queue in queues)
+        prefix = ""  # calls that cannot take every job of a queue are parked under a name of their own
         for selects in self._hooks.selects:
             if (kind := selects(self.database.memory, request)) is not None:
-                queues = tuple([choosy(queue, kind) for queue in queues])
+                prefix = f"/choosy/{kind}/"
                 break
-        poll = LongPoll(queues if waits else (), self._should_wait if waits else should_not_wait, self.give_back)
+        topics = {prefix + queue: names_heard(queue) for queue in queues} if waits else {}
+        poll = LongPoll(topics, self._should_wait if waits else should_not_wait, self.give_back)
         call = self.database.run_or_park(claim, request, poll, joins=joins)
         try:
             if waits:

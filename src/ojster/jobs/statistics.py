@@ -14,7 +14,8 @@ from typing import Any, Final
 
 import msgspec
 
-from ojster.core.tenant import NO_TENANT_END, NO_TENANT_START, name_of_type
+from ojster.core.queue_names import name_of_type
+from ojster.core.tenant import NO_TENANT_END, NO_TENANT_START
 from ojster.storage.tally import BUCKETS_US, SUMS
 from ojster.storage.transaction import Transaction
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
+from ojster.jobs.push import ensure_queues
 from ojster.queues.limits import limit_queue
 from ojster.queues.rules import OverflowStrategy, Rules
 from ojster.storage.system import RETENTION_POSITION, drop
@@ -63,7 +64,7 @@ def read_config(tx: Transaction, queue: str) -> QueueConfig:
 def configure(tx: Transaction, changes: Sequence[Configuration]) -> list[None]:
     """Change the configuration of queues, effective at once; create queues that do not exist."""
     for change in changes:
-        tx.ensure_queues((change.queue,))
+        ensure_queues(tx, (change.queue,))
         # Two changes of different members must both last: they are merged into one value and written back.
         tx.execute("SELECT name FROM queues WHERE name = :name" + tx.for_update, {"name": change.queue})
         config = read_config(tx, change.queue)

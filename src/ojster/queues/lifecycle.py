@@ -15,6 +15,7 @@ from ojster.core.job import Job
 from ojster.core.states import UNFINISHED, JobState
 from ojster.jobs.extension import hooks, lock_with, settle
 from ojster.jobs.failure import Failure
+from ojster.jobs.push import ensure_queues
 from ojster.jobs.transitions import finish, note_failure
 from ojster.queues.limits import key_of_queue
 from ojster.queues.queues import Queue, find_queue
@@ -38,7 +39,7 @@ def create(tx: Transaction, name: str) -> Queue | OjsterError:
     if find_queue(tx, name) is not None:
         message = f"The queue {name!r} exists. Change it with PUT /queues/{name}/config."
         return Conflict(message, resource_type="queue", resource_id=name)
-    tx.ensure_queues((name,))
+    ensure_queues(tx, (name,))
     tx.emit_about("queue.created", name, name)
     queue = find_queue(tx, name)
     assert queue is not None
@@ -70,7 +71,7 @@ def _discard(tx: Transaction, jobs: Sequence[Job]) -> None:
 
 
 def _move(tx: Transaction, jobs: Sequence[Job], target: str) -> None:
-    tx.ensure_queues((target,))
+    ensure_queues(tx, (target,))
     for job in jobs:
         tx.count(job.queue, job.tenant, job.state, -1)
         if job.state == JobState.AVAILABLE:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from typing import Any, Protocol, TypeVar
 
@@ -59,20 +59,23 @@ class LongPoll:
 
     Parameters
     ----------
-    queues:
-        The call runs again when jobs become available in one of these queues.
+    topics:
+        The names under which the call is parked, each with the topics that it hears: with news of one, it runs again.
     found_nothing:
         Returns whether a result is empty, so that the call waits for a better one.
     unwanted:
         Called in the caller's event loop with a non-empty result that arrives after the caller has gone.
     """
 
-    __slots__ = ("found_nothing", "is_over", "queues", "unwanted")
+    __slots__ = ("found_nothing", "is_over", "topics", "unwanted")
 
     def __init__(
-        self, queues: Sequence[str], found_nothing: Callable[[Any], bool], unwanted: Callable[[Any], object]
+        self,
+        topics: Mapping[str, Sequence[str]],
+        found_nothing: Callable[[Any], bool],
+        unwanted: Callable[[Any], object],
     ) -> None:
-        self.queues = queues
+        self.topics = topics
         self.found_nothing = found_nothing
         self.unwanted = unwanted
         self.is_over = False

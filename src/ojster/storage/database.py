@@ -41,7 +41,7 @@ MAX_NAMED_IDS: Final = 100
 """Maximum number of topics of a kind that one notification names, such as finished jobs. Beyond it, other processes
 receive only the topic that stands for them all, such as "finished"."""
 
-_QUEUE: Final = "queue:"
+_NEWS: Final = "news:"
 _DUE: Final = "due:"
 _CONFIGURED: Final = "configured"
 
@@ -173,10 +173,6 @@ class Database(ABC):
         """Have events survive a failover and a crash of the database, or no longer. See ``migrate_database``."""
         raise InvalidRequest(f"Events are always kept here ({self.kind}): only PostgreSQL has a choice.")
 
-    def wake_parked_fetches(self, queues: Sequence[str]) -> None:
-        """Run the parked fetches of these queues again."""
-        self._writer.ring(queues)
-
     def publish(self, effects: Effects) -> None:
         """Publish the effects of a transaction in this process. Called after the commit, from any thread."""
         wakeups = self.wakeups
@@ -199,17 +195,17 @@ class Database(ABC):
         """Handle the topics of another process's notification: see ``topics_of``."""
         if _CONFIGURED in topics:  # before parked fetches run again
             self.memory.forget()
-        if queues := [topic.removeprefix(_QUEUE) for topic in topics if topic.startswith(_QUEUE)]:
-            self.wake_parked_fetches(queues)
+        if news := [topic.removeprefix(_NEWS) for topic in topics if topic.startswith(_NEWS)]:
+            self._writer.ring(news)
         for topic in topics:
             if topic.startswith(_DUE):
                 with contextlib.suppress(ValueError):  # any database client may notify the channel
                     self.expect(int(topic.removeprefix(_DUE)))
-            elif topic != _CONFIGURED and not topic.startswith(_QUEUE):
+            elif topic != _CONFIGURED and not topic.startswith(_NEWS):
                 self.wakeups.wake(topic)
 
     def expect(self, moment: int) -> None:
-        """Record that work is due at ``moment``; wake the maintenance task if nothing is due sooner."""
+        """Record that work is due at ``moment``; wake whoever does due work if nothing is due sooner."""
         if self.next_due is None or moment < self.next_due:
             self.next_due = moment
             self.wakeups.wake(DUE)
@@ -217,7 +213,7 @@ class Database(ABC):
 
 def topics_of(effects: Effects) -> list[str]:
     """Return the topics that notify other processes of a transaction's effects."""
-    topics = [_QUEUE + queue for queue in effects.fetchable]
+    topics = [_NEWS + topic for topic in effects.fetchable]
     if len(effects.finished) > MAX_NAMED_IDS:
         topics.append(FINISHED)
     else:

@@ -4,8 +4,9 @@ Each event loop collects the calls of one turn and hands them over together. A t
 them by operation, runs each operation once over all its arguments, and commits once. The more calls wait, the cheaper
 each becomes. A database that can run several transactions at once has one thread for each.
 
-A long-poll call that finds nothing is parked until one of its queues has jobs. The transaction that makes these jobs
-available then serves the parked call. A parked fetch costs nothing, and gets its job with the commit of the push.
+A long-poll call that finds nothing is parked until there is news of one of its topics. The transaction with the news,
+such as jobs that become available, then serves the parked call. A parked fetch costs nothing, and gets its job with the
+commit of the push.
 """
 
 from __future__ import annotations
@@ -86,12 +87,12 @@ class _LoopCalls:
 
 
 class _WakeUp:
-    """A wake-up: jobs are available in ``queues``. ``None``: all parked calls must be answered."""
+    """A wake-up: there is news of ``topics``. ``None``: all parked calls must be answered."""
 
-    __slots__ = ("queues",)
+    __slots__ = ("topics",)
 
-    def __init__(self, queues: Sequence[str] | None) -> None:
-        self.queues = queues
+    def __init__(self, topics: Sequence[str] | None) -> None:
+        self.topics = topics
 
 
 _Item = Call | _WakeUp
@@ -182,7 +183,7 @@ class Dispatcher:
             self._ports = {known: port for known, port in self._ports.items() if not known.is_closed()}
             port = self._ports[loop] = _LoopCalls(loop, self)
         call = Call(port, operation, arguments, poll, weight)
-        if poll is not None and poll.queues:
+        if poll is not None and poll.topics:
             call.future.add_done_callback(lambda _: self._parked.forget(call))
         (port.join if joins else port.put)(call)
         return call.future
@@ -202,16 +203,16 @@ class Dispatcher:
         poll.is_over = True
         _deliver(self._parked.expire(poll))
 
-    def ring(self, queues: Sequence[str] | None) -> None:
-        """Run the parked calls of these queues again; ``None``: answer all parked calls. Thread-safe."""
-        if queues is not None:
-            queues = self._parked.announce(queues)
-        if queues is None or queues:
-            self._inbox.put([(_WakeUp(queues), 0)])
+    def ring(self, topics: Sequence[str] | None) -> None:
+        """Run the parked calls that hear these topics again; ``None``: answer all parked calls. Thread-safe."""
+        if topics is not None:
+            topics = self._parked.announce(topics)
+        if topics is None or topics:
+            self._inbox.put([(_WakeUp(topics), 0)])
 
     def wake_all_parked(self) -> None:
         """Run all parked calls again, in case a wake-up was missed. Thread-safe."""
-        self.ring(self._parked.queues())
+        self.ring(self._parked.topics())
 
     def _run(self, transaction: OpenTransaction) -> None:
         while items := self._inbox.take():
@@ -223,10 +224,10 @@ class Dispatcher:
                 self._inbox.finish()
 
     def _run_items(self, transaction: OpenTransaction, items: list[_Item]) -> None:
-        rings = [item.queues for item in items if isinstance(item, _WakeUp)]
+        rings = [item.topics for item in items if isinstance(item, _WakeUp)]
         if None in rings:
             _deliver(self._parked.give_up())
-        rung = {queue: UNKNOWN_COUNT for queues in rings if queues is not None for queue in queues}
+        rung = {topic: UNKNOWN_COUNT for topics in rings if topics is not None for topic in topics}
         calls = [call for item in items if isinstance(item, Call) for call in item.split()]
         if calls or rung:
             is_long = any(call.weight >= LONG_WORK for call in calls)
@@ -281,9 +282,9 @@ class Dispatcher:
                 continue
             (found_nothing if call.poll is not None and call.found_nothing else done).append(call)
         self._keep(found_nothing, since)
-        # Other threads may have parked calls for jobs committed now, unless a call here found the queue empty.
-        exhausted = {queue for call in found_nothing for queue in _queues_of(call)}
-        self.ring([queue for queue in effects.fetchable if effects.configured or queue not in exhausted])
+        # Other threads may have parked calls for jobs committed now, unless a call here has just looked.
+        exhausted = {name for call in found_nothing if call.poll is not None for name in call.poll.topics}
+        self.ring([topic for topic in effects.fetchable if effects.configured or topic not in exhausted])
         _deliver(done)
 
     def _keep(self, calls: list[Call], since: int) -> None:
@@ -331,7 +332,7 @@ class Dispatcher:
             log.warning("cannot serve parked fetches: %s", error, exc_info=None if expected else error)
         _deliver(calls)
         # Other fetches skipped the jobs that this transaction had locked.
-        self.ring(list({queue for call in calls for queue in _queues_of(call)}))
+        self.ring([topics[0] for call in calls if call.poll is not None for topics in call.poll.topics.values()])
 
     def _apply(self, tx: Transaction, calls: Sequence[Call]) -> None:
         """Run calls by operation, in order of arrival; but fetches last, so that they find what others push."""
@@ -369,11 +370,6 @@ if hasattr(os, "register_at_fork"):
 def _finish(tx: Transaction) -> None:
     for finish in tx.memory.finishers:
         finish(tx)
-
-
-def _queues_of(call: Call) -> Sequence[str]:
-    """Return the queues that a long-poll call waits for."""
-    return call.poll.queues if call.poll is not None else ()
 
 
 def _deliver(done: Iterable[Call]) -> None:

@@ -1,4 +1,4 @@
-"""What a transaction does besides its rows: collected in memory, and told to others once it is committed."""
+"""What a transaction does besides its rows: kept in memory, and told to others once it is committed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 from ojster.core.events import Event
 from ojster.core.job import Job
 from ojster.core.job_flags import JobEvent
-from ojster.core.tenant import ALL_TENANTS, qualify
+from ojster.core.queue_names import names_opened
 from ojster.storage.tally import Attempt, Tally, Wait
 
 T = TypeVar("T")
@@ -51,13 +51,13 @@ class PerTransaction(Generic[T]):
 
 
 class Effects:
-    """Effects of a transaction: collected in memory, and published to waiters after the commit."""
+    """Effects of a transaction: kept in memory, and published to waiters after the commit."""
 
     def __init__(self) -> None:
         self.available: dict[str, set[str]] = defaultdict(set)
-        """Ids of jobs that became available and were not claimed in the same transaction, by queue.
+        """Ids of jobs that became available and were not claimed in the same transaction, by name of the queue.
 
-        A tenant's jobs are also listed under the tenant's qualified queue name."""
+        See ``ojster.core.queue_names``, for ``counts``, too."""
         self.opened: set[str] = set()
         """Queues with jobs that may have become claimable: the queue was resumed, or its jobs are no longer blocked."""
         self.finished: list[str] = []
@@ -78,11 +78,9 @@ class Effects:
         self.history: list[tuple[int, str, dict[str, Any]]] = []
         """History entries of jobs, as ``seq``, event type and data: see ``ojster.jobs.history``."""
         self.counts: dict[tuple[str, str], int] = defaultdict(int)
-        """Change of the number of jobs, by queue and state.
-
-        A tenant's jobs are also counted under the tenant's qualified queue name."""
+        """Change of the number of jobs, by name of the queue and state."""
         self.tallies: dict[str, Tally] = defaultdict(Tally)
-        """Totals by name: see ``ojster.core.tenant.name_of_type``. What is noted below is added at the end."""
+        """Totals by name: see ``ojster.core.queue_names.name_of_type``. What is noted below is added at the end."""
         self.waits: list[Wait] = []
         self.attempts: list[Attempt] = []
 
@@ -113,11 +111,11 @@ class Effects:
 
     @property
     def fetchable(self) -> dict[str, int]:
-        """Queues with newly fetchable jobs, and their number (``UNKNOWN_COUNT`` if unknown)."""
-        queues = {queue: len(ids) for queue, ids in self.available.items() if ids}
+        """Names to announce to parked calls, each with the number of new jobs (``UNKNOWN_COUNT`` if unknown)."""
+        numbers = {name: len(ids) for name, ids in self.available.items() if ids}
         for queue in self.opened:
-            queues[queue] = queues[qualify(ALL_TENANTS, queue)] = UNKNOWN_COUNT
-        return queues
+            numbers.update(dict.fromkeys(names_opened(queue), UNKNOWN_COUNT))
+        return numbers
 
 
 _LISTS: Final = ("finished", "ended", "watched", "events", "history", "waits", "attempts")

@@ -22,7 +22,8 @@ JOIN_AFTER_SECONDS: Final = 0.02
 """Time in seconds after which another thread takes waiting items, however few."""
 
 LARGE: Final = 600
-"""Size from which on an item is large: more than a worker reports at once, so that its reports share transactions."""
+"""Size from which on an item is large: more than one report of finished jobs has, so that they share
+transactions."""
 
 
 class Inbox(Generic[T]):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Generic, Protocol, TypeVar
 
-from ojster.core.tenant import name_of_type
+from ojster.core.queue_names import name_of_type
 
 T = TypeVar("T")
 

@@ -1,4 +1,4 @@
-"""Totals of the work in a queue, of a tenant in a queue, and of a job type, minute by minute."""
+"""Totals of work by name of the queue (``ojster.core.queue_names``), and by job type, minute by minute."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Literal
 
-from ojster.core.tenant import qualify
+from ojster.core.queue_names import names_counted
 
 BUCKETS_US: Final = tuple(
     round(milliseconds * 1000)
@@ -59,13 +59,13 @@ def add_up(
     for queue, tenant, waited in waits:
         waits_of[queue, tenant].append(waited)
     for (queue, tenant), some in waits_of.items():
-        for name in _names_of(queue, tenant):
+        for name in names_counted(queue, tenant):
             tallies[name].count_waits(some)
     alike: dict[tuple[str, str, str, AttemptEnd], list[tuple[int, int | None]]] = defaultdict(list)
     for queue, tenant, type, end, ran, wait in attempts:
         alike[queue, tenant, type, end].append((ran, wait))
     for (queue, tenant, type, end), runs in alike.items():
-        names = _names_of(queue, tenant)
+        names = [*names_counted(queue, tenant)]
         if (of_type := name_of(type)) is not None:
             names.append(of_type)
             tallies[of_type].count_waits([wait for _, wait in runs if wait is not None])
@@ -73,10 +73,6 @@ def add_up(
         total = sum(ran for ran, _ in runs)
         for name in names:
             tallies[name].count_attempts(end, len(runs), total, buckets)
-
-
-def _names_of(queue: str, tenant: str) -> list[str]:
-    return [queue, qualify(tenant, queue)] if tenant else [queue]
 
 
 class Tally:

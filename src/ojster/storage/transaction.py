@@ -13,12 +13,14 @@ from typing import Any, Final, Literal
 import msgspec
 
 from ojster.core.errors import BackendUnavailable, OjsterError
+from ojster.core.events import event_about
 from ojster.core.job import NOT_LOADED, Job
+from ojster.core.job_events import NOT_IN_HISTORY, circumstances, is_ordinary
 from ojster.core.job_flags import BITS, JobEvent
 from ojster.core.settings import ServiceSettings
 from ojster.core.shared_value import STORE, SharedValue
 from ojster.core.states import JOB_STATES
-from ojster.core.tenant import ALL_TENANTS, called, qualify, split
+from ojster.core.tenant import qualify
 from ojster.storage.effects import Effects
 from ojster.storage.memory import Memory, Remembered
 from ojster.storage.outages import LONG_TRANSACTION_SECONDS, Horizon, Outages
@@ -58,35 +60,6 @@ class Held(TryAgain):
 
 class Later(BackendUnavailable):
     """Refusal of a call that must wait for another transaction. The dispatcher retries it before the caller sees it."""
-
-
-_NOT_IN_HISTORY: Final = frozenset(
-    {
-        "job.started",
-        "job.completed",
-        "job.heartbeat",
-        "job.progress",
-        "job.checkpointed",
-        "job.noted",
-        "dead_letter.added",
-        "dead_letter.deleted",
-    }
-)
-"""Job events that are not kept in the history: they show in the job's row, are too frequent, or end with the job."""
-
-
-def _is_ordinary(data: Mapping[str, Any]) -> bool:
-    """Return whether a change of state is left out of the history: of a new job, or of a scheduled one that is due."""
-    before = data.get("from", "")
-    return before is None or (before == "scheduled" and data["to"] == "available")
-
-
-def _circumstances(job: Job, data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return attempt, start time and worker for the history of an event that ends an attempt; else an empty dict."""
-    if job.started_at is None or not (job.state == "active" or data.get("from") == "active"):
-        return {}
-    worker_id = None if job.worker_id is None else called(job.worker_id)
-    return {"attempt": data.get("attempt", job.attempt), "started_at": job.started_at, "worker_id": worker_id}
 
 
 def _read_followed(tx: Transaction) -> int:
@@ -170,23 +143,19 @@ class Transaction(ABC):
             job.moved = None
         if job.trace_id is not None:
             data["trace_id"] = job.trace_id
-        if job.seq and type not in _NOT_IN_HISTORY and not _is_ordinary(data):
-            self.effects.history.append((job.seq, type, data | _circumstances(job, data)))
+        if job.seq and type not in NOT_IN_HISTORY and not is_ordinary(data):
+            self.effects.history.append((job.seq, type, data | circumstances(job, data)))
         self.effects.events.append((type, self.now, job.id, job.queue, job.type, data, job.tenant))
 
     def emit_about(
         self, type: str, subject: str, queue: str | None = None, *, tenant: str | None = None, **data: Any
     ) -> None:
-        """Record an event of ``subject``: a queue, a worker or another named resource.
+        """Record an event of ``subject``: a queue or another named resource.
 
         The event belongs to ``tenant``, by default to the tenant in the qualified name. Without either, it concerns all
         tenants, and only callers that are not limited to one tenant receive it.
         """
-        owner, name = split(subject)
-        data = {key: called(value) if isinstance(value, str) else value for key, value in data.items()}
-        self.effects.events.append(
-            (type, self.now, name, queue, None, data, (owner or ALL_TENANTS) if tenant is None else tenant)
-        )
+        self.effects.events.append(event_about(type, self.now, subject, queue, tenant, data))
 
     def emit_of(self, type: str, id: str, tenant: str, data: dict[str, Any]) -> None:
         """Record an event of a tenant's resource that is named by its id, with data that has no qualified names."""
@@ -317,12 +286,9 @@ class Transaction(ABC):
     def new_numbers(self, table: str, count: int) -> list[int]:
         """Return the numbers (``seq``) of rows that the caller inserts into a table."""
 
+    @abstractmethod
     def start_jobs(self, jobs: Sequence[Job]) -> None:
-        """Write jobs as active: attempt, start time, lease and worker."""
-        self.execute_many(
-            "UPDATE jobs SET state = 'active', attempt = ?, started_at = ?, due_at = ?, worker_id = ? WHERE seq = ?",
-            [(job.attempt, job.started_at, job.due_at, job.worker_id, job.seq) for job in jobs],
-        )
+        """Write jobs as active: one attempt more, and the columns ``STARTED`` of ``ojster.core.job_table``."""
 
     def complete_jobs(self, jobs: Sequence[Job]) -> None:
         """Write jobs as completed, with their results."""
@@ -335,15 +301,8 @@ class Transaction(ABC):
     def lock_keys(self, keys: Iterable[str]) -> Set[str]:
         """Lock keys until the end of the transaction; return those that another transaction has locked."""
 
-    def ensure_queues(self, names: Iterable[str]) -> None:
-        """Insert queues with these names, unless they exist."""
-        self.execute_many(
-            "INSERT INTO queues (name, created_at) VALUES (?, ?) ON CONFLICT (name) DO NOTHING",
-            [(name, self.now) for name in sorted(names)],
-        )
-
     def tidy(self) -> None:
-        """Fold the rows that callers' transactions have left for the maintenance task, if the database has any."""
+        """Fold the rows that callers' transactions have left for due work, if the database has any."""
         return
 
     @abstractmethod
@@ -410,7 +369,7 @@ class Transaction(ABC):
         """Return the position of the last readable event batch; 0 if there is none."""
 
     def forget_events(self) -> None:
-        """Delete old recorded events, where that is left to the maintenance task."""
+        """Delete old recorded events, where that is left to due work."""
         return
 
     def write_history(self) -> None:

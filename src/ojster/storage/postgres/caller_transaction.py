@@ -1,8 +1,8 @@
 """Transaction functions in a caller's transaction, on the caller's connection.
 
-What is created in it exists if and only if that transaction commits. A NOTIFY in the same transaction
-wakes workers at the commit. Connections of psycopg 3, asyncpg, SQLAlchemy and Django are supported. An asynchronous
-driver is awaited in its event loop while the engine's function runs in a thread.
+What is created in it exists if and only if that transaction commits. A NOTIFY in the same transaction wakes parked
+fetches at the commit. Connections of psycopg 3, asyncpg, SQLAlchemy and Django are supported. An asynchronous driver is
+awaited in its event loop while the engine's function runs in a thread.
 """
 
 from __future__ import annotations
@@ -82,10 +82,6 @@ class CallerTransaction(PostgresTransaction):
             self.execute(_LOCK_KEYS, (texts(names),))
         return frozenset()
 
-    def ensure_queues(self, names: Iterable[str]) -> None:
-        """Do nothing: the maintenance task adds new queues, because other transactions would wait for their rows."""
-        return
-
 
 class _CallerConnection:
     """A caller's connection, with the methods that ``PostgresTransaction`` needs."""
@@ -123,7 +119,7 @@ def run_in_caller_transaction(
         _told_of.add((own, database))
         log.warning("jobs are enqueued on a connection to the database %r; that of the App is %r", database, own)
     guest: Any = _CallerConnection(execute, url)
-    slot = SLOTS + secrets.randbits(62)  # a slot of its own blocks no other transaction; maintenance folds it
+    slot = SLOTS + secrets.randbits(62)  # a slot of its own blocks no other transaction; due work folds it
     tx = CallerTransaction(guest, int(now), settings, Memory(is_callers=True), url, slot, records_events=True)
     tx.isolation = isolation
     try:

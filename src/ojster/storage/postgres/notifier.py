@@ -153,7 +153,7 @@ class PostgresNotifier:
     def ring(self, topics: Sequence[str]) -> None:
         """Send topics to every other process. Costs nothing if there is none."""
         if topics and self.has_peers:
-            self._queue_topics(topics)
+            self._note_topics(topics)
         elif not (self._listens or all(topic.startswith(NO_WORK) for topic in topics)):
             # others may soon answer in kind
             was_slow, self._interval = self._interval > 2 * FIRST_POLL_SECONDS, FIRST_POLL_SECONDS
@@ -174,7 +174,7 @@ class PostgresNotifier:
             os.close(self._wake_reader)
             os.close(self._wake_writer)
 
-    def _queue_topics(self, topics: Iterable[str]) -> None:
+    def _note_topics(self, topics: Iterable[str]) -> None:
         with self._lock:
             silent = not self._topics
             self._topics.update(dict.fromkeys(topics))
@@ -193,7 +193,7 @@ class PostgresNotifier:
                     if self._listens:
                         connection.add_notify_handler(self._heed)
                         connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(self.channel)))
-                        self._queue_topics([_HELLO])
+                        self._note_topics([_HELLO])
                     failures = 0
                     self._serve(connection)
             except psycopg.Error as error:
@@ -223,7 +223,7 @@ class PostgresNotifier:
                 if not self._listens:
                     self._interval = min(MAX_POLL_SECONDS, 2 * self._interval)
                 if now - self._heard_at < PEER_TIMEOUT_SECONDS:
-                    self._queue_topics([_HERE])
+                    self._note_topics([_HERE])
             self._send(connection)
             if self._closing:
                 return
@@ -250,7 +250,7 @@ class PostgresNotifier:
         self._heard_at = time.monotonic()
         topics = rest.split("\n")
         if _HELLO in topics:
-            self._queue_topics([_HERE])
+            self._note_topics([_HERE])
         self._on_ring(topics)
 
     def _send(self, connection: psycopg.Connection) -> None:

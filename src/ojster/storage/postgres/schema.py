@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 LOCK_WAIT_MS: Final = 500
-"""How long a migration waits for the lock of a table, in milliseconds: others queue behind it as long."""
+"""How long a migration waits for the lock of a table, in milliseconds: others wait behind it as long."""
 
 MAX_MIGRATION_SECONDS: Final = 600.0
 """How long a migration tries again that gets no lock, in seconds."""
@@ -207,7 +207,7 @@ def _build_indexes(connection: psycopg.Connection, url: PostgresUrl, script: str
     """Build and drop the indexes of a script while others work. What a former run has left is taken into account."""
     if not url.pooled:  # for the connection, which serves nothing else; behind a pooler, it would serve others
         connection.execute("SET statement_timeout = 0")
-        connection.execute("SET lock_timeout = 0")  # nobody queues behind the locks that this waits for
+        connection.execute("SET lock_timeout = 0")  # nobody waits behind the locks that this waits for
     schema = sql.Identifier(url.schema)
     for action, index, table, rest in INDEX.findall(script):
         is_valid = _validity(connection, url.schema, index)  # a build that was interrupted is invalid

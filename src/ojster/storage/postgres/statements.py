@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import cache
 from operator import attrgetter
-from typing import Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
-from ojster.core.job_table import AVAILABLE_CONDITIONS, JOB_COLUMNS, JOB_COLUMNS_OF_J, NEW_JOB
+from ojster.core.job import Job
+from ojster.core.job_table import AT_PLACE, AVAILABLE_CONDITIONS, JOB_COLUMNS, JOB_COLUMNS_OF_J, NEW_JOB, STARTED
 from ojster.storage.postgres.pipeline import quoted, unnest
 from ojster.storage.tally import ADDED, SUMS
 
 _NEW_COLUMNS: Final = ", ".join(NEW_JOB)
 
-NEW_VALUES: Final = [(type, attrgetter(name)) for name, type in NEW_JOB.items()]
+Values = Sequence[tuple[Literal["bigint", "text", "bytea", "uuid"], Callable[[Job], Any]]]
+"""Types of columns, each with the function that takes its value from a job."""
+
+NEW_VALUES: Final[Values] = [(type, attrgetter(name)) for name, type in NEW_JOB.items()]
+
+START_VALUES: Final[Values] = [(type, attrgetter(name)) for name, type in STARTED.items()]
 
 # Materialized, because both insertions must see the same numbers.
 _INSERT_JOBS: Final = f"""
@@ -93,10 +100,8 @@ def numbers_of(schema: str, table: str) -> str:
 
 START_JOBS: Final = f"""
     UPDATE jobs
-    SET
-        state = 'active', attempt = attempt + 1, started_at = started.at, due_at = started.due_at,
-        worker_id = started.worker_id
-    FROM {unnest("bigint", "bigint", "bigint", "text")} AS started (seq, at, due_at, worker_id)
+    SET state = 'active', attempt = attempt + 1, {", ".join(f"{name} = started.{name}" for name in STARTED)}
+    FROM {unnest("bigint", *STARTED.values())} AS started (seq, {", ".join(STARTED)})
     WHERE jobs.seq = started.seq
 """
 
@@ -133,18 +138,17 @@ FIND_JOBS: Final = f"""
 # The claim, which every fetch executes. Why it is written so:
 # * It only locks; START_JOBS follows. In between, policies of capabilities decide which of the jobs
 #   start, and the commit releases the others. One UPDATE could not ask them.
-# * {kind} is worded as the condition of a partial index that has queue, tenant and the order as its columns: the walk
-#   ends at LIMIT, and nothing is sorted. One statement for all kinds, with OR, would sort all available jobs.
+# * {kind} is worded as the condition of a partial index that has the columns of AT_PLACE and the order as its own: the
+#   walk ends at LIMIT, and nothing is sorted. One statement for all kinds, with OR, would sort all available jobs.
 # * SKIP LOCKED: claims never wait for each other. Who locks an available job, and does not start it, wakes the claims
 #   that have passed over it (`Effects.opened`).
-# * due_at of an available job is the time of its expiry. Maintenance ends what has expired, and records it.
+# * due_at of an available job is the time of its expiry. Due work ends what has expired, and records it.
 # * "other.exclusive_key IS NOT NULL" repeats the condition of the index jobs_exclusive. Without it, a plan could read
 #   all active jobs. Two claims at once may both pass; then that index, which is unique, makes one of them run again.
 # * All values are parameters, so that each connection plans the text once for each kind.
 SELECT_AVAILABLE: Final = f"""
     {_WITH_ENVELOPE}
-    WHERE j.queue = ?
-        AND j.tenant = ?
+    WHERE {AT_PLACE}
         AND j.state = 'available'
         AND {{kind}}
         AND (j.due_at IS NULL OR j.due_at > ?)

@@ -33,9 +33,11 @@ from ojster.storage.postgres.statements import (
     RECORD,
     SELECT_AVAILABLE,
     START_JOBS,
+    START_VALUES,
     TAKE_COUNTS,
     TAKE_MINUTES,
     WITH_JOBS,
+    Values,
     numbers_of,
     shared_values,
     statements_in,
@@ -81,8 +83,8 @@ def _insertion(table: str, columns: Mapping[str, ColumnType]) -> str:
     return f"INSERT INTO {table} ({names}) SELECT {names} FROM {unnest(*columns.values())} AS given ({names})"
 
 
-def _columns(jobs: Sequence[Job]) -> list[Array]:
-    return [Array(type, [value(job) for job in jobs]) for type, value in NEW_VALUES]
+def _columns(jobs: Sequence[Job], values: Values = NEW_VALUES) -> list[Array]:
+    return [Array(type, [value(job) for job in jobs]) for type, value in values]
 
 
 class PostgresTransaction(Transaction):
@@ -191,15 +193,7 @@ class PostgresTransaction(Transaction):
         return [queue for queue in queues if queue in nonempty]
 
     def start_jobs(self, jobs: Sequence[Job]) -> None:
-        self.execute(
-            START_JOBS,
-            (
-                ints([job.seq for job in jobs]),
-                ints([job.started_at for job in jobs]),
-                ints([job.due_at for job in jobs]),
-                texts([job.worker_id for job in jobs]),
-            ),
-        )
+        self.execute(START_JOBS, (ints([job.seq for job in jobs]), *_columns(jobs, START_VALUES)))
 
     def complete_jobs(self, jobs: Sequence[Job]) -> None:
         if jobs:

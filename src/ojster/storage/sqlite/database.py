@@ -18,6 +18,7 @@ import apsw
 
 from ojster.core.errors import BackendUnavailable
 from ojster.core.job import Job
+from ojster.core.job_table import STARTED
 from ojster.core.settings import ServiceSettings
 from ojster.core.timestamps import system_clock
 from ojster.storage.database import Database, topics_of
@@ -85,6 +86,7 @@ KEPT_EVENT_BYTES: Final = 64 * 1024 * 1024
 TRIM_EVENTS: Final = 4 * 1024 * 1024
 """Size of new events, in bytes, after which the oldest are deleted."""
 
+_start_values: Final = attrgetter(*STARTED)
 _other_values: Final = attrgetter(*JOB_NAMES[1:])
 _shared_values: Final = attrgetter(*SHARED_NAMES)
 
@@ -178,7 +180,7 @@ class SqliteTransaction(Transaction):
     def start_jobs(self, jobs: Sequence[Job]) -> None:
         alike: dict[tuple[Any, ...], list[int]] = {}
         for job in jobs:
-            alike.setdefault((job.started_at, job.due_at, job.worker_id), []).append(job.seq)
+            alike.setdefault(_start_values(job), []).append(job.seq)
         for values, seqs in alike.items():
             self._cursor.execute(START_JOBS, (*values, apsw.carray(array("q", seqs))))
 

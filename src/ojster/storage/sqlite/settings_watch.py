@@ -1,6 +1,6 @@
 """What operators change in another process that shares the file: seen by each transaction, whatever messages are lost.
 
-A process remembers tokens, rules of queues and other settings (``ojster.storage.memory``). The message that tells it to
+A process remembers what operators have set (``ojster.storage.memory``). The message that tells it to
 read them again may not arrive: its buffer is full, or the sender has died. So each change also leaves a mark in the
 file, at which transactions look if another connection has written since.
 """

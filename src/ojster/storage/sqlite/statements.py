@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 
 import apsw
 
-from ojster.core.job_table import JOB_COLUMNS, JOB_COLUMNS_OF_J, NEW_JOB
+from ojster.core.job_table import AT_PLACE, JOB_COLUMNS, JOB_COLUMNS_OF_J, NEW_JOB, STARTED
 
 T = TypeVar("T")
 
@@ -50,9 +50,9 @@ INSERT_PAYLOADS: Final = "INSERT INTO payloads (seq, stored) SELECT ?1 + rowid -
 INSERT_PARTS: Final = "INSERT INTO payloads (seq, stored, shared, shared_at) VALUES (?, ?, ?, ?)"
 """For jobs whose envelopes share values."""
 
-START_JOBS: Final = """
+START_JOBS: Final = f"""
     UPDATE jobs
-    SET state = 'active', attempt = attempt + 1, started_at = ?, due_at = ?, worker_id = ?
+    SET state = 'active', attempt = attempt + 1, {", ".join(f"{name} = ?" for name in STARTED)}
     WHERE seq IN carray(?)
 """
 COMPLETE_JOBS: Final = (
@@ -69,8 +69,7 @@ SELECT_AVAILABLE: Final = f"""
     SELECT {JOB_COLUMNS_OF_J}, {ENVELOPE}
     FROM jobs AS j
     JOIN payloads AS p ON p.seq = j.seq
-    WHERE j.queue = ?
-        AND j.tenant = ?
+    WHERE {AT_PLACE}
         AND j.state = 'available'
         AND {{kind}}
         AND (j.due_at IS NULL OR j.due_at > ?)
