@@ -102,6 +102,7 @@ async def test_the_last_step_with_a_result_completes_the_workflow(flow: Workflow
     await flow.work()
     info = await fork(flow, "c", result=b"7")
     assert (info.state, bytes(info.result or b"")) == ("completed", b"7")
+    assert bytes((await flow.step("c")).result or b"") == b"7", "not what the step had returned before"
 
 
 async def test_a_fork_can_be_forked_and_retried(flow: WorkflowBench) -> None:

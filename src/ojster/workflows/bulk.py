@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Final
 
 from ojster.core.errors import NotFound, OjsterError
 from ojster.jobs.queries import no_workflow
 from ojster.jobs.sweeps import Course, SweepBatch, SweepBatchResult
+from ojster.storage.call import for_each
 from ojster.storage.transaction import Transaction
 from ojster.workflows.read.selection import WorkflowConditions, matches, walk
 from ojster.workflows.run.advance import Advance
@@ -80,12 +81,9 @@ class WorkflowBatch(SweepBatch, frozen=True):
     chosen: WorkflowConditions = WorkflowConditions()
 
 
-def perform_batch(tx: Transaction, batches: Sequence[WorkflowBatch]) -> list[SweepBatchResult]:
+@for_each
+def perform_batch(tx: Transaction, batch: WorkflowBatch) -> SweepBatchResult:
     """Perform the action on workflows that a filter selected, except those that it would no longer select."""
-    return [_perform(tx, batch) for batch in batches]
-
-
-def _perform(tx: Transaction, batch: WorkflowBatch) -> SweepBatchResult:
     _, change = _ACTIONS[WorkflowAction(batch.action)]
 
     def change_if_selected(run: Advance, workflow: Workflow) -> None:
@@ -135,9 +133,10 @@ _ACTIONS: Final[dict[WorkflowAction, tuple[_Refuse, _Change]]] = {
 """What says why a workflow cannot be changed, and what changes a locked workflow, or raises the refusal."""
 
 
-def foresee_batch(tx: Transaction, batches: Sequence[WorkflowBatch]) -> list[SweepBatchResult]:
+@for_each
+def foresee_batch(tx: Transaction, batch: WorkflowBatch) -> SweepBatchResult:
     """Return what ``perform_batch`` would do now, and change nothing. Each workflow is judged for itself."""
-    return [_result({id: _foresee(tx, id, batch) for id in batch.ids}) for batch in batches]
+    return _result({id: _foresee(tx, id, batch) for id in batch.ids})
 
 
 def _foresee(tx: Transaction, id: str, batch: WorkflowBatch) -> OjsterError | None:

@@ -24,13 +24,13 @@ from ojster.workflows.run.claimed_steps import begin_workflows, claimed_steps
 from ojster.workflows.run.due import process_due_workflows
 from ojster.workflows.run.early_answers import hasten_answered_waits, take_early_answer
 from ojster.workflows.run.expansion import expand_maps, start_deferred
-from ojster.workflows.run.growth import grow
+from ojster.workflows.run.growth import grow_all
 from ojster.workflows.run.maps import count_announced
 from ojster.workflows.run.results import add_parent_results
 from ojster.workflows.run.retention import count_deletable, forget_workflows
 from ojster.workflows.run.starting import retry_as_new
 from ojster.workflows.run.stopping import lock_workflows, stop_steps
-from ojster.workflows.run.suspensions import add_resume_data, end_suspension, suspend_job
+from ojster.workflows.run.suspensions import add_resume_data, end_suspension, suspend_jobs
 from ojster.workflows.suspension import SUSPENDED, SuspensionKind
 
 
@@ -127,7 +127,7 @@ class WorkflowExtension(Extension):
         if refusal := refusal_of_changes(tx, job, report.changes):
             raise refusal
         if report.append:
-            grow(tx, job, report.append)
+            grow_all(tx, [(job, report.append, None)])
 
     def refuse_end(self, tx: Transaction, job: Job, report: EndWithoutSuccess) -> OjsterError | None:
         """Change the properties of the workflow of a job whose attempt ends, or return why that is refused."""
@@ -139,7 +139,7 @@ class WorkflowExtension(Extension):
             case "wait":
                 deadline = report.deadline if report.wait is None else tx.now + report.wait
                 kind = SuspensionKind.AGAIN if report.again else SuspensionKind.COMPLETE
-                suspend_job(tx, job, kind, deadline)
+                suspend_jobs(tx, [(job, deadline)], kind)
             case "retry":
                 retry_as_new(tx, job)
             case "skip":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -13,10 +12,10 @@ from ojster.core.property_values import MAX_NOTE_BYTES
 from ojster.core.timestamps import format_timestamp
 from ojster.jobs.leases import check_holder
 from ojster.jobs.messages import Holder
-from ojster.jobs.queries import no_job, no_workflow
+from ojster.jobs.queries import no_job
 from ojster.storage.call import for_each, returns_refusal
 from ojster.storage.transaction import Transaction
-from ojster.workflows.stored_workflow import find_workflow
+from ojster.workflows.stored_workflow import get_workflow
 
 MAX_NOTES: Final = 1_000
 """Maximum number of notes on a job, and on a workflow without those on its jobs."""
@@ -74,32 +73,23 @@ def _subject(tx: Transaction, item: NewNote) -> tuple[int | None, int | None]:
         tx.emit("job.noted", job)
         return job.workflow, job.seq
     # Notes that are added at the same time would pass the maximum, which is counted.
-    workflow = find_workflow(tx, item.workflow_id or "", lock=True)
-    if workflow is None:
-        raise no_workflow(item.workflow_id or "")
-    return workflow.seq, None
-
-
-def of_jobs(tx: Transaction, ids: Sequence[str]) -> list[list[Note] | OjsterError]:
-    """Return the notes of each job, the oldest first."""
-    jobs = tx.find_jobs(ids)
-    results: list[list[Note] | OjsterError] = []
-    for id in ids:
-        job = jobs.get(id)
-        if job is None:
-            results.append(no_job(id))
-            continue
-        rows = tx.execute("SELECT at, note FROM notes WHERE seq = :seq ORDER BY number", {"seq": job.seq})
-        results.append([Note(msgspec.Raw(note), format_timestamp(at), id) for at, note in rows])
-    return results
+    return get_workflow(tx, item.workflow_id or "", lock=True).seq, None
 
 
 @for_each
-def of_workflows(tx: Transaction, id: str) -> list[Note] | OjsterError:
+def of_jobs(tx: Transaction, id: str) -> list[Note] | OjsterError:
+    """Return the notes of each job, the oldest first."""
+    job = tx.find_jobs([id]).get(id)
+    if job is None:
+        return no_job(id)
+    rows = tx.execute("SELECT at, note FROM notes WHERE seq = :seq ORDER BY number", {"seq": job.seq})
+    return [Note(msgspec.Raw(note), format_timestamp(at), id) for at, note in rows]
+
+
+@for_each
+@returns_refusal
+def of_workflows(tx: Transaction, id: str) -> list[Note]:
     """Return the notes of each workflow and of its jobs, the oldest first."""
-    workflow = find_workflow(tx, id)
-    if workflow is None:
-        return no_workflow(id)
     rows = tx.execute(
         """
         SELECT at, note, (SELECT j.id FROM jobs AS j WHERE j.seq = notes.seq)
@@ -108,7 +98,7 @@ def of_workflows(tx: Transaction, id: str) -> list[Note] | OjsterError:
         ORDER BY number DESC
         LIMIT :most
         """,
-        {"workflow": workflow.seq, "most": MAX_NOTES_RETURNED},
+        {"workflow": get_workflow(tx, id).seq, "most": MAX_NOTES_RETURNED},
     )
     shown = [Note(msgspec.Raw(note), format_timestamp(at), None if job is None else str(job)) for at, note, job in rows]
     return shown[::-1]

@@ -9,10 +9,9 @@ from ojster.core.job import NODE_BITS, Job
 from ojster.core.property_values import MAX_PROPERTIES, Changes, Property, PropertyConflict, check_changes
 from ojster.jobs.leases import refusal_of
 from ojster.jobs.messages import Holder
-from ojster.jobs.queries import no_workflow
 from ojster.storage.call import for_each, returns_refusal
 from ojster.storage.transaction import Transaction
-from ojster.workflows.stored_workflow import find_workflow
+from ojster.workflows.stored_workflow import get_workflow
 
 Properties = dict[str, Property]
 
@@ -35,10 +34,10 @@ class PropertyChange(msgspec.Struct, frozen=True):
 
 
 @for_each
-def read_all(tx: Transaction, id: str) -> Properties | OjsterError:
+@returns_refusal
+def read_all(tx: Transaction, id: str) -> Properties:
     """Return the properties of each workflow, by name."""
-    workflow = find_workflow(tx, id)
-    return no_workflow(id) if workflow is None else _read(tx, workflow.seq)
+    return _read(tx, get_workflow(tx, id).seq)
 
 
 @for_each
@@ -52,9 +51,7 @@ def change(tx: Transaction, item: PropertyChange) -> Properties:
         if refusal := refusal_of(job, Holder(item.job_id, item.worker_id, item.attempt)):
             raise refusal
     # Versions are compared and set under this lock; without it, two changes could both follow the same version.
-    workflow = find_workflow(tx, item.workflow_id, lock=True)
-    if workflow is None:
-        raise no_workflow(item.workflow_id)
+    workflow = get_workflow(tx, item.workflow_id, lock=True)
     if item.job_id is not None and (job is None or job.workflow != workflow.seq):
         raise Conflict(f"The job {item.job_id} does not belong to the workflow {workflow.id}.", job_id=item.job_id)
     if workflow.finished_at is not None:

@@ -6,7 +6,7 @@ import asyncio
 
 import msgspec
 
-from ojster.core.errors import InvalidRequest, NotFound
+from ojster.core.errors import InvalidRequest
 from ojster.core.ids import ids_beginning_with, is_job_id
 from ojster.core.parsing import refuse_unknown
 from ojster.jobs.queries import no_workflow
@@ -100,10 +100,7 @@ class WorkflowReading(CapabilityService, WorkflowCalls):
         refuse_unknown("state", chosen.state, STEP_STATES)
         limit = min(chosen.limit, MOST_STEPS)
         chosen = msgspec.structs.replace(chosen, tenant=self.scope.tenant, limit=limit)
-        page = await self.database.read(list_steps, chosen)
-        if page is None:
-            raise no_workflow(chosen.workflow_id)
-        return page
+        return await self.scope.look(list_steps, chosen)
 
     async def level(self, asked: LevelRequest) -> Level:
         """Return a page of the steps in one container of a workflow, with the arrows between them.
@@ -115,11 +112,7 @@ class WorkflowReading(CapabilityService, WorkflowCalls):
         """
         limit = min(asked.limit, MOST_LEVEL_STEPS)
         asked = msgspec.structs.replace(asked, tenant=self.scope.tenant, limit=limit)
-        page = await self.scope.look(show_levels, asked)
-        if page is None:
-            message = f"There is no workflow {asked.workflow_id} with a container {asked.number}."
-            raise NotFound(message, resource_type="workflow")
-        return page
+        return await self.scope.look(show_levels, asked)
 
     async def select(self, chosen: WorkflowFilter) -> WorkflowPage:
         """Return a page of workflows, newest first, without their steps.

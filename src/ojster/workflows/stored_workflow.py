@@ -10,6 +10,7 @@ import msgspec
 from ojster.core.durations import WEEK
 from ojster.core.ids import is_workflow_id
 from ojster.core.job import NODE_BITS
+from ojster.jobs.queries import no_workflow
 from ojster.storage.transaction import Transaction
 
 
@@ -39,42 +40,45 @@ BRANCH_TIMEOUT: Final = WEEK
 
 
 class Workflow(msgspec.Struct, gc=False):
-    """A stored workflow. Times are microseconds since the epoch.
+    """A workflow as it is stored. Times are microseconds since the epoch.
 
     ``finished_at`` is when its last job ended: a cancelled workflow is ``cancelled`` at once, and finished when its
     active jobs have ended.
     """
 
-    seq: int
-    id: str
-    type: str
-    name: str | None
-    state: str
-    version: int
-    created_at: int
-    started_at: int | None
-    cancelled_at: int | None
-    finished_at: int | None
-    due_at: int | None
-    scheduled_at: int | None
-    expires_at: int | None
-    timeout: int | None
-    held_at: int | None
-    nodes: int
-    jobs: int
-    completed: int
-    failed: int
-    cancelled: int
-    retries: int
-    params: bytes
-    metadata: bytes
-    error: bytes | None
-    tenant: str
+    seq: int = 0
+    id: str = ""
+    type: str = ""
+    name: str | None = None
+    state: str = WorkflowState.PENDING
+    version: int = 0
+    created_at: int = 0
+    started_at: int | None = None
+    cancelled_at: int | None = None
+    finished_at: int | None = None
+    due_at: int | None = None
+    scheduled_at: int | None = None
+    expires_at: int | None = None
+    timeout: int | None = None
+    held_at: int | None = None
+    nodes: int = 0
+    jobs: int = 0
+    completed: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    retries: int = 0
+    params: bytes = b"{}"
+    metadata: bytes = b"{}"
+    error: bytes | None = None
+    tenant: str = ""
     definition: str | None = None
+    """The stored name of the definition that it is started from."""
     definition_version: int | None = None
     target: str | None = None
     target_key: str | None = None
+    """Key that no other unfinished workflow may have: see ``ojster.workflows.definition``."""
     start: bytes | None = None
+    """Its other members as JSON, without definition, parameters and metadata."""
     locks: str | None = None
     on_lost_worker: str | None = None
     attempt: int = 1
@@ -83,11 +87,12 @@ class Workflow(msgspec.Struct, gc=False):
     expiration_delay: int | None = None
     kept_until: int | None = None
     created_by: str | None = None
+    """The name of its creator's token, if it is known."""
     cancelled_by: str | None = None
     resolved_bytes: int = 0
     """The size of its jobs with resolved references, which is limited (``Settings.largest_workflow``)."""
     others: bytes | None = None
-    """The members of its request that the server does not know, as JSON."""
+    """The members of its request that the server does not know, as JSON, with which it is shown."""
     cron_name: str | None = None
     """The stored name of the cron job that started it."""
     turn_line: int = 0
@@ -136,8 +141,16 @@ IS_VISIBLE: Final = f"state <> '{HIDDEN}'"
 """Condition on a workflow: callers can see it."""
 
 
-def find_workflow(tx: Transaction, id: str, *, lock: bool = False) -> Workflow | None:
-    """Return the workflow with an id, if it exists; ``lock``: lock it until the transaction ends."""
+def find_workflow(tx: Transaction, id: str, *, tenant: str | None = None, lock: bool = False) -> Workflow | None:
+    """Return the workflow with an id, if there is one that callers can see.
+
+    Parameters
+    ----------
+    tenant:
+        The tenant that it must belong to; ``None``, the default: any.
+    lock:
+        Whether to lock it until the transaction ends.
+    """
     if not is_workflow_id(id):
         return None
     # Only one transaction at a time changes a workflow: it decides by nodes and counts that it has read.
@@ -145,7 +158,15 @@ def find_workflow(tx: Transaction, id: str, *, lock: bool = False) -> Workflow |
         f"SELECT {WORKFLOW_COLUMNS} FROM workflows WHERE id = :id AND {IS_VISIBLE}" + (tx.for_update if lock else ""),
         {"id": id},
     )
-    return Workflow(*rows[0]) if rows else None
+    workflow = Workflow(*rows[0]) if rows else None
+    return workflow if workflow is not None and tenant in (None, workflow.tenant) else None
+
+
+def get_workflow(tx: Transaction, id: str, *, tenant: str | None = None, lock: bool = False) -> Workflow:
+    """Return the workflow with an id, or raise ``NotFound``. See ``find_workflow``."""
+    if (workflow := find_workflow(tx, id, tenant=tenant, lock=lock)) is None:
+        raise no_workflow(id)
+    return workflow
 
 
 def emit(tx: Transaction, type: str, workflow: Workflow, **data: Any) -> None:

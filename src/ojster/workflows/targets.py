@@ -36,16 +36,12 @@ def refuse_target(
     for (existing,) in rows:
         message = f"Another workflow with the same definition, target and params has not finished: {existing}."
         return Duplicate(message, existing_workflow_id=str(existing), target=target)
-    if not replaces_holder and (other := _holder_of_lock(tx, tenant, target)) is not None:
-        message = f"The target is currently locked by another workflow: {other}."
-        return Conflict(message, existing_workflow_id=other, target=target)
+    if not replaces_holder:
+        rows = tx.execute(
+            "SELECT id, locks FROM workflows WHERE tenant = :tenant AND locks IS NOT NULL AND finished_at IS NULL",
+            {"tenant": tenant},
+        )
+        for other in [str(id) for id, expression in rows if compile_lock(expression)(target)][:1]:
+            message = f"The target is currently locked by another workflow: {other}."
+            return Conflict(message, existing_workflow_id=other, target=target)
     return None
-
-
-def _holder_of_lock(tx: Transaction, tenant: str, target: str) -> str | None:
-    """Return the id of an unfinished workflow that locks a target, or ``None``."""
-    rows = tx.execute(
-        "SELECT id, locks FROM workflows WHERE tenant = :tenant AND locks IS NOT NULL AND finished_at IS NULL",
-        {"tenant": tenant},
-    )
-    return next((str(id) for id, locks in rows if compile_lock(locks)(target)), None)

@@ -13,7 +13,7 @@ import msgspec
 
 from ojster.collections.contents import Promise
 from ojster.core.json_objects import Members
-from ojster.workflows.node import EXPANDED, LEAVES, Inputs, Kind, Node, Rule
+from ojster.workflows.node import EXPANDED, LEAVES, Inputs, Kind, Node
 from ojster.workflows.plan.members import Problem, in_order, refusal_of
 from ojster.workflows.plan.order import Pending, PlanOrder
 from ojster.workflows.plan.reader import StepReader
@@ -151,26 +151,24 @@ class Planner:
 
     # Steps of any kind
 
-    def _node(self, kind: Kind, parent: Node | None, position: int, spec: Spec, path: str, place: str) -> Node:
-        node = Node(self._order.first + len(self.plan.nodes), None, position, kind.value)
+    def _add(self, node: Node, parent: Node | None, spec: Spec, path: str, place: str) -> None:
+        node.id = self._order.first + len(self.plan.nodes)
         if parent is not None:
             node.parent, node.source = parent.id, parent.source
         self._order.add(node, spec, path, place)
-        return node
 
     def _plan(self, step: RequestedStep, parent: Node | None) -> Node:
         """Plan a step of any kind, with the steps inside it."""
-        node = self._node(step.kind, parent, step.position, step.spec, step.path, step.place)
-        node.name, node.rule = step.name, step.rule
-        node.tolerated, node.manual = int(step.tolerated), int(step.manual)
+        node, own_name = step.node, step.node.name
+        self._add(node, parent, step.spec, step.path, step.place)
         self._inside(step, node)
         self._order.await_names(node, step.spec, f"{step.path}.if", step.condition_names)
         if step.depends_on:
             self._order.dependency_names[node.id] = step.depends_on
         if step.role is not None:
             node.name = step.role  # not before: what is inside refers to a step by its own name
-        if step.name is not None and parent is not None:
-            self._order.names[parent.id][step.name] = node
+        if own_name is not None and parent is not None:
+            self._order.names[parent.id][own_name] = node
         return node
 
     def _inside(self, step: RequestedStep, node: Node) -> None:
@@ -183,7 +181,7 @@ class Planner:
                 return self._map(step, node)
             case SagaStep():
                 self._saga(step, node)
-            case _ if step.kind in LEAVES:
+            case _ if node.kind in LEAVES:
                 return None
             case _:
                 self._children(step.children, node, None)
@@ -212,9 +210,9 @@ class Planner:
     def _saga(self, step: SagaStep, node: Node) -> None:
         """Plan a container, and what undoes it if it does not succeed."""
         done = self._plan(step.children[0], node)
-        place = f"{step.place}.{step.undoing_name}" if step.place else step.undoing_name
-        undoing = self._node(step.undoing_kind, node, 1, Spec(is_undoing=True), step.path, place)
-        undoing.name, undoing.rule = step.undoing_name, Rule.FAILED.value
+        undoing = step.undoing
+        place = f"{step.place}.{undoing.name}" if step.place else undoing.name or ""
+        self._add(undoing, node, Spec(is_undoing=True), step.path, place)
         # The results of all elements of a map, given to what undoes each of them, would grow with their square.
         self._order.after(undoing, [done], None if done.kind in EXPANDED else Inputs.MEMBERS)
         inside = len(self._order.pending)

@@ -16,7 +16,7 @@ from ojster.core.origins import origin_members
 from ojster.core.references import INDEX, ITEM, STEP_NAME
 from ojster.jobs.names import refuse_reserved
 from ojster.jobs.preparation import Models
-from ojster.workflows.node import EXPANDED, FLOW_JOB, MAX_NODES, Kind, Rule
+from ojster.workflows.node import EXPANDED, FLOW_JOB, MAX_NODES, Kind, Node, Rule
 from ojster.workflows.plan.compensations import holds_compensation, is_undone, own_compensation
 from ojster.workflows.plan.job_requests import flow_job, idle_in, job_request, options_of, promise, trace_members
 from ojster.workflows.plan.members import MAX_REPORTED_PROBLEMS, Problem, others_in, text, unknown_in
@@ -65,7 +65,11 @@ MAX_LEVELS: Final = 16
 MAX_MAP_ELEMENTS: Final = 100_000
 """Maximum number of elements of a map."""
 
-_MIRROR_KINDS: Final = {Kind.CHAIN: Kind.CHAIN, Kind.GROUP: Kind.GROUP, **dict.fromkeys(EXPANDED, Kind.GROUP)}
+_MIRROR_KINDS: Final[dict[str, Kind]] = {
+    Kind.CHAIN: Kind.CHAIN,
+    Kind.GROUP: Kind.GROUP,
+    **dict.fromkeys(EXPANDED, Kind.GROUP),
+}
 """Kinds of the containers that undo a container of a kind; ``graph`` for all others."""
 
 
@@ -112,7 +116,7 @@ class StepReader:
             if name in members and bytes(members[name]) != b"null":
                 here = root.inside(root.siblings, len(parts), f"$.{name}", name)
                 parts.append(self._in_role(name, rule, members[name], here, self._branch))
-        return RequestedStep(*root.at, Spec(), Kind.WORKFLOW, children=parts, closed_after=len(self.problems))
+        return RequestedStep(*root.of(Kind.WORKFLOW), Spec(), children=parts, closed_after=len(self.problems))
 
     def addition(self, raw_steps: Sequence[bytes | msgspec.Raw], added: AddedSteps) -> RequestedAddition:
         """Return steps that are added to an existing container.
@@ -162,7 +166,7 @@ class StepReader:
             return self._step(raw, here) if read is None else read(raw, here)
         except (Problem, OjsterError, msgspec.DecodeError) as error:
             self._report(error, here.path)
-        return RequestedStep(*here.at, Spec(), Kind.JOB)
+        return RequestedStep(*here.of(Kind.JOB), Spec())
 
     def _in_role(
         self,
@@ -174,7 +178,7 @@ class StepReader:
     ) -> RequestedStep:
         """Return a step that has a certain part in its container, and starts by the rule of that."""
         step = self._attempt(raw, here, read)
-        step.role, step.rule = role, rule.value
+        step.role, step.node.rule = role, rule.value
         return step
 
     def _report(self, error: Problem | OjsterError | msgspec.DecodeError, path: str) -> None:
@@ -199,13 +203,13 @@ class StepReader:
             here.place = here.siblings.place_of(name)
         step = self._of_kind(members, here, spec_of(members, here.path), name)
         try:
-            if "provides" in members and step.kind != Kind.JOB:
+            if "provides" in members and step.node.kind != Kind.JOB:
                 raise Problem(f"{here.path}.provides", "Only a job without a fallback can have 'provides'.")
             read_rules(step, members, here, self._bound)
         except (Problem, OjsterError, msgspec.DecodeError) as error:
             self._report(error, here.path)
             return step
-        step.name, step.has_id, step.own = name, "id" in members, own
+        step.node.name, step.has_id, step.own = name, "id" in members, own
         if name is not None:
             here.siblings.named[name] = step
         return step
@@ -233,7 +237,9 @@ class StepReader:
         refuse_idle(members, here.path, "gate")
         spec.timeout = time_limit(members, here.path)
         self._count_node(here.path)
-        return RequestedStep(*here.at, spec, Kind.GATE, manual=True)
+        gate = RequestedStep(*here.of(Kind.GATE), spec)
+        gate.node.manual = 1
+        return gate
 
     def _undoable(
         self, members: Members, here: Here, spec: Spec, read: Callable[[Here, Spec], RequestedStep]
@@ -266,7 +272,7 @@ class StepReader:
         if job.pending:
             raise Problem(here.path, "A step cannot be 'pending'; use 'manual' to make it wait for an approval.")
         self.kept += [Problem(here.path, warning) for warning in job.warnings]
-        return JobStep(*here.at, spec, Kind.JOB, job=job, references=references, provided=provided)
+        return JobStep(*here.of(Kind.JOB), spec, job=job, references=references, provided=provided)
 
     def _with_fallback(self, members: Members, here: Here, spec: Spec, *, name: str | None) -> RequestedStep:
         """Return a step and its fallback. Members of the step other than its job apply to both together."""
@@ -279,8 +285,9 @@ class StepReader:
         there = here.inside(siblings, 1, f"{here.path}.fallback", "fallback", can_be_undone=True)
         there.inherited = adjusted(here.inherited, members, here.path)
         parts.append(self._in_role("fallback", Rule.FAILED, members["fallback"], there, self._ruled))
-        closed = len(self.problems)
-        return RequestedStep(*here.at, spec, Kind.FALLBACK, name=name, children=parts, closed_after=closed)
+        step = RequestedStep(*here.of(Kind.FALLBACK), spec, children=parts, closed_after=len(self.problems))
+        step.node.name = name
+        return step
 
     # Containers
 
@@ -306,7 +313,7 @@ class StepReader:
         self._count_node(here.path)
         first = Here(Siblings(kind, here.place), 0, path, here.place, here.inherited, here.level, can_be_undone=True)
         steps = self._steps(raw_steps, first)
-        return RequestedStep(*here.at, spec, kind, children=steps, closed_after=len(self.problems))
+        return RequestedStep(*here.of(kind), spec, children=steps, closed_after=len(self.problems))
 
     def _flow(self, members: Members, here: Here, spec: Spec) -> RequestedStep:
         """Return a flow with the job that runs its function. The function adds the other steps."""
@@ -316,7 +323,7 @@ class StepReader:
         inside.gives_values = here.gives_values or (here.path == "$" and "params" not in members)
         job = self._job(flow_job(members, here.path), inside, Spec())
         job.role = FLOW_JOB
-        return RequestedStep(*here.at, spec, Kind.FLOW, children=[job], closed_after=len(self.problems))
+        return RequestedStep(*here.of(Kind.FLOW), spec, children=[job], closed_after=len(self.problems))
 
     def _batch(self, members: Members, here: Here, spec: Spec) -> RequestedStep:
         steps_in(members, "jobs", here.path)
@@ -333,7 +340,7 @@ class StepReader:
         for position, name in enumerate(wanted, 1):
             there = here.inside(siblings, position, f"{here.path}.callbacks.{name}", name, can_be_undone=True)
             parts.append(self._in_role(name, CALLBACKS[name], raw_callbacks[name], there, self._ruled))
-        return RequestedStep(*here.at, spec, Kind.BATCH, children=parts, closed_after=len(self.problems))
+        return RequestedStep(*here.of(Kind.BATCH), spec, children=parts, closed_after=len(self.problems))
 
     def _saga_with_policy(self, members: Members, here: Here, spec: Spec) -> SagaStep:
         """Return a saga, which is undone even if nothing in it has a compensation."""
@@ -345,7 +352,7 @@ class StepReader:
                 inner.inherited = {"retry": msgspec.Raw(b'{"max_attempts":1}')} | inner.inherited
             done = self._list(Kind.CHAIN, raw_steps, f"{here.path}.steps", inner, spec)
             for child in done.children if policy == "skip" else ():
-                child.tolerated = True
+                child.node.tolerated = 1
             return done
 
         return self._saga(here, spec, read)
@@ -354,18 +361,16 @@ class StepReader:
         """Return a container, and what undoes it if it does not succeed."""
         self._count_node(here.path)
         done = read(Here(here.siblings, 0, here.path, here.place, here.inherited, here.level), Spec())
-        kind = _MIRROR_KINDS.get(done.kind, Kind.GRAPH)
-        name = "compensate" if done.kind != Kind.BATCH else "compensate_all"  # its jobs are a saga at the same place
+        name = "compensate" if done.node.kind != Kind.BATCH else "compensate_all"  # its jobs are a saga at this place
+        undoing = Node(0, None, 1, _MIRROR_KINDS.get(done.node.kind, Kind.GRAPH).value, name, Rule.FAILED.value)
         self._count_node(here.path)
-        place = Siblings(Kind.SAGA, here.place).place_of(name)
+        siblings = Siblings(Kind(undoing.kind), Siblings(Kind.SAGA, here.place).place_of(name))
         return SagaStep(
-            *here.at,
+            *here.of(Kind.SAGA),
             spec,
-            Kind.SAGA,
             children=[done],
-            undoing_name=name,
-            undoing_kind=kind,
-            compensations=self._compensations(done.children, Siblings(kind, place), here),
+            undoing=undoing,
+            compensations=self._compensations(done.children, siblings, here),
             closed_after=len(self.problems),
         )
 
@@ -374,8 +379,8 @@ class StepReader:
         compensations: list[UndoingStep] = []
         for index, step in enumerate(steps):
             if (own := step.own) is not None:
-                name = step.role or step.name or str(step.position)
-                unit = self._attempt(own.request, here.inside(undoing, step.position, own.path, name))
+                name = step.role or step.node.name or str(step.node.position)
+                unit = self._attempt(own.request, here.inside(undoing, step.node.position, own.path, name))
                 unit.role = name
                 compensations.append(UndoingStep(index, own, unit))
         return compensations
@@ -401,9 +406,8 @@ class StepReader:
         siblings = Siblings(kind, here.place)
         first = self._attempt(template, here.inside(siblings, 0, f"{here.path}.do", 0, can_be_undone=True))
         step = MapStep(
-            *here.at,
+            *here.of(kind),
             spec,
-            kind,
             references=references,
             template=first,
             compensations=self._compensations([first], siblings, here),

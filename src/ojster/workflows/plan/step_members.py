@@ -16,7 +16,7 @@ from ojster.core.references import (
     may_hold_references,
     references_in,
 )
-from ojster.workflows.node import EXPANDED, Kind
+from ojster.workflows.node import EXPANDED, Kind, Node
 from ojster.workflows.plan.conditions import InvalidCondition, check_condition
 from ojster.workflows.plan.members import Problem, flag, problems_at, text
 from ojster.workflows.plan.rules import USERS_RULES
@@ -55,8 +55,8 @@ class Here(msgspec.Struct, gc=False):
     ----------
     siblings:
         Its container.
-    path, place, position:
-        See ``RequestedStep``.
+    position, path, place:
+        Of the step: see ``Node`` and ``RequestedStep``.
     inherited:
         The options of the containers around it.
     level:
@@ -77,10 +77,9 @@ class Here(msgspec.Struct, gc=False):
     can_be_undone: bool = False
     gives_values: bool = False
 
-    @property
-    def at(self) -> tuple[str, str, int]:
-        """Its place in the request, its place in the workflow, and its position: the first members of a step."""
-        return self.path, self.place, self.position
+    def of(self, kind: Kind) -> tuple[str, str, Node]:
+        """Return the first members of a step of a kind that is here."""
+        return self.path, self.place, Node(0, None, self.position, kind.value)
 
     def inside(
         self, siblings: Siblings, position: int, path: str, name: str | int, *, can_be_undone: bool = False
@@ -110,14 +109,14 @@ def spec_of(members: Members, path: str) -> Spec:
 
 def read_rules(step: RequestedStep, members: Members, here: Here, bound: BoundValues) -> None:
     """Read the rule, the condition, the dependencies and the flags of a step."""
-    path = here.path
-    step.tolerated = flag(members, "allow_failure", path)
-    step.manual = flag(members, "manual", path) or step.manual
+    path, node = here.path, step.node
+    node.tolerated = int(flag(members, "allow_failure", path))
+    node.manual = int(flag(members, "manual", path)) or node.manual
     rule = text(members, "when", path)
     if rule is not None:
         if rule not in USERS_RULES:
             raise Problem(f"{path}.when", f"'when' must be one of {', '.join(USERS_RULES)}, not {rule!r:.40}.")
-        step.rule = rule
+        node.rule = rule
     condition = text(members, "if", path)
     if condition is not None:
         try:
@@ -149,7 +148,7 @@ def name_of(members: Members, here: Here) -> str | None:
             )
         earlier = taken.get(id)
         if earlier is not None and not earlier.has_id:  # an ``id`` takes precedence over a ``name``
-            earlier.name = None
+            earlier.node.name = None
             del taken[id]
         if id in taken:
             raise Problem(f"{here.path}.id", f"There is another step with the id {id!r:.60}.")

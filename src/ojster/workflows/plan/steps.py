@@ -8,7 +8,7 @@ import msgspec
 
 from ojster.collections.items import Lookup, PromisedItem
 from ojster.jobs.new_job import NewJob
-from ojster.workflows.node import Kind, Rule
+from ojster.workflows.node import Node
 from ojster.workflows.plan.compensations import Own
 from ojster.workflows.plan.values import Spec
 
@@ -40,19 +40,15 @@ class RequestedStep(msgspec.Struct, gc=False):
         The place in the request, for errors.
     place:
         The place in the workflow: the names or positions of the containers around the step and its own.
-    position:
-        The position in the container.
+    node:
+        The node that it becomes, whose number and container are known when it is planned. A step with a problem counts
+        as a job: it keeps its place, so that the steps beside it can be checked.
     spec:
         What is stored of the step, as far as it is known before the steps are in order.
-    kind:
-        Its kind. A step with a problem counts as a job: it keeps its place, so that the steps beside it can be checked.
-    name, has_id:
-        The name by which other steps refer to it, and whether that is an ``id``, which takes precedence over a
-        ``name``.
+    has_id:
+        Whether the name by which other steps refer to it is an ``id``, which takes precedence over a ``name``.
     role:
         Its name in its container instead, if it has a certain part there, such as a callback.
-    rule, tolerated, manual:
-        See ``ojster.workflows.node.Node``.
     condition_names:
         The names of steps in its condition.
     depends_on:
@@ -69,15 +65,10 @@ class RequestedStep(msgspec.Struct, gc=False):
 
     path: str
     place: str
-    position: int
+    node: Node
     spec: Spec
-    kind: Kind
-    name: str | None = None
     has_id: bool = False
     role: str | None = None
-    rule: str = Rule.SUCCEEDED.value
-    tolerated: bool = False
-    manual: bool = False
     condition_names: frozenset[str] = frozenset()
     depends_on: Sequence[str] = ()
     own: Own | None = None
@@ -112,10 +103,9 @@ class UndoingStep(msgspec.Struct, frozen=True):
 
 
 class SagaStep(RequestedStep, kw_only=True):
-    """A container, its only child, and another that undoes it: its name, its kind, and the compensations in it."""
+    """A container, its only child, and another that undoes it, with the compensations in it."""
 
-    undoing_name: str
-    undoing_kind: Kind
+    undoing: Node
     compensations: Sequence[UndoingStep]
 
 

@@ -14,6 +14,7 @@ from ojster.core.references import ITEM
 from ojster.jobs.new_job import NewJob, read_job
 from ojster.workflows.node import Node
 from ojster.workflows.plan.members import Problem
+from ojster.workflows.stored_workflow import Workflow
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -218,45 +219,15 @@ class Planned(msgspec.Struct, frozen=True):
     kept: list[Problem]
 
 
-class NewWorkflow(msgspec.Struct):
-    """A workflow that passed validation and can be created. Times are microseconds since the epoch."""
+class NewWorkflow(Workflow, kw_only=True, gc=True):
+    """A workflow that passed validation and can be created: it has no number yet, and its plan instead of nodes."""
 
-    id: str
-    type: str
     plan: Plan
-    name: str | None = None
     id_is_given: bool = False
-    params: bytes = b"{}"
-    metadata: bytes = b"{}"
-    timeout: int | None = None
-    scheduled_at: int | None = None
-    expires_at: int | None = None
-    tenant: str = ""
-    definition: str | None = None
-    """The stored name of the definition that it is started from."""
-    definition_version: int | None = None
-    target: str | None = None
-    target_key: str | None = None
-    """Key that no other unfinished workflow may have: see ``ojster.workflows.definition``."""
-    start: bytes | None = None
-    """Its other members as JSON, without definition, parameters and metadata."""
-    locks: str | None = None
-    on_lost_worker: str | None = None
-    properties: dict[str, msgspec.Raw] = {}
-    expiration_delay: int | None = None
-    attempt: int = 1
-    previous_attempt: str | None = None
-    created_by: str | None = None
-    """The name of its creator's token, if it is known."""
-    others: bytes | None = None
-    """The members of its request that the server does not know, as JSON, with which it is shown."""
-    cron_name: str | None = None
-    """The stored name of the cron job that starts it."""
-    turn_line: int = 0
-    """The line of workflows of its cron job that start one after the other; 0: it starts at once."""
-    unknown: list[Problem] = []
+    properties: dict[str, msgspec.Raw] = msgspec.field(default_factory=dict)
+    unknown: list[Problem] = msgspec.field(default_factory=list)
     """The members of its request, and of those of its steps, that have no effect."""
-    notes: list[str] = []
+    notes: list[str] = msgspec.field(default_factory=list)
     """What else its caller learns: violations of schemas that only warn."""
 
     @property

@@ -12,15 +12,16 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from ojster.core.calls import SET_BY_SERVICE
+from ojster.core.errors import NotFound
 from ojster.core.parsing import Bounded, PageLimit
+from ojster.storage.call import for_each, returns_refusal
 from ojster.storage.transaction import Transaction
 from ojster.workflows.node import LEAVES, MERGED, Kind, Node
 from ojster.workflows.read.flow_levels import flow_steps
 from ojster.workflows.read.node_view import SELECT_NODES, node_of
 from ojster.workflows.read.step_pages import StepRow, describe
-from ojster.workflows.read.views import find_visible
 from ojster.workflows.run.graph import NODE_COLUMNS
-from ojster.workflows.stored_workflow import Workflow
+from ojster.workflows.stored_workflow import Workflow, find_workflow
 
 DEFAULT_LEVEL_STEPS: Final = 100
 """Number of steps in a page, unless the caller asks for another."""
@@ -71,16 +72,15 @@ class Level(msgspec.Struct, frozen=True):
     next_after: int | None
 
 
-def show_levels(tx: Transaction, requests: Sequence[LevelRequest]) -> list[Level | None]:
-    """Return a page of each container; ``None``: there is no such workflow, or no such container."""
-    return [_show(tx, request) for request in requests]
-
-
-def _show(tx: Transaction, request: LevelRequest) -> Level | None:
-    workflow = find_visible(tx, request.workflow_id, request.tenant)
+@for_each
+@returns_refusal
+def show_levels(tx: Transaction, request: LevelRequest) -> Level:
+    """Return a page of each container, or ``NotFound``."""
+    workflow = find_workflow(tx, request.workflow_id, tenant=request.tenant)
     container = None if workflow is None else _node(tx, workflow, request.number)
     if workflow is None or container is None or container.kind in LEAVES:
-        return None
+        message = f"There is no workflow {request.workflow_id} with a container {request.number}."
+        raise NotFound(message, resource_type="workflow")
     main, branches = container, []
     while main.kind in MERGED:
         rows = _children(tx, main.id, -1, MOST_LEVEL_STEPS)  # the first of them is shown as the container itself

@@ -11,14 +11,14 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from ojster.core.job import last_error
 from ojster.core.states import FINISHED
 from ojster.core.timestamps import format_optional, format_timestamp
 from ojster.jobs.names import WAIT_TYPE
 from ojster.storage.transaction import Transaction
-from ojster.workflows.node import ENDED, MERGED, Kind, Node, NodeState, is_fallback, step_of
+from ojster.workflows.node import ENDED, MERGED, Kind, Node, NodeState, is_fallback, lineage, step_of
 from ojster.workflows.plan.values import Spec, read_spec
 from ojster.workflows.run.graph import NODE_COLUMNS, NODE_COLUMNS_OF_N
+from ojster.workflows.run.results import own_error, own_result
 from ojster.workflows.wait import WaitingFor
 
 DISPLAY_STATES: Final[dict[str, str]] = {NodeState.READY.value: "held", NodeState.STARTED.value: "active"}
@@ -153,19 +153,14 @@ class NodeView(msgspec.Struct, gc=False):
     @property
     def result(self) -> Raw | UnsetType:
         """Its result, also one that came after it had ended otherwise."""
-        result = self.node.result
-        if self.job is not None and self.job.result is not None and self.node.state == NodeState.COMPLETED:
-            result = self.job.result
+        result = own_result(self.node.state, self.node.result, None if self.job is None else self.job.result)
         return UNSET if result is None else Raw(result)
 
     @property
     def error(self) -> Raw | UnsetType:
         """Why it failed, or why its last attempt did."""
-        if self.node.error is not None:
-            return Raw(self.node.error)
-        if self.job is None or self.job.errors is None or self.node.state == NodeState.COMPLETED:
-            return UNSET
-        return last_error(self.job.errors)
+        error = own_error(self.node.state, self.node.error, None if self.job is None else self.job.errors)
+        return UNSET if error is None else Raw(error)
 
     @property
     def progress(self) -> Raw | UnsetType:
@@ -295,12 +290,8 @@ class NodeViews:
 
     def is_visible(self, node: Node) -> bool:
         """Return whether neither a node nor a container around it is hidden in lists and pictures."""
-        around: Node | None = node
-        while around is not None:
-            if not self._specs[around.id].visible:
-                return False
-            around = None if around.parent is None else self.nodes[around.parent]
-        return True
+        around = (container for _, container in lineage(node, self.container_of))
+        return all(self._specs[inner.id].visible for inner in (node, *around))
 
     def is_first_part(self, node: Node) -> bool:
         """Return whether a node is shown as its container: the steps of a batch or saga, or of the workflow."""

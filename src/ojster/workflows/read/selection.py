@@ -11,6 +11,7 @@ from ojster.core.calls import SET_BY_SERVICE
 from ojster.core.json_objects import is_same_json
 from ojster.core.parsing import Bounded, PageLimit, PageOffset
 from ojster.jobs.sweeps import WalkMatch, WalkResult, WalkStep, take_step
+from ojster.storage.call import for_each
 from ojster.storage.transaction import Transaction
 from ojster.workflows.read.info import WorkflowPage
 from ojster.workflows.read.views import summary_of, workflow_rows
@@ -72,12 +73,9 @@ class WorkflowFilter(WorkflowConditions, frozen=True):
     offset: PageOffset = 0
 
 
-def list_workflows(tx: Transaction, filters: Sequence[WorkflowFilter]) -> list[WorkflowPage]:
+@for_each
+def list_workflows(tx: Transaction, chosen: WorkflowFilter) -> WorkflowPage:
     """Return a page of workflows for each filter, without their steps."""
-    return [_page(tx, chosen) for chosen in filters]
-
-
-def _page(tx: Transaction, chosen: WorkflowFilter) -> WorkflowPage:
     where, parameters = conditions(chosen)
     if chosen.params:
         workflows, before = _with_params(tx, chosen, where, parameters)

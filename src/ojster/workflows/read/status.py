@@ -11,11 +11,9 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from ojster.core.durations import HOUR
-from ojster.core.errors import OjsterError
 from ojster.core.tenant import called
 from ojster.core.timestamps import format_optional
-from ojster.jobs.queries import no_workflow
-from ojster.storage.call import for_each
+from ojster.storage.call import for_each, returns_refusal
 from ojster.storage.transaction import Transaction
 from ojster.workflows.node import LEAVES, Node, NodeState
 from ojster.workflows.read.flow_info import WaitInfo
@@ -29,7 +27,7 @@ from ojster.workflows.stored_workflow import (
     IS_CANCELLING,
     IS_VISIBLE,
     Workflow,
-    find_workflow,
+    get_workflow,
 )
 from ojster.workflows.wait import WaitingFor
 
@@ -117,10 +115,10 @@ class WorkflowStatistics(msgspec.Struct, frozen=True):
 
 
 @for_each
-def read_status(tx: Transaction, id: str) -> WorkflowStatus | OjsterError:
+@returns_refusal
+def read_status(tx: Transaction, id: str) -> WorkflowStatus:
     """Return the status of each workflow, or a `NotFound`."""
-    workflow = find_workflow(tx, id)
-    return no_workflow(id) if workflow is None else _status(tx, workflow)
+    return _status(tx, get_workflow(tx, id))
 
 
 _MAY_BE_SHOWN: Final = "n.state NOT IN ('waiting', 'ready', 'skipped')"
@@ -221,12 +219,10 @@ _SHOWN_STATE: Final = f"CASE WHEN {IS_CANCELLING} THEN 'cancelling' ELSE state E
 """The state of a workflow as callers see it."""
 
 
-def count(tx: Transaction, requests: Sequence[tuple[str | None, str | None]]) -> list[WorkflowStatistics]:
+@for_each
+def count(tx: Transaction, request: tuple[str | None, str | None]) -> WorkflowStatistics:
     """Return the number of workflows for each pair of a tenant (``None``: all) and a definition (``None``: any)."""
-    return [_count(tx, tenant, definition) for tenant, definition in requests]
-
-
-def _count(tx: Transaction, tenant: str | None, definition: str | None) -> WorkflowStatistics:
+    tenant, definition = request
     where = IS_VISIBLE
     if tenant is not None:
         where += " AND tenant = :tenant"
@@ -274,14 +270,13 @@ def count_workflows(tx: Transaction, calls: Sequence[None]) -> list[WorkflowCoun
     )
     since = {"since": tx.now - HOUR}
     counts = WorkflowCounts(
-        {state: _unfinished(tx, state) for state in unfinished},
+        {
+            state: _number(tx, IS_CANCELLING if state == "cancelling" else "state = :state", {"state": state})
+            for state in unfinished
+        },
         {state: _number(tx, "state = :state AND finished_at > :since", {"state": state} | since) for state in final},
     )
     return [counts for _ in calls]
-
-
-def _unfinished(tx: Transaction, state: str) -> int:
-    return _number(tx, IS_CANCELLING, {}) if state == "cancelling" else _number(tx, "state = :state", {"state": state})
 
 
 def _number(tx: Transaction, where: str, parameters: dict[str, Any]) -> int:

@@ -9,14 +9,13 @@ import msgspec
 
 from ojster.core.calls import SET_BY_SERVICE
 from ojster.core.parsing import Bounded, PageLimit
+from ojster.storage.call import for_each, returns_refusal
 from ojster.storage.transaction import Transaction
 from ojster.workflows.node import Kind, Node, NodeState
 from ojster.workflows.read.node_view import DISPLAY_STATES, SELECT_NODES, NodeViews
-from ojster.workflows.read.views import (
-    find_visible,
-    superseded_jobs,
-)
+from ojster.workflows.read.views import superseded_jobs
 from ojster.workflows.read.waiting import IS_SUSPENDED
+from ojster.workflows.stored_workflow import get_workflow
 
 DEFAULT_STEPS: Final = 100
 """Number of steps in a page, unless the caller asks for another."""
@@ -129,16 +128,11 @@ class StepPage(msgspec.Struct, frozen=True):
     next_after: int | None
 
 
-def list_steps(tx: Transaction, filters: Sequence[StepFilter]) -> list[StepPage | None]:
-    """Return a page of steps for each filter; ``None``: there is no such workflow."""
-    return [_page(tx, chosen) for chosen in filters]
-
-
-def _page(tx: Transaction, chosen: StepFilter) -> StepPage | None:
-    workflow = find_visible(tx, chosen.workflow_id, chosen.tenant)
-    if workflow is None:
-        return None
-    root, last = workflow.numbers
+@for_each
+@returns_refusal
+def list_steps(tx: Transaction, chosen: StepFilter) -> StepPage:
+    """Return a page of steps for each filter, or ``NotFound``."""
+    root, last = get_workflow(tx, chosen.workflow_id, tenant=chosen.tenant).numbers
     first = root + chosen.after
     if chosen.search:
         return _found(tx, chosen, root, first, last)

@@ -10,12 +10,12 @@ import msgspec
 from msgspec import UnsetType
 
 from ojster.core.errors import OjsterError
-from ojster.core.ids import is_workflow_id
 from ojster.core.outcome import SKIPPED, Outcome, outcome_of
 from ojster.core.tenant import called
 from ojster.core.timestamps import format_timestamp
 from ojster.jobs.expiration import shown_expiration_delay
 from ojster.jobs.queries import only_id_beginning
+from ojster.storage.call import for_each
 from ojster.storage.transaction import Transaction
 from ojster.workflows.node import (
     EXPANDED,
@@ -31,7 +31,7 @@ from ojster.workflows.read.node_view import SELECT_WITH_VALUES, NodeView, NodeVi
 from ojster.workflows.read.waiting import waits_of, waits_of_flows
 from ojster.workflows.run.copies import find_forks
 from ojster.workflows.run.results import outcomes
-from ojster.workflows.stored_workflow import IS_VISIBLE, WORKFLOW_COLUMNS, Workflow, shown_state_of
+from ojster.workflows.stored_workflow import IS_VISIBLE, WORKFLOW_COLUMNS, Workflow, find_workflow, shown_state_of
 from ojster.workflows.wait import WaitingFor
 
 MAX_WORKFLOW_ERRORS: Final = 100
@@ -58,31 +58,23 @@ class WorkflowRequest(msgspec.Struct, frozen=True):
     tenant: str | None = None
 
 
-def show_workflows(tx: Transaction, requests: Sequence[WorkflowRequest]) -> list[WorkflowInfo | None]:
+@for_each
+def show_workflows(tx: Transaction, request: WorkflowRequest) -> WorkflowInfo | None:
     """Return each workflow, or ``None`` if it does not exist or belongs to another tenant."""
-    infos: list[WorkflowInfo | None] = []
-    for request in requests:
-        workflow = find_visible(tx, request.id, request.tenant)
-        if workflow is None:
-            infos.append(None)
-        elif request.most_steps is None or workflow.nodes <= request.most_steps:
-            infos.append(_View(tx, workflow).info())
-        else:
-            infos.append(_without_steps(tx, workflow) if request.most_steps else _summary(tx, workflow))
-    return infos
-
-
-def find_visible(tx: Transaction, id: str, tenant: str | None) -> Workflow | None:
-    """Return a workflow of a tenant, of any if that is ``None``; ``None`` if there is none with this id."""
-    rows = workflow_rows(tx, "id = :id", {"id": id}) if is_workflow_id(id) else []
-    workflow = Workflow(*rows[0]) if rows else None
-    return workflow if workflow is not None and tenant in (None, workflow.tenant) else None
+    workflow = find_workflow(tx, request.id, tenant=request.tenant)
+    if workflow is None:
+        return None
+    if request.most_steps is None or workflow.nodes <= request.most_steps:
+        return _View(tx, workflow).info()
+    return _without_steps(tx, workflow) if request.most_steps else _summary(tx, workflow)
 
 
 def full_ids(tx: Transaction, requests: Sequence[tuple[str, str | None]]) -> list[str | OjsterError]:
     """Return the id of the only workflow of a tenant (``None``: of all) whose id is, or begins with, each text."""
     return [
-        id if find_visible(tx, id, tenant) is not None else only_id_beginning(tx, "workflows", id, tenant, IS_VISIBLE)
+        id
+        if find_workflow(tx, id, tenant=tenant) is not None
+        else only_id_beginning(tx, "workflows", id, tenant, IS_VISIBLE)
         for id, tenant in requests
     ]
 

@@ -58,44 +58,42 @@ def waits_for(what: WaitingFor) -> str:
     return f"seq IN (SELECT node >> {NODE_BITS} FROM jobs WHERE {IS_SUSPENDED} AND {_CONDITIONS[what]})"
 
 
+_WAITS: Final[dict[WaitingFor, tuple[str, str, str]]] = {
+    "gate": ("nodes AS n", "n.id", _BLOCKED),
+    **{what: ("jobs", "node", f"{IS_SUSPENDED} AND {condition}") for what, condition in _CONDITIONS.items()},
+    "promise": (_PROMISED, "e.target", _WAITS_FOR_PROMISED),
+}
+"""The table, the column with the id of a node, and the SQL condition of what waits for each."""
+
+
 def find_waits(tx: Transaction, seqs: Collection[int]) -> dict[int, list[WaitingFor]]:
-    """Return what workflows wait for, by their ``seq``; those that wait for nothing are left out."""
+    """Return what unfinished workflows wait for, by their ``seq``; those that wait for nothing are left out."""
     waits_by_workflow: dict[int, list[WaitingFor]] = defaultdict(list)
-    workflows = (tx.integers(sorted(seqs)),)
-    gate = _exists("nodes AS n", "n.id", _BLOCKED)
-    for (seq,) in tx.execute(f"SELECT w.seq FROM workflows AS w WHERE w.seq {tx.among} AND {gate}", workflows):
-        waits_by_workflow[seq].append("gate")
-    held = _exists("jobs", "node", IS_SUSPENDED)
-    waiting = [
-        seq for (seq,) in tx.execute(f"SELECT w.seq FROM workflows AS w WHERE w.seq {tx.among} AND {held}", workflows)
-    ]
-    for what, condition in _CONDITIONS.items() if waiting else ():
-        held = _exists("jobs", "node", f"{IS_SUSPENDED} AND {condition}")
-        query = f"SELECT w.seq FROM workflows AS w WHERE w.seq {tx.among} AND {held}"
-        for (seq,) in tx.execute(query, (tx.integers(sorted(waiting)),)):
+    suspended = _waiting(tx, seqs, "jobs", "node", IS_SUSPENDED)
+    for what, (table, node, condition) in _WAITS.items():
+        for seq in _waiting(tx, suspended if table == "jobs" else seqs, table, node, condition):
             waits_by_workflow[seq].append(what)
-    promised = _exists(_PROMISED, "e.target", _WAITS_FOR_PROMISED)
-    query = f"SELECT w.seq FROM workflows AS w WHERE w.seq {tx.among} AND w.finished_at IS NULL AND {promised}"
-    for (seq,) in tx.execute(query, workflows):
-        waits_by_workflow[seq].append("promise")
     return waits_by_workflow
+
+
+def _waiting(tx: Transaction, seqs: Collection[int], table: str, node: str, condition: str) -> list[int]:
+    """Return which of some workflows have a row of a node that fulfils a condition."""
+    if not seqs:
+        return []
+    query = f"SELECT w.seq FROM workflows AS w WHERE w.seq {tx.among} AND {_exists(table, node, condition)}"
+    return [seq for (seq,) in tx.execute(query, (tx.integers(sorted(seqs)),))]
 
 
 _WAITS_OF_ONE: Final = ", ".join(
     f"EXISTS (SELECT 1 FROM {table} WHERE {condition} AND {node} BETWEEN :first AND :last)"
-    for table, node, condition in (
-        ("nodes AS n", "n.id", _BLOCKED),
-        *(("jobs", "node", f"{IS_SUSPENDED} AND {condition}") for condition in _CONDITIONS.values()),
-        (_PROMISED, "e.target", _WAITS_FOR_PROMISED),
-    )
+    for table, node, condition in _WAITS.values()
 )
 
 
 def waits_of(tx: Transaction, numbers: tuple[int, int]) -> list[WaitingFor]:
     """Return what one workflow waits for, in one statement; ``numbers``: the first and last id of its nodes."""
     ((*counts,),) = tx.execute(f"SELECT {_WAITS_OF_ONE}", {"first": numbers[0], "last": numbers[1]})
-    kinds: tuple[WaitingFor, ...] = ("gate", *_CONDITIONS, "promise")
-    return [what for what, waits in zip(kinds, counts, strict=True) if waits]
+    return [what for what, waits in zip(_WAITS, counts, strict=True) if waits]
 
 
 def nodes_that_wait_for_items(tx: Transaction, numbers: tuple[int, int]) -> set[int]:

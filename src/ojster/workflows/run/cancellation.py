@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from itertools import chain
 from typing import Any, Final, Literal
 
 import msgspec
@@ -184,7 +185,9 @@ def abort(
             if node.parent is not None:
                 inside[node.parent].append(node)
     working: list[Node] = []
-    asked = set() if flows_too else ask_to_cancel(run.tx, _bodies(target, inside))
+    flows = [node for node in (target, *chain(*inside.values())) if node.kind == Kind.FLOW]
+    bodies = [body_of(node) for node in flows if node.state == NodeState.STARTED]
+    asked = set() if flows_too else ask_to_cancel(run.tx, bodies)
     waiting = [target]
     while waiting:
         node = waiting.pop()
@@ -206,12 +209,6 @@ def abort(
                 child for child in inside[node.id] if node.kind != Kind.SAGA or not child.position or not undoes
             ]
     _cancel_jobs(run, working, active_too=active_too)
-
-
-def _bodies(target: Node, inside: Mapping[int, Sequence[Node]]) -> list[int]:
-    """Return the nodes that run the functions of the flows to stop."""
-    nodes = [target, *(node for children in inside.values() for node in children)]
-    return [body_of(node) for node in nodes if node.kind == Kind.FLOW and node.state == NodeState.STARTED]
 
 
 def _cancel_jobs(run: Advance, nodes: Sequence[Node], *, active_too: bool) -> None:

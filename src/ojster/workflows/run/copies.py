@@ -8,7 +8,7 @@ from ojster.collections.contents import copy_items_of_workflow
 from ojster.core.ids import new_id
 from ojster.storage.transaction import Transaction
 from ojster.workflows.node import ENDED, Node
-from ojster.workflows.stored_workflow import IS_VISIBLE, Workflow, WorkflowState
+from ojster.workflows.stored_workflow import IS_VISIBLE, Workflow
 
 _ENDED: Final = ", ".join(f"'{state.value}'" for state in sorted(ENDED))
 
@@ -70,9 +70,8 @@ def copy_of(tx: Transaction, source: Workflow, seq: int, id: str | None, step: s
     by:
         Name of its creator, if it is known.
     """
-    members: dict[str, Any] = {name: getattr(source, name) for name in _KEPT}
-    members |= dict.fromkeys(_EMPTY) | dict.fromkeys(_ZERO, 0)
-    made = Workflow(**members, seq=seq, id=id or new_id(), state=WorkflowState.PENDING, version=0, created_at=tx.now)
+    kept: dict[str, Any] = {name: getattr(source, name) for name in _KEPT}
+    made = Workflow(**kept, seq=seq, id=id or new_id(), created_at=tx.now)
     made.created_by, made.forked_from, made.forked_step = by, source.id, step
     return made
 
@@ -81,10 +80,6 @@ _KEPT: Final = (
     *("type", "name", "timeout", "nodes", "params", "metadata", "tenant", "definition", "definition_version", "target"),
     *("target_key", "start", "locks", "on_lost_worker", "expiration_delay", "others"),
 )
-_EMPTY: Final = (
-    *("started_at", "cancelled_at", "finished_at", "due_at", "scheduled_at", "expires_at", "held_at", "error"),
-)
-_ZERO: Final = ("jobs", "completed", "failed", "cancelled", "retries")
 
 
 def copy_parts(tx: Transaction, source: Workflow, copy: Workflow) -> None:

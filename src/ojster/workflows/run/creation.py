@@ -19,37 +19,11 @@ from ojster.storage.transaction import Transaction
 from ojster.tenancy.quotas import check_tenant_limits
 from ojster.workflows.plan.values import NewWorkflow, Plan
 from ojster.workflows.run.advance import Advance
-from ojster.workflows.run.graph import Graph
+from ojster.workflows.run.graph import Graph, workflow_row
 from ojster.workflows.run.states import change_workflow
 from ojster.workflows.run.turns import waits_for_turn
 from ojster.workflows.stored_workflow import HIDDEN, Workflow, WorkflowState, emit
 from ojster.workflows.targets import refuse_target
-
-_GIVEN_COLUMNS: Final = (
-    "id",
-    "type",
-    "name",
-    "scheduled_at",
-    "expires_at",
-    "timeout",
-    "params",
-    "metadata",
-    "tenant",
-    "definition",
-    "definition_version",
-    "target",
-    "target_key",
-    "start",
-    "locks",
-    "on_lost_worker",
-    "attempt",
-    "previous_attempt",
-    "expiration_delay",
-    "created_by",
-    "others",
-    "cron_name",
-)
-"""Columns that take the value of the attribute of the same name of the new workflow."""
 
 
 def create(tx: Transaction, requests: Sequence[NewWorkflow]) -> list[str | OjsterError]:
@@ -209,26 +183,8 @@ def _add(graph: Graph, seq: int, new: NewWorkflow, state: str, due_at: int | Non
         "INSERT INTO workflow_properties (workflow, name, value, version) VALUES (?, ?, ?, 1)",
         [(seq, name, bytes(value)) for name, value in new.properties.items()],
     )
-    workflow = Workflow(
-        **{column: getattr(new, column) for column in _GIVEN_COLUMNS},
-        turn_line=new.turn_line,
-        seq=seq,
-        state=state,
-        version=0,
-        created_at=tx.now,
-        started_at=None,
-        cancelled_at=None,
-        finished_at=None,
-        due_at=due_at,
-        held_at=None,
-        nodes=0,
-        jobs=0,
-        completed=0,
-        failed=0,
-        cancelled=0,
-        retries=0,
-        error=None,
-    )
+    workflow = Workflow(*workflow_row(new))
+    workflow.seq, workflow.state, workflow.created_at, workflow.due_at = seq, state, tx.now, due_at
     graph.add(workflow)
     return workflow
 

@@ -103,23 +103,16 @@ def _end_gate(run: Advance, gate: Node) -> None:
 def _first_free(tx: Transaction, ids: Iterable[int]) -> tuple[Graph, Node] | None:
     """Lock the workflow of the first of some nodes that no other transaction has locked; ``None``: there is none."""
     for id in ids:
-        if (graph := _locked(tx, id)) is not None:
+        seq = id >> NODE_BITS
+        # Servers share the work: each takes a workflow that no other transaction advances. A wait could be long,
+        # because a worker's report on a large workflow holds this lock to its end.
+        query = f"SELECT {WORKFLOW_COLUMNS} FROM workflows WHERE seq = :seq{tx.skip_locked}"
+        for row in tx.execute(query, {"seq": seq}):
+            graph = Graph(tx)
+            graph.workflows[seq] = Workflow(*row)
+            graph.load([id])
             return graph, graph.nodes[id]
     return None
-
-
-def _locked(tx: Transaction, id: int) -> Graph | None:
-    """Lock the workflow of a node, and return a graph with the node; ``None`` if another transaction has locked it."""
-    seq = id >> NODE_BITS
-    # Servers share the work: each takes a workflow that no other transaction advances. A wait could be long, because a
-    # worker's report on a large workflow holds this lock to its end.
-    rows = tx.execute(f"SELECT {WORKFLOW_COLUMNS} FROM workflows WHERE seq = :seq{tx.skip_locked}", {"seq": seq})
-    if not rows:
-        return None
-    graph = Graph(tx)
-    graph.workflows[seq] = Workflow(*rows[0])
-    graph.load([id])
-    return graph
 
 
 def _goes_on(node: Node) -> bool:

@@ -14,7 +14,6 @@ from ojster.core.errors import Conflict, Duplicate, InvalidRequest, NotFound, Oj
 from ojster.core.ids import is_workflow_id
 from ojster.core.json_objects import stored_members
 from ojster.jobs.new_job import read_job
-from ojster.jobs.queries import no_workflow
 from ojster.jobs.schemas import check_args, registered, schema_uri
 from ojster.storage.call import for_each, returns_refusal
 from ojster.storage.transaction import Later, Transaction
@@ -29,7 +28,7 @@ from ojster.workflows.run.graph import SPEC_COLUMNS, Graph
 from ojster.workflows.run.reset import Reset, apply
 from ojster.workflows.run.states import change_node
 from ojster.workflows.run.steps import find_step, require, wrong_state
-from ojster.workflows.stored_workflow import IS_VISIBLE, Workflow, emit, find_workflow
+from ojster.workflows.stored_workflow import IS_VISIBLE, Workflow, emit, find_workflow, get_workflow
 from ojster.workflows.targets import refuse_target
 from ojster.workflows.topics import wake_followers
 
@@ -75,10 +74,7 @@ def fork_workflows(tx: Transaction, fork: Fork) -> str:
     """Run workflows again from a step on; for each, return the id of the new one or an error."""
     with tx.savepoint():
         # Nothing of it ends while it is copied: a step and what follows from its end belong together.
-        source = find_workflow(tx, fork.workflow_id, lock=True)
-        if source is None or fork.tenant not in (None, source.tenant):
-            raise no_workflow(fork.workflow_id)
-        return fork_now(tx, source, fork)
+        return fork_now(tx, get_workflow(tx, fork.workflow_id, tenant=fork.tenant, lock=True), fork)
 
 
 def fork_now(tx: Transaction, source: Workflow, fork: Fork) -> str:

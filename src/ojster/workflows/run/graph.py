@@ -106,7 +106,7 @@ _EDGE: Final[dict[str, ColumnType]] = {"source": "bigint", "target": "bigint", "
 
 _node_row: Final = attrgetter(*_NODE_TYPES)
 _changing_node_row: Final = attrgetter(*_NODE_CHANGING)
-_workflow_row: Final = attrgetter(*_WORKFLOW_TYPES)
+workflow_row: Final = attrgetter(*_WORKFLOW_TYPES)
 _changing_workflow_row: Final = attrgetter(*_CHANGING)
 
 _FOLLOWERS: Final = f"""
@@ -279,9 +279,16 @@ class Graph:
         self.load(targets)
         return [self.nodes[target] for target in targets]
 
-    def children(self, container: Node) -> list[Node]:
-        """Return all children of a container, in order of position."""
-        return self._children(container)
+    def children(self, container: Node, condition: str = "", *parameters: Any) -> list[Node]:
+        """Return all children of a container, in order of position, or those that fulfil a condition in SQL."""
+        fresh = self._new_children.get(container.id, [])
+        if container.id in self._new:
+            return fresh
+        rows = self.tx.execute(
+            f"SELECT {NODE_COLUMNS} FROM nodes WHERE parent = ?{condition} ORDER BY position",
+            (container.id, *parameters),
+        )
+        return [self._add(Node(*row)) for row in rows] + fresh
 
     def children_of(self, containers: Sequence[Node]) -> dict[int, list[Node]]:
         """Return all children of several containers, by container id, in order of position."""
@@ -353,26 +360,16 @@ class Graph:
         named: list[Node] = []
         for name in names:
             position = int(name) if is_index(name) else -1
-            named += self._children(container, " AND (name = ? OR position = ?)", name, position)
+            named += self.children(container, " AND (name = ? OR position = ?)", name, position)
         return [child for child in named if child.name in names or str(child.position) in names]
 
     def idle_children(self, container: Node) -> list[Node]:
         """Return the children of a container that wait for no other."""
-        return self._children(container, " AND waiting = 0")
+        return self.children(container, " AND waiting = 0")
 
     def children_with_names(self, container: Node) -> list[Node]:
         """Return the children of a container that have a name, and its last one."""
-        return self._children(container, " AND (name IS NOT NULL OR position = ?)", container.total - 1)
-
-    def _children(self, container: Node, condition: str = "", *parameters: Any) -> list[Node]:
-        fresh = self._new_children.get(container.id, [])
-        if container.id in self._new:
-            return fresh
-        rows = self.tx.execute(
-            f"SELECT {NODE_COLUMNS} FROM nodes WHERE parent = ?{condition} ORDER BY position",
-            (container.id, *parameters),
-        )
-        return [self._add(Node(*row)) for row in rows] + fresh
+        return self.children(container, " AND (name IS NOT NULL OR position = ?)", container.total - 1)
 
     def load_specs(self, nodes: Iterable[Node]) -> None:
         """Read the specifications of nodes."""
@@ -482,7 +479,7 @@ class Graph:
 
     def write_new_workflows(self) -> None:
         """Insert the new workflows, so that queries find them; later changes of them are written like any other."""
-        rows = [_workflow_row(workflow) for workflow in self._new_workflows.values()]
+        rows = [workflow_row(workflow) for workflow in self._new_workflows.values()]
         self.tx.insert_rows("workflows", _WORKFLOW_TYPES, rows)
         self._new_workflows.clear()
 

@@ -27,12 +27,6 @@ from ojster.workflows.run.graph import Graph
 from ojster.workflows.run.maps import add_to_mirrors, by_number, mirrors_of
 
 
-def grow(tx: Transaction, job: Job, steps: Sequence[bytes], access: Access | None = None) -> list[Node]:
-    """Add steps to the container of an active job; return its new children. See ``grow_all``."""
-    (added,) = grow_all(tx, [(job, steps, access)])
-    return added
-
-
 def grow_all(tx: Transaction, added: Sequence[tuple[Job, Sequence[bytes], Access | None]]) -> list[list[Node]]:
     """Add steps to the containers of active jobs: at the end of a chain, in parallel in a group, a graph or a flow.
 

@@ -84,13 +84,22 @@ def outcomes(tx: Transaction, ids: Collection[int]) -> dict[int, NodeOutcome]:
     return _composed(tx, [_outcome(row) for row in rows])
 
 
+def own_result(state: str, result: bytes | None, of_job: bytes | None) -> bytes | None:
+    """Return the result of a node; ``of_job``: that of its job, which may be of a run before a retry."""
+    return of_job if result is None and state == NodeState.COMPLETED else result
+
+
+def own_error(state: str, error: bytes | None, of_job: bytes | None) -> bytes | None:
+    """Return why a node failed, or why its last attempt did; ``of_job``: the errors of its job."""
+    if error is not None or of_job is None or state == NodeState.COMPLETED:
+        return error
+    return bytes(last_error(of_job))
+
+
 def _outcome(row: Sequence[Any]) -> NodeOutcome:
     outcome = NodeOutcome(*row[:10])
-    job_result, job_errors = row[10:12]
-    if outcome.result is None and outcome.state == NodeState.COMPLETED:  # else the job may be of a run before a retry
-        outcome.result = job_result
-    if outcome.error is None and job_errors is not None:
-        outcome.error = bytes(last_error(job_errors))
+    outcome.result = own_result(outcome.state, outcome.result, row[10])
+    outcome.error = own_error(outcome.state, outcome.error, row[11])
     return outcome
 
 
@@ -234,7 +243,7 @@ def why_failed(graph: Graph, workflow: Workflow) -> dict[str, Any]:
             "failed_step_id": name or str(position),
             "failed_step_type": type,
             "failed_job_id": job_id,
-            "error": _decode(error) if error is not None else errors and _decode(errors)[-1],
+            "error": (reason := own_error(NodeState.FAILED, error, errors)) and _decode(reason),
         }
     return {}
 

@@ -14,10 +14,11 @@ from msgspec import UNSET, Raw
 from ojster.core.errors import Conflict, InvalidRequest, OjsterError, PayloadTooLarge
 from ojster.core.job import NODE_BITS, Job
 from ojster.jobs.leases import refusal_of_attempt
-from ojster.jobs.queries import no_job, no_workflow
+from ojster.jobs.queries import no_job
+from ojster.storage.call import returns_refusal
 from ojster.storage.transaction import ColumnType, Transaction
 from ojster.workflows.flow import NewRecord
-from ojster.workflows.stored_workflow import Workflow, find_workflow
+from ojster.workflows.stored_workflow import Workflow, get_workflow
 from ojster.workflows.stream import (
     MAX_CHUNK_BYTES,
     MAX_CHUNKS,
@@ -247,10 +248,9 @@ def find_chunks(tx: Transaction, addresses: Sequence[StreamAddress]) -> list[Str
     return [pages[address] for address in addresses]
 
 
-def _page(tx: Transaction, address: StreamAddress) -> StreamPage | OjsterError:
-    workflow = find_workflow(tx, address.workflow_id)
-    if workflow is None or address.tenant not in (None, workflow.tenant):
-        return no_workflow(address.workflow_id)
+@returns_refusal
+def _page(tx: Transaction, address: StreamAddress) -> StreamPage:
+    workflow = get_workflow(tx, address.workflow_id, tenant=address.tenant)
     rows = tx.execute(
         """
         SELECT number, at, data

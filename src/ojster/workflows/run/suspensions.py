@@ -21,7 +21,7 @@ from ojster.core.states import JobState
 from ojster.core.timestamps import format_timestamp
 from ojster.jobs.failure import Failure
 from ojster.jobs.names import WAIT_TYPE
-from ojster.jobs.queries import no_job, no_workflow
+from ojster.jobs.queries import no_job
 from ojster.jobs.transitions import (
     ChangedJob,
     cancel_job,
@@ -41,7 +41,7 @@ from ojster.workflows.run.flow_wakeups import note_changes, wake
 from ojster.workflows.run.graph import Graph
 from ojster.workflows.run.steps import find_step, require
 from ojster.workflows.run.stopping import lock_workflows, stopped_nodes
-from ojster.workflows.stored_workflow import Workflow, find_workflow
+from ojster.workflows.stored_workflow import Workflow, get_workflow
 from ojster.workflows.suspension import SUSPENDED, SuspensionKind
 from ojster.workflows.wait import ATTRIBUTE, WaitTarget, decode_wait, read_wait
 
@@ -66,11 +66,6 @@ class WorkflowResumption(msgspec.Struct, frozen=True):
 
 MAY_WAIT_LATER: Final = (JobState.ACTIVE, JobState.AVAILABLE, JobState.SCHEDULED, JobState.RETRYABLE)
 """States of a job that may wait for an answer later."""
-
-
-def suspend_job(tx: Transaction, job: Job, kind: SuspensionKind, deadline: int | None) -> None:
-    """Suspend an active job until it is resumed or ``deadline`` has passed. See ``suspend_jobs``."""
-    suspend_jobs(tx, [(job, deadline)], kind)
 
 
 def suspend_jobs(tx: Transaction, deadlines: Sequence[tuple[Job, int | None]], kind: SuspensionKind) -> None:
@@ -232,9 +227,7 @@ def resume_workflows(tx: Transaction, item: WorkflowResumption) -> str:
 
 def _waiting_job(tx: Transaction, item: WorkflowResumption) -> str | None:
     """Return the id of the job to resume; ``None``: the answer is kept until the step waits."""
-    workflow = find_workflow(tx, item.workflow_id)
-    if workflow is None:
-        raise no_workflow(item.workflow_id)
+    workflow = get_workflow(tx, item.workflow_id)
     waiting = _waiting_jobs(tx, workflow)
     if item.step is not None:
         node = _step_of(Graph(tx), workflow, item.step)
