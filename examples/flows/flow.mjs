@@ -126,7 +126,7 @@ async function execute(job) {
       await call('POST', '/workers/ack', { ...worker, result: ended.result });
       return true;
     }
-    const known = [...flow.records.values()].filter(({ kind, ended_at }) => ended_at && kind !== 'step').length;
+    const known = Math.max(0, ...[...flow.records.values()].map(({ number }) => number ?? 0));
     const answer = await flow.turn({ suspends: true, ended: known });
     if (answer.suspended) return false; // the flow has left this worker, and comes again when something has ended
     flow.take(await call('GET', `/jobs/${job.id}/flow`));

@@ -13,6 +13,7 @@ from ojster import App
 from ojster.core.errors import BackendUnavailable
 from ojster.core.job import Job
 from ojster.handlers.context import JobContext
+from ojster.handlers.flow_keeping import KeptFlows
 from ojster.handlers.outcomes import Released, Reported
 from ojster.jobs.claim_policy import Claim
 from ojster.jobs.messages import Acknowledgement, FailureReport, hand_back
@@ -51,8 +52,8 @@ class CrashingCalls:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._service, name)
 
-    async def records(self, job_id: str) -> FlowRecords:
-        return await self._service.flows.records(job_id)
+    async def records(self, job_id: str, after: int | None = None) -> FlowRecords:
+        return await self._service.flows.records(job_id, after)
 
     async def append(self, item: StreamAppend) -> int:
         return await self._service.flows.append(item)
@@ -78,6 +79,8 @@ class FlowBench(Bench):
         self.app = app
         self.when: Callable[[int], str] = lambda _: NEVER
         self.calls = CrashingCalls(service, self._when)
+        self.kept: KeptFlows | None = None
+        """The waiting flows that the process keeps; by default it keeps none."""
         self.attempts = Counter[str]()
         """Attempts of each job type that were begun."""
         self.id = ""
@@ -106,9 +109,15 @@ class FlowBench(Bench):
 
     async def work(self) -> None:
         """Run what is available until nothing is."""
-        while jobs := await self.service.jobs.fetch(Claim(("default",), 10, "w1")):
+        while jobs := await self.claim(10):
             for job in jobs:
                 await self.run_job(job)
+
+    async def claim(self, count: int = 1) -> list[Job]:
+        """Fetch jobs. If flows are kept, the clock moves on: no two attempts of a job begin at the same time."""
+        if self.kept is not None:
+            self.clock.advance(1e-6)
+        return await self.service.jobs.fetch(Claim(("default",), count, "w1"))
 
     async def finish(self, seconds: float = 60.0, rounds: int = 200) -> WorkflowInfo:
         """Run everything to the end; the clock jumps when nothing is left to do."""
@@ -126,6 +135,7 @@ class FlowBench(Bench):
         self.attempts[job.type] += 1
         loop = asyncio.get_running_loop()
         context = JobContext(job, "w1", self.calls, _nothing, _nothing, loop)
+        context.kept_flows = self.kept
         args = [*([context] if handler.takes_context else []), *handler.types.convert(job.args)]
         try:
             result = handler.function(*args)
@@ -137,6 +147,8 @@ class FlowBench(Bench):
             await self.service.jobs.release([released.release(job.id, "w1", job.attempt)])
             return
         except Crash:
+            if self.kept is not None:
+                self.kept.drop_all()
             await self.service.jobs.release([hand_back(job, "w1")])
             return
         except Exception as error:

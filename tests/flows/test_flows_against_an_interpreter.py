@@ -8,10 +8,14 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import UNSET
 
 from ojster import App, Flow, JobFailed
+from ojster.core.job import Job
+from ojster.handlers.flow_execution import FlowExecution
+from ojster.handlers.flow_keeping import KeptFlows
 from ojster.service import Service
 from ojster.workflows.read.run_errors import result_of
 from tests.conftest import Clock
@@ -221,9 +225,27 @@ def _without_receive_in_flows(program: Any, inside: bool = False) -> Any:
     return tuple(_without_receive_in_flows(one, inside or program[0] == "flow") for one in program)
 
 
-@given(program=programs, seed=st.integers(0, 1 << 30), chance=st.sampled_from([0.0, 0.1, 0.3]))
+class _Forgetful(KeptFlows):
+    """Forgets some of the flows that it keeps."""
+
+    def __init__(self, dice: random.Random, chance: float) -> None:
+        super().__init__()
+        self._dice, self._chance = dice, chance
+
+    def take(self, job: Job) -> FlowExecution | None:
+        if self._dice.random() < self._chance:
+            self.drop_all()
+        return super().take(job)
+
+
+@given(
+    program=programs,
+    seed=st.integers(0, 1 << 30),
+    chance=st.sampled_from([0.0, 0.1, 0.3]),
+    forgets=st.sampled_from([0.0, 0.3, 1.0]),
+)
 async def test_a_flow_whose_processes_die_does_what_a_plain_program_does(
-    service: Service, clock: Clock, url: str, program: Program, seed: int, chance: float
+    service: Service, clock: Clock, url: str, program: Program, seed: int, chance: float, forgets: float
 ) -> None:
     program = _without_receive_in_flows(program)
     app, ledger = made(url)
@@ -234,6 +256,7 @@ async def test_a_flow_whose_processes_die_does_what_a_plain_program_does(
         return dice.choice(["before", "after", "lost"]) if number < 40 and dice.random() < chance else NEVER
 
     bench.when = when
+    bench.kept = _Forgetful(dice, forgets)
     expected = Expected()
     result = expected.run(program)
     await bench.start(app.main.s(program))  # type: ignore[attr-defined]
@@ -242,5 +265,34 @@ async def test_a_flow_whose_processes_die_does_what_a_plain_program_does(
             await bench.send(name, 0)
     info = await bench.finish()
     assert (info.state, result_of(info)) == ("completed", result), info.to_json()
+    bench.kept.close()
     assert ledger.jobs == +expected.jobs
     assert all(len(numbers) == 1 for numbers in ledger.winners.values()), ledger.winners
+
+
+@given(program=programs)
+@settings(max_examples=8)
+async def test_a_kept_flow_records_the_same_as_one_that_runs_again(
+    service: Service, clock: Clock, url: str, program: Program
+) -> None:
+    program = _without_receive_in_flows(program)
+    recorded: list[set[tuple[Any, ...]]] = []
+    expected = Expected()
+    expected.run(program)
+    for kept in (None, KeptFlows()):
+        app, ledger = made(url)
+        bench = FlowBench(service, clock, app)
+        bench.kept = kept
+        await bench.start(app.main.s(program))  # type: ignore[attr-defined]
+        for name, count in expected.messages.items():
+            for _ in range(count):
+                await bench.send(name, 0)
+        info = await bench.finish()
+        (flow, *_) = [shown.job_id for shown in info.walk() if shown.type == "main"]
+        assert isinstance(flow, str)
+        records = (await service.flows.records(flow)).records
+        recorded.append({(record.key, record.kind, record.name, record.error is UNSET) for record in records})
+        if kept is not None:
+            assert max(ledger.steps.values(), default=1) == 1
+            kept.close()
+    assert recorded[0] == recorded[1]

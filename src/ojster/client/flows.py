@@ -16,9 +16,10 @@ from ojster.workflows.flow_wire import FlowAnswer, MessageBody, SentAnswer, Turn
 class RemoteFlows(RemoteCapability, FlowCalls):
     """Calls about flows."""
 
-    async def records(self, job_id: str) -> FlowRecords:
-        """Return all records of the flow that a job runs."""
-        return (await self._connection.ask(FlowAnswer, "GET", f"/jobs/{quote(job_id, safe='')}/flow")).content()
+    async def records(self, job_id: str, after: int | None = None) -> FlowRecords:
+        """Return all records of the flow that a job runs, or those whose ends have a number after this one."""
+        path = f"/jobs/{quote(job_id, safe='')}/flow" + ("" if after is None else f"?after={after}")
+        return (await self._connection.ask(FlowAnswer, "GET", path)).content()
 
     async def turn(self, item: Turn) -> FlowRecords:
         """Record what a flow has done, and suspend it if it waits; return what has ended for it."""

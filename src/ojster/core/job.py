@@ -96,6 +96,8 @@ class Job(msgspec.Struct, gc=False):
         Last state change in this transaction.
     parent_results, checkpoint, resumed:
         Results of predecessor steps, last checkpoint, and data with which it was resumed, as JSON.
+    started_before:
+        When the attempt before the present one was started; known while it is claimed.
 
     Examples
     --------
@@ -160,6 +162,7 @@ class Job(msgspec.Struct, gc=False):
     """Last checkpoint of an earlier attempt, as JSON with ``state`` and ``sequence``; set when it is claimed."""
     resumed: bytes | None = None
     """Data with which it was resumed, as JSON; set when it is claimed."""
+    started_before: int | None = None
 
     @property
     def is_skipped(self) -> bool:

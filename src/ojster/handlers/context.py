@@ -116,6 +116,7 @@ class JobContext:
         """Steps that the job appends to its workflow, as JSON."""
         self.changes: Changes | None = None
         """Changes to the properties of its workflow, applied when this attempt ends."""
+        self.kept_flows: Any = None  # the waiting flows that the worker keeps: ``KeptFlows``
 
     @property
     def id(self) -> str:
@@ -362,9 +363,11 @@ class JobContext:
         ValueError
             The name is empty or too long.
         """
-        job = self.job
-        attempt = StreamAppend(job.id, name, (), None, self.worker_id, job.attempt, job.started_at)
-        return JobStream(self._client, attempt, self._wait, self.codecs)
+
+        def attempt() -> StreamAppend:
+            return StreamAppend(self.id, name, (), None, self.worker_id, self.attempt, self.job.started_at)
+
+        return JobStream(self._client, name, attempt, self._wait, self.codecs)
 
     def progress(
         self, done: float, total: float = 1.0, message: str | None = None, data: Mapping[str, Any] | None = None

@@ -9,8 +9,8 @@ have come before it, so that the function takes the same way whenever it runs ag
 from __future__ import annotations
 
 import asyncio
-import heapq
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from contextvars import copy_context
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -22,11 +22,10 @@ from ojster.handlers.codec import Codecs
 from ojster.handlers.context import JobContext
 from ojster.handlers.flow_calls import OuterCalls
 from ojster.handlers.flow_errors import FlowChanged, RecordFailed, Restarted, change_of, described, run_again
-from ojster.handlers.flow_keys import FlowKeys
-from ojster.handlers.flow_loop import FlowLoop, Never, NotInFlow
-from ojster.handlers.flow_past import FlowPast
+from ojster.handlers.flow_events import FlowEvents
+from ojster.handlers.flow_loop import Never, NotInFlow
 from ojster.handlers.flow_position import code_version, position_of
-from ojster.handlers.flow_saying import as_record, clock, counts, is_given_up, say, small_enough
+from ojster.handlers.flow_saying import as_record, clock, is_given_up, say, small_enough
 from ojster.handlers.flow_threads import StepThreads
 from ojster.handlers.outcomes import Reported
 from ojster.handlers.raised import Raised, value_of
@@ -38,7 +37,6 @@ from ojster.workflows.flow import (
     FlowRecord,
     FlowRecords,
     NewRecord,
-    Seen,
     Turn,
 )
 
@@ -47,10 +45,12 @@ T = TypeVar("T")
 POLL_SECONDS: Final = 1.0
 """Pause between looks for ends while a local step runs and something else is awaited, in seconds."""
 
-_UNPLACED: Final = 1 << 62
+_BYTES: Final = 30_000
+_BYTES_OF_RECORD: Final = 600
+"""Estimates of what a run takes in memory, and what each record adds to it, in bytes."""
 
 
-class FlowExecution:
+class FlowExecution(FlowEvents):
     """One run of the function of a flow, from its start to the point where it waits or ends.
 
     Parameters
@@ -64,47 +64,31 @@ class FlowExecution:
     """
 
     def __init__(self, context: JobContext, records: FlowRecords, codecs: Codecs | None = None) -> None:
+        super().__init__(records, codecs or Codecs(()))
         self.context = context
-        self.codecs = codecs or Codecs(())
         self.workflow_id = records.workflow_id
         self._version = records.version
         self._outer = asyncio.get_running_loop()
-        self._offset = records.now - clock()
-        self._past = FlowPast(records, self.codecs)
+        self.may_rest = False
+        """Whether the run may go on later when the flow has left its worker: its owner then closes it."""
+        self.is_resting = False
         self.seed, self.args = self._past.seed, self._past.args
         self.restarts_with: Raw | None = None
-        self._records = self._past.records
         self.state: Any = None
         """What the function of the flow shares with the handlers of its updates."""
         self.expected: dict[str, Any] = {}  # types of awaited messages, and handlers of awaited updates
-        self.keys = FlowKeys()
-        self.loop = FlowLoop(self._past.began_at, self.keys.note_task)  # type: ignore[abstract]  # what is missing raises an error
-        self._waiting: dict[str, asyncio.Future[Any]] = {}
-        self._due: list[tuple[int, int, bool, str]] = []
-        """Ends that the function waits for: place, time, whether it is the cancellation, key."""
-        self.is_replaying = len(self._records) > 0
-        """Whether the function does again what it has done before."""
         self._asked: set[str] = set()
-        self._unplaced: list[tuple[str, int]] = []
-        """Ends that the function has got when it waited for nothing else, with the times."""
-        self._calls = OuterCalls(context.job, self._finish, self._pump)
-        self._begin = self._calls.begin
         self._unstarted: dict[str, tuple[NewRecord, Callable[[], Awaitable[Any]]]] = {}
         """Local steps that begin when the order of the ends that the function has got is on disk."""
         self._steps: dict[str, asyncio.Task[None]] = {}
-        self.threads = StepThreads(context)
         self._new: dict[str, NewRecord] = {}
-        self._seen: list[Seen] = []
         self._said: set[str] = set()
         """Keys of the records that are on their way to the server."""
         self._given_up: list[str] = []
         self._writing: asyncio.Task[None] | None = None
         self._alarm: asyncio.TimerHandle | None = None
-        self._main: asyncio.Task[Any] | None = None
-        self._finished: asyncio.Future[Any] = self._outer.create_future()
         self._failure: BaseException | None = None
-        self._woken_at = context.job.enqueued_at or 0
-        """When the flow was made to run: what ended before was known when it ran last."""
+        self._enter()
         self._never = Never()
         self.is_closed = False
         if CANCELLATION in self._records:
@@ -124,15 +108,57 @@ class FlowExecution:
         self._main = self.loop.create_task(function)
         for coroutine in beside:
             self.loop.create_task(coroutine)
+        return await self._hold()
+
+    async def go_on(self, context: JobContext, records: FlowRecords) -> Any:
+        """Go on in a new attempt of the job, with the records that have ended meanwhile; see ``run``."""
+        before, self.is_resting = self._around, False
+        self.context.__dict__ = context.__dict__  # whoever has kept the context has that of this attempt now
+        self._enter()
+        self.loop.adopt(before, self._around)
+        self._past.new.clear()
+        self._version = records.version
+        self._offset = records.now - clock()
+        self._take_in_all(records.records)
+        return await self._hold()
+
+    def _enter(self) -> None:
+        """Set up what belongs to the attempt in which the function runs."""
+        job = self.context.job
+        self._around = copy_context()
+        self._calls = OuterCalls(job, self._finish, self._pump)
+        self._begin = self._calls.begin
+        self.threads = StepThreads(self.context)
+        self._finished: asyncio.Future[Any] = self._outer.create_future()
+        self._woken_at = job.enqueued_at or 0
+
+    async def _hold(self) -> Any:
         self._outer.call_soon(self._pump)
         try:
             return value_of(await self._finished)
         finally:
-            self._close()
+            self.threads.leave()
+            if not self.is_resting:
+                self.close()
 
-    def _close(self) -> None:
+    @property
+    def last_end(self) -> int:
+        """The number of the last end that others have brought to the flow, as far as it is known here."""
+        return self._past.last
+
+    @property
+    def awaits_job(self) -> bool:
+        """Whether the function waits for a job, or other steps of the graph."""
+        return any(key in self._records and self._records[key].kind == "run" for key in self._waiting)
+
+    @property
+    def weight(self) -> int:
+        """An estimate of the memory that the run takes, in bytes."""
+        return _BYTES + _BYTES_OF_RECORD * len(self._asked) + self._received
+
+    def close(self) -> None:
+        """End the run where it is."""
         self.is_closed = True
-        self.threads.leave()
         for task in (*self._calls.running, *self._steps.values(), *([] if self._writing is None else [self._writing])):
             task.cancel()
         if self._alarm is not None:
@@ -187,6 +213,7 @@ class FlowExecution:
             self._past.unreached -= 1
         else:
             self.is_replaying = False
+            self._past.new.add(key)
         future = self._waiting[key] = self.loop.create_future()
         self.loop.unwind(future)
         if known is not None and known.ended_at is not None:
@@ -275,19 +302,6 @@ class FlowExecution:
 
     # Events
 
-    @property
-    def _now(self) -> int:
-        """The time of the server, as far as it is known here."""
-        return clock() + self._offset
-
-    def _make_due(self, record: FlowRecord) -> None:
-        if not is_given_up(record):
-            at = record.seen_at if record.seen_at is not None else record.ended_at
-            is_cancellation = record.key == CANCELLATION
-            # A cancellation that was not seen comes last of all that is known: more may follow from the others.
-            place = _UNPLACED + is_cancellation if record.place is None else record.place
-            heapq.heappush(self._due, (place, at or 0, is_cancellation, record.key))
-
     def _pump(self) -> None:
         """Run the function as far as it comes."""
         if self.is_closed or self._finished.done():
@@ -308,59 +322,6 @@ class FlowExecution:
             self._wait()
         except BaseException as error:
             self._finish(Raised(error))
-
-    def _give_next(self) -> bool:
-        """Give the function its next event; return whether there was one."""
-        while self._due and self._due[0][3] not in self._waiting and not self._due[0][2]:
-            heapq.heappop(self._due)  # no longer awaited
-        timer = self.loop.next_timer
-        if not self._due:
-            if timer is None or timer > self._now:
-                return False
-            self._fire(timer)
-            return True
-        place, ended_at, is_cancellation, key = self._due[0]
-        is_clear = len(self._waiting) == 1 and timer is None and not is_cancellation
-        at = max(ended_at, self.loop.now + 1)  # later than all before, so that it is clear what was seen before what
-        was_clear = timer is None and not is_cancellation and self._past.has_one_of(self._waiting)
-        if place >= _UNPLACED and not is_clear and not was_clear:
-            at = max(at, self._past.latest)
-        if timer is not None and timer <= at:
-            self._fire(timer)
-            return True
-        heapq.heappop(self._due)
-        self._give(key, at, is_placed=place < _UNPLACED, is_clear=is_clear)
-        return True
-
-    def _fire(self, timer: int) -> None:
-        self.is_replaying = self.is_replaying and (timer < self._woken_at and self._past.known > 0)
-        self.loop.fire()
-
-    def _give(self, key: str, at: int, *, is_placed: bool, is_clear: bool) -> None:
-        record = self._records[key]
-        is_old = is_placed or (record.ended_at or 0) < self._woken_at
-        self.is_replaying = self.is_replaying and is_old
-        self._past.known -= 1
-        if key == CANCELLATION and not is_placed:  # it may come at any time, so that the order of all others counts
-            for earlier, seen_at in self._unplaced:
-                self._note_place(earlier, seen_at)
-            self._unplaced = []
-        if is_placed or (is_clear and at == record.ended_at):
-            self._unplaced += [] if is_placed else [(key, at)]
-        else:
-            self._note_place(key, at)
-        self.loop.now = at
-        if key == CANCELLATION:
-            assert self._main is not None
-            self._main.cancel()
-            return
-        future = self._waiting.pop(key)
-        if not future.done():
-            future.set_result(record)
-
-    def _note_place(self, key: str, at: int) -> None:
-        self._past.place += 1
-        self._seen.append(Seen(key, self._past.place, at))
 
     # The server
 
@@ -459,7 +420,7 @@ class FlowExecution:
             suspends,
             self.loop.next_timer if suspends else None,
             self._version,
-            len(self._past.ended),
+            self._past.last,
             was_cancelled,
             restarts=restarts,
             position=self._position() if suspends else None,
@@ -474,8 +435,8 @@ class FlowExecution:
             return
         finally:
             self._writing, self._said = None, set()
-        self._past.ended |= {key for key in given_up if key in self._records and self._records[key].kind != "step"}
         if answer.suspended or restarts:
+            self.is_resting = self.may_rest and suspends
             self._finish(Raised(Restarted() if restarts else Reported()))
             return
         self._version = answer.version
@@ -483,16 +444,19 @@ class FlowExecution:
         for key, record in sent.items():
             if record.kind == "step" and self._steps.pop(key, None) is not None:
                 self._take_in(as_record(record))
-        for ended in answer.records:
-            known = self._records.get(ended.key)
-            if ended.key not in self._past.ended and (known is None or known.ended_at is None):
-                self._take_in(ended)
+        self._take_in_all(answer.records)
         self._pump()
+
+    def _take_in_all(self, ends: Iterable[FlowRecord]) -> None:
+        """Take in what others have ended, once each."""
+        for ended in ends:
+            known = self._records.get(ended.key)
+            if known is None or known.ended_at is None:
+                self._take_in(ended)
+            self._past.last = max(self._past.last, ended.number or 0)
 
     def _take_in(self, record: FlowRecord) -> None:
         """Take in the end of a record, which is on disk."""
         self._records[record.key] = record
-        if counts(record):
-            self._past.ended.add(record.key)
         if record.key in self._waiting or record.key == CANCELLATION:
             self._make_due(record)

@@ -177,6 +177,18 @@ class FlowLoop(asyncio.AbstractEventLoop):
                 finally:
                     asyncio.tasks._leave_task(self, task)
 
+    def adopt(self, before: Context, now: Context) -> None:
+        """Let tasks see the context variables around a new run, where they have those around the one before.
+
+        Such as the job, and the span that it is traced in. What the function itself has set stays.
+        """
+        changed = [(variable, value) for variable, value in now.items() if before.get(variable) is not value]
+        for task in self.tasks:
+            context = self._contexts[task]
+            for variable, value in changed:
+                if context.get(variable) is before.get(variable):
+                    context.run(variable.set, value)
+
     # What tasks need
 
     def time(self) -> float:

@@ -30,8 +30,10 @@ class FlowPast:
     ----------
     records, told:
         The records by key; apart from them those that the flow has only told.
-    ended:
-        Keys of runs and messages that have ended.
+    new:
+        Keys of what the function has asked for first in the present attempt of its job.
+    last:
+        The number of the last end that others have brought to the flow.
     began_at, has_begun:
         When the flow began, and whether that is recorded.
     latest:
@@ -52,7 +54,8 @@ class FlowPast:
         self._codecs = codecs
         self.records = {record.key: record for record in records.records if record.kind not in TOLD}
         self.told = {record.key: record for record in records.records if record.kind in TOLD}
-        self.ended = {record.key for record in records.records if counts(record)}
+        self.new: set[str] = set()
+        self.last = max((record.number or 0 for record in records.records), default=0)
         begin = self.records.get(BEGIN)
         self.seed = (begin and begin.name) or f"{records.workflow_id} {records.flow}"
         self.args = None if begin is None or begin.result is UNSET else begin.result
@@ -65,7 +68,6 @@ class FlowPast:
         self.place = max((record.place or 0 for record in records.records), default=0)
         self.known = sum(counts(record) or record.kind == "step" for record in records.records)
         self.unreached = sum(record.kind in (*ASKED_FOR, "answer") for record in records.records)
-        self._keys = frozenset(self.records)
         self._streamed = {
             record.name: msgspec.json.decode(record.result, type=int)
             for record in self.told.values()
@@ -99,4 +101,4 @@ class FlowPast:
 
     def has_one_of(self, waiting: Iterable[str]) -> bool:
         """Return whether just one of the awaited keys was recorded: when it ended, nothing else could have come."""
-        return len(list(islice((key for key in waiting if key in self._keys), 2))) == 1
+        return len(list(islice((key for key in waiting if key not in self.new), 2))) == 1

@@ -13,6 +13,7 @@ from ojster.handlers.flow import Flow
 from ojster.handlers.flow_check import warn_of
 from ojster.handlers.flow_errors import Restarted, run_again
 from ojster.handlers.flow_execution import FlowExecution
+from ojster.handlers.flow_keeping import KeptFlows
 from ojster.handlers.job_type import JobType
 
 P = ParamSpec("P")
@@ -41,23 +42,37 @@ async def run_flow(
         The job, and the arguments of the function.
     """
     warn_of(function)
+    kept: KeptFlows | None = None if kwargs else context.kept_flows  # dependencies end with their attempt
+    execution = None if kept is None else kept.take(context.job)
     while True:
         try:
-            records = await context.client.flows.records(context.job.id)
-        except OjsterError as error:
-            raise run_again(context.job, error) from error
-        execution = FlowExecution(context, records, declared.app.codecs)
-        flow = execution.loop.flow = Flow(execution)
-        flow._declared = declared
-        call: Any = function
-        own = args if execution.args is None else arguments_of(declared, execution.args)
+            after = None if execution is None else execution.last_end
+            records = await context.client.flows.records(context.job.id, after)
+        except BaseException as error:
+            if execution is not None:
+                execution.close()
+            if isinstance(error, OjsterError):
+                raise run_again(context.job, error) from error
+            raise
         try:
+            if execution is not None:
+                going_on: R = await execution.go_on(context, records)
+                return going_on
+            execution = FlowExecution(context, records, declared.app.codecs)
+            execution.may_rest = kept is not None
+            flow = execution.loop.flow = Flow(execution)
+            flow._declared = declared
+            own = args if execution.args is None else arguments_of(declared, execution.args)
+            call: Any = function
             result: R = await execution.run(
                 call(flow, *own, **kwargs), *(listens(flow, execution) for listens in beside)
             )
+            return result
         except Restarted:
-            continue
-        return result
+            execution = None
+        finally:  # it waits; the worker may also have stopped it at this moment
+            if kept is not None and execution is not None and execution.is_resting:
+                kept.keep(execution)
 
 
 def arguments_of(declared: JobType[Any, Any], args: bytes | msgspec.Raw) -> Any:

@@ -26,8 +26,8 @@ async def say(flows: FlowCalls, turn: Turn) -> FlowRecords:
         part: dict[str, Any] = {name: getattr(turn, name)[:MAX_RECORDS_AT_ONCE] for name in _LISTS}
         rest = {name: getattr(turn, name)[MAX_RECORDS_AT_ONCE:] for name in _LISTS}
         part |= {"suspends": False, "was_cancelled": False, "restarts": False}
-        answer = await flows.turn(msgspec.structs.replace(turn, **part))
-        turn = msgspec.structs.replace(turn, **rest, version=answer.version)
+        await flows.turn(msgspec.structs.replace(turn, **part))  # the last answer has all that has ended
+        turn = msgspec.structs.replace(turn, **rest)
     return await flows.turn(turn)
 
 

@@ -38,8 +38,10 @@ class JobStream(Generic[T]):
     ----------
     client:
         Client of the worker.
+    name:
+        Name of the stream.
     attempt:
-        The stream, and the attempt that appends, without values.
+        Returns the stream, and the attempt that appends, without values.
     wait:
         Waits for a call in a plain function.
     codecs:
@@ -49,11 +51,12 @@ class JobStream(Generic[T]):
     def __init__(
         self,
         client: Client,
-        attempt: StreamAppend,
+        name: str,
+        attempt: Callable[[], StreamAppend],
         wait: Callable[[Coroutine[Any, Any, Any]], Any],
         codecs: Codecs | None = None,
     ) -> None:
-        check_stream_name(attempt.name)
+        self.name = check_stream_name(name)
         self._codecs = codecs or Codecs(())
         self._client = client
         self._attempt = attempt
@@ -81,6 +84,6 @@ class JobStream(Generic[T]):
         encoded = tuple(self._codecs.encode_value(to_json(value)) for value in values)
         for start in range(0, len(encoded), MAX_CHUNKS_AT_ONCE):
             part = encoded[start : start + MAX_CHUNKS_AT_ONCE]
-            await self._client.flows.append(replace(self._attempt, values=part))
+            await self._client.flows.append(replace(self._attempt(), values=part))
 
     append = plain(aappend)

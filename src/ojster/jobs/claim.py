@@ -230,6 +230,7 @@ def _start(tx: Transaction, jobs: list[Job], request: Claim) -> None:
     for job in jobs:
         tx.move(job, "active")
         job.attempt += 1
+        job.started_before = job.started_at
         job.started_at = now
         job.worker_id = request.worker_id
         due = lease_end(tx, job, request.lease or settings.default_lease)

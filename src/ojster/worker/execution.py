@@ -20,6 +20,7 @@ from ojster.core.property_values import Changes
 from ojster.core.values import to_json
 from ojster.handlers import middleware, tracing
 from ojster.handlers.context import JobContext, enter_job
+from ojster.handlers.flow_keeping import KeptFlows
 from ojster.handlers.job_type import JobType
 from ojster.handlers.outcomes import MAX_RESULT_BYTES, Released, Reported
 from ojster.handlers.provision import Provision, Threads, provided, threads_for, use_threads
@@ -90,6 +91,7 @@ class Executor:
         self._is_recorded = False
         """Whether spans of the jobs that were fetched last lead somewhere."""
         self.watch = LoopWatch()
+        self._kept_flows = KeptFlows()
         self._app = app
         self._code = code
         self._threads = threads_for(threads, "ojster-job")
@@ -239,6 +241,7 @@ class Executor:
         if handler is None and not carries_code:
             known = ", ".join(sorted(self._app.handlers)) or "none"
             raise UnknownJobType(f"This worker has no handler for {context.job.type!r}; it has {known}.")
+        context.kept_flows = self._kept_flows
         enter_job(context)
         await context.restore_parent_results()
         args = await _args_of(context)
@@ -366,6 +369,7 @@ class Executor:
     def close(self) -> None:
         """Shut down the threads without waiting for those that still run."""
         self.watch.stop()
+        self._kept_flows.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._openers.shut_down()
 

@@ -114,6 +114,8 @@ class FlowRecord(Struct, frozen=True, omit_defaults=True):
         Its place among the ends that the flow has seen, where more than one could have been the next.
     seen_at:
         When the flow saw its end, in its time; ``None``: at ``ended_at``.
+    number:
+        Of its end among those that others have brought to the flow, from 1; ``None``: the flow has ended it, or nobody.
     result, error:
         Any JSON value; and an object with ``state`` and ``error``, or ``type`` and ``message``, if it failed.
     """
@@ -126,8 +128,22 @@ class FlowRecord(Struct, frozen=True, omit_defaults=True):
     ended_at: int | None = None
     place: int | None = None
     seen_at: int | None = None
+    number: int | None = None
     result: Raw | UnsetType = UNSET
     error: Raw | UnsetType = UNSET
+
+
+class FlowReading(Struct, frozen=True):
+    """A request for the records of the flow that a job runs.
+
+    Parameters
+    ----------
+    after:
+        Only those that others have ended since, by the number of the last one that is known; ``None``: all.
+    """
+
+    job_id: str
+    after: int | None = None
 
 
 class NewRecord(Struct, frozen=True, omit_defaults=True):
@@ -230,8 +246,7 @@ class Turn(Struct, frozen=True):
     wakes_at:
         When a suspended flow runs again at the latest; ``None``: when something ends.
     version, ended:
-        With ``suspends``: the version of the workflow that the worker knows, and how many of the flow's runs and
-        messages have ended as far as it knows.
+        The version of the workflow, and the number of the last end, that the worker knows.
     was_cancelled:
         Whether the flow has ended because it was cancelled.
     access:
@@ -269,7 +284,7 @@ class FlowRecords(Struct, frozen=True):
     now:
         The time of the server.
     records:
-        All of them when the flow begins to run; after a turn, those that wait no longer.
+        All of them when the flow begins to run; otherwise those that others have ended since.
     suspended:
         Whether the flow has left its worker.
     flow:

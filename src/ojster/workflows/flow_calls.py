@@ -32,8 +32,8 @@ WaitMs = Annotated[int, Meta(ge=0, le=MAX_WAIT_MS)]
 class FlowCalls(Calls):
     """Calls about flows."""
 
-    async def records(self, job_id: str) -> FlowRecords:
-        """Return all records of the flow that a job runs."""
+    async def records(self, job_id: str, after: int | None = None) -> FlowRecords:
+        """Return all records of the flow that a job runs, or those whose ends have a number after this one."""
         raise NotImplementedError
 
     async def turn(self, item: Turn) -> FlowRecords:

@@ -19,6 +19,7 @@ from ojster.workflows.flow import (
     RESERVED,
     FlowAddress,
     FlowMessage,
+    FlowReading,
     FlowRecords,
     FlowUpdate,
     Turn,
@@ -36,8 +37,8 @@ from ojster.workflows.topics import STREAMS, WORKFLOWS, stream_topic, workflow_e
 class FlowService(CapabilityService, FlowCalls):
     """Calls about flows."""
 
-    async def records(self, job_id: str) -> FlowRecords:
-        """Return all records of the flow that a job runs.
+    async def records(self, job_id: str, after: int | None = None) -> FlowRecords:
+        """Return all records of the flow that a job runs, or those whose ends have a number after this one.
 
         Raises
         ------
@@ -45,7 +46,7 @@ class FlowService(CapabilityService, FlowCalls):
             The job does not exist, or it runs no flow.
         """
         await self.scope.check_job(job_id)
-        return await self.scope.look(flow_turns.find_records, job_id)
+        return await self.scope.look(flow_turns.find_records, FlowReading(job_id, after))
 
     async def turn(self, item: Turn) -> FlowRecords:
         """Record what a flow has done, and suspend it if it waits; return what has ended for it.

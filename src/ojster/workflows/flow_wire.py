@@ -32,11 +32,12 @@ class TurnBody(FromWorker, Struct, omit_defaults=True):
     """What a flow has done since its worker last said so.
 
     ``records``: what it asks for, and outcomes of local steps. ``seen``: the order in which it has seen ends, where
-    that is not clear otherwise. ``cancelled``: keys of what it no longer waits for. With ``suspends``, it waits and
-    leaves the worker until something ends, at the latest at ``wakes_at``, unless more than ``ended`` runs and messages
-    have ended since ``version``. ``was_cancelled``: it has ended because it was cancelled. ``restarts``: its function
-    begins anew, with the arguments that are the ``result`` of a record of the kind ``begin``. ``position``: what it
-    awaits, and where in its code, for people who look at it.
+    that is not clear otherwise. ``cancelled``: keys of what it no longer waits for. ``version`` and ``ended``: the
+    version of the workflow, and the largest ``number`` of a record, that it knows. With ``suspends``, it waits and
+    leaves the worker until something ends, at the latest at ``wakes_at``, unless something has ended since.
+    ``was_cancelled``: it has ended because it was cancelled. ``restarts``: its function begins anew, with the
+    arguments that are the ``result`` of a record of the kind ``begin``. ``position``: what it awaits, and where in its
+    code, for people who look at it.
     """
 
     records: Annotated[list[NewRecord], Meta(max_length=MAX_RECORDS_AT_ONCE)] = []

@@ -16,6 +16,7 @@ from ojster.core.errors import InvalidRequest
 from ojster.server.answer import Answer, encode
 from ojster.server.declared import endpoints_of
 from ojster.server.endpoints.streams import HEARTBEAT, RECONNECT_MS, SSE, SSE_HEADERS
+from ojster.server.pages import whole
 from ojster.server.request import HttpRequest
 from ojster.server.route import BASE, Route
 from ojster.workflows.flow import MOST_DIGITS, FlowMessage
@@ -25,8 +26,9 @@ from ojster.workflows.stream import StreamAddress, StreamPage
 
 
 async def show_records(request: HttpRequest) -> Answer:
-    """Show all records of the flow that a job runs."""
-    return Answer(encode(FlowAnswer.of(await request.service.flows.records(request.path["id"]))))
+    """Show the records of the flow that a job runs: all, or those that others have ended after the number ``after``."""
+    after = whole(request.query, "after", 0, 0) if "after" in request.query else None
+    return Answer(encode(FlowAnswer.of(await request.service.flows.records(request.path["id"], after))))
 
 
 async def take_turn(request: HttpRequest) -> Answer:
@@ -77,7 +79,7 @@ async def _chunks(request: HttpRequest, start: StreamAddress, page: StreamPage) 
 
 
 ROUTES: Final = (
-    Route("GET", f"{BASE}/jobs/{{id}}/flow", show_records, "Flows", answer=FlowAnswer),
+    Route("GET", f"{BASE}/jobs/{{id}}/flow", show_records, "Flows", answer=FlowAnswer, query=("after",)),
     Route("POST", f"{BASE}/jobs/{{id}}/flow", take_turn, "Flows", TurnBody, FlowAnswer, large=True, needs=DEQUEUE),
     Route(
         "POST",

@@ -20,7 +20,7 @@ from ojster.storage.call import for_each
 from ojster.storage.transaction import Later, Transaction
 from ojster.workflows.broadcast import MAX_BROADCASTS, MAX_LOOK_BACK, MAX_REACHED_AT_ONCE, Broadcast, topic_of
 from ojster.workflows.flow import LISTENING, MAX_MESSAGES_AT_ONCE, NewRecord
-from ojster.workflows.run.flow_wakeups import end_times, wake_flows
+from ojster.workflows.run.flow_wakeups import note_ends, wake_flows
 
 DELIVERY_DELAY: Final = 5 * SECOND
 """Time after which another process delivers a broadcast whose sender may have died, in microseconds."""
@@ -228,10 +228,7 @@ def _give(tx: Transaction, flow: int, key: str, kind: str, asked_at: int, topic:
         "UPDATE broadcast_receivers SET waits = 0, taken = :number WHERE flow = :flow AND key = :key",
         {"number": broadcasts[-1][0], "flow": flow, "key": key},
     )
-    tx.execute(
-        "UPDATE flow_records SET ended_at = :now, result = :data WHERE flow = :flow AND key = :key",
-        {"now": end_times(tx, [(flow, asked_at)])[flow], "data": data, "flow": flow, "key": key},
-    )
+    note_ends(tx, [(flow, key, asked_at, data, None)])
     return True
 
 

@@ -32,7 +32,7 @@ from ojster.workflows.flow import (
     message_of,
 )
 from ojster.workflows.node import Kind, Node, body_number, body_of
-from ojster.workflows.run.flow_wakeups import end_times, note_changes, wake_flows
+from ojster.workflows.run.flow_wakeups import note_changes, note_ends, wake_flows
 from ojster.workflows.run.graph import Graph
 from ojster.workflows.run.steps import find_step
 from ojster.workflows.stored_workflow import Workflow, find_workflow
@@ -298,10 +298,7 @@ def _give(tx: Transaction, flow: int, record: tuple[Any, ...]) -> bool:
         return False
     tx.execute_many("UPDATE flow_messages SET taken_by = ? WHERE number = ?", [(key, number) for number, _ in messages])
     data = messages[0][1] if kind == "receive" else b"[" + b",".join(bytes(data) for _, data in messages) + b"]"
-    tx.execute(
-        "UPDATE flow_records SET ended_at = :now, result = :data WHERE flow = :flow AND key = :key",
-        {"now": end_times(tx, [(flow, asked_at)])[flow], "data": data, "flow": flow, "key": key},
-    )
+    note_ends(tx, [(flow, key, asked_at, data, None)])
     return True
 
 

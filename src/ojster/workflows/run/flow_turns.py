@@ -26,6 +26,7 @@ from ojster.workflows.flow import (
     LISTENING,
     RECEIVING,
     TOLD,
+    FlowReading,
     FlowRecord,
     FlowRecords,
     NewRecord,
@@ -45,7 +46,7 @@ from ojster.workflows.run.flow_messages import (
 )
 from ojster.workflows.run.flow_positions import keep_positions
 from ojster.workflows.run.flow_restarts import restart, waiting_keys
-from ojster.workflows.run.flow_wakeups import WOKEN, end_awaited
+from ojster.workflows.run.flow_wakeups import WOKEN, end_awaited, note_ends
 from ojster.workflows.run.graph import Graph
 from ojster.workflows.run.growth import grow_all
 from ojster.workflows.run.streams import append_of_flow
@@ -57,31 +58,32 @@ _OF_THE_GRAPH: Final = frozenset(("run", *RECEIVING, *TOLD))
 
 _encode: Final = msgspec.json.Encoder().encode
 
-_OF_OTHERS: Final = "('run', 'receive', 'receive_many', 'listen', 'listen_many', 'cancel')"
-"""Kinds of records that others end."""
-
-_COLUMNS: Final = "key, kind, name, asked_at, input, ended_at, place, seen_at, result, error"
+_COLUMNS: Final = "key, kind, name, asked_at, input, ended_at, place, seen_at, number, result, error"
 
 
-def find_records(tx: Transaction, ids: Sequence[str]) -> list[FlowRecords | OjsterError]:
-    """Return all records of the flow that each of these jobs runs."""
-    jobs = tx.find_jobs(ids)
+def find_records(tx: Transaction, items: Sequence[FlowReading]) -> list[FlowRecords | OjsterError]:
+    """Return the records of the flow that each of these jobs runs: all, or those that have ended since a number."""
+    jobs = tx.find_jobs([item.job_id for item in items])
     seqs = (tx.integers({job.workflow for job in jobs.values() if job.workflow is not None}),)
     # The versions first: what ends meanwhile has another one.
     rows = tx.execute(f"SELECT seq, id, version FROM workflows WHERE seq {tx.among}", seqs)
     workflows = {seq: (id, version) for seq, id, version in rows}
+    flows = {job.id: job.node for job in jobs.values() if job.node is not None}
     records: dict[int, list[FlowRecord]] = {}
-    flows = (tx.integers({job.node for job in jobs.values() if job.node is not None}),)
+    whole = (tx.integers({flows[item.job_id] for item in items if item.after is None and item.job_id in flows}),)
     query = f"SELECT flow, {_COLUMNS} FROM flow_records WHERE flow {tx.among} AND kind NOT IN ('position', 'sleep')"
-    for flow, *row in tx.execute(query, flows):
+    for flow, *row in tx.execute(query, whole):
         records.setdefault(flow, []).append(_record(row))
+    known = [(flows[item.job_id], item.after) for item in items if item.after is not None and item.job_id in flows]
+    ends = dict(zip(known, _ends(tx, known), strict=True))
     results: list[FlowRecords | OjsterError] = []
-    for id in ids:
-        job = jobs.get(id)
+    for item in items:
+        job = jobs.get(item.job_id)
         if job is None or job.node is None or job.workflow is None:
-            results.append(no_job(id) if job is None else _no_flow(job))
+            results.append(no_job(item.job_id) if job is None else _no_flow(job))
         else:
-            results.append(FlowRecords(*workflows[job.workflow], tx.now, records.get(job.node, []), flow=job.node))
+            own = records.get(job.node, []) if item.after is None else ends[job.node, item.after]
+            results.append(FlowRecords(*workflows[job.workflow], tx.now, own, flow=job.node))
     return results
 
 
@@ -235,13 +237,16 @@ def _take(tx: Transaction, taken: Sequence[tuple[Job, Turn]]) -> list[FlowRecord
     seqs = (tx.integers(sorted({job.workflow or 0 for job, _ in taken})),)
     rows = tx.execute(f"SELECT seq, id, version FROM workflows WHERE seq {tx.among}", seqs)
     workflows = {seq: (id, version) for seq, id, version in rows}
-    results = []
-    for job, turn in taken:
-        id, version = workflows[job.workflow or 0]
-        is_known = job.id in left or (version == turn.version and not _concerns_graph(turn))
-        ends = [] if is_known else _ends(tx, job)
-        results.append(FlowRecords(id, version, tx.now, ends, job.id in left))
-    return results
+    asking = [
+        (job, turn)
+        for job, turn in taken
+        if job.id not in left and (workflows[job.workflow or 0][1] != turn.version or _concerns_graph(turn))
+    ]
+    ends = _ends(tx, [(job.node or 0, turn.ended) for job, turn in asking])
+    by_job = {job.id: own for (job, _), own in zip(asking, ends, strict=True)}
+    return [
+        FlowRecords(*workflows[job.workflow or 0], tx.now, by_job.get(job.id, []), job.id in left) for job, _ in taken
+    ]
 
 
 def _lock_flows(tx: Transaction, taken: Sequence[tuple[Job, Turn]]) -> set[int]:
@@ -261,21 +266,14 @@ def _lock_flows(tx: Transaction, taken: Sequence[tuple[Job, Turn]]) -> set[int]:
     for job, turn in taken:
         if job.node is None or job.node not in known or job.workflow is None:
             raise _no_flow(job)
-        # While nothing has happened in the workflow, the records, which may be many, are not counted.
+        # While nothing has happened in the workflow, nothing has ended in it.
         if turn.suspends and graph.workflows[job.workflow].version != turn.version:
             changed[job.node] = turn.ended
-    if not changed:
-        return set()
-    rows = tx.execute(
-        f"""
-        SELECT flow, count(*)
-        FROM flow_records
-        WHERE flow {tx.among} AND kind IN {_OF_OTHERS} AND ended_at IS NOT NULL
-        GROUP BY flow
-        """,
-        (tx.integers(sorted(changed)),),
-    )
-    return {flow for flow, count in rows if count > changed[flow]}
+    answers = tx.execute_together([(_HAS_ENDED, known) for known in changed.items()])
+    return {flow for flow, rows in zip(changed, answers, strict=True) if rows}
+
+
+_HAS_ENDED: Final = "SELECT 1 FROM flow_records WHERE flow = ? AND number > ? LIMIT 1"
 
 
 def _suspend(tx: Transaction, waits: Sequence[tuple[Job, Turn]]) -> None:
@@ -298,13 +296,10 @@ def _cancellation(tx: Transaction, flow: int) -> list[FlowRecord]:
     return [_record(row) for row in rows]
 
 
-def _ends(tx: Transaction, job: Job) -> list[FlowRecord]:
-    """Return the records of a flow that others have ended."""
-    rows = tx.execute(
-        f"SELECT {_COLUMNS} FROM flow_records WHERE flow = :flow AND kind IN {_OF_OTHERS} AND ended_at IS NOT NULL",
-        {"flow": job.node},
-    )
-    return [_record(row) for row in rows]
+def _ends(tx: Transaction, known: Sequence[tuple[int, int]]) -> list[list[FlowRecord]]:
+    """Return, for each flow and the number of the last end that it knows, the records that others have ended since."""
+    query = f"SELECT {_COLUMNS} FROM flow_records WHERE flow = ? AND number > ?"
+    return [[_record(row) for row in rows] for rows in tx.execute_together([(query, item) for item in known])]
 
 
 def _note_seen(tx: Transaction, turns: Sequence[tuple[Job, Turn]]) -> None:
@@ -326,9 +321,9 @@ def _ask(tx: Transaction, runs: Sequence[tuple[Job, Turn, NewRecord]]) -> set[in
     except (InvalidRequest, PayloadTooLarge) as refusal:
         if len(runs) == 1:  # the function gets the refusal, and may go on
             ((job, _, record),) = runs
-            error = Raw(_encode({"state": "failed", "error": {"type": refusal.code, **refusal.to_wire()}}))
-            refused = msgspec.structs.replace(record, ended_at=tx.now, error=error)
-            insert_records(tx, [(job.node or 0, refused, None)])
+            error = _encode({"state": "failed", "error": {"type": refusal.code, **refusal.to_wire()}})
+            insert_records(tx, [(job.node or 0, record, None)])
+            note_ends(tx, [(job.node or 0, record.key, record.asked_at, None, error)])
             return {job.node or 0}
     middle = len(runs) // 2
     return _ask(tx, runs[:middle]) | _ask(tx, runs[middle:])

@@ -35,15 +35,11 @@ def end_awaited(tx: Transaction, nodes: Collection[int]) -> None:
     if not rows:
         return
     ended = outcomes(tx, [node for _, _, node, _ in rows])
-    ended_at = end_times(tx, [(flow, asked_at) for flow, _, _, asked_at in rows])
-    tx.execute_many(
-        "UPDATE flow_records SET ended_at = ?, result = ?, error = ? WHERE flow = ? AND key = ?",
-        [(ended_at[flow], *_outcome(ended[node]), flow, key) for flow, key, node, _ in rows],
-    )
+    note_ends(tx, [(flow, key, asked_at, *_outcome(ended[node])) for flow, key, node, asked_at in rows])
     wake_flows(tx, {flow for flow, *_ in rows})
 
 
-def end_times(tx: Transaction, asked: Collection[tuple[int, int]]) -> dict[int, int]:
+def _end_times(tx: Transaction, asked: Collection[tuple[int, int]]) -> dict[int, int]:
     """Return the time at which something ends for each flow, of flows and times when these asked for what ends.
 
     It is now; but if the clock was set back, after all that the flow has asked for. Retries and forks compare the two
@@ -57,6 +53,29 @@ def end_times(tx: Transaction, asked: Collection[tuple[int, int]]) -> dict[int, 
         )
         times |= {flow: max(tx.now, asked_at + 1) for flow, asked_at in rows}
     return times
+
+
+def note_ends(tx: Transaction, ends: Sequence[tuple[int, str, int, bytes | None, bytes | None]]) -> None:
+    """Record the ends of what flows wait for, with numbers: flow, key, when it was asked for, result and error of each.
+
+    The caller holds the lock of the workflow, so that ends become visible in the order of their numbers. A worker that
+    has seen one has seen all before it, and asks for later ones only.
+    """
+    ended_at = _end_times(tx, [(flow, asked_at) for flow, _, asked_at, *_ in ends])
+    tx.execute_many(
+        """
+        UPDATE flow_records
+        SET ended_at = ?,
+            result = ?,
+            error = ?,
+            number = 1 + coalesce(
+                (SELECT max(e.number) FROM flow_records AS e WHERE e.flow = flow_records.flow AND e.number IS NOT NULL),
+                0
+            )
+        WHERE flow = ? AND key = ?
+        """,
+        [(ended_at[flow], result, error, flow, key) for flow, key, _, result, error in ends],
+    )
 
 
 def _outcome(ended: NodeOutcome) -> tuple[bytes | None, bytes | None]:
@@ -120,15 +139,19 @@ def ask_to_cancel(tx: Transaction, flows: Collection[int]) -> set[int]:
         (tx.integers(sorted(flows)),),
     )
     begun = {node for (node,) in rows}
-    ended_at = end_times(tx, [(flow, tx.now) for flow in begun])
     tx.execute_many(
         """
-        INSERT INTO flow_records (flow, key, kind, name, asked_at, ended_at)
-        VALUES (?, ?, 'cancel', '', ?, ?)
+        INSERT INTO flow_records (flow, key, kind, name, asked_at)
+        VALUES (?, ?, 'cancel', '', ?)
         ON CONFLICT (flow, key) DO NOTHING
         """,
-        [(flow, CANCELLATION, tx.now, at) for flow, at in ended_at.items()],
+        [(flow, CANCELLATION, tx.now) for flow in begun],
     )
+    new = tx.execute(
+        f"SELECT flow FROM flow_records WHERE flow {tx.among} AND key = '{CANCELLATION}' AND ended_at IS NULL",
+        (tx.integers(sorted(begun)),),
+    )
+    note_ends(tx, [(flow, CANCELLATION, tx.now, None, None) for (flow,) in new])
     if begun:
         wake_flows(tx, begun)
     return begun

@@ -363,7 +363,8 @@ def add_resume_data(tx: Transaction, jobs: Sequence[Job]) -> None:
     if not resumed:
         return
     for job in resumed.values():
-        job.resumed = b"null"  # so that a flow that was woken knows that it does not begin
+        # For a flow that was woken: its worker may have kept its function, and nobody has run it since this time.
+        job.resumed = b"null" if job.started_before is None else b"%d" % job.started_before
     query = f"SELECT seq, data FROM resumptions WHERE seq {tx.among}"
     for seq, data in tx.execute(query, (tx.integers(sorted(resumed)),)):
         resumed[seq].resumed = data

@@ -606,6 +606,7 @@ CREATE TABLE flow_records (
     seen_at  INTEGER,          -- when it saw it, in its time; NULL: when it ended
     result   BLOB,
     error    BLOB,             -- a JSON object
+    number   INTEGER,          -- of its end among those that others have brought to the flow, from 1
     PRIMARY KEY (flow, key)
 ) STRICT, WITHOUT ROWID;
 
@@ -613,6 +614,11 @@ CREATE TABLE flow_records (
 CREATE INDEX flow_records_node
     ON flow_records (node)
     WHERE node IS NOT NULL;
+
+-- What has ended since a worker looked last: a flow with thousands of steps reads each end once.
+CREATE INDEX flow_records_number
+    ON flow_records (flow, number)
+    WHERE number IS NOT NULL;
 
 -- Messages to flows, in the order in which they came. They may come before the flow waits for them, or starts.
 CREATE TABLE flow_messages (
