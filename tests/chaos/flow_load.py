@@ -14,7 +14,7 @@ import msgspec
 
 from ojster.api.app import App
 from ojster.client.client import HttpClient
-from ojster.core.errors import BackendError, BackendUnavailable, Conflict, Duplicate, OjsterError
+from ojster.core.errors import BackendError, BackendUnavailable, Conflict, Duplicate, NotFound, OjsterError
 from ojster.core.ids import new_id
 from ojster.core.job import Job
 from ojster.core.json_objects import read_members
@@ -120,9 +120,8 @@ class FlowLoad:
     async def _insist(self, chance: random.Random, call: Callable[[Any], Awaitable[T]]) -> T:
         """Make a call to some server or the database until it is answered."""
         while True:
-            client = chance.choice([*self._remote, self._app.client()])
             try:
-                return await call(client)
+                return await call(chance.choice([*self._remote, self._app.client()]))
             except (BackendError, BackendUnavailable):
                 self.refused += 1
 
@@ -192,7 +191,11 @@ class FlowJudge:
         return self.wrong
 
     async def _judge_flow(self, client: Any, number: int, id: str, plan: Plan) -> None:
-        info: WorkflowInfo = await client.workflows.show(id)
+        try:
+            info: WorkflowInfo = await client.workflows.show(id)
+        except NotFound:
+            self.wrong.append(f"flow {number} ({id}) is lost")
+            return
         whats = [what for stage in plan.stages for what in JOBS.get(stage, ())]
         whats += ["cleanup"] if plan.end == "cancelled" else []
         expected = dict.fromkeys(whats, 1)

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psycopg
 import pytest
 
 from ojster.storage.open import migrate_database
 from tests.chaos.__main__ import Options, trial
-from tests.chaos.flow_load import FlowJudge
+from tests.chaos.fleet import Fleet, settle
+from tests.chaos.flow_load import UNSUCCESSFUL, FlowJudge, FlowLoad
 from tests.chaos.journeys import EFFECTS, plan_of
-from tests.chaos.ledger import judge, read
+from tests.chaos.ledger import HANDLERS, judge, read
 from tests.chaos.nursery import Nursery
 from tests.postgres import PostgresServer
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -45,6 +49,46 @@ async def test_nothing_is_lost_or_done_twice_at_a_time(kind: str, tmp_path: Path
     assert figures.workflows > 0
     assert figures.flows == 100
     assert figures.runs > figures.jobs, "some kills met a job before it was acknowledged, or some jobs were retried"
+
+
+@pytest.mark.anyio
+@pytest.mark.thorough
+@pytest.mark.timeout(300)
+async def test_flows_go_on_when_a_standby_takes_over(tmp_path: Path, nursery: Nursery) -> None:
+    """Commits wait for the standby, so that what was acknowledged is there."""
+    primary = PostgresServer(fsync="off", wal_level="replica")
+    servers = [primary]
+    fleet = None
+    try:
+        primary.start()
+        migrate_database(primary.url)
+        servers.append(standby := PostgresServer(standby_of=primary))
+        standby.start()
+        with psycopg.connect(primary.url, autocommit=True) as connection:
+            connection.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
+            connection.execute("SELECT pg_reload_conf()")
+        hosts = f"postgresql://postgres@127.0.0.1:{primary.port},127.0.0.1:{standby.port}/postgres"
+        fleet = Fleet(tmp_path, hosts, nursery, HANDLERS)
+        fleet.server("server")
+        fleet.worker("worker of the server", "server")
+        fleet.worker("worker of the database", hosts)
+        await fleet.ready()
+        flows = FlowLoad(fleet, ["server"])
+        await flows.start(50)
+        effects = tmp_path / f"ledger{EFFECTS}"
+        await asyncio.to_thread(until, lambda: effects.exists() and len(effects.read_text().splitlines()) > 50)
+        await asyncio.to_thread(primary.stop, "immediate")
+        await asyncio.to_thread(standby.promote)
+        await flows.start(80)
+        await flows.stop()
+        jobs = await settle(hosts, set(), unsuccessful=UNSUCCESSFUL)
+        assert await FlowJudge(flows, jobs, tmp_path / "ledger").judge(hosts) == []
+        assert len(flows.ids) == 80
+    finally:
+        if fleet is not None:
+            fleet.stop()
+        for server in reversed(servers):
+            server.remove()
 
 
 @pytest.mark.parametrize(
