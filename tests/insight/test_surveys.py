@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ojster.core.timestamps import format_timestamp
 from ojster.insight import attention, facets, failures
 from ojster.jobs import failure
 from ojster.jobs.failure import MAX_PATTERN_LENGTH, pattern_of
@@ -202,7 +203,11 @@ async def test_what_needs_attention_is_found_with_the_worst_first(http: Http, be
     assert await kinds(http) == [("unrunnable", waiting.id), ("paused", "alone")]
     await http("POST", f"{V1}/queues/alone/resume")
     bench.clock.advance(600)
-    assert ("waiting", "alone") in await kinds(http)
+    findings = (await ask(http, "/admin/attention"))["findings"]
+    assert [(one["kind"], one["queue"]) for one in findings] == [("unrunnable", "alone")], "one cause, one alarm"
+    assert findings[0]["since"] == format_timestamp(waiting.created_at)
+    await http("POST", f"{V1}/workers/heartbeat", {"worker_id": "busy", "queues": ["alone"]})
+    assert await kinds(http) == [("waiting", "alone")]
     await bench.ack(await bench.fetch_one("alone"))
     assert await kinds(http) == []
     await http("POST", f"{V1}/admin/system/maintenance", {"enabled": True, "reason": "a new disk"})
@@ -210,14 +215,19 @@ async def test_what_needs_attention_is_found_with_the_worst_first(http: Http, be
 
 
 async def test_dead_letters_and_many_failures_are_found(http: Http, bench: Bench) -> None:
-    for _ in range(20):
-        await bench.push(queue="bad", retry={"max_attempts": 1}, dead_letter=True)
-    for job in await bench.fetch("bad", count=20):
-        await bench.fail(job)
-    found = await kinds(http)
-    assert ("failing", "bad") in found
+    """Of one queue, they are one alarm: whose attempts fail has dead letters soon."""
+    keep = {"max_attempts": 1, "on_exhaustion": "dead_letter"}
+    for retry in ([{"max_attempts": 5}] * 20, [keep] * 4):
+        for one in retry:
+            await bench.push(queue="bad", retry=one)
+        for job in await bench.fetch("bad", count=20):
+            await bench.fail(job)
+        found = (await ask(http, "/admin/attention"))["findings"]
+        expected = ("dead", 4) if retry == [keep] * 4 else ("failing", 20)
+        assert [(one["kind"], one["count"]) for one in found if one.get("queue") == "bad"] == [expected]
+    assert "100 % of its attempts failed" in found[0]["message"]
     bench.clock.advance(7_200)
-    assert ("failing", "bad") not in await kinds(http), "what was long ago is over"
+    assert {"failing", "dead"}.isdisjoint(kind for kind, _ in await kinds(http)), "what was long ago is over"
 
 
 async def test_a_cron_job_that_does_not_fire_and_a_worker_that_is_silent_are_found(http: Http, bench: Bench) -> None:

@@ -8,9 +8,12 @@ import apsw
 import pytest
 
 from ojster.core.json_objects import read_members
+from ojster.events import webhooks
+from ojster.events.subscription import Subscription
 from ojster.insight.attention import find_attention
 from ojster.insight.facets import FacetQuestion, count_facets
 from ojster.insight.failures import FailureQuestion, group_failures
+from ojster.insight.receivers import DeliveryOutcome
 from ojster.jobs import queries
 from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.queries import Page
@@ -45,6 +48,11 @@ async def asked(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Recorded:
     steps = b'{"type":"group","jobs":[{"type":"a","args":[]},{"type":"wait"}]}'
     workflow = await service.workflows.create(read_members(steps))
     monkeypatch.setattr(queries, "MAX_EXAMINED", 2)  # as in a long list
+    subscription = Subscription("sub_1", "http://127.0.0.1/", ("job.enqueued",), "secret", 0)
+    await service.scope.do(webhooks.subscribe, subscription)
+    await bench.push("told")
+    failed = DeliveryOutcome("sub_1", "http://127.0.0.1/", "refused")
+    await service.scope.do(webhooks.record_outcomes, ("webhook.failed", failed, {}))
     scope, span = service.scope, Span(0, bench.clock.now, 60, type="mail.send")
     with recorded_on_sqlite(service) as seen:
         for one in (scope, service.as_(Caller("acme")).scope):
@@ -82,7 +90,8 @@ async def test_surveys_read_no_whole_table(
     for words, uses in (
         (("FROM jobs WHERE state = 'discarded' AND dead = 1 ORDER BY finished_at",), "jobs_discarded (dead=?)"),
         (("FROM jobs WHERE tenant = :tenant", "ORDER BY seq DESC LIMIT :newest"), "jobs_tenant (tenant=?)"),
-        (("FROM jobs", "finished_at > :since GROUP BY queue"), "jobs_discarded (dead=? AND finished_at>?)"),
+        (("FROM jobs", "finished_at > :since", "GROUP BY queue"), "jobs_discarded (dead=? AND finished_at>?)"),
+        (("UNION ALL", "state = 'available'", ") AS available"), "(queue=?"),
         (("FROM jobs", "seq >= :floor"), "INTEGER PRIMARY KEY (rowid>?"),
         (("FROM queue_minutes", "queue = :queue"), "PRIMARY KEY (queue=? AND minute>? AND minute<?)"),
         (("FROM nodes AS n", "SELECT node FROM jobs"), "jobs_suspended (node>? AND node<?)"),

@@ -13,6 +13,8 @@ type Group = Schemas["FailureGroup"];
 /** Whether the error has a name that selects it alone: jobs without one, and patterns, cannot be selected. */
 const isNamed = (group: Group): boolean => group.error_type !== "Unknown" && !group.error_type.endsWith("*");
 
+const sumOf = (groups: Group[], what: "discarded" | "retrying"): number => groups.reduce((sum, group) => sum + (group[what] ?? 0), 0);
+
 export function ErrorsPage() {
   const [, go] = useLocation();
   const parameters = new URLSearchParams(useSearch());
@@ -126,7 +128,12 @@ export function ErrorsPage() {
                   },
                 ]}
               />
-              {!data.is_complete && <div class="more">Counted among the newest {number(data.examined)} failures.</div>}
+              {data.groups.length > 0 && (
+                <div class="more">
+                  {many(sumOf(data.groups, "discarded"), "job")} gave up, {number(sumOf(data.groups, "retrying"))} wait for another attempt
+                  {data.is_complete ? "" : `, counted among the newest ${number(data.examined)} failures`}.
+                </div>
+              )}
             </>
           )}
         </Shown>

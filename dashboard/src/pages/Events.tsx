@@ -1,11 +1,11 @@
 import { useState } from "preact/hooks";
-import { Link } from "wouter-preact";
+import { Link, useSearch } from "wouter-preact";
 import { accepted, ApiError, client, query, type Schemas } from "../api/client";
 import { useIsGlobal, useMay } from "../api/session";
 import { useData } from "../api/use";
 import { NewDialog, useDialogs } from "../ui/dialogs";
-import { exact, Time } from "../ui/format";
-import { Button, Empty, Page, Shown, Table, Tabs } from "../ui/parts";
+import { exact, many, Time } from "../ui/format";
+import { Button, Empty, JobLink, Page, Shown, Table, Tabs } from "../ui/parts";
 import { Secret } from "../ui/secret";
 import { State } from "../ui/states";
 
@@ -20,7 +20,8 @@ interface Told {
 }
 
 export function EventsPage() {
-  const [tab, setTab] = useState<Tab>("feed");
+  const wanted = new URLSearchParams(useSearch()).get("tab");
+  const [tab, setTab] = useState<Tab>((wanted as Tab | null) ?? "feed");
   const may = useMay();
   const isGlobal = useIsGlobal();
   const tabs: [Tab, string][] = [["feed", "Events"]];
@@ -117,7 +118,16 @@ function Deliveries() {
           keyOf={(one) => one.id}
           empty={<Empty icon="events" title="Nothing was delivered">Deliveries of webhooks and notifications are listed here.</Empty>}
           columns={[
-            { label: "Event", className: "grow", cell: (one) => one.event_type ?? "notification" },
+            {
+              label: "Event",
+              className: "grow",
+              cell: (one) => (
+                <>
+                  <JobLink id={one.id.replace(/^del_/, "")}>{one.event_type ?? "notification"}</JobLink>
+                  {one.error && one.state !== "delivered" && <span class="sub clip">{String(one.error.message ?? "")}</span>}
+                </>
+              ),
+            },
             { label: "State", cell: (one) => <State state={one.state} /> },
             { label: "Attempts", className: "num", cell: (one) => one.attempts },
             { label: "Created", className: "num wide", cell: (one) => <Time at={one.created_at} /> },
@@ -142,7 +152,11 @@ function Deliveries() {
 type Hook = Schemas["SubscriptionInfo"];
 
 function Webhooks() {
-  const hooks = useData("webhooks", () => accepted(client.GET("/ojs/v1/webhooks/subscriptions", { params: { query: { limit: "100" } } })));
+  const hooks = useData(
+    "webhooks",
+    () => accepted(client.GET("/ojs/v1/webhooks/subscriptions", { params: { query: { limit: "100" } } })),
+    { kinds: ["webhook"] },
+  );
   const [isMaking, setMaking] = useState(false);
   const [secret, setSecret] = useState<string | null>(null);
   const { act } = useDialogs();
@@ -202,9 +216,23 @@ function Webhooks() {
             keyOf={(one) => one.id}
             empty={<Empty icon="events" title="No webhooks">A webhook sends events to an address of yours, signed with a secret.</Empty>}
             columns={[
-              { label: "Address", className: "grow", cell: (one) => <code>{one.url}</code> },
+              {
+                label: "Address",
+                className: "grow",
+                cell: (one) => (
+                  <>
+                    <code class="clip">{one.url}</code>
+                    {one.failing && (
+                      <span class="sub">
+                        Accepts nothing since {exact(one.failing.since)}: {one.failing.error} {many(one.failing.waiting, "delivery", "deliveries")}{" "}
+                        {one.failing.waiting === 1 ? "waits" : "wait"}.
+                      </span>
+                    )}
+                  </>
+                ),
+              },
               { label: "Events", className: "wide", cell: (one) => one.events.join(", ") },
-              { label: "State", cell: (one) => <State state={one.active ? "on" : "off"} /> },
+              { label: "State", cell: (one) => <State state={one.failing ? "failed" : one.active ? "on" : "off"} /> },
               { label: "Created", className: "num wide", cell: (one) => <Time at={one.created_at} /> },
               {
                 label: "",

@@ -10,11 +10,11 @@ import { State } from "../ui/states";
 
 export type Job = Schemas["JobBody"] & { worker_id?: string; progress?: number | { progress?: number; message?: string } };
 
-const FILTERS = ["state", "queue", "type", "error_type", "cron_name", "since"] as const;
+const FILTERS = ["state", "queue", "type", "error_type", "cron_name", "since", "internal"] as const;
 type Filter = (typeof FILTERS)[number];
 type Chosen = Partial<Record<Filter, string>>;
 
-const LABELS: Record<Filter, string> = { state: "State", queue: "Queue", type: "Type", error_type: "Error", cron_name: "Schedule", since: "Since" };
+const LABELS: Record<Filter, string> = { state: "State", queue: "Queue", type: "Type", error_type: "Error", cron_name: "Schedule", since: "Since", internal: "Deliveries" };
 const AGES: [string, string][] = [
   ["", "any time"],
   ["900", "15 minutes"],
@@ -87,10 +87,7 @@ export function JobsPage() {
                               title={one.value}
                             >
                               {name === "state" ? <State state={one.value} /> : <span class="name">{one.value}</span>}
-                              <span class="n">
-                                {data.exact.includes(name) ? "" : "≥ "}
-                                {compact(one.jobs)}
-                              </span>
+                              <span class="n">{countOf(data, name, one, chosen, jobs.data)}</span>
                             </button>
                           </li>
                         ))}
@@ -135,6 +132,18 @@ export function JobsPage() {
   );
 }
 
+/** The number of a value of a facet: that of the list if it is chosen, so that both agree, else what was counted. */
+function countOf(
+  facets: Schemas["FacetsAnswer"],
+  name: Schemas["FacetsAnswer"]["exact"][number],
+  one: Schemas["FacetValueBody"],
+  chosen: Chosen,
+  page: Schemas["JobPageAnswer"] | undefined,
+): string {
+  const listed = chosen[name] === one.value && page?.pagination.is_complete !== false ? page?.pagination.total : undefined;
+  return listed === undefined ? `${facets.exact.includes(name) ? "" : "≥ "}${compact(one.jobs)}` : compact(listed);
+}
+
 function FilterBar(props: { chosen: Chosen; choose: (change: Chosen) => void; types: Schemas["FacetValueBody"][] }) {
   const isGlobal = useIsGlobal();
   const [text, setText] = useState("");
@@ -173,7 +182,15 @@ function FilterBar(props: { chosen: Chosen; choose: (change: Chosen) => void; ty
           ))}
         </select>
       </label>
-      {FILTERS.filter((name) => name !== "since" && props.chosen[name]).map((name) => (
+      <label class="check">
+        <input
+          type="checkbox"
+          checked={props.chosen.internal === "true"}
+          onChange={(event) => props.choose({ internal: event.currentTarget.checked ? "true" : "" })}
+        />{" "}
+        Deliveries, too
+      </label>
+      {FILTERS.filter((name) => name !== "since" && name !== "internal" && props.chosen[name]).map((name) => (
         <Chip key={name} label={`${LABELS[name]}: ${props.chosen[name]}`} remove={() => props.choose({ [name]: "" })} />
       ))}
       {isGlobal && props.chosen.type && !props.chosen.type.endsWith("*") && (

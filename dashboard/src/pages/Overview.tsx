@@ -23,6 +23,8 @@ function placeOf(finding: Finding): [string, string] | null {
       return [`/queues/${subject}`, "Open the queue"];
     case "dead":
       return [`/errors?queue=${subject}`, "See the errors"];
+    case "deliveries":
+      return ["/events?tab=webhooks", "See the webhooks"];
     case "unrunnable":
       return [`/jobs/${subject}`, "See why"];
     case "silent":

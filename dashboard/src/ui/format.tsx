@@ -6,7 +6,7 @@ const moment = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeSty
 
 export const number = (value: number): string => whole.format(value);
 export const compact = (value: number): string => (value < 10_000 ? whole.format(value) : short.format(value));
-export const many = (value: number, what: string): string => `${number(value)} ${what}${value === 1 ? "" : "s"}`;
+export const many = (value: number, what: string, plural = `${what}s`): string => `${number(value)} ${value === 1 ? what : plural}`;
 
 /** A duration in the largest units that say enough: `340 ms`, `4.2 s`, `3 min 20 s`, `2 h 5 min`, `4 d 3 h`. */
 export function duration(milliseconds: number): string {

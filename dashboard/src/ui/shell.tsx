@@ -50,7 +50,7 @@ export function Shell(props: {
   const theme = useTheme();
   const { act } = useDialogs();
   const server = useData("manifest", () => accepted(client.GET("/ojs/manifest")));
-  const dead = useData("dead-count", () => accepted(client.GET("/ojs/v1/dead-letter", { params: { query: { limit: "1" } } })), {
+  const lost = useData("discarded-count", () => accepted(client.GET("/ojs/v1/jobs", { params: { query: { state: "discarded", limit: "1" } } })), {
     kinds: ["job"],
   });
   useEffect(() => watchState(setLive), []);
@@ -68,7 +68,7 @@ export function Shell(props: {
   const pages = PAGES.filter((page) => !page.isGlobal || props.session.is_global);
   const isHere = (path: string): boolean => (path === "/" ? location === "/" : `${location}/`.startsWith(`${path}/`));
   const [liveClass, liveText] = LIVE[live];
-  const deadCount = dead.data?.pagination.total ?? 0;
+  const lostCount = lost.data?.pagination.total ?? 0;
   return (
     <div class="shell">
       <a class="skip" href="#content">
@@ -83,10 +83,10 @@ export function Shell(props: {
             <li key={page.path}>
               <Link href={page.path} aria-current={isHere(page.path) ? "page" : undefined}>
                 <Icon name={page.icon} /> {page.label}
-                {page.path === "/errors" && deadCount > 0 && (
+                {page.path === "/errors" && lostCount > 0 && (
                   <span class="count">
-                    {compact(deadCount)}
-                    <span class="hidden"> dead letters</span>
+                    {compact(lostCount)}
+                    <span class="hidden"> jobs gave up</span>
                   </span>
                 )}
               </Link>

@@ -111,12 +111,13 @@ class RemoteJobs(RemoteCapability, JobCalls):
         InvalidRequest
             The filter has another condition, which lists of servers do not have.
         """
-        listed = {name: getattr(chosen, name) for name in ("queue", "type", "error_type", "cron_name")}
+        listed = {name: getattr(chosen, name) for name in ("queue", "type", "error_type", "cron_name", "internal")}
         if chosen != JobFilter(states=chosen.states, dead=True if chosen.dead else None, **listed):
             raise InvalidRequest(
                 "A server lists jobs by states, queue, type, error type, cron job and dead letters alone."
             )
         query = paging(page) | {"state": ",".join(chosen.states)} | listed
+        query["internal"] = "true" if chosen.internal else None
         path = "/dead-letter" if chosen.dead else "/jobs"
         answer, total, before = await self._connection.list_page(path, query)
         is_complete = msgspec.json.decode(answer["pagination"]).get("is_complete", True)

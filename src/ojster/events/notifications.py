@@ -20,6 +20,7 @@ from ojster.core.references import Unresolvable, parse_reference
 from ojster.core.tenant import called, qualify
 from ojster.events.channel import MAX_SUBJECT_LENGTH, Channel, Message, Notify
 from ojster.events.webhooks import RETRY
+from ojster.insight.receivers import DeliveryOutcome, forget_receiver, note_outcome
 from ojster.jobs.job_json import to_json
 from ojster.jobs.new_job import read_job
 from ojster.jobs.push import admit
@@ -57,6 +58,7 @@ def put_channels(tx: Transaction, channels: Sequence[Channel]) -> list[bool]:
             """,
             {"name": channel.name, "body": msgspec.json.encode(kept)},
         )
+        forget_receiver(tx, channel.name)
         tx.effects.configured = True
         results.append(known is None)
     return results
@@ -77,6 +79,7 @@ def list_channels(tx: Transaction, requests: Sequence[None]) -> list[list[Channe
 def delete_channels(tx: Transaction, name: str) -> OjsterError | None:
     """Delete channels. Messages that are still queued for them are dropped when their jobs run."""
     rows = tx.execute("DELETE FROM channels WHERE name = :name RETURNING name", {"name": name})
+    forget_receiver(tx, name)
     tx.effects.configured = tx.effects.configured or bool(rows)
     return None if rows else no_channel(name)
 
@@ -120,10 +123,11 @@ def push_message(tx: Transaction, key: str, message: Message, tenant: str) -> No
         raise pushed
 
 
-def record_outcomes(tx: Transaction, outcomes: Sequence[tuple[str, str, dict[str, Any]]]) -> list[None]:
-    """Record the outcomes of deliveries: ``(event, channel, data)``."""
-    for event, key, more in outcomes:
-        tx.emit_about(event, key, QUEUE, channel=called(key), **more)
+def record_outcomes(tx: Transaction, outcomes: Sequence[tuple[str, DeliveryOutcome, dict[str, Any]]]) -> list[None]:
+    """Record how messages were delivered, each as ``(event type, outcome, event data)``, and emit the events."""
+    for event, outcome, more in outcomes:
+        note_outcome(tx, outcome)
+        tx.emit_about(event, outcome.receiver, QUEUE, channel=called(outcome.receiver), **more)
     return [None for _ in outcomes]
 
 

@@ -20,6 +20,7 @@ from ojster.events.calls import WebhookCalls
 from ojster.events.subscription import Subscription
 from ojster.events.webhooks import Change
 from ojster.events.wire import EventFilterBody, SubscriptionBody, SubscriptionInfo, SubscriptionPatchBody
+from ojster.insight.receivers import FailingReceiver, failing_receivers
 from ojster.jobs import interventions
 from ojster.jobs.scope import CapabilityService, Scope
 from ojster.jobs.service import JobService
@@ -64,15 +65,21 @@ class WebhookService(CapabilityService, WebhookCalls):
     async def all(self) -> list[SubscriptionInfo]:
         """Return the subscriptions, oldest first."""
         subscriptions = await self.scope.look(webhooks.list_subscriptions, None)
+        failing = await self._failing()
         return [
-            wire.show_subscription(subscription)
+            wire.show_subscription(subscription, failing.get(subscription.id))
             for subscription in subscriptions
             if self.scope.tenant in (None, subscription.tenant)
         ]
 
     async def find(self, subscription_id: str) -> SubscriptionInfo:
         """Return a subscription, without its secret. Raises as ``stored``."""
-        return wire.show_subscription(await self.stored(subscription_id))
+        subscription = await self.stored(subscription_id)
+        return wire.show_subscription(subscription, (await self._failing()).get(subscription_id))
+
+    async def _failing(self) -> dict[str, FailingReceiver]:
+        known = await self.scope.survey(failing_receivers, None)
+        return {failing.receiver: failing for failing in known}
 
     async def stored(self, subscription_id: str) -> Subscription:
         """Return a subscription with its secret.

@@ -20,6 +20,7 @@ from ojster.core.errors import NotFound, OjsterError
 from ojster.core.events import SOURCE, describe_event
 from ojster.core.ids import new_id
 from ojster.events.subscription import Subscription, active_subscriptions, decode_subscription
+from ojster.insight.receivers import DeliveryOutcome, forget_receiver, note_outcome
 from ojster.jobs.new_job import NewJob, read_job
 from ojster.jobs.push import admit
 from ojster.storage.call import for_each
@@ -120,6 +121,7 @@ def change_subscriptions(tx: Transaction, change: Change) -> Subscription | Ojst
             "former_until": tx.now + SECRET_OVERLAP_US,
         }
     changed = msgspec.structs.replace(known, **members)
+    forget_receiver(tx, change.id)  # it may be another address by now, or be turned off
     _write(tx, changed)
     return changed
 
@@ -131,6 +133,7 @@ def unsubscribe(tx: Transaction, id: str) -> Subscription | OjsterError:
     if known is None:
         return no_subscription(id)
     tx.execute("DELETE FROM webhooks WHERE id = :id", {"id": id})
+    forget_receiver(tx, id)
     tx.effects.configured = True
     tx.emit_about("webhook.subscription.deleted", id, tenant=known.tenant, subscription_id=id)
     return known
@@ -157,10 +160,11 @@ def no_subscription(id: str) -> NotFound:
     return NotFound(f"There is no subscription {id}.", resource_type="webhook_subscription", resource_id=id)
 
 
-def record_outcomes(tx: Transaction, outcomes: Sequence[tuple[str, str, dict[str, Any]]]) -> list[None]:
-    """Emit events about deliveries, each given as ``(event type, subscription id, event data)``."""
-    for event, subscription_id, more in outcomes:
-        tx.emit_about(event, subscription_id, QUEUE, subscription_id=subscription_id, **more)
+def record_outcomes(tx: Transaction, outcomes: Sequence[tuple[str, DeliveryOutcome, dict[str, Any]]]) -> list[None]:
+    """Record how deliveries ended, each as ``(event type, outcome, event data)``, and emit the events."""
+    for event, outcome, more in outcomes:
+        note_outcome(tx, outcome)
+        tx.emit_about(event, outcome.receiver, QUEUE, subscription_id=outcome.receiver, **more)
     return [None for _ in outcomes]
 
 

@@ -12,6 +12,7 @@ from ojster.core.timestamps import format_timestamp, parse_timestamp
 from ojster.core.wire import Count, Json, NumberedPaginationBody, PaginationBody, Timestamp
 from ojster.events.channel import Channel
 from ojster.events.subscription import Subscription
+from ojster.insight.receivers import FailingReceiver
 
 
 class EventFilterBody(Struct):
@@ -54,8 +55,20 @@ class ChannelBody(Struct, forbid_unknown_fields=True):
     secret: Annotated[str, Meta(min_length=16, max_length=256)] | None = None
 
 
+class FailingBody(Struct):
+    """Failures of a webhook since it last accepted a delivery, and the number of deliveries that wait for it."""
+
+    since: Timestamp
+    failed_at: Timestamp
+    failures: Count
+    error: str
+    waiting: Count
+
+
 class SubscriptionInfo(Struct):
     """A webhook subscription. ``secret`` is shown when it is made and when it changes.
+
+    ``failing``: its last delivery was not accepted.
 
     Spec: ojs-webhooks 5.1
     """
@@ -69,6 +82,7 @@ class SubscriptionInfo(Struct):
     filter: EventFilterBody | UnsetType = UNSET
     secret: str | UnsetType = UNSET
     former_secret_expires_at: Timestamp | UnsetType = UNSET
+    failing: FailingBody | UnsetType = UNSET
 
 
 class SubscriptionAnswer(SubscriptionInfo, kw_only=True):
@@ -93,8 +107,8 @@ class SubscriptionsAnswer(SinglePage[list[SubscriptionInfo]]):
     pagination: PaginationBody
 
 
-def show_subscription(subscription: Subscription) -> SubscriptionInfo:
-    """Return the JSON form of a webhook subscription, without its secret."""
+def show_subscription(subscription: Subscription, failing: FailingReceiver | None = None) -> SubscriptionInfo:
+    """Return the JSON form of a webhook subscription, without its secret, and of its failures."""
     shown = SubscriptionInfo(
         subscription.id,
         subscription.url,
@@ -103,6 +117,9 @@ def show_subscription(subscription: Subscription) -> SubscriptionInfo:
         subscription.metadata,
         format_timestamp(subscription.created_at),
     )
+    if failing is not None:
+        times = format_timestamp(failing.since), format_timestamp(failing.failed_at)
+        shown.failing = FailingBody(*times, failing.failures, failing.error, failing.waiting)
     if subscription.queues or subscription.job_types:
         shown.filter = EventFilterBody(list(subscription.queues), list(subscription.job_types))
     return shown

@@ -15,6 +15,9 @@ from ojster.core.timestamps import format_optional, format_timestamp
 from ojster.fleet.unrunnable import list_unrunnable
 from ojster.insight.flow_troubles import find_flow_troubles
 from ojster.insight.readiness import why_not_ready
+from ojster.insight.receivers import failing_receivers
+from ojster.jobs.filter_walk import IS_NOT_INTERNAL
+from ojster.jobs.names import is_internal
 from ojster.jobs.queries import count_jobs
 from ojster.jobs.statistics import Work, work_by_queue
 from ojster.jobs.waiting import oldest_waiting
@@ -59,8 +62,8 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
     Parameters
     ----------
     kind:
-        ``maintenance``, ``full``, ``waiting``, ``unrunnable``, ``dead``, ``failing``, ``paused``, ``silent``,
-        ``overdue``, ``flows`` or ``people``.
+        ``maintenance``, ``full``, ``waiting``, ``unrunnable``, ``dead``, ``failing``, ``deliveries`` (a webhook or a
+        channel accepts none), ``paused``, ``silent``, ``overdue``, ``flows`` or ``people``.
     level:
         ``error``: jobs do not run, or are lost to their users; ``warning``: they may be soon; ``notice``: somebody
         meant it, or is asked.
@@ -72,6 +75,8 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
         Number of jobs or workflows concerned.
     since:
         When it began, RFC 3339, if that is known.
+    queue:
+        The queue whose jobs it concerns.
     """
 
     kind: str
@@ -80,13 +85,32 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
     subject: str | None = None
     count: int | None = None
     since: str | None = None
+    queue: str | None = None
 
 
 def find_attention(tx: Transaction, requests: Sequence[None]) -> list[list[Finding]]:
-    """Return all findings, the worst first, for each request."""
-    findings = [finding for look in _LOOKS for finding in look(tx)]
+    """Return all findings, the worst first, for each request; what follows from another finding is left out."""
+    seen = [finding for look in _LOOKS for finding in look(tx)]
+    findings = [finding for finding in seen if not _follows(finding, seen)]
+    since = {finding.queue: finding.since for finding in seen if finding.kind == "waiting"}
+    findings = [
+        msgspec.structs.replace(finding, since=since.get(finding.queue)) if finding.kind == "unrunnable" else finding
+        for finding in findings
+    ]
     findings.sort(key=lambda finding: _LEVELS[finding.level])
     return [list(findings) for _ in requests]
+
+
+def _follows(finding: Finding, others: Sequence[Finding]) -> bool:
+    """Return whether a finding says no more than another: jobs wait because no worker can run them, or may."""
+    if finding.kind != "waiting":
+        return False
+    return any(
+        other.kind == "maintenance"
+        or (other.kind == "unrunnable" and other.queue == finding.queue)
+        or (other.kind == "deliveries" and is_internal(finding.queue or ""))
+        for other in others
+    )
 
 
 class _Last:
@@ -132,13 +156,15 @@ def _queues(tx: Transaction) -> Iterator[Finding]:
         if queue.paused_at is not None and paused < MAX_PER_KIND:
             paused += 1
             message = f"The queue {queue.name} is paused. {_jobs(waiting)} wait in it."
-            yield Finding("paused", "notice", message, queue.name, waiting, format_timestamp(queue.paused_at))
+            yield Finding(
+                "paused", "notice", message, queue.name, waiting, format_timestamp(queue.paused_at), queue.name
+            )
         elif waiting and slow < MAX_PER_KIND and place < MAX_QUEUES:
             at = oldest_waiting(tx, queue.name)
             if at is not None and tx.now - at > SLOW_US:
                 slow += 1
                 message = f"The oldest of {_jobs(waiting)} in the queue {queue.name} waits too long."
-                yield Finding("waiting", "error", message, queue.name, waiting, format_timestamp(at))
+                yield Finding("waiting", "error", message, queue.name, waiting, format_timestamp(at), queue.name)
 
 
 def _unrunnable(tx: Transaction) -> Iterator[Finding]:
@@ -146,37 +172,52 @@ def _unrunnable(tx: Transaction) -> Iterator[Finding]:
     for group in groups[:MAX_PER_KIND]:
         what = "" if group.type is None else f" of type {group.type}"
         message = f"No worker can run {_jobs(group.jobs)}{what} in the queue {group.queue}: {'; '.join(group.reasons)}."
-        yield Finding("unrunnable", "error", message, group.job_id, group.jobs)
+        yield Finding("unrunnable", "error", message, group.job_id, group.jobs, queue=group.queue)
 
 
-def _dead_letters(tx: Transaction) -> Iterator[Finding]:
-    rows = tx.execute(
-        """
+def _failures(tx: Transaction) -> Iterator[Finding]:
+    """Look for queues whose jobs gave up, or whose attempts fail. Both are one finding: they have one cause."""
+    rows: list[tuple[str, int]] = tx.execute(
+        f"""
         SELECT queue, count(*)
         FROM jobs
-        WHERE state = 'discarded' AND dead = 1 AND finished_at > :since
+        WHERE state = 'discarded' AND dead = 1 AND finished_at > :since AND {IS_NOT_INTERNAL}
         GROUP BY queue
         ORDER BY 2 DESC
         LIMIT :most
         """,
         {"since": tx.now - HOUR, "most": MAX_PER_KIND},
     )
+    failing = {
+        name: done
+        for name, done in work_by_queue(tx, LATENCY_MINUTES).items()
+        if done.processed >= FEW_ATTEMPTS and done.failed > MANY_FAILURES * done.processed and not is_internal(name)
+    }
     for queue, number in rows:
-        message = f"{_jobs(number)} of the queue {queue} became dead letters in the last hour."
-        yield Finding("dead", "error", message, queue, number)
+        share = f"; {_share(failing.pop(queue))} of its attempts failed" if queue in failing else ""
+        message = f"{_jobs(number)} of the queue {queue} became dead letters in the last hour{share}."
+        yield Finding("dead", "error", message, queue, number, queue=queue)
+    for name, done in sorted(failing.items(), key=lambda name_and_work: -name_and_work[1].failed)[:MAX_PER_KIND]:
+        message = f"{_share(done)} of the attempts in the queue {name} failed in the last hour."
+        yield Finding("failing", "warning", message, name, done.failed, queue=name)
 
 
-def _failing(tx: Transaction) -> Iterator[Finding]:
-    work: dict[str, Work] = work_by_queue(tx, LATENCY_MINUTES)
-    failing = [
-        (name, done)
-        for name, done in work.items()
-        if done.processed >= FEW_ATTEMPTS and done.failed > MANY_FAILURES * done.processed
-    ]
-    for name, done in sorted(failing, key=lambda name_and_counts: -name_and_counts[1].failed)[:MAX_PER_KIND]:
-        share = round(100 * done.failed / done.processed)
-        message = f"{share} % of the attempts in the queue {name} failed in the last hour."
-        yield Finding("failing", "warning", message, name, done.failed)
+def _share(done: Work) -> str:
+    return f"{round(100 * done.failed / done.processed)} %"
+
+
+def _receivers(tx: Transaction) -> Iterator[Finding]:
+    """Look for webhooks and channels that accept no deliveries."""
+    (failing,) = failing_receivers(tx, (None,))
+    for receiver in failing[:MAX_PER_KIND]:
+        some = "" if receiver.is_counted else "At least "
+        wait = "waits" if receiver.waiting == 1 else "wait"
+        message = (
+            f"{receiver.address} accepts no deliveries: {receiver.error.rstrip('.')}. "
+            f"{some}{_many(receiver.waiting, 'delivery', 'deliveries')} {wait} for it."
+        )
+        since = format_timestamp(receiver.since)
+        yield Finding("deliveries", "error", message, receiver.receiver, receiver.waiting, since)
 
 
 def _silent_workers(tx: Transaction) -> Iterator[Finding]:
@@ -247,8 +288,8 @@ _LOOKS: Final = (
     _maintenance,
     _queues,
     _unrunnable,
-    _dead_letters,
-    _failing,
+    _failures,
+    _receivers,
     _silent_workers,
     _overdue,
     _flows,
@@ -260,5 +301,5 @@ def _jobs(number: int) -> str:
     return _many(number, "job")
 
 
-def _many(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
+def _many(number: int, what: str, plural: str | None = None) -> str:
+    return f"{number:,} {what if number == 1 else plural or f'{what}s'}"

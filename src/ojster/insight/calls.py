@@ -69,20 +69,28 @@ class InsightCalls(Calls):
         cron_name: str | None = None,
         since: Moment = None,
         until: Moment = None,
+        internal: bool = False,
     ) -> FacetsAnswer:
         """Count jobs by ``state``, ``queue``, ``type`` and ``error_type``, each under the other conditions of a list.
 
         Jobs by state and queue are exact without other conditions. Everything else is counted among the newest jobs,
         so that the answer comes as quickly with millions. ``exact`` names the facets whose numbers are no lower bounds.
+        With ``internal=true``, jobs of the server's own work count, too, such as deliveries.
         """
 
     @Call("GET", "/failures", "show_failures", _JOBS, FailuresAnswer)
     async def failures(
-        self, *, queue: str | None = None, type: str | None = None, error_type: str | None = None
+        self,
+        *,
+        queue: str | None = None,
+        type: str | None = None,
+        error_type: str | None = None,
+        internal: bool = False,
     ) -> FailuresAnswer:
         """Group jobs that gave up, and jobs that wait for another attempt, by type, error type and message.
 
-        Messages that differ in numbers, ids and quoted values are one group.
+        Messages that differ in numbers, ids and quoted values are one group. Jobs of the server's own work are left out
+        unless ``internal`` or ``queue`` asks for them.
         """
 
     @Call("GET", "/admin/attention", "show_attention", _OPERATORS, AttentionAnswer, needs=INSPECT)

@@ -14,6 +14,7 @@ import msgspec
 
 from ojster.core.tenant import NO_TENANT_END, NO_TENANT_START, called, names_of
 from ojster.jobs.filter_walk import JobFilter, conditions
+from ojster.jobs.names import is_internal
 from ojster.jobs.scope import Scope
 from ojster.storage.transaction import Transaction
 
@@ -68,7 +69,8 @@ def _count(tx: Transaction, chosen: JobFilter, scope: Scope) -> Facets:
     numbers = {key: number for key, number in newest.items() if scope.covers(key[1])}
     counts = {name: _counted(numbers, chosen, place) for place, name in enumerate(FACETS)}
     exact = FACETS if is_complete else ()
-    if scope.tenant != "" and chosen == JobFilter(states=chosen.states, queue=chosen.queue):
+    known = JobFilter(states=chosen.states, queue=chosen.queue, internal=chosen.internal)
+    if scope.tenant != "" and chosen == known:
         kept = _exact(tx, chosen, scope)
         counts |= kept
         exact = exact or tuple(kept)
@@ -90,9 +92,9 @@ def _newest(tx: Transaction, chosen: JobFilter, tenant: str | None) -> tuple[dic
     columns = "state, queue, type, error_type"
     # Jobs without a tenant have no index of their own: they are looked for among the newest of all. Nor have times.
     is_nobody = tenant == "" and chosen.cron_name is None
-    own, of_tenant = conditions(JobFilter(tenant=tenant, cron_name=chosen.cron_name))
+    own, of_tenant = conditions(JobFilter(tenant=tenant, cron_name=chosen.cron_name, internal=True))
     since, until = chosen.created_after, chosen.created_before
-    timely, times = conditions(JobFilter(created_after=since, created_before=until))
+    timely, times = conditions(JobFilter(created_after=since, created_before=until, internal=not chosen.hides_internal))
     inside, outside = ("TRUE", f"{own} AND {timely}") if is_nobody else (own, timely)
     rows = tx.execute(
         f"""
@@ -143,7 +145,7 @@ def _exact(tx: Transaction, chosen: JobFilter, scope: Scope) -> dict[Facet, Coun
         {"first": first, "end": end},
     ):
         queue = called(name)
-        if not scope.covers(queue):
+        if not scope.covers(queue) or (chosen.hides_internal and is_internal(queue)):
             continue
         if chosen.queue in (None, queue):
             states[state] += jobs

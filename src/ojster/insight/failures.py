@@ -13,15 +13,15 @@ import msgspec
 from ojster.core.durations import HOUR
 from ojster.core.timestamps import format_timestamp, parse_timestamp
 from ojster.jobs.failure import pattern_of
-from ojster.jobs.filter_walk import JobFilter, conditions, last_errors
+from ojster.jobs.filter_walk import IS_NOT_INTERNAL, JobFilter, conditions, last_errors
 from ojster.jobs.scope import Scope
 from ojster.storage.transaction import Row, Transaction
 
 MAX_EXAMINED: Final = 2_000
 """Number of jobs of each kind that are looked at: dead letters, others that gave up, and those to be retried."""
 
-MAX_OF_TENANT: Final = 20_000
-"""Number of jobs of a tenant, the newest, among which its failures are looked for."""
+MAX_AMONG: Final = 20_000
+"""Number of jobs among which the failures of a tenant, or those of users' work, are looked for."""
 
 MAX_MESSAGE: Final = 2_000
 """Length of the message of a group, in characters."""
@@ -120,9 +120,9 @@ def _group(tx: Transaction, chosen: JobFilter, scope: Scope) -> Failures:
 
 def _rows(tx: Transaction, chosen: JobFilter, tenant: str | None) -> Iterator[tuple[bool, Sequence[Row], bool]]:
     """Yield failures without their errors; whether they are final, and whether there are no others of their kind."""
-    known = JobFilter(queue=chosen.queue, type=chosen.type, error_type=chosen.error_type, tenant=tenant)
+    known = msgspec.structs.replace(chosen, tenant=tenant)
     where, parameters = conditions(known)
-    bounds = parameters | {"most": MAX_EXAMINED, "newest": MAX_OF_TENANT}
+    bounds = parameters | {"most": MAX_EXAMINED, "newest": MAX_AMONG}
     for is_final, condition, order in (
         (True, "state = 'discarded' AND dead = 1", "finished_at DESC"),
         (True, "state = 'discarded' AND dead = 0", "finished_at DESC"),
@@ -132,9 +132,18 @@ def _rows(tx: Transaction, chosen: JobFilter, tenant: str | None) -> Iterator[tu
         if tenant:  # its own newest jobs, because those of others could fill the window
             newest = "SELECT * FROM jobs WHERE tenant = :tenant AND tenant <> '' ORDER BY seq DESC LIMIT :newest"
             window = f"SELECT {_COLUMNS} FROM ({newest}) AS own WHERE {condition} ORDER BY {order} LIMIT :most"
+        elif known.hides_internal:  # deliveries that nobody accepts could fill the window
+            newest = f"SELECT * FROM jobs WHERE {condition} ORDER BY {order} LIMIT :newest"
+            window = f"SELECT {_COLUMNS} FROM ({newest}) AS near WHERE {IS_NOT_INTERNAL} ORDER BY {order} LIMIT :most"
         ((examined,),) = tx.execute(f"SELECT count(*) FROM ({window}) AS newest", bounds)
         rows = tx.execute(f"SELECT * FROM ({window}) AS newest WHERE {where}", bounds)
-        yield is_final, rows, examined < MAX_EXAMINED
+        yield is_final, rows, examined < MAX_EXAMINED and (bool(tenant) or _has_few(tx, condition))
+
+
+def _has_few(tx: Transaction, condition: str) -> bool:
+    """Return whether all jobs for which a condition holds are looked at, whoever's they are."""
+    query = f"SELECT count(*) FROM (SELECT 1 FROM jobs WHERE {condition} LIMIT :most) AS looked_at"
+    return bool(tx.execute(query, {"most": MAX_AMONG})[0][0] < MAX_AMONG)
 
 
 def _add(

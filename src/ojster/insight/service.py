@@ -92,6 +92,7 @@ class InsightService(CapabilityService, InsightCalls):
         cron_name: str | None = None,
         since: int | None = None,
         until: int | None = None,
+        internal: bool = False,
     ) -> FacetsAnswer:
         """Count jobs by state, queue, type and error type, each under the other conditions.
 
@@ -101,6 +102,8 @@ class InsightService(CapabilityService, InsightCalls):
             A state, or several with commas.
         since, until:
             Bounds of the time of creation, excluded, in microseconds since the epoch.
+        internal:
+            Whether jobs of the server's own work count, too.
 
         Raises
         ------
@@ -108,7 +111,8 @@ class InsightService(CapabilityService, InsightCalls):
             A condition is malformed.
         """
         conditions = {"state": state, "queue": queue, "type": type, "error_type": error_type, "cron_name": cron_name}
-        chosen = msgspec.structs.replace(filter_of(conditions), created_after=since, created_before=until)
+        times = {"created_after": since, "created_before": until}
+        chosen = msgspec.structs.replace(filter_of(conditions), internal=internal, **times)
         counted = await self.scope.survey(count_facets, FacetQuestion(chosen, self.scope))
         shown: dict[str, list[FacetValueBody]] = {
             name: [FacetValueBody(value, jobs) for value, jobs in values] for name, values in counted.values.items()
@@ -116,7 +120,12 @@ class InsightService(CapabilityService, InsightCalls):
         return FacetsAnswer(shown, counted.examined, counted.is_complete, counted.exact)
 
     async def failures(
-        self, *, queue: str | None = None, type: str | None = None, error_type: str | None = None
+        self,
+        *,
+        queue: str | None = None,
+        type: str | None = None,
+        error_type: str | None = None,
+        internal: bool = False,
     ) -> FailuresAnswer:
         """Return jobs that gave up, and those that wait for another attempt, in groups.
 
@@ -125,7 +134,7 @@ class InsightService(CapabilityService, InsightCalls):
         InvalidRequest
             A condition is malformed.
         """
-        chosen = filter_of({"queue": queue, "type": type, "error_type": error_type})
+        chosen = filter_of({"queue": queue, "type": type, "error_type": error_type, "internal": internal})
         grouped = await self.scope.survey(group_failures, FailureQuestion(chosen, self.scope))
         return FailuresAnswer(grouped.groups, grouped.examined, grouped.is_complete)
 
@@ -151,7 +160,7 @@ class InsightService(CapabilityService, InsightCalls):
         """
         self.scope.require_all_tenants("The totals of the system")
         self.scope.need_view_of_all_queues()
-        queues = await self.scope.survey(overview.list_overviews, None)
+        queues = await self.scope.survey(overview.list_overviews, False)
         jobs = dict.fromkeys((state.value for state in JobState), 0)
         for queue in queues:
             for state, number in queue.counts.items():

@@ -11,6 +11,7 @@ from ojster.core.json_objects import raw_list
 from ojster.core.states import STATE_NAMES
 from ojster.core.tenant import NOBODY, qualify
 from ojster.jobs.failure import pattern_of
+from ojster.jobs.names import OWN_TYPES, RESERVED_QUEUE_PREFIX
 from ojster.jobs.sweeps import WalkMatch, WalkResult, WalkStep, parts, take_step
 from ojster.storage.database import Database
 from ojster.storage.transaction import Transaction
@@ -68,7 +69,18 @@ class JobFilter(msgspec.Struct, frozen=True):
     except_tenants: tuple[str, ...] = ()
     has_own_expiration: bool | None = None
     """Whether a finished job outside workflows has a retention period of its own."""
+    internal: bool = False
+    """Whether jobs of Ojster's own work match, too, such as deliveries. A filter may also name their queue or type."""
 
+    @property
+    def hides_internal(self) -> bool:
+        """Whether jobs of Ojster's own work are left out."""
+        names_own = (self.type or "").startswith(OWN_TYPES)
+        return self.queue is None and not self.internal and not names_own
+
+
+IS_NOT_INTERNAL: Final = f"queue NOT LIKE '{RESERVED_QUEUE_PREFIX}%'"
+"""SQL for jobs that are not of Ojster's own work. ``LIKE``, because the order of names depends on the database."""
 
 _TIMES: Final = tuple(
     (f"{event}_{side}", f"{event}_at", sign)
@@ -78,7 +90,7 @@ _TIMES: Final = tuple(
 
 
 def conditions(chosen: JobFilter) -> tuple[str, dict[str, Any]]:
-    """Return the SQL condition of a filter, ``TRUE`` if all jobs match, and its parameters.
+    """Return the SQL condition of a filter, never empty, and its parameters.
 
     ``meta`` and ``error_pattern`` are left out.
     """
@@ -98,6 +110,8 @@ def conditions(chosen: JobFilter) -> tuple[str, dict[str, Any]]:
         if (moment := getattr(chosen, name)) is not None:
             parts.append(f"{column} {sign} :{name}")
             parameters[name] = moment
+    if chosen.hides_internal:
+        parts.append(IS_NOT_INTERNAL)
     return " AND ".join(parts) or "TRUE", parameters
 
 

@@ -66,7 +66,7 @@ def narrowing_filter_of(conditions: Mapping[str, Any] | None) -> JobFilter:
         It has no condition, or a member is malformed or unknown.
     """
     chosen = filter_of(conditions or {})
-    if chosen == JobFilter():
+    if msgspec.structs.replace(chosen, internal=False) == JobFilter():
         raise selects_all("jobs")
     return chosen
 
@@ -124,6 +124,12 @@ def _whole(name: str, value: Any) -> int:
     return value
 
 
+def _flag(name: str, value: Any) -> bool:
+    if value not in (True, False, "true", "false"):
+        raise InvalidRequest(f"{name!r} of the filter must be true or false, not {value!r:.40}.", field=name)
+    return value in (True, "true")
+
+
 def read_moment(name: str, value: Any) -> int:
     """Read a time, and return it in microseconds since the epoch."""
     try:
@@ -167,5 +173,6 @@ _MEMBERS: Final[FilterMembers] = {
     "finished_after": ("finished_after", read_moment, None),
     "finished_before": ("finished_before", read_moment, None),
     "older_than": ("finished_before", read_moment, None),
+    "internal": ("internal", _flag, None),
 }
 """Members of job filters."""

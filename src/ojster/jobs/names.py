@@ -33,6 +33,14 @@ QUEUE_PATTERN: Final = re.compile(r"[a-z0-9][a-z0-9\-.]*")
 RESERVED_QUEUE_PREFIX: Final = "ojster."
 """Prefix of the names of queues for Ojster's own work, such as deliveries of webhooks."""
 
+INTERNAL_QUEUES_RANGE: Final = (RESERVED_QUEUE_PREFIX, "ojster/")
+"""Range, end excluded, of the names of queues for Ojster's own work."""
+
+
+def is_internal(queue: str) -> bool:
+    """Return whether a queue, by its name without a tenant, is for Ojster's own work."""
+    return queue.startswith(RESERVED_QUEUE_PREFIX)
+
 
 def refuse_reserved(queue: str) -> None:
     """Raise ``Forbidden`` if a queue is for Ojster's own work: callers neither push to it nor fetch from it."""

@@ -17,6 +17,7 @@ from ojster.core.job_table import JOB_COLUMNS_OF_J
 from ojster.core.parsing import Bounded, PageLimit, PageOffset
 from ojster.core.tenant import NO_TENANT_END, NO_TENANT_START, called, names_of, qualify
 from ojster.jobs.filter_walk import JobFilter, conditions
+from ojster.jobs.names import INTERNAL_QUEUES_RANGE
 from ojster.storage.transaction import Transaction
 
 DEFAULT_PAGE: Final = 50
@@ -178,9 +179,18 @@ def _needs_parts(tx: Transaction, chosen: JobFilter, page: Page) -> bool:
     """
     is_in_order = page.sort == "created_at" and not (page.ascending or page.offset)
     has_few = chosen.dead is not None or chosen.cron_name is not None
-    if not (page.is_bounded and is_in_order) or has_few or _is_counted(chosen):
+    if not (page.is_bounded and is_in_order) or has_few:
         return False
-    return _count_by_state(tx, chosen) > MAX_EXAMINED
+    if _is_counted(chosen):  # the first rows of the index match, except jobs that are hidden among them
+        return (
+            chosen.hides_internal
+            and _count_by_state(tx, _with_internal(chosen)) - _count_by_state(tx, chosen) > MAX_EXAMINED
+        )
+    return _count_by_state(tx, _with_internal(chosen)) > MAX_EXAMINED
+
+
+def _with_internal(chosen: JobFilter) -> JobFilter:
+    return msgspec.structs.replace(chosen, internal=True)
 
 
 def _floor(tx: Transaction, page: Page) -> int | None:
@@ -195,7 +205,7 @@ def _floor(tx: Transaction, page: Page) -> int | None:
 
 def _is_counted(chosen: JobFilter) -> bool:
     """Return whether ``job_counts`` has the number of matching jobs."""
-    known = JobFilter(states=chosen.states, queue=chosen.queue, tenant=chosen.tenant)
+    known = JobFilter(states=chosen.states, queue=chosen.queue, tenant=chosen.tenant, internal=chosen.internal)
     return chosen == known and chosen.tenant != ""
 
 
@@ -208,7 +218,7 @@ def _count(tx: Transaction, chosen: JobFilter, where: str, parameters: dict[str,
 
 def _count_by_state(tx: Transaction, chosen: JobFilter) -> int:
     """Return the number of jobs in the states, the queue and the tenant of a filter, whatever else it asks for."""
-    where, parameters = conditions(JobFilter(states=chosen.states))
+    where, parameters = conditions(JobFilter(states=chosen.states, internal=True))
     names, bounds = _names_of_counts(chosen)
     query = f"SELECT CAST(coalesce(sum(jobs), 0) AS BIGINT) FROM job_counts WHERE {names} AND {where}"
     return int(tx.execute(query, parameters | bounds)[0][0])
@@ -219,7 +229,11 @@ def _names_of_counts(chosen: JobFilter) -> tuple[str, dict[str, str]]:
     if chosen.queue is not None:
         return "queue = :name", {"name": qualify(chosen.tenant or "", chosen.queue)}
     first, end = names_of(chosen.tenant) if chosen.tenant else (NO_TENANT_START, NO_TENANT_END)
-    return "queue >= :first AND queue < :end", {"first": first, "end": end}
+    names, bounds = "queue >= :first AND queue < :end", {"first": first, "end": end}
+    if not chosen.hides_internal:
+        return names, bounds
+    low, high = (qualify(chosen.tenant or "", bound) for bound in INTERNAL_QUEUES_RANGE)
+    return f"{names} AND NOT (queue >= :internal AND queue < :others)", bounds | {"internal": low, "others": high}
 
 
 def count_jobs(tx: Transaction, queues: Sequence[str | None]) -> list[dict[str, dict[str, int]]]:

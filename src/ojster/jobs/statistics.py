@@ -16,6 +16,7 @@ import msgspec
 
 from ojster.core.queue_names import name_of_type
 from ojster.core.tenant import NO_TENANT_END, NO_TENANT_START
+from ojster.jobs.names import INTERNAL_QUEUES_RANGE, is_internal
 from ojster.storage.tally import BUCKETS_US, SUMS
 from ojster.storage.transaction import Transaction
 
@@ -123,8 +124,11 @@ def work_of_names(tx: Transaction, minutes: int, names: tuple[str, str]) -> dict
 
 
 def recent_work(tx: Transaction, spans: Sequence[int]) -> list[Work]:
-    """Return the totals of the last minutes over all queues, for each number of minutes."""
-    return [sum(work_by_queue(tx, minutes).values(), Work()) for minutes in spans]
+    """Return the totals of the last minutes over all queues but the server's own, for each number of minutes."""
+    return [
+        sum((work for name, work in work_by_queue(tx, minutes).items() if not is_internal(name)), Work())
+        for minutes in spans
+    ]
 
 
 class Span(msgspec.Struct, frozen=True):
@@ -143,7 +147,8 @@ class Span(msgspec.Struct, frozen=True):
 def history(tx: Transaction, spans: Sequence[Span]) -> list[list[tuple[int, Work]]]:
     """Return the totals of each step that has any, oldest first.
 
-    Each comes with the start of its step, in microseconds since the epoch.
+    Each comes with the start of its step, in microseconds since the epoch. Over all queues, those of the server's own
+    work are left out.
     """
     return [_history(tx, span) for span in spans]
 
@@ -151,7 +156,10 @@ def history(tx: Transaction, spans: Sequence[Span]) -> list[list[tuple[int, Work
 def _history(tx: Transaction, span: Span) -> list[tuple[int, Work]]:
     first, last = span.since // MICROSECONDS_PER_MINUTE, span.until // MICROSECONDS_PER_MINUTE + 1
     name = span.queue if span.type is None else name_of_type(span.type)
-    where = _OF_QUEUES if name is None else "queue = :queue AND "
+    where = f"{_OF_QUEUES}NOT (queue >= :internal AND queue < :others) AND " if name is None else "queue = :queue AND "
+    names = (
+        {"queue": name} if name is not None else dict(zip(("internal", "others"), INTERNAL_QUEUES_RANGE, strict=True))
+    )
     steps: dict[int, Work] = {}
     for table, column, unit in (("queue_hours", "hour", 60), ("queue_minutes", "minute", 1)):
         rows = tx.execute(
@@ -162,7 +170,7 @@ def _history(tx: Transaction, span: Span) -> list[tuple[int, Work]]:
             GROUP BY {column}
             ORDER BY {column}
             """,
-            {"queue": name, "first": -(-first // unit), "last": -(-last // unit)},
+            {"first": -(-first // unit), "last": -(-last // unit)} | names,
         )
         for at, *sums in rows:
             step = at * unit // span.step

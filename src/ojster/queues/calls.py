@@ -117,8 +117,11 @@ class QueueCalls(Calls):
         """Replace the concurrency limit and the rate limits of a queue. An empty body removes all limits."""
 
     @NumberedListing("GET", "/admin/queues", "list_admin_queues", _OPERATORS, AdminQueuesAnswer, needs=INSPECT)
-    async def overviews(self) -> list[AdminQueueBody]:
-        """List the queues with their job counts by state, throughput and latency."""
+    async def overviews(self, *, internal: bool = False) -> list[AdminQueueBody]:
+        """List the queues with their job counts by state, throughput and latency.
+
+        Queues of the server's own work are left out unless ``internal`` is true.
+        """
 
     @Call("GET", "/admin/queues/{name}", "show_admin_queue", _OPERATORS, QueueDetailAnswer, needs=INSPECT)
     async def overview(self, name: str) -> QueueDetailAnswer:

@@ -11,6 +11,8 @@ from typing import Any, Final
 import msgspec
 
 from ojster.core.wire import ThroughputBody
+from ojster.jobs.filter_walk import IS_NOT_INTERNAL
+from ojster.jobs.names import is_internal
 from ojster.jobs.queries import count_jobs
 from ojster.jobs.scope import Scope
 from ojster.jobs.statistics import Work, work_by_queue
@@ -43,8 +45,8 @@ def throughput(recent: Work) -> ThroughputBody:
     return ThroughputBody(processed, failed, enqueued)
 
 
-def list_overviews(tx: Transaction, requests: Sequence[None]) -> list[list[QueueOverview]]:
-    """Return the overview of all queues, ordered by name, for each request."""
+def list_overviews(tx: Transaction, requests: Sequence[bool]) -> list[list[QueueOverview]]:
+    """Return the overview of all queues, ordered by name; the server's own are left out unless the request is true."""
     (counts,) = count_jobs(tx, (None,))
     recent, hour = work_by_queue(tx, THROUGHPUT_MINUTES), work_by_queue(tx, LATENCY_MINUTES)
     (queues,) = list_queues(tx, (None,))
@@ -52,7 +54,8 @@ def list_overviews(tx: Transaction, requests: Sequence[None]) -> list[list[Queue
         QueueOverview(queue, counts.get(queue.name, {}), recent.get(queue.name, Work()), hour.get(queue.name, Work()))
         for queue in queues
     ]
-    return [overviews for _ in requests]
+    others = [overview for overview in overviews if not is_internal(overview.queue.name)]
+    return [overviews if internal else others for internal in requests]
 
 
 class QueueDetail(msgspec.Struct, frozen=True):
@@ -92,7 +95,7 @@ class DeadLetters(msgspec.Struct, frozen=True):
 
 
 def count_dead_letters(tx: Transaction, scopes: Sequence[Scope]) -> list[DeadLetters]:
-    """Return the counts of the dead letters that each scope sees.
+    """Return the counts of the dead letters that each scope sees, without those of the server's own work.
 
     Spec: ojs-dead-letter 10.1
     """
@@ -105,7 +108,7 @@ def _count_dead_letters(tx: Transaction, scope: Scope) -> DeadLetters:
         f"""
         SELECT queue, coalesce(error_type, 'Unknown'), count(*), min(finished_at), max(finished_at)
         FROM jobs
-        WHERE dead = 1 {where}
+        WHERE dead = 1 AND {IS_NOT_INTERNAL} {where}
         GROUP BY 1, 2
         ORDER BY 1, 2
         """,

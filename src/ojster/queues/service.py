@@ -161,11 +161,17 @@ class QueueService(CapabilityService, QueueCalls):
         await self.scope.do(configure, change)
         return await self.configuration(change.queue)
 
-    async def overviews(self) -> list[AdminQueueBody]:
-        """Return the queues with their jobs by state, throughput and latency, by name."""
+    async def overviews(self, *, internal: bool = False) -> list[AdminQueueBody]:
+        """Return the queues with their jobs by state, throughput and latency, by name.
+
+        Parameters
+        ----------
+        internal:
+            Whether queues of the server's own work are among them.
+        """
         self.scope.require_all_tenants("The overview of queues")
         self.scope.need_view_of_all_queues()
-        overviews = await self.scope.survey(overview.list_overviews, None)
+        overviews = await self.scope.survey(overview.list_overviews, internal)
         return [AdminQueueBody(**_members(queue)) for queue in overviews]
 
     async def overview(self, name: str) -> QueueDetailAnswer:

@@ -165,7 +165,8 @@ def walks(own: ConfiguredRetention, usual: ServiceRetention, now: int) -> list[J
     filters = []
     for kind, dead in _KINDS:
         state = "discarded" if dead else kind
-        which = JobFilter(states=(state,), dead=bool(dead) if state == "discarded" else None, has_own_expiration=False)
+        is_dead = bool(dead) if state == "discarded" else None
+        which = JobFilter(states=(state,), dead=is_dead, has_own_expiration=False, internal=True)
         silent = [queue for queue, kept in own.queues.items() if getattr(kept, kind) is None]
         telling = tuple(sorted(own.queues.keys() - set(silent)))
         for queue in telling:

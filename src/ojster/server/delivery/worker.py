@@ -20,6 +20,7 @@ from ojster.core.tenant import called
 from ojster.events import notifications, webhooks
 from ojster.events.channel import Channel, Message
 from ojster.events.subscription import Subscription
+from ojster.insight.receivers import DeliveryOutcome, public_address
 from ojster.jobs.claim_policy import Claim
 from ojster.jobs.failure import Failure
 from ojster.jobs.messages import Acknowledgement, FailureReport, Release, hand_back
@@ -185,7 +186,9 @@ class WebhookWorker:
                 (ended,) = await service.jobs.fail([FailureReport(job.id, failure, job.worker_id, job.attempt)])
                 is_over = isinstance(ended, Job) and ended.state == "discarded"
                 event = "notification.dead" if is_over else "notification.failed"
-            await service.scope.do(notifications.record_outcomes, (event, key, {"attempt": job.attempt}))
+            address = f"{called(key)} ({', '.join(channel.to) or public_address(channel.url or '')})"
+            outcome = DeliveryOutcome(key, address, None if failure is None else _without_secrets(failure, channel.url))
+            await service.scope.do(notifications.record_outcomes, (event, outcome, {"attempt": job.attempt}))
         except OjsterError as error:
             log.warning("cannot record the outcome of message %s; it will be sent again: %s", job.id, error)
 
@@ -276,6 +279,11 @@ class WebhookWorker:
             (ended,) = await service.jobs.fail([FailureReport(job.id, failure, job.worker_id, job.attempt)])
             event = "webhook.dead" if isinstance(ended, Job) and ended.state == "discarded" else "webhook.failed"
         more = {"delivery_id": f"del_{job.id}", "event_type": job.meta["event_type"], "attempt": job.attempt}
-        await service.scope.do(
-            webhooks.record_outcomes, (event, subscription.id, {"tenant": subscription.tenant} | more)
-        )
+        error = None if failure is None else _without_secrets(failure, subscription.url)
+        outcome = DeliveryOutcome(subscription.id, public_address(subscription.url), error)
+        await service.scope.do(webhooks.record_outcomes, (event, outcome, {"tenant": subscription.tenant} | more))
+
+
+def _without_secrets(failure: Failure, url: str | None) -> str:
+    """Return the message of a failure with the public form of the address in it."""
+    return failure.message.replace(url, public_address(url)) if url else failure.message

@@ -29,7 +29,7 @@ _TAG: Final = "Dead letters"
 
 _TIMES: Final = ("since", "until", "discarded_after", "discarded_before")
 
-_FILTERS: Final[tuple[str, ...]] = ("queue", "type", "error_type", *_TIMES)
+_FILTERS: Final[tuple[str, ...]] = ("queue", "type", "error_type", *_TIMES, "internal")
 """Query parameters that select dead letters; ``since`` and ``until`` are about their creation."""
 
 ROUTES: Final = (

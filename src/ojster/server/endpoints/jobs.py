@@ -249,7 +249,8 @@ async def clear_checkpoint(request: HttpRequest) -> Answer:
 async def list_jobs(request: HttpRequest) -> Answer:
     """List jobs, newest first, optionally by ``state``, ``queue``, ``type``, ``error_type`` and ``cron_name``.
 
-    A type may end in ``*``. ``since`` and ``until`` bound the time at which jobs were created.
+    A type may end in ``*``. ``since`` and ``until`` bound the time at which jobs were created. Jobs of the server's own
+    work, such as deliveries, are left out unless ``internal=true`` or ``queue`` asks for them.
     """
     query = request.query
     chosen = filter_of({name: query.get(name) for name in LIST_FILTERS})
@@ -272,7 +273,7 @@ async def job_page(request: HttpRequest, chosen: JobFilter) -> Answer:
 _NUMBERED: Final = frozenset({"page", "offset"})
 """Query parameters of pages that are asked for by their place: each needs all matches, and so does the first."""
 
-LIST_FILTERS: Final = ("state", "queue", "type", "error_type", "cron_name", "since", "until")
+LIST_FILTERS: Final = ("state", "queue", "type", "error_type", "cron_name", "since", "until", "internal")
 """Query parameters that select jobs of a list, and of its facets."""
 
 ROUTES: Final = (

@@ -38,7 +38,7 @@ from ojster.server.pages import numbered_page, numbered_pagination
 from ojster.server.request import Handler, HttpRequest
 from ojster.server.route import BASE, NUMBERED_PAGE, Route
 
-JOB_FILTER_PARAMETERS: Final = ("queue", "state", "type", "error_type", "cron_name", "since", "until")
+JOB_FILTER_PARAMETERS: Final = ("queue", "state", "type", "error_type", "cron_name", "since", "until", "internal")
 """Query parameters of the job search."""
 
 _SORTS: Final = ("created_at", "scheduled_at", "priority")
@@ -47,7 +47,8 @@ _SORTS: Final = ("created_at", "scheduled_at", "priority")
 async def search_jobs(request: HttpRequest) -> Answer:
     """Search jobs, sorted by ``sort``.
 
-    By ``queue``, ``state``, ``type``, ``error_type``, ``cron_name``, ``since`` and ``until``.
+    By ``queue``, ``state``, ``type``, ``error_type``, ``cron_name``, ``since`` and ``until``; jobs of the server's own
+    work with ``internal=true`` alone.
     """
     return await _job_list(request, {})
 

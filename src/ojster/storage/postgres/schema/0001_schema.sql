@@ -964,6 +964,16 @@ CREATE TABLE channels (
     body BYTEA            NOT NULL
 );
 
+-- Webhooks and channels whose last delivery failed, for the alarm of operators; one that accepts deliveries has no row.
+CREATE TABLE failing_receivers (
+    receiver  TEXT COLLATE "C" PRIMARY KEY, -- the id of a webhook, or the name of a channel
+    address   TEXT COLLATE "C" NOT NULL,    -- what people know it by
+    since     BIGINT           NOT NULL,    -- the first failure since the last success
+    failed_at BIGINT           NOT NULL,
+    failures  BIGINT           NOT NULL,    -- the number of attempts that failed since then
+    error     TEXT COLLATE "C" NOT NULL     -- of the last one
+);
+
 -- ====================================================================================================================
 -- Collections and files
 -- ====================================================================================================================

@@ -873,6 +873,16 @@ CREATE TABLE channels (
     body BLOB NOT NULL
 ) STRICT, WITHOUT ROWID;
 
+-- Webhooks and channels whose last delivery failed, for the alarm of operators; one that accepts deliveries has no row.
+CREATE TABLE failing_receivers (
+    receiver  TEXT    PRIMARY KEY, -- the id of a webhook, or the name of a channel
+    address   TEXT    NOT NULL,    -- what people know it by
+    since     INTEGER NOT NULL,    -- the first failure since the last success
+    failed_at INTEGER NOT NULL,
+    failures  INTEGER NOT NULL,    -- the number of attempts that failed since then
+    error     TEXT    NOT NULL     -- of the last one
+) STRICT, WITHOUT ROWID;
+
 -- ====================================================================================================================
 -- Collections and files
 -- ====================================================================================================================
