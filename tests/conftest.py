@@ -18,7 +18,6 @@ import msgspec
 import psycopg
 import pytest
 from hypothesis import HealthCheck, settings
-from starlette.routing import compile_path
 
 from ojster.capabilities import all_extensions
 from ojster.core.durations import SECOND
@@ -36,6 +35,7 @@ from ojster.storage.database import Database
 from ojster.storage.open import open_database
 from ojster.storage.postgres.url import parse_postgres_url
 from tests.answers import check_all_answers
+from tests.cheap import make_cheap
 from tests.faithful.spec_answers import RECORDS, SpecAnswers, spec_answers
 from tests.kept_connections import kept_connections
 from tests.postgres import PostgresServer
@@ -81,10 +81,9 @@ def every_answer_is_checked() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def what_never_differs_is_made_once() -> Iterator[None]:
-    """Keep what thousands of tests would make again: a context for TLS takes 30 ms, the patterns of all routes 3 ms."""
+    """Keep what thousands of tests would make again, and make cheap what none of them is about."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("httpx._transports.default.create_ssl_context", cache(httpx.create_ssl_context))
-        patch.setattr("starlette.routing.compile_path", cache(compile_path))
+        make_cheap(patch)
         yield
 
 
@@ -144,11 +143,16 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Look for garbage after the collection, not during it: what it makes stays, and there is more and more of it."""
+    """Look for garbage after the collection, not during it, and never again among what it has made: all of it stays.
+
+    Garbage of tests is rare: what is young is looked at less often than by default.
+    """
     gc.disable()
     try:
         return (yield)
     finally:
+        gc.freeze()
+        gc.set_threshold(10_000, 20, 20)
         gc.enable()
 
 

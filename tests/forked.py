@@ -30,6 +30,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import IO, Any, Final
 
+from tests.cheap import hash_cheaply
+
 IMPORTED: Final = (
     "ojster.api.app",
     "ojster.cli.main",
@@ -222,6 +224,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the tests
     for name in IMPORTED:
         import_module(name)
+    hash_cheaply()
     gc.collect()
     gc.freeze()
     asked = _serve(socket.socket(fileno=int(sys.argv[1])))

@@ -37,6 +37,7 @@ from ojster.jobs.messages import Acknowledgement, FailureReport, Holder, Progres
 from ojster.jobs.scope import ANYONE, Caller, Scope
 from ojster.service import Service
 from ojster.storage.database import Database
+from tests.cheap import HASH_COST
 from tests.conftest import Bench, request
 
 CONTRIBUTOR = frozenset({Operation.ENQUEUE, Operation.CANCEL, Operation.INSPECT})
@@ -93,6 +94,10 @@ def test_a_token_is_joined_and_split() -> None:
 def test_a_hash_depends_on_the_secret_and_the_token() -> None:
     assert len(hash_secret("id", "secret")) == 32
     assert len({hash_secret("id", "secret"), hash_secret("id", "other"), hash_secret("other", "secret")}) == 3
+
+
+def test_a_hash_costs_who_guesses_milliseconds() -> None:
+    assert HASH_COST == 2**12  # the tests themselves hash at less cost
 
 
 def test_a_grant_is_read() -> None:
