@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import apsw
@@ -78,11 +77,14 @@ WIRE = {
 }  # fmt: skip
 
 
-@pytest.fixture
-def said() -> Iterator[Recorded]:
-    """The SQL statements that the service sends, one by one or once for each row."""
-    with recorded_on_postgres() as seen:
-        yield seen
+Scans = dict[str, list[str]]
+"""Statements on large tables, each with its scans of whole tables."""
+
+
+@pytest.fixture(scope="module")
+def scans() -> dict[str, Scans]:
+    """The scans that were looked at, by what the planner knew: to fill the tables takes a second each time."""
+    return {}
 
 
 async def live(service: Service, clock: Clock) -> None:
@@ -133,28 +135,28 @@ FORGETS = "NOT EXISTS (SELECT 1 FROM workflows AS n WHERE n.id = workflows.next_
 
 @pytest.mark.needs("planner-settings")
 async def test_containers_are_found_by_their_ids_although_the_planner_believes_that_there_are_no_nodes(
-    postgres_url: str, clock: Clock, said: Recorded
+    postgres_url: str, clock: Clock, scans: dict[str, Scans]
 ) -> None:
     """It would compare each node with each: 700 acknowledgements in one transaction would take most of a minute."""
-    scans = await scans_of(postgres_url, clock, said, EMPTIED)
-    found = [scan for sql, each in scans.items() if "SELECT parent FROM nodes" in sql for scan in each]
-    assert any("SELECT parent FROM nodes" in sql for sql in scans)
+    looked = await scans_of(postgres_url, clock, scans, EMPTIED)
+    found = [scan for sql, each in looked.items() if "SELECT parent FROM nodes" in sql for scan in each]
+    assert any("SELECT parent FROM nodes" in sql for sql in looked)
     assert not found, "\n".join(found)
 
 
 @pytest.mark.needs("planner-settings")
 @pytest.mark.parametrize("known", KNOWN)
 async def test_no_statement_reads_a_whole_table_whatever_the_planner_knows(
-    postgres_url: str, clock: Clock, said: Recorded, known: str
+    postgres_url: str, clock: Clock, scans: dict[str, Scans], known: str
 ) -> None:
-    scans = await scans_of(postgres_url, clock, said, known)
-    assert len(scans) > 50, "there is something to look at"
+    looked = await scans_of(postgres_url, clock, scans, known)
+    assert len(looked) > 50, "there is something to look at"
     for words in BY_ROW:
-        having(scans, *words)
+        having(looked, *words)
     known_bounds = (FORGETS, "coalesce(max(seq), 0)")  # the latter reads the end of the index
     wrong = [
         f"{scan}: {sql}"
-        for sql, found in scans.items()
+        for sql, found in looked.items()
         if not any(words in sql for words in known_bounds)
         for scan in found
     ]
@@ -164,29 +166,39 @@ async def test_no_statement_reads_a_whole_table_whatever_the_planner_knows(
 @pytest.mark.needs("planner-settings")
 @pytest.mark.parametrize("known", KNOWN)
 async def test_a_step_of_a_walk_over_workflows_reads_only_its_window(
-    postgres_url: str, clock: Clock, said: Recorded, known: str
+    postgres_url: str, clock: Clock, scans: dict[str, Scans], known: str
 ) -> None:
     """Neither does it read all workflows in a state, or of a tenant, for each window."""
-    scans = await scans_of(postgres_url, clock, said, known)
-    steps = [sql for sql in scans if "SELECT id, nodes, params FROM (SELECT * FROM workflows WHERE seq > :after" in sql]
+    looked = await scans_of(postgres_url, clock, scans, known)
+    steps = [
+        sql for sql in looked if "SELECT id, nodes, params FROM (SELECT * FROM workflows WHERE seq > :after" in sql
+    ]
     assert steps
-    assert not [scan for sql in steps for scan in scans[sql]]
+    assert not [scan for sql in steps for scan in looked[sql]]
 
 
 @pytest.mark.needs("planner-settings")
 @pytest.mark.parametrize("known", KNOWN)
 async def test_workflows_past_their_retention_are_found_without_a_look_at_all(
-    postgres_url: str, clock: Clock, said: Recorded, known: str
+    postgres_url: str, clock: Clock, scans: dict[str, Scans], known: str
 ) -> None:
-    scans = await scans_of(postgres_url, clock, said, known)
-    assert not [scan for sql in having(scans, FORGETS) for scan in scans[sql]]
+    looked = await scans_of(postgres_url, clock, scans, known)
+    assert not [scan for sql in having(looked, FORGETS) for scan in looked[sql]]
 
 
-async def scans_of(postgres_url: str, clock: Clock, said: Recorded, known: str) -> dict[str, list[str]]:
-    """Run workflows, and return the statements on large tables, each with its scans of whole tables."""
-    service = Service(open_database(postgres_url, clock=clock))
-    await live(service, clock)
-    await service.close()
+async def scans_of(postgres_url: str, clock: Clock, scans: dict[str, Scans], known: str) -> Scans:
+    """Run workflows, and return the scans of their statements, one by one or once for each row."""
+    if known not in scans:
+        service = Service(open_database(postgres_url, clock=clock))
+        with recorded_on_postgres() as said:
+            await live(service, clock)
+        await service.close()
+        scans[known] = _explained(postgres_url, said, known)
+    return scans[known]
+
+
+def _explained(postgres_url: str, said: Recorded, known: str) -> Scans:
+    """Fill the tables with other workflows, and explain the statements."""
     parsed = parse_postgres_url(postgres_url)
     with psycopg.connect(parsed.conninfo, options=f"-c search_path={parsed.schema}") as connection:
         skip_without_generic_plans(connection)
