@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from click.testing import CliRunner
 
 from ojster import App, Encryption, Flow, Gzip, UpdateFailed, Worker, chain, current_job, param, result_of
+from ojster.cli.main import cli
 from ojster.handlers.flow_export import export_flow
 from ojster.testing import JobTester, areplay
 from tests.waiting import PATIENCE
@@ -99,6 +102,42 @@ async def test_the_file_of_the_database_has_nothing_in_clear_but_results_of_jobs
     for secret in SECRETS:
         assert secret.encode() in stored["plain"], "it is looked for where it would be"
         assert secret.encode() not in stored["coded"], secret
+
+
+SHOP = """
+from ojster import App, Encryption
+app = App("{url}", codecs=[Encryption({{"k": bytes.fromhex("{key}")}})])
+"""
+
+
+async def test_commands_encode_and_decode_as_the_application_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"sqlite:///{tmp_path}/shop.db"
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "encoded_shop.py").write_text(SHOP.format(url=url, key=NEW.hex()))
+    app, order, _ = application(url, Encryption({"k": NEW}))
+
+    async def flows(*words: str) -> str:
+        done = await asyncio.to_thread(CliRunner().invoke, cli, ["flows", *words])
+        assert done.exit_code == 0, done.output
+        return str(done.stdout)
+
+    try:
+        run = await order.astart("Ada Lovelace", "4111 1111")
+        shop = ("--app", "encoded_shop:app")
+        async with working(app):
+            assert '"oolong tea for Ada Lovelace"' in await flows("update", run.id, "put", "oolong tea", *shop)
+            for name, data in (("seat", "by the window"), ("seat", "by the window"), ("wish", "too dear")):
+                await flows("send", run.id, name, "--data", data, *shop)
+            assert await run.aresult(PATIENCE) == 42
+        assert '"Ada Lovelace"' in await flows("published", run.id, *shop)
+        assert "a whisper" in await flows("stream", run.id, "said", *shop)
+        assert "ojs_encoded" in await flows("published", run.id, "--url", url)
+        assert "ojs_encoded" in await flows("stream", run.id, "said", "--url", url)
+    finally:
+        await app.aclose()
+    assert b"by the window" not in b"".join(file.read_bytes() for file in tmp_path.glob("shop.db*"))
 
 
 async def test_a_flow_goes_on_when_the_key_has_been_exchanged(shared_url: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +12,39 @@ import msgspec
 from ojster.api.flows import FlowType
 from ojster.api.loading import load_app
 from ojster.cli.commands.workflows import ID
+from ojster.cli.declared import Command
+from ojster.cli.option_rules import used_options
 from ojster.cli.options import ask, done, examples, parameter, with_json, with_url
 from ojster.cli.output import print_json
 from ojster.cli.workflow_selection import takes_workflow
 from ojster.client.interface import Client
 from ojster.core.timestamps import format_timestamp
+from ojster.handlers.codec import Codecs
 from ojster.handlers.flow_check import FlowFinding, check_flow
 from ojster.handlers.flow_export import export_flow
 from ojster.workflows.broadcast import Broadcast
 from ojster.workflows.flow import MAX_WAIT_MS, FlowMessage
 from ojster.workflows.stream import StreamAddress
+
+
+def with_codecs(command: Command) -> Command:
+    """Add the option ``--app``, and pass the codecs of the application as the argument ``codecs``."""
+
+    @functools.wraps(command)
+    def read(*args: Any, app: str | None, url: str, **more: Any) -> Any:
+        loaded = None if app is None else load_app(app)
+        if loaded is not None and not used_options("url"):
+            loaded.check_url()
+            url = loaded.url
+        return command(*args, url=url, codecs=Codecs(()) if loaded is None else loaded.codecs, **more)
+
+    option = click.option(
+        "--app",
+        metavar="MODULE:APP",
+        help="Use the database, and the codecs, of this application. Without it, what is sent is stored as plain JSON, "
+        "and what codecs have encoded is shown as it is stored.",
+    )
+    return option(read)
 
 
 @click.group(
@@ -42,8 +66,10 @@ def flows() -> None:
     epilog=examples(
         f"ojster flows send {ID} approval --data '{{\"ok\": true}}'",
         f"ojster flows send {ID} paid --data 42 --idempotency-key payment-7",
+        f"ojster flows send {ID} card --data '\"4111 1111\"' --app shop.app:app   # encrypted, as the application does",
     )
 )
+@with_codecs
 @takes_workflow()
 @click.argument("name")
 @with_url
@@ -51,9 +77,9 @@ def flows() -> None:
 @click.option("--step", help="Path of the step that is the flow, if the workflow itself is none.")
 @click.option("--idempotency-key", help="A message with the same key is kept once.")
 @with_json
-def send(workflow_id: str, name: str, url: str, data: str | None, as_json: bool, **more: Any) -> None:
+def send(workflow_id: str, name: str, url: str, data: str | None, codecs: Codecs, as_json: bool, **more: Any) -> None:
     """Send a message to a flow, also before it waits for the message."""
-    value = b"null" if data is None else msgspec.json.encode(parameter(f"x={data}")[1])
+    value = codecs.encode_value(_value(data))
     ask(url, lambda client: client.flows.send(FlowMessage(workflow_id, name, value, **more)))
     done(f"{workflow_id} gets the message {name!r}.", as_json, {"sent": True, "workflow_id": workflow_id})
 
@@ -64,20 +90,24 @@ def send(workflow_id: str, name: str, url: str, data: str | None, as_json: bool,
         "ojster flows broadcast payment order-42 --idempotency-key payment-7",
     )
 )
+@with_codecs
 @click.argument("name")
 @click.argument("key")
 @with_url
 @click.option("--data", help="What to send: JSON, otherwise a string; null by default.")
 @click.option("--idempotency-key", help="A message with the same name, key and idempotency key is sent once in 7 days.")
 @with_json
-def broadcast(name: str, key: str, url: str, data: str | None, idempotency_key: str | None, as_json: bool) -> None:
+def broadcast(
+    name: str, key: str, url: str, data: str | None, idempotency_key: str | None, codecs: Codecs, as_json: bool
+) -> None:
     """Send a message to all flows that wait for its NAME and KEY."""
-    value = b"null" if data is None else msgspec.json.encode(parameter(f"x={data}")[1])
+    value = codecs.encode_value(_value(data))
     flows = ask(url, lambda client: client.flows.broadcast(Broadcast(name, key, value, idempotency_key)))
     done(f"{flows} flows waited for {name!r} with the key {key!r}.", as_json, {"sent": True, "flows": flows})
 
 
 @flows.command(epilog=examples(f"ojster flows update {ID} put tea", f"ojster flows update {ID} resize 3 --wait 60"))
+@with_codecs
 @takes_workflow()
 @click.argument("name")
 @click.argument("args", nargs=-1)
@@ -88,10 +118,21 @@ def broadcast(name: str, key: str, url: str, data: str | None, idempotency_key: 
     "--wait", type=click.IntRange(0, 60), default=30, show_default=True, help="Wait for the answer, in seconds."
 )
 @with_json
-def update(workflow_id: str, name: str, args: tuple[str, ...], url: str, wait: int, as_json: bool, **more: Any) -> None:
+def update(
+    workflow_id: str,
+    name: str,
+    args: tuple[str, ...],
+    url: str,
+    wait: int,
+    codecs: Codecs,
+    as_json: bool,
+    **more: Any,
+) -> None:
     """Ask a running flow for something, and show its answer. ARGS are JSON, otherwise strings."""
-    values = [parameter(f"x={arg}")[1] for arg in args]
+    values = codecs.encode_list([parameter(f"x={arg}")[1] for arg in args])
     answer = ask(url, lambda client: client.flows.update(workflow_id, name, values, wait_ms=1000 * wait, **more))
+    if answer.result is not msgspec.UNSET:
+        answer = msgspec.structs.replace(answer, result=_decoded(codecs, answer.result))
     if as_json:
         print_json(answer)
     elif answer.state == "waiting":
@@ -104,21 +145,23 @@ def update(workflow_id: str, name: str, args: tuple[str, ...], url: str, wait: i
 
 
 @flows.command(epilog=examples(f"ojster flows published {ID}"))
+@with_codecs
 @takes_workflow()
 @with_url
 @click.option("--step", help="Path of the step that is the flow, if the workflow itself is none.")
-def published(workflow_id: str, url: str, step: str | None) -> None:
+def published(workflow_id: str, url: str, step: str | None, codecs: Codecs) -> None:
     """Show what a flow has published last, as JSON; null if it has published nothing."""
-    print_json(ask(url, lambda client: client.flows.published(workflow_id, step)))
+    print_json(codecs.decode_value(ask(url, lambda client: client.flows.published(workflow_id, step))))
 
 
 @flows.command(epilog=examples(f"ojster flows stream {ID} tokens", f"ojster flows stream {ID} tokens --after 100"))
+@with_codecs
 @takes_workflow()
 @click.argument("name")
 @with_url
 @click.option("--after", type=click.IntRange(0), default=0, help="Number of the chunk after which to begin.")
 @click.option("--numbers", is_flag=True, help="Show an object with the number and the time of each chunk.")
-def stream(workflow_id: str, name: str, url: str, after: int, numbers: bool) -> None:
+def stream(workflow_id: str, name: str, url: str, after: int, numbers: bool, codecs: Codecs) -> None:
     """Print the chunks of a stream of a flow as they come, one JSON value a line, until the stream or the flow ends."""
 
     async def follow(client: Client) -> None:
@@ -127,8 +170,9 @@ def stream(workflow_id: str, name: str, url: str, after: int, numbers: bool) -> 
             page = await client.flows.read_stream(StreamAddress(workflow_id, name, position), MAX_WAIT_MS)
             for chunk in page.chunks:
                 position = chunk.number
-                shown = {"number": position, "at": format_timestamp(chunk.at), "value": chunk.value}
-                click.echo(msgspec.json.encode(shown if numbers else chunk.value))
+                value = _decoded(codecs, chunk.value)
+                shown = {"number": position, "at": format_timestamp(chunk.at), "value": value}
+                click.echo(msgspec.json.encode(shown if numbers else value))
             has_ended = page.has_ended
 
     ask(url, follow)
@@ -147,6 +191,17 @@ def export(workflow_id: str, url: str, step: str | None) -> None:
     """
     exported = ask(url, lambda client: export_flow(client, workflow_id, step))
     click.echo(msgspec.json.format(msgspec.json.encode(exported)))
+
+
+def _value(data: str | None) -> bytes:
+    return b"null" if data is None else msgspec.json.encode(parameter(f"x={data}")[1])
+
+
+def _decoded(codecs: Codecs, value: msgspec.Raw) -> msgspec.Raw:
+    """Return a value as it was before it was encoded; as it is stored without codecs."""
+    if not codecs:
+        return value
+    return msgspec.Raw(msgspec.json.encode(codecs.decode_value(msgspec.json.decode(value))))
 
 
 @flows.command(epilog=examples("ojster flows check shop.app:app", "ojster flows check shop.app --include 'shop.*'"))
