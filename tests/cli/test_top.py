@@ -15,9 +15,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from click.testing import CliRunner
 from rich.console import Console
 
 from ojster import App
+from ojster.cli.main import cli
 from ojster.cli.top import Look, look, show
 from ojster.fleet.workers import Heartbeat
 from ojster.jobs.claim_policy import Claim
@@ -115,3 +117,13 @@ def test_it_follows_until_it_is_interrupted(tmp_path: Path) -> None:
         process.wait()
         app.close()
         os.close(ours)
+
+
+def test_it_looks_once_if_it_is_told_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    with App(url) as app:
+        app.service()
+    output = io.StringIO()
+    monkeypatch.setattr("ojster.cli.top.console", Console(force_terminal=True, file=output))
+    assert CliRunner().invoke(cli, ["top", "--once", "--url", url]).exit_code == 0
+    assert "0 jobs wait" in output.getvalue()
