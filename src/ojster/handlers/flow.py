@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from datetime import UTC, datetime
 from functools import cached_property, lru_cache, partial
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import Any, Final, ParamSpec, TypeVar, overload
 
 import msgspec
 from msgspec import Raw
@@ -24,7 +24,7 @@ from ojster.handlers.compensation import Compensation
 from ojster.handlers.context import JobContext
 from ojster.handlers.flow_errors import RecordFailed, job_error, step_error
 from ojster.handlers.flow_execution import FlowExecution
-from ojster.handlers.flow_keys import without_options
+from ojster.handlers.flow_keys import shortened, without_options
 from ojster.handlers.flow_messages import Messages
 from ojster.handlers.flow_patches import Patches
 from ojster.handlers.flow_restart import Restarts
@@ -36,6 +36,12 @@ from ojster.workflows.read.shapes import in_python, shape_of_wire
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
+
+MAP_STEPS_AT_ONCE: Final = 5
+"""Maximum number of steps in which ``Flow.map`` has jobs at a time, if their number is limited."""
+
+MAX_ITEMS_OF_STEP: Final = 1_000
+"""Maximum number of items of one of these steps."""
 
 
 class Flow(Messages, Patches, Restarts):
@@ -188,11 +194,11 @@ class Flow(Messages, Patches, Restarts):
             asked[1] = Raw(what.encoded_args(args, kwargs))
         return self._run(what, self._record(key, "run", name, self._digest(asked), added))
 
-    async def map(self, what: JobType[..., R], items: Iterable[Any], /) -> list[R]:
+    async def map(self, what: JobType[..., R], items: Iterable[Any], /, *, concurrency: int | None = None) -> list[R]:
         """Run a job for each item, and return the results in the order of the items.
 
-        It is one step: a map, whose jobs start and end without the flow. For some at a time, give them a queue with a
-        limit (``what.using(queue=…)``).
+        It is one step: a map, whose jobs start and end without the flow. With ``concurrency``, it is a step for every
+        few items, and the next one begins when one has ended.
 
         Parameters
         ----------
@@ -200,6 +206,8 @@ class Flow(Messages, Patches, Restarts):
             A job that takes an item as its only argument.
         items:
             Any JSON values.
+        concurrency:
+            Maximum number of its jobs that wait or run at the same time; ``None``, the default: all do.
 
         Returns
         -------
@@ -213,8 +221,10 @@ class Flow(Messages, Patches, Restarts):
         TypeError
             An item is no JSON value; or the application has codecs, and the server cannot read an item.
         ValueError
-            An item has a ``$ref``, which a map would resolve.
+            An item has a ``$ref``, which a map would resolve; or ``concurrency`` is less than 1.
         """
+        if concurrency is not None and concurrency < 1:
+            raise ValueError(f"concurrency is at least 1, not {concurrency}.")
         if what.app.codecs:
             raise TypeError(
                 "A map hands out its items on the server, which cannot read what codecs encode. Run "
@@ -223,8 +233,39 @@ class Flow(Messages, Patches, Restarts):
         items = list(items)
         if may_hold_references(to_json(items)):
             raise ValueError(f"An item for {what.type} has a '$ref', which a map would resolve. Run the job for each.")
-        step = Step({"type": "map", "name": what.type, "over": items, "as": "item", "do": what.s(element()).wire})
-        return [what.types.convert_result(result) for result in await self.run(step)]
+        if concurrency is None:
+            results = await self.run(_map_of(what, items))
+        elif self._execution.is_closed:
+            results = await self._execution.never()
+        else:
+            key = self._execution.key_of(what.type, self._key)
+            results = await self._window(what, items, key, concurrency)
+        return [what.types.convert_result(result) for result in results]
+
+    async def _window(self, what: JobType[Any, Any], items: list[Any], key: str, concurrency: int) -> list[Any]:
+        """Return the results of jobs, at most ``concurrency`` of which are there at a time, without conversion.
+
+        A step has a part of them, so that a long list needs few records; some steps at a time let jobs begin while the
+        last ones of a step still run.
+        """
+        steps = min(concurrency, MAP_STEPS_AT_ONCE)
+        size = min(concurrency // steps, MAX_ITEMS_OF_STEP)
+        results: list[Any] = [None] * len(items)
+        starts = iter(range(0, len(items), size))
+
+        async def run_parts() -> None:
+            for start in starts:
+                end = min(start + size, len(items))
+                part = Flow(self._execution, shortened(f"{key}[{start}:{end}]"))
+                results[start:end] = await part.run(_map_of(what, items[start:end]))
+
+        tasks = [asyncio.create_task(run_parts()) for _ in range(steps)]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+        return results
 
     async def _run(self, what: JobType[Any, Any] | Step, record: NewRecord) -> Any:
         try:
@@ -330,6 +371,10 @@ class Flow(Messages, Patches, Restarts):
         if not may_refer(bytes(result)):
             return value
         return await self._execution.outside(restore(self.job.client, value, self.job.id))
+
+
+def _map_of(what: JobType[Any, Any], items: list[Any]) -> Step:
+    return Step({"type": "map", "name": what.type, "over": items, "as": "item", "do": what.s(element()).wire})
 
 
 class _FlowLog(logging.LoggerAdapter[logging.Logger]):

@@ -59,8 +59,12 @@ class FlowKeys:
     def _here(self, name: str) -> str:
         task = asyncio.current_task()
         path = "" if task is None else self._paths.get(task, "")
-        key = self._numbered(f"{path}{name}")
-        return key if len(key) <= MAX_KEY_LENGTH else f"{digest_of(key.encode())}…{key[-_LONG_KEY:]}"
+        return shortened(self._numbered(f"{path}{name}"))
+
+
+def shortened(key: str) -> str:
+    """Return a key, or if it is too long a digest of it and its end."""
+    return key if len(key) <= MAX_KEY_LENGTH else f"{digest_of(key.encode())}…{key[-_LONG_KEY:]}"
 
 
 def digest_of(value: bytes) -> str:
