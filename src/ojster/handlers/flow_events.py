@@ -81,9 +81,9 @@ class FlowEvents:
         place, ended_at, is_cancellation, key = self._due[0]
         is_clear = len(self._waiting) == 1 and timer is None and not is_cancellation
         at = max(ended_at, self.loop.now + 1)  # later than all before, so that it is clear what was seen before what
-        was_clear = timer is None and not is_cancellation and self._past.has_one_of(self._waiting)
-        if place >= _UNPLACED and not is_clear and not was_clear:
-            at = max(at, self._past.latest)
+        if place >= _UNPLACED and not is_clear and at < self._past.latest:
+            was_clear = timer is None and not is_cancellation and self._past.has_one_of(self._waiting)
+            at = at if was_clear else self._past.latest
         if timer is not None and timer <= at:
             self._fire(timer)
             return True

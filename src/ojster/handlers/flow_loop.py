@@ -11,13 +11,12 @@ import heapq
 import logging
 import sys
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator, Iterator
+from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import Executor
-from contextlib import contextmanager
 from contextvars import Context, ContextVar, copy_context
 from math import inf
 from typing import Any, Final, NoReturn, TypeVar, TypeVarTuple
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakSet
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -99,8 +98,8 @@ class FlowLoop(asyncio.AbstractEventLoop):
         self._timers: list[tuple[float, int, asyncio.TimerHandle, int]] = []
         """When, a number, what to call, and since when."""
         self._timer_number = 0
-        self._contexts: WeakKeyDictionary[asyncio.Task[Any], Context] = WeakKeyDictionary()
-        self._unwound: WeakSet[asyncio.Future[Any]] = WeakSet()
+        self._contexts: dict[asyncio.Task[Any], Context] = {}
+        self._unwound: WeakSet[asyncio.Future[Any]] | None = None
         self.flow: Any = None
         self._is_closed = False
 
@@ -108,24 +107,14 @@ class FlowLoop(asyncio.AbstractEventLoop):
 
     def run_ready(self, calls: float = inf) -> None:
         """Run until every task waits, or the loop has made so many calls."""
-        with self._running():
+        if not self._ready:
+            return
+        with _RunningLoop(self):
             while self._ready and calls > 0:
                 calls -= 1
                 handle = self._ready.popleft()
                 if not handle.cancelled():
                     handle._run()
-
-    @contextmanager
-    def _running(self) -> Iterator[None]:
-        """Be the running loop of the thread, in the place of the one around."""
-        around, hooks = asyncio._get_running_loop(), sys.get_asyncgen_hooks()
-        asyncio._set_running_loop(self)
-        sys.set_asyncgen_hooks(None, None)  # else the loop around would close the generators of this one
-        try:
-            yield
-        finally:
-            sys.set_asyncgen_hooks(*hooks)
-            asyncio._set_running_loop(around)
 
     @property
     def next_timer(self) -> int | None:
@@ -161,13 +150,13 @@ class FlowLoop(asyncio.AbstractEventLoop):
         for _, _, timer, _ in self._timers:
             if timer._args and isinstance(timer._args[0], asyncio.Future):  # ``asyncio.sleep``
                 timer._context.run(self.unwind, timer._args[0])  # type: ignore[attr-defined]
-        for future in self._unwound:
+        for future in self._unwound or ():
             if not future.done():
                 future.set_exception(FlowLeft())
         if self._unwound:
             self.run_ready(_UNWINDING_CALLS)
         self._ready.clear()
-        with self._running():
+        with _RunningLoop(self):
             for task in list(self.tasks):
                 task._log_destroy_pending = False  # type: ignore[attr-defined]
                 # What its context managers leave, they have entered in this task and in its context.
@@ -228,6 +217,8 @@ class FlowLoop(asyncio.AbstractEventLoop):
     def unwind(self, future: asyncio.Future[Any]) -> None:
         """Let a future end with ``FlowLeft`` when the flow leaves, if what awaits it unwinds."""
         if UNWINDS.get():
+            if self._unwound is None:  # few flows have code that unwinds
+                self._unwound = WeakSet()
             self._unwound.add(future)
 
     def create_task(
@@ -249,6 +240,7 @@ class FlowLoop(asyncio.AbstractEventLoop):
 
     def _forget(self, task: asyncio.Task[Any]) -> None:
         self.tasks.pop(task, None)
+        self._contexts.pop(task, None)
 
     def run_in_executor(self, executor: Executor | None, function: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
         """Call a function, if the executor does it at once: the end of a thread is no event of the flow."""
@@ -280,6 +272,24 @@ class FlowLoop(asyncio.AbstractEventLoop):
         """Log what went wrong in a task that nobody awaits."""
         if not self._is_closed:
             log.error("in a flow: %s", context.get("message"), exc_info=context.get("exception"))
+
+
+class _RunningLoop:
+    """Makes a loop the running one of the thread, in the place of the one around. Each step of a flow needs it."""
+
+    __slots__ = ("_around", "_hooks", "_loop")
+
+    def __init__(self, loop: FlowLoop) -> None:
+        self._loop = loop
+
+    def __enter__(self) -> None:
+        self._around, self._hooks = asyncio._get_running_loop(), sys.get_asyncgen_hooks()
+        asyncio._set_running_loop(self._loop)
+        sys.set_asyncgen_hooks(None, None)  # else the loop around would close the generators of this one
+
+    def __exit__(self, *_: object) -> None:
+        sys.set_asyncgen_hooks(*self._hooks)
+        asyncio._set_running_loop(self._around)
 
 
 def _close(coroutine: Any) -> None:

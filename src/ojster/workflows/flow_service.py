@@ -60,10 +60,12 @@ class FlowService(CapabilityService, FlowCalls):
         Forbidden
             The caller could not enqueue a step itself.
         """
-        item = msgspec.structs.replace(item, access=self.scope.access)
-        turns, (refusal,) = await self.scope.check_reports([item], self._refuse_steps)
-        accepted(refusal)
-        return accepted(await self.database.run(flow_turns.take_turns, turns[0], max(1, len(item.records))))
+        if self.scope.access is not None or self.scope.is_limited:
+            item = msgspec.structs.replace(item, access=self.scope.access)
+            turns, (refusal,) = await self.scope.check_reports([item], self._refuse_steps)
+            accepted(refusal)
+            item = turns[0]
+        return accepted(await self.database.run(flow_turns.take_turns, item, max(1, len(item.records))))
 
     def _refuse_steps(self, item: Turn) -> OjsterError | None:
         """Return why the caller may not add the steps of a turn, or ``None``."""
