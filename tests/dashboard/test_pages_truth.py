@@ -8,6 +8,7 @@ import pytest
 
 from ojster.events import webhooks
 from ojster.events.subscription import Subscription
+from ojster.fleet.workers import Heartbeat
 from ojster.insight.receivers import DeliveryOutcome
 from tests.browser import needs_browser
 from tests.conftest import Bench
@@ -54,3 +55,20 @@ async def test_tiles_badges_lists_and_groups_have_one_number_without_deliveries_
     assert (await facet.inner_text()).split() == ["discarded", "5"]
     await open_page(page, server, "queues")
     assert await page.get_by_role("link", name="ojster.webhooks").count() == 0
+
+
+async def test_a_dead_worker_stays_for_a_day_with_the_jobs_that_it_held(bench: Bench, server: str, page: Page) -> None:
+    held = [await bench.push("report.build", queue="reports") for _ in range(2)]
+    await bench.service.fleet.beat(Heartbeat("worker-9", queues=("reports",), hostname="host-9"))
+    await bench.fetch("reports", count=2, worker_id="worker-9")
+    await bench.service.fleet.leave("worker-9", lost=True)
+    bench.clock.advance(1)
+    await bench.ack(await bench.fetch_one("reports"))
+    await open_page(page, server, "workers")
+    lost = page.get_by_role("region", name="Lost in the last day")
+    await lost.get_by_text("held 2 jobs").wait_for()
+    assert "host-9 was lost" in await lost.inner_text()
+    assert [await state.inner_text() for state in await lost.locator(".state").all()] == ["completed", "available"]
+    assert await faults(page) == []
+    await lost.get_by_role("link", name="report.build").last.click()
+    await page.get_by_text(held[1].id).first.wait_for()

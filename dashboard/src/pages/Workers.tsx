@@ -3,7 +3,7 @@ import { accepted, client, ofTenant, type Schemas } from "../api/client";
 import { useIsGlobal, useMay } from "../api/session";
 import { useData } from "../api/use";
 import { useDialogs } from "../ui/dialogs";
-import { between, compact, many, Time } from "../ui/format";
+import { ago, between, compact, exact, many, number, Time } from "../ui/format";
 import { Bar, Button, Card, Empty, JobLink, Page, Shown, Table } from "../ui/parts";
 import { State } from "../ui/states";
 
@@ -20,7 +20,38 @@ export function WorkersPage() {
         </Shown>
       </Card>
       {isGlobal && <Unrunnable />}
+      <Lost />
     </Page>
+  );
+}
+
+const MOST_JOBS = 10;
+
+/** Workers whose heartbeats stopped, with what they held and what became of it. */
+function Lost() {
+  const lost = useData("lost workers", () => accepted(client.GET("/ojs/v1/lost-workers")), { kinds: ["worker", "job"] });
+  if (!lost.data?.workers.length) return null;
+  return (
+    <Card title="Lost in the last day" isBare>
+      <ul class="findings">
+        {lost.data.workers.map((worker) => (
+          <li key={`${worker.tenant_id ?? ""} ${worker.worker_id}`}>
+            <span>
+              <b>{worker.hostname ?? worker.worker_id}</b> was lost {ago(Date.parse(worker.lost_at))}, held {many(worker.held, "job")}
+              <span class="place">
+                <span class="mono">{worker.worker_id}</span>, last heard {exact(worker.last_heartbeat_at)}
+              </span>
+              {worker.jobs.slice(0, MOST_JOBS).map((job) => (
+                <span class="held" key={job.id}>
+                  <JobLink id={job.id}>{job.type}</JobLink> <State state={job.state} />
+                </span>
+              ))}
+              {worker.held > MOST_JOBS && <span class="quiet">and {number(worker.held - Math.min(MOST_JOBS, worker.jobs.length))} more</span>}
+            </span>
+          </li>
+        ))}
+      </ul>
+    </Card>
   );
 }
 

@@ -36,7 +36,7 @@ export function coarse(milliseconds: number): string {
   return seconds < 172_800 ? `${Math.floor(seconds / 3_600)} h` : `${Math.floor(seconds / 86_400)} d`;
 }
 
-function ago(at: number): string {
+export function ago(at: number): string {
   const distance = Date.now() - at;
   const size = Math.abs(distance);
   if (size < 1500) return "now";

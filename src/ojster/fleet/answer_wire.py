@@ -10,6 +10,7 @@ from ojster.core.calls import Single
 from ojster.core.tenant import NOBODY, called, split
 from ojster.core.timestamps import format_timestamp, parse_timestamp
 from ojster.core.wire import Count, Json, NumberedPaginationBody, PaginationBody, Timestamp
+from ojster.fleet.lost_workers import HeldJob, LostWorker
 from ojster.fleet.unrunnable import Unrunnable
 from ojster.fleet.worker_rule import WorkerRule
 from ojster.fleet.workers import Worker
@@ -112,6 +113,65 @@ class WorkersAnswer(Struct):
     def value(self) -> list[Worker]:
         """Return the workers of the page."""
         return [read_worker(shown) for shown in self.workers]
+
+
+class LostWorkerInfo(Struct):
+    """A worker whose heartbeats stopped: ``held`` is the number of its jobs, and ``jobs`` has the first of them."""
+
+    worker_id: str
+    queues: list[str]
+    started_at: Timestamp
+    last_heartbeat_at: Timestamp
+    lost_at: Timestamp
+    held: Count
+    jobs: list[HeldJob]
+    hostname: str | None = None
+    pid: int | None = None
+    tenant_id: str | UnsetType = UNSET
+
+
+class LostWorkersAnswer(Struct):
+    """The workers that were lost in the last day."""
+
+    workers: list[LostWorkerInfo]
+
+    @classmethod
+    def of(cls, lost: list[LostWorker]) -> Self:
+        """Return the answer that shows workers."""
+        return cls([_show_lost(worker) for worker in lost])
+
+    def value(self) -> list[LostWorker]:
+        """Return the workers."""
+        return [
+            LostWorker(
+                shown.worker_id,
+                shown.hostname,
+                shown.pid,
+                shown.queues,
+                parse_timestamp(shown.started_at),
+                parse_timestamp(shown.last_heartbeat_at),
+                parse_timestamp(shown.lost_at),
+                shown.held,
+                shown.jobs,
+            )
+            for shown in self.workers
+        ]
+
+
+def _show_lost(worker: LostWorker) -> LostWorkerInfo:
+    tenant, name = split(worker.id)
+    return LostWorkerInfo(
+        worker_id=name,
+        tenant_id=UNSET if tenant == NOBODY else tenant,
+        hostname=worker.hostname,
+        pid=worker.pid,
+        queues=worker.queues,
+        started_at=format_timestamp(worker.started_at),
+        last_heartbeat_at=format_timestamp(worker.last_seen_at),
+        lost_at=format_timestamp(worker.lost_at),
+        held=worker.held,
+        jobs=worker.jobs,
+    )
 
 
 class WorkerAnswer(Struct):

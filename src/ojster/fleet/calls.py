@@ -13,6 +13,7 @@ from ojster.core.calls import Call, Calls, Deletion, Listing
 from ojster.fleet.answer_wire import (
     DeletedRuleAnswer,
     DeregisteredWorkerAnswer,
+    LostWorkersAnswer,
     RemovedWorkerAnswer,
     UnrunnableAnswer,
     WorkerAnswer,
@@ -20,6 +21,7 @@ from ojster.fleet.answer_wire import (
     WorkerRulesAnswer,
     WorkersAnswer,
 )
+from ojster.fleet.lost_workers import LostWorker
 from ojster.fleet.unrunnable import Unrunnable
 from ojster.fleet.wire import DirectiveBody, WorkerRuleBody
 from ojster.fleet.worker_rule import WorkerRule
@@ -44,6 +46,13 @@ class FleetCalls(Calls):
     @Listing("GET", "/workers", "list_workers", _TAG, WorkersAnswer, page_size=200)
     async def all(self) -> list[Worker]:
         """List the workers that send heartbeats."""
+
+    @Call("GET", "/lost-workers", "list_lost_workers", _TAG, LostWorkersAnswer)
+    async def lost(self) -> list[LostWorker]:
+        """List the workers whose heartbeats stopped in the last day, with the jobs that they held, the last one first.
+
+        One that has come back is left out.
+        """
 
     @Call("POST", f"{_ONE}/directive", "direct_worker", _TAG, WorkerAnswer, body=DirectiveBody)
     async def direct(self, worker_id: str, directive: str) -> Worker:

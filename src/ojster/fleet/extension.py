@@ -7,10 +7,11 @@ from collections.abc import Iterable, Sequence
 from ojster.core.job import Job
 from ojster.fleet.abilities import kind_of
 from ojster.fleet.claim_policies import IDLE_WORKERS, REQUIREMENTS_WAIT, AbilityPolicy, IdlePolicy, MatchingPolicy
+from ojster.fleet.lost_workers import forget_lost
 from ojster.fleet.unrunnable import why_unrunnable
 from ojster.fleet.workers import reap_silent_workers
 from ojster.jobs.claim_policy import NO_USAGE_PROBES, Claim, ClaimPolicy, UsageProbes
-from ojster.jobs.extension import Due, Extension
+from ojster.jobs.extension import DeletedCounts, Due, Extension
 from ojster.jobs.reason import Reason
 from ojster.storage.memory import Memory
 from ojster.storage.transaction import Transaction
@@ -26,6 +27,10 @@ class FleetExtension(Extension):
     def due(self, tx: Transaction, *, in_maintenance: bool) -> Due:
         """Delete silent workers, and let their jobs run again."""
         return Due(reap_silent_workers(tx))
+
+    def forget(self, tx: Transaction, room: int) -> DeletedCounts:
+        """Delete workers that were lost long ago."""
+        return DeletedCounts(rows=forget_lost(tx, room))
 
     def selects(self, memory: Memory, request: Claim) -> str | None:
         """Return a name for what a worker that provides something, or is limited to some types, can take."""

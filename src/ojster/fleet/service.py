@@ -10,8 +10,9 @@ import msgspec
 from ojster.core.errors import InvalidRequest
 from ojster.core.job import Job
 from ojster.core.tenant import called, split
-from ojster.fleet import unrunnable, worker_rules, workers
+from ojster.fleet import lost_workers, unrunnable, worker_rules, workers
 from ojster.fleet.calls import FleetCalls
+from ojster.fleet.lost_workers import LostWorker
 from ojster.fleet.unrunnable import Unrunnable
 from ojster.fleet.worker_rule import WorkerRule
 from ojster.fleet.workers import Heartbeat, HeartbeatResponse, Leave, Worker
@@ -128,6 +129,15 @@ class FleetService(CapabilityService, FleetCalls):
         """Return all workers, most recently seen first."""
         known = await self.database.read(workers.list_workers, None)
         return [worker for worker in known if self.scope.sees(split(worker.id)[0])]
+
+    async def lost(self) -> list[LostWorker]:
+        """Return the workers that were lost in the last day, those lost last first, with the jobs that they held."""
+        known = await self.scope.survey(lost_workers.list_lost, None)
+        return [
+            msgspec.structs.replace(worker, jobs=[job for job in worker.jobs if self.scope.covers(job.queue)])
+            for worker in known
+            if self.scope.sees(split(worker.id)[0])
+        ]
 
     async def change_rule(self, worker_id: str, members: Mapping[str, Any]) -> WorkerRule:
         """Change the operator's rule for a worker, which overrides what the worker declares; return the whole rule.

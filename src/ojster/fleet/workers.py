@@ -17,6 +17,7 @@ from ojster.core.job_flags import CANCEL_REQUESTED
 from ojster.core.job_table import JOB_COLUMNS
 from ojster.core.tenant import called
 from ojster.fleet.abilities import PLAIN, Abilities, abilities_by_worker, decode_abilities, worker_rules_by_id
+from ojster.fleet.lost_workers import note_loss
 from ojster.fleet.requirements import read_provided
 from ojster.jobs.ending_attempts import confirm_ends_of_worker
 from ojster.jobs.extension import lock_with, settle
@@ -376,6 +377,7 @@ def _lose_worker(tx: Transaction, worker_id: str) -> None:
     fail_lost_attempts(tx, [(job, failure) for job in held], Loss.WORKER)
     confirm_ends_of_worker(tx, worker_id)
     settle(tx)
+    note_loss(tx, worker_id, held)
     _forget(tx, worker_id, "error", "its heartbeats stopped")
 
 

@@ -115,7 +115,7 @@ def failing_receivers(tx: Transaction, requests: Sequence[None]) -> list[list[Fa
         FailingReceiver(receiver, address, since, failed_at, failures, error, waiting[receiver], is_counted)
         for receiver, address, since, failed_at, failures, error in rows
     ]
-    failing = [one for one in known if one.waiting or one.failed_at > tx.now - REMEMBERED_US]
+    failing = [receiver for receiver in known if receiver.waiting or receiver.failed_at > tx.now - REMEMBERED_US]
     return [failing for _ in requests]
 
 

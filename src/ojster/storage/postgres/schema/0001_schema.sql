@@ -906,6 +906,22 @@ CREATE TABLE workers (
     last_seen_at BIGINT           NOT NULL
 ) WITH (fillfactor = 50);
 
+-- Workers whose heartbeats stopped, for a day, because people ask afterwards what they held.
+CREATE TABLE lost_workers (
+    id           TEXT COLLATE "C" PRIMARY KEY,
+    hostname     TEXT COLLATE "C",
+    pid          BIGINT,
+    queues       TEXT COLLATE "C" NOT NULL, -- a JSON array
+    started_at   BIGINT           NOT NULL,
+    last_seen_at BIGINT           NOT NULL,
+    lost_at      BIGINT           NOT NULL,
+    held         BIGINT           NOT NULL, -- the number of jobs that it held
+    job_ids      TEXT COLLATE "C" NOT NULL  -- of the first of them, a JSON array
+);
+
+-- Lists the last ones, and finds those to be deleted.
+CREATE INDEX lost_workers_lost ON lost_workers (lost_at);
+
 -- What operators say of workers, whether these are present or not, as JSON.
 CREATE TABLE worker_rules (
     id      TEXT COLLATE "C" PRIMARY KEY,

@@ -838,6 +838,22 @@ CREATE TABLE workers (
     last_seen_at INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
+-- Workers whose heartbeats stopped, for a day, because people ask afterwards what they held.
+CREATE TABLE lost_workers (
+    id           TEXT    PRIMARY KEY,
+    hostname     TEXT,
+    pid          INTEGER,
+    queues       TEXT    NOT NULL, -- a JSON array
+    started_at   INTEGER NOT NULL,
+    last_seen_at INTEGER NOT NULL,
+    lost_at      INTEGER NOT NULL,
+    held         INTEGER NOT NULL, -- the number of jobs that it held
+    job_ids      TEXT    NOT NULL  -- of the first of them, a JSON array
+) STRICT, WITHOUT ROWID;
+
+-- Lists the last ones, and finds those to be deleted.
+CREATE INDEX lost_workers_lost ON lost_workers (lost_at);
+
 -- What operators say of workers, whether these are present or not, as JSON.
 CREATE TABLE worker_rules (
     id      TEXT    PRIMARY KEY,

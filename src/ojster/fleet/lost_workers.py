@@ -1,0 +1,113 @@
+"""Workers whose heartbeats stopped, and the jobs that they held: kept for a day, because people ask afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from ojster.core.durations import DAY
+from ojster.core.job import Job
+from ojster.storage.transaction import Transaction
+
+KEPT_US: Final = DAY
+"""Time for which a lost worker is kept, in microseconds."""
+
+MAX_LOST: Final = 100
+"""Maximum number of lost workers in a list, those lost last."""
+
+MAX_HELD_IDS: Final = 100
+"""Maximum number of jobs whose ids are kept of a lost worker."""
+
+
+class HeldJob(msgspec.Struct, frozen=True):
+    """A job that a lost worker held, with its present state."""
+
+    id: str
+    type: str
+    queue: str
+    state: str
+
+
+class LostWorker(msgspec.Struct, frozen=True):
+    """A worker whose heartbeats stopped, and which has not come back. Times are microseconds since the epoch.
+
+    Parameters
+    ----------
+    held:
+        Number of jobs that it held.
+    jobs:
+        The first of them that still exist.
+    """
+
+    id: str
+    hostname: str | None
+    pid: int | None
+    queues: list[str]
+    started_at: int
+    last_seen_at: int
+    lost_at: int
+    held: int
+    jobs: list[HeldJob]
+
+
+def note_loss(tx: Transaction, worker_id: str, held: Sequence[Job]) -> None:
+    """Keep a worker that is about to be deleted, and the jobs that it holds."""
+    ids = [job.id for job in held[:MAX_HELD_IDS]]
+    tx.execute(
+        """
+        INSERT INTO lost_workers (id, hostname, pid, queues, started_at, last_seen_at, lost_at, held, job_ids)
+        SELECT id, hostname, pid, queues, started_at, last_seen_at, :now, :held, :job_ids
+        FROM workers
+        WHERE id = :id
+        ON CONFLICT (id) DO UPDATE SET
+            hostname = excluded.hostname,
+            pid = excluded.pid,
+            queues = excluded.queues,
+            started_at = excluded.started_at,
+            last_seen_at = excluded.last_seen_at,
+            lost_at = excluded.lost_at,
+            held = excluded.held,
+            job_ids = excluded.job_ids
+        """,
+        {"id": worker_id, "now": tx.now, "held": len(held), "job_ids": msgspec.json.encode(ids).decode()},
+    )
+
+
+def list_lost(tx: Transaction, requests: Sequence[None]) -> list[list[LostWorker]]:
+    """Return the workers that were lost in the last day, those lost last first, for each request."""
+    rows = tx.execute(
+        """
+        SELECT id, hostname, pid, queues, started_at, last_seen_at, lost_at, held, job_ids
+        FROM lost_workers
+        WHERE lost_at > :since AND NOT EXISTS (SELECT 1 FROM workers WHERE workers.id = lost_workers.id)
+        ORDER BY lost_at DESC, id
+        LIMIT :most
+        """,
+        {"since": tx.now - KEPT_US, "most": MAX_LOST},
+    )
+    ids = {row[0]: _names(row[-1]) for row in rows}
+    jobs = tx.find_jobs([id for held in ids.values() for id in held])
+    lost = []
+    for id, hostname, pid, queues, started_at, seen_at, lost_at, held, _ in rows:
+        known = [jobs[job_id] for job_id in ids[id] if job_id in jobs]
+        shown = [HeldJob(job.id, job.type, job.queue, job.state) for job in known]
+        lost.append(LostWorker(id, hostname, pid, _names(queues), started_at, seen_at, lost_at, held, shown))
+    return [lost for _ in requests]
+
+
+_names: Final = msgspec.json.Decoder(list[str]).decode
+
+
+def forget_lost(tx: Transaction, room: int) -> int:
+    """Delete at most ``room`` workers that were lost long ago; return their number."""
+    rows = tx.execute(
+        """
+        DELETE FROM lost_workers
+        WHERE id IN (SELECT id FROM lost_workers WHERE lost_at <= :before ORDER BY lost_at LIMIT :room)
+        RETURNING id
+        """,
+        {"before": tx.now - KEPT_US, "room": max(0, room)},
+    )
+    return len(rows)

@@ -1,0 +1,100 @@
+"""Workers whose heartbeats stopped are known for a day, with the jobs that they held."""
+
+from __future__ import annotations
+
+import pytest
+
+from ojster.core.durations import DAY, SECOND
+from ojster.fleet import lost_workers
+from ojster.fleet.workers import Heartbeat
+from ojster.jobs.scope import Caller
+from ojster.schedules.retention import forget
+from ojster.storage.transaction import Transaction
+from tests.conftest import Bench, Http
+
+pytestmark = pytest.mark.anyio
+
+
+async def hold(bench: Bench, worker_id: str, number: int, tenant: str | None = None) -> list[str]:
+    """Let a worker hold jobs; return their ids."""
+    service = bench.service if tenant is None else bench.service.as_(Caller(tenant))
+    ids = [(await bench.push("t", count)).id for count in range(number)]
+    await service.fleet.beat(Heartbeat(worker_id, queues=("default",), hostname="host-1", pid=7))
+    await bench.fetch("default", count=number, worker_id=worker_id)
+    await service.fleet.beat(Heartbeat(worker_id, tuple(ids), queues=("default",), hostname="host-1", pid=7))
+    return ids
+
+
+@pytest.mark.parametrize("how", ["silent", "deregistered", "left"])
+async def test_a_lost_worker_is_shown_with_the_jobs_that_it_held_and_what_became_of_them(
+    bench: Bench, how: str
+) -> None:
+    fleet = bench.service.fleet
+    ids = await hold(bench, "w", 3)
+    seen_at = bench.clock.now
+    assert await fleet.lost() == []
+    bench.clock.advance(31)
+    match how:
+        case "silent":
+            await bench.run_due()
+        case "deregistered":
+            await fleet.deregister("w")
+        case _:
+            await fleet.leave("w", lost=True)
+    (lost,) = await fleet.lost()
+    assert (lost.id, lost.hostname, lost.pid, lost.queues) == ("w", "host-1", 7, ["default"])
+    assert (lost.held, lost.last_seen_at, lost.lost_at) == (3, seen_at, bench.clock.now)
+    assert [(job.id, job.state) for job in lost.jobs] == [(id, "available") for id in ids]
+    await bench.ack(await bench.fetch_one())
+    (lost,) = await fleet.lost()
+    assert [job.state for job in lost.jobs] == ["completed", "available", "available"]
+
+
+async def test_a_worker_that_stops_or_comes_back_is_not_lost(bench: Bench) -> None:
+    fleet = bench.service.fleet
+    await hold(bench, "orderly", 1)
+    await fleet.leave("orderly")
+    await hold(bench, "back", 1)
+    await fleet.leave("back", lost=True)
+    assert [lost.id for lost in await fleet.lost()] == ["back"]
+    await fleet.beat(Heartbeat("back"))
+    assert await fleet.lost() == []
+    await fleet.leave("back", lost=True)
+    (lost,) = await fleet.lost()
+    assert (lost.held, lost.jobs) == (0, []), "the last loss counts"
+
+
+async def test_a_lost_worker_is_forgotten_after_a_day(bench: Bench) -> None:
+    await hold(bench, "w", 1)
+    await bench.service.fleet.leave("w", lost=True)
+    bench.clock.advance(DAY / SECOND - 1)
+    await bench.service.database.run(forget, None)
+    assert len(await bench.service.fleet.lost()) == 1
+    bench.clock.advance(2)
+    assert await bench.service.fleet.lost() == []
+    await bench.service.database.run(forget, None)
+    assert await bench.service.scope.look(count, None) == 0
+
+
+def count(tx: Transaction, requests: object) -> list[int]:
+    return [tx.execute("SELECT count(*) FROM lost_workers")[0][0]]
+
+
+async def test_of_many_jobs_the_first_are_named_and_all_are_counted(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lost_workers, "MAX_HELD_IDS", 2)
+    await hold(bench, "w", 5)
+    await bench.service.fleet.leave("w", lost=True)
+    (lost,) = await bench.service.fleet.lost()
+    assert (lost.held, len(lost.jobs)) == (5, 2)
+
+
+async def test_a_workspace_sees_its_own_lost_workers(bench: Bench, http: Http) -> None:
+    for tenant in ("acme", "zoo"):
+        fleet = bench.service.as_(Caller(tenant)).fleet
+        await fleet.beat(Heartbeat("w"))
+        await fleet.leave("w", lost=True)
+    assert [lost.id for lost in await bench.service.as_(Caller("acme")).fleet.lost()] == ["/tenant/acme/w"]
+    shown = (await http("GET", "/ojs/v1/lost-workers", headers={"X-OJS-Tenant": "acme"})).json()["workers"]
+    assert [(one["worker_id"], one["tenant_id"], one["held"]) for one in shown] == [("w", "acme", 0)]
