@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from ojster.core.errors import Duplicate, OjsterError
+from ojster.core.errors import Duplicate, InvalidRequest, OjsterError
 from ojster.core.ids import new_id
 from ojster.core.json_objects import read_members
 from ojster.storage.postgres.transaction import PostgresTransaction
@@ -89,3 +89,16 @@ async def test_what_a_workflow_becomes_in_the_transaction_that_creates_it_is_kep
     assert (shown.state, shown.name, msgspec.json.encode(shown.params)) == ("running", "nightly", b'{"a":1}')
     await bench.ack(await bench.fetch_one())
     assert (await bench.service.workflows.show(str(id))).state == "completed"
+
+
+@pytest.mark.parametrize("arg", [1, {"$ref": "steps.0.result"}])
+async def test_what_middleware_makes_of_a_step_is_checked_before_the_workflow_is_created(
+    bench: Bench, arg: Any
+) -> None:
+    async def spoil(request: Any, next: Any) -> Any:
+        return await next(request | ({"options": {"priority": 1_000}} if request["type"] == "b" else {}))
+
+    bench.service.middleware.append(spoil)
+    steps = [{"type": "a", "args": []}, {"type": "b", "args": [arg]}]
+    with pytest.raises(InvalidRequest, match="priority"):
+        await prepared(bench, type="chain", jobs=None, steps=steps)

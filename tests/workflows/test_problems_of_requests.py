@@ -46,6 +46,11 @@ TEXTS: list[tuple[dict[str, Any], str, str]] = [
     ),
     (chain(job("a", id="x"), job("b", id="x")), "$.steps[1].id", "There is another step with the id 'x'."),
     (
+        chain(job("a", priority_adjustment=1_000, fallback=job("b"))),
+        "$.steps[0].priority_adjustment",
+        "It must be an integer, and the priority must stay between -100 and 100.",
+    ),
+    (
         chain(job("a", compensate_when="later")),
         "$.steps[0].compensate_when",
         "'compensate_when' must be 'completed' or 'started', not 'later'.",

@@ -11,6 +11,7 @@ from ojster.core.job_flags import REACTIONS
 from ojster.core.turns import in_turns
 from ojster.jobs.contents import objects_in, replaces_others
 from ojster.jobs.job_types import defaults_by_type
+from ojster.jobs.new_job import read_job
 from ojster.jobs.options_wire import queue_of
 from ojster.jobs.preparation import Preparation
 from ojster.jobs.schemas import Catalogue, check_args, schema_uri
@@ -29,7 +30,10 @@ async def complete_steps(database: Database, new: NewWorkflow, preparation: Prep
     async for node, spec, members in in_turns(new.plan.requests()):
         complete = await preparation.complete(dict(members))
         if complete != members:
-            new.plan.replace(node, spec, complete, database.clock(), database.settings.largest_job, new.tenant)
+            now, largest = database.clock(), database.settings.largest_job
+            if node.id not in new.plan.jobs:  # its arguments are not known yet: the rest is checked now
+                read_job(dict(complete), now, largest=largest, tenant=new.tenant, is_step=True)
+            new.plan.replace(node, spec, complete, now, largest, new.tenant)
 
 
 async def check_steps(catalogue: Catalogue, new: NewWorkflow) -> None:

@@ -278,12 +278,13 @@ class StepReader:
         """Return a step and its fallback. Members of the step other than its job apply to both together."""
         self._count_node(here.path)
         siblings = Siblings(Kind.FALLBACK, here.place)
+        inherited = adjusted(here.inherited, members, here.path)
         own = {name: value for name, value in members.items() if name not in NODE_MEMBERS}
         if "priority_adjustment" in members:
             own["priority_adjustment"] = members["priority_adjustment"]
         parts = [self._attempt(_encode(own), here.inside(siblings, 0, here.path, 0))]
         there = here.inside(siblings, 1, f"{here.path}.fallback", "fallback", can_be_undone=True)
-        there.inherited = adjusted(here.inherited, members, here.path)
+        there.inherited = inherited
         parts.append(self._in_role("fallback", Rule.FAILED, members["fallback"], there, self._ruled))
         step = RequestedStep(*here.of(Kind.FALLBACK), spec, children=parts, closed_after=len(self.problems))
         step.node.name = name
