@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
@@ -212,6 +213,17 @@ class _Contents(msgspec.Struct):
 
 
 _contents: Final = msgspec.json.Decoder(_Contents).decode
+
+
+class Membership(msgspec.Struct):
+    """The workflow and the step that a job belongs to; ``None``: it is not a step."""
+
+    workflow_id: str | None = None
+    workflow_step: str | None = None
+
+
+membership_of: Final[Callable[[bytes], Membership]] = msgspec.json.Decoder(Membership).decode
+"""Reads the membership in the envelope of a job."""
 
 
 def last_error(errors: bytes) -> msgspec.Raw:

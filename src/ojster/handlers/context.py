@@ -15,7 +15,7 @@ from ojster.client.interface import Client
 from ojster.client.plain_methods import plain
 from ojster.collections.items import Where
 from ojster.core.errors import Unsupported
-from ojster.core.job import Job
+from ojster.core.job import Job, membership_of
 from ojster.core.property_values import Changes
 from ojster.core.values import to_json
 from ojster.files.file import JSON, may_refer
@@ -151,8 +151,7 @@ class JobContext:
     @property
     def workflow_id(self) -> str | None:
         """The id of the job's workflow; ``None`` if it is not a step of one."""
-        workflow_id: str | None = _membership(self.job.envelope).workflow_id
-        return workflow_id
+        return membership_of(self.job.envelope).workflow_id
 
     @property
     def parent_results(self) -> dict[str, Any]:
@@ -445,17 +444,11 @@ class JobContext:
         await self._progress.finish(drop=self.is_given_up)
 
 
-class _Membership(msgspec.Struct):
-    workflow_id: str | None = None
-
-
 class _Saved(msgspec.Struct):
     state: Any
 
 
 _saved: Final[Callable[[bytes], _Saved]] = msgspec.json.Decoder(_Saved).decode
-
-_membership: Final = msgspec.json.Decoder(_Membership).decode
 
 _current: ContextVar[JobContext] = ContextVar("ojster_job")
 

@@ -31,6 +31,7 @@ import msgspec
 
 from ojster.collections.items import INTERNAL, Item, Lookup, Where, read_lookup
 from ojster.core.errors import InvalidRequest, OjsterError
+from ojster.core.job import membership_of
 from ojster.core.references import lookups_in, may_hold_references
 from ojster.handlers.child import Child, OrchestratorError
 from ojster.handlers.context import JobContext
@@ -470,7 +471,7 @@ class Orchestrators(dict[str, type[Orchestrator]]):
         OrchestratorError
             It could not run, or failed.
         """
-        shown = msgspec.json.decode(job.job.envelope, type=_Membership)
+        shown = membership_of(job.job.envelope)
         if shown.workflow_id is None or shown.workflow_step is None:
             raise OrchestratorError(CONFIGURE_FAILED, "An orchestrator runs only in the workflow that it lays out.")
         try:
@@ -491,8 +492,3 @@ class Orchestrators(dict[str, type[Orchestrator]]):
         except Exception as error:
             raise OrchestratorError(ORCHESTRATOR_FAILED, f"Orchestrator failed: {error}") from error
         job.append(*orchestrator.added)
-
-
-class _Membership(msgspec.Struct):
-    workflow_id: str | None = None
-    workflow_step: str | None = None

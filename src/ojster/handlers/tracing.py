@@ -13,9 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Final
 
-import msgspec
-
-from ojster.core.job import Job
+from ojster.core.job import Job, membership_of
 from ojster.core.version import __version__
 from ojster.jobs.messages import Acknowledgement, FailureReport, Release
 
@@ -146,7 +144,7 @@ def _running(job: Job, worker_id: str | None) -> Iterator[TracedRun]:
     }
     if worker_id is not None:
         attributes["ojs.worker.id"] = worker_id
-    shown = _workflow_of(job.envelope)
+    shown = membership_of(job.envelope)
     if shown.workflow_id is not None:
         attributes |= {"ojs.workflow.id": shown.workflow_id, "ojs.workflow.step": shown.workflow_step or ""}
     around = contexts.Context() if origin is None else trace.set_span_in_context(trace.INVALID_SPAN, origin)
@@ -158,14 +156,6 @@ def _running(job: Job, worker_id: str | None) -> Iterator[TracedRun]:
             yield _RecordedRun(span, job)
     finally:
         contexts.detach(token)
-
-
-class _OfWorkflow(msgspec.Struct):
-    workflow_id: str | None = None
-    workflow_step: str | None = None
-
-
-_workflow_of: Final = msgspec.json.Decoder(_OfWorkflow).decode
 
 
 def serving(operation: str, headers: Callable[[], Mapping[str, str]]) -> AbstractContextManager[object]:
