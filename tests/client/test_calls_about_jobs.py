@@ -213,6 +213,21 @@ async def test_defaults_of_job_types_are_put_found_listed_and_deleted(client: Cl
             await call
 
 
+async def test_schemas_are_registered_found_listed_and_deleted(client: Client) -> None:
+    first = await client.schemas.register("a.b", 1, b'{"type":"array"}', mode="strict")
+    assert (first.type, first.name, first.mode, first.body) == ("a.b", "1", "strict", b'{"type":"array"}')
+    second = await client.schemas.register("a.b", "2.1", b"{}", uri="urn:own:name")
+    assert await client.schemas.find("a.b", "1.0") == first
+    assert await client.schemas.find_by_uri("urn:own:name") == second
+    assert await client.schemas.find_by_uri(first.uri) == first
+    assert await client.schemas.versions("a.b") == await client.schemas.all() == [second, first]
+    assert (await client.schemas.delete_by_uri("urn:own:name")).version == "2.1"
+    assert (await client.schemas.delete("a.b", "1")).uri == first.uri
+    for call in (client.schemas.find("a.b", "1"), client.schemas.versions("a.b"), client.schemas.delete("a.b", "1")):
+        with pytest.raises(NotFound):
+            await call
+
+
 async def test_all_job_types_are_more_than_a_page(client: Client, service: Service) -> None:
     for number in range(201):
         await service.job_types.put(f"t{number}", members(meta={"k": 1}))

@@ -17,6 +17,7 @@ from ojster.client.job_types import RemoteJobTypes
 from ojster.client.jobs import RemoteBulk, RemoteJobs
 from ojster.client.queues import RemoteQueues
 from ojster.client.schedules import RemoteSchedules
+from ojster.client.schemas import RemoteSchemas
 from ojster.client.workflows import RemoteWorkflows
 from ojster.events.calls import WebhookCalls
 from ojster.insight.calls import InsightCalls, TaskCalls
@@ -97,6 +98,7 @@ class HttpClient:
         self.url = self._connection.url
         self.jobs = RemoteJobs(self._connection)
         self.job_types = RemoteJobTypes(self._connection)
+        self.schemas = RemoteSchemas(self._connection)
         self.bulk = RemoteBulk(self._connection)
         self.workflows = RemoteWorkflows(self._connection)
         self.notes = RemoteNotes(self._connection)

@@ -13,7 +13,7 @@ from ojster.files.calls import FileCalls
 from ojster.fleet.calls import FleetCalls
 from ojster.insight.calls import InsightCalls, TaskCalls
 from ojster.jobs.bulk import Action
-from ojster.jobs.calls import JobCalls, JobTypeCalls
+from ojster.jobs.calls import JobCalls, JobTypeCalls, SchemaCalls
 from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.sweeps import Sweep
 from ojster.queues.calls import PoolCalls, QueueCalls, RateLimitCalls
@@ -61,6 +61,10 @@ class Client(Protocol):
     @property
     def job_types(self) -> JobTypeCalls:
         """Calls about the defaults of job types."""
+
+    @property
+    def schemas(self) -> SchemaCalls:
+        """Calls about the schemas of job arguments."""
 
     @property
     def bulk(self) -> BulkCalls:

@@ -31,14 +31,19 @@ from ojster.jobs.job_types import JobTypeDefaults
 from ojster.jobs.messages import Acknowledgement, FailureReport, Progress, Release
 from ojster.jobs.push import Pushed
 from ojster.jobs.queries import JobPage, Page
+from ojster.jobs.schema_wire import DeletedSchemaAnswer, SchemaAnswer, SchemasAnswer
+from ojster.jobs.schemas import Schema
 from ojster.jobs.transitions import ChangedJob
-from ojster.jobs.wire import AdjustmentBody, DeadLetterRetryBody, ResultsBody
+from ojster.jobs.wire import AdjustmentBody, DeadLetterRetryBody, ResultsBody, SchemaBody
 
 _JOBS: Final = "Jobs"
 _HISTORY: Final = "History"
 _DEAD: Final = "Dead letters"
 _JOB: Final = "/jobs/{id}"
 _TAG: Final = "Job types"
+_SCHEMAS: Final = "Schemas"
+_LATEST: Final = "/schemas/{type}"
+_VERSION: Final = "/schemas/{type}/{version}"
 _ONE: Final = "/job-types/{type}"
 
 
@@ -174,3 +179,37 @@ class JobTypeCalls(Calls):
     @Deletion("DELETE", _ONE, "delete_job_type", _TAG, DeletedJobTypeAnswer)
     async def delete(self, type: str) -> None:
         """Delete the defaults of a job type. Jobs that have them keep them."""
+
+
+class SchemaCalls(Calls):
+    """Calls about the schemas of job arguments. Those that raise ``NotImplementedError`` here are written by hand."""
+
+    @Handled("POST", "/schemas", "register_schema", _SCHEMAS, SchemaAnswer, body=SchemaBody, status=201)
+    async def register(
+        self, type: str, version: int | str, schema: bytes, *, mode: str | None = None, uri: str | None = None
+    ) -> Schema:
+        """Register a JSON Schema for the arguments of a job type, as a new version."""
+
+    @Listing("GET", "/schemas", "list_schemas", _SCHEMAS, SchemasAnswer, also=("/admin/schemas",))
+    async def all(self) -> list[Schema]:
+        """List all schemas by job type, latest version first."""
+
+    async def versions(self, type: str) -> list[Schema]:
+        """Return the versions of the schema of a job type, latest first."""
+        raise NotImplementedError
+
+    @Call("GET", _VERSION, "show_schema", _SCHEMAS, SchemaAnswer, also=("/admin" + _VERSION,))
+    async def find(self, type: str, version: str) -> Schema:
+        """Show a version of the schema of a job type."""
+
+    @Call("DELETE", _VERSION, "delete_schema", _SCHEMAS, DeletedSchemaAnswer, also=("/admin" + _VERSION,))
+    async def delete(self, type: str, version: str) -> DeletedSchemaAnswer:
+        """Delete a version of the schema of a job type."""
+
+    @Handled("GET", _LATEST, "show_latest_schema", _SCHEMAS, SchemaAnswer, also=("/admin" + _LATEST,))
+    async def find_by_uri(self, uri: str) -> Schema:
+        """Show the latest schema of a job type, or the schema with a URI."""
+
+    @Handled("DELETE", _LATEST, "delete_schema_with_uri", _SCHEMAS, DeletedSchemaAnswer, also=("/admin" + _LATEST,))
+    async def delete_by_uri(self, uri: str) -> DeletedSchemaAnswer:
+        """Delete the schema with a URI. Jobs that name it are not affected."""

@@ -1,97 +1,17 @@
-"""The JSON of answers about schemas and history."""
+"""The JSON of answers about the history of jobs."""
 
 from __future__ import annotations
 
 from typing import Literal, Self
 
 import msgspec
-from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec import UNSET, Struct, UnsetType
 
-from ojster.core.tenant import called
 from ojster.core.timestamps import format_timestamp, parse_timestamp
-from ojster.core.wire import Count, Json, PaginationBody, Timestamp
+from ojster.core.wire import Count, Json, Timestamp
 from ojster.jobs.explanation import Explanation
 from ojster.jobs.history import Entry, Lineage
 from ojster.jobs.reason import Reason
-from ojster.jobs.schemas import Mode, Schema
-
-
-class SchemaInfo(Struct):
-    """A version of the schema of a job type.
-
-    Spec: ojs-schema-registry 10
-    """
-
-    type: str
-    job_type: str
-    version: int | str
-    uri: str
-    mode: Mode
-    schema: Raw
-    created_at: Timestamp
-
-
-class SchemaAnswer(SchemaInfo, kw_only=True):
-    """A version of a schema, in the registry's format also in ``registered``.
-
-    If it was registered or asked for by its URI, ``schema`` has that format, too.
-
-    Spec: ojs-schema-registry 10, ojs-http-binding 15.3
-    """
-
-    registered: SchemaInfo
-
-
-class SchemaVersionBody(Struct):
-    """A version of a schema, in short."""
-
-    version: int | str
-    created_at: Timestamp
-    is_latest: bool
-
-
-class SchemaVersionsAnswer(Struct):
-    """The versions of the schema of a job type, latest first."""
-
-    type: str
-    versions: list[SchemaVersionBody]
-
-
-class SchemasAnswer(Struct):
-    """A page of schemas."""
-
-    schemas: list[SchemaInfo]
-    pagination: PaginationBody
-
-
-class DeletedSchemaAnswer(Struct):
-    """A version of a schema that was deleted."""
-
-    type: str
-    version: int | str
-    uri: str
-    deleted: Literal[True] = True
-
-
-def show_version(schema: Schema) -> int | str:
-    """Return the JSON form of the version of a schema."""
-    return int(schema.name) if schema.name.isdigit() else schema.name
-
-
-def show_schema(schema: Schema) -> SchemaInfo:
-    """Return the JSON form of a version of a schema."""
-    return SchemaInfo(
-        called(schema.type),
-        called(schema.type),
-        show_version(schema),
-        schema.uri,
-        schema.mode,
-        Raw(schema.body),
-        format_timestamp(schema.created_at),
-    )
-
-
-# History
 
 
 class ReconstructedBody(Struct):

@@ -7,6 +7,7 @@ Spec: ojs-schema-registry 10, ojs-job-versioning 11
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
@@ -15,37 +16,29 @@ from ojster.core.errors import InvalidRequest
 from ojster.core.json_objects import canonical_json
 from ojster.core.json_schema import parse_version
 from ojster.core.parsing import read_value
-from ojster.core.tenant import called
 from ojster.core.timestamps import format_timestamp
-from ojster.jobs import history_wire
-from ojster.jobs.history_wire import (
-    DeletedSchemaAnswer,
-    SchemaAnswer,
-    SchemasAnswer,
-    SchemaVersionBody,
-    SchemaVersionsAnswer,
-    show_version,
-)
+from ojster.jobs.calls import SchemaCalls
+from ojster.jobs.schema_wire import SchemaAnswer, SchemaVersionBody, SchemaVersionsAnswer, show_version
 from ojster.jobs.schemas import Schema
 from ojster.jobs.wire import SCHEMA, SchemaBody
 from ojster.server.answer import Answer, encode
-from ojster.server.pages import offset_page_of, offset_pagination
-from ojster.server.request import HttpRequest
-from ojster.server.route import BASE, PAGE, Route
+from ojster.server.declared import Method, endpoints_of
+from ojster.server.request import Handler, HttpRequest
+from ojster.server.route import BASE, Route
 
 
 async def register_schema(request: HttpRequest) -> Answer:
     """Register a JSON Schema for the arguments of a job type, as a new version."""
     body = await request.read(SCHEMA)
     schema = await _register(request, body, body.job_type or body.type, body.version)
-    return Answer(encode(_registered(schema) if body.uri is None else _by_uri(schema)), 201)
+    return Answer(encode(SchemaAnswer.of(schema) if body.uri is None else SchemaAnswer.by_uri(schema)), 201)
 
 
 async def put_schema(request: HttpRequest) -> Answer:
     """Register a JSON Schema for the arguments of the job type in the path, as a new version."""
     body = await request.read(SCHEMA)
     schema = await _register(request, body, request.path["type"], request.path["version"])
-    return Answer(encode(_registered(schema)), 201)
+    return Answer(encode(SchemaAnswer.of(schema)), 201)
 
 
 async def _register(request: HttpRequest, body: SchemaBody, type: str | None, version: int | str | None) -> Schema:
@@ -74,14 +67,9 @@ async def show_latest_schema(request: HttpRequest) -> Answer:
     """Show the latest schema of a job type, or the schema with a URI."""
     type = request.path["type"]
     if _is_uri(type):
-        return Answer(encode(_by_uri(await request.service.schemas.find_by_uri(type))))
+        return Answer(encode(SchemaAnswer.by_uri(await request.service.schemas.find_by_uri(type))))
     latest, *_ = await request.service.schemas.versions(type)
-    return Answer(encode(_registered(latest)))
-
-
-async def show_schema(request: HttpRequest) -> Answer:
-    """Show a version of the schema of a job type."""
-    return Answer(encode(_registered(await request.service.schemas.find(**request.path))))
+    return Answer(encode(SchemaAnswer.of(latest)))
 
 
 async def list_schema_versions(request: HttpRequest) -> Answer:
@@ -94,64 +82,31 @@ async def list_schema_versions(request: HttpRequest) -> Answer:
     return Answer(encode(SchemaVersionsAnswer(request.path["type"], shown)))
 
 
-async def list_schemas(request: HttpRequest) -> Answer:
-    """List all schemas by job type, latest version first."""
-    limit, offset = offset_page_of(request.query)
-    schemas = await request.service.schemas.all()
-    shown = [history_wire.show_schema(schema) for schema in schemas[offset : offset + limit]]
-    return Answer(encode(SchemasAnswer(shown, offset_pagination(len(schemas), limit, offset))))
-
-
-async def delete_schema(request: HttpRequest) -> Answer:
-    """Delete a version of the schema of a job type."""
-    return _deleted(await request.service.schemas.delete(**request.path))
-
-
 async def delete_schema_with_uri(request: HttpRequest) -> Answer:
     """Delete the schema with a URI. Jobs that name it are not affected."""
     uri = request.path["type"]
     if not _is_uri(uri):
         message = f"{uri[:80]!r} is not a URI. Name the version, too: DELETE /schemas/TYPE/VERSION."
         raise InvalidRequest(message, field="uri")
-    return _deleted(await request.service.schemas.delete_by_uri(uri))
-
-
-def _deleted(schema: Schema) -> Answer:
-    return Answer(encode(DeletedSchemaAnswer(called(schema.type), show_version(schema), schema.uri)))
+    return Answer(encode(await request.service.schemas.delete_by_uri(uri)))
 
 
 def _is_uri(name: str) -> bool:
     return ":" in name
 
 
-def _by_uri(schema: Schema) -> SchemaAnswer:
-    """Return a schema for those who know it by its URI."""
-    shown = _registered(schema)
-    shown.schema = msgspec.Raw(encode(shown.registered))
-    return shown
-
-
-def _registered(schema: Schema) -> SchemaAnswer:
-    """Return a schema in the conformance suite's format, and the registry's format in the member ``registered``."""
-    shown = history_wire.show_schema(schema)
-    return SchemaAnswer(**msgspec.structs.asdict(shown), registered=shown)
-
-
 _TAG: Final = "Schemas"
+_BY_HAND: Final[Mapping[Method, Handler]] = {
+    SchemaCalls.register: register_schema,
+    SchemaCalls.find_by_uri: show_latest_schema,
+    SchemaCalls.delete_by_uri: delete_schema_with_uri,
+}
 
 ROUTES: Final = (
-    Route("POST", f"{BASE}/schemas", register_schema, _TAG, SchemaBody, SchemaAnswer, status=201),
-    *(
-        route
+    *(  # before a schema with a version in its path
+        Route("GET", f"{base}/schemas/{{type}}/versions", list_schema_versions, _TAG, answer=SchemaVersionsAnswer)
         for base in (BASE, f"{BASE}/admin")
-        for route in (
-            Route("GET", f"{base}/schemas", list_schemas, _TAG, answer=SchemasAnswer, query=PAGE),
-            Route("GET", f"{base}/schemas/{{type}}/versions", list_schema_versions, _TAG, answer=SchemaVersionsAnswer),
-            Route("GET", f"{base}/schemas/{{type}}", show_latest_schema, _TAG, answer=SchemaAnswer),
-            Route("DELETE", f"{base}/schemas/{{type}}", delete_schema_with_uri, _TAG, answer=DeletedSchemaAnswer),
-            Route("GET", f"{base}/schemas/{{type}}/{{version}}", show_schema, _TAG, answer=SchemaAnswer),
-            Route("DELETE", f"{base}/schemas/{{type}}/{{version}}", delete_schema, _TAG, answer=DeletedSchemaAnswer),
-        )
     ),
+    *endpoints_of(SchemaCalls, lambda service: service.schemas, _BY_HAND),
     Route("PUT", f"{BASE}/admin/schemas/{{type}}/{{version}}", put_schema, _TAG, SchemaBody, SchemaAnswer, status=201),
 )
