@@ -152,5 +152,5 @@ def job_router(jobs: App, *, types: Collection[str] | None = None, dependencies:
 
 
 def _encoded(job: Job) -> bytes:
-    info = info_of(job)
-    return msgspec.json.encode({name: getattr(info, name) for name in _SHOWN})
+    shown = info_of(job)
+    return msgspec.json.encode({name: getattr(shown, name) for name in _SHOWN})

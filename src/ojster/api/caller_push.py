@@ -139,9 +139,9 @@ class CallerPush:
                 raise InvalidRequest(
                     f"A step that starts in the caller's transaction cannot have reactions to {names}; remove them."
                 )
-        (info,) = show_workflows(tx, [WorkflowRequest(workflow_id)])
-        assert info is not None, "this transaction has created it"
-        return info
+        (workflow,) = show_workflows(tx, [WorkflowRequest(workflow_id)])
+        assert workflow is not None, "this transaction has created it"
+        return workflow
 
     def _database_url(self, what: str, instead: str) -> PostgresUrl:
         """Return the parsed URL of the application's database, for use in a caller's transaction."""

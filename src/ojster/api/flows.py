@@ -86,8 +86,8 @@ class FlowRun(Run, Generic[R]):
 
     result = plain(aresult)
 
-    def _of(self, info: WorkflowInfo) -> Self:
-        return type(self)(Run(self._app, info), self._types)
+    def _of(self, workflow: WorkflowInfo) -> Self:
+        return type(self)(Run(self._app, workflow), self._types)
 
 
 class FlowType(JobType[P, R], Generic[P, R]):

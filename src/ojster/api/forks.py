@@ -81,8 +81,8 @@ class Forkable:
         """
         return self._wait(self.afork(from_step, args=args, result=result))
 
-    def _of(self, info: WorkflowInfo) -> Self:
+    def _of(self, workflow: WorkflowInfo) -> Self:
         """Return another run of the same kind."""
         kind: Any = type(self)
-        made: Self = kind(self._app, info)
+        made: Self = kind(self._app, workflow)
         return made

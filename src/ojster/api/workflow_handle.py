@@ -146,14 +146,16 @@ class Run(RunMessages, Forkable):
             The workflow with all its steps.
         """
         client = self._app.client()
-        info, shown = await self.arefresh(), b""
+        workflow, shown = await self.arefresh(), b""
         while True:
-            if (raw := info.to_json()) != shown:
+            if (raw := workflow.to_json()) != shown:
                 shown = raw
-                yield info
-            if info.finished:
+                yield workflow
+            if workflow.finished:
                 return
-            info = self._info = await client.workflows.show(self.id, wait=MAX_WATCH_POLL_SECONDS, version=info.version)
+            workflow = self._info = await client.workflows.show(
+                self.id, wait=MAX_WATCH_POLL_SECONDS, version=workflow.version
+            )
 
     watch = plain_iterator(awatch)
 

@@ -57,46 +57,48 @@ def follow(
     """Run ``begin`` to get a workflow, show it once or until it finishes, and return the exit code."""
 
     async def look(client: Client) -> WorkflowInfo:
-        info = await begin(client)
-        if not watch or info.finished:
-            return info
+        workflow = await begin(client)
+        if not watch or workflow.finished:
+            return workflow
         if as_json or not console.is_terminal:
-            return await _until_finished(client, info)
-        with Live(console=console, refresh_per_second=12, get_renderable=lambda: _render(info, whole)):
-            while not info.finished:
-                info = await client.workflows.show(info.id, wait=MAX_WATCH_POLL_SECONDS, version=info.version)
-        return info
+            return await _until_finished(client, workflow)
+        with Live(console=console, refresh_per_second=12, get_renderable=lambda: _render(workflow, whole)):
+            while not workflow.finished:
+                workflow = await client.workflows.show(
+                    workflow.id, wait=MAX_WATCH_POLL_SECONDS, version=workflow.version
+                )
+        return workflow
 
-    info = ask(url, look, makes=makes)
+    workflow = ask(url, look, makes=makes)
     if as_json:
-        print_json(info)
+        print_json(workflow)
     elif not (watch and console.is_terminal):
-        console.print(_render(info, whole))
-    return int(watch and info.state != "completed")
+        console.print(_render(workflow, whole))
+    return int(watch and workflow.state != "completed")
 
 
-async def _until_finished(client: Client, info: WorkflowInfo) -> WorkflowInfo:
-    while not info.finished:
-        info = await client.workflows.show(info.id, wait=30.0)
+async def _until_finished(client: Client, workflow: WorkflowInfo) -> WorkflowInfo:
+    while not workflow.finished:
+        workflow = await client.workflows.show(workflow.id, wait=30.0)
         await asyncio.sleep(0)
-    return info
+    return workflow
 
 
-def _render(info: WorkflowInfo, whole: bool) -> Group:
+def _render(workflow: WorkflowInfo, whole: bool) -> Group:
     """Return a workflow as a progress bar and a tree of its steps."""
-    jobs, ended = info.metadata.get("job_count", 0), 0
+    jobs, ended = workflow.metadata.get("job_count", 0), 0
     for name in ("completed_count", "failed_count", "cancelled_count"):
-        ended += info.metadata.get(name, 0)
+        ended += workflow.metadata.get(name, 0)
     head = Table.grid(padding=(0, 2))
-    bar = ProgressBar(total=max(1, jobs), completed=jobs if info.finished else ended, width=24)
-    head.add_row(bar, Text(f"{ended}/{jobs} jobs", style="bright_black"), Text(info.id, style="bright_black"))
-    label = Text.assemble((info.label, "bold"), "  ", shown_state(info.state, "held" if info.held else ""))
-    if info.error is not None:
-        label.append(f"  {info.error.message}", style="red")
+    bar = ProgressBar(total=max(1, jobs), completed=jobs if workflow.finished else ended, width=24)
+    head.add_row(bar, Text(f"{ended}/{jobs} jobs", style="bright_black"), Text(workflow.id, style="bright_black"))
+    label = Text.assemble((workflow.label, "bold"), "  ", shown_state(workflow.state, "held" if workflow.held else ""))
+    if workflow.error is not None:
+        label.append(f"  {workflow.error.message}", style="red")
     tree = Tree(label, guide_style="bright_black")
-    _add_steps(tree, info.children, whole)
-    if info.steps_omitted:
-        tree.add(Text(f"too many steps to show: ojster workflows steps {info.id}", style="bright_black"))
+    _add_steps(tree, workflow.children, whole)
+    if workflow.steps_omitted:
+        tree.add(Text(f"too many steps to show: ojster workflows steps {workflow.id}", style="bright_black"))
     return Group(head, tree)
 
 
@@ -164,8 +166,8 @@ def shown_state(state: str, more: str = "") -> Text:
 
 def status_lines(status: WorkflowStatus) -> Iterator[Text]:
     """Yield the lines of a status: the ended steps of each branch, and those in progress."""
-    info = status.workflow
-    yield Text.assemble((info.label, "bold"), "  ", shown_state(info.state))
+    workflow = status.workflow
+    yield Text.assemble((workflow.label, "bold"), "  ", shown_state(workflow.state))
     for branch, results in status.results.items():
         yield Text(f"{branch}:", style="bright_black")
         for result in results:

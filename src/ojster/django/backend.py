@@ -174,34 +174,34 @@ class OjsterBackend(BaseTaskBackend):
     def get_result(self, result_id: str) -> Any:
         """Return the result of a task."""
         try:
-            info = self.app.find(result_id).info
+            job = self.app.find(result_id).info
         except (NotFound, InvalidRequest):
             raise TaskResultDoesNotExist(result_id) from None
-        if info.type not in self._paths:
+        if job.type not in self._paths:
             autodiscover_modules("tasks")
-        if info.type not in self._paths or len(info.args) != 2:
+        if job.type not in self._paths or len(job.args) != 2:
             raise TaskResultDoesNotExist(f"The job {result_id} is of no task that is known here.")
-        return self.result_of(info)
+        return self.result_of(job)
 
-    def result_of(self, info: JobInfo) -> Any:
+    def result_of(self, job: JobInfo) -> Any:
         """Return the result of a task as Django shows it."""
-        task = import_string(self._paths[info.type])  # what a job names itself is not imported
-        run_after = _shown_time(info.next_at) if info.state == JobState.SCHEDULED else None
+        task = import_string(self._paths[job.type])  # what a job names itself is not imported
+        run_after = _shown_time(job.next_at) if job.state == JobState.SCHEDULED else None
         result = base.TaskResult(
-            task=task.using(priority=info.priority, queue_name=info.queue, run_after=run_after, backend=self.alias),
-            id=info.id,
-            status=base.TaskResultStatus(_STATUSES.get(info.state, "READY")),
-            enqueued_at=_shown_time(info.created_at),
-            started_at=_shown_time(info.started_at),
-            finished_at=_shown_time(info.finished_at),
-            last_attempted_at=_shown_time(info.started_at),
-            args=info.args[0],
-            kwargs=info.args[1],
+            task=task.using(priority=job.priority, queue_name=job.queue, run_after=run_after, backend=self.alias),
+            id=job.id,
+            status=base.TaskResultStatus(_STATUSES.get(job.state, "READY")),
+            enqueued_at=_shown_time(job.created_at),
+            started_at=_shown_time(job.started_at),
+            finished_at=_shown_time(job.finished_at),
+            last_attempted_at=_shown_time(job.started_at),
+            args=job.args[0],
+            kwargs=job.args[1],
             backend=self.alias,
-            errors=[_error_of(error) for error in info.errors],
-            worker_ids=[info.worker_id or ""] * info.attempt,
+            errors=[_error_of(error) for error in job.errors],
+            worker_ids=[job.worker_id or ""] * job.attempt,
         )
-        object.__setattr__(result, "_return_value", info.result)
+        object.__setattr__(result, "_return_value", job.result)
         return result
 
     def check(self, **more: Any) -> Iterable[checks.CheckMessage]:

@@ -39,9 +39,9 @@ class Child:
     'blocked'
     """
 
-    def __init__(self, id: str, info: StepInfo | None = None) -> None:
+    def __init__(self, id: str, step: StepInfo | None = None) -> None:
         self.id = id
-        self.info = info
+        self.info = step
 
     def __repr__(self) -> str:
         return f"<Child {self.id} {self.state}>"

@@ -378,7 +378,7 @@ class Orchestrator:
             raise ValueError(f"{type(self).__name__} has no callback_{step.replace('-', '_')}.")
         return typing.cast("Callable[[], Any]", method)
 
-    def see(self, job: JobContext, place: str, info: WorkflowInfo, items: list[Item]) -> None:
+    def see(self, job: JobContext, place: str, workflow: WorkflowInfo, items: list[Item]) -> None:
         """Set the status of the workflow in which it runs. The handler of its jobs calls it.
 
         Parameters
@@ -395,7 +395,7 @@ class Orchestrator:
         *path, self._own = place.split(".")
         self._path = tuple(path)
         self.job, self.items, self._queue = job, items, job.job.queue
-        for step in info.walk():
+        for step in workflow.walk():
             *container, name = step.path.split(".")
             if tuple(container) == self._path:
                 self.children[name] = Child(name, step)
@@ -480,11 +480,11 @@ class Orchestrators(dict[str, type[Orchestrator]]):
             method = orchestrator.populate if step is None else orchestrator.method_of(step)
         except (OjsterError, ValueError) as error:
             raise OrchestratorError(CONFIGURE_FAILED, str(error)) from error
-        info = await job.client.workflows.show(shown.workflow_id)
-        if not any(step.path == shown.workflow_step and step.job_id == job.id for step in info.walk()):
+        workflow = await job.client.workflows.show(shown.workflow_id)
+        if not any(step.path == shown.workflow_step and step.job_id == job.id for step in workflow.walk()):
             raise OrchestratorError(CONFIGURE_FAILED, "An orchestrator runs only in the workflow that it lays out.")
         items = await job.client.collections.items(Where(workflow_id=shown.workflow_id))
-        orchestrator.see(job, shown.workflow_step, info, items)
+        orchestrator.see(job, shown.workflow_step, workflow, items)
         try:
             done = method() if inspect.iscoroutinefunction(method) else await asyncio.to_thread(method)
             if inspect.isawaitable(done):

@@ -59,7 +59,7 @@ class EventChanges:
         """Return the digest, and begin another; ``last``: the number of the event after which the changes begin."""
         self._last = self._last if last is None else last
         ids = list(self._ids) if len(self._ids) <= MAX_IDS else None
-        data = {"kinds": dict(self._kinds), "queues": list(self._queues), "ids": ids, "is_lost": self._is_lost}
-        told = StreamEvent("changes", data, number_to_id(self._last) if self._last else None)
+        changes = {"kinds": dict(self._kinds), "queues": list(self._queues), "ids": ids, "is_lost": self._is_lost}
+        told = StreamEvent("changes", changes, number_to_id(self._last) if self._last else None)
         self._kinds, self._ids, self._queues, self._is_lost = Counter(), {}, {}, False
         return told

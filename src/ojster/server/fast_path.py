@@ -187,9 +187,9 @@ class QuickHttpProtocol(HttpToolsProtocol):
             if self._head_size > MAX_HEAD_BYTES:
                 self._refuse(InvalidRequest(f"The request head exceeds {MAX_HEAD_BYTES} bytes. Shorten it."), 431)
 
-    def _hold(self, data: bytes) -> None:
+    def _hold(self, received: bytes) -> None:
         """Hold back a part of a head until the rest of it comes, since an upgrade is looked for in the whole."""
-        self._held = data
+        self._held = received
         if self._patience is None:
             self._patience = self.loop.call_later(HEAD_SECONDS, self._lose_patience)
 
@@ -222,8 +222,8 @@ class QuickHttpProtocol(HttpToolsProtocol):
             self._received = 0
             self._patience = self.loop.call_later(HEAD_SECONDS, self._lose_patience)
 
-    def _may_upgrade(self, data: bytes) -> bool:
-        return self.ws_protocol_class is not None and data.startswith(_WEBSOCKET)
+    def _may_upgrade(self, received: bytes) -> bool:
+        return self.ws_protocol_class is not None and received.startswith(_WEBSOCKET)
 
     def on_message_begin(self) -> None:
         """Begin a request."""

@@ -292,10 +292,10 @@ def show_history(job_id: str, url: str, as_json: bool) -> None:
 def activate_job(job_id: str, url: str, result: str | None, error: str | None, as_json: bool) -> None:
     """Make a pending job available, or resume a suspended job."""
     job_id = full_id(url, job_id)
-    data, failure = resumption(result, error)
+    answer, failure = resumption(result, error)
 
     async def activate(client: Client) -> str:
-        await client.workflows.activate(job_id, data, failure)
+        await client.workflows.activate(job_id, answer, failure)
         return (await client.jobs.find(job_id)).state
 
     state = ask(url, activate)

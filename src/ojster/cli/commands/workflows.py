@@ -194,12 +194,12 @@ def draw_workflow(workflow_id: str | None, file: Path | None, svg: bool, url: st
     if file is not None:
         wire = read_file(file)
         refuse_unknown(read_members(msgspec.json.encode(wire), str(file)), 0, largest=ServiceSettings().largest_job)
-        info = preview(wire)
+        workflow = preview(wire)
     else:
-        info = ask(url, lambda client: client.workflows.show(workflow_id or ""))
-        if info.steps_omitted:
+        workflow = ask(url, lambda client: client.workflows.show(workflow_id or ""))
+        if workflow.steps_omitted:
             raise click.ClickException("It has too many steps to be drawn. List them: ojster workflows steps.")
-    click.echo(draw(info, "svg" if svg else "mermaid"), nl=False)
+    click.echo(draw(workflow, "svg" if svg else "mermaid"), nl=False)
 
 
 def _add_review_command(name: str, action: Any, verb: str, help: str) -> None:
@@ -211,8 +211,10 @@ def _add_review_command(name: str, action: Any, verb: str, help: str) -> None:
     @click.option("--as", "author", default=getpass.getuser, help="Author; by default your user name.")
     @with_json
     def command(workflow_id: str, step: str, url: str, notes: str | None, author: str, as_json: bool) -> None:
-        info = ask(url, lambda client: client.workflows.review_step(Review(workflow_id, step, action, notes, author)))
-        done(f"The step {step} of {workflow_id} is {verb}.", as_json, info)
+        workflow = ask(
+            url, lambda client: client.workflows.review_step(Review(workflow_id, step, action, notes, author))
+        )
+        done(f"The step {step} of {workflow_id} is {verb}.", as_json, workflow)
 
 
 _add_review_command("approve", "approve", "approved", "Approve STEP, a path. The step must wait for an approval.")
@@ -236,8 +238,8 @@ def _add_workflow_command(
         if workflow_id is None:
             return sweep_workflows(action, url, as_json, filters)
         refuse_selection(filters)
-        info = ask(url, lambda client: call(client, workflow_id))
-        done(f"{workflow_id} is {action.past}.", as_json, info)
+        workflow = ask(url, lambda client: call(client, workflow_id))
+        done(f"{workflow_id} is {action.past}.", as_json, workflow)
         return 0
 
 
@@ -271,10 +273,10 @@ def retry(workflow_id: str | None, url: str, step: str | None, as_json: bool, **
         return sweep_workflows(WorkflowAction.RETRY, url, as_json, filters, step=step)
     refuse_selection(filters)
     if step is None:
-        info = ask(url, lambda client: client.workflows.retry(workflow_id))
+        workflow = ask(url, lambda client: client.workflows.retry(workflow_id))
     else:
-        info = ask(url, lambda client: client.workflows.retry_step(StepAddress(workflow_id, step)))
-    done(f"{workflow_id if step is None else f'The step {step}'} runs again.", as_json, info)
+        workflow = ask(url, lambda client: client.workflows.retry_step(StepAddress(workflow_id, step)))
+    done(f"{workflow_id if step is None else f'The step {step}'} runs again.", as_json, workflow)
     return 0
 
 
@@ -304,8 +306,8 @@ def fork_workflow(workflow_id: str | None, url: str, from_step: str | None, as_j
     refuse_selection(filters)
     new_args = None if args is None else msgspec.json.encode(json_array(args))
     item = Fork(workflow_id, from_step, new_args, resumption(result, None)[0])
-    info = ask(url, lambda client: client.workflows.fork(item))
-    done(f"{workflow_id} runs again as {info.id}.", as_json, info)
+    workflow = ask(url, lambda client: client.workflows.fork(item))
+    done(f"{workflow_id} runs again as {workflow.id}.", as_json, workflow)
     return 0
 
 
@@ -318,8 +320,8 @@ def fork_workflow(workflow_id: str | None, url: str, from_step: str | None, as_j
 def depend(workflow_id: str, step: str, url: str, others: tuple[str, ...], as_json: bool) -> None:
     """Let a step of a graph that has not started wait for others, too."""
     item = NewDependencies(workflow_id, step, others)
-    info = ask(url, lambda client: client.workflows.add_dependencies(item))
-    done(f"The step {step} waits for {', '.join(others)}, too.", as_json, info)
+    workflow = ask(url, lambda client: client.workflows.add_dependencies(item))
+    done(f"The step {step} waits for {', '.join(others)}, too.", as_json, workflow)
 
 
 @workflows.command(
@@ -342,10 +344,10 @@ def cancel(workflow_id: str | None, url: str, step: str | None, active: bool, as
         return sweep_workflows(WorkflowAction.CANCEL, url, as_json, filters, step=step, stop_active=active)
     refuse_selection(filters)
     if step is None:
-        info = ask(url, lambda client: client.workflows.cancel(workflow_id, stop_active=active))
+        workflow = ask(url, lambda client: client.workflows.cancel(workflow_id, stop_active=active))
     else:
-        info = ask(url, lambda client: client.workflows.cancel_step(StepAddress(workflow_id, step)))
-    done(f"{workflow_id if step is None else f'The step {step}'} is cancelled.", as_json, info)
+        workflow = ask(url, lambda client: client.workflows.cancel_step(StepAddress(workflow_id, step)))
+    done(f"{workflow_id if step is None else f'The step {step}'} is cancelled.", as_json, workflow)
     return 0
 
 
@@ -355,8 +357,8 @@ def cancel(workflow_id: str | None, url: str, step: str | None, active: bool, as
 @with_json
 def terminate(workflow_id: str, url: str, as_json: bool) -> None:
     """End a workflow without letting it clean up: active jobs are stopped, and nothing is compensated."""
-    info = ask(url, lambda client: client.workflows.terminate(workflow_id))
-    done(f"{workflow_id} is terminated.", as_json, info)
+    workflow = ask(url, lambda client: client.workflows.terminate(workflow_id))
+    done(f"{workflow_id} is terminated.", as_json, workflow)
 
 
 @workflows.command(

@@ -73,14 +73,14 @@ async def show_workflow(request: HttpRequest) -> Answer:
     as its version differs.
     """
     query = request.query
-    info = await request.service.workflows.show(
+    workflow = await request.service.workflows.show(
         request.path["id"],
         wait=wait_ms(query),
         version=whole(query, "version", 0, 0) if "version" in query else None,
         steps=flag(query, "steps", otherwise=True),
         most_steps=MOST_SHOWN_STEPS,
     )
-    return _workflow(info)
+    return _workflow(workflow)
 
 
 async def list_workflows(request: HttpRequest) -> Answer:
@@ -109,18 +109,18 @@ async def cancel_workflow(request: HttpRequest) -> Answer:
     active = request.query.get("active", "finish")
     if active not in ("finish", "cancel"):
         raise InvalidRequest("The parameter 'active' must be 'finish' or 'cancel'.", field="active")
-    info = await request.service.workflows.cancel(request.path["id"], stop_active=active == "cancel")
-    return Answer(encode(CancelledWorkflowAnswer(show_cancelled(info))))
+    workflow = await request.service.workflows.cancel(request.path["id"], stop_active=active == "cancel")
+    return Answer(encode(CancelledWorkflowAnswer(show_cancelled(workflow))))
 
 
 async def show_workflow_progress(request: HttpRequest) -> Answer:
     """Show the progress of a workflow, from 0 to 1, and of its jobs."""
-    info = await request.service.workflows.show(request.path["id"])
-    return Answer(encode(show_progress(info)), headers=((b"cache-control", b"no-cache"),))
+    workflow = await request.service.workflows.show(request.path["id"])
+    return Answer(encode(show_progress(workflow)), headers=((b"cache-control", b"no-cache"),))
 
 
-def _workflow(info: WorkflowInfo, status: int = 200, headers: Sequence[tuple[bytes, bytes]] = ()) -> Answer:
-    return Answer(b'{"workflow":%b}' % info.to_json(), status, headers)
+def _workflow(workflow: WorkflowInfo, status: int = 200, headers: Sequence[tuple[bytes, bytes]] = ()) -> Answer:
+    return Answer(b'{"workflow":%b}' % workflow.to_json(), status, headers)
 
 
 ROUTES: Final = (
