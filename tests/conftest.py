@@ -30,7 +30,7 @@ from ojster.jobs.job_json import to_json
 from ojster.schedules.due import run_due
 from ojster.server.application import Application
 from ojster.service import Service
-from ojster.storage.call import Operation
+from ojster.storage.call import TransactionFunction
 from ojster.storage.database import Database
 from ojster.storage.open import open_database
 from ojster.storage.postgres.url import parse_postgres_url
@@ -323,7 +323,7 @@ class Bench:
         self.service = service
         self.clock = clock
 
-    async def run(self, operation: Operation[A, R], argument: A) -> R:
+    async def run(self, operation: TransactionFunction[A, R], argument: A) -> R:
         return await self.service.database.run(operation, argument)
 
     async def push(self, type: str = "test.job", *args: Any, **options: Any) -> Job:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from ojster.core.errors import InvalidPolicy
 from ojster.core.job import Job
 from ojster.fleet.workers import Heartbeat, HeartbeatResponse
-from ojster.jobs.middleware import Enqueue, JobRequest
+from ojster.jobs.middleware import EnqueueFunction, JobRequest
 from ojster.jobs.queries import find
 from ojster.service import Service
 
@@ -20,7 +20,7 @@ _DIRECTIVE = "test_directive"
 def install(service: Service) -> None:
     """Add the hooks to a service."""
 
-    async def note_directive(request: JobRequest, enqueue: Enqueue) -> JobRequest | None:
+    async def note_directive(request: JobRequest, enqueue: EnqueueFunction) -> JobRequest | None:
         options = request.get("options")
         metadata = options.get("metadata") if isinstance(options, dict) else None
         directive = metadata.get("test_directive") if isinstance(metadata, dict) else None
@@ -28,7 +28,7 @@ def install(service: Service) -> None:
             request["meta"] = {**(request.get("meta") or {}), _DIRECTIVE: directive}
         return await enqueue(request)
 
-    async def refuse_marked(request: JobRequest, enqueue: Enqueue) -> JobRequest | None:
+    async def refuse_marked(request: JobRequest, enqueue: EnqueueFunction) -> JobRequest | None:
         meta = request.get("meta")
         if isinstance(meta, dict) and meta.get("ojs_validate") is True:
             raise InvalidPolicy("The job has 'ojs_validate' in its meta. Remove it.", field="meta.ojs_validate")

@@ -12,7 +12,7 @@ import pytest
 
 from ojster import App, JobDropped, Worker
 from ojster.client.client import HttpClient
-from ojster.jobs.middleware import Enqueue, JobRequest, MiddlewareChain, in_use
+from ojster.jobs.middleware import EnqueueFunction, JobRequest, MiddlewareChain, in_use
 from ojster.service import Service
 from tests.conftest import Bench, Http, request
 from tests.server.test_connections import serving
@@ -26,11 +26,11 @@ async def server(service: Service) -> AsyncIterator[str]:
         yield f"http://127.0.0.1:{port}"
 
 
-async def drop_drafts(job: JobRequest, enqueue: Enqueue) -> JobRequest | None:
+async def drop_drafts(job: JobRequest, enqueue: EnqueueFunction) -> JobRequest | None:
     return None if job["type"] == "draft" else await enqueue(job)
 
 
-async def stamp(job: JobRequest, enqueue: Enqueue) -> JobRequest | None:
+async def stamp(job: JobRequest, enqueue: EnqueueFunction) -> JobRequest | None:
     job["meta"] = {**job.get("meta", {}), "stamped": True}
     return await enqueue(job)
 
@@ -52,7 +52,7 @@ async def test_a_job_that_middleware_drops_is_not_enqueued(http: Http, bench: Be
 async def test_no_layer_inside_one_that_drops_a_job_sees_it(bench: Bench) -> None:
     seen = []
 
-    async def note(job: JobRequest, enqueue: Enqueue) -> JobRequest | None:
+    async def note(job: JobRequest, enqueue: EnqueueFunction) -> JobRequest | None:
         seen.append(job["type"])
         return await enqueue(job)
 
@@ -127,7 +127,7 @@ async def test_enqueue_middleware_cannot_change_while_a_job_passes_through_it(be
     middleware = bench.service.middleware
     refused = []
 
-    async def change(job: JobRequest, enqueue: Enqueue) -> JobRequest | None:
+    async def change(job: JobRequest, enqueue: EnqueueFunction) -> JobRequest | None:
         with pytest.raises(RuntimeError, match="drop_drafts"):
             middleware.append(drop_drafts)
         refused.append(job["type"])

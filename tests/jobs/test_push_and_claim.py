@@ -251,13 +251,13 @@ async def test_a_fetch_that_claims_when_draining_begins_does_not_wait(
 
 async def test_middleware_may_change_a_request_or_refuse_it(bench: Bench) -> None:
     from ojster.core.errors import InvalidRequest
-    from ojster.jobs.middleware import Enqueue, JobRequest
+    from ojster.jobs.middleware import EnqueueFunction, JobRequest
 
-    async def stamp(job: JobRequest, enqueue: Enqueue) -> JobRequest | None:
+    async def stamp(job: JobRequest, enqueue: EnqueueFunction) -> JobRequest | None:
         job["meta"] = {"stamped": True, **job.get("meta", {})}
         return await enqueue(job)
 
-    async def no_secrets(job: JobRequest, enqueue: Enqueue) -> JobRequest | None:
+    async def no_secrets(job: JobRequest, enqueue: EnqueueFunction) -> JobRequest | None:
         if job["type"] == "secret":
             raise InvalidRequest("secrets are not enqueued")
         return await enqueue(job)

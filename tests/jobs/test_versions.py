@@ -14,7 +14,7 @@ from ojster.core.errors import InvalidRequest
 from ojster.core.json_objects import read_members
 from ojster.fleet.workers import Heartbeat
 from ojster.jobs.claim_policy import Claim
-from ojster.jobs.versions import Handled, parse_handled, version_number
+from ojster.jobs.versions import HandledVersions, parse_handled, version_number
 from tests.conftest import Bench
 from tests.waiting import LONG_WAIT, PATIENCE
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.anyio
 NUMBERS = st.integers(0, 999_999)
 
 
-def handled(type: str, versions: str) -> Handled:
+def handled(type: str, versions: str) -> HandledVersions:
     found = parse_handled(type, versions)
     assert found is not None
     return found

@@ -19,7 +19,7 @@ from ojster.core.errors import InvalidRequest
 from ojster.server import oidc, oidc_login
 from ojster.server.application import Application
 from ojster.server.oidc import OidcClient, OidcSettings, OidcVerifier
-from ojster.server.oidc_login import Attempt
+from ojster.server.oidc_login import LoginAttempt
 from ojster.server.session import ATTEMPT_COOKIE, COOKIE
 from ojster.tenancy.tokens import MAX_SESSIONS
 from tests.conftest import Bench
@@ -241,7 +241,7 @@ async def test_made_up_codes_let_the_server_ask_the_provider_a_limited_number_of
 ) -> None:
     monkeypatch.setattr(oidc_login, "MAX_RETURNS_OF_ADDRESS", 2)
     monkeypatch.setattr(oidc_login, "RETURNS_PER_SECOND_OF_ADDRESS", 0.0)
-    attempt = Attempt("state", "nonce", "verifier", "").pack()
+    attempt = LoginAttempt("state", "nonce", "verifier", "").pack()
     statuses = []
     for _ in range(3):
         browser.cookies.set(ATTEMPT_COOKIE, attempt)
@@ -278,7 +278,7 @@ async def test_a_login_leads_to_pages_of_the_dashboard_alone(browser: httpx.Asyn
 
 async def test_a_cookie_that_was_made_up_adds_nothing_to_the_answer(browser: httpx.AsyncClient) -> None:
     back = await way_back(browser)
-    known = Attempt.unpack(browser.cookies[ATTEMPT_COOKIE])
+    known = LoginAttempt.unpack(browser.cookies[ATTEMPT_COOKIE])
     assert known is not None
     made_up = msgspec.structs.replace(known, destination="x\r\nX-Injected: yes\r\n\r\n<script>")
     browser.cookies.clear()
@@ -372,14 +372,14 @@ async def test_a_server_without_a_client_has_no_login(bench: Bench, provider: Pr
 
 @pytest.mark.parametrize("text", ["", "x", "%%%", "W10", "WyJhIl0", "é", "A" * 9000])
 async def test_a_cookie_that_was_made_up_is_no_attempt(browser: httpx.AsyncClient, text: str) -> None:
-    assert Attempt.unpack(text) is None
+    assert LoginAttempt.unpack(text) is None
     headers = {b"cookie": f"{ATTEMPT_COOKIE}={text}".encode()}
     assert (await browser.get(f"{SESSION}/return?code=x&state=y", headers=headers)).status_code == 401
 
 
 def test_an_attempt_survives_its_cookie() -> None:
-    made = Attempt("a", "b", "c", "jobs/1?x=ü")
-    assert Attempt.unpack(made.pack()) == made
+    made = LoginAttempt("a", "b", "c", "jobs/1?x=ü")
+    assert LoginAttempt.unpack(made.pack()) == made
 
 
 @pytest.mark.parametrize(("id", "public_url"), [("", SERVER), ("ojster", "http://jobs.example.com"), ("ojster", "x")])

@@ -7,17 +7,19 @@ from typing import Any
 
 import pytest
 
-from ojster.storage.call import Call, LongPoll
+from ojster.storage.call import LongPoll, PendingCall
 from ojster.storage.dispatcher import Dispatcher, _LoopCalls
 from ojster.storage.parked import MAX_NEWS, ParkedCalls
 
 pytestmark = pytest.mark.anyio
 
 
-def call(*names: str) -> Call:
+def call(*names: str) -> PendingCall:
     topics = {name: (name,) for name in names}
     port: Any = _LoopCalls(asyncio.get_running_loop(), Dispatcher([], "none"))
-    return Call(port, lambda tx, arguments: arguments, (1,), LongPoll(topics, lambda result: True, lambda result: None))
+    return PendingCall(
+        port, lambda tx, arguments: arguments, (1,), LongPoll(topics, lambda result: True, lambda result: None)
+    )
 
 
 async def test_those_who_came_first_are_served_first_also_after_they_looked_in_vain() -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ojster.audit.entries import AuditEntry, AuditQuery, Check
+from ojster.audit.entries import AuditCheck, AuditEntry, AuditQuery
 from ojster.audit.wire import AuditAnswer, VerifiedAnswer
 from ojster.core.calls import Call, Calls, Handled
 
@@ -25,7 +25,7 @@ class AuditCalls(Calls):
         """List the entries of the audit log, the newest first. All parameters are optional, and must hold together."""
 
     @Call("GET", "/admin/audit/verify", "verify_audit_log", _TAG, VerifiedAnswer, wait=MAX_VERIFY_SECONDS)
-    async def verify(self, after: str | None = None) -> Check:
+    async def verify(self, after: str | None = None) -> AuditCheck:
         """Check that no entry of the audit log is missing and none was changed, from the beginning or ``after`` one.
 
         ``after`` is the number and the hash of an entry, ``17:9f86…``, as an earlier check has returned it.

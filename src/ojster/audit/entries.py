@@ -23,7 +23,7 @@ from ojster.core.wire import Json
 from ojster.storage.system import note
 from ojster.storage.transaction import ColumnType, Transaction
 
-Event = Literal["access.used", "access.denied", "auth.refused"]
+AccessEvent = Literal["access.used", "access.denied", "auth.refused"]
 """What an entry tells: a caller did something, lacked the role for it, or was not admitted at all."""
 
 HEAD: Final = "audit_head"
@@ -78,7 +78,7 @@ class AuditEvent(msgspec.Struct, frozen=True, kw_only=True):
         More about the request.
     """
 
-    event: Event
+    event: AccessEvent
     principal: str
     operation: str
     object: str = ""
@@ -236,7 +236,7 @@ def _select(tx: Transaction, query: AuditQuery) -> list[AuditEntry]:
     return [AuditEntry(number, bytes(hash).hex(), bytes(body)) for number, hash, body in rows]
 
 
-class Check(msgspec.Struct, frozen=True):
+class AuditCheck(msgspec.Struct, frozen=True):
     """The result of checking some entries.
 
     Parameters
@@ -254,12 +254,12 @@ class Check(msgspec.Struct, frozen=True):
     problem: str | None = None
 
 
-def check(tx: Transaction, starts: Sequence[Position]) -> list[Check]:
+def check(tx: Transaction, starts: Sequence[Position]) -> list[AuditCheck]:
     """Check the entries after each position, at most ``ENTRIES_PER_CHECK``: that none is missing or was changed."""
     return [_check(tx, start) for start in starts]
 
 
-def _check(tx: Transaction, start: Position) -> Check:
+def _check(tx: Transaction, start: Position) -> AuditCheck:
     head, base = _position(tx, HEAD), _position(tx, BASE)
     last = max(start, base, key=lambda position: position.number)
     rows = tx.execute(
@@ -274,17 +274,17 @@ def _check(tx: Transaction, start: Position) -> Check:
     )
     for number, hash, body, at, *columns in rows:
         if number != last.number + 1:
-            return Check(last, head, f"The entries {last.number + 1} to {number - 1} are missing.")
+            return AuditCheck(last, head, f"The entries {last.number + 1} to {number - 1} are missing.")
         if _hash(last.hash, body) != bytes(hash).hex():
-            return Check(last, head, f"The entry {number}, or its hash, was changed.")
+            return AuditCheck(last, head, f"The entry {number}, or its hash, was changed.")
         shown = msgspec.json.decode(body)
         names = ("event_type", "principal", "tenant", "operation", "object", "outcome")
         if [format_timestamp(at), *columns] != [shown["timestamp"], *(shown.get(name) for name in names)]:
-            return Check(last, head, f"The columns of the entry {number} were changed.")
+            return AuditCheck(last, head, f"The columns of the entry {number} were changed.")
         last = Position(number, bytes(hash).hex())
     if len(rows) < ENTRIES_PER_CHECK and last != head:
-        return Check(last, head, f"The last entry is {last.number}, and should be {head.number}.")
-    return Check(last, head)
+        return AuditCheck(last, head, f"The last entry is {last.number}, and should be {head.number}.")
+    return AuditCheck(last, head)
 
 
 def forget(tx: Transaction, room: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ojster.audit import entries
 from ojster.audit.calls import AuditCalls
-from ojster.audit.entries import AuditEntry, AuditEvent, AuditQuery, Check, Position
+from ojster.audit.entries import AuditCheck, AuditEntry, AuditEvent, AuditQuery, Position
 from ojster.jobs.scope import CapabilityService
 
 
@@ -20,7 +20,7 @@ class AuditService(CapabilityService, AuditCalls):
         self.scope.require_all_tenants("The audit log")
         return await self.database.survey(entries.select, query)
 
-    async def verify(self, after: str | None = None) -> Check:
+    async def verify(self, after: str | None = None) -> AuditCheck:
         """Check that no entry is missing and none was changed.
 
         Parameters

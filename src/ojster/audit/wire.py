@@ -10,7 +10,7 @@ from typing import Self
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from ojster.audit.entries import AuditEntry, Check, Position
+from ojster.audit.entries import AuditCheck, AuditEntry, Position
 from ojster.core.wire import Count, Json, Timestamp
 
 
@@ -73,14 +73,14 @@ class VerifiedAnswer(Struct):
     verified: VerifiedBody
 
     @classmethod
-    def of(cls, check: Check) -> Self:
+    def of(cls, check: AuditCheck) -> Self:
         """Return the answer that shows the result of a check."""
         return cls(show_check(check))
 
-    def value(self) -> Check:
+    def value(self) -> AuditCheck:
         """Return the result of the check."""
         last, head = (Position(place.number, place.hash) for place in (self.verified.last, self.verified.head))
-        return Check(last, head, self.verified.problem or None)
+        return AuditCheck(last, head, self.verified.problem or None)
 
 
 def show_entry(entry: AuditEntry) -> AuditEntryInfo:
@@ -96,7 +96,7 @@ def read_entry(shown: AuditEntryInfo) -> AuditEntry:
     return AuditEntry(shown.number, shown.hash, msgspec.json.encode(members))
 
 
-def show_check(check: Check) -> VerifiedBody:
+def show_check(check: AuditCheck) -> VerifiedBody:
     """Return the result of a check as JSON members."""
     return VerifiedBody(
         check.problem is None,

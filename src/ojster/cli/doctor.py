@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from ojster.storage.postgres.url import PostgresUrl
 
-Finding = tuple[bool, str]
-Check = tuple[str, Callable[[], Finding]]
+Diagnosis = tuple[bool, str]
+Check = tuple[str, Callable[[], Diagnosis]]
 
 SLOW_COMMIT_MS: Final = 50.0
 """Commit time from which the check fails, in milliseconds."""
@@ -44,7 +44,7 @@ MAX_TRANSACTION_AGE_SECONDS: Final = 300
 MAX_CLOCK_SKEW_SECONDS: Final = 5.0
 
 
-def versions() -> Finding:
+def versions() -> Diagnosis:
     """Return the versions of Ojster, Python and SQLite."""
     return True, (
         f"Ojster {__version__}, Python {platform.python_version()} on {sys.platform}, "
@@ -83,7 +83,7 @@ def checks_of(url: str) -> list[Check]:
     return []
 
 
-def _file(path: Path) -> Finding:
+def _file(path: Path) -> Diagnosis:
     if not path.exists():
         return False, f"{path} does not exist; the first server, worker or push creates it"
     log = path.with_name(path.name + "-wal")
@@ -99,7 +99,7 @@ def _file(path: Path) -> Finding:
     return True, f"{path}, {sizes}"
 
 
-def _integrity(path: Path) -> Finding:
+def _integrity(path: Path) -> Diagnosis:
     if not path.exists():
         return False, "nothing to check"
     connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
@@ -108,7 +108,7 @@ def _integrity(path: Path) -> Finding:
     return result == "ok", str(result)
 
 
-def _disk(folder: Path) -> Finding:
+def _disk(folder: Path) -> Diagnosis:
     """Measure the forced write of one page to disk, a lower bound of the commit time."""
     with tempfile.TemporaryFile(dir=folder) as file:
         median = _median_ms(lambda: _forced_write(file.fileno()), 50)
@@ -120,11 +120,11 @@ def _forced_write(file: int) -> None:
     os.fsync(file)
 
 
-def _file_sharing() -> Finding:
+def _file_sharing() -> Diagnosis:
     return True, "any number of processes on this machine can share the file; use PostgreSQL for more machines"
 
 
-def _file_clock(path: Path) -> Finding:
+def _file_clock(path: Path) -> Diagnosis:
     from ojster.storage.sqlite.clock import SteadyClock, clock_file
 
     clock = SteadyClock(clock_file(path))
@@ -145,7 +145,7 @@ class _Postgres:
     def __init__(self, url: PostgresUrl) -> None:
         self._url = url
 
-    def server(self) -> Finding:
+    def server(self) -> Diagnosis:
         from ojster.storage.postgres.database import version_of
         from ojster.storage.postgres.url import with_lacks
 
@@ -159,7 +159,7 @@ class _Postgres:
             words += f", without {', '.join(sorted(lacks))}" if lacks else ""
             return not old, words + ("; upgrade it to 13 or later" if old else "")
 
-    def schema(self) -> Finding:
+    def schema(self) -> Diagnosis:
         from ojster.storage.migrations import scripts
         from ojster.storage.postgres.schema import schema_version
 
@@ -170,7 +170,7 @@ class _Postgres:
             return False, f"{words}, but this Ojster needs {known}: run `ojster migrate`"
         return version == known, words + ("" if version == known else f", Ojster knows only {known}: upgrade it")
 
-    def tables(self) -> Finding:
+    def tables(self) -> Diagnosis:
         """Find indexes that are missing, and storage parameters of tables that are not those of the schema."""
         from ojster.storage.postgres.database import version_of
         from ojster.storage.postgres.shape import actual_shape, differences, intended_shape
@@ -188,7 +188,7 @@ class _Postgres:
             return False, f"{shown}: put it right as in the scripts of the schema, or jobs will be found slowly"
         return True, f"{len(intended.indexes)} indexes, and parameters of {len(intended.parameters)} tables, are right"
 
-    def durability(self) -> Finding:
+    def durability(self) -> Diagnosis:
         from ojster.storage.postgres.schema import are_events_logged
 
         with self._connection() as connection:
@@ -202,13 +202,13 @@ class _Postgres:
             return False, f"{words}: a crash may lose the last acknowledged jobs"
         return True, words
 
-    def commit(self) -> Finding:
+    def commit(self) -> Diagnosis:
         with self._connection() as connection:
             statement = "SELECT pg_logical_emit_message(true, 'ojster', 'doctor')"
             median = _median_ms(lambda: connection.execute(statement), 20)
         return median < SLOW_COMMIT_MS, f"a commit takes {median:.2f} ms (median of 20)" + _slow_commit_note(median)
 
-    def vacuum(self) -> Finding:
+    def vacuum(self) -> Diagnosis:
         with self._connection() as connection:
             if _setting(connection, "autovacuum") == "off" or _setting(connection, "track_counts") == "off":
                 return False, "autovacuum is off: dead rows will slow down every claim; set autovacuum = on"
@@ -231,7 +231,7 @@ class _Postgres:
             return False, f"{words}: autovacuum does not keep up; see the check 'horizon', or run VACUUM"
         return True, words or "no tables"
 
-    def horizon(self) -> Finding:
+    def horizon(self) -> Diagnosis:
         """Find the oldest transaction and the idle replication slots that keep vacuum from removing dead rows."""
         with self._connection() as connection:
             (sees_all,) = connection.execute("SELECT pg_has_role('pg_read_all_stats', 'USAGE')").fetchone() or (False,)
@@ -267,7 +267,7 @@ class _Postgres:
             return False, f"{oldest}: vacuum cannot remove newer dead rows; end it, or set a session timeout"
         return True, oldest
 
-    def connections(self) -> Finding:
+    def connections(self) -> Diagnosis:
         with self._connection() as connection:
             (used,) = connection.execute("SELECT sum(numbackends) FROM pg_stat_database").fetchone() or (0,)
             most = int(_setting(connection, "max_connections"))
@@ -275,7 +275,7 @@ class _Postgres:
         words = f"{used} of {most} are in use; each server, and each worker on this database, uses {ours}"
         return used < 0.9 * most, words
 
-    def clock(self) -> Finding:
+    def clock(self) -> Diagnosis:
         with self._connection() as connection:
             before = time.time()
             (now,) = connection.execute("SELECT extract(epoch FROM clock_timestamp())").fetchone() or (0,)
@@ -288,7 +288,7 @@ class _Postgres:
         """Whether the URL names a replica for lists."""
         return self._url.replica is not None
 
-    def replica(self) -> Finding:
+    def replica(self) -> Diagnosis:
         """Return what the replica lacks; only if there is one."""
         assert self._url.replica is not None
         from ojster.storage.postgres.replica import REPLAYED, WRITTEN
@@ -309,7 +309,7 @@ class _Postgres:
             return False, f"the replica is {limit} behind, so that the primary is asked; see pg_stat_replication"
         return True, f"the replica had what the primary has written after {lasted:.1f} s"
 
-    def wakeups(self) -> Finding:
+    def wakeups(self) -> Diagnosis:
         from ojster.storage.postgres.database import listen_conninfo, version_of
         from ojster.storage.postgres.notifier import FIRST_POLL_SECONDS, MAX_POLL_SECONDS
         from ojster.storage.postgres.url import with_lacks

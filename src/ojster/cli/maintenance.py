@@ -107,7 +107,7 @@ def doctor(url: str, as_json: bool) -> int:
     """Check the health and the speed of the database or the server."""
     findings: list[dict[str, Any]] = []
 
-    def check(name: str, examine: Callable[[], checks.Finding]) -> None:
+    def check(name: str, examine: Callable[[], checks.Diagnosis]) -> None:
         try:
             fine, words = examine()
         except (OjsterError, apsw.Error, OSError) as error:
@@ -134,24 +134,24 @@ def doctor(url: str, as_json: bool) -> int:
     return 0 if healthy else 1
 
 
-def _failed_finding(error: Exception) -> checks.Finding:
+def _failed_finding(error: Exception) -> checks.Diagnosis:
     return False, str(error)
 
 
-def _check_round_trip(url: str) -> checks.Finding:
+def _check_round_trip(url: str) -> checks.Diagnosis:
     started = time.perf_counter()
     queues = ask(url, lambda client: client.queues.all())
     return True, f"{len(queues)} queues, in {(time.perf_counter() - started) * 1000:.0f} ms"
 
 
-def _audit_log(url: str) -> checks.Finding:
+def _audit_log(url: str) -> checks.Diagnosis:
     verdict = ask(url, lambda client: client.audit.verify())
     if verdict.problem is not None:
         return False, f"{verdict.problem} Somebody has changed the table audit_log; compare it with a backup"
     return True, f"{verdict.head.number} entries were written; none is missing, and none was changed"
 
 
-def _backlog(url: str) -> checks.Finding:
+def _backlog(url: str) -> checks.Diagnosis:
     async def look(client: Client) -> tuple[int, int, int]:
         statistics = await asyncio.gather(
             *[client.queues.statistics(queue.name) for queue in await client.queues.all()]

@@ -25,7 +25,7 @@ from ojster.core.job import Job
 from ojster.core.states import JobState
 from ojster.core.timestamps import system_clock
 from ojster.fleet.unrunnable import Unrunnable
-from ojster.fleet.workers import Worker
+from ojster.fleet.workers import KnownWorker
 from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.queries import Page
 from ojster.queues.queues import QueueStatistics
@@ -51,7 +51,7 @@ class Look(msgspec.Struct, frozen=True):
 
     at: float
     queues: Sequence[QueueStatistics]
-    workers: Sequence[Worker]
+    workers: Sequence[KnownWorker]
     running: Sequence[Job]
     unrunnable: Sequence[Unrunnable]
 

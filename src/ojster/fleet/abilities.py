@@ -13,7 +13,7 @@ from ojster.fleet.job_types import ALL, Types
 from ojster.fleet.requirements import NOTHING, ProvidedFacts
 from ojster.fleet.worker_rule import WorkerRule
 from ojster.jobs.claim_policy import Claim
-from ojster.jobs.versions import Handled
+from ojster.jobs.versions import HandledVersions
 from ojster.storage.memory import Memory, Remembered
 from ojster.storage.transaction import Transaction
 
@@ -36,7 +36,7 @@ class Abilities(msgspec.Struct, frozen=True):
         Job types that the worker has handlers for, sorted; ``None``: it says nothing, and gets all.
     """
 
-    handled: tuple[Handled, ...] = ()
+    handled: tuple[HandledVersions, ...] = ()
     provided: ProvidedFacts = NOTHING
     types: Types = ALL
     runs: tuple[str, ...] | None = None
@@ -71,7 +71,7 @@ class _Values(tuple[str | int, ...]):
 
 @lru_cache(maxsize=128)
 def _condition(
-    handled: tuple[Handled, ...], allowed: Types, runs: tuple[str, ...] | None
+    handled: tuple[HandledVersions, ...], allowed: Types, runs: tuple[str, ...] | None
 ) -> tuple[str, tuple[str | int, ...]]:
     bounds: list[str | int] = [value for handler in handled for value in (handler.type, handler.low, handler.high)]
     types, patterns = allowed.condition("j.type")
@@ -80,7 +80,7 @@ def _condition(
 
 
 @lru_cache(maxsize=128)
-def _kind(handled: tuple[Handled, ...], allowed: Types, runs: tuple[str, ...] | None) -> str:
+def _kind(handled: tuple[HandledVersions, ...], allowed: Types, runs: tuple[str, ...] | None) -> str:
     return _digest(msgspec.json.encode((handled, allowed, runs)))
 
 

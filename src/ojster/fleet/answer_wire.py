@@ -13,7 +13,7 @@ from ojster.core.wire import Count, Json, NumberedPaginationBody, PaginationBody
 from ojster.fleet.lost_workers import HeldJob, LostWorker
 from ojster.fleet.unrunnable import Unrunnable
 from ojster.fleet.worker_rule import WorkerRule
-from ojster.fleet.workers import Worker
+from ojster.fleet.workers import KnownWorker
 
 
 class HeartbeatAnswer(Struct):
@@ -71,7 +71,7 @@ _OPTIONAL: frozenset[str] = frozenset({"hostname", "pid", "queues", "concurrency
 """Members that are left out if the worker has not said them."""
 
 
-def _members(worker: Worker) -> dict[str, Any]:
+def _members(worker: KnownWorker) -> dict[str, Any]:
     known = {name: getattr(worker, name) for name in _SAME}
     return {name: value for name, value in known.items() if name not in _OPTIONAL or value not in (None, [])} | {
         "started_at": format_timestamp(worker.started_at),
@@ -79,15 +79,15 @@ def _members(worker: Worker) -> dict[str, Any]:
     }
 
 
-def show_worker(worker: Worker) -> WorkerInfo:
+def show_worker(worker: KnownWorker) -> WorkerInfo:
     """Return the JSON form of a worker."""
     tenant = split(worker.id)[0]
     return WorkerInfo(worker_id=called(worker.id), tenant_id=UNSET if tenant == NOBODY else tenant, **_members(worker))
 
 
-def read_worker(shown: WorkerInfo) -> Worker:
+def read_worker(shown: WorkerInfo) -> KnownWorker:
     """Return the worker with this JSON form."""
-    return Worker(
+    return KnownWorker(
         id=shown.worker_id,
         started_at=parse_timestamp(shown.started_at),
         last_seen_at=parse_timestamp(shown.last_heartbeat_at),
@@ -106,11 +106,11 @@ class WorkersAnswer(Struct):
     pagination: PaginationBody
 
     @classmethod
-    def of(cls, workers: list[Worker], pagination: PaginationBody) -> Self:
+    def of(cls, workers: list[KnownWorker], pagination: PaginationBody) -> Self:
         """Return the answer that shows a page."""
         return cls([show_worker(worker) for worker in workers], pagination)
 
-    def value(self) -> list[Worker]:
+    def value(self) -> list[KnownWorker]:
         """Return the workers of the page."""
         return [read_worker(shown) for shown in self.workers]
 
@@ -180,11 +180,11 @@ class WorkerAnswer(Struct):
     worker: WorkerInfo
 
     @classmethod
-    def of(cls, worker: Worker) -> Self:
+    def of(cls, worker: KnownWorker) -> Self:
         """Return the answer that shows a worker."""
         return cls(show_worker(worker))
 
-    def value(self) -> Worker:
+    def value(self) -> KnownWorker:
         """Return the worker."""
         return read_worker(self.worker)
 
@@ -209,7 +209,7 @@ class AdminWorkerBody(WorkerBody, kw_only=True):
     jobs: list[dict[str, Json]] | UnsetType = UNSET
 
 
-def show_admin_worker(worker: Worker, *, stale: bool) -> AdminWorkerBody:
+def show_admin_worker(worker: KnownWorker, *, stale: bool) -> AdminWorkerBody:
     """Return the JSON form of a worker for operators; ``stale``: it has missed its heartbeats."""
     members = _members(worker)
     return AdminWorkerBody(id=worker.id, **(members | {"state": "stale"} if stale else members))

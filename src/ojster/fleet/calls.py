@@ -25,7 +25,7 @@ from ojster.fleet.lost_workers import LostWorker
 from ojster.fleet.unrunnable import Unrunnable
 from ojster.fleet.wire import DirectiveBody, WorkerRuleBody
 from ojster.fleet.worker_rule import WorkerRule
-from ojster.fleet.workers import Heartbeat, HeartbeatResponse, Worker
+from ojster.fleet.workers import Heartbeat, HeartbeatResponse, KnownWorker
 
 _TAG: Final = "Workers"
 _OPERATORS: Final = "Operators"
@@ -44,7 +44,7 @@ class FleetCalls(Calls):
         raise NotImplementedError
 
     @Listing("GET", "/workers", "list_workers", _TAG, WorkersAnswer, page_size=200)
-    async def all(self) -> list[Worker]:
+    async def all(self) -> list[KnownWorker]:
         """List the workers that send heartbeats."""
 
     @Call("GET", "/lost-workers", "list_lost_workers", _TAG, LostWorkersAnswer)
@@ -55,7 +55,7 @@ class FleetCalls(Calls):
         """
 
     @Call("POST", f"{_ONE}/directive", "direct_worker", _TAG, WorkerAnswer, body=DirectiveBody)
-    async def direct(self, worker_id: str, directive: str) -> Worker:
+    async def direct(self, worker_id: str, directive: str) -> KnownWorker:
         """Set the directive that a worker gets with its next heartbeat: ``running``, ``quiet`` or ``terminate``."""
 
     @Deletion("DELETE", _ONE, "remove_worker", _TAG, RemovedWorkerAnswer, needs=(Operation.DEQUEUE, Operation.ADMIN))

@@ -16,6 +16,7 @@ from ojster.core.errors import InvalidRequest
 from ojster.core.parsing import read_value
 from ojster.core.refusals import ResourcesRefused
 from ojster.core.short_cache import cache_short
+from ojster.core.wire import Count
 from ojster.fleet.requirements import ALIASES, COMPARISONS, MAX_CONDITIONS, MAX_FACT_LENGTH, Condition, Needs, text_of
 from ojster.jobs.code import ATTRIBUTE, CODE_CAPABILITY
 
@@ -340,7 +341,6 @@ def _values(values: Sequence[Any], where: str) -> tuple[str, ...]:
 # Limits of a queue
 
 
-Count = Annotated[int, msgspec.Meta(ge=0)]
 Amount = Annotated[float, msgspec.Meta(ge=0)]
 
 

@@ -15,7 +15,7 @@ from ojster.fleet.calls import FleetCalls
 from ojster.fleet.lost_workers import LostWorker
 from ojster.fleet.unrunnable import Unrunnable
 from ojster.fleet.worker_rule import WorkerRule
-from ojster.fleet.workers import Heartbeat, HeartbeatResponse, Leave, Worker
+from ojster.fleet.workers import Heartbeat, HeartbeatResponse, KnownWorker, Leave
 from ojster.jobs.scope import CapabilityService, Scope, accepted
 from ojster.jobs.topics import worker_topic
 
@@ -97,7 +97,7 @@ class FleetService(CapabilityService, FleetCalls):
         self.scope.require_all_tenants("Deregistering a worker")
         await self.scope.do(workers.deregister, worker_id)
 
-    async def direct(self, worker_id: str, directive: str) -> Worker:
+    async def direct(self, worker_id: str, directive: str) -> KnownWorker:
         """Set the directive for a worker's next heartbeat: ``running``, ``quiet`` or ``terminate``.
 
         Raises
@@ -111,7 +111,7 @@ class FleetService(CapabilityService, FleetCalls):
             raise InvalidRequest(f"Unknown directive {directive!r}. Use 'running', 'quiet' or 'terminate'.")
         return accepted(await self.database.run(workers.direct, (self.scope.named(worker_id), directive)))
 
-    async def find(self, worker_id: str) -> Worker:
+    async def find(self, worker_id: str) -> KnownWorker:
         """Return a worker.
 
         Raises
@@ -125,7 +125,7 @@ class FleetService(CapabilityService, FleetCalls):
         """Return the jobs that a worker runs; an empty list if there is no such worker."""
         return await self.scope.look(workers.held_jobs, self.scope.named(worker_id))
 
-    async def all(self) -> list[Worker]:
+    async def all(self) -> list[KnownWorker]:
         """Return all workers, most recently seen first."""
         known = await self.database.read(workers.list_workers, None)
         return [worker for worker in known if self.scope.sees(split(worker.id)[0])]

@@ -25,7 +25,7 @@ from ojster.jobs.failure import Failure
 from ojster.jobs.leases import lease_end
 from ojster.jobs.topics import tell_worker
 from ojster.jobs.transitions import Loss, fail_lost_attempts, make_available
-from ojster.jobs.versions import Handled
+from ojster.jobs.versions import HandledVersions
 from ojster.storage.call import for_each
 from ojster.storage.transaction import Transaction
 
@@ -46,7 +46,7 @@ class Heartbeat(msgspec.Struct, frozen=True):
     labels: tuple[str, ...] = ()
     concurrency: int | None = None
     pool: str | None = None
-    handlers: tuple[Handled, ...] = ()
+    handlers: tuple[HandledVersions, ...] = ()
     """Job types whose versions are limited: the worker handles only some of them."""
     job_types: tuple[str, ...] | None = None
     """Job types that it has handlers for, sorted; ``None``: it says nothing, and gets all."""
@@ -86,7 +86,7 @@ class HeartbeatResponse(msgspec.Struct):
     timeout: int = 30 * SECOND
 
 
-class Worker(msgspec.Struct, frozen=True):
+class KnownWorker(msgspec.Struct, frozen=True):
     """A worker, as its last heartbeat described it."""
 
     id: str
@@ -215,12 +215,12 @@ def _note_abilities(tx: Transaction, beat: Heartbeat, abilities: Abilities) -> N
         tx.effects.opened.update(beat.queues)
 
 
-def direct(tx: Transaction, orders: Sequence[tuple[str, str]]) -> list[Worker | OjsterError]:
+def direct(tx: Transaction, orders: Sequence[tuple[str, str]]) -> list[KnownWorker | OjsterError]:
     """Set the directive for workers' next heartbeats: ``running``, ``quiet`` or ``terminate``.
 
     For each, return the worker or a `NotFound`.
     """
-    results: list[Worker | OjsterError] = []
+    results: list[KnownWorker | OjsterError] = []
     for worker_id, directive in orders:
         rows = tx.execute(
             f"UPDATE workers SET directive = :directive WHERE id = :id RETURNING {_WORKER_COLUMNS}, abilities",
@@ -282,7 +282,7 @@ def leave(tx: Transaction, leaves: Sequence[Leave]) -> list[None]:
     return [None for _ in leaves]
 
 
-def list_workers(tx: Transaction, requests: Sequence[None]) -> list[list[Worker]]:
+def list_workers(tx: Transaction, requests: Sequence[None]) -> list[list[KnownWorker]]:
     """Return all workers, those seen last first, for each request."""
     rows = tx.execute(f"SELECT {_WORKER_COLUMNS}, abilities FROM workers ORDER BY last_seen_at DESC, id")
     workers = [_worker(tx, row) for row in rows]
@@ -290,7 +290,7 @@ def list_workers(tx: Transaction, requests: Sequence[None]) -> list[list[Worker]
 
 
 @for_each
-def find_workers(tx: Transaction, id: str) -> Worker | OjsterError:
+def find_workers(tx: Transaction, id: str) -> KnownWorker | OjsterError:
     """Return the worker with each id, or a `NotFound`."""
     rows = tx.execute(f"SELECT {_WORKER_COLUMNS}, abilities FROM workers WHERE id = :id", {"id": id})
     return _worker(tx, rows[0]) if rows else _no_worker(id)
@@ -404,12 +404,12 @@ def _jobs_held_by(tx: Transaction, worker_id: str) -> list[Job]:
     return [Job(*row) for row in rows]
 
 
-def _worker(tx: Transaction, row: tuple[Any, ...]) -> Worker:
+def _worker(tx: Transaction, row: tuple[Any, ...]) -> KnownWorker:
     *columns, said = row
     rule = worker_rules_by_id(tx).get(row[0])
     abilities = (PLAIN if said is None else decode_abilities(said)).under(rule)
     return msgspec.structs.replace(
-        Worker(*columns),
+        KnownWorker(*columns),
         queues=msgspec.json.decode(row[5], type=list[str]),
         labels=msgspec.json.decode(row[6], type=list[str]),
         provides={name: list(values) for name, values in abilities.provided.facts.items()},

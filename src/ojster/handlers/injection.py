@@ -27,34 +27,42 @@ __all__ = ["Depends", "Provided", "needs_of"]
 
 T = TypeVar("T")
 
-Scope = Literal["job", "worker"]
+DependencyScope = Literal["job", "worker"]
 
 
 @overload
 def Depends(
-    factory: Callable[..., AsyncGenerator[T, Any] | _AsyncGeneratorContextManager[T, Any]], /, *, scope: Scope = "job"
+    factory: Callable[..., AsyncGenerator[T, Any] | _AsyncGeneratorContextManager[T, Any]],
+    /,
+    *,
+    scope: DependencyScope = "job",
 ) -> T: ...
 
 
 @overload
 def Depends(
-    factory: Callable[..., Generator[T, Any, Any] | _GeneratorContextManager[T, Any, Any]], /, *, scope: Scope = "job"
+    factory: Callable[..., Generator[T, Any, Any] | _GeneratorContextManager[T, Any, Any]],
+    /,
+    *,
+    scope: DependencyScope = "job",
 ) -> T: ...
 
 
 @overload
-def Depends(factory: Callable[..., AsyncIterator[Any] | Iterator[Any]], /, *, scope: Scope = "job") -> Any: ...
+def Depends(
+    factory: Callable[..., AsyncIterator[Any] | Iterator[Any]], /, *, scope: DependencyScope = "job"
+) -> Any: ...
 
 
 @overload
-def Depends(factory: Callable[..., Awaitable[T]], /, *, scope: Scope = "job") -> T: ...
+def Depends(factory: Callable[..., Awaitable[T]], /, *, scope: DependencyScope = "job") -> T: ...
 
 
 @overload
-def Depends(factory: Callable[..., T], /, *, scope: Scope = "job") -> T: ...
+def Depends(factory: Callable[..., T], /, *, scope: DependencyScope = "job") -> T: ...
 
 
-def Depends(factory: Callable[..., Any], /, *, scope: Scope = "job") -> Any:  # noqa: N802  (as in FastAPI)
+def Depends(factory: Callable[..., Any], /, *, scope: DependencyScope = "job") -> Any:  # noqa: N802  (as in FastAPI)
     """Declare that a parameter of a handler, or of another factory, is what ``factory`` returns.
 
     As a default (``pool: Pool = Depends(open_pool)``) or as an annotation (``pool: Annotated[Pool, Depends(open_pool)]
@@ -142,7 +150,7 @@ _POSITIONAL: Final = (
 
 
 @functools.cache
-def _opener(factory: Callable[..., Any], scope: Scope) -> Callable[..., Any]:
+def _opener(factory: Callable[..., Any], scope: DependencyScope) -> Callable[..., Any]:
     """Return the function that opens what a factory returns, with parameters that all have a default."""
     needed: dict[str, Any] = {}
     where = getattr(factory, "__qualname__", repr(factory))

@@ -35,7 +35,7 @@ from ojster.jobs.options_wire import OptionsBody
 from ojster.jobs.policy_wire import RetryPolicyBody, UniquePolicyBody
 from ojster.jobs.rate_limit_wire import RateBody, RateLimitBody
 from ojster.jobs.retry import DEFAULT_RETRY, Backoff
-from ojster.jobs.uniqueness import Conflict
+from ojster.jobs.uniqueness import OnConflict
 
 
 class Retry(msgspec.Struct, frozen=True, kw_only=True):
@@ -149,7 +149,7 @@ class Unique(msgspec.Struct, frozen=True, kw_only=True):
     meta_keys: Sequence[str] | None = None
     period: Seconds | None = None
     states: Sequence[str] | None = None
-    on_conflict: Conflict = "reject"
+    on_conflict: OnConflict = "reject"
 
     def to_wire(self) -> dict[str, Json]:
         """Return the policy as the ``unique`` object of a job.

@@ -39,7 +39,7 @@ from ojster.handlers.job_handle import HandleOwner, JobHandle, T_co
 from ojster.handlers.job_options import JobOptions, JobOptionsDict, with_changes
 from ojster.jobs.names import DEFAULT_QUEUE
 from ojster.jobs.options_wire import read_options
-from ojster.jobs.versions import Handled
+from ojster.jobs.versions import HandledVersions
 from ojster.workflows.declaration import Step
 
 P = ParamSpec("P")
@@ -104,7 +104,7 @@ class JobType(Generic[P, R]):
         self.type = type
         self.function = function
         self.process = process
-        self.handled: Handled | None = None
+        self.handled: HandledVersions | None = None
         self.is_async = inspect.iscoroutinefunction(function)
         self.signature, self.needs = needs_of(function, inspect.signature(function))
         self._arguments = HandlerSignature(type, self.signature)

@@ -20,7 +20,7 @@ from ojster.handlers.middleware import ExecutionMiddleware, ThreadMiddleware
 from ojster.handlers.orchestrator import Orchestrator, Orchestrators
 from ojster.jobs.middleware import EnqueueMiddleware, MiddlewareChain
 from ojster.jobs.names import check_queue_name
-from ojster.jobs.versions import Handled
+from ojster.jobs.versions import HandledVersions
 from ojster.schedules.cron import Cron
 from ojster.schedules.cron_expression import OverlapPolicy
 from ojster.service import Service
@@ -81,7 +81,7 @@ class HandlerRegister(HandleOwner, ABC):
         return self.root._codecs
 
     @property
-    def handled(self) -> tuple[Handled, ...]:
+    def handled(self) -> tuple[HandledVersions, ...]:
         """The version ranges of handlers that accept only some versions, sorted by job type."""
         declared = sorted(self.handlers.values(), key=lambda handler: handler.type)
         return tuple(handler.handled for handler in declared if handler.handled is not None)

@@ -19,9 +19,9 @@ from ojster.core.refusals import JobDropped
 
 JobRequest = dict[str, Any]
 
-Enqueue = Callable[[JobRequest], Awaitable[JobRequest | None]]
+EnqueueFunction = Callable[[JobRequest], Awaitable[JobRequest | None]]
 
-EnqueueMiddleware = Callable[[JobRequest, Enqueue], Awaitable[JobRequest | None]]
+EnqueueMiddleware = Callable[[JobRequest, EnqueueFunction], Awaitable[JobRequest | None]]
 """Wraps every push: gets the request and ``next``; may change it, return nothing to drop it, or raise to refuse it.
 
 Spec: ojs-middleware 3
@@ -146,7 +146,7 @@ async def through_middleware(middleware: MiddlewareChain[EnqueueMiddleware], mem
     async def enqueue(request: JobRequest) -> JobRequest | None:
         return request
 
-    chain: Enqueue = enqueue
+    chain: EnqueueFunction = enqueue
     for layer in reversed(middleware):
         chain = _wrap(layer, chain)
     with in_use(middleware):
@@ -157,7 +157,7 @@ async def through_middleware(middleware: MiddlewareChain[EnqueueMiddleware], mem
     return {name: msgspec.Raw(msgspec.json.encode(value)) for name, value in request.items()}
 
 
-def _wrap(layer: EnqueueMiddleware, inner: Enqueue) -> Enqueue:
+def _wrap(layer: EnqueueMiddleware, inner: EnqueueFunction) -> EnqueueFunction:
     async def wrapped(request: JobRequest) -> JobRequest | None:
         return await layer(request, inner)
 

@@ -16,7 +16,7 @@ from ojster.core.parsing import misspellings
 from ojster.core.states import STATE_NAMES, UNFINISHED, JobState
 from ojster.core.wire import Count, Milliseconds
 from ojster.jobs.retry import DEFAULT_RETRY, Backoff, Exhaustion, RetryPolicy
-from ojster.jobs.uniqueness import Conflict, UniquePolicy
+from ojster.jobs.uniqueness import OnConflict, UniquePolicy
 
 MAX_ATTEMPTS_LIMIT: Final = 1_000_000
 
@@ -150,7 +150,7 @@ def _broken(field: str, rule: str, value: object) -> InvalidPolicy:
     return InvalidPolicy(f"retry.{field} {rule}, not {value!r:.80}.", field=f"retry.{field}")
 
 
-_CONFLICTS: Final[dict[str, Conflict]] = {
+_CONFLICTS: Final[dict[str, OnConflict]] = {
     "reject": "reject",
     "replace": "replace",
     "replace_except_schedule": "replace_except_schedule",
@@ -172,7 +172,7 @@ class UniquePolicyBody(Struct, omit_defaults=True):
     period: str | None = None
     period_ms: Milliseconds | None = None
     states: Sequence[str] | None = None
-    on_conflict: Conflict = "reject"
+    on_conflict: OnConflict = "reject"
     key: Annotated[Sequence[str] | None, Meta(description="Members of `keys`, or of `args_keys`, as SDKs send it.")] = (
         None
     )

@@ -17,7 +17,7 @@ from ojster.jobs.authorship import find_creators
 from ojster.jobs.contents import carries_code, names_recipients, needs_of_reactions, objects_in, replaces_others
 from ojster.jobs.messages import Holder, LeaseReport, unnamed
 from ojster.jobs.names import RESERVED_QUEUE_PREFIX, refuse_reserved
-from ojster.storage.call import Operation
+from ojster.storage.call import TransactionFunction
 from ojster.storage.database import Database
 
 A = TypeVar("A")
@@ -258,15 +258,15 @@ class Scope:
         by = "nobody with a token" if creator is None else repr(creator)
         return Forbidden(f"{what} was created by {by}; {self.who!r} may cancel or hold only its own. Ask an owner.")
 
-    async def do(self, operation: Operation[A, R | OjsterError], argument: A) -> R:
+    async def do(self, operation: TransactionFunction[A, R | OjsterError], argument: A) -> R:
         """Run a transaction function that may write; return its result, or raise its refusal."""
         return accepted(await self.database.run(operation, argument))
 
-    async def look(self, operation: Operation[A, R | OjsterError], argument: A) -> R:
+    async def look(self, operation: TransactionFunction[A, R | OjsterError], argument: A) -> R:
         """Run a transaction function that only reads, as ``do`` does."""
         return accepted(await self.database.read(operation, argument))
 
-    async def survey(self, operation: Operation[A, R | OjsterError], argument: A) -> R:
+    async def survey(self, operation: TransactionFunction[A, R | OjsterError], argument: A) -> R:
         """Run a transaction function that only reads, as ``look`` does; it may see what was true a moment ago."""
         return accepted(await self.database.survey(operation, argument))
 

@@ -38,7 +38,7 @@ from ojster.jobs.queries import JobPage, Page
 from ojster.jobs.scope import CapabilityService, Scope, accepted, merged
 from ojster.jobs.transitions import ChangedJob
 from ojster.jobs.wire import JobIds
-from ojster.storage.call import LongPoll, Operation, has_arrived
+from ojster.storage.call import LongPoll, TransactionFunction, has_arrived
 from ojster.storage.wakeups import FINISHED, job_topic
 
 log = logging.getLogger(__name__)
@@ -215,7 +215,9 @@ class JobService(CapabilityService, JobCalls):
         """Release jobs that a worker could not finish; their attempts do not count."""
         return await self._deliver(completion.release, items)
 
-    async def _deliver(self, operation: Operation[W, Job | OjsterError], items: Sequence[W]) -> list[Job | OjsterError]:
+    async def _deliver(
+        self, operation: TransactionFunction[W, Job | OjsterError], items: Sequence[W]
+    ) -> list[Job | OjsterError]:
         """Apply workers' reports on jobs of the caller's tenant; refuse reports on other jobs."""
         items, refusals = await self.scope.check_reports(items)
         return merged(refusals, await self.database.run_many(operation, items) if items else ())

@@ -12,7 +12,7 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 
 from ojster.core.errors import OjsterError
-from ojster.storage.call import Operation
+from ojster.storage.call import TransactionFunction
 from ojster.storage.database import Database
 from ojster.storage.transaction import Transaction
 
@@ -94,7 +94,7 @@ def take_step(tx: Transaction, step: WalkStep[F], table: str, window: int, selec
     return WalkResult([match.id for match in matches], following, [match.weight for match in matches])
 
 
-Walk = Operation[WalkStep[F], WalkResult[F]]
+Walk = TransactionFunction[WalkStep[F], WalkResult[F]]
 """A transaction function that executes one step of each walk."""
 
 
@@ -147,8 +147,8 @@ class Course(msgspec.Struct, Generic[F, B], frozen=True):
     """How a sweep finds its items, what it would do with a batch of them, and what does it."""
 
     walk: Walk[F]
-    foresee: Operation[B, SweepBatchResult]
-    perform: Operation[B, SweepBatchResult]
+    foresee: TransactionFunction[B, SweepBatchResult]
+    perform: TransactionFunction[B, SweepBatchResult]
 
 
 class Sweep:

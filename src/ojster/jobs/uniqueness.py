@@ -16,7 +16,7 @@ from ojster.core.errors import InvalidRequest
 from ojster.core.json_objects import MAX_SAFE_INTEGER
 from ojster.core.states import UNFINISHED, JobState
 
-Conflict = Literal["reject", "replace", "replace_except_schedule", "ignore"]
+OnConflict = Literal["reject", "replace", "replace_except_schedule", "ignore"]
 
 
 class UniquePolicy(msgspec.Struct, frozen=True):
@@ -32,7 +32,7 @@ class UniquePolicy(msgspec.Struct, frozen=True):
     meta_keys: tuple[str, ...] = ()
     period: int | None = None
     states: frozenset[JobState] = UNFINISHED
-    on_conflict: Conflict = "reject"
+    on_conflict: OnConflict = "reject"
 
 
 def fingerprint(policy: UniquePolicy, *, type: str, queue: str, args: list[Any], meta: dict[str, Any]) -> str:

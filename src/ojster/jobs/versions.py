@@ -22,7 +22,7 @@ _UNBOUNDED: Final = _PART**3
 _BOUND: Final = re.compile(r"(>=|<=|>|<|=|)(\d+(?:\.\d+){0,2})")
 
 
-class Handled(msgspec.Struct, frozen=True):
+class HandledVersions(msgspec.Struct, frozen=True):
     """The versions of a job type that a worker can handle, as numbers: from ``low`` to ``high``, which is excluded."""
 
     type: str
@@ -57,7 +57,7 @@ def version_number(version: Any) -> int | None:
     return (major * _PART + minor) * _PART + patch
 
 
-def parse_handled(type: str, versions: str) -> Handled | None:
+def parse_handled(type: str, versions: str) -> HandledVersions | None:
     """Return the versions in a range such as ``2.0``, ``>=1.0 <3.0`` or ``>=2.0``; ``None`` if it includes all.
 
     Raises
@@ -86,4 +86,4 @@ def parse_handled(type: str, versions: str) -> Handled | None:
                 high = min(high, number + 1)
             case _:
                 low, high = max(low, number), min(high, number + 1)
-    return None if (low, high) == (0, _UNBOUNDED) else Handled(type, low, high)
+    return None if (low, high) == (0, _UNBOUNDED) else HandledVersions(type, low, high)

@@ -39,7 +39,7 @@ MAX_FIRED: Final = 200
 MAX_FIRED_WEIGHT: Final = 1_000
 """Weight of the workflows of one transaction from which the other cron jobs fire in the next one."""
 
-Run: TypeAlias = Job | NewWorkflow
+StartedByCron: TypeAlias = Job | NewWorkflow
 """What an occurrence of a cron job has started."""
 
 
@@ -79,7 +79,7 @@ def trigger(tx: Transaction, orders: Sequence[tuple[str, str | None]]) -> list[J
     return [_trigger(tx, name, by) for name, by in orders]
 
 
-def _trigger(tx: Transaction, name: str, by: str | None) -> Run | OjsterError:
+def _trigger(tx: Transaction, name: str, by: str | None) -> StartedByCron | OjsterError:
     # The number of runs is read and written back: a run that fires meanwhile would not be counted.
     cron = find(tx, name, tx.for_update)
     if cron is None:
@@ -97,7 +97,7 @@ def _fire(tx: Transaction, cron: Cron) -> int:
     """Fire a due cron job; return the weight of the workflow that it has started, or 0."""
     scheduled_for = cron.next_run_at or tx.now
     facts = facts_of_occurrence(cron, scheduled_for)
-    run: Run | OjsterError | None = None
+    run: StartedByCron | OjsterError | None = None
     if cron.overlap_policy == "skip" and (unfinished := unfinished_run(tx, cron.name)):
         facts |= {"reason": "overlap_skip"} | unfinished
     else:
@@ -138,7 +138,7 @@ def _line(cron: Cron) -> int:
     return SCHEDULED_LINE if cron.overlap_policy == "enqueue" else 0
 
 
-def start(tx: Transaction, cron: Cron, scheduled_for: int, by: str | None, line: int) -> Run | OjsterError:
+def start(tx: Transaction, cron: Cron, scheduled_for: int, by: str | None, line: int) -> StartedByCron | OjsterError:
     """Push the job of an occurrence, or start its workflow; return it, or why it is refused.
 
     ``by``: the name of its creator, if it is known; ``line``: in which it waits for those before it; 0: it does not.
@@ -173,7 +173,7 @@ def facts_of_occurrence(cron: Cron, scheduled_for: int) -> dict[str, Any]:
     }
 
 
-def facts_of_run(run: Run) -> dict[str, Any]:
+def facts_of_run(run: StartedByCron) -> dict[str, Any]:
     """Return what the events of an occurrence say about what it has started."""
     if isinstance(run, Job):
         return {"job_id": run.id, "job_type": run.type}

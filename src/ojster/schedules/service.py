@@ -127,7 +127,7 @@ class ScheduleService(CapabilityService, ScheduleCalls):
             The caller is limited to certain queues.
         """
         self.scope.need_all_queues("A cron job")
-        run: firing.Run | OjsterError = await self.database.run(
+        run: firing.StartedByCron | OjsterError = await self.database.run(
             firing.trigger, (self.scope.named(name), self.scope.who)
         )
         if isinstance(run, OjsterError):

@@ -17,7 +17,7 @@ from typing import Any, Final
 import msgspec
 from starlette.types import Receive, Scope, Send
 
-from ojster.audit.entries import AuditEvent, Event
+from ojster.audit.entries import AccessEvent, AuditEvent
 from ojster.core.access import Operation
 from ojster.core.errors import BackendError, BackendUnavailable, Forbidden, OjsterError, Unauthenticated
 from ojster.handlers import tracing
@@ -181,7 +181,7 @@ class Endpoint:
                 return await self._audited(self._trail, request)
         except (Unauthenticated, Forbidden) as error:
             if self._trail is not None:
-                event: Event = "auth.refused" if isinstance(error, Unauthenticated) else "access.denied"
+                event: AccessEvent = "auth.refused" if isinstance(error, Unauthenticated) else "access.denied"
                 await self._tell(self._trail, event, request, error)
             raise
 
@@ -199,7 +199,7 @@ class Endpoint:
         return answer
 
     async def _tell(
-        self, trail: AuditTrail, event: Event, request: HttpRequest, refusal: OjsterError | None = None
+        self, trail: AuditTrail, event: AccessEvent, request: HttpRequest, refusal: OjsterError | None = None
     ) -> None:
         detail: dict[str, Any] = dict(request.path)
         object = shown_object(request.path.values())

@@ -65,7 +65,7 @@ def checked_destination(text: str) -> str:
     return text if is_page and ".." not in text.partition("?")[0].split("/") else ""
 
 
-class Attempt(msgspec.Struct, frozen=True, array_like=True):
+class LoginAttempt(msgspec.Struct, frozen=True, array_like=True):
     """A login that has begun.
 
     Parameters
@@ -90,7 +90,7 @@ class Attempt(msgspec.Struct, frozen=True, array_like=True):
         return base64.urlsafe_b64encode(msgspec.json.encode(self)).decode().rstrip("=")
 
     @staticmethod
-    def unpack(text: str) -> Attempt | None:
+    def unpack(text: str) -> LoginAttempt | None:
         """Return what is in a cookie; ``None``: nothing that was packed."""
         try:
             return _decode_attempt(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
@@ -98,7 +98,7 @@ class Attempt(msgspec.Struct, frozen=True, array_like=True):
             return None
 
 
-_decode_attempt: Final = msgspec.json.Decoder(Attempt).decode
+_decode_attempt: Final = msgspec.json.Decoder(LoginAttempt).decode
 
 
 class OidcLogin:
@@ -134,7 +134,7 @@ class OidcLogin:
         """The host of the provider, as people know it."""
         return urlsplit(self._issuer).netloc
 
-    async def begin(self, destination: str) -> tuple[str, Attempt]:
+    async def begin(self, destination: str) -> tuple[str, LoginAttempt]:
         """Return the provider's address to which a browser has to go, and what has to be known when it is back.
 
         Raises
@@ -146,7 +146,7 @@ class OidcLogin:
         from authlib.oauth2.rfc7636 import create_s256_code_challenge
 
         document = await self._verifier.discover()
-        attempt = Attempt(_new_secret(), _new_secret(), _new_secret(), checked_destination(destination))
+        attempt = LoginAttempt(_new_secret(), _new_secret(), _new_secret(), checked_destination(destination))
         url = prepare_grant_uri(
             _endpoint(document, "authorization_endpoint"),
             client_id=self.client.id,
@@ -160,7 +160,7 @@ class OidcLogin:
         )
         return str(url), attempt
 
-    async def finish(self, query: bytes, attempt: Attempt | None, address: str) -> Token:
+    async def finish(self, query: bytes, attempt: LoginAttempt | None, address: str) -> Token:
         """Return who has logged in, as a token that is not stored.
 
         Parameters
@@ -207,7 +207,7 @@ class OidcLogin:
         ):
             raise TooManyLogins("Too many logins are tried. Try again in some seconds.")
 
-    async def _caller(self, code: str, attempt: Attempt) -> Token:
+    async def _caller(self, code: str, attempt: LoginAttempt) -> Token:
         document = await self._verifier.discover()
         async with asyncio.timeout(PROVIDER_TIMEOUT_SECONDS), httpx.AsyncClient() as http:
             answer = await self._exchange(http, document, code, attempt)
@@ -222,7 +222,7 @@ class OidcLogin:
         return self._verifier.token_of(claims)
 
     async def _exchange(
-        self, http: httpx.AsyncClient, document: Mapping[str, Any], code: str, attempt: Attempt
+        self, http: httpx.AsyncClient, document: Mapping[str, Any], code: str, attempt: LoginAttempt
     ) -> dict[str, Any]:
         """Return what the provider gives for a code."""
         from authlib.oauth2.auth import ClientAuth

@@ -12,7 +12,7 @@ from ojster.storage.transaction import Transaction
 
 A = TypeVar("A")
 R = TypeVar("R")
-Operation = Callable[[Transaction, Sequence[A]], Sequence[R]]
+TransactionFunction = Callable[[Transaction, Sequence[A]], Sequence[R]]
 """A transaction function that serves many calls at once: a list of arguments in, a list of results out."""
 
 
@@ -50,7 +50,7 @@ class Port(Protocol):
 
     loop: asyncio.AbstractEventLoop
 
-    def put(self, call: Call) -> None:
+    def put(self, call: PendingCall) -> None:
         """Hand over a call."""
 
 
@@ -82,7 +82,7 @@ class LongPoll:
         """Whether the call must be answered now, with any result: see ``Dispatcher.hurry``."""
 
 
-class Call:
+class PendingCall:
     """A call and its results, one for each argument. A long-poll call has one argument."""
 
     __slots__ = (
@@ -103,7 +103,7 @@ class Call:
     def __init__(
         self,
         port: Port,
-        operation: Operation[Any, Any],
+        operation: TransactionFunction[Any, Any],
         arguments: Sequence[Any],
         poll: LongPoll | None,
         weight: int | None = None,
@@ -113,7 +113,7 @@ class Call:
         self.arguments = arguments
         self.poll = poll
         self.weight = len(arguments) if weight is None else weight
-        self.companion: Call | None = None
+        self.companion: PendingCall | None = None
         """A call that is to be run in the same transaction."""
         self.future: asyncio.Future[Sequence[Any]] = port.loop.create_future()
         self.results: Sequence[Any] = ()
@@ -123,7 +123,7 @@ class Call:
         self.postponed_at: float | None = None
         self.has_waited = False
 
-    def split(self) -> list[Call]:
+    def split(self) -> list[PendingCall]:
         """Return the call and its companion, which are two calls from now on."""
         companion, self.companion = self.companion, None
         return [self] if companion is None else [self, companion]

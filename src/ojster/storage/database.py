@@ -18,7 +18,7 @@ from ojster.core.errors import InvalidRequest
 from ojster.core.events import Event
 from ojster.core.settings import ServiceSettings
 from ojster.core.timestamps import system_clock
-from ojster.storage.call import LongPoll, Operation
+from ojster.storage.call import LongPoll, TransactionFunction
 from ojster.storage.dispatcher import Dispatcher
 from ojster.storage.effects import Effects
 from ojster.storage.memory import Memory, Remembered
@@ -117,17 +117,17 @@ class Database(ABC):
         """Finish the accepted calls, and disconnect."""
 
     def run_many(
-        self, operation: Operation[A, R], arguments: Sequence[A], weight: int | None = None
+        self, operation: TransactionFunction[A, R], arguments: Sequence[A], weight: int | None = None
     ) -> Future[Sequence[R]]:
         """Run a transaction function that may write. ``weight``: see ``Dispatcher.run``."""
         return self._writer.run(operation, arguments, weight=weight)
 
-    def read_many(self, operation: Operation[A, R], arguments: Sequence[A]) -> Future[Sequence[R]]:
+    def read_many(self, operation: TransactionFunction[A, R], arguments: Sequence[A]) -> Future[Sequence[R]]:
         """Run a transaction function that only reads, without blocking writers."""
         return self._reader.run(operation, arguments)
 
     def run_or_park(
-        self, operation: Operation[A, R], argument: A, poll: LongPoll, *, joins: bool = False
+        self, operation: TransactionFunction[A, R], argument: A, poll: LongPoll, *, joins: bool = False
     ) -> Future[Sequence[R]]:
         """Run a transaction function that may write; park the call while its result is empty (see ``LongPoll``).
 
@@ -143,11 +143,11 @@ class Database(ABC):
         """Answer all parked calls now with their empty results."""
         self._writer.ring(None)
 
-    async def run(self, operation: Operation[A, R], argument: A, weight: int = 1) -> R:
+    async def run(self, operation: TransactionFunction[A, R], argument: A, weight: int = 1) -> R:
         """Run a transaction function that may write, for one argument. ``weight``: see ``Dispatcher.run``."""
         return (await self.run_many(operation, (argument,), weight))[0]
 
-    async def read(self, operation: Operation[A, R], argument: A) -> R:
+    async def read(self, operation: TransactionFunction[A, R], argument: A) -> R:
         """Run a transaction function that only reads, for one argument."""
         return (await self.read_many(operation, (argument,)))[0]
 
@@ -156,7 +156,7 @@ class Database(ABC):
         """The state of the replica that answers surveys; ``None``: there is none."""
         return None
 
-    async def survey(self, operation: Operation[A, R], argument: A) -> R:
+    async def survey(self, operation: TransactionFunction[A, R], argument: A) -> R:
         """Run a transaction function that only reads, for one argument; it may see what was true a moment ago."""
         return await self.read(operation, argument)
 

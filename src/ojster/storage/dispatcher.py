@@ -25,7 +25,7 @@ from weakref import WeakSet
 
 from ojster.core.errors import BackendError, BackendUnavailable, OjsterError
 from ojster.core.tuning import long_work
-from ojster.storage.call import Call, LongPoll, Operation, Port
+from ojster.storage.call import LongPoll, PendingCall, Port, TransactionFunction
 from ojster.storage.effects import UNKNOWN_COUNT
 from ojster.storage.inbox import Inbox
 from ojster.storage.parked import ParkedCalls
@@ -70,14 +70,14 @@ class _LoopCalls:
     def __init__(self, loop: asyncio.AbstractEventLoop, dispatcher: Dispatcher) -> None:
         self.loop = loop
         self._dispatcher = dispatcher
-        self._calls: list[Call] = []
+        self._calls: list[PendingCall] = []
 
-    def put(self, call: Call) -> None:
+    def put(self, call: PendingCall) -> None:
         if not self._calls:
             self.loop.call_soon(self._hand_over)
         self._calls.append(call)
 
-    def join(self, call: Call) -> None:
+    def join(self, call: PendingCall) -> None:
         """Hand over a call together with the one before it of this turn."""
         self._calls[-1].companion = call
 
@@ -95,7 +95,7 @@ class _WakeUp:
         self.topics = topics
 
 
-_Item = Call | _WakeUp
+_Item = PendingCall | _WakeUp
 """An item of the inbox."""
 
 
@@ -149,7 +149,7 @@ class Dispatcher:
 
     def run(
         self,
-        operation: Operation[A, R],
+        operation: TransactionFunction[A, R],
         arguments: Sequence[A],
         poll: LongPoll | None = None,
         weight: int | None = None,
@@ -182,19 +182,19 @@ class Dispatcher:
         if port is None:
             self._ports = {known: port for known, port in self._ports.items() if not known.is_closed()}
             port = self._ports[loop] = _LoopCalls(loop, self)
-        call = Call(port, operation, arguments, poll, weight)
+        call = PendingCall(port, operation, arguments, poll, weight)
         if poll is not None and poll.topics:
             call.future.add_done_callback(lambda _: self._parked.forget(call))
         (port.join if joins else port.put)(call)
         return call.future
 
-    def take(self, calls: list[Call]) -> None:
+    def take(self, calls: list[PendingCall]) -> None:
         """Accept the calls of one turn of an event loop. Called by ``_LoopCalls``."""
         with self._closing:
             if not self._closed:
                 self._inbox.put([(call, call.weight) for call in calls])
                 return
-        for call in chain.from_iterable(map(Call.split, calls)):
+        for call in chain.from_iterable(map(PendingCall.split, calls)):
             call.error = BackendUnavailable("The database is closed.")
             call.deliver()
 
@@ -228,14 +228,14 @@ class Dispatcher:
         if None in rings:
             _deliver(self._parked.give_up())
         rung = {topic: UNKNOWN_COUNT for topics in rings if topics is not None for topic in topics}
-        calls = [call for item in items if isinstance(item, Call) for call in item.split()]
+        calls = [call for item in items if isinstance(item, PendingCall) for call in item.split()]
         if calls or rung:
             is_long = any(call.weight >= LONG_WORK for call in calls)
             with long_work() if is_long else nullcontext():
                 self._execute(transaction, calls, rung)
 
     def _execute(
-        self, transaction: OpenTransaction, calls: list[Call], rung: Mapping[str, int], tries: int = MAX_TRIES
+        self, transaction: OpenTransaction, calls: list[PendingCall], rung: Mapping[str, int], tries: int = MAX_TRIES
     ) -> None:
         """Run calls in one transaction, serve parked calls with the jobs it makes available, and deliver results."""
         for attempt in range(tries):
@@ -275,8 +275,8 @@ class Dispatcher:
                 self._refuse(transaction, calls, error)
                 return
             break
-        done: list[Call] = []
-        found_nothing: list[Call] = []
+        done: list[PendingCall] = []
+        found_nothing: list[PendingCall] = []
         for call in (*calls, *woken):
             if len(call.results) == 1 and isinstance(call.results[0], Later) and self._postponed(call):
                 continue
@@ -287,14 +287,14 @@ class Dispatcher:
         self.ring([topic for topic in effects.fetchable if effects.configured or topic not in exhausted])
         _deliver(done)
 
-    def _keep(self, calls: list[Call], since: int) -> None:
+    def _keep(self, calls: list[PendingCall], since: int) -> None:
         """Park calls that have empty results; run those again that missed news after the moment ``since``."""
         kept = self._parked.keep(calls, since)
         if kept.again:
             self._inbox.put([(call, 1) for call in kept.again])
         _deliver(kept.given_up)
 
-    def _postponed(self, call: Call) -> bool:
+    def _postponed(self, call: PendingCall) -> bool:
         """Schedule another run of a call refused with ``Later``; return whether it was scheduled.
 
         Only a call with one argument can be postponed, for at most ``MAX_POSTPONED_SECONDS`` seconds.
@@ -313,7 +313,7 @@ class Dispatcher:
             log.debug("event loop closed while a call was postponed")
         return True
 
-    def _refuse(self, transaction: OpenTransaction, calls: list[Call], error: Exception) -> None:
+    def _refuse(self, transaction: OpenTransaction, calls: list[PendingCall], error: Exception) -> None:
         """Fail the calls of a failed transaction.
 
         Of several calls, each first runs again in a transaction of its own, so that one bad call does not fail the
@@ -334,9 +334,9 @@ class Dispatcher:
         # Other fetches skipped the jobs that this transaction had locked.
         self.ring([topics[0] for call in calls if call.poll is not None for topics in call.poll.topics.values()])
 
-    def _apply(self, tx: Transaction, calls: Sequence[Call]) -> None:
+    def _apply(self, tx: Transaction, calls: Sequence[PendingCall]) -> None:
         """Run calls by operation, in order of arrival; but fetches last, so that they find what others push."""
-        alike: dict[Operation[Any, Any], list[Call]] = {}
+        alike: dict[TransactionFunction[Any, Any], list[PendingCall]] = {}
         for call in calls:
             alike.setdefault(call.operation, []).append(call)
         for operation, group in sorted(alike.items(), key=lambda named_group: named_group[1][0].poll is not None):
@@ -372,9 +372,9 @@ def _finish(tx: Transaction) -> None:
         finish(tx)
 
 
-def _deliver(done: Iterable[Call]) -> None:
+def _deliver(done: Iterable[PendingCall]) -> None:
     """Deliver results to the callers, each in its own event loop."""
-    by_port: dict[Port, list[Call]] = {}
+    by_port: dict[Port, list[PendingCall]] = {}
     for call in done:
         by_port.setdefault(call.port, []).append(call)
     for port, calls in by_port.items():
@@ -384,12 +384,12 @@ def _deliver(done: Iterable[Call]) -> None:
             log.debug("event loop closed with %d calls in progress", len(calls))
 
 
-def _deliver_all(calls: list[Call]) -> None:
+def _deliver_all(calls: list[PendingCall]) -> None:
     for call in calls:
         call.deliver()
 
 
-def _as_ojster_error(error: Exception, call: Call) -> OjsterError:
+def _as_ojster_error(error: Exception, call: PendingCall) -> OjsterError:
     if isinstance(error, OjsterError):
         return error
     if isinstance(error, TryAgain):

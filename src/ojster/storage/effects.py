@@ -11,7 +11,7 @@ from ojster.core.events import Event
 from ojster.core.job import Job
 from ojster.core.job_flags import JobEvent
 from ojster.core.queue_names import names_opened
-from ojster.storage.tally import Attempt, Tally, Wait
+from ojster.storage.tally import EndedAttempt, Tally, WaitedTime
 
 T = TypeVar("T")
 
@@ -81,8 +81,8 @@ class Effects:
         """Change of the number of jobs, by name of the queue and state."""
         self.tallies: dict[str, Tally] = defaultdict(Tally)
         """Totals by name: see ``ojster.core.queue_names.name_of_type``. What is noted below is added at the end."""
-        self.waits: list[Wait] = []
-        self.attempts: list[Attempt] = []
+        self.waits: list[WaitedTime] = []
+        self.attempts: list[EndedAttempt] = []
 
     def mark(self) -> dict[str, Any]:
         """Return a mark for ``restore``. Of lists it keeps only the length; other effects are copied."""

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from ojster.storage.call import Call, LongPoll
+    from ojster.storage.call import LongPoll, PendingCall
 
 
 MAX_NEWS: Final = 10_000
@@ -27,9 +27,9 @@ MAX_NEWS: Final = 10_000
 class ParkResult(NamedTuple):
     """Result of ``ParkedCalls.keep``. Calls in neither list are parked."""
 
-    again: list[Call]
+    again: list[PendingCall]
     """Calls to run again at once, because there was news after they looked."""
-    given_up: list[Call]
+    given_up: list[PendingCall]
     """Calls to answer with their empty results, because their wait has ended."""
 
 
@@ -38,7 +38,7 @@ class ParkedCalls:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._calls: dict[str, OrderedDict[Call, None]] = {}
+        self._calls: dict[str, OrderedDict[PendingCall, None]] = {}
         """The parked calls, by name."""
         self._hearing: dict[str, dict[str, None]] = {}
         """The names under which calls are parked, by each topic that they hear."""
@@ -58,11 +58,11 @@ class ParkedCalls:
         with self._lock:
             return list(self._hearing)
 
-    def keep(self, calls: Iterable[Call], since: int) -> ParkResult:
+    def keep(self, calls: Iterable[PendingCall], since: int) -> ParkResult:
         """Park calls that found no jobs and had no news after ``since``; those parked before go back to the front."""
-        again: list[Call] = []
-        given_up: list[Call] = []
-        waiting: list[Call] = []
+        again: list[PendingCall] = []
+        given_up: list[PendingCall] = []
+        waiting: list[PendingCall] = []
         with self._lock:
             for call in calls:
                 if call.future.done() or call.poll is None:
@@ -83,9 +83,9 @@ class ParkedCalls:
                 call.has_waited = True
         return ParkResult(again, given_up)
 
-    def take(self, wanted: Mapping[str, int]) -> list[Call]:
+    def take(self, wanted: Mapping[str, int]) -> list[PendingCall]:
         """Remove and return the given number of calls of each name that hears a topic, oldest first."""
-        taken: list[Call] = []
+        taken: list[PendingCall] = []
         if self._calls:
             with self._lock:
                 for topic, count in wanted.items():
@@ -111,7 +111,7 @@ class ParkedCalls:
     def _has_news(self, topics: Sequence[str], since: int) -> bool:
         return self._forgotten_at > since or any(self._news.get(topic, 0) > since for topic in topics)
 
-    def give_up(self) -> list[Call]:
+    def give_up(self) -> list[PendingCall]:
         """Remove and return all parked calls. Calls that are being run now are not parked afterwards either."""
         with self._lock:
             self._moment += 1
@@ -121,7 +121,7 @@ class ParkedCalls:
             self._hearing.clear()
             return calls
 
-    def expire(self, poll: LongPoll) -> list[Call]:
+    def expire(self, poll: LongPoll) -> list[PendingCall]:
         """Remove and return the calls parked with this long poll, with their empty results."""
         with self._lock:
             waiting = [call for name in poll.topics for call in self._calls.get(name, ())]
@@ -132,12 +132,12 @@ class ParkedCalls:
             call.results = call.empty_results
         return list(dict.fromkeys(calls))
 
-    def forget(self, call: Call) -> None:
+    def forget(self, call: PendingCall) -> None:
         """Remove a call that was answered or cancelled."""
         with self._lock:
             self._remove(call)
 
-    def _add(self, call: Call, *, last: bool) -> None:
+    def _add(self, call: PendingCall, *, last: bool) -> None:
         for name, topics in call.poll.topics.items() if call.poll is not None else ():
             waiting = self._calls.get(name)
             if waiting is None:
@@ -147,7 +147,7 @@ class ParkedCalls:
             waiting[call] = None
             waiting.move_to_end(call, last=last)
 
-    def _remove(self, call: Call) -> None:
+    def _remove(self, call: PendingCall) -> None:
         for name, topics in call.poll.topics.items() if call.poll is not None else ():
             waiting = self._calls.get(name)
             if waiting is not None:

@@ -26,10 +26,10 @@ ADDED: Final = ", ".join(f"{name} = queue_minutes.{name} + excluded.{name}" for 
 
 AttemptEnd = Literal["completed", "failed", "suspended"]
 
-Wait = tuple[str, str, int]
+WaitedTime = tuple[str, str, int]
 """Queue and tenant of a job that started, and how long it had waited, in microseconds."""
 
-Attempt = tuple[str, str, str, AttemptEnd, int, int | None]
+EndedAttempt = tuple[str, str, str, AttemptEnd, int, int | None]
 """Queue, tenant and type of a job, how its attempt ended, how long it ran, in microseconds, and how long the job had
 waited; ``None``: it has not run."""
 
@@ -43,7 +43,10 @@ def _spread(durations: Iterable[int]) -> list[int]:
 
 
 def add_up(
-    tallies: dict[str, Tally], waits: Sequence[Wait], attempts: Sequence[Attempt], name_of: Callable[[str], str | None]
+    tallies: dict[str, Tally],
+    waits: Sequence[WaitedTime],
+    attempts: Sequence[EndedAttempt],
+    name_of: Callable[[str], str | None],
 ) -> None:
     """Add to tallies, by name, what a transaction has noted job by job.
 

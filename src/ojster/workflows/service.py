@@ -20,7 +20,7 @@ from ojster.jobs.preparation import check_references
 from ojster.jobs.scope import Scope, accepted
 from ojster.jobs.service import JobService
 from ojster.jobs.transitions import ChangedJob
-from ojster.storage.call import Operation
+from ojster.storage.call import TransactionFunction
 from ojster.storage.inbox import LARGE
 from ojster.workflows import properties
 from ojster.workflows.definition import OF_DEFINITIONS, Start, from_definition, read_start
@@ -335,7 +335,9 @@ class WorkflowService(WorkflowReading):
         if (size := len(data or b"")) > (largest := self.database.settings.largest_job):
             raise PayloadTooLarge(f"The result has {size} bytes (limit {largest}). Send less.")
 
-    async def _steered(self, id: str, operation: Operation[A, str | OjsterError], argument: A) -> WorkflowInfo:
+    async def _steered(
+        self, id: str, operation: TransactionFunction[A, str | OjsterError], argument: A
+    ) -> WorkflowInfo:
         self.scope.need_all_queues("A workflow")
         await self.check(id)
         accepted(await self.database.run(operation, argument))

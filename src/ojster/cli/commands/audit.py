@@ -8,7 +8,7 @@ from typing import Any
 import click
 import msgspec
 
-from ojster.audit.entries import AuditEntry, AuditQuery, Check
+from ojster.audit.entries import AuditCheck, AuditEntry, AuditQuery
 from ojster.audit.wire import show_check, show_entry
 from ojster.cli.declared import PointInTime
 from ojster.cli.options import ask, examples, with_json, with_url
@@ -103,7 +103,7 @@ def verify(url: str, after: str | None, as_json: bool) -> None:
     Keep the place that it prints where nobody can change it: whoever can write to the database can also compute new
     hashes, but not make the kept one come out.
     """
-    check: Check = ask(url, lambda client: client.audit.verify(after))
+    check: AuditCheck = ask(url, lambda client: client.audit.verify(after))
     if as_json:
         print_json({"verified": show_check(check)})
     elif check.problem is None:

@@ -13,7 +13,7 @@ from ojster.fleet.answer_wire import (
     WorkerCountsBody,
 )
 from ojster.fleet.answer_wire import show_admin_worker as show_worker
-from ojster.fleet.workers import Worker
+from ojster.fleet.workers import KnownWorker
 from ojster.server.admin import ADMIN, TAG
 from ojster.server.answer import Answer, encode
 from ojster.server.endpoints.jobs_admin import summary
@@ -35,7 +35,7 @@ async def list_admin_workers(request: HttpRequest) -> Answer:
     return Answer(encode(AdminWorkersAnswer(items, counts, numbered_pagination(page, len(workers)))))
 
 
-def _is_stale(request: HttpRequest, worker: Worker) -> bool:
+def _is_stale(request: HttpRequest, worker: KnownWorker) -> bool:
     database = request.service.database
     return database.clock() - worker.last_seen_at > database.settings.heartbeat_timeout
 

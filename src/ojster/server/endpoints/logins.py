@@ -9,7 +9,7 @@ from ojster.audit.entries import AuditEvent
 from ojster.core.access import Token
 from ojster.core.errors import BackendUnavailable, Forbidden, NotFound, OjsterError, Unauthenticated
 from ojster.server.answer import Answer
-from ojster.server.oidc_login import Attempt, OidcLogin, TooManyLogins, checked_destination
+from ojster.server.oidc_login import LoginAttempt, OidcLogin, TooManyLogins, checked_destination
 from ojster.server.request import HttpRequest
 from ojster.server.route import BASE, Route
 from ojster.server.session import SESSION_SECONDS, attempt_cookie, attempt_of, cookie_for
@@ -45,7 +45,7 @@ async def finish_login(request: HttpRequest) -> Answer:
     """Begin the session of a browser that the identity provider has sent back."""
     login = _login_of(request)
     packed = attempt_of(request.headers, is_secure=login.client.is_secure)
-    attempt = None if packed is None else Attempt.unpack(packed)
+    attempt = None if packed is None else LoginAttempt.unpack(packed)
     try:
         caller = await login.finish(request.query_string, attempt, request.caller_address())
     except (Unauthenticated, Forbidden, BackendUnavailable, TooManyLogins) as error:

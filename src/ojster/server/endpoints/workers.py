@@ -21,7 +21,7 @@ from ojster.fleet.requirements import read_provided
 from ojster.fleet.wire import HEARTBEAT, HandlerBody, HeartbeatBody
 from ojster.fleet.workers import Heartbeat
 from ojster.jobs.names import read_type
-from ojster.jobs.versions import Handled, parse_handled
+from ojster.jobs.versions import HandledVersions, parse_handled
 from ojster.server.answer import Answer, encode
 from ojster.server.declared import endpoints_of
 from ojster.server.endpoints.worker_protocol import types_of
@@ -60,7 +60,7 @@ async def heartbeat(request: HttpRequest) -> Answer:
     return Answer(encode(shown))
 
 
-def _handled(bodies: Sequence[HandlerBody]) -> tuple[Handled, ...]:
+def _handled(bodies: Sequence[HandlerBody]) -> tuple[HandledVersions, ...]:
     """Return the job types of which a worker handles only some versions, without duplicates, sorted by type."""
     handled = [(parse_handled(read_type(encode(body.type)), body.versions)) for body in bodies[:MAX_HANDLERS]]
     return tuple(sorted({item.type: item for item in handled if item is not None}.values(), key=lambda item: item.type))

@@ -16,7 +16,7 @@ import psycopg
 
 from ojster.core.errors import BackendUnavailable, InvalidRequest
 from ojster.core.settings import ServiceSettings
-from ojster.storage.call import Operation
+from ojster.storage.call import TransactionFunction
 from ojster.storage.database import LISTEN_VARIABLE, Database, ReplicaState, topics_of
 from ojster.storage.dispatcher import Dispatcher
 from ojster.storage.postgres.clock import ServerClock
@@ -135,7 +135,7 @@ class PostgresDatabase(Database):
         for lane in self._lanes:
             lane.disconnect()
 
-    async def survey(self, operation: Operation[A, R], argument: A) -> R:
+    async def survey(self, operation: TransactionFunction[A, R], argument: A) -> R:
         if self._replica is not None and (answers := await self._replica.read(operation, (argument,))) is not None:
             return answers[0]
         return await self.read(operation, argument)

@@ -17,7 +17,7 @@ from typing import Final, TypeVar
 import psycopg
 
 from ojster.core.errors import BackendError, BackendUnavailable
-from ojster.storage.call import Operation
+from ojster.storage.call import TransactionFunction
 from ojster.storage.database import ReplicaState
 from ojster.storage.dispatcher import Dispatcher
 from ojster.storage.transaction import Transaction
@@ -124,7 +124,7 @@ class Replica:
         self._dispatcher.close()
         self._thread.join(CLOSING_SECONDS)
 
-    async def read(self, operation: Operation[A, R], arguments: Sequence[A]) -> Sequence[R] | None:
+    async def read(self, operation: TransactionFunction[A, R], arguments: Sequence[A]) -> Sequence[R] | None:
         """Run a transaction function that only reads; return ``None`` if the replica cannot."""
         if not self.state.is_used:
             return None
