@@ -179,7 +179,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip tests that need an ability which the PostgreSQL of this run lacks."""
+    """Skip tests that need an ability which the PostgreSQL of this run lacks, and leave some to thorough runs.
+
+    Those are tests that reach a server before PostgreSQL by a parameter, as ``pytest_generate_tests`` says of others.
+    """
+    for item in items:
+        parameters = getattr(item, "callspec", None)
+        chosen = {value for value in parameters.params.values() if isinstance(value, str)} if parameters else set()
+        if "postgres" in chosen and not CALLERS_BY_PARAMETER.isdisjoint(chosen):
+            item.add_marker(pytest.mark.thorough)
     for needed in filter(None, os.environ.get(LACKING_VARIABLE, "").split(",")):
         for item in items:
             if needed in {name for mark in item.iter_markers("needs") for name in mark.args}:
@@ -197,6 +205,9 @@ LATER: Final = frozenset(("memory", "serializable"))
 
 CALLERS_OVER_HTTP: Final = frozenset(("http", "door", "browser"))
 """Fixtures whose tests make HTTP requests."""
+
+CALLERS_BY_PARAMETER: Final = frozenset(("http", "server"))
+"""Parameters of tests that make the same calls in the process and over HTTP."""
 
 OUTER: Final = (
     "_commands.py",

@@ -199,12 +199,14 @@ async def test_an_invalid_result_of_code_affects_only_its_own_job(app: App, body
 
 
 @pytest.mark.slow
-async def test_code_does_what_the_function_does_whose_source_it_is(app: App) -> None:
+async def test_code_does_what_the_function_does_whose_source_it_is(file_url: str) -> None:
+    app = App(file_url)  # however the worker reaches its database: the sandbox runs the code
     steps = [ojster.code(function, attempts=1) for function in CONSTRUCTS.values()]
     steps.append(ojster.code(recursion, 6, attempts=1))
     runs = [await app.astart(chain(step)) for step in steps]
     async with working(app, code=Sandbox(), concurrency=4):
         results = [await run.aresult(100) for run in runs]
+    await app.aclose()
     expected = [function({}) for function in CONSTRUCTS.values()] + [recursion({}, 6)]
     assert results == json.loads(json.dumps(expected))
 
