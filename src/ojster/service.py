@@ -118,7 +118,7 @@ class Service:
 
     @cached_property
     def queues(self) -> QueueService:
-        """Queues."""
+        """Queues: list, pause, configure, delete."""
         return QueueService(self.scope, self.jobs)
 
     @cached_property
@@ -133,7 +133,7 @@ class Service:
 
     @cached_property
     def workflows(self) -> WorkflowService:
-        """Workflows."""
+        """Workflows: start, look up, steer, cancel."""
         return WorkflowService(self.scope, self.jobs, self.definitions, self.check_orchestrator)
 
     @cached_property
@@ -183,22 +183,22 @@ class Service:
 
     @cached_property
     def collections(self) -> CollectionService:
-        """Collections."""
+        """Collections: items that jobs and workflows hand on."""
         return CollectionService(self.scope)
 
     @cached_property
     def files(self) -> FileService:
-        """Files."""
+        """Files: upload, read, delete."""
         return FileService(self.scope, self.store)
 
     @cached_property
     def tenants(self) -> TenantService:
-        """Tenants."""
+        """Tenants: their names, limits and workspaces."""
         return TenantService(self.scope)
 
     @cached_property
     def tokens(self) -> TokenService:
-        """Tokens."""
+        """Tokens: what callers prove who they are with."""
         return TokenService(self.scope)
 
     @cached_property

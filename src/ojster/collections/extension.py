@@ -75,7 +75,7 @@ class CollectionExtension(Extension):
         return keep_result(tx, job, report)
 
     def start(self, tx: Transaction, jobs: Sequence[Job]) -> None:
-        """Remove the artifacts of attempts before."""
+        """Remove the artifacts of earlier attempts, unless the job goes on from a checkpoint or a suspension."""
         again = [job.seq for job in jobs if job.attempt > 1 and not job.checkpoint_number and job.suspension is None]
         if again:
             empty(tx, [key_of_job(seq) for seq in again])

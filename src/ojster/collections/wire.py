@@ -49,7 +49,7 @@ class ItemBody(Struct, forbid_unknown_fields=True):
 
 
 class CollectionAnswer(Single[Collection]):
-    """One named collection."""
+    """A named collection, as the member ``collection``."""
 
     collection: Collection
 
@@ -61,7 +61,7 @@ class CollectionsAnswer(Single[list[Collection]]):
 
 
 class ItemAnswer(Struct):
-    """One item."""
+    """An item, as the member ``item``."""
 
     item: Item
 

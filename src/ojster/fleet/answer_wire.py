@@ -175,7 +175,7 @@ def _show_lost(worker: LostWorker) -> LostWorkerInfo:
 
 
 class WorkerAnswer(Struct):
-    """One worker."""
+    """A worker, as the member ``worker``."""
 
     worker: WorkerInfo
 
@@ -258,7 +258,7 @@ class WorkerRuleInfo(Struct):
 
 
 class WorkerRuleAnswer(Struct):
-    """One worker rule."""
+    """A worker rule, as the member ``rule``."""
 
     rule: WorkerRuleInfo
 

@@ -440,7 +440,7 @@ class JobContext:
     heartbeat = plain(aheartbeat)
 
     async def finish(self) -> None:
-        """Send the progress that waits, before the outcome of the attempt is reported. The worker calls it."""
+        """Send the progress that waits, before the outcome is reported; drop it if the attempt was given up."""
         await self._progress.finish(drop=self.is_given_up)
 
 

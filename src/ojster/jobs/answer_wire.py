@@ -50,7 +50,7 @@ class JobBody(Struct):
 
 
 class JobAnswer(Struct):
-    """One job."""
+    """A job, as the member ``job``."""
 
     job: JobBody
 

@@ -137,7 +137,7 @@ def show_pool(overview: PoolOverview) -> PoolStateBody:
 
 
 class PoolAnswer(Single[PoolStateBody]):
-    """One pool."""
+    """A pool, as the member ``pool``."""
 
     pool: PoolStateBody
 

@@ -131,7 +131,7 @@ class TokenInfo(Struct):
 
 
 class TokenAnswer(Struct):
-    """One token."""
+    """A token, as the member ``token``."""
 
     token: TokenInfo
 
