@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     )
     from ojster.handlers.shared_properties import SharedProperties
     from ojster.queues.fairness import Sharing
+    from ojster.storage.sqlite.step_connection import StepConnection
     from ojster.worker.children import ChildLimits
     from ojster.worker.worker import Worker
     from ojster.workflows.declaration import INDEX, Step, Workflow, chain, element, found, group
@@ -120,6 +121,7 @@ __all__ = [
     "SkipRest",
     "Snooze",
     "Step",
+    "StepConnection",
     "StepFailed",
     "StepInfo",
     "Unique",
@@ -158,6 +160,7 @@ _PLACES: Final = {
     "ojster.handlers.flow_errors": ("FlowChanged", "StepFailed", "UpdateFailed"),
     "ojster.handlers.flow_loop": ("NotInFlow",),
     "ojster.handlers.flow_updates": ("UpdateHandler",),
+    "ojster.storage.sqlite.step_connection": ("StepConnection",),
     "ojster.handlers.codec": (
         "CodecError",
         "Encryption",

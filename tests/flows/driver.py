@@ -58,6 +58,13 @@ class CrashingCalls:
     async def append(self, item: StreamAppend) -> int:
         return await self._service.flows.append(item)
 
+    async def admit(self, item: Turn) -> Turn:
+        when = self._when(self.count)
+        self.count += 1
+        if when == "before":
+            raise Crash
+        return await self._service.flows.admit(item)
+
     async def turn(self, item: Turn) -> FlowRecords:
         when = self._when(self.count)
         self.count += 1

@@ -6,7 +6,20 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from datetime import timedelta
 from typing import Annotated, Any, assert_type
 
-from ojster import App, Depends, JobContext, JobHandle, Provided, Run, Workflow, WorkflowInfo, chain, result_of
+from ojster import (
+    App,
+    Depends,
+    Flow,
+    JobContext,
+    JobHandle,
+    Provided,
+    Run,
+    StepConnection,
+    Workflow,
+    WorkflowInfo,
+    chain,
+    result_of,
+)
 from ojster.collections.items import Item
 
 app = App("sqlite:///jobs.db")
@@ -106,6 +119,21 @@ def use_workflows() -> None:
     assert_type(list(run.stream("tokens", str)), list[str])
     assert_type(app.send("payment", 7, key=42), int)
     assert_type(app.collection("releases").add("a", 1, replace=True), Item)
+
+
+def booked(connection: StepConnection, order: int) -> list[str]:
+    return [str(order)]
+
+
+async def booked_later(connection: StepConnection, order: int) -> int:
+    return order
+
+
+@app.flow("steps")
+async def use_steps(flow: Flow, order: int) -> None:
+    assert_type(await flow.step("a", booked, order, in_transaction=True), list[str])
+    assert_type(await flow.step("b", booked_later, order, in_transaction=True), int)
+    assert_type(await flow.step("c", str, order), str)
 
 
 async def use_workflows_in_coroutines() -> None:

@@ -28,6 +28,7 @@ from ojster.handlers.flow_keys import shortened, without_options
 from ojster.handlers.flow_messages import Messages
 from ojster.handlers.flow_patches import Patches
 from ojster.handlers.flow_restart import Restarts
+from ojster.handlers.flow_transactions import StepInTransaction
 from ojster.handlers.job_type import JobType
 from ojster.workflows.declaration import Step, element
 from ojster.workflows.flow import MAX_KEY_LENGTH, NewRecord
@@ -278,6 +279,16 @@ class Flow(Messages, Patches, Restarts):
         return in_python(shape_of_wire(what.whole.wire), restored)
 
     @overload
+    def step(
+        self, name: str, function: Callable[..., Awaitable[T]], /, *args: Any, in_transaction: Any, **kwargs: Any
+    ) -> Coroutine[Any, Any, T]: ...
+
+    @overload
+    def step(
+        self, name: str, function: Callable[..., T], /, *args: Any, in_transaction: Any, **kwargs: Any
+    ) -> Coroutine[Any, Any, T]: ...
+
+    @overload
     async def step(self, name: str, function: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
 
     @overload
@@ -285,7 +296,9 @@ class Flow(Messages, Patches, Restarts):
         self, name: str, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
     ) -> Coroutine[Any, Any, T]: ...
 
-    def step(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, Any]:
+    def step(
+        self, name: str, function: Callable[..., Any], /, *args: Any, in_transaction: Any = None, **kwargs: Any
+    ) -> Coroutine[Any, Any, Any]:
         """Call a function here, in this worker, and record what it returns: a local step.
 
         It runs at least once. When its result is on disk, it is returned, and it never runs again. A plain function
@@ -297,6 +310,13 @@ class Flow(Messages, Patches, Restarts):
             Name of the step.
         function, args, kwargs:
             The function and its arguments.
+        in_transaction:
+            Write the record in one transaction with what the function writes to tables of the application in the
+            database of its jobs: both happen exactly once. The function gets the connection as its first argument.
+            ``True``: a connection that Ojster opens. With PostgreSQL also what opens one of your own, in a
+            transaction: an engine or a maker of sessions of SQLAlchemy, a pool of psycopg, Django's ``connection``, or
+            a function that returns a context manager; asynchronous ones for coroutine functions. The function may be
+            called again if the transaction collides with others. By default there is no such transaction.
 
         Returns
         -------
@@ -306,7 +326,8 @@ class Flow(Messages, Patches, Restarts):
         Raises
         ------
         Exception
-            What it has raised, if the exception can be made again from its message; otherwise ``StepFailed``.
+            What it has raised, if the exception can be made again from its message; otherwise ``StepFailed``. With
+            ``in_transaction``, also what the database says of its writes.
         TypeError
             Its result is not a JSON value.
         """
@@ -316,6 +337,9 @@ class Flow(Messages, Patches, Restarts):
         record = self._record(key, "step", name, self._digest([args, kwargs]))
         types = _result_types(name, function)
         types.resolve()
+        if in_transaction is not None:
+            call = partial(function, *args, **kwargs)
+            return self._step(record, types, StepInTransaction(self._execution, record, in_transaction, call))
         return self._step(record, types, partial(self._call, function, args, kwargs))
 
     async def _step(self, record: NewRecord, types: HandlerTypes, call: Callable[[], Coroutine[Any, Any, Any]]) -> Any:

@@ -22,18 +22,17 @@ from ojster.handlers.codec import Codecs
 from ojster.handlers.context import JobContext
 from ojster.handlers.flow_calls import OuterCalls
 from ojster.handlers.flow_errors import FlowChanged, RecordFailed, Restarted, change_of, described, run_again
-from ojster.handlers.flow_events import FlowEvents
 from ojster.handlers.flow_loop import Never, NotInFlow
 from ojster.handlers.flow_position import code_version, position_of
 from ojster.handlers.flow_saying import as_record, clock, is_given_up, say, small_enough
 from ojster.handlers.flow_threads import StepThreads
+from ojster.handlers.flow_transactions import Recorded, StepCommits
 from ojster.handlers.outcomes import Reported
 from ojster.handlers.raised import Raised, value_of
 from ojster.workflows.flow import (
     BEGIN,
     CANCELLATION,
     TOLD,
-    FlowPosition,
     FlowRecord,
     FlowRecords,
     NewRecord,
@@ -50,7 +49,7 @@ _BYTES_OF_RECORD: Final = 600
 """Estimates of what a run takes in memory, and what each record adds to it, in bytes."""
 
 
-class FlowExecution(FlowEvents):
+class FlowExecution(StepCommits):
     """One run of the function of a flow, from its start to the point where it waits or ends.
 
     Parameters
@@ -93,8 +92,6 @@ class FlowExecution(FlowEvents):
         self.is_closed = False
         if CANCELLATION in self._records:
             self._make_due(self._records[CANCELLATION])
-
-    # The owner
 
     async def run(self, function: Coroutine[Any, Any, Any], *beside: Coroutine[Any, Any, Any]) -> Any:
         """Run the function, and others beside it; return its result, or raise what it raises.
@@ -288,12 +285,16 @@ class FlowExecution(FlowEvents):
         result: Raw | UnsetType = UNSET
         error: Raw | UnsetType = UNSET
         try:
-            result = Raw(small_enough(record.name, self.codecs.encode_value(to_json(await step()))))
+            value = await step()
+            if isinstance(value, Recorded):
+                self._end_transaction(record, value)
+                return
+            result = Raw(small_enough(record.name, self.codecs.encode_value(to_json(value))))
         except BaseException as raised:  # also one that is no Exception: it ends the step, and not the worker
             if record.key not in self._steps or self.is_closed:  # nobody waits for it any more
                 return
             error = Raw(to_json(described(raised)))
-        ended_at = max(self._now, record.asked_at)
+        ended_at = self.now_after(record)
         self._new[record.key] = msgspec.structs.replace(record, result=result, error=error, ended_at=ended_at)
         if is_alone:
             await self._take_turn(suspends=False)
@@ -334,7 +335,7 @@ class FlowExecution(FlowEvents):
         if self._writing is not None:
             return
         has_chunks = bool(self._unstarted) and any(record.kind == "chunk" for record in self._new.values())
-        if self._unstarted and (self._seen or self._given_up or has_chunks):
+        if self._unstarted and (self._seen or self._given_up or has_chunks or self._must_begin()):
             # After a crash the function could take another way, while the steps have run. So that is recorded first.
             # Readers of a stream get what was appended before a step, which may take long, before what it appends.
             self._write(suspends=False)
@@ -393,9 +394,6 @@ class FlowExecution(FlowEvents):
         else:
             self._finish(self._main.result())
 
-    def _position(self) -> FlowPosition:
-        return position_of(self._code, self.loop, self.keys, self._waiting, self._records, self.expected)
-
     async def _take_turn(self, *, suspends: bool, was_cancelled: bool = False, restarts: bool = False) -> None:
         job = self.context.job
         sent, self._new = self._new, {}
@@ -423,7 +421,9 @@ class FlowExecution(FlowEvents):
             self._past.last,
             was_cancelled,
             restarts=restarts,
-            position=self._position() if suspends else None,
+            position=position_of(self._code, self.loop, self.keys, self._waiting, self._records, self.expected)
+            if suspends
+            else None,
         )
         try:
             answer = await say(self.context.client.flows, turn)

@@ -40,6 +40,10 @@ class FlowCalls(Calls):
         """Record what a flow has done, and suspend it if it waits; return what has ended for it."""
         raise NotImplementedError
 
+    async def admit(self, item: Turn) -> Turn:
+        """Return the turn as it may be recorded in a transaction of the caller; only with a database."""
+        raise NotImplementedError
+
     async def send(self, message: FlowMessage) -> str:
         """Send a message to a flow; return the id of the workflow."""
         raise NotImplementedError

@@ -67,6 +67,18 @@ class FlowService(CapabilityService, FlowCalls):
             item = turns[0]
         return accepted(await self.database.run(flow_turns.take_turns, item, max(1, len(item.records))))
 
+    async def admit(self, item: Turn) -> Turn:
+        """Return the turn of a local step as it may be recorded in a transaction of the caller.
+
+        Raises
+        ------
+        NotFound, Forbidden
+            The caller may not report on the job.
+        """
+        turns, (refusal,) = await self.scope.check_reports([item])
+        accepted(refusal)
+        return turns[0]
+
     def _refuse_steps(self, item: Turn) -> OjsterError | None:
         """Return why the caller may not add the steps of a turn, or ``None``."""
         steps = [bytes(record.step) for record in item.records if record.step is not UNSET]

@@ -234,6 +234,7 @@ async def _to_the_end(work: Awaitable[R]) -> R:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
         await asyncio.wait([task])
+        task.exception()  # it is known: the caller gets the cancellation instead
         raise
 
 

@@ -8,7 +8,7 @@ import threading
 import time
 from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
-from contextlib import closing, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from itertools import chain
 from operator import attrgetter
 from pathlib import Path
@@ -258,6 +258,7 @@ class SqliteDatabase(Database):
         self._synchronous = synchronous
         self._room = None if self._in_memory else Room(Path(path).absolute().parent)
         self._lanes: list[Lane] = []
+        self._callers: Lane | None = None
         self._settings_watch = SettingsWatch(self.memory)
         self._checkpoint_wanted = threading.Event()
         self._checkpointing = threading.Lock()
@@ -302,6 +303,23 @@ class SqliteDatabase(Database):
             self._steady_clock.close()
         for lane in self._lanes:
             lane.close()
+
+    @contextmanager
+    def reading(self) -> Iterator[Lane]:
+        """Return a connection that reads, for code of an application; that of a database in memory is the writer's."""
+        lane = self._lanes[0] if self._in_memory else Lane(self._connect)
+        try:
+            yield lane
+        finally:
+            if not self._in_memory:
+                lane.close()
+
+    def transaction_of_caller(self) -> AbstractContextManager[Transaction]:
+        """Return a transaction that writes, in the thread of the caller: what fails in it fails no call of others."""
+        if self._callers is None:
+            self._callers = self._lanes[0] if self._in_memory else self._lane(self._connect_writer)
+        self._callers.run(lambda connection: connection.execute("PRAGMA foreign_keys = ON"))
+        return self._write(self._callers)
 
     def _lane(self, connect: Callable[[], apsw.Connection]) -> Lane:
         lane = Lane(connect, closes=not self._in_memory)
