@@ -14,7 +14,7 @@ from ojster.core.version import __version__
 
 if TYPE_CHECKING:
     from ojster.api.app import App
-    from ojster.api.constructs import Graph, batch, code, definition, each, error_of, gate, param, result_of, saga, wait
+    from ojster.api.constructs import Graph, batch, code, definition, each, error_of, gate, result_of, saga, wait
     from ojster.api.flows import FlowRun, FlowType
     from ojster.api.workflow_handle import Run
     from ojster.core.errors import (
@@ -64,7 +64,8 @@ if TYPE_CHECKING:
     from ojster.storage.sqlite.step_connection import StepConnection
     from ojster.worker.children import ChildLimits
     from ojster.worker.worker import Worker
-    from ojster.workflows.declaration import INDEX, Step, Workflow, chain, element, found, group
+    from ojster.workflows.declaration import Step, Workflow, chain, group
+    from ojster.workflows.placeholders import INDEX, element, found, param
     from ojster.workflows.read.info import StepInfo, WorkflowInfo
     from ojster.workflows.read.run_errors import WorkflowCancelled, WorkflowFailed
 
@@ -174,7 +175,6 @@ _PLACES: Final = {
         "each",
         "error_of",
         "gate",
-        "param",
         "result_of",
         "saga",
         "wait",
@@ -229,14 +229,12 @@ _PLACES: Final = {
     "ojster.worker.children": ("ChildLimits",),
     "ojster.worker.worker": ("Worker",),
     "ojster.workflows.declaration": (
-        "INDEX",
         "Step",
         "Workflow",
         "chain",
-        "element",
-        "found",
         "group",
     ),
+    "ojster.workflows.placeholders": ("INDEX", "element", "found", "param"),
     "ojster.handlers.child": ("Child",),
     "ojster.api.workflow_handle": ("Run",),
     "ojster.workflows.read.info": (

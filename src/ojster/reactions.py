@@ -13,7 +13,8 @@ import msgspec
 
 from ojster.core.values import to_json
 from ojster.handlers.workflow_requests import workflow_request
-from ojster.workflows.declaration import Placeholder, Step
+from ojster.workflows.declaration import Step
+from ojster.workflows.placeholders import Placeholder
 
 OF_JOB: Final[Any] = Placeholder("job")
 """The job that triggers the reaction: ``OF_JOB["id"]``, ``["args"][0]``, ``["result"]``, ``["error"]``."""

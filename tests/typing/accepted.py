@@ -17,8 +17,13 @@ from ojster import (
     StepConnection,
     Workflow,
     WorkflowInfo,
+    batch,
     chain,
+    each,
+    element,
+    group,
     result_of,
+    saga,
 )
 from ojster.collections.items import Item
 
@@ -84,7 +89,7 @@ async def use() -> None:
     assert_type(double.enqueue(3), JobHandle[int])
     assert_type(double.enqueue(3).result(timeout=1.5), int)
     assert_type(await (await lines.aenqueue("a")).aresult(timeout=timedelta(seconds=1)), list[str])
-    assert_type(chain(double.s(2), lines.s(result_of("double"))), Workflow)
+    assert_type(chain(double.s(2), lines.s(result_of("double"))), Workflow[list[str]])
     assert_type(send.using(priority=5, delay=timedelta(hours=1)).enqueue("user@example.com"), JobHandle[bool])
 
 
@@ -110,7 +115,8 @@ def use_classes() -> None:
 
 def use_workflows() -> None:
     run = app.start(chain(double.s(2)), name="two", timeout=timedelta(hours=1), on_error=double.s(1))
-    assert_type(run, Run)
+    assert_type(run, Run[int])
+    assert_type(run.result(), int)
     app.define("doubled", chain(double.s(2)), params_schema={"type": "object"})
     assert_type(run.refresh(), WorkflowInfo)
     assert_type(list(run.watch()), list[WorkflowInfo])
@@ -119,6 +125,23 @@ def use_workflows() -> None:
     assert_type(list(run.stream("tokens", str)), list[str])
     assert_type(app.send("payment", 7, key=42), int)
     assert_type(app.collection("releases").add("a", 1, replace=True), Item)
+
+
+def know_results() -> None:
+    assert_type(app.start(double.s(1)), Run[int])
+    assert_type(app.start(chain(double.s(1), group(send.s("a"), send.s("b")))).result(), list[bool])
+    assert_type(app.start(group(double.s(1), lines.s("a"))).result(), list[int | list[str]])
+    assert_type(app.start(group(double.s(number) for number in range(3))).result(), list[int])
+    assert_type(app.start(double.s(1) | lines.s("a") | double.s(2)).result(), int)
+    assert_type(app.start((double.s(1) & double.s(2)) | send.s("a")).result(), bool)
+    assert_type(app.start(each([1, 2], double.s(element()))).result(), list[int])
+    assert_type(app.start(batch(double.s(1), on_complete=send.s("a"))).result(), list[int])
+    assert_type(app.start(saga(double.s(1), send.s("a"))).result(), bool)
+    assert_type(app.start(double.s(1).set(id="first")).result(), int)
+    assert_type(app.start("by name", version=2), Run)
+    assert_type(app.start_in(object(), chain(double.s(1))), Run[int])
+    assert_type(app.start(use_steps.s(1)).result(), None)
+    assert_type(use_steps.start(1).result(), None)
 
 
 def booked(connection: StepConnection, order: int) -> list[str]:
@@ -138,7 +161,8 @@ async def use_steps(flow: Flow, order: int) -> None:
 
 async def use_workflows_in_coroutines() -> None:
     run = await app.astart(chain(double.s(2)), name="two")
-    assert_type(run, Run)
+    assert_type(run, Run[int])
+    assert_type(await run.aresult(), int)
     assert_type(await run.arefresh(), WorkflowInfo)
     assert_type([info async for info in run.awatch()], list[WorkflowInfo])
     assert_type([token async for token in run.stream("tokens", str, after=3)], list[str])

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import date
 from typing import Any
 
 import pytest
 
-from ojster import App, Flow, Step, batch, chain, current_job, each, element, group, result_of, saga
+from ojster import App, Flow, Step, Worker, batch, chain, current_job, each, element, group, result_of, saga
 from ojster.api.constructs import Graph
 from ojster.handlers.workflow_requests import (
     OPTIONS_OF_DEFINITIONS,
@@ -116,3 +118,54 @@ def test_an_argument_that_is_wrong_stays_wrong(jobs: JobTester) -> None:
 def test_the_types_of_options_name_all_that_calls_have() -> None:
     assert set(StartOptions.__annotations__) == {*OPTIONS_OF_STEPS, *OPTIONS_OF_NAMES}
     assert set(DefinitionOptions.__annotations__) == {*OPTIONS_OF_DEFINITIONS}
+
+
+@dataclass
+class Price:
+    cents: int
+    since: date
+
+
+@pytest.mark.anyio
+async def test_results_are_what_the_handlers_of_the_steps_return(url: str) -> None:
+    app = App(url)
+
+    @app.job("price", retry=1)
+    def price(cents: int) -> Price:
+        return Price(cents, date(2026, 1, cents))
+
+    @app.flow("prices")
+    async def prices(flow: Flow) -> list[Price]:
+        return [await flow.run(chain(count.s(0), price.s(1))), *await flow.run(group(price.s(2), price.s(3)))]
+
+    @app.job("count")
+    def count(number: int) -> int:
+        return number
+
+    error = {"type": "ValueError", "message": "day is out of range for month"}
+    failed = {"state": "failed", "error": error}
+    one, two = Price(1, date(2026, 1, 1)), Price(2, date(2026, 1, 2))
+    expected: dict[str, tuple[Step, Any]] = {
+        "a job": (price.s(1), one),
+        "a chain": (chain(count.s(1), price.s(1)), one),
+        "a chain with |": (count.s(1) | price.s(1) | price.s(2), two),
+        "a chain in a chain": (chain(count.s(1), chain(count.s(2), price.s(2))), two),
+        "a group": (group(price.s(1), count.s(7)), [one, 7]),
+        "a group with &": (price.s(1) & count.s(7) & price.s(2), [one, 7, two]),
+        "a group in a chain": (chain(count.s(1), group(price.s(1), price.s(2))), [one, two]),
+        "a map": (each([1, 2], price.s(element())), [one, two]),
+        "a batch": (batch(price.s(1), on_complete=count.s(1)), [one]),
+        "a saga": (saga(count.s(1), price.s(2)), two),
+        "a changed step": (price.s(1).set(id="first").set(display_name="First"), one),
+        "a flow": (prices.s(), [one, two, Price(3, date(2026, 1, 3))]),
+        "a batch with a failure": (batch(price.s(0), price.s(1), on_complete=count.s(1)), [failed, one]),
+        "one with a fallback": (price.s(1).set(fallback=count.s(1)), {"cents": 1, "since": "2026-01-01"}),
+    }
+    runs = {what: await app.astart(workflow) for what, (workflow, _) in expected.items()}
+    await Worker(app).run(until_empty=True)
+    results = {what: await run.aresult() for what, run in runs.items()}
+    failure: Any = results["a batch with a failure"]
+    failure[0]["error"] = {name: failure[0]["error"][name] for name in error}
+    assert results == {what: result for what, (_, result) in expected.items()}
+    assert await (await app.afind_workflow(runs["a job"].id)).aresult() == {"cents": 1, "since": "2026-01-01"}
+    await app.aclose()

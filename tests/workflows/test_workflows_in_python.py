@@ -312,7 +312,7 @@ async def test_containers_can_have_options_that_their_jobs_inherit(app: App) -> 
 
 async def test_what_cannot_be_meant_is_refused_in_words(app: App) -> None:
     with pytest.raises(TypeError, match=r"is not a step. Create a step of a job with job\.s"):
-        chain(s(app, "add", 1, 1), app.handlers["add"])  # type: ignore[arg-type]
+        chain(s(app, "add", 1, 1), app.handlers["add"])  # type: ignore[call-overload]
     with pytest.raises(TypeError, match=r"steps\.a\.result is unknown until its step starts"):
         f"{result_of('a')}"
     with pytest.raises(LookupError, match="does not run in a job"):

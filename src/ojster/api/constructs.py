@@ -5,11 +5,15 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar, overload
 
 from ojster.core.values import Seconds, to_duration, to_millis, to_timestamp
 from ojster.handlers.code_source import source_of
-from ojster.workflows.declaration import Placeholder, Step, Workflow, container, unpacked
+from ojster.workflows.declaration import Step, Workflow, container, unpacked
+from ojster.workflows.declared_results import each_by
+from ojster.workflows.placeholders import Placeholder
+
+T = TypeVar("T")
 
 
 def result_of(step: str | int | Step) -> Any:
@@ -66,28 +70,6 @@ def error_of(step: str | int | Step) -> Any:
     return Placeholder(f"steps.{_name_of(step)}.error")
 
 
-def param(name: str) -> Any:
-    """Return a reference to a parameter of the workflow.
-
-    Parameters
-    ----------
-    name:
-        Name of the parameter, a member of ``params`` in ``App.start``.
-
-    Returns
-    -------
-    Reference
-        The reference.
-
-    Examples
-    --------
-    >>> from ojster import param
-    >>> param("month")
-    <Reference params.month>
-    """
-    return Placeholder(f"params.{name}")
-
-
 def _name_of(step: str | int | Step) -> str:
     name = step.wire.get("id") if isinstance(step, Step) else step
     if name is None:
@@ -96,12 +78,12 @@ def _name_of(step: str | int | Step) -> str:
 
 
 def batch(
-    *jobs: Step | Iterable[Step],
+    *jobs: Step[T] | Iterable[Step[T]],
     on_complete: Step | None = None,
     on_success: Step | None = None,
     on_failure: Step | None = None,
     name: str | None = None,
-) -> Workflow:
+) -> Workflow[list[T]]:
     """Return a batch: steps run at the same time, then callbacks. A batch needs at least one callback.
 
     Parameters
@@ -139,7 +121,23 @@ def batch(
     return made
 
 
+@overload
 def saga(
+    *steps: *tuple[*tuple[Step, ...], Step[T]],
+    failure_policy: Literal["compensate", "retry", "skip"] = "compensate",
+    name: str | None = None,
+) -> Workflow[T]: ...
+
+
+@overload
+def saga(
+    *steps: Step | Iterable[Step],
+    failure_policy: Literal["compensate", "retry", "skip"] = "compensate",
+    name: str | None = None,
+) -> Workflow: ...
+
+
+def saga(  # type: ignore[misc]  # as in ``chain``
     *steps: Step | Iterable[Step],
     failure_policy: Literal["compensate", "retry", "skip"] = "compensate",
     name: str | None = None,
@@ -183,10 +181,14 @@ def saga(
     """
     made = container("saga", "steps", unpacked(steps), name)
     made.wire["failure_policy"] = failure_policy
+    if failure_policy == "skip":  # the last step may be one that was skipped
+        made.convert = None
     return made
 
 
-def each(over: Sequence[Any] | Placeholder, do: Step, *, element: str = "item", name: str | None = None) -> Workflow:
+def each(
+    over: Sequence[Any] | Placeholder, do: Step[T], *, element: str = "item", name: str | None = None
+) -> Workflow[list[T]]:
     """Return a map: the same step for each element of a list, which may be known only when the map starts.
 
     Parameters
@@ -216,7 +218,7 @@ def each(over: Sequence[Any] | Placeholder, do: Step, *, element: str = "item", 
     >>> app.close()
     """
     wire = {"type": "map", "over": over if isinstance(over, Placeholder) else list(over), "as": element, "do": do.wire}
-    return Workflow(wire if name is None else wire | {"name": name})
+    return Workflow(wire if name is None else wire | {"name": name}, each_by(do.convert))
 
 
 def definition(name: str, *, params: Mapping[str, Any] | None = None, version: int | None = None) -> Step:

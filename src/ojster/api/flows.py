@@ -35,7 +35,7 @@ T = TypeVar("T")
 Q = ParamSpec("Q")
 
 
-class FlowRun(Run, Generic[R]):
+class FlowRun(Run[R]):
     """A started flow, whose result has the type that its function returns.
 
     Parameters
@@ -60,31 +60,8 @@ class FlowRun(Run, Generic[R]):
     """
 
     def __init__(self, run: Run, types: HandlerTypes) -> None:
-        super().__init__(run._app, run.info)
+        super().__init__(run._app, run.info, types.convert_result)
         self._types = types
-
-    async def aresult(self, timeout: float | None = None) -> R:
-        """Wait until the flow has ended, and return the result of its function. See ``Run.aresult``.
-
-        Parameters
-        ----------
-        timeout:
-            Maximum wait, in seconds. ``None``, the default: no limit.
-
-        Returns
-        -------
-        Any
-            The result, converted as the return annotation of the function says.
-
-        Raises
-        ------
-        TimeoutError, WorkflowFailed, WorkflowCancelled
-            See ``Run.aresult``.
-        """
-        result: R = self._types.convert_result(await super().aresult(timeout))
-        return result
-
-    result = plain(aresult)
 
     def _of(self, workflow: WorkflowInfo) -> Self:
         return type(self)(Run(self._app, workflow), self._types)
@@ -239,7 +216,7 @@ class FlowType(JobType[P, R], Generic[P, R]):
     def _wait(self, call: Coroutine[Any, Any, T]) -> T:
         return self.app._event_loop_thread.call(call)
 
-    def s(self, *args: P.args, **kwargs: P.kwargs) -> Workflow:
+    def s(self, *args: P.args, **kwargs: P.kwargs) -> Workflow[R]:
         """Return the flow with these arguments as a workflow, or as a step of one.
 
         Parameters
@@ -257,10 +234,10 @@ class FlowType(JobType[P, R], Generic[P, R]):
         TypeError
             The function does not take these arguments, or they are no JSON values.
         """
-        workflow: Workflow = cast("Any", super()).s(*args, **kwargs)
+        workflow: Workflow[R] = cast("Any", super()).s(*args, **kwargs)
         return workflow
 
-    def with_data(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Workflow:
+    def with_data(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Workflow[R]:
         """Return the flow with these arguments, for a server that takes them as they are.
 
         Returns
@@ -270,7 +247,7 @@ class FlowType(JobType[P, R], Generic[P, R]):
         """
         members = super().request(args, kwargs)
         job = {name: value for name, value in members.items() if bytes(value) != b"{}"} | {"type": self.type}
-        return Workflow({"type": "flow", "job": job})
+        return Workflow({"type": "flow", "job": job}, self.types.convert_result)
 
 
 class FlowDeclarations:

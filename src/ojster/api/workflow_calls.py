@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 import msgspec
 
@@ -19,6 +19,7 @@ from ojster.handlers import tracing
 from ojster.handlers.codec import Codecs
 from ojster.handlers.collection_handle import SharedCollection
 from ojster.handlers.job_options import policy_to_wire
+from ojster.handlers.orchestrator import Orchestrator
 from ojster.handlers.workflow_requests import (
     ONLY_STARTS,
     OPTIONS_OF_DEFINITIONS,
@@ -30,8 +31,11 @@ from ojster.handlers.workflow_requests import (
 )
 from ojster.workflows.broadcast import Broadcast, key_of_broadcast
 from ojster.workflows.declaration import Step, Workflow
+from ojster.workflows.declared_results import Convert
 from ojster.workflows.definition import Definition
 from ojster.workflows.read.info import WorkflowInfo
+
+T = TypeVar("T")
 
 
 class AppWorkflows(InEventLoopThread):
@@ -96,6 +100,12 @@ class AppWorkflows(InEventLoopThread):
 
     define = plain(adefine)
 
+    @overload
+    async def astart(self, /, workflow: Step[T], **options: Unpack[StartOptions]) -> Run[T]: ...
+
+    @overload
+    async def astart(self, /, workflow: str | type[Orchestrator], **options: Unpack[StartOptions]) -> Run: ...
+
     async def astart(self, /, workflow: Startable, **options: Unpack[StartOptions]) -> Run:
         """Start a workflow: steps, a definition by name, or an orchestrator.
 
@@ -139,9 +149,29 @@ class AppWorkflows(InEventLoopThread):
             The server cannot be reached.
         """
         with tracing.starting(_workflow_type(workflow)) as carried:
-            return Run(self, await self.client().workflows.create(_request(workflow, options, carried)))
+            info = await self.client().workflows.create(_request(workflow, options, carried))
+            return Run(self, info, _convert_of(workflow))
 
-    start = plain(astart)
+    if TYPE_CHECKING:  # a plain twin of overloads has the first of them alone
+
+        @overload
+        def start(self, /, workflow: Step[T], **options: Unpack[StartOptions]) -> Run[T]: ...
+
+        @overload
+        def start(self, /, workflow: str | type[Orchestrator], **options: Unpack[StartOptions]) -> Run: ...
+
+        def start(self, /, workflow: Startable, **options: Unpack[StartOptions]) -> Run:
+            """Start a workflow. See ``astart``."""
+    else:
+        start = plain(astart)
+
+    @overload
+    def start_in(self, connection: Any, /, workflow: Step[T], **options: Unpack[StartOptions]) -> Run[T]: ...
+
+    @overload
+    def start_in(
+        self, connection: Any, /, workflow: str | type[Orchestrator], **options: Unpack[StartOptions]
+    ) -> Run: ...
 
     def start_in(self, connection: Any, /, workflow: Startable, **options: Unpack[StartOptions]) -> Run:
         """Start a workflow in the caller's transaction on ``connection``: it exists if and only if that commits.
@@ -173,7 +203,16 @@ class AppWorkflows(InEventLoopThread):
             The connection has no open transaction.
         """
         with tracing.starting(_workflow_type(workflow)) as carried:
-            return Run(self, self._start_in(connection, _request(workflow, options, carried)))
+            info = self._start_in(connection, _request(workflow, options, carried))
+            return Run(self, info, _convert_of(workflow))
+
+    @overload
+    async def astart_in(self, connection: Any, /, workflow: Step[T], **options: Unpack[StartOptions]) -> Run[T]: ...
+
+    @overload
+    async def astart_in(
+        self, connection: Any, /, workflow: str | type[Orchestrator], **options: Unpack[StartOptions]
+    ) -> Run: ...
 
     async def astart_in(self, connection: Any, /, workflow: Startable, **options: Unpack[StartOptions]) -> Run:
         """Start a workflow in the caller's transaction on ``connection``. See ``start_in``.
@@ -192,7 +231,8 @@ class AppWorkflows(InEventLoopThread):
             The started workflow.
         """
         with tracing.starting(_workflow_type(workflow)) as carried:
-            return Run(self, await self._astart_in(connection, _request(workflow, options, carried)))
+            info = await self._astart_in(connection, _request(workflow, options, carried))
+            return Run(self, info, _convert_of(workflow))
 
     def _start_in(self, connection: Any, request: Members) -> WorkflowInfo:
         raise NotImplementedError
@@ -308,3 +348,7 @@ def _workflow_type(workflow: Startable) -> str:
     if isinstance(workflow, type):
         return workflow.name
     return str(workflow.wire.get("type", "chain")) if isinstance(workflow, Workflow) else "chain"
+
+
+def _convert_of(workflow: Startable) -> Convert | None:
+    return workflow.whole.convert if isinstance(workflow, Step) else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator
-from typing import Any, Final
+from typing import Any, Final, Generic, Self
 
 import msgspec
 
@@ -16,6 +16,7 @@ from ojster.client.plain_methods import plain, plain_iterator
 from ojster.core.values import to_json
 from ojster.jobs.failure import Failure
 from ojster.workflows.declaration import DrawingFormat
+from ojster.workflows.declared_results import Convert, T_co, converted
 from ojster.workflows.read.drawing import draw
 from ojster.workflows.read.info import WorkflowInfo
 from ojster.workflows.read.run_errors import result_of
@@ -32,7 +33,7 @@ MAX_WATCH_POLL_SECONDS: Final = 1.0
 """Maximum long-poll wait while watching, in seconds: a step that becomes active may leave the version as it is."""
 
 
-class Run(RunMessages, Forkable):
+class Run(RunMessages, Forkable, Generic[T_co]):
     """A started workflow: its state, its result, and what can be done with it.
 
     ``App.start`` and ``App.find_workflow`` return it, and ``astart`` and ``afind_workflow`` in asynchronous code. The
@@ -44,6 +45,8 @@ class Run(RunMessages, Forkable):
         The application that the workflow belongs to.
     info:
         The workflow.
+    convert:
+        Makes of its result, a JSON value, what the return annotations of its handlers say; by default it stays.
 
     Examples
     --------
@@ -58,9 +61,10 @@ class Run(RunMessages, Forkable):
     >>> app.close()
     """
 
-    def __init__(self, app: Connected, info: WorkflowInfo) -> None:
+    def __init__(self, app: Connected, info: WorkflowInfo, convert: Convert | None = None) -> None:
         self._app = app
         self._info = info
+        self._convert = convert
 
     def __repr__(self) -> str:
         return f"<Run {self.id} {self._info.label} {self.state}>"
@@ -80,6 +84,9 @@ class Run(RunMessages, Forkable):
         """The workflow with all its steps, as of the last read."""
         return self._info
 
+    def _of(self, workflow: WorkflowInfo) -> Self:
+        return type(self)(self._app, workflow, self._convert)
+
     async def arefresh(self) -> WorkflowInfo:
         """Read the workflow again.
 
@@ -98,7 +105,7 @@ class Run(RunMessages, Forkable):
 
     refresh = plain(arefresh)
 
-    async def aresult(self, timeout: float | None = None) -> Any:
+    async def aresult(self, timeout: float | None = None) -> T_co:
         """Wait until the workflow has finished, and return its result.
 
         If the workflow is retried as a whole, this object switches to the new workflow, which has another id.
@@ -111,7 +118,8 @@ class Run(RunMessages, Forkable):
         Returns
         -------
         Any
-            The result of the workflow, a JSON value: a list for a group, a batch or a map.
+            The result of the workflow: a list for a group, a batch or a map. If it was started here from steps of
+            declared jobs, it is converted as their return annotations say; otherwise it is a JSON value.
 
         Raises
         ------
@@ -131,7 +139,8 @@ class Run(RunMessages, Forkable):
                 self._info = await client.workflows.show(head.next_attempt)
                 continue
             if head.finished:
-                return await restore(client, result_of(await self.arefresh()))
+                result: T_co = converted(await restore(client, result_of(await self.arefresh())), self._convert)
+                return result
             if deadline is not None and time.monotonic() >= deadline:
                 raise TimeoutError(f"Workflow {self.id} is still {head.state} after {timeout} s. Use a longer timeout.")
 

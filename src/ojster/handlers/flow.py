@@ -30,8 +30,10 @@ from ojster.handlers.flow_patches import Patches
 from ojster.handlers.flow_restart import Restarts
 from ojster.handlers.flow_transactions import StepInTransaction
 from ojster.handlers.job_type import JobType
-from ojster.workflows.declaration import Step, element
+from ojster.workflows.declaration import Step
+from ojster.workflows.declared_results import converted
 from ojster.workflows.flow import MAX_KEY_LENGTH, NewRecord
+from ojster.workflows.placeholders import element
 from ojster.workflows.read.shapes import in_python, shape_of_wire
 
 P = ParamSpec("P")
@@ -156,7 +158,7 @@ class Flow(Messages, Patches, Restarts):
     def run(self, what: JobType[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]: ...
 
     @overload
-    def run(self, what: Step, /) -> Coroutine[Any, Any, Any]: ...
+    def run(self, what: Step[T], /) -> Coroutine[Any, Any, T]: ...
 
     def run(self, what: JobType[Any, Any] | Step, /, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, Any]:
         """Run a job, another flow, or a workflow of declared steps, and return its result.
@@ -276,7 +278,7 @@ class Flow(Messages, Patches, Restarts):
         restored = await self._restored(result)
         if isinstance(what, JobType):
             return what.types.convert_result(restored)
-        return in_python(shape_of_wire(what.whole.wire), restored)
+        return converted(in_python(shape_of_wire(what.whole.wire), restored), what.whole.convert)
 
     @overload
     def step(

@@ -267,7 +267,7 @@ class JobType(Generic[P, R]):
         pushed = await self.app.client().jobs.enqueue(requests) if requests else []
         return [JobHandle(self.app, outcome.job, self.types) for outcome in pushed]
 
-    def s(self, *args: P.args, **kwargs: P.kwargs) -> Step:
+    def s(self, *args: P.args, **kwargs: P.kwargs) -> Step[R]:
         """Return a workflow step with these arguments, which may contain references.
 
         Parameters
@@ -293,7 +293,7 @@ class JobType(Generic[P, R]):
             )
         return self.with_data(args, kwargs)
 
-    def with_data(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Step:
+    def with_data(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Step[R]:
         """Return a workflow step with these arguments, for a server that takes them as they are.
 
         Returns
@@ -302,7 +302,8 @@ class JobType(Generic[P, R]):
             The step.
         """
         request = self.request(args, kwargs)
-        return Step({name: value for name, value in request.items() if bytes(value) != b"{}"} | {"type": self.type})
+        members = {name: value for name, value in request.items() if bytes(value) != b"{}"}
+        return Step(members | {"type": self.type}, self.types.convert_result)
 
     def enqueue_in(self, connection: Any, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """Enqueue a job in the caller's transaction on ``connection``: the job exists if and only if it commits.

@@ -10,8 +10,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from datetime import datetime
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Generic, Literal, Self, TypeVar, overload
 
 import msgspec
 
@@ -27,6 +28,7 @@ from ojster.core.values import (
     to_seconds,
     to_timestamp,
 )
+from ojster.workflows.declared_results import Convert, T_co, all_by
 from ojster.workflows.plan.rules import CONTAINERS
 from ojster.workflows.read.drawing import draw
 from ojster.workflows.read.preview import preview
@@ -37,83 +39,13 @@ DrawingFormat = Literal["mermaid", "svg"]
 
 _encode: Final = msgspec.json.Encoder().encode
 
-
-class Placeholder(dict[str, Any]):
-    """A placeholder in the arguments of a step, for a value that is known only when the step starts.
-
-    ``reference["member"]`` and ``reference[0]`` refer to a part of the value.
-    """
-
-    def __init__(self, text: str) -> None:
-        super().__init__({"$ref": text})
-        self._text = text
-
-    def __getitem__(self, part: str | int) -> Placeholder:
-        return Placeholder(f"{self._text}.{part}")
-
-    def __repr__(self) -> str:
-        return f"<Reference {self._text}>"
-
-    def __format__(self, specification: str) -> str:
-        raise TypeError(f"The value of {self._text} is unknown until its step starts. Pass it as an argument.")
+U = TypeVar("U")
+V = TypeVar("V")
+W = TypeVar("W")
 
 
-def found(lookup: str | Mapping[str, Any] | Sequence[Any]) -> Any:
-    """Return a reference to what a lookup finds in a collection when the step starts.
-
-    Steps that promise a matching item are predecessors of the step.
-
-    Parameters
-    ----------
-    lookup:
-        ``"internal/build-1"``: an item that must exist, as an object with ``name``, ``category`` and ``data``;
-        ``{"collection": "internal", "name_startswith": "build-"}`` (also ``name_endswith``, ``name_contains``,
-        ``category``, ``data`` with members that it must have, and ``data_startswith``, ``data_endswith`` and
-        ``data_contains`` with parts of strings in it): a list of items, the oldest first; or a list of both, with the
-        items joined into one list, each once.
-
-    Returns
-    -------
-    dict
-        The reference.
-
-    Examples
-    --------
-    >>> from ojster import found
-    >>> found({"collection": "internal", "name_startswith": "build-"})
-    {'$lookup': {'collection': 'internal', 'name_startswith': 'build-'}}
-    """
-    return {"$lookup": lookup}
-
-
-def element(name: str = "item") -> Any:
-    """Return a reference to the current element of a map.
-
-    Parameters
-    ----------
-    name:
-        Name that the map gives to the element; ``item`` by default.
-
-    Returns
-    -------
-    Reference
-        The reference. ``reference["member"]`` and ``reference[0]`` refer to a part of the element.
-
-    Examples
-    --------
-    >>> from ojster import element
-    >>> element()["id"]
-    <Reference item.id>
-    """
-    return Placeholder(name)
-
-
-INDEX: Final[Any] = Placeholder("index")
-"""A reference to the index, from 0, of the current element of a map."""
-
-
-class Step:
-    """A part of a workflow: a job, a gate, a wait step, or a nested workflow.
+class Step(Generic[T_co]):
+    """A part of a workflow: a job, a gate, a wait step, or a nested workflow; ``Step[int]``: its result is an ``int``.
 
     ``a | b`` is a chain, ``a & b`` a group. ``JobType.s`` and the functions of this module create steps.
 
@@ -121,6 +53,8 @@ class Step:
     ----------
     wire:
         The step as JSON members. The attribute of the same name is a copy.
+    convert:
+        Makes of its result, a JSON value, what the return annotation of its handler says; by default it stays.
 
     Examples
     --------
@@ -132,8 +66,10 @@ class Step:
     'group'
     """
 
-    def __init__(self, wire: Mapping[str, Any]) -> None:
+    def __init__(self, wire: Mapping[str, Any], convert: Convert | None = None) -> None:
         self.wire = dict(wire)
+        self.convert = convert
+        self._inside: Sequence[Step] = ()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.wire.get('id') or self.wire.get('type')}>"
@@ -143,10 +79,10 @@ class Step:
         """What the step stands for in a container, or when it is started: itself, or the graph that it was added to."""
         return self
 
-    def __or__(self, other: Step) -> Workflow:
+    def __or__(self, other: Step[U]) -> Workflow[U]:
         return chain(*_flat(self, "chain", "steps"), *_flat(other, "chain", "steps"))
 
-    def __and__(self, other: Step) -> Workflow:
+    def __and__(self, other: Step[U]) -> Workflow[list[T_co | U]]:
         return group(*_flat(self, "group", "jobs"), *_flat(other, "group", "jobs"))
 
     def set(
@@ -241,18 +177,22 @@ class Step:
         )
 
     def _with(self, members: Mapping[str, Any]) -> Self:
-        return type(self)(self.wire | {name: value for name, value in members.items() if value is not None})
+        changed = copy(self)
+        changed.wire = self.wire | {name: value for name, value in members.items() if value is not None}
+        if members.get("fallback") is not None:  # the result may be that of the other step
+            changed.convert = None
+        return changed
 
 
-class Workflow(Step):
+class Workflow(Step[T_co]):
     """A workflow that can be started, or nested as a step of another.
 
     ``chain``, ``group``, ``batch``, ``saga``, ``each`` and ``Graph`` create workflows.
 
     Parameters
     ----------
-    wire:
-        The workflow as JSON members. The attribute of the same name is a copy.
+    wire, convert:
+        See ``Step``.
 
     Examples
     --------
@@ -401,7 +341,17 @@ def _members(members: Mapping[str, Any]) -> Members:
     }
 
 
-def chain(*steps: Step | Iterable[Step], name: str | None = None) -> Workflow:
+@overload
+def chain(*steps: *tuple[*tuple[Step, ...], Step[U]], name: str | None = None) -> Workflow[U]: ...
+
+
+@overload
+def chain(*steps: Step | Iterable[Step], name: str | None = None) -> Workflow: ...
+
+
+def chain(  # type: ignore[misc]  # mypy takes the unpacked tuple of the first signature for another argument
+    *steps: Step | Iterable[Step], name: str | None = None
+) -> Workflow:
     """Return a chain: steps run one after another, each with the results of all before it.
 
     Parameters
@@ -414,7 +364,7 @@ def chain(*steps: Step | Iterable[Step], name: str | None = None) -> Workflow:
     Returns
     -------
     Workflow
-        The chain.
+        The chain. Its result is that of its last step.
 
     Raises
     ------
@@ -430,7 +380,21 @@ def chain(*steps: Step | Iterable[Step], name: str | None = None) -> Workflow:
     return container("chain", "steps", unpacked(steps), name)
 
 
-def group(*jobs: Step | Iterable[Step], name: str | None = None) -> Workflow:
+@overload
+def group(first: Step[U], second: Step[V], /, *, name: str | None = None) -> Workflow[list[U | V]]: ...
+
+
+@overload
+def group(
+    first: Step[U], second: Step[V], third: Step[W], /, *, name: str | None = None
+) -> Workflow[list[U | V | W]]: ...
+
+
+@overload
+def group(*jobs: Step[U] | Iterable[Step[U]], name: str | None = None) -> Workflow[list[U]]: ...
+
+
+def group(*jobs: Step | Iterable[Step], name: str | None = None) -> Workflow[Any]:
     """Return a group: steps run at the same time.
 
     Parameters
@@ -443,7 +407,7 @@ def group(*jobs: Step | Iterable[Step], name: str | None = None) -> Workflow:
     Returns
     -------
     Workflow
-        The group.
+        The group. Its result is the list of theirs.
 
     Raises
     ------
@@ -461,8 +425,13 @@ def group(*jobs: Step | Iterable[Step], name: str | None = None) -> Workflow:
 
 def container(type: str, noun: str, steps: Iterable[Step], name: str | None) -> Workflow:
     """Return a container of a type, with its steps in the member that is called ``noun``."""
-    wire: dict[str, Any] = {"type": type, noun: [step.wire for step in steps]}
-    return Workflow(wire if name is None else wire | {"name": name})
+    inside = list(steps)
+    wire: dict[str, Any] = {"type": type, noun: [step.wire for step in inside]}
+    converts = [step.convert for step in inside]
+    convert = all_by(converts) if noun == "jobs" else converts[-1] if converts else None
+    made: Workflow = Workflow(wire if name is None else wire | {"name": name}, convert)
+    made._inside = inside
+    return made
 
 
 def unpacked(steps: Iterable[Step | Iterable[Step]]) -> list[Step]:
@@ -479,5 +448,5 @@ def unpacked(steps: Iterable[Step | Iterable[Step]]) -> list[Step]:
 def _flat(step: Step, type: str, noun: str) -> list[Step]:
     """Return the steps of a plain chain or group, so that ``a | b | c`` is one container; otherwise the step itself."""
     if set(step.wire) == {"type", noun} and step.wire["type"] == type:
-        return [Step(inner) for inner in step.wire[noun]]
+        return list(step._inside) or [Step(inner) for inner in step.wire[noun]]
     return [step]
