@@ -219,10 +219,11 @@ def _row(
     tx: Transaction, key: str, new: NewItem, file: FileRef | None, job: Job | None, by: str | None
 ) -> tuple[Any, ...]:
     kind: Kind = "data" if file is None else "artifact"
-    is_elsewhere = job is not None and job.node is not None and not is_internal(key)
+    # A job's own items do not delay its deletion, nor that of its workflow.
+    is_elsewhere = job is not None and job.node is not None and not is_internal(key) and not is_of_job(key)
     workflow = (job.node or 0) >> NODE_BITS if job is not None and is_elsewhere else None
     who = by if job is None else f"job {job.id}"
-    job_id = None if job is None or is_of_job(key) else job.id  # a job's own items do not delay its deletion
+    job_id = None if job is None or is_of_job(key) else job.id
     described = None if file is None else msgspec.json.encode(file)
     return (key, new.name, kind, new.category, new.data, job_id, workflow, tx.now, who, new.file_id, described)
 
@@ -374,19 +375,25 @@ def copy_items(tx: Transaction, source: str, target: str, by: str) -> None:
 
 
 def empty(tx: Transaction, keys: Sequence[str]) -> None:
-    """Remove all items of collections, and keep them in the history."""
+    """Remove all items of collections, and keep them in the history; results of a flow's local steps stay."""
     for first in range(0, len(keys), NAMES_PER_STATEMENT):
         some = keys[first : first + NAMES_PER_STATEMENT]
         rows = tx.execute(
             f"""
             UPDATE collection_items
             SET removed_at = ?
-            WHERE collection IN ({", ".join("?" * len(some))}) AND removed_at IS NULL
+            WHERE collection IN ({", ".join("?" * len(some))})
+                AND removed_at IS NULL
+                AND substr(name, 1, {len(_RESULTS)}) <> '{_RESULTS}'
             RETURNING job_id, file_id
             """,
             (tx.now, *some),
         )
         release_references(tx, rows)
+
+
+_RESULTS: Final = f"{RESULT}/"
+"""The beginning of the names of items with results of a flow's local steps, which its attempts share."""
 
 
 def delete_items(tx: Transaction, keys: Sequence[str]) -> None:
@@ -407,8 +414,22 @@ def delete_items(tx: Transaction, keys: Sequence[str]) -> None:
 
 
 def artifacts_of(tx: Transaction, job: Job, matching: Matching) -> list[Item]:
-    """Return the artifacts of a job that match, except its result, in insertion order."""
-    return [item for item in _select(tx, key_of_job(job.seq), matching.lookup) if item.name != RESULT]
+    """Return the artifacts of a job that match, except its results, in insertion order."""
+    items = _select(tx, key_of_job(job.seq), matching.lookup)
+    return [item for item in items if not item.name.startswith(RESULT)]
+
+
+def delete_named(tx: Transaction, key: str, prefix: str) -> None:
+    """Delete the items of a collection whose names begin with a prefix."""
+    rows = tx.execute(
+        """
+        DELETE FROM collection_items
+        WHERE collection = :key AND removed_at IS NULL AND substr(name, 1, :length) = :prefix
+        RETURNING file_id
+        """,
+        {"key": key, "prefix": prefix, "length": len(prefix)},
+    )
+    release_references(tx, [(None, file_id) for (file_id,) in rows])
 
 
 def _remove(tx: Transaction, key: str, name: str, by: str | None) -> Item | None:

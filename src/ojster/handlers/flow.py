@@ -18,7 +18,7 @@ from msgspec import Raw
 from ojster.client.file_transfer import restore
 from ojster.core.references import may_hold_references
 from ojster.core.values import Seconds, to_json, to_millis
-from ojster.files.file import may_refer
+from ojster.files.file import may_refer, referred_file
 from ojster.handlers.arguments import HandlerTypes
 from ojster.handlers.compensation import Compensation
 from ojster.handlers.context import JobContext
@@ -349,7 +349,10 @@ class Flow(Messages, Patches, Restarts):
             result = await self._execution.ask(record, call)
         except RecordFailed as failed:
             raise step_error(record.name, failed.error) from None
-        return types.convert_result(self._decoded(result))
+        value = msgspec.json.decode(result)
+        if may_refer(bytes(result)) and referred_file(value) is not None:
+            value = await self._execution.outside(restore(self.job.client, value, self.job.id))
+        return types.convert_result(self._execution.codecs.decode_value(value))
 
     async def _call(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         if inspect.iscoroutinefunction(function):

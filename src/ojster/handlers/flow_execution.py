@@ -14,7 +14,7 @@ from contextvars import copy_context
 from typing import Any, Final, TypeVar
 
 import msgspec
-from msgspec import UNSET, Raw, UnsetType
+from msgspec import UNSET, Raw
 
 from ojster.core.errors import Forbidden, InvalidRequest, OjsterError, PayloadTooLarge
 from ojster.core.values import to_json
@@ -24,7 +24,7 @@ from ojster.handlers.flow_calls import OuterCalls
 from ojster.handlers.flow_errors import FlowChanged, RecordFailed, Restarted, change_of, described, run_again
 from ojster.handlers.flow_loop import Never, NotInFlow
 from ojster.handlers.flow_position import code_version, position_of
-from ojster.handlers.flow_saying import as_record, clock, is_given_up, say, small_enough
+from ojster.handlers.flow_saying import as_record, clock, file_of, is_given_up, say
 from ojster.handlers.flow_threads import StepThreads
 from ojster.handlers.flow_transactions import Recorded, StepCommits
 from ojster.handlers.outcomes import Reported
@@ -80,6 +80,8 @@ class FlowExecution(StepCommits):
         self._unstarted: dict[str, tuple[NewRecord, Callable[[], Awaitable[Any]]]] = {}
         """Local steps that begin when the order of the ends that the function has got is on disk."""
         self._steps: dict[str, asyncio.Task[None]] = {}
+        self._large: dict[str, Raw] = {}
+        """Results of local steps that are stored as files, until the function gets them."""
         self._new: dict[str, NewRecord] = {}
         self._said: set[str] = set()
         """Keys of the records that are on their way to the server."""
@@ -282,24 +284,51 @@ class FlowExecution(StepCommits):
 
     async def _run_step(self, record: NewRecord, step: Callable[[], Awaitable[Any]], *, is_alone: bool) -> None:
         """Run a local step. If nothing else can happen to the function meanwhile, record its end at once."""
-        result: Raw | UnsetType = UNSET
-        error: Raw | UnsetType = UNSET
         try:
             value = await step()
+        except BaseException as raised:  # also one that is no Exception: it ends the step, and not the worker
+            ended = self._failed(record, raised)
+        else:
             if isinstance(value, Recorded):
                 self._end_transaction(record, value)
                 return
-            result = Raw(small_enough(record.name, self.codecs.encode_value(to_json(value))))
-        except BaseException as raised:  # also one that is no Exception: it ends the step, and not the worker
-            if record.key not in self._steps or self.is_closed:  # nobody waits for it any more
+            try:
+                ended = await self._succeeded(record, value)
+            except OjsterError as failure:  # the file store cannot be reached
+                self._finish(Raised(run_again(self.context.job, failure)))
                 return
-            error = Raw(to_json(described(raised)))
-        ended_at = self.now_after(record)
-        self._new[record.key] = msgspec.structs.replace(record, result=result, error=error, ended_at=ended_at)
+        if ended.error is not UNSET and (record.key not in self._steps or self.is_closed):
+            return  # nobody waits for it any more
+        self._new[record.key] = ended
         if is_alone:
             await self._take_turn(suspends=False)
         else:
             self._outer.call_soon(self._pump)
+
+    async def _succeeded(self, record: NewRecord, value: object) -> NewRecord:
+        """Return the record of a local step with its result; a large result is stored as a file.
+
+        Raises
+        ------
+        OjsterError
+            The file cannot be stored at the moment.
+        """
+        try:
+            result = Raw(self.codecs.encode_value(to_json(value)))
+            file = await file_of(self.context, record.name, bytes(result))
+        except OjsterError:
+            raise
+        except Exception as refusal:  # it is not JSON, too large, or a codec fails
+            return self._failed(record, refusal)
+        ended_at = self.now_after(record)
+        if file is None:
+            return msgspec.structs.replace(record, result=result, ended_at=ended_at)
+        self._large[record.key] = result
+        return msgspec.structs.replace(record, result_file=file, ended_at=ended_at)
+
+    def _failed(self, record: NewRecord, error: BaseException) -> NewRecord:
+        """Return the record of a local step with its error."""
+        return msgspec.structs.replace(record, error=Raw(to_json(described(error))), ended_at=self.now_after(record))
 
     # Events
 
@@ -443,7 +472,7 @@ class FlowExecution(StepCommits):
         self._offset = max(self._offset, answer.now - clock())
         for key, record in sent.items():
             if record.kind == "step" and self._steps.pop(key, None) is not None:
-                self._take_in(as_record(record))
+                self._take_in(as_record(record, self._large.pop(key, record.result)))
         self._take_in_all(answer.records)
         self._pump()
 

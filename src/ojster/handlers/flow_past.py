@@ -95,9 +95,8 @@ class FlowPast:
 
     def note_told(self, sent: Mapping[str, NewRecord]) -> None:
         """Note what the server is told now; chunks of streams, which may be many, have only their number."""
-        self.told |= {
-            key: as_record(record) for key, record in sent.items() if record.kind in TOLD and record.kind != "chunk"
-        }
+        told = [record for record in sent.values() if record.kind in TOLD and record.kind != "chunk"]
+        self.told |= {record.key: as_record(record, record.result) for record in told}
 
     def has_one_of(self, waiting: Iterable[str]) -> bool:
         """Return whether just one of the awaited keys was recorded: when it ended, nothing else could have come."""

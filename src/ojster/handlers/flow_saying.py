@@ -6,8 +6,10 @@ import time
 from typing import Any, Final
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, Raw, UnsetType
 
+from ojster.core.errors import Forbidden, PayloadTooLarge
+from ojster.handlers.context import JobContext
 from ojster.handlers.outcomes import MAX_RESULT_BYTES
 from ojster.workflows.flow import GIVEN_UP, MAX_RECORDS_AT_ONCE, RECEIVING, FlowRecord, FlowRecords, NewRecord, Turn
 from ojster.workflows.flow_calls import FlowCalls
@@ -31,26 +33,34 @@ async def say(flows: FlowCalls, turn: Turn) -> FlowRecords:
     return await flows.turn(turn)
 
 
-def small_enough(name: str, result: bytes) -> bytes:
-    """Return the result of a local step, which is kept with the flow.
+async def file_of(context: JobContext, name: str, result: bytes) -> str | None:
+    """Store the result of a local step as a file if it is too large to be kept with the flow; return the file's id.
 
     Raises
     ------
     ValueError
-        It is too large.
+        It is too large, and there is no file store, or no room.
+    BackendUnavailable
+        The file store cannot be reached.
     """
-    if len(result) > MAX_RESULT_BYTES:
-        raise ValueError(
-            f"The result of the step {name!r} takes {len(result)} bytes; at most {MAX_RESULT_BYTES} are allowed. Let a "
-            "job return it, whose large results become files."
-        )
-    return result
+    if len(result) <= MAX_RESULT_BYTES:
+        return None
+    why = "The server has no file store."
+    try:
+        if (file := await context.keep_result(result)) is not None:
+            return file
+    except (Forbidden, PayloadTooLarge) as refusal:
+        why = refusal.message
+    raise ValueError(
+        f"The result of the step {name!r} takes {len(result)} bytes; beyond {MAX_RESULT_BYTES} it is kept as a file, "
+        f"which is not possible: {why}"
+    )
 
 
-def as_record(new: NewRecord) -> FlowRecord:
-    """Return the record of a local step that has ended."""
+def as_record(new: NewRecord, result: Raw | UnsetType) -> FlowRecord:
+    """Return the record of a local step that has ended, with its result."""
     return FlowRecord(
-        new.key, new.kind, new.name, new.asked_at, new.input, new.ended_at, result=new.result, error=new.error
+        new.key, new.kind, new.name, new.asked_at, new.input, new.ended_at, result=result, error=new.error
     )
 
 

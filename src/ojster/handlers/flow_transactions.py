@@ -29,8 +29,9 @@ from ojster.handlers.context import JobContext
 from ojster.handlers.flow_calls import OuterCalls
 from ojster.handlers.flow_errors import run_again
 from ojster.handlers.flow_events import FlowEvents
-from ojster.handlers.flow_saying import as_record, small_enough
+from ojster.handlers.flow_saying import as_record
 from ojster.handlers.flow_threads import StepThreads
+from ojster.handlers.outcomes import MAX_RESULT_BYTES
 from ojster.handlers.raised import Raised, original
 from ojster.jobs.extension import install
 from ojster.storage.transaction import Transaction
@@ -157,7 +158,8 @@ class StepInTransaction:
         for attempt in range(1, ATTEMPTS + 1):
             self._phase = "opens"
             try:
-                return Recorded(as_record(await self._once()))
+                new = await self._once()
+                return Recorded(as_record(new, new.result))
             except BaseException as raised:
                 error = original(raised)
                 if attempt == ATTEMPTS or not _collides(error):
@@ -268,8 +270,13 @@ class StepInTransaction:
         _record(tx, turn)
 
     def _outcome(self, value: Any) -> NewRecord:
-        result = Raw(small_enough(self._asked.name, self._execution.codecs.encode_value(to_json(value))))
-        return structs.replace(self._asked, result=result)
+        result = self._execution.codecs.encode_value(to_json(value))
+        if len(result) > MAX_RESULT_BYTES:  # a file would be stored in a transaction of its own
+            raise ValueError(
+                f"The result of the step {self._asked.name!r} takes {len(result)} bytes; in a transaction of the "
+                f"application, at most {MAX_RESULT_BYTES} are allowed. Return less, or leave in_transaction= out."
+            )
+        return structs.replace(self._asked, result=Raw(result))
 
     async def _admitted(self, new: NewRecord) -> Turn:
         """Return what is to be recorded. From here on the function gets no event: it cannot give up the step."""

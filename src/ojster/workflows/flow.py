@@ -156,6 +156,8 @@ class NewRecord(Struct, frozen=True, omit_defaults=True):
     correlation_key, look_back:
         Of a ``listen``: the key of the broadcasts; and how long before the record those are received, too, in
         microseconds, at most 7 days.
+    result_file:
+        Of a ``step``: id of a file with the result, instead of ``result``.
     """
 
     key: Key
@@ -181,6 +183,7 @@ class NewRecord(Struct, frozen=True, omit_defaults=True):
     step: Raw | UnsetType = UNSET
     correlation_key: Identifier | None = None
     look_back: Count = 0
+    result_file: Identifier | None = None
 
 
 class Seen(Struct, frozen=True):

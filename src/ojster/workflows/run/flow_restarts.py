@@ -19,6 +19,7 @@ from ojster.storage.transaction import Transaction
 from ojster.workflows.broadcast import MAX_LOOK_BACK
 from ojster.workflows.flow import BEGIN, RESTARTED, NewRecord
 from ojster.workflows.node import ENDED, MAX_NODES, Kind, Node, NodeState, body_of
+from ojster.workflows.run.flow_files import forget_files
 from ojster.workflows.run.flow_messages import insert_records
 from ojster.workflows.run.flow_wakeups import note_changes
 from ojster.workflows.run.graph import Graph
@@ -86,6 +87,7 @@ def restart(tx: Transaction, job: Job, records: Sequence[NewRecord]) -> None:
     _forget_steps(graph, workflow, container)
     graph.write()
     tx.execute(_FORGET_RECORDS, {"flow": flow})
+    forget_files(tx, job)
     name = f"{workflow.id} {flow} {workflow.version}"  # other random numbers than in the round before
     insert_records(tx, [(flow, NewRecord(BEGIN, "begin", name, begin.asked_at, result=begin.result), None)])
     _forget_messages(tx, flow)

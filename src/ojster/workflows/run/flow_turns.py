@@ -36,6 +36,7 @@ from ojster.workflows.node import Kind, NodeState, body_number
 from ojster.workflows.run.advance import Advance, advance
 from ojster.workflows.run.broadcasts import give_broadcasts, listen, put_back
 from ojster.workflows.run.cancellation import abort, cancel_left
+from ojster.workflows.run.flow_files import with_file
 from ojster.workflows.run.flow_messages import (
     insert_new_records,
     insert_records,
@@ -187,7 +188,7 @@ def _take_together(tx: Transaction, jobs: dict[str, Job], turns: Sequence[Turn])
 
 def _concerns_graph(turn: Turn) -> bool:
     return bool(turn.suspends or turn.was_cancelled or turn.cancelled or turn.restarts) or any(
-        record.kind in _OF_THE_GRAPH for record in turn.records
+        record.kind in _OF_THE_GRAPH or record.result_file is not None for record in turn.records
     )
 
 
@@ -216,7 +217,8 @@ def _take(tx: Transaction, taken: Sequence[tuple[Job, Turn]]) -> list[FlowRecord
             restart(tx, job, [record for record in turn.records if record.kind == "begin"])
     asks = [(job, turn) for job, turn in taken if not turn.restarts]
     asked = [(job, turn, record) for job, turn in asks for record in turn.records if record.kind not in TOLD]
-    insert_records(tx, [(job.node or 0, record, None) for job, _, record in asked if record.kind != "run"])
+    others = [(job, record) for job, _, record in asked if record.kind != "run"]
+    insert_records(tx, [(job.node or 0, with_file(tx, job, record), None) for job, record in others])
     news |= _ask(tx, [(job, turn, record) for job, turn, record in asked if record.kind == "run"])
     if of_graph:
         news |= receive_all(tx, [job.node or 0 for job, _ in of_graph])
