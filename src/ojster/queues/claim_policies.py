@@ -187,9 +187,14 @@ class KeyLimitPolicy(ClaimPolicy):
                 after, wrapped = "", True
 
     def _turn_away(self, jobs: list[Job], gate: Gate) -> None:
-        """Drop or delay jobs for which there is no room, as they ask (ojs-rate-limiting 6.2)."""
+        """Drop or delay jobs for which there is no room, as they ask (ojs-rate-limiting 6.2).
+
+        Those that were suspended have started; they wait.
+        """
         tx = self.tx
         for job in jobs:
+            if job.suspension is not None:
+                continue
             if gate.limit.on_limit == "drop":
                 key = called(job.limit_key or "")
                 note_failure(tx, job, _dropped(key))

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence, Set
 from ojster.core.errors import OjsterError
 from ojster.core.job import NODE_BITS, Job
 from ojster.jobs.claim_policy import NO_USAGE_PROBES, ClaimPolicy, UsageProbes
+from ojster.jobs.deadlines import total_deadline
 from ojster.jobs.ending_attempts import confirm_overdue_ends, forget_ends
 from ojster.jobs.extension import DeletedCounts, Due, Extension
 from ojster.jobs.messages import Acknowledgement, EndWithoutSuccess, Release
@@ -94,8 +95,8 @@ class WorkflowExtension(Extension):
         return Due(min(moments, default=None), more_maps or more_starts)
 
     def end_wait(self, tx: Transaction, job: Job) -> bool:
-        """End a suspension that is due."""
-        if job.suspension not in SUSPENDED:
+        """End a suspension that is due, unless the job has exceeded its total timeout."""
+        if job.suspension not in SUSPENDED or (total_deadline(tx, job) or tx.now + 1) <= tx.now:
             return False
         end_suspension(tx, job)
         return True

@@ -19,6 +19,7 @@ from ojster.core.job import Job
 from ojster.core.json_objects import stored_members
 from ojster.core.states import JobState
 from ojster.core.timestamps import format_timestamp
+from ojster.jobs.deadlines import total_deadline
 from ojster.jobs.failure import Failure
 from ojster.jobs.names import WAIT_TYPE
 from ojster.jobs.queries import no_job
@@ -94,8 +95,9 @@ def suspend_jobs(tx: Transaction, deadlines: Sequence[tuple[Job, int | None]], k
         job.suspension = kind
         job.attempt -= kind in (SuspensionKind.AGAIN, SuspensionKind.FLOW)
         job.worker_id = None
-        job.due_at = deadline
-        tx.expect(deadline)
+        total = total_deadline(tx, job)
+        job.due_at = deadline if total is None else min(deadline or total, total)
+        tx.expect(job.due_at)
         tx.emit("job.pending", job, attempt=attempt, reason="waiting")
     write_states(tx, jobs)
     note_changes(tx, jobs)
