@@ -65,7 +65,7 @@ quick: $(READY) $(ASSETS) ## Run the tests that take no longer than a few second
 thorough: $(READY) $(ASSETS) ## Run the tests that take minutes: thousands of random workflows, and the engine on more databases
 	$(BIN)/pytest -m thorough --dist load
 
-soak: $(READY) ## Run the thorough tests of random cases alone, with four times as many: half an hour
+soak: $(READY) ## Run the thorough tests of random cases alone, with four times as many, and 12,000 random flows: an hour
 	OJSTER_TEST_SOAK=1 $(BIN)/pytest -m soak --dist load
 
 fuzz: $(READY) ## Feed the parsers and a server random input for some minutes

@@ -2,227 +2,43 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
-from collections import Counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import UNSET
 
-from ojster import App, Flow, JobFailed
+from ojster import App
 from ojster.core.job import Job
 from ojster.handlers.flow_execution import FlowExecution
+from ojster.handlers.flow_export import export_flow
 from ojster.handlers.flow_keeping import KeptFlows
 from ojster.service import Service
+from ojster.storage.open import open_database
+from ojster.workflows.broadcast import Broadcast
+from ojster.workflows.read.info import WorkflowInfo
 from ojster.workflows.read.run_errors import result_of
+from ojster.workflows.run.fork import Fork
+from tests.amount import cases
 from tests.conftest import Clock
 from tests.flows.driver import NEVER, FlowBench
+from tests.flows.programs import Expected, Program, Programs, rounds, sends
 
 pytestmark = pytest.mark.anyio
 
-Program = tuple[Any, ...]
-"""What a flow does: the name of an operation, and its operands."""
-
-_number = st.integers(0, 9)
-
-_simple = st.one_of(
-    st.tuples(st.just("step"), _number),
-    st.tuples(st.just("run"), _number),
-    st.tuples(st.just("fail"), _number),
-    st.tuples(st.just("failing_step"), _number),
-    st.tuples(st.just("sleep"), st.integers(1, 200)),
-    st.tuples(st.just("receive"), st.sampled_from(["a", "b"])),
-    st.tuples(st.just("expire"), st.integers(1, 200)),
-    st.tuples(st.just("publish"), _number),
-    st.tuples(
-        st.just("random"),
-    ),
-)
+HOUR = 3600.0
 
 
-def _containers(inner: st.SearchStrategy[Program]) -> st.SearchStrategy[Program]:
-    several = st.lists(inner, min_size=1, max_size=4)
-    return st.one_of(
-        st.tuples(st.just("all"), several),
-        st.tuples(st.just("gather"), several),
-        st.tuples(st.just("group"), several),
-        st.tuples(st.just("first"), several),
-        st.tuples(st.just("undo"), several, st.booleans()),
-        st.tuples(st.just("repeat"), st.integers(1, 3), inner),
-        st.tuples(st.just("flow"), inner),
-    )
+class Choice(NamedTuple):
+    """The programs of a flow, and the chances of its workers."""
 
-
-programs = st.recursive(_simple, _containers, max_leaves=8)
-
-
-class Ledger:
-    """What has happened outside of flows."""
-
-    def __init__(self) -> None:
-        self.jobs = Counter[str]()
-        self.winners: dict[str, set[int]] = {}
-        self.steps = Counter[str]()
-
-
-def made(url: str) -> tuple[App, Ledger]:  # noqa: PLR0915
-    app, ledger = App(url), Ledger()
-    app.ledger = ledger  # type: ignore[attr-defined]
-
-    @app.job("double", retry=1)
-    async def double(number: int, key: str) -> int:
-        ledger.jobs[key] += 1
-        return 2 * number
-
-    @app.job("bad", retry=1)
-    async def bad(key: str) -> None:
-        ledger.jobs[key] += 1
-        raise ValueError("no")
-
-    def add_one(number: int, key: str) -> int:
-        ledger.steps[key] += 1
-        return number + 1
-
-    def wrong(key: str) -> int:
-        ledger.steps[key] += 1
-        raise LookupError(key)
-
-    async def go(flow: Flow, program: Program, path: str) -> Any:  # noqa: PLR0912
-        operation, *operands = program
-        match operation:
-            case "step":
-                return await flow.step("add", add_one, operands[0], path)
-            case "run":
-                return await flow.run(double, operands[0], path)
-            case "fail":
-                try:
-                    return await flow.run(bad, path)
-                except JobFailed:
-                    return -1
-            case "failing_step":
-                try:
-                    return await flow.step("wrong", wrong, path)
-                except LookupError:
-                    return -2
-            case "sleep":
-                await flow.sleep(operands[0])
-                return 0
-            case "receive":
-                return await flow.receive(operands[0], int)
-            case "expire":
-                try:
-                    async with asyncio.timeout(operands[0]):
-                        await flow.receive("never")
-                except TimeoutError:
-                    return -3
-            case "publish":
-                flow.publish(operands[0])
-                return 0
-            case "random":
-                drawn = flow.random.random()
-                return int(await flow.step("same", lambda: drawn) == drawn)
-            case "all":
-                return sum([await go(flow, one, f"{path}.{number}") for number, one in enumerate(operands[0])])
-            case "gather":
-                return sum(await asyncio.gather(*[go(flow, one, f"{path}.{n}") for n, one in enumerate(operands[0])]))
-            case "group":
-                async with asyncio.TaskGroup() as tasks:
-                    made = [tasks.create_task(go(flow, one, f"{path}.{n}")) for n, one in enumerate(operands[0])]
-                return sum(task.result() for task in made)
-            case "first":
-                racers = [
-                    asyncio.create_task(go(flow, one, f"{path}.{n}"), name=str(n)) for n, one in enumerate(operands[0])
-                ]
-                total, order = 0, []
-                for ended in asyncio.as_completed(racers):
-                    total += await ended
-                    order.append(next(n for n, task in enumerate(racers) if task.done() and n not in order))
-                    await flow.step("winner", note_winner, f"{path} {len(order)}", order[-1])
-                return total
-            case "undo":
-                try:
-                    async with flow.compensation() as undo:
-                        for number, one in enumerate(operands[0]):
-                            undo.add(double, 1, f"{path}.{number} undone")
-                            await go(flow, one, f"{path}.{number}")
-                        if operands[1]:
-                            raise KeyError(path)
-                except KeyError:
-                    return -4
-                return 4
-            case "repeat":
-                return sum([await go(flow, operands[1], f"{path}.{n}") for n in range(operands[0])])
-            case "flow":
-                return await flow.run(main, operands[0], path)
-        raise AssertionError(program)
-
-    def note_winner(place: str, number: int) -> int:
-        ledger.winners.setdefault(place, set()).add(number)
-        return number
-
-    @app.flow("main")
-    async def main(flow: Flow, program: Any, path: str = "$") -> int:
-        return int(await go(flow, program, path))
-
-    app.main = main  # type: ignore[attr-defined]
-    return app, ledger
-
-
-class Expected:
-    """What a plain program does: its result, and how often each job runs."""
-
-    def __init__(self) -> None:
-        self.jobs = Counter[str]()
-        self.messages = Counter[str]()
-
-    def run(self, program: Program, path: str = "$") -> int:  # noqa: PLR0912
-        operation, *operands = program
-        match operation:
-            case "step":
-                return int(operands[0]) + 1
-            case "run":
-                self.jobs[path] += 1
-                return 2 * int(operands[0])
-            case "fail":
-                self.jobs[path] += 1
-                return -1
-            case "failing_step":
-                return -2
-            case "sleep" | "publish":
-                return 0
-            case "receive":
-                self.messages[operands[0]] += 1
-                return 0
-            case "expire":
-                return -3
-            case "random":
-                return 1
-            case "all" | "gather" | "group" | "first":
-                return sum(self.run(one, f"{path}.{number}") for number, one in enumerate(operands[0]))
-            case "undo":
-                for number, one in enumerate(operands[0]):
-                    self.run(one, f"{path}.{number}")
-                    self.jobs[f"{path}.{number} undone"] += operands[1]
-                return -4 if operands[1] else 4
-            case "repeat":
-                return sum(self.run(operands[1], f"{path}.{n}") for n in range(operands[0]))
-            case "flow":
-                return self.run(operands[0], path)
-        raise AssertionError(program)
-
-
-def _without_receive_in_flows(program: Any, inside: bool = False) -> Any:
-    """Messages go to the outermost flow: let those inside it expect none."""
-    if isinstance(program, list):
-        return [_without_receive_in_flows(one, inside) for one in program]
-    if not isinstance(program, tuple):
-        return program
-    if inside and program[0] == "receive":
-        return ("step", 1)
-    return tuple(_without_receive_in_flows(one, inside or program[0] == "flow") for one in program)
+    programs: list[Program]
+    number: int
+    """Decides what happens when."""
+    crashes: float
+    forgets: float
 
 
 class _Forgetful(KeptFlows):
@@ -238,61 +54,164 @@ class _Forgetful(KeptFlows):
         return super().take(job)
 
 
-@given(
-    program=programs,
-    seed=st.integers(0, 1 << 30),
-    chance=st.sampled_from([0.0, 0.1, 0.3]),
-    forgets=st.sampled_from([0.0, 0.3, 1.0]),
+class Trial:
+    """One random program, with crashes, lost answers, jumps of the clock, and what it is sent in between.
+
+    Parameters
+    ----------
+    choice:
+        The program, the chance of a crash for each of the first calls of a worker, and that of a worker that has
+        forgotten the flows that it keeps.
+    """
+
+    def __init__(self, service: Service, clock: Clock, app: App, choice: Choice) -> None:
+        dice = random.Random(choice.number)
+        self.programs = Programs(app)
+        self.bench = FlowBench(service, clock, app)
+        self._dice = dice
+        self._choice = choice
+        self.bench.when = self._when
+        self.bench.kept = _Forgetful(dice, choice.forgets)
+        self._words: list[tuple[str, str | int]] = []
+        self._updates: list[int] = []
+
+    def _when(self, number: int) -> str:
+        dies = number < 40 and self._dice.random() < self._choice.crashes
+        return self._dice.choice(["before", "after", "lost"]) if dies else NEVER
+
+    async def run(self) -> None:
+        """Run programs; run them again from some place on; and compare both with the interpreter."""
+        expected = Expected(self._choice.programs)
+        await self.finish(expected)
+        await self._fork(expected)
+        if self.bench.kept is not None:
+            self.bench.kept.close()
+
+    async def finish(self, expected: Expected) -> WorkflowInfo:
+        """Run programs to the end, and compare what they have done with the interpreter."""
+        self._words = sends(expected, self._dice)
+        await self.bench.start(self.programs.main.s(self._choice.programs))
+        for _ in range(self._dice.randrange(len(self._words) + 1)):
+            await self._say()
+        info = await self._finish()
+        assert (info.state, result_of(info)) == ("completed", expected.result), info.to_json()
+        assert self.programs.ledger.jobs == +expected.jobs
+        await self._compare(expected)
+        return info
+
+    async def _compare(self, expected: Expected) -> None:
+        winners = self.programs.ledger.winners
+        assert all(len(numbers) == 1 for numbers in winners.values()), winners
+        said, _ = await self.bench.stream("words")
+        assert sorted(said) == sorted(expected.appended)
+        for number in self._updates:
+            answer = await self.bench.service.flows.find_update(self.bench.id, str(number))
+            assert answer.state == "completed"
+
+    async def _fork(self, expected: Expected) -> None:
+        """Run the flow again from a random record on: what it does again, it does once."""
+        records = (await export_flow(self.bench.service, self.bench.id)).records
+        keys = [record.key for record in records if record.kind in ("run", "step", "receive", "listen")]
+        keys = sorted(key for key in keys if not key.startswith("!"))
+        if not keys:
+            return
+        before = self.programs.ledger.jobs.copy()
+        self.programs.ledger.winners.clear()
+        forked = await self.bench.service.workflows.fork(Fork(self.bench.id, self._dice.choice(keys)))
+        self.bench.id, self._updates = forked.id, []
+        info = await self._finish()
+        assert (info.state, result_of(info)) == ("completed", expected.result), info.to_json()
+        again = self.programs.ledger.jobs - before
+        assert again <= +expected.jobs
+        if len(self._choice.programs) == 1:  # a fork knows the last round alone
+            await self._compare(expected)
+
+    async def _finish(self) -> WorkflowInfo:
+        for _ in range(2000):
+            await self.bench.work()
+            info = await self.bench.look()
+            if info.finished:
+                return info
+            if self._words and self._dice.random() < 0.5:
+                await self._say()
+            else:
+                self.bench.clock.advance(self._dice.choice([60, 60, 60, 60, 600, HOUR, -HOUR]))
+                await self.bench.run_all_due()
+        raise AssertionError(f"the flow does not end: {info.to_json()!r}")
+
+    async def _say(self) -> None:
+        what, word = self._words.pop()
+        flows = self.bench.service.flows
+        match what:
+            case "send":
+                await self.bench.send(str(word), 0)
+            case "broadcast":
+                await flows.broadcast(Broadcast("news", str(word), b"0"))
+            case "update":
+                self._updates.append((await flows.update(self.bench.id, "poke", [word])).id)
+
+
+choices = st.builds(
+    Choice,
+    rounds,
+    st.integers(0, 1 << 30),
+    st.sampled_from([0.0, 0.1, 0.3]),
+    st.sampled_from([0.0, 0.3, 1.0]),
 )
+
+
+@settings(max_examples=40)
+@given(choice=choices)
 async def test_a_flow_whose_processes_die_does_what_a_plain_program_does(
-    service: Service, clock: Clock, url: str, program: Program, seed: int, chance: float, forgets: float
+    service: Service, clock: Clock, url: str, choice: Choice
 ) -> None:
-    program = _without_receive_in_flows(program)
-    app, ledger = made(url)
-    bench = FlowBench(service, clock, app)
-    dice = random.Random(seed)
-
-    def when(number: int) -> str:
-        return dice.choice(["before", "after", "lost"]) if number < 40 and dice.random() < chance else NEVER
-
-    bench.when = when
-    bench.kept = _Forgetful(dice, forgets)
-    expected = Expected()
-    result = expected.run(program)
-    await bench.start(app.main.s(program))  # type: ignore[attr-defined]
-    for name, count in expected.messages.items():
-        for _ in range(count):
-            await bench.send(name, 0)
-    info = await bench.finish()
-    assert (info.state, result_of(info)) == ("completed", result), info.to_json()
-    bench.kept.close()
-    assert ledger.jobs == +expected.jobs
-    assert all(len(numbers) == 1 for numbers in ledger.winners.values()), ledger.winners
+    await Trial(service, clock, App(url), choice).run()
 
 
-@given(program=programs)
+async def _run_alone(url: str, clock: Clock, choice: Choice) -> None:
+    service = Service(open_database(url, clock=clock))
+    try:
+        await Trial(service, clock, App(url), choice).run()
+    finally:
+        await service.close()
+
+
+@pytest.mark.thorough
+@pytest.mark.soak
+@pytest.mark.timeout(3000)
+@pytest.mark.parametrize("part", range(4))
+@settings(max_examples=cases(2_500, usual=150))
+@given(choice=choices)
+async def test_thousands_of_flows_do_what_plain_programs_do(clock: Clock, part: int, choice: Choice) -> None:
+    await _run_alone("sqlite:///:memory:", clock, choice)
+
+
+@pytest.mark.thorough
+@pytest.mark.soak
+@pytest.mark.timeout(3000)
+@settings(max_examples=cases(2_000, usual=150))
+@given(choice=choices)
+async def test_thousands_of_flows_on_postgresql_do_what_plain_programs_do(
+    clock: Clock, postgres_url: str, choice: Choice
+) -> None:
+    await _run_alone(postgres_url, clock, choice)
+
+
+@given(programs=rounds)
 @settings(max_examples=8)
 async def test_a_kept_flow_records_the_same_as_one_that_runs_again(
-    service: Service, clock: Clock, url: str, program: Program
+    service: Service, clock: Clock, url: str, programs: list[Program]
 ) -> None:
-    program = _without_receive_in_flows(program)
     recorded: list[set[tuple[Any, ...]]] = []
-    expected = Expected()
-    expected.run(program)
     for kept in (None, KeptFlows()):
-        app, ledger = made(url)
-        bench = FlowBench(service, clock, app)
-        bench.kept = kept
-        await bench.start(app.main.s(program))  # type: ignore[attr-defined]
-        for name, count in expected.messages.items():
-            for _ in range(count):
-                await bench.send(name, 0)
-        info = await bench.finish()
+        trial = Trial(service, clock, App(url), Choice(programs, 1, 0.0, 0.0))
+        trial.bench.kept = kept
+        info = await trial.finish(Expected(programs))
         (flow, *_) = [shown.job_id for shown in info.walk() if shown.type == "main"]
-        assert isinstance(flow, str)
-        records = (await service.flows.records(flow)).records
-        recorded.append({(record.key, record.kind, record.name, record.error is UNSET) for record in records})
+        records = (await service.flows.records(flow or "")).records
+        own = [record for record in records if record.kind != "begin"]  # a restarted one names its run
+        recorded.append({(record.key, record.kind, record.name, record.error is UNSET) for record in own})
         if kept is not None:
-            assert max(ledger.steps.values(), default=1) == 1
+            assert max(trial.programs.ledger.steps.values(), default=1) == 1
             kept.close()
     assert recorded[0] == recorded[1]
