@@ -10,7 +10,7 @@ import { colourOf, STATES } from "../ui/states";
 import { savePng, saveSvg } from "./export";
 import { Found } from "./Found";
 import { type Arrow, type Box, layout, LEAF, type More } from "./layout";
-import { ASKED, type Level, type Levels, mainSteps, readAgain, readFirst, readLevel, stateOf, type Step, titleOf } from "./model";
+import { ASKED, type Level, type Levels, mainSteps, readAgain, readAround, readLevel, stateOf, type Step, titleOf } from "./model";
 
 interface View {
   x: number;
@@ -22,10 +22,18 @@ const MARGIN = 16;
 const SCALES = { least: 0.05, most: 2.5 };
 const READABLE = 0.45;
 
-export function Graph(props: { id: string; job?: string; name: string; chosen: string | null; choose: (step: Schemas["StepRow"]) => void }) {
+export function Graph(props: {
+  id: string;
+  job?: string;
+  name: string;
+  /** The path of a step to open the picture at. */
+  first: string | null;
+  chosen: string | null;
+  choose: (step: Schemas["StepRow"]) => void;
+}) {
   const levels = useRef<Levels | null>(null);
   const load = async (): Promise<Levels> => {
-    const read = levels.current ? await readAgain(props.id, levels.current) : await readFirst(props.id);
+    const read = levels.current ? await readAgain(props.id, levels.current) : await readAround(props.id, props.first);
     // What was folded or unfolded meanwhile stays so.
     const known = levels.current ?? read;
     levels.current = new Map([...known].map(([number, level]) => [number, read.get(number) ?? level]));
@@ -56,6 +64,7 @@ export function Graph(props: { id: string; job?: string; name: string; chosen: s
           id={props.id}
           levels={shown}
           name={props.name}
+          first={props.first}
           chosen={props.chosen}
           choose={props.choose}
           fold={(step) => void fold(step)}
@@ -70,6 +79,7 @@ function Canvas(props: {
   id: string;
   levels: Levels;
   name: string;
+  first: string | null;
   chosen: string | null;
   choose: (step: Schemas["StepRow"]) => void;
   fold: (step: Step) => void;
@@ -97,7 +107,10 @@ function Canvas(props: {
     setView({ x, y, scale });
   }, [picture.width, picture.height]);
   useEffect(() => {
-    if (!view && picture.width) fit();
+    if (view || !picture.width) return;
+    const first = picture.boxes.find((box) => box.step.path === props.first);
+    if (first) show(first);
+    else fit();
   }, [view, picture, fit]);
   useEffect(() => {
     const box = place.current;
@@ -125,9 +138,10 @@ function Canvas(props: {
     });
   };
   const show = (box: Box): void => {
+    const { clientWidth: width, clientHeight: height } = place.current ?? { clientWidth: size.width, clientHeight: size.height };
     setView((known) => {
       const scale = Math.max(known?.scale ?? 1, 0.6);
-      return { scale, x: size.width / 2 - (box.x + box.width / 2) * scale, y: size.height / 2 - (box.y + LEAF.height / 2) * scale };
+      return { scale, x: width / 2 - (box.x + box.width / 2) * scale, y: height / 2 - (box.y + LEAF.height / 2) * scale };
     });
   };
   const unfolded = useRef<number | null>(null);
@@ -236,7 +250,7 @@ function Canvas(props: {
             {picture.boxes
               .filter((box) => box.isOpen && isSeen(box.x, box.y, box.width, box.height))
               .map((box) => (
-                <Node key={box.step.number} box={box} chosen={props.chosen} choose={props.choose} fold={fold} isFound={isFound(box.step)} />
+                <Node key={box.step.number} box={box} chosen={props.chosen} choose={props.choose} fold={fold} isFound={isFound(box.step) || box.step.path === props.first} />
               ))}
             {picture.arrows.map((arrow, number) => {
               const first = arrow.points[0];
@@ -247,7 +261,7 @@ function Canvas(props: {
             {picture.boxes
               .filter((box) => !box.isOpen && isSeen(box.x, box.y, box.width, box.height))
               .map((box) => (
-                <Node key={box.step.number} box={box} chosen={props.chosen} choose={props.choose} fold={fold} isFound={isFound(box.step)} />
+                <Node key={box.step.number} box={box} chosen={props.chosen} choose={props.choose} fold={fold} isFound={isFound(box.step) || box.step.path === props.first} />
               ))}
             {picture.more.map((more) => (
               <MoreButton key={more.of} more={more} load={props.more} />

@@ -119,6 +119,24 @@ export async function readFirst(id: string): Promise<Levels> {
   return levels;
 }
 
+/** The levels around a step, read until it is among them, at most so many steps of each. */
+const MOST_BESIDE = 2_000;
+
+/** The first levels of a workflow, and those around a step, so that it can be shown. */
+export async function readAround(id: string, path: string | null): Promise<Levels> {
+  const levels = new Map(await readFirst(id));
+  if (path === null) return levels;
+  for (let of = 0; ; ) {
+    let level = levels.get(of) ?? (await readLevel(id, of));
+    const isOnWay = (step: Step): boolean => path === step.path || (step.is_container === true && path.startsWith(`${step.path}.`));
+    if (!level.steps.some(isOnWay) && level.cursor !== null) level = await readLevel(id, of, MOST_BESIDE);
+    levels.set(of, level);
+    const next = level.steps.find(isOnWay);
+    if (!next?.is_container || next.path === path) return levels;
+    of = next.number ?? 0;
+  }
+}
+
 /** The levels that are shown, read again. */
 export async function readAgain(id: string, levels: Levels): Promise<Levels> {
   const read = await Promise.all(

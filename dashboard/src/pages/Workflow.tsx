@@ -1,3 +1,4 @@
+import type { ComponentChildren } from "preact";
 import { useState } from "preact/hooks";
 import { Link, useLocation } from "wouter-preact";
 import { accepted, client, query, type Schemas } from "../api/client";
@@ -8,6 +9,7 @@ import { Graph } from "../graph/Graph";
 import { ASKED, readLevel, runTime, spansOf, stateOf, titleOf, waitTime } from "../graph/model";
 import { Dialog, useDialogs } from "../ui/dialogs";
 import { between, duration, many, Time } from "../ui/format";
+import { Icon } from "../ui/icons";
 import { Json } from "../ui/json";
 import { Button, Card, Copy, Empty, Facts, JobLink, Page, Shown, Table, Tabs } from "../ui/parts";
 import { type JsonSchema, SchemaForm } from "../ui/schema-form";
@@ -67,12 +69,11 @@ export function WorkflowPage({ id }: { id: string }) {
           <Waiting workflow={shown} reload={workflow.reload} />
           {flow.data && !shown.finished && <FlowWaits id={id} flow={flow.data} reload={flow.reload} />}
           {shown.error && (
-            <div class="problem" role="status">
-              <span>{shown.error.message}</span>
+            <Why workflow={shown}>
               <Button isSmall onClick={() => setTab("steps")}>
                 See the steps
               </Button>
-            </div>
+            </Why>
           )}
           <section class="card">
             <Tabs
@@ -89,7 +90,7 @@ export function WorkflowPage({ id }: { id: string }) {
               chosen={tab}
               choose={setTab}
             />
-            {tab === "graph" && <Graph id={id} job={flow.data?.job_id ?? undefined} name={nameOf(shown)} chosen={chosen?.path ?? null} choose={setChosen} />}
+            {tab === "graph" && <Graph id={id} job={flow.data?.job_id ?? undefined} name={nameOf(shown)} first={failuresOf(shown)[0]?.path ?? null} chosen={chosen?.path ?? null} choose={setChosen} />}
             {tab === "timeline" && <Shown of={steps}>{(data) => <Gantt rows={data.steps} name={nameOf(shown)} />}</Shown>}
             {tab === "steps" && <Shown of={steps}>{(data) => <Steps rows={data.steps} more={data.next_cursor !== null} choose={setChosen} />}</Shown>}
             {tab === "flow" && <Shown of={flow}>{(data) => <FlowTab id={id} flow={data} />}</Shown>}
@@ -101,6 +102,49 @@ export function WorkflowPage({ id }: { id: string }) {
         </Page>
       )}
     </Shown>
+  );
+}
+
+interface Failure {
+  job_id?: string | null;
+  path?: string;
+  step: string;
+  type?: string | null;
+  message: string;
+}
+
+const failuresOf = (workflow: Info): Failure[] => (workflow.error?.errors ?? []) as unknown as Failure[];
+
+/** Why a workflow failed: the steps that did, the first one first, with the way to their jobs and backtraces. */
+function Why({ workflow, children }: { workflow: Info; children: ComponentChildren }) {
+  const failures = failuresOf(workflow);
+  if (!failures.length) {
+    return (
+      <div class="problem" role="status">
+        <span>{workflow.error?.message}</span>
+        {children}
+      </div>
+    );
+  }
+  const others = Math.max(0, ((workflow.metadata as { failed_count?: number } | undefined)?.failed_count ?? 0) - failures.length);
+  return (
+    <Card title={workflow.error?.code === "step_failed" ? "Why it failed" : `Why it failed: ${workflow.error?.message ?? ""}`} end={children} isBare>
+      <ul class="findings">
+        {failures.map((failure) => (
+          <li key={failure.path ?? failure.step}>
+            <span class="level error">
+              <Icon name="cross" />
+            </span>
+            <span>
+              <b>{failure.path ?? failure.step}</b> {failure.type && <span class="quiet">{failure.type}</span>}
+              <span class="place">{failure.message}</span>
+            </span>
+            {failure.job_id && <JobLink id={failure.job_id}>Job and backtrace</JobLink>}
+          </li>
+        ))}
+      </ul>
+      {others > 0 && <div class="more">{many(others, "more job")} failed.</div>}
+    </Card>
   );
 }
 
@@ -314,7 +358,14 @@ function Steps({ rows, more, choose }: { rows: Row[]; more: boolean; choose: (ro
             ),
           },
           { label: "Type", className: "wide", cell: (row) => row.type },
-          { label: "State", cell: (row) => <State state={stateOf(row)} /> },
+          {
+            label: "State",
+            cell: (row) => (
+              <span title={row.because ? `${row.because.message} ${(row.because.steps ?? []).join(", ")}` : undefined}>
+                <State state={stateOf(row)} />
+              </span>
+            ),
+          },
           { label: "Done", className: "num wide", cell: (row) => (row.total ? `${row.completed ?? 0} of ${row.total}` : row.attempt ? `attempt ${row.attempt}` : "") },
           { label: "Waited", className: "num wide", cell: (row) => shownTook(waitTime(row)) },
           { label: "Ran", className: "num", cell: (row) => shownTook(runTime(row)) },
@@ -374,7 +425,12 @@ function StepDialog(props: { id: string; step: Row; close: () => void; reload: (
             ["Job", jobId && <JobLink id={jobId} />],
           ]}
         />
-        {step.error !== undefined && <Json value={step.error} label="the error" />}
+        {step.because && (
+          <p class="note">
+            {step.because.message} {step.because.steps?.length ? <b>{step.because.steps.join(", ")}</b> : null}
+          </p>
+        )}
+        {step.error !== undefined && <StepError error={step.error as StepFailure} />}
         {job.data && <Json value={job.data.args} label="its inputs" />}
         {job.data?.result !== undefined && <Json value={job.data.result} label="its output" />}
         <div class="buttons">
@@ -394,6 +450,30 @@ function StepDialog(props: { id: string; step: Row; close: () => void; reload: (
         </div>
       </div>
     </Dialog>
+  );
+}
+
+interface StepFailure {
+  type?: string;
+  message?: string;
+  backtrace?: string[];
+}
+
+function StepError({ error }: { error: StepFailure }) {
+  return (
+    <div class="failure">
+      <b>{error.type ?? "Error"}</b>
+      <span>{error.message}</span>
+      {error.backtrace && (
+        <pre class="trace" tabIndex={0}>
+          {error.backtrace.join("\n")}
+        </pre>
+      )}
+      <details>
+        <summary>All of it, as JSON</summary>
+        <Json value={error} label="the error" />
+      </details>
+    </div>
   );
 }
 

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from ojster.core.outcome import Outcome
+from ojster.workflows.read.causes import Cause
 from ojster.workflows.read.flow_info import WaitInfo
 from ojster.workflows.wait import WaitingFor
 
@@ -87,6 +88,8 @@ class StepInfo(msgspec.Struct, omit_defaults=True):
         For a job that runs the function of a flow: what the flow waits for, while no worker runs it.
     superseded_job_ids:
         Its jobs from before it was retried, the oldest first.
+    because:
+        Why it was skipped or cancelled, or what was undone because of what.
     outcome:
         How it ended, in one word: ``success``, ``failure``, ``error`` or ``skipped``.
     steps_total, steps_completed, jobs_total, jobs_completed:
@@ -135,6 +138,7 @@ class StepInfo(msgspec.Struct, omit_defaults=True):
     reviews: list[ReviewInfo] = []
     waits: list[WaitInfo] = []
     superseded_job_ids: list[str] = []
+    because: Cause | None = None
     outcome: Outcome | None = None
     steps_total: int | None = None
     steps_completed: int | None = None

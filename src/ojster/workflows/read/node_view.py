@@ -223,6 +223,23 @@ class NodeViews:
             rows = tx.execute(f"SELECT {NODE_COLUMNS} FROM nodes WHERE id {tx.among}", (tx.integers(sorted(missing)),))
             self.nodes |= {row[0]: Node(*row) for row in rows}
 
+    def add(self, nodes: Iterable[Node]) -> None:
+        """Add nodes of which only the path is asked for; their containers have to be read then."""
+        for node in nodes:
+            self.nodes.setdefault(node.id, node)
+
+    def spec_of(self, node: Node) -> Spec:
+        """Return the specification of a node, which was read before."""
+        return self._specs[node.id]
+
+    def ended_around(self, node: Node) -> Node | None:
+        """Return the nearest container around a node that has ended; ``None``: none has."""
+        while node.parent is not None:
+            node = self.nodes[node.parent]
+            if node.has_ended:
+                return node
+        return None
+
     def read_specs(self, tx: Transaction, among: str, parameters: Sequence[Any]) -> None:
         """Read the specifications of the nodes whose ids fulfil a condition in SQL, which views need."""
         rows = tx.execute(f"SELECT id, spec FROM node_specs WHERE id {among}", parameters)

@@ -12,6 +12,7 @@ from ojster.core.parsing import Bounded, PageLimit
 from ojster.storage.call import for_each, returns_refusal
 from ojster.storage.transaction import Transaction
 from ojster.workflows.node import Kind, Node, NodeState
+from ojster.workflows.read.causes import Cause, find_causes
 from ojster.workflows.read.node_view import DISPLAY_STATES, SELECT_NODES, NodeViews
 from ojster.workflows.read.views import superseded_jobs
 from ojster.workflows.read.waiting import IS_SUSPENDED
@@ -98,6 +99,8 @@ class StepRow(msgspec.Struct, omit_defaults=True):
         Why it failed, as JSON.
     superseded_job_ids:
         The jobs of its attempts before it was retried, oldest first.
+    because:
+        Why it was skipped or cancelled, or what was undone because of what.
     """
 
     path: str
@@ -119,6 +122,7 @@ class StepRow(msgspec.Struct, omit_defaults=True):
     display_name: str | None = None
     id: str | None = None
     fallback: bool = False
+    because: Cause | None = None
 
 
 class StepPage(msgspec.Struct, frozen=True):
@@ -216,14 +220,15 @@ def describe(tx: Transaction, rows: Sequence[Sequence[Any]]) -> list[tuple[Node,
     numbers = (tx.integers(sorted(views.nodes)),)
     views.read_specs(tx, tx.among, numbers)
     superseded = superseded_jobs(tx, nodes, tx.among, (tx.integers([node.id for node in nodes]),))
+    causes = find_causes(tx, views, nodes)
     return [
-        (node, _show(views, node, superseded.get(node.id, [])))
+        (node, _show(views, node, superseded.get(node.id, []), causes.get(node.id)))
         for node in nodes
         if not views.is_first_part(node) and views.is_visible(node)
     ]
 
 
-def _show(views: NodeViews, node: Node, superseded: list[str]) -> StepRow:
+def _show(views: NodeViews, node: Node, superseded: list[str], cause: Cause | None) -> StepRow:
     view = views.view(node)
     row = StepRow(
         path=view.path,
@@ -237,6 +242,7 @@ def _show(views: NodeViews, node: Node, superseded: list[str]) -> StepRow:
         id=view.id,
         fallback=view.is_fallback,
         superseded_job_ids=superseded,
+        because=cause,
     )
     row.enqueued_at, row.started_at = view.times
     if node.kind != Kind.JOB:

@@ -26,6 +26,8 @@ from ojster.workflows.node import (
     NodeState,
     body_of,
 )
+from ojster.workflows.read.causes import Cause, find_causes
+from ojster.workflows.read.failed_steps import error_members, failed_steps
 from ojster.workflows.read.info import ReviewInfo, StepInfo, WorkflowError, WorkflowInfo, with_others
 from ojster.workflows.read.node_view import SELECT_WITH_VALUES, NodeView, NodeViews
 from ojster.workflows.read.waiting import waits_of, waits_of_flows
@@ -66,7 +68,7 @@ def show_workflows(tx: Transaction, request: WorkflowRequest) -> WorkflowInfo | 
         return None
     if request.most_steps is None or workflow.nodes <= request.most_steps:
         return _View(tx, workflow).info()
-    return _without_steps(tx, workflow) if request.most_steps else _summary(tx, workflow)
+    return _without_steps(tx, workflow) if request.most_steps else _with_failures(tx, workflow)
 
 
 def full_ids(tx: Transaction, requests: Sequence[tuple[str, str | None]]) -> list[str | OjsterError]:
@@ -84,9 +86,17 @@ def _summary(tx: Transaction, workflow: Workflow) -> WorkflowInfo:
     return summary_of(workflow, waits_of(tx, workflow.numbers) if workflow.finished_at is None else ())
 
 
+def _with_failures(tx: Transaction, workflow: Workflow) -> WorkflowInfo:
+    """Return a workflow without its steps, with what they wait for, or why they failed."""
+    info = _summary(tx, workflow)
+    if workflow.state in _FAILED:
+        info.error = failed_steps(tx, workflow, info.error)
+    return info
+
+
 def _without_steps(tx: Transaction, workflow: Workflow) -> WorkflowInfo:
     """Return a workflow that has too many steps to be shown with it, with its result or error."""
-    info = _summary(tx, workflow)
+    info = _with_failures(tx, workflow)
     info.forks = find_forks(tx, workflow)
     info.steps_omitted = True
     if workflow.state == "completed":
@@ -94,10 +104,6 @@ def _without_steps(tx: Transaction, workflow: Workflow) -> WorkflowInfo:
             "SELECT id FROM nodes WHERE parent = :root ORDER BY position LIMIT 1", {"root": workflow.root}
         )
         info.result = msgspec.Raw(outcomes(tx, [main])[main].result or b"null")
-    elif workflow.state in _FAILED and info.error is None:
-        info.error = WorkflowError(
-            "step_failed", f"{workflow.failed} jobs failed. List the steps in the state 'failed'."
-        )
     return info
 
 
@@ -173,6 +179,7 @@ class _View:
         """Paths of its predecessors in other containers."""
         self._reviews: dict[int, list[ReviewInfo]] = defaultdict(list)
         self._superseded: dict[int, list[str]] = {}
+        self._causes: dict[int, Cause] = {}
         flows = [body_of(node) for node in self._nodes.values() if node.kind == Kind.FLOW and not node.has_ended]
         self._waits = waits_of_flows(tx, flows)
 
@@ -210,6 +217,7 @@ class _View:
         ):
             self._reviews[node].append(ReviewInfo(format_timestamp(at), action, author, notes))
         self._superseded = superseded_jobs(self._tx, self._nodes.values(), "BETWEEN ? AND ?", numbers)
+        self._causes = find_causes(self._tx, self._views, list(self._nodes.values()))
 
     def _fill(self, shown: WorkflowInfo | StepInfo, container: Node) -> None:
         """Add the children of a container to its view, in the fields for its kind."""
@@ -267,6 +275,7 @@ class _View:
             approved=bool(node.approved),
             reviews=self._reviews.get(node.id, []),
             superseded_job_ids=self._superseded.get(node.id, []),
+            because=self._causes.get(node.id),
         )
         shown.enqueued_at, shown.started_at = view.times
         shown.completed_at, shown.result, shown.error = view.completed_at, view.result, view.error
@@ -328,15 +337,8 @@ class _View:
         view = self._views.view(node)
         known: dict[str, Any] = {} if isinstance(view.error, UnsetType) else _decode(view.error)
         replaces = {"fallback": True} if view.is_fallback else {}
-        return {
-            "job_id": node.job_id,
-            "step": view.id or str(self._views.step_of(node).position),
-            **replaces,
-            "code": known.get("code", "discarded"),
-            "type": known.get("type"),
-            "message": known.get("message", "The job was discarded, and no error was recorded."),
-            "attempt": known.get("attempt", 0),
-        }
+        step = view.id or str(self._views.step_of(node).position)
+        return {"job_id": node.job_id, "step": step, "path": view.path, **replaces, **error_members(known)}
 
 
 def superseded_jobs(

@@ -1,0 +1,107 @@
+"""Why a workflow failed, and because of what its other steps were skipped, cancelled or undone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ojster.workflows.read.causes import Cause
+from ojster.workflows.read.step_pages import StepFilter
+from tests.workflows.bench import WorkflowBench, batch, chain, graph, group, job
+from tests.workflows.driver import every_step
+
+pytestmark = pytest.mark.anyio
+
+PAID = job("pay", id="pay", compensate=job("refund"))
+SAGA = {"type": "saga", "id": "trip", "steps": [PAID, job("fly", id="fly")]}
+
+CASES: dict[str, tuple[dict[str, Any], tuple[str, ...], dict[str, tuple[str, list[str]]]]] = {
+    "what follows a failure": (
+        graph(job("a", id="a"), job("b", id="b", depends_on=["a"]), job("c", id="c", depends_on=["b"])),
+        ("a",),
+        {"b": ("before it did not succeed", ["a"]), "c": ("before it did not succeed", ["a"])},
+    ),
+    "what follows two failures": (
+        graph(job("a", id="a"), job("b", id="b"), job("c", id="c", depends_on=["a", "b"])),
+        ("a", "b"),
+        {"c": ("before it did not succeed", ["a", "b"])},
+    ),
+    "a container that does not begin": (
+        chain(job("a"), group(job("b"))),
+        ("a",),
+        {"1": ("before it did not succeed", ["0"]), "1.0": ("part of was cancelled", ["1"])},
+    ),
+    "a condition": (
+        chain(job("a"), job("b", **{"if": "false"})),
+        (),
+        {"1": ("condition was false", [])},
+    ),
+    "a step for failures": (
+        graph(job("a", id="a"), job("b", id="b", depends_on=["a"], when="failed")),
+        (),
+        {"b": ("before it", [])},
+    ),
+    "callbacks": (
+        batch(job("a"), on_failure=job("tell")),
+        (),
+        {"on_failure": ("and all of them did", [])},
+    ),
+    "a saga": (
+        chain(SAGA),
+        ("fly",),
+        {"trip": ("a step in it did not succeed", ["trip.fly"])},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+async def test_a_step_that_did_not_run_or_was_undone_says_because_of_what(flow: WorkflowBench, case: str) -> None:
+    """In the whole view and in lists alike; and a step that ran by itself says nothing."""
+    body, failing, expected = CASES[case]
+    await flow.create(body)
+    await flow.work(*failing)
+    whole = {step.path: step.because for step in every_step(await flow.look()) if step.because is not None}
+    rows = (await flow.service.workflows.steps(StepFilter(flow.id))).steps
+    listed = {row.path: row.because for row in rows if row.because is not None}
+    for path, (words, steps) in expected.items():
+        for shown in (whole[path], listed[path]):
+            assert words in shown.message, (path, shown)
+            assert shown.steps == steps, (path, shown)
+    ran = {row.path for row in rows if row.kind == "job" and row.state in ("completed", "failed")}
+    assert {path for path in listed if path in ran and "undid" not in listed[path].message} == set()
+
+
+async def test_a_compensation_names_the_step_that_it_undid(flow: WorkflowBench) -> None:
+    await flow.create(chain(SAGA))
+    await flow.work("fly")
+    rows = (await flow.service.workflows.steps(StepFilter(flow.id))).steps
+    told = {row.path: (row.state, row.because) for row in rows if row.type == "refund"}
+    assert told == {
+        "trip.compensate.pay": ("completed", Cause("It undid another step.", ["trip.pay"])),
+        "compensate.trip.pay": (
+            "skipped",
+            Cause("It undoes another step, which took no effect or is undone already.", ["trip.pay"]),
+        ),
+    }
+
+
+@pytest.mark.parametrize("most_steps", [0, 2])
+async def test_a_workflow_shown_without_its_steps_says_which_failed_first_and_why(
+    flow: WorkflowBench, most_steps: int
+) -> None:
+    await flow.create(chain(group(job("a"), job("b"), job("c", id="see"))))
+    for one in await flow.fetch(count=3):
+        flow.clock.advance(1)
+        await (flow.ack(one) if one.type == "a" else flow.give_up(one))
+    info = await flow.service.workflows.show(flow.id, most_steps=most_steps)
+    assert info.error is not None
+    assert info.error.message == "The step '0.1' failed: Boom: it went wrong"
+    assert [(error["path"], error["type"], error["message"]) for error in info.error.errors] == [
+        ("0.1", "Boom", "it went wrong"),
+        ("0.see", "Boom", "it went wrong"),
+    ]
+    whole = await flow.look()
+    assert whole.error is not None
+    assert info.error.failed_job_ids == whole.error.failed_job_ids
+    assert [error["path"] for error in whole.error.errors] == ["0.1", "0.see"]
