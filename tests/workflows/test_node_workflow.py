@@ -188,8 +188,8 @@ def test_003_a_server_without_a_database_is_refused() -> None:
 
 def test_004_a_runner_without_queues_or_room_is_refused() -> None:
     app = App("sqlite:///unused.db")
-    for wrong in ({"queues": ()}, {"concurrency": 0}):
-        with pytest.raises(ValueError, match="'queues' is empty"):
+    for wrong, why in (({"queues": ()}, "'queues' is empty"), ({"concurrency": 0}, "'concurrency' is 0")):
+        with pytest.raises(ValueError, match=why):
             Worker(app, **wrong)
 
 

@@ -299,14 +299,14 @@ class PayloadTooLarge(OjsterError):
     Examples
     --------
     >>> from ojster import App, PayloadTooLarge, Settings
-    >>> app = App("sqlite:///:memory:", settings=Settings(largest_job=1_000))
+    >>> app = App("sqlite:///:memory:", settings=Settings(largest_job=1_024))
     >>> @app.job("text.index")
     ... def index(text: str) -> None: ...
     >>> try:
     ...     index.enqueue("x" * 2_000)
     ... except PayloadTooLarge as error:
     ...     print(error.details["limit"])
-    1000
+    1024
     >>> app.close()
     """
 
