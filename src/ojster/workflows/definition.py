@@ -85,10 +85,6 @@ class Definition(msgspec.Struct, frozen=True):
         """The members of the workflow, decoded."""
         return msgspec.json.decode(self.body, type=Members)
 
-    def is_like(self, other: Definition) -> bool:
-        """Return whether another version has the same content."""
-        return (self.body, self.params_schema) == (other.body, other.params_schema)
-
 
 def has_metadata(definition: Definition, wanted: Mapping[str, Any]) -> bool:
     """Return whether the metadata of a definition has members with certain values."""

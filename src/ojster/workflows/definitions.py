@@ -32,7 +32,7 @@ def update_definitions(tx: Transaction, definition: Definition) -> Definition | 
     known = find(tx, definition.name)
     if known is None:
         return no_definition(definition.name)
-    if known.is_like(definition):
+    if (known.body, known.params_schema) == (definition.body, definition.params_schema):
         return known
     return _insert(tx, msgspec.structs.replace(definition, version=known.version + 1), "updated")
 

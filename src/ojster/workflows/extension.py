@@ -80,19 +80,13 @@ class WorkflowExtension(Extension):
 
     def due(self, tx: Transaction, *, in_maintenance: bool) -> Due:
         """Start and end workflows that are due, advance those whose steps were stopped, deliver broadcasts."""
-        next_end, more_ends = confirm_overdue_ends(tx)
+        ends = Due(*confirm_overdue_ends(tx))
         self.settle(tx)
-        next_due, more = process_due_workflows(tx)
-        large, broadcasts = self.go_on(tx), deliver_overdue(tx)
-        moments = [at for at in (next_end, next_due, large.at, broadcasts.at) if at is not None]
-        return Due(min(moments, default=None), more or more_ends or large.has_more or broadcasts.has_more)
+        return _earliest(ends, process_due_workflows(tx), self.go_on(tx), deliver_overdue(tx))
 
     def go_on(self, tx: Transaction) -> Due:
         """Create more elements of a large map, and start more children of a large container."""
-        next_map, more_maps = expand_maps(tx)
-        next_start, more_starts = start_deferred(tx)
-        moments = [at for at in (next_map, next_start) if at is not None]
-        return Due(min(moments, default=None), more_maps or more_starts)
+        return _earliest(expand_maps(tx), start_deferred(tx))
 
     def end_wait(self, tx: Transaction, job: Job) -> bool:
         """End a suspension that is due, unless the job has exceeded its total timeout."""
@@ -162,3 +156,9 @@ class WorkflowExtension(Extension):
             begin_workflows(tx, {step.node >> NODE_BITS for step in steps if not step.has_begun})
             add_parent_results(tx, jobs, steps)
         add_resume_data(tx, jobs)
+
+
+def _earliest(*dues: Due) -> Due:
+    """Return what is due first, and whether any of it is due already."""
+    moments = (due.at for due in dues if due.at is not None)
+    return Due(min(moments, default=None), any(due.has_more for due in dues))

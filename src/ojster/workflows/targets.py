@@ -41,7 +41,8 @@ def refuse_target(
             "SELECT id, locks FROM workflows WHERE tenant = :tenant AND locks IS NOT NULL AND finished_at IS NULL",
             {"tenant": tenant},
         )
-        for other in [str(id) for id, expression in rows if compile_lock(expression)(target)][:1]:
+        other = next((str(id) for id, expression in rows if compile_lock(expression)(target)), None)
+        if other is not None:
             message = f"The target is currently locked by another workflow: {other}."
             return Conflict(message, existing_workflow_id=other, target=target)
     return None

@@ -93,14 +93,17 @@ class PlanOrder:
     def after(self, node: Node, before: Iterable[Node], inputs: Inputs | None) -> None:
         """Let a node start after others have ended."""
         for earlier in before:
-            self.before.setdefault(node.id, {})[earlier.id] = None
-            self.plan.edges.append((earlier.id, node.id))
+            self._connect(earlier, node)
             earlier.followed |= Followed.HERE
-            node.waiting += 1
             if earlier.has_ended:
                 count_ended_predecessor(node, earlier)
         if inputs is not None:
             self.give(node, inputs)
+
+    def _connect(self, earlier: Node, node: Node) -> None:
+        self.before.setdefault(node.id, {})[earlier.id] = None
+        self.plan.edges.append((earlier.id, node.id))
+        node.waiting += 1
 
     def give(self, node: Node, inputs: Inputs) -> None:
         """Set which results a node and the nodes inside it receive."""
@@ -254,7 +257,8 @@ class PlanOrder:
             cycle: list[int] = error.args[1]
             if self.crosses:
                 cycle = [id for id, _ in itertools.groupby(moment >> 1 for moment in cycle)]
-            names = " → ".join(self._label(id) for id in cycle)
+            nodes = [self.plan.nodes[id - self.first] for id in cycle]
+            names = " → ".join(node.name or str(node.position) for node in nodes)
             self._report(self.paths[cycle[0]], f"These steps wait for each other: {names}.")
 
     def _starts_and_ends(self) -> dict[int, list[int]]:
@@ -303,10 +307,8 @@ class PlanOrder:
         if producer.id in self.before.get(consumer.id, ()):
             return
         self.crosses = True
-        self.before.setdefault(consumer.id, {})[producer.id] = None
-        self.plan.edges.append((producer.id, consumer.id))
+        self._connect(producer, consumer)
         self.plan.promised.add((producer.id, consumer.id))
-        consumer.waiting += 1
         producer.followed |= Followed.ELSEWHERE
         line[0].followed |= Followed.HERE
         for container in line[:-1]:
@@ -325,10 +327,6 @@ class PlanOrder:
 
     def _report(self, path: str, message: str) -> None:
         self.problems.append((self.read_before, Problem(path, message)))
-
-    def _label(self, id: int) -> str:
-        node = self.plan.nodes[id - self.first]
-        return node.name or str(node.position)
 
 
 def _decided_alone(line: Sequence[Node]) -> Node:

@@ -18,7 +18,7 @@ from ojster.storage.transaction import Transaction
 from ojster.workflows.node import NOT_STARTED, Kind, Node, NodeState, body_of
 from ojster.workflows.run.advance import ENDED_FLOWS, Advance
 from ojster.workflows.run.flow_wakeups import ask_to_cancel
-from ojster.workflows.run.graph import Graph, live_nodes
+from ojster.workflows.run.graph import Graph
 from ojster.workflows.run.maps import park_map
 from ojster.workflows.run.start_quota import go_on_with_starts
 from ojster.workflows.run.states import change_node, change_workflow
@@ -181,7 +181,7 @@ def abort(
     graph = run.graph
     inside: dict[int, list[Node]] = defaultdict(list)
     if target.state == NodeState.STARTED and target.kind != Kind.JOB:
-        for node in live_nodes(graph, workflow):
+        for node in graph.live_nodes(workflow):
             if node.parent is not None:
                 inside[node.parent].append(node)
     working: list[Node] = []
@@ -328,5 +328,5 @@ def release_now(run: Advance, workflow: Workflow) -> None:
         workflow.numbers,
     )
     make_available(tx, [Job(*row) for row in rows])
-    run.start(node for node in live_nodes(graph, workflow) if node.state == NodeState.READY)
+    run.start(node for node in graph.live_nodes(workflow) if node.state == NodeState.READY)
     go_on_with_starts(tx, workflow)

@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 
 from ojster.core.durations import DAY, MINUTE, SECOND
+from ojster.jobs.extension import Due
 from ojster.storage.transaction import Held, Transaction, TryAgain
 from ojster.workflows.node import Node, NodeState
 from ojster.workflows.run.advance import Advance
@@ -24,11 +25,8 @@ _encode: Final = msgspec.json.Encoder().encode
 log = logging.getLogger(__name__)
 
 
-def process_due_workflows(tx: Transaction) -> tuple[int | None, bool]:
-    """Start workflows that are due, and end those that have expired or timed out.
-
-    Return when the next workflow is due, and whether more may be due now.
-    """
+def process_due_workflows(tx: Transaction) -> Due:
+    """Start workflows that are due, and end those that have expired or timed out; return when the next one is due."""
     # No server leads: another one has a workflow that is locked, or a step of it ends now. If it is still due then, the
     # next look finds it.
     rows = tx.execute(
@@ -47,7 +45,7 @@ def process_due_workflows(tx: Transaction) -> tuple[int | None, bool]:
             log.exception("maintenance of the workflow %s failed; retrying in 60 seconds", id)
             _look_later(tx, seq, MINUTE)
     ((next_due,),) = tx.execute("SELECT min(due_at) FROM workflows WHERE due_at IS NOT NULL")
-    return next_due, len(rows) == MAX_DUE_WORKFLOWS
+    return Due(next_due, has_more=len(rows) == MAX_DUE_WORKFLOWS)
 
 
 def _look_later(tx: Transaction, seq: int, delay: int) -> None:

@@ -10,6 +10,7 @@ from ojster.core.durations import SECOND
 from ojster.core.errors import OjsterError
 from ojster.core.job import NODE_BITS
 from ojster.core.json_objects import raw_list
+from ojster.jobs.extension import Due
 from ojster.storage.transaction import Transaction
 from ojster.workflows.node import Kind, Node, NodeState
 from ojster.workflows.run.advance import Advance
@@ -27,28 +28,28 @@ MAPS_TO_TRY: Final = 20
 """Maximum number of stored elements whose maps are tried while others have locked their workflows."""
 
 
-def expand_maps(tx: Transaction) -> tuple[int | None, bool]:
-    """Create more children of one map, each map in its turn; return when to go on, and whether that is now."""
+def expand_maps(tx: Transaction) -> Due:
+    """Create more children of one map, each map in its turn; return when to go on."""
     query = "SELECT node FROM map_elements WHERE parked = 0 ORDER BY start, node LIMIT :most"
     maps = dict.fromkeys(id for (id,) in tx.execute(query, {"most": MAPS_TO_TRY}))
     if not maps:
-        return None, False
+        return Due(None)
     locked = _first_free(tx, maps)
     if locked is None:
-        return tx.now, False  # others have locked the workflows: ``run_due`` tries again soon
+        return Due(tx.now)  # others have locked the workflows: ``run_due`` tries again soon
     graph, node = locked
     if _goes_on(node):
         _expand(graph, node)
     else:
         park_map(tx, node)  # it goes on when it starts again
     ((is_left,),) = tx.execute("SELECT EXISTS (SELECT 1 FROM map_elements WHERE parked = 0)")
-    return (tx.now, True) if is_left else (None, False)
+    return Due(tx.now if is_left else None, bool(is_left))
 
 
-def start_deferred(tx: Transaction) -> tuple[int | None, bool]:
+def start_deferred(tx: Transaction) -> Due:
     """Start more children of the containers of one workflow, each workflow in its turn.
 
-    Return when to go on, and whether that is now. Those of held workflows wait for the release.
+    Return when to go on. Those of held workflows wait for the release.
     """
     rows: Sequence[tuple[int, int]] = tx.execute(
         "SELECT workflow, node FROM deferred_starts WHERE parked = 0 AND turn <= :now ORDER BY turn, node LIMIT :most",
@@ -57,13 +58,13 @@ def start_deferred(tx: Transaction) -> tuple[int | None, bool]:
     nodes = list(dict(rows).values())  # one of each workflow
     locked = _first_free(tx, nodes)
     if locked is None and nodes:
-        return tx.now, False  # others have locked them: ``run_due`` tries again soon
+        return Due(tx.now)  # others have locked them: ``run_due`` tries again soon
     if locked is not None:
         is_left = _start_more(Advance(locked[0])) or len(nodes) > 1 or len(rows) == MAX_STARTS_OF_WORKFLOW
         if is_left:
-            return tx.now, True
+            return Due(tx.now, has_more=True)
     ((next_turn,),) = tx.execute("SELECT min(turn) FROM deferred_starts WHERE parked = 0")
-    return next_turn, False
+    return Due(next_turn)
 
 
 def _start_more(run: Advance) -> bool:
@@ -89,7 +90,7 @@ def _start_more(run: Advance) -> bool:
         elif node.state == NodeState.STARTED:
             run.start_children(node, position)
     run.go()
-    return (run.starts.has_deferred and not run.starts.waits_for_others) or len(rows) == MAX_STARTS_OF_WORKFLOW
+    return (run.starts.has_deferred and not run.starts.waiting) or len(rows) == MAX_STARTS_OF_WORKFLOW
 
 
 def _end_gate(run: Advance, gate: Node) -> None:

@@ -185,9 +185,7 @@ class Graph:
     def load(self, ids: Iterable[int]) -> None:
         """Read the nodes that are not loaded."""
         if missing := [id for id in dict.fromkeys(ids) if id not in self.nodes]:
-            query = f"SELECT {NODE_COLUMNS} FROM nodes WHERE id {self.tx.among}"
-            for row in self.tx.execute(query, (self.tx.integers(missing),)):
-                self._add(Node(*row))
+            self._read(f"id {self.tx.among}", (self.tx.integers(missing),))
 
     def root_of(self, workflow: Workflow) -> Node:
         """Read and return the root of a workflow."""
@@ -200,9 +198,16 @@ class Graph:
 
     def load_whole(self, workflow: Workflow) -> list[Node]:
         """Read and return all nodes of a workflow, by number."""
-        rows = self.tx.execute(
-            f"SELECT {NODE_COLUMNS} FROM nodes WHERE id BETWEEN ? AND ? ORDER BY id", workflow.numbers
-        )
+        return self._read("id BETWEEN ? AND ? ORDER BY id", workflow.numbers)
+
+    def live_nodes(self, workflow: Workflow) -> list[Node]:
+        """Read and return the nodes of a workflow that have not ended, by number."""
+        states = "state IN ('waiting', 'blocked', 'ready', 'started')"
+        return self._read(f"id BETWEEN ? AND ? AND {states} ORDER BY id", workflow.numbers)
+
+    def _read(self, where: str, parameters: Sequence[Any]) -> list[Node]:
+        """Read and return the nodes that fulfil a condition in SQL; those that are loaded stay as they are."""
+        rows = self.tx.execute(f"SELECT {NODE_COLUMNS} FROM nodes WHERE {where}", parameters)
         return [self._add(Node(*row)) for row in rows]
 
     def _add(self, node: Node) -> Node:
@@ -284,19 +289,14 @@ class Graph:
         fresh = self._new_children.get(container.id, [])
         if container.id in self._new:
             return fresh
-        rows = self.tx.execute(
-            f"SELECT {NODE_COLUMNS} FROM nodes WHERE parent = ?{condition} ORDER BY position",
-            (container.id, *parameters),
-        )
-        return [self._add(Node(*row)) for row in rows] + fresh
+        return self._read(f"parent = ?{condition} ORDER BY position", (container.id, *parameters)) + fresh
 
     def children_of(self, containers: Sequence[Node]) -> dict[int, list[Node]]:
         """Return all children of several containers, by container id, in order of position."""
         by_container: dict[int, list[Node]] = {container.id: [] for container in containers}
         if known := [container.id for container in containers if container.id not in self._new]:
-            query = f"SELECT {NODE_COLUMNS} FROM nodes WHERE parent {self.tx.among} ORDER BY parent, position"
-            for row in self.tx.execute(query, (self.tx.integers(known),)):
-                node = self._add(Node(*row))
+            where = f"parent {self.tx.among} ORDER BY parent, position"
+            for node in self._read(where, (self.tx.integers(known),)):
                 by_container[node.parent or 0].append(node)
         for id, children in by_container.items():
             children += self._new_children.get(id, ())
@@ -482,14 +482,3 @@ class Graph:
         rows = [workflow_row(workflow) for workflow in self._new_workflows.values()]
         self.tx.insert_rows("workflows", _WORKFLOW_TYPES, rows)
         self._new_workflows.clear()
-
-
-def live_nodes(graph: Graph, workflow: Workflow) -> list[Node]:
-    """Read and return the nodes of a workflow that have not ended, by number."""
-    states = (NodeState.WAITING, NodeState.BLOCKED, NodeState.READY, NodeState.STARTED)
-    marks = ", ".join(f"'{state}'" for state in states)
-    rows = graph.tx.execute(
-        f"SELECT {NODE_COLUMNS} FROM nodes WHERE id BETWEEN ? AND ? AND state IN ({marks}) ORDER BY id",
-        workflow.numbers,
-    )
-    return [graph._add(Node(*row)) for row in rows]

@@ -257,7 +257,8 @@ def _recount(graph: Graph, workflow: Workflow, nodes: Sequence[Node]) -> None:
         before = graph.nodes[source]
         # A container that ended without having started it takes its place.
         line = [before, *(container for _, container in graph.lineage(before))]
-        for ended in [around for around in line if around.has_ended][:1]:
+        ended = next((around for around in line if around.has_ended), None)
+        if ended is not None:
             count_ended_predecessor(node, ended)
     for node in nodes:
         if node.has_ended and node.parent is not None:

@@ -210,11 +210,6 @@ def object_of(members: Iterable[NodeOutcome], *, by_index: bool = False) -> byte
     )
 
 
-def array_of(members: Iterable[NodeOutcome]) -> bytes:
-    """Return the outputs of members as a JSON array, in order."""
-    return b"[%b]" % b",".join([member.shown() for member in members])
-
-
 # Failures of workflows
 
 _FIRST_FAILURE: Final = """
@@ -316,7 +311,7 @@ def _inputs_of(tx: Transaction, kinds: Mapping[int, Inputs]) -> dict[int, bytes]
         elif kinds[source] == Inputs.BEFORE and shown and shown[0].position:
             inputs[source] = object_of(shown, by_index=True)
         else:
-            inputs[source] = array_of(shown)
+            inputs[source] = b"[%b]" % b",".join([member.shown() for member in shown])
     return inputs
 
 

@@ -50,17 +50,12 @@ class Starts:
         self._room = MAX_STARTS
         self._rooms: dict[int, int] = {}
         """The room of each workflow, by its ``seq``."""
-        self._waiting: set[int] = set()
-        """Those of the containers that wait for another transaction."""
+        self.waiting: set[int] = set()
+        """Those of the containers that wait for another transaction, which holds a unique key."""
         self._deferred: dict[int, int] = {}
         """The containers whose children from a position on are to be started later, by node id."""
         self.has_deferred = False
         """Whether something was left to later transactions."""
-
-    @property
-    def waits_for_others(self) -> bool:
-        """Whether something was left because another transaction holds a unique key."""
-        return bool(self._waiting)
 
     def room_of(self, workflow: Workflow) -> int:
         """Return how many more nodes of a workflow may be started."""
@@ -83,14 +78,14 @@ class Starts:
         """
         self._deferred[container] = min(position, self._deferred.get(container, position))
         if waits:
-            self._waiting.add(container)
+            self.waiting.add(container)
 
     def write(self, tx: Transaction, workflows: Mapping[int, Workflow]) -> None:
         """Note what is left for later transactions."""
         forget_announced(tx)  # as steps that wait for others, these count when they are jobs
         deferred, self._deferred = self._deferred, {}
         self.has_deferred = self.has_deferred or bool(deferred)
-        waiting = {id: position for id, position in deferred.items() if id in self._waiting}
+        waiting = {id: position for id, position in deferred.items() if id in self.waiting}
         defer_starts(tx, {id: position for id, position in deferred.items() if id not in waiting}, workflows)
         defer_starts(tx, waiting, workflows, tx.now + WAIT_US)
 

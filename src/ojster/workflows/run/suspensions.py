@@ -233,7 +233,10 @@ def _waiting_job(tx: Transaction, item: WorkflowResumption) -> str | None:
     waiting = _waiting_jobs(tx, workflow)
     if item.step is not None:
         node = _step_of(Graph(tx), workflow, item.step)
-        waiting = [(id, place) for id, place in waiting if place == node.id] or _running_jobs(tx, node.id)
+        query = "SELECT id, node FROM jobs WHERE node = :node AND lower(state) = 'active'"  # it may wait later
+        waiting = [(id, place) for id, place in waiting if place == node.id] or [
+            (str(id), place) for id, place in tx.execute(query, {"node": node.id})
+        ]
         if not waiting and _keep_for_step(tx, workflow, item):
             return None
     if not waiting:
@@ -299,12 +302,6 @@ def _keep_for_step(tx: Transaction, workflow: Workflow, item: WorkflowResumption
         text = f"The step {item.step!r} has an answer already, which is kept until it waits."
         raise Conflict(text, workflow_id=workflow.id, current_state=workflow.state)
     return True
-
-
-def _running_jobs(tx: Transaction, node: int) -> list[tuple[str, int]]:
-    """Return id and node of the job of a step that runs, and may wait later."""
-    rows = tx.execute("SELECT id FROM jobs WHERE node = :node AND lower(state) = 'active'", {"node": node})
-    return [(str(id), node) for (id,) in rows]
 
 
 def _waiting_jobs(tx: Transaction, workflow: Workflow) -> list[tuple[str, int]]:
