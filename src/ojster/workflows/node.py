@@ -294,15 +294,6 @@ def is_fallback(node: P, container_of: Callable[[P], P]) -> bool:
     return any(inner.position for inner, _ in parts)
 
 
-class Decision(StrEnum):
-    """What happens to a waiting node."""
-
-    WAIT = "wait"
-    START = "start"
-    SKIP = "skip"
-    CANCEL = "cancel"
-
-
 def count_ended_predecessor(node: Node, before: Node) -> None:
     """Count in a node that one of its predecessors has ended."""
     node.waiting -= 1
@@ -325,12 +316,15 @@ def count_ended_child(container: Node, child: Node) -> None:
             container.lost += not child.succeeded
 
 
-def decide(node: Node) -> Decision:
-    """Decide what happens to a waiting node, from the counts of its predecessors."""
+def decide(node: Node) -> NodeState | None:
+    """Return what a waiting node becomes, from the counts of its predecessors; ``None``: it waits.
+
+    ``started``: it may start; otherwise it is skipped or cancelled.
+    """
     if node.rule == Rule.SUCCEEDED and node.unmet:
-        return Decision.CANCEL
+        return NodeState.CANCELLED
     if node.waiting:
-        return Decision.WAIT
+        return None
     match node.rule:
         case Rule.IF_SUCCEEDED:
             holds = not node.unmet
@@ -342,7 +336,7 @@ def decide(node: Node) -> Decision:
             holds = node.cancelled_before > 0 and not node.failed_before
         case _:
             holds = True
-    return Decision.START if holds else Decision.SKIP
+    return NodeState.STARTED if holds else NodeState.SKIPPED
 
 
 def final_state_of(container: Node, children: list[Node]) -> NodeState:
@@ -363,7 +357,10 @@ def final_state_of(container: Node, children: list[Node]) -> NodeState:
             return NodeState.COMPENSATED if undoing.succeeded else NodeState.FAILED
         case Kind.BATCH | Kind.FALLBACK:
             ran = [child for child in children[1:] if child.state != NodeState.SKIPPED]
-            return _worst(ran or children[:1])
+            ends = [child.state for child in ran or children[:1] if not child.succeeded]
+            if not ends:
+                return NodeState.COMPLETED
+            return NodeState.CANCELLED if set(ends) == {NodeState.CANCELLED} else NodeState.FAILED
         case Kind.CHAIN | Kind.GROUP | Kind.GRAPH | Kind.MAP | Kind.DEFINITION | Kind.FLOW:
             if container.broken:
                 return NodeState.FAILED
@@ -372,10 +369,3 @@ def final_state_of(container: Node, children: list[Node]) -> NodeState:
             raise AssertionError(f"A {container.kind} has no children.")
         case kind:
             assert_never(kind)
-
-
-def _worst(nodes: list[Node]) -> NodeState:
-    ends = [node.state for node in nodes if not node.succeeded]
-    if not ends:
-        return NodeState.COMPLETED
-    return NodeState.CANCELLED if all(end == NodeState.CANCELLED for end in ends) else NodeState.FAILED

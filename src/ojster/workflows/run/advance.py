@@ -29,7 +29,6 @@ from ojster.storage.transaction import Held, Later, Transaction
 from ojster.tenancy.quotas import forget_announced
 from ojster.workflows.node import (
     TWO_PART,
-    Decision,
     Kind,
     Node,
     NodeState,
@@ -218,8 +217,8 @@ class Advance:
             self.start([last])
 
     def _decide(self, node: Node) -> None:
-        decision = decide(node)
-        if decision is Decision.WAIT:
+        state = decide(node)
+        if state is None:
             return
         container = self.graph.parent_of(node)
         if container is not None and container.state != NodeState.STARTED:
@@ -230,15 +229,12 @@ class Advance:
         if container is not None and not self.starts.room_of(self.graph.workflow_of(node)):
             self.starts.defer(container.id, node.position)
             return
-        match decision:
-            case Decision.START:
-                self._ready.append(node)
-                if container is not None:
-                    self.starts.take(self.graph.workflow_of(node), is_map=node.kind == Kind.MAP)
-            case Decision.SKIP:
-                self.end(node, NodeState.SKIPPED)
-            case Decision.CANCEL:
-                self.end(node, NodeState.CANCELLED, error=_UPSTREAM)
+        if state == NodeState.STARTED:
+            self._ready.append(node)
+            if container is not None:
+                self.starts.take(self.graph.workflow_of(node), is_map=node.kind == Kind.MAP)
+        else:
+            self.end(node, state, error=_UPSTREAM if state == NodeState.CANCELLED else None)
 
     def close(self, containers: Sequence[Node]) -> None:
         """End containers that have no unfinished children."""
