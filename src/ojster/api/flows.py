@@ -23,6 +23,7 @@ from ojster.handlers.job_decorator import check_free
 from ojster.handlers.job_options import JobOptions, JobOptionsDict, Retry, with_changes
 from ojster.handlers.job_type import JobType
 from ojster.jobs.names import read_type
+from ojster.jobs.versions import ANY, parse_handled
 from ojster.workflows.declaration import Workflow
 from ojster.workflows.plan.rules import is_job
 from ojster.workflows.read.info import WorkflowInfo
@@ -254,7 +255,7 @@ class FlowDeclarations:
     """The decorator of flows, for ``App``."""
 
     def flow(
-        self, type: str | None = None, **options: Unpack[JobOptionsDict]
+        self, type: str | None = None, *, versions: str | None = None, **options: Unpack[JobOptionsDict]
     ) -> Callable[[Callable[Concatenate[Flow, P], Coroutine[Any, Any, R]]], FlowType[P, R]]:
         """Declare a coroutine function as a flow: a process that outlives crashes, deploys and weeks of waiting.
 
@@ -262,6 +263,10 @@ class FlowDeclarations:
         ----------
         type:
             Name of the flow, such as ``order.fulfil``; by default the name of the function.
+        versions:
+            Which runs this code goes on with: those that were started with such a ``version`` (``2.0``, ``>=2.0 <4.0``,
+            or ``*`` for all). By default those with the same ``version`` as this flow, or all if it has none. Runs
+            without a version go on anywhere.
         options:
             Options of the job that runs the function; see ``JobOptions``. By default it is not retried if the function
             raises an exception, and always if its worker was lost.
@@ -274,7 +279,7 @@ class FlowDeclarations:
         Raises
         ------
         InvalidRequest
-            The name or an option is malformed. The decorator raises it.
+            The name, the versions or an option is malformed. The decorator raises it.
         TypeError
             The function is no coroutine function whose first parameter is a ``Flow``, or an option does not exist. The
             decorator raises it.
@@ -297,6 +302,7 @@ class FlowDeclarations:
                 process=False,
             )
             declared._updates = updates
+            declared.handled = parse_handled(name, versions or options.get("version") or ANY)
             register.handlers[name] = declared
             return declared
 
