@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+from ojster.core.declared_options import PositiveSeconds, checks_options
 from ojster.handlers.context import JobContext
 from ojster.handlers.middleware import ExecutionMiddleware, ThreadMiddleware
 from ojster.handlers.outcomes import HandlerOutcome, Released
@@ -14,7 +15,8 @@ from ojster.jobs.retry import HANDLER_CODES
 __all__ = ["ExecutionMiddleware", "ThreadMiddleware", "sentry_errors", "structlog_context", "timeouts"]
 
 
-def timeouts(seconds: Mapping[str, float]) -> ExecutionMiddleware:
+@checks_options
+def timeouts(seconds: Mapping[str, PositiveSeconds]) -> ExecutionMiddleware:
     """Return an execution middleware that limits how long the jobs of some types run, whatever their own timeout.
 
     Parameters
@@ -63,6 +65,7 @@ async def structlog_context(context: JobContext, call_next: Callable[[], Awaitab
         return await call_next()
 
 
+@checks_options
 def sentry_errors(*, only_final: bool = False) -> ExecutionMiddleware:
     """Return an execution middleware that reports what handlers raise to Sentry, with the job that it was.
 

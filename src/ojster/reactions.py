@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
+from ojster.core.declared_options import checks_options
 from ojster.core.values import to_json
 from ojster.handlers.workflow_requests import workflow_request
 from ojster.workflows.declaration import Step
@@ -34,6 +35,7 @@ def start(workflow: Step | str, **options: Any) -> dict[str, Any]:
     return {"action": "start-workflow", "workflow": {name: msgspec.json.decode(raw) for name, raw in members.items()}}
 
 
+@checks_options
 def collect(
     name: str,
     *,
@@ -71,6 +73,7 @@ def collect(
     return action
 
 
+@checks_options
 def notify(
     channel: str,
     *,
@@ -93,6 +96,7 @@ def notify(
     return action | {name: value for name, value in members.items() if value is not None}
 
 
+@checks_options
 def record(subject: str = "", context: str = "") -> dict[str, Any]:
     """Record the job's outcome in the task history. For ``on_success`` and ``on_failure``.
 
@@ -104,6 +108,7 @@ def record(subject: str = "", context: str = "") -> dict[str, Any]:
     return {"action": "record", "subject": subject, "context": context}
 
 
+@checks_options
 def skip_if_unchanged(inputs: Any = None, *, subject: str = "", context: str = "") -> dict[str, Any]:
     """Skip the job if its inputs equal those of the last recorded success. For ``on_assignment``.
 
@@ -121,6 +126,7 @@ def skip_if_unchanged(inputs: Any = None, *, subject: str = "", context: str = "
     return action if inputs is None else action | {"inputs": msgspec.json.decode(to_json(inputs))}
 
 
+@checks_options
 def skip_if_changed(lookup: str, item: int | None, *, provides: str | None = None) -> dict[str, Any]:
     """Skip the job if a lookup finds a different item than before. For ``on_assignment``.
 
@@ -138,6 +144,7 @@ def skip_if_changed(lookup: str, item: int | None, *, provides: str | None = Non
     return {"action": "skip-if-changed", "lookup": lookup, "item": item, "provides": provides}
 
 
+@checks_options
 def retry_after(*delays: str) -> dict[str, Any]:
     """Retry after each of these delays once the job's retries are exhausted: ``"30m"``, ``"12h"``, ``"1d"``, ``"2w"``.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -9,11 +10,26 @@ from typing import Any, Final
 
 import pytest
 
-from ojster import App, ChildLimits, InvalidRequest, Retention, Settings, Sharing, Worker
+from ojster import (
+    App,
+    ChildLimits,
+    InvalidRequest,
+    Retention,
+    Run,
+    Settings,
+    Sharing,
+    Worker,
+    chain,
+    code,
+    gate,
+    reactions,
+)
 from ojster.core import declared_options
 from ojster.core.declared_options import Option, options_of
 from ojster.core.public_settings import in_microseconds
 from ojster.jobs.claim_policy import Claim
+from ojster.middleware import timeouts
+from ojster.testing import FakeContext
 
 pytestmark = pytest.mark.anyio
 
@@ -112,6 +128,38 @@ def test_a_wrong_option_is_refused_with_its_name_and_its_value(
 ) -> None:
     with pytest.raises((TypeError, ValueError, InvalidRequest), match=re.escape(message)):
         CHECKED[name][1](app, **options)
+
+
+CALLS: Final[list[tuple[str, Callable[[App], object], str]]] = [
+    ("a timeout that is no number", lambda app: _handle(app).result(timeout=math.nan), "'timeout' is nan"),
+    ("a negative timeout", lambda app: _handle(app).result(-1), "'timeout' is -1"),
+    ("a timeout of a workflow", lambda app: _run(app).result(math.nan), "'timeout' is nan"),
+    ("a flag that is a text", lambda app: _run(app).cancel(stop_active="no"), "'stop_active' is 'no'"),  # type: ignore[arg-type]
+    ("notes that are a number", lambda app: _run(app).approve("g", 5), "'notes' is 5"),  # type: ignore[arg-type]
+    ("a step that is a number", lambda app: _run(app).send("m", step=5), "'step' is 5"),  # type: ignore[arg-type]
+    ("recipients in a text", lambda app: reactions.notify("c", to="a@b.org"), "'to' is 'a@b.org'"),
+    ("a category that is a number", lambda app: reactions.collect("n", category=5), "'category' is 5"),  # type: ignore[arg-type]
+    ("modules in a text", lambda app: code("def body(job): ...", modules="math"), "'modules' is 'math'"),
+    ("a negative time limit", lambda app: timeouts({"a": -1}), "'seconds' is {'a': -1}"),
+    ("an attempt before the first", lambda app: FakeContext(attempt=0), "'attempt' is 0"),
+    ("a process that is a text", lambda app: app.job("p", process="no"), "'process' is 'no'"),  # type: ignore[call-overload]
+    ("an orchestrator that is a number", lambda app: app.orchestrator(5), "'name' is 5"),  # type: ignore[arg-type]
+]
+"""Calls with a value that an option does not take, and what is said of it."""
+
+
+def _handle(app: App) -> Any:
+    return app.handlers["one"].enqueue()
+
+
+def _run(app: App) -> Run:
+    return app.start(chain(gate(id="g")))
+
+
+@pytest.mark.parametrize(("call", "message"), [call[1:] for call in CALLS], ids=[call[0] for call in CALLS])
+def test_a_call_names_the_option_that_is_wrong(app: App, call: Callable[[App], object], message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=re.escape(message)):
+        call(app)
 
 
 def test_seconds_and_timedeltas_are_the_same_for_a_worker(app: App) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal, Self, TypeVar, overload
 
+from ojster.core.declared_options import checks_options
 from ojster.core.values import Seconds, to_duration, to_millis, to_timestamp
 from ojster.handlers.code_source import source_of
 from ojster.workflows.declaration import Step, Workflow, container, unpacked
@@ -276,6 +277,7 @@ def gate(id: str | None = None, *, timeout: Seconds | None = None, display_name:
     return Step({"type": "gate"} | limit).set(id=id, display_name=display_name)
 
 
+@checks_options
 def code(
     body: str | Callable[..., Any],
     *args: Any,

@@ -9,6 +9,7 @@ import msgspec
 
 from ojster.api.run_stream import Connected, RunStream
 from ojster.client.plain_methods import plain
+from ojster.core.declared_options import checks_options
 from ojster.core.ids import new_id
 from ojster.core.values import to_json
 from ojster.handlers.flow_errors import UpdateFailed
@@ -35,6 +36,7 @@ class RunMessages:
     def _wait(self, call: Coroutine[Any, Any, R], /) -> R:
         return self._app._event_loop_thread.call(call)
 
+    @checks_options
     async def asend(
         self, name: str, data: Any = None, *, step: str | None = None, idempotency_key: str | None = None
     ) -> None:
@@ -122,6 +124,7 @@ class RunMessages:
         """
         return self._wait(self.aupdate(update, *args, **kwargs))
 
+    @checks_options
     async def apublished(self, *, step: str | None = None) -> Any:
         """Return what the flow has published last (``Flow.publish``), while it runs or afterwards.
 

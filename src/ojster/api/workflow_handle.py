@@ -13,7 +13,8 @@ from ojster.api.run_messages import RunMessages
 from ojster.api.run_stream import Connected
 from ojster.client.file_transfer import restore
 from ojster.client.plain_methods import plain, plain_iterator
-from ojster.core.values import to_json
+from ojster.core.declared_options import NonNegativeSpan, checks_options
+from ojster.core.values import to_json, to_seconds
 from ojster.jobs.failure import Failure
 from ojster.workflows.declaration import DrawingFormat
 from ojster.workflows.declared_results import Convert, T_co, converted
@@ -105,7 +106,8 @@ class Run(RunMessages, Forkable, Generic[T_co]):
 
     refresh = plain(arefresh)
 
-    async def aresult(self, timeout: float | None = None) -> T_co:
+    @checks_options
+    async def aresult(self, timeout: NonNegativeSpan | None = None) -> T_co:
         """Wait until the workflow has finished, and return its result.
 
         If the workflow is retried as a whole, this object switches to the new workflow, which has another id.
@@ -113,7 +115,7 @@ class Run(RunMessages, Forkable, Generic[T_co]):
         Parameters
         ----------
         timeout:
-            Maximum wait, in seconds. ``None``, the default: no limit.
+            Maximum wait, in seconds or as a ``timedelta``. ``None``, the default: no limit.
 
         Returns
         -------
@@ -130,7 +132,8 @@ class Run(RunMessages, Forkable, Generic[T_co]):
         WorkflowCancelled
             The workflow was cancelled.
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
+        seconds = None if timeout is None else to_seconds(timeout)
+        deadline = None if seconds is None else time.monotonic() + seconds
         client = self._app.client()
         while True:
             left = MAX_POLL_SECONDS if deadline is None else max(0.0, deadline - time.monotonic())
@@ -142,7 +145,9 @@ class Run(RunMessages, Forkable, Generic[T_co]):
                 result: T_co = converted(await restore(client, result_of(await self.arefresh())), self._convert)
                 return result
             if deadline is not None and time.monotonic() >= deadline:
-                raise TimeoutError(f"Workflow {self.id} is still {head.state} after {timeout} s. Use a longer timeout.")
+                raise TimeoutError(
+                    f"Workflow {self.id} is still {head.state} after {seconds:g} s. Use a longer timeout."
+                )
 
     result = plain(aresult)
 
@@ -168,6 +173,7 @@ class Run(RunMessages, Forkable, Generic[T_co]):
 
     watch = plain_iterator(awatch)
 
+    @checks_options
     def draw(self, format: DrawingFormat = "mermaid") -> str:
         """Return a diagram of the workflow as of the last read.
 
@@ -188,6 +194,7 @@ class Run(RunMessages, Forkable, Generic[T_co]):
         """
         return draw(self._info, format)
 
+    @checks_options
     async def acancel(self, *, stop_active: bool = False) -> None:
         """Cancel the workflow: no further step starts; active jobs may finish, or are cancelled with ``stop_active``.
 
@@ -214,6 +221,7 @@ class Run(RunMessages, Forkable, Generic[T_co]):
 
     terminate = plain(aterminate)
 
+    @checks_options
     async def aretry(self, step: str | None = None) -> None:
         """Run the steps that did not succeed again, or only ``step``, which may be done while others still run.
 
@@ -239,6 +247,7 @@ class Run(RunMessages, Forkable, Generic[T_co]):
 
     release = plain(arelease)
 
+    @checks_options
     async def aapprove(self, step: str, notes: str | None = None, *, author: str | None = None) -> None:
         """Approve a step.
 
@@ -260,12 +269,14 @@ class Run(RunMessages, Forkable, Generic[T_co]):
 
     approve = plain(aapprove)
 
+    @checks_options
     async def areject(self, step: str, notes: str | None = None, *, author: str | None = None) -> None:
         """Reject a step that waits for an approval, which cancels the step. See ``aapprove``."""
         self._info = await self._app.client().workflows.review_step(Review(self.id, step, "reject", notes, author))
 
     reject = plain(areject)
 
+    @checks_options
     async def anote(self, step: str, notes: str, *, author: str | None = None) -> None:
         """Add a note to a step that waits for an approval, without a decision. See ``aapprove``."""
         self._info = await self._app.client().workflows.review_step(Review(self.id, step, None, notes, author))
@@ -301,6 +312,7 @@ class Run(RunMessages, Forkable, Generic[T_co]):
 
     add_dependencies = plain(aadd_dependencies)
 
+    @checks_options
     async def aresume(self, result: Any = None, *, error: str | None = None, step: str | None = None) -> None:
         """Resume the workflow's suspended job (``Wait``) or wait step (``wait``).
 

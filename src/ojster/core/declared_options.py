@@ -120,15 +120,23 @@ def checks_options(function: Callable[P, R]) -> Callable[P, R]:
     Parameters of types that only Python has, such as protocols and callables, are left to the function.
     """
 
-    @functools.wraps(function)
-    def checked(*args: P.args, **arguments: P.kwargs) -> R:
+    def check(args: tuple[Any, ...], arguments: Mapping[str, Any]) -> None:
         options = options_of(function)
         for name, value in inspect.signature(function).bind(*args, **arguments).arguments.items():
             if name in options and _is_data(options[name].kind):
                 check_option(name, value, options[name].kind)
+
+    @functools.wraps(function)
+    def checked(*args: P.args, **arguments: P.kwargs) -> R:
+        check(args, arguments)
         return function(*args, **arguments)
 
-    return checked
+    @functools.wraps(function)
+    async def awaited(*args: P.args, **arguments: P.kwargs) -> Any:
+        check(args, arguments)
+        return await function(*args, **arguments)  # type: ignore[misc]  # it is a coroutine function
+
+    return awaited if inspect.iscoroutinefunction(function) else checked  # type: ignore[return-value]  # both as function
 
 
 @functools.cache
@@ -139,14 +147,17 @@ def options_of(declaration: Any) -> Mapping[str, Option]:
     return {
         name: Option(name, hints[name], parameter.default, texts.get(name, ""))
         for name, parameter in inspect.signature(declaration).parameters.items()
-        if name in hints
+        if name in hints and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
     }
 
 
 @functools.cache
 def _is_data(kind: Any) -> bool:
     """Whether a type consists of values that can be compared with it: JSON, durations, and structs."""
-    described = msgspec.inspect.type_info(kind)
+    try:
+        described = msgspec.inspect.type_info(kind)
+    except TypeError:  # a union of a type that only Python has
+        return False
     return not any(isinstance(part, msgspec.inspect.CustomType) for part in _parts(described))
 
 

@@ -9,6 +9,7 @@ from typing import Any, Concatenate, Final, ParamSpec, TypeVar, Unpack, overload
 
 import msgspec
 
+from ojster.core.declared_options import check_option
 from ojster.handlers.context import JobContext
 from ojster.handlers.job_class import Runs, RunsAsync, handler_of_class, type_of_class
 from ojster.handlers.job_handle import HandleOwner
@@ -146,6 +147,7 @@ class JobDecorator:
         ValueError
             The type already has a handler, or a duration is negative. The decorator raises it.
         """
+        check_option("process", process, bool)
 
         def declare(handler: Callable[..., Any]) -> Any:
             handlers = self._handlers

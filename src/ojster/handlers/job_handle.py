@@ -12,10 +12,11 @@ from ojster.client.event_loop_thread import EventLoopThread
 from ojster.client.file_transfer import restore
 from ojster.client.interface import Client
 from ojster.client.plain_methods import plain
+from ojster.core.declared_options import NonNegativeSpan, checks_options
 from ojster.core.job import Job
 from ojster.core.json_objects import Members
 from ojster.core.states import FINISHED, JobState
-from ojster.core.values import Seconds, to_seconds
+from ojster.core.values import to_seconds
 from ojster.handlers.arguments import HandlerTypes
 from ojster.handlers.codec import Codecs
 from ojster.handlers.job_info import JobInfo, info_of
@@ -139,7 +140,8 @@ class JobHandle(Generic[R]):
 
     cancel = plain(acancel)
 
-    async def aresult(self, timeout: Seconds | None = None) -> R:
+    @checks_options
+    async def aresult(self, timeout: NonNegativeSpan | None = None) -> R:
         """Wait until the job is finished, and return its handler's result.
 
         Parameters

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any, Self, TypeVar, overload
 
 from ojster.client.interface import Client
+from ojster.core.declared_options import checks_options
 from ojster.handlers.codec import Codec, Codecs
 from ojster.handlers.cron_declaration import CronDeclaration
 from ojster.handlers.discovery import import_modules_named
@@ -158,6 +159,7 @@ class HandlerRegister(HandleOwner, ABC):
         for package in packages:
             import_modules_named(name, package)
 
+    @checks_options
     def orchestrator(self, name: str | None = None) -> Callable[[type[O]], type[O]]:
         """Declare a class as an orchestrator: it adds steps to a workflow while the workflow runs.
 

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from ojster.core.declared_options import PositiveCount, checks_options
 from ojster.core.job import Job
 from ojster.core.values import to_json
 from ojster.handlers.context import JobContext
@@ -31,6 +32,8 @@ class FakeContext(JobContext):
     ----------
     progress_reports:
         The reports, as fraction and message.
+    progress_data:
+        The data of each report; empty if it has none.
     checkpoints, notes:
         What was saved.
 
@@ -49,14 +52,15 @@ class FakeContext(JobContext):
     >>> app.close()
     """
 
+    @checks_options
     def __init__(
         self,
         type: str = "test.job",
         *,
         args: list[Any] | None = None,
         meta: Mapping[str, Any] | None = None,
-        attempt: int = 1,
-        max_attempts: int = 3,
+        attempt: PositiveCount = 1,
+        max_attempts: PositiveCount = 3,
         restored: Any = None,
     ) -> None:
         envelope = msgspec.json.encode({"args": args or [], "meta": meta or {}})
@@ -81,6 +85,7 @@ class FakeContext(JobContext):
         self._stop = StopSignal()
         self._restored = restored
         self.progress_reports: list[tuple[float, str | None]] = []
+        self.progress_data: list[dict[str, Any]] = []
         self.checkpoints: list[Any] = []
         self.notes: list[Any] = []
 
@@ -92,7 +97,7 @@ class FakeContext(JobContext):
         self, done: float, total: float = 1.0, message: str | None = None, data: Mapping[str, Any] | None = None
     ) -> None:
         """Remember a report."""
-        to_json(dict(data or {}))
+        self.progress_data.append(msgspec.json.decode(to_json(dict(data or {}))))
         self.progress_reports.append((min(1.0, max(0.0, done / total)) if total else 1.0, message))
 
     def restored(self, default: Any = None) -> Any:

@@ -14,6 +14,7 @@ from ojster.api.app import App
 from ojster.api.workflow_handle import Run
 from ojster.client.event_loop_thread import EventLoopThread
 from ojster.client.plain_methods import plain
+from ojster.core.declared_options import checks_options
 from ojster.core.job import Job
 from ojster.core.public_settings import in_microseconds
 from ojster.core.states import JobState
@@ -207,6 +208,7 @@ class JobTester:
 
     # What was enqueued
 
+    @checks_options
     async def aall(self, type: Any = None, *, queue: str | None = None) -> list[Job]:
         """Return the jobs, the first that was enqueued first.
 
@@ -300,6 +302,7 @@ class JobTester:
 
     # Running
 
+    @checks_options
     async def adrain(self, *, scheduled: bool = False, check: bool = True, concurrency: int = 1) -> Drained:
         """Run all available jobs, with those that they enqueue, and repeat failed attempts at once.
 
