@@ -36,6 +36,7 @@ MODULES: Final = (
 
 OF_THE_LIBRARY: Final = frozenset(
     {"Child", "Drained", "Job", "JobHandle", "JobInfo", "StepInfo", "WorkflowInfo", "FlowRun", "FlowType", "Flow"}
+    | {"Run", "Step", "Workflow"}
 )
 """Classes whose objects the library makes: programs do not set the options of their constructors."""
 
@@ -105,7 +106,10 @@ RETURNED: Final[Calls] = {
 
 ELSEWHERE: Final[dict[str, str]] = {
     "HandlerRegister.discover": "client/test_declaring.py",
-    "FlowDeclarations.flow": "flows/test_flow_views.py",
+    "FlowDeclarations.flow": "flows/test_pinned_flows.py",
+    "Flow.map": "flows/test_windows_of_maps.py",
+    "Flow.step": "flows/test_steps_in_transactions.py",
+    "StepConnection.execute": "flows/test_steps_in_transactions.py",
     "HandlerRegister.orchestrator": "client/test_declaring.py",
     "Compensation.run": "flows/test_flows.py",
     "Depends": "worker/test_injection.py",
@@ -113,7 +117,6 @@ ELSEWHERE: Final[dict[str, str]] = {
     "Messages.receive_many": "flows/test_broadcasts.py",
     "Messages.stream": "flows/test_streams.py",
     "RunMessages.stream": "flows/test_streams.py",
-    "FlowRun.aresult": "flows/test_flows_with_workers.py",
     "Run.aresult": "workflows/test_workflows_in_python.py",
     "JobHandle.aresult": "client/test_app.py",
     "Run.draw": "workflows/test_workflows_in_python.py",
@@ -155,6 +158,8 @@ BY_POSITION: Final = frozenset(
         "JobContext.restored default",
         "JobTester.aall type",
         "Outbox.relay most",
+        "FlowDeclarations.flow type",
+        "StepConnection.execute parameters",
         "Ojster app",
     }
 )

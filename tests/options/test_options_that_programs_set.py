@@ -14,7 +14,9 @@ from ojster import (
     App,
     ChildLimits,
     InvalidRequest,
+    JobOptions,
     Retention,
+    Retry,
     Run,
     Settings,
     Sharing,
@@ -25,9 +27,13 @@ from ojster import (
     reactions,
 )
 from ojster.core import declared_options
-from ojster.core.declared_options import Option, options_of
+from ojster.core.declared_options import Option, bounds_of, options_of
+from ojster.core.durations import SECOND
 from ojster.core.public_settings import in_microseconds
 from ojster.jobs.claim_policy import Claim
+from ojster.jobs.options import PRIORITIES
+from ojster.jobs.options_wire import _WHOLE, OptionsBody
+from ojster.jobs.retry import DEFAULT_RETRY
 from ojster.middleware import timeouts
 from ojster.testing import FakeContext
 
@@ -204,3 +210,17 @@ def test_what_a_docstring_says_of_a_default_is_the_default() -> None:
             assert f"``{option.default}``" in text
         elif option.default.__hash__ and option.default in shown and not isinstance(option.default, bool):
             assert shown[option.default] & set(re.findall(r"[\d,]+(?: \w+)? by default", text)), (name, option.name)
+
+
+def test_bounds_of_job_options_are_the_same_on_the_wire_in_checks_and_in_texts() -> None:
+    wire, python = options_of(OptionsBody), options_of(JobOptions)
+    for name, (least, _, _) in _WHOLE.items():
+        assert bounds_of(wire[name].kind)["ge"] == least
+    assert bounds_of(wire["priority"].kind) == {"ge": PRIORITIES[0], "le": PRIORITIES[-1]}
+    assert f"from {PRIORITIES[0]} to {PRIORITIES[-1]}" in python["priority"].description
+    texts = {name: option.description for name, option in options_of(Retry).items()}
+    assert f"{DEFAULT_RETRY.max_attempts} by default" in texts["max_attempts"]
+    assert f"the first is {DEFAULT_RETRY.initial_interval // SECOND} second" in texts["initial_interval"]
+    assert f"the longest {DEFAULT_RETRY.max_interval // SECOND} seconds" in texts["max_interval"]
+    assert f"{DEFAULT_RETRY.backoff_coefficient:g} by default" in texts["coefficient"]
+    assert f"``{DEFAULT_RETRY.backoff}`` (the default)" in texts["backoff"]
