@@ -122,7 +122,7 @@ def checks_options(function: Callable[P, R]) -> Callable[P, R]:
 
     def check(args: tuple[Any, ...], arguments: Mapping[str, Any]) -> None:
         options = options_of(function)
-        for name, value in inspect.signature(function).bind(*args, **arguments).arguments.items():
+        for name, value in _signature_of(function).bind(*args, **arguments).arguments.items():
             if name in options and _is_data(options[name].kind):
                 check_option(name, value, options[name].kind)
 
@@ -137,6 +137,12 @@ def checks_options(function: Callable[P, R]) -> Callable[P, R]:
         return await function(*args, **arguments)  # type: ignore[misc]  # it is a coroutine function
 
     return awaited if inspect.iscoroutinefunction(function) else checked  # type: ignore[return-value]  # both as function
+
+
+@functools.cache
+def _signature_of(function: Callable[..., Any]) -> inspect.Signature:
+    """Return the signature of a function; to make it takes longer than the check."""
+    return inspect.signature(function)
 
 
 @functools.cache
