@@ -216,10 +216,11 @@ OUTER: Final = (
     "test_code.py",
     "test_ends_of_handlers.py",
     "test_forks.py",
+    "test_node_workflow.py",
     "test_processes.py",
     "test_signals.py",
 )
-"""Ends of the names of files with tests of commands, processes, threads of workers and HTTP requests."""
+"""Ends of the names of files with tests of commands, processes, sandboxes, threads of workers and HTTP requests."""
 
 
 def url_of_schema(name: str) -> str:
