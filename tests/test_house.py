@@ -191,11 +191,7 @@ TWICE = {
         "code that jobs carry has the names of ``import ojster``, in a process of its own",
     ),
     **dict.fromkeys(
-        ("Call", "Handled"),
-        "one is a declaration of core/calls.py, the other what it stands for",
-    ),
-    **dict.fromkeys(
-        ("Graph", "Worker", "Workflow"),
+        ("Graph", "Workflow"),
         "not yet: one is what users see, the other what the database or the server has",
     ),
 }
