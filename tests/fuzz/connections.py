@@ -79,7 +79,7 @@ class _Transport(asyncio.Transport):
 
 async def _echo(request: HttpRequest) -> Answer:
     """Answer with a hash of the request's body."""
-    body = await request.optional_body()
+    body = await request.body(may_be_missing=True)
     return Answer(encode({"size": len(body), "body": hashlib.sha256(body).hexdigest()[:8]}))
 
 

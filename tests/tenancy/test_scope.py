@@ -120,7 +120,7 @@ def test_one_of_the_needed_operations_is_enough() -> None:
         "The token 'ada' has no role that allows 'admin' or 'inspect' here. Use a token that has one."
     )
     with pytest.raises(Forbidden, match="no role that allows 'admin' here"):
-        access.need_admin()
+        access.need(Operation.ADMIN)
 
 
 def test_a_queue_is_allowed_by_its_name_or_by_a_prefix() -> None:

@@ -186,10 +186,6 @@ class Access(msgspec.Struct, frozen=True):
         """Return whether an operation is allowed."""
         return operation in self.operations
 
-    def need_admin(self) -> None:
-        """Check that ``admin`` is allowed; raises as ``need``."""
-        self.need(Operation.ADMIN)
-
     def covers(self, queue: str) -> bool:
         """Return whether the token covers a queue: whether it is limited to no queues, or to this one among others."""
         return not self.queues or any(_matches(queue, pattern) for pattern in self.queues)

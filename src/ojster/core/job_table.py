@@ -58,6 +58,40 @@ WITH_NEEDS: Final = "j.needs = ? AND j.limit_key IS NULL"
 WITH_LIMIT: Final = "j.limit_key = ?"
 """Condition for jobs of a rate-limit key, worded as the index of available jobs."""
 
+AVAILABLE_HERE: Final = "FROM jobs WHERE queue = :queue AND tenant = :tenant AND state = 'available'"
+"""FROM and WHERE for the available jobs of one tenant in one queue."""
+
+
+def next_values(column: str, waiting: str) -> str:
+    """Return the query for the next values of a column, ``:most`` after ``:after``, each once, as ``name``.
+
+    It looks up each value after the one before it, so that the cost depends on the number of values, not of jobs.
+
+    Parameters
+    ----------
+    column:
+        A column of ``jobs``, the last but one of an index.
+    waiting:
+        FROM and WHERE for the jobs with the first columns of that index.
+    """
+    return f"""
+        SELECT name
+        FROM (
+            WITH RECURSIVE named(name) AS (
+                SELECT (SELECT min({column}) {waiting} AND {column} > :after)
+                UNION ALL
+                SELECT (SELECT min({column}) {waiting} AND {column} > named.name)
+                FROM named
+                WHERE named.name IS NOT NULL
+            )
+            SELECT name
+            FROM named
+            WHERE name IS NOT NULL
+            LIMIT :most
+        ) AS named
+    """
+
+
 AVAILABLE_CONDITIONS: Final = (
     ("limit_key IS NULL AND needs IS NULL", "priority DESC"),
     ("limit_key IS NOT NULL", "limit_key"),

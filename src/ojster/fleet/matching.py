@@ -17,6 +17,7 @@ from typing import Final
 
 from ojster.core.errors import InvalidRequest
 from ojster.core.job import Job
+from ojster.core.job_table import AVAILABLE_HERE, next_values
 from ojster.core.json_objects import read_members
 from ojster.fleet.ml_resources import ResourceLimits, read_resources
 from ojster.fleet.requirements import Condition, Needs, ProvidedFacts
@@ -37,26 +38,8 @@ PREFERENCE_TIMEOUT_US: Final = 60_000_000
 OVERDUE_PREFERENCE: Final = 1_000
 """Preference score of a job that has waited for longer than ``PREFERENCE_TIMEOUT_US``."""
 
-_WAITS: Final = "FROM jobs WHERE queue = :queue AND tenant = :tenant AND state = 'available' AND needs"
-_KINDS: Final = f"""
-    SELECT name
-    FROM (
-        WITH RECURSIVE kinds(name) AS (
-            SELECT (SELECT min(needs) {_WAITS} > :after)
-            UNION ALL
-            SELECT (SELECT min(needs) {_WAITS} > kinds.name)
-            FROM kinds
-            WHERE kinds.name IS NOT NULL
-        )
-        SELECT name
-        FROM kinds
-        WHERE name IS NOT NULL
-        LIMIT :most
-    ) AS kinds
-"""
-"""Looks up each kind after the one before it, so that the cost depends on the number of kinds, not of jobs."""
-
-_FIRST: Final = f"SELECT seq {_WAITS} = :needs LIMIT 1"
+_KINDS: Final = next_values("needs", AVAILABLE_HERE)
+_FIRST: Final = f"SELECT seq {AVAILABLE_HERE} AND needs = :needs LIMIT 1"
 _HELD: Final = (
     "SELECT seq, type, queue, needs FROM jobs WHERE state = 'active' AND due_at IS NOT NULL AND worker_id = :worker_id"
 )

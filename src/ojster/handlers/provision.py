@@ -24,6 +24,7 @@ import uncalled_for
 
 from ojster.core.job import Job
 from ojster.handlers.context import JobContext, current_job
+from ojster.handlers.held_context import HeldContext
 from ojster.handlers.raised import Raised, caught, value_of
 
 log = logging.getLogger(__name__)
@@ -121,34 +122,20 @@ class Provision:
     """
 
     def __init__(self, needs: Needs, job: Job) -> None:
-        loop = asyncio.get_running_loop()
-        self._opened: asyncio.Future[Mapping[str, Any]] = loop.create_future()
-        self._left: asyncio.Future[BaseException | None] = loop.create_future()
-        self._task = loop.create_task(self._hold(needs, job))
-
-    async def _hold(self, needs: Needs, job: Job) -> BaseException | None:
-        """Open, wait and clean up; return what was raised meanwhile, if anything."""
-        try:
-            async with provided(needs, job) as values:
-                self._opened.set_result(values)
-                error = await self._left
-                if error is not None:
-                    raise error
-        except BaseException as raised:
-            return raised
-        return None
+        self._held = HeldContext(asyncio.get_running_loop(), provided(needs, job))
 
     async def open(self) -> Mapping[str, Any]:
         """Return what the handler needs, by parameter."""
+        opened, task = self._held.entered, self._held.task
         try:
-            await asyncio.wait((self._opened, self._task), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((opened, task), return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
-            self._task.cancel()
-            await asyncio.wait((self._task,))
+            task.cancel()
+            await asyncio.wait((task,))
             raise
-        if not self._opened.done() and (raised := self._task.result()) is not None:
+        if not opened.done() and (raised := task.result()) is not None:
             raise raised
-        return self._opened.result()
+        return opened.result()
 
     async def close(self, error: BaseException | None = None) -> None:
         """Clean up; factories see the error, which is not raised again."""
@@ -158,9 +145,9 @@ class Provision:
 
     async def _close(self, error: BaseException | None) -> BaseException | None:
         """Clean up; return what a factory has raised, if that is another error."""
-        self._left.set_result(error)
-        await asyncio.wait((self._task,))
-        raised = self._task.result()
+        self._held.leave(error)
+        await asyncio.wait((self._held.task,))
+        raised = self._held.task.result()
         return None if raised is error else raised
 
     async def close_after(self, ended: asyncio.Event, error: BaseException) -> None:

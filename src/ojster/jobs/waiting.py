@@ -6,30 +6,16 @@ from collections.abc import Sequence
 from typing import Final
 
 from ojster.core.durations import SECOND
-from ojster.core.job_table import AVAILABLE_CONDITIONS
+from ojster.core.job_table import AVAILABLE_CONDITIONS, next_values
 from ojster.core.tenant import NOBODY
 from ojster.storage.transaction import Transaction
 
 MAX_TENANTS: Final = 100
 """Maximum number of tenants whose jobs a claim looks at in one queue."""
 
-_WAITING_TENANTS: Final = """
-    SELECT name
-    FROM (
-        WITH RECURSIVE waiting(name) AS (
-            SELECT (SELECT min(tenant) {waits} > :after)
-            UNION ALL
-            SELECT (SELECT min(tenant) {waits} > waiting.name)
-            FROM waiting
-            WHERE waiting.name IS NOT NULL
-        )
-        SELECT name
-        FROM waiting
-        WHERE name IS NOT NULL
-        LIMIT :most
-    ) AS found
-""".format(waits="FROM jobs WHERE queue = :queue AND state = 'available' AND tenant <> '' AND tenant")
-"""Looks up each tenant behind the one before it, so that the cost is that of the tenants, not of their jobs."""
+_WAITING_TENANTS: Final = next_values(
+    "tenant", "FROM jobs WHERE queue = :queue AND state = 'available' AND tenant <> ''"
+)
 
 
 def waiting_tenants(tx: Transaction, queue: str, after: str = "", most: int = MAX_TENANTS) -> list[str]:

@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 
 from ojster.core.job import Job
+from ojster.core.job_table import AVAILABLE_HERE, next_values
 from ojster.queues.limits import UNLIMITED, Limit, count_active, find_limit, limit_of, write_limit
 from ojster.queues.wire import show_limits
 from ojster.storage.transaction import Transaction
@@ -149,30 +150,17 @@ class Head(msgspec.Struct, frozen=True):
     active: int
 
 
-_WAITS: Final = "FROM jobs WHERE queue = :queue AND tenant = :tenant AND state = 'available' AND limit_key"
-
 _COLUMNS_OF_R: Final = ", ".join(f"r.{column.strip()}" for column in _COLUMNS.split(","))
 
 _HEADS: Final = f"""
     SELECT j.priority, j.seq, (SELECT count(*) FROM jobs WHERE {_ACTIVE} = first.name), first.name, {_COLUMNS_OF_R}
-    FROM (
-        WITH RECURSIVE keys(name) AS (
-            SELECT (SELECT min(limit_key) {_WAITS} > :after)
-            UNION ALL
-            SELECT (SELECT min(limit_key) {_WAITS} > keys.name)
-            FROM keys
-            WHERE keys.name IS NOT NULL
-        )
-        SELECT name
-        FROM keys
-        WHERE name IS NOT NULL
-        LIMIT :most
-    ) AS first
-    JOIN jobs AS j ON j.seq = (SELECT seq {_WAITS} = first.name ORDER BY priority DESC, seq LIMIT 1)
+    FROM ({next_values("limit_key", AVAILABLE_HERE)}) AS first
+    JOIN jobs AS j ON j.seq = (
+        SELECT seq {AVAILABLE_HERE} AND limit_key = first.name ORDER BY priority DESC, seq LIMIT 1
+    )
     LEFT JOIN rate_limits AS r ON r.key = first.name
     ORDER BY first.name
 """
-"""Looks up each key after the one before it, so that the cost depends on the number of keys, not of jobs."""
 
 
 def heads(tx: Transaction, queue: str, tenant: str, after: str) -> list[Head]:

@@ -261,10 +261,6 @@ class HttpRequest:
                 raise Forbidden("This endpoint concerns all tenants. Remove the header X-OJS-Tenant.")
             self.service = self.service.as_(Caller(tenant))
 
-    async def optional_body(self) -> bytes:
-        """Return the request body, which may be missing. Raises as ``body`` does."""
-        return await self.body(may_be_missing=True)
-
     async def body(self, *, may_be_missing: bool = False) -> bytes:
         """Return the request body, decompressed.
 

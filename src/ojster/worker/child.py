@@ -24,6 +24,7 @@ import msgspec
 
 from ojster.core.job import Job
 from ojster.core.values import to_json
+from ojster.handlers.held_context import HeldContext
 from ojster.handlers.job_type import JobType
 from ojster.handlers.middleware import through_thread_middleware
 from ojster.handlers.outcomes import Released
@@ -77,16 +78,16 @@ class _Lives:
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._context = contextvars.copy_context()
-        self._started: dict[HandlerRegister, _Held[None]] = {}
+        self._started: dict[HandlerRegister, _Entered[None]] = {}
 
     def begin(self, app: HandlerRegister) -> None:
         """Start the lifespan of an application, if it has not."""
         if app not in self._started:
             self._started[app] = self.hold(app.lifespan.running(app))
 
-    def hold(self, manager: AbstractAsyncContextManager[T]) -> _Held[T]:
+    def hold(self, manager: AbstractAsyncContextManager[T]) -> _Entered[T]:
         """Enter an asynchronous context manager."""
-        return _Held(self._loop, self._context, manager)
+        return _Entered(self._loop, self._context, manager)
 
     def call(self, function: Callable[[], T]) -> T:
         """Call a function with the context variables that the context managers have set."""
@@ -102,8 +103,8 @@ class _Lives:
         self._loop.close()
 
 
-class _Held(Generic[T]):
-    """An asynchronous context manager that is open while other code runs, in a task of its own between two runs.
+class _Entered(Generic[T]):
+    """An asynchronous context manager that is open while other code runs: its task runs between two runs of the loop.
 
     Handlers do not run inside the event loop, so that they can start one.
     """
@@ -115,30 +116,17 @@ class _Held(Generic[T]):
         manager: AbstractAsyncContextManager[T],
     ) -> None:
         self._loop = loop
-        self._entered: asyncio.Future[T] = loop.create_future()
-        self._left: asyncio.Future[BaseException | None] = loop.create_future()
-        self._task = loop.create_task(self._hold(manager), context=context)
-        loop.run_until_complete(asyncio.wait((self._entered, self._task), return_when=asyncio.FIRST_COMPLETED))
-        if self._task.done() and (raised := self._task.result()) is not None:
+        self._held = HeldContext(loop, manager, context)
+        entered, task = self._held.entered, self._held.task
+        loop.run_until_complete(asyncio.wait((entered, task), return_when=asyncio.FIRST_COMPLETED))
+        if task.done() and (raised := task.result()) is not None:
             raise raised
-        self.value = self._entered.result()
-
-    async def _hold(self, manager: AbstractAsyncContextManager[T]) -> BaseException | None:
-        """Enter, wait and leave; return what was raised meanwhile, if anything: a task cannot carry all exceptions."""
-        try:
-            async with manager as value:
-                self._entered.set_result(value)
-                error = await self._left
-                if error is not None:
-                    raise error
-        except BaseException as raised:
-            return raised
-        return None
+        self.value = entered.result()
 
     def leave(self, error: BaseException | None) -> None:
         """Leave the context manager, because of an error or not; that error is not raised again."""
-        self._left.set_result(error)
-        raised = self._loop.run_until_complete(self._task)
+        self._held.leave(error)
+        raised = self._loop.run_until_complete(self._held.task)
         if raised is not None and raised is not error:
             raise raised
 

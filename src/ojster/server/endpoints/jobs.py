@@ -303,25 +303,18 @@ ROUTES: Final = (
         needs=DEQUEUE,
     ),
     Route("GET", f"{BASE}/jobs/{{id}}/progress", show_progress, "Jobs", answer=ProgressAnswer),
-    Route(
-        "PUT",
-        f"{BASE}/jobs/{{id}}/checkpoint",
-        save_checkpoint,
-        "Jobs",
-        CheckpointBody,
-        CheckpointAnswer,
-        large=True,
-        needs=DEQUEUE,
-    ),
-    Route(
-        "POST",
-        f"{BASE}/jobs/{{id}}/checkpoint",
-        save_checkpoint,
-        "Jobs",
-        CheckpointBody,
-        CheckpointAnswer,
-        large=True,
-        needs=DEQUEUE,
+    *(
+        Route(
+            method,
+            f"{BASE}/jobs/{{id}}/checkpoint",
+            save_checkpoint,
+            "Jobs",
+            CheckpointBody,
+            CheckpointAnswer,
+            large=True,
+            needs=DEQUEUE,
+        )
+        for method in ("PUT", "POST")
     ),
     Route(
         "DELETE",
