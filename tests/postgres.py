@@ -43,7 +43,7 @@ class PostgresServer:
     _made: ClassVar[Path | None] = None
 
     def __init__(self, *, standby_of: PostgresServer | None = None, **settings: str) -> None:
-        self.bin = binaries.POSTGRES_VERSIONS[binaries.TARGET_POSTGRES_VERSION]
+        self.bin = self.programs()
         self.folder = Path(tempfile.mkdtemp(prefix="ojster-pg-", dir="/tmp"))
         self.folder.chmod(0o755)
         self.data = self.folder / "data"
@@ -69,6 +69,12 @@ class PostgresServer:
         }
         with (self.data / "postgresql.conf").open("a") as file:
             file.writelines(f"{name} = '{value}'\n" for name, value in chosen.items())
+
+    @staticmethod
+    def programs() -> Path:
+        """Return the folder with the programs of PostgreSQL."""
+        folder: Path = binaries.POSTGRES_VERSIONS[binaries.TARGET_POSTGRES_VERSION]
+        return folder
 
     def _template(self) -> Path:
         """Return a folder with a new database, which each process makes once: to copy it takes a tenth of the time."""
