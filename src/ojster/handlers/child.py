@@ -27,7 +27,7 @@ class Child:
     ----------
     id:
         Its name.
-    info:
+    step:
         Its status; ``None``, the default: it is being added.
 
     Examples

@@ -440,7 +440,7 @@ class JobContext:
     heartbeat = plain(aheartbeat)
 
     async def finish(self) -> None:
-        """Send the progress that waits, before the outcome is reported; drop it if the attempt was given up."""
+        """Send the progress that waits; drop it if the attempt was given up. The worker calls it."""
         await self._progress.finish(drop=self.is_given_up)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Final
 
 import msgspec
@@ -54,8 +55,8 @@ def find_causes(tx: Transaction, views: NodeViews, nodes: Iterable[Node]) -> dic
     undone = _undone(tx, views, asked)
     views.read_containers(tx)
 
-    def paths(found: Sequence[Node]) -> list[str]:
-        return sorted({views.path_of(views.step_of(node)) for node in found})[:MAX_NAMED]
+    def paths(causing: Sequence[Node]) -> list[str]:
+        return sorted({views.path_of(views.step_of(node)) for node in causing})[:MAX_NAMED]
 
     causes: dict[int, Cause] = {}
     for node in asked:
@@ -125,14 +126,14 @@ def _unsuccessful(tx: Transaction, views: NodeViews, nodes: Sequence[Node]) -> d
             f"SELECT source, target FROM node_edges WHERE target {tx.among}", (tx.integers(sorted(front)),)
         ):
             sources[target].add(source)
-        missing = {source for found in sources.values() for source in found} - known.keys()
+        missing = set().union(*sources.values()) - known.keys()
         if missing:
             rows = tx.execute(f"{SELECT_NODES} WHERE n.id {tx.among}", (tx.integers(sorted(missing)),))
             known |= {row[0]: node_of(row) for row in rows}
         earlier |= {target: {id for id in sources[target] if not _succeeded(known[id])} for target in front}
         front = {id for target in front for id in earlier[target] if known[id].was_left_out} - earlier.keys()
     causes = {node.id: _roots(node.id, earlier, known) for node in nodes}
-    views.add([node for found in causes.values() for node in found])
+    views.add(list(chain.from_iterable(causes.values())))
     return defaultdict(list, causes)
 
 
@@ -172,10 +173,10 @@ def _failed_inside(tx: Transaction, views: NodeViews, sagas: Sequence[Node]) -> 
                 """,
                 (tx.integers(front),),
             )
-            found = [node_of(row) for row in rows]
-            inside[saga.id] = [node for node in found if node.kind in ("job", "gate") and not node.was_left_out]
-            front = [node.id for node in found if node.kind not in ("job", "gate")]
-    views.add([node for found in inside.values() for node in found])
+            children = [node_of(row) for row in rows]
+            inside[saga.id] = [node for node in children if node.kind in ("job", "gate") and not node.was_left_out]
+            front = [node.id for node in children if node.kind not in ("job", "gate")]
+    views.add(list(chain.from_iterable(inside.values())))
     return inside
 
 
