@@ -5,16 +5,11 @@ Needs ``ojster[pydantic-ai]``. Outside of flows, the agent runs as always.
 
 from __future__ import annotations
 
-import asyncio
-from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
-from contextvars import copy_context
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, ClassVar, Final, Literal
-from weakref import WeakKeyDictionary
 
-import msgspec
 from pydantic_ai.agent import Agent, EventStreamHandler
 from pydantic_ai.capabilities import WrapRunHandler
 from pydantic_ai.durable_exec import (
@@ -35,40 +30,17 @@ from pydantic_ai.run import AgentRunResult
 from pydantic_ai.tools import AgentDepsT, RunContext
 
 from ojster.agents.attributes import TokenBudgetExceeded
-from ojster.core.durations import SECOND
 from ojster.handlers import flow_loop
-from ojster.handlers.agent import Reply
-from ojster.handlers.flow import Flow
-from ojster.handlers.flow_errors import StepFailed
+from ojster.handlers.agent_steps import ESTIMATED_TOKENS, AgentSteps, current_flow, numbered, step
 from ojster.handlers.flow_threads import StepExecutor
-from ojster.handlers.job_options import Retry, class_name
-from ojster.jobs.policy_wire import parse_retry_policy
+from ojster.handlers.job_options import Retry
+
+__all__ = ["TOOL_METADATA", "FlowBackend", "FlowDurability", "current_flow"]
 
 TOOL_METADATA: Final = "ojster"
 """Member of a tool's metadata: ``False`` runs the tool in the function of the flow, where it can use the flow."""
 
-ESTIMATED_TOKENS: Final = 1_000
-"""Default estimate of the tokens of a model request."""
-
 _RETRY: Final = Retry(max_attempts=5, give_up_on=[UserError, UsageLimitExceeded, TokenBudgetExceeded])
-
-
-def current_flow() -> Flow | None:
-    """Return the flow whose function calls this; ``None`` elsewhere, also in steps of a flow.
-
-    Returns
-    -------
-    Flow or None
-        The flow.
-
-    Examples
-    --------
-    >>> from ojster.pydantic_ai import current_flow
-    >>> current_flow() is None
-    True
-    """
-    loop = asyncio._get_running_loop()
-    return loop.flow if isinstance(loop, flow_loop.FlowLoop) else None
 
 
 class FlowDurability(BaseDurabilityCapability[AgentDepsT]):
@@ -160,7 +132,7 @@ class FlowDurability(BaseDurabilityCapability[AgentDepsT]):
             The id; ``None`` outside of flows.
         """
         flow = current_flow()
-        return None if flow is None else f"{flow.id}/{_numbered(flow, self.name + '.run')}"
+        return None if flow is None else f"{flow.id}/{numbered(flow, self.name + '.run')}"
 
     def get_default_conversation_id(self, run_id: str) -> str | None:
         """Return the id of the conversation of a run: the same each time the flow runs.
@@ -217,8 +189,7 @@ class FlowBackend(CallableOperationBackend[None]):
             model=None, event=None, capability=None, tool=None, resolve_tool=_config_of_tool
         )
         super().__init__(namer=_Names(agent), config=config)
-        self._policy = parse_retry_policy(msgspec.json.decode(msgspec.json.encode(retry.to_wire())))
-        self._estimated_tokens = estimated_tokens
+        self._steps = AgentSteps(retry, estimated_tokens, _tokens_of)
 
     async def execute(
         self,
@@ -239,30 +210,14 @@ class FlowBackend(CallableOperationBackend[None]):
         flow = current_flow()
         if flow is None:  # outside of flows, or in a step
             return await body()
-        key = first = _numbered(flow, name)
-        if not isinstance(operation_id, ModelRequestId):
-            return await flow.keyed(key).step(name, _in_context(body))
-        attempt = 1
-        while True:
-            try:
-                return await flow.keyed(key).step(name, _in_context(self._within_budget(flow, body)))
-            except Exception as error:
-                if attempt >= self._policy.max_attempts or self._policy.forbids(_type_of(error)):
-                    raise
-            await flow.sleep(self._policy.delay(attempt, flow.random.random()) / SECOND)
-            attempt += 1
-            key = f"{first}/{attempt}"
+        if isinstance(operation_id, ModelRequestId):
+            return await self._steps.request(flow, name, body)
+        return await step(flow, name, body)
 
-    def _within_budget(self, flow: Flow, body: Callable[[], Awaitable[object]]) -> Callable[[], Awaitable[object]]:
-        if b'"ext_agent' not in flow.job.job.envelope:  # the flow is no agent task: nobody counts its tokens
-            return body
 
-        async def request(model: str) -> Reply[object]:
-            answer: Any = await body()
-            usage = answer.get("response", answer).get("usage", {})
-            return Reply(answer, usage.get("input_tokens", 0), usage.get("output_tokens", 0))
-
-        return lambda: flow.job.agent.ask(request, estimated_tokens=self._estimated_tokens)
+def _tokens_of(answer: Any) -> tuple[int, int]:
+    usage = answer.get("response", answer).get("usage", {})
+    return usage.get("input_tokens", 0), usage.get("output_tokens", 0)
 
 
 class _Names(JournalOperationNamer):
@@ -284,37 +239,6 @@ class _Names(JournalOperationNamer):
         return standard
 
 
-_numbers: Final[WeakKeyDictionary[flow_loop.FlowLoop, Counter[str]]] = WeakKeyDictionary()
-
-
-def _numbered(flow: Flow, name: str) -> str:
-    """Return a key that says how often something has come in a flow, in whichever task.
-
-    The tasks of an agent are the library's. Keys with their names would change with its versions.
-    """
-    loop = flow._execution.loop
-    counts = _numbers.setdefault(loop, Counter())
-    counts[name] += 1
-    return name if counts[name] == 1 else f"{name}#{counts[name]}"
-
-
-def _in_context(body: Callable[[], Awaitable[object]]) -> Callable[[], Awaitable[object]]:
-    """Return a step that has the context variables of the agent's run, such as its trace."""
-    context = copy_context()
-
-    async def run() -> object:
-        return await body()
-
-    async def step() -> object:
-        return await asyncio.create_task(run(), context=context)
-
-    return step
-
-
 def _config_of_tool(operation_id: DurableOperationId, tool: Any, name: str) -> Literal[False] | None:
     metadata = getattr(getattr(tool, "tool_def", None), "metadata", None) or {}
     return False if metadata.get(TOOL_METADATA) is False else None
-
-
-def _type_of(error: Exception) -> str:
-    return str(error.error["type"]) if isinstance(error, StepFailed) else class_name(type(error))
