@@ -258,3 +258,19 @@ async def test_every_creation_and_change_of_a_cron_job_is_written_and_what_chang
         assert await operations(bench, object=name) == written
         assert await operations(bench, object=name, outcome="failure") == ["register_cron"]
         assert await operations(bench, object=name, principal="ci") == written[2:]
+
+
+async def test_decisions_about_steps_are_told_in_words(guarded: Http, bench: Bench) -> None:
+    """Who reads the log need not know what an operation is called, nor look for what was answered."""
+    ada = await bearer(bench, "ada", Role.OWNER)
+    steps = [{"type": "gate", "id": "review"}, {"type": "wait", "id": "ask", "form": {"type": "object"}}]
+    made = await guarded("POST", f"{BASE}/workflows", {"type": "chain", "steps": steps}, headers=ada)
+    id = made.json()["workflow"]["id"]
+    path = f"{BASE}/workflows/{id}"
+    await guarded("POST", f"{path}/steps/review/review", {"action": "approve", "notes": "go"}, headers=ada)
+    await guarded("POST", f"{path}/resume", {"result": {"ok": False}, "step": "ask"}, headers=ada)
+    entries = (await guarded("GET", f"{BASE}/admin/audit", headers=ada)).json()["entries"]
+    assert [entry["detail"]["summary"] for entry in entries if "summary" in entry["detail"]] == [
+        f'answered the step ask of the workflow {id}: {{"ok":false}}',
+        f"approved the step review of the workflow {id}: go",
+    ]

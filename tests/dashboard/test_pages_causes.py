@@ -11,7 +11,7 @@ from ojster.jobs.messages import FailureReport
 from tests.browser import needs_browser
 from tests.conftest import Bench
 from tests.dashboard import data
-from tests.dashboard.conftest import BUILT
+from tests.dashboard.conftest import BUILT, Watched
 from tests.dashboard.test_pages import faults, open_page
 
 if TYPE_CHECKING:
@@ -53,3 +53,49 @@ async def test_a_failed_workflow_shows_why_first_and_opens_at_the_failed_step(
     await dialog.get_by_role("button", name="Close").click()
     await why.get_by_role("link", name="Job and backtrace").click()
     await page.get_by_text("File shop.py, line 7").wait_for()
+
+
+async def test_a_form_takes_no_for_an_answer_marks_what_is_wrong_and_can_be_read_afterwards(
+    bench: Bench, server: str, page: Page, watched: Watched
+) -> None:
+    watched.expected = ("Failed to load resource: the server responded with a status of 422",)
+    form = {
+        "title": "Pay?",
+        "type": "object",
+        "required": ["approved", "limit"],
+        "properties": {
+            "approved": {"type": "boolean", "title": "Approved"},
+            "limit": {"type": "integer", "title": "Limit", "minimum": 1, "maximum": 500},
+            "reason": {"type": "string", "title": "Reason", "not": {"const": "none"}},
+        },
+    }
+    wait = {"id": "ask", "type": "ojster.wait", "args": [], "ojster_wait": {"form": form}}
+    body = {"type": "chain", "name": "Expense 100", "steps": [data.step("check", manual=True), wait]}
+    id = await data.create(bench, body)
+    await open_page(page, server, f"workflows/{id}")
+    await page.get_by_role("button", name="Approve", exact=True).click()
+    await page.get_by_role("dialog").get_by_label("Notes").fill("looks good")
+    await page.get_by_role("button", name="Approve it").click()
+    await bench.ack(await bench.fetch_one())
+    await page.get_by_role("button", name="Answer").click()
+    dialog = page.get_by_role("dialog")
+    await dialog.get_by_role("group", name="Approved").get_by_label("No").check()
+    await dialog.get_by_label("Limit").fill("900")
+    await dialog.get_by_label("Reason").fill("none")
+    await dialog.get_by_role("button", name="Send it").click()
+    assert await dialog.get_by_label("Limit").get_attribute("aria-invalid") == "true"
+    await dialog.get_by_text("500").wait_for()
+    assert await faults(page) == []
+    await dialog.get_by_label("Limit").fill("100")
+    await dialog.get_by_role("button", name="Send it").click()
+    await dialog.locator("[aria-invalid=true]").and_(dialog.get_by_label("Reason")).wait_for()
+    await dialog.get_by_label("Reason").fill("too late")
+    await dialog.get_by_role("button", name="Send it").click()
+    await page.get_by_text("ask goes on.").wait_for()
+    await page.get_by_role("tab", name="Notes").click()
+    await page.get_by_text("Somebody without a token approved the step 'check': looks good").wait_for()
+    await page.get_by_text('answered the step \'ask\' with {"approved":false,"limit":100').wait_for()
+    await page.get_by_role("tab", name="Steps").click()
+    await page.get_by_role("button", name="check", exact=True).click()
+    await dialog.get_by_text("approved it").wait_for()
+    await dialog.get_by_text("looks good").wait_for()

@@ -14,6 +14,7 @@ export class ApiError extends Error {
     readonly status: number,
     readonly code: string,
     message: string,
+    readonly details: Record<string, unknown> = {},
   ) {
     super(message);
   }
@@ -92,8 +93,10 @@ export async function accepted<T>(call: Promise<Outcome<T>>): Promise<T> {
   const { data, error, response } = await call;
   if (response.ok) return data as T;
   if (response.status === 401) unknown.forEach((tell) => tell());
-  const told = (error as Partial<Schemas["ErrorAnswer"]> | undefined)?.error;
-  throw new ApiError(response.status, told?.code ?? "error", told?.message ?? `The server answered ${response.status}.`);
+  const told = (error as Partial<Schemas["ErrorAnswer"]> | undefined)?.error as
+    | { code: string; message: string; details?: Record<string, unknown> }
+    | undefined;
+  throw new ApiError(response.status, told?.code ?? "error", told?.message ?? `The server answered ${response.status}.`, told?.details);
 }
 
 /** Query parameters without those that are not set. */

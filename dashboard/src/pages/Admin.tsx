@@ -285,7 +285,7 @@ function Audit() {
             columns={[
               { label: "When", cell: (entry) => <span class="nowrap">{exact(entry.timestamp)}</span> },
               { label: "Who", cell: (entry) => entry.principal },
-              { label: "What", className: "grow", cell: (entry) => `${entry.operation}${entry.object ? ` ${entry.object}` : ""}` },
+              { label: "What", className: "grow", cell: (entry) => String((entry.detail as { summary?: string } | undefined)?.summary ?? `${entry.operation}${entry.object ? ` ${entry.object}` : ""}`) },
               { label: "Outcome", cell: (entry) => entry.refusal ?? entry.outcome },
               { label: "From", className: "wide", cell: (entry) => entry.source_ip },
             ]}

@@ -140,7 +140,7 @@ function SendDialog({ id, wait, close }: { id: string; wait: Wait | null; close:
         schema={formOf(otherForm, name ? `Send ${name}` : "Send a message", "Any JSON value. It is kept until the flow receives it.")}
         label="Data"
         action="Send it"
-        send={(value) => void send(value)}
+        send={send}
         close={close}
       />
     </Dialog>
@@ -180,7 +180,7 @@ function UpdateDialog({ id, update, close }: { id: string; update: Schemas["Upda
           schema={formOf(form, `Ask ${update.name}`, "Its arguments, as a JSON list.")}
           label="Arguments"
           action="Ask"
-          send={(value) => void send(value)}
+          send={send}
           close={close}
         />
       )}

@@ -352,7 +352,7 @@ export function NoteList({ notes }: { notes: Schemas["Note"][] }) {
   return (
     <ol class="log">
       {notes.map((note) => (
-        <li key={note.at}>
+        <li key={`${note.at} ${note.step ?? ""}`}>
           <span class="quiet">{exact(note.at)}</span>
           <span>{typeof note.note === "string" ? note.note : <Json value={note.note} label="the note" />}</span>
         </li>

@@ -8,7 +8,7 @@ import { Gantt } from "../graph/Gantt";
 import { Graph } from "../graph/Graph";
 import { ASKED, readLevel, runTime, spansOf, stateOf, titleOf, waitTime } from "../graph/model";
 import { Dialog, useDialogs } from "../ui/dialogs";
-import { between, duration, many, Time } from "../ui/format";
+import { between, duration, exact, many, Time } from "../ui/format";
 import { Icon } from "../ui/icons";
 import { Json } from "../ui/json";
 import { Button, Card, Copy, Empty, Facts, JobLink, Page, Shown, Table, Tabs } from "../ui/parts";
@@ -299,7 +299,7 @@ function Gate({ id, step, reload }: { id: string; step: Row; reload: () => void 
 
 function Suspended({ id, step, reload }: { id: string; step: Row; reload: () => void }) {
   const may = useMay();
-  const { act } = useDialogs();
+  const { tell } = useDialogs();
   const [isOpen, setOpen] = useState(false);
   const jobId = step.job_id ?? "";
   const job = useData(isOpen && jobId ? `waiting job ${jobId}` : null, () =>
@@ -307,16 +307,10 @@ function Suspended({ id, step, reload }: { id: string; step: Row; reload: () => 
   );
   const wait = (job.data?.job as { ojster_wait?: { form?: JsonSchema } } | undefined)?.ojster_wait;
   const send = async (result: unknown): Promise<void> => {
-    await act(async () => {
-      await accepted(
-        client.POST("/ojs/v1/workflows/{id}/resume", {
-          params: { path: { id } },
-          body: { result, step: step.path } as unknown as Schemas["ResumeBody"],
-        }),
-      );
-      setOpen(false);
-      return `${step.path} goes on.`;
-    });
+    const body = { result, step: step.path } as unknown as Schemas["ResumeBody"];
+    await accepted(client.POST("/ojs/v1/workflows/{id}/resume", { params: { path: { id } }, body }));
+    setOpen(false);
+    tell(`${step.path} goes on.`);
     reload();
   };
   return (
@@ -333,7 +327,7 @@ function Suspended({ id, step, reload }: { id: string; step: Row; reload: () => 
       )}
       {isOpen && job.data && (
         <Dialog label={`Answer ${step.path}`} close={() => setOpen(false)}>
-          <SchemaForm schema={wait?.form ?? { title: "Result", description: "Handed to the workflow, as JSON." }} action="Send it" send={(value) => void send(value)} close={() => setOpen(false)} />
+          <SchemaForm schema={wait?.form ?? { title: "Result", description: "Handed to the workflow, as JSON." }} action="Send it" send={send} close={() => setOpen(false)} />
         </Dialog>
       )}
     </li>
@@ -430,6 +424,7 @@ function StepDialog(props: { id: string; step: Row; close: () => void; reload: (
             {step.because.message} {step.because.steps?.length ? <b>{step.because.steps.join(", ")}</b> : null}
           </p>
         )}
+        <Reviews reviews={step.reviews ?? []} />
         {step.error !== undefined && <StepError error={step.error as StepFailure} />}
         {job.data && <Json value={job.data.args} label="its inputs" />}
         {job.data?.result !== undefined && <Json value={job.data.result} label="its output" />}
@@ -450,6 +445,27 @@ function StepDialog(props: { id: string; step: Row; close: () => void; reload: (
         </div>
       </div>
     </Dialog>
+  );
+}
+
+const REVIEWED: Record<string, string> = { approve: "approved it", reject: "rejected it", answer: "answered", decline: "declined to answer" };
+
+/** Who has approved, rejected or answered a step, when, and with which words. */
+function Reviews({ reviews }: { reviews: Schemas["ReviewInfo"][] }) {
+  if (!reviews.length) return null;
+  return (
+    <ol class="log" aria-label="Reviews and answers">
+      {reviews.map((review) => (
+        <li key={review.at}>
+          <span class="quiet">{exact(review.at)}</span>
+          <span>
+            <b>{review.author ?? "Somebody without a token"}</b> {REVIEWED[review.action ?? ""] ?? "made a note"}
+            {review.notes && <>: {review.notes}</>}
+            {review.answer !== undefined && <Json value={review.answer} label="the answer" />}
+          </span>
+        </li>
+      ))}
+    </ol>
   );
 }
 

@@ -161,16 +161,14 @@ function Start({ close }: { close: () => void }) {
   const definitions = useData("definitions", () => accepted(client.GET("/ojs/v1/definitions", { params: { query: { limit: "200" } } })));
   const [name, setName] = useState("");
   const [, go] = useLocation();
-  const { act } = useDialogs();
+  const { tell } = useDialogs();
   const chosen = definitions.data?.definitions.find((one) => one.name === name);
   const start = async (params: unknown): Promise<void> => {
-    await act(async () => {
-      const body = { definition: name, params } as unknown as Schemas["WorkflowBody"];
-      const made = await accepted(client.POST("/ojs/v1/workflows", { body }));
-      close();
-      go(`/workflows/${made.workflow.id}`);
-      return "The workflow was started.";
-    });
+    const body = { definition: name, params } as unknown as Schemas["WorkflowBody"];
+    const made = await accepted(client.POST("/ojs/v1/workflows", { body }));
+    close();
+    go(`/workflows/${made.workflow.id}`);
+    tell("The workflow was started.");
   };
   const schema = (chosen?.params_schema ?? { title: "Parameters", type: "object" }) as JsonSchema;
   return (
@@ -198,7 +196,7 @@ function Start({ close }: { close: () => void }) {
           }
         </Shown>
       </div>
-      {chosen && <SchemaForm key={name} schema={schema} action="Start it" send={(value) => void start(value ?? {})} close={close} />}
+      {chosen && <SchemaForm key={name} schema={schema} action="Start it" send={(value) => start(value ?? {})} close={close} />}
     </Dialog>
   );
 }

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -35,6 +35,30 @@ _SECRET: Final = re.compile(r"secret|password|token|key|authorization|header|url
 
 log = logging.getLogger(__name__)
 audit_log = logging.getLogger("ojster.audit")
+
+
+_DECISIONS: Final = {
+    "review_step": {"approve": "approved", "reject": "rejected", "": "made a note on"},
+    "resume_workflow": {"result": "answered", "error": "declined to answer", "": "resumed"},
+    "activate_job": {"result": "answered", "error": "declined to answer", "": "let run"},
+}
+"""For each operation by which people decide something: the words for what its body says."""
+
+
+def decision_in_words(operation: str, path: Mapping[str, str], body: bytes | None) -> str | None:
+    """Return what somebody decided about a step or a job, in words; ``None`` for other operations."""
+    words = _DECISIONS.get(operation)
+    if words is None:
+        return None
+    request = shown_request(body) if body else {}
+    members = request if isinstance(request, dict) else {}
+    action = members.get("action") or next((name for name in ("error", "result") if name in members), "")
+    step = path.get("step") or members.get("step")
+    subject = f"the job {path['id']}" if operation == "activate_job" else f"the workflow {path['id']}"
+    said = members.get("notes") or members.get(action)
+    what = "" if said is None else f": {said if isinstance(said, str) else msgspec.json.encode(said).decode()}"
+    where = f"the step {step} of {subject}" if step else subject
+    return printable(f"{words.get(action, words[''])} {where}{what}")
 
 
 class AuditTrail:

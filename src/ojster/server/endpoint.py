@@ -23,7 +23,7 @@ from ojster.core.errors import BackendError, BackendUnavailable, Forbidden, Ojst
 from ojster.handlers import tracing
 from ojster.jobs.new_job import SPEC_VERSION
 from ojster.server.answer import MEDIA_TYPE, PLAIN_JSON, Answer, Header, UnchangedAnswer, encode
-from ojster.server.audit_trail import AuditTrail, shown_object, shown_request
+from ojster.server.audit_trail import AuditTrail, decision_in_words, shown_object, shown_request
 from ojster.server.authentication import Authenticator
 from ojster.server.metrics import Metrics
 from ojster.server.paths import path_parameters
@@ -207,6 +207,8 @@ class Endpoint:
             shown = detail["request"] = shown_request(request.known_body)
             if isinstance(name := shown.get("name") if isinstance(shown, dict) else None, str):
                 object = shown_object([name])
+        if (words := decision_in_words(self._name, request.path, request.known_body)) is not None:
+            detail["summary"] = words
         scope = request.service.scope
         await trail.tell(
             AuditEvent(

@@ -15,6 +15,7 @@ from ojster.jobs.messages import Holder
 from ojster.jobs.queries import no_job
 from ojster.storage.call import for_each, returns_refusal
 from ojster.storage.transaction import Transaction
+from ojster.workflows.read.reviews import reviews_in_words
 from ojster.workflows.stored_workflow import get_workflow
 
 MAX_NOTES: Final = 1_000
@@ -35,11 +36,15 @@ class NewNote(msgspec.Struct, frozen=True):
 
 
 class Note(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A stored note, its RFC 3339 time, and the id of its job."""
+    """A stored note, its RFC 3339 time, and the id of its job.
+
+    ``step``: it tells who approved, rejected or answered the step with this path, in words.
+    """
 
     note: msgspec.Raw
     at: str
     job_id: str | None = None
+    step: str | None = None
 
 
 @for_each
@@ -89,7 +94,8 @@ def of_jobs(tx: Transaction, id: str) -> list[Note] | OjsterError:
 @for_each
 @returns_refusal
 def of_workflows(tx: Transaction, id: str) -> list[Note]:
-    """Return the notes of each workflow and of its jobs, the oldest first."""
+    """Return the notes of each workflow and of its jobs, and what people said of its steps, the oldest first."""
+    workflow = get_workflow(tx, id)
     rows = tx.execute(
         """
         SELECT at, note, (SELECT j.id FROM jobs AS j WHERE j.seq = notes.seq)
@@ -98,7 +104,11 @@ def of_workflows(tx: Transaction, id: str) -> list[Note]:
         ORDER BY number DESC
         LIMIT :most
         """,
-        {"workflow": get_workflow(tx, id).seq, "most": MAX_NOTES_RETURNED},
+        {"workflow": workflow.seq, "most": MAX_NOTES_RETURNED},
     )
     shown = [Note(msgspec.Raw(note), format_timestamp(at), None if job is None else str(job)) for at, note, job in rows]
-    return shown[::-1]
+    told = [
+        Note(msgspec.Raw(msgspec.json.encode(words)), at, None, step)
+        for at, step, words in reviews_in_words(tx, workflow.numbers)
+    ]
+    return sorted(shown[::-1] + told, key=lambda note: note.at)

@@ -30,12 +30,17 @@ class ReviewInfo(msgspec.Struct, omit_defaults=True):
         ``None``: only notes.
     author:
         Name of the token; ``None``: unknown.
+    notes:
+        What was said, or why an answer was declined.
+    answer:
+        The result that the step was resumed with, as JSON, up to 64 KiB.
     """
 
     at: str
     action: str | None = None
     author: str | None = None
     notes: str | None = None
+    answer: msgspec.Raw | UnsetType = UNSET
 
 
 class StepInfo(msgspec.Struct, omit_defaults=True):

@@ -13,7 +13,9 @@ from ojster.storage.call import for_each, returns_refusal
 from ojster.storage.transaction import Transaction
 from ojster.workflows.node import Kind, Node, NodeState
 from ojster.workflows.read.causes import Cause, find_causes
+from ojster.workflows.read.info import ReviewInfo
 from ojster.workflows.read.node_view import DISPLAY_STATES, SELECT_NODES, NodeViews
+from ojster.workflows.read.reviews import find_reviews
 from ojster.workflows.read.views import superseded_jobs
 from ojster.workflows.read.waiting import IS_SUSPENDED
 from ojster.workflows.stored_workflow import get_workflow
@@ -101,6 +103,8 @@ class StepRow(msgspec.Struct, omit_defaults=True):
         The jobs of its attempts before it was retried, oldest first.
     because:
         Why it was skipped or cancelled, or what was undone because of what.
+    reviews:
+        Who has approved, rejected, answered or declined it, when, and with which note or answer.
     """
 
     path: str
@@ -123,6 +127,7 @@ class StepRow(msgspec.Struct, omit_defaults=True):
     id: str | None = None
     fallback: bool = False
     because: Cause | None = None
+    reviews: list[ReviewInfo] = []
 
 
 class StepPage(msgspec.Struct, frozen=True):
@@ -221,14 +226,15 @@ def describe(tx: Transaction, rows: Sequence[Sequence[Any]]) -> list[tuple[Node,
     views.read_specs(tx, tx.among, numbers)
     superseded = superseded_jobs(tx, nodes, tx.among, (tx.integers([node.id for node in nodes]),))
     causes = find_causes(tx, views, nodes)
-    return [
-        (node, _show(views, node, superseded.get(node.id, []), causes.get(node.id)))
-        for node in nodes
-        if not views.is_first_part(node) and views.is_visible(node)
-    ]
+    reviews = find_reviews(tx, tx.among, (tx.integers([node.id for node in nodes]),))
+    shown = [(node, _show(views, node)) for node in nodes if not views.is_first_part(node) and views.is_visible(node)]
+    for node, row in shown:
+        row.superseded_job_ids, row.because = superseded.get(node.id, []), causes.get(node.id)
+        row.reviews = reviews.get(node.id, [])
+    return shown
 
 
-def _show(views: NodeViews, node: Node, superseded: list[str], cause: Cause | None) -> StepRow:
+def _show(views: NodeViews, node: Node) -> StepRow:
     view = views.view(node)
     row = StepRow(
         path=view.path,
@@ -241,8 +247,6 @@ def _show(views: NodeViews, node: Node, superseded: list[str], cause: Cause | No
         display_name=view.display_name,
         id=view.id,
         fallback=view.is_fallback,
-        superseded_job_ids=superseded,
-        because=cause,
     )
     row.enqueued_at, row.started_at = view.times
     if node.kind != Kind.JOB:

@@ -30,6 +30,7 @@ from ojster.workflows.read.causes import Cause, find_causes
 from ojster.workflows.read.failed_steps import error_members, failed_steps
 from ojster.workflows.read.info import ReviewInfo, StepInfo, WorkflowError, WorkflowInfo, with_others
 from ojster.workflows.read.node_view import SELECT_WITH_VALUES, NodeView, NodeViews
+from ojster.workflows.read.reviews import find_reviews
 from ojster.workflows.read.waiting import waits_of, waits_of_flows
 from ojster.workflows.run.copies import find_forks
 from ojster.workflows.run.results import outcomes
@@ -177,7 +178,7 @@ class _View:
         """Ids of the predecessors of a node in its container."""
         self._places: dict[int, list[str]] = defaultdict(list)
         """Paths of its predecessors in other containers."""
-        self._reviews: dict[int, list[ReviewInfo]] = defaultdict(list)
+        self._reviews: dict[int, list[ReviewInfo]] = {}
         self._superseded: dict[int, list[str]] = {}
         self._causes: dict[int, Cause] = {}
         flows = [body_of(node) for node in self._nodes.values() if node.kind == Kind.FLOW and not node.has_ended]
@@ -212,10 +213,7 @@ class _View:
                 self._names[target].append(before.name or str(before.position))
             else:
                 self._places[target].append(self._views.path_of(before))
-        for node, at, author, action, notes in self._tx.execute(
-            "SELECT node, at, author, action, notes FROM node_reviews WHERE node BETWEEN ? AND ? ORDER BY seq", numbers
-        ):
-            self._reviews[node].append(ReviewInfo(format_timestamp(at), action, author, notes))
+        self._reviews = find_reviews(self._tx, "BETWEEN ? AND ?", numbers)
         self._superseded = superseded_jobs(self._tx, self._nodes.values(), "BETWEEN ? AND ?", numbers)
         self._causes = find_causes(self._tx, self._views, list(self._nodes.values()))
 

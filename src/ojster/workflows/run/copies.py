@@ -145,8 +145,8 @@ def copy_reviews(tx: Transaction, source: Workflow, copy: Workflow) -> None:
     """Copy what people have said of the steps that a copy keeps."""
     tx.execute(
         """
-        INSERT INTO node_reviews (node, at, author, action, notes)
-        SELECT n.id, r.at, r.author, r.action, r.notes
+        INSERT INTO node_reviews (node, at, author, action, notes, answer)
+        SELECT n.id, r.at, r.author, r.action, r.notes, r.answer
         FROM node_reviews AS r
         JOIN nodes AS n ON n.id = r.node + :by
         WHERE r.node BETWEEN :first AND :last AND n.state = 'completed'

@@ -68,6 +68,9 @@ class WorkflowResumption(msgspec.Struct, frozen=True):
 MAY_WAIT_LATER: Final = (JobState.ACTIVE, JobState.AVAILABLE, JobState.SCHEDULED, JobState.RETRYABLE)
 """States of a job that may wait for an answer later."""
 
+MAX_RECORDED_ANSWER: Final = 65_536
+"""Maximum size of an answer that is recorded with who gave it, in bytes. The step has longer ones as its result."""
+
 
 def suspend_jobs(tx: Transaction, deadlines: Sequence[tuple[Job, int | None]], kind: SuspensionKind) -> None:
     """Suspend active jobs, each until it is resumed or its deadline has passed.
@@ -207,6 +210,27 @@ def _resume(tx: Transaction, job: Job, item: Resumption) -> None:
             )
         make_available(tx, [job])
         note_changes(tx, [job])
+
+
+def _note_answer(tx: Transaction, job: Job, item: Resumption) -> None:
+    """Record who has resumed a step, and with what, beside the reviews of gates."""
+    if job.node is None:
+        return
+    has_answer = item.failure is None and item.data is not None and len(item.data) <= MAX_RECORDED_ANSWER
+    tx.execute(
+        """
+        INSERT INTO node_reviews (node, at, author, action, notes, answer)
+        VALUES (:node, :at, :author, :action, :notes, :answer)
+        """,
+        {
+            "node": job.node,
+            "at": tx.now,
+            "author": item.by,
+            "action": "answer" if item.failure is None else "decline",
+            "notes": None if item.failure is None else item.failure.message,
+            "answer": item.data if has_answer else None,
+        },
+    )
 
 
 def _complete(tx: Transaction, job: Job, result: bytes | None) -> None:

@@ -609,8 +609,9 @@ CREATE TABLE node_reviews (
     node   BIGINT           NOT NULL,
     at     BIGINT           NOT NULL,
     author TEXT COLLATE "C",
-    action TEXT COLLATE "C", -- approve or reject; NULL: only a note
-    notes  TEXT COLLATE "C"
+    action TEXT COLLATE "C", -- approve, reject, answer or decline; NULL: only a note
+    notes  TEXT COLLATE "C",
+    answer BYTEA             -- what the step was resumed with, as JSON, unless it is long
 );
 
 -- The reviews of a node; delete them with its workflow.

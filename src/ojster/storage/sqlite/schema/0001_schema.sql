@@ -540,8 +540,9 @@ CREATE TABLE node_reviews (
     node   INTEGER NOT NULL,
     at     INTEGER NOT NULL,
     author TEXT,
-    action TEXT, -- approve or reject; NULL: only a note
-    notes  TEXT
+    action TEXT, -- approve, reject, answer or decline; NULL: only a note
+    notes  TEXT,
+    answer BLOB  -- what the step was resumed with, as JSON, unless it is long
 ) STRICT;
 
 -- The reviews of a node; delete them with its workflow.
