@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ojster.jobs.failure import Failure
+from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.messages import FailureReport
 from tests.browser import needs_browser
 from tests.conftest import Bench
@@ -99,3 +100,52 @@ async def test_a_form_takes_no_for_an_answer_marks_what_is_wrong_and_can_be_read
     await page.get_by_role("button", name="check", exact=True).click()
     await dialog.get_by_text("approved it").wait_for()
     await dialog.get_by_text("looks good").wait_for()
+
+
+async def test_a_job_tells_where_it_belongs_and_runs_again_with_other_arguments(
+    bench: Bench, server: str, page: Page
+) -> None:
+    limit = {"key": "stripe", "concurrency": 2}
+    await bench.push("pay", 1, rate_limit=limit)
+    job = await bench.push("pay", {"card": "expired"}, rate_limit=limit, tags=["vip", "eu"], meta={"order": 7})
+    await open_page(page, server, f"jobs/{job.id}")
+    shown = await page.inner_text("main")
+    for text in ("vip", "eu", "Place in its queue\nnumber 2", "Limit stripe", "0 of 2 at a time"):
+        assert text in shown, text
+    assert await faults(page) == []
+    await page.get_by_role("button", name="Run with other arguments").click()
+    dialog = page.get_by_role("dialog")
+    await dialog.get_by_label("Arguments").fill('{"card": "new"}')
+    await dialog.get_by_role("button", name="Enqueue it").click()
+    await dialog.get_by_text("The arguments are no JSON list.").wait_for()
+    assert await faults(page) == []
+    await dialog.get_by_label("Arguments").fill('[{"card": "new"}]')
+    await dialog.get_by_role("button", name="Enqueue it").click()
+    await page.get_by_text("The job was enqueued.").wait_for()
+    await page.get_by_text('"new"').first.wait_for()
+    copies = (await bench.service.jobs.select(JobFilter(type="pay"))).jobs
+    assert [copy.args for copy in copies] == [[{"card": "new"}], [{"card": "expired"}], [1]]
+    assert (await bench.service.jobs.lineage(copies[0].id)).parent_id == job.id
+    assert copies[0].id in bytes((await bench.service.notes.of_job(job.id))[0].note).decode()
+    await page.get_by_role("link", name=job.id[-12:]).click()
+    await page.get_by_text('"expired"').first.wait_for()
+
+
+async def test_a_new_job_of_a_type_with_a_schema_is_made_by_a_form(bench: Bench, server: str, page: Page) -> None:
+    amount = {"type": "integer", "title": "Amount", "minimum": 1}
+    schema = {"type": "array", "prefixItems": [{"type": "string", "title": "Card"}, amount], "minItems": 2}
+    registered = {"type": "pay", "version": 1, "schema": schema}
+    assert (await page.request.post(f"{server}/ojs/v1/schemas", data=registered)).ok
+    await bench.push("pay", "visa", 5, queue="money")
+    await open_page(page, server, "jobs")
+    await page.get_by_role("button", name="New job").click()
+    dialog = page.get_by_role("dialog")
+    await dialog.get_by_label("Type").fill("pay")
+    await dialog.get_by_role("button", name="Go on").click()
+    await dialog.get_by_label("Amount").fill("70")
+    assert await dialog.get_by_label("Card").input_value() == "visa", "the last job of the type is the example"
+    assert await faults(page) == []
+    await dialog.get_by_role("button", name="Enqueue it").click()
+    await page.get_by_text("The job was enqueued.").wait_for()
+    (made, _) = (await bench.service.jobs.select(JobFilter(type="pay"))).jobs
+    assert (made.args, made.queue) == (["visa", 70], "money")

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from ojster.core.errors import NotFound
+from ojster.core.job import Job
 from ojster.jobs.messages import Release
 from ojster.jobs.scope import Caller
 from ojster.tenancy import tenants
@@ -87,3 +88,32 @@ async def test_only_who_may_see_a_job_is_told(bench: Bench, http: Http) -> None:
             await view.jobs.explain(id)
     answer = await http("GET", f"/ojs/v1/jobs/{job.id}/explanation")
     assert (answer.status_code, answer.json()["state"]) == (200, "available")
+
+
+async def test_the_place_in_the_queue_is_a_number(bench: Bench) -> None:
+    low, first = await bench.push(), await bench.push(priority=5)
+    last = await bench.push()
+
+    async def position(job: Job) -> int | None:
+        return (await bench.service.jobs.explain(job.id)).position
+
+    assert [await position(job) for job in (first, low, last)] == [1, 2, 3]
+    await bench.ack(await bench.fetch_one())
+    assert [await position(job) for job in (first, low, last)] == [None, 1, 2]
+
+
+async def test_the_limits_of_a_job_and_of_its_queue_are_shown_with_their_use(bench: Bench, http: Http) -> None:
+    rate = {"limit": 3, "period": "PT60S"}
+    await http("PUT", "/ojs/v1/admin/queues/default/config", {"concurrency": 4})
+    limit = {"key": "stripe", "concurrency": 2, "rate": rate}
+    jobs = [await bench.push("pay", rate_limit=limit) for _ in range(3)]
+    await bench.fetch_one()
+    answer = (await http("GET", f"/ojs/v1/jobs/{jobs[-1].id}/explanation")).json()
+    assert answer["position"] == 2
+    assert answer["limits"] == [
+        {"kind": "concurrency", "limit": 2, "used": 1, "key": "stripe"},
+        {"kind": "rate", "limit": 3, "used": 1, "key": "stripe", "period": "PT1M"},
+        {"kind": "concurrency", "limit": 4, "used": 1},
+    ]
+    await bench.service.jobs.cancel(jobs[-1].id)
+    assert (await bench.service.jobs.explain(jobs[-1].id)).limits == [], "one that is finished is under none"

@@ -1,13 +1,15 @@
+import type { ComponentChildren } from "preact";
 import { useState } from "preact/hooks";
 import { Link, useLocation } from "wouter-preact";
 import { accepted, ApiError, client, type Schemas } from "../api/client";
 import { useMay } from "../api/session";
 import { useData } from "../api/use";
 import { useDialogs } from "../ui/dialogs";
-import { bytes, duration, exact, Time } from "../ui/format";
+import { bytes, duration, exact, isoMilliseconds, number, tail, Time } from "../ui/format";
 import { Json } from "../ui/json";
 import { Bar, Button, Card, Copy, Empty, Facts, JobLink, Page, Shown, Table, Tabs } from "../ui/parts";
 import { State } from "../ui/states";
+import { NewJobDialog } from "./NewJob";
 import { endOf, type Job, ranOf, steer, waitedOf } from "./Jobs";
 
 type Entry = Schemas["HistoryEntryBody"];
@@ -100,6 +102,7 @@ export function JobPage({ id }: { id: string }) {
                 <Card title="Details">
                   <Details job={shown} />
                 </Card>
+                {!FINAL.has(shown.state) && reasons.data && <Waiting of={reasons.data} />}
               </div>
             </div>
           </Page>
@@ -109,11 +112,75 @@ export function JobPage({ id }: { id: string }) {
   );
 }
 
+/** Attributes that the page shows elsewhere, or that are of no use to people; the others are listed as they are. */
+const SHOWN = new Set([
+  ...["specversion", "id", "type", "queue", "args", "meta", "state", "priority", "attempt", "max_attempts", "created_at", "enqueued_at"],
+  ...["started_at", "completed_at", "cancelled_at", "discarded_at", "next_attempt_at", "error", "errors", "result", "worker_id", "progress"],
+  ...["tags", "workflow_id", "cron_name", "requires", "result_stored_at", "result_size_bytes", "retry_delay_ms", "created_by", "superseded_by"],
+  ...["parent_id", "root_id", "checkpoint", "parent_results", "tenant_id"],
+]);
+
+interface Attributes {
+  tags?: string[];
+  workflow_id?: string;
+  cron_name?: string;
+  requires?: unknown;
+  created_by?: string;
+  parent_id?: string;
+}
+
+const KINDS = { concurrency: "at a time", rate: "starts", throttle: "starts, evenly spaced" };
+
+/** Where a job stands in its queue, and what limits it. */
+function Waiting({ of }: { of: Schemas["Explanation"] }) {
+  const limits = of.limits ?? [];
+  if (!limits.length && !of.position) return null;
+  return (
+    <Card title="Queue and limits">
+      <Facts
+        facts={[
+          ["Place in its queue", of.position ? (of.position > 10_000 ? "after more than 10,000 others" : `number ${number(of.position)}`) : null],
+          ...limits.map(
+            (use): [string, ComponentChildren] => [
+              use.key ? `Limit ${use.key}` : "Limit of the queue",
+              <span class="progress">
+                <Bar done={use.used} of={Math.max(1, use.limit)} label={`Use of the limit ${use.key ?? "of the queue"}`} />
+                <span class="nowrap">
+                  {number(use.used)} of {number(use.limit)} {KINDS[use.kind]}
+                  {use.period ? ` in ${duration(isoMilliseconds(use.period))}` : ""}
+                </span>
+              </span>,
+            ],
+          ),
+        ]}
+      />
+    </Card>
+  );
+}
+
 function Details({ job }: { job: Job }) {
   const meta = job.meta as Record<string, unknown>;
+  const known = job as unknown as Attributes;
+  const others = Object.fromEntries(Object.entries(job).filter(([name]) => !SHOWN.has(name)));
   return (
     <Facts
       facts={[
+        ["Workflow", known.workflow_id && <Link href={`/workflows/${known.workflow_id}`} class="mono">…{tail(known.workflow_id)}</Link>],
+        ["Schedule", known.cron_name && <Link href={`/jobs?cron_name=${encodeURIComponent(known.cron_name)}`}>{known.cron_name}</Link>],
+        ["Runs again", known.parent_id && <JobLink id={known.parent_id} />],
+        ["Tenant", typeof meta.tenant_id === "string" ? meta.tenant_id : null],
+        [
+          "Tags",
+          known.tags?.length
+            ? known.tags.map((tag) => (
+                <span class="tag" key={tag}>
+                  {tag}
+                </span>
+              ))
+            : null,
+        ],
+        ["Requires", known.requires !== undefined && <Json value={known.requires} label="what it requires" />],
+        ["Created by", known.created_by],
         ["Attempt", `${job.attempt} of ${job.max_attempts}`],
         ["Priority", String(job.priority)],
         ["Created", <Time at={job.created_at} />],
@@ -125,6 +192,7 @@ function Details({ job }: { job: Job }) {
         ["Next attempt", job.next_attempt_at && <Time at={job.next_attempt_at} />],
         ["Worker", job.worker_id && <span class="mono">{job.worker_id}</span>],
         ["Meta", Object.keys(meta).length ? <Json value={meta} label="meta" /> : null],
+        ["Options", Object.keys(others).length ? <Json value={others} label="its options" /> : null],
       ]}
     />
   );
@@ -156,7 +224,7 @@ function Actions({ job, reload }: { job: Job; reload: () => void }) {
   const copy = async (): Promise<void> => {
     await act(
       async () => {
-        const body = { type: job.type, args: job.args, meta: job.meta, options: { queue: job.queue, priority: job.priority } };
+        const body = { type: job.type, args: job.args, meta: job.meta, parent_id: job.id, options: { queue: job.queue, priority: job.priority } };
         const made = await accepted(client.POST("/ojs/v1/jobs", { body: body as unknown as Schemas["EnqueueBody"] }));
         if (made.job) go(`/jobs/${made.job.id}`);
         return "A copy was enqueued.";
@@ -165,6 +233,7 @@ function Actions({ job, reload }: { job: Job; reload: () => void }) {
     );
   };
   const isFinal = FINAL.has(job.state);
+  const [isEditing, setEditing] = useState(false);
   return (
     <>
       {may("cancel") && job.state === "pending" && (
@@ -178,10 +247,14 @@ function Actions({ job, reload }: { job: Job; reload: () => void }) {
         </Button>
       )}
       {may("enqueue") && (
-        <Button icon="copy" onClick={() => void copy()}>
-          Run a copy
-        </Button>
+        <>
+          <Button icon="copy" onClick={() => void copy()}>
+            Run a copy
+          </Button>
+          <Button onClick={() => setEditing(true)}>Run with other arguments</Button>
+        </>
       )}
+      {isEditing && <NewJobDialog from={job} close={() => setEditing(false)} />}
       {may("cancel") && !isFinal && (
         <Button icon="stop" kind="danger" onClick={() => void run("cancel")}>
           Cancel
@@ -405,6 +478,7 @@ function Lineage({ id }: { id: string }) {
             ["Root", data.root_id && data.root_id !== id && <JobLink id={data.root_id} />],
             ["Parents", data.parents.length ? data.parents.map((one) => <div key={one}><JobLink id={one} /></div>) : "none"],
             ["Children", data.children.length ? data.children.map((one) => <div key={one.job_id}><JobLink id={one.job_id} /></div>) : "none"],
+            ["Repeats", data.parent_id && !data.parents.includes(data.parent_id) && <JobLink id={data.parent_id} />],
             ["Superseded by", data.superseded_by && <JobLink id={data.superseded_by} />],
           ]}
         />

@@ -7,6 +7,7 @@ import { between, compact, many, number, tail, Time } from "../ui/format";
 import { useDialogs } from "../ui/dialogs";
 import { Button, Card, Chip, type Column, Empty, JobLink, Page, Shown, Table, Turn, usePages } from "../ui/parts";
 import { State } from "../ui/states";
+import { NewJobDialog } from "./NewJob";
 
 export type Job = Schemas["JobBody"] & { worker_id?: string; progress?: number | { progress?: number; message?: string } };
 
@@ -48,6 +49,8 @@ export function JobsPage() {
   const pages = usePages();
   const isPointed = useRef(false);
   const [isHeld, setHeld] = useState(false);
+  const [isMaking, setMaking] = useState(false);
+  const may = useMay();
   const { cursor } = pages;
   const jobs = useData(
     `jobs ${key} ${cursor ?? ""}`,
@@ -64,7 +67,17 @@ export function JobsPage() {
     setHeld(isInside);
   };
   return (
-    <Page title="Jobs">
+    <Page
+      title="Jobs"
+      actions={
+        may("enqueue") && (
+          <Button icon="plus" kind="main" onClick={() => setMaking(true)}>
+            New job
+          </Button>
+        )
+      }
+    >
+      {isMaking && <NewJobDialog types={(facets.data?.facets.type ?? []).map((one) => one.value)} close={() => setMaking(false)} />}
       <FilterBar chosen={chosen} choose={choose} types={facets.data?.facets.type ?? []} />
       <div class="with-facets">
         <aside class="facets" aria-label="Facets">

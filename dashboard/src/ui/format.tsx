@@ -28,6 +28,13 @@ export function bytes(size: number): string {
   return `${(size / 1024 ** power).toFixed(power && size / 1024 ** power < 10 ? 1 : 0)} ${units[power]}`;
 }
 
+/** An ISO 8601 duration in milliseconds. */
+export function isoMilliseconds(text: string): number {
+  const parts = /^P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:([\d.]+)S)?)?$/.exec(text)?.slice(1) ?? [];
+  const [days = 0, hours = 0, minutes = 0, seconds = 0] = parts.map((part) => Number(part ?? 0));
+  return (((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000;
+}
+
 /** A duration in its largest unit alone. */
 export function coarse(milliseconds: number): string {
   const seconds = milliseconds / 1000;

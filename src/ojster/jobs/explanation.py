@@ -14,7 +14,7 @@ from ojster.core.tenant import called
 from ojster.core.timestamps import format_timestamp
 from ojster.jobs.extension import hooks
 from ojster.jobs.queries import no_job
-from ojster.jobs.reason import Reason
+from ojster.jobs.reason import LimitUse, Reason
 from ojster.storage.transaction import Transaction
 
 MAX_COUNTED: Final = 10_000
@@ -22,11 +22,24 @@ MAX_COUNTED: Final = 10_000
 
 
 class Explanation(msgspec.Struct, frozen=True):
-    """Why a job is in its state: the reasons, the most important first."""
+    """Why a job is in its state.
+
+    Parameters
+    ----------
+    reasons:
+        The reasons, the most important first.
+    position:
+        The place of a job that is available among those of its queue and tenant, 1 for the next one; at most
+        ``MAX_COUNTED`` jobs are counted before it.
+    limits:
+        The limits of an unfinished job and of its queue, with their use.
+    """
 
     job_id: str
     state: str
     reasons: list[Reason]
+    position: int | None = None
+    limits: list[LimitUse] = []
 
 
 def explain(tx: Transaction, ids: Sequence[str]) -> list[Explanation | OjsterError]:
@@ -37,11 +50,17 @@ def explain(tx: Transaction, ids: Sequence[str]) -> list[Explanation | OjsterErr
 
 def _explain(tx: Transaction, job: Job) -> Explanation:
     reasons = list(_of_state(job))
+    limits: list[LimitUse] = []
+    position: int | None = None
+    if job.state not in FINISHED:
+        limits = [use for limits_on in hooks(tx).limits_on for use in limits_on(tx, job)]
     if job.state == JobState.AVAILABLE:
+        before = _count_before(tx, job)
+        position = before + 1
         reasons += [reason for why_waiting in hooks(tx).why_waiting for reason in why_waiting(tx, job)]
         reasons += _of_exclusion(tx, job)
-        reasons.append(_of_turn(tx, job, is_next=not reasons))
-    return Explanation(job.id, job.state, reasons)
+        reasons.append(_of_turn(before, is_next=not reasons))
+    return Explanation(job.id, job.state, reasons, position, limits)
 
 
 def _of_state(job: Job) -> Iterator[Reason]:
@@ -72,8 +91,8 @@ def _of_exclusion(tx: Transaction, job: Job) -> Iterator[Reason]:
         yield Reason("exclusive", f"The job {other} runs, beside which it may not run.")
 
 
-def _of_turn(tx: Transaction, job: Job, *, is_next: bool) -> Reason:
-    """Return how many jobs are before it in its queue."""
+def _count_before(tx: Transaction, job: Job) -> int:
+    """Return how many jobs are before it in its queue, at most ``MAX_COUNTED``."""
     ((before,),) = tx.execute(
         """
         SELECT count(*)
@@ -89,6 +108,10 @@ def _of_turn(tx: Transaction, job: Job, *, is_next: bool) -> Reason:
         """,
         {"queue": job.queue, "tenant": job.tenant, "priority": job.priority, "seq": job.seq, "most": MAX_COUNTED},
     )
+    return int(before)
+
+
+def _of_turn(before: int, *, is_next: bool) -> Reason:
     if before:
         shown = f"{before:,}" if before < MAX_COUNTED else f"At least {before:,}"
         noun = "job" if before == 1 else "jobs"

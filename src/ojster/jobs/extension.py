@@ -20,7 +20,7 @@ from ojster.jobs.claim_policy import STEPS, Claim, ClaimPolicy, UsageProbes
 from ojster.jobs.failure import Failure
 from ojster.jobs.messages import Acknowledgement, EndWithoutSuccess, Release
 from ojster.jobs.new_job import NewJob
-from ojster.jobs.reason import Reason
+from ojster.jobs.reason import LimitUse, Reason
 from ojster.jobs.scope import Scope
 from ojster.storage.memory import Local, Memory
 from ojster.storage.transaction import Transaction
@@ -172,6 +172,10 @@ class Extension:
         """
         return None
 
+    def limits_on(self, tx: Transaction, job: Job) -> Iterable[LimitUse]:
+        """Return the limits that an unfinished job is under, with their use."""
+        return ()
+
     def why_waiting(self, tx: Transaction, job: Job) -> Iterable[Reason]:
         """Return why an available job is not handed out."""
         return ()
@@ -226,6 +230,7 @@ class Hooks:
         self.refuse_end = overriding("refuse_end")
         self.release = overriding("release")
         self.start = overriding("start")
+        self.limits_on = overriding("limits_on")
         self.why_waiting = overriding("why_waiting")
         policies = [policy for extension in extensions for policy in extension.claim_policies()]
         self.claim_policies = tuple(policy for policy, _ in policies)

@@ -11,7 +11,7 @@ from ojster.core.timestamps import format_timestamp, parse_timestamp
 from ojster.core.wire import Count, Json, Timestamp
 from ojster.jobs.explanation import Explanation
 from ojster.jobs.history import Entry, Lineage
-from ojster.jobs.reason import Reason
+from ojster.jobs.reason import LimitUse, Reason
 
 
 class ReconstructedBody(Struct):
@@ -65,15 +65,17 @@ class ExplanationAnswer(Struct):
     job_id: str
     state: str
     reasons: list[Reason]
+    position: int | None = None
+    limits: list[LimitUse] = []
 
     @classmethod
-    def of(cls, explanation: Explanation) -> Self:
+    def of(cls, shown: Explanation) -> Self:
         """Return the answer that shows an explanation."""
-        return cls(explanation.job_id, explanation.state, explanation.reasons)
+        return cls(shown.job_id, shown.state, shown.reasons, shown.position, shown.limits)
 
     def value(self) -> Explanation:
         """Return the explanation."""
-        return Explanation(self.job_id, self.state, self.reasons)
+        return Explanation(self.job_id, self.state, self.reasons, self.position, self.limits)
 
 
 def show_entry(entry: Entry, job_id: str, number: int) -> HistoryEntryBody:

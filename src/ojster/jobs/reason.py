@@ -1,8 +1,32 @@
-"""A reason why a job waits."""
+"""A reason why a job waits, and a limit that it is under."""
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
+
+
+class LimitUse(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A limit that a job is under, and how much of it is used.
+
+    Parameters
+    ----------
+    key:
+        The key of the jobs that share it; ``None``: it is a limit of the queue.
+    kind:
+        ``concurrency`` (jobs at a time), ``rate`` (starts in a period) or ``throttle`` (starts, evenly spaced).
+    limit, used:
+        What is allowed, and what is used of it now.
+    period:
+        Period of a rate or a throttle, ISO 8601.
+    """
+
+    kind: Literal["concurrency", "rate", "throttle"]
+    limit: int
+    used: int
+    key: str | None = None
+    period: str | None = None
 
 
 class Reason(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -16,7 +16,7 @@ from ojster.jobs.extension import Completer, Due, Extension, Group
 from ojster.jobs.failure import Failure
 from ojster.jobs.new_job import NewJob
 from ojster.jobs.options_wire import queue_of
-from ojster.jobs.reason import Reason
+from ojster.jobs.reason import LimitUse, Reason
 from ojster.jobs.scope import Scope
 from ojster.queues.backpressure import drop_oldest, make_room
 from ojster.queues.claim_policies import (
@@ -33,6 +33,7 @@ from ojster.queues.claim_policies import (
     ResourceBudgetPolicy,
 )
 from ojster.queues.explanation import why_held_back
+from ojster.queues.limit_views import uses_of
 from ojster.queues.limits import (
     QUEUE_PREFIX,
     block,
@@ -120,6 +121,10 @@ class QueueExtension(Extension):
     def why_waiting(self, tx: Transaction, job: Job) -> Iterable[Reason]:
         """Return whether maintenance, a pause or a limit keeps a job from starting."""
         return why_held_back(tx, job)
+
+    def limits_on(self, tx: Transaction, job: Job) -> Iterable[LimitUse]:
+        """Return the limits of a job's key and of its queue."""
+        return uses_of(tx, job)
 
     def claim_policies(self) -> Sequence[tuple[type[ClaimPolicy], UsageProbes]]:
         """Limit and order what the queues hand out."""

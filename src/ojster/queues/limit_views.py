@@ -5,15 +5,17 @@ Spec: ojs-rate-limiting 10
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import msgspec
 
-from ojster.core.durations import SECOND
+from ojster.core.durations import SECOND, format_duration
 from ojster.core.errors import OjsterError
-from ojster.core.tenant import NO_TENANT_END, NO_TENANT_START, names_of
-from ojster.queues.limits import Limit, count_active, find_limit, limit_of, no_limit
+from ojster.core.job import Job
+from ojster.core.tenant import NO_TENANT_END, NO_TENANT_START, called, names_of
+from ojster.jobs.reason import LimitUse
+from ojster.queues.limits import QUEUE_PREFIX, Limit, count_active, find_limit, key_of_queue, limit_of, no_limit
 from ojster.storage.call import for_each
 from ojster.storage.transaction import Transaction
 
@@ -70,6 +72,22 @@ def _state(tx: Transaction, limit: Limit) -> LimitState:
         {"key": limit.key},
     )
     return LimitState(limit, count_active(tx, limit.key), int(waiting), tx.now)
+
+
+def uses_of(tx: Transaction, job: Job) -> Iterator[LimitUse]:
+    """Yield the limits of a job's key and of its queue that are in force, with their use."""
+    for key in dict.fromkeys(filter(None, (job.limit_key, key_of_queue(job.queue)))):
+        limit = find_limit(tx, key)
+        if limit is None:
+            continue
+        allowed, shown = limit.in_force(tx.now), None if key.startswith(QUEUE_PREFIX) else called(key)
+        if allowed.concurrency is not None:
+            yield LimitUse("concurrency", allowed.concurrency, count_active(tx, key), shown)
+        if (rate := allowed.rate) is not None:
+            yield LimitUse("rate", rate.limit, limit.used(rate, tx.now), shown, format_duration(rate.period))
+        if (throttle := allowed.throttle) is not None:
+            used = int(limit.next_start_at > tx.now)
+            yield LimitUse("throttle", throttle.limit, used, shown, format_duration(throttle.period))
 
 
 def limit_headers(tx: Transaction, keys: Sequence[str]) -> list[dict[str, str]]:
